@@ -1,0 +1,2 @@
+//! Workloads and measurement for Prelude.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! One thread that joins a scheduler and an executor.
+#![forbid(unsafe_code)]

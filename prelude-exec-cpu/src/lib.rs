@@ -1,0 +1,1 @@
+//! CPU executor: the embedded default and the correctness oracle.

@@ -1,0 +1,1 @@
+//! Model definitions over a small vocabulary of fused operations, and checkpoint loading.

@@ -1,0 +1,2 @@
+//! OpenAI-compatible server for decisions made by language models.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! The `prelude` binary.
+fn main() {}
