@@ -1,2 +1,44 @@
-//! The shared nouns of Prelude: ids, requests, batches, step outputs and the Executor trait.
+//! The nouns that every layer of Prelude shares: ids, time, requests, batches,
+//! step outputs and the [`Executor`] trait.
+//!
+//! The scheduler *decides* and an executor *computes*; this crate is the sheet of paper
+//! they exchange. It has no behaviour beyond validation: no clock, no threads, no files,
+//! no allocation policy, no device.
+//!
+//! Read first: [`Request`] (what a caller asks), [`ForwardBatch`] (what a step runs),
+//! [`StepOutput`] (what came out).
+//!
+//! ```
+//! use prelude_core::{ExecutionClass, Head, PromptTree, Request, RequestId, RowSpec, Timestamp};
+//!
+//! // One prompt, classified: one forward pass, no KV lifetime.
+//! let tree = PromptTree::single(vec![12, 7, 99]);
+//! let rows = vec![RowSpec { node: tree.last_node(), head: Head::Classify }];
+//! let request = Request::new(RequestId(1), tree, rows, Timestamp::ZERO);
+//! request.validate(4096, 4096).expect("a well-formed request");
+//! assert_eq!(request.class(), ExecutionClass::OneShot);
+//! ```
 #![forbid(unsafe_code)]
+
+mod batch;
+mod executor;
+mod ids;
+mod prompt;
+mod request;
+mod sampling;
+mod step;
+mod time;
+
+pub use batch::{
+    BatchError, BlockSpan, DecodeBatch, DecodeRow, ForwardBatch, OneShotBatch, OutputHead,
+    OutputRow, PenaltyHistory, Residency, SampleHead, Segment, SegmentIdx, TokenSource,
+};
+pub use executor::{Capacity, Executor, ExecutorError};
+pub use ids::{BlockId, RequestId, SeqId, StepId, TokenId};
+pub use prompt::{NodeIdx, PromptNode, PromptTree, TreeError};
+pub use request::{
+    ExecutionClass, Generate, Head, InvalidRequest, Normalise, Pooling, Request, RowSpec,
+};
+pub use sampling::SamplingParams;
+pub use step::{LabelScores, PositionLogprobs, RowOutput, SampledToken, StepOutput, TokenLogprob};
+pub use time::Timestamp;

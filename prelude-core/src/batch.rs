@@ -1,0 +1,714 @@
+//! What one step runs. Typed by what is in it, so that an executor never infers a lifetime.
+
+use std::{ops::Range, sync::Arc};
+
+use thiserror::Error;
+
+use crate::{BlockId, Capacity, Normalise, Pooling, SamplingParams, SeqId, StepId, TokenId};
+
+/// The work of one step.
+#[derive(Clone, Debug)]
+pub enum ForwardBatch {
+    /// One-shot work alone.
+    OneShot(OneShotBatch),
+    /// Exactly one new token per row: every shape follows from the row count.
+    Decode(DecodeBatch),
+    /// Anything else: prefill chunks and one-shot work beside decode rows. Each part may be empty.
+    Mixed {
+        /// One-shot work, accounted by prompt tokens.
+        oneshot: OneShotBatch,
+        /// Chunks of Decode prompts: same shape as one-shot work, but every segment is kept.
+        prefill: OneShotBatch,
+        /// Decode rows, accounted by rows and resident blocks.
+        decode: DecodeBatch,
+    },
+}
+
+impl ForwardBatch {
+    /// The three parts; absent ones are empty.
+    #[must_use]
+    pub fn parts(&self) -> (&OneShotBatch, &OneShotBatch, &DecodeBatch) {
+        static NO_ONESHOT: OneShotBatch = OneShotBatch::EMPTY;
+        static NO_DECODE: DecodeBatch = DecodeBatch::EMPTY;
+        match self {
+            Self::OneShot(b) => (b, &NO_ONESHOT, &NO_DECODE),
+            Self::Decode(b) => (&NO_ONESHOT, &NO_ONESHOT, b),
+            Self::Mixed {
+                oneshot,
+                prefill,
+                decode,
+            } => (oneshot, prefill, decode),
+        }
+    }
+
+    /// `"oneshot"`, `"decode"` or `"mixed"`, as in metrics.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::OneShot(_) => "oneshot",
+            Self::Decode(_) => "decode",
+            Self::Mixed { .. } => "mixed",
+        }
+    }
+
+    /// Tokens computed by the step.
+    #[must_use]
+    pub fn num_tokens(&self) -> usize {
+        let (oneshot, prefill, decode) = self.parts();
+        oneshot.tokens.len() + prefill.tokens.len() + decode.rows.len()
+    }
+
+    /// Output rows of the step.
+    #[must_use]
+    pub fn num_rows(&self) -> usize {
+        let (oneshot, prefill, decode) = self.parts();
+        oneshot.rows.len() + prefill.rows.len() + decode.rows.len()
+    }
+
+    /// Checks that the batch is well formed and fits `capacity`.
+    ///
+    /// # Errors
+    /// The first defect found. A scheduler never builds such a batch; a foreign caller may.
+    pub fn validate(&self, capacity: &Capacity) -> Result<(), BatchError> {
+        let (oneshot, prefill, decode) = self.parts();
+        if self.num_tokens() > capacity.max_step_tokens as usize {
+            return Err(BatchError::TooManyTokens {
+                tokens: self.num_tokens(),
+                max: capacity.max_step_tokens,
+            });
+        }
+        oneshot.validate(capacity)?;
+        prefill.validate(capacity)?;
+        decode.validate(capacity)
+    }
+}
+
+/// A forest of token runs and the rows to read off it. Every shared run is computed once.
+#[derive(Clone, Debug, Default)]
+pub struct OneShotBatch {
+    /// Tokens of all segments, back to back in segment order.
+    pub tokens: Vec<TokenId>,
+    /// The forest; parents precede children.
+    pub segments: Vec<Segment>,
+    /// What to compute.
+    pub rows: Vec<OutputRow>,
+    /// Block ids that [`BlockSpan`]s of this batch refer to.
+    pub block_ids: Vec<BlockId>,
+}
+
+/// Index of a segment in [`OneShotBatch::segments`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SegmentIdx(pub u32);
+
+impl SegmentIdx {
+    /// The index as a position in [`OneShotBatch::segments`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A run of new tokens. It attends to its own tokens causally and to its ancestors' (and the
+/// root's cached blocks) wholly.
+///
+/// ```text
+/// positions   0 ........ context_len ........ context_len + len
+///             | cached (root) or ancestors  | own tokens       |
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Own tokens, a range of [`OneShotBatch::tokens`], not empty.
+    pub tokens: Range<u32>,
+    /// The segment whose tokens precede these in this step; `None` for a root.
+    pub parent: Option<SegmentIdx>,
+    /// Positions before the first own token. For a child, where its parent ends.
+    pub context_len: u32,
+    /// For a root: the block table of positions `0..context_len` (the last block may be partly
+    /// used). Empty for a child.
+    pub cached: BlockSpan,
+    /// What becomes of the K/V of the own tokens.
+    pub residency: Residency,
+}
+
+impl Segment {
+    /// Number of own tokens.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.tokens.end - self.tokens.start
+    }
+
+    /// Whether there are no own tokens (never so in a valid batch).
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Position after the last own token.
+    #[must_use]
+    pub fn end(&self) -> u32 {
+        self.context_len + self.len()
+    }
+}
+
+/// What becomes of a segment's keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Residency {
+    /// They live for one layer and are overwritten by the next: no KV memory at all.
+    Transient,
+    /// Every layer's are written to these blocks, for later steps.
+    ///
+    /// The first block holds position `context_len`: either `context_len` is a multiple of the
+    /// block size, or the segment is a root whose last cached block is that same block. Tokens
+    /// beyond what the blocks cover are transient.
+    Keep(BlockSpan),
+}
+
+/// A range of a batch's `block_ids`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockSpan {
+    /// First index.
+    pub start: u32,
+    /// Number of blocks.
+    pub len: u32,
+}
+
+impl BlockSpan {
+    /// No blocks.
+    pub const EMPTY: Self = Self { start: 0, len: 0 };
+
+    /// The blocks themselves.
+    ///
+    /// # Panics
+    /// If the span is not within `block_ids`.
+    #[must_use]
+    pub fn of(self, block_ids: &[BlockId]) -> &[BlockId] {
+        &block_ids[self.start as usize..][..self.len as usize]
+    }
+
+    fn is_within(self, block_ids: &[BlockId]) -> bool {
+        self.start as usize + self.len as usize <= block_ids.len()
+    }
+}
+
+/// Something to compute from the hidden states along one segment's path.
+#[derive(Clone, Debug)]
+pub struct OutputRow {
+    /// The path ends with this segment.
+    pub segment: SegmentIdx,
+    /// Absolute positions whose hidden states are used; all computed in this step, in this
+    /// segment or its ancestors. One position, except for log-probabilities and mean pooling.
+    pub positions: Range<u32>,
+    /// What to compute.
+    pub head: OutputHead,
+}
+
+/// What an [`OutputRow`] computes.
+#[derive(Clone, Debug)]
+pub enum OutputHead {
+    /// Choose tokens.
+    Sample(SampleHead),
+    /// Logits of given tokens.
+    LabelScores {
+        /// The tokens.
+        labels: Arc<[TokenId]>,
+        /// Whether the log-sum-exp is wanted too.
+        normalise: Normalise,
+    },
+    /// Score `targets[i]` by the hidden state at `positions.start + i`.
+    Logprobs {
+        /// One token per position.
+        targets: Vec<TokenId>,
+        /// How many of the likeliest tokens to report beside each.
+        top: u32,
+    },
+    /// A vector.
+    Embed {
+        /// Which of the positions are combined.
+        pooling: Pooling,
+        /// Whether to scale to length 1.
+        normalise: bool,
+        /// Leading components to keep, before normalising.
+        dimensions: Option<u32>,
+    },
+    /// Logits of the classification head.
+    Classify,
+}
+
+/// How to choose tokens for one row.
+#[derive(Clone, Debug)]
+pub struct SampleHead {
+    /// The rules.
+    pub sampling: Arc<SamplingParams>,
+    /// The first draw's number among the request's choices: part of the generator's counter.
+    pub choice: u32,
+    /// Draws from this row: choices `choice..choice + draws`, at least 1.
+    pub draws: u32,
+    /// Tokens generated before this one: part of the generator's counter.
+    pub output_position: u32,
+    /// How many of the likeliest tokens to report, if log-probabilities are wanted at all.
+    pub top_logprobs: Option<u32>,
+    /// Tokens seen so far, present exactly if [`SamplingParams::needs_history`].
+    pub history: Option<PenaltyHistory>,
+}
+
+impl SampleHead {
+    /// Whether stop ids are masked at this position.
+    #[must_use]
+    pub fn masks_stops(&self) -> bool {
+        self.output_position < self.sampling.min_tokens
+    }
+}
+
+/// Tokens that penalties look at.
+#[derive(Clone, Debug, Default)]
+pub struct PenaltyHistory {
+    /// The whole prompt.
+    pub prompt: Arc<[TokenId]>,
+    /// Tokens generated so far.
+    pub output: Vec<TokenId>,
+}
+
+/// One new token for each of many sequences.
+#[derive(Clone, Debug, Default)]
+pub struct DecodeBatch {
+    /// The rows.
+    pub rows: Vec<DecodeRow>,
+    /// Block ids that the rows' spans refer to.
+    pub block_ids: Vec<BlockId>,
+}
+
+/// One sequence's next token.
+#[derive(Clone, Debug)]
+pub struct DecodeRow {
+    /// The sequence, for executors that keep state for it.
+    pub seq: SeqId,
+    /// The token to run.
+    pub token: TokenSource,
+    /// Its position: the number of tokens before it.
+    pub context_len: u32,
+    /// Block table of positions `0..=context_len`; the new token's K/V go to the last.
+    pub blocks: BlockSpan,
+    /// How to choose the next token.
+    pub sample: SampleHead,
+}
+
+/// Where a decode row's input token comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenSource {
+    /// The scheduler knows it.
+    Known(TokenId),
+    /// It was sampled for the same sequence in an earlier step that has not been collected.
+    Sampled(StepId),
+}
+
+/// Why a batch is malformed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum BatchError {
+    /// More tokens than the executor's arena holds.
+    #[error("batch of {tokens} tokens exceeds the step limit of {max}")]
+    TooManyTokens {
+        /// Tokens in the batch.
+        tokens: usize,
+        /// The limit.
+        max: u32,
+    },
+    /// A segment breaks a rule.
+    #[error("segment {segment}: {what}")]
+    Segment {
+        /// Its index.
+        segment: usize,
+        /// The rule.
+        what: &'static str,
+    },
+    /// An output row breaks a rule.
+    #[error("output row {row}: {what}")]
+    Row {
+        /// Its index.
+        row: usize,
+        /// The rule.
+        what: &'static str,
+    },
+    /// A decode row breaks a rule.
+    #[error("decode row {row}: {what}")]
+    DecodeRow {
+        /// Its index.
+        row: usize,
+        /// The rule.
+        what: &'static str,
+    },
+}
+
+impl OneShotBatch {
+    /// A batch of nothing.
+    pub const EMPTY: Self = Self {
+        tokens: Vec::new(),
+        segments: Vec::new(),
+        rows: Vec::new(),
+        block_ids: Vec::new(),
+    };
+
+    /// Whether there is nothing to run.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    /// First position computed in this step on the path of `segment`: its root's `context_len`.
+    #[must_use]
+    pub fn first_computed(&self, segment: SegmentIdx) -> u32 {
+        let mut at = &self.segments[segment.index()];
+        while let Some(parent) = at.parent {
+            at = &self.segments[parent.index()];
+        }
+        at.context_len
+    }
+
+    fn validate(&self, capacity: &Capacity) -> Result<(), BatchError> {
+        if self.tokens.iter().any(|&id| id >= capacity.vocab_size) {
+            return Err(BatchError::Segment {
+                segment: 0,
+                what: "token id outside the vocabulary",
+            });
+        }
+        let mut next_token = 0;
+        for (i, segment) in self.segments.iter().enumerate() {
+            self.check_segment(i, segment, next_token, capacity)
+                .map_err(|what| BatchError::Segment { segment: i, what })?;
+            next_token = segment.tokens.end;
+        }
+        if next_token as usize != self.tokens.len() {
+            let segment = self.segments.len();
+            return Err(BatchError::Segment {
+                segment,
+                what: "tokens that belong to no segment",
+            });
+        }
+        for (i, row) in self.rows.iter().enumerate() {
+            self.check_row(row)
+                .map_err(|what| BatchError::Row { row: i, what })?;
+        }
+        Ok(())
+    }
+
+    fn check_segment(
+        &self,
+        index: usize,
+        segment: &Segment,
+        next_token: u32,
+        capacity: &Capacity,
+    ) -> Result<(), &'static str> {
+        let ensure = |ok: bool, what| if ok { Ok(()) } else { Err(what) };
+        let block_size = capacity.block_size;
+        ensure(!segment.tokens.is_empty(), "no tokens")?;
+        ensure(
+            segment.tokens.start == next_token,
+            "tokens are not back to back",
+        )?;
+        ensure(
+            segment.tokens.end as usize <= self.tokens.len(),
+            "tokens beyond the batch",
+        )?;
+        let end = segment
+            .context_len
+            .checked_add(segment.len())
+            .ok_or("position overflow")?;
+        ensure(
+            end <= capacity.max_context_len,
+            "longer than the model's context",
+        )?;
+        ensure(
+            segment.cached.is_within(&self.block_ids),
+            "cached blocks beyond block_ids",
+        )?;
+        let in_pool = |span: BlockSpan| {
+            span.of(&self.block_ids)
+                .iter()
+                .all(|b| b.0 < capacity.num_blocks)
+        };
+        ensure(in_pool(segment.cached), "cached block outside the pool")?;
+        match segment.parent {
+            None => ensure(
+                segment.cached.len == segment.context_len.div_ceil(block_size),
+                "cached blocks do not cover the context",
+            )?,
+            Some(parent) => {
+                ensure(parent.index() < index, "parent does not precede it")?;
+                ensure(
+                    self.segments[parent.index()].end() == segment.context_len,
+                    "does not start where its parent ends",
+                )?;
+                ensure(segment.cached.len == 0, "a child cannot have cached blocks")?;
+            }
+        }
+        if let Residency::Keep(span) = segment.residency {
+            ensure(
+                span.is_within(&self.block_ids),
+                "kept blocks beyond block_ids",
+            )?;
+            ensure(in_pool(span), "kept block outside the pool")?;
+            let first = segment.context_len / block_size;
+            ensure(span.len > 0, "keeps no block")?;
+            ensure(
+                u64::from(first + span.len) * u64::from(block_size)
+                    < u64::from(end) + u64::from(block_size),
+                "keeps a block beyond its tokens",
+            )?;
+            if !segment.context_len.is_multiple_of(block_size) {
+                let last = segment.cached.of(&self.block_ids).last();
+                ensure(
+                    last == span.of(&self.block_ids).first(),
+                    "keeps from the middle of a block it does not own",
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_row(&self, row: &OutputRow) -> Result<(), &'static str> {
+        let ensure = |ok: bool, what| if ok { Ok(()) } else { Err(what) };
+        ensure(row.segment.index() < self.segments.len(), "no such segment")?;
+        let segment = &self.segments[row.segment.index()];
+        ensure(!row.positions.is_empty(), "no positions")?;
+        ensure(
+            row.positions.end <= segment.end(),
+            "positions beyond its segment",
+        )?;
+        ensure(
+            row.positions.start >= self.first_computed(row.segment),
+            "positions that this step does not compute",
+        )?;
+        let single = row.positions.end - row.positions.start == 1;
+        match &row.head {
+            OutputHead::Sample(sample) => {
+                ensure(single, "sampling wants one position")?;
+                sample.check()
+            }
+            OutputHead::LabelScores { labels, .. } => ensure(
+                single && !labels.is_empty(),
+                "label scores want one position and labels",
+            ),
+            OutputHead::Logprobs { targets, .. } => ensure(
+                targets.len() == row.positions.len(),
+                "log-probabilities want one target per position",
+            ),
+            OutputHead::Embed {
+                pooling: Pooling::Mean,
+                ..
+            } => Ok(()),
+            OutputHead::Embed { .. } | OutputHead::Classify => {
+                ensure(single, "a last-token head wants one position")
+            }
+        }
+    }
+}
+
+impl SampleHead {
+    fn check(&self) -> Result<(), &'static str> {
+        if self.draws == 0 {
+            return Err("no draws");
+        }
+        if self.history.is_some() != self.sampling.needs_history() {
+            return Err("history must be present exactly if penalties need it");
+        }
+        Ok(())
+    }
+}
+
+impl DecodeBatch {
+    /// A batch of nothing.
+    pub const EMPTY: Self = Self {
+        rows: Vec::new(),
+        block_ids: Vec::new(),
+    };
+
+    /// Whether there is nothing to run.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    fn validate(&self, capacity: &Capacity) -> Result<(), BatchError> {
+        for (i, row) in self.rows.iter().enumerate() {
+            self.check_row(row, capacity)
+                .map_err(|what| BatchError::DecodeRow { row: i, what })?;
+        }
+        Ok(())
+    }
+
+    fn check_row(&self, row: &DecodeRow, capacity: &Capacity) -> Result<(), &'static str> {
+        let ensure = |ok: bool, what| if ok { Ok(()) } else { Err(what) };
+        if let TokenSource::Known(id) = row.token {
+            ensure(id < capacity.vocab_size, "token id outside the vocabulary")?;
+        }
+        ensure(
+            row.context_len < capacity.max_context_len,
+            "longer than the model's context",
+        )?;
+        ensure(
+            row.blocks.is_within(&self.block_ids),
+            "blocks beyond block_ids",
+        )?;
+        ensure(
+            row.blocks.len == row.context_len / capacity.block_size + 1,
+            "blocks do not cover the context and the new token",
+        )?;
+        ensure(
+            row.blocks
+                .of(&self.block_ids)
+                .iter()
+                .all(|b| b.0 < capacity.num_blocks),
+            "block outside the pool",
+        )?;
+        ensure(row.sample.draws == 1, "a decode row draws one token")?;
+        row.sample.check()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CAPACITY: Capacity = Capacity {
+        block_size: 4,
+        num_blocks: 8,
+        max_step_tokens: 64,
+        max_context_len: 32,
+        vocab_size: 100,
+        pipeline_depth: 1,
+    };
+
+    fn segment(tokens: Range<u32>, parent: Option<u32>, context_len: u32) -> Segment {
+        Segment {
+            tokens,
+            parent: parent.map(SegmentIdx),
+            context_len,
+            cached: BlockSpan::EMPTY,
+            residency: Residency::Transient,
+        }
+    }
+
+    fn forest() -> OneShotBatch {
+        OneShotBatch {
+            tokens: vec![1, 2, 3, 4, 5],
+            segments: vec![segment(0..3, None, 0), segment(3..5, Some(0), 3)],
+            rows: vec![OutputRow {
+                segment: SegmentIdx(1),
+                positions: 4..5,
+                head: OutputHead::Classify,
+            }],
+            block_ids: vec![BlockId(1), BlockId(2)],
+        }
+    }
+
+    fn check(change: impl FnOnce(&mut OneShotBatch), expected: Result<(), &str>) {
+        let mut batch = forest();
+        change(&mut batch);
+        let got = ForwardBatch::OneShot(batch)
+            .validate(&CAPACITY)
+            .map_err(|e| e.to_string());
+        assert_eq!(got, expected.map_err(str::to_owned));
+    }
+
+    #[test]
+    fn forests_are_checked() {
+        check(|_| (), Ok(()));
+        check(
+            |b| b.tokens[0] = 100,
+            Err("segment 0: token id outside the vocabulary"),
+        );
+        check(
+            |b| b.segments[1].context_len = 2,
+            Err("segment 1: does not start where its parent ends"),
+        );
+        check(
+            |b| b.segments[1].parent = Some(SegmentIdx(1)),
+            Err("segment 1: parent does not precede it"),
+        );
+        check(
+            |b| b.segments[0].context_len = 1,
+            Err("segment 0: cached blocks do not cover the context"),
+        );
+        check(
+            |b| b.segments[1].residency = Residency::Keep(BlockSpan { start: 0, len: 1 }),
+            Err("segment 1: keeps from the middle of a block it does not own"),
+        );
+        check(
+            |b| b.segments[0].residency = Residency::Keep(BlockSpan { start: 0, len: 2 }),
+            Err("segment 0: keeps a block beyond its tokens"),
+        );
+        check(
+            |b| b.segments[0].residency = Residency::Keep(BlockSpan { start: 0, len: 1 }),
+            Ok(()),
+        );
+        check(
+            |b| b.rows[0].positions = 4..6,
+            Err("output row 0: positions beyond its segment"),
+        );
+        check(|b| b.rows[0].positions = 0..1, Ok(()));
+        check(
+            |b| b.rows[0].positions = 3..5,
+            Err("output row 0: a last-token head wants one position"),
+        );
+        check(
+            |b| b.tokens.push(1),
+            Err("segment 2: tokens that belong to no segment"),
+        );
+    }
+
+    #[test]
+    fn a_chunk_may_continue_its_own_block() {
+        check(
+            |b| {
+                // Positions 0..6 cached in blocks 1 and 2; the chunk goes on in block 2.
+                b.tokens.truncate(3);
+                b.segments.truncate(1);
+                b.segments[0].context_len = 6;
+                b.segments[0].cached = BlockSpan { start: 0, len: 2 };
+                b.segments[0].residency = Residency::Keep(BlockSpan { start: 1, len: 2 });
+                b.block_ids.push(BlockId(3));
+                b.rows[0].segment = SegmentIdx(0);
+                b.rows[0].positions = 8..9;
+            },
+            Ok(()),
+        );
+    }
+
+    #[test]
+    fn decode_rows_are_checked() {
+        let row = |context_len, len| DecodeRow {
+            seq: SeqId(0),
+            token: TokenSource::Known(7),
+            context_len,
+            blocks: BlockSpan { start: 0, len },
+            sample: SampleHead {
+                sampling: Arc::new(SamplingParams::default()),
+                choice: 0,
+                draws: 1,
+                output_position: 1,
+                top_logprobs: None,
+                history: None,
+            },
+        };
+        let check = |row: DecodeRow, expected: Result<(), &str>| {
+            let batch = DecodeBatch {
+                rows: vec![row],
+                block_ids: vec![BlockId(0), BlockId(7)],
+            };
+            let got = ForwardBatch::Decode(batch)
+                .validate(&CAPACITY)
+                .map_err(|e| e.to_string());
+            assert_eq!(got, expected.map_err(str::to_owned));
+        };
+        check(row(3, 1), Ok(()));
+        check(row(4, 2), Ok(()));
+        check(
+            row(4, 1),
+            Err("decode row 0: blocks do not cover the context and the new token"),
+        );
+        check(
+            row(32, 9),
+            Err("decode row 0: longer than the model's context"),
+        );
+    }
+}

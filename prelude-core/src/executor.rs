@@ -1,0 +1,57 @@
+//! The boundary between deciding and computing.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::{ForwardBatch, StepId, StepOutput};
+
+/// What an executor can hold and run. Fixed while it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capacity {
+    /// Token positions per KV block.
+    pub block_size: u32,
+    /// KV blocks in the pool: ids `0..num_blocks`.
+    pub num_blocks: u32,
+    /// Most tokens one step may compute.
+    pub max_step_tokens: u32,
+    /// Longest sequence, in tokens.
+    pub max_context_len: u32,
+    /// Token ids are `0..vocab_size` (rows of the embedding matrix).
+    pub vocab_size: u32,
+    /// Steps that may be submitted before the first is collected, at least 1.
+    pub pipeline_depth: u32,
+}
+
+/// Runs batches. Two calls, so that work can overlap: `submit` returns before the device has
+/// finished, `collect` waits.
+///
+/// Steps are collected in the order of their submission, at most
+/// [`Capacity::pipeline_depth`] outstanding.
+pub trait Executor: Send {
+    /// Limits that the scheduler plans within.
+    fn capacity(&self) -> Capacity;
+
+    /// Starts a step.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Step`] if this step cannot run; nothing is outstanding for it then.
+    fn submit(&mut self, step: StepId, batch: ForwardBatch) -> Result<(), ExecutorError>;
+
+    /// Waits for a submitted step, the oldest outstanding one.
+    ///
+    /// # Errors
+    /// [`ExecutorError`]; the step is over either way.
+    fn collect(&mut self, step: StepId) -> Result<StepOutput, ExecutorError>;
+}
+
+/// What went wrong in an executor.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ExecutorError {
+    /// This step failed; its requests end with an error and the engine goes on.
+    #[error("step failed: {0}")]
+    Step(String),
+    /// The device is gone for good; the engine stops.
+    #[error("device lost: {0}")]
+    Lost(String),
+}

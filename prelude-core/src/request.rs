@@ -1,0 +1,385 @@
+//! What a caller asks of the engine.
+
+use std::{ops::Range, sync::Arc};
+
+use thiserror::Error;
+
+use crate::{NodeIdx, PromptTree, RequestId, SamplingParams, Timestamp, TokenId};
+
+/// Which resources a request may consume. Decided once, at admission, from its shape alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ExecutionClass {
+    /// One forward pass and a fixed-size answer: no sequence that outlives the step, no block
+    /// table, no reservation of future tokens.
+    OneShot,
+    /// Open-ended generation: paged KV, a block table, continuous batching.
+    Decode,
+}
+
+impl ExecutionClass {
+    /// `"oneshot"` or `"decode"`, as in headers and metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::OneShot => "oneshot",
+            Self::Decode => "decode",
+        }
+    }
+}
+
+/// A request: some prompts and what to read off them. Admitted, answered and cancelled whole.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Names the request in every event about it.
+    pub id: RequestId,
+    /// The prompts.
+    pub tree: PromptTree,
+    /// The answers wanted, at least one. Events refer to them by index.
+    pub rows: Vec<RowSpec>,
+    /// When the request arrived.
+    pub arrival: Timestamp,
+    /// Lower runs first.
+    pub priority: i64,
+    /// When the first token (Decode) or the whole answer (OneShot) is due.
+    pub deadline: Option<Timestamp>,
+    /// Requests with different salts share no cached block and no prefix inside a step.
+    pub cache_salt: Option<Arc<str>>,
+}
+
+/// One answer wanted: a place in the prompt tree and what to compute there.
+#[derive(Clone, Debug)]
+pub struct RowSpec {
+    /// The prompt ends with this node.
+    pub node: NodeIdx,
+    /// What to compute.
+    pub head: Head,
+}
+
+/// What is computed from the hidden states of one prompt.
+#[derive(Clone, Debug)]
+pub enum Head {
+    /// Continue the prompt.
+    Generate(Generate),
+    /// Logits of given tokens at the last position.
+    LabelScores {
+        /// The tokens, in the order of the answer; repeats allowed.
+        labels: Arc<[TokenId]>,
+        /// Whether the log-sum-exp over the vocabulary is wanted too.
+        normalise: Normalise,
+    },
+    /// Log-probabilities of the prompt's own tokens.
+    PromptLogprobs {
+        /// Token positions to score, `1 <= start < end <= prompt length`: the token at position p
+        /// is scored given the tokens before it, and position 0 has none.
+        positions: Range<u32>,
+        /// How many of the likeliest tokens to report beside each.
+        top: u32,
+    },
+    /// A vector.
+    Embed {
+        /// Which hidden states are combined.
+        pooling: Pooling,
+        /// Whether to scale the vector to length 1.
+        normalise: bool,
+        /// Keep this many leading components, before normalising.
+        dimensions: Option<u32>,
+    },
+    /// Logits of the classification head at the last position.
+    Classify,
+}
+
+/// Open-ended or one-token generation.
+#[derive(Clone, Debug)]
+pub struct Generate {
+    /// Most tokens to generate, at least 1.
+    pub max_tokens: u32,
+    /// Independent continuations, at least 1.
+    pub n: u32,
+    /// How a token is chosen.
+    pub sampling: Arc<SamplingParams>,
+    /// How many of the likeliest tokens to report beside each token, if log-probabilities are
+    /// wanted at all.
+    pub top_logprobs: Option<u32>,
+}
+
+/// Over what label scores are to be normalised by the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Normalise {
+    /// Over the labels: nothing but their logits is computed.
+    OverLabels,
+    /// Over the vocabulary: the log-sum-exp of all logits is computed as well.
+    OverVocab,
+}
+
+/// Which hidden states an embedding combines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooling {
+    /// The last token's.
+    Last,
+    /// The mean over all tokens.
+    Mean,
+}
+
+/// Why a request is malformed. The caller's fault.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum InvalidRequest {
+    /// No rows or an empty prompt.
+    #[error("the request has no {0}")]
+    Empty(&'static str),
+    /// A row names a node that the tree lacks.
+    #[error("row {row} names prompt node {node}, but the tree has {nodes}")]
+    NoSuchNode {
+        /// Index of the row.
+        row: usize,
+        /// The node it named.
+        node: u32,
+        /// Nodes in the tree.
+        nodes: usize,
+    },
+    /// A token id outside the vocabulary.
+    #[error("token id {id} is not in the vocabulary of {vocab_size} ids")]
+    TokenOutOfRange {
+        /// The id.
+        id: TokenId,
+        /// Size of the vocabulary (rows of the embedding matrix).
+        vocab_size: u32,
+    },
+    /// The prompt and its output budget do not fit the model.
+    #[error("prompt of {prompt} tokens and output of {output} exceed the context of {context}")]
+    TooLong {
+        /// Prompt tokens.
+        prompt: u32,
+        /// Output tokens asked for.
+        output: u32,
+        /// The model's limit.
+        context: u32,
+    },
+    /// A parameter out of range.
+    #[error("row {row}: {field} must be {must_be}")]
+    Parameter {
+        /// Index of the row.
+        row: usize,
+        /// The parameter.
+        field: &'static str,
+        /// What it must be.
+        must_be: &'static str,
+    },
+}
+
+impl Request {
+    /// A request with priority 0, no deadline and no salt.
+    #[must_use]
+    pub fn new(id: RequestId, tree: PromptTree, rows: Vec<RowSpec>, arrival: Timestamp) -> Self {
+        Self {
+            id,
+            tree,
+            rows,
+            arrival,
+            priority: 0,
+            deadline: None,
+            cache_salt: None,
+        }
+    }
+
+    /// The class, from the shape alone: Decode if any row may generate two tokens or more.
+    #[must_use]
+    pub fn class(&self) -> ExecutionClass {
+        let decodes = |row: &RowSpec| matches!(&row.head, Head::Generate(g) if g.max_tokens > 1);
+        if self.rows.iter().any(decodes) {
+            ExecutionClass::Decode
+        } else {
+            ExecutionClass::OneShot
+        }
+    }
+
+    /// Prompt tokens as callers count them: each row's whole prompt, shared or not.
+    #[must_use]
+    pub fn prompt_tokens(&self) -> u64 {
+        self.rows
+            .iter()
+            .map(|r| u64::from(self.tree.prompt_len(r.node)))
+            .sum()
+    }
+
+    /// Checks the request against a model of `vocab_size` ids and `max_context_len` positions.
+    ///
+    /// # Errors
+    /// The first defect found, as [`InvalidRequest`].
+    pub fn validate(&self, vocab_size: u32, max_context_len: u32) -> Result<(), InvalidRequest> {
+        if self.rows.is_empty() {
+            return Err(InvalidRequest::Empty("rows"));
+        }
+        if self.tree.is_empty() {
+            return Err(InvalidRequest::Empty("prompt tokens"));
+        }
+        let nodes = self.tree.nodes();
+        let bad_id = nodes
+            .iter()
+            .flat_map(|n| &n.tokens)
+            .find(|&&id| id >= vocab_size);
+        if let Some(&id) = bad_id {
+            return Err(InvalidRequest::TokenOutOfRange { id, vocab_size });
+        }
+        for (row, spec) in self.rows.iter().enumerate() {
+            if spec.node.index() >= nodes.len() {
+                return Err(InvalidRequest::NoSuchNode {
+                    row,
+                    node: spec.node.0,
+                    nodes: nodes.len(),
+                });
+            }
+            let prompt = self.tree.prompt_len(spec.node);
+            spec.head
+                .validate(row, prompt, vocab_size, max_context_len)?;
+        }
+        Ok(())
+    }
+}
+
+impl Head {
+    fn validate(
+        &self,
+        row: usize,
+        prompt: u32,
+        vocab_size: u32,
+        context: u32,
+    ) -> Result<(), InvalidRequest> {
+        let parameter = |field, must_be| {
+            Err(InvalidRequest::Parameter {
+                row,
+                field,
+                must_be,
+            })
+        };
+        let output = match self {
+            Self::Generate(g) => g.max_tokens,
+            _ => 0,
+        };
+        if prompt > context || output > context - prompt {
+            return Err(InvalidRequest::TooLong {
+                prompt,
+                output,
+                context,
+            });
+        }
+        match self {
+            Self::Generate(g) => {
+                if g.max_tokens == 0 || g.n == 0 {
+                    return parameter("max_tokens and n", "at least 1");
+                }
+                if let Some((field, must_be)) = g.sampling.first_invalid(vocab_size) {
+                    return parameter(field, must_be);
+                }
+            }
+            Self::LabelScores { labels, .. } => {
+                if labels.is_empty() {
+                    return parameter("labels", "a non-empty list");
+                }
+                if let Some(&id) = labels.iter().find(|&&id| id >= vocab_size) {
+                    return Err(InvalidRequest::TokenOutOfRange { id, vocab_size });
+                }
+            }
+            Self::PromptLogprobs { positions, .. } => {
+                if positions.start == 0 || positions.is_empty() || positions.end > prompt {
+                    return parameter("positions", "a non-empty range within 1..=prompt length");
+                }
+            }
+            Self::Embed {
+                dimensions: Some(0),
+                ..
+            } => {
+                return parameter("dimensions", "at least 1");
+            }
+            Self::Embed { .. } | Self::Classify => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn generate(max_tokens: u32) -> Head {
+        let sampling = Arc::new(SamplingParams::default());
+        Head::Generate(Generate {
+            max_tokens,
+            n: 1,
+            sampling,
+            top_logprobs: None,
+        })
+    }
+
+    fn request(tokens: Vec<TokenId>, heads: Vec<Head>) -> Request {
+        let rows = heads
+            .into_iter()
+            .map(|head| RowSpec {
+                node: NodeIdx(0),
+                head,
+            })
+            .collect();
+        Request::new(
+            RequestId(0),
+            PromptTree::single(tokens),
+            rows,
+            Timestamp::ZERO,
+        )
+    }
+
+    #[test]
+    fn class_follows_the_output_budget() {
+        let class = |heads| request(vec![1], heads).class();
+        assert_eq!(class(vec![generate(1)]), ExecutionClass::OneShot);
+        assert_eq!(class(vec![Head::Classify]), ExecutionClass::OneShot);
+        assert_eq!(
+            class(vec![Head::Classify, generate(2)]),
+            ExecutionClass::Decode
+        );
+    }
+
+    #[test]
+    fn validation_names_the_defect() {
+        let check = |tokens: Vec<u32>, heads, expected: &str| {
+            let error = request(tokens, heads).validate(10, 4).unwrap_err();
+            assert_eq!(error.to_string(), expected);
+        };
+        check(
+            vec![],
+            vec![Head::Classify],
+            "the request has no prompt tokens",
+        );
+        check(vec![1], vec![], "the request has no rows");
+        check(
+            vec![1, 10],
+            vec![Head::Classify],
+            "token id 10 is not in the vocabulary of 10 ids",
+        );
+        check(
+            vec![1, 2, 3],
+            vec![generate(2)],
+            "prompt of 3 tokens and output of 2 exceed the context of 4",
+        );
+        check(
+            vec![1, 2],
+            vec![Head::PromptLogprobs {
+                positions: 0..2,
+                top: 0,
+            }],
+            "row 0: positions must be a non-empty range within 1..=prompt length",
+        );
+        let labels = Head::LabelScores {
+            labels: Arc::from([]),
+            normalise: Normalise::OverVocab,
+        };
+        check(
+            vec![1],
+            vec![labels],
+            "row 0: labels must be a non-empty list",
+        );
+        assert_eq!(
+            request(vec![1, 2, 3], vec![generate(1)]).validate(10, 4),
+            Ok(())
+        );
+    }
+}

@@ -1,0 +1,80 @@
+//! What one step produced.
+
+use crate::{StepId, TokenId};
+
+/// Outputs of one step, aligned with the rows of its batch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepOutput {
+    /// One per one-shot output row.
+    pub oneshot: Vec<RowOutput>,
+    /// One per prefill output row.
+    pub prefill: Vec<RowOutput>,
+    /// One per decode row.
+    pub decode: Vec<RowOutput>,
+    /// The step.
+    pub step: StepId,
+}
+
+/// What one row produced.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RowOutput {
+    /// One token per draw.
+    Sampled(Vec<SampledToken>),
+    /// Logits of labels.
+    LabelScores(LabelScores),
+    /// Scores of prompt tokens. A prompt computed in chunks yields several of these, in order.
+    Logprobs {
+        /// Position of the first scored token: one after the first hidden state used.
+        first_position: u32,
+        /// One per scored token.
+        entries: Vec<PositionLogprobs>,
+    },
+    /// A vector, f32.
+    Embedding(Vec<f32>),
+    /// Logits of the classification head, f32, one per class.
+    Classes(Vec<f32>),
+    /// The row has no result: its numbers were not finite. Others of the step are unaffected.
+    Failed(&'static str),
+}
+
+/// A chosen token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SampledToken {
+    /// The token.
+    pub token: TokenId,
+    /// Its log-probability under the raw logits, if asked for.
+    pub logprob: Option<f32>,
+    /// The likeliest tokens, best first, ties by smaller id.
+    pub top: Vec<TokenLogprob>,
+}
+
+/// A token and its log-probability under the raw logits over the whole vocabulary.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenLogprob {
+    /// The token.
+    pub token: TokenId,
+    /// Natural logarithm of its probability.
+    pub logprob: f32,
+}
+
+/// Logits of labels at one position.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LabelScores {
+    /// One per label, in the order asked.
+    pub logits: Vec<f32>,
+    /// Log-sum-exp of all logits, if normalisation over the vocabulary was asked for.
+    pub log_sum_exp: Option<f32>,
+}
+
+/// The score of one prompt token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PositionLogprobs {
+    /// The token.
+    pub token: TokenId,
+    /// Its log-probability given the tokens before it.
+    pub logprob: f32,
+    /// 1 + the number of tokens with a larger logit.
+    pub rank: u32,
+    /// The likeliest tokens, best first, ties by smaller id.
+    pub top: Vec<TokenLogprob>,
+}
