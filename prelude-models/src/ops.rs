@@ -1,0 +1,230 @@
+//! The device boundary for models: a vocabulary of fused operations.
+//!
+//! A model is written once against [`Ops`] and runs on every executor. The grain is that of a
+//! fused kernel, not of a tensor library: too fine would put kernels' boundaries into the model,
+//! too coarse would give one model file per device. The test of the grain: a model file names no
+//! device, and a kernel file names no model.
+//!
+//! # Conventions
+//! - `T` tokens of the step, `P` output positions (hidden states that some head reads), `H` hidden
+//!   size, `Hq`/`Hkv` query/key-value heads, `D` head size, `I` MLP width, `V` vocabulary.
+//! - Tensors are row-major `[rows, width]`, in the executor's activation type. Weights are
+//!   `[out, in]` as stored in checkpoints; products are `x · Wᵀ`. Sums and softmax accumulate in
+//!   f32 or wider.
+//! - Outputs are arguments, allocated by [`Ops::alloc`] from an arena that the executor resets
+//!   before each step: a step takes no memory from the system, and the same sequence of calls
+//!   yields the same addresses. An output never aliases an input unless a method says so.
+//! - **Batch invariance**: the value of an output row depends on that row's inputs and absolute
+//!   positions only, never on which other rows are in the step, on chunking, or on where the
+//!   context's K/V come from. Bit for bit on the CPU.
+//! - Methods that take `rows` work on that range of the step's tokens: layers run in token chunks
+//!   (hybrid prefilling, PrefillOnly §4), so intermediates need room for a chunk only. A tensor
+//!   called a *chunk tensor* holds row `i` of the chunk in its own row `i`.
+
+use std::ops::Range;
+
+/// Shape of one layer's attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttnShape {
+    /// `Hq`: query heads. Query head `j` reads key-value head `j / (Hq / Hkv)`.
+    pub heads: usize,
+    /// `Hkv`: key-value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// `D`: size of a head; even. Not necessarily `hidden / heads`.
+    pub head_dim: usize,
+    /// Multiplies `q · k`: `D^-0.5` unless the model says otherwise.
+    pub scale: f32,
+}
+
+impl AttnShape {
+    /// Width of a fused row of queries, keys and values: `(Hq + 2 Hkv) · D`.
+    #[must_use]
+    pub const fn qkv_width(&self) -> usize {
+        (self.heads + 2 * self.kv_heads) * self.head_dim
+    }
+
+    /// Width of a row of attention outputs: `Hq · D`.
+    #[must_use]
+    pub const fn out_width(&self) -> usize {
+        self.heads * self.head_dim
+    }
+}
+
+/// Fused operations on one device, during one step.
+pub trait Ops {
+    /// A cheap handle to `[rows, width]` activations in the step's arena.
+    type Tensor;
+    /// A matrix, vector or table in the device's own format.
+    type Weight;
+    /// What the executor made of the step's batch: token ids, positions, KV spans, KV writes,
+    /// output positions and rows.
+    type Inputs<'a>;
+    /// What can go wrong on the device.
+    type Error: std::error::Error + Send + Sync + 'static;
+
+    /// `T`: tokens computed by the step.
+    fn num_tokens(&self, inputs: &Self::Inputs<'_>) -> usize;
+
+    /// `P`: output positions of the step, in the order in which heads read them.
+    fn num_outputs(&self, inputs: &Self::Inputs<'_>) -> usize;
+
+    /// Most tokens that a layer's intermediates have room for.
+    fn chunk_tokens(&self) -> usize;
+
+    /// Takes an uninitialised `[rows, width]` tensor from the step's arena.
+    ///
+    /// # Errors
+    /// When the arena, sized at start for the largest step, has no room: a defect of the executor.
+    fn alloc(&mut self, rows: usize, width: usize) -> Result<Self::Tensor, Self::Error>;
+
+    /// `h[t] = table[id[t]]`. `h`: `[T, H]`, all tokens of the step.
+    ///
+    /// # Errors
+    /// [`Ops::Error`].
+    fn embed(
+        &mut self,
+        inputs: &Self::Inputs<'_>,
+        table: &Self::Weight,
+        h: &mut Self::Tensor,
+    ) -> Result<(), Self::Error>;
+
+    /// `x[i] = h[rows][i] / sqrt(mean(h²) + eps) · weight`. Mean square in f32; the quotient is
+    /// rounded to the activation type before the product with the weight, as the reference does.
+    /// `h`: `[≥ rows.end, H]`; `x`: chunk tensor.
+    ///
+    /// # Errors
+    /// [`Ops::Error`].
+    fn rms_norm(
+        &mut self,
+        h: &Self::Tensor,
+        rows: Range<usize>,
+        weight: &Self::Weight,
+        eps: f32,
+        x: &mut Self::Tensor,
+    ) -> Result<(), Self::Error>;
+
+    /// `y[i] = W · x[i] (+ bias)` for the first `n` rows. `x`: `[≥ n, in]`, `y`: `[≥ n, out]`.
+    ///
+    /// # Errors
+    /// [`Ops::Error`].
+    fn linear(
+        &mut self,
+        x: &Self::Tensor,
+        n: usize,
+        weight: &Self::Weight,
+        y: &mut Self::Tensor,
+    ) -> Result<(), Self::Error>;
+
+    /// `h[rows][i] += W · x[i] (+ bias)`. `x`: chunk tensor; `h`: `[≥ rows.end, H]`.
+    ///
+    /// # Errors
+    /// [`Ops::Error`].
+    fn linear_add(
+        &mut self,
+        x: &Self::Tensor,
+        rows: Range<usize>,
+        weight: &Self::Weight,
+        h: &mut Self::Tensor,
+    ) -> Result<(), Self::Error>;
+
+    /// Normalises each head of q and k (`q_norm`, `k_norm`: `[D]`, as [`Ops::rms_norm`]), rotates
+    /// them by their token's absolute position (element `i` with `i + D/2`; `rope` as made by the
+    /// loader), and places K and V where this step's attention and, for kept tokens, later steps
+    /// find them. `qkv`: chunk tensor `[_, (Hq + 2 Hkv) · D]`, q then k then v; q is rewritten in
+    /// place, the k and v parts are unspecified afterwards.
+    ///
+    /// # Errors
+    /// [`Ops::Error`].
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one fused kernel; a struct would be used once"
+    )]
+    fn qk_norm_rope_store(
+        &mut self,
+        inputs: &Self::Inputs<'_>,
+        layer: usize,
+        rows: Range<usize>,
+        shape: AttnShape,
+        q_norm: &Self::Weight,
+        k_norm: &Self::Weight,
+        eps: f32,
+        rope: &Self::Weight,
+        qkv: &mut Self::Tensor,
+    ) -> Result<(), Self::Error>;
+
+    /// Attention of the chunk's queries over their whole visible context: cached blocks, ancestor
+    /// segments, own segment causally. Keys of all earlier tokens of the step have been placed.
+    /// Keys are visited in tiles that start at absolute multiples of a constant, with softmax in
+    /// f32. `qkv`: as left by [`Ops::qk_norm_rope_store`]; `out`: chunk tensor `[_, Hq · D]`.
+    ///
+    /// # Errors
+    /// [`Ops::Error`].
+    fn attention(
+        &mut self,
+        inputs: &Self::Inputs<'_>,
+        layer: usize,
+        rows: Range<usize>,
+        shape: AttnShape,
+        qkv: &Self::Tensor,
+        out: &mut Self::Tensor,
+    ) -> Result<(), Self::Error>;
+
+    /// `a[i] = silu(g[i]) · u[i]` for the first `n` rows, `silu(g) = g / (1 + e^-g)` in f32.
+    /// `gate_up`: `[≥ n, 2 I]`, gate then up; `a`: `[≥ n, I]`.
+    ///
+    /// # Errors
+    /// [`Ops::Error`].
+    fn silu_mul(
+        &mut self,
+        gate_up: &Self::Tensor,
+        n: usize,
+        a: &mut Self::Tensor,
+    ) -> Result<(), Self::Error>;
+
+    /// `y[p] = h[output position p]`. `h`: `[T, H]`; `y`: `[P, H]`.
+    ///
+    /// # Errors
+    /// [`Ops::Error`].
+    fn gather_rows(
+        &mut self,
+        inputs: &Self::Inputs<'_>,
+        h: &Self::Tensor,
+        y: &mut Self::Tensor,
+    ) -> Result<(), Self::Error>;
+
+    /// Runs every head of the step that wants vocabulary logits: sampling, label scores and
+    /// log-probabilities. `hidden`: `[P, H]` after the final norm; `head`: `[V, H]`. Logits are
+    /// f32 and never rounded below it. Results stay on the device until the step is collected.
+    ///
+    /// # Errors
+    /// [`Ops::Error`].
+    fn vocabulary_heads(
+        &mut self,
+        inputs: &Self::Inputs<'_>,
+        hidden: &Self::Tensor,
+        head: &Self::Weight,
+    ) -> Result<(), Self::Error>;
+
+    /// Runs every pooling row of the step: last or mean, cut to the wanted dimensions, then scaled
+    /// to length 1 if wanted; f32. Means sum in position order in fixed chunks of 256 positions
+    /// counted from position 0.
+    ///
+    /// # Errors
+    /// [`Ops::Error`].
+    fn pooling_heads(
+        &mut self,
+        inputs: &Self::Inputs<'_>,
+        hidden: &Self::Tensor,
+    ) -> Result<(), Self::Error>;
+
+    /// Runs every classification row of the step. `score`: `[labels, H]`; logits in f32.
+    ///
+    /// # Errors
+    /// [`Ops::Error`].
+    fn class_heads(
+        &mut self,
+        inputs: &Self::Inputs<'_>,
+        hidden: &Self::Tensor,
+        score: &Self::Weight,
+    ) -> Result<(), Self::Error>;
+}

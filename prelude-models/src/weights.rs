@@ -1,0 +1,53 @@
+//! How weights get from a checkpoint into a device's format.
+
+use crate::TensorView;
+
+/// Turns checkpoint tensors into a device's weights. Each call names the weight for messages.
+pub trait WeightLoader {
+    /// The device's format, the `Weight` of its `Ops`.
+    type Weight;
+    /// What can go wrong: shapes, memory, values.
+    type Error: std::error::Error + Send + Sync + 'static;
+
+    /// A matrix `[out, in]` for products, made of `parts` stacked along `out` (fused q, k, v or
+    /// gate, up), with an optional bias likewise stacked.
+    ///
+    /// # Errors
+    /// [`WeightLoader::Error`].
+    fn linear(
+        &mut self,
+        name: &str,
+        parts: &[TensorView<'_>],
+        biases: &[TensorView<'_>],
+    ) -> Result<Self::Weight, Self::Error>;
+
+    /// The embedding table `[V, H]`: rows are gathered by `embed`, and if `is_head` the same
+    /// matrix is the output head (one copy serves both).
+    ///
+    /// # Errors
+    /// [`WeightLoader::Error`].
+    fn embedding(
+        &mut self,
+        name: &str,
+        table: &TensorView<'_>,
+        is_head: bool,
+    ) -> Result<Self::Weight, Self::Error>;
+
+    /// A vector `[n]`, such as a norm's weight.
+    ///
+    /// # Errors
+    /// [`WeightLoader::Error`].
+    fn vector(&mut self, name: &str, values: &TensorView<'_>) -> Result<Self::Weight, Self::Error>;
+
+    /// A table of rotations `[positions, D/2]` of (cos, sin) pairs, scale included, from
+    /// `inv_freq` `[D/2]`: angle = position · `inv_freq`, in f32, as the reference does.
+    ///
+    /// # Errors
+    /// [`WeightLoader::Error`].
+    fn rope(
+        &mut self,
+        inv_freq: &[f32],
+        attention_scaling: f32,
+        positions: usize,
+    ) -> Result<Self::Weight, Self::Error>;
+}
