@@ -1,2 +1,17 @@
 //! Sans-IO scheduler with execution classes for language-model decisions, and its simulator.
 #![forbid(unsafe_code)]
+
+mod config;
+mod event;
+mod policy;
+mod queue;
+mod reject;
+mod scheduler;
+mod stats;
+
+pub use config::{ConfigError, PolicyConfig, SchedulerConfig};
+pub use event::{Event, FinishReason, Outcome, Usage};
+pub use policy::{Fcfs, Grant, Plan, QueueView, SchedulerPolicy, StepBudget, Waiting};
+pub use reject::Reject;
+pub use scheduler::{Scheduler, UnknownStep};
+pub use stats::SchedulerStats;

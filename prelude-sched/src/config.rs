@@ -1,0 +1,241 @@
+//! Knobs of the scheduler and what they cost.
+
+use prelude_core::Capacity;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::{Fcfs, SchedulerPolicy};
+
+/// Knobs of a [`crate::Scheduler`]. Every queue has its bound here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SchedulerConfig {
+    /// Most uncached tokens that a step computes (default 2,048); at least 2, and clamped to
+    /// [`Capacity::max_step_tokens`]. More fills a device better and makes running generations
+    /// wait longer for their next token. A lone or unsplittable prompt may exceed it, up to the
+    /// capacity.
+    pub max_batch_tokens: u32,
+    /// Most one-shot output rows of a step (default 256). Sequences add one row each and are
+    /// bounded by `max_num_seqs`.
+    pub max_batch_rows: u32,
+    /// Most `Decode` sequences running (default 256), clamped to half of the effective
+    /// `max_batch_tokens`, so that generations never take a whole step. Each choice of a request
+    /// is a sequence.
+    pub max_num_seqs: u32,
+    /// Most rows waiting (default 16,384). A row that draws or generates `n` choices counts `n`.
+    pub max_queued_rows: u32,
+    /// Most prompt tokens waiting (default 4,194,304), counted once where a request's own prompts
+    /// share them. Bounds the memory of the queue: 4 bytes a token.
+    pub max_queued_tokens: u64,
+    /// Most tokens that one chunked prompt computes in a step (default 2,048). Smaller leaves
+    /// room for others beside a long prompt and makes that prompt slower.
+    pub prefill_chunk_tokens: u32,
+    /// Percentage of a step's tokens (after decode rows) promised to one-shot work while prompts
+    /// of `Decode` requests wait too (default 50, in 1..=99). What a class does not use, the
+    /// other takes; what it could not use because its next row was too large is carried over, so
+    /// neither starves.
+    pub oneshot_share_percent: u32,
+    /// Whether K/V of prompt prefixes are kept for later requests (default true). Without it,
+    /// the choices of a generation compute their shared prompt each.
+    pub enable_prefix_caching: bool,
+    /// Whether a one-time suffix may fill free blocks (default true). It never evicts: a suffix
+    /// seen once must not push out a prefix that returns (PrefillOnly §5.1).
+    pub keep_suffixes: bool,
+    /// Least rows below a segment for which its K/V may evict older cached blocks (default 2):
+    /// what is shared within a step is likely to return.
+    pub keep_shared_min_rows: u32,
+    /// Most steps for which a waiter is held back while another computes the next block of its
+    /// prefix, counted anew whenever that block appears (default 2); 0 turns it off. Higher saves
+    /// more recomputation and can delay a waiter for longer.
+    pub defer_max: u32,
+    /// Order of admission (default first come, first served).
+    pub policy: PolicyConfig,
+}
+
+impl Default for SchedulerConfig {
+    fn default() -> Self {
+        Self {
+            max_batch_tokens: 2048,
+            max_batch_rows: 256,
+            max_num_seqs: 256,
+            max_queued_rows: 16_384,
+            max_queued_tokens: 4_194_304,
+            prefill_chunk_tokens: 2048,
+            oneshot_share_percent: 50,
+            enable_prefix_caching: true,
+            keep_suffixes: true,
+            keep_shared_min_rows: 2,
+            defer_max: 2,
+            policy: PolicyConfig::Fcfs,
+        }
+    }
+}
+
+/// Which [`SchedulerPolicy`] orders admission.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum PolicyConfig {
+    /// [`Fcfs`].
+    #[default]
+    Fcfs,
+}
+
+impl PolicyConfig {
+    pub(crate) fn build(self) -> Box<dyn SchedulerPolicy> {
+        match self {
+            Self::Fcfs => Box::new(Fcfs),
+        }
+    }
+}
+
+/// Why a scheduler cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A field of the config or of the executor's capacity is out of range.
+    #[error("{field} is {value}, but must be {must_be}")]
+    OutOfRange {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+        /// What it must be.
+        must_be: &'static str,
+    },
+}
+
+impl SchedulerConfig {
+    /// Checks the config together with an executor's capacity.
+    ///
+    /// # Errors
+    /// The first field out of range.
+    pub fn validate(&self, capacity: &Capacity) -> Result<(), ConfigError> {
+        let positive = "at least 1";
+        let checks = [
+            (
+                "max_batch_tokens",
+                u64::from(self.max_batch_tokens),
+                "at least 2",
+                self.max_batch_tokens >= 2,
+            ),
+            (
+                "max_batch_rows",
+                u64::from(self.max_batch_rows),
+                positive,
+                self.max_batch_rows > 0,
+            ),
+            (
+                "max_num_seqs",
+                u64::from(self.max_num_seqs),
+                positive,
+                self.max_num_seqs > 0,
+            ),
+            (
+                "max_queued_rows",
+                u64::from(self.max_queued_rows),
+                positive,
+                self.max_queued_rows > 0,
+            ),
+            (
+                "max_queued_tokens",
+                self.max_queued_tokens,
+                positive,
+                self.max_queued_tokens > 0,
+            ),
+            (
+                "prefill_chunk_tokens",
+                u64::from(self.prefill_chunk_tokens),
+                positive,
+                self.prefill_chunk_tokens > 0,
+            ),
+            (
+                "oneshot_share_percent",
+                u64::from(self.oneshot_share_percent),
+                "in 1..=99",
+                (1..=99).contains(&self.oneshot_share_percent),
+            ),
+            (
+                "capacity.block_size",
+                u64::from(capacity.block_size),
+                positive,
+                capacity.block_size > 0,
+            ),
+            (
+                "capacity.num_blocks",
+                u64::from(capacity.num_blocks),
+                positive,
+                capacity.num_blocks > 0,
+            ),
+            (
+                "capacity.max_step_tokens",
+                u64::from(capacity.max_step_tokens),
+                "at least 2",
+                capacity.max_step_tokens >= 2,
+            ),
+            (
+                "capacity.max_context_len",
+                u64::from(capacity.max_context_len),
+                positive,
+                capacity.max_context_len > 0,
+            ),
+            (
+                "capacity.vocab_size",
+                u64::from(capacity.vocab_size),
+                positive,
+                capacity.vocab_size > 0,
+            ),
+            (
+                "capacity.pipeline_depth",
+                u64::from(capacity.pipeline_depth),
+                positive,
+                capacity.pipeline_depth > 0,
+            ),
+        ];
+        match checks.into_iter().find(|(.., ok)| !ok) {
+            Some((field, value, must_be, _)) => Err(ConfigError::OutOfRange {
+                field,
+                value,
+                must_be,
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(change: impl FnOnce(&mut SchedulerConfig, &mut Capacity), expected: Result<(), &str>) {
+        let mut config = SchedulerConfig::default();
+        let mut capacity = Capacity {
+            block_size: 16,
+            num_blocks: 8,
+            max_step_tokens: 64,
+            max_context_len: 128,
+            vocab_size: 100,
+            pipeline_depth: 1,
+        };
+        change(&mut config, &mut capacity);
+        let got = config.validate(&capacity).map_err(|e| e.to_string());
+        assert_eq!(got, expected.map_err(str::to_owned));
+    }
+
+    #[test]
+    fn names_the_field_out_of_range() {
+        check(|_, _| (), Ok(()));
+        check(
+            |c, _| c.max_batch_tokens = 1,
+            Err("max_batch_tokens is 1, but must be at least 2"),
+        );
+        check(
+            |c, _| c.oneshot_share_percent = 100,
+            Err("oneshot_share_percent is 100, but must be in 1..=99"),
+        );
+        check(
+            |_, k| k.pipeline_depth = 0,
+            Err("capacity.pipeline_depth is 0, but must be at least 1"),
+        );
+    }
+}

@@ -1,0 +1,33 @@
+//! First come, first served.
+
+use crate::{Grant, Plan, QueueView, SchedulerPolicy, StepBudget, Waiting};
+
+/// Priority first, then arrival, then order of submission.
+///
+/// Among requests of one priority none starves: a request starts no later than when all of its
+/// class that came before it have started and left it room. A steady load of better priority
+/// does starve a worse one; that is what the caller asked for by giving priorities.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fcfs;
+
+impl SchedulerPolicy for Fcfs {
+    fn plan(&mut self, view: &QueueView<'_>, budget: StepBudget) -> Plan {
+        let grant = |w: &Waiting| Grant {
+            request: w.request,
+            tokens: budget.tokens,
+        };
+        Plan {
+            // Each request starts at least one row, so more of them cannot be taken up.
+            oneshot: view
+                .oneshot()
+                .take(budget.rows as usize)
+                .map(grant)
+                .collect(),
+            decode: view
+                .decode()
+                .take(budget.seqs as usize)
+                .map(grant)
+                .collect(),
+        }
+    }
+}

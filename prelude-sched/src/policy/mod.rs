@@ -1,0 +1,91 @@
+//! Order and admission. A policy proposes, the scheduler disposes.
+
+mod fcfs;
+
+use prelude_core::{RequestId, Timestamp};
+
+pub use fcfs::Fcfs;
+
+use crate::queue::Queue;
+
+/// Chooses whose work the next step takes up, and in which order.
+///
+/// A policy sees what waits and returns a [`Plan`]; it cannot touch blocks or queues. The
+/// scheduler takes up granted work while it fits and ignores grants that make no sense, so a
+/// wrong policy can be slow or unfair, but cannot leak or corrupt. Work that has started
+/// (running sequences, unfinished chunks) is not the policy's: it always goes on.
+pub trait SchedulerPolicy: Send {
+    /// Plans one step. Called whenever something waits; must be a function of its arguments and
+    /// of earlier calls alone.
+    fn plan(&mut self, view: &QueueView<'_>, budget: StepBudget) -> Plan;
+}
+
+/// What waits, in order of priority, then arrival, then submission.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueView<'a> {
+    pub(crate) oneshot: &'a Queue,
+    pub(crate) decode: &'a Queue,
+    pub(crate) now: Timestamp,
+}
+
+impl<'a> QueueView<'a> {
+    /// Requests with one-shot rows not yet planned. Lazy: a policy need not look at all of them.
+    pub fn oneshot(&self) -> impl Iterator<Item = &'a Waiting> {
+        self.oneshot.iter()
+    }
+
+    /// Requests with generations not yet admitted.
+    pub fn decode(&self) -> impl Iterator<Item = &'a Waiting> {
+        self.decode.iter()
+    }
+
+    /// The time.
+    #[must_use]
+    pub const fn now(&self) -> Timestamp {
+        self.now
+    }
+}
+
+/// A waiting request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// The request.
+    pub request: RequestId,
+    /// Lower runs first.
+    pub priority: i64,
+    /// When it arrived.
+    pub arrival: Timestamp,
+    /// When its answer is due.
+    pub deadline: Option<Timestamp>,
+    /// Rows (or sequences) still to start.
+    pub rows: u32,
+}
+
+/// What a step may use beside the work that goes on anyway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepBudget {
+    /// Tokens.
+    pub tokens: u32,
+    /// One-shot rows.
+    pub rows: u32,
+    /// Sequences that may be admitted.
+    pub seqs: u32,
+}
+
+/// A policy's proposal: who goes next, first first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// One-shot work.
+    pub oneshot: Vec<Grant>,
+    /// Admission of generations.
+    pub decode: Vec<Grant>,
+}
+
+/// Leave for one request to start work in this step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The request.
+    pub request: RequestId,
+    /// Most tokens that its newly started work may compute in this step.
+    pub tokens: u32,
+}
