@@ -1,2 +1,4 @@
-//! OpenAI-compatible server for decisions made by language models.
+//! HTTP server for Prelude: wire types, chat templates, streaming.
 #![forbid(unsafe_code)]
+
+pub mod template;
