@@ -1,2 +1,33 @@
-//! One thread that joins a scheduler and an executor.
+//! One thread that joins a [`Scheduler`] and an [`Executor`], and the handle through which
+//! everything else talks to it.
+//!
+//! Commands go in through a bounded inbox, events come out through one channel per request. The
+//! engine knows neither text nor JSON, nor which executor it was given; it is the only place below
+//! the server that owns a thread and reads the clock.
+//!
+//! Read first: [`ScheduledEngine::spawn`], [`EngineHandle::submit`], [`Answer`].
+//!
+//! A complete program that classifies a prompt without HTTP is in `examples/classify.rs`.
+//!
+//! [`Scheduler`]: prelude_sched::Scheduler
+//! [`Executor`]: prelude_core::Executor
 #![forbid(unsafe_code)]
+
+mod answer;
+mod config;
+mod engine;
+mod error;
+mod handle;
+mod histogram;
+mod inbox;
+mod report;
+
+pub use answer::{Answer, AnswerEvent, Collected, CollectedRow, Generation};
+pub use config::EngineConfig;
+pub use engine::ScheduledEngine;
+pub use error::{AnswerError, EngineError, SubmitError};
+pub use handle::{EngineHandle, RequestSpec};
+pub use histogram::Histogram;
+pub use report::{EngineSnapshot, StepReport, StepTotals};
+
+pub use prelude_sched::{Event, FinishReason, Outcome, Reject, SchedulerConfig, Usage};

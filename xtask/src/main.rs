@@ -1,2 +1,89 @@
-//! Developer commands.
-fn main() {}
+//! Commands that cargo lacks. `cargo xtask --help` lists them.
+#![expect(clippy::print_stdout, reason = "a command-line program")]
+
+mod asan;
+mod bench;
+mod ci;
+mod golden;
+mod metadata;
+mod run;
+mod smoke;
+mod tidy;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Developer commands of Prelude.
+///
+/// Start with `cargo xtask test`; before a commit, `cargo xtask ci`.
+#[derive(Parser)]
+#[command(name = "cargo xtask", max_term_width = 100)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run all tests of all crates: unit, integration, documentation.
+    Test {
+        /// Passed on to `cargo test`, for example a filter.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Run everything that a commit must pass: format, lints, tests, documentation, tidy, parity,
+    /// sanitizer, smoke. A check that lacks its tool says SKIP.
+    Ci {
+        /// Leave out the named steps (see the list that `ci` prints).
+        #[arg(long, value_delimiter = ',')]
+        skip: Vec<String>,
+        /// Run only the named steps.
+        #[arg(long, value_delimiter = ',')]
+        only: Vec<String>,
+    },
+    /// Check what compilers do not: dependency arrows between our crates, licences, where `unsafe`
+    /// is, notes on golden data, READMEs.
+    Tidy,
+    /// Compare every golden model with Hugging Face transformers' recorded outputs, in f32 and
+    /// bf16, and the chat templates with their recorded renderings.
+    Parity,
+    /// Measure: tokenizer, one forward pass, one HTTP round trip.
+    Bench {
+        /// Passed on to `prelude-bench table`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Start the demo server as the README says, ask it three questions, stop it.
+    Smoke,
+    /// Run the tests of crates with `unsafe` under AddressSanitizer (needs a nightly toolchain).
+    Asan,
+    /// Check that the golden files are the ones that golden/MANIFEST lists.
+    Golden {
+        /// Rewrite the manifest from the files.
+        #[arg(long)]
+        accept: bool,
+    },
+}
+
+fn main() -> Result<()> {
+    match Args::parse().command {
+        Command::Test { args } => run::cargo(["test", "--workspace"]).args(args).run(),
+        Command::Ci { skip, only } => ci::run(&skip, &only),
+        Command::Tidy => tidy::run(),
+        Command::Parity => parity(),
+        Command::Bench { args } => bench::run(&args),
+        Command::Smoke => smoke::run(),
+        Command::Asan => asan::run().map(|outcome| println!("{outcome}")),
+        Command::Golden { accept } => golden::run(accept),
+    }
+}
+
+/// Parity is tests: this command runs those and shows their tables.
+fn parity() -> Result<()> {
+    golden::run(false)?;
+    let test = |package: &str, target: &str| {
+        run::cargo(["test", "-p", package, "--test", target, "--", "--nocapture"]).run()
+    };
+    test("prelude-exec-cpu", "parity")?;
+    test("prelude-server", "chat_template")
+}

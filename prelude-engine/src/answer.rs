@@ -1,0 +1,245 @@
+//! The caller's end of a request.
+
+use std::sync::Arc;
+
+use prelude_core::{RequestId, RowOutput, SampledToken};
+use prelude_sched::{Event, FinishReason, Outcome, Reject, Usage};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::{AnswerError, handle::Shared};
+
+/// Something that happened to a request.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum AnswerEvent {
+    /// The scheduler said so. [`Event::Finished`] is the last.
+    Event(Event),
+    /// The scheduler did not accept the request. The only event then.
+    Rejected(Reject),
+    /// The engine stopped first. The last event.
+    EngineStopped,
+}
+
+impl AnswerEvent {
+    const fn is_last(&self) -> bool {
+        matches!(self, Self::Event(Event::Finished { .. }) | Self::Rejected(_) | Self::EngineStopped)
+    }
+}
+
+/// Events of one request. Dropping it aborts the request wherever it is.
+pub struct Answer {
+    id: RequestId,
+    rows: usize,
+    events: UnboundedReceiver<AnswerEvent>,
+    shared: Arc<Shared>,
+    over: bool,
+}
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Answer").field("id", &self.id).field("over", &self.over).finish()
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if !self.over {
+            self.shared.inbox.abort(self.id);
+        }
+    }
+}
+
+impl Answer {
+    pub(crate) const fn new(
+        id: RequestId,
+        rows: usize,
+        events: UnboundedReceiver<AnswerEvent>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        Self { id, rows, events, shared, over: false }
+    }
+
+    /// The request's id, as in every event about it.
+    #[must_use]
+    pub const fn id(&self) -> RequestId {
+        self.id
+    }
+
+    /// The next event; `None` after the last. Cancel-safe.
+    pub async fn next(&mut self) -> Option<AnswerEvent> {
+        if self.over {
+            return None;
+        }
+        let event = self.events.recv().await;
+        self.note(event)
+    }
+
+    /// An event that has already arrived, if there is one.
+    pub fn try_next(&mut self) -> Option<AnswerEvent> {
+        if self.over {
+            return None;
+        }
+        let event = self.events.try_recv().ok()?;
+        self.note(Some(event))
+    }
+
+    /// As [`Answer::next`], for threads outside an async runtime.
+    ///
+    /// # Panics
+    /// If called inside one.
+    pub fn blocking_next(&mut self) -> Option<AnswerEvent> {
+        if self.over {
+            return None;
+        }
+        let event = self.events.blocking_recv();
+        self.note(event)
+    }
+
+    /// A channel that closes without a last event means that the engine thread is gone.
+    fn note(&mut self, event: Option<AnswerEvent>) -> Option<AnswerEvent> {
+        let event = event.unwrap_or(AnswerEvent::EngineStopped);
+        self.over = event.is_last();
+        Some(event)
+    }
+
+    /// Waits for everything.
+    ///
+    /// # Errors
+    /// [`AnswerError`] if the request has no whole answer.
+    pub async fn collect(mut self) -> Result<Collected, AnswerError> {
+        let mut collector = Collector::new(self.rows);
+        loop {
+            let event = self.next().await.unwrap_or(AnswerEvent::EngineStopped);
+            if let Some(done) = collector.take(event) {
+                return done;
+            }
+        }
+    }
+
+    /// As [`Answer::collect`], for threads outside an async runtime.
+    ///
+    /// # Errors
+    /// [`AnswerError`] if the request has no whole answer.
+    ///
+    /// # Panics
+    /// If called inside an async runtime.
+    pub fn blocking_collect(mut self) -> Result<Collected, AnswerError> {
+        let mut collector = Collector::new(self.rows);
+        loop {
+            let event = self.blocking_next().unwrap_or(AnswerEvent::EngineStopped);
+            if let Some(done) = collector.take(event) {
+                return done;
+            }
+        }
+    }
+}
+
+/// A whole answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Collected {
+    /// One per row of the request.
+    pub rows: Vec<CollectedRow>,
+    /// What it cost.
+    pub usage: Usage,
+}
+
+/// The answer of one row.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CollectedRow {
+    /// Of a row that reads the prompt. Log-probabilities computed in pieces are joined.
+    Output(RowOutput),
+    /// Of a row that generates: one per choice.
+    Generated(Vec<Generation>),
+}
+
+/// One continuation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Generation {
+    /// The tokens; a token that ended it is among them.
+    pub tokens: Vec<SampledToken>,
+    /// Why it ended.
+    pub finish: FinishReason,
+}
+
+/// Joins the events of one request.
+struct Collector {
+    rows: Vec<Option<RowOutput>>,
+    /// Per row and choice, tokens and the reason of the end.
+    generations: Vec<Vec<(Vec<SampledToken>, Option<FinishReason>)>>,
+}
+
+impl Collector {
+    fn new(rows: usize) -> Self {
+        Self { rows: vec![None; rows], generations: vec![Vec::new(); rows] }
+    }
+
+    fn choice(
+        &mut self,
+        row: u32,
+        choice: u32,
+    ) -> &mut (Vec<SampledToken>, Option<FinishReason>) {
+        let choices = &mut self.generations[row as usize];
+        if choices.len() <= choice as usize {
+            choices.resize(choice as usize + 1, (Vec::new(), None));
+        }
+        &mut choices[choice as usize]
+    }
+
+    fn take(&mut self, event: AnswerEvent) -> Option<Result<Collected, AnswerError>> {
+        match event {
+            AnswerEvent::Rejected(reject) => return Some(Err(AnswerError::Rejected(reject))),
+            AnswerEvent::EngineStopped => return Some(Err(AnswerError::EngineStopped)),
+            AnswerEvent::Event(Event::Token { row, choice, token, .. }) => {
+                self.choice(row, choice).0.push(token);
+            }
+            AnswerEvent::Event(Event::RowFinished { row, choice, reason, .. }) => {
+                self.choice(row, choice).1 = Some(reason);
+            }
+            AnswerEvent::Event(Event::Output { row, output, .. }) => {
+                join(&mut self.rows[row as usize], output);
+            }
+            AnswerEvent::Event(Event::Finished { outcome, usage, .. }) => {
+                return Some(match outcome {
+                    Outcome::Done => self.finish(usage),
+                    Outcome::Aborted => Err(AnswerError::Aborted),
+                    Outcome::DeadlineExpired => Err(AnswerError::DeadlineExpired),
+                    Outcome::Failed(why) => Err(AnswerError::Failed(why)),
+                });
+            }
+            AnswerEvent::Event(_) => {}
+        }
+        None
+    }
+
+    fn finish(&mut self, usage: Usage) -> Result<Collected, AnswerError> {
+        let missing = || AnswerError::Failed("a row has no result".to_owned());
+        let mut rows = Vec::with_capacity(self.rows.len());
+        for (output, choices) in self.rows.drain(..).zip(self.generations.drain(..)) {
+            rows.push(match output {
+                Some(RowOutput::Failed(why)) => return Err(AnswerError::Failed(why.to_owned())),
+                Some(output) => CollectedRow::Output(output),
+                None if choices.is_empty() => return Err(missing()),
+                None => {
+                    let generation = |(tokens, finish): (_, Option<FinishReason>)| {
+                        Some(Generation { tokens, finish: finish? })
+                    };
+                    let choices: Option<Vec<_>> = choices.into_iter().map(generation).collect();
+                    CollectedRow::Generated(choices.ok_or_else(missing)?)
+                }
+            });
+        }
+        Ok(Collected { rows, usage })
+    }
+}
+
+/// Log-probabilities of a prompt computed in chunks come in several pieces, in order.
+fn join(slot: &mut Option<RowOutput>, output: RowOutput) {
+    match (slot.as_mut(), output) {
+        (Some(RowOutput::Logprobs { entries, .. }), RowOutput::Logprobs { entries: more, .. }) => {
+            entries.extend(more);
+        }
+        // A failed piece stays failed, whatever follows.
+        (Some(RowOutput::Failed(_)), _) => {}
+        (_, output) => *slot = Some(output),
+    }
+}

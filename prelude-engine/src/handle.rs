@@ -1,0 +1,142 @@
+//! The cloneable handle to an engine.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use prelude_core::{Capacity, PromptTree, Request, RequestId, RowSpec, Timestamp};
+use tokio::sync::mpsc;
+
+use crate::{
+    Answer, EngineSnapshot, StepReport, SubmitError,
+    inbox::{Inbox, Submission},
+    report::Reports,
+};
+
+/// What a caller asks; the engine adds an id and the time.
+#[derive(Clone, Debug)]
+pub struct RequestSpec {
+    /// The prompts.
+    pub tree: PromptTree,
+    /// The answers wanted, at least one.
+    pub rows: Vec<RowSpec>,
+    /// Lower runs first.
+    pub priority: i64,
+    /// From now: when the first token (Decode) or the whole answer (OneShot) is due.
+    pub deadline: Option<Duration>,
+    /// Requests with different salts share nothing.
+    pub cache_salt: Option<Arc<str>>,
+}
+
+impl RequestSpec {
+    /// A request of priority 0, without deadline or salt.
+    #[must_use]
+    pub const fn new(tree: PromptTree, rows: Vec<RowSpec>) -> Self {
+        Self { tree, rows, priority: 0, deadline: None, cache_salt: None }
+    }
+}
+
+/// State that the engine thread and its handles share.
+pub(crate) struct Shared {
+    pub(crate) inbox: Inbox,
+    pub(crate) capacity: Capacity,
+    pub(crate) started: Instant,
+    pub(crate) alive: AtomicBool,
+    pub(crate) reports: Mutex<Reports>,
+    next_id: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn new(inbox: Inbox, capacity: Capacity, recent_steps: usize) -> Self {
+        Self {
+            inbox,
+            capacity,
+            started: Instant::now(),
+            alive: AtomicBool::new(true),
+            reports: Mutex::new(Reports::new(recent_steps)),
+            next_id: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        Timestamp::ZERO.saturating_add(self.started.elapsed())
+    }
+}
+
+/// A handle to a running engine. Clones are cheap and refer to the same engine.
+#[derive(Clone)]
+pub struct EngineHandle {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for EngineHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EngineHandle").field("alive", &self.is_alive()).finish_non_exhaustive()
+    }
+}
+
+impl EngineHandle {
+    /// Hands a request to the engine without waiting. What becomes of it, a rejection included,
+    /// arrives through the [`Answer`].
+    ///
+    /// # Errors
+    /// [`SubmitError`] if the engine cannot take it at all.
+    pub fn submit(&self, spec: RequestSpec) -> Result<Answer, SubmitError> {
+        let arrival = self.now();
+        let id = RequestId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
+        let request = Request {
+            id,
+            tree: spec.tree,
+            rows: spec.rows,
+            arrival,
+            priority: spec.priority,
+            deadline: spec.deadline.map(|d| arrival.saturating_add(d)),
+            cache_salt: spec.cache_salt,
+        };
+        let rows = request.rows.len();
+        let (events, receiver) = mpsc::unbounded_channel();
+        self.shared.inbox.submit(Submission { request, events })?;
+        Ok(Answer::new(id, rows, receiver, Arc::clone(&self.shared)))
+    }
+
+    /// Limits of the executor.
+    #[must_use]
+    pub fn capacity(&self) -> Capacity {
+        self.shared.capacity
+    }
+
+    /// Gauges, counters and histograms as of the last step.
+    #[must_use]
+    pub fn snapshot(&self) -> EngineSnapshot {
+        let mut snapshot = self.reports().snapshot.clone();
+        snapshot.alive = self.is_alive();
+        snapshot
+    }
+
+    /// The latest steps, oldest first, at most `EngineConfig::recent_steps` of them.
+    #[must_use]
+    pub fn recent_steps(&self) -> Vec<StepReport> {
+        self.reports().recent.iter().cloned().collect()
+    }
+
+    /// Whether the engine still serves: false once it has stopped or lost its device.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.shared.alive.load(Ordering::Acquire)
+    }
+
+    /// Time since the engine started.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.shared.now()
+    }
+
+    fn reports(&self) -> std::sync::MutexGuard<'_, Reports> {
+        // Reports are valid between statements; a panic elsewhere must not hide them.
+        self.shared.reports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,117 @@
+//! What callers hand to the engine thread, and how it waits for them.
+
+use std::{
+    collections::VecDeque,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use prelude_core::{Request, RequestId};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::{AnswerEvent, SubmitError};
+
+/// A request and where its events go.
+///
+/// The channel needs no bound of its own: a request yields a number of events limited by its
+/// rows and output budget, which admission has bounded.
+pub(crate) struct Submission {
+    pub(crate) request: Request,
+    pub(crate) events: UnboundedSender<AnswerEvent>,
+}
+
+/// A bounded queue of submissions, and the aborts that must never be lost.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    state: Mutex<State>,
+    arrived: Condvar,
+    bound: usize,
+}
+
+#[derive(Default)]
+struct State {
+    submissions: VecDeque<Submission>,
+    /// At most one per live request, so bounded by them.
+    aborts: Vec<RequestId>,
+    stop: bool,
+    /// The engine thread is gone: nobody will ever look here again.
+    closed: bool,
+}
+
+/// Everything that arrived since the last look.
+#[derive(Default)]
+pub(crate) struct Commands {
+    pub(crate) submissions: VecDeque<Submission>,
+    pub(crate) aborts: Vec<RequestId>,
+    pub(crate) stop: bool,
+}
+
+impl Inbox {
+    pub(crate) fn new(bound: usize) -> Self {
+        Self { bound: bound.max(1), ..Self::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No code panics while holding the lock, and the state is valid between statements.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn submit(&self, submission: Submission) -> Result<(), SubmitError> {
+        let mut state = self.lock();
+        if state.closed || state.stop {
+            return Err(SubmitError::Stopped);
+        }
+        if state.submissions.len() >= self.bound {
+            return Err(SubmitError::Busy);
+        }
+        state.submissions.push_back(submission);
+        drop(state);
+        self.arrived.notify_one();
+        Ok(())
+    }
+
+    pub(crate) fn abort(&self, id: RequestId) {
+        let mut state = self.lock();
+        if !state.closed {
+            state.aborts.push(id);
+        }
+        drop(state);
+        self.arrived.notify_one();
+    }
+
+    pub(crate) fn stop(&self) {
+        self.lock().stop = true;
+        self.arrived.notify_one();
+    }
+
+    /// Marks the engine as gone and returns what nobody will serve.
+    pub(crate) fn close(&self) -> Commands {
+        let mut state = self.lock();
+        state.closed = true;
+        take(&mut state)
+    }
+
+    /// What has arrived, without waiting.
+    pub(crate) fn drain(&self) -> Commands {
+        take(&mut self.lock())
+    }
+
+    /// Waits until something arrives, at most `timeout` if one is given.
+    pub(crate) fn wait(&self, timeout: Option<Duration>) {
+        let state = self.lock();
+        let idle =
+            |s: &mut State| s.submissions.is_empty() && s.aborts.is_empty() && !s.stop;
+        match timeout {
+            None => drop(self.arrived.wait_while(state, idle)),
+            Some(t) => drop(self.arrived.wait_timeout_while(state, t, idle)),
+        }
+    }
+}
+
+fn take(state: &mut State) -> Commands {
+    Commands {
+        submissions: std::mem::take(&mut state.submissions),
+        aborts: std::mem::take(&mut state.aborts),
+        stop: state.stop,
+    }
+}

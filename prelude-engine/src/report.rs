@@ -1,0 +1,160 @@
+//! What the engine tells about itself. A new metric is a field here.
+
+use std::{collections::VecDeque, time::Duration};
+
+use prelude_core::{ExecutionClass, StepId, Timestamp};
+use prelude_sched::SchedulerStats;
+
+use crate::{
+    Histogram,
+    histogram::{SECONDS, TOKENS},
+};
+
+/// One step, as it ran.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepReport {
+    /// The step.
+    pub step: StepId,
+    /// `"oneshot"`, `"decode"` or `"mixed"`.
+    pub kind: &'static str,
+    /// Tokens computed for one-shot work: each shared prefix counts once.
+    pub oneshot_tokens: usize,
+    /// Tokens computed for prompts of Decode requests.
+    pub prefill_tokens: usize,
+    /// Sequences that advanced by one token.
+    pub decode_rows: usize,
+    /// Output rows of one-shot work.
+    pub oneshot_rows: usize,
+    /// When it was submitted.
+    pub submitted: Timestamp,
+    /// From submission to its results.
+    pub duration: Duration,
+    /// Whether it produced results.
+    pub succeeded: bool,
+}
+
+/// Steps of one kind.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepTotals {
+    /// `"oneshot"`, `"decode"` or `"mixed"`.
+    pub kind: &'static str,
+    /// How many ran.
+    pub steps: u64,
+    /// Seconds from submission to results.
+    pub seconds: Histogram,
+}
+
+/// Gauges, counters and histograms of one engine.
+#[derive(Clone, Debug)]
+pub struct EngineSnapshot {
+    /// Whether the engine still serves.
+    pub alive: bool,
+    /// Queues, blocks, cache counters.
+    pub scheduler: SchedulerStats,
+    /// Per kind of step.
+    pub steps: [StepTotals; 3],
+    /// Steps that failed.
+    pub failed_steps: u64,
+    /// Tokens computed per step.
+    pub iteration_tokens: Histogram,
+    /// Requests that ended, by outcome: done, aborted, failed, deadline expired.
+    pub finished: [(&'static str, u64); 4],
+    /// Requests that the scheduler did not accept.
+    pub rejected: u64,
+    /// Seconds from arrival to the first token of a generation.
+    pub time_to_first_token: Histogram,
+    /// Seconds between tokens of one sequence.
+    pub inter_token_latency: Histogram,
+    /// Seconds from arrival to the end.
+    pub e2e_latency: Histogram,
+    /// Seconds from arrival to the first step.
+    pub queue_time: Histogram,
+    /// Seconds from the first step to the end.
+    pub exec_time: Histogram,
+    /// Prompt tokens per request.
+    pub prompt_tokens: Histogram,
+    /// Generated tokens per request.
+    pub generation_tokens: Histogram,
+}
+
+impl EngineSnapshot {
+    fn new() -> Self {
+        let kind = |kind| StepTotals { kind, steps: 0, seconds: Histogram::new(SECONDS) };
+        let zero = |name| (name, 0);
+        Self {
+            alive: true,
+            scheduler: SchedulerStats::default(),
+            steps: ["oneshot", "decode", "mixed"].map(kind),
+            failed_steps: 0,
+            iteration_tokens: Histogram::new(TOKENS),
+            finished: ["done", "aborted", "failed", "deadline_expired"].map(zero),
+            rejected: 0,
+            time_to_first_token: Histogram::new(SECONDS),
+            inter_token_latency: Histogram::new(SECONDS),
+            e2e_latency: Histogram::new(SECONDS),
+            queue_time: Histogram::new(SECONDS),
+            exec_time: Histogram::new(SECONDS),
+            prompt_tokens: Histogram::new(TOKENS),
+            generation_tokens: Histogram::new(TOKENS),
+        }
+    }
+}
+
+/// The snapshot and the latest steps, written by the engine thread once per step.
+pub(crate) struct Reports {
+    pub(crate) snapshot: EngineSnapshot,
+    pub(crate) recent: VecDeque<StepReport>,
+    keep: usize,
+}
+
+impl Reports {
+    pub(crate) fn new(keep: usize) -> Self {
+        Self { snapshot: EngineSnapshot::new(), recent: VecDeque::new(), keep }
+    }
+
+    pub(crate) fn step(&mut self, report: StepReport) {
+        let seconds = report.duration.as_secs_f64();
+        let tokens = report.oneshot_tokens + report.prefill_tokens + report.decode_rows;
+        if let Some(totals) = self.snapshot.steps.iter_mut().find(|t| t.kind == report.kind) {
+            totals.steps += 1;
+            totals.seconds.observe(seconds);
+        }
+        self.snapshot.failed_steps += u64::from(!report.succeeded);
+        #[expect(clippy::cast_precision_loss, reason = "token counts are far below 2^52")]
+        self.snapshot.iteration_tokens.observe(tokens as f64);
+        if self.keep > 0 {
+            if self.recent.len() == self.keep {
+                self.recent.pop_front();
+            }
+            self.recent.push_back(report);
+        }
+    }
+}
+
+/// What the engine remembers of a live request, to fill the histograms.
+pub(crate) struct Timing {
+    pub(crate) arrival: Timestamp,
+    pub(crate) class: ExecutionClass,
+    /// When each generation (row, choice) produced its latest token.
+    pub(crate) last_token: Vec<((u32, u32), Timestamp)>,
+}
+
+impl Timing {
+    /// Notes a token and returns the time since the one before it, or since arrival for the first.
+    pub(crate) fn token(&mut self, now: Timestamp, row: u32, choice: u32) -> TokenGap {
+        match self.last_token.iter_mut().find(|(key, _)| *key == (row, choice)) {
+            Some((_, last)) => {
+                TokenGap::Later(now.saturating_since(std::mem::replace(last, now)))
+            }
+            None => {
+                self.last_token.push(((row, choice), now));
+                TokenGap::First(now.saturating_since(self.arrival))
+            }
+        }
+    }
+}
+
+pub(crate) enum TokenGap {
+    First(Duration),
+    Later(Duration),
+}

@@ -1,0 +1,31 @@
+//! AddressSanitizer over the crates with `unsafe` leaves.
+
+use anyhow::Result;
+
+use crate::run::{self, cargo_nightly};
+
+/// Crates with unsafe leaves; their unit tests reach every one of them.
+const CRATES: &[&str] = &["prelude-models", "prelude-exec-cpu"];
+
+/// Returns what to show: done, or why it was skipped.
+pub(crate) fn run() -> Result<String> {
+    let target = host()?;
+    if !cargo_nightly(["--version"]).succeeds() {
+        return Ok("SKIP asan: no nightly toolchain (`rustup toolchain install nightly`)".to_owned());
+    }
+    if !target.contains("linux") {
+        return Ok(format!("SKIP asan: not tried on {target}"));
+    }
+    for name in CRATES {
+        cargo_nightly(["test", "-p", name, "--lib", "--target", &target, "--target-dir", "target/asan"])
+            .env("RUSTFLAGS", "-Zsanitizer=address")
+            .run()?;
+    }
+    Ok(format!("asan: {} pass", CRATES.join(", ")))
+}
+
+fn host() -> Result<String> {
+    let text = run::cargo(["-vV"]).output()?;
+    let host = text.lines().find_map(|l| l.strip_prefix("host: "));
+    Ok(host.unwrap_or("x86_64-unknown-linux-gnu").to_owned())
+}

@@ -1,0 +1,99 @@
+//! Everything that a commit must pass, in the order of what fails soonest.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::{asan, parity, run::cargo, smoke, tidy};
+
+struct Step {
+    name: &'static str,
+    run: fn() -> Result<Option<String>>,
+}
+
+/// Wraps a check that cannot be skipped.
+macro_rules! step {
+    ($name:literal, $body:expr) => {
+        Step {
+            name: $name,
+            run: || {
+                $body?;
+                Ok(None)
+            },
+        }
+    };
+}
+
+const STEPS: &[Step] = &[
+    step!("fmt", cargo(["fmt", "--all", "--", "--check"]).run()),
+    step!("tidy", tidy::run()),
+    step!(
+        "clippy",
+        cargo(["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"])
+            .run()
+    ),
+    step!("test", cargo(["test", "--workspace"]).run()),
+    step!("parity", parity()),
+    step!("features", features()),
+    step!(
+        "doc",
+        cargo(["doc", "--workspace", "--no-deps", "--document-private-items"])
+            .env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links")
+            .run()
+    ),
+    step!("smoke", smoke::run()),
+    Step { name: "asan", run: || asan::run().map(Some) },
+];
+
+/// Libraries build with no features and with each one alone.
+fn features() -> Result<()> {
+    for (package, features) in
+        [("prelude-sched", &["sim"][..]), ("prelude-models", &["conformance"]), ("fasttoken", &[])]
+    {
+        cargo(["check", "-p", package, "--no-default-features"]).run()?;
+        for feature in features {
+            cargo(["check", "-p", package, "--no-default-features", "--features", feature]).run()?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn run(skip: &[String], only: &[String]) -> Result<()> {
+    for name in skip.iter().chain(only) {
+        if !STEPS.iter().any(|s| s.name == name) {
+            let names: Vec<_> = STEPS.iter().map(|s| s.name).collect();
+            bail!("no step `{name}`; there are: {}", names.join(", "));
+        }
+    }
+    let wanted = |step: &&Step| {
+        let named = |list: &[String]| list.iter().any(|n| n == step.name);
+        !named(skip) && (only.is_empty() || named(only))
+    };
+    let mut lines = Vec::new();
+    let mut failed = false;
+    for step in STEPS.iter().filter(wanted) {
+        println!("\n=== {} ===", step.name);
+        let start = Instant::now();
+        let result = (step.run)();
+        let note = match &result {
+            Ok(None) => "pass".to_owned(),
+            Ok(Some(note)) => note.clone(),
+            Err(error) => format!("FAIL: {error:#}"),
+        };
+        println!("{note}");
+        failed |= result.is_err();
+        lines.push(summary(step.name, start.elapsed(), &note));
+    }
+    println!("\n=== summary ===");
+    for line in &lines {
+        println!("{line}");
+    }
+    if failed {
+        bail!("ci failed");
+    }
+    Ok(())
+}
+
+fn summary(name: &str, took: Duration, note: &str) -> String {
+    format!("{name:<10} {:>7.1} s  {note}", took.as_secs_f64())
+}

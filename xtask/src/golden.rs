@@ -1,0 +1,76 @@
+//! The golden files are the recorded ones, byte for byte.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    hash::Hasher as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::run;
+
+/// Folders under guard: recorded outputs, and the models they were recorded from.
+const FOLDERS: &[&str] = &["golden", "prelude-server/demo"];
+const MANIFEST: &str = "golden/MANIFEST";
+
+pub(crate) fn run(accept: bool) -> Result<()> {
+    let root = run::root();
+    let mut found = BTreeMap::new();
+    for folder in FOLDERS {
+        collect(&root, &root.join(folder), &mut found)?;
+    }
+    if accept {
+        let lines: String = found.iter().map(|(name, sum)| format!("{sum} {name}\n")).collect();
+        fs::write(root.join(MANIFEST), lines).context("cannot write the manifest")?;
+        println!("golden: {} files recorded in {MANIFEST}", found.len());
+        return Ok(());
+    }
+    let manifest = fs::read_to_string(root.join(MANIFEST))
+        .with_context(|| format!("cannot read {MANIFEST}; `cargo xtask golden --accept` makes it"))?;
+    let mut wanted = BTreeMap::new();
+    for line in manifest.lines() {
+        let (sum, name) = line.split_once(' ').with_context(|| format!("bad line: {line}"))?;
+        wanted.insert(name.to_owned(), sum.to_owned());
+    }
+    let names = wanted.keys().chain(found.keys().filter(|n| !wanted.contains_key(*n)));
+    let faults: Vec<_> = names.filter(|n| wanted.get(*n) != found.get(*n)).collect();
+    if faults.is_empty() {
+        println!("golden: {} files are as recorded", found.len());
+        return Ok(());
+    }
+    bail!("golden files differ from {MANIFEST}: {faults:?}");
+}
+
+fn collect(root: &Path, folder: &Path, found: &mut BTreeMap<String, String>) -> Result<()> {
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?
+    {
+        let path: PathBuf = entry?.path();
+        let name = path.strip_prefix(root)?.to_string_lossy().replace('\\', "/");
+        if path.is_dir() {
+            collect(root, &path, found)?;
+        } else if name != MANIFEST && path.extension().is_none_or(|e| e != "md") {
+            found.insert(name, checksum(&fs::read(&path)?));
+        }
+    }
+    Ok(())
+}
+
+/// A guard against accidents, not against malice: FNV-1a, 64 bits, and the length.
+fn checksum(bytes: &[u8]) -> String {
+    struct Fnv(u64);
+    impl std::hash::Hasher for Fnv {
+        fn write(&mut self, bytes: &[u8]) {
+            for &b in bytes {
+                self.0 = (self.0 ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3);
+            }
+        }
+        fn finish(&self) -> u64 {
+            self.0
+        }
+    }
+    let mut hasher = Fnv(0xcbf2_9ce4_8422_2325);
+    hasher.write(bytes);
+    format!("{:016x}:{}", hasher.finish(), bytes.len())
+}

@@ -1,0 +1,42 @@
+//! What `cargo metadata` says.
+
+use anyhow::{Context as _, Result};
+use serde::Deserialize;
+
+use crate::run;
+
+#[derive(Deserialize)]
+pub(crate) struct Metadata {
+    pub(crate) packages: Vec<Package>,
+    pub(crate) workspace_members: Vec<String>,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Package {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) license: Option<String>,
+    pub(crate) license_file: Option<String>,
+    pub(crate) description: Option<String>,
+    pub(crate) manifest_path: std::path::PathBuf,
+    pub(crate) dependencies: Vec<Dependency>,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Dependency {
+    pub(crate) name: String,
+    /// `None` for normal dependencies, else `"dev"` or `"build"`.
+    pub(crate) kind: Option<String>,
+}
+
+impl Metadata {
+    pub(crate) fn load() -> Result<Self> {
+        let json = run::cargo(["metadata", "--format-version", "1", "--locked"]).output()?;
+        serde_json::from_str(&json).context("cannot read the output of cargo metadata")
+    }
+
+    pub(crate) fn members(&self) -> impl Iterator<Item = &Package> {
+        self.packages.iter().filter(|p| self.workspace_members.contains(&p.id))
+    }
+}

@@ -1,0 +1,103 @@
+//! Running programs, loudly.
+
+use std::{
+    ffi::OsStr,
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+/// The workspace's root folder.
+pub(crate) fn root() -> PathBuf {
+    let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().map(PathBuf::from).unwrap_or(manifest)
+}
+
+/// A command line that is printed before it runs.
+pub(crate) struct Invocation(Command);
+
+/// A cargo command at the workspace's root, with the toolchain that runs this program.
+pub(crate) fn cargo<I, S>(args: I) -> Invocation
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(program);
+    command.current_dir(root()).args(args).stdin(Stdio::null());
+    Invocation(command)
+}
+
+/// A cargo command of the nightly toolchain.
+pub(crate) fn cargo_nightly<I, S>(args: I) -> Invocation
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
+    let mut command = Command::new("rustup");
+    command.current_dir(root()).args(["run", "nightly", "cargo"]).args(args).stdin(Stdio::null());
+    // What a stable cargo exported for its children would override the choice of toolchain.
+    for name in ["CARGO", "RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN"] {
+        command.env_remove(name);
+    }
+    Invocation(command)
+}
+
+impl Invocation {
+    pub(crate) fn args<I, S>(mut self, args: I) -> Self
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<OsStr>,
+    {
+        self.0.args(args);
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.0.env(name, value);
+        self
+    }
+
+    /// Runs it with this program's output.
+    pub(crate) fn run(mut self) -> Result<()> {
+        let line = self.line();
+        println!("$ {line}");
+        let status = self.0.status().with_context(|| format!("cannot start `{line}`"))?;
+        if !status.success() {
+            bail!("`{line}` failed: {status}");
+        }
+        Ok(())
+    }
+
+    /// Runs it and returns what it printed.
+    pub(crate) fn output(mut self) -> Result<String> {
+        let line = self.line();
+        let output = self
+            .0
+            .stderr(Stdio::inherit())
+            .output()
+            .with_context(|| format!("cannot start `{line}`"))?;
+        if !output.status.success() {
+            bail!("`{line}` failed: {}", output.status);
+        }
+        String::from_utf8(output.stdout).with_context(|| format!("`{line}` printed no UTF-8"))
+    }
+
+    /// Whether it runs and succeeds, quietly.
+    pub(crate) fn succeeds(mut self) -> bool {
+        let status = self.0.stdout(Stdio::null()).stderr(Stdio::null()).status();
+        status.is_ok_and(|s| s.success())
+    }
+
+    fn line(&self) -> String {
+        let program = PathBuf::from(self.0.get_program());
+        let name = program.file_name().map(|n| n.to_string_lossy().into_owned());
+        let mut line = name.unwrap_or_default();
+        for arg in self.0.get_args() {
+            line.push(' ');
+            line.push_str(&arg.to_string_lossy());
+        }
+        line
+    }
+}

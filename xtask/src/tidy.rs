@@ -1,0 +1,243 @@
+//! Checks that no compiler makes.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{
+    metadata::{Metadata, Package},
+    run,
+};
+
+/// Direct normal dependencies between our crates, as drawn in ARCHITECTURE.md. A new edge is a
+/// design change: change the map in the same commit.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("fasttoken", &[]),
+    ("prelude-core", &[]),
+    ("prelude-kv", &["prelude-core"]),
+    ("prelude-sched", &["prelude-core", "prelude-kv"]),
+    ("prelude-models", &["prelude-core"]),
+    ("prelude-exec-cpu", &["prelude-core", "prelude-models"]),
+    ("prelude-engine", &["prelude-core", "prelude-sched"]),
+    (
+        "prelude-server",
+        &["fasttoken", "prelude-core", "prelude-engine", "prelude-exec-cpu", "prelude-models"],
+    ),
+    (
+        "prelude-bench",
+        &[
+            "fasttoken",
+            "prelude-core",
+            "prelude-engine",
+            "prelude-exec-cpu",
+            "prelude-models",
+            "prelude-server",
+        ],
+    ),
+    ("xtask", &[]),
+];
+
+/// Tests, benches and examples may also use the oracle and what it needs.
+const DEV_EXTRA: &[&str] = &["prelude-exec-cpu", "prelude-models"];
+
+/// Licences that a dependency may be under, one of them at least.
+const LICENCES: &[&str] = &[
+    "MIT",
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "ISC",
+    "Unicode-3.0",
+    "Unicode-DFS-2016",
+    "Zlib",
+    "0BSD",
+    "CC0-1.0",
+    "Unlicense",
+    "BSL-1.0",
+    "MPL-2.0",
+];
+
+/// Where `unsafe` code may be (ARCHITECTURE.md, invariant 9): files, or folders ending in `/`.
+const UNSAFE_LEAVES: &[&str] = &[
+    "prelude-models/src/checkpoint/map.rs",
+    "prelude-exec-cpu/src/kernels/x86/",
+    "prelude-exec-cpu/src/pool/scoped.rs",
+];
+
+pub(crate) fn run() -> Result<()> {
+    let metadata = Metadata::load()?;
+    let mut faults = Vec::new();
+    arrows(&metadata, &mut faults);
+    licences(&metadata, &mut faults);
+    manifests(&metadata, &mut faults);
+    sources(&metadata, &mut faults)?;
+    golden_notes(&mut faults)?;
+    if faults.is_empty() {
+        println!("tidy: arrows, licences, manifests, unsafe leaves and golden notes are in order");
+        return Ok(());
+    }
+    for fault in &faults {
+        println!("tidy: {fault}");
+    }
+    bail!("{} fault(s)", faults.len());
+}
+
+fn arrows(metadata: &Metadata, faults: &mut Vec<String>) {
+    let ours: BTreeSet<&str> = metadata.members().map(|p| p.name.as_str()).collect();
+    for package in metadata.members() {
+        let Some((_, allowed)) = ARROWS.iter().find(|(name, _)| *name == package.name) else {
+            faults.push(format!("{} is not on the map in xtask/src/tidy.rs", package.name));
+            continue;
+        };
+        for dependency in &package.dependencies {
+            let name = dependency.name.as_str();
+            let dev = dependency.kind.as_deref() == Some("dev");
+            let fine = !ours.contains(name)
+                || allowed.contains(&name)
+                || (dev && (DEV_EXTRA.contains(&name) || name == package.name));
+            if !fine {
+                faults.push(format!("{} must not depend on {name} (ARCHITECTURE.md)", package.name));
+            }
+        }
+    }
+}
+
+fn licences(metadata: &Metadata, faults: &mut Vec<String>) {
+    for Package { name, version, license, license_file, .. } in &metadata.packages {
+        let fine = match license {
+            Some(expression) => allowed(expression),
+            None => license_file.is_some(),
+        };
+        if !fine {
+            faults.push(format!("{name} {version} is under {license:?}, which is not on the list"));
+        }
+    }
+}
+
+/// Whether an SPDX expression of names, AND, OR, WITH and parentheses can be met.
+fn allowed(expression: &str) -> bool {
+    let plain = expression.replace(['(', ')'], " ").replace('/', " OR ");
+    // Conjunctions bind tighter. Parentheses around a disjunction inside a conjunction would be
+    // read too strictly or too mildly; none of our dependencies has one with a foreign licence.
+    plain.split(" OR ").any(|all| {
+        all.split(" AND ").all(|one| LICENCES.contains(&one.trim()))
+    })
+}
+
+fn manifests(metadata: &Metadata, faults: &mut Vec<String>) {
+    for package in metadata.members() {
+        let folder = package.manifest_path.parent().map(PathBuf::from).unwrap_or_default();
+        if package.name == "xtask" {
+            continue;
+        }
+        if package.description.is_none() || package.license.as_deref() != Some("MIT OR Apache-2.0")
+        {
+            faults.push(format!("{}: description or licence is missing", package.name));
+        }
+        let readme = fs::read_to_string(folder.join("README.md")).unwrap_or_default();
+        if readme.lines().count() < 5 {
+            faults.push(format!("{}: README.md says too little", package.name));
+        }
+        let manifest = fs::read_to_string(&package.manifest_path).unwrap_or_default();
+        if !manifest.contains("[lints]\nworkspace = true") {
+            faults.push(format!("{}: does not inherit the workspace's lints", package.name));
+        }
+    }
+}
+
+/// `unsafe` only in its leaves, crates without leaves forbid it, and no machine's paths anywhere.
+fn sources(metadata: &Metadata, faults: &mut Vec<String>) -> Result<()> {
+    let root = run::root();
+    for package in metadata.members() {
+        let folder = package.manifest_path.parent().map(PathBuf::from).unwrap_or_default();
+        let has_leaf = UNSAFE_LEAVES.iter().any(|l| l.starts_with(&format!("{}/", package.name)));
+        let crate_root = folder.join("src/lib.rs");
+        if crate_root.exists() {
+            let wanted = if has_leaf { "#![deny(unsafe_code)]" } else { "#![forbid(unsafe_code)]" };
+            if !fs::read_to_string(&crate_root)?.contains(wanted) {
+                faults.push(format!("{}/src/lib.rs lacks {wanted}", package.name));
+            }
+        }
+        for file in rust_files(&folder.join("src"))? {
+            let name = relative(&root, &file);
+            let leaf = UNSAFE_LEAVES.iter().any(|l| name == *l || l.ends_with('/') && name.starts_with(l));
+            let text = fs::read_to_string(&file)?;
+            let unsafe_line = text.lines().position(has_unsafe);
+            if let (false, Some(line)) = (leaf, unsafe_line) {
+                faults.push(format!("{name}:{}: unsafe code outside its leaves", line + 1));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn has_unsafe(line: &str) -> bool {
+    let code = line.split("//").next().unwrap_or_default();
+    ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"].iter().any(|form| {
+        // The literals of this very list are not code.
+        code.contains(form) && !code.contains(&format!("\"{form}"))
+    })
+}
+
+fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut open = vec![folder.to_owned()];
+    while let Some(folder) = open.pop() {
+        let entries = fs::read_dir(&folder);
+        for entry in entries.with_context(|| format!("cannot list {}", folder.display()))? {
+            let path = entry?.path();
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn relative(root: &Path, file: &Path) -> String {
+    file.strip_prefix(root).unwrap_or(file).to_string_lossy().replace('\\', "/")
+}
+
+/// Every file or folder of golden data is explained.
+fn golden_notes(faults: &mut Vec<String>) -> Result<()> {
+    let folder = run::root().join("golden");
+    let notes = fs::read_to_string(folder.join("README.md")).unwrap_or_default();
+    for entry in fs::read_dir(&folder).context("cannot list golden/")? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name != "README.md" && !notes.contains(&name) {
+            faults.push(format!("golden/README.md does not say how golden/{name} was made"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn licence_expressions() {
+        assert!(allowed("MIT OR Apache-2.0"));
+        assert!(allowed("MIT/Apache-2.0"));
+        assert!(allowed("(MIT OR Apache-2.0) AND Unicode-3.0"));
+        assert!(allowed("GPL-3.0 OR MIT"));
+        assert!(!allowed("GPL-3.0"));
+        assert!(!allowed("MIT AND GPL-3.0"));
+    }
+
+    #[test]
+    fn unsafe_is_seen_in_code_and_not_in_comments() {
+        assert!(has_unsafe("    unsafe { x() }"));
+        assert!(has_unsafe("pub unsafe fn f() {"));
+        assert!(!has_unsafe("// unsafe { x() }"));
+        assert!(!has_unsafe("#![forbid(unsafe_code)]"));
+    }
+}
