@@ -22,7 +22,10 @@ pub enum AnswerEvent {
 
 impl AnswerEvent {
     const fn is_last(&self) -> bool {
-        matches!(self, Self::Event(Event::Finished { .. }) | Self::Rejected(_) | Self::EngineStopped)
+        matches!(
+            self,
+            Self::Event(Event::Finished { .. }) | Self::Rejected(_) | Self::EngineStopped
+        )
     }
 }
 
@@ -37,7 +40,10 @@ pub struct Answer {
 
 impl std::fmt::Debug for Answer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Answer").field("id", &self.id).field("over", &self.over).finish()
+        f.debug_struct("Answer")
+            .field("id", &self.id)
+            .field("over", &self.over)
+            .finish()
     }
 }
 
@@ -56,7 +62,13 @@ impl Answer {
         events: UnboundedReceiver<AnswerEvent>,
         shared: Arc<Shared>,
     ) -> Self {
-        Self { id, rows, events, shared, over: false }
+        Self {
+            id,
+            rows,
+            events,
+            shared,
+            over: false,
+        }
     }
 
     /// The request's id, as in every event about it.
@@ -170,14 +182,13 @@ struct Collector {
 
 impl Collector {
     fn new(rows: usize) -> Self {
-        Self { rows: vec![None; rows], generations: vec![Vec::new(); rows] }
+        Self {
+            rows: vec![None; rows],
+            generations: vec![Vec::new(); rows],
+        }
     }
 
-    fn choice(
-        &mut self,
-        row: u32,
-        choice: u32,
-    ) -> &mut (Vec<SampledToken>, Option<FinishReason>) {
+    fn choice(&mut self, row: u32, choice: u32) -> &mut (Vec<SampledToken>, Option<FinishReason>) {
         let choices = &mut self.generations[row as usize];
         if choices.len() <= choice as usize {
             choices.resize(choice as usize + 1, (Vec::new(), None));
@@ -189,10 +200,17 @@ impl Collector {
         match event {
             AnswerEvent::Rejected(reject) => return Some(Err(AnswerError::Rejected(reject))),
             AnswerEvent::EngineStopped => return Some(Err(AnswerError::EngineStopped)),
-            AnswerEvent::Event(Event::Token { row, choice, token, .. }) => {
+            AnswerEvent::Event(Event::Token {
+                row, choice, token, ..
+            }) => {
                 self.choice(row, choice).0.push(token);
             }
-            AnswerEvent::Event(Event::RowFinished { row, choice, reason, .. }) => {
+            AnswerEvent::Event(Event::RowFinished {
+                row,
+                choice,
+                reason,
+                ..
+            }) => {
                 self.choice(row, choice).1 = Some(reason);
             }
             AnswerEvent::Event(Event::Output { row, output, .. }) => {
@@ -221,7 +239,10 @@ impl Collector {
                 None if choices.is_empty() => return Err(missing()),
                 None => {
                     let generation = |(tokens, finish): (_, Option<FinishReason>)| {
-                        Some(Generation { tokens, finish: finish? })
+                        Some(Generation {
+                            tokens,
+                            finish: finish?,
+                        })
                     };
                     let choices: Option<Vec<_>> = choices.into_iter().map(generation).collect();
                     CollectedRow::Generated(choices.ok_or_else(missing)?)

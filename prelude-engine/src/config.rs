@@ -19,6 +19,10 @@ pub struct EngineConfig {
 
 impl Default for EngineConfig {
     fn default() -> Self {
-        Self { scheduler: SchedulerConfig::default(), command_queue: 1024, recent_steps: 256 }
+        Self {
+            scheduler: SchedulerConfig::default(),
+            command_queue: 1024,
+            recent_steps: 256,
+        }
     }
 }

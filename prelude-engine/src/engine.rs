@@ -47,9 +47,13 @@ impl ScheduledEngine {
             in_flight: VecDeque::new(),
             events: Vec::new(),
         };
-        let thread =
-            std::thread::Builder::new().name(format!("prelude-{name}")).spawn(|| engine.run())?;
-        Ok(Self { handle: EngineHandle { shared }, thread: Some(thread) })
+        let thread = std::thread::Builder::new()
+            .name(format!("prelude-{name}"))
+            .spawn(|| engine.run())?;
+        Ok(Self {
+            handle: EngineHandle { shared },
+            thread: Some(thread),
+        })
     }
 
     /// A handle through which to submit requests.
@@ -133,12 +137,21 @@ impl Loop {
         for Submission { request, events } in commands.submissions {
             let now = self.shared.now();
             let id = request.id;
-            let timing =
-                Timing { arrival: request.arrival, class: request.class(), last_token: Vec::new() };
+            let timing = Timing {
+                arrival: request.arrival,
+                last_token: Vec::new(),
+            };
             let prompt_tokens = request.prompt_tokens();
             match self.scheduler.submit(now, request) {
                 Ok(()) => {
-                    self.live.insert(id, Live { events, timing, prompt_tokens });
+                    self.live.insert(
+                        id,
+                        Live {
+                            events,
+                            timing,
+                            prompt_tokens,
+                        },
+                    );
                 }
                 Err(reject) => {
                     self.reports().snapshot.rejected += 1;
@@ -148,7 +161,8 @@ impl Loop {
             }
         }
         for id in commands.aborts {
-            self.scheduler.abort(self.shared.now(), id, &mut self.events);
+            self.scheduler
+                .abort(self.shared.now(), id, &mut self.events);
         }
         self.dispatch();
     }
@@ -159,7 +173,9 @@ impl Loop {
             let now = self.shared.now();
             let next = self.scheduler.next_batch(now, &mut self.events);
             self.dispatch();
-            let Some((step, batch)) = next else { return Ok(()) };
+            let Some((step, batch)) = next else {
+                return Ok(());
+            };
             let report = describe(step, &batch, now);
             match self.executor.submit(step, batch) {
                 Ok(()) => self.in_flight.push_back(InFlight { step, report }),
@@ -175,7 +191,9 @@ impl Loop {
     }
 
     fn collect_oldest(&mut self) -> Result<(), ExecutorError> {
-        let Some(InFlight { step, report }) = self.in_flight.pop_front() else { return Ok(()) };
+        let Some(InFlight { step, report }) = self.in_flight.pop_front() else {
+            return Ok(());
+        };
         let result = self.executor.collect(step);
         self.complete(report, result)
     }
@@ -188,10 +206,16 @@ impl Loop {
         let now = self.shared.now();
         report.duration = now.saturating_since(report.submitted);
         report.succeeded = result.is_ok();
-        let lost = result.as_ref().err().filter(|e| matches!(e, ExecutorError::Lost(_))).cloned();
+        let lost = result
+            .as_ref()
+            .err()
+            .filter(|e| matches!(e, ExecutorError::Lost(_)))
+            .cloned();
         let step = report.step;
         self.reports().step(report);
-        self.scheduler.complete(now, step, result, &mut self.events);
+        self.scheduler
+            .complete(now, step, result, &mut self.events)
+            .expect("a step completes once, and steps are collected in order");
         // Before the events go out: who has seen an answer also sees it counted.
         self.publish();
         self.dispatch();
@@ -207,19 +231,19 @@ impl Loop {
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
             let id = event.request();
-            let Some(live) = self.live.get_mut(&id) else { continue };
+            let Some(live) = self.live.get_mut(&id) else {
+                continue;
+            };
             let snapshot = &mut lock(&self.shared.reports).snapshot;
             match &event {
-                Event::Token { row, choice, .. } => {
-                    match live.timing.token(now, *row, *choice) {
-                        TokenGap::First(d) => {
-                            snapshot.time_to_first_token.observe(d.as_secs_f64());
-                        }
-                        TokenGap::Later(d) => {
-                            snapshot.inter_token_latency.observe(d.as_secs_f64());
-                        }
+                Event::Token { row, choice, .. } => match live.timing.token(now, *row, *choice) {
+                    TokenGap::First(d) => {
+                        snapshot.time_to_first_token.observe(d.as_secs_f64());
                     }
-                }
+                    TokenGap::Later(d) => {
+                        snapshot.inter_token_latency.observe(d.as_secs_f64());
+                    }
+                },
                 Event::Finished { outcome, usage, .. } => {
                     let index = match outcome {
                         Outcome::Done => 0,
@@ -235,7 +259,9 @@ impl Loop {
                     #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
                     {
                         snapshot.prompt_tokens.observe(live.prompt_tokens as f64);
-                        snapshot.generation_tokens.observe(usage.output_tokens as f64);
+                        snapshot
+                            .generation_tokens
+                            .observe(usage.output_tokens as f64);
                     }
                 }
                 _ => {}
@@ -257,8 +283,10 @@ impl Loop {
 
     /// Sleeps until there is a command or the scheduler's next deadline.
     fn rest(&self) {
-        let timeout =
-            self.scheduler.next_deadline().map(|at| at.saturating_since(self.shared.now()));
+        let timeout = self
+            .scheduler
+            .next_deadline()
+            .map(|at| at.saturating_since(self.shared.now()));
         self.shared.inbox.wait(timeout);
     }
 

@@ -36,7 +36,13 @@ impl RequestSpec {
     /// A request of priority 0, without deadline or salt.
     #[must_use]
     pub const fn new(tree: PromptTree, rows: Vec<RowSpec>) -> Self {
-        Self { tree, rows, priority: 0, deadline: None, cache_salt: None }
+        Self {
+            tree,
+            rows,
+            priority: 0,
+            deadline: None,
+            cache_salt: None,
+        }
     }
 }
 
@@ -75,7 +81,9 @@ pub struct EngineHandle {
 
 impl std::fmt::Debug for EngineHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EngineHandle").field("alive", &self.is_alive()).finish_non_exhaustive()
+        f.debug_struct("EngineHandle")
+            .field("alive", &self.is_alive())
+            .finish_non_exhaustive()
     }
 }
 
@@ -137,6 +145,9 @@ impl EngineHandle {
 
     fn reports(&self) -> std::sync::MutexGuard<'_, Reports> {
         // Reports are valid between statements; a panic elsewhere must not hide them.
-        self.shared.reports.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared
+            .reports
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -26,7 +26,12 @@ impl Histogram {
     /// An empty histogram with these upper bounds, ascending.
     #[must_use]
     pub fn new(bounds: &'static [f64]) -> Self {
-        Self { bounds, counts: vec![0; bounds.len()], count: 0, sum: 0.0 }
+        Self {
+            bounds,
+            counts: vec![0; bounds.len()],
+            count: 0,
+            sum: 0.0,
+        }
     }
 
     /// Adds one observation.
@@ -41,10 +46,13 @@ impl Histogram {
 
     /// Pairs of an upper bound and the number of observations at or below it.
     pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
-        self.bounds.iter().zip(&self.counts).scan(0, |total, (&bound, &count)| {
-            *total += count;
-            Some((bound, *total))
-        })
+        self.bounds
+            .iter()
+            .zip(&self.counts)
+            .scan(0, |total, (&bound, &count)| {
+                *total += count;
+                Some((bound, *total))
+            })
     }
 
     /// Number of observations.

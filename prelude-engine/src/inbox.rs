@@ -48,7 +48,10 @@ pub(crate) struct Commands {
 
 impl Inbox {
     pub(crate) fn new(bound: usize) -> Self {
-        Self { bound: bound.max(1), ..Self::default() }
+        Self {
+            bound: bound.max(1),
+            ..Self::default()
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -99,8 +102,7 @@ impl Inbox {
     /// Waits until something arrives, at most `timeout` if one is given.
     pub(crate) fn wait(&self, timeout: Option<Duration>) {
         let state = self.lock();
-        let idle =
-            |s: &mut State| s.submissions.is_empty() && s.aborts.is_empty() && !s.stop;
+        let idle = |s: &mut State| s.submissions.is_empty() && s.aborts.is_empty() && !s.stop;
         match timeout {
             None => drop(self.arrived.wait_while(state, idle)),
             Some(t) => drop(self.arrived.wait_timeout_while(state, t, idle)),

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use prelude_core::{ExecutionClass, StepId, Timestamp};
+use prelude_core::{StepId, Timestamp};
 use prelude_sched::SchedulerStats;
 
 use crate::{
@@ -79,7 +79,11 @@ pub struct EngineSnapshot {
 
 impl EngineSnapshot {
     fn new() -> Self {
-        let kind = |kind| StepTotals { kind, steps: 0, seconds: Histogram::new(SECONDS) };
+        let kind = |kind| StepTotals {
+            kind,
+            steps: 0,
+            seconds: Histogram::new(SECONDS),
+        };
         let zero = |name| (name, 0);
         Self {
             alive: true,
@@ -109,18 +113,30 @@ pub(crate) struct Reports {
 
 impl Reports {
     pub(crate) fn new(keep: usize) -> Self {
-        Self { snapshot: EngineSnapshot::new(), recent: VecDeque::new(), keep }
+        Self {
+            snapshot: EngineSnapshot::new(),
+            recent: VecDeque::new(),
+            keep,
+        }
     }
 
     pub(crate) fn step(&mut self, report: StepReport) {
         let seconds = report.duration.as_secs_f64();
         let tokens = report.oneshot_tokens + report.prefill_tokens + report.decode_rows;
-        if let Some(totals) = self.snapshot.steps.iter_mut().find(|t| t.kind == report.kind) {
+        if let Some(totals) = self
+            .snapshot
+            .steps
+            .iter_mut()
+            .find(|t| t.kind == report.kind)
+        {
             totals.steps += 1;
             totals.seconds.observe(seconds);
         }
         self.snapshot.failed_steps += u64::from(!report.succeeded);
-        #[expect(clippy::cast_precision_loss, reason = "token counts are far below 2^52")]
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "token counts are far below 2^52"
+        )]
         self.snapshot.iteration_tokens.observe(tokens as f64);
         if self.keep > 0 {
             if self.recent.len() == self.keep {
@@ -134,7 +150,6 @@ impl Reports {
 /// What the engine remembers of a live request, to fill the histograms.
 pub(crate) struct Timing {
     pub(crate) arrival: Timestamp,
-    pub(crate) class: ExecutionClass,
     /// When each generation (row, choice) produced its latest token.
     pub(crate) last_token: Vec<((u32, u32), Timestamp)>,
 }
@@ -142,10 +157,12 @@ pub(crate) struct Timing {
 impl Timing {
     /// Notes a token and returns the time since the one before it, or since arrival for the first.
     pub(crate) fn token(&mut self, now: Timestamp, row: u32, choice: u32) -> TokenGap {
-        match self.last_token.iter_mut().find(|(key, _)| *key == (row, choice)) {
-            Some((_, last)) => {
-                TokenGap::Later(now.saturating_since(std::mem::replace(last, now)))
-            }
+        match self
+            .last_token
+            .iter_mut()
+            .find(|(key, _)| *key == (row, choice))
+        {
+            Some((_, last)) => TokenGap::Later(now.saturating_since(std::mem::replace(last, now))),
             None => {
                 self.last_token.push(((row, choice), now));
                 TokenGap::First(now.saturating_since(self.arrival))
