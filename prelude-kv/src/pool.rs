@@ -1,0 +1,214 @@
+//! Who holds which block.
+
+use prelude_core::BlockId;
+
+/// Reference counts and the free list. Every block is exactly one of
+///
+/// - *free*: nobody holds it and it means nothing;
+/// - *used*: somebody holds it;
+/// - *cached*: nobody holds it, but the prefix trie knows what is in it.
+///
+/// All operations are O(1). The order in which blocks are handed out follows from the order of
+/// calls alone: last freed, first reused; a fresh pool counts up from 0.
+#[derive(Debug)]
+pub struct BlockPool {
+    refs: Vec<u32>,
+    /// Whether the prefix trie knows the block, held or not.
+    in_trie: Vec<bool>,
+    free: Vec<BlockId>,
+    /// Blocks with `refs == 0` and `in_trie`.
+    cached: u32,
+}
+
+/// What a release left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// Somebody else still holds the block.
+    Used,
+    /// Nobody holds it, and the trie keeps it.
+    Cached,
+    /// It is free.
+    Free,
+}
+
+impl BlockPool {
+    /// A pool of blocks `0..num_blocks`, all free.
+    #[must_use]
+    pub fn new(num_blocks: u32) -> Self {
+        Self {
+            refs: vec![0; num_blocks as usize],
+            in_trie: vec![false; num_blocks as usize],
+            free: (0..num_blocks).rev().map(BlockId).collect(),
+            cached: 0,
+        }
+    }
+
+    /// Takes a free block; the caller holds it.
+    pub fn allocate(&mut self) -> Option<BlockId> {
+        let block = self.free.pop()?;
+        self.refs[block.index()] = 1;
+        Some(block)
+    }
+
+    /// One more holder of a used or cached block. Returns whether it was merely cached before.
+    ///
+    /// # Panics
+    /// If the block is free: its contents mean nothing.
+    pub fn retain(&mut self, block: BlockId) -> bool {
+        let was_cached = self.refs[block.index()] == 0;
+        if was_cached {
+            assert!(
+                self.in_trie[block.index()],
+                "block {block} is free and cannot be held"
+            );
+            self.cached -= 1;
+        }
+        self.refs[block.index()] += 1;
+        was_cached
+    }
+
+    /// One holder less.
+    ///
+    /// # Panics
+    /// If nobody holds the block.
+    pub fn release(&mut self, block: BlockId) -> Released {
+        let refs = &mut self.refs[block.index()];
+        assert!(*refs > 0, "block {block} is released more often than held");
+        *refs -= 1;
+        if *refs > 0 {
+            Released::Used
+        } else if self.in_trie[block.index()] {
+            self.cached += 1;
+            Released::Cached
+        } else {
+            self.free.push(block);
+            Released::Free
+        }
+    }
+
+    /// Notes that the trie knows a block.
+    ///
+    /// # Panics
+    /// If nobody holds it, or the trie knew it already.
+    pub fn enter_trie(&mut self, block: BlockId) {
+        assert!(
+            self.refs[block.index()] > 0,
+            "block {block} is published but not held"
+        );
+        assert!(
+            !self.in_trie[block.index()],
+            "block {block} is published twice"
+        );
+        self.in_trie[block.index()] = true;
+    }
+
+    /// Frees a cached block that the trie has forgotten.
+    ///
+    /// # Panics
+    /// If the block is not cached.
+    pub fn evict(&mut self, block: BlockId) {
+        let cached = self.refs[block.index()] == 0 && self.in_trie[block.index()];
+        assert!(cached, "block {block} is evicted but not cached");
+        self.in_trie[block.index()] = false;
+        self.cached -= 1;
+        self.free.push(block);
+    }
+
+    /// Number of holders.
+    #[must_use]
+    pub fn refs(&self, block: BlockId) -> u32 {
+        self.refs[block.index()]
+    }
+
+    /// Blocks in the pool.
+    #[must_use]
+    pub fn num_blocks(&self) -> u32 {
+        count(self.refs.len())
+    }
+
+    /// Free blocks.
+    #[must_use]
+    pub fn free_blocks(&self) -> u32 {
+        count(self.free.len())
+    }
+
+    /// Cached blocks that nobody holds.
+    #[must_use]
+    pub const fn cached_blocks(&self) -> u32 {
+        self.cached
+    }
+
+    /// Blocks that somebody holds.
+    #[must_use]
+    pub fn used_blocks(&self) -> u32 {
+        self.num_blocks() - self.free_blocks() - self.cached
+    }
+
+    /// Checks that every block is free, used or cached exactly once. O(blocks); for tests and
+    /// simulations.
+    ///
+    /// # Panics
+    /// If that is not so.
+    pub fn check(&self) {
+        let mut is_free = vec![false; self.refs.len()];
+        for block in &self.free {
+            assert!(!is_free[block.index()], "block {block} is free twice");
+            is_free[block.index()] = true;
+        }
+        let mut cached = 0;
+        for (i, &free) in is_free.iter().enumerate() {
+            let used = self.refs[i] > 0;
+            let is_cached = !used && self.in_trie[i];
+            let states = u32::from(free) + u32::from(used) + u32::from(is_cached);
+            assert_eq!(
+                states, 1,
+                "block {i}: free {free}, used {used}, cached {is_cached}"
+            );
+            cached += u32::from(is_cached);
+        }
+        assert_eq!(cached, self.cached, "the number of cached blocks");
+    }
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).expect("block ids are u32")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_goes_round() {
+        let mut pool = BlockPool::new(2);
+        let a = pool.allocate().unwrap();
+        assert_eq!(a, BlockId(0));
+        pool.enter_trie(a);
+        assert!(!pool.retain(a));
+        assert_eq!(pool.release(a), Released::Used);
+        assert_eq!(pool.release(a), Released::Cached);
+        assert!(pool.retain(a));
+        assert_eq!(pool.release(a), Released::Cached);
+        pool.evict(a);
+        assert_eq!((pool.free_blocks(), pool.cached_blocks()), (2, 0));
+        assert_eq!(pool.allocate(), Some(a));
+        assert_eq!(pool.release(a), Released::Free);
+        pool.check();
+    }
+
+    #[test]
+    fn an_empty_pool_has_nothing() {
+        let mut pool = BlockPool::new(1);
+        assert!(pool.allocate().is_some());
+        assert_eq!(pool.allocate(), None);
+    }
+
+    #[test]
+    #[should_panic(expected = "released more often than held")]
+    fn a_double_free_is_our_fault() {
+        let mut pool = BlockPool::new(1);
+        let a = pool.allocate().unwrap();
+        pool.release(a);
+        pool.release(a);
+    }
+}
