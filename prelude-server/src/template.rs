@@ -125,18 +125,14 @@ impl ChatTemplate {
     pub fn render(&self, inputs: &ChatInputs<'_>) -> Result<String, TemplateError> {
         // The reference passes `None` for absent tools and documents, and templates ask both
         // `if tools` and `if tools is not none`.
+        let or_none = |list: Option<&[Json]>| match list {
+            Some(list) => Value::from_serialize(list),
+            None => Value::from(()),
+        };
         let fixed = [
             ("messages", Value::from_serialize(inputs.messages)),
-            (
-                "tools",
-                inputs.tools.map_or(Value::from(()), Value::from_serialize),
-            ),
-            (
-                "documents",
-                inputs
-                    .documents
-                    .map_or(Value::from(()), Value::from_serialize),
-            ),
+            ("tools", or_none(inputs.tools)),
+            ("documents", or_none(inputs.documents)),
             (
                 "add_generation_prompt",
                 Value::from(inputs.add_generation_prompt),

@@ -1,0 +1,188 @@
+//! Questions, and the user turn that asks one.
+
+use std::fmt::Write as _;
+
+use super::labels::LabelKind;
+
+/// One question about the state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// What is asked, if it is said.
+    pub instructions: Option<String>,
+    /// Its type and what the answers mean.
+    pub criteria: Criteria,
+}
+
+/// What may be answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Criteria {
+    /// Yes or no.
+    Noul {
+        /// What yes means.
+        yes: Option<String>,
+        /// What no means.
+        no: Option<String>,
+    },
+    /// One of several options, 2 to 255.
+    Choice(Vec<ChoiceOption>),
+    /// A level on a scale, low to high, 2 to 10.
+    Score(Vec<Level>),
+}
+
+/// An option of a choice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChoiceOption {
+    /// Its name, returned unchanged.
+    pub name: String,
+    /// What it means.
+    pub description: Option<String>,
+}
+
+/// A level of a score.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// What it means, as the model reads it.
+    pub description: String,
+    /// The same as JSON, returned unchanged.
+    pub json: String,
+}
+
+impl Criteria {
+    /// `"noul"`, `"choice"` or `"score"`.
+    #[must_use]
+    pub const fn type_name(&self) -> &'static str {
+        match self {
+            Self::Noul { .. } => "noul",
+            Self::Choice(_) => "choice",
+            Self::Score(_) => "score",
+        }
+    }
+
+    /// The labels by which the question is answered.
+    #[must_use]
+    pub const fn labels(&self) -> LabelKind {
+        match self {
+            Self::Noul { .. } => LabelKind::YesNo,
+            Self::Choice(options) if options.len() <= 26 => LabelKind::Letters(options.len()),
+            Self::Choice(options) => LabelKind::Codes(options.len()),
+            Self::Score(levels) => LabelKind::Digits(levels.len()),
+        }
+    }
+}
+
+impl Question {
+    /// The user turn: the state, a blank line, the question, its options one per line, the answer
+    /// rule. Label `i` stands for option `(i + rotation) % n` of a choice; the other types do not
+    /// rotate.
+    ///
+    /// The text after the state begins with a letter behind a newline, where prompts can be cut
+    /// ([`crate::shared_prefix`]), and holds nothing but the question: an answer depends on no
+    /// other question and on no question's id.
+    #[must_use]
+    pub fn user_turn(&self, state: &str, rotation: usize) -> String {
+        let mut out = format!("{state}\n\nQuestion: ");
+        let (default, rule) = match &self.criteria {
+            Criteria::Noul { .. } => ("Yes or no?", "Answer with yes or no."),
+            Criteria::Score(_) => ("Which level fits best?", "Answer with one digit."),
+            Criteria::Choice(options) if options.len() <= 26 => {
+                ("Which option fits best?", "Answer with one letter.")
+            }
+            Criteria::Choice(_) => ("Which option fits best?", "Answer with one number."),
+        };
+        out.push_str(self.instructions.as_deref().unwrap_or(default));
+        out.push('\n');
+        match &self.criteria {
+            Criteria::Noul { yes, no } => {
+                for (label, meaning) in [("yes", yes), ("no", no)] {
+                    if let Some(meaning) = meaning {
+                        let _ = writeln!(out, "{label}: {meaning}");
+                    }
+                }
+            }
+            Criteria::Choice(options) => {
+                let kind = self.criteria.labels();
+                for i in 0..options.len() {
+                    let option = &options[(i + rotation) % options.len()];
+                    let _ = write!(out, "{}: {}", kind.text(i), option.name);
+                    if let Some(description) = &option.description {
+                        let _ = write!(out, " - {description}");
+                    }
+                    out.push('\n');
+                }
+            }
+            Criteria::Score(levels) => {
+                for (i, level) in levels.iter().enumerate() {
+                    let _ = writeln!(out, "{i}: {}", level.description);
+                }
+            }
+        }
+        out.push_str(rule);
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(instructions: Option<&str>, criteria: Criteria, rotation: usize, expected: &str) {
+        let question = Question {
+            instructions: instructions.map(str::to_owned),
+            criteria,
+        };
+        assert_eq!(question.user_turn("{\"a\":1}", rotation), expected);
+    }
+
+    fn option(name: &str, description: Option<&str>) -> ChoiceOption {
+        ChoiceOption {
+            name: name.to_owned(),
+            description: description.map(str::to_owned),
+        }
+    }
+
+    /// The wording is an interface: another wording is another `PROMPT_FORMAT`.
+    #[test]
+    fn prompts_of_this_format() {
+        check(
+            Some("Is it urgent?"),
+            Criteria::Noul {
+                yes: Some("today".into()),
+                no: None,
+            },
+            0,
+            "{\"a\":1}\n\nQuestion: Is it urgent?\nyes: today\nAnswer with yes or no.",
+        );
+        check(
+            None,
+            Criteria::Choice(vec![
+                option("billing", Some("money")),
+                option("sales", None),
+            ]),
+            1,
+            "{\"a\":1}\n\nQuestion: Which option fits best?\nA: sales\nB: billing - money\nAnswer with one letter.",
+        );
+        let level = |d: &str| Level {
+            description: d.into(),
+            json: format!("{d:?}"),
+        };
+        check(
+            Some("How angry?"),
+            Criteria::Score(vec![level("calm"), level("angry")]),
+            0,
+            "{\"a\":1}\n\nQuestion: How angry?\n0: calm\n1: angry\nAnswer with one digit.",
+        );
+    }
+
+    #[test]
+    fn long_lists_are_numbered_at_fixed_width() {
+        let options = (0..101).map(|i| option(&format!("o{i}"), None)).collect();
+        let question = Question {
+            instructions: None,
+            criteria: Criteria::Choice(options),
+        };
+        let text = question.user_turn("s", 0);
+        assert!(
+            text.contains("\n000: o0\n") && text.ends_with("\n100: o100\nAnswer with one number.")
+        );
+    }
+}

@@ -1,0 +1,253 @@
+//! Encoding many prompts that begin alike, without encoding the common beginning again and again.
+//!
+//! The ids of a prompt are those of the *whole* prompt; parts encoded apart may differ from it.
+//! But some tokenizers provably never join what lies on both sides of certain places, and there a
+//! prompt can be cut. The proof is for byte-level BPE behind the split pattern of the Qwen2, Qwen3
+//! and Llama 3 families:
+//!
+//! ```text
+//! (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+//! ```
+//!
+//! - *A newline, then an ASCII letter.* No alternative has a letter after a newline, so no match
+//!   spans the place. What is matched before it is the same without the letter: the only
+//!   look-ahead, `(?!\S)`, stands in an alternative that is tried after `\s*[\r\n]+`, which takes
+//!   every run of white space that ends in a newline.
+//! - *An ASCII letter, then a space.* Behind a letter an alternative can only go on with letters.
+//!
+//! The pattern has no look-behind, so what follows the place is matched as if it stood alone. NFC
+//! composes nothing with a preceding ASCII character's right neighbour if that neighbour is ASCII
+//! too. Added tokens are looked for before the split; none may contain or swallow white space.
+
+use prelude_core::{NodeIdx, PromptTree, TokenId, TreeError};
+use serde::Deserialize;
+
+const QWEN_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const LLAMA3_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// Whether, and so where, a tokenizer's texts may be cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SafeCuts {
+    /// The proof above holds.
+    Proven,
+    /// Nothing is known of this tokenizer: every prompt is encoded whole.
+    Unknown,
+}
+
+impl SafeCuts {
+    /// Looks at a `tokenizer.json` for exactly the structure that the proof is about.
+    #[must_use]
+    pub fn of(tokenizer_json: &[u8]) -> Self {
+        match serde_json::from_slice::<TokenizerFile>(tokenizer_json) {
+            Ok(file) if file.is_proven() => Self::Proven,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// The last safe place strictly inside the first `limit` bytes of `text`.
+    fn last_before(self, text: &str, limit: usize) -> Option<usize> {
+        if self == Self::Unknown {
+            return None;
+        }
+        let bytes = text.as_bytes();
+        (1..limit.min(bytes.len())).rev().find(|&at| {
+            let (left, right) = (bytes[at - 1], bytes[at]);
+            (left == b'\n' && right.is_ascii_alphabetic())
+                || (left.is_ascii_alphabetic() && right == b' ')
+        })
+    }
+}
+
+/// The part of `tokenizer.json` that the proof looks at.
+#[derive(Deserialize)]
+struct TokenizerFile {
+    #[serde(default)]
+    added_tokens: Vec<AddedToken>,
+    normalizer: Option<Typed>,
+    pre_tokenizer: PreTokenizer,
+    model: Typed,
+}
+
+#[derive(Deserialize)]
+struct AddedToken {
+    content: String,
+    #[serde(default)]
+    lstrip: bool,
+    #[serde(default)]
+    rstrip: bool,
+    #[serde(default)]
+    single_word: bool,
+}
+
+#[derive(Deserialize)]
+struct Typed {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct PreTokenizer {
+    pretokenizers: (Split, ByteLevel),
+}
+
+#[derive(Deserialize)]
+struct Split {
+    pattern: Pattern,
+    behavior: String,
+    invert: bool,
+}
+
+#[derive(Deserialize)]
+struct Pattern {
+    #[serde(rename = "Regex")]
+    regex: String,
+}
+
+#[derive(Deserialize)]
+struct ByteLevel {
+    #[serde(rename = "type")]
+    kind: String,
+    add_prefix_space: bool,
+    use_regex: bool,
+}
+
+impl TokenizerFile {
+    fn is_proven(&self) -> bool {
+        let (split, bytes) = &self.pre_tokenizer.pretokenizers;
+        let plain = |t: &AddedToken| {
+            !t.lstrip && !t.rstrip && !t.single_word && !t.content.contains(char::is_whitespace)
+        };
+        let kind = |t: &Typed, wanted: &str| t.kind.as_deref() == Some(wanted);
+        [QWEN_PATTERN, LLAMA3_PATTERN].contains(&split.pattern.regex.as_str())
+            && split.behavior == "Isolated"
+            && !split.invert
+            && bytes.kind == "ByteLevel"
+            && !bytes.add_prefix_space
+            && !bytes.use_regex
+            && self.normalizer.as_ref().is_none_or(|n| kind(n, "NFC"))
+            && kind(&self.model, "BPE")
+            && self.added_tokens.iter().all(plain)
+    }
+}
+
+/// Token ids of several prompts, a common beginning kept once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SharedPrompts {
+    prefix: Vec<TokenId>,
+    prompts: Vec<Encoded>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Encoded {
+    after_prefix: bool,
+    tokens: Vec<TokenId>,
+}
+
+impl SharedPrompts {
+    /// Encodes `texts`, which are read one at a time. Whatever the first two have in common, up to
+    /// a safe place, is encoded once for all that begin with it.
+    ///
+    /// `encode` appends the ids of a text, without special tokens of its own.
+    ///
+    /// # Errors
+    /// The first error of `texts` or `encode`.
+    pub fn encode<E>(
+        texts: impl IntoIterator<Item = Result<String, E>>,
+        cuts: SafeCuts,
+        mut encode: impl FnMut(&str, &mut Vec<TokenId>) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let mut texts = texts.into_iter();
+        let mut shared = Self::default();
+        let Some(first) = texts.next().transpose()? else {
+            return Ok(shared);
+        };
+        let second = texts.next().transpose()?;
+        let cut = second.as_ref().and_then(|second| {
+            let common = common_prefix(first.as_bytes(), second.as_bytes());
+            cuts.last_before(&first, common)
+        });
+        // The cut holds for a text that has both of the place's neighbours.
+        let head = cut.map(|cut| (cut, first.as_bytes()[..=cut].to_vec()));
+        if let Some(cut) = cut {
+            encode(&first[..cut], &mut shared.prefix)?;
+        }
+        let rest = [Some(first), second].into_iter().flatten().map(Ok);
+        for text in rest.chain(texts) {
+            let text = text?;
+            let cut = match &head {
+                Some((cut, head)) if text.as_bytes().starts_with(head) => Some(*cut),
+                _ => None,
+            };
+            let mut tokens = Vec::new();
+            encode(&text[cut.unwrap_or(0)..], &mut tokens)?;
+            shared.prompts.push(Encoded {
+                after_prefix: cut.is_some(),
+                tokens,
+            });
+        }
+        Ok(shared)
+    }
+
+    /// Number of prompts.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.prompts.len()
+    }
+
+    /// Whether there are no prompts.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.prompts.is_empty()
+    }
+
+    /// Length of each whole prompt, in tokens.
+    pub fn lens(&self) -> impl Iterator<Item = usize> {
+        self.prompts.iter().map(|p| match p.after_prefix {
+            true => self.prefix.len() + p.tokens.len(),
+            false => p.tokens.len(),
+        })
+    }
+
+    /// The prompts as a tree, and the node at which each ends.
+    ///
+    /// # Errors
+    /// [`TreeError::EmptyNode`] with the index of an empty prompt; [`TreeError::TooLong`].
+    pub fn into_tree(self) -> Result<(PromptTree, Vec<NodeIdx>), TreeError> {
+        if let Some(node) = self.lens().position(|len| len == 0) {
+            return Err(TreeError::EmptyNode { node });
+        }
+        let mut tree = PromptTree::new();
+        let mut ends = vec![NodeIdx(0); self.prompts.len()];
+        for after_prefix in [true, false] {
+            let (indices, tokens): (Vec<usize>, Vec<&[TokenId]>) = self
+                .prompts
+                .iter()
+                .enumerate()
+                .filter(|(_, p)| p.after_prefix == after_prefix)
+                .map(|(i, p)| (i, p.tokens.as_slice()))
+                .unzip();
+            if indices.is_empty() {
+                continue;
+            }
+            let root = match after_prefix {
+                true => Some(tree.push(None, self.prefix.clone())?),
+                false => None,
+            };
+            // A cut leaves something on both sides, so no suffix is empty.
+            let (suffixes, suffix_ends) = PromptTree::from_prompts(&tokens)?;
+            let mut nodes = Vec::with_capacity(suffixes.nodes().len());
+            for node in suffixes.nodes() {
+                let parent = node.parent.map(|p| nodes[p.index()]).or(root);
+                nodes.push(tree.push(parent, node.tokens.clone())?);
+            }
+            for (index, end) in indices.into_iter().zip(suffix_ends) {
+                ends[index] = nodes[end.index()];
+            }
+        }
+        Ok((tree, ends))
+    }
+}
+
+fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(x, y)| x == y).count()
+}
