@@ -1,12 +1,56 @@
 //! Model definitions over a small vocabulary of fused operations, and checkpoint loading.
+//!
+//! A model is written once against [`Ops`], the device boundary, and runs on every executor; an
+//! executor implements [`Ops`] and [`WeightLoader`] and never sees a model's name. This crate owns
+//! everything that can be known about a model without a device: what `config.json` means, which
+//! tensors a checkpoint must hold and whether it does, and in which order operations run.
+//!
+//! It does not know batching policy, tokenizers or devices, and it opens no network connection.
+//!
+//! Read first: [`Checkpoint`] (what is on disk), [`Ops`] (what a device can do), [`load_model`]
+//! (the one joined to the other).
+//!
+//! ```
+//! use prelude_models::{Checkpoint, ModelKind};
+//!
+//! let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../prelude-server/demo/demo-classifier");
+//! let checkpoint = Checkpoint::open(folder.as_ref())?;
+//! assert_eq!(checkpoint.config().head_dim, 32);
+//! let ModelKind::SequenceClassification { labels } = checkpoint.kind() else {
+//!     panic!("not a classifier");
+//! };
+//! assert_eq!(labels.len(), 77);
+//! # Ok::<(), prelude_models::Error>(())
+//! ```
 #![deny(unsafe_code)]
 
+mod checkpoint;
+mod config;
+mod error;
+mod generation;
+mod json;
+mod kind;
 mod model;
+#[cfg(test)]
+mod naive;
 mod ops;
+mod qwen3;
+mod registry;
+mod rope;
 mod tensor;
+#[cfg(test)]
+mod testing;
 mod weights;
 
+pub use checkpoint::{Checkpoint, CheckpointFiles};
+pub use config::ModelConfig;
+pub use error::{Error, TensorDefects};
+pub use generation::GenerationConfig;
+pub use kind::ModelKind;
 pub use model::Model;
 pub use ops::{AttnShape, Ops};
+pub use qwen3::Qwen3;
+pub use registry::load_model;
+pub use rope::{RopeConfig, RopeScaling, Yarn};
 pub use tensor::{DType, TensorView};
 pub use weights::WeightLoader;

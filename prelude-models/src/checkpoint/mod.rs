@@ -1,0 +1,373 @@
+//! Checkpoints in the Hugging Face layout: `config.json` and one or several safetensors files.
+
+mod container;
+mod index;
+mod map;
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, btree_map},
+    path::Path,
+};
+
+use self::container::{Entry, Stored};
+use crate::{
+    Error, GenerationConfig, ModelConfig, ModelKind, TensorView,
+    config::Companions,
+    error::{TensorDefects, first_few},
+    json,
+};
+
+const SINGLE_FILE: &str = "model.safetensors";
+const INDEX_FILE: &str = "model.safetensors.index.json";
+
+/// A model on disk or in memory: its configuration and its tensors, checked but not converted.
+///
+/// Opening reads headers only; weights are paged in as an executor converts them.
+///
+/// ```no_run
+/// let checkpoint = prelude_models::Checkpoint::open("Qwen3-0.6B".as_ref())?;
+/// let norm = checkpoint.tensor("model.norm.weight")?;
+/// assert_eq!(norm.shape, [checkpoint.config().hidden_size]);
+/// # Ok::<(), prelude_models::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Checkpoint {
+    config: ModelConfig,
+    generation: GenerationConfig,
+    kind: ModelKind,
+    files: Vec<WeightFile>,
+    /// Tensor name to (file, entry).
+    tensors: BTreeMap<String, (usize, Entry)>,
+}
+
+#[derive(Debug)]
+struct WeightFile {
+    name: String,
+    bytes: Bytes,
+}
+
+#[derive(Debug)]
+enum Bytes {
+    Mapped(memmap2::Mmap),
+    Memory(Cow<'static, [u8]>),
+}
+
+impl std::ops::Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Memory(bytes) => bytes,
+        }
+    }
+}
+
+/// The files of a checkpoint that is embedded in a program or otherwise in memory.
+#[derive(Clone, Debug, Default)]
+pub struct CheckpointFiles<'a> {
+    /// `config.json`.
+    pub config: &'a [u8],
+    /// `generation_config.json`, if there is one.
+    pub generation_config: Option<&'a [u8]>,
+    /// `modules.json`, which marks an embedding model.
+    pub modules: Option<&'a [u8]>,
+    /// `1_Pooling/config.json`.
+    pub pooling: Option<&'a [u8]>,
+    /// `model.safetensors`.
+    pub weights: Cow<'static, [u8]>,
+}
+
+impl Checkpoint {
+    /// Opens the checkpoint in `folder` and checks every header and configuration file.
+    ///
+    /// The files are mapped into memory: they must not be truncated or rewritten while the
+    /// checkpoint is open. (Replacing them by renaming others into place is fine.)
+    ///
+    /// # Errors
+    /// Anything in [`Error`] except [`Error::Tensors`], [`Error::NotFinite`] and
+    /// [`Error::Loader`], which are found when a model is loaded.
+    pub fn open(folder: &Path) -> Result<Self, Error> {
+        let config = required(&folder.join("config.json"))?;
+        let generation = json::read(&folder.join("generation_config.json"))?;
+        let modules = json::read(&folder.join("modules.json"))?;
+        let pooling = json::read(&folder.join("1_Pooling/config.json"))?;
+        let (files, tensors) = open_weights(folder)?;
+        Self::assemble(
+            &Companions {
+                config: &config,
+                generation: generation.as_deref(),
+                modules: modules.as_deref(),
+                pooling: pooling.as_deref(),
+            },
+            files,
+            tensors,
+        )
+    }
+
+    /// A checkpoint whose files are in memory.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn from_files(files: CheckpointFiles<'_>) -> Result<Self, Error> {
+        let mut weights = Vec::new();
+        let mut tensors = BTreeMap::new();
+        let bytes = Bytes::Memory(files.weights);
+        add_file(SINGLE_FILE.to_owned(), bytes, &mut weights, &mut tensors)?;
+        Self::assemble(
+            &Companions {
+                config: files.config,
+                generation: files.generation_config,
+                modules: files.modules,
+                pooling: files.pooling,
+            },
+            weights,
+            tensors,
+        )
+    }
+
+    /// A checkpoint of `config.json` and `model.safetensors` alone, in memory.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn from_bytes(
+        config_json: &[u8],
+        safetensors: impl Into<Cow<'static, [u8]>>,
+    ) -> Result<Self, Error> {
+        Self::from_files(CheckpointFiles {
+            config: config_json,
+            weights: safetensors.into(),
+            ..CheckpointFiles::default()
+        })
+    }
+
+    fn assemble(
+        documents: &Companions<'_>,
+        files: Vec<WeightFile>,
+        tensors: BTreeMap<String, (usize, Entry)>,
+    ) -> Result<Self, Error> {
+        let config = ModelConfig::from_json("config.json", documents.config)?;
+        let generation = GenerationConfig::from_documents(&config, documents.generation)?;
+        let bare = !tensors.contains_key("model.embed_tokens.weight")
+            && tensors.contains_key("embed_tokens.weight");
+        let kind = ModelKind::of(&config, documents, bare)?;
+        Ok(Self {
+            config,
+            generation,
+            kind,
+            files,
+            tensors,
+        })
+    }
+
+    /// What `config.json` says.
+    #[must_use]
+    pub const fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// End tokens and sampling defaults.
+    #[must_use]
+    pub const fn generation(&self) -> &GenerationConfig {
+        &self.generation
+    }
+
+    /// What the model is for.
+    #[must_use]
+    pub const fn kind(&self) -> &ModelKind {
+        &self.kind
+    }
+
+    /// Names of all tensors, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// Whether a tensor of this name exists.
+    #[must_use]
+    pub fn contains(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    /// Bytes of all tensors as stored.
+    #[must_use]
+    pub fn weight_bytes(&self) -> usize {
+        self.tensors.values().map(|(_, e)| e.bytes.len()).sum()
+    }
+
+    /// The tensor `name`, as stored.
+    ///
+    /// # Errors
+    /// [`Error::NoTensor`]; [`Error::DType`] if it is not bf16, f16 or f32.
+    pub fn tensor(&self, name: &str) -> Result<TensorView<'_>, Error> {
+        let (file, entry) = self
+            .tensors
+            .get(name)
+            .ok_or_else(|| Error::NoTensor(name.to_owned()))?;
+        let file = &self.files[*file];
+        match entry.dtype {
+            Stored::Float(dtype) => Ok(TensorView {
+                dtype,
+                shape: entry.shape.clone(),
+                bytes: &file.bytes[entry.bytes.clone()],
+            }),
+            Stored::Other(dtype) => Err(Error::DType {
+                file: file.name.clone(),
+                tensor: name.to_owned(),
+                dtype: dtype.to_owned(),
+            }),
+        }
+    }
+
+    /// Compares names and shapes with what an architecture reads. Tensors for which `ignored`
+    /// holds may be there or not.
+    pub(crate) fn check_tensors(
+        &self,
+        architecture: &str,
+        expected: &BTreeMap<String, Vec<usize>>,
+        ignored: impl Fn(&str) -> bool,
+    ) -> Result<(), Error> {
+        let mut defects = TensorDefects::default();
+        for (name, shape) in expected {
+            match self.tensors.get(name) {
+                None => defects.missing.push(name.clone()),
+                Some((_, entry)) if entry.shape != *shape => {
+                    defects
+                        .misshaped
+                        .push((name.clone(), shape.clone(), entry.shape.clone()));
+                }
+                Some(_) => (),
+            }
+        }
+        defects.unexpected = self
+            .names()
+            .filter(|name| !expected.contains_key(*name) && !ignored(name))
+            .map(str::to_owned)
+            .collect();
+        if defects.is_empty() {
+            return Ok(());
+        }
+        Err(Error::Tensors {
+            architecture: architecture.to_owned(),
+            defects,
+        })
+    }
+}
+
+fn required(path: &Path) -> Result<Vec<u8>, Error> {
+    json::read(path)?.ok_or_else(|| Error::Io {
+        path: path.to_owned(),
+        source: std::io::ErrorKind::NotFound.into(),
+    })
+}
+
+type Weights = (Vec<WeightFile>, BTreeMap<String, (usize, Entry)>);
+
+fn open_weights(folder: &Path) -> Result<Weights, Error> {
+    let mut files = Vec::new();
+    let mut tensors = BTreeMap::new();
+    // As in transformers, a single file wins over an index.
+    if folder.join(SINGLE_FILE).exists() {
+        add_mapped(folder, SINGLE_FILE, &mut files, &mut tensors)?;
+        return Ok((files, tensors));
+    }
+    let path = folder.join(INDEX_FILE);
+    let Some(bytes) = json::read(&path)? else {
+        return Err(Error::NoWeights {
+            path: folder.to_owned(),
+            hint: "Prelude reads model.safetensors, or the shards that model.safetensors.index.json names; convert other formats to safetensors",
+        });
+    };
+    let file = path.display().to_string();
+    let map = index::parse(&file, &bytes)?;
+    let mut shards: Vec<&str> = map.values().map(String::as_str).collect();
+    shards.sort_unstable();
+    shards.dedup();
+    for shard in shards {
+        add_mapped(folder, shard, &mut files, &mut tensors)?;
+    }
+    check_index(&file, &map, &files, &tensors)?;
+    Ok((files, tensors))
+}
+
+/// Every tensor lies in the shard that the index names, and the shards hold no others: shards of
+/// two different savings in one folder would otherwise load as a model that never existed.
+fn check_index(
+    file: &str,
+    map: &BTreeMap<String, String>,
+    files: &[WeightFile],
+    tensors: &BTreeMap<String, (usize, Entry)>,
+) -> Result<(), Error> {
+    let wrong = |what| {
+        Err(Error::Index {
+            file: file.to_owned(),
+            what,
+        })
+    };
+    for (tensor, shard) in map {
+        match tensors.get(tensor) {
+            None => return wrong(format!("tensor {tensor:?} is in none of the shards")),
+            Some((at, _)) if files[*at].name != *shard => {
+                return wrong(format!(
+                    "tensor {tensor:?} should be in {shard}, but is in {}",
+                    files[*at].name
+                ));
+            }
+            Some(_) => (),
+        }
+    }
+    let unknown: Vec<String> = tensors
+        .keys()
+        .filter(|name| !map.contains_key(*name))
+        .cloned()
+        .collect();
+    if !unknown.is_empty() {
+        return wrong(format!(
+            "the shards hold tensors that the index lacks: {}",
+            first_few(&unknown)
+        ));
+    }
+    Ok(())
+}
+
+fn add_mapped(
+    folder: &Path,
+    name: &str,
+    files: &mut Vec<WeightFile>,
+    tensors: &mut BTreeMap<String, (usize, Entry)>,
+) -> Result<(), Error> {
+    let path = folder.join(name);
+    let map = map::map(&path).map_err(|source| Error::Io { path, source })?;
+    add_file(name.to_owned(), Bytes::Mapped(map), files, tensors)
+}
+
+fn add_file(
+    name: String,
+    bytes: Bytes,
+    files: &mut Vec<WeightFile>,
+    tensors: &mut BTreeMap<String, (usize, Entry)>,
+) -> Result<(), Error> {
+    for entry in container::parse(&name, &bytes)? {
+        match tensors.entry(entry.name.clone()) {
+            btree_map::Entry::Vacant(slot) => {
+                slot.insert((files.len(), entry));
+            }
+            btree_map::Entry::Occupied(slot) => {
+                return Err(Error::Container {
+                    file: name,
+                    what: format!(
+                        "tensor {:?} is also in {}",
+                        entry.name,
+                        files[slot.get().0].name
+                    ),
+                });
+            }
+        }
+    }
+    files.push(WeightFile { name, bytes });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,330 @@
+//! Checkpoints on disk and in memory, whole and damaged.
+
+use std::{collections::HashMap, fs, path::PathBuf};
+
+use proptest::prelude::*;
+use safetensors::{Dtype, tensor::TensorView as Stored};
+
+use super::*;
+use crate::{
+    DType, WeightLoader,
+    testing::{golden_models, model_folder},
+};
+
+const CONFIG: &str = r#"{"architectures":["Qwen3ForSequenceClassification"],"hidden_size":4,
+    "intermediate_size":6,"num_hidden_layers":1,"num_attention_heads":2,"num_key_value_heads":1,
+    "head_dim":2,"vocab_size":5,"max_position_embeddings":16,"id2label":{"0":"a","1":"b","2":"c"}}"#;
+
+/// Shapes of a tiny classifier's tensors.
+fn shapes() -> BTreeMap<String, Vec<usize>> {
+    let layer = "model.layers.0.";
+    let mut shapes = BTreeMap::from([
+        ("model.embed_tokens.weight".to_owned(), vec![5, 4]),
+        ("model.norm.weight".to_owned(), vec![4]),
+        ("score.weight".to_owned(), vec![3, 4]),
+    ]);
+    for (name, shape) in [
+        ("input_layernorm", vec![4]),
+        ("post_attention_layernorm", vec![4]),
+        ("self_attn.q_norm", vec![2]),
+        ("self_attn.k_norm", vec![2]),
+        ("self_attn.q_proj", vec![4, 4]),
+        ("self_attn.k_proj", vec![2, 4]),
+        ("self_attn.v_proj", vec![2, 4]),
+        ("self_attn.o_proj", vec![4, 4]),
+        ("mlp.gate_proj", vec![6, 4]),
+        ("mlp.up_proj", vec![6, 4]),
+        ("mlp.down_proj", vec![4, 6]),
+    ] {
+        shapes.insert(format!("{layer}{name}.weight"), shape);
+    }
+    shapes
+}
+
+/// A file written by the reference implementation of the format, in bf16 ones.
+fn serialize(shapes: &BTreeMap<String, Vec<usize>>) -> Vec<u8> {
+    let data: HashMap<&str, Vec<u8>> = shapes
+        .iter()
+        .map(|(name, shape)| (name.as_str(), [0x80, 0x3f].repeat(shape.iter().product())))
+        .collect();
+    let views = shapes.iter().map(|(name, shape)| {
+        let view = Stored::new(Dtype::BF16, shape.clone(), &data[name.as_str()]).unwrap();
+        (name.clone(), view)
+    });
+    safetensors::serialize(views, None).unwrap()
+}
+
+fn open(weights: Vec<u8>) -> Result<Checkpoint, Error> {
+    Checkpoint::from_bytes(CONFIG.as_bytes(), weights)
+}
+
+/// A device that accepts everything and keeps nothing.
+struct Sink;
+
+impl WeightLoader for Sink {
+    type Weight = ();
+    type Error = std::convert::Infallible;
+
+    fn linear(
+        &mut self,
+        _: &str,
+        _: &[TensorView<'_>],
+        _: &[TensorView<'_>],
+    ) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    fn embedding(&mut self, _: &str, _: &TensorView<'_>, _: bool) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    fn vector(&mut self, _: &str, _: &TensorView<'_>) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    fn rope(&mut self, _: &[f32], _: f32, _: usize) -> Result<(), Self::Error> {
+        Ok(())
+    }
+}
+
+fn load(checkpoint: &Checkpoint) -> Result<(), Error> {
+    crate::Qwen3::load(checkpoint, 16, &mut Sink).map(|_| ())
+}
+
+fn assert_error<T>(result: Result<T, Error>, part: &str) {
+    let error = result.err().expect("an error").to_string();
+    assert!(error.contains(part), "{error}");
+}
+
+#[test]
+fn a_file_in_memory_loads() {
+    let checkpoint = open(serialize(&shapes())).unwrap();
+    assert_eq!(checkpoint.names().count(), shapes().len());
+    let score = checkpoint.tensor("score.weight").unwrap();
+    assert_eq!((score.dtype, &*score.shape), (DType::Bf16, &[3, 4][..]));
+    let mut values = Vec::new();
+    score.read_f32(0..score.len(), &mut values);
+    assert_eq!(values, [1.0; 12]);
+    load(&checkpoint).unwrap();
+    assert_error(
+        checkpoint.tensor("lm_head.weight"),
+        "has no tensor \"lm_head.weight\"",
+    );
+}
+
+#[test]
+fn tensors_must_be_those_of_the_architecture() {
+    let check = |change: fn(&mut BTreeMap<String, Vec<usize>>), part: &str| {
+        let mut shapes = shapes();
+        change(&mut shapes);
+        let result = load(&open(serialize(&shapes)).unwrap());
+        if part.is_empty() {
+            result.unwrap();
+        } else {
+            assert_error(result, part);
+        }
+    };
+    check(
+        |s| {
+            s.remove("model.norm.weight");
+        },
+        "missing model.norm.weight",
+    );
+    check(
+        |s| {
+            s.insert("model.layers.0.self_attn.q_proj.bias".to_owned(), vec![4]);
+        },
+        "unexpected model.layers.0.self_attn.q_proj.bias",
+    );
+    check(
+        |s| {
+            s.insert("score.weight".to_owned(), vec![4, 4]);
+        },
+        "misshaped score.weight [4, 4] instead of [3, 4]",
+    );
+    check(
+        |s| s.retain(|name, _| !name.contains("mlp")),
+        "missing model.layers.0.mlp.down_proj.weight, model.layers.0.mlp.gate_proj.weight, model.layers.0.mlp.up_proj.weight",
+    );
+    check(|s| s.retain(|_, shape| shape.len() == 1), "and 6 more");
+    // A head that a classifier does not read is no reason to refuse one.
+    check(
+        |s| {
+            s.insert("lm_head.weight".to_owned(), vec![5, 4]);
+        },
+        "",
+    );
+}
+
+#[test]
+fn damaged_values_are_named() {
+    let mut weights = serialize(&shapes());
+    let checkpoint = open(weights.clone()).unwrap();
+    let norm = checkpoint.tensors["model.norm.weight"].1.bytes.clone();
+    weights[norm.start + 4..][..2].copy_from_slice(&[0xc0, 0x7f]);
+    assert_error(
+        load(&open(weights).unwrap()),
+        "\"model.norm.weight\" has a non-finite value at element 2",
+    );
+}
+
+#[test]
+fn other_element_types_are_refused_by_name() {
+    let view = Stored::new(Dtype::I64, vec![1], &[0; 8]).unwrap();
+    let weights = safetensors::serialize([("score.weight", view)], None).unwrap();
+    assert_error(
+        open(weights).unwrap().tensor("score.weight"),
+        "\"score.weight\" has type I64",
+    );
+}
+
+/// A folder that is removed when dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("prelude-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("config.json"), CONFIG).unwrap();
+        Self(folder)
+    }
+
+    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) {
+        fs::write(self.0.join(name), bytes).unwrap();
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn shards_and_their_index_must_agree() {
+    let folder = Folder::new("shards");
+    let (mut one, mut two) = (shapes(), shapes());
+    one.retain(|name, _| name.contains("layers"));
+    two.retain(|name, _| !name.contains("layers"));
+    folder.write("1.safetensors", serialize(&one));
+    folder.write("2.safetensors", serialize(&two));
+    let index = |change: fn(&mut serde_json::Map<String, serde_json::Value>)| {
+        let mut map = serde_json::Map::new();
+        for (shapes, file) in [(&one, "1.safetensors"), (&two, "2.safetensors")] {
+            map.extend(shapes.keys().map(|name| (name.clone(), file.into())));
+        }
+        change(&mut map);
+        folder.write(
+            INDEX_FILE,
+            serde_json::json!({ "weight_map": map }).to_string(),
+        );
+        Checkpoint::open(&folder.0)
+    };
+    load(&index(|_| ()).unwrap()).unwrap();
+    assert_error(
+        index(|map| {
+            map.insert("extra".to_owned(), "1.safetensors".into());
+        }),
+        "tensor \"extra\" is in none of the shards",
+    );
+    assert_error(
+        index(|map| {
+            map.insert("score.weight".to_owned(), "1.safetensors".into());
+        }),
+        "should be in 1.safetensors, but is in 2.safetensors",
+    );
+    assert_error(
+        index(|map| {
+            map.remove("score.weight");
+        }),
+        "the index lacks: score.weight",
+    );
+    assert_error(
+        index(|map| {
+            map.insert("extra".to_owned(), "3.safetensors".into());
+        }),
+        "cannot read",
+    );
+    assert_error(
+        index(|map| {
+            map.insert("extra".to_owned(), "../1.safetensors".into());
+        }),
+        "not the name of a file",
+    );
+    // The same tensor in two shards.
+    folder.write("3.safetensors", serialize(&two));
+    assert_error(
+        index(|map| {
+            map.insert("extra".to_owned(), "3.safetensors".into());
+        }),
+        "is also in 2.safetensors",
+    );
+}
+
+#[test]
+fn folders_without_weights_say_what_to_do() {
+    let folder = Folder::new("empty");
+    assert_error(
+        Checkpoint::open(&folder.0),
+        "holds no weights: Prelude reads",
+    );
+    folder.write(SINGLE_FILE, b"");
+    assert_error(
+        Checkpoint::open(&folder.0),
+        "model.safetensors is not a valid",
+    );
+    fs::remove_file(folder.0.join("config.json")).unwrap();
+    assert_error(Checkpoint::open(&folder.0), "config.json");
+}
+
+#[test]
+fn golden_models_open_from_disk_and_memory() {
+    for (name, mapped) in golden_models() {
+        let folder = model_folder(&name);
+        let Ok(weights) = fs::read(folder.join(SINGLE_FILE)) else {
+            assert_eq!(mapped.files.len(), 2, "{name} is the sharded one");
+            continue;
+        };
+        let read = |file: &str| fs::read(folder.join(file)).ok();
+        let embedded = Checkpoint::from_files(CheckpointFiles {
+            config: &read("config.json").unwrap(),
+            generation_config: read("generation_config.json").as_deref(),
+            modules: read("modules.json").as_deref(),
+            pooling: read("1_Pooling/config.json").as_deref(),
+            weights: weights.into(),
+        })
+        .unwrap();
+        assert_eq!(mapped.tensors, embedded.tensors);
+        assert_eq!(mapped.kind, embedded.kind);
+        assert_eq!(mapped.generation, embedded.generation);
+        load(&embedded).unwrap();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Any damage to a file: a typed error, or a model whose tensors can all be looked at.
+    #[test]
+    fn damaged_checkpoints_never_panic(
+        edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let mut bytes = serialize(&shapes());
+        for (at, value) in edits {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        if let Ok(checkpoint) = open(bytes) {
+            for name in checkpoint.names() {
+                if let Ok(view) = checkpoint.tensor(name) {
+                    prop_assert_eq!(view.len() * view.dtype.size(), view.bytes.len());
+                }
+            }
+            let _ = load(&checkpoint);
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! `config.json`: the shape of a model.
+
+use prelude_core::TokenId;
+use serde_json::Value;
+
+use crate::{
+    AttnShape, DType, Error, RopeConfig,
+    json::{self, Fields},
+};
+
+// Far above any published model, far below where a product of two overflows.
+const HIDDEN_MAX: usize = 1 << 17;
+const INTERMEDIATE_MAX: usize = 1 << 20;
+const LAYERS_MAX: usize = 1 << 10;
+const HEADS_MAX: usize = 1 << 10;
+const HEAD_DIM_MAX: usize = 1 << 10;
+const VOCAB_MAX: usize = 1 << 22;
+const POSITIONS_MAX: usize = 1 << 24;
+const LABELS_MAX: usize = 1 << 20;
+
+/// What `config.json` says about a model's shape. Every field has been checked.
+///
+/// Both styles are read: `rope_theta`, `rope_scaling` and `torch_dtype` of older checkpoints,
+/// `rope_parameters` and `dtype` of newer ones.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ModelConfig {
+    /// First of `architectures`, such as `Qwen3ForCausalLM`.
+    pub architecture: String,
+    /// `H`: width of hidden states.
+    pub hidden_size: usize,
+    /// Number of layers.
+    pub num_hidden_layers: usize,
+    /// `Hq`: query heads.
+    pub num_attention_heads: usize,
+    /// `Hkv`: key-value heads, a divisor of the query heads.
+    pub num_key_value_heads: usize,
+    /// `D`: size of a head, even; `hidden / heads` if the file does not say.
+    pub head_dim: usize,
+    /// `I`: width of the MLP.
+    pub intermediate_size: usize,
+    /// `V`: rows of the embedding matrix. A tokenizer may use fewer.
+    pub vocab_size: usize,
+    /// Longest text, in tokens, that the model is meant for.
+    pub max_position_embeddings: usize,
+    /// Added to the mean square inside the root of RMS norms.
+    pub rms_norm_eps: f32,
+    /// Whether q, k, v and o projections have biases.
+    pub attention_bias: bool,
+    /// Whether the output head is the embedding matrix.
+    pub tie_word_embeddings: bool,
+    /// Element type that the weights were saved in.
+    pub dtype: Option<DType>,
+    /// Rotary embeddings.
+    pub rope: RopeConfig,
+    /// Names of the classes of a classifier, in the order of its logits.
+    pub labels: Vec<String>,
+    /// End tokens, possibly none.
+    pub eos_token_ids: Vec<TokenId>,
+    /// Padding token, which Prelude never needs.
+    pub pad_token_id: Option<TokenId>,
+}
+
+/// The documents beside the weights.
+pub(crate) struct Companions<'a> {
+    pub(crate) config: &'a [u8],
+    pub(crate) generation: Option<&'a [u8]>,
+    pub(crate) modules: Option<&'a [u8]>,
+    pub(crate) pooling: Option<&'a [u8]>,
+}
+
+impl ModelConfig {
+    /// Reads and checks a `config.json`; `file` is its name in messages.
+    ///
+    /// # Errors
+    /// [`Error::Json`]; [`Error::Field`] for a value that is missing, malformed or out of range;
+    /// [`Error::Unsupported`] for features whose neglect would give wrong numbers: sliding
+    /// windows, other activations, quantised weights.
+    pub fn from_json(file: &str, bytes: &[u8]) -> Result<Self, Error> {
+        let map = json::object(file, bytes)?;
+        let fields = Fields {
+            file,
+            path: "",
+            map: &map,
+        };
+        refuse_unsupported(&fields)?;
+        let hidden_size = fields.required_count("hidden_size", HIDDEN_MAX)?;
+        let heads = fields.required_count("num_attention_heads", HEADS_MAX)?;
+        let kv_heads = fields
+            .count("num_key_value_heads", HEADS_MAX)?
+            .unwrap_or(heads);
+        if !heads.is_multiple_of(kv_heads) {
+            return Err(fields.wrong(
+                "num_key_value_heads",
+                format!("must divide the {heads} query heads, not be {kv_heads}"),
+            ));
+        }
+        let head_dim = match fields.count("head_dim", HEAD_DIM_MAX)? {
+            Some(dim) => dim,
+            None if hidden_size.is_multiple_of(heads) => hidden_size / heads,
+            None => {
+                return Err(fields.wrong(
+                    "head_dim",
+                    format!(
+                        "is missing, and hidden size {hidden_size} is no multiple of {heads} heads"
+                    ),
+                ));
+            }
+        };
+        if !head_dim.is_multiple_of(2) || head_dim > HEAD_DIM_MAX {
+            return Err(fields.wrong(
+                "head_dim",
+                format!(
+                    "must be even and at most {HEAD_DIM_MAX}, not {head_dim}: RoPE rotates pairs"
+                ),
+            ));
+        }
+        let max_positions = fields.required_count("max_position_embeddings", POSITIONS_MAX)?;
+        let config = Self {
+            architecture: architecture(&fields)?,
+            hidden_size,
+            num_hidden_layers: fields.required_count("num_hidden_layers", LAYERS_MAX)?,
+            num_attention_heads: heads,
+            num_key_value_heads: kv_heads,
+            head_dim,
+            intermediate_size: fields.required_count("intermediate_size", INTERMEDIATE_MAX)?,
+            vocab_size: fields.required_count("vocab_size", VOCAB_MAX)?,
+            max_position_embeddings: max_positions,
+            rms_norm_eps: fields
+                .number("rms_norm_eps", "in (0, 0.1]", |eps| eps > 0.0 && eps <= 0.1)?
+                .unwrap_or(1e-6) as f32,
+            attention_bias: fields.boolean("attention_bias")?.unwrap_or(false),
+            tie_word_embeddings: fields.boolean("tie_word_embeddings")?.unwrap_or(false),
+            dtype: dtype(&fields)?,
+            rope: RopeConfig::read(&fields, max_positions)?,
+            labels: labels(&fields)?,
+            eos_token_ids: fields.token_ids("eos_token_id")?,
+            pad_token_id: fields.token_ids("pad_token_id")?.first().copied(),
+        };
+        let special = config.eos_token_ids.iter().chain(&config.pad_token_id);
+        for &id in special {
+            if id as usize >= config.vocab_size {
+                return Err(fields.wrong(
+                    "eos_token_id",
+                    format!(
+                        "or `pad_token_id` {id} is outside the vocabulary of {}",
+                        config.vocab_size
+                    ),
+                ));
+            }
+        }
+        Ok(config)
+    }
+
+    /// Shape of every layer's attention.
+    #[must_use]
+    pub fn attn_shape(&self) -> AttnShape {
+        AttnShape {
+            heads: self.num_attention_heads,
+            kv_heads: self.num_key_value_heads,
+            head_dim: self.head_dim,
+            // From the configured head size, which need not be hidden / heads.
+            scale: (self.head_dim as f64).powf(-0.5) as f32,
+        }
+    }
+}
+
+fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), Error> {
+    if let Some(act) = fields.text("hidden_act")?
+        && act != "silu"
+    {
+        return Err(fields.unsupported(format!("activation {act:?} (only \"silu\")")));
+    }
+    if fields.boolean("use_sliding_window")? == Some(true) {
+        return Err(fields.unsupported("`use_sliding_window`"));
+    }
+    let kinds = fields.array("layer_types")?.unwrap_or_default();
+    if let Some(kind) = kinds.iter().find(|k| k.as_str() != Some("full_attention")) {
+        return Err(fields.unsupported(format!("layer type {kind}")));
+    }
+    if fields.get("quantization_config").is_some() {
+        return Err(fields.unsupported("a quantised checkpoint (`quantization_config`)"));
+    }
+    Ok(())
+}
+
+fn architecture(fields: &Fields<'_>) -> Result<String, Error> {
+    let list = fields.array("architectures")?.unwrap_or_default();
+    match list.first() {
+        Some(Value::String(name)) => Ok(name.clone()),
+        Some(_) => Err(fields.wrong("architectures", "must be a list of names")),
+        None => Err(fields.wrong("architectures", "is missing")),
+    }
+}
+
+fn dtype(fields: &Fields<'_>) -> Result<Option<DType>, Error> {
+    let name = match fields.text("dtype")? {
+        Some(name) => Some(name),
+        None => fields.text("torch_dtype")?,
+    };
+    match name {
+        None | Some("auto") => Ok(None),
+        Some("bfloat16") => Ok(Some(DType::Bf16)),
+        Some("float16") => Ok(Some(DType::F16)),
+        Some("float32") => Ok(Some(DType::F32)),
+        Some(other) => Err(fields.unsupported(format!("element type {other:?}"))),
+    }
+}
+
+/// Class names by number. Keys are numbers written as strings, in any order: "10" follows "9".
+fn labels(fields: &Fields<'_>) -> Result<Vec<String>, Error> {
+    let Some(map) = fields.object("id2label")? else {
+        // transformers names two classes if the file names none.
+        let count = fields.count("num_labels", LABELS_MAX)?.unwrap_or(2);
+        return Ok((0..count).map(|i| format!("LABEL_{i}")).collect());
+    };
+    if map.is_empty() || map.len() > LABELS_MAX {
+        return Err(fields.wrong(
+            "id2label",
+            format!("must name 1..={LABELS_MAX} classes, not {}", map.len()),
+        ));
+    }
+    let mut labels = vec![None; map.len()];
+    for (key, label) in map {
+        let slot = key
+            .parse()
+            .ok()
+            .and_then(|i: usize| labels.get_mut(i))
+            .filter(|slot| slot.is_none());
+        let (Some(slot), Some(label)) = (slot, label.as_str()) else {
+            return Err(fields.wrong(
+                "id2label",
+                format!(
+                    "must map each of \"0\"..=\"{}\" to a name; entry {key:?} does not fit",
+                    map.len() - 1
+                ),
+            ));
+        };
+        *slot = Some(label.to_owned());
+    }
+    Ok(labels
+        .into_iter()
+        .map(|label| label.expect("as many distinct slots were filled as there are"))
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::golden_models;
+
+    fn minimal() -> Value {
+        json!({
+            "architectures": ["Qwen3ForCausalLM"], "hidden_size": 96, "intermediate_size": 200,
+            "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 2,
+            "head_dim": 24, "vocab_size": 4096, "max_position_embeddings": 4096,
+        })
+    }
+
+    fn parse(change: Value) -> Result<ModelConfig, String> {
+        let mut config = minimal();
+        for (key, value) in change.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        ModelConfig::from_json("config.json", config.to_string().as_bytes())
+            .map_err(|e| e.to_string())
+    }
+
+    fn refuses(change: Value, part: &str) {
+        let error = parse(change.clone()).expect_err(&change.to_string());
+        assert!(error.contains(part), "{error}");
+    }
+
+    #[test]
+    fn defaults_and_derived_values() {
+        let config = parse(json!({})).unwrap();
+        assert_eq!(config.rms_norm_eps, 1e-6);
+        assert!(!config.tie_word_embeddings && !config.attention_bias);
+        assert!(config.eos_token_ids.is_empty());
+        assert_eq!(config.labels, ["LABEL_0", "LABEL_1"]);
+        assert_eq!(parse(json!({"head_dim": null})).unwrap().head_dim, 12);
+        let shape = config.attn_shape();
+        assert_eq!((shape.qkv_width(), shape.out_width()), (12 * 24, 8 * 24));
+        assert_eq!(shape.scale, 24f32.powf(-0.5));
+    }
+
+    #[test]
+    fn lists_and_labels() {
+        let eos = |v: Value| parse(json!({ "eos_token_id": v })).unwrap().eos_token_ids;
+        assert_eq!(eos(json!(7)), [7]);
+        assert_eq!(eos(json!([7, 9])), [7, 9]);
+        let map: serde_json::Map<String, Value> = (0..12)
+            .rev()
+            .map(|i| (i.to_string(), json!(format!("class {i}"))))
+            .collect();
+        let labels = parse(json!({ "id2label": map })).unwrap().labels;
+        assert_eq!((&*labels[2], &*labels[11]), ("class 2", "class 11"));
+    }
+
+    #[test]
+    fn bad_values_are_named() {
+        refuses(
+            json!({"hidden_size": 0}),
+            "`hidden_size` must be an integer in 1..=",
+        );
+        refuses(json!({"hidden_size": null}), "`hidden_size` is missing");
+        refuses(json!({"hidden_size": "96"}), "not \"96\"");
+        refuses(json!({"hidden_size": 1u64 << 60}), "`hidden_size`");
+        refuses(json!({"num_hidden_layers": -1}), "`num_hidden_layers`");
+        refuses(json!({"num_attention_heads": 0}), "`num_attention_heads`");
+        refuses(
+            json!({"num_key_value_heads": 3}),
+            "must divide the 8 query heads",
+        );
+        refuses(json!({"head_dim": 25}), "must be even");
+        refuses(json!({"head_dim": null, "hidden_size": 97}), "is missing");
+        refuses(json!({"vocab_size": 1u64 << 40}), "`vocab_size`");
+        refuses(
+            json!({"max_position_embeddings": 1.5}),
+            "`max_position_embeddings`",
+        );
+        refuses(json!({"rms_norm_eps": 0}), "`rms_norm_eps`");
+        refuses(json!({"eos_token_id": 4096}), "outside the vocabulary");
+        refuses(
+            json!({"eos_token_id": [1, "x"]}),
+            "a token id or a list of them",
+        );
+        refuses(json!({"architectures": []}), "`architectures` is missing");
+        refuses(
+            json!({"id2label": {"0": "a", "2": "b"}}),
+            "\"2\" does not fit",
+        );
+        refuses(json!({"id2label": {"0": "a", "00": "b"}}), "does not fit");
+        refuses(json!({"id2label": {}}), "`id2label`");
+        refuses(json!({"hidden_act": "gelu"}), "activation \"gelu\"");
+        refuses(
+            json!({"use_sliding_window": true}),
+            "`use_sliding_window` is not supported",
+        );
+        refuses(json!({"layer_types": ["sliding_attention"]}), "layer type");
+        refuses(json!({"quantization_config": {"bits": 4}}), "quantised");
+        refuses(json!({"torch_dtype": "float8"}), "float8");
+    }
+
+    #[test]
+    fn windows_that_are_off_are_fine() {
+        parse(json!({"sliding_window": 4096, "use_sliding_window": false, "max_window_layers": 2}))
+            .unwrap();
+    }
+
+    #[test]
+    fn golden_configs() {
+        for (name, checkpoint) in golden_models() {
+            let c = checkpoint.config();
+            let expected = match &*name {
+                "demo-lm" | "demo-classifier" => (192, 6, 2, 32, 4096),
+                "rand-untied-sharded" => (96, 8, 2, 24, 4096),
+                "rand-yarn-reward" => (80, 8, 1, 32, 4096),
+                "rand-embed" => (72, 3, 3, 40, 4079),
+                "rand-cls3" => (56, 4, 2, 16, 4096),
+                other => panic!("no expectation for {other}"),
+            };
+            let got = (
+                c.hidden_size,
+                c.num_attention_heads,
+                c.num_key_value_heads,
+                c.head_dim,
+                c.vocab_size,
+            );
+            assert_eq!(got, expected, "{name}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+
+        /// Random damage to a real configuration: an answer, never a panic.
+        #[test]
+        fn damaged_configs_never_panic(
+            edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..5),
+        ) {
+            let mut bytes = minimal().to_string().into_bytes();
+            for (at, value) in edits {
+                let at = at.index(bytes.len());
+                bytes[at] = value;
+            }
+            let _ = ModelConfig::from_json("config.json", &bytes);
+        }
+
+        /// Any number in any field, likewise, and what is accepted is within bounds.
+        #[test]
+        fn odd_numbers_never_panic(field in 0usize..9, value in any::<i64>(), tenths in any::<bool>()) {
+            const FIELDS: [&str; 9] = [
+                "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+                "num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings", "rope_theta",
+            ];
+            let value = if tenths { json!(value as f64 / 10.0) } else { json!(value % 4096) };
+            if let Ok(config) = parse(json!({ FIELDS[field]: value })) {
+                prop_assert!(config.attn_shape().qkv_width() <= 3 * HEADS_MAX * HEAD_DIM_MAX);
+                prop_assert!(config.rope.inv_freq(config.head_dim).iter().all(|f| f.is_finite()));
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Reading fields of JSON documents with errors that name the field.
+
+use std::{fs::File, io::Read, path::Path};
+
+use serde_json::{Map, Value};
+
+use crate::Error;
+
+/// Configuration files are kilobytes and shard indices of the largest models a few megabytes.
+const DOCUMENT_BYTES_MAX: u64 = 64 << 20;
+
+/// The bytes of a document beside the weights; `None` if there is none.
+pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, Error> {
+    let io = |source| Error::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(io(e)),
+    };
+    let mut bytes = Vec::new();
+    file.take(DOCUMENT_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(io)?;
+    if bytes.len() as u64 > DOCUMENT_BYTES_MAX {
+        return Err(Error::Json {
+            file: path.display().to_string(),
+            what: format!("larger than {DOCUMENT_BYTES_MAX} bytes"),
+        });
+    }
+    Ok(Some(bytes))
+}
+
+/// Parses a document.
+pub(crate) fn value(file: &str, bytes: &[u8]) -> Result<Value, Error> {
+    serde_json::from_slice(bytes).map_err(|e| Error::Json {
+        file: file.to_owned(),
+        what: e.to_string(),
+    })
+}
+
+/// Parses a document that is an object.
+pub(crate) fn object(file: &str, bytes: &[u8]) -> Result<Map<String, Value>, Error> {
+    match value(file, bytes)? {
+        Value::Object(map) => Ok(map),
+        _ => Err(Error::Json {
+            file: file.to_owned(),
+            what: "not an object".to_owned(),
+        }),
+    }
+}
+
+/// An object whose fields are read one by one. `null` equals absent.
+#[derive(Clone, Copy)]
+pub(crate) struct Fields<'a> {
+    pub(crate) file: &'a str,
+    /// Where the object lies in the document, such as `rope_scaling.`.
+    pub(crate) path: &'a str,
+    pub(crate) map: &'a Map<String, Value>,
+}
+
+impl<'a> Fields<'a> {
+    pub(crate) fn get(&self, field: &str) -> Option<&'a Value> {
+        self.map.get(field).filter(|v| !v.is_null())
+    }
+
+    /// The error that `field` `what`.
+    pub(crate) fn wrong(&self, field: &str, what: impl Into<String>) -> Error {
+        Error::Field {
+            file: self.file.to_owned(),
+            field: format!("{}{field}", self.path),
+            what: what.into(),
+        }
+    }
+
+    /// The error that `what` is not supported.
+    pub(crate) fn unsupported(&self, what: impl Into<String>) -> Error {
+        Error::Unsupported {
+            file: self.file.to_owned(),
+            what: what.into(),
+        }
+    }
+
+    fn read<T>(
+        &self,
+        field: &str,
+        must: &str,
+        read: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        self.get(field)
+            .map(|value| {
+                read(value).ok_or_else(|| {
+                    self.wrong(field, format!("must be {must}, not {}", short(value)))
+                })
+            })
+            .transpose()
+    }
+
+    /// A count from 1 to `max`.
+    pub(crate) fn count(&self, field: &str, max: usize) -> Result<Option<usize>, Error> {
+        self.read(field, &format!("an integer in 1..={max}"), |v| {
+            let n = usize::try_from(v.as_u64()?).ok()?;
+            (1..=max).contains(&n).then_some(n)
+        })
+    }
+
+    /// A count that must be there.
+    pub(crate) fn required_count(&self, field: &str, max: usize) -> Result<usize, Error> {
+        self.count(field, max)?
+            .ok_or_else(|| self.wrong(field, "is missing"))
+    }
+
+    /// A finite number for which `ok` holds.
+    pub(crate) fn number(
+        &self,
+        field: &str,
+        must: &str,
+        ok: impl FnOnce(f64) -> bool,
+    ) -> Result<Option<f64>, Error> {
+        self.read(field, must, |v| {
+            v.as_f64().filter(|n| n.is_finite()).filter(|&n| ok(n))
+        })
+    }
+
+    pub(crate) fn boolean(&self, field: &str) -> Result<Option<bool>, Error> {
+        self.read(field, "true or false", Value::as_bool)
+    }
+
+    pub(crate) fn text(&self, field: &str) -> Result<Option<&'a str>, Error> {
+        self.read(field, "a string", Value::as_str)
+    }
+
+    pub(crate) fn object(&self, field: &str) -> Result<Option<&'a Map<String, Value>>, Error> {
+        self.read(field, "an object", Value::as_object)
+    }
+
+    pub(crate) fn array(&self, field: &str) -> Result<Option<&'a [Value]>, Error> {
+        self.read(field, "a list", |v| v.as_array().map(Vec::as_slice))
+    }
+
+    /// One token id or a list of them; absent is empty.
+    pub(crate) fn token_ids(&self, field: &str) -> Result<Vec<u32>, Error> {
+        let id = |v: &Value| u32::try_from(v.as_u64()?).ok();
+        let ids = self.read(field, "a token id or a list of them", |v| match v {
+            Value::Array(ids) => ids.iter().map(id).collect(),
+            one => Some(vec![id(one)?]),
+        })?;
+        Ok(ids.unwrap_or_default())
+    }
+}
+
+/// A value as shown in a message: a hostile one may be megabytes long.
+fn short(value: &Value) -> String {
+    const SHOWN: usize = 60;
+    let mut text = value.to_string();
+    if text.len() > SHOWN {
+        let mut cut = SHOWN;
+        while !text.is_char_boundary(cut) {
+            cut -= 1;
+        }
+        text.truncate(cut);
+        text.push('…');
+    }
+    text
+}

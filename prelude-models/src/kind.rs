@@ -1,0 +1,186 @@
+//! What a checkpoint is for.
+
+use prelude_core::Pooling;
+use serde_json::Value;
+
+use crate::{
+    Error, ModelConfig,
+    config::Companions,
+    json::{self, Fields},
+};
+
+const MODULES: &str = "modules.json";
+const POOLING: &str = "1_Pooling/config.json";
+
+/// What a checkpoint is for, and so which heads it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ModelKind {
+    /// A vocabulary head: text, label scores, log-probabilities.
+    CausalLm,
+    /// A `score` matrix over the last token's hidden state. One label is a reward model.
+    SequenceClassification {
+        /// Names of the classes, in the order of the logits.
+        labels: Vec<String>,
+    },
+    /// The bare body, whose hidden states are pooled.
+    Embedding {
+        /// Which hidden states are combined.
+        pooling: Pooling,
+        /// Whether vectors are scaled to length 1 by default.
+        normalise: bool,
+    },
+}
+
+impl ModelKind {
+    /// By architecture, except that a body without head is an embedding model whatever its
+    /// configuration says: either the tensors' names lack `model.` (`bare`), or the folder has the
+    /// `modules.json` of sentence-transformers.
+    pub(crate) fn of(
+        config: &ModelConfig,
+        documents: &Companions<'_>,
+        bare: bool,
+    ) -> Result<Self, Error> {
+        if config.architecture.ends_with("ForSequenceClassification") {
+            return Ok(Self::SequenceClassification {
+                labels: config.labels.clone(),
+            });
+        }
+        let body = bare || !config.architecture.contains("For");
+        if !body && documents.modules.is_none() {
+            return Ok(Self::CausalLm);
+        }
+        let pooling = documents.pooling.map_or(
+            // Qwen3's embedding models pool the last token.
+            Ok(Pooling::Last),
+            read_pooling,
+        )?;
+        let normalise = documents.modules.map_or(Ok(true), read_modules)?;
+        Ok(Self::Embedding { pooling, normalise })
+    }
+}
+
+/// The pooling mode, in either spelling: one flag per mode, or a name.
+fn read_pooling(bytes: &[u8]) -> Result<Pooling, Error> {
+    let map = json::object(POOLING, bytes)?;
+    let fields = Fields {
+        file: POOLING,
+        path: "",
+        map: &map,
+    };
+    let mut modes: Vec<&str> = map
+        .iter()
+        .filter(|(_, on)| **on == Value::Bool(true))
+        .filter_map(|(name, _)| name.strip_prefix("pooling_mode_"))
+        .collect();
+    modes.extend(fields.text("pooling_mode")?);
+    match modes[..] {
+        ["lasttoken"] => Ok(Pooling::Last),
+        ["mean_tokens" | "mean"] => Ok(Pooling::Mean),
+        [] => Err(fields.wrong("pooling_mode_lasttoken", "or another mode must be true")),
+        _ => Err(fields.unsupported(format!("pooling by {}", modes.join(" and ")))),
+    }
+}
+
+/// Whether the pipeline of modules normalises. Modules that would change the numbers otherwise
+/// are refused.
+fn read_modules(bytes: &[u8]) -> Result<bool, Error> {
+    let wrong = |what: String| Error::Unsupported {
+        file: MODULES.to_owned(),
+        what,
+    };
+    let modules = json::value(MODULES, bytes)?;
+    let modules = modules
+        .as_array()
+        .ok_or_else(|| wrong("anything but a list of modules".to_owned()))?;
+    let mut normalise = false;
+    for module in modules {
+        let kind = module["type"].as_str().unwrap_or_default();
+        let path = module["path"].as_str().unwrap_or_default();
+        match kind.rsplit('.').next() {
+            Some("Transformer") => (),
+            Some("Normalize") => normalise = true,
+            Some("Pooling") if path == "1_Pooling" => (),
+            _ => return Err(wrong(format!("module {kind:?} at {path:?}"))),
+        }
+    }
+    Ok(normalise)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::golden_models;
+
+    #[test]
+    fn golden_models_have_their_kinds() {
+        for (name, checkpoint) in golden_models() {
+            let labels = match checkpoint.kind() {
+                ModelKind::CausalLm => None,
+                ModelKind::SequenceClassification { labels } => Some(labels.len()),
+                ModelKind::Embedding { pooling, normalise } => {
+                    assert_eq!((*pooling, *normalise), (Pooling::Last, true));
+                    Some(0)
+                }
+            };
+            let expected = match &*name {
+                "demo-lm" | "rand-untied-sharded" => None,
+                "demo-classifier" => Some(77),
+                "rand-yarn-reward" => Some(1),
+                "rand-cls3" => Some(3),
+                "rand-embed" => Some(0),
+                other => panic!("no expectation for {other}"),
+            };
+            assert_eq!(labels, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn pooling_modes() {
+        let check = |document: &str, expected: Result<Pooling, &str>| match (
+            read_pooling(document.as_bytes()),
+            expected,
+        ) {
+            (Ok(got), Ok(expected)) => assert_eq!(got, expected),
+            (Err(error), Err(part)) => {
+                let error = error.to_string();
+                assert!(error.contains(part), "{error}");
+            }
+            (got, expected) => panic!("{document}: {got:?}, expected {expected:?}"),
+        };
+        check(
+            r#"{"pooling_mode_cls_token":false,"pooling_mode_mean_tokens":true}"#,
+            Ok(Pooling::Mean),
+        );
+        check(r#"{"pooling_mode":"lasttoken"}"#, Ok(Pooling::Last));
+        check(
+            r#"{"pooling_mode_cls_token":true}"#,
+            Err("pooling by cls_token is not supported"),
+        );
+        check(
+            r#"{"pooling_mode_lasttoken":true,"pooling_mode_mean_tokens":true}"#,
+            Err("lasttoken and mean_tokens"),
+        );
+        check("{}", Err("another mode must be true"));
+    }
+
+    #[test]
+    fn modules() {
+        let check = |document: &str, expected: Option<bool>| {
+            assert_eq!(read_modules(document.as_bytes()).ok(), expected);
+        };
+        check("[]", Some(false));
+        check(
+            r#"[{"type":"sentence_transformers.models.Normalize","path":"2_Normalize"}]"#,
+            Some(true),
+        );
+        check(
+            r#"[{"type":"sentence_transformers.models.Dense","path":"2_Dense"}]"#,
+            None,
+        );
+        check(
+            r#"[{"type":"sentence_transformers.models.Pooling","path":"pool"}]"#,
+            None,
+        );
+        check("{}", None);
+    }
+}

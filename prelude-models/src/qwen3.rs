@@ -1,0 +1,362 @@
+//! Qwen3: dense decoder layers with grouped queries, normalised queries and keys, and SwiGLU.
+//!
+//! Qwen Team, Qwen3 Technical Report (2025), §2. One definition serves text generation,
+//! classification and embedding; they differ in the head alone.
+
+use std::{collections::BTreeMap, ops::Range};
+
+use crate::{
+    AttnShape, Checkpoint, Error, Model, ModelConfig, ModelKind, Ops, TensorView, WeightLoader,
+};
+
+/// A loaded Qwen3 model over weights of one device.
+#[derive(Debug)]
+pub struct Qwen3<W> {
+    hidden: usize,
+    intermediate: usize,
+    shape: AttnShape,
+    eps: f32,
+    embed: W,
+    layers: Vec<Layer<W>>,
+    norm: W,
+    rope: W,
+    head: Head<W>,
+}
+
+#[derive(Debug)]
+struct Layer<W> {
+    input_norm: W,
+    qkv: W,
+    q_norm: W,
+    k_norm: W,
+    o: W,
+    post_norm: W,
+    gate_up: W,
+    down: W,
+}
+
+#[derive(Debug)]
+enum Head<W> {
+    /// The embedding matrix itself.
+    Tied,
+    Vocabulary(W),
+    Score(W),
+    /// A bare body: hidden states can be pooled, nothing else.
+    None,
+}
+
+impl<W> Qwen3<W> {
+    /// Converts the checkpoint's weights, with rotations for positions `0..max_positions`.
+    ///
+    /// # Errors
+    /// [`Error::Tensors`] if names or shapes are not Qwen3's, [`Error::NotFinite`] for damaged
+    /// weights, [`Error::Loader`] for what the device says.
+    pub fn load<L: WeightLoader<Weight = W>>(
+        checkpoint: &Checkpoint,
+        max_positions: usize,
+        loader: &mut L,
+    ) -> Result<Self, Error> {
+        check_tensors(checkpoint)?;
+        let config = checkpoint.config();
+        let kind = checkpoint.kind();
+        let mut source = Source {
+            checkpoint,
+            prefix: prefix(checkpoint),
+            loader,
+        };
+        let tied = *kind == ModelKind::CausalLm && config.tie_word_embeddings;
+        let embed = source.embedding(tied)?;
+        let layers = (0..config.num_hidden_layers)
+            .map(|i| Layer::load(&mut source, i, config.attention_bias))
+            .collect::<Result<_, _>>()?;
+        let norm = source.vector("norm")?;
+        let head = match kind {
+            ModelKind::CausalLm if tied => Head::Tied,
+            ModelKind::CausalLm => Head::Vocabulary(source.head("lm_head")?),
+            ModelKind::SequenceClassification { .. } => Head::Score(source.head("score")?),
+            ModelKind::Embedding { .. } => Head::None,
+        };
+        let inv_freq = config.rope.inv_freq(config.head_dim);
+        let rope = source
+            .loader
+            .rope(&inv_freq, config.rope.attention_scaling(), max_positions)
+            .map_err(|e| loader_error("rope", e))?;
+        Ok(Self {
+            hidden: config.hidden_size,
+            intermediate: config.intermediate_size,
+            shape: config.attn_shape(),
+            eps: config.rms_norm_eps,
+            embed,
+            layers,
+            norm,
+            rope,
+            head,
+        })
+    }
+}
+
+impl<W> Layer<W> {
+    fn load<L: WeightLoader<Weight = W>>(
+        source: &mut Source<'_, L>,
+        layer: usize,
+        attention_bias: bool,
+    ) -> Result<Self, Error> {
+        let at = |name: &str| format!("layers.{layer}.{name}");
+        let [q, k, v, o] = ["q", "k", "v", "o"].map(|p| at(&format!("self_attn.{p}_proj")));
+        let [gate, up, down] = ["gate", "up", "down"].map(|p| at(&format!("mlp.{p}_proj")));
+        Ok(Self {
+            input_norm: source.vector(&at("input_layernorm"))?,
+            qkv: source.linear(&at("self_attn.qkv_proj"), &[&q, &k, &v], attention_bias)?,
+            q_norm: source.vector(&at("self_attn.q_norm"))?,
+            k_norm: source.vector(&at("self_attn.k_norm"))?,
+            o: source.linear(&o, &[&o], attention_bias)?,
+            post_norm: source.vector(&at("post_attention_layernorm"))?,
+            gate_up: source.linear(&at("mlp.gate_up_proj"), &[&gate, &up], false)?,
+            down: source.linear(&down, &[&down], false)?,
+        })
+    }
+}
+
+/// Where weights come from and where they go.
+struct Source<'a, L> {
+    checkpoint: &'a Checkpoint,
+    prefix: &'static str,
+    loader: &'a mut L,
+}
+
+impl<L: WeightLoader> Source<'_, L> {
+    fn vector(&mut self, name: &str) -> Result<L::Weight, Error> {
+        let name = format!("{}{name}.weight", self.prefix);
+        let view = finite(self.checkpoint, &name)?;
+        self.loader
+            .vector(&name, &view)
+            .map_err(|e| loader_error(&name, e))
+    }
+
+    /// `parts` stacked into one matrix, known to the loader as `name`.
+    fn linear(&mut self, name: &str, parts: &[&str], biased: bool) -> Result<L::Weight, Error> {
+        let views = |what: &str| {
+            parts
+                .iter()
+                .map(|part| finite(self.checkpoint, &format!("{}{part}.{what}", self.prefix)))
+                .collect::<Result<Vec<_>, _>>()
+        };
+        let weights = views("weight")?;
+        let biases = if biased { views("bias")? } else { Vec::new() };
+        let name = format!("{}{name}.weight", self.prefix);
+        self.loader
+            .linear(&name, &weights, &biases)
+            .map_err(|e| loader_error(&name, e))
+    }
+
+    fn embedding(&mut self, is_head: bool) -> Result<L::Weight, Error> {
+        let name = format!("{}embed_tokens.weight", self.prefix);
+        let view = finite(self.checkpoint, &name)?;
+        self.loader
+            .embedding(&name, &view, is_head)
+            .map_err(|e| loader_error(&name, e))
+    }
+
+    /// A head lies outside the body, so its name has no prefix.
+    fn head(&mut self, name: &str) -> Result<L::Weight, Error> {
+        let name = format!("{name}.weight");
+        let view = finite(self.checkpoint, &name)?;
+        self.loader
+            .linear(&name, &[view], &[])
+            .map_err(|e| loader_error(&name, e))
+    }
+}
+
+/// A tensor without infinities and NaNs.
+fn finite<'a>(checkpoint: &'a Checkpoint, name: &str) -> Result<TensorView<'a>, Error> {
+    let view = checkpoint.tensor(name)?;
+    match view.first_non_finite() {
+        None => Ok(view),
+        Some(index) => Err(Error::NotFinite {
+            tensor: name.to_owned(),
+            index,
+        }),
+    }
+}
+
+fn loader_error(weight: &str, source: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::Loader {
+        weight: weight.to_owned(),
+        source: Box::new(source),
+    }
+}
+
+/// What tensors' names begin with: embedding models are saved from the bare body.
+fn prefix(checkpoint: &Checkpoint) -> &'static str {
+    if checkpoint.contains("embed_tokens.weight") {
+        ""
+    } else {
+        "model."
+    }
+}
+
+/// Names and shapes of all tensors that [`Qwen3::load`] reads.
+fn expected(config: &ModelConfig, kind: &ModelKind, prefix: &str) -> BTreeMap<String, Vec<usize>> {
+    let (h, i, d) = (
+        config.hidden_size,
+        config.intermediate_size,
+        config.head_dim,
+    );
+    let (q, kv) = (
+        config.num_attention_heads * d,
+        config.num_key_value_heads * d,
+    );
+    let mut tensors = BTreeMap::new();
+    let mut add = |name: String, shape: &[usize]| {
+        tensors.insert(name, shape.to_vec());
+    };
+    add(
+        format!("{prefix}embed_tokens.weight"),
+        &[config.vocab_size, h],
+    );
+    add(format!("{prefix}norm.weight"), &[h]);
+    for layer in 0..config.num_hidden_layers {
+        let mut at = |name: &str, shape: &[usize]| {
+            add(format!("{prefix}layers.{layer}.{name}"), shape);
+        };
+        at("input_layernorm.weight", &[h]);
+        at("post_attention_layernorm.weight", &[h]);
+        at("self_attn.q_norm.weight", &[d]);
+        at("self_attn.k_norm.weight", &[d]);
+        at("mlp.gate_proj.weight", &[i, h]);
+        at("mlp.up_proj.weight", &[i, h]);
+        at("mlp.down_proj.weight", &[h, i]);
+        for (part, out, input) in [("q", q, h), ("k", kv, h), ("v", kv, h), ("o", h, q)] {
+            at(&format!("self_attn.{part}_proj.weight"), &[out, input]);
+            if config.attention_bias {
+                at(&format!("self_attn.{part}_proj.bias"), &[out]);
+            }
+        }
+    }
+    match kind {
+        ModelKind::CausalLm if config.tie_word_embeddings => (),
+        ModelKind::CausalLm => add("lm_head.weight".to_owned(), &[config.vocab_size, h]),
+        ModelKind::SequenceClassification { labels } => {
+            add("score.weight".to_owned(), &[labels.len(), h]);
+        }
+        ModelKind::Embedding { .. } => (),
+    }
+    tensors
+}
+
+fn check_tensors(checkpoint: &Checkpoint) -> Result<(), Error> {
+    let config = checkpoint.config();
+    let expected = expected(config, checkpoint.kind(), prefix(checkpoint));
+    // Published tied checkpoints often hold a copy of the embedding matrix as head, and bodies
+    // saved from a language model keep its head; the reference reads neither.
+    checkpoint.check_tensors(&config.architecture, &expected, |name| {
+        name == "lm_head.weight"
+    })
+}
+
+/// Intermediates of one token chunk, allocated once per step.
+struct Chunk<T> {
+    x: T,
+    qkv: T,
+    attn: T,
+    gate_up: T,
+    act: T,
+}
+
+impl<O: Ops> Model<O> for Qwen3<O::Weight>
+where
+    O::Weight: Send + Sync,
+{
+    fn forward(&self, ops: &mut O, inputs: &O::Inputs<'_>) -> Result<(), O::Error> {
+        let tokens = ops.num_tokens(inputs);
+        if tokens == 0 {
+            return Ok(());
+        }
+        let mut h = ops.alloc(tokens, self.hidden)?;
+        ops.embed(inputs, &self.embed, &mut h)?;
+        let room = tokens.min(ops.chunk_tokens().max(1));
+        let mut chunk = Chunk {
+            x: ops.alloc(room, self.hidden)?,
+            qkv: ops.alloc(room, self.shape.qkv_width())?,
+            attn: ops.alloc(room, self.shape.out_width())?,
+            gate_up: ops.alloc(room, 2 * self.intermediate)?,
+            act: ops.alloc(room, self.intermediate)?,
+        };
+        // A layer's chunks run in token order and ancestors precede descendants in it, so the K/V
+        // of everything that a query sees have been placed when its chunk attends.
+        for index in 0..self.layers.len() {
+            for start in (0..tokens).step_by(room) {
+                let rows = start..tokens.min(start + room);
+                self.run_layer(index, ops, inputs, rows, &mut h, &mut chunk)?;
+            }
+        }
+        self.run_heads(ops, inputs, &h)
+    }
+}
+
+impl<W> Qwen3<W> {
+    fn run_layer<O: Ops<Weight = W>>(
+        &self,
+        index: usize,
+        ops: &mut O,
+        inputs: &O::Inputs<'_>,
+        rows: Range<usize>,
+        h: &mut O::Tensor,
+        chunk: &mut Chunk<O::Tensor>,
+    ) -> Result<(), O::Error> {
+        let layer = &self.layers[index];
+        let n = rows.len();
+        let Chunk {
+            x,
+            qkv,
+            attn,
+            gate_up,
+            act,
+        } = chunk;
+        ops.rms_norm(h, rows.clone(), &layer.input_norm, self.eps, x)?;
+        ops.linear(x, n, &layer.qkv, qkv)?;
+        ops.qk_norm_rope_store(
+            inputs,
+            index,
+            rows.clone(),
+            self.shape,
+            &layer.q_norm,
+            &layer.k_norm,
+            self.eps,
+            &self.rope,
+            qkv,
+        )?;
+        ops.attention(inputs, index, rows.clone(), self.shape, qkv, attn)?;
+        ops.linear_add(attn, rows.clone(), &layer.o, h)?;
+        ops.rms_norm(h, rows.clone(), &layer.post_norm, self.eps, x)?;
+        ops.linear(x, n, &layer.gate_up, gate_up)?;
+        ops.silu_mul(gate_up, n, act)?;
+        ops.linear_add(act, rows, &layer.down, h)
+    }
+
+    fn run_heads<O: Ops<Weight = W>>(
+        &self,
+        ops: &mut O,
+        inputs: &O::Inputs<'_>,
+        h: &O::Tensor,
+    ) -> Result<(), O::Error> {
+        let outputs = ops.num_outputs(inputs);
+        if outputs == 0 {
+            return Ok(());
+        }
+        let mut picked = ops.alloc(outputs, self.hidden)?;
+        ops.gather_rows(inputs, h, &mut picked)?;
+        let mut hidden = ops.alloc(outputs, self.hidden)?;
+        ops.rms_norm(&picked, 0..outputs, &self.norm, self.eps, &mut hidden)?;
+        ops.pooling_heads(inputs, &hidden)?;
+        match &self.head {
+            Head::Tied => ops.vocabulary_heads(inputs, &hidden, &self.embed),
+            Head::Vocabulary(head) => ops.vocabulary_heads(inputs, &hidden, head),
+            Head::Score(score) => ops.class_heads(inputs, &hidden, score),
+            Head::None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

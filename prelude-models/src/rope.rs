@@ -1,0 +1,291 @@
+//! Rotary position embeddings: inverse frequencies and their scaling.
+//!
+//! Su et al., RoFormer (2021), §3.2; Peng et al., YaRN (2023), §3.2 and §3.4. YaRN is static here,
+//! as in published checkpoints: it changes short prompts too.
+
+use std::f64::consts::PI;
+
+use crate::{Error, json::Fields};
+
+/// How positions become angles.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RopeConfig {
+    /// Base of the geometric series of frequencies, above 1.
+    pub theta: f64,
+    /// What stretches it over longer texts.
+    pub scaling: RopeScaling,
+}
+
+/// How frequencies are stretched beyond the length that a model was first trained on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    None,
+    /// Slow pairs are slowed by `factor`, fast ones kept, those between interpolated.
+    Yarn(Yarn),
+}
+
+/// Parameters of YaRN.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Yarn {
+    /// How many times longer than the original length, at least 1.
+    pub factor: f64,
+    /// The length that the model was first trained on, in tokens.
+    pub original_max_position_embeddings: usize,
+    /// Factor on cos and sin; `0.1 ln(factor) + 1` unless the checkpoint gives it.
+    pub attention_factor: Option<f64>,
+    /// Pairs that turn more often than this over the original length are kept.
+    pub beta_fast: f64,
+    /// Pairs that turn less often than this are slowed by the whole factor.
+    pub beta_slow: f64,
+    /// Whether the range of interpolated pairs is rounded outwards to whole pairs.
+    pub truncate: bool,
+}
+
+impl RopeConfig {
+    /// Reads either spelling: `rope_parameters`, or `rope_theta` beside `rope_scaling`.
+    pub(crate) fn read(config: &Fields<'_>, max_positions: usize) -> Result<Self, Error> {
+        const POSITIONS_MAX: usize = 1 << 24;
+        let at_top = |field| {
+            config.number(field, "a number above 1", |theta| {
+                theta > 1.0 && theta <= 1e12
+            })
+        };
+        let empty = serde_json::Map::new();
+        let (path, map) = match (
+            config.object("rope_parameters")?,
+            config.object("rope_scaling")?,
+        ) {
+            (Some(map), _) => ("rope_parameters.", map),
+            (None, Some(map)) => ("rope_scaling.", map),
+            (None, None) => ("", &empty),
+        };
+        let fields = Fields {
+            file: config.file,
+            path,
+            map,
+        };
+        if map.values().any(serde_json::Value::is_object) {
+            return Err(fields.unsupported(format!("`{path}*` with a set per layer type")));
+        }
+        let theta = match fields.number("rope_theta", "a number above 1", |theta| {
+            theta > 1.0 && theta <= 1e12
+        })? {
+            Some(theta) => theta,
+            None => at_top("rope_theta")?.unwrap_or(10_000.0),
+        };
+        let kind = match fields.text("rope_type")? {
+            Some(kind) => kind,
+            None => fields.text("type")?.unwrap_or("default"),
+        };
+        for object in [config, &fields] {
+            let partial = object.number("partial_rotary_factor", "a number", |_| true)?;
+            if partial.is_some_and(|factor| factor != 1.0) {
+                return Err(object.unsupported("a `partial_rotary_factor` other than 1"));
+            }
+        }
+        let scaling = match kind {
+            "default" => RopeScaling::None,
+            "yarn" => {
+                if fields.get("mscale").is_some() || fields.get("mscale_all_dim").is_some() {
+                    return Err(fields.unsupported("YaRN with `mscale` or `mscale_all_dim`"));
+                }
+                let beta = |field, default| -> Result<f64, Error> {
+                    let beta = fields.number(field, "a positive number", |b| b > 0.0)?;
+                    Ok(beta.unwrap_or(default))
+                };
+                let original = fields
+                    .count("original_max_position_embeddings", POSITIONS_MAX)?
+                    .unwrap_or(max_positions);
+                let yarn = Yarn {
+                    factor: fields
+                        .number("factor", "a number in 1..=10000", |f| {
+                            (1.0..=10_000.0).contains(&f)
+                        })?
+                        .ok_or_else(|| fields.wrong("factor", "is missing"))?,
+                    original_max_position_embeddings: original,
+                    attention_factor: fields
+                        .number("attention_factor", "in (0, 100]", |f| f > 0.0 && f <= 100.0)?,
+                    beta_fast: beta("beta_fast", 32.0)?,
+                    beta_slow: beta("beta_slow", 1.0)?,
+                    truncate: fields.boolean("truncate")?.unwrap_or(true),
+                };
+                if yarn.beta_fast < yarn.beta_slow {
+                    return Err(fields.wrong("beta_fast", "must be at least `beta_slow`"));
+                }
+                RopeScaling::Yarn(yarn)
+            }
+            other => return Err(fields.unsupported(format!("rope type {other:?}"))),
+        };
+        Ok(Self { theta, scaling })
+    }
+
+    /// Angle per position of each pair of a head: `[head_dim / 2]`. Element `i` of a head is
+    /// rotated with element `i + head_dim / 2`.
+    ///
+    /// Powers are rounded once to f32 and everything after them is f32 arithmetic, as in the
+    /// reference: frequencies in f64 would be better ones, but not those of the training.
+    #[must_use]
+    pub fn inv_freq(&self, head_dim: usize) -> Vec<f32> {
+        let power = |pair: usize| {
+            let exponent = (2 * pair) as f32 / head_dim as f32;
+            self.theta.powf(f64::from(exponent)) as f32
+        };
+        let powers = (0..head_dim / 2).map(power);
+        match self.scaling {
+            RopeScaling::None => powers.map(|p| 1.0 / p).collect(),
+            RopeScaling::Yarn(yarn) => {
+                let (low, high) = yarn.interpolated(self.theta, head_dim);
+                powers
+                    .enumerate()
+                    .map(|(pair, power)| {
+                        let ramp = ((pair as f32 - low) / (high - low)).clamp(0.0, 1.0);
+                        let kept = 1.0 - ramp;
+                        let slowed = 1.0 / (yarn.factor as f32 * power);
+                        slowed * (1.0 - kept) + (1.0 / power) * kept
+                    })
+                    .collect()
+            }
+        }
+    }
+
+    /// Factor on cos and sin, for q and for k.
+    #[must_use]
+    pub fn attention_scaling(&self) -> f32 {
+        match self.scaling {
+            RopeScaling::None => 1.0,
+            RopeScaling::Yarn(yarn) => {
+                yarn.attention_factor
+                    .unwrap_or_else(|| 0.1 * yarn.factor.ln() + 1.0) as f32
+            }
+        }
+    }
+}
+
+impl Yarn {
+    /// First and last pair of the interpolated range.
+    fn interpolated(&self, theta: f64, head_dim: usize) -> (f32, f32) {
+        let original = self.original_max_position_embeddings as f64;
+        // The (fractional) pair that makes this many turns over the original length.
+        let pair_of = |turns: f64| {
+            head_dim as f64 * (original / (turns * 2.0 * PI)).ln() / (2.0 * theta.ln())
+        };
+        let (mut low, mut high) = (pair_of(self.beta_fast), pair_of(self.beta_slow));
+        if self.truncate {
+            (low, high) = (low.floor(), high.ceil());
+        }
+        let (low, mut high) = (low.max(0.0), high.min(head_dim as f64 - 1.0));
+        if low == high {
+            high += 0.001; // as the reference does, so that the ramp is a step
+        }
+        (low as f32, high as f32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{golden_models, golden_tensors};
+
+    /// Two roundings of f32 (a power, a quotient) may differ from torch's by one unit each.
+    const RELATIVE: f32 = 2.5e-7;
+
+    #[test]
+    fn frequencies_are_those_of_the_reference() {
+        for (golden, checkpoint) in golden_models() {
+            let tensors = golden_tensors(&golden);
+            let expected = tensors.f32("rope.inv_freq");
+            let config = checkpoint.config();
+            let got = config.rope.inv_freq(config.head_dim);
+            assert_eq!(got.len(), expected.len(), "{golden}");
+            for (g, e) in got.iter().zip(&expected) {
+                assert!((g - e).abs() <= RELATIVE * e, "{golden}: {g} for {e}");
+            }
+            let scaling = tensors.document["rope"]["attention_scaling"]
+                .as_f64()
+                .unwrap();
+            assert!((f64::from(config.rope.attention_scaling()) - scaling).abs() < 1e-7);
+        }
+    }
+
+    fn read(config: &str) -> Result<RopeConfig, String> {
+        let map = crate::json::object("config.json", config.as_bytes()).unwrap();
+        let fields = Fields {
+            file: "config.json",
+            path: "",
+            map: &map,
+        };
+        RopeConfig::read(&fields, 4096).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn both_spellings_are_read() {
+        let check = |config: &str, expected: Result<(f64, Option<f64>), &str>| match (
+            read(config),
+            expected,
+        ) {
+            (Ok(rope), Ok((theta, factor))) => {
+                assert_eq!(rope.theta, theta);
+                let got = match rope.scaling {
+                    RopeScaling::None => None,
+                    RopeScaling::Yarn(yarn) => Some(yarn.factor),
+                };
+                assert_eq!(got, factor);
+            }
+            (Err(error), Err(part)) => assert!(error.contains(part), "{error}"),
+            (got, expected) => panic!("{config}: {got:?}, expected {expected:?}"),
+        };
+        check("{}", Ok((1e4, None)));
+        check(r#"{"rope_theta":1000000}"#, Ok((1e6, None)));
+        check(r#"{"rope_theta":5e6,"rope_scaling":null}"#, Ok((5e6, None)));
+        check(
+            r#"{"rope_parameters":{"rope_theta":1e6,"rope_type":"default"}}"#,
+            Ok((1e6, None)),
+        );
+        check(
+            r#"{"rope_theta":1e6,"rope_scaling":{"type":"yarn","factor":4}}"#,
+            Ok((1e6, Some(4.0))),
+        );
+        check(
+            r#"{"rope_scaling":{"rope_type":"yarn"}}"#,
+            Err("`rope_scaling.factor` is missing"),
+        );
+        check(
+            r#"{"rope_scaling":{"rope_type":"yarn","factor":0.5}}"#,
+            Err("`rope_scaling.factor` must be a number in 1..=10000, not 0.5"),
+        );
+        check(
+            r#"{"rope_scaling":{"rope_type":"yarn","factor":4,"mscale":1.0}}"#,
+            Err("mscale"),
+        );
+        check(
+            r#"{"rope_scaling":{"rope_type":"linear","factor":4}}"#,
+            Err("rope type \"linear\" is not supported"),
+        );
+        check(
+            r#"{"rope_parameters":{"full_attention":{"rope_theta":1e6}}}"#,
+            Err("per layer type"),
+        );
+        check(r#"{"rope_theta":1}"#, Err("`rope_theta` must be"));
+        check(
+            r#"{"partial_rotary_factor":0.5}"#,
+            Err("partial_rotary_factor"),
+        );
+    }
+
+    #[test]
+    fn a_range_of_one_pair_is_a_step() {
+        let rope = RopeConfig {
+            theta: 1e4,
+            scaling: RopeScaling::Yarn(Yarn {
+                factor: 2.0,
+                original_max_position_embeddings: 1,
+                attention_factor: None,
+                beta_fast: 32.0,
+                beta_slow: 1.0,
+                truncate: true,
+            }),
+        };
+        assert!(rope.inv_freq(8).iter().all(|f| f.is_finite()));
+    }
+}
