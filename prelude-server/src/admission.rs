@@ -1,0 +1,274 @@
+//! Room in the queue, reserved before any heavy work and given back on every exit.
+//!
+//! A request reserves by its headers first (one row, a guess of its tokens, its bytes), exactly
+//! once it is parsed and encoded, and lets go when its first result arrives or when it ends in
+//! whatever way. What does not fit is refused, never queued without bound.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use crate::{config::Limits, error::ApiError};
+
+/// Bytes of body per token assumed before the body is read.
+const BYTES_PER_TOKEN: u64 = 3;
+
+/// The counters of what waits.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    limits: Limits,
+    rows: AtomicU64,
+    tokens: AtomicU64,
+    body_bytes: AtomicU64,
+    rate: Mutex<Rate>,
+}
+
+/// Tokens per second leaving the queue, measured over windows of a second or more.
+#[derive(Debug)]
+struct Rate {
+    window_start: Instant,
+    window_tokens: u64,
+    per_second: f64,
+}
+
+impl Admission {
+    pub(crate) fn new(limits: Limits) -> Arc<Self> {
+        Arc::new(Self {
+            limits,
+            rows: AtomicU64::new(0),
+            tokens: AtomicU64::new(0),
+            body_bytes: AtomicU64::new(0),
+            rate: Mutex::new(Rate {
+                window_start: Instant::now(),
+                window_tokens: 0,
+                per_second: 0.0,
+            }),
+        })
+    }
+
+    /// Reserves one row and what a body of `bytes` may hold.
+    ///
+    /// # Errors
+    /// 429 `queue_full`.
+    pub(crate) fn reserve(self: &Arc<Self>, bytes: u64) -> Result<Reservation, ApiError> {
+        let reservation = Reservation {
+            admission: Arc::clone(self),
+            rows: AtomicU64::new(0),
+            tokens: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        };
+        // What was taken before a refusal is given back as the reservation drops.
+        reservation.set_rows(1)?;
+        reservation.grow_body(bytes)?;
+        Ok(reservation)
+    }
+
+    /// Rows, prompt tokens and body bytes now reserved.
+    pub(crate) fn reserved(&self) -> (u64, u64, u64) {
+        (
+            self.rows.load(Ordering::Relaxed),
+            self.tokens.load(Ordering::Relaxed),
+            self.body_bytes.load(Ordering::Relaxed),
+        )
+    }
+
+    /// When to come back, from what has to leave the queue first and how fast it does.
+    fn retry_after(&self, excess_tokens: u64) -> Duration {
+        let per_second = self.rate().per_second;
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let seconds = (excess_tokens as f64 / per_second.max(1.0)).ceil();
+        Duration::from_secs_f64(seconds.clamp(1.0, 60.0))
+    }
+
+    /// A second, for refusals that do not depend on tokens.
+    pub(crate) fn soon() -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn rate(&self) -> std::sync::MutexGuard<'_, Rate> {
+        self.rate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_left(&self, tokens: u64) {
+        let mut rate = self.rate();
+        rate.window_tokens += tokens;
+        let elapsed = rate.window_start.elapsed().as_secs_f64();
+        if elapsed >= 1.0 {
+            #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+            let measured = rate.window_tokens as f64 / elapsed;
+            rate.per_second = measured;
+            rate.window_tokens = 0;
+            rate.window_start = Instant::now();
+        }
+    }
+}
+
+/// A request's share of the queue. Dropping it gives everything back.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    admission: Arc<Admission>,
+    rows: AtomicU64,
+    tokens: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Reservation {
+    /// Makes the number of rows exact.
+    ///
+    /// # Errors
+    /// 400 `too_many_rows`, 400 `larger_than_queue`, 429 `queue_full`.
+    pub(crate) fn set_rows(&self, rows: u64) -> Result<(), ApiError> {
+        let limits = &self.admission.limits;
+        if rows > limits.rows {
+            return Err(ApiError::too_many_rows(rows, limits.rows));
+        }
+        if rows > limits.queued_rows {
+            let max = limits.queued_rows;
+            return Err(ApiError::larger_than_queue("rows", rows, max));
+        }
+        let queue = &self.admission.rows;
+        set(queue, &self.rows, rows, limits.queued_rows).map_err(|queued| {
+            let message = format!("queue is full: {queued} of {} rows", limits.queued_rows);
+            let mine = self.tokens.load(Ordering::Relaxed);
+            ApiError::queue_full(message, self.admission.retry_after(mine))
+        })
+    }
+
+    /// Makes the number of prompt tokens exact.
+    ///
+    /// # Errors
+    /// 400 `larger_than_queue`, 429 `queue_full`.
+    pub(crate) fn set_tokens(&self, tokens: u64) -> Result<(), ApiError> {
+        let max = self.admission.limits.queued_tokens;
+        if tokens > max {
+            return Err(ApiError::larger_than_queue("prompt tokens", tokens, max));
+        }
+        set(&self.admission.tokens, &self.tokens, tokens, max).map_err(|queued| {
+            let message = format!("queue is full: {queued} of {max} prompt tokens");
+            let excess = (queued + tokens).saturating_sub(max);
+            ApiError::queue_full(message, self.admission.retry_after(excess))
+        })
+    }
+
+    /// Takes room for `more` bytes of body, and for the tokens they may be.
+    ///
+    /// # Errors
+    /// 429 `queue_full`.
+    pub(crate) fn grow_body(&self, more: u64) -> Result<(), ApiError> {
+        let bytes = self.bytes.load(Ordering::Relaxed) + more;
+        let max = self.admission.limits.bodies_in_flight_bytes;
+        set(&self.admission.body_bytes, &self.bytes, bytes, max).map_err(|held| {
+            let message = format!("too much is being received: {held} of {max} bytes");
+            ApiError::queue_full(message, Admission::soon())
+        })?;
+        // A guess: that a body's worth of tokens would overfill an empty queue is for the
+        // parsed request to say.
+        let max = self.admission.limits.queued_tokens;
+        self.set_tokens(bytes.div_ceil(BYTES_PER_TOKEN).min(max))
+    }
+
+    /// Gives the body's bytes back: it has been turned into ids.
+    pub(crate) fn release_body(&self) {
+        give_back(&self.admission.body_bytes, &self.bytes);
+    }
+
+    /// Gives everything back: the request waits no longer.
+    pub(crate) fn release(&self) {
+        self.release_body();
+        give_back(&self.admission.rows, &self.rows);
+        let tokens = give_back(&self.admission.tokens, &self.tokens);
+        if tokens > 0 {
+            self.admission.note_left(tokens);
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// Changes `mine`, a part of `total`, to `amount`; if `total` would exceed `max`, changes nothing
+/// and returns `total`.
+fn set(total: &AtomicU64, mine: &AtomicU64, amount: u64, max: u64) -> Result<(), u64> {
+    // `mine` has one writer at a time: the request's own task.
+    let before = mine.load(Ordering::Relaxed);
+    if amount <= before {
+        total.fetch_sub(before - amount, Ordering::Relaxed);
+    } else {
+        let more = amount - before;
+        total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |t| {
+            t.checked_add(more).filter(|&t| t <= max)
+        })?;
+    }
+    mine.store(amount, Ordering::Relaxed);
+    Ok(())
+}
+
+fn give_back(total: &AtomicU64, mine: &AtomicU64) -> u64 {
+    let amount = mine.swap(0, Ordering::Relaxed);
+    total.fetch_sub(amount, Ordering::Relaxed);
+    amount
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admission() -> Arc<Admission> {
+        Admission::new(Limits {
+            bodies_in_flight_bytes: 90,
+            rows: 3,
+            queued_rows: 4,
+            queued_tokens: 30,
+            ..Limits::default()
+        })
+    }
+
+    fn reason(result: Result<(), ApiError>) -> &'static str {
+        result.map_or_else(|e| e.reason(), |()| "ok")
+    }
+
+    #[test]
+    fn takes_what_fits_and_gives_all_back() {
+        let queue = admission();
+        let a = queue.reserve(30).unwrap();
+        assert_eq!(queue.reserved(), (1, 10, 30));
+        assert_eq!(reason(a.set_rows(3)), "ok");
+        assert_eq!(reason(a.set_rows(4)), "too_many_rows");
+        assert_eq!(reason(a.set_tokens(31)), "larger_than_queue");
+        assert_eq!(reason(a.set_tokens(25)), "ok");
+        assert_eq!(queue.reserved(), (3, 25, 30));
+
+        let b = queue.reserve(0).unwrap();
+        assert_eq!(reason(b.set_rows(2)), "queue_full");
+        assert_eq!(reason(b.set_tokens(6)), "queue_full");
+        assert_eq!(reason(b.set_tokens(5)), "ok");
+        assert_eq!(queue.reserve(0).unwrap_err().reason(), "queue_full");
+        assert_eq!(queue.reserved(), (4, 30, 30));
+
+        a.release();
+        assert_eq!(queue.reserved(), (1, 5, 0));
+        drop((a, b));
+        assert_eq!(queue.reserved(), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_refused_body_leaves_nothing_behind() {
+        let queue = admission();
+        assert_eq!(queue.reserve(91).unwrap_err().reason(), "queue_full");
+        assert_eq!(queue.reserved(), (0, 0, 0));
+        let a = queue.reserve(60).unwrap();
+        let refused = queue.reserve(33).unwrap_err();
+        assert_eq!((refused.status(), refused.reason()), (429, "queue_full"));
+        assert!(refused.retry_after().is_some());
+        assert_eq!(queue.reserved(), (1, 20, 60));
+        assert_eq!(reason(a.grow_body(30)), "ok");
+        assert_eq!(reason(a.grow_body(1)), "queue_full");
+    }
+}

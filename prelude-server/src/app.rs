@@ -1,0 +1,145 @@
+//! What all requests share: models, limits, counters, the phase of the process.
+
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use crate::{
+    admission::Admission,
+    config::ServerConfig,
+    encode::EncodePool,
+    error::ApiError,
+    identity::{ApiKeys, Ids},
+    lifecycle::{Lifecycle, Phase},
+    metrics::EdgeMetrics,
+    served_model::{ServedModel, Task},
+};
+
+/// Everything a handler may need, shared by all of them. Built in `main`, never global.
+#[derive(Debug)]
+pub struct App {
+    pub(crate) config: ServerConfig,
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) encoder: EncodePool,
+    pub(crate) metrics: EdgeMetrics,
+    pub(crate) ids: Ids,
+    pub(crate) lifecycle: Lifecycle,
+    keys: RwLock<Arc<ApiKeys>>,
+    models: OnceLock<Vec<Arc<ServedModel>>>,
+}
+
+impl App {
+    /// An app that answers 503 `loading` until [`App::set_models`].
+    #[must_use]
+    pub fn new(config: ServerConfig, keys: ApiKeys) -> Arc<Self> {
+        Arc::new(Self {
+            admission: Admission::new(config.limits.clone()),
+            encoder: EncodePool::new(&config),
+            metrics: EdgeMetrics::default(),
+            ids: Ids::default(),
+            lifecycle: Lifecycle::new(),
+            keys: RwLock::new(Arc::new(keys)),
+            models: OnceLock::new(),
+            config,
+        })
+    }
+
+    /// Puts the models into service; the first one is the default.
+    ///
+    /// # Panics
+    /// If there are none, if two have one name, or if called twice.
+    pub fn set_models(&self, models: Vec<ServedModel>) {
+        assert!(!models.is_empty(), "a server serves at least one model");
+        let models: Vec<_> = models.into_iter().map(Arc::new).collect();
+        let distinct = |(i, m): (usize, &Arc<ServedModel>)| {
+            models[..i].iter().all(|other| other.name != m.name)
+        };
+        assert!(
+            models.iter().enumerate().all(distinct),
+            "served names are distinct"
+        );
+        self.models.set(models).expect("models are set once");
+        self.lifecycle.advance(Phase::Ready);
+    }
+
+    /// Replaces the keys.
+    pub fn set_keys(&self, keys: ApiKeys) {
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
+    }
+
+    pub(crate) fn keys(&self) -> Arc<ApiKeys> {
+        Arc::clone(&self.keys.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The models in service; none while loading.
+    pub fn models(&self) -> &[Arc<ServedModel>] {
+        self.models.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// The model named `name`, or the default one.
+    ///
+    /// # Errors
+    /// 503 `loading`, 404 `model_not_found`.
+    pub fn model(&self, name: Option<&str>) -> Result<&Arc<ServedModel>, ApiError> {
+        let models = self.models();
+        let default = models.first().ok_or_else(ApiError::loading)?;
+        match name {
+            None => Ok(default),
+            Some(name) => models
+                .iter()
+                .find(|m| m.name == name)
+                .ok_or_else(|| ApiError::model_not_found(name)),
+        }
+    }
+
+    /// The model named `name`, which must serve `task`; without a name the first that does.
+    ///
+    /// # Errors
+    /// As [`App::model`], and 400 `unsupported_task`.
+    pub fn model_for(&self, name: Option<&str>, task: Task) -> Result<&Arc<ServedModel>, ApiError> {
+        if name.is_none()
+            && let Some(model) = self.models().iter().find(|m| m.serves(task))
+        {
+            return Ok(model);
+        }
+        let model = self.model(name)?;
+        if model.serves(task) {
+            return Ok(model);
+        }
+        let serves: Vec<_> = model.tasks.iter().map(|t| t.as_str()).collect();
+        Err(ApiError::unsupported_task(
+            &model.name,
+            model.kind.as_str(),
+            task.as_str(),
+            &serves.join(", "),
+        ))
+    }
+
+    /// Whether new work is taken.
+    ///
+    /// # Errors
+    /// 503 `loading`, `draining` or `engine_dead`.
+    pub(crate) fn accepting(&self) -> Result<(), ApiError> {
+        match self.lifecycle.phase() {
+            Phase::Loading => Err(ApiError::loading()),
+            Phase::Draining | Phase::Ending => Err(ApiError::draining()),
+            Phase::Ready | Phase::Leaving if self.engine_lost() => Err(ApiError::engine_dead()),
+            Phase::Ready | Phase::Leaving => Ok(()),
+        }
+    }
+
+    /// Whether balancers should send work here.
+    ///
+    /// # Errors
+    /// As [`App::accepting`]; `draining` already from the moment of being told to stop.
+    pub(crate) fn healthy(&self) -> Result<(), ApiError> {
+        if self.lifecycle.phase() == Phase::Leaving {
+            return Err(ApiError::draining());
+        }
+        self.accepting()
+    }
+
+    /// Whether a model can never be served again by this process.
+    #[must_use]
+    pub fn engine_lost(&self) -> bool {
+        self.models().iter().any(|m| !m.engine.is_alive())
+    }
+}

@@ -1,0 +1,148 @@
+//! What the HTTP edge may be told: addresses, limits, times.
+
+use std::{net::IpAddr, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+/// Configuration of the HTTP edge.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ServerConfig {
+    /// Address to bind.
+    pub host: IpAddr,
+    /// Port to bind; 0 lets the system choose.
+    pub port: u16,
+    /// Threads that run connections. The engine computes on threads of its own, so more than a
+    /// few only take time from it.
+    pub worker_threads: usize,
+    /// Texts encoded at the same time when they are too long to encode in passing.
+    pub encode_threads: usize,
+    /// Requests that may wait for one of the `encode_threads`; the next is refused (429).
+    pub encode_queue: usize,
+    /// Texts of at most this many bytes are encoded in passing, without waiting for a thread.
+    pub encode_inline_bytes: usize,
+    /// Most alternatives beside a token's log-probability; -1 allows the whole vocabulary.
+    pub max_logprobs: i64,
+    /// Whether `/metrics` needs a key when keys are configured.
+    pub protect_metrics: bool,
+    /// Status of a shed request. 429 by default; 503 for gateways that fail over on 5xx only.
+    pub overload_status: u16,
+    /// Milliseconds after SIGTERM during which new work is still taken while health is red.
+    pub drain_delay_ms: u64,
+    /// Milliseconds that running work then has to finish.
+    pub drain_timeout_ms: u64,
+    /// One line per request on stderr.
+    pub access_log: bool,
+    /// Limits on what clients may send.
+    pub limits: Limits,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            host: IpAddr::from([127, 0, 0, 1]),
+            port: 8000,
+            worker_threads: 2,
+            encode_threads: 2,
+            encode_queue: 256,
+            encode_inline_bytes: 16 << 10,
+            max_logprobs: 20,
+            protect_metrics: false,
+            overload_status: 429,
+            drain_delay_ms: 5_000,
+            drain_timeout_ms: 60_000,
+            access_log: true,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// Bounds on requests and connections. Each says what happens beyond it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Bytes of one body: 413.
+    pub body_bytes: u64,
+    /// Bytes of all bodies being read or parsed: 429.
+    pub bodies_in_flight_bytes: u64,
+    /// Levels of nesting in a body: 400.
+    pub json_depth: usize,
+    /// Bytes of the request target: 414.
+    pub uri_bytes: usize,
+    /// Headers of one request: 431.
+    pub headers: usize,
+    /// Bytes of all headers of one request: 431.
+    pub header_bytes: usize,
+    /// Milliseconds from a head's first byte to its last: 408, and the connection closes.
+    pub header_read_ms: u64,
+    /// Milliseconds for a whole body: 408, and the connection closes.
+    pub body_read_ms: u64,
+    /// Bytes per second that a body must keep up on average: 408, and the connection closes.
+    pub body_min_bytes_per_s: u64,
+    /// Milliseconds before `body_min_bytes_per_s` applies.
+    pub body_min_rate_after_ms: u64,
+    /// Milliseconds an idle connection is kept.
+    pub keep_alive_ms: u64,
+    /// Milliseconds a write may wait for the client to read: the connection closes and its
+    /// requests are aborted.
+    pub write_stall_ms: u64,
+    /// Open connections: 503, and the connection closes.
+    pub connections: usize,
+    /// Requests at once on one HTTP/2 connection; a client waits for a free one.
+    pub streams_per_connection: u32,
+    /// Rows of one request: 400.
+    pub rows: u64,
+    /// Rows of all requests waiting for their first result: 429.
+    pub queued_rows: u64,
+    /// Prompt tokens of all requests waiting for their first result: 429.
+    pub queued_tokens: u64,
+    /// Milliseconds a stream waits for its first event before it sends its headers.
+    pub first_event_ms: u64,
+    /// Milliseconds of silence on a stream before a comment is sent.
+    pub keep_alive_comment_ms: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body_bytes: 10 << 20,
+            bodies_in_flight_bytes: 512 << 20,
+            json_depth: 64,
+            uri_bytes: 8 << 10,
+            headers: 100,
+            header_bytes: 32 << 10,
+            header_read_ms: 10_000,
+            body_read_ms: 60_000,
+            body_min_bytes_per_s: 1 << 10,
+            body_min_rate_after_ms: 5_000,
+            keep_alive_ms: 75_000,
+            write_stall_ms: 60_000,
+            connections: 4_096,
+            streams_per_connection: 256,
+            rows: 4_096,
+            queued_rows: 16_384,
+            queued_tokens: 4_194_304,
+            first_event_ms: 10_000,
+            keep_alive_comment_ms: 15_000,
+        }
+    }
+}
+
+/// Milliseconds as a duration.
+pub(crate) const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_a_table_and_refuses_unknown_fields() {
+        let config: ServerConfig =
+            serde_json::from_str(r#"{"port":0,"limits":{"rows":3}}"#).unwrap();
+        assert_eq!((config.port, config.limits.rows), (0, 3));
+        assert_eq!(config.limits.json_depth, 64);
+        assert!(serde_json::from_str::<ServerConfig>(r#"{"prot":1}"#).is_err());
+    }
+}

@@ -1,0 +1,162 @@
+//! What the server answers: one file per family of endpoints, wire types and handler together.
+//!
+//! A handler is `async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError>`. It
+//! knows no HTTP: the transport makes a [`Reply`] a response, one-shot commands print its body.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use prelude_core::ExecutionClass;
+use prelude_engine::Usage;
+use serde::Serialize;
+
+use crate::{
+    admission::Reservation, app::App, error::ApiError, json, routes::Endpoint, sse::EventStream,
+};
+
+pub(crate) mod health;
+
+/// One request on its way: who it is, what it reserved, and what may be written to the log.
+#[derive(Debug)]
+pub(crate) struct Call {
+    /// What all requests share.
+    pub(crate) app: Arc<App>,
+    /// The endpoint asked.
+    pub(crate) endpoint: Endpoint,
+    /// What a route's `*` matched, for `/v1/models/{id}`.
+    pub(crate) tail: Option<String>,
+    /// The client's id, or ours.
+    pub(crate) request_id: String,
+    /// `x-prelude-strict: 1`: unknown fields are refused.
+    pub(crate) strict: bool,
+    /// `x-slo-ttft-ms`.
+    pub(crate) slo: Option<Duration>,
+    /// When the headers had arrived: deadlines count from here.
+    pub(crate) arrival: Instant,
+    /// Room in the queue.
+    pub(crate) reservation: Reservation,
+    /// What response headers, access log and metrics say about the request, filled as it becomes
+    /// known.
+    pub(crate) seen: Mutex<Inference>,
+}
+
+/// What is known of an inference request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Inference {
+    /// The class, once the request was built.
+    pub(crate) class: Option<ExecutionClass>,
+    /// Prompt tokens, each prompt once.
+    pub(crate) prompt_tokens: u64,
+    /// What the engine counted, once it finished.
+    pub(crate) usage: Option<Usage>,
+}
+
+impl Call {
+    /// A call that did not come over a connection: one-shot commands and tests.
+    ///
+    /// # Errors
+    /// 429 if the queue is full.
+    pub(crate) fn in_process(app: &Arc<App>, endpoint: Endpoint) -> Result<Arc<Self>, ApiError> {
+        Ok(Arc::new(Self {
+            endpoint,
+            tail: None,
+            request_id: app.ids.next("req-"),
+            strict: false,
+            slo: None,
+            arrival: Instant::now(),
+            reservation: app.admission.reserve(0)?,
+            seen: Mutex::default(),
+            app: Arc::clone(app),
+        }))
+    }
+
+    /// Checks UTF-8 and nesting and splits the body into fields.
+    ///
+    /// # Errors
+    /// 400.
+    pub(crate) fn fields<'a>(&self, body: &'a [u8]) -> Result<json::Fields<'a>, ApiError> {
+        let text = json::check_text(body, self.app.config.limits.json_depth)?;
+        json::Fields::from_body(text)
+    }
+
+    /// Counts the fields nobody asked for, or refuses them if the client wants that. To be called
+    /// when all known fields have been taken.
+    ///
+    /// # Errors
+    /// 400 `unknown_field`.
+    pub(crate) fn finish(&self, fields: &json::Fields<'_>) -> Result<(), ApiError> {
+        let mut unknown = 0;
+        for (name, _) in fields.rest() {
+            if self.strict {
+                return Err(ApiError::unknown_field(fields.path(name)));
+            }
+            unknown += 1;
+        }
+        if unknown > 0 {
+            let route = self.endpoint.route();
+            self.app.metrics.unknown_fields(route, unknown);
+        }
+        Ok(())
+    }
+
+    /// Notes what is known of the request by now.
+    pub(crate) fn note(&self, note: impl FnOnce(&mut Inference)) {
+        note(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// What is known of the request by now.
+    pub(crate) fn inference(&self) -> Inference {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A successful answer. Failures are [`ApiError`]s.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    /// A JSON document.
+    Json(Bytes),
+    /// Text of another type.
+    Text {
+        /// `Content-Type`.
+        content_type: &'static str,
+        /// The text.
+        body: Bytes,
+    },
+    /// Nothing to say.
+    Empty,
+    /// Server-sent events.
+    Stream(EventStream),
+}
+
+impl Reply {
+    /// Writes `value` as the JSON document.
+    pub(crate) fn json(value: &impl Serialize) -> Self {
+        // Enough for most answers without growing.
+        let mut body = Vec::with_capacity(512);
+        serde_json::to_writer(&mut body, value).expect("wire types have string keys");
+        Self::Json(body.into())
+    }
+}
+
+/// Answers a call: the one place where an endpoint meets its handler.
+///
+/// # Errors
+/// Whatever the handler refuses or fails with.
+pub(crate) async fn dispatch(call: &Arc<Call>, _body: Bytes) -> Result<Reply, ApiError> {
+    match call.endpoint {
+        Endpoint::Health => health::health(call),
+        Endpoint::Ready => health::ready(call),
+        Endpoint::Live => health::live(call),
+        Endpoint::Version => Ok(health::version()),
+    }
+}
+
+/// Seconds since 1970, for `created`.
+pub(crate) fn unix_seconds() -> u64 {
+    let since = std::time::SystemTime::UNIX_EPOCH.elapsed();
+    // A clock before 1970 is wrong by more than we can mend.
+    since.map_or(0, |d| d.as_secs())
+}

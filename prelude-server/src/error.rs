@@ -1,0 +1,498 @@
+//! The one error a handler returns: a status, a stable reason and a message for the caller.
+//!
+//! Messages name fields, limits and positions. They never hold a prompt, an output, a path or
+//! the text of a library's error.
+
+use std::{borrow::Cow, fmt, time::Duration};
+
+use serde_json::{Value, json};
+
+/// Which body an error is written as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// `{"error": {..}}`.
+    #[default]
+    OpenAi,
+    /// The same, and `detail` beside it, which System One clients read.
+    SystemOne,
+}
+
+/// A refusal or a failure, ready to be sent.
+#[derive(Clone, Debug)]
+pub struct ApiError(Box<Inner>);
+
+#[derive(Clone, Debug)]
+struct Inner {
+    status: u16,
+    reason: &'static str,
+    message: Cow<'static, str>,
+    param: Option<Cow<'static, str>>,
+    retry_after: Option<Duration>,
+    should_retry: Option<bool>,
+    allow: Option<&'static str>,
+    close: bool,
+    detail: Option<Value>,
+}
+
+impl ApiError {
+    /// An error of any status. Prefer the named constructors: they fix status and reason.
+    pub(crate) fn new(
+        status: u16,
+        reason: &'static str,
+        message: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self(Box::new(Inner {
+            status,
+            reason,
+            message: message.into(),
+            param: None,
+            retry_after: None,
+            should_retry: None,
+            allow: None,
+            close: false,
+            detail: None,
+        }))
+    }
+
+    /// The status.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        self.0.status
+    }
+
+    /// The stable slug.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        self.0.reason
+    }
+
+    /// What was wrong and what to do.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The field at fault: a name, or a JSON pointer below the top level.
+    #[must_use]
+    pub fn param(&self) -> Option<&str> {
+        self.0.param.as_deref()
+    }
+
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after
+    }
+
+    pub(crate) fn should_retry(&self) -> Option<bool> {
+        self.0.should_retry
+    }
+
+    pub(crate) fn allow(&self) -> Option<&'static str> {
+        self.0.allow
+    }
+
+    /// Whether the connection ends with this response.
+    pub(crate) fn closes(&self) -> bool {
+        self.0.close
+    }
+
+    /// Names the field at fault.
+    #[must_use]
+    pub(crate) fn with_param(mut self, param: impl Into<Cow<'static, str>>) -> Self {
+        self.0.param = Some(param.into());
+        self
+    }
+
+    /// Says when to come back.
+    #[must_use]
+    pub(crate) fn with_retry_after(mut self, after: Duration) -> Self {
+        self.0.retry_after = Some(after);
+        self
+    }
+
+    /// Ends the connection with this response.
+    #[must_use]
+    pub(crate) fn closing(mut self) -> Self {
+        self.0.close = true;
+        self
+    }
+
+    /// Sets `detail`, written beside `error` in whatever dialect.
+    #[must_use]
+    pub(crate) fn with_detail(mut self, detail: Value) -> Self {
+        self.0.detail = Some(detail);
+        self
+    }
+
+    /// Changes the status and keeps the rest: 400 becomes 422 where a dialect wants it.
+    #[must_use]
+    pub(crate) fn with_status(mut self, status: u16) -> Self {
+        self.0.status = status;
+        self
+    }
+
+    /// `{"message", "type", "param", "code", "reason"}`.
+    pub(crate) fn to_value(&self) -> Value {
+        json!({
+            "message": self.0.message,
+            "type": type_name(self.0.status),
+            "param": self.0.param,
+            "code": self.0.status,
+            "reason": self.0.reason,
+        })
+    }
+
+    /// The response body.
+    pub(crate) fn to_json(&self, dialect: Dialect) -> Vec<u8> {
+        let mut body = json!({ "error": self.to_value() });
+        let detail = self.0.detail.clone().or_else(|| match dialect {
+            Dialect::OpenAi => None,
+            Dialect::SystemOne => Some(json!({
+                "error_type": system_one_type(self.0.status),
+                "message": self.0.message,
+            })),
+        });
+        if let Some(detail) = detail {
+            body["detail"] = detail;
+        }
+        body.to_string().into_bytes()
+    }
+}
+
+impl fmt::Display for ApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner {
+            status,
+            reason,
+            message,
+            ..
+        } = &*self.0;
+        write!(f, "{status} {reason}: {message}")
+    }
+}
+
+impl std::error::Error for ApiError {}
+
+/// 400: the request is wrong.
+impl ApiError {
+    /// The body is not JSON.
+    pub(crate) fn invalid_json(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(400, "invalid_json", message)
+    }
+
+    /// A field of the wrong JSON type.
+    pub(crate) fn invalid_type(param: impl Into<Cow<'static, str>>, must_be: &str) -> Self {
+        let param = param.into();
+        Self::new(
+            400,
+            "invalid_type",
+            format!("field `{param}` must be {must_be}"),
+        )
+        .with_param(param)
+    }
+
+    /// A field whose value is out of range or contradicts another; `must` completes
+    /// "field `x` must ...".
+    pub(crate) fn invalid_value(
+        param: impl Into<Cow<'static, str>>,
+        must: impl fmt::Display,
+    ) -> Self {
+        let param = param.into();
+        Self::new(
+            400,
+            "invalid_value",
+            format!("field `{param}` must {must}"),
+        )
+        .with_param(param)
+    }
+
+    /// A required field is absent or null.
+    pub(crate) fn missing_field(param: impl Into<Cow<'static, str>>) -> Self {
+        let param = param.into();
+        Self::new(
+            400,
+            "missing_field",
+            format!("field `{param}` is required"),
+        )
+        .with_param(param)
+    }
+
+    /// A field we know and do not implement, not set to its neutral value.
+    pub(crate) fn unsupported_parameter(param: impl Into<Cow<'static, str>>) -> Self {
+        let param = param.into();
+        Self::new(
+            400,
+            "unsupported_parameter",
+            format!("field `{param}` is not supported by this server; leave it out"),
+        )
+        .with_param(param)
+    }
+
+    /// A field nobody has heard of, under `x-prelude-strict: 1`.
+    pub(crate) fn unknown_field(param: impl Into<Cow<'static, str>>) -> Self {
+        let param = param.into();
+        Self::new(
+            400,
+            "unknown_field",
+            format!("field `{param}` is unknown, and the request asked for strict parsing"),
+        )
+        .with_param(param)
+    }
+
+    /// The model's kind does not serve the endpoint. `serves` lists what it does serve.
+    pub(crate) fn unsupported_task(model: &str, kind: &str, task: &str, serves: &str) -> Self {
+        Self::new(
+            400,
+            "unsupported_task",
+            format!("model {model:?} (kind {kind}) does not serve {task}; it serves: {serves}"),
+        )
+        .with_param("model")
+    }
+
+    /// The prompt (and its output budget) exceeds the context. Clients search for the wording.
+    pub(crate) fn context_length_exceeded(
+        param: impl Into<Cow<'static, str>>,
+        max_model_len: u32,
+        prompt_tokens: u64,
+        output_tokens: u64,
+    ) -> Self {
+        let requested = prompt_tokens.saturating_add(output_tokens);
+        let message = format!(
+            "This model's maximum context length is {max_model_len} tokens. However, you \
+             requested {requested} tokens ({prompt_tokens} in the prompt, {output_tokens} for \
+             the output). Shorten the prompt or the output."
+        );
+        Self::new(400, "context_length_exceeded", message).with_param(param)
+    }
+
+    /// An id outside the vocabulary.
+    pub(crate) fn token_out_of_range(
+        param: impl Into<Cow<'static, str>>,
+        id: u64,
+        vocab_size: u32,
+    ) -> Self {
+        let message =
+            format!("token id {id} is out of range: the vocabulary has {vocab_size} ids");
+        Self::new(400, "token_out_of_range", message).with_param(param)
+    }
+
+    /// More rows than one request may have.
+    pub(crate) fn too_many_rows(rows: u64, max: u64) -> Self {
+        let message = format!("the request has {rows} rows, the limit is {max}; split it");
+        Self::new(400, "too_many_rows", message)
+    }
+
+    /// A request that the queue could not take even when empty.
+    pub(crate) fn larger_than_queue(what: &str, asked: u64, max: u64) -> Self {
+        let message =
+            format!("the request needs {asked} {what}, the whole queue holds {max}; split it");
+        Self::new(400, "larger_than_queue", message)
+    }
+
+    /// A deadline that an idle engine with everything cached could not meet.
+    pub(crate) fn deadline_infeasible() -> Self {
+        let message = "the deadline is shorter than an idle server needs for this request";
+        Self::new(400, "deadline_infeasible", message).with_param("slo_ttft_ms")
+    }
+
+    /// The chat template refused the messages or could not render them.
+    pub(crate) fn template(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(400, "template_error", message).with_param("messages")
+    }
+}
+
+/// 401 to 431: the request is not for us, or not in this form.
+impl ApiError {
+    /// The key is missing or wrong.
+    pub(crate) fn unauthorized() -> Self {
+        let message = "a valid API key is required: `Authorization: Bearer <key>` or `x-api-key`";
+        Self::new(401, "invalid_api_key", message)
+    }
+
+    /// No such path.
+    pub(crate) fn not_found() -> Self {
+        Self::new(404, "not_found", "no such path")
+    }
+
+    /// No model of this name.
+    pub(crate) fn model_not_found(name: &str) -> Self {
+        // A name may be as long as the body; the message is not.
+        let shown: String = name.chars().take(128).collect();
+        let message = format!("the model {shown:?} is not served here; GET /v1/models lists them");
+        Self::new(404, "model_not_found", message).with_param("model")
+    }
+
+    /// A known path with another method. `allow` lists the methods it has.
+    pub(crate) fn method_not_allowed(allow: &'static str) -> Self {
+        let message = format!("this path takes {allow}");
+        let mut error = Self::new(405, "method_not_allowed", message);
+        error.0.allow = Some(allow);
+        error
+    }
+
+    /// The client did not finish sending in time.
+    pub(crate) fn request_timeout(message: &'static str) -> Self {
+        Self::new(408, "request_timeout", message).closing()
+    }
+
+    /// The body is too large.
+    pub(crate) fn body_too_large(max_bytes: u64) -> Self {
+        let message = format!("the request body exceeds the limit of {max_bytes} bytes");
+        Self::new(413, "body_too_large", message).closing()
+    }
+
+    /// The request target is too long.
+    pub(crate) fn uri_too_long(max_bytes: usize) -> Self {
+        let message = format!("the request target exceeds the limit of {max_bytes} bytes");
+        Self::new(414, "uri_too_long", message)
+    }
+
+    /// Wrong `Content-Type` or `Content-Encoding`.
+    pub(crate) fn unsupported_media_type(message: &'static str) -> Self {
+        Self::new(415, "unsupported_media_type", message)
+    }
+
+    /// Too many or too large headers.
+    pub(crate) fn headers_too_large(max_headers: usize, max_bytes: usize) -> Self {
+        let message =
+            format!("the headers exceed the limit of {max_headers} headers and {max_bytes} bytes");
+        Self::new(431, "headers_too_large", message)
+    }
+}
+
+/// 429: healthy, but this request is shed.
+impl ApiError {
+    /// The queue has no room now.
+    pub(crate) fn queue_full(message: impl Into<Cow<'static, str>>, retry: Duration) -> Self {
+        Self::new(429, "queue_full", message).with_retry_after(retry)
+    }
+
+    /// The class of the request has used its share of the queue.
+    pub(crate) fn class_quota(message: impl Into<Cow<'static, str>>, retry: Duration) -> Self {
+        Self::new(429, "class_quota", message).with_retry_after(retry)
+    }
+
+    /// The predicted wait misses the deadline.
+    pub(crate) fn deadline_unmeetable(retry: Duration) -> Self {
+        let message = "the queue is too long for this request's deadline";
+        Self::new(429, "deadline_unmeetable", message).with_retry_after(retry)
+    }
+
+    /// The deadline passed while the request waited.
+    pub(crate) fn deadline_expired() -> Self {
+        let message = "the deadline passed while the request waited";
+        let mut error = Self::new(429, "deadline_expired", message);
+        error.0.retry_after = Some(Duration::from_secs(1));
+        error.0.should_retry = Some(false);
+        error
+    }
+}
+
+/// 5xx: our fault, or this process is not in service.
+impl ApiError {
+    /// The step that computed this request failed. The cause goes to the log, not to the caller.
+    pub(crate) fn step_failed(request_id: &str) -> Self {
+        let message = format!("the request could not be computed (request id {request_id})");
+        Self::new(500, "step_failed", message)
+    }
+
+    /// A bug.
+    pub(crate) fn internal(request_id: &str) -> Self {
+        let message = format!("internal error (request id {request_id})");
+        Self::new(500, "internal", message)
+    }
+
+    /// The models are still being loaded.
+    pub(crate) fn loading() -> Self {
+        Self::new(503, "loading", "the model is being loaded")
+            .with_retry_after(Duration::from_secs(5))
+    }
+
+    /// The process is about to stop.
+    pub(crate) fn draining() -> Self {
+        Self::new(503, "draining", "this server is stopping")
+            .with_retry_after(Duration::from_secs(5))
+            .closing()
+    }
+
+    /// The engine has stopped for good.
+    pub(crate) fn engine_dead() -> Self {
+        Self::new(503, "engine_dead", "the engine has stopped")
+            .with_retry_after(Duration::from_secs(5))
+    }
+
+    /// No more connections.
+    pub(crate) fn too_many_connections() -> Self {
+        Self::new(503, "too_many_connections", "too many open connections")
+            .with_retry_after(Duration::from_secs(1))
+            .closing()
+    }
+}
+
+fn type_name(status: u16) -> &'static str {
+    match status {
+        401 => "AuthenticationError",
+        404 => "NotFoundError",
+        405 => "MethodNotAllowedError",
+        408 => "RequestTimeoutError",
+        413 => "PayloadTooLargeError",
+        415 => "UnsupportedMediaTypeError",
+        422 => "UnprocessableEntityError",
+        429 => "RateLimitError",
+        503 => "ServiceUnavailableError",
+        500.. => "InternalServerError",
+        _ => "BadRequestError",
+    }
+}
+
+fn system_one_type(status: u16) -> &'static str {
+    match status {
+        401 => "authentication_error",
+        404 => "not_found",
+        408 => "timeout",
+        413 => "max_tokens_exceeded",
+        429 | 503 => "overloaded",
+        500.. => "internal_error",
+        _ => "invalid_request",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(error: &ApiError, dialect: Dialect, expected: &str) {
+        assert_eq!(String::from_utf8(error.to_json(dialect)).unwrap(), expected);
+    }
+
+    #[test]
+    fn bodies() {
+        check(
+            &ApiError::queue_full("queue is full: 8 of 8 rows", Duration::from_secs(2)),
+            Dialect::OpenAi,
+            r#"{"error":{"message":"queue is full: 8 of 8 rows","type":"RateLimitError","param":null,"code":429,"reason":"queue_full"}}"#,
+        );
+        check(
+            &ApiError::missing_field("prompt"),
+            Dialect::OpenAi,
+            r#"{"error":{"message":"field `prompt` is required","type":"BadRequestError","param":"prompt","code":400,"reason":"missing_field"}}"#,
+        );
+        check(
+            &ApiError::unauthorized().with_detail(json!(1)),
+            Dialect::SystemOne,
+            r#"{"error":{"message":"a valid API key is required: `Authorization: Bearer <key>` or `x-api-key`","type":"AuthenticationError","param":null,"code":401,"reason":"invalid_api_key"},"detail":1}"#,
+        );
+        check(
+            &ApiError::loading(),
+            Dialect::SystemOne,
+            r#"{"error":{"message":"the model is being loaded","type":"ServiceUnavailableError","param":null,"code":503,"reason":"loading"},"detail":{"error_type":"overloaded","message":"the model is being loaded"}}"#,
+        );
+    }
+
+    #[test]
+    fn a_long_context_message_begins_as_clients_expect() {
+        let error = ApiError::context_length_exceeded("prompt", 64, 60, 16);
+        assert!(error.message().starts_with(
+            "This model's maximum context length is 64 tokens. However, you requested 76 tokens"
+        ));
+    }
+}

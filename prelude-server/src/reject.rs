@@ -1,0 +1,87 @@
+//! What the engine refuses or could not do, as a status: the one place where that is decided.
+
+use std::time::Duration;
+
+use prelude_core::InvalidRequest;
+use prelude_engine::{Outcome, Reject, SubmitError};
+
+use crate::{admission::Admission, error::ApiError};
+
+/// A request the engine could not even take in.
+pub(crate) fn of_submit(error: &SubmitError) -> ApiError {
+    match error {
+        SubmitError::Busy => {
+            ApiError::queue_full("queue is full: the engine is busy", Admission::soon())
+        }
+        _ => ApiError::engine_dead(),
+    }
+}
+
+/// A request the scheduler did not admit.
+pub(crate) fn of_reject(reject: &Reject, request_id: &str) -> ApiError {
+    match reject {
+        Reject::Invalid(invalid) => of_invalid(invalid),
+        Reject::QueueFullRows { queued, limit, .. } => ApiError::queue_full(
+            format!("queue is full: {queued} of {limit} rows"),
+            Admission::soon(),
+        ),
+        Reject::QueueFullTokens { queued, limit, .. } => ApiError::queue_full(
+            format!("queue is full: {queued} of {limit} prompt tokens"),
+            Admission::soon(),
+        ),
+        Reject::LargerThanQueue {
+            what,
+            amount,
+            limit,
+        } => ApiError::larger_than_queue(what, *amount, *limit),
+        Reject::NeverFits {
+            needed, available, ..
+        } => ApiError::larger_than_queue("KV blocks", *needed, *available),
+        Reject::TooLongToPool { prompt, limit, .. } => ApiError::new(
+            400,
+            "too_long_to_pool",
+            format!("a mean-pooled text of {prompt} tokens exceeds the limit of {limit}"),
+        ),
+        Reject::DeadlineUnmeetable { .. } => ApiError::deadline_unmeetable(Duration::from_secs(1)),
+        // Ids are ours, so a repeated one is a bug; so is a reject this file has not heard of.
+        _ => ApiError::internal(request_id),
+    }
+}
+
+/// A request the engine found malformed. The edge has checked all of this; what it missed is
+/// still the caller's fault.
+fn of_invalid(invalid: &InvalidRequest) -> ApiError {
+    match invalid {
+        InvalidRequest::TooLong {
+            prompt,
+            output,
+            context,
+        } => ApiError::context_length_exceeded(
+            "prompt",
+            *context,
+            u64::from(*prompt),
+            u64::from(*output),
+        ),
+        InvalidRequest::TokenOutOfRange { id, vocab_size } => {
+            ApiError::token_out_of_range("prompt", u64::from(*id), *vocab_size)
+        }
+        InvalidRequest::Parameter { field, must_be, .. } => {
+            ApiError::invalid_value(*field, format!("be {must_be}"))
+        }
+        InvalidRequest::Empty(what) => {
+            ApiError::new(400, "invalid_value", format!("the request has no {what}"))
+        }
+        _ => ApiError::new(400, "invalid_value", "the request is malformed"),
+    }
+}
+
+/// A request that ended without its answer. `None` for one that has it.
+pub(crate) fn of_outcome(outcome: &Outcome, request_id: &str) -> Option<ApiError> {
+    match outcome {
+        Outcome::Done => None,
+        Outcome::DeadlineExpired => Some(ApiError::deadline_expired()),
+        Outcome::Failed(_) => Some(ApiError::step_failed(request_id)),
+        // Nobody but the caller aborts, and the caller is waiting.
+        Outcome::Aborted => Some(ApiError::internal(request_id)),
+    }
+}

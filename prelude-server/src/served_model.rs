@@ -1,0 +1,149 @@
+//! A model as the edge sees it: its name, what it is for, its tokenizer, its engine.
+
+use std::{fmt, sync::Arc};
+
+use fasttoken::Tokenizer;
+use prelude_core::Pooling;
+use prelude_engine::EngineHandle;
+
+use crate::template::ChatTemplate;
+
+/// What a checkpoint is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ModelKind {
+    /// A language model: a vocabulary head.
+    Lm,
+    /// Vectors of texts.
+    Embedding,
+    /// A classification head of two labels or more.
+    Classifier,
+    /// A classification head of one label.
+    Reward,
+}
+
+impl ModelKind {
+    /// The kind's name in `--kind`, `/v1/models` and messages.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Lm => "lm",
+            Self::Embedding => "embedding",
+            Self::Classifier => "classifier",
+            Self::Reward => "reward",
+        }
+    }
+}
+
+/// What a caller may ask of a model: one per family of endpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Task {
+    /// `/v1/completions`.
+    Completions,
+    /// `/v1/chat/completions`.
+    Chat,
+    /// `/v1/embeddings`.
+    Embeddings,
+    /// `/classify`.
+    Classify,
+    /// `/score`.
+    Score,
+    /// `/v1/systemone`.
+    SystemOne,
+}
+
+impl Task {
+    /// The task's name in `/v1/models` and messages.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Completions => "completions",
+            Self::Chat => "chat",
+            Self::Embeddings => "embeddings",
+            Self::Classify => "classify",
+            Self::Score => "score",
+            Self::SystemOne => "systemone",
+        }
+    }
+}
+
+/// Sampling parameters of requests that name none: `generation_config.json`, or neutral.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SamplingDefaults {
+    /// 0 is greedy.
+    pub temperature: f32,
+    /// 1 is off.
+    pub top_p: f32,
+    /// 0 is off.
+    pub top_k: u32,
+    /// 0 is off.
+    pub min_p: f32,
+    /// 1 is off.
+    pub repetition_penalty: f32,
+}
+
+impl Default for SamplingDefaults {
+    fn default() -> Self {
+        Self {
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+        }
+    }
+}
+
+/// A model ready to answer.
+pub struct ServedModel {
+    /// The name requests use.
+    pub name: String,
+    /// What the checkpoint is for.
+    pub kind: ModelKind,
+    /// What may be asked of it, in the order in which it is listed.
+    pub tasks: Vec<Task>,
+    /// Text to ids and back.
+    pub tokenizer: Arc<Tokenizer>,
+    /// The model's own chat template, if it has one.
+    pub template: Option<Arc<ChatTemplate>>,
+    /// Class names in the order of the logits; empty without a classification head.
+    pub id2label: Vec<String>,
+    /// Which hidden states an embedding combines, if the model embeds.
+    pub pooling: Option<Pooling>,
+    /// Whether embeddings are scaled to length 1 unless asked otherwise.
+    pub normalise: bool,
+    /// Length of an embedding before cutting.
+    pub hidden_size: u32,
+    /// Longest sequence served, in tokens.
+    pub max_model_len: u32,
+    /// Token ids are below this (rows of the embedding matrix).
+    pub vocab_size: u32,
+    /// Ids that end a text.
+    pub eos_token_ids: Vec<u32>,
+    /// Sampling parameters of requests that name none.
+    pub sampling: SamplingDefaults,
+    /// Where requests are computed.
+    pub engine: EngineHandle,
+    /// When the model was loaded, in seconds since 1970.
+    pub created: u64,
+    /// Names weights, dtype and kernels: `system_fingerprint`.
+    pub fingerprint: String,
+}
+
+impl ServedModel {
+    /// Whether the model answers this kind of request.
+    #[must_use]
+    pub fn serves(&self, task: Task) -> bool {
+        self.tasks.contains(&task)
+    }
+}
+
+impl fmt::Debug for ServedModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServedModel")
+            .field("name", &self.name)
+            .field("kind", &self.kind)
+            .finish_non_exhaustive()
+    }
+}
