@@ -77,7 +77,8 @@ impl<'a> Place<'a> {
         let taken = waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |w| {
             (w < max).then_some(w + 1)
         });
-        taken.is_ok().then_some(Self(waiting))
+        // Lazily: a place made in vain would give back what it never took.
+        taken.is_ok().then(|| Self(waiting))
     }
 }
 

@@ -197,23 +197,13 @@ impl ApiError {
         must: impl fmt::Display,
     ) -> Self {
         let param = param.into();
-        Self::new(
-            400,
-            "invalid_value",
-            format!("field `{param}` must {must}"),
-        )
-        .with_param(param)
+        Self::new(400, "invalid_value", format!("field `{param}` must {must}")).with_param(param)
     }
 
     /// A required field is absent or null.
     pub(crate) fn missing_field(param: impl Into<Cow<'static, str>>) -> Self {
         let param = param.into();
-        Self::new(
-            400,
-            "missing_field",
-            format!("field `{param}` is required"),
-        )
-        .with_param(param)
+        Self::new(400, "missing_field", format!("field `{param}` is required")).with_param(param)
     }
 
     /// A field we know and do not implement, not set to its neutral value.
@@ -270,8 +260,7 @@ impl ApiError {
         id: u64,
         vocab_size: u32,
     ) -> Self {
-        let message =
-            format!("token id {id} is out of range: the vocabulary has {vocab_size} ids");
+        let message = format!("token id {id} is out of range: the vocabulary has {vocab_size} ids");
         Self::new(400, "token_out_of_range", message).with_param(param)
     }
 

@@ -229,9 +229,7 @@ impl<'a> Fields<'a> {
     /// Takes any JSON value, checking keys for duplicates at every level.
     pub(crate) fn value(&mut self, name: &str) -> Result<Option<Value>, ApiError> {
         let pointer = format!("{}/{name}", self.pointer);
-        self.raw(name)
-            .map(|raw| value(raw, &pointer))
-            .transpose()
+        self.raw(name).map(|raw| value(raw, &pointer)).transpose()
     }
 
     /// Takes an object as a map.
@@ -449,7 +447,10 @@ mod tests {
             fields.number("f", |f| f > 0.0, "be above 0")?;
             fields.value("v")?;
             fields.refuse("r", &["[]", "1"])?;
-            fields.object("o")?.map(|mut o| o.int("x", 0..=1)).transpose()?;
+            fields
+                .object("o")?
+                .map(|mut o| o.int("x", 0..=1))
+                .transpose()?;
             Ok(())
         });
         let (found, message) = match &read {
@@ -478,7 +479,11 @@ mod tests {
         check(r#"{"b":1}"#, "invalid_type", "`b` must be true or false");
         check(r#"{"f":-1}"#, "invalid_value", "`f` must be above 0");
         check(r#"{"f":1e999}"#, "invalid_type", "number");
-        check(r#"{"s":"a","s":"b"}"#, "duplicate_field", "`s` appears twice");
+        check(
+            r#"{"s":"a","s":"b"}"#,
+            "duplicate_field",
+            "`s` appears twice",
+        );
         check(r#"{"s":"a","\u0073":"b"}"#, "duplicate_field", "`s`");
         check(r#"{"v":[{"a":1,"a":2}]}"#, "duplicate_field", "`/v`");
         check(r#"{"v":[[[[]]]]}"#, "too_deep", "4 levels");

@@ -157,7 +157,11 @@ mod tests {
             seen.push(bytes);
         }
         assert_eq!(seen, ["a", "b"]);
-        assert!(std::future::poll_fn(|cx| stream.poll_next(cx)).await.is_none());
+        assert!(
+            std::future::poll_fn(|cx| stream.poll_next(cx))
+                .await
+                .is_none()
+        );
     }
 
     #[test]
