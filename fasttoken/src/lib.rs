@@ -1,2 +1,51 @@
-//! Exact, fast, inference-only tokenizer for Hugging Face tokenizer.json files.
+//! Exact, inference-only tokenizer for Hugging Face `tokenizer.json` files.
+//!
+//! [`Tokenizer`] loads a file once and then turns text into ids and ids into text
+//! from any number of threads. [`StreamDecoder`] turns ids into text as a model
+//! makes them. [`SpecialTokens`] reads the files beside `tokenizer.json`.
+//!
+//! *Exact* means: the ids of the crate `tokenizers` 0.23, the reference, with its
+//! Oniguruma regular expressions. A file that asks for something this crate does
+//! not implement exactly is refused by [`Tokenizer::from_file`] with an
+//! [`Error`] that names the component; ids are never silently different.
+//!
+//! Supported are byte-level BPE models, as of GPT-2, StarCoder, Llama 3, Qwen,
+//! DeepSeek, GPT-4 (cl100k) and GPT-4o (o200k). There is no training and no changing
+//! of a loaded tokenizer.
+//!
+//! ```
+//! use fasttoken::Tokenizer;
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizer.json");
+//! let tokenizer = Tokenizer::from_file(path)?;
+//! let ids = tokenizer.encode("Where is my card?<|im_end|>", false);
+//! assert_eq!(tokenizer.decode(&ids, false), "Where is my card?<|im_end|>");
+//! assert_eq!(tokenizer.decode(&ids, true), "Where is my card?");
+//! # Ok::<(), fasttoken::Error>(())
+//! ```
 #![forbid(unsafe_code)]
+
+mod added;
+mod alphabet;
+mod bpe;
+mod decode;
+mod error;
+mod json;
+mod load;
+mod normalize;
+mod offsets;
+mod pattern;
+mod postprocess;
+mod pretokenize;
+mod scan;
+mod special;
+mod table;
+mod tokenizer;
+mod unicode;
+mod vocab;
+
+pub use added::{AddedToken, Reassigned, Recognise};
+pub use decode::{StreamDecoder, StreamState};
+pub use error::Error;
+pub use offsets::Encoding;
+pub use special::SpecialTokens;
+pub use tokenizer::Tokenizer;

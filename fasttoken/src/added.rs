@@ -1,0 +1,291 @@
+//! Added tokens: whole strings that are recognised before anything else happens.
+//!
+//! Tokens with `normalized: false` are cut from the raw text; what is left between
+//! them is normalized, and the others are cut from that. Each of the two searches
+//! takes, from left to right, the longest token at the leftmost place.
+
+use crate::error::Error;
+use crate::json::AddedTokenJson;
+use crate::normalize::Normalizer;
+use crate::unicode::is_word;
+use aho_corasick::{AhoCorasick, MatchKind};
+use std::collections::{HashMap, HashSet};
+use std::ops::{ControlFlow, Range};
+
+/// A token that was added to the model's vocabulary, with the flags of its file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AddedToken {
+    /// The text of the token.
+    pub content: String,
+    /// Recognised only where no word character touches it.
+    pub single_word: bool,
+    /// Takes the blanks to its left with it.
+    pub lstrip: bool,
+    /// Takes the blanks to its right with it.
+    pub rstrip: bool,
+    /// Searched in normalized text, in its own normalized form.
+    pub normalized: bool,
+    /// Left out of decoded text on request.
+    pub special: bool,
+}
+
+/// An added token whose id in use is not the one its file states.
+///
+/// The reference gives an added token the id that the vocabulary has for its
+/// content, or else the next free id after the vocabulary, and ignores the stated
+/// id. So does this crate. A file with such tokens was made for another tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Reassigned {
+    /// The text of the token.
+    pub content: String,
+    /// The id that the file states.
+    pub stated: u32,
+    /// The id that is used.
+    pub used: u32,
+}
+
+/// Which added tokens encoding recognises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Recognise {
+    /// All of them, as the reference does unless told otherwise.
+    #[default]
+    All,
+    /// Only those that are not special, as the reference does with
+    /// `encode_special_tokens` set.
+    NonSpecial,
+    /// None: all text is ordinary text.
+    None,
+}
+
+/// The added tokens and the two searches for them.
+#[derive(Debug)]
+pub(crate) struct AddedTokens {
+    /// In the order of their ids.
+    pub(crate) tokens: Vec<(u32, AddedToken)>,
+    /// Every content that was ever added, and its id.
+    pub(crate) ids: HashMap<String, u32>,
+    /// Contents that count as special when decoding.
+    pub(crate) special_contents: HashSet<String>,
+    /// Normalized forms, of those tokens for which they differ from the content.
+    pub(crate) normalized_forms: HashMap<u32, String>,
+    pub(crate) reassigned: Vec<Reassigned>,
+    raw: Option<Search>,
+    normalized: Option<Search>,
+}
+
+#[derive(Debug)]
+struct Search {
+    automaton: AhoCorasick,
+    /// What the automaton's patterns stand for.
+    matches: Vec<MatchInfo>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct MatchInfo {
+    id: u32,
+    single_word: bool,
+    lstrip: bool,
+    rstrip: bool,
+    special: bool,
+}
+
+/// Which of the two searches to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pass {
+    Raw,
+    Normalized,
+}
+
+/// A part of the searched text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Text between added tokens; never empty.
+    Text(Range<usize>),
+    /// An added token with the blanks it took; never empty.
+    Token(u32, Range<usize>),
+}
+
+const PATH: &str = "$.added_tokens";
+
+impl AddedTokens {
+    /// Assigns ids as the reference does. `model_id` looks up the model's
+    /// vocabulary, which has `model_len` tokens.
+    pub(crate) fn load(
+        list: &[AddedTokenJson],
+        model_len: usize,
+        model_id: impl Fn(&str) -> Option<u32>,
+        normalizer: &Normalizer,
+    ) -> Result<Self, Error> {
+        let mut ids: HashMap<String, u32> = HashMap::new();
+        let mut by_id: HashMap<u32, AddedToken> = HashMap::new();
+        let mut special_contents = HashSet::new();
+        let mut normalized_forms = HashMap::new();
+        let mut reassigned = Vec::new();
+        let mut next_id = u32::try_from(model_len).expect("load bounds the vocabulary's size");
+        for json in list.iter().filter(|json| !json.content.is_empty()) {
+            let token = AddedToken {
+                content: json.content.clone(),
+                single_word: json.single_word,
+                lstrip: json.lstrip,
+                rstrip: json.rstrip,
+                normalized: json.normalized,
+                special: json.special,
+            };
+            let known = ids.get(&token.content).copied();
+            let id = match known.or_else(|| model_id(&token.content)) {
+                Some(id) => id,
+                None => {
+                    next_id += 1;
+                    next_id - 1
+                }
+            };
+            if id != json.id {
+                reassigned.push(Reassigned {
+                    content: token.content.clone(),
+                    stated: json.id,
+                    used: id,
+                });
+            }
+            if token.normalized {
+                let form = normalizer.apply(&token.content);
+                if form != token.content {
+                    normalized_forms.insert(id, form.into_owned());
+                }
+            }
+            ids.insert(token.content.clone(), id);
+            if token.special {
+                special_contents.insert(token.content.clone());
+            }
+            by_id.insert(id, token);
+        }
+        let mut tokens: Vec<_> = by_id.into_iter().collect();
+        tokens.sort_unstable_by_key(|(id, _)| *id);
+
+        let info = |id: u32, token: &AddedToken| MatchInfo {
+            id,
+            single_word: token.single_word,
+            lstrip: token.lstrip,
+            rstrip: token.rstrip,
+            special: special_contents.contains(&token.content),
+        };
+        let (mut raw, mut normalized) = (Vec::new(), Vec::new());
+        for (id, token) in &tokens {
+            if token.normalized {
+                let form = normalized_forms.get(id).unwrap_or(&token.content);
+                normalized.push((form.as_str(), info(*id, token)));
+            } else {
+                raw.push((token.content.as_str(), info(*id, token)));
+            }
+        }
+        let (raw, normalized) = (Search::new(&raw)?, Search::new(&normalized)?);
+        Ok(Self {
+            tokens,
+            ids,
+            special_contents,
+            normalized_forms,
+            reassigned,
+            raw,
+            normalized,
+        })
+    }
+
+    /// Calls `each` with the parts of `text` in order.
+    pub(crate) fn split<F>(
+        &self,
+        pass: Pass,
+        recognise: Recognise,
+        text: &str,
+        mut each: F,
+    ) -> ControlFlow<()>
+    where
+        F: FnMut(Part) -> ControlFlow<()>,
+    {
+        let search = match pass {
+            Pass::Raw => self.raw.as_ref(),
+            Pass::Normalized => self.normalized.as_ref(),
+        };
+        let mut done = 0;
+        if let Some(search) = search
+            && recognise != Recognise::None
+        {
+            for found in search.automaton.find_iter(text) {
+                let info = search.matches[found.pattern().as_usize()];
+                let Some(range) = info.accept(recognise, text, done, found.range()) else {
+                    continue;
+                };
+                if done < range.start {
+                    each(Part::Text(done..range.start))?;
+                }
+                done = range.end;
+                if !range.is_empty() {
+                    each(Part::Token(info.id, range))?;
+                }
+            }
+        }
+        if done < text.len() {
+            each(Part::Text(done..text.len()))?;
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl Search {
+    fn new(patterns: &[(&str, MatchInfo)]) -> Result<Option<Self>, Error> {
+        let mut seen = HashSet::new();
+        for (text, _) in patterns {
+            // The reference cannot search for two equal strings either.
+            if text.is_empty() || !seen.insert(text) {
+                return Err(Error::invalid(
+                    PATH,
+                    format!("two tokens are searched for as {text:?}"),
+                ));
+            }
+        }
+        if patterns.is_empty() {
+            return Ok(None);
+        }
+        let automaton = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostLongest)
+            .build(patterns.iter().map(|(text, _)| text))
+            .map_err(|problem| Error::invalid(PATH, problem.to_string()))?;
+        Ok(Some(Self {
+            automaton,
+            matches: patterns.iter().map(|(_, info)| *info).collect(),
+        }))
+    }
+}
+
+impl MatchInfo {
+    /// The range that the token takes, if its flags allow it there. `done` is the
+    /// end of the token before it. A match that is turned down stays text, and is
+    /// not searched for other tokens.
+    fn accept(
+        self,
+        recognise: Recognise,
+        text: &str,
+        done: usize,
+        found: Range<usize>,
+    ) -> Option<Range<usize>> {
+        if self.special && recognise == Recognise::NonSpecial {
+            return None;
+        }
+        let Range { mut start, mut end } = found;
+        let (before, after) = (&text[..start], &text[end..]);
+        if self.single_word
+            && (before.chars().next_back().is_some_and(is_word)
+                || after.chars().next().is_some_and(is_word))
+        {
+            return None;
+        }
+        if self.lstrip {
+            // Blanks that the token before it took stay there.
+            start = before.trim_end_matches(char::is_whitespace).len().max(done);
+        }
+        if self.rstrip {
+            end = text.len() - after.trim_start_matches(char::is_whitespace).len();
+        }
+        Some(start.min(end)..end)
+    }
+}

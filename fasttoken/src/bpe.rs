@@ -1,0 +1,294 @@
+//! Byte-pair encoding of one word.
+//!
+//! A word starts as one token per byte. The pair of neighbours whose merge rule
+//! comes first in the file, and of equal ones the leftmost, becomes one token,
+//! until no rule applies. Two ways lead there: words of a few dozen bytes look for
+//! the best pair by a linear scan over arrays on the stack, longer ones keep the
+//! pairs in a heap, so that a word of n bytes takes O(n log n).
+//!
+//! Most words are a token themselves. For those the merges are skipped, if they
+//! are known to lead to that token: this is proved for each token at load by
+//! running its merges (or the file says so with `ignore_merges`).
+
+use crate::table::{Merge, PairTable, StringTable};
+use crate::vocab::Vocab;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Longest word that is merged by scanning; at this length the heap is as fast.
+const SCAN_MAX: usize = 48;
+
+/// Ranks share a heap key with positions; far above any real number of merges.
+pub(crate) const RANK_MAX: usize = (1 << 24) - 1;
+
+const NO_RANK: u32 = u32::MAX;
+
+/// In place of a byte's token: the vocabulary lacks it, and such bytes vanish from
+/// words, as in the reference. StarCoder lacks eleven that start rare characters.
+pub(crate) const NO_TOKEN: u32 = u32::MAX;
+
+/// The merges, and the words that are one token.
+#[derive(Debug)]
+pub(crate) struct Bpe {
+    /// Token of each single byte, or [`NO_TOKEN`].
+    byte_ids: [u32; 256],
+    pairs: PairTable,
+    words: StringTable,
+}
+
+/// Memory for long words, kept between words of one call.
+#[derive(Debug, Default)]
+pub(crate) struct MergeScratch {
+    symbols: Vec<Symbol>,
+    /// Rank in the upper 24 bits, position in the lower 40.
+    heap: BinaryHeap<Reverse<u64>>,
+}
+
+/// A token in a doubly linked list over the bytes of a word.
+#[derive(Debug, Clone, Copy)]
+struct Symbol {
+    id: u32,
+    /// The merge with the following symbol; `NO_RANK` when there is none or when
+    /// this symbol was swallowed, so that old heap entries do not fit any more.
+    merge: Merge,
+    previous: usize,
+    next: usize,
+}
+
+const NONE: usize = usize::MAX;
+const NO_MERGE: Merge = Merge {
+    rank: NO_RANK,
+    id: 0,
+};
+
+impl Bpe {
+    /// `byte_ids` gives the token of each byte, or [`NO_TOKEN`].
+    pub(crate) fn new(byte_ids: [u32; 256], pairs: PairTable) -> Self {
+        Self {
+            byte_ids,
+            pairs,
+            words: StringTable::with_capacity(0),
+        }
+    }
+
+    /// Finds the words that are one token. `ids` are the model's own tokens that
+    /// spell bytes; with `ignore_merges` all of them are taken, otherwise those that
+    /// their merges lead to.
+    pub(crate) fn index_words(&mut self, ids: &[u32], vocab: &Vocab, ignore_merges: bool) {
+        let mut words = StringTable::with_capacity(ids.len());
+        let mut scratch = MergeScratch::default();
+        let mut merged = Vec::new();
+        for &id in ids {
+            let word = vocab.piece(id);
+            merged.clear();
+            if !ignore_merges {
+                self.merge(word, &mut scratch, &mut merged);
+            }
+            if ignore_merges || merged == [id] {
+                words.insert(word, id, |id| vocab.piece(id));
+            }
+        }
+        self.words = words;
+    }
+
+    /// Appends the tokens of `word`.
+    #[inline]
+    pub(crate) fn encode(
+        &self,
+        word: &[u8],
+        vocab: &Vocab,
+        scratch: &mut MergeScratch,
+        out: &mut Vec<u32>,
+    ) {
+        match self.words.get(word, |id| vocab.piece(id)) {
+            Some(id) => out.push(id),
+            None => self.merge(word, scratch, out),
+        }
+    }
+
+    fn merge(&self, word: &[u8], scratch: &mut MergeScratch, out: &mut Vec<u32>) {
+        if word.len() <= SCAN_MAX {
+            self.merge_by_scan(word, out);
+        } else {
+            self.merge_by_heap(word, scratch, out);
+        }
+    }
+
+    /// The tokens of the bytes of `word`, of those that have one.
+    fn byte_tokens(&self, word: &[u8]) -> impl Iterator<Item = u32> {
+        let tokens = word.iter().map(|&byte| self.byte_ids[usize::from(byte)]);
+        tokens.filter(|&id| id != NO_TOKEN)
+    }
+
+    /// Whether the vocabulary has a token for `byte`.
+    pub(crate) fn has_byte(&self, byte: u8) -> bool {
+        self.byte_ids[usize::from(byte)] != NO_TOKEN
+    }
+
+    fn merge_of(&self, left: u32, right: u32) -> Merge {
+        self.pairs.get(left, right).unwrap_or(NO_MERGE)
+    }
+
+    fn merge_by_scan(&self, word: &[u8], out: &mut Vec<u32>) {
+        let mut ids = [0u32; SCAN_MAX];
+        let mut merges = [NO_MERGE; SCAN_MAX];
+        let mut len = 0;
+        for (id, token) in ids.iter_mut().zip(self.byte_tokens(word)) {
+            *id = token;
+            len += 1;
+        }
+        for at in 1..len {
+            merges[at - 1] = self.merge_of(ids[at - 1], ids[at]);
+        }
+        loop {
+            let (mut best, mut at) = (NO_RANK, 0);
+            for (n, merge) in merges[..len.saturating_sub(1)].iter().enumerate() {
+                if merge.rank < best {
+                    (best, at) = (merge.rank, n);
+                }
+            }
+            if best == NO_RANK {
+                break;
+            }
+            ids[at] = merges[at].id;
+            ids.copy_within(at + 2..len, at + 1);
+            merges.copy_within(at + 1..len, at);
+            len -= 1;
+            merges[at] = if at + 1 < len {
+                self.merge_of(ids[at], ids[at + 1])
+            } else {
+                NO_MERGE
+            };
+            if at > 0 {
+                merges[at - 1] = self.merge_of(ids[at - 1], ids[at]);
+            }
+        }
+        out.extend_from_slice(&ids[..len]);
+    }
+
+    fn merge_by_heap(&self, word: &[u8], scratch: &mut MergeScratch, out: &mut Vec<u32>) {
+        let MergeScratch { symbols, heap } = scratch;
+        symbols.clear();
+        symbols.extend(self.byte_tokens(word).enumerate().map(|(at, id)| Symbol {
+            id,
+            merge: NO_MERGE,
+            previous: at.wrapping_sub(1),
+            next: at + 1,
+        }));
+        if let Some(last) = symbols.last_mut() {
+            last.next = NONE;
+        }
+        // Filling a vector and heapifying is linear; pushing one by one is not.
+        let mut entries = std::mem::take(heap).into_vec();
+        entries.clear();
+        for at in 1..symbols.len() {
+            let merge = self.merge_of(symbols[at - 1].id, symbols[at].id);
+            symbols[at - 1].merge = merge;
+            if merge.rank != NO_RANK {
+                entries.push(Reverse(entry(merge.rank, at - 1)));
+            }
+        }
+        *heap = BinaryHeap::from(entries);
+
+        while let Some(Reverse(top)) = heap.pop() {
+            let (rank, at) = ((top >> 40) as u32, (top & ((1 << 40) - 1)) as usize);
+            let Symbol { merge, next, .. } = symbols[at];
+            if merge.rank != rank {
+                continue;
+            }
+            let right = symbols[next];
+            symbols[next].merge = NO_MERGE;
+            symbols[at].id = merge.id;
+            symbols[at].next = right.next;
+            if right.next != NONE {
+                symbols[right.next].previous = at;
+            }
+            self.update(symbols, heap, at);
+            let previous = symbols[at].previous;
+            if previous != NONE {
+                self.update(symbols, heap, previous);
+            }
+        }
+
+        let mut at = 0;
+        while let Some(symbol) = symbols.get(at) {
+            out.push(symbol.id);
+            at = symbol.next;
+        }
+    }
+
+    /// Looks up the merge of `at` with its right neighbour, after either changed.
+    fn update(&self, symbols: &mut [Symbol], heap: &mut BinaryHeap<Reverse<u64>>, at: usize) {
+        let Symbol { id, next, .. } = symbols[at];
+        let merge = match symbols.get(next) {
+            Some(right) => self.merge_of(id, right.id),
+            None => NO_MERGE,
+        };
+        symbols[at].merge = merge;
+        if merge.rank != NO_RANK {
+            heap.push(Reverse(entry(merge.rank, at)));
+        }
+    }
+}
+
+fn entry(rank: u32, at: usize) -> u64 {
+    u64::from(rank) << 40 | at as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Bytes 0..4 are tokens 0..4; each rule makes a new token.
+    fn bpe(rules: &[(u32, u32)]) -> Bpe {
+        let mut pairs = PairTable::with_capacity(rules.len());
+        for (rank, &(left, right)) in rules.iter().enumerate() {
+            let id = 4 + rank as u32;
+            let rank = rank as u32;
+            pairs.insert(left, right, Merge { rank, id });
+        }
+        Bpe::new(std::array::from_fn(|byte| byte as u32), pairs)
+    }
+
+    /// The definition, one merge at a time.
+    fn naive(bpe: &Bpe, word: &[u8]) -> Vec<u32> {
+        let mut ids: Vec<u32> = word.iter().map(|&b| u32::from(b)).collect();
+        while let Some((merge, at)) = (1..ids.len())
+            .filter_map(|at| Some((bpe.pairs.get(ids[at - 1], ids[at])?, at)))
+            .min_by_key(|(merge, at)| (merge.rank, *at))
+        {
+            ids.splice(at - 1..=at, [merge.id]);
+        }
+        ids
+    }
+
+    proptest! {
+        #[test]
+        fn scan_and_heap_are_the_definition(
+            rules in prop::collection::vec((0u32..24, 0u32..24), 0..24),
+            word in prop::collection::vec(0u8..4, 0..SCAN_MAX),
+        ) {
+            let bpe = bpe(&rules);
+            let expected = naive(&bpe, &word);
+            let mut scratch = MergeScratch::default();
+            let (mut scanned, mut heaped) = (Vec::new(), Vec::new());
+            bpe.merge_by_scan(&word, &mut scanned);
+            bpe.merge_by_heap(&word, &mut scratch, &mut heaped);
+            prop_assert_eq!(&scanned, &expected);
+            prop_assert_eq!(&heaped, &expected);
+            // The scratch carries nothing over.
+            heaped.clear();
+            bpe.merge_by_heap(&word, &mut scratch, &mut heaped);
+            prop_assert_eq!(&heaped, &expected);
+        }
+    }
+
+    #[test]
+    fn long_words_are_merged() {
+        let bpe = bpe(&[(0, 0), (4, 4), (5, 5)]);
+        let mut out = Vec::new();
+        bpe.merge(&vec![0; 1 << 20], &mut MergeScratch::default(), &mut out);
+        assert_eq!(out, vec![6; 1 << 17]);
+    }
+}

@@ -1,0 +1,198 @@
+//! Unicode normalization forms, with the tables of the reference.
+
+use crate::error::Error;
+use crate::json::Component;
+use std::borrow::Cow;
+use unicode_normalization_alignments::{
+    IsNormalized, UnicodeNormalization, is_nfc_quick, is_nfd_quick, is_nfkc_quick, is_nfkd_quick,
+};
+
+/// One normalization form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    Nfc,
+    Nfd,
+    Nfkc,
+    Nfkd,
+}
+
+impl Form {
+    fn quick_check(self, text: &str) -> bool {
+        if text.is_ascii() {
+            return true;
+        }
+        let result = match self {
+            Self::Nfc => is_nfc_quick(text.chars()),
+            Self::Nfd => is_nfd_quick(text.chars()),
+            Self::Nfkc => is_nfkc_quick(text.chars()),
+            Self::Nfkd => is_nfkd_quick(text.chars()),
+        };
+        result == IsNormalized::Yes
+    }
+
+    /// Calls `each` with every character of the normalized text and its change: 1
+    /// for a character that was inserted, -n for one that stands for n more.
+    fn transform(self, text: &str, each: impl FnMut((char, isize))) {
+        match self {
+            Self::Nfc => text.nfc().for_each(each),
+            Self::Nfd => text.nfd().for_each(each),
+            Self::Nfkc => text.nfkc().for_each(each),
+            Self::Nfkd => text.nfkd().for_each(each),
+        }
+    }
+
+    fn apply(self, text: &str) -> Option<String> {
+        if self.quick_check(text) {
+            return None;
+        }
+        let mut normalized = String::with_capacity(text.len() + 8);
+        self.transform(text, |(c, _)| normalized.push(c));
+        Some(normalized)
+    }
+}
+
+/// The normalizers of a tokenizer, in order.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Normalizer {
+    forms: Vec<Form>,
+}
+
+impl Normalizer {
+    pub(crate) fn load(component: Option<&Component>, path: &str) -> Result<Self, Error> {
+        let mut this = Self::default();
+        if let Some(component) = component {
+            this.add(component, path)?;
+        }
+        Ok(this)
+    }
+
+    fn add(&mut self, component: &Component, path: &str) -> Result<(), Error> {
+        self.forms.push(match component.kind(path)? {
+            "NFC" => Form::Nfc,
+            "NFD" => Form::Nfd,
+            "NFKC" => Form::Nfkc,
+            "NFKD" => Form::Nfkd,
+            "Sequence" => {
+                for (part, path) in component.parts("normalizers", path)? {
+                    self.add(&part, &path)?;
+                }
+                return Ok(());
+            }
+            other => {
+                return Err(Error::unsupported(
+                    path,
+                    format!(
+                        "normalizer {other} (supported: NFC, NFD, NFKC, NFKD, Sequence of these)"
+                    ),
+                ));
+            }
+        });
+        Ok(())
+    }
+
+    /// The normalized text; borrowed when it is seen to be normalized already.
+    pub(crate) fn apply<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        let mut text = Cow::Borrowed(text);
+        for form in &self.forms {
+            if let Some(normalized) = form.apply(&text) {
+                text = Cow::Owned(normalized);
+            }
+        }
+        text
+    }
+
+    /// For every byte of the normalized text, the range of bytes of `text` that it
+    /// comes from, by the rules of the reference.
+    pub(crate) fn alignment(&self, text: &str) -> Vec<(usize, usize)> {
+        let mut text = Cow::Borrowed(text);
+        let mut alignment = Vec::with_capacity(text.len());
+        for (at, c) in text.char_indices() {
+            alignment.extend(std::iter::repeat_n((at, at + c.len_utf8()), c.len_utf8()));
+        }
+        for form in &self.forms {
+            let mut normalized = String::with_capacity(text.len() + 8);
+            let mut next = Vec::with_capacity(alignment.len() + 8);
+            // Where in `text` the next character that replaces one stands.
+            let mut at = 0usize;
+            let mut replaced = text.chars();
+            form.transform(&text, |(c, change)| {
+                let range = if change > 0 {
+                    // An inserted character shares the range of the one before it.
+                    at.checked_sub(1).map_or((0, 0), |last| alignment[last])
+                } else {
+                    alignment.get(at).copied().unwrap_or_default()
+                };
+                if change <= 0 {
+                    let gone = 1 + change.unsigned_abs();
+                    at += replaced
+                        .by_ref()
+                        .take(gone)
+                        .map(char::len_utf8)
+                        .sum::<usize>();
+                }
+                next.extend(std::iter::repeat_n(range, c.len_utf8()));
+                normalized.push(c);
+            });
+            text = Cow::Owned(normalized);
+            alignment = next;
+        }
+        alignment
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tokenizers::normalizers::{NFC, NFD, NFKC, NFKD, NormalizerWrapper};
+    use tokenizers::{NormalizedString, Normalizer as _};
+
+    fn check(text: &str) {
+        let forms: [(Form, NormalizerWrapper); 4] = [
+            (Form::Nfc, NFC.into()),
+            (Form::Nfd, NFD.into()),
+            (Form::Nfkc, NFKC.into()),
+            (Form::Nfkd, NFKD.into()),
+        ];
+        for (form, reference) in forms {
+            let mut expected = NormalizedString::from(text);
+            reference.normalize(&mut expected).unwrap();
+            let ours = Normalizer { forms: vec![form] };
+            assert_eq!(ours.apply(text), expected.get(), "{form:?} of {text:?}");
+            assert_eq!(ours.alignment(text).len(), expected.get().len());
+        }
+    }
+
+    #[test]
+    fn every_character_normalizes_as_in_the_reference() {
+        let all: Vec<char> = ('\0'..=char::MAX).collect();
+        for chunk in all.chunks(1024) {
+            let mut text = String::new();
+            for &c in chunk {
+                // Marks of low and high combining class show the class of `c`.
+                text.extend(['e', '\u{345}', c, '\u{334}', '\u{301}', c]);
+            }
+            check(&text);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn strings_normalize_as_in_the_reference(
+            text in r"([a-e]|[\u{300}-\u{345}]|[\u{1100}-\u{1112}\u{1161}-\u{1175}\u{11A8}-\u{11C2}]|[가각Åﬁ½\u{958}\u{F73}\u{1D15E}]|\PC){0,16}"
+        ) {
+            check(&text);
+        }
+    }
+
+    /// Spec trap: the reference normalizes by Unicode 9; later marks stay put.
+    #[test]
+    fn younger_characters_are_left_alone() {
+        let text = "a\u{301}\u{10D69}\u{105D2}\u{307}";
+        check(text);
+        let nfc = Normalizer {
+            forms: vec![Form::Nfc],
+        };
+        assert_eq!(nfc.apply("\u{105D2}\u{307}"), "\u{105D2}\u{307}");
+    }
+}

@@ -1,0 +1,474 @@
+//! A small backtracking matcher for split patterns.
+//!
+//! The reference splits text with Oniguruma. The patterns in use are alternatives
+//! of runs of character sets, so a matcher for that subset with Oniguruma's own
+//! character classes is exact where a general engine with newer Unicode tables
+//! would only be close. The common patterns also have hand-written scanners
+//! ([`crate::scan`]), for which this matcher is the naive twin.
+//!
+//! A run of one set is a single instruction that gives back one character at a
+//! time, so matching takes one stack entry per run and not per character.
+
+mod parse;
+mod set;
+
+use crate::unicode::char_at;
+use parse::Node;
+use set::CharSet;
+
+/// A compiled pattern that never matches the empty string.
+#[derive(Debug, Clone)]
+pub(crate) struct Pattern {
+    program: Vec<Inst>,
+    sets: Vec<CharSet>,
+    /// Bit per ASCII character with which a match may begin.
+    first_ascii: u128,
+    /// Sets of which one must hold any other first character.
+    first_sets: Vec<usize>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Inst {
+    /// One character of a set.
+    Set(usize),
+    /// As many characters of a set as possible, giving back down to `min`.
+    Run {
+        set: usize,
+        min: u32,
+        max: u32,
+        possessive: bool,
+    },
+    /// Try `first`, and on failure `second`.
+    Split {
+        first: usize,
+        second: usize,
+    },
+    Jump(usize),
+    /// What follows up to `end` must match here (or must not), consuming nothing.
+    Look {
+        negative: bool,
+        end: usize,
+    },
+    /// What follows up to `end` matches once and gives nothing back.
+    Atomic {
+        end: usize,
+    },
+    Match,
+}
+
+/// A place to go back to. `low < at`: a run that may give back one character at a
+/// time down to `low`, then continues at `pc`. `low == at`: continue there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Frame {
+    pc: usize,
+    low: usize,
+    at: usize,
+}
+
+/// Longest program; `{n,m}` of groups copies its body.
+const PROGRAM_MAX: usize = 10_000;
+
+impl Pattern {
+    /// Compiles a pattern in Oniguruma's syntax; the error says what is not supported.
+    pub(crate) fn new(pattern: &str) -> Result<Self, String> {
+        Self::compile(&parse::parse(pattern)?)
+    }
+
+    /// Compiles a pattern that matches `text` itself.
+    pub(crate) fn literal(text: &str) -> Result<Self, String> {
+        Self::compile(&parse::literal(text))
+    }
+
+    fn compile(node: &Node) -> Result<Self, String> {
+        if node.is_nullable() {
+            return Err("a pattern that can match nothing is not supported".into());
+        }
+        let mut this = Self {
+            program: Vec::new(),
+            sets: Vec::new(),
+            first_ascii: 0,
+            first_sets: Vec::new(),
+        };
+        this.emit(node)?;
+        this.push(Inst::Match)?;
+        this.collect_first(0, &mut vec![false; this.program.len()]);
+        for c in 0..128u8 {
+            let starts = |&set: &usize| this.sets[set].contains(char::from(c));
+            if this.first_sets.iter().any(starts) {
+                this.first_ascii |= 1 << c;
+            }
+        }
+        Ok(this)
+    }
+
+    fn push(&mut self, inst: Inst) -> Result<usize, String> {
+        if self.program.len() >= PROGRAM_MAX {
+            return Err("the pattern is too large".into());
+        }
+        self.program.push(inst);
+        Ok(self.program.len() - 1)
+    }
+
+    fn emit(&mut self, node: &Node) -> Result<(), String> {
+        match node {
+            Node::Set(set) => {
+                self.sets.push(set.clone());
+                self.push(Inst::Set(self.sets.len() - 1))?;
+            }
+            Node::Sequence(nodes) => {
+                for node in nodes {
+                    self.emit(node)?;
+                }
+            }
+            Node::Alternatives(nodes) => self.emit_alternatives(nodes)?,
+            Node::Repeat {
+                node,
+                min,
+                max,
+                possessive,
+            } => match &**node {
+                Node::Set(set) => {
+                    self.sets.push(set.clone());
+                    self.push(Inst::Run {
+                        set: self.sets.len() - 1,
+                        min: *min,
+                        max: max.unwrap_or(u32::MAX),
+                        possessive: *possessive,
+                    })?;
+                }
+                node if *possessive => {
+                    let at = self.push(Inst::Atomic { end: 0 })?;
+                    self.emit_repeat(node, *min, *max)?;
+                    let end = self.push(Inst::Match)? + 1;
+                    self.program[at] = Inst::Atomic { end };
+                }
+                node => self.emit_repeat(node, *min, *max)?,
+            },
+            Node::Look { node, negative } => {
+                let at = self.push(Inst::Match)?;
+                self.emit(node)?;
+                let end = self.push(Inst::Match)? + 1;
+                self.program[at] = Inst::Look {
+                    negative: *negative,
+                    end,
+                };
+            }
+        }
+        Ok(())
+    }
+
+    fn emit_alternatives(&mut self, nodes: &[Node]) -> Result<(), String> {
+        let mut jumps = Vec::new();
+        for (n, node) in nodes.iter().enumerate() {
+            if n + 1 == nodes.len() {
+                self.emit(node)?;
+                break;
+            }
+            let split = self.push(Inst::Match)?;
+            self.emit(node)?;
+            jumps.push(self.push(Inst::Match)?);
+            self.program[split] = Inst::Split {
+                first: split + 1,
+                second: self.program.len(),
+            };
+        }
+        let end = self.program.len();
+        for jump in jumps {
+            self.program[jump] = Inst::Jump(end);
+        }
+        Ok(())
+    }
+
+    fn emit_repeat(&mut self, node: &Node, min: u32, max: Option<u32>) -> Result<(), String> {
+        for _ in 0..min {
+            self.emit(node)?;
+        }
+        let Some(max) = max else {
+            let split = self.push(Inst::Match)?;
+            self.emit(node)?;
+            self.push(Inst::Jump(split))?;
+            self.program[split] = Inst::Split {
+                first: split + 1,
+                second: self.program.len(),
+            };
+            return Ok(());
+        };
+        let mut splits = Vec::new();
+        for _ in min..max {
+            splits.push(self.push(Inst::Match)?);
+            self.emit(node)?;
+        }
+        for &split in &splits {
+            self.program[split] = Inst::Split {
+                first: split + 1,
+                second: self.program.len(),
+            };
+        }
+        Ok(())
+    }
+
+    /// Collects the sets that may hold the first character of a match.
+    fn collect_first(&mut self, pc: usize, seen: &mut [bool]) {
+        if std::mem::replace(&mut seen[pc], true) {
+            return;
+        }
+        match self.program[pc] {
+            Inst::Set(set) => self.first_sets.push(set),
+            Inst::Run { set, min, .. } => {
+                self.first_sets.push(set);
+                if min == 0 {
+                    self.collect_first(pc + 1, seen);
+                }
+            }
+            Inst::Split { first, second } => {
+                self.collect_first(first, seen);
+                self.collect_first(second, seen);
+            }
+            Inst::Jump(to) => self.collect_first(to, seen),
+            Inst::Look { end, .. } => self.collect_first(end, seen),
+            // The body may be empty, so both count.
+            Inst::Atomic { end } => {
+                self.collect_first(pc + 1, seen);
+                self.collect_first(end, seen);
+            }
+            Inst::Match => {}
+        }
+    }
+
+    /// The leftmost match that begins at or after `from`.
+    pub(crate) fn find(
+        &self,
+        text: &str,
+        from: usize,
+        stack: &mut Vec<Frame>,
+    ) -> Option<(usize, usize)> {
+        let mut at = from;
+        while let Some(c) = char_at(text, at) {
+            let may_start = if c.is_ascii() {
+                self.first_ascii >> (c as u32) & 1 == 1
+            } else {
+                self.first_sets
+                    .iter()
+                    .any(|&set| self.sets[set].contains(c))
+            };
+            if may_start && let Some(end) = self.run(text, 0, at, stack) {
+                return Some((at, end));
+            }
+            at += c.len_utf8();
+        }
+        None
+    }
+
+    /// Runs the program from `pc`; the end of the match. Leaves `stack` as it was.
+    fn run(&self, text: &str, pc: usize, at: usize, stack: &mut Vec<Frame>) -> Option<usize> {
+        let base = stack.len();
+        let (mut pc, mut at) = (pc, at);
+        loop {
+            let next = match self.program[pc] {
+                Inst::Match => {
+                    stack.truncate(base);
+                    return Some(at);
+                }
+                Inst::Set(set) => match char_at(text, at) {
+                    Some(c) if self.sets[set].contains(c) => Some((pc + 1, at + c.len_utf8())),
+                    _ => None,
+                },
+                Inst::Run {
+                    set,
+                    min,
+                    max,
+                    possessive,
+                } => self.run_set(text, set, min, max, at).map(|(low, end)| {
+                    if low < end && !possessive {
+                        stack.push(Frame {
+                            pc: pc + 1,
+                            low,
+                            at: end,
+                        });
+                    }
+                    (pc + 1, end)
+                }),
+                Inst::Split { first, second } => {
+                    stack.push(Frame {
+                        pc: second,
+                        low: at,
+                        at,
+                    });
+                    Some((first, at))
+                }
+                Inst::Jump(to) => Some((to, at)),
+                Inst::Look { negative, end } => {
+                    let matched = self.run(text, pc + 1, at, stack).is_some();
+                    (matched != negative).then_some((end, at))
+                }
+                Inst::Atomic { end } => self.run(text, pc + 1, at, stack).map(|to| (end, to)),
+            };
+            (pc, at) = match next {
+                Some(state) => state,
+                None => Self::back(text, base, stack)?,
+            };
+        }
+    }
+
+    /// Greedy run: where it may shrink to, and where it ends.
+    fn run_set(
+        &self,
+        text: &str,
+        set: usize,
+        min: u32,
+        max: u32,
+        from: usize,
+    ) -> Option<(usize, usize)> {
+        let set = &self.sets[set];
+        let (mut at, mut low, mut count) = (from, from, 0u32);
+        while count < max {
+            match char_at(text, at) {
+                Some(c) if set.contains(c) => at += c.len_utf8(),
+                _ => break,
+            }
+            count += 1;
+            if count == min {
+                low = at;
+            }
+        }
+        (count >= min).then_some((low, at))
+    }
+
+    /// The state to try next after a failure.
+    fn back(text: &str, base: usize, stack: &mut Vec<Frame>) -> Option<(usize, usize)> {
+        if stack.len() == base {
+            return None;
+        }
+        let frame = stack.last_mut()?;
+        if frame.low < frame.at {
+            frame.at -= 1;
+            while !text.is_char_boundary(frame.at) {
+                frame.at -= 1;
+            }
+        }
+        let Frame { pc, low, at } = *frame;
+        // A run at its minimum and a plain alternative have nothing more to give.
+        if low == at {
+            stack.pop();
+        }
+        Some((pc, at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tokenizers::utils::SysRegex;
+
+    fn ours(pattern: &str, text: &str) -> Vec<(usize, usize)> {
+        let pattern = Pattern::new(pattern).expect("supported");
+        let mut stack = Vec::new();
+        let mut at = 0;
+        let mut found = Vec::new();
+        while let Some((start, end)) = pattern.find(text, at, &mut stack) {
+            assert!(stack.is_empty());
+            found.push((start, end));
+            at = end;
+        }
+        found
+    }
+
+    fn check(pattern: &str, text: &str) {
+        let reference: Vec<_> = SysRegex::new(pattern).unwrap().find_iter(text).collect();
+        assert_eq!(ours(pattern, text), reference, "{pattern} on {text:?}");
+    }
+
+    fn check_refused(pattern: &str) {
+        assert!(Pattern::new(pattern).is_err(), "{pattern}");
+    }
+
+    /// Shapes beyond the patterns of real files, small enough to backtrack often.
+    const SHAPES: &[&str] = &[
+        r"a*ab|b+|c",
+        r"a{2,3}b?|[^a]",
+        r"(?:ab|a)(?:c|bc)",
+        r"(?:ab){1,2}c|a",
+        r"\s+(?!\S)|\s+",
+        r"\S+(?=\s)|b",
+        r"a++b|a?+b|ab*+",
+        r"(ab?)++c|b",
+        r"[ab-c]+c|\p{Lu}\P{L}*",
+        r"(?i:'s|k)",
+        r"\d+|\D",
+        r"[\s\S]{1,3}(?!a)",
+    ];
+
+    proptest! {
+        #[test]
+        fn shapes_match_like_the_reference(text in "[abcxKSſ\u{212A}' \n9٣½Ü]{0,12}") {
+            for pattern in SHAPES {
+                check(pattern, &text);
+            }
+        }
+    }
+
+    /// Spec trap: `'ſ` matches `'s` without regard to case, and nothing else does.
+    #[test]
+    fn case_folding_is_that_of_the_reference_for_every_character() {
+        let pattern = "(?i:'s|'t|'re|'ve|'m|'ll|'d|'k)";
+        check(pattern, "'ſ'S's'ſs");
+        let every: String = ('\0'..=char::MAX)
+            .flat_map(|c| ['\'', c, 'e', '\'', 'r', c, '\'', 'l', c])
+            .collect();
+        check(pattern, &every);
+        let beyond_ascii: String = ('\u{80}'..=char::MAX).flat_map(|c| ['\'', c]).collect();
+        assert_eq!(
+            ours(pattern, &beyond_ascii).len(),
+            2,
+            "long s and Kelvin sign"
+        );
+    }
+
+    #[test]
+    fn what_is_not_exact_is_refused() {
+        for pattern in [
+            "a*",
+            "",
+            "a|",
+            "(",
+            "a)",
+            "[a",
+            "[]",
+            "[[:alpha:]]",
+            "[a&&b]",
+            "^a",
+            "a$",
+            ".",
+            r"\w",
+            r"\b",
+            r"\p{Han}",
+            r"\p{^L}",
+            "a+?",
+            "a{2}+",
+            "a**",
+            "(a+)+",
+            "(?<n>a)",
+            "(?m:a)",
+            "(?i:ss)",
+            "(?i:é)",
+            r"(?i:\p{L})",
+            "a{3,2}",
+            "a{9999999999}",
+            r"\u12",
+            "[z-a]",
+            r"[\s-a]",
+            "(a|b*)+",
+        ] {
+            check_refused(pattern);
+        }
+        check_refused(&"(".repeat(10_000));
+        check_refused(&format!("({}){{1000}}", "ab".repeat(100)));
+    }
+
+    #[test]
+    fn long_runs_do_not_take_quadratic_time() {
+        let text = " ".repeat(1 << 20);
+        assert_eq!(ours(r"\s*[\r\n]+|\s+(?!\S)|\s+", &text).len(), 1);
+    }
+}

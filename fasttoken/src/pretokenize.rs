@@ -1,0 +1,275 @@
+//! Splitting normalized text into the words that are encoded one by one.
+
+use crate::error::Error;
+use crate::json::Component;
+use crate::pattern::{Frame, Pattern};
+use crate::scan::{Grammar, Scanner};
+use std::ops::ControlFlow;
+
+/// The pre-tokenizer of a byte-level model: any number of splits, then `ByteLevel`.
+#[derive(Debug)]
+pub(crate) struct PreTokenizer {
+    splits: Vec<Split>,
+    /// Whether a piece that does not begin with a space is given one.
+    add_prefix_space: bool,
+    /// Whether `ByteLevel` splits each piece once more by its own expression.
+    use_regex: bool,
+}
+
+/// One step: cuts every piece it is given into smaller ones.
+#[derive(Debug)]
+enum Split {
+    /// By a common pattern, whose matches leave no gaps.
+    Grammar(Grammar),
+    Pattern {
+        pattern: Pattern,
+        keep: Keep,
+    },
+    /// Every number alone, or (`false`) runs of numbers apart from the rest.
+    Digits {
+        individual: bool,
+    },
+}
+
+/// Which pieces a pattern leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keep {
+    All,
+    Matches,
+    Gaps,
+}
+
+/// A word, and where in the normalized segment it stands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Word<'a> {
+    pub(crate) text: &'a str,
+    /// Byte of the segment at which the word begins (after an inserted space).
+    pub(crate) start: usize,
+    /// Whether the first byte of `text` is a space that the segment lacks.
+    pub(crate) prefixed: bool,
+}
+
+/// Memory kept between the pieces of one call.
+#[derive(Debug, Default)]
+pub(crate) struct SplitScratch {
+    frames: Vec<Frame>,
+    prefixed: String,
+}
+
+impl PreTokenizer {
+    pub(crate) fn load(component: Option<&Component>, path: &str) -> Result<Self, Error> {
+        let Some(component) = component else {
+            return Err(missing_byte_level(path));
+        };
+        let mut steps = Vec::new();
+        flatten(component, path, &mut steps)?;
+        let Some((last, last_path)) = steps.pop() else {
+            return Err(missing_byte_level(path));
+        };
+        if last.kind(&last_path)? != "ByteLevel" {
+            return Err(missing_byte_level(path));
+        }
+        let mut splits = Vec::new();
+        for (step, path) in &steps {
+            splits.push(Split::load(step, path)?);
+        }
+        Ok(Self {
+            splits,
+            add_prefix_space: last.bool("add_prefix_space", &last_path)?,
+            use_regex: last.bool_or("use_regex", &last_path, true)?,
+        })
+    }
+
+    /// Calls `each` with the words of `segment` in order; `base` is added to their
+    /// positions.
+    pub(crate) fn split<F>(
+        &self,
+        segment: &str,
+        base: usize,
+        scratch: &mut SplitScratch,
+        each: &mut F,
+    ) -> ControlFlow<()>
+    where
+        F: FnMut(Word<'_>) -> ControlFlow<()>,
+    {
+        self.split_from(0, segment, base, scratch, each)
+    }
+
+    fn split_from<F>(
+        &self,
+        step: usize,
+        piece: &str,
+        base: usize,
+        scratch: &mut SplitScratch,
+        each: &mut F,
+    ) -> ControlFlow<()>
+    where
+        F: FnMut(Word<'_>) -> ControlFlow<()>,
+    {
+        let Some(split) = self.splits.get(step) else {
+            return self.byte_level(piece, base, scratch, each);
+        };
+        let mut next = |start: usize, end: usize, scratch: &mut SplitScratch| {
+            self.split_from(step + 1, &piece[start..end], base + start, scratch, each)
+        };
+        match split {
+            Split::Grammar(grammar) => {
+                let scanner = Scanner::new(piece);
+                let mut at = 0;
+                while at < piece.len() {
+                    let end = scanner.end_of_match(*grammar, at);
+                    next(at, end, scratch)?;
+                    at = end;
+                }
+            }
+            Split::Pattern { pattern, keep } => {
+                let mut at = 0;
+                while at < piece.len() {
+                    let (start, end) = pattern
+                        .find(piece, at, &mut scratch.frames)
+                        .unwrap_or((piece.len(), piece.len()));
+                    if at < start && *keep != Keep::Matches {
+                        next(at, start, scratch)?;
+                    }
+                    if start < end && *keep != Keep::Gaps {
+                        next(start, end, scratch)?;
+                    }
+                    at = end;
+                }
+            }
+            Split::Digits { individual } => {
+                let mut start = 0;
+                let mut previous = None;
+                for (at, c) in piece.char_indices() {
+                    // The reference asks the standard library, not Oniguruma.
+                    let numeric = c.is_numeric();
+                    let cut = previous.is_some_and(|p| p != numeric || (numeric && *individual));
+                    if cut {
+                        next(start, at, scratch)?;
+                        start = at;
+                    }
+                    previous = Some(numeric);
+                }
+                if start < piece.len() {
+                    next(start, piece.len(), scratch)?;
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn byte_level<F>(
+        &self,
+        piece: &str,
+        base: usize,
+        scratch: &mut SplitScratch,
+        each: &mut F,
+    ) -> ControlFlow<()>
+    where
+        F: FnMut(Word<'_>) -> ControlFlow<()>,
+    {
+        let insert = self.add_prefix_space && !piece.starts_with(' ');
+        let mut buffer = std::mem::take(&mut scratch.prefixed);
+        let text = if insert {
+            buffer.clear();
+            buffer.push(' ');
+            buffer.push_str(piece);
+            &*buffer
+        } else {
+            piece
+        };
+        let shift = usize::from(insert);
+        let scanner = Scanner::new(text);
+        let mut at = 0;
+        let mut flow = ControlFlow::Continue(());
+        while at < text.len() && flow.is_continue() {
+            let end = if self.use_regex {
+                scanner.end_of_match(Grammar::Gpt2, at)
+            } else {
+                text.len()
+            };
+            flow = each(Word {
+                text: &text[at..end],
+                start: base + at.saturating_sub(shift),
+                prefixed: insert && at == 0,
+            });
+            at = end;
+        }
+        scratch.prefixed = buffer;
+        flow
+    }
+}
+
+fn missing_byte_level(path: &str) -> Error {
+    Error::unsupported(
+        path,
+        "a pre-tokenizer that does not end in ByteLevel (only byte-level BPE is supported)",
+    )
+}
+
+/// Lists the steps of nested sequences in order.
+fn flatten(
+    component: &Component,
+    path: &str,
+    steps: &mut Vec<(Component, String)>,
+) -> Result<(), Error> {
+    if component.kind(path)? != "Sequence" {
+        steps.push((component.clone(), path.to_owned()));
+        return Ok(());
+    }
+    for (part, path) in component.parts("pretokenizers", path)? {
+        flatten(&part, &path, steps)?;
+    }
+    Ok(())
+}
+
+impl Split {
+    fn load(component: &Component, path: &str) -> Result<Self, Error> {
+        match component.kind(path)? {
+            "Split" => Self::load_split(component, path),
+            "Digits" => Ok(Self::Digits {
+                individual: component.bool("individual_digits", path)?,
+            }),
+            "ByteLevel" => Err(Error::unsupported(
+                path,
+                "ByteLevel before another pre-tokenizer",
+            )),
+            other => Err(Error::unsupported(
+                path,
+                format!("pre-tokenizer {other} (supported: Split, Digits, ByteLevel, Sequence)"),
+            )),
+        }
+    }
+
+    fn load_split(component: &Component, path: &str) -> Result<Self, Error> {
+        let invert = component.bool("invert", path)?;
+        let keep = match component.string("behavior", path)? {
+            "Isolated" => Keep::All,
+            "Removed" if invert => Keep::Matches,
+            "Removed" => Keep::Gaps,
+            other => {
+                return Err(Error::unsupported(
+                    format!("{path}.behavior"),
+                    format!("split behavior {other} (supported: Isolated, Removed)"),
+                ));
+            }
+        };
+        let pattern_path = format!("{path}.pattern");
+        let pattern = component.object("pattern", path)?;
+        if let Some(text) = pattern.get("String").and_then(|text| text.as_str()) {
+            let pattern = Pattern::literal(text)
+                .map_err(|problem| Error::unsupported(&pattern_path, problem))?;
+            return Ok(Self::Pattern { pattern, keep });
+        }
+        let regex = pattern.string("Regex", &pattern_path)?;
+        if keep != Keep::Gaps
+            && let Some(grammar) = Grammar::recognise(regex)
+        {
+            return Ok(Self::Grammar(grammar));
+        }
+        let pattern = Pattern::new(regex).map_err(|problem| {
+            Error::unsupported(&pattern_path, format!("pattern {regex:?}: {problem}"))
+        })?;
+        Ok(Self::Pattern { pattern, keep })
+    }
+}

@@ -1,0 +1,219 @@
+//! Frozen open-addressing hash tables, filled at load and only read afterwards.
+//!
+//! Text cannot make them slow: look-ups never insert, so the longest probe is
+//! fixed by the vocabulary file alone.
+
+/// Multiplies and folds the halves together: a cheap and good mixer.
+#[inline]
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    (product as u64) ^ ((product >> 64) as u64)
+}
+
+// Odd constants without structure: the fractional parts of pi and e.
+const K0: u64 = 0x243F_6A88_85A3_08D3;
+const K1: u64 = 0xB7E1_5162_8AED_2A6B;
+
+#[inline]
+fn read8(bytes: &[u8], at: usize) -> u64 {
+    let chunk = bytes[at..at + 8].try_into().expect("eight bytes");
+    u64::from_le_bytes(chunk)
+}
+
+#[inline]
+fn read4(bytes: &[u8], at: usize) -> u64 {
+    let chunk = bytes[at..at + 4].try_into().expect("four bytes");
+    u64::from(u32::from_le_bytes(chunk))
+}
+
+#[inline]
+fn hash(bytes: &[u8]) -> u64 {
+    let len = bytes.len();
+    let seed = len as u64 ^ K0;
+    match len {
+        0 => fold(seed, K1),
+        1..=3 => {
+            let all = u64::from(bytes[0]) << 16
+                | u64::from(bytes[len / 2]) << 8
+                | u64::from(bytes[len - 1]);
+            fold(all ^ seed, K1)
+        }
+        4..=8 => fold((read4(bytes, 0) << 32 | read4(bytes, len - 4)) ^ seed, K1),
+        9..=16 => fold(read8(bytes, 0) ^ seed, read8(bytes, len - 8) ^ K1),
+        _ => {
+            let mut state = seed;
+            for at in (0..len - 16).step_by(16) {
+                state = fold(read8(bytes, at) ^ state, read8(bytes, at + 8) ^ K1);
+            }
+            fold(read8(bytes, len - 16) ^ state, read8(bytes, len - 8) ^ K1)
+        }
+    }
+}
+
+/// Slots for `entries`, at most two thirds full.
+fn capacity(entries: usize) -> usize {
+    (entries + entries / 2 + 1).next_power_of_two()
+}
+
+/// From byte strings to the ids under which a caller keeps them.
+#[derive(Debug)]
+pub(crate) struct StringTable {
+    /// Upper half of the hash and id; `EMPTY` where free.
+    slots: Vec<(u32, u32)>,
+}
+
+const EMPTY: u32 = u32::MAX;
+
+impl StringTable {
+    pub(crate) fn with_capacity(entries: usize) -> Self {
+        Self {
+            slots: vec![(0, EMPTY); capacity(entries)],
+        }
+    }
+
+    /// Adds `key` as `id`, unless an equal key is there: then returns its id.
+    /// `resolve` gives the key of an id added before. No more keys than the
+    /// capacity may be added, and no id may be `u32::MAX`.
+    pub(crate) fn insert<'a>(
+        &mut self,
+        key: &[u8],
+        id: u32,
+        resolve: impl Fn(u32) -> &'a [u8],
+    ) -> Option<u32> {
+        let (tag, mut at) = self.start(key);
+        loop {
+            match self.slots[at] {
+                (_, EMPTY) => {
+                    self.slots[at] = (tag, id);
+                    return None;
+                }
+                (other, old) if other == tag && resolve(old) == key => return Some(old),
+                _ => at = (at + 1) & (self.slots.len() - 1),
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get<'a>(&self, key: &[u8], resolve: impl Fn(u32) -> &'a [u8]) -> Option<u32> {
+        let (tag, mut at) = self.start(key);
+        loop {
+            match self.slots[at] {
+                (_, EMPTY) => return None,
+                (other, id) if other == tag && resolve(id) == key => return Some(id),
+                _ => at = (at + 1) & (self.slots.len() - 1),
+            }
+        }
+    }
+
+    #[inline]
+    fn start(&self, key: &[u8]) -> (u32, usize) {
+        let hash = hash(key);
+        ((hash >> 32) as u32, hash as usize & (self.slots.len() - 1))
+    }
+}
+
+/// What a pair of neighbouring tokens becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Merge {
+    /// Position among the merge rules; lower merges first.
+    pub(crate) rank: u32,
+    /// The token made.
+    pub(crate) id: u32,
+}
+
+/// From pairs of ids to their [`Merge`].
+#[derive(Debug)]
+pub(crate) struct PairTable {
+    slots: Vec<(u64, Merge)>,
+}
+
+const EMPTY_PAIR: u64 = u64::MAX;
+
+impl PairTable {
+    pub(crate) fn with_capacity(entries: usize) -> Self {
+        let free = Merge { rank: 0, id: 0 };
+        Self {
+            slots: vec![(EMPTY_PAIR, free); capacity(entries)],
+        }
+    }
+
+    /// Sets the merge of a pair; a later rule for the same pair wins.
+    pub(crate) fn insert(&mut self, left: u32, right: u32, merge: Merge) {
+        let key = pair(left, right);
+        let mut at = self.start(key);
+        while self.slots[at].0 != EMPTY_PAIR && self.slots[at].0 != key {
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+        self.slots[at] = (key, merge);
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, left: u32, right: u32) -> Option<Merge> {
+        let key = pair(left, right);
+        let mut at = self.start(key);
+        loop {
+            let (other, merge) = self.slots[at];
+            if other == key {
+                return Some(merge);
+            }
+            if other == EMPTY_PAIR {
+                return None;
+            }
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+    }
+
+    #[inline]
+    fn start(&self, key: u64) -> usize {
+        fold(key ^ K0, K1) as usize & (self.slots.len() - 1)
+    }
+}
+
+#[inline]
+fn pair(left: u32, right: u32) -> u64 {
+    u64::from(left) << 32 | u64::from(right)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    proptest! {
+        #[test]
+        fn string_table_is_a_map(keys in prop::collection::vec(prop::collection::vec(0u8..4, 0..40), 0..60)) {
+            let mut table = StringTable::with_capacity(keys.len());
+            let mut map = HashMap::new();
+            let resolve = |id: u32| keys[id as usize].as_slice();
+            for (id, key) in keys.iter().enumerate() {
+                let id = id as u32;
+                let old = map.get(key).copied();
+                prop_assert_eq!(table.insert(key, id, resolve), old);
+                map.entry(key).or_insert(id);
+            }
+            for key in &keys {
+                prop_assert_eq!(table.get(key, resolve), map.get(key).copied());
+                let mut other = key.clone();
+                other.push(9);
+                prop_assert_eq!(table.get(&other, resolve), None);
+            }
+        }
+
+        #[test]
+        fn pair_table_is_a_map(pairs in prop::collection::vec((0u32..6, 0u32..6), 0..60)) {
+            let mut table = PairTable::with_capacity(pairs.len());
+            let mut map = HashMap::new();
+            for (rank, &(left, right)) in pairs.iter().enumerate() {
+                let merge = Merge { rank: rank as u32, id: left + right };
+                table.insert(left, right, merge);
+                map.insert((left, right), merge);
+            }
+            for left in 0..7 {
+                for right in 0..7 {
+                    prop_assert_eq!(table.get(left, right), map.get(&(left, right)).copied());
+                }
+            }
+        }
+    }
+}

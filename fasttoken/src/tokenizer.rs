@@ -1,0 +1,329 @@
+//! The tokenizer: loading, encoding, and looking up tokens.
+
+use crate::added::{AddedToken, AddedTokens, Part, Pass, Reassigned, Recognise};
+use crate::bpe::{Bpe, MergeScratch};
+use crate::error::Error;
+use crate::load;
+use crate::normalize::Normalizer;
+use crate::postprocess::{Piece, PostProcessor};
+use crate::pretokenize::{PreTokenizer, SplitScratch, Word};
+use crate::vocab::Vocab;
+use std::borrow::Cow;
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A tokenizer as one `tokenizer.json` describes it.
+///
+/// Immutable after loading: every method takes `&self`, there are no locks and no
+/// shared caches, so one value can serve any number of threads.
+#[derive(Debug)]
+pub struct Tokenizer {
+    pub(crate) normalizer: Normalizer,
+    pub(crate) pre_tokenizer: PreTokenizer,
+    pub(crate) post_processor: PostProcessor,
+    pub(crate) added: AddedTokens,
+    pub(crate) vocab: Vocab,
+    pub(crate) bpe: Bpe,
+}
+
+/// What encoding a text comes across, in order.
+///
+/// A *segment* is the raw text between two added tokens; positions of words and of
+/// tokens found in normalized text count bytes of the segment's normalized text.
+pub(crate) trait Visitor<'t> {
+    /// A segment begins at byte `start` of the text; `changed` unless its
+    /// normalized text is known to be the raw one.
+    fn segment(&mut self, start: usize, raw: &'t str, changed: bool);
+    /// A word to be merged.
+    fn word(&mut self, word: Word<'_>) -> ControlFlow<()>;
+    /// An added token that was found in the raw text.
+    fn raw_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()>;
+    /// An added token that was found in the segment.
+    fn normalized_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()>;
+}
+
+impl Tokenizer {
+    /// Loads a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is malformed or contradicts itself, or uses a
+    /// component that this crate does not implement; see [`Error`].
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let json = std::fs::read(path).map_err(|source| Error::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::from_bytes(&json)
+    }
+
+    /// Loads the contents of a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::from_file`], without the reading.
+    pub fn from_bytes(json: &[u8]) -> Result<Self, Error> {
+        load::load(json)
+    }
+
+    /// The ids of `text`.
+    ///
+    /// Added tokens in the text are recognised. With `add_special_tokens`, the ids
+    /// that the file's template puts around a text are there too.
+    pub fn encode(&self, text: &str, add_special_tokens: bool) -> Vec<u32> {
+        let mut out = Vec::with_capacity(text.len() / 4 + 4);
+        self.encode_into(text, add_special_tokens, &mut out);
+        out
+    }
+
+    /// Appends the ids of `text` to `out`; see [`Tokenizer::encode`].
+    pub fn encode_into(&self, text: &str, add_special_tokens: bool, out: &mut Vec<u32>) {
+        for piece in &self.post_processor.single {
+            match piece {
+                Piece::A | Piece::B => self.encode_recognising(text, Recognise::All, out),
+                Piece::Special(ids) if add_special_tokens => out.extend_from_slice(ids),
+                Piece::Special(_) => {}
+            }
+        }
+    }
+
+    /// The ids of each of `texts`, encoded by up to `threads` threads.
+    pub fn encode_batch(
+        &self,
+        texts: &[impl AsRef<str> + Sync],
+        add_special_tokens: bool,
+        threads: usize,
+    ) -> Vec<Vec<u32>> {
+        let encode = |n: usize| self.encode(texts[n].as_ref(), add_special_tokens);
+        let threads = threads.min(texts.len());
+        if threads <= 1 {
+            return (0..texts.len()).map(encode).collect();
+        }
+        // Threads take the next text when they are done with one, since lengths differ.
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut done = Vec::new();
+            loop {
+                let n = next.fetch_add(1, Ordering::Relaxed);
+                if n >= texts.len() {
+                    return done;
+                }
+                done.push((n, encode(n)));
+            }
+        };
+        let mut all = vec![Vec::new(); texts.len()];
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+            let mut finished = work();
+            for worker in workers {
+                match worker.join() {
+                    Ok(done) => finished.extend(done),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            for (n, ids) in finished {
+                all[n] = ids;
+            }
+        });
+        all
+    }
+
+    /// The ids of two texts, put together by the file's template for pairs, or one
+    /// after the other where it has none.
+    pub fn encode_pair(&self, a: &str, b: &str, add_special_tokens: bool) -> Vec<u32> {
+        let mut out = Vec::with_capacity((a.len() + b.len()) / 4 + 4);
+        for piece in &self.post_processor.pair {
+            match piece {
+                Piece::A => self.encode_recognising(a, Recognise::All, &mut out),
+                Piece::B => self.encode_recognising(b, Recognise::All, &mut out),
+                Piece::Special(ids) if add_special_tokens => out.extend_from_slice(ids),
+                Piece::Special(_) => {}
+            }
+        }
+        out
+    }
+
+    /// Appends the ids of `text` as ordinary text: added tokens are not recognised.
+    ///
+    /// For text from people who must not be able to write `<|im_start|>` and be
+    /// taken for the program. No special tokens are added.
+    pub fn encode_plain_into(&self, text: &str, out: &mut Vec<u32>) {
+        self.encode_recognising(text, Recognise::None, out);
+    }
+
+    /// Appends the ids of `text`, recognising only some added tokens. No special
+    /// tokens are added.
+    pub fn encode_recognising(&self, text: &str, recognise: Recognise, out: &mut Vec<u32>) {
+        let mut visitor = Ids {
+            tokenizer: self,
+            scratch: MergeScratch::default(),
+            out,
+        };
+        // Never stops early.
+        let _ = self.walk(text, recognise, &mut visitor);
+    }
+
+    /// The number of ids that [`Tokenizer::encode`] gives, without storing them.
+    pub fn count(&self, text: &str, add_special_tokens: bool) -> usize {
+        let pieces = self.post_processor.single.iter();
+        pieces
+            .map(|piece| match piece {
+                Piece::A | Piece::B => self.count_text(text),
+                Piece::Special(ids) if add_special_tokens => ids.len(),
+                Piece::Special(_) => 0,
+            })
+            .sum()
+    }
+
+    fn count_text(&self, text: &str) -> usize {
+        let mut visitor = Count {
+            tokenizer: self,
+            scratch: MergeScratch::default(),
+            word: Vec::new(),
+            count: 0,
+        };
+        // Never stops early.
+        let _ = self.walk(text, Recognise::All, &mut visitor);
+        visitor.count
+    }
+
+    pub(crate) fn walk<'t, V: Visitor<'t>>(
+        &self,
+        text: &'t str,
+        recognise: Recognise,
+        visitor: &mut V,
+    ) -> ControlFlow<()> {
+        let mut scratch = SplitScratch::default();
+        self.added
+            .split(Pass::Raw, recognise, text, |part| match part {
+                Part::Token(id, range) => visitor.raw_token(id, range),
+                Part::Text(range) => {
+                    let raw = &text[range.clone()];
+                    let normalized = self.normalizer.apply(raw);
+                    let changed = matches!(normalized, Cow::Owned(_));
+                    visitor.segment(range.start, raw, changed);
+                    self.walk_segment(&normalized, recognise, &mut scratch, visitor)
+                }
+            })
+    }
+
+    fn walk_segment<'t, V: Visitor<'t>>(
+        &self,
+        normalized: &str,
+        recognise: Recognise,
+        scratch: &mut SplitScratch,
+        visitor: &mut V,
+    ) -> ControlFlow<()> {
+        self.added
+            .split(Pass::Normalized, recognise, normalized, |part| match part {
+                Part::Token(id, range) => visitor.normalized_token(id, range),
+                Part::Text(range) => {
+                    let piece = &normalized[range.clone()];
+                    let mut each = |word: Word<'_>| visitor.word(word);
+                    self.pre_tokenizer
+                        .split(piece, range.start, scratch, &mut each)
+                }
+            })
+    }
+
+    /// The bytes that `id` stands for, which need not be whole characters: the
+    /// token's bytes, or the text of an added token.
+    pub fn id_to_piece(&self, id: u32) -> Option<&[u8]> {
+        self.vocab.contains(id).then(|| self.vocab.piece(id))
+    }
+
+    /// The token as the vocabulary spells it, such as `Ġthe`.
+    pub fn id_to_token(&self, id: u32) -> Option<&str> {
+        self.vocab.spelling(id)
+    }
+
+    /// The id of a token as the vocabulary spells it, added tokens first.
+    pub fn token_to_id(&self, token: &str) -> Option<u32> {
+        let added = self.added.ids.get(token).copied();
+        added.or_else(|| self.vocab.id(token))
+    }
+
+    /// The number of tokens, with added ones. Ids can be larger where the file
+    /// leaves holes.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab.size()
+    }
+
+    /// Whether `id` is an added token that is marked special.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.vocab.is_special(id)
+    }
+
+    /// The added tokens and their ids, by rising id.
+    pub fn added_tokens(&self) -> impl Iterator<Item = (u32, &AddedToken)> {
+        self.added.tokens.iter().map(|(id, token)| (*id, token))
+    }
+
+    /// Added tokens whose id is not the one the file states; see [`Reassigned`].
+    pub fn reassigned_tokens(&self) -> &[Reassigned] {
+        &self.added.reassigned
+    }
+}
+
+/// Appends ids.
+struct Ids<'a> {
+    tokenizer: &'a Tokenizer,
+    scratch: MergeScratch,
+    out: &'a mut Vec<u32>,
+}
+
+impl<'t> Visitor<'t> for Ids<'_> {
+    fn segment(&mut self, _: usize, _: &'t str, _: bool) {}
+
+    #[inline]
+    fn word(&mut self, word: Word<'_>) -> ControlFlow<()> {
+        let Tokenizer { bpe, vocab, .. } = self.tokenizer;
+        bpe.encode(word.text.as_bytes(), vocab, &mut self.scratch, self.out);
+        ControlFlow::Continue(())
+    }
+
+    fn raw_token(&mut self, id: u32, _: Range<usize>) -> ControlFlow<()> {
+        self.out.push(id);
+        ControlFlow::Continue(())
+    }
+
+    fn normalized_token(&mut self, id: u32, _: Range<usize>) -> ControlFlow<()> {
+        self.out.push(id);
+        ControlFlow::Continue(())
+    }
+}
+
+/// Counts ids.
+struct Count<'a> {
+    tokenizer: &'a Tokenizer,
+    scratch: MergeScratch,
+    word: Vec<u32>,
+    count: usize,
+}
+
+impl<'t> Visitor<'t> for Count<'_> {
+    fn segment(&mut self, _: usize, _: &'t str, _: bool) {}
+
+    fn word(&mut self, word: Word<'_>) -> ControlFlow<()> {
+        let Tokenizer { bpe, vocab, .. } = self.tokenizer;
+        self.word.clear();
+        bpe.encode(
+            word.text.as_bytes(),
+            vocab,
+            &mut self.scratch,
+            &mut self.word,
+        );
+        self.count += self.word.len();
+        ControlFlow::Continue(())
+    }
+
+    fn raw_token(&mut self, _: u32, _: Range<usize>) -> ControlFlow<()> {
+        self.count += 1;
+        ControlFlow::Continue(())
+    }
+
+    fn normalized_token(&mut self, _: u32, _: Range<usize>) -> ControlFlow<()> {
+        self.count += 1;
+        ControlFlow::Continue(())
+    }
+}
