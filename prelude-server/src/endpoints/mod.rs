@@ -4,7 +4,7 @@
 //! knows no HTTP: the transport makes a [`Reply`] a response, one-shot commands print its body.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -14,10 +14,12 @@ use prelude_engine::Usage;
 use serde::Serialize;
 
 use crate::{
-    admission::Reservation, app::App, error::ApiError, json, routes::Endpoint, sse::EventStream,
+    admission::Reservation, app::App, error::ApiError, identity, json, routes::Endpoint, sse::EventStream,
 };
 
 pub(crate) mod health;
+pub(crate) mod input;
+pub(crate) mod submit;
 
 /// One request on its way: who it is, what it reserved, and what may be written to the log.
 #[derive(Debug)]
@@ -30,6 +32,8 @@ pub(crate) struct Call {
     pub(crate) tail: Option<String>,
     /// The client's id, or ours.
     pub(crate) request_id: String,
+    /// `request_id` of the body, which names the request unless a header does.
+    pub(crate) named: OnceLock<String>,
     /// `x-prelude-strict: 1`: unknown fields are refused.
     pub(crate) strict: bool,
     /// `x-slo-ttft-ms`.
@@ -64,6 +68,7 @@ impl Call {
             endpoint,
             tail: None,
             request_id: app.ids.next("req-"),
+            named: OnceLock::new(),
             strict: false,
             slo: None,
             arrival: Instant::now(),
@@ -100,6 +105,14 @@ impl Call {
             self.app.metrics.unknown_fields(route, unknown);
         }
         Ok(())
+    }
+
+    /// Takes the body's `request_id`, if it is fit to be echoed.
+    pub(crate) fn name(&self, id: &str) {
+        if identity::is_request_id(id) {
+            // The field is read once, so nobody has named the request before.
+            let _ = self.named.set(id.to_owned());
+        }
     }
 
     /// Notes what is known of the request by now.

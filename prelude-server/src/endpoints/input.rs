@@ -1,0 +1,215 @@
+//! Texts and token ids as endpoints take them, and their way to ids.
+
+use std::{borrow::Cow, time::Instant};
+
+use prelude_core::TokenId;
+use serde_json::value::RawValue;
+
+use super::Call;
+use crate::{
+    error::ApiError,
+    json::{Fields, Text},
+    served_model::ServedModel,
+};
+
+const KINDS: &str =
+    "a string, a list of strings, a list of token ids or a list of lists of token ids";
+
+/// One prompt or input as it came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Prompt<'a> {
+    /// Text, to be encoded.
+    Text(Cow<'a, str>),
+    /// Ids, used as given.
+    Ids(Vec<TokenId>),
+}
+
+/// Takes a field that is a string, a list of strings, a list of ids or a list of lists of ids.
+/// Never empty.
+///
+/// # Errors
+/// 400 naming the field: absent, of another type, or an empty list.
+pub(crate) fn prompts<'a>(
+    fields: &mut Fields<'a>,
+    name: &str,
+) -> Result<Vec<Prompt<'a>>, ApiError> {
+    let path = fields.path(name);
+    let raw = fields
+        .raw(name)
+        .ok_or_else(|| ApiError::missing_field(path.clone()))?;
+    parse_prompts(raw, path)
+}
+
+fn parse_prompts<'a>(raw: &'a str, path: String) -> Result<Vec<Prompt<'a>>, ApiError> {
+    let wrong = |must_be: &str| ApiError::invalid_type(path.clone(), must_be);
+    let ids = |raw: &str| {
+        serde_json::from_str::<Vec<TokenId>>(raw)
+            .map_err(|_| wrong("a list of token ids: integers of at least 0"))
+    };
+    // The text is JSON already, so its first bytes tell what it is.
+    let first = raw.as_bytes()[0];
+    let second = raw[1..].trim_start().bytes().next();
+    match (first, second) {
+        (b'"', _) => {
+            let text: Text<'a> = serde_json::from_str(raw).map_err(|_| wrong("a valid string"))?;
+            Ok(vec![Prompt::Text(text.0)])
+        }
+        (b'[', Some(b']')) => Err(ApiError::invalid_value(path, "not be an empty list")),
+        (b'[', Some(b'"')) => {
+            let texts: Vec<Text<'a>> =
+                serde_json::from_str(raw).map_err(|_| wrong("a list of strings alone"))?;
+            Ok(texts.into_iter().map(|t| Prompt::Text(t.0)).collect())
+        }
+        (b'[', Some(b'[')) => {
+            let lists: Vec<&'a RawValue> = serde_json::from_str(raw).map_err(|_| wrong(KINDS))?;
+            let prompt = |list: &RawValue| Ok(Prompt::Ids(ids(list.get())?));
+            lists.into_iter().map(prompt).collect()
+        }
+        (b'[', Some(b'-' | b'0'..=b'9')) => Ok(vec![Prompt::Ids(ids(raw)?)]),
+        _ => Err(wrong(KINDS)),
+    }
+}
+
+/// How texts become ids.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Encoding<'a> {
+    /// The field errors name.
+    pub(crate) field: &'a str,
+    /// Whether texts get the tokenizer's special tokens.
+    pub(crate) add_special_tokens: bool,
+}
+
+/// Encodes texts and checks ids, in order. No result is empty.
+///
+/// # Errors
+/// 400 for an id outside the vocabulary or a prompt without tokens, 429 if the encode pool is
+/// full.
+pub(crate) async fn encode(
+    call: &Call,
+    model: &ServedModel,
+    prompts: Vec<Prompt<'_>>,
+    encoding: Encoding<'_>,
+) -> Result<Vec<Vec<TokenId>>, ApiError> {
+    let bytes = prompts
+        .iter()
+        .map(|p| match p {
+            Prompt::Text(text) => text.len(),
+            Prompt::Ids(_) => 0,
+        })
+        .sum();
+    let start = Instant::now();
+    let encode_one = |prompt: Prompt<'_>| match prompt {
+        Prompt::Ids(ids) => ids,
+        Prompt::Text(text) => {
+            let mut ids = Vec::with_capacity(text.len() / 4 + 4);
+            model
+                .tokenizer
+                .encode_into(&text, encoding.add_special_tokens, &mut ids);
+            ids
+        }
+    };
+    let encoded: Vec<Vec<TokenId>> = call
+        .app
+        .encoder
+        .run(bytes, || prompts.into_iter().map(encode_one).collect())
+        .await?;
+    if bytes > 0 {
+        call.app.metrics.encoded(start.elapsed().as_secs_f64());
+    }
+    for ids in &encoded {
+        check_ids(encoding.field, ids, model)?;
+    }
+    Ok(encoded)
+}
+
+/// Checks that a prompt has tokens and that they are in the vocabulary.
+///
+/// # Errors
+/// 400.
+pub(crate) fn check_ids(
+    field: &str,
+    ids: &[TokenId],
+    model: &ServedModel,
+) -> Result<(), ApiError> {
+    if ids.is_empty() {
+        let must = "not be empty: it has no tokens";
+        return Err(ApiError::invalid_value(field.to_owned(), must));
+    }
+    match ids.iter().find(|&&id| id >= model.vocab_size) {
+        None => Ok(()),
+        Some(&id) => {
+            let id = u64::from(id);
+            Err(ApiError::token_out_of_range(
+                field.to_owned(),
+                id,
+                model.vocab_size,
+            ))
+        }
+    }
+}
+
+/// Checks that a prompt and its output budget fit the context.
+///
+/// # Errors
+/// 400 `context_length_exceeded`.
+pub(crate) fn check_length(
+    field: &str,
+    prompt_tokens: usize,
+    output_tokens: u64,
+    model: &ServedModel,
+) -> Result<(), ApiError> {
+    let prompt_tokens = prompt_tokens as u64;
+    if prompt_tokens.saturating_add(output_tokens) <= u64::from(model.max_model_len) {
+        return Ok(());
+    }
+    Err(ApiError::context_length_exceeded(
+        field.to_owned(),
+        model.max_model_len,
+        prompt_tokens,
+        output_tokens,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(raw: &str, expected: Result<Vec<Prompt<'_>>, &str>) {
+        let found = parse_prompts(raw, "prompt".to_owned());
+        match expected {
+            Ok(prompts) => assert_eq!(found.unwrap(), prompts, "{raw}"),
+            Err(part) => {
+                let error = found.unwrap_err();
+                assert!(error.message().contains(part), "{raw}: {error}");
+                assert_eq!((error.status(), error.param()), (400, Some("prompt")));
+            }
+        }
+    }
+
+    #[test]
+    fn takes_four_shapes() {
+        let text = |t: &'static str| Prompt::Text(t.into());
+        check(r#""a\n""#, Ok(vec![text("a\n")]));
+        check(r#"[ "a", "" ]"#, Ok(vec![text("a"), text("")]));
+        check("[1, 2]", Ok(vec![Prompt::Ids(vec![1, 2])]));
+        let lists = vec![Prompt::Ids(vec![1]), Prompt::Ids(vec![])];
+        check("[ [1],[]]", Ok(lists));
+    }
+
+    #[test]
+    fn refuses_other_shapes() {
+        check("[]", Err("empty list"));
+        check("[ ]", Err("empty list"));
+        check("3", Err("a string, a list"));
+        check("{}", Err("a string, a list"));
+        check("true", Err("a string, a list"));
+        check("[true]", Err("a string, a list"));
+        check(r#"["a",1]"#, Err("list of strings alone"));
+        check(r#"[1,"a"]"#, Err("token ids"));
+        check("[-1]", Err("token ids"));
+        check("[1.5]", Err("token ids"));
+        check("[4294967296]", Err("token ids"));
+        check("[[1],2]", Err("token ids"));
+        check(r#""\ud800""#, Err("valid string"));
+    }
+}

@@ -1,0 +1,163 @@
+//! What all inference endpoints share: common fields, the way to the engine, and back.
+
+use std::{borrow::Cow, sync::Arc, time::Duration};
+
+use prelude_core::{ExecutionClass, Head, PromptTree, RowSpec};
+use prelude_engine::{Answer, AnswerError, Collected, RequestSpec, Usage};
+use serde::Serialize;
+
+use super::Call;
+use crate::{error::ApiError, json::Fields, log, reject, served_model::ServedModel};
+
+/// Longest deadline a client may name, in milliseconds: a day.
+const SLO_MAX_MS: i64 = 86_400_000;
+
+/// Fields of every inference request.
+#[derive(Debug)]
+pub(crate) struct Common<'a> {
+    /// The model's served name.
+    pub(crate) model: Option<Cow<'a, str>>,
+    /// Lower runs first.
+    pub(crate) priority: i64,
+    /// Separates caches.
+    pub(crate) cache_salt: Option<Arc<str>>,
+    /// From the arrival of the headers: when the first result is due.
+    pub(crate) slo: Option<Duration>,
+}
+
+impl<'a> Common<'a> {
+    /// Takes the common fields.
+    ///
+    /// # Errors
+    /// 400 naming the field.
+    pub(crate) fn take(call: &Call, fields: &mut Fields<'a>) -> Result<Self, ApiError> {
+        let slo = fields
+            .int("slo_ttft_ms", 1..=SLO_MAX_MS)?
+            .map(|ms| Duration::from_millis(ms.unsigned_abs()));
+        // `finish` would keep the order and never drop; the engine drops what is late.
+        fields.refuse("on_deadline", &["\"drop\""])?;
+        fields.ignore("user");
+        if let Some(id) = fields.string("request_id")? {
+            call.name(&id);
+        }
+        Ok(Self {
+            model: fields.string("model")?,
+            priority: fields.int("priority", i64::MIN..=i64::MAX)?.unwrap_or(0),
+            cache_salt: cache_salt(fields)?,
+            slo: match (slo, call.slo) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            },
+        })
+    }
+}
+
+fn cache_salt(fields: &mut Fields<'_>) -> Result<Option<Arc<str>>, ApiError> {
+    let Some(salt) = fields.string("cache_salt")? else {
+        return Ok(None);
+    };
+    let chars = salt.chars().count();
+    if !(1..=128).contains(&chars) || salt.contains(['@', '/', '\\', '\0']) {
+        let must = "be 1 to 128 characters, none of them `@`, `/`, `\\` or NUL";
+        return Err(ApiError::invalid_value("cache_salt", must));
+    }
+    Ok(Some(Arc::from(&*salt)))
+}
+
+/// Sends a request to the model's engine. `prompt_tokens` counts each prompt once.
+///
+/// # Errors
+/// 429 if the engine is busy or the deadline has passed, 503 if it is gone.
+pub(crate) fn submit(
+    call: &Call,
+    model: &ServedModel,
+    common: &Common<'_>,
+    tree: PromptTree,
+    rows: Vec<RowSpec>,
+    prompt_tokens: u64,
+) -> Result<Answer, ApiError> {
+    let decodes = |row: &RowSpec| matches!(&row.head, Head::Generate(g) if g.max_tokens > 1);
+    let class = if rows.iter().any(decodes) {
+        ExecutionClass::Decode
+    } else {
+        ExecutionClass::OneShot
+    };
+    call.note(|seen| {
+        seen.class = Some(class);
+        seen.prompt_tokens = prompt_tokens;
+    });
+    let mut spec = RequestSpec::new(tree, rows);
+    spec.priority = common.priority;
+    spec.cache_salt.clone_from(&common.cache_salt);
+    if let Some(slo) = common.slo {
+        // The deadline counts from the headers; parsing and encoding have used some of it.
+        let left = slo.checked_sub(call.arrival.elapsed());
+        spec.deadline = Some(left.ok_or_else(|| late(call))?);
+    }
+    model
+        .engine
+        .submit(spec)
+        .map_err(|e| reject::of_submit(&e))
+}
+
+/// Waits for a whole answer.
+///
+/// # Errors
+/// Whatever the engine says, as a status.
+pub(crate) async fn collect(call: &Call, answer: Answer) -> Result<Collected, ApiError> {
+    let collected = answer.collect().await;
+    call.reservation.release();
+    match collected {
+        Ok(collected) => {
+            call.note(|seen| seen.usage = Some(collected.usage));
+            Ok(collected)
+        }
+        Err(AnswerError::Rejected(reject)) => Err(reject::of_reject(&reject, &call.request_id)),
+        Err(AnswerError::DeadlineExpired) => Err(late(call)),
+        Err(AnswerError::EngineStopped) => Err(ApiError::engine_dead()),
+        Err(AnswerError::Failed(why)) => Err(failed(call, &why)),
+        Err(_) => Err(ApiError::internal(&call.request_id)),
+    }
+}
+
+/// The deadline passed.
+pub(crate) fn late(call: &Call) -> ApiError {
+    call.app.metrics.deadline_missed();
+    ApiError::deadline_expired()
+}
+
+/// The step failed: the cause goes to the log.
+pub(crate) fn failed(call: &Call, why: &str) -> ApiError {
+    log::line(format_args!("error id={} {why}", call.request_id));
+    ApiError::step_failed(&call.request_id)
+}
+
+/// Token counts as OpenAI's clients read them.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct UsageBody {
+    pub(crate) prompt_tokens: u64,
+    pub(crate) completion_tokens: u64,
+    pub(crate) total_tokens: u64,
+    pub(crate) prompt_tokens_details: PromptTokensDetails,
+}
+
+/// Where prompt tokens came from.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct PromptTokensDetails {
+    pub(crate) cached_tokens: u64,
+}
+
+impl UsageBody {
+    /// Each prompt counted once, and what the engine knows of the cache, if it has said so.
+    pub(crate) fn new(prompt_tokens: u64, completion_tokens: u64, usage: Option<&Usage>) -> Self {
+        Self {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens + completion_tokens,
+            prompt_tokens_details: PromptTokensDetails {
+                // A prompt read by two rows of one request is counted by the engine twice.
+                cached_tokens: usage.map_or(0, |u| u.cached_tokens.min(prompt_tokens)),
+            },
+        }
+    }
+}
