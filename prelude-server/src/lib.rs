@@ -1,23 +1,29 @@
 //! HTTP server for Prelude: wire types, chat templates, streaming.
 #![forbid(unsafe_code)]
-// `app`, `endpoints`, `routes` and `served_model` are declared as soon as `fasttoken` lands.
 #![allow(dead_code)]
 
 mod admission;
+mod app;
 mod config;
 pub mod decide;
 mod encode;
+mod endpoints;
 mod error;
 mod identity;
 mod json;
 pub mod label_trie;
 mod lifecycle;
+mod log;
 mod metrics;
 mod reject;
+mod routes;
+mod served_model;
 pub mod shared_prefix;
 mod sse;
 pub mod template;
 
+pub use app::App;
 pub use config::{Limits, ServerConfig};
 pub use error::ApiError;
 pub use identity::ApiKeys;
+pub use served_model::{ModelKind, SamplingDefaults, ServedModel, Task};

@@ -126,11 +126,7 @@ pub(crate) async fn encode(
 ///
 /// # Errors
 /// 400.
-pub(crate) fn check_ids(
-    field: &str,
-    ids: &[TokenId],
-    model: &ServedModel,
-) -> Result<(), ApiError> {
+pub(crate) fn check_ids(field: &str, ids: &[TokenId], model: &ServedModel) -> Result<(), ApiError> {
     if ids.is_empty() {
         let must = "not be empty: it has no tokens";
         return Err(ApiError::invalid_value(field.to_owned(), must));

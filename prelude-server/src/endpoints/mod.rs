@@ -14,7 +14,8 @@ use prelude_engine::Usage;
 use serde::Serialize;
 
 use crate::{
-    admission::Reservation, app::App, error::ApiError, identity, json, routes::Endpoint, sse::EventStream,
+    admission::Reservation, app::App, error::ApiError, identity, json, routes::Endpoint,
+    sse::EventStream,
 };
 
 pub(crate) mod health;

@@ -94,10 +94,7 @@ pub(crate) fn submit(
         let left = slo.checked_sub(call.arrival.elapsed());
         spec.deadline = Some(left.ok_or_else(|| late(call))?);
     }
-    model
-        .engine
-        .submit(spec)
-        .map_err(|e| reject::of_submit(&e))
+    model.engine.submit(spec).map_err(|e| reject::of_submit(&e))
 }
 
 /// Waits for a whole answer.
