@@ -26,12 +26,14 @@
 
 mod checkpoint;
 mod config;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod error;
 mod generation;
 mod json;
 mod kind;
 mod model;
-#[cfg(test)]
+#[cfg(any(test, feature = "conformance"))]
 mod naive;
 mod ops;
 mod qwen3;

@@ -1,0 +1,583 @@
+//! Attention over everything a batch can express.
+
+use std::{collections::HashMap, ops::Range, sync::Arc};
+
+use prelude_core::{
+    BlockId, BlockSpan, DecodeBatch, DecodeRow, ForwardBatch, OneShotBatch, Residency, SampleHead,
+    SamplingParams, Segment, SegmentIdx, SeqId, TokenSource,
+};
+
+use super::{
+    BLOCK_SIZE, ConformanceDevice, Demands, EPS, MAX_POSITIONS, Precision, Spec, VOCAB,
+    layout::{Source, Token, lay_out},
+    spec,
+    values::{Stored, Values, assert_within, wide},
+};
+use crate::{AttnShape, Ops, WeightLoader, naive};
+
+/// `(heads, kv_heads, head_dim)`: 1, 2, 3, 4 and 8 queries per key, head sizes with and without
+/// remainders to every vector width.
+const SHAPES: [(usize, usize, usize); 8] = [
+    (3, 3, 40),
+    (4, 2, 16),
+    (6, 2, 32),
+    (8, 2, 24),
+    (8, 1, 64),
+    (2, 1, 128),
+    (1, 1, 64),
+    (2, 2, 24),
+];
+
+/// Layers are run one after the other over the same tokens with different values, since K/V of
+/// one must not be seen by the other.
+const LAYERS: usize = 2;
+
+/// Bound on an output, relative to the largest value in the context. Scores here reach about 12,
+/// as sums of up to 128 products of magnitude 1 times `D^-0.5`. In f32 such a score is off by some
+/// 1e-6, and so is a weight; in bf16 q, k and the weights are each rounded to 2^-9 on average, and
+/// the output again.
+const OUTPUT_F32: f64 = 2e-5;
+const OUTPUT_BF16: f64 = 0.04;
+
+/// `qk_norm_rope_store` and `attention`: single prompts around tile and block edges, trees, cached
+/// prefixes that end inside blocks, chunks that continue in their own block, decode rows, all of
+/// them in one step; and, if demanded, the same bits for the same tokens in all of these.
+///
+/// # Panics
+/// If the device is wrong.
+pub fn attention<D: ConformanceDevice>(demands: Demands, open: impl Fn(&Spec) -> D) {
+    for (heads, kv_heads, head_dim) in SHAPES {
+        let shape = AttnShape {
+            heads,
+            kv_heads,
+            head_dim,
+            scale: (head_dim as f32).powf(-0.5),
+        };
+        for (name, steps) in cases() {
+            for chunk in [16, 4096] {
+                let name = format!("{name}, {heads}/{kv_heads} heads of {head_dim}, chunk {chunk}");
+                Run::new(demands.precision, shape, name).steps(&steps, chunk, &open);
+            }
+        }
+        if demands.batch_invariant {
+            same_bits(demands.precision, shape, &open);
+        }
+    }
+}
+
+fn cases() -> Vec<(String, Vec<ForwardBatch>)> {
+    let mut cases: Vec<(String, Vec<ForwardBatch>)> = [1, 15, 16, 17, 31, 33, 63, 64, 65, 129, 300]
+        .map(|len| {
+            let mut forest = Forest::default();
+            forest.root(len);
+            (format!("{len} tokens"), vec![forest.oneshot()])
+        })
+        .into();
+    cases.push(("three levels".to_owned(), vec![three_levels()]));
+    cases.push(("roots of many lengths".to_owned(), {
+        let mut forest = Forest::default();
+        for len in [1, 2, 40, 3, 17, 1, 64] {
+            forest.root(len);
+        }
+        vec![forest.oneshot()]
+    }));
+    cases.push(("cached blocks".to_owned(), cached_steps()));
+    cases
+}
+
+/// A long root, children that end at and beside tile edges, grandchildren, two children deep.
+fn three_levels() -> ForwardBatch {
+    let mut forest = Forest::default();
+    let root = forest.root(52);
+    let (a, b) = (forest.child(root, 12), forest.child(root, 33));
+    forest.child(a, 1);
+    let c = forest.child(a, 20);
+    forest.child(b, 5);
+    forest.child(c, 66);
+    let other = forest.root(3);
+    forest.child(other, 1);
+    forest.child(other, 2);
+    forest.oneshot()
+}
+
+/// Step 1 keeps 40 positions in 3 blocks, the last half full. Step 2 goes on from position 40 in
+/// that same block and keeps 30 more, beside a one-shot tree over the first 37 positions. Step 3
+/// decodes at positions 70 and 50 (inside a block) and 32 (the first of a block), beside a prefill
+/// chunk and a one-shot prompt. Step 4 decodes again over what step 3 wrote.
+fn cached_steps() -> Vec<ForwardBatch> {
+    let blocks = |ids: &[u32]| ids.iter().map(|&b| BlockId(b)).collect::<Vec<_>>();
+    let mut first = Forest::default();
+    first.kept_root(40, &blocks(&[9, 4, 30]));
+    // A second sequence, whose table is not in order either.
+    first.kept_root(32, &blocks(&[12, 3]));
+    let mut tree = Forest::default();
+    let root = tree.cached_root(37, &blocks(&[9, 4, 30]), 17);
+    tree.child(root, 3);
+    tree.child(root, 12);
+    let mut chunk = Forest::default();
+    chunk.next_chunk(40, 30, &blocks(&[9, 4, 30]), &blocks(&[30, 21, 8]));
+    // Whole blocks cached and the next one begun.
+    chunk.next_chunk(32, 18, &blocks(&[12, 3]), &blocks(&[40, 41]));
+    let mut another = Forest::default();
+    another.kept_root(20, &blocks(&[50, 51]));
+    let mut alone = Forest::default();
+    alone.root(21);
+    let long = blocks(&[9, 4, 30, 21, 8]);
+    let copied = blocks(&[12, 3, 60]);
+    vec![
+        first.oneshot(),
+        ForwardBatch::Mixed {
+            oneshot: tree.batch,
+            prefill: chunk.batch,
+            decode: DecodeBatch::EMPTY,
+        },
+        ForwardBatch::Mixed {
+            oneshot: alone.batch,
+            prefill: another.batch,
+            decode: decode(&[(70, &long), (50, &blocks(&[12, 3, 40, 41])), (32, &copied)]),
+        },
+        ForwardBatch::Decode(decode(&[
+            (71, &long),
+            (33, &copied),
+            (16, &blocks(&[50, 52])),
+            (4, &blocks(&[51])),
+        ])),
+    ]
+}
+
+/// Rows of one new token each, given as (context length, block table).
+fn decode(rows: &[(u32, &[BlockId])]) -> DecodeBatch {
+    let mut batch = DecodeBatch::default();
+    for &(context_len, table) in rows {
+        let start = count(batch.block_ids.len());
+        batch.block_ids.extend_from_slice(table);
+        batch.rows.push(DecodeRow {
+            seq: SeqId(u64::from(start)),
+            token: TokenSource::Known(id(batch.rows.len(), context_len)),
+            context_len,
+            blocks: BlockSpan {
+                start,
+                len: context_len / BLOCK_SIZE + 1,
+            },
+            sample: SampleHead {
+                sampling: Arc::new(SamplingParams::default()),
+                choice: 0,
+                draws: 1,
+                output_position: 0,
+                top_logprobs: None,
+                history: None,
+            },
+        });
+    }
+    batch
+}
+
+/// A token id; rows of q, k and v follow from it.
+fn id(salt: usize, position: u32) -> u32 {
+    (count(salt) * 131 + position * 17) % count(VOCAB)
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).expect("cases are small")
+}
+
+/// Builds forests.
+#[derive(Default)]
+struct Forest {
+    batch: OneShotBatch,
+}
+
+impl Forest {
+    fn add(
+        &mut self,
+        parent: Option<SegmentIdx>,
+        context_len: u32,
+        len: u32,
+        cached: &[BlockId],
+        kept: &[BlockId],
+    ) -> SegmentIdx {
+        let index = self.batch.segments.len();
+        let start = count(self.batch.tokens.len());
+        for position in context_len..context_len + len {
+            self.batch.tokens.push(id(index, position));
+        }
+        let mut span = |blocks: &[BlockId]| {
+            let start = count(self.batch.block_ids.len());
+            self.batch.block_ids.extend_from_slice(blocks);
+            BlockSpan {
+                start,
+                len: count(blocks.len()),
+            }
+        };
+        let cached = span(cached);
+        let residency = if kept.is_empty() {
+            Residency::Transient
+        } else {
+            Residency::Keep(span(kept))
+        };
+        self.batch.segments.push(Segment {
+            tokens: start..start + len,
+            parent,
+            context_len,
+            cached,
+            residency,
+        });
+        SegmentIdx(count(index))
+    }
+
+    fn root(&mut self, len: u32) -> SegmentIdx {
+        self.add(None, 0, len, &[], &[])
+    }
+
+    fn kept_root(&mut self, len: u32, kept: &[BlockId]) -> SegmentIdx {
+        self.add(None, 0, len, &[], kept)
+    }
+
+    fn cached_root(&mut self, context_len: u32, cached: &[BlockId], len: u32) -> SegmentIdx {
+        self.add(None, context_len, len, cached, &[])
+    }
+
+    fn next_chunk(&mut self, context_len: u32, len: u32, cached: &[BlockId], kept: &[BlockId]) {
+        self.add(None, context_len, len, cached, kept);
+    }
+
+    fn child(&mut self, parent: SegmentIdx, len: u32) -> SegmentIdx {
+        let context_len = self.batch.segments[parent.index()].end();
+        self.add(Some(parent), context_len, len, &[], &[])
+    }
+
+    fn oneshot(self) -> ForwardBatch {
+        ForwardBatch::OneShot(self.batch)
+    }
+}
+
+/// Keys and values of one position, all heads.
+type KeyValue = (Vec<f64>, Vec<f64>);
+
+/// One case on one device, with the twin's own pool.
+struct Run {
+    precision: Precision,
+    shape: AttnShape,
+    name: String,
+    inv_freq: Vec<f32>,
+    q_norm: Vec<f32>,
+    k_norm: Vec<f32>,
+    pool: HashMap<(usize, BlockId, u32), KeyValue>,
+}
+
+/// Not 1, so that a factor left out shows.
+const SCALING: f32 = 1.125;
+
+impl Run {
+    fn new(precision: Precision, shape: AttnShape, name: String) -> Self {
+        let half = shape.head_dim / 2;
+        let mut values = Values::new(precision, 20);
+        Self {
+            precision,
+            shape,
+            name,
+            inv_freq: (0..half)
+                .map(|i| 1e4f32.powf(-(i as f32) / half as f32))
+                .collect(),
+            q_norm: values.many(shape.head_dim, 0.5, 1.5),
+            k_norm: values.many(shape.head_dim, 0.5, 1.5),
+            pool: HashMap::new(),
+        }
+    }
+
+    /// The fused row of a token: a function of its id, position and layer, so that the same token
+    /// in another batch has the same row.
+    fn row(&self, token: &Token, layer: usize) -> Vec<f32> {
+        let seed = (token.id as usize * MAX_POSITIONS + token.position) * LAYERS + layer;
+        let mut values = Values::new(self.precision, 1000 + seed as u64);
+        values.many(self.shape.qkv_width(), -2.0, 2.0)
+    }
+
+    /// Runs all steps and compares each.
+    fn steps<D: ConformanceDevice>(
+        &mut self,
+        steps: &[ForwardBatch],
+        chunk: usize,
+        open: &impl Fn(&Spec) -> D,
+    ) {
+        let mut device = self.open(steps, chunk, open);
+        for (s, step) in steps.iter().enumerate() {
+            let tokens = lay_out(step, BLOCK_SIZE);
+            let got = self.device_step(&mut device, step, &tokens);
+            for (layer, got) in got.iter().enumerate() {
+                self.check(&tokens, layer, got, &format!("step {s}"));
+            }
+        }
+    }
+
+    fn open<D: ConformanceDevice>(
+        &self,
+        steps: &[ForwardBatch],
+        chunk: usize,
+        open: &impl Fn(&Spec) -> D,
+    ) -> D {
+        let tokens = steps.iter().map(ForwardBatch::num_tokens).max();
+        let tokens = tokens.expect("a case has a step");
+        let width = self.shape.qkv_width() + self.shape.out_width();
+        let mut spec = spec(64, self.shape, tokens, tokens * width);
+        spec.chunk_tokens = chunk;
+        for step in steps {
+            let valid = step.validate(&spec.capacity);
+            assert_eq!(valid, Ok(()), "{}: a malformed case", self.name);
+        }
+        open(&spec)
+    }
+
+    /// Rows of q after rotation and of outputs, per layer.
+    fn device_step<D: ConformanceDevice>(
+        &self,
+        device: &mut D,
+        step: &ForwardBatch,
+        tokens: &[Token],
+    ) -> Vec<Got> {
+        let shape = self.shape;
+        let (width, out_width) = (shape.qkv_width(), shape.out_width());
+        let mut loader = device.loader();
+        let mut vector = |values: &[f32]| {
+            let stored = Stored::new(values, &[values.len()]);
+            loader
+                .vector("norm", &stored.view())
+                .expect("a vector loads")
+        };
+        let (q_norm, k_norm) = (vector(&self.q_norm), vector(&self.k_norm));
+        let rope = loader
+            .rope(&self.inv_freq, SCALING, MAX_POSITIONS)
+            .expect("a table loads");
+        let mut layers = Vec::new();
+        device.step(step.clone(), &mut |ops, inputs| {
+            let room = tokens.len().min(ops.chunk_tokens());
+            let mut qkv = ops.alloc(room, width).expect("room");
+            let mut out = ops.alloc(room, out_width).expect("room");
+            for layer in 0..LAYERS {
+                let mut got = Got::default();
+                for start in (0..tokens.len()).step_by(room) {
+                    let rows: Range<usize> = start..tokens.len().min(start + room);
+                    let n = rows.len();
+                    let mut values: Vec<f32> = tokens[rows.clone()]
+                        .iter()
+                        .flat_map(|token| self.row(token, layer))
+                        .collect();
+                    values.resize(room * width, f32::NAN);
+                    D::write(ops, &mut qkv, &values);
+                    ops.qk_norm_rope_store(
+                        inputs,
+                        layer,
+                        rows.clone(),
+                        shape,
+                        &q_norm,
+                        &k_norm,
+                        EPS,
+                        &rope,
+                        &mut qkv,
+                    )
+                    .expect("qk_norm_rope_store runs");
+                    let turned = D::read(ops, &qkv);
+                    for row in turned.chunks_exact(width).take(n) {
+                        got.q.extend_from_slice(&row[..out_width]);
+                    }
+                    ops.attention(inputs, layer, rows, shape, &qkv, &mut out)
+                        .expect("attention runs");
+                    got.out
+                        .extend_from_slice(&D::read(ops, &out)[..n * out_width]);
+                }
+                layers.push(got);
+            }
+        });
+        layers
+    }
+
+    /// Compares one layer of one step with the twin, and keeps the twin's K/V.
+    fn check(&mut self, tokens: &[Token], layer: usize, got: &Got, step: &str) {
+        let width = self.shape.out_width();
+        let placed: Vec<KeyValue> = tokens.iter().map(|t| self.key_value(t, layer)).collect();
+        for (t, token) in tokens.iter().enumerate() {
+            let what = |op: &str| {
+                format!(
+                    "{op}: {}, {step}, layer {layer}, token {t} at position {}",
+                    self.name, token.position
+                )
+            };
+            let (q, magnitudes) = self.query(token, layer);
+            // Quotient, product with the weight, cos and sin, two products and their sum.
+            let bound = super::SUM + self.precision.stored(6.0);
+            let bounds = magnitudes.iter().map(|m| bound * m);
+            assert_within(
+                || what("qk_norm_rope_store"),
+                &got.q[t * width..][..width],
+                q.iter()
+                    .copied()
+                    .zip(bounds)
+                    .collect::<Vec<_>>()
+                    .into_iter(),
+            );
+            let (out, bound) = self.attend(&q, token, layer, &placed);
+            assert_within(
+                || what("attention"),
+                &got.out[t * width..][..width],
+                out.iter().map(|&o| (o, bound)),
+            );
+        }
+        for (token, kv) in tokens.iter().zip(placed) {
+            if let Some((block, offset)) = token.kept {
+                self.pool.insert((layer, block, offset), kv);
+            }
+        }
+    }
+
+    fn head(&self, head: &[f32], norm: &[f32], position: usize) -> Vec<f64> {
+        let head = naive::rms_norm(&wide(head), &wide(norm), f64::from(EPS));
+        naive::rotate(&head, position, &self.inv_freq, SCALING)
+    }
+
+    fn key_value(&self, token: &Token, layer: usize) -> KeyValue {
+        let row = self.row(token, layer);
+        let (k, v) =
+            row[self.shape.out_width()..].split_at(self.shape.kv_heads * self.shape.head_dim);
+        let heads = k.chunks_exact(self.shape.head_dim);
+        let k = heads.flat_map(|head| self.head(head, &self.k_norm, token.position));
+        (k.collect(), wide(v))
+    }
+
+    /// All query heads of a token, and the magnitudes that each element is made of.
+    fn query(&self, token: &Token, layer: usize) -> (Vec<f64>, Vec<f64>) {
+        let row = self.row(token, layer);
+        let d = self.shape.head_dim;
+        let (mut q, mut magnitudes) = (Vec::new(), Vec::new());
+        for head in row[..self.shape.out_width()].chunks_exact(d) {
+            q.extend(self.head(head, &self.q_norm, token.position));
+            let normed = naive::rms_norm(&wide(head), &wide(&self.q_norm), f64::from(EPS));
+            let pair = |i: usize| normed[i % (d / 2)].abs() + normed[i % (d / 2) + d / 2].abs();
+            magnitudes.extend((0..d).map(|i| f64::from(SCALING) * pair(i)));
+        }
+        (q, magnitudes)
+    }
+
+    /// Output row of a token and the bound on its elements' errors.
+    fn attend(
+        &self,
+        q: &[f64],
+        token: &Token,
+        layer: usize,
+        placed: &[KeyValue],
+    ) -> (Vec<f64>, f64) {
+        let d = self.shape.head_dim;
+        let group = self.shape.heads / self.shape.kv_heads;
+        let context: Vec<&KeyValue> = token
+            .context
+            .iter()
+            .map(|source| match *source {
+                Source::Token(t) => &placed[t],
+                // What no step wrote would be a malformed case.
+                Source::Pool(block, offset) => &self.pool[&(layer, block, offset)],
+            })
+            .collect();
+        let mut out = Vec::new();
+        for (j, q) in q.chunks_exact(d).enumerate() {
+            let at = j / group * d;
+            let keys: Vec<&[f64]> = context.iter().map(|(k, _)| &k[at..at + d]).collect();
+            let values: Vec<&[f64]> = context.iter().map(|(_, v)| &v[at..at + d]).collect();
+            out.extend(naive::attend(
+                q,
+                &keys,
+                &values,
+                f64::from(self.shape.scale),
+            ));
+        }
+        let largest = context
+            .iter()
+            .flat_map(|(_, v)| v)
+            .fold(0.0, |m: f64, v| m.max(v.abs()));
+        let relative = match self.precision {
+            Precision::F32 => OUTPUT_F32,
+            Precision::Bf16 => OUTPUT_BF16,
+        };
+        (out, relative * largest)
+    }
+}
+
+/// What a device made of one layer: rows of rotated q and of outputs.
+#[derive(Default)]
+struct Got {
+    q: Vec<f32>,
+    out: Vec<f32>,
+}
+
+/// The same 90 tokens alone, in chunks, as a tree beside others, over a cached prefix that ends
+/// inside a block, and decoded at the end: the same bits every time.
+fn same_bits<D: ConformanceDevice>(
+    precision: Precision,
+    shape: AttnShape,
+    open: &impl Fn(&Spec) -> D,
+) {
+    const LEN: u32 = 90;
+    let table: Vec<BlockId> = [7, 2, 33, 5, 19, 11].map(BlockId).to_vec();
+    let mut whole = Forest::default();
+    whole.root(LEN);
+    let ids = whole.batch.tokens.clone();
+    let whole = vec![whole.oneshot()];
+    let rename = |forest: &mut Forest, segments: &[usize]| {
+        for &s in segments {
+            let segment = forest.batch.segments[s].clone();
+            for (at, p) in segment.tokens.clone().zip(segment.context_len..) {
+                forest.batch.tokens[at as usize] = ids[p as usize];
+            }
+        }
+    };
+    let mut tree = Forest::default();
+    tree.root(30);
+    let root = tree.root(21);
+    let child = tree.child(root, 44);
+    tree.child(root, 70);
+    tree.child(child, LEN - 65);
+    rename(&mut tree, &[1, 2, 4]);
+    let mut prefix = Forest::default();
+    prefix.kept_root(53, &table[..4]);
+    rename(&mut prefix, &[0]);
+    let mut rest = Forest::default();
+    rest.root(2);
+    rest.next_chunk(53, LEN - 54, &table[..4], &table[3..]);
+    rename(&mut rest, &[1]);
+    let mut last = decode(&[(LEN - 1, &table)]);
+    last.rows[0].token = TokenSource::Known(ids[LEN as usize - 1]);
+    let cached = vec![prefix.oneshot(), rest.oneshot(), ForwardBatch::Decode(last)];
+    let outputs = |steps: &[ForwardBatch], chunk| {
+        let name = format!("same bits, {shape:?}");
+        let run = Run::new(precision, shape, name);
+        let mut device = run.open(steps, chunk, open);
+        let mut outputs = HashMap::new();
+        for step in steps {
+            let tokens = lay_out(step, BLOCK_SIZE);
+            let got = run.device_step(&mut device, step, &tokens);
+            for (layer, got) in got.iter().enumerate() {
+                let rows = got.out.chunks_exact(shape.out_width());
+                for (token, row) in tokens.iter().zip(rows) {
+                    let bits: Vec<u32> = row.iter().map(|v| v.to_bits()).collect();
+                    outputs.insert((layer, token.id, token.position), bits);
+                }
+            }
+        }
+        outputs
+    };
+    let expected = outputs(&whole, 4096);
+    for (how, steps, chunk) in [
+        ("in chunks", &whole, 16),
+        ("as a tree", &vec![tree.oneshot()], 4096),
+        ("cached and decoded", &cached, 4096),
+    ] {
+        let got = outputs(steps, chunk);
+        for (p, &id) in ids.iter().enumerate() {
+            for layer in 0..LAYERS {
+                let key = (layer, id, p);
+                assert!(
+                    got[&key] == expected[&key],
+                    "attention {how}, {shape:?}: layer {layer}, position {p} has other bits"
+                );
+            }
+        }
+    }
+}

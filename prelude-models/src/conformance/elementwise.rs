@@ -1,0 +1,198 @@
+//! Operations that look at one row at a time.
+
+use prelude_core::{
+    BlockSpan, ForwardBatch, OutputHead, OutputRow, Residency, Segment, SegmentIdx,
+};
+
+use super::{
+    ConformanceDevice, Demands, EPS, Precision, ROWS, SMALL_SHAPE, SUM, Spec, VOCAB, WIDTHS, idle,
+    one_segment, spec,
+    values::{Stored, Values, assert_within, wide},
+};
+use crate::{Ops, WeightLoader, naive};
+
+/// `rms_norm`, `silu_mul`, `embed` and `gather_rows`.
+///
+/// # Panics
+/// If the device is wrong.
+pub fn elementwise<D: ConformanceDevice>(demands: Demands, open: impl Fn(&Spec) -> D) {
+    for width in WIDTHS {
+        for rows in ROWS {
+            rms_norm(demands.precision, rows, width, &open);
+            silu_mul(demands.precision, rows, width, &open);
+            embed_and_gather(demands.precision, rows, width, &open);
+        }
+    }
+}
+
+fn rms_norm<D: ConformanceDevice>(
+    precision: Precision,
+    rows: usize,
+    width: usize,
+    open: &impl Fn(&Spec) -> D,
+) {
+    // The rows lie inside a taller tensor: the input is indexed by token, the output by chunk row.
+    const BEFORE: usize = 2;
+    const AFTER: usize = 1;
+    let mut values = Values::new(precision, 1);
+    let tall = BEFORE + rows + AFTER;
+    let mut h = values.many(tall * width, -3.0, 3.0);
+    // Magnitudes at which epsilon decides, is invisible, and is all there is.
+    for (row, scale) in [(0, 1e-3), (1, 1e3), (2, 0.0)] {
+        if row < rows {
+            for v in &mut h[(BEFORE + row) * width..][..width] {
+                *v = values.exact(*v * scale);
+            }
+        }
+    }
+    let weight = values.many(width, 0.25, 4.0);
+    let mut device = open(&spec(width, SMALL_SHAPE, 1, (tall + rows) * width));
+    let w = device
+        .loader()
+        .vector("norm", &Stored::new(&weight, &[width]).view())
+        .expect("a vector loads");
+    let mut got = Vec::new();
+    device.step(idle(), &mut |ops, _| {
+        let mut input = ops.alloc(tall, width).expect("room");
+        let mut output = ops.alloc(rows, width).expect("room");
+        D::write(ops, &mut input, &h);
+        ops.rms_norm(&input, BEFORE..BEFORE + rows, &w, EPS, &mut output)
+            .expect("rms_norm runs");
+        got = D::read(ops, &output);
+    });
+    // The quotient and the product are stored in the activation type.
+    let bound = SUM + precision.stored(2.0);
+    for row in 0..rows {
+        let expected = naive::rms_norm(
+            &wide(&h[(BEFORE + row) * width..][..width]),
+            &wide(&weight),
+            f64::from(EPS),
+        );
+        assert_within(
+            || format!("rms_norm [{rows}, {width}] row {row}"),
+            &got[row * width..][..width],
+            expected.iter().map(|&y| (y, bound * y.abs())),
+        );
+    }
+}
+
+fn silu_mul<D: ConformanceDevice>(
+    precision: Precision,
+    rows: usize,
+    width: usize,
+    open: &impl Fn(&Spec) -> D,
+) {
+    let mut values = Values::new(precision, 2);
+    let mut gate_up = values.many(rows * 2 * width, -6.0, 6.0);
+    // Where the exponential over- and underflows, the product must not.
+    for (i, gate) in [0.0, 20.0, -20.0, 88.0, -88.0, 120.0, -120.0, 1e4, -1e4]
+        .into_iter()
+        .enumerate()
+    {
+        gate_up[i] = values.exact(gate);
+    }
+    let mut device = open(&spec(width, SMALL_SHAPE, 1, rows * 3 * width));
+    let mut got = Vec::new();
+    device.step(idle(), &mut |ops, _| {
+        let mut input = ops.alloc(rows, 2 * width).expect("room");
+        let mut output = ops.alloc(rows, width).expect("room");
+        D::write(ops, &mut input, &gate_up);
+        ops.silu_mul(&input, rows, &mut output)
+            .expect("silu_mul runs");
+        got = D::read(ops, &output);
+    });
+    // silu and the product are stored. Tiny results may be flushed: exp(-88) is near f32's end.
+    let bound = SUM + precision.stored(2.0);
+    const FLUSHED: f64 = 1e-34;
+    for row in 0..rows {
+        let expected = naive::silu_mul(&wide(&gate_up[row * 2 * width..][..2 * width]));
+        assert_within(
+            || format!("silu_mul [{rows}, {width}] row {row}"),
+            &got[row * width..][..width],
+            expected.iter().map(|&y| (y, bound * y.abs() + FLUSHED)),
+        );
+    }
+}
+
+/// Both only copy, so both are exact.
+fn embed_and_gather<D: ConformanceDevice>(
+    precision: Precision,
+    rows: usize,
+    width: usize,
+    open: &impl Fn(&Spec) -> D,
+) {
+    let mut values = Values::new(precision, 3);
+    let table = values.many(VOCAB * width, -2.0, 2.0);
+    let last = u32::try_from(VOCAB - 1).expect("cases are small");
+    let ids: Vec<u32> = (0..rows)
+        .map(|i| match i {
+            0 => last,
+            1 => 0,
+            i => (i * 37 % VOCAB) as u32,
+        })
+        .collect();
+    let mut batch = one_segment(ids.clone());
+    // A second root, so that positions and tokens differ.
+    batch.tokens.push(7);
+    let end = u32::try_from(rows).expect("cases are small");
+    batch.segments.push(Segment {
+        tokens: end..end + 1,
+        parent: None,
+        context_len: 0,
+        cached: BlockSpan::EMPTY,
+        residency: Residency::Transient,
+    });
+    let read = |segment, position| OutputRow {
+        segment: SegmentIdx(segment),
+        positions: position..position + 1,
+        head: OutputHead::Classify,
+    };
+    // Output positions in the order of the rows that read them; a repeated one is read once.
+    let mut picked = vec![read(1, 0), read(0, end - 1)];
+    if rows > 1 {
+        picked.extend([read(0, 0), read(1, 0)]);
+    }
+    let tokens: &[usize] = if rows > 1 {
+        &[rows, rows - 1, 0]
+    } else {
+        &[rows, 0]
+    };
+    batch.rows = picked;
+    let mut device = open(&spec(
+        width,
+        SMALL_SHAPE,
+        rows + 1,
+        (rows + 1 + tokens.len()) * width,
+    ));
+    let w = device
+        .loader()
+        .embedding("table", &Stored::new(&table, &[VOCAB, width]).view(), false)
+        .expect("a table loads");
+    let (mut h, mut y) = (Vec::new(), Vec::new());
+    device.step(ForwardBatch::OneShot(batch.clone()), &mut |ops, inputs| {
+        assert_eq!(ops.num_tokens(inputs), rows + 1, "num_tokens");
+        assert_eq!(ops.num_outputs(inputs), tokens.len(), "num_outputs");
+        let mut hidden = ops.alloc(rows + 1, width).expect("room");
+        ops.embed(inputs, &w, &mut hidden).expect("embed runs");
+        h = D::read(ops, &hidden);
+        let mut output = ops.alloc(tokens.len(), width).expect("room");
+        ops.gather_rows(inputs, &hidden, &mut output)
+            .expect("gather_rows runs");
+        y = D::read(ops, &output);
+    });
+    let row_of = |token: usize| &table[batch.tokens[token] as usize * width..][..width];
+    for token in 0..=rows {
+        assert_eq!(
+            &h[token * width..][..width],
+            row_of(token),
+            "embed [{rows}, {width}] token {token}"
+        );
+    }
+    for (i, &token) in tokens.iter().enumerate() {
+        assert_eq!(
+            &y[i * width..][..width],
+            row_of(token),
+            "gather_rows [{rows}, {width}] output {i}"
+        );
+    }
+}

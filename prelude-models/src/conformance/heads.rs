@@ -1,0 +1,810 @@
+//! Heads: what is read off hidden states.
+
+use std::sync::Arc;
+
+use prelude_core::{
+    BlockId, BlockSpan, DecodeBatch, DecodeRow, ForwardBatch, LabelScores, Normalise, OneShotBatch,
+    OutputHead, OutputRow, PenaltyHistory, Pooling, PositionLogprobs, Residency, RowOutput,
+    SampleHead, SampledToken, SamplingParams, Segment, SegmentIdx, SeqId, StepOutput, TokenLogprob,
+    TokenSource,
+};
+
+use super::{
+    ConformanceDevice, Demands, LABELS, SMALL_SHAPE, SUM, Spec, VOCAB, one_segment, spec,
+    values::{Stored, Values, assert_within, wide},
+};
+use crate::{Ops, WeightLoader, naive};
+
+const HIDDEN: usize = 72;
+/// Two rows of the head that are equal bit for bit, so that their logits tie.
+const TWINS: (usize, usize) = (17, 200);
+/// On top of the error of logits: exponentials and a logarithm of a sum of them.
+const LOG_SUM_EXP: f64 = 2e-6;
+/// Standard deviations by which a frequency may miss: 1 in 10^7 draws of a case would fail by
+/// chance, and draws are seeded, so that a device that passes always does.
+const SIGMAS: f64 = 5.5;
+
+/// `vocabulary_heads`, `pooling_heads` and `class_heads`, and how their results are returned.
+///
+/// # Panics
+/// If the device is wrong.
+pub fn heads<D: ConformanceDevice>(demands: Demands, open: impl Fn(&Spec) -> D) {
+    let heads = Heads::new(demands);
+    heads.greedy(&open);
+    heads.masks_and_penalties(&open);
+    heads.draws(&open);
+    heads.label_scores(&open);
+    heads.logprobs(&open);
+    heads.non_finite_rows(&open);
+    heads.parts_of_a_mixed_step(&open);
+    heads.pooling(&open);
+    heads.classes(&open);
+}
+
+struct Heads {
+    demands: Demands,
+    head: Vec<f32>,
+    score: Vec<f32>,
+}
+
+/// Logits of one hidden state in f64, and bounds on their errors.
+struct Logits {
+    z: Vec<f64>,
+    bound: Vec<f64>,
+}
+
+impl Logits {
+    fn best(&self, allowed: impl Fn(usize) -> bool) -> usize {
+        let ids = (0..self.z.len()).filter(|&i| allowed(i));
+        ids.fold(None, |best: Option<usize>, i| match best {
+            Some(b) if self.z[b] >= self.z[i] => Some(b),
+            _ => Some(i),
+        })
+        .expect("some token is allowed")
+    }
+
+    /// Twice the largest bound: closer than that, two logits may swap.
+    fn slack(&self) -> f64 {
+        2.0 * self.bound.iter().copied().fold(0.0, f64::max)
+    }
+
+    fn logprob(&self, id: usize) -> f64 {
+        self.z[id] - naive::log_sum_exp(&self.z)
+    }
+}
+
+fn idx(id: u32) -> usize {
+    id as usize
+}
+
+fn id(n: usize) -> u32 {
+    u32::try_from(n).expect("cases are small")
+}
+
+fn sample(sampling: SamplingParams) -> SampleHead {
+    SampleHead {
+        sampling: Arc::new(sampling),
+        choice: 0,
+        draws: 1,
+        output_position: 0,
+        top_logprobs: None,
+        history: None,
+    }
+}
+
+fn greedy_with_top(top: u32) -> OutputHead {
+    OutputHead::Sample(SampleHead {
+        top_logprobs: Some(top),
+        ..sample(SamplingParams::default())
+    })
+}
+
+/// A row that reads `positions` of the first segment.
+fn row(positions: std::ops::Range<usize>, head: OutputHead) -> OutputRow {
+    OutputRow {
+        segment: SegmentIdx(0),
+        positions: id(positions.start)..id(positions.end),
+        head,
+    }
+}
+
+/// A prompt of `tokens` tokens and the rows to read off it.
+fn batch(tokens: usize, rows: Vec<OutputRow>) -> ForwardBatch {
+    ForwardBatch::OneShot(OneShotBatch {
+        rows,
+        ..one_segment(vec![1; tokens])
+    })
+}
+
+impl Heads {
+    fn new(demands: Demands) -> Self {
+        let mut values = Values::new(demands.precision, 30);
+        let mut head = values.many(VOCAB * HIDDEN, -0.5, 0.5);
+        head.copy_within(TWINS.0 * HIDDEN..(TWINS.0 + 1) * HIDDEN, TWINS.1 * HIDDEN);
+        Self {
+            demands,
+            head,
+            score: values.many(LABELS * HIDDEN, -1.0, 1.0),
+        }
+    }
+
+    /// Hidden states of `tokens` tokens; that of token 0 points at the twins.
+    fn hidden(&self, tokens: usize) -> Vec<f32> {
+        let mut values = Values::new(self.demands.precision, 31);
+        let mut h = values.many(tokens * HIDDEN, -2.0, 2.0);
+        for (h, w) in h.iter_mut().zip(&self.head[TWINS.0 * HIDDEN..][..HIDDEN]) {
+            // A power of two: exact in every type.
+            *h = w * 2.0;
+        }
+        h
+    }
+
+    /// Runs the heads of `step` on hidden states `h`, one row of [`HIDDEN`] per token.
+    fn run<D: ConformanceDevice>(
+        &self,
+        open: &impl Fn(&Spec) -> D,
+        step: ForwardBatch,
+        h: &[f32],
+    ) -> StepOutput {
+        let tokens = step.num_tokens();
+        assert_eq!(h.len(), tokens * HIDDEN);
+        let spec = spec(HIDDEN, SMALL_SHAPE, tokens, 2 * h.len());
+        let valid = step.validate(&spec.capacity);
+        assert_eq!(valid, Ok(()), "a malformed case");
+        let mut device = open(&spec);
+        let mut loader = device.loader();
+        let mut matrix = |name, values: &[f32], rows| {
+            let stored = Stored::new(values, &[rows, HIDDEN]);
+            loader
+                .linear(name, &[stored.view()], &[])
+                .expect("a matrix loads")
+        };
+        let head = matrix("head", &self.head, VOCAB);
+        let score = matrix("score", &self.score, LABELS);
+        device.step(step, &mut |ops, inputs| {
+            let mut hidden = ops.alloc(tokens, HIDDEN).expect("room");
+            D::write(ops, &mut hidden, h);
+            let outputs = ops.num_outputs(inputs);
+            let mut read = ops.alloc(outputs, HIDDEN).expect("room");
+            ops.gather_rows(inputs, &hidden, &mut read)
+                .expect("gather_rows runs");
+            ops.pooling_heads(inputs, &read)
+                .expect("pooling_heads runs");
+            ops.vocabulary_heads(inputs, &read, &head)
+                .expect("vocabulary_heads runs");
+            ops.class_heads(inputs, &read, &score)
+                .expect("class_heads runs");
+        })
+    }
+
+    /// One-shot results of rows over one prompt of the states `h`.
+    fn rows<D: ConformanceDevice>(
+        &self,
+        open: &impl Fn(&Spec) -> D,
+        h: &[f32],
+        rows: Vec<OutputRow>,
+    ) -> Vec<RowOutput> {
+        let n = rows.len();
+        let output = self.run(open, batch(h.len() / HIDDEN, rows), h);
+        assert_eq!(output.oneshot.len(), n, "one result per row");
+        output.oneshot
+    }
+
+    fn logits(&self, h: &[f32], token: usize) -> Logits {
+        let h = wide(&h[token * HIDDEN..][..HIDDEN]);
+        let magnitude: Vec<f64> = h.iter().map(|v| v.abs()).collect();
+        let head = wide(&self.head);
+        let abs: Vec<f64> = head.iter().map(|v| v.abs()).collect();
+        let bound = naive::linear(&magnitude, &abs, &[]);
+        Logits {
+            z: naive::linear(&h, &head, &[]),
+            bound: bound.into_iter().map(|m| SUM * m).collect(),
+        }
+    }
+
+    fn greedy<D: ConformanceDevice>(&self, open: &impl Fn(&Spec) -> D) {
+        const TOKENS: usize = 65;
+        let h = self.hidden(TOKENS);
+        let rows = (0..TOKENS).map(|t| row(t..t + 1, greedy_with_top(4)));
+        let got = self.rows(open, &h, rows.collect());
+        for (t, got) in got.iter().enumerate() {
+            let logits = self.logits(&h, t);
+            let [token] = sampled(got) else {
+                panic!("one draw gives one token, not {got:?}");
+            };
+            let what = format!("greedy, token {t}");
+            let best = logits.z[logits.best(|_| true)];
+            assert!(
+                logits.z[idx(token.token)] >= best - logits.slack(),
+                "{what}: {} is not the likeliest",
+                token.token
+            );
+            let logprob = token.logprob.expect("log-probabilities were asked for");
+            check_logprob(&what, token.token, logprob, &logits);
+            check_top(&what, &token.top, 4, &logits);
+            assert_eq!(token.top[0].token, token.token, "{what}: greedy is the top");
+        }
+        let tie = &sampled(&got[0])[0];
+        assert_eq!(idx(tie.token), TWINS.0, "ties take the smallest id");
+        let top: Vec<usize> = tie.top.iter().map(|t| idx(t.token)).take(2).collect();
+        assert_eq!(top, [TWINS.0, TWINS.1], "ties are listed by id");
+        // Without being asked for, nothing is reported.
+        let plain = OutputHead::Sample(sample(SamplingParams::default()));
+        let got = self.rows(open, &h, vec![row(3..4, plain)]);
+        let token = &sampled(&got[0])[0];
+        assert!(token.logprob.is_none() && token.top.is_empty());
+    }
+
+    fn masks_and_penalties<D: ConformanceDevice>(&self, open: &impl Fn(&Spec) -> D) {
+        let h = self.hidden(2);
+        let raw = self.logits(&h, 1);
+        let order = {
+            let mut ids: Vec<usize> = (0..VOCAB).collect();
+            ids.sort_by(|&a, &b| raw.z[b].total_cmp(&raw.z[a]));
+            ids
+        };
+        let (first, second, last) = (id(order[0]), id(order[1]), id(order[VOCAB - 1]));
+        let history = |prompt: &[u32], output: &[u32]| {
+            Some(PenaltyHistory {
+                prompt: Arc::from(prompt),
+                output: output.to_vec(),
+            })
+        };
+        let base = SamplingParams::default;
+        // Gaps between logits are of order 0.1 here, penalties and biases far larger.
+        let cases: Vec<(&str, SampleHead, u32)> = vec![
+            ("plain", sample(base()), first),
+            (
+                "allowed ids",
+                sample(SamplingParams {
+                    allowed_token_ids: Some(Arc::from([last, second])),
+                    ..base()
+                }),
+                second,
+            ),
+            (
+                "bias",
+                sample(SamplingParams {
+                    logit_bias: Arc::from([(last, 100.0)]),
+                    ..base()
+                }),
+                last,
+            ),
+            (
+                "bias against",
+                sample(SamplingParams {
+                    logit_bias: Arc::from([(first, -100.0)]),
+                    ..base()
+                }),
+                second,
+            ),
+            (
+                "stop ids before min_tokens",
+                SampleHead {
+                    output_position: 1,
+                    ..sample(SamplingParams {
+                        stop_token_ids: Arc::from([first]),
+                        min_tokens: 2,
+                        ..base()
+                    })
+                },
+                second,
+            ),
+            (
+                "stop ids from min_tokens on",
+                SampleHead {
+                    output_position: 2,
+                    ..sample(SamplingParams {
+                        stop_token_ids: Arc::from([first]),
+                        min_tokens: 2,
+                        ..base()
+                    })
+                },
+                first,
+            ),
+            (
+                "repetition penalty, prompt",
+                SampleHead {
+                    history: history(&[first], &[]),
+                    ..sample(SamplingParams {
+                        repetition_penalty: 50.0,
+                        ..base()
+                    })
+                },
+                second,
+            ),
+            (
+                "presence penalty ignores the prompt",
+                SampleHead {
+                    history: history(&[first], &[]),
+                    ..sample(SamplingParams {
+                        presence_penalty: 2.0,
+                        ..base()
+                    })
+                },
+                first,
+            ),
+            (
+                "frequency penalty counts",
+                SampleHead {
+                    history: history(&[], &[first; 9]),
+                    ..sample(SamplingParams {
+                        frequency_penalty: 2.0,
+                        ..base()
+                    })
+                },
+                second,
+            ),
+            (
+                "top_k of one",
+                sample(SamplingParams {
+                    temperature: 5.0,
+                    top_k: 1,
+                    ..base()
+                }),
+                first,
+            ),
+            (
+                "the smallest nucleus",
+                sample(SamplingParams {
+                    temperature: 5.0,
+                    top_p: 1e-6,
+                    ..base()
+                }),
+                first,
+            ),
+            (
+                "min_p of one",
+                sample(SamplingParams {
+                    temperature: 5.0,
+                    min_p: 1.0,
+                    ..base()
+                }),
+                first,
+            ),
+        ];
+        assert!(
+            raw.z[order[0]] - raw.z[order[1]] > raw.slack()
+                && raw.z[order[1]] - raw.z[order[2]] > raw.slack(),
+            "the case has near ties"
+        );
+        let rows = cases
+            .iter()
+            .map(|(_, head, _)| row(1..2, OutputHead::Sample(head.clone())));
+        let got = self.rows(open, &h, rows.collect());
+        for ((what, _, expected), got) in cases.iter().zip(&got) {
+            assert_eq!(sampled(got)[0].token, *expected, "{what}");
+        }
+    }
+
+    /// Frequencies are those of the softmax; draws repeat, and do not depend on how they are
+    /// grouped into rows or on what else is in the step.
+    fn draws<D: ConformanceDevice>(&self, open: &impl Fn(&Spec) -> D) {
+        const DRAWS: u32 = 3000;
+        let h = self.hidden(3);
+        let logits = self.logits(&h, 2);
+        let allowed = [3u32, 40, 41, 330];
+        let sampling = SamplingParams {
+            temperature: 2.0,
+            allowed_token_ids: Some(Arc::from(allowed)),
+            seed: 0x5eed,
+            ..SamplingParams::default()
+        };
+        let head = |choice, draws| {
+            OutputHead::Sample(SampleHead {
+                choice,
+                draws,
+                output_position: 7,
+                ..sample(sampling.clone())
+            })
+        };
+        let greedy = || row(1..2, greedy_with_top(0));
+        let together = self.rows(open, &h, vec![greedy(), row(2..3, head(0, DRAWS))]);
+        let again = self.rows(
+            open,
+            &h,
+            vec![
+                row(2..3, head(100, 50)),
+                row(2..3, head(2, 1)),
+                row(2..3, head(0, 2)),
+                greedy(),
+            ],
+        );
+        let tokens =
+            |output: &RowOutput| -> Vec<u32> { sampled(output).iter().map(|t| t.token).collect() };
+        let all = tokens(&together[1]);
+        assert_eq!(all.len(), DRAWS as usize);
+        assert_eq!(tokens(&again[0]), all[100..150], "draws 100.. alone");
+        assert_eq!(tokens(&again[1]), all[2..3], "draw 2 alone");
+        assert_eq!(tokens(&again[2]), all[..2], "draws ..2 alone");
+        let z: Vec<f64> = allowed.iter().map(|&t| logits.z[idx(t)] / 2.0).collect();
+        let lse = naive::log_sum_exp(&z);
+        for (&token, z) in allowed.iter().zip(&z) {
+            let p = (z - lse).exp();
+            let n = f64::from(DRAWS);
+            let drawn = all.iter().filter(|&&t| t == token).count() as f64;
+            let sigma = (n * p * (1.0 - p)).sqrt();
+            assert!(
+                (drawn - n * p).abs() <= SIGMAS * sigma,
+                "token {token}: {drawn} of {n} draws at probability {p:.4}"
+            );
+        }
+    }
+
+    fn label_scores<D: ConformanceDevice>(&self, open: &impl Fn(&Spec) -> D) {
+        let h = self.hidden(17);
+        let labels: Arc<[u32]> = Arc::from([5, 330, 0, 5, 17, 200]);
+        let mut rows = Vec::new();
+        for t in 0..17 {
+            for normalise in [Normalise::OverLabels, Normalise::OverVocab] {
+                let labels = Arc::clone(&labels);
+                rows.push(row(t..t + 1, OutputHead::LabelScores { labels, normalise }));
+            }
+        }
+        let got = self.rows(open, &h, rows);
+        for (i, got) in got.iter().enumerate() {
+            let t = i / 2;
+            let RowOutput::LabelScores(LabelScores {
+                logits: got,
+                log_sum_exp,
+            }) = got
+            else {
+                panic!("label scores, not {got:?}");
+            };
+            let logits = self.logits(&h, t);
+            let expected: Vec<(f64, f64)> = labels
+                .iter()
+                .map(|&l| (logits.z[idx(l)], logits.bound[idx(l)]))
+                .collect();
+            assert_within(
+                || format!("label scores, token {t}"),
+                got,
+                expected.into_iter(),
+            );
+            assert_eq!(got[0].to_bits(), got[3].to_bits(), "a repeated label");
+            match log_sum_exp {
+                None => assert_eq!(i % 2, 0, "the log-sum-exp was asked for"),
+                Some(lse) => {
+                    assert_eq!(i % 2, 1, "the log-sum-exp was not asked for");
+                    let expected = naive::log_sum_exp(&logits.z);
+                    let bound = LOG_SUM_EXP + logits.slack();
+                    assert_within(
+                        || format!("log-sum-exp, token {t}"),
+                        &[*lse],
+                        std::iter::once((expected, bound)),
+                    );
+                }
+            }
+        }
+    }
+
+    fn logprobs<D: ConformanceDevice>(&self, open: &impl Fn(&Spec) -> D) {
+        const TOKENS: usize = 20;
+        let h = self.hidden(TOKENS);
+        let targets: Vec<u32> = (0..TOKENS).map(|t| id(t * 53 % VOCAB)).collect();
+        let twins = vec![id(TWINS.1), id(TWINS.0)];
+        let rows = vec![
+            row(
+                0..TOKENS,
+                OutputHead::Logprobs {
+                    targets: targets.clone(),
+                    top: 5,
+                },
+            ),
+            // The tie's second member has the rank of the first. Positions are shared with above.
+            row(
+                0..2,
+                OutputHead::Logprobs {
+                    targets: twins.clone(),
+                    top: 0,
+                },
+            ),
+            row(
+                7..9,
+                OutputHead::Logprobs {
+                    targets: vec![330, 0],
+                    top: id(VOCAB),
+                },
+            ),
+        ];
+        let got = self.rows(open, &h, rows);
+        for (got, (first, targets, top)) in
+            got.iter()
+                .zip([(0, &targets, 5), (0, &twins, 0), (7, &vec![330, 0], VOCAB)])
+        {
+            let RowOutput::Logprobs {
+                first_position,
+                entries,
+            } = got
+            else {
+                panic!("log-probabilities, not {got:?}");
+            };
+            assert_eq!(*first_position, id(first + 1), "first scored position");
+            assert_eq!(entries.len(), targets.len());
+            for (i, (entry, &target)) in entries.iter().zip(targets).enumerate() {
+                let what = format!("log-probabilities, position {}", first + i);
+                check_entry(&what, entry, target, top, &self.logits(&h, first + i));
+            }
+        }
+        let RowOutput::Logprobs { entries, .. } = &got[1] else {
+            panic!("log-probabilities, not {:?}", got[1]);
+        };
+        assert_eq!(entries[0].rank, 1, "a tie's rank counts larger logits only");
+    }
+
+    /// A row whose numbers are not finite fails alone.
+    fn non_finite_rows<D: ConformanceDevice>(&self, open: &impl Fn(&Spec) -> D) {
+        let clean = self.hidden(4);
+        let mut h = clean.clone();
+        h[HIDDEN + 5] = f32::NAN;
+        h[2 * HIDDEN + 9] = f32::INFINITY;
+        let heads = || {
+            vec![
+                OutputHead::Sample(sample(SamplingParams::default())),
+                OutputHead::Sample(sample(SamplingParams {
+                    temperature: 1.0,
+                    ..SamplingParams::default()
+                })),
+                OutputHead::LabelScores {
+                    labels: Arc::from([1, 2]),
+                    normalise: Normalise::OverVocab,
+                },
+                OutputHead::LabelScores {
+                    labels: Arc::from([1, 2]),
+                    normalise: Normalise::OverLabels,
+                },
+                OutputHead::Logprobs {
+                    targets: vec![4],
+                    top: 1,
+                },
+                OutputHead::Embed {
+                    pooling: Pooling::Last,
+                    normalise: true,
+                    dimensions: None,
+                },
+                OutputHead::Classify,
+            ]
+        };
+        let rows = || {
+            (0..4)
+                .flat_map(|t| heads().into_iter().map(move |head| row(t..t + 1, head)))
+                .collect::<Vec<_>>()
+        };
+        let expected = self.rows(open, &clean, rows());
+        let got = self.rows(open, &h, rows());
+        let per_token = heads().len();
+        for (i, (got, expected)) in got.iter().zip(&expected).enumerate() {
+            let (t, head) = (i / per_token, i % per_token);
+            if matches!(t, 1 | 2) {
+                assert!(
+                    matches!(got, RowOutput::Failed(_)),
+                    "head {head} of a row that is not finite gives {got:?}"
+                );
+            } else {
+                assert!(
+                    !matches!(got, RowOutput::Failed(_)),
+                    "head {head} of a good row beside bad ones failed"
+                );
+                if self.demands.batch_invariant {
+                    assert_eq!(got, expected, "head {head} of a good row beside bad ones");
+                }
+            }
+        }
+    }
+
+    /// One-shot, prefill and decode rows come back in their own parts, in order.
+    fn parts_of_a_mixed_step<D: ConformanceDevice>(&self, open: &impl Fn(&Spec) -> D) {
+        let h = self.hidden(3 + 2 + 2);
+        let mut prefill = one_segment(vec![1; 2]);
+        prefill.segments[0].residency = Residency::Keep(BlockSpan { start: 0, len: 1 });
+        prefill.block_ids = vec![BlockId(5)];
+        prefill.rows = vec![row(1..2, greedy_with_top(1))];
+        // A second one-shot root reads its own position 0.
+        let mut oneshot = one_segment(vec![1; 3]);
+        oneshot.segments[0].tokens = 0..2;
+        oneshot.segments.push(Segment {
+            tokens: 2..3,
+            parent: Some(SegmentIdx(0)),
+            context_len: 2,
+            cached: BlockSpan::EMPTY,
+            residency: Residency::Transient,
+        });
+        oneshot.rows = vec![
+            OutputRow {
+                segment: SegmentIdx(1),
+                positions: 2..3,
+                head: greedy_with_top(1),
+            },
+            OutputRow {
+                segment: SegmentIdx(1),
+                positions: 1..2,
+                head: greedy_with_top(1),
+            },
+        ];
+        let decode_row = |seq, start| DecodeRow {
+            seq: SeqId(seq),
+            token: TokenSource::Known(1),
+            context_len: 0,
+            blocks: BlockSpan { start, len: 1 },
+            sample: SampleHead {
+                top_logprobs: Some(1),
+                ..sample(SamplingParams::default())
+            },
+        };
+        let step = ForwardBatch::Mixed {
+            oneshot,
+            prefill,
+            decode: DecodeBatch {
+                rows: vec![decode_row(1, 1), decode_row(2, 0)],
+                block_ids: vec![BlockId(8), BlockId(9)],
+            },
+        };
+        let output = self.run(open, step, &h);
+        let parts = [
+            ("one-shot", &output.oneshot, vec![2, 1]),
+            ("prefill", &output.prefill, vec![4]),
+            ("decode", &output.decode, vec![5, 6]),
+        ];
+        for (part, rows, tokens) in parts {
+            assert_eq!(rows.len(), tokens.len(), "{part} rows");
+            for (got, t) in rows.iter().zip(tokens) {
+                let logits = self.logits(&h, t);
+                let token = sampled(got)[0].token;
+                assert_eq!(idx(token), logits.best(|_| true), "{part} row of token {t}");
+            }
+        }
+    }
+
+    fn pooling<D: ConformanceDevice>(&self, open: &impl Fn(&Spec) -> D) {
+        // Longer than the 256 positions that are summed at a time.
+        const TOKENS: usize = 300;
+        let h = self.hidden(TOKENS);
+        let mut cases = Vec::new();
+        for (pooling, positions) in [
+            (Pooling::Last, TOKENS - 1..TOKENS),
+            (Pooling::Last, 0..1),
+            (Pooling::Mean, 0..1),
+            (Pooling::Mean, 0..17),
+            (Pooling::Mean, 0..TOKENS),
+            (Pooling::Mean, 250..260),
+        ] {
+            for normalise in [false, true] {
+                for dimensions in [None, Some(1), Some(17), Some(id(HIDDEN))] {
+                    cases.push((pooling, positions.clone(), normalise, dimensions));
+                }
+            }
+        }
+        let rows = cases.iter().map(|(pooling, positions, normalise, dims)| {
+            row(
+                positions.clone(),
+                OutputHead::Embed {
+                    pooling: *pooling,
+                    normalise: *normalise,
+                    dimensions: *dims,
+                },
+            )
+        });
+        let got = self.rows(open, &h, rows.collect());
+        for (got, (pooling, positions, normalise, dims)) in got.iter().zip(cases) {
+            let RowOutput::Embedding(got) = got else {
+                panic!("a vector, not {got:?}");
+            };
+            let n = positions.len() as f64;
+            let kept = dims.map_or(HIDDEN, idx);
+            let at = |t: usize, i: usize| f64::from(h[t * HIDDEN + i]);
+            let mean = |f: fn(f64) -> f64| -> Vec<f64> {
+                let sum = |i| positions.clone().map(|t| f(at(t, i))).sum::<f64>();
+                (0..kept).map(|i| sum(i) / n).collect()
+            };
+            let (mut vector, mut bounds) = (mean(|v| v), mean(f64::abs));
+            let norm = naive::dot(&vector, &vector).sqrt();
+            let largest = bounds.iter().copied().fold(0.0, f64::max);
+            for (v, b) in vector.iter_mut().zip(&mut bounds) {
+                *b *= SUM;
+                if normalise {
+                    // The error of the norm, itself a sum, is spread over all components.
+                    *b = (*b + SUM * (v.abs() + largest)) / norm;
+                    *v /= norm;
+                }
+            }
+            assert_within(
+                || {
+                    format!(
+                        "pooling {pooling:?} of {positions:?}, normalised {normalise}, {dims:?} dimensions"
+                    )
+                },
+                got,
+                vector
+                    .into_iter()
+                    .zip(bounds)
+                    .collect::<Vec<_>>()
+                    .into_iter(),
+            );
+        }
+    }
+
+    fn classes<D: ConformanceDevice>(&self, open: &impl Fn(&Spec) -> D) {
+        for tokens in [1, 3, 17, 65] {
+            let h = self.hidden(tokens);
+            let rows = (0..tokens).map(|t| row(t..t + 1, OutputHead::Classify));
+            let got = self.rows(open, &h, rows.collect());
+            for (t, got) in got.iter().enumerate() {
+                let RowOutput::Classes(got) = got else {
+                    panic!("class logits, not {got:?}");
+                };
+                let x = wide(&h[t * HIDDEN..][..HIDDEN]);
+                let score = wide(&self.score);
+                let abs = |v: &[f64]| v.iter().map(|v| v.abs()).collect::<Vec<_>>();
+                let bounds = naive::linear(&abs(&x), &abs(&score), &[]);
+                let expected = naive::linear(&x, &score, &[]).into_iter().zip(bounds);
+                let expected: Vec<_> = expected.map(|(z, m)| (z, SUM * m)).collect();
+                assert_within(
+                    || format!("classes of {tokens} rows, row {t}"),
+                    got,
+                    expected.into_iter(),
+                );
+            }
+        }
+    }
+}
+
+fn sampled(output: &RowOutput) -> &[SampledToken] {
+    match output {
+        RowOutput::Sampled(tokens) => tokens,
+        other => panic!("sampled tokens, not {other:?}"),
+    }
+}
+
+fn check_logprob(what: &str, token: u32, got: f32, logits: &Logits) {
+    let bound = LOG_SUM_EXP + logits.bound[idx(token)] + logits.slack();
+    assert_within(
+        || format!("{what}: log-probability of {token}"),
+        &[got],
+        std::iter::once((logits.logprob(idx(token)), bound)),
+    );
+}
+
+/// `top` lists distinct tokens, best first, ties by id, none of them unlikelier than one left out.
+fn check_top(what: &str, top: &[TokenLogprob], wanted: usize, logits: &Logits) {
+    assert_eq!(
+        top.len(),
+        wanted.min(VOCAB),
+        "{what}: length of the top list"
+    );
+    for t in top {
+        check_logprob(what, t.token, t.logprob, logits);
+    }
+    for pair in top.windows(2) {
+        let in_order = pair[0].logprob > pair[1].logprob
+            || (pair[0].logprob == pair[1].logprob && pair[0].token < pair[1].token);
+        assert!(in_order, "{what}: {pair:?} are out of order");
+    }
+    let listed: Vec<usize> = top.iter().map(|t| idx(t.token)).collect();
+    if let Some(&last) = listed.last()
+        && listed.len() < VOCAB
+    {
+        let missed = logits.best(|i| !listed.contains(&i));
+        assert!(
+            logits.z[missed] <= logits.z[last] + logits.slack(),
+            "{what}: {missed} is likelier than {last} and not listed"
+        );
+    }
+}
+
+fn check_entry(what: &str, entry: &PositionLogprobs, target: u32, top: usize, logits: &Logits) {
+    assert_eq!(entry.token, target, "{what}: token");
+    check_logprob(what, target, entry.logprob, logits);
+    check_top(what, &entry.top, top, logits);
+    let z = logits.z[idx(target)];
+    let above = |margin: f64| {
+        let larger = logits.z.iter().filter(|&&other| other > z + margin);
+        id(1 + larger.count())
+    };
+    let slack = logits.slack();
+    assert!(
+        (above(slack)..=above(-slack)).contains(&entry.rank),
+        "{what}: rank {} of {target}, expected {}",
+        entry.rank,
+        above(0.0)
+    );
+}

@@ -1,0 +1,98 @@
+//! What a batch means, token by token: the naive twin of an executor's planning.
+
+use prelude_core::{BlockId, ForwardBatch, OneShotBatch, Residency, TokenId, TokenSource};
+
+/// Where one position's keys and values come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Source {
+    /// An offset in a block, written by an earlier step.
+    Pool(BlockId, u32),
+    /// A token of this step.
+    Token(usize),
+}
+
+/// One token of a step.
+#[derive(Clone, Debug)]
+pub(super) struct Token {
+    pub(super) id: TokenId,
+    pub(super) position: usize,
+    /// Sources of positions `0..=position`; the last is the token itself.
+    pub(super) context: Vec<Source>,
+    /// Where its keys and values are kept.
+    pub(super) kept: Option<(BlockId, u32)>,
+}
+
+/// All tokens of a batch: one-shot, prefill, decode.
+pub(super) fn lay_out(batch: &ForwardBatch, block_size: u32) -> Vec<Token> {
+    let (oneshot, prefill, decode) = batch.parts();
+    let mut tokens = Vec::new();
+    for forest in [oneshot, prefill] {
+        add_forest(forest, block_size, &mut tokens);
+    }
+    for row in &decode.rows {
+        let TokenSource::Known(id) = row.token else {
+            unreachable!("cases know their tokens");
+        };
+        let blocks = row.blocks.of(&decode.block_ids);
+        let mut context = cached(blocks, row.context_len, block_size);
+        context.push(Source::Token(tokens.len()));
+        tokens.push(Token {
+            id,
+            position: row.context_len as usize,
+            context,
+            kept: Some(place(blocks, row.context_len, 0, block_size)),
+        });
+    }
+    tokens
+}
+
+fn add_forest(forest: &OneShotBatch, block_size: u32, tokens: &mut Vec<Token>) {
+    let first = tokens.len();
+    for segment in &forest.segments {
+        let mut context = match segment.parent {
+            None => cached(
+                segment.cached.of(&forest.block_ids),
+                segment.context_len,
+                block_size,
+            ),
+            Some(parent) => {
+                let last = forest.segments[parent.index()].tokens.end as usize - 1;
+                tokens[first + last].context.clone()
+            }
+        };
+        for (position, at) in (segment.context_len..segment.end()).zip(segment.tokens.clone()) {
+            context.push(Source::Token(tokens.len()));
+            let kept = match segment.residency {
+                Residency::Transient => None,
+                Residency::Keep(span) => {
+                    let blocks = span.of(&forest.block_ids);
+                    let base = segment.context_len / block_size;
+                    let covered = position / block_size - base < span.len;
+                    covered.then(|| place(blocks, position, base, block_size))
+                }
+            };
+            tokens.push(Token {
+                id: forest.tokens[at as usize],
+                position: position as usize,
+                context: context.clone(),
+                kept,
+            });
+        }
+    }
+}
+
+/// Sources of positions `0..len` of a block table.
+fn cached(blocks: &[BlockId], len: u32, block_size: u32) -> Vec<Source> {
+    (0..len)
+        .map(|position| {
+            let (block, offset) = place(blocks, position, 0, block_size);
+            Source::Pool(block, offset)
+        })
+        .collect()
+}
+
+/// Block and offset of a position, `blocks[0]` being the block number `base` of its sequence.
+fn place(blocks: &[BlockId], position: u32, base: u32, block_size: u32) -> (BlockId, u32) {
+    let block = blocks[(position / block_size - base) as usize];
+    (block, position % block_size)
+}

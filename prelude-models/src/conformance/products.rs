@@ -1,0 +1,139 @@
+//! Matrix products.
+
+use super::{
+    ConformanceDevice, Demands, ROWS, SMALL_SHAPE, SUM, Spec, WIDTHS, idle, spec,
+    values::{Stored, Values, assert_within, wide},
+};
+use crate::{Ops, TensorView, WeightLoader, naive};
+
+/// `linear` and `linear_add`: every width as input and as output, fused parts, biases.
+///
+/// # Panics
+/// If the device is wrong.
+pub fn products<D: ConformanceDevice>(demands: Demands, open: impl Fn(&Spec) -> D) {
+    for (i, &input) in WIDTHS.iter().enumerate() {
+        for rows in ROWS {
+            let output = WIDTHS[WIDTHS.len() - 1 - i];
+            for parts in [vec![output], vec![output, 16, 40], vec![1, 2]] {
+                for biased in [false, true] {
+                    let case = Case {
+                        rows,
+                        input,
+                        parts: parts.clone(),
+                        biased,
+                    };
+                    case.run(demands, &open);
+                }
+            }
+        }
+    }
+}
+
+struct Case {
+    rows: usize,
+    input: usize,
+    /// Output widths of the stacked matrices.
+    parts: Vec<usize>,
+    biased: bool,
+}
+
+impl Case {
+    fn run<D: ConformanceDevice>(&self, demands: Demands, open: &impl Fn(&Spec) -> D) {
+        // Rows of `h` around those that the product is added to; they must stay as they are.
+        const BEFORE: usize = 3;
+        const AFTER: usize = 2;
+        let precision = demands.precision;
+        let (rows, input) = (self.rows, self.input);
+        let output: usize = self.parts.iter().sum();
+        let mut values = Values::new(precision, 10);
+        let x = values.many(rows * input, -2.0, 2.0);
+        let w = values.many(output * input, -1.0, 1.0);
+        let bias = values.many(if self.biased { output } else { 0 }, -4.0, 4.0);
+        let tall = BEFORE + rows + AFTER;
+        let before = values.many(tall * output, -8.0, 8.0);
+        let arena = rows * (input + output) + tall * output;
+        let mut device = open(&spec(input.max(output), SMALL_SHAPE, 1, arena));
+        let weight = self.load(&mut device.loader(), &w, &bias);
+        let (mut y, mut h, mut alone) = (Vec::new(), Vec::new(), Vec::new());
+        device.step(idle(), &mut |ops, _| {
+            let mut tx = ops.alloc(rows, input).expect("room");
+            let mut ty = ops.alloc(rows, output).expect("room");
+            let mut th = ops.alloc(tall, output).expect("room");
+            D::write(ops, &mut tx, &x);
+            D::write(ops, &mut th, &before);
+            ops.linear(&tx, rows, &weight, &mut ty)
+                .expect("linear runs");
+            y = D::read(ops, &ty);
+            ops.linear_add(&tx, BEFORE..BEFORE + rows, &weight, &mut th)
+                .expect("linear_add runs");
+            h = D::read(ops, &th);
+            // The same first row, now the only one.
+            ops.linear(&tx, 1, &weight, &mut ty).expect("linear runs");
+            alone = D::read(ops, &ty);
+        });
+        if demands.batch_invariant {
+            assert_eq!(alone[..output], y[..output], "{}: row 0 alone", self.name());
+        }
+        let (x, w, bias) = (wide(&x), wide(&w), wide(&bias));
+        for row in 0..rows {
+            let x = &x[row * input..][..input];
+            let sums = naive::linear(x, &w, &bias);
+            let magnitudes = self.magnitudes(x, &w, &bias);
+            let expected = || sums.iter().zip(&magnitudes);
+            assert_within(
+                || format!("linear {} row {row}", self.name()),
+                &y[row * output..][..output],
+                expected().map(|(&y, &m)| (y, SUM * m + precision.stored(1.0) * y.abs())),
+            );
+            let at = (BEFORE + row) * output;
+            let added = expected()
+                .zip(&before[at..][..output])
+                .map(|((&y, &m), &h)| (y + f64::from(h), y, m));
+            assert_within(
+                || format!("linear_add {} row {row}", self.name()),
+                &h[at..][..output],
+                // The product may be stored before it is added, and the sum is.
+                added.map(|(sum, y, m)| {
+                    (sum, SUM * m + precision.stored(1.0) * (y.abs() + sum.abs()))
+                }),
+            );
+        }
+        let kept = |range: std::ops::Range<usize>| h[range.clone()] == before[range];
+        assert!(
+            kept(0..BEFORE * output) && kept((BEFORE + rows) * output..tall * output),
+            "linear_add {}: rows outside the range changed",
+            self.name()
+        );
+    }
+
+    fn name(&self) -> String {
+        let (rows, input, parts) = (self.rows, self.input, &self.parts);
+        let bias = if self.biased { " with biases" } else { "" };
+        format!("[{rows}, {input}] to {parts:?}{bias}")
+    }
+
+    fn load<L: WeightLoader>(&self, loader: &mut L, w: &[f32], bias: &[f32]) -> L::Weight {
+        let (mut parts, mut biases, mut at) = (Vec::new(), Vec::new(), 0);
+        for &part in &self.parts {
+            let rows = &w[at * self.input..][..part * self.input];
+            parts.push(Stored::new(rows, &[part, self.input]));
+            if self.biased {
+                biases.push(Stored::new(&bias[at..][..part], &[part]));
+            }
+            at += part;
+        }
+        loader
+            .linear("product", &views(&parts), &views(&biases))
+            .expect("a matrix loads")
+    }
+
+    /// Sums of magnitudes, to which the error of a sum is relative.
+    fn magnitudes(&self, x: &[f64], w: &[f64], bias: &[f64]) -> Vec<f64> {
+        let abs = |v: &[f64]| v.iter().map(|v| v.abs()).collect::<Vec<_>>();
+        naive::linear(&abs(x), &abs(w), &abs(bias))
+    }
+}
+
+fn views(stored: &[Stored]) -> Vec<TensorView<'_>> {
+    stored.iter().map(Stored::view).collect()
+}
