@@ -9,12 +9,8 @@ use prelude_core::{
 use prelude_models::{Checkpoint, Model, load_model};
 
 use crate::{
-    CpuConfig, CpuDtype, Error, Isa, MemoryPlan,
-    config::Backend,
-    ops::CpuOps,
-    plan::StepPlan,
-    pool::ComputePool,
-    weights::CpuLoader,
+    CpuConfig, CpuDtype, Error, Isa, MemoryPlan, config::Backend, ops::CpuOps, plan::StepPlan,
+    pool::ComputePool, weights::CpuLoader,
 };
 
 /// What a row gets that no head of the model answered.
@@ -128,7 +124,9 @@ impl CpuExecutor {
 
 fn check_ids(what: &str, ids: &[u32], vocab: u32) -> Result<(), String> {
     match ids.iter().find(|&&id| id >= vocab) {
-        Some(id) => Err(format!("{what}, {id}, is outside the vocabulary of {vocab}")),
+        Some(id) => Err(format!(
+            "{what}, {id}, is outside the vocabulary of {vocab}"
+        )),
         None => Ok(()),
     }
 }

@@ -146,7 +146,9 @@ impl KvStore {
             Kv {
                 half,
                 step: bytemuck::zeroed_vec(step_tokens * 2 * half),
-                layers: (0..layers).map(|_| bytemuck::zeroed_vec(slots * 2 * half)).collect(),
+                layers: (0..layers)
+                    .map(|_| bytemuck::zeroed_vec(slots * 2 * half))
+                    .collect(),
             }
         }
         match dtype {

@@ -56,6 +56,8 @@ mod arena;
 mod config;
 mod error;
 mod executor;
+#[cfg(test)]
+mod golden;
 mod heads;
 mod kernels;
 mod kv;
@@ -64,6 +66,8 @@ mod ops;
 mod plan;
 mod pool;
 mod scratch;
+#[cfg(test)]
+mod testing;
 mod weights;
 
 pub use arena::Tensor;

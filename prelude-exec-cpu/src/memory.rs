@@ -118,9 +118,8 @@ fn num_blocks(
     if let Some(blocks) = config.num_blocks {
         return Ok(blocks);
     }
-    let block = u64::from(config.block_size)
-        * kv_row_bytes(model, dtype)
-        * model.num_hidden_layers as u64;
+    let block =
+        u64::from(config.block_size) * kv_row_bytes(model, dtype) * model.num_hidden_layers as u64;
     let blocks = match config.kv_bytes {
         Some(bytes) => bytes / block,
         None => (KV_BYTES_DEFAULT / block)

@@ -323,17 +323,16 @@ impl Ops for CpuOps {
         let backend = self.backend;
         let a = &mut a[..n * width];
         let cost_ns = a.len() / 3;
-        self.pool
-            .rows(a, width, ROW_BLOCK, cost_ns, |_, first, a| {
-                let gate_up = gate_up[first * 2 * width..].chunks_exact(2 * width);
-                for (a, gate_up) in a.chunks_exact_mut(width).zip(gate_up) {
-                    let (gate, up) = gate_up.split_at(width);
-                    match backend {
-                        Backend::Reference => reference::silu_mul(gate, up, a),
-                        Backend::Fast { isa, .. } => simd::silu_mul(isa, gate, up, a),
-                    }
+        self.pool.rows(a, width, ROW_BLOCK, cost_ns, |_, first, a| {
+            let gate_up = gate_up[first * 2 * width..].chunks_exact(2 * width);
+            for (a, gate_up) in a.chunks_exact_mut(width).zip(gate_up) {
+                let (gate, up) = gate_up.split_at(width);
+                match backend {
+                    Backend::Reference => reference::silu_mul(gate, up, a),
+                    Backend::Fast { isa, .. } => simd::silu_mul(isa, gate, up, a),
                 }
-            });
+            }
+        });
         Ok(())
     }
 

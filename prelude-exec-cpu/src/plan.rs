@@ -291,7 +291,6 @@ impl StepPlan {
     }
 }
 
-
 /// Calls `f(position, place)` for positions in `range` of a path, in order. `cursor` is the span
 /// at which to start looking; it moves forward, so that ranges must be visited in order.
 pub(crate) fn for_places(

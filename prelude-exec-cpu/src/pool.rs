@@ -236,10 +236,6 @@ impl ComputePool {
     }
 
     /// As [`Self::rows`] over two buffers with the same number of rows at once.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "two buffers and how to split them"
-    )]
     pub(crate) fn rows2<T: Send, U: Send>(
         &self,
         (a, a_width): (&mut [T], usize),

@@ -57,7 +57,12 @@ pub(crate) fn variants() -> Vec<(String, CpuConfig)> {
 }
 
 pub(crate) fn executor(name: &str, config: CpuConfig, threads: usize) -> CpuExecutor {
-    CpuExecutor::new(&checkpoint(name), config, Arc::new(ComputePool::new(threads))).unwrap()
+    CpuExecutor::new(
+        &checkpoint(name),
+        config,
+        Arc::new(ComputePool::new(threads)),
+    )
+    .unwrap()
 }
 
 /// One step.

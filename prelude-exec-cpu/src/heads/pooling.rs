@@ -27,12 +27,12 @@ impl CpuOps {
             else {
                 continue;
             };
-            let states = plan
+            let mut states = plan
                 .outputs_of(row)
                 .iter()
                 .map(|&p| &hidden[p as usize * width..][..width]);
             let mut vector = match pooling {
-                Pooling::Last => states.last().expect("a row has positions").to_vec(),
+                Pooling::Last => states.next_back().expect("a row has positions").to_vec(),
                 Pooling::Mean => mean(states, row.first_position, width),
             };
             if let Some(dimensions) = dimensions {

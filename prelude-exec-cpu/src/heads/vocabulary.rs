@@ -96,12 +96,7 @@ impl VocabularyHeads {
 
 impl CpuOps {
     /// Answers every row that samples, scores labels or wants log-probabilities.
-    pub(crate) fn run_vocabulary_heads(
-        &mut self,
-        plan: &StepPlan,
-        hidden: &Tensor,
-        head: &Matrix,
-    ) {
+    pub(crate) fn run_vocabulary_heads(&mut self, plan: &StepPlan, hidden: &Tensor, head: &Matrix) {
         self.run_label_rows(plan, hidden, head);
         let mut items = items(plan);
         items.sort_by_key(|item| item.output);

@@ -138,9 +138,7 @@ impl<E: KvElement> Attention<'_, E> {
     fn segments(&self) -> impl Iterator<Item = &PlanSegment> {
         let all = &self.plan.segments;
         let first = all.partition_point(|s| s.first + s.len <= self.rows.start);
-        all[first..]
-            .iter()
-            .take_while(|s| s.first < self.rows.end)
+        all[first..].iter().take_while(|s| s.first < self.rows.end)
     }
 
     fn run_task(&self, backend: Backend, scratch: &mut Scratch, tile: &mut TileMut<'_, f32>) {

@@ -60,7 +60,7 @@ pub(crate) fn exp(x: f32) -> f32 {
         8.333_452e-3,
         4.166_579_6e-2,
         1.666_666_5e-1,
-        5.000_000_1e-1,
+        0.5,
     ] {
         p = p * r + coefficient;
     }
@@ -268,7 +268,10 @@ mod tests {
             let x = f32::from_bits(i.wrapping_mul(2_147_483_647).wrapping_add(i));
             let expected = half::bf16::from_f32(x);
             let got = half::bf16::from_bits(bf16_bits(x) as u16);
-            assert!(got == expected || got.is_nan() && expected.is_nan(), "{x:e}");
+            assert!(
+                got == expected || got.is_nan() && expected.is_nan(),
+                "{x:e}"
+            );
         }
     }
 

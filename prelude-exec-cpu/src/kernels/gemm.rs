@@ -110,7 +110,6 @@ impl Matrix {
         self.outputs
     }
 
-
     fn panel_dwords(&self) -> usize {
         self.inputs / self.format.per_dword() * NR
     }
@@ -309,13 +308,7 @@ fn run_tiles(
     });
 }
 
-fn run_reference(
-    pool: &ComputePool,
-    x: &[f32],
-    matrix: &Matrix,
-    output: Output,
-    out: &mut [f32],
-) {
+fn run_reference(pool: &ComputePool, x: &[f32], matrix: &Matrix, output: Output, out: &mut [f32]) {
     let (inputs, outputs) = (matrix.inputs, matrix.outputs);
     pool.rows(out, outputs, 1, x.len() * outputs, |_, i, out| {
         let x = &x[i * inputs..][..inputs];

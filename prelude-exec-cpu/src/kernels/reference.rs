@@ -47,13 +47,7 @@ pub(crate) fn silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]) {
 }
 
 /// Attention of one query head over `keys` and `values`, one row per visible position.
-pub(crate) fn attend(
-    q: &[f32],
-    keys: &[&[f32]],
-    values: &[&[f32]],
-    scale: f32,
-    out: &mut [f32],
-) {
+pub(crate) fn attend(q: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32, out: &mut [f32]) {
     let scores: Vec<f32> = keys.iter().map(|key| dot(q, key) * scale).collect();
     let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weights: Vec<f32> = scores.iter().map(|score| (score - max).exp()).collect();

@@ -36,13 +36,7 @@ unsafe fn load(line: *const u32) -> [__m512i; REGS] {
 /// # Safety
 /// The instructions; `count` rows of `b.len() / 64` dwords within `a`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-pub(super) unsafe fn bf16_bf16(
-    a: &[u32],
-    stride: usize,
-    count: usize,
-    b: &[u32],
-    out: &mut Tile,
-) {
+pub(super) unsafe fn bf16_bf16(a: &[u32], stride: usize, count: usize, b: &[u32], out: &mut Tile) {
     // SAFETY: our caller's promises.
     unsafe { by_count!(count, bf16_bf16_rows(a, stride, b, out)) }
 }
