@@ -113,6 +113,23 @@ impl App {
         ))
     }
 
+    /// The first model that serves `task` and is fit for it, or else as [`App::model_for`] without
+    /// a name.
+    ///
+    /// # Errors
+    /// As [`App::model_for`].
+    pub(crate) fn model_of(
+        &self,
+        task: Task,
+        fit: impl Fn(&ServedModel) -> bool,
+    ) -> Result<&Arc<ServedModel>, ApiError> {
+        let mut models = self.models().iter();
+        match models.find(|m| m.serves(task) && fit(m)) {
+            Some(model) => Ok(model),
+            None => self.model_for(None, task),
+        }
+    }
+
     /// Whether new work is taken.
     ///
     /// # Errors

@@ -4,8 +4,10 @@
 
 mod admission;
 mod app;
+pub mod assets;
 mod config;
 pub mod decide;
+pub mod demo;
 mod encode;
 mod endpoints;
 mod error;

@@ -9,6 +9,10 @@ pub(crate) enum Endpoint {
     Ready,
     Live,
     Version,
+    Embeddings,
+    Classify,
+    Score,
+    SystemOne,
 }
 
 /// One path.
@@ -29,6 +33,14 @@ const fn get(path: &'static str, endpoint: Endpoint) -> Route {
     }
 }
 
+const fn post(path: &'static str, endpoint: Endpoint) -> Route {
+    Route {
+        path,
+        method: "POST",
+        endpoint,
+    }
+}
+
 /// Every path and what it leads to. Aliases are further lines.
 pub(crate) const ROUTES: &[Route] = &[
     get("/health", Endpoint::Health),
@@ -36,6 +48,13 @@ pub(crate) const ROUTES: &[Route] = &[
     get("/ready", Endpoint::Ready),
     get("/live", Endpoint::Live),
     get("/version", Endpoint::Version),
+    post("/v1/embeddings", Endpoint::Embeddings),
+    post("/classify", Endpoint::Classify),
+    post("/v1/classify", Endpoint::Classify),
+    post("/score", Endpoint::Score),
+    post("/v1/score", Endpoint::Score),
+    post("/v1/systemone", Endpoint::SystemOne),
+    post("/v1/decide", Endpoint::SystemOne),
 ];
 
 impl Endpoint {
@@ -50,6 +69,7 @@ impl Endpoint {
         let _ = protect_metrics;
         match self {
             Self::Health | Self::Ready | Self::Live | Self::Version => true,
+            Self::Embeddings | Self::Classify | Self::Score | Self::SystemOne => false,
         }
     }
 
@@ -58,13 +78,15 @@ impl Endpoint {
     pub(crate) fn is_inference(self) -> bool {
         match self {
             Self::Health | Self::Ready | Self::Live | Self::Version => false,
+            Self::Embeddings | Self::Classify | Self::Score | Self::SystemOne => true,
         }
     }
 
     /// How its errors are written.
     pub(crate) fn dialect(self) -> Dialect {
         match self {
-            Self::Health | Self::Ready | Self::Live | Self::Version => Dialect::OpenAi,
+            Self::SystemOne => Dialect::SystemOne,
+            _ => Dialect::OpenAi,
         }
     }
 }

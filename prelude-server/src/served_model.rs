@@ -1,12 +1,14 @@
 //! A model as the edge sees it: its name, what it is for, its tokenizer, its engine.
 
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use fasttoken::Tokenizer;
 use prelude_core::Pooling;
 use prelude_engine::EngineHandle;
 
-use crate::template::ChatTemplate;
+use crate::{
+    assets::TokenizerConfig, decide::DecideLabels, shared_prefix::SafeCuts, template::ChatTemplate,
+};
 
 /// What a checkpoint is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +109,18 @@ pub struct ServedModel {
     pub tokenizer: Arc<Tokenizer>,
     /// The model's own chat template, if it has one.
     pub template: Option<Arc<ChatTemplate>>,
+    /// Special tokens and the like.
+    pub tokenizer_config: TokenizerConfig,
+    /// Where rendered prompts may be cut.
+    pub cuts: SafeCuts,
+    /// The token that ends an assistant's turn.
+    pub end_of_turn: Option<u32>,
+    /// Label tokens of typed decisions, if the tokenizer has them.
+    pub labels: Option<Arc<DecideLabels>>,
+    /// Prompts of an embedding model, by name.
+    pub prompts: BTreeMap<String, String>,
+    /// Sizes to which embeddings may be cut; empty if any will do.
+    pub matryoshka: Vec<u32>,
     /// Class names in the order of the logits; empty without a classification head.
     pub id2label: Vec<String>,
     /// Which hidden states an embedding combines, if the model embeds.
@@ -136,6 +150,16 @@ impl ServedModel {
     #[must_use]
     pub fn serves(&self, task: Task) -> bool {
         self.tasks.contains(&task)
+    }
+
+    /// Where texts that get special tokens of the tokenizer's may be cut.
+    #[must_use]
+    pub fn text_cuts(&self) -> SafeCuts {
+        // Parts would get the special tokens each; a tokenizer that adds none has no such parts.
+        match self.tokenizer.count("a", true) == self.tokenizer.count("a", false) {
+            true => self.cuts,
+            false => SafeCuts::Unknown,
+        }
     }
 }
 

@@ -208,6 +208,15 @@ impl SharedPrompts {
         })
     }
 
+    /// The whole prompts, in order.
+    pub fn into_prompts(self) -> impl Iterator<Item = Vec<TokenId>> {
+        let prefix = self.prefix;
+        self.prompts.into_iter().map(move |p| match p.after_prefix {
+            true => [&prefix, p.tokens.as_slice()].concat(),
+            false => p.tokens,
+        })
+    }
+
     /// The prompts as a tree, and the node at which each ends.
     ///
     /// # Errors
@@ -250,4 +259,98 @@ impl SharedPrompts {
 
 fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(x, y)| x == y).count()
+}
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TOKENIZER: &[u8] = include_bytes!("../demo/demo-lm/tokenizer.json");
+
+    fn encode(text: &str, out: &mut Vec<TokenId>) -> Result<(), Infallible> {
+        use std::sync::LazyLock;
+        static TOKENIZER_: LazyLock<fasttoken::Tokenizer> =
+            LazyLock::new(|| fasttoken::Tokenizer::from_bytes(TOKENIZER).unwrap());
+        TOKENIZER_.encode_into(text, false, out);
+        Ok(())
+    }
+
+    #[test]
+    fn the_proof_covers_the_demo_tokenizer_and_nothing_else() {
+        let check = |from: &str, to: &str, expected| {
+            let json = std::str::from_utf8(TOKENIZER).unwrap();
+            assert!(json.contains(from), "{from}");
+            assert_eq!(
+                SafeCuts::of(json.replacen(from, to, 1).as_bytes()),
+                expected,
+                "{to}"
+            );
+        };
+        check("NFC", "NFC", SafeCuts::Proven);
+        check("NFC", "NFKC", SafeCuts::Unknown);
+        check("\\\\p{N}|", "\\\\p{N}+|", SafeCuts::Unknown);
+        check("\"Isolated\"", "\"Removed\"", SafeCuts::Unknown);
+        check(
+            "\"add_prefix_space\":false",
+            "\"add_prefix_space\":true",
+            SafeCuts::Unknown,
+        );
+        check("\"rstrip\":false", "\"rstrip\":true", SafeCuts::Unknown);
+        check("<|im_start|>", "<im start>", SafeCuts::Unknown);
+        assert_eq!(SafeCuts::of(b"{}"), SafeCuts::Unknown);
+    }
+
+    #[test]
+    fn a_common_beginning_is_encoded_once() {
+        let state = "a long state. ".repeat(100);
+        let texts = (0..50).map(|i| format!("{state}\n\nQuestion: number {i}?"));
+        let mut encoded_bytes = 0;
+        let shared = SharedPrompts::encode(
+            texts.map(Ok::<_, Infallible>),
+            SafeCuts::Proven,
+            |text, out| {
+                encoded_bytes += text.len();
+                encode(text, out)
+            },
+        )
+        .unwrap();
+        assert!(encoded_bytes < 2 * state.len(), "{encoded_bytes}");
+        let len: usize = shared.lens().sum();
+        let (tree, ends) = shared.into_tree().unwrap();
+        assert!(tree.distinct_tokens() < len / 20);
+        assert_eq!(ends.len(), 50);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        /// Whatever the texts, the ids are those of each whole text, and the tree is as small as
+        /// the one made from whole prompts.
+        #[test]
+        fn equals_encoding_every_prompt_whole(
+            head in "([a-zA-Z' ]{0,6}|[\\n\\r\\t .!?'<|]{0,4}|[0-9é\u{301}ß字👍]{0,3}|<\\|im_end\\|>){0,8}",
+            tails in prop::collection::vec("([ \\n]{0,2}[a-zA-Z']{1,4}|[\\n\\r\\t .!?'0-9\u{301}é字]{1,3}|<\\|im_start\\|>){1,4}", 1..6),
+        ) {
+            let texts: Vec<String> = tails.iter().map(|t| format!("{head}{t}")).collect();
+            let shared = SharedPrompts::encode(
+                texts.iter().cloned().map(Ok),
+                SafeCuts::Proven,
+                encode,
+            ).unwrap();
+            let whole: Vec<Vec<TokenId>> = texts.iter().map(|text| {
+                let mut ids = Vec::new();
+                encode(text, &mut ids).unwrap();
+                ids
+            }).collect();
+            let lens: Vec<usize> = shared.lens().collect();
+            prop_assert_eq!(lens, whole.iter().map(Vec::len).collect::<Vec<_>>());
+            let (tree, ends) = shared.into_tree().unwrap();
+            for (ids, end) in whole.iter().zip(ends) {
+                prop_assert_eq!(&tree.prompt(end), ids);
+            }
+        }
+    }
 }

@@ -399,6 +399,11 @@ impl JsonWriter {
     }
 }
 
+/// Template variables of prompts whose first token is the answer.
+pub(crate) fn no_thinking() -> Map<String, Json> {
+    Map::from_iter([("enable_thinking".to_owned(), Json::Bool(false))])
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

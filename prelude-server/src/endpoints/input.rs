@@ -40,7 +40,11 @@ pub(crate) fn prompts<'a>(
     parse_prompts(raw, path)
 }
 
-fn parse_prompts<'a>(raw: &'a str, path: String) -> Result<Vec<Prompt<'a>>, ApiError> {
+/// As [`prompts`], of a value already taken; `path` is what errors name.
+///
+/// # Errors
+/// 400.
+pub(crate) fn parse_prompts<'a>(raw: &'a str, path: String) -> Result<Vec<Prompt<'a>>, ApiError> {
     let wrong = |must_be: &str| ApiError::invalid_type(path.clone(), must_be);
     let ids = |raw: &str| {
         serde_json::from_str::<Vec<TokenId>>(raw)

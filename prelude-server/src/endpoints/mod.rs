@@ -18,9 +18,14 @@ use crate::{
     sse::EventStream,
 };
 
+pub(crate) mod classify;
+pub(crate) mod embeddings;
 pub(crate) mod health;
 pub(crate) mod input;
+pub(crate) mod read;
+pub(crate) mod score;
 pub(crate) mod submit;
+pub(crate) mod systemone;
 
 /// One request on its way: who it is, what it reserved, and what may be written to the log.
 #[derive(Debug)]
@@ -159,12 +164,16 @@ impl Reply {
 ///
 /// # Errors
 /// Whatever the handler refuses or fails with.
-pub(crate) async fn dispatch(call: &Arc<Call>, _body: Bytes) -> Result<Reply, ApiError> {
+pub(crate) async fn dispatch(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     match call.endpoint {
         Endpoint::Health => health::health(call),
         Endpoint::Ready => health::ready(call),
         Endpoint::Live => health::live(call),
         Endpoint::Version => Ok(health::version()),
+        Endpoint::Embeddings => embeddings::handle(call, body).await,
+        Endpoint::Classify => classify::handle(call, body).await,
+        Endpoint::Score => score::handle(call, body).await,
+        Endpoint::SystemOne => systemone::handle(call, body).await,
     }
 }
 

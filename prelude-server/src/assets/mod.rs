@@ -1,0 +1,231 @@
+//! What a model consists of beside its weights: tokenizer, templates, prompts. Read from a folder
+//! in the Hugging Face layout or from bytes inside the program.
+
+mod documents;
+mod error;
+
+use std::{borrow::Cow, fs, io, path::Path};
+
+use fasttoken::Tokenizer;
+use prelude_models::{Checkpoint, CheckpointFiles};
+use serde_json::{Map, Value};
+
+pub use self::{
+    documents::{SentencePrompts, TokenizerConfig},
+    error::LoadError,
+};
+use crate::{
+    shared_prefix::SafeCuts,
+    template::{ChatTemplate, TemplateError},
+};
+
+/// A model's files, read and checked; nothing is computed yet.
+#[derive(Debug)]
+pub struct Assets {
+    /// The folder's name: what the model is called unless it is told otherwise.
+    pub name: String,
+    /// Configuration and weights.
+    pub checkpoint: Checkpoint,
+    /// Text to ids and back.
+    pub tokenizer: Tokenizer,
+    /// Where the tokenizer's prompts may be cut.
+    pub cuts: SafeCuts,
+    /// Special tokens and the like.
+    pub tokenizer_config: TokenizerConfig,
+    /// Source of the chat template, if there is one.
+    pub chat_template: Option<String>,
+    /// Named prompts of embedding models.
+    pub prompts: SentencePrompts,
+    /// Sizes to which embeddings may be cut; empty if the model does not say.
+    pub matryoshka: Vec<u32>,
+}
+
+/// The files of a model inside the program.
+#[derive(Clone, Copy, Debug)]
+pub struct EmbeddedModel {
+    /// What it is called.
+    pub name: &'static str,
+    /// `config.json`.
+    pub config: &'static [u8],
+    /// `generation_config.json`.
+    pub generation_config: Option<&'static [u8]>,
+    /// `model.safetensors`.
+    pub weights: &'static [u8],
+    /// `tokenizer.json`.
+    pub tokenizer: &'static [u8],
+    /// `tokenizer_config.json`.
+    pub tokenizer_config: &'static [u8],
+}
+
+impl Assets {
+    /// Reads the model in `folder`.
+    ///
+    /// # Errors
+    /// [`LoadError`] with the file at fault.
+    pub fn open(folder: &Path) -> Result<Self, LoadError> {
+        if !folder.is_dir() {
+            return Err(LoadError::NoFolder(folder.to_owned()));
+        }
+        let tokenizer_json = read(folder, "tokenizer.json")?.ok_or_else(|| LoadError::NoFile {
+            folder: folder.to_owned(),
+            file: "tokenizer.json",
+        })?;
+        let tokenizer_config = match read(folder, "tokenizer_config.json")? {
+            Some(bytes) => TokenizerConfig::from_json(&bytes)?,
+            None => TokenizerConfig::default(),
+        };
+        // A template in a file of its own wins, as in the reference.
+        let chat_template = match read(folder, "chat_template.jinja")? {
+            Some(bytes) => Some(text("chat_template.jinja", bytes)?),
+            None => tokenizer_config.chat_template.clone(),
+        };
+        let prompts = match read(folder, "config_sentence_transformers.json")? {
+            Some(bytes) => SentencePrompts::from_json(&bytes)?,
+            None => SentencePrompts::default(),
+        };
+        Ok(Self {
+            name: folder_name(folder),
+            checkpoint: Checkpoint::open(folder)?,
+            tokenizer: Tokenizer::from_bytes(&tokenizer_json)?,
+            cuts: SafeCuts::of(&tokenizer_json),
+            tokenizer_config,
+            chat_template,
+            prompts,
+            matryoshka: matryoshka(folder)?,
+        })
+    }
+
+    /// Reads a model inside the program.
+    ///
+    /// # Errors
+    /// As [`Assets::open`].
+    pub fn embedded(files: &EmbeddedModel) -> Result<Self, LoadError> {
+        let tokenizer_config = TokenizerConfig::from_json(files.tokenizer_config)?;
+        Ok(Self {
+            name: files.name.to_owned(),
+            checkpoint: Checkpoint::from_files(CheckpointFiles {
+                config: files.config,
+                generation_config: files.generation_config,
+                weights: Cow::Borrowed(files.weights),
+                ..CheckpointFiles::default()
+            })?,
+            tokenizer: Tokenizer::from_bytes(files.tokenizer)?,
+            cuts: SafeCuts::of(files.tokenizer),
+            chat_template: tokenizer_config.chat_template.clone(),
+            tokenizer_config,
+            prompts: SentencePrompts::default(),
+            matryoshka: Vec::new(),
+        })
+    }
+
+    /// Compiles the chat template, if there is one.
+    ///
+    /// # Errors
+    /// [`TemplateError::Syntax`].
+    pub fn compile_template(&self) -> Result<Option<ChatTemplate>, TemplateError> {
+        let Some(source) = &self.chat_template else {
+            return Ok(None);
+        };
+        ChatTemplate::new(source, self.tokenizer_config.special_tokens()).map(Some)
+    }
+}
+
+/// Reads a chat template from a file of the user's.
+///
+/// # Errors
+/// [`LoadError::Read`] if it is missing or not text.
+pub fn read_template(path: &Path) -> Result<String, LoadError> {
+    fs::read_to_string(path).map_err(|source| LoadError::Read {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// The bytes of a file, or `None` if it does not exist.
+fn read(folder: &Path, file: &str) -> Result<Option<Vec<u8>>, LoadError> {
+    let path = folder.join(file);
+    match fs::read(&path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(LoadError::Read { path, source }),
+    }
+}
+
+fn text(file: &'static str, bytes: Vec<u8>) -> Result<String, LoadError> {
+    String::from_utf8(bytes).map_err(|_| LoadError::Document {
+        file,
+        what: "is not UTF-8".to_owned(),
+    })
+}
+
+/// `matryoshka_dimensions` of `config.json`, which [`Checkpoint`] has no use for.
+fn matryoshka(folder: &Path) -> Result<Vec<u32>, LoadError> {
+    let Some(bytes) = read(folder, "config.json")? else {
+        return Ok(Vec::new());
+    };
+    let config: Map<String, Value> = serde_json::from_slice(&bytes).unwrap_or_default();
+    let dimensions = config.get("matryoshka_dimensions").cloned();
+    let dimensions = dimensions.filter(|d| !d.is_null());
+    dimensions
+        .map_or(Ok(Vec::new()), serde_json::from_value)
+        .map_err(|_| LoadError::Document {
+            file: "config.json",
+            what: "has matryoshka_dimensions that are not a list of sizes".to_owned(),
+        })
+}
+
+/// The last component of the folder's real path, so that `.` has a name too.
+fn folder_name(folder: &Path) -> String {
+    let real = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
+    real.file_name()
+        .map_or_else(|| "model".to_owned(), |n| n.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo;
+
+    #[test]
+    fn demo_models_are_complete() {
+        for files in [demo::LM, demo::CLASSIFIER] {
+            let assets = Assets::embedded(&files).unwrap();
+            assert_eq!(assets.cuts, SafeCuts::Proven);
+            assert!(assets.compile_template().unwrap().is_some());
+            assert_eq!(
+                assets.tokenizer_config.token("eos_token"),
+                Some("<|im_end|>")
+            );
+        }
+    }
+
+    #[test]
+    fn a_folder_reads_as_the_embedded_files_do() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/demo/demo-lm");
+        let assets = Assets::open(folder.as_ref()).unwrap();
+        let embedded = Assets::embedded(&demo::LM).unwrap();
+        assert_eq!(assets.name, "demo-lm");
+        assert_eq!(assets.chat_template, embedded.chat_template);
+        assert_eq!(
+            assets.checkpoint.generation(),
+            embedded.checkpoint.generation()
+        );
+        assert_eq!(
+            assets.tokenizer.encode("card", true),
+            embedded.tokenizer.encode("card", true)
+        );
+    }
+
+    #[test]
+    fn a_missing_folder_or_file_is_named() {
+        let check = |path: &str, expected: &str| {
+            let error = Assets::open(path.as_ref()).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        };
+        check("/no/such/folder", "\"/no/such/folder\" is not a folder");
+        check(
+            concat!(env!("CARGO_MANIFEST_DIR"), "/src"),
+            "has no tokenizer.json",
+        );
+    }
+}

@@ -1,0 +1,355 @@
+//! `POST /classify`: classes of texts, from a classification head, or from a language model and a
+//! list of labels.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prelude_core::{Head, Normalise, RowOutput, RowSpec, TokenId};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{
+    Call, Reply,
+    input::{self, Encoding, Prompt, check_length},
+    read,
+    submit::{Common, UsageBody},
+    unix_seconds,
+};
+use crate::{
+    error::ApiError,
+    json::Fields,
+    label_trie::{LabelTrie, softmax},
+    served_model::{ModelKind, ServedModel, Task},
+    shared_prefix::SharedPrompts,
+    template::{ChatInputs, no_thinking},
+};
+
+/// Most labels a language model is asked to choose from.
+const LABELS_MAX: usize = 1_024;
+
+/// Where a template takes the text. Nothing else of a template language is supported: a request
+/// may not bring a program.
+const TEXT: &str = "{{ text }}";
+
+#[derive(Serialize)]
+struct Response<'a> {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    data: Vec<Item<'a>>,
+    usage: UsageBody,
+}
+
+#[derive(Serialize)]
+struct Item<'a> {
+    index: usize,
+    label: Option<&'a str>,
+    probs: Vec<f32>,
+    num_classes: usize,
+}
+
+impl<'a> Item<'a> {
+    fn new(index: usize, labels: &'a [String], probs: Vec<f64>) -> Self {
+        let mut best = 0;
+        for (i, p) in probs.iter().enumerate() {
+            if *p > probs[best] {
+                best = i;
+            }
+        }
+        Self {
+            index,
+            label: labels.get(best).map(String::as_str),
+            num_classes: probs.len(),
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "written in f32's precision"
+            )]
+            probs: probs.into_iter().map(|p| p as f32).collect(),
+        }
+    }
+}
+
+/// Answers `/classify`.
+pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
+    let mut fields = call.fields(&body)?;
+    let common = Common::take(call, &mut fields)?;
+    // Labels are for language models; without a model's name, the one that can use them is meant.
+    let model = match (&common.model, fields.has("labels")) {
+        (None, true) => call
+            .app
+            .model_of(Task::Classify, |m| m.kind == ModelKind::Lm)?,
+        (None, false) => call
+            .app
+            .model_of(Task::Classify, |m| m.kind != ModelKind::Lm)?,
+        (Some(name), _) => call.app.model_for(Some(name.as_ref()), Task::Classify)?,
+    };
+    fields.refuse("messages", &[])?;
+    fields.refuse("truncate_prompt_tokens", &[])?;
+    fields.refuse("stream", &["false"])?;
+    let inputs = input::prompts(&mut fields, "input")?;
+    call.reservation.set_rows(inputs.len() as u64)?;
+    let activation = fields.bool("use_activation")?.unwrap_or(true);
+    if model.kind == ModelKind::Lm {
+        by_labels(call, model, &common, fields, inputs, activation).await
+    } else {
+        by_head(call, model, &common, fields, inputs, activation).await
+    }
+}
+
+async fn by_head(
+    call: &Call,
+    model: &ServedModel,
+    common: &Common<'_>,
+    mut fields: Fields<'_>,
+    inputs: Vec<Prompt<'_>>,
+    activation: bool,
+) -> Result<Reply, ApiError> {
+    let add_special_tokens = fields.bool("add_special_tokens")?.unwrap_or(true);
+    for name in ["labels", "template"] {
+        if fields.has(name) {
+            let must = "be left out: this model has classes of its own";
+            return Err(ApiError::invalid_value(name, must));
+        }
+    }
+    call.finish(&fields)?;
+    let encoding = Encoding {
+        field: "input",
+        add_special_tokens,
+    };
+    let prompts = input::encode(call, model, inputs, encoding).await?;
+    let (tree, ends, tokens) = read::tree(model, "input", &prompts)?;
+    let row = |node| RowSpec {
+        node,
+        head: Head::Classify,
+    };
+    let rows = ends.into_iter().map(row).collect();
+    let (outputs, usage) = read::read_rows(call, model, common, tree, rows, tokens).await?;
+    let mut data = Vec::with_capacity(outputs.len());
+    for (index, output) in outputs.into_iter().enumerate() {
+        let RowOutput::Classes(logits) = output else {
+            return Err(read::mismatch(call));
+        };
+        let probs = match activation {
+            true => class_probabilities(&logits),
+            false => logits.into_iter().map(f64::from).collect(),
+        };
+        data.push(Item::new(index, &model.id2label, probs));
+    }
+    let usage = UsageBody::new(tokens, 0, Some(&usage));
+    Ok(respond(call, model, data, usage))
+}
+
+/// Softmax, or the sigmoid of a single logit.
+pub(crate) fn class_probabilities(logits: &[f32]) -> Vec<f64> {
+    match logits {
+        [logit] => vec![1.0 / (1.0 + (-f64::from(*logit)).exp())],
+        _ => softmax(logits),
+    }
+}
+
+async fn by_labels(
+    call: &Call,
+    model: &ServedModel,
+    common: &Common<'_>,
+    mut fields: Fields<'_>,
+    inputs: Vec<Prompt<'_>>,
+    activation: bool,
+) -> Result<Reply, ApiError> {
+    let text = |input| match input {
+        Prompt::Text(text) => Ok(text),
+        Prompt::Ids(_) => {
+            let must_be = "a string or a list of strings, to be put into the chat template";
+            Err(ApiError::invalid_type("input", must_be))
+        }
+    };
+    let texts = inputs
+        .into_iter()
+        .map(text)
+        .collect::<Result<Vec<_>, _>>()?;
+    let labels = labels(&mut fields)?;
+    let template = fields.string("template")?;
+    let template = template.as_deref().unwrap_or(TEXT);
+    fields.refuse("add_special_tokens", &["true"])?;
+    call.finish(&fields)?;
+    let (before, after) = split_template(template)?;
+    let turn = |text: &str| user_turn(model, &format!("{before}{text}{after}"));
+
+    let bytes = texts.iter().map(|t| t.len() + template.len()).sum();
+    let encoded = call.app.encoder.run(bytes, || {
+        let turns = texts.iter().map(|text| turn(text));
+        let prompts = SharedPrompts::encode(turns, model.cuts, |text, out| {
+            model.tokenizer.encode_into(text, false, out);
+            Ok::<_, ApiError>(())
+        })?;
+        // A text that is too long is refused before labels are put behind it.
+        for len in prompts.lens() {
+            check_length("input", len, 0, model)?;
+        }
+        let trie = label_trie(model, turn(&texts[0])?, &labels)?;
+        Ok::<_, ApiError>((trie, prompts))
+    });
+    let (trie, prompts) = encoded.await??;
+    call.reservation
+        .set_rows((texts.len() * trie.num_rows()) as u64)?;
+    for len in prompts.lens() {
+        check_length("input", len, trie.depth() as u64, model)?;
+    }
+    let tokens = prompts.lens().map(|len| len as u64).sum();
+    let of_tree = |e| read::of_tree("input", &e);
+    let (mut tree, ends) = prompts.into_tree().map_err(of_tree)?;
+    let mut rows = Vec::with_capacity(texts.len() * trie.num_rows());
+    for end in ends {
+        trie.graft(&mut tree, end, Normalise::OverVocab, &mut rows)
+            .map_err(of_tree)?;
+    }
+    let (outputs, usage) = read::read_rows(call, model, common, tree, rows, tokens).await?;
+    let scores = read::label_scores(call, outputs)?;
+    let data = scores
+        .chunks(trie.num_rows())
+        .enumerate()
+        .map(|(index, scores)| {
+            let log = trie.log_probabilities(scores);
+            let probs = if activation { normalised(&log) } else { log };
+            Item::new(index, &labels, probs)
+        })
+        .collect();
+    let usage = UsageBody::new(tokens, 0, Some(&usage));
+    Ok(respond(call, model, data, usage))
+}
+
+/// Probabilities in proportion to the exponentials of `log`.
+fn normalised(log: &[f64]) -> Vec<f64> {
+    let max = log.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = log.iter().map(|l| (l - max).exp()).collect();
+    let sum: f64 = weights.iter().sum();
+    weights.into_iter().map(|w| w / sum).collect()
+}
+
+fn labels(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
+    let labels: Option<Vec<String>> = fields.get("labels", "a list of strings")?;
+    let labels = labels.ok_or_else(|| ApiError::missing_field("labels"))?;
+    if !(2..=LABELS_MAX).contains(&labels.len()) {
+        let must = format!("have 2 to {LABELS_MAX} entries");
+        return Err(ApiError::invalid_value("labels", must));
+    }
+    let mut sorted: Vec<&String> = labels.iter().collect();
+    sorted.sort_unstable();
+    if sorted[0].is_empty() || sorted.windows(2).any(|w| w[0] == w[1]) {
+        let must = "have distinct entries, none of them empty";
+        return Err(ApiError::invalid_value("labels", must));
+    }
+    Ok(labels)
+}
+
+fn split_template(template: &str) -> Result<(&str, &str), ApiError> {
+    let split = template.split_once(TEXT);
+    let is_plain = |part: &str| !["{{", "{%", "{#"].iter().any(|tag| part.contains(tag));
+    match split {
+        Some((before, after)) if is_plain(before) && is_plain(after) => Ok((before, after)),
+        _ => {
+            let must = format!("hold {TEXT:?} once and no other tag");
+            Err(ApiError::invalid_value("template", must))
+        }
+    }
+}
+
+/// A prompt of one user turn, up to where the answer begins, with thinking off.
+pub(crate) fn user_turn(model: &ServedModel, content: &str) -> Result<String, ApiError> {
+    prompt(model, &[json!({"role": "user", "content": content})])
+}
+
+/// A prompt up to where the answer begins, with thinking off.
+pub(crate) fn prompt(model: &ServedModel, messages: &[Value]) -> Result<String, ApiError> {
+    let template = model.template.as_ref();
+    let template = template.expect("a model that serves this task has a template");
+    let inputs = ChatInputs {
+        messages,
+        tools: None,
+        documents: None,
+        add_generation_prompt: true,
+        kwargs: &no_thinking(),
+    };
+    template
+        .render(&inputs)
+        .map_err(|e| ApiError::template(e.to_string()))
+}
+
+/// The labels and the end of the turn, as they are tokenised behind `prompt`.
+fn label_trie(
+    model: &ServedModel,
+    prompt: String,
+    labels: &[String],
+) -> Result<LabelTrie, ApiError> {
+    let end = model.end_of_turn.ok_or_else(|| {
+        let message = "this model has no end token, so no label ever ends";
+        ApiError::new(400, "unsupported_parameter", message).with_param("labels")
+    })?;
+    let with_label = labels.iter().map(|label| format!("{prompt}{label}"));
+    let texts = [prompt.clone()].into_iter().chain(with_label);
+    let encoded = SharedPrompts::encode(texts.map(Ok::<_, ApiError>), model.cuts, |text, out| {
+        model.tokenizer.encode_into(text, false, out);
+        Ok(())
+    })?;
+    let mut prompts = encoded.into_prompts();
+    let prompt = prompts.next().expect("the prompt was put first");
+    let mut sequences: Vec<Vec<TokenId>> = Vec::with_capacity(labels.len());
+    for (index, whole) in prompts.enumerate() {
+        let Some(label) = whole
+            .strip_prefix(prompt.as_slice())
+            .filter(|l| !l.is_empty())
+        else {
+            let must = "not melt into the prompt: its first token would begin before the answer";
+            return Err(ApiError::invalid_value(format!("labels/{index}"), must));
+        };
+        let sequence: Vec<TokenId> = label.iter().copied().chain([end]).collect();
+        if sequences.contains(&sequence) {
+            let must = "not read like another label to the model";
+            return Err(ApiError::invalid_value(format!("labels/{index}"), must));
+        }
+        sequences.push(sequence);
+    }
+    Ok(LabelTrie::new(&sequences))
+}
+
+fn respond(call: &Call, model: &ServedModel, data: Vec<Item<'_>>, usage: UsageBody) -> Reply {
+    Reply::json(&Response {
+        id: call.app.ids.next("classify-"),
+        object: "list",
+        created: unix_seconds(),
+        model: &model.name,
+        data,
+        usage,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_hold_the_text_and_nothing_else() {
+        let check = |template: &str, expected: Option<(&str, &str)>| {
+            assert_eq!(split_template(template).ok(), expected, "{template}");
+        };
+        check("{{ text }}", Some(("", "")));
+        check("a {{ text }}\nWhich topic?", Some(("a ", "\nWhich topic?")));
+        check("no text", None);
+        check("{{ text }}{{ text }}", None);
+        check("{{ text|upper }}", None);
+        check("{% set x = 1 %}{{ text }}", None);
+        check("{# c #}{{ text }}", None);
+    }
+
+    #[test]
+    fn one_logit_is_a_sigmoid() {
+        assert_eq!(class_probabilities(&[0.0]), [0.5]);
+        assert_eq!(class_probabilities(&[1.0, 1.0]), [0.5, 0.5]);
+    }
+
+    #[test]
+    fn label_probabilities_do_not_underflow() {
+        let p = normalised(&[-2000.0, -2001.0]);
+        assert!((p[0] - 0.731).abs() < 1e-3 && (p.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,291 @@
+//! `POST /score`: probabilities of given next tokens behind each item.
+
+use std::{borrow::Cow, sync::Arc};
+
+use bytes::Bytes;
+use prelude_core::{Head, NodeIdx, Normalise, PromptTree, RowOutput, RowSpec, TokenId};
+use serde::Serialize;
+
+use super::{
+    Call, Reply,
+    classify::class_probabilities,
+    input::{Prompt, check_ids, check_length, parse_prompts, prompts},
+    read,
+    submit::{Common, UsageBody},
+};
+use crate::{
+    error::ApiError,
+    json::Fields,
+    label_trie::softmax,
+    served_model::{ModelKind, ServedModel, Task},
+    shared_prefix::SharedPrompts,
+};
+
+/// Most label tokens of a request.
+const LABELS_MAX: usize = 1_024;
+
+#[derive(Serialize)]
+struct Response<'a> {
+    scores: Vec<Vec<f64>>,
+    model: &'a str,
+    usage: UsageBody,
+    object: &'static str,
+}
+
+/// Answers `/score`.
+pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
+    let mut fields = call.fields(&body)?;
+    let common = Common::take(call, &mut fields)?;
+    // Labels are for language models; without a model's name, the one that can use them is meant.
+    let labelled = fields.has("labels") || fields.has("label_token_ids");
+    let model = match &common.model {
+        None if labelled => call
+            .app
+            .model_of(Task::Score, |m| m.kind == ModelKind::Lm)?,
+        name => call.app.model_for(name.as_deref(), Task::Score)?,
+    };
+    refuse_pairs(&fields)?;
+    fields.refuse("stream", &["false"])?;
+    fields.refuse("truncate_prompt_tokens", &[])?;
+    let apply_softmax = fields.bool("apply_softmax")?.unwrap_or(false);
+    let item_first = fields.bool("item_first")?.unwrap_or(false);
+    let labels = match model.kind {
+        ModelKind::Lm => Some(labels(&mut fields, model)?),
+        _ => refuse_labels(&fields)?,
+    };
+    let joined = Joined::take(&mut fields, item_first)?;
+    call.finish(&fields)?;
+
+    let count = joined.len();
+    if count == 0 {
+        let usage = UsageBody::new(0, 0, None);
+        return Ok(respond(model, Vec::new(), usage));
+    }
+    call.reservation.set_rows(count as u64)?;
+    let (tree, ends, tokens) = joined.encode(call, model).await?;
+    let normalise = match apply_softmax {
+        true => Normalise::OverLabels,
+        false => Normalise::OverVocab,
+    };
+    let head = match labels {
+        Some(labels) => Head::LabelScores { labels, normalise },
+        None => Head::Classify,
+    };
+    let row = |node| RowSpec {
+        node,
+        head: head.clone(),
+    };
+    let rows = ends.into_iter().map(row).collect();
+    let (outputs, usage) = read::read_rows(call, model, &common, tree, rows, tokens).await?;
+    let scores = outputs
+        .into_iter()
+        .map(|output| scores(output, apply_softmax))
+        .collect::<Option<_>>()
+        .ok_or_else(|| read::mismatch(call))?;
+    let usage = UsageBody::new(tokens, 0, Some(&usage));
+    Ok(respond(model, scores, usage))
+}
+
+fn respond(model: &ServedModel, scores: Vec<Vec<f64>>, usage: UsageBody) -> Reply {
+    Reply::json(&Response {
+        scores,
+        model: &model.name,
+        usage,
+        object: "scoring",
+    })
+}
+
+/// Probabilities over the labels, or over the vocabulary; of a classification head, class
+/// probabilities or logits.
+fn scores(output: RowOutput, apply_softmax: bool) -> Option<Vec<f64>> {
+    match output {
+        RowOutput::LabelScores(scores) if apply_softmax => Some(softmax(&scores.logits)),
+        RowOutput::LabelScores(scores) => {
+            let norm = f64::from(scores.log_sum_exp?);
+            let probability = |logit: &f32| (f64::from(*logit) - norm).exp();
+            Some(scores.logits.iter().map(probability).collect())
+        }
+        RowOutput::Classes(logits) if apply_softmax => Some(class_probabilities(&logits)),
+        RowOutput::Classes(logits) => Some(logits.into_iter().map(f64::from).collect()),
+        _ => None,
+    }
+}
+
+/// The other dialect of this path, which needs a reranker or an embedding model.
+fn refuse_pairs(fields: &Fields<'_>) -> Result<(), ApiError> {
+    let pairs = [
+        "queries",
+        "documents",
+        "text_1",
+        "text_2",
+        "data_1",
+        "data_2",
+    ];
+    match pairs.into_iter().find(|name| fields.has(name)) {
+        None => Ok(()),
+        Some(name) => {
+            let message = format!(
+                "scoring of pairs (`{name}`) is not supported by this server; give `query`, \
+                 `items` and `labels` or `label_token_ids`"
+            );
+            Err(ApiError::new(400, "unsupported_parameter", message).with_param(name))
+        }
+    }
+}
+
+fn refuse_labels(fields: &Fields<'_>) -> Result<Option<Arc<[TokenId]>>, ApiError> {
+    match ["labels", "label_token_ids"]
+        .into_iter()
+        .find(|n| fields.has(n))
+    {
+        None => Ok(None),
+        Some(name) => {
+            let must = "be left out: this model has classes of its own";
+            Err(ApiError::invalid_value(name, must))
+        }
+    }
+}
+
+/// `label_token_ids`, or `labels` of one token each.
+fn labels(fields: &mut Fields<'_>, model: &ServedModel) -> Result<Arc<[TokenId]>, ApiError> {
+    let ids: Option<Vec<TokenId>> = fields.get("label_token_ids", "a list of token ids")?;
+    let texts: Option<Vec<String>> = fields.get("labels", "a list of strings")?;
+    let (name, ids) = match (ids, texts) {
+        (Some(ids), None) => ("label_token_ids", ids),
+        (None, Some(texts)) => ("labels", single_tokens(model, &texts)?),
+        (None, None) => return Err(ApiError::missing_field("label_token_ids")),
+        (Some(_), Some(_)) => {
+            let must = "not be combined with label_token_ids";
+            return Err(ApiError::invalid_value("labels", must));
+        }
+    };
+    if !(1..=LABELS_MAX).contains(&ids.len()) {
+        let must = format!("have 1 to {LABELS_MAX} entries");
+        return Err(ApiError::invalid_value(name, must));
+    }
+    check_ids(name, &ids, model)?;
+    Ok(ids.into())
+}
+
+fn single_tokens(model: &ServedModel, labels: &[String]) -> Result<Vec<TokenId>, ApiError> {
+    let single = |(index, label): (usize, &String)| match model.tokenizer.encode(label, false)[..] {
+        [token] => Ok(token),
+        ref tokens => {
+            let must = format!("be one token, it is {}", tokens.len());
+            Err(ApiError::invalid_value(format!("labels/{index}"), must))
+        }
+    };
+    labels.iter().enumerate().map(single).collect()
+}
+
+/// A query and items, to be joined into one prompt for each item.
+enum Joined<'a> {
+    Texts {
+        query: Cow<'a, str>,
+        items: Vec<Cow<'a, str>>,
+        item_first: bool,
+    },
+    Ids(Vec<Vec<TokenId>>),
+}
+
+impl<'a> Joined<'a> {
+    fn take(fields: &mut Fields<'a>, item_first: bool) -> Result<Self, ApiError> {
+        let mut query = prompts(fields, "query")?;
+        let query = match query.len() {
+            1 => query.swap_remove(0),
+            _ => {
+                return Err(ApiError::invalid_type(
+                    "query",
+                    "a string or a list of token ids",
+                ));
+            }
+        };
+        let raw = fields.raw("items");
+        let raw = raw.ok_or_else(|| ApiError::missing_field("items"))?;
+        // No items are no error: the answer has no scores.
+        let items = match raw.strip_prefix('[').map(str::trim_start) {
+            Some("]") => Vec::new(),
+            _ => parse_prompts(raw, "items".to_owned())?,
+        };
+        let mixed = || {
+            let must = "be strings where `query` is one, and lists of token ids where it is one";
+            ApiError::invalid_value("items", must)
+        };
+        match query {
+            Prompt::Text(query) => {
+                let text = |item| match item {
+                    Prompt::Text(text) => Ok(text),
+                    Prompt::Ids(_) => Err(mixed()),
+                };
+                Ok(Self::Texts {
+                    query,
+                    items: items.into_iter().map(text).collect::<Result<_, _>>()?,
+                    item_first,
+                })
+            }
+            Prompt::Ids(query) => {
+                let join = |item| match item {
+                    Prompt::Ids(item) if item_first => Ok([item.as_slice(), &query].concat()),
+                    Prompt::Ids(item) => Ok([query.as_slice(), &item].concat()),
+                    Prompt::Text(_) => Err(mixed()),
+                };
+                let joined = items.into_iter().map(join);
+                Ok(Self::Ids(joined.collect::<Result<_, _>>()?))
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Texts { items, .. } => items.len(),
+            Self::Ids(prompts) => prompts.len(),
+        }
+    }
+
+    /// The prompts as a tree (a query that comes first is one path), where each ends, and the sum
+    /// of their lengths.
+    async fn encode(
+        self,
+        call: &Call,
+        model: &ServedModel,
+    ) -> Result<(PromptTree, Vec<NodeIdx>, u64), ApiError> {
+        let (query, items, item_first) = match self {
+            Self::Ids(prompts) => {
+                for prompt in &prompts {
+                    check_ids("items", prompt, model)?;
+                }
+                return read::tree(model, "items", &prompts);
+            }
+            Self::Texts {
+                query,
+                items,
+                item_first,
+            } => (query, items, item_first),
+        };
+        // Without a place to cut, the query is encoded with every item.
+        let bytes = items.iter().map(|item| item.len()).sum::<usize>() + query.len() * items.len();
+        let encoded = call.app.encoder.run(bytes, || {
+            let join = |item: &Cow<'_, str>| {
+                let text = match item_first {
+                    true => format!("{item}{query}"),
+                    false => format!("{query}{item}"),
+                };
+                Ok(text)
+            };
+            SharedPrompts::encode(items.iter().map(join), model.text_cuts(), |text, out| {
+                model.tokenizer.encode_into(text, true, out);
+                Ok::<_, ApiError>(())
+            })
+        });
+        let prompts = encoded.await??;
+        let mut tokens = 0;
+        for len in prompts.lens() {
+            check_length("items", len, 0, model)?;
+            tokens += len as u64;
+        }
+        let (tree, ends) = prompts
+            .into_tree()
+            .map_err(|e| read::of_tree("items", &e))?;
+        Ok((tree, ends, tokens))
+    }
+}

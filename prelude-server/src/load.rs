@@ -1,0 +1,271 @@
+//! From files to a model in service.
+
+use std::{path::PathBuf, sync::Arc};
+
+use fasttoken::Tokenizer;
+use prelude_core::Pooling;
+use prelude_engine::{EngineConfig, ScheduledEngine};
+use prelude_models::{Checkpoint, ModelKind as CheckpointKind};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use crate::{
+    assets::{Assets, LoadError, read_template},
+    decide::{DecideLabels, Unfit},
+    executor::{Devices, ExecutorConfig},
+    served_model::{ModelKind, SamplingDefaults, ServedModel, Task},
+    template::{ChatInputs, ChatTemplate, no_thinking},
+};
+
+/// How a model is to be served.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// The name requests use; by default the folder's.
+    pub name: Option<String>,
+    /// What the checkpoint is for, where that is a choice.
+    pub kind: Option<ModelKind>,
+    /// Longest sequence served; by default the model's own limit.
+    pub max_model_len: Option<u32>,
+    /// A chat template instead of the model's own.
+    pub chat_template: Option<PathBuf>,
+    /// Makes a language model serve embeddings, pooled like this, or replaces a model's pooling.
+    pub pooling: Option<Pooling>,
+    /// Whether sampling parameters come from `generation_config.json` unless a request names them.
+    pub generation_config: bool,
+    /// Where it runs.
+    pub executor: ExecutorConfig,
+    /// How its requests are scheduled.
+    pub engine: EngineConfig,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self {
+            name: None,
+            kind: None,
+            max_model_len: None,
+            chat_template: None,
+            pooling: None,
+            generation_config: true,
+            executor: ExecutorConfig::default(),
+            engine: EngineConfig::default(),
+        }
+    }
+}
+
+/// A model in service and the engine that computes for it.
+#[derive(Debug)]
+pub struct Loaded {
+    /// What the edge needs.
+    pub model: ServedModel,
+    /// To be kept while the model is served: dropping it stops the engine.
+    pub engine: ScheduledEngine,
+    /// What the operator should know: features this model cannot serve.
+    pub warnings: Vec<String>,
+}
+
+/// Puts a model into service.
+///
+/// # Errors
+/// [`LoadError`].
+pub fn load(
+    mut assets: Assets,
+    options: &LoadOptions,
+    devices: &Devices,
+) -> Result<Loaded, LoadError> {
+    if let Some(path) = &options.chat_template {
+        assets.chat_template = Some(read_template(path)?);
+    }
+    let template = assets.compile_template()?;
+    let kind = served_kind(assets.checkpoint.kind(), options.kind)?;
+    let max_model_len = max_model_len(&assets.checkpoint, options.max_model_len)?;
+    let pooling = pooling(&assets.checkpoint, kind, options.pooling)?;
+    let mut warnings = Vec::new();
+    let labels = match (kind, &template) {
+        (ModelKind::Lm, Some(template)) => match decide_labels(template, &assets.tokenizer) {
+            Ok(labels) => Some(Arc::new(labels)),
+            Err(why) => {
+                warnings.push(format!("this model cannot serve typed decisions: {why}"));
+                None
+            }
+        },
+        _ => None,
+    };
+    let executor = devices.open(&assets.checkpoint, max_model_len, &options.executor)?;
+    let name = options.name.clone().unwrap_or_else(|| assets.name.clone());
+    let engine = ScheduledEngine::spawn(&name, options.engine.clone(), executor)?;
+    let checkpoint = &assets.checkpoint;
+    let eos_token_ids = checkpoint.generation().eos_token_ids.clone();
+    let model = ServedModel {
+        tasks: tasks(
+            kind,
+            template.is_some(),
+            labels.is_some(),
+            pooling.is_some(),
+        ),
+        kind,
+        end_of_turn: end_of_turn(&assets.tokenizer_config, &assets.tokenizer, &eos_token_ids),
+        template: template.map(Arc::new),
+        labels,
+        cuts: assets.cuts,
+        tokenizer_config: assets.tokenizer_config,
+        prompts: assets.prompts.prompts,
+        matryoshka: assets.matryoshka,
+        id2label: match checkpoint.kind() {
+            CheckpointKind::SequenceClassification { labels } => labels.clone(),
+            _ => Vec::new(),
+        },
+        pooling: pooling.map(|(pooling, _)| pooling),
+        normalise: pooling.is_some_and(|(_, normalise)| normalise),
+        hidden_size: u32::try_from(checkpoint.config().hidden_size)
+            .expect("the configuration bounds the hidden size"),
+        max_model_len,
+        vocab_size: engine.handle().capacity().vocab_size,
+        eos_token_ids,
+        sampling: sampling(checkpoint, options.generation_config),
+        engine: engine.handle(),
+        created: crate::endpoints::unix_seconds(),
+        fingerprint: fingerprint(checkpoint, &options.executor)?,
+        tokenizer: Arc::new(assets.tokenizer),
+        name,
+    };
+    Ok(Loaded {
+        model,
+        engine,
+        warnings,
+    })
+}
+
+fn served_kind(
+    checkpoint: &CheckpointKind,
+    wanted: Option<ModelKind>,
+) -> Result<ModelKind, LoadError> {
+    let own = match checkpoint {
+        CheckpointKind::CausalLm => ModelKind::Lm,
+        CheckpointKind::SequenceClassification { labels } if labels.len() == 1 => ModelKind::Reward,
+        CheckpointKind::SequenceClassification { .. } => ModelKind::Classifier,
+        CheckpointKind::Embedding { .. } => ModelKind::Embedding,
+    };
+    match wanted {
+        None => Ok(own),
+        Some(wanted) if wanted == own => Ok(own),
+        // The body of a language model can embed; its head is left unused.
+        Some(ModelKind::Embedding) if own == ModelKind::Lm => Ok(ModelKind::Embedding),
+        Some(wanted) => Err(LoadError::Option(format!(
+            "this checkpoint is of kind {}; it cannot be served as {}",
+            own.as_str(),
+            wanted.as_str()
+        ))),
+    }
+}
+
+fn max_model_len(checkpoint: &Checkpoint, wanted: Option<u32>) -> Result<u32, LoadError> {
+    let own = u32::try_from(checkpoint.config().max_position_embeddings)
+        .expect("the configuration bounds the positions");
+    match wanted {
+        None => Ok(own),
+        Some(len) if (1..=own).contains(&len) => Ok(len),
+        Some(len) => Err(LoadError::Option(format!(
+            "a maximum length of {len} tokens is not possible: the model is made for 1 to {own}"
+        ))),
+    }
+}
+
+/// Pooling and whether vectors are normalised, if the model embeds.
+fn pooling(
+    checkpoint: &Checkpoint,
+    kind: ModelKind,
+    wanted: Option<Pooling>,
+) -> Result<Option<(Pooling, bool)>, LoadError> {
+    match (checkpoint.kind(), kind, wanted) {
+        (CheckpointKind::Embedding { pooling, normalise }, ..) => {
+            Ok(Some((wanted.unwrap_or(*pooling), *normalise)))
+        }
+        (CheckpointKind::CausalLm, ModelKind::Embedding, wanted) => {
+            Ok(Some((wanted.unwrap_or(Pooling::Last), true)))
+        }
+        (CheckpointKind::CausalLm, _, Some(wanted)) => Ok(Some((wanted, true))),
+        (CheckpointKind::CausalLm, _, None) => Ok(None),
+        (CheckpointKind::SequenceClassification { .. }, _, None) => Ok(None),
+        (CheckpointKind::SequenceClassification { .. }, _, Some(_)) => Err(LoadError::Option(
+            "a classifier has no pooling to choose: its head reads the last token".to_owned(),
+        )),
+    }
+}
+
+fn tasks(kind: ModelKind, chats: bool, decides: bool, pools: bool) -> Vec<Task> {
+    let all = [
+        (Task::Completions, kind == ModelKind::Lm),
+        (Task::Chat, kind == ModelKind::Lm && chats),
+        (Task::Embeddings, pools),
+        (
+            Task::Classify,
+            kind != ModelKind::Embedding && (kind != ModelKind::Lm || chats),
+        ),
+        (Task::Score, kind != ModelKind::Embedding),
+        (Task::SystemOne, decides),
+    ];
+    let served = all.into_iter().filter(|(_, served)| *served);
+    served.map(|(task, _)| task).collect()
+}
+
+fn decide_labels(template: &ChatTemplate, tokenizer: &Tokenizer) -> Result<DecideLabels, String> {
+    let prompt = template
+        .render(&ChatInputs {
+            messages: &[json!({"role": "user", "content": "state"})],
+            tools: None,
+            documents: None,
+            add_generation_prompt: true,
+            kwargs: &no_thinking(),
+        })
+        .map_err(|e| e.to_string())?;
+    DecideLabels::resolve(&prompt, |text| tokenizer.encode(text, false))
+        .map_err(|e: Unfit| e.to_string())
+}
+
+/// The token that ends an assistant's turn: the tokenizer's end token, if the model knows it as
+/// one.
+fn end_of_turn(
+    config: &crate::assets::TokenizerConfig,
+    tokenizer: &Tokenizer,
+    eos: &[u32],
+) -> Option<u32> {
+    let named = config
+        .token("eos_token")
+        .and_then(|t| tokenizer.token_to_id(t));
+    named.or_else(|| eos.first().copied())
+}
+
+fn sampling(checkpoint: &Checkpoint, from_file: bool) -> SamplingDefaults {
+    let neutral = SamplingDefaults::default();
+    if !from_file {
+        return neutral;
+    }
+    let file = checkpoint.generation();
+    SamplingDefaults {
+        temperature: file.temperature.unwrap_or(neutral.temperature),
+        top_p: file.top_p.unwrap_or(neutral.top_p),
+        top_k: file.top_k.unwrap_or(neutral.top_k),
+        min_p: file.min_p.unwrap_or(neutral.min_p),
+        repetition_penalty: file
+            .repetition_penalty
+            .unwrap_or(neutral.repetition_penalty),
+    }
+}
+
+/// Names program version, dtype, shapes and a sample of every tensor: equal fingerprints mean
+/// equal numbers, for all practical purposes, without reading gigabytes.
+fn fingerprint(checkpoint: &Checkpoint, config: &ExecutorConfig) -> Result<String, LoadError> {
+    let mut hash = Sha256::new();
+    hash.update(env!("CARGO_PKG_VERSION"));
+    hash.update(format!("{:?}", config.dtype));
+    for name in checkpoint.names() {
+        let tensor = checkpoint.tensor(name)?;
+        hash.update(name);
+        hash.update(format!("{:?}{:?}", tensor.dtype, tensor.shape));
+        hash.update(&tensor.bytes[..tensor.bytes.len().min(256)]);
+    }
+    let digest = hash.finalize();
+    let hex: String = digest[..8].iter().map(|b| format!("{b:02x}")).collect();
+    Ok(format!("fp_{hex}"))
+}
