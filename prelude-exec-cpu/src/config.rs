@@ -1,0 +1,179 @@
+//! What the owner of an executor may choose.
+
+use prelude_models::{DType, ModelConfig};
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Isa, kernels::Supported};
+
+/// Arithmetic of weights, products and the KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum CpuDtype {
+    /// f32 throughout. Weights that a checkpoint stores as bf16 stay so in memory: they widen
+    /// exactly, at half the bytes.
+    F32,
+    /// Weights and KV cache in bf16; hidden states, sums and softmax in f32. On
+    /// [`Isa::Avx512Bf16`] the inputs of products are rounded to bf16 as well.
+    Bf16,
+}
+
+/// Which code computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Mode {
+    /// Plain loops in f32, to be read and to be trusted; tens of times slower.
+    Reference,
+    /// Packed weights and vector instructions.
+    #[default]
+    Fast,
+}
+
+/// Settings of a [`crate::CpuExecutor`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CpuConfig {
+    /// Arithmetic. By default bf16 if the checkpoint is bf16 and the mode is fast, else f32.
+    /// The reference mode knows f32 only.
+    pub dtype: Option<CpuDtype>,
+    /// Which code computes. Default: fast.
+    pub mode: Mode,
+    /// Instructions to use in fast mode. By default the best that the machine has.
+    pub path: Option<Isa>,
+    /// KV blocks. By default as many as `kv_bytes` holds.
+    pub num_blocks: Option<u32>,
+    /// Bytes of KV blocks, if `num_blocks` is not given. By default 1 GiB, but at most 64 times
+    /// the longest sequence. Pages are taken from the system when first written.
+    pub kv_bytes: Option<u64>,
+    /// Token positions per KV block, a power of two; default 16. Smaller shares prefixes finer,
+    /// larger keeps tables shorter.
+    pub block_size: u32,
+    /// Most tokens of one step; default 8192. Memory for hidden states and for one layer's keys
+    /// and values grows with it.
+    pub max_step_tokens: u32,
+    /// Tokens that a layer works on at once; default 512. More gives products a little more
+    /// speed and takes more cache and memory.
+    pub chunk_tokens: u32,
+    /// Longest sequence in tokens. By default, and at most, what the model was made for. Memory
+    /// for rotations grows with it.
+    pub max_context_len: Option<u32>,
+    /// Refuse to load a model whose planned memory exceeds this. By default unlimited.
+    pub memory_limit_bytes: Option<u64>,
+}
+
+impl Default for CpuConfig {
+    fn default() -> Self {
+        Self {
+            dtype: None,
+            mode: Mode::default(),
+            path: None,
+            num_blocks: None,
+            kv_bytes: None,
+            block_size: 16,
+            max_step_tokens: 8192,
+            chunk_tokens: 512,
+            max_context_len: None,
+            memory_limit_bytes: None,
+        }
+    }
+}
+
+/// How rows enter products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    /// Rounded to pairs of bf16.
+    Bf16,
+    /// As they are.
+    F32,
+}
+
+/// The code that was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backend {
+    /// [`Mode::Reference`].
+    Reference,
+    /// [`Mode::Fast`].
+    Fast { isa: Supported, act: Act },
+}
+
+impl Backend {
+    /// Instructions for what both modes share: the heads' scans over logits.
+    pub(crate) fn isa(self) -> Supported {
+        match self {
+            Self::Reference => Supported::new(Isa::Scalar).expect("portable code runs everywhere"),
+            Self::Fast { isa, .. } => isa,
+        }
+    }
+}
+
+impl CpuConfig {
+    /// The arithmetic and the code for a model.
+    pub(crate) fn choose(&self, model: &ModelConfig) -> Result<(CpuDtype, Backend), Error> {
+        if self.mode == Mode::Reference {
+            if self.dtype == Some(CpuDtype::Bf16) {
+                return Err(Error::config("dtype", "is bf16, but the reference is f32"));
+            }
+            return Ok((CpuDtype::F32, Backend::Reference));
+        }
+        let isa = self.path.unwrap_or_else(Isa::best);
+        let isa = Supported::new(isa).ok_or(Error::Instructions { isa: isa.as_str() })?;
+        let by_checkpoint = match model.dtype {
+            Some(DType::Bf16) => CpuDtype::Bf16,
+            _ => CpuDtype::F32,
+        };
+        let dtype = self.dtype.unwrap_or(by_checkpoint);
+        let act = if dtype == CpuDtype::Bf16 && isa.isa() == Isa::Avx512Bf16 {
+            Act::Bf16
+        } else {
+            Act::F32
+        };
+        Ok((dtype, Backend::Fast { isa, act }))
+    }
+
+    /// Refuses values that no machine could serve.
+    pub(crate) fn check(&self, model: &ModelConfig) -> Result<(), Error> {
+        if !self.block_size.is_power_of_two() || self.block_size > 1024 {
+            return Err(Error::config(
+                "block_size",
+                "must be a power of two and at most 1024",
+            ));
+        }
+        let counts = [
+            ("max_step_tokens", self.max_step_tokens, 1 << 22),
+            ("chunk_tokens", self.chunk_tokens, 1 << 16),
+            ("num_blocks", self.num_blocks.unwrap_or(1), 1 << 27),
+        ];
+        for (field, value, max) in counts {
+            if value == 0 || value > max {
+                return Err(Error::config(field, format!("must be in 1..={max}")));
+            }
+        }
+        let made_for = model.max_position_embeddings;
+        if let Some(asked) = self.max_context_len
+            && (asked == 0 || asked as usize > made_for)
+        {
+            return Err(Error::config(
+                "max_context_len",
+                format!("must be in 1..={made_for}, what the model was made for"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_and_refuses_documents() {
+        let read = serde_json::from_str::<CpuConfig>;
+        let config = read(r#"{"dtype": "bf16", "path": "avx2", "mode": "fast"}"#).unwrap();
+        assert_eq!(config.dtype, Some(CpuDtype::Bf16));
+        assert_eq!(config.path, Some(Isa::Avx2));
+        assert_eq!(config.block_size, 16);
+        assert_eq!(read("{}").unwrap(), CpuConfig::default());
+        assert!(read(r#"{"dtypo": "bf16"}"#).is_err());
+    }
+}

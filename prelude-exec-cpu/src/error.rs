@@ -1,0 +1,81 @@
+//! What can go wrong.
+
+use thiserror::Error;
+
+/// Why an executor cannot be made, or a step cannot run.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A setting out of range.
+    #[error("`{field}` {what}")]
+    Config {
+        /// The field of [`crate::CpuConfig`].
+        field: &'static str,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// Instructions were asked for that this machine lacks.
+    #[error("this machine has no {isa} instructions; leave `path` unset to use what it has")]
+    Instructions {
+        /// The family.
+        isa: &'static str,
+    },
+    /// The plan exceeds the limit.
+    #[error(
+        "the model needs {total_bytes} bytes (weights {weights_bytes}, KV blocks {kv_bytes}, \
+         activations {arena_bytes}, scratch {scratch_bytes}), over the limit of {limit_bytes}; \
+         lower `kv_bytes`, `max_step_tokens` or `max_context_len`, or raise the limit"
+    )]
+    Memory {
+        /// All of it.
+        total_bytes: u64,
+        /// Weights.
+        weights_bytes: u64,
+        /// KV blocks.
+        kv_bytes: u64,
+        /// Activations of the largest step.
+        arena_bytes: u64,
+        /// Buffers of kernels and heads.
+        scratch_bytes: u64,
+        /// What was allowed.
+        limit_bytes: u64,
+    },
+    /// A weight that does not fit its use.
+    #[error("{name}: {what}")]
+    Weight {
+        /// Its name in the checkpoint.
+        name: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The model cannot be read or is not one that Prelude knows.
+    #[error(transparent)]
+    Model(#[from] prelude_models::Error),
+    /// A step asked for more activations than its batch could need: a defect of the model
+    /// definition or of the plan.
+    #[error("no room for [{rows}, {width}] activations: {free_bytes} bytes of the arena are free")]
+    Arena {
+        /// Rows asked for.
+        rows: usize,
+        /// Width asked for.
+        width: usize,
+        /// Bytes left.
+        free_bytes: usize,
+    },
+}
+
+impl Error {
+    pub(crate) fn config(field: &'static str, what: impl Into<String>) -> Self {
+        Self::Config {
+            field,
+            what: what.into(),
+        }
+    }
+
+    pub(crate) fn weight(name: &str, what: impl Into<String>) -> Self {
+        Self::Weight {
+            name: name.to_owned(),
+            what: what.into(),
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Embeddings and class logits.
+
+use prelude_core::{OutputHead, Pooling, RowOutput};
+
+use super::NOT_FINITE;
+use crate::{
+    arena::Tensor,
+    kernels::gemm::{Matrix, Output},
+    ops::CpuOps,
+    plan::StepPlan,
+};
+
+/// Positions that a mean sums before it adds to its total: a fixed order of additions.
+const MEAN_CHUNK: u32 = 256;
+
+impl CpuOps {
+    /// Answers every embedding row.
+    pub(crate) fn run_pooling_heads(&mut self, plan: &StepPlan, hidden: &Tensor) {
+        let width = hidden.width();
+        let hidden = self.arena.read(hidden);
+        for (row, result) in plan.rows.iter().zip(&mut self.results) {
+            let OutputHead::Embed {
+                pooling,
+                normalise,
+                dimensions,
+            } = &row.head
+            else {
+                continue;
+            };
+            let mut states = plan
+                .outputs_of(row)
+                .iter()
+                .map(|&p| &hidden[p as usize * width..][..width]);
+            let mut vector = match pooling {
+                Pooling::Last => states.next_back().expect("a row has positions").to_vec(),
+                Pooling::Mean => mean(states, row.first_position, width),
+            };
+            if let Some(dimensions) = dimensions {
+                vector.truncate(*dimensions as usize);
+            }
+            if *normalise {
+                scale_to_one(&mut vector);
+            }
+            *result = Some(finite(vector, RowOutput::Embedding));
+        }
+    }
+
+    /// Answers every classification row.
+    pub(crate) fn run_class_heads(&mut self, plan: &StepPlan, hidden: &Tensor, score: &Matrix) {
+        let width = hidden.width();
+        let hidden = self.arena.read(hidden);
+        for (row, result) in plan.rows.iter().zip(&mut self.results) {
+            if !matches!(row.head, OutputHead::Classify) {
+                continue;
+            }
+            let p = plan.outputs_of(row)[0] as usize;
+            let mut logits = vec![0.0; score.outputs()];
+            let state = &hidden[p * width..][..width];
+            self.multiplier
+                .run(&self.pool, state, score, Output::Write, &mut logits);
+            *result = Some(finite(logits, RowOutput::Classes));
+        }
+    }
+}
+
+fn finite(numbers: Vec<f32>, make: fn(Vec<f32>) -> RowOutput) -> RowOutput {
+    if numbers.iter().all(|x| x.is_finite()) {
+        make(numbers)
+    } else {
+        RowOutput::Failed(NOT_FINITE)
+    }
+}
+
+/// The mean over positions from `first` on: sums of chunks that start at multiples of
+/// [`MEAN_CHUNK`], added in order.
+fn mean<'a>(states: impl Iterator<Item = &'a [f32]>, first: u32, width: usize) -> Vec<f32> {
+    let mut total = vec![0.0; width];
+    let mut chunk = vec![0.0; width];
+    let mut count = 0u32;
+    for state in states {
+        if count > 0 && (first + count).is_multiple_of(MEAN_CHUNK) {
+            add(&mut total, &chunk);
+            chunk.fill(0.0);
+        }
+        add(&mut chunk, state);
+        count += 1;
+    }
+    add(&mut total, &chunk);
+    for x in &mut total {
+        *x /= count as f32;
+    }
+    total
+}
+
+fn add(sum: &mut [f32], x: &[f32]) {
+    for (sum, x) in sum.iter_mut().zip(x) {
+        *sum += x;
+    }
+}
+
+/// Scales to length 1, as far as the length is above 1e-12, which is where the reference stops.
+fn scale_to_one(vector: &mut [f32]) {
+    let square: f64 = vector.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+    let length = square.sqrt().max(1e-12);
+    for x in vector {
+        *x = (f64::from(*x) / length) as f32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_are_exact_enough_and_cut_at_absolute_positions() {
+        let states: Vec<[f32; 2]> = (0..1000)
+            .map(|i| [(i as f32 * 0.37).sin(), i as f32 / 64.0])
+            .collect();
+        for first in [0, 100, 256] {
+            let states = &states[first as usize..];
+            let got = mean(states.iter().map(|s| &s[..]), first, 2);
+            for (j, &got) in got.iter().enumerate() {
+                let sum: f64 = states.iter().map(|s| f64::from(s[j])).sum();
+                let exact = sum / states.len() as f64;
+                assert!((f64::from(got) - exact).abs() < 1e-5, "{got} {exact}");
+            }
+        }
+        // In f32, 1 vanishes beside 1e8 unless it is summed in a chunk of its own.
+        let [a, b, c] = [[1e8], [-1e8], [1.0]];
+        let at = |first| mean([&a[..], &c, &b].into_iter(), first, 1)[0];
+        assert_eq!(at(0), 0.0);
+        let at = |first| mean([&a[..], &b, &c].into_iter(), first, 1)[0];
+        assert_eq!((at(0), at(254)), (1.0 / 3.0, 1.0 / 3.0));
+        let at = |first| mean([&c[..], &a, &b].into_iter(), first, 1)[0];
+        assert_eq!((at(0), at(255)), (0.0, 1.0 / 3.0));
+    }
+
+    #[test]
+    fn vectors_get_length_one() {
+        let mut v = vec![3.0, 4.0];
+        scale_to_one(&mut v);
+        assert_eq!(v, [0.6, 0.8]);
+        let mut zero = vec![0.0; 3];
+        scale_to_one(&mut zero);
+        assert_eq!(zero, [0.0; 3]);
+    }
+}

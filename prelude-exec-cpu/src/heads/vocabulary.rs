@@ -1,0 +1,320 @@
+//! Heads that want logits over the vocabulary.
+//!
+//! A row that wants label scores alone has only the labels' rows of the head multiplied; the
+//! result has the same bits as the full product. All others share full rows of logits, computed
+//! for distinct output positions in chunks, so that the logits of a long prompt take no more
+//! memory than those of a short one.
+
+use std::sync::Arc;
+
+use prelude_core::{
+    LabelScores, Normalise, OutputHead, PositionLogprobs, RowOutput, SampleHead, SampledToken,
+    TokenId,
+};
+
+use super::{
+    NOT_FINITE,
+    logprobs::LogSoftmax,
+    sample::{self, Scratch},
+};
+use crate::{
+    arena::Tensor,
+    kernels::{
+        Supported,
+        gemm::{Matrix, Output},
+        simd,
+    },
+    ops::CpuOps,
+    plan::StepPlan,
+    scratch::PerWorker,
+};
+
+/// Logits computed at a time: at most this many bytes and [`LOGITS_ROWS_MAX`] rows.
+const LOGITS_BYTES: usize = 48 << 20;
+/// With 96 rows the product runs at full speed.
+const LOGITS_ROWS_MAX: usize = 96;
+
+/// Rows of logits computed at a time.
+pub(crate) fn logits_rows(vocab: usize) -> usize {
+    (LOGITS_BYTES / (vocab * size_of::<f32>())).clamp(1, LOGITS_ROWS_MAX)
+}
+
+/// Bytes of one worker's buffers.
+pub(crate) fn worker_bytes(vocab: usize) -> usize {
+    sample::scratch_bytes(vocab)
+}
+
+/// Buffers for rows of logits.
+#[derive(Debug)]
+pub(crate) struct VocabularyHeads {
+    /// `[rows, V]`.
+    logits: Vec<f32>,
+    /// `[rows, H]`: the hidden states they are computed from.
+    states: Vec<f32>,
+    workers: PerWorker<Scratch>,
+    rows: usize,
+}
+
+/// One use of one row of logits.
+struct Item<'a> {
+    /// Row of the plan.
+    row: usize,
+    /// Output position.
+    output: u32,
+    want: Want<'a>,
+    got: Got,
+}
+
+enum Want<'a> {
+    Sample(&'a SampleHead),
+    Labels(&'a [TokenId]),
+    /// Score a token, the `index`-th of its row.
+    Score {
+        index: usize,
+        target: TokenId,
+        top: u32,
+    },
+}
+
+enum Got {
+    Nothing,
+    Row(RowOutput),
+    Score(PositionLogprobs),
+}
+
+impl VocabularyHeads {
+    pub(crate) fn new(vocab: usize, hidden: usize, threads: usize) -> Self {
+        let rows = logits_rows(vocab);
+        Self {
+            logits: vec![0.0; rows * vocab],
+            states: vec![0.0; rows * hidden],
+            workers: PerWorker::new(threads, Scratch::default),
+            rows,
+        }
+    }
+}
+
+impl CpuOps {
+    /// Answers every row that samples, scores labels or wants log-probabilities.
+    pub(crate) fn run_vocabulary_heads(&mut self, plan: &StepPlan, hidden: &Tensor, head: &Matrix) {
+        self.run_label_rows(plan, hidden, head);
+        let mut items = items(plan);
+        items.sort_by_key(|item| item.output);
+        let mut rest = &mut items[..];
+        while !rest.is_empty() {
+            let (chunk, outputs) = take_chunk(&mut rest, self.vocabulary.rows);
+            self.run_chunk(chunk, &outputs, hidden, head);
+        }
+        self.collect_items(plan, items);
+    }
+
+    /// Computes the logits of `outputs` and answers the items that read them.
+    fn run_chunk(
+        &mut self,
+        items: &mut [Item<'_>],
+        outputs: &[u32],
+        hidden: &Tensor,
+        head: &Matrix,
+    ) {
+        let width = hidden.width();
+        let hidden = self.arena.read(hidden);
+        let vocabulary = &mut self.vocabulary;
+        let states = &mut vocabulary.states[..outputs.len() * width];
+        for (state, &p) in states.chunks_exact_mut(width).zip(outputs) {
+            state.copy_from_slice(&hidden[p as usize * width..][..width]);
+        }
+        let vocab = head.outputs();
+        let logits = &mut vocabulary.logits[..outputs.len() * vocab];
+        self.multiplier
+            .run(&self.pool, states, head, Output::Write, logits);
+        let (isa, logits, workers) = (self.backend.isa(), &*logits, &vocabulary.workers);
+        let cost_ns = items.len() * vocab;
+        self.pool.rows(items, 1, 1, cost_ns, |worker, _, items| {
+            for item in items {
+                let at = outputs
+                    .binary_search(&item.output)
+                    .expect("the chunk holds what its items read");
+                let logits = &logits[at * vocab..][..vocab];
+                item.got = answer(isa, &mut workers.get(worker), logits, &item.want);
+            }
+        });
+    }
+
+    /// Puts the items' answers into their rows' results.
+    fn collect_items(&mut self, plan: &StepPlan, items: Vec<Item<'_>>) {
+        let mut scores: Vec<Vec<Option<PositionLogprobs>>> = Vec::new();
+        scores.resize_with(plan.rows.len(), Vec::new);
+        for item in items {
+            match (item.got, &item.want) {
+                (Got::Row(output), _) => self.results[item.row] = Some(output),
+                (Got::Score(score), Want::Score { index, .. }) => {
+                    let scores = &mut scores[item.row];
+                    scores.resize(scores.len().max(index + 1), None);
+                    scores[*index] = Some(score);
+                }
+                _ => unreachable!("every item was answered in its kind"),
+            }
+        }
+        for (i, row) in plan.rows.iter().enumerate() {
+            // A position that failed has put its failure in the row's place.
+            if matches!(row.head, OutputHead::Logprobs { .. }) && self.results[i].is_none() {
+                let entries = std::mem::take(&mut scores[i]);
+                self.results[i] = Some(RowOutput::Logprobs {
+                    first_position: row.first_position + 1,
+                    entries: entries
+                        .into_iter()
+                        .map(|entry| entry.expect("every position was scored"))
+                        .collect(),
+                });
+            }
+        }
+    }
+
+    /// Answers rows that want the logits of labels and nothing else, those with equal labels
+    /// together.
+    fn run_label_rows(&mut self, plan: &StepPlan, hidden: &Tensor, head: &Matrix) {
+        let width = hidden.width();
+        let hidden = self.arena.read(hidden);
+        let label_rows: Vec<(usize, &Arc<[TokenId]>)> = plan
+            .rows
+            .iter()
+            .enumerate()
+            .filter_map(|(i, row)| match &row.head {
+                OutputHead::LabelScores {
+                    labels,
+                    normalise: Normalise::OverLabels,
+                } => Some((i, labels)),
+                _ => None,
+            })
+            .collect();
+        for group in label_rows.chunk_by(|a, b| Arc::ptr_eq(a.1, b.1) || a.1 == b.1) {
+            let labels = group[0].1;
+            let part = head.select(&self.pool, labels);
+            for rows in group.chunks(self.vocabulary.rows) {
+                let states = &mut self.vocabulary.states[..rows.len() * width];
+                for (state, (row, _)) in states.chunks_exact_mut(width).zip(rows) {
+                    let p = plan.outputs_of(&plan.rows[*row])[0] as usize;
+                    state.copy_from_slice(&hidden[p * width..][..width]);
+                }
+                let mut logits = vec![0.0; rows.len() * labels.len()];
+                self.multiplier
+                    .run(&self.pool, states, &part, Output::Write, &mut logits);
+                for ((row, _), logits) in rows.iter().zip(logits.chunks_exact(labels.len())) {
+                    self.results[*row] = Some(label_scores(logits.to_vec(), None));
+                }
+            }
+        }
+    }
+}
+
+/// Every use of a full row of logits.
+fn items(plan: &StepPlan) -> Vec<Item<'_>> {
+    let mut items = Vec::new();
+    for (row, planned) in plan.rows.iter().enumerate() {
+        let outputs = plan.outputs_of(planned);
+        let mut push = |output, want| {
+            items.push(Item {
+                row,
+                output,
+                want,
+                got: Got::Nothing,
+            });
+        };
+        match &planned.head {
+            OutputHead::Sample(sample) => push(outputs[0], Want::Sample(sample)),
+            OutputHead::LabelScores {
+                labels,
+                normalise: Normalise::OverVocab,
+            } => push(outputs[0], Want::Labels(labels)),
+            OutputHead::Logprobs { targets, top } => {
+                for (index, (&output, &target)) in outputs.iter().zip(targets).enumerate() {
+                    let top = *top;
+                    push(output, Want::Score { index, target, top });
+                }
+            }
+            OutputHead::LabelScores { .. } | OutputHead::Embed { .. } | OutputHead::Classify => {}
+        }
+    }
+    items
+}
+
+/// Splits off the items that read the next `rows` distinct outputs.
+fn take_chunk<'a, 'b>(
+    rest: &mut &'a mut [Item<'b>],
+    rows: usize,
+) -> (&'a mut [Item<'b>], Vec<u32>) {
+    let mut outputs: Vec<u32> = Vec::new();
+    let mut len = 0;
+    for item in rest.iter() {
+        if outputs.last() != Some(&item.output) {
+            if outputs.len() == rows {
+                break;
+            }
+            outputs.push(item.output);
+        }
+        len += 1;
+    }
+    let (chunk, tail) = std::mem::take(rest).split_at_mut(len);
+    *rest = tail;
+    (chunk, outputs)
+}
+
+fn answer(isa: Supported, scratch: &mut Scratch, logits: &[f32], want: &Want<'_>) -> Got {
+    let (max, finite) = simd::max_finite(isa, logits);
+    if !finite {
+        return Got::Row(RowOutput::Failed(NOT_FINITE));
+    }
+    match want {
+        Want::Sample(head) => Got::Row(sampled(isa, scratch, logits, max, head)),
+        Want::Labels(labels) => {
+            let softmax = LogSoftmax::new(isa, logits, max);
+            let scores = labels.iter().map(|&id| logits[id as usize]).collect();
+            Got::Row(label_scores(scores, Some(softmax.log_sum_exp())))
+        }
+        Want::Score { target, top, .. } => {
+            let softmax = LogSoftmax::new(isa, logits, max);
+            Got::Score(softmax.score(isa, logits, *target, *top))
+        }
+    }
+}
+
+fn sampled(
+    isa: Supported,
+    scratch: &mut Scratch,
+    logits: &[f32],
+    max: f32,
+    head: &SampleHead,
+) -> RowOutput {
+    let tokens = match scratch.sample(isa, logits, max, head) {
+        Ok(tokens) => tokens,
+        Err(why) => return RowOutput::Failed(why),
+    };
+    let top = head.top_logprobs.map(|n| {
+        let softmax = LogSoftmax::new(isa, logits, max);
+        (softmax, softmax.top(logits, n))
+    });
+    let report = |token: TokenId| match &top {
+        None => SampledToken {
+            token,
+            logprob: None,
+            top: Vec::new(),
+        },
+        Some((softmax, top)) => SampledToken {
+            token,
+            logprob: Some(softmax.of(logits[token as usize])),
+            top: top.clone(),
+        },
+    };
+    RowOutput::Sampled(tokens.into_iter().map(report).collect())
+}
+
+fn label_scores(logits: Vec<f32>, log_sum_exp: Option<f32>) -> RowOutput {
+    if logits.iter().all(|x| x.is_finite()) {
+        RowOutput::LabelScores(LabelScores {
+            logits,
+            log_sum_exp,
+        })
+    } else {
+        RowOutput::Failed(NOT_FINITE)
+    }
+}

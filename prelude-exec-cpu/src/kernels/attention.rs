@@ -1,0 +1,313 @@
+//! Attention over paths of a forest, after Dao et al., FlashAttention-2 (2023), §3.1, with two
+//! differences: keys come from wherever [`StepPlan::path`] says, and tiles of keys start at
+//! absolute multiples of 64 positions whatever the path is made of.
+//!
+//! The work on a tile depends on the query's position and on the keys in it, never on which other
+//! queries are in the step, where a prompt was cut into segments or chunks, or where the keys
+//! come from: that is the batch invariance of attention.
+//!
+//! A task is a block of the chunk's tokens for one key-value head, with all query heads that read
+//! it. For each tile it packs up to 64 keys and values into panels and runs both products, q · kᵀ
+//! and p · v, on [`multiply`], six rows at a time.
+
+use prelude_models::AttnShape;
+
+use super::{
+    Supported,
+    panel::{MR, NR, Rows, Tile, multiply},
+    reference, simd,
+};
+use crate::{
+    config::{Act, Backend},
+    kv::{Kv, KvElement},
+    plan::{Place, PlanSegment, Span, StepPlan, for_places},
+    pool::{ComputePool, TileMut},
+    scratch::PerWorker,
+};
+
+/// Rows (tokens times query heads of a group) of a task: enough to repay the packing of keys.
+const ROWS: usize = 16 * MR;
+
+/// Buffers of one worker.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    path: Vec<Span>,
+    keys: Vec<u32>,
+    values: Vec<u32>,
+    /// Queries, rounded to pairs or as they are.
+    pairs: Vec<u32>,
+    queries: Vec<f32>,
+    /// Weights of a tile, rounded to pairs.
+    weights: Vec<u32>,
+    out: Vec<f32>,
+    max: Vec<f32>,
+    sum: Vec<f32>,
+}
+
+/// Bytes of [`Scratch`], about.
+pub(crate) fn scratch_bytes(shape: AttnShape) -> usize {
+    let columns = shape.head_dim.next_multiple_of(NR);
+    let rows = rows_of(shape);
+    (NR * shape.head_dim + NR * columns + 2 * rows * shape.head_dim + rows) * size_of::<f32>()
+}
+
+/// Tokens of a task.
+fn block_of(shape: AttnShape) -> usize {
+    (ROWS * shape.kv_heads / shape.heads).max(1)
+}
+
+fn rows_of(shape: AttnShape) -> usize {
+    block_of(shape) * shape.heads / shape.kv_heads
+}
+
+impl Scratch {
+    pub(crate) fn new(shape: AttnShape) -> Self {
+        let mut scratch = Self::default();
+        scratch.fit(shape, rows_of(shape));
+        scratch
+    }
+
+    /// Grows to `rows` rows; a no-op after [`Self::new`] for the same shape.
+    fn fit(&mut self, shape: AttnShape, rows: usize) {
+        fn grow<T: Default + Clone>(v: &mut Vec<T>, len: usize) {
+            if v.len() < len {
+                v.resize(len, T::default());
+            }
+        }
+        let dim = shape.head_dim;
+        grow(&mut self.keys, dim * NR);
+        grow(&mut self.values, NR * dim.next_multiple_of(NR));
+        grow(&mut self.pairs, rows * dim.div_ceil(2));
+        grow(&mut self.queries, rows * dim);
+        grow(&mut self.weights, MR * NR / 2);
+        grow(&mut self.out, rows * dim);
+        grow(&mut self.max, rows);
+        grow(&mut self.sum, rows);
+    }
+}
+
+/// One layer's attention for a chunk of the step's tokens.
+pub(crate) struct Attention<'a, E> {
+    pub(crate) plan: &'a StepPlan,
+    pub(crate) kv: &'a Kv<E>,
+    pub(crate) layer: usize,
+    pub(crate) shape: AttnShape,
+    /// Tokens of the chunk.
+    pub(crate) rows: std::ops::Range<usize>,
+    /// `[chunk, qkv_width]`, q normalised and rotated.
+    pub(crate) qkv: &'a [f32],
+}
+
+impl<E: KvElement> Attention<'_, E> {
+    /// Writes `out`: `[chunk, out_width]`.
+    pub(crate) fn run(
+        &self,
+        pool: &ComputePool,
+        backend: Backend,
+        scratch: &PerWorker<Scratch>,
+        out: &mut [f32],
+    ) {
+        let shape = self.shape;
+        let group_width = shape.heads / shape.kv_heads * shape.head_dim;
+        // Decode rows share no keys: spread them over all workers. Prompts do: whole blocks.
+        let count = self.rows.len();
+        let segments = self.segments().count();
+        let block = if segments * 2 > count {
+            count.div_ceil(2 * pool.threads()).min(block_of(shape))
+        } else {
+            block_of(shape)
+        };
+        let context: usize = self
+            .segments()
+            .map(|s| (self.plan.end_of(s) as usize) * s.len.min(count))
+            .sum();
+        let cost_ns = context * shape.out_width() / 16;
+        pool.tiles(
+            out,
+            shape.out_width(),
+            (block, group_width),
+            cost_ns,
+            |worker, mut tile| {
+                let mut scratch = scratch.get(worker);
+                self.run_task(backend, &mut scratch, &mut tile);
+            },
+        );
+    }
+
+    /// Segments with tokens in the chunk.
+    fn segments(&self) -> impl Iterator<Item = &PlanSegment> {
+        let all = &self.plan.segments;
+        let first = all.partition_point(|s| s.first + s.len <= self.rows.start);
+        all[first..].iter().take_while(|s| s.first < self.rows.end)
+    }
+
+    fn run_task(&self, backend: Backend, scratch: &mut Scratch, tile: &mut TileMut<'_, f32>) {
+        let first = self.rows.start + tile.first_row;
+        let last = first + tile.rows;
+        let all = &self.plan.segments;
+        let at = all.partition_point(|s| s.first + s.len <= first);
+        for segment in all[at..].iter().take_while(|s| s.first < last) {
+            let tokens = first.max(segment.first)..last.min(segment.first + segment.len);
+            let mut path = std::mem::take(&mut scratch.path);
+            self.plan.path(segment, &mut path);
+            match backend {
+                Backend::Reference => self.run_reference(&path, tokens, tile),
+                Backend::Fast { isa, act } => {
+                    self.run_tokens(isa, act, &path, tokens, scratch, tile);
+                }
+            }
+            scratch.path = path;
+        }
+    }
+
+    /// Key-value head of a task.
+    fn head(&self, tile: &TileMut<'_, f32>) -> usize {
+        tile.first_col / (self.shape.heads / self.shape.kv_heads * self.shape.head_dim)
+    }
+
+    /// The row of keys and values at `place`.
+    fn row(&self, place: Place) -> &[E] {
+        let width = 2 * self.kv.half;
+        match place {
+            Place::Slot(slot) => &self.kv.layers[self.layer][slot * width..][..width],
+            Place::Token(token) => &self.kv.step[token * width..][..width],
+        }
+    }
+
+    fn query(&self, token: usize, head: usize) -> &[f32] {
+        let (width, dim) = (self.shape.qkv_width(), self.shape.head_dim);
+        &self.qkv[(token - self.rows.start) * width + head * dim..][..dim]
+    }
+
+    fn run_tokens(
+        &self,
+        isa: Supported,
+        act: Act,
+        path: &[Span],
+        tokens: std::ops::Range<usize>,
+        scratch: &mut Scratch,
+        tile: &mut TileMut<'_, f32>,
+    ) {
+        let (dim, half) = (self.shape.head_dim, self.kv.half);
+        let group = self.shape.heads / self.shape.kv_heads;
+        let kv_head = self.head(tile);
+        let rows = tokens.len() * group;
+        let first_position = self.plan.positions[tokens.start];
+        let end = self.plan.positions[tokens.end - 1] + 1;
+        scratch.fit(self.shape, rows);
+        for r in 0..rows {
+            let q = self.query(tokens.start + r / group, kv_head * group + r % group);
+            match act {
+                Act::F32 => scratch.queries[r * dim..][..dim].copy_from_slice(q),
+                Act::Bf16 => {
+                    let pairs = &mut scratch.pairs[r * dim / 2..][..dim / 2];
+                    simd::round_to_pairs(isa, q, pairs);
+                }
+            }
+        }
+        scratch.out[..rows * dim].fill(0.0);
+        scratch.max[..rows].fill(f32::NEG_INFINITY);
+        scratch.sum[..rows].fill(0.0);
+        let key_panel = dim / E::PER_DWORD * NR;
+        let mut cursor = 0;
+        for start in (0..end).step_by(NR) {
+            let keys = (end - start).min(NR as u32);
+            for_places(path, &mut cursor, start..start + keys, |position, place| {
+                let (k, v) = self.row(place).split_at(half);
+                let lane = (position - start) as usize;
+                let head = kv_head * dim..(kv_head + 1) * dim;
+                E::pack_key(&k[head.clone()], lane, &mut scratch.keys[..key_panel]);
+                E::pack_value(&v[head], lane, &mut scratch.values);
+            });
+            let keys = keys as usize;
+            for first in (0..rows).step_by(MR) {
+                let count = MR.min(rows - first);
+                let position = |i: usize| first_position + ((first + i) / group) as u32;
+                if position(count - 1) < start {
+                    continue;
+                }
+                let (queries, stride) = match act {
+                    Act::F32 => (Rows::F32(&scratch.queries[first * dim..]), dim),
+                    Act::Bf16 => (Rows::Bf16(&scratch.pairs[first * dim / 2..]), dim / 2),
+                };
+                let mut scores = Tile::ZERO;
+                let panel = E::panel(&scratch.keys[..key_panel]);
+                multiply(isa, queries, stride, count, panel, &mut scores);
+                let mut factors = [None; MR];
+                for (i, scores) in scores.0.iter_mut().enumerate().take(count) {
+                    // A row whose last key lies before this tile is finished: leave it alone.
+                    if let Some(before) = position(i).checked_sub(start) {
+                        factors[i] = Some(simd::softmax_tile(
+                            isa,
+                            scores,
+                            self.shape.scale,
+                            (before as usize + 1).min(NR),
+                            &mut scratch.max[first + i],
+                            &mut scratch.sum[first + i],
+                        ));
+                    }
+                    if act == Act::Bf16 {
+                        let weights = &mut scratch.weights[i * NR / 2..][..NR / 2];
+                        simd::round_to_pairs(isa, scores, weights);
+                    }
+                }
+                let (weights, stride) = match act {
+                    Act::F32 => (Rows::F32(scores.0.as_flattened()), NR),
+                    Act::Bf16 => (Rows::Bf16(&scratch.weights), NR / 2),
+                };
+                let mut sums = Tile::ZERO;
+                let depth = keys.div_ceil(E::PER_DWORD) * NR;
+                for (j, first_col) in (0..dim).step_by(NR).enumerate() {
+                    let cols = NR.min(dim - first_col);
+                    let panel = &scratch.values[j * NR / E::PER_DWORD * NR..][..depth];
+                    multiply(isa, weights, stride, count, E::panel(panel), &mut sums);
+                    for (i, sums) in sums.0.iter().enumerate().take(count) {
+                        if let Some(factor) = factors[i] {
+                            let out = &mut scratch.out[(first + i) * dim + first_col..][..cols];
+                            simd::scale_add(isa, out, factor, &sums[..cols]);
+                        }
+                    }
+                }
+            }
+        }
+        for r in 0..rows {
+            let token = tokens.start + r / group;
+            let out = tile.row(token - self.rows.start - tile.first_row);
+            let out = &mut out[r % group * dim..][..dim];
+            for (out, x) in out.iter_mut().zip(&scratch.out[r * dim..][..dim]) {
+                *out = x / scratch.sum[r];
+            }
+        }
+    }
+
+    fn run_reference(
+        &self,
+        path: &[Span],
+        tokens: std::ops::Range<usize>,
+        tile: &mut TileMut<'_, f32>,
+    ) {
+        let (dim, half) = (self.shape.head_dim, self.kv.half);
+        let group = self.shape.heads / self.shape.kv_heads;
+        let kv_head = self.head(tile);
+        let end = self.plan.positions[tokens.end - 1] + 1;
+        let widen = |x: &[E]| x.iter().map(|x| x.widen()).collect::<Vec<f32>>();
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        for_places(path, &mut 0, 0..end, |_, place| {
+            let (k, v) = self.row(place).split_at(half);
+            let head = kv_head * dim..(kv_head + 1) * dim;
+            keys.push(widen(&k[head.clone()]));
+            values.push(widen(&v[head]));
+        });
+        let keys: Vec<&[f32]> = keys.iter().map(|k| &k[..]).collect();
+        let values: Vec<&[f32]> = values.iter().map(|v| &v[..]).collect();
+        for token in tokens {
+            let visible = self.plan.positions[token] as usize + 1;
+            let out = tile.row(token - self.rows.start - tile.first_row);
+            for (j, out) in out.chunks_exact_mut(dim).enumerate() {
+                let q = self.query(token, kv_head * group + j);
+                let (keys, values) = (&keys[..visible], &values[..visible]);
+                reference::attend(q, keys, values, self.shape.scale, out);
+            }
+        }
+    }
+}

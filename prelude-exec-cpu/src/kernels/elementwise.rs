@@ -1,0 +1,295 @@
+//! Everything that is not a product, as plain loops over rows.
+//!
+//! `super::simd` compiles each function once per instruction family. No function uses fused
+//! multiply-add, and sums run over 16 lanes that are folded in one fixed order, so every family
+//! computes the same bits.
+
+use super::panel::NR;
+
+/// Lanes of a sum.
+const LANES: usize = 16;
+
+/// Sums 16 lanes pairwise.
+#[inline(always)]
+fn fold(mut lanes: [f32; LANES]) -> f32 {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] += lanes[i + half];
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// `Σ f(x)` over 16 lanes.
+#[inline(always)]
+fn sum_of(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
+    let mut lanes = [0.0; LANES];
+    let (body, tail) = x.as_chunks::<LANES>();
+    for chunk in body {
+        for (lane, &v) in lanes.iter_mut().zip(chunk) {
+            *lane += f(v);
+        }
+    }
+    for (lane, &v) in lanes.iter_mut().zip(tail) {
+        *lane += f(v);
+    }
+    fold(lanes)
+}
+
+/// `e^x` within 2 units in the last place for x in [-87, 88]; 0 below, `e^88` above; NaN stays.
+/// `exp(0)` is exactly 1. After Moshier's Cephes: reduction by ln 2 in two parts, degree 6.
+#[inline(always)]
+pub(crate) fn exp(x: f32) -> f32 {
+    const LOW: f32 = -87.0;
+    const HIGH: f32 = 88.0;
+    // 1.5 · 2^23: adding it rounds to an integer, which then sits in the low mantissa bits.
+    const MAGIC: f32 = 12_582_912.0;
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    // Written so that NaN passes through both.
+    let clamped = if x < LOW { LOW } else { x };
+    let clamped = if clamped > HIGH { HIGH } else { clamped };
+    let t = clamped * std::f32::consts::LOG2_E + MAGIC;
+    let n = t - MAGIC;
+    let r = clamped - n * LN2_HIGH - n * LN2_LOW;
+    let mut p = 1.987_569_1e-4;
+    for coefficient in [
+        1.398_199_9e-3,
+        8.333_452e-3,
+        4.166_579_6e-2,
+        1.666_666_5e-1,
+        0.5,
+    ] {
+        p = p * r + coefficient;
+    }
+    let value = p * r * r + r + 1.0;
+    let power = f32::from_bits((t.to_bits() << 23).wrapping_add(127 << 23));
+    let result = value * power;
+    if x < LOW { 0.0 } else { result }
+}
+
+/// bf16 bits of `x`, rounded to nearest, ties to even; NaN stays NaN.
+#[inline(always)]
+pub(crate) fn bf16_bits(x: f32) -> u32 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
+    // Adding may carry a NaN's mantissa into nothing, so NaN is kept apart.
+    if bits & 0x7fff_ffff > 0x7f80_0000 {
+        (bits >> 16) | 0x40
+    } else {
+        rounded
+    }
+}
+
+/// Rounds a row to pairs of bf16: `out[p]` holds elements `2p` and `2p + 1`.
+#[inline(always)]
+pub(crate) fn round_to_pairs(x: &[f32], out: &mut [u32]) {
+    let (pairs, rest) = x.as_chunks::<2>();
+    debug_assert!(rest.is_empty());
+    for (out, &[low, high]) in out.iter_mut().zip(pairs) {
+        *out = bf16_bits(low) | (bf16_bits(high) << 16);
+    }
+}
+
+/// Rounds a row to bf16.
+#[inline(always)]
+pub(crate) fn round_to_bf16(x: &[f32], out: &mut [u16]) {
+    for (out, &v) in out.iter_mut().zip(x) {
+        *out = bf16_bits(v) as u16;
+    }
+}
+
+/// `x = e^((x - max) / temperature)`.
+#[inline(always)]
+pub(crate) fn soften(x: &mut [f32], max: f32, temperature: f32) {
+    for v in x {
+        *v = exp((*v - max) / temperature);
+    }
+}
+
+/// `out = x / sqrt(mean(x²) + eps) · weight`.
+#[inline(always)]
+pub(crate) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let mean = sum_of(x, |v| v * v) / x.len() as f32;
+    let inverse = 1.0 / (mean + eps).sqrt();
+    for ((out, &v), &w) in out.iter_mut().zip(x).zip(weight) {
+        *out = v * inverse * w;
+    }
+}
+
+/// Normalises a head by `weight` and rotates it: element `i` with `i + D/2`, by the angles whose
+/// cosines and sines are the two halves of `rotation`.
+#[inline(always)]
+pub(crate) fn norm_rotate(head: &mut [f32], weight: &[f32], eps: f32, rotation: &[f32]) {
+    let half = head.len() / 2;
+    let mean = sum_of(head, |v| v * v) / head.len() as f32;
+    let inverse = 1.0 / (mean + eps).sqrt();
+    let (first, second) = head.split_at_mut(half);
+    let (first_weight, second_weight) = weight.split_at(half);
+    let (cos, sin) = rotation.split_at(half);
+    for i in 0..half {
+        let a = first[i] * inverse * first_weight[i];
+        let b = second[i] * inverse * second_weight[i];
+        first[i] = a * cos[i] - b * sin[i];
+        second[i] = b * cos[i] + a * sin[i];
+    }
+}
+
+/// `out = silu(gate) · up`.
+#[inline(always)]
+pub(crate) fn silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]) {
+    for ((out, &g), &u) in out.iter_mut().zip(gate).zip(up) {
+        *out = g / (1.0 + exp(-g)) * u;
+    }
+}
+
+/// One step of the running softmax: turns a tile's scores into weights `e^(score · scale - max)`
+/// with the new running maximum, 0 from lane `visible` on, updates `max` and `sum`, and returns
+/// the factor for what was accumulated under the old maximum.
+#[inline(always)]
+pub(crate) fn softmax_tile(
+    scores: &mut [f32; NR],
+    scale: f32,
+    visible: usize,
+    max: &mut f32,
+    sum: &mut f32,
+) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    for (first, chunk) in scores.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+        for (i, (score, lane)) in chunk.iter_mut().zip(&mut lanes).enumerate() {
+            let scaled = *score * scale;
+            *score = if first * LANES + i < visible {
+                scaled
+            } else {
+                f32::NEG_INFINITY
+            };
+            *lane = if *score > *lane { *score } else { *lane };
+        }
+    }
+    let mut new = *max;
+    for lane in lanes {
+        new = if lane > new { lane } else { new };
+    }
+    let factor = exp(*max - new);
+    let mut lanes = [0.0; LANES];
+    for chunk in scores.as_chunks_mut::<LANES>().0 {
+        for (score, lane) in chunk.iter_mut().zip(&mut lanes) {
+            *score = exp(*score - new);
+            *lane += *score;
+        }
+    }
+    *max = new;
+    *sum = *sum * factor + fold(lanes);
+    factor
+}
+
+/// `out = out · factor + x`.
+#[inline(always)]
+pub(crate) fn scale_add(out: &mut [f32], factor: f32, x: &[f32]) {
+    for (out, &v) in out.iter_mut().zip(x) {
+        *out = *out * factor + v;
+    }
+}
+
+/// `out += x`.
+#[inline(always)]
+pub(crate) fn add(out: &mut [f32], x: &[f32]) {
+    for (out, &v) in out.iter_mut().zip(x) {
+        *out += v;
+    }
+}
+
+/// The largest number, and whether all are finite.
+#[inline(always)]
+pub(crate) fn max_finite(x: &[f32]) -> (f32, bool) {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let mut bad = [0u32; LANES];
+    let (body, tail) = x.as_chunks::<LANES>();
+    for chunk in body {
+        for i in 0..LANES {
+            lanes[i] = if chunk[i] > lanes[i] {
+                chunk[i]
+            } else {
+                lanes[i]
+            };
+            bad[i] |= u32::from(chunk[i].to_bits() & 0x7f80_0000 == 0x7f80_0000);
+        }
+    }
+    let mut max = f32::NEG_INFINITY;
+    let mut finite = true;
+    for (lane, bad) in lanes.into_iter().zip(bad) {
+        max = if lane > max { lane } else { max };
+        finite &= bad == 0;
+    }
+    for &v in tail {
+        max = if v > max { v } else { max };
+        finite &= v.is_finite();
+    }
+    (max, finite)
+}
+
+/// `Σ e^(x - max)`: f32 within runs of 1024, f64 across them, in order.
+#[inline(always)]
+pub(crate) fn sum_exp(x: &[f32], max: f32) -> f64 {
+    x.chunks(1024)
+        .map(|run| f64::from(sum_of(run, |v| exp(v - max))))
+        .sum()
+}
+
+/// How many of `x` are larger than `bound`.
+#[inline(always)]
+pub(crate) fn count_above(x: &[f32], bound: f32) -> u32 {
+    x.iter().map(|&v| u32::from(v > bound)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_is_close_and_exact_where_it_must_be() {
+        assert_eq!(exp(0.0), 1.0);
+        assert_eq!(exp(f32::NEG_INFINITY), 0.0);
+        assert!(exp(f32::NAN).is_nan());
+        let mut worst = 0.0f64;
+        for i in -870_000..880_000 {
+            let x = i as f32 / 10_000.0;
+            let exact = f64::from(x).exp();
+            worst = worst.max(((f64::from(exp(x)) - exact) / exact).abs());
+        }
+        assert!(worst < 2.5e-7, "relative error {worst:e}");
+    }
+
+    #[test]
+    fn bf16_rounding_is_that_of_half() {
+        for i in 0..2_000_000u32 {
+            let x = f32::from_bits(i.wrapping_mul(2_147_483_647).wrapping_add(i));
+            let expected = half::bf16::from_f32(x);
+            let got = half::bf16::from_bits(bf16_bits(x) as u16);
+            assert!(
+                got == expected || got.is_nan() && expected.is_nan(),
+                "{x:e}"
+            );
+        }
+    }
+
+    /// Two tiles in turn against one softmax over both.
+    #[test]
+    fn softmax_over_tiles_is_softmax() {
+        let score = |i: usize| ((i * 37 % 101) as f32 - 50.0) / 7.0;
+        let (mut max, mut sum) = (f32::NEG_INFINITY, 0.0);
+        let mut first: [f32; NR] = std::array::from_fn(score);
+        let mut second: [f32; NR] = std::array::from_fn(|i| score(NR + i));
+        assert_eq!(softmax_tile(&mut first, 0.5, NR, &mut max, &mut sum), 0.0);
+        let factor = softmax_tile(&mut second, 0.5, 10, &mut max, &mut sum);
+        assert!(second[10..].iter().all(|&p| p == 0.0));
+        let weights = first.iter().map(|p| p * factor).chain(second);
+        let total: f64 = (0..NR + 10).map(|i| f64::from(score(i) * 0.5).exp()).sum();
+        for (i, weight) in weights.enumerate().take(NR + 10) {
+            let exact = f64::from(score(i) * 0.5).exp() / total;
+            assert!((f64::from(weight / sum) - exact).abs() < 1e-6);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Which instructions this machine has, found at run time.
+
+use serde::{Deserialize, Serialize};
+
+/// A family of kernels, named by the instructions it needs.
+///
+/// Families differ in speed and in the last bits of results; within one, results are equal bit
+/// for bit however rows are batched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Isa {
+    /// AVX-512 with bf16 dot products.
+    Avx512Bf16,
+    /// AVX-512.
+    Avx512f,
+    /// AVX2 and FMA.
+    Avx2,
+    /// Portable code.
+    Scalar,
+}
+
+impl Isa {
+    /// All, fastest first.
+    pub const ALL: [Self; 4] = [Self::Avx512Bf16, Self::Avx512f, Self::Avx2, Self::Scalar];
+
+    /// As written in configurations.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Avx512Bf16 => "avx512bf16",
+            Self::Avx512f => "avx512f",
+            Self::Avx2 => "avx2",
+            Self::Scalar => "scalar",
+        }
+    }
+
+    /// Whether this machine can run it.
+    #[must_use]
+    pub fn is_available(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+            let avx512 = avx2
+                && is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl");
+            match self {
+                Self::Avx512Bf16 => avx512 && is_x86_feature_detected!("avx512bf16"),
+                Self::Avx512f => avx512,
+                Self::Avx2 => avx2,
+                Self::Scalar => true,
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            self == Self::Scalar
+        }
+    }
+
+    /// The fastest that this machine can run.
+    #[must_use]
+    pub fn best() -> Self {
+        Self::ALL
+            .into_iter()
+            .find(|isa| isa.is_available())
+            .expect("portable code runs everywhere")
+    }
+}
+
+/// An [`Isa`] that was seen to be available: holding one makes its kernels safe to call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Supported(Isa);
+
+impl Supported {
+    /// `None` if the machine lacks it.
+    pub(crate) fn new(isa: Isa) -> Option<Self> {
+        isa.is_available().then_some(Self(isa))
+    }
+
+    /// Which it is.
+    pub(crate) const fn isa(self) -> Isa {
+        self.0
+    }
+}

@@ -1,0 +1,14 @@
+//! Arithmetic: the fast families and the reference.
+
+pub(crate) mod attention;
+pub(crate) mod elementwise;
+pub(crate) mod gemm;
+mod isa;
+pub(crate) mod panel;
+pub(crate) mod reference;
+pub(crate) mod simd;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+pub use isa::Isa;
+pub(crate) use isa::Supported;

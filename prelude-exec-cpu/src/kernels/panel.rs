@@ -1,0 +1,215 @@
+//! The one matrix product: rows times a packed panel of 64 columns.
+//!
+//! Everything dense runs on it: layers' weights, the output head, label rows, and, with keys
+//! and values packed on the fly, both products of attention.
+//!
+//! ```text
+//! panel, bf16: dword (p, c) = elements (2p, c) low and (2p + 1, c) high   [depth/2][64] dwords
+//! panel, f32:  dword (k, c) = element (k, c)                              [depth][64] dwords
+//! rows,  bf16: dword (r, p) = elements (r, 2p), (r, 2p + 1)               stride in dwords
+//! rows,  f32:  element (r, k)                                             stride in elements
+//! ```
+//!
+//! An output element is one accumulator, from first to last `k` in order. It does not depend on
+//! how many rows are multiplied together, on the split of columns or on threads: that is the
+//! whole of the batch invariance of products.
+
+#[cfg(target_arch = "x86_64")]
+use super::x86;
+use super::{Isa, Supported};
+
+/// Columns of a panel: four AVX-512 registers.
+pub(crate) const NR: usize = 64;
+
+/// Rows of a tile: with 4 registers of columns, 24 accumulators of 32 registers.
+pub(crate) const MR: usize = 6;
+
+/// The product of up to [`MR`] rows with a panel.
+#[derive(Clone)]
+#[repr(align(64))]
+pub(crate) struct Tile(pub(crate) [[f32; NR]; MR]);
+
+impl Tile {
+    pub(crate) const ZERO: Self = Self([[0.0; NR]; MR]);
+}
+
+/// Left-hand rows.
+#[derive(Clone, Copy)]
+pub(crate) enum Rows<'a> {
+    /// Pairs of bf16.
+    Bf16(&'a [u32]),
+    /// f32.
+    F32(&'a [f32]),
+}
+
+impl<'a> Rows<'a> {
+    /// The rows without the first `n` dwords.
+    pub(crate) fn skip(self, n: usize) -> Self {
+        match self {
+            Self::Bf16(a) => Rows::<'a>::Bf16(&a[n..]),
+            Self::F32(a) => Rows::<'a>::F32(&a[n..]),
+        }
+    }
+
+    fn len(self) -> usize {
+        match self {
+            Self::Bf16(a) => a.len(),
+            Self::F32(a) => a.len(),
+        }
+    }
+}
+
+/// A right-hand panel; its depth follows from its length.
+#[derive(Clone, Copy)]
+pub(crate) enum Panel<'a> {
+    /// Pairs of bf16.
+    Bf16(&'a [u32]),
+    /// f32, as bits.
+    F32(&'a [u32]),
+}
+
+impl Panel<'_> {
+    fn len(self) -> usize {
+        match self {
+            Self::Bf16(b) | Self::F32(b) => b.len(),
+        }
+    }
+}
+
+/// `out[r][c] = Σ_k rows[r][k] · panel[k][c]` for `count` rows, `stride` apart.
+///
+/// # Panics
+/// If `count` is not in `1..=MR`, the rows are shorter than the panel is deep, or the machine's
+/// family has no product of these formats (bf16 rows need [`Isa::Avx512Bf16`]).
+#[inline]
+pub(crate) fn multiply(
+    isa: Supported,
+    rows: Rows<'_>,
+    stride: usize,
+    count: usize,
+    panel: Panel<'_>,
+    out: &mut Tile,
+) {
+    let dwords = panel.len() / NR;
+    let per_dword = match (rows, panel) {
+        (Rows::F32(_), Panel::Bf16(_)) => 2,
+        _ => 1,
+    };
+    assert!((1..=MR).contains(&count), "a tile has 1 to {MR} rows");
+    assert!(
+        panel.len().is_multiple_of(NR) && (count - 1) * stride + dwords * per_dword <= rows.len(),
+        "rows shorter than the panel is deep"
+    );
+    match (rows, panel, isa.isa()) {
+        #[cfg(target_arch = "x86_64")]
+        (Rows::Bf16(a), Panel::Bf16(b), Isa::Avx512Bf16) => {
+            x86::bf16_bf16(isa, a, stride, count, b, out);
+        }
+        #[cfg(target_arch = "x86_64")]
+        (Rows::F32(a), Panel::Bf16(b), Isa::Avx512Bf16 | Isa::Avx512f) => {
+            x86::f32_bf16_512(isa, a, stride, count, b, out);
+        }
+        #[cfg(target_arch = "x86_64")]
+        (Rows::F32(a), Panel::F32(b), Isa::Avx512Bf16 | Isa::Avx512f) => {
+            x86::f32_f32_512(isa, a, stride, count, b, out);
+        }
+        #[cfg(target_arch = "x86_64")]
+        (Rows::F32(a), Panel::Bf16(b), Isa::Avx2) => {
+            x86::f32_bf16_256(isa, a, stride, count, b, out);
+        }
+        #[cfg(target_arch = "x86_64")]
+        (Rows::F32(a), Panel::F32(b), Isa::Avx2) => {
+            x86::f32_f32_256(isa, a, stride, count, b, out);
+        }
+        (Rows::F32(a), Panel::Bf16(b), _) => scalar_bf16(a, stride, count, b, out),
+        (Rows::F32(a), Panel::F32(b), _) => scalar_f32(a, stride, count, b, out),
+        (Rows::Bf16(_), ..) => panic!("bf16 rows need bf16 panels and bf16 instructions"),
+    }
+}
+
+fn scalar_bf16(a: &[f32], stride: usize, count: usize, b: &[u32], out: &mut Tile) {
+    for (r, out) in out.0.iter_mut().enumerate().take(count) {
+        *out = [0.0; NR];
+        for (pair, x) in b.chunks_exact(NR).zip(a[r * stride..].chunks_exact(2)) {
+            for (sum, &w) in out.iter_mut().zip(pair) {
+                *sum += x[0] * f32::from_bits(w << 16);
+                *sum += x[1] * f32::from_bits(w & 0xffff_0000);
+            }
+        }
+    }
+}
+
+fn scalar_f32(a: &[f32], stride: usize, count: usize, b: &[u32], out: &mut Tile) {
+    for (r, out) in out.0.iter_mut().enumerate().take(count) {
+        *out = [0.0; NR];
+        for (weights, &x) in b.chunks_exact(NR).zip(&a[r * stride..]) {
+            for (sum, &w) in out.iter_mut().zip(weights) {
+                *sum += x * f32::from_bits(w);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::*;
+
+    /// Pseudo-random numbers in [-1, 1) with few mantissa bits, so that bf16 holds them exactly.
+    fn number(i: usize) -> f32 {
+        let x = (i as u32).wrapping_mul(2_654_435_761) >> 24;
+        (x as f32 - 128.0) / 128.0
+    }
+
+    fn pair(low: f32, high: f32) -> u32 {
+        u32::from(bf16::from_f32(low).to_bits()) | u32::from(bf16::from_f32(high).to_bits()) << 16
+    }
+
+    /// All families, formats and row counts against f64, and equality of rows across counts.
+    #[test]
+    fn products_are_right_and_do_not_depend_on_the_number_of_rows() {
+        for depth in [2, 32, 190] {
+            let stride = depth + 4;
+            let a: Vec<f32> = (0..MR * stride).map(number).collect();
+            let a_pairs: Vec<u32> = a.chunks_exact(2).map(|x| pair(x[0], x[1])).collect();
+            let b = |k: usize, c: usize| number(7919 + k * NR + c);
+            let b_f32: Vec<u32> = (0..depth * NR)
+                .map(|i| b(i / NR, i % NR).to_bits())
+                .collect();
+            let b_pairs: Vec<u32> = (0..depth / 2 * NR)
+                .map(|i| pair(b(i / NR * 2, i % NR), b(i / NR * 2 + 1, i % NR)))
+                .collect();
+            for isa in Isa::ALL.into_iter().filter_map(Supported::new) {
+                let mut cases = vec![
+                    (Rows::F32(&a), Panel::F32(&b_f32), stride),
+                    (Rows::F32(&a), Panel::Bf16(&b_pairs), stride),
+                ];
+                if isa.isa() == Isa::Avx512Bf16 {
+                    cases.push((Rows::Bf16(&a_pairs), Panel::Bf16(&b_pairs), stride / 2));
+                }
+                for (rows, panel, stride_dwords) in cases {
+                    let mut full = Tile::ZERO;
+                    multiply(isa, rows, stride_dwords, MR, panel, &mut full);
+                    for (r, row) in full.0.iter().enumerate() {
+                        for (c, &got) in row.iter().enumerate() {
+                            let exact: f64 = (0..depth)
+                                .map(|k| f64::from(a[r * stride + k]) * f64::from(b(k, c)))
+                                .sum();
+                            assert!(
+                                (f64::from(got) - exact).abs() < 1e-4,
+                                "{isa:?} depth {depth} ({r}, {c}): {got} against {exact}"
+                            );
+                        }
+                        for count in 1..=MR - r {
+                            let mut part = Tile::ZERO;
+                            let skipped = rows.skip(r * stride_dwords);
+                            multiply(isa, skipped, stride_dwords, count, panel, &mut part);
+                            assert_eq!(part.0[..count], full.0[r..r + count]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The definitions, in plain f32: what the fast families are held against.
+
+/// Lanes of a sum. Independent partial sums let the compiler use whatever the baseline has, and
+/// are more accurate than one running sum.
+const LANES: usize = 8;
+
+/// `Σ a · b`.
+pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut lanes = [0.0; LANES];
+    let (a, a_tail) = a.as_chunks::<LANES>();
+    let (b, b_tail) = b.as_chunks::<LANES>();
+    for (a, b) in a.iter().zip(b) {
+        for i in 0..LANES {
+            lanes[i] += a[i] * b[i];
+        }
+    }
+    let tail: f32 = a_tail.iter().zip(b_tail).map(|(a, b)| a * b).sum();
+    lanes.iter().sum::<f32>() + tail
+}
+
+/// `out = x / sqrt(mean(x²) + eps) · weight`.
+pub(crate) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let root = (dot(x, x) / x.len() as f32 + eps).sqrt();
+    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+        *out = x / root * weight;
+    }
+}
+
+/// Normalises a head and rotates it: element `i` with `i + D/2`. `rotation`: cosines, then sines.
+pub(crate) fn norm_rotate(head: &mut [f32], weight: &[f32], eps: f32, rotation: &[f32]) {
+    let half = head.len() / 2;
+    let root = (dot(head, head) / head.len() as f32 + eps).sqrt();
+    let (cos, sin) = rotation.split_at(half);
+    for i in 0..half {
+        let a = head[i] / root * weight[i];
+        let b = head[i + half] / root * weight[i + half];
+        head[i] = a * cos[i] - b * sin[i];
+        head[i + half] = b * cos[i] + a * sin[i];
+    }
+}
+
+/// `out = silu(gate) · up`, `silu(g) = g / (1 + e^-g)`.
+pub(crate) fn silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]) {
+    for ((out, g), u) in out.iter_mut().zip(gate).zip(up) {
+        *out = g / (1.0 + (-g).exp()) * u;
+    }
+}
+
+/// Attention of one query head over `keys` and `values`, one row per visible position.
+pub(crate) fn attend(q: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32, out: &mut [f32]) {
+    let scores: Vec<f32> = keys.iter().map(|key| dot(q, key) * scale).collect();
+    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let weights: Vec<f32> = scores.iter().map(|score| (score - max).exp()).collect();
+    let sum: f32 = weights.iter().sum();
+    out.fill(0.0);
+    for (weight, value) in weights.iter().zip(values) {
+        for (out, v) in out.iter_mut().zip(*value) {
+            *out += weight * v;
+        }
+    }
+    for out in out {
+        *out /= sum;
+    }
+}

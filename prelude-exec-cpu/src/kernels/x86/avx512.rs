@@ -1,0 +1,132 @@
+//! 512-bit tiles: 6 rows by 4 registers of columns.
+
+use std::arch::x86_64::{
+    __m512, __m512bh, __m512i, _mm512_and_si512, _mm512_castsi512_ps, _mm512_dpbf16_ps,
+    _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
+    _mm512_slli_epi32, _mm512_storeu_ps,
+};
+
+use super::{MR, NR, Tile, by_count};
+
+/// Registers of 16 columns.
+const REGS: usize = NR / 16;
+
+/// # Safety
+/// AVX-512F; `out` holds M rows (M ≤ MR).
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn store<const M: usize>(acc: &[[__m512; REGS]; M], out: &mut Tile) {
+    for (row, acc) in out.0.iter_mut().zip(acc) {
+        for (lanes, &sum) in row.chunks_exact_mut(16).zip(acc) {
+            // SAFETY: `lanes` has room for 16 f32.
+            unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), sum) };
+        }
+    }
+}
+
+/// # Safety
+/// AVX-512F; `line` points to 64 dwords.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn load(line: *const u32) -> [__m512i; REGS] {
+    // SAFETY: four loads of 16 dwords each, all within the line.
+    std::array::from_fn(|j| unsafe { _mm512_loadu_si512(line.add(j * 16).cast()) })
+}
+
+/// # Safety
+/// The instructions; `count` rows of `b.len() / 64` dwords within `a`.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+pub(super) unsafe fn bf16_bf16(a: &[u32], stride: usize, count: usize, b: &[u32], out: &mut Tile) {
+    // SAFETY: our caller's promises.
+    unsafe { by_count!(count, bf16_bf16_rows(a, stride, b, out)) }
+}
+
+/// # Safety
+/// As [`bf16_bf16`], with `M` rows.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+unsafe fn bf16_bf16_rows<const M: usize>(a: &[u32], stride: usize, b: &[u32], out: &mut Tile) {
+    let mut acc = [[_mm512_setzero_ps(); REGS]; M];
+    for p in 0..b.len() / NR {
+        // SAFETY: line p of the panel.
+        let line = unsafe { load(b.as_ptr().add(p * NR)) };
+        // SAFETY: both types are 64 bytes without invalid values.
+        let line = line.map(|x| unsafe { std::mem::transmute::<__m512i, __m512bh>(x) });
+        for (r, acc) in acc.iter_mut().enumerate() {
+            // SAFETY: row r reaches as far as the panel is deep.
+            let x = _mm512_set1_epi32(unsafe { *a.get_unchecked(r * stride + p) }.cast_signed());
+            // SAFETY: both types are 64 bytes without invalid values.
+            let x = unsafe { std::mem::transmute::<__m512i, __m512bh>(x) };
+            for (sum, &w) in acc.iter_mut().zip(&line) {
+                *sum = _mm512_dpbf16_ps(*sum, x, w);
+            }
+        }
+    }
+    // SAFETY: M rows.
+    unsafe { store(&acc, out) };
+}
+
+/// # Safety
+/// The instructions; `count` rows of `2 · b.len() / 64` elements within `a`.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+pub(super) unsafe fn f32_bf16(a: &[f32], stride: usize, count: usize, b: &[u32], out: &mut Tile) {
+    // SAFETY: our caller's promises.
+    unsafe { by_count!(count, f32_bf16_rows(a, stride, b, out)) }
+}
+
+/// # Safety
+/// As [`f32_bf16`], with `M` rows.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+unsafe fn f32_bf16_rows<const M: usize>(a: &[f32], stride: usize, b: &[u32], out: &mut Tile) {
+    let mut acc = [[_mm512_setzero_ps(); REGS]; M];
+    let high = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
+    for p in 0..b.len() / NR {
+        // SAFETY: line p of the panel.
+        let line = unsafe { load(b.as_ptr().add(p * NR)) };
+        let even = line.map(|x| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(x)));
+        for (r, acc) in acc.iter_mut().enumerate() {
+            // SAFETY: row r reaches as far as the panel is deep.
+            let x = _mm512_set1_ps(unsafe { *a.get_unchecked(r * stride + 2 * p) });
+            for (sum, &w) in acc.iter_mut().zip(&even) {
+                *sum = _mm512_fmadd_ps(x, w, *sum);
+            }
+        }
+        let odd = line.map(|x| _mm512_castsi512_ps(_mm512_and_si512(x, high)));
+        for (r, acc) in acc.iter_mut().enumerate() {
+            // SAFETY: as above.
+            let x = _mm512_set1_ps(unsafe { *a.get_unchecked(r * stride + 2 * p + 1) });
+            for (sum, &w) in acc.iter_mut().zip(&odd) {
+                *sum = _mm512_fmadd_ps(x, w, *sum);
+            }
+        }
+    }
+    // SAFETY: M rows.
+    unsafe { store(&acc, out) };
+}
+
+/// # Safety
+/// The instructions; `count` rows of `b.len() / 64` elements within `a`.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+pub(super) unsafe fn f32_f32(a: &[f32], stride: usize, count: usize, b: &[u32], out: &mut Tile) {
+    // SAFETY: our caller's promises.
+    unsafe { by_count!(count, f32_f32_rows(a, stride, b, out)) }
+}
+
+/// # Safety
+/// As [`f32_f32`], with `M` rows.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+unsafe fn f32_f32_rows<const M: usize>(a: &[f32], stride: usize, b: &[u32], out: &mut Tile) {
+    let mut acc = [[_mm512_setzero_ps(); REGS]; M];
+    for k in 0..b.len() / NR {
+        // SAFETY: line k of the panel.
+        let line = unsafe { load(b.as_ptr().add(k * NR)) }.map(|x| _mm512_castsi512_ps(x));
+        for (r, acc) in acc.iter_mut().enumerate() {
+            // SAFETY: row r reaches as far as the panel is deep.
+            let x = _mm512_set1_ps(unsafe { *a.get_unchecked(r * stride + k) });
+            for (sum, &w) in acc.iter_mut().zip(&line) {
+                *sum = _mm512_fmadd_ps(x, w, *sum);
+            }
+        }
+    }
+    // SAFETY: M rows.
+    unsafe { store(&acc, out) };
+}

@@ -1,0 +1,78 @@
+//! Tiles with x86-64 vector instructions: a leaf of `unsafe` under `super::panel`.
+//!
+//! `super::panel::multiply` has checked that `count` is in `1..=MR`, that the panel is a whole
+//! number of 64-column lines and that the rows are as long as the panel is deep.
+#![expect(
+    unsafe_code,
+    reason = "vector loads without bounds checks in the innermost loops"
+)]
+
+mod avx2;
+mod avx512;
+
+use super::{
+    Isa, Supported,
+    panel::{MR, NR, Tile},
+};
+
+/// Calls `$kernel::<count>` with a count known at compile time.
+macro_rules! by_count {
+    ($count:expr, $kernel:ident ( $($arg:expr),* )) => {
+        match $count {
+            1 => $kernel::<1>($($arg),*),
+            2 => $kernel::<2>($($arg),*),
+            3 => $kernel::<3>($($arg),*),
+            4 => $kernel::<4>($($arg),*),
+            5 => $kernel::<5>($($arg),*),
+            _ => $kernel::<MR>($($arg),*),
+        }
+    };
+}
+use by_count;
+
+/// Whether `count` rows, `stride` apart, of `len` elements lie within `available`.
+fn fits(count: usize, stride: usize, len: usize, available: usize) -> bool {
+    (1..=MR).contains(&count) && (count - 1) * stride + len <= available
+}
+
+macro_rules! entry {
+    ($(#[$doc:meta])* $name:ident, $element:ty, $per_dword:literal, $isas:pat, $kernel:path) => {
+        $(#[$doc])*
+        #[inline]
+        pub(super) fn $name(
+            isa: Supported,
+            a: &[$element],
+            stride: usize,
+            count: usize,
+            b: &[u32],
+            out: &mut Tile,
+        ) {
+            assert!(matches!(isa.isa(), $isas), "kernel of another family");
+            assert!(fits(count, stride, b.len() / NR * $per_dword, a.len()));
+            // SAFETY: `Supported` was made only after the features of its family were detected,
+            // and the lengths were checked above.
+            unsafe { $kernel(a, stride, count, b, out) }
+        }
+    };
+}
+
+entry!(
+    /// bf16 rows, bf16 panel: `vdpbf16ps`.
+    bf16_bf16, u32, 1, Isa::Avx512Bf16, avx512::bf16_bf16
+);
+entry!(
+    /// f32 rows, bf16 panel widened by shift and mask.
+    f32_bf16_512, f32, 2, Isa::Avx512Bf16 | Isa::Avx512f, avx512::f32_bf16
+);
+entry!(
+    /// f32 rows, f32 panel.
+    f32_f32_512, f32, 1, Isa::Avx512Bf16 | Isa::Avx512f, avx512::f32_f32
+);
+entry!(
+    /// f32 rows, bf16 panel widened by shift and mask.
+    f32_bf16_256, f32, 2, Isa::Avx2, avx2::f32_bf16
+);
+entry!(
+    /// f32 rows, f32 panel.
+    f32_f32_256, f32, 1, Isa::Avx2, avx2::f32_f32
+);

@@ -1,0 +1,174 @@
+//! Memory, planned and stated before a model is loaded.
+
+use prelude_core::Capacity;
+use prelude_models::{Checkpoint, DType, ModelConfig};
+
+use crate::{CpuConfig, CpuDtype, Error, arena::Arena, config::Backend, heads};
+
+/// KV blocks if nothing is said about them.
+const KV_BYTES_DEFAULT: u64 = 1 << 30;
+/// No more blocks than this many of the longest sequences fill.
+const LONGEST_SEQUENCES: u64 = 64;
+
+/// Bytes that an executor takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// Weights in the executor's own format, rotations included.
+    pub weights_bytes: u64,
+    /// KV blocks: room for [`Capacity::num_blocks`].
+    pub kv_bytes: u64,
+    /// Activations of the largest step, and one layer's keys and values of it.
+    pub arena_bytes: u64,
+    /// Buffers of kernels and heads.
+    pub scratch_bytes: u64,
+}
+
+impl MemoryPlan {
+    /// The sum.
+    #[must_use]
+    pub const fn total_bytes(&self) -> u64 {
+        self.weights_bytes + self.kv_bytes + self.arena_bytes + self.scratch_bytes
+    }
+
+    /// Plans for a model, and refuses what exceeds the limit. The second part says what the
+    /// executor can then run.
+    pub(crate) fn new(
+        checkpoint: &Checkpoint,
+        config: &CpuConfig,
+        threads: usize,
+    ) -> Result<(Self, Capacity), Error> {
+        let model = checkpoint.config();
+        config.check(model)?;
+        let (dtype, backend) = config.choose(model)?;
+        let max_context_len = match config.max_context_len {
+            Some(len) => len,
+            None => u32::try_from(model.max_position_embeddings)
+                .map_err(|_| Error::config("max_context_len", "must be given for this model"))?,
+        };
+        let capacity = Capacity {
+            block_size: config.block_size,
+            num_blocks: num_blocks(model, config, dtype, max_context_len)?,
+            max_step_tokens: config.max_step_tokens,
+            max_context_len,
+            vocab_size: u32::try_from(model.vocab_size)
+                .map_err(|_| Error::config("max_context_len", "vocabulary beyond 2^32"))?,
+            pipeline_depth: 1,
+        };
+        let plan = Self {
+            weights_bytes: weights_bytes(checkpoint, backend, dtype, max_context_len),
+            kv_bytes: u64::from(capacity.num_blocks)
+                * u64::from(capacity.block_size)
+                * kv_row_bytes(model, dtype)
+                * model.num_hidden_layers as u64,
+            arena_bytes: (arena_len(model, config) * size_of::<f32>()) as u64
+                + u64::from(config.max_step_tokens) * kv_row_bytes(model, dtype),
+            scratch_bytes: scratch_bytes(model, config, threads),
+        };
+        let limit_bytes = config.memory_limit_bytes.unwrap_or(u64::MAX);
+        if plan.total_bytes() > limit_bytes {
+            return Err(Error::Memory {
+                total_bytes: plan.total_bytes(),
+                weights_bytes: plan.weights_bytes,
+                kv_bytes: plan.kv_bytes,
+                arena_bytes: plan.arena_bytes,
+                scratch_bytes: plan.scratch_bytes,
+                limit_bytes,
+            });
+        }
+        Ok((plan, capacity))
+    }
+}
+
+/// f32 of activations in the largest step, as [`prelude_models::Model::forward`] takes them: all
+/// hidden states, a chunk's intermediates, and the output positions before and after the norm.
+pub(crate) fn arena_len(model: &ModelConfig, config: &CpuConfig) -> usize {
+    let shape = model.attn_shape();
+    let tokens = config.max_step_tokens as usize;
+    let chunk = (config.chunk_tokens as usize).min(tokens);
+    let hidden = model.hidden_size;
+    let chunk_widths = [
+        hidden,
+        shape.qkv_width(),
+        shape.out_width(),
+        2 * model.intermediate_size,
+        model.intermediate_size,
+    ];
+    3 * Arena::room(tokens, hidden)
+        + chunk_widths
+            .into_iter()
+            .map(|width| Arena::room(chunk, width))
+            .sum::<usize>()
+}
+
+/// Bytes of one position's keys and values in one layer.
+fn kv_row_bytes(model: &ModelConfig, dtype: CpuDtype) -> u64 {
+    let element = match dtype {
+        CpuDtype::F32 => 4,
+        CpuDtype::Bf16 => 2,
+    };
+    (2 * model.num_key_value_heads * model.head_dim * element) as u64
+}
+
+fn num_blocks(
+    model: &ModelConfig,
+    config: &CpuConfig,
+    dtype: CpuDtype,
+    max_context_len: u32,
+) -> Result<u32, Error> {
+    if let Some(blocks) = config.num_blocks {
+        return Ok(blocks);
+    }
+    let block =
+        u64::from(config.block_size) * kv_row_bytes(model, dtype) * model.num_hidden_layers as u64;
+    let blocks = match config.kv_bytes {
+        Some(bytes) => bytes / block,
+        None => (KV_BYTES_DEFAULT / block)
+            .min(u64::from(max_context_len.div_ceil(config.block_size)) * LONGEST_SEQUENCES),
+    };
+    if blocks == 0 {
+        return Err(Error::config(
+            "kv_bytes",
+            format!("must hold at least one block of {block} bytes"),
+        ));
+    }
+    // Ids and slots are u32.
+    Ok(u32::try_from(blocks)
+        .unwrap_or(u32::MAX)
+        .min(u32::MAX / config.block_size - 1))
+}
+
+fn weights_bytes(
+    checkpoint: &Checkpoint,
+    backend: Backend,
+    dtype: CpuDtype,
+    max_context_len: u32,
+) -> u64 {
+    let model = checkpoint.config();
+    let stored = checkpoint.weight_bytes() as u64;
+    let stored_size = model.dtype.map_or(4, DType::size) as u64;
+    let kept_size = match (backend, dtype, model.dtype) {
+        (Backend::Fast { .. }, CpuDtype::Bf16, _)
+        | (Backend::Fast { .. }, CpuDtype::F32, Some(DType::Bf16)) => 2,
+        _ => 4,
+    };
+    let rotations = u64::from(max_context_len) * model.head_dim as u64 * 4;
+    stored / stored_size * kept_size + rotations
+}
+
+fn scratch_bytes(model: &ModelConfig, config: &CpuConfig, threads: usize) -> u64 {
+    let rows = config.chunk_tokens as usize * widest_input(model) * size_of::<u16>();
+    let attention = crate::kernels::attention::scratch_bytes(model.attn_shape()) * threads;
+    let heads = heads::logits_rows(model.vocab_size)
+        * (model.vocab_size + model.hidden_size)
+        * size_of::<f32>()
+        + heads::worker_bytes(model.vocab_size) * threads;
+    (rows + attention + heads) as u64
+}
+
+/// The longest rows that enter a product.
+pub(crate) fn widest_input(model: &ModelConfig) -> usize {
+    model
+        .hidden_size
+        .max(model.intermediate_size)
+        .max(model.attn_shape().out_width())
+}

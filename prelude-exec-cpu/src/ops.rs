@@ -1,0 +1,372 @@
+//! [`Ops`] on the host.
+
+use std::{ops::Range, sync::Arc};
+
+use prelude_core::RowOutput;
+use prelude_models::{AttnShape, ModelConfig, Ops};
+
+use crate::{
+    CpuConfig, CpuDtype, Error,
+    arena::{Arena, Tensor},
+    config::Backend,
+    heads::VocabularyHeads,
+    kernels::{
+        attention::{self, Attention},
+        gemm::{Multiplier, Output},
+        reference, simd,
+    },
+    kv::{self, Kv, KvElement, KvStore},
+    memory,
+    plan::StepPlan,
+    pool::ComputePool,
+    scratch::PerWorker,
+    weights::Weight,
+};
+
+/// Rows of a task of element-wise work.
+const ROW_BLOCK: usize = 8;
+
+/// The operations, their buffers and the KV cache.
+pub struct CpuOps {
+    pub(crate) pool: Arc<ComputePool>,
+    pub(crate) backend: Backend,
+    chunk_tokens: usize,
+    pub(crate) arena: Arena,
+    kv: KvStore,
+    pub(crate) multiplier: Multiplier,
+    attention: PerWorker<attention::Scratch>,
+    pub(crate) vocabulary: VocabularyHeads,
+    /// One per row of the step's plan.
+    pub(crate) results: Vec<Option<RowOutput>>,
+}
+
+impl std::fmt::Debug for CpuOps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CpuOps")
+            .field("backend", &self.backend)
+            .finish_non_exhaustive()
+    }
+}
+
+impl CpuOps {
+    /// Takes all memory that steps will need.
+    pub(crate) fn new(
+        model: &ModelConfig,
+        config: &CpuConfig,
+        (dtype, backend): (CpuDtype, Backend),
+        num_blocks: u32,
+        pool: Arc<ComputePool>,
+    ) -> Self {
+        let shape = model.attn_shape();
+        let chunk = config.chunk_tokens.min(config.max_step_tokens) as usize;
+        let threads = pool.threads();
+        Self {
+            backend,
+            chunk_tokens: chunk,
+            arena: Arena::new(memory::arena_len(model, config)),
+            kv: KvStore::new(
+                dtype,
+                model.num_hidden_layers,
+                shape.kv_heads * shape.head_dim,
+                config.max_step_tokens as usize,
+                num_blocks as usize * config.block_size as usize,
+            ),
+            multiplier: Multiplier::new(backend, chunk, memory::widest_input(model)),
+            attention: PerWorker::new(threads, || attention::Scratch::new(shape)),
+            vocabulary: VocabularyHeads::new(model.vocab_size, model.hidden_size, threads),
+            results: Vec::new(),
+            pool,
+        }
+    }
+
+    /// Forgets the previous step.
+    pub(crate) fn begin(&mut self, plan: &StepPlan) {
+        self.arena.reset();
+        self.results.clear();
+        self.results.resize(plan.rows.len(), None);
+    }
+}
+
+/// Where one call places keys and values.
+struct Placement<'a> {
+    plan: &'a StepPlan,
+    backend: Backend,
+    layer: usize,
+    rows: Range<usize>,
+    shape: AttnShape,
+    q_norm: &'a [f32],
+    k_norm: &'a [f32],
+    eps: f32,
+    rope: &'a Weight,
+}
+
+impl Placement<'_> {
+    fn run<E: KvElement>(&self, pool: &ComputePool, kv: &mut Kv<E>, qkv: &mut [f32]) {
+        let width = self.shape.qkv_width();
+        let row = 2 * kv.half;
+        let step = &mut kv.step[self.rows.start * row..self.rows.end * row];
+        let cost_ns = qkv.len() / 2;
+        pool.rows2(
+            (qkv, width),
+            (step, row),
+            ROW_BLOCK,
+            cost_ns,
+            |_, first, qkv, step| {
+                let tokens = qkv.chunks_exact_mut(width).zip(step.chunks_exact_mut(row));
+                for (i, (qkv, step)) in tokens.enumerate() {
+                    self.place(self.rows.start + first + i, qkv, step);
+                }
+            },
+        );
+        for token in self.rows.clone() {
+            if let Some(slot) = self.plan.slot(token) {
+                kv.keep(self.layer, token, slot);
+            }
+        }
+    }
+
+    fn place<E: KvElement>(&self, token: usize, qkv: &mut [f32], row: &mut [E]) {
+        let dim = self.shape.head_dim;
+        let rotation = self.rope.rotation(self.plan.positions[token]);
+        let (q, kv) = qkv.split_at_mut(self.shape.out_width());
+        let (k, v) = kv.split_at_mut(self.shape.kv_heads * dim);
+        let q = q.chunks_exact_mut(dim).map(|head| (head, self.q_norm));
+        let k_heads = k.chunks_exact_mut(dim).map(|head| (head, self.k_norm));
+        for (head, weight) in q.chain(k_heads) {
+            match self.backend {
+                Backend::Reference => reference::norm_rotate(head, weight, self.eps, rotation),
+                Backend::Fast { isa, .. } => {
+                    simd::norm_rotate(isa, head, weight, self.eps, rotation);
+                }
+            }
+        }
+        kv::place(self.backend.isa(), k, v, dim, row);
+    }
+}
+
+impl Ops for CpuOps {
+    type Tensor = Tensor;
+    type Weight = Weight;
+    type Inputs<'a> = StepPlan;
+    type Error = Error;
+
+    fn num_tokens(&self, inputs: &StepPlan) -> usize {
+        inputs.tokens.len()
+    }
+
+    fn num_outputs(&self, inputs: &StepPlan) -> usize {
+        inputs.outputs.len()
+    }
+
+    fn chunk_tokens(&self) -> usize {
+        self.chunk_tokens
+    }
+
+    fn alloc(&mut self, rows: usize, width: usize) -> Result<Tensor, Error> {
+        self.arena.alloc(rows, width)
+    }
+
+    fn embed(&mut self, inputs: &StepPlan, table: &Weight, h: &mut Tensor) -> Result<(), Error> {
+        let width = h.width();
+        let h = &mut self.arena.write(h)[..inputs.tokens.len() * width];
+        // A row of a packed table is a gather: a cache line for each pair of components.
+        let cost_ns = h.len();
+        self.pool
+            .rows(h, width, ROW_BLOCK, cost_ns, |_, first, rows| {
+                for (i, row) in rows.chunks_exact_mut(width).enumerate() {
+                    table.embedding(inputs.tokens[first + i], row);
+                }
+            });
+        Ok(())
+    }
+
+    fn rms_norm(
+        &mut self,
+        h: &Tensor,
+        rows: Range<usize>,
+        weight: &Weight,
+        eps: f32,
+        x: &mut Tensor,
+    ) -> Result<(), Error> {
+        let width = h.width();
+        let (h, x) = self.arena.pair(h, x);
+        let h = &h[rows.start * width..rows.end * width];
+        let x = &mut x[..h.len()];
+        let (weight, backend) = (weight.vector(), self.backend);
+        self.pool
+            .rows(x, width, ROW_BLOCK, h.len() / 6, |_, first, x| {
+                let h = h[first * width..].chunks_exact(width);
+                for (x, h) in x.chunks_exact_mut(width).zip(h) {
+                    match backend {
+                        Backend::Reference => reference::rms_norm(h, weight, eps, x),
+                        Backend::Fast { isa, .. } => simd::rms_norm(isa, h, weight, eps, x),
+                    }
+                }
+            });
+        Ok(())
+    }
+
+    fn linear(
+        &mut self,
+        x: &Tensor,
+        n: usize,
+        weight: &Weight,
+        y: &mut Tensor,
+    ) -> Result<(), Error> {
+        let (inputs, outputs) = (x.width(), y.width());
+        let (x, y) = self.arena.pair(x, y);
+        let (x, y) = (&x[..n * inputs], &mut y[..n * outputs]);
+        self.multiplier
+            .run(&self.pool, x, weight.matrix(), Output::Write, y);
+        Ok(())
+    }
+
+    fn linear_add(
+        &mut self,
+        x: &Tensor,
+        rows: Range<usize>,
+        weight: &Weight,
+        h: &mut Tensor,
+    ) -> Result<(), Error> {
+        let (inputs, outputs) = (x.width(), h.width());
+        let (x, h) = self.arena.pair(x, h);
+        let x = &x[..rows.len() * inputs];
+        let h = &mut h[rows.start * outputs..rows.end * outputs];
+        self.multiplier
+            .run(&self.pool, x, weight.matrix(), Output::Add, h);
+        Ok(())
+    }
+
+    fn qk_norm_rope_store(
+        &mut self,
+        inputs: &StepPlan,
+        layer: usize,
+        rows: Range<usize>,
+        shape: AttnShape,
+        q_norm: &Weight,
+        k_norm: &Weight,
+        eps: f32,
+        rope: &Weight,
+        qkv: &mut Tensor,
+    ) -> Result<(), Error> {
+        let qkv = &mut self.arena.write(qkv)[..rows.len() * shape.qkv_width()];
+        let placement = Placement {
+            plan: inputs,
+            backend: self.backend,
+            layer,
+            rows,
+            shape,
+            q_norm: q_norm.vector(),
+            k_norm: k_norm.vector(),
+            eps,
+            rope,
+        };
+        match &mut self.kv {
+            KvStore::F32(kv) => placement.run(&self.pool, kv, qkv),
+            KvStore::Bf16(kv) => placement.run(&self.pool, kv, qkv),
+        }
+        Ok(())
+    }
+
+    fn attention(
+        &mut self,
+        inputs: &StepPlan,
+        layer: usize,
+        rows: Range<usize>,
+        shape: AttnShape,
+        qkv: &Tensor,
+        out: &mut Tensor,
+    ) -> Result<(), Error> {
+        fn run<E: KvElement>(
+            attention: Attention<'_, E>,
+            ops: (&ComputePool, Backend, &PerWorker<attention::Scratch>),
+            out: &mut [f32],
+        ) {
+            attention.run(ops.0, ops.1, ops.2, out);
+        }
+        let (qkv, out) = self.arena.pair(qkv, out);
+        let out = &mut out[..rows.len() * shape.out_width()];
+        let ops = (&*self.pool, self.backend, &self.attention);
+        let plan = inputs;
+        match &self.kv {
+            KvStore::F32(kv) => run(
+                Attention {
+                    plan,
+                    kv,
+                    layer,
+                    shape,
+                    rows,
+                    qkv,
+                },
+                ops,
+                out,
+            ),
+            KvStore::Bf16(kv) => run(
+                Attention {
+                    plan,
+                    kv,
+                    layer,
+                    shape,
+                    rows,
+                    qkv,
+                },
+                ops,
+                out,
+            ),
+        }
+        Ok(())
+    }
+
+    fn silu_mul(&mut self, gate_up: &Tensor, n: usize, a: &mut Tensor) -> Result<(), Error> {
+        let width = a.width();
+        let (gate_up, a) = self.arena.pair(gate_up, a);
+        let backend = self.backend;
+        let a = &mut a[..n * width];
+        let cost_ns = a.len() / 3;
+        self.pool.rows(a, width, ROW_BLOCK, cost_ns, |_, first, a| {
+            let gate_up = gate_up[first * 2 * width..].chunks_exact(2 * width);
+            for (a, gate_up) in a.chunks_exact_mut(width).zip(gate_up) {
+                let (gate, up) = gate_up.split_at(width);
+                match backend {
+                    Backend::Reference => reference::silu_mul(gate, up, a),
+                    Backend::Fast { isa, .. } => simd::silu_mul(isa, gate, up, a),
+                }
+            }
+        });
+        Ok(())
+    }
+
+    fn gather_rows(&mut self, inputs: &StepPlan, h: &Tensor, y: &mut Tensor) -> Result<(), Error> {
+        let width = h.width();
+        let (h, y) = self.arena.pair(h, y);
+        for (row, &token) in y.chunks_exact_mut(width).zip(&inputs.outputs) {
+            row.copy_from_slice(&h[token as usize * width..][..width]);
+        }
+        Ok(())
+    }
+
+    fn vocabulary_heads(
+        &mut self,
+        inputs: &StepPlan,
+        hidden: &Tensor,
+        head: &Weight,
+    ) -> Result<(), Error> {
+        self.run_vocabulary_heads(inputs, hidden, head.matrix());
+        Ok(())
+    }
+
+    fn pooling_heads(&mut self, inputs: &StepPlan, hidden: &Tensor) -> Result<(), Error> {
+        self.run_pooling_heads(inputs, hidden);
+        Ok(())
+    }
+
+    fn class_heads(
+        &mut self,
+        inputs: &StepPlan,
+        hidden: &Tensor,
+        score: &Weight,
+    ) -> Result<(), Error> {
+        self.run_class_heads(inputs, hidden, score.matrix());
+        Ok(())
+    }
+}

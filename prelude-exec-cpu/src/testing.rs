@@ -1,0 +1,135 @@
+//! Executors, batches and golden arrays for this crate's tests.
+
+use std::{path::PathBuf, sync::Arc};
+
+use prelude_core::{
+    BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor, ForwardBatch, OneShotBatch, OutputHead,
+    OutputRow, Residency, RowOutput, SampleHead, SamplingParams, Segment, SegmentIdx, SeqId,
+    StepId, StepOutput, TokenSource,
+};
+use prelude_models::Checkpoint;
+
+use crate::{ComputePool, CpuConfig, CpuDtype, CpuExecutor, Isa, Mode};
+
+/// The checkpoint of a golden model.
+pub(crate) fn checkpoint(name: &str) -> Checkpoint {
+    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let folder = if name.starts_with("demo-") {
+        root.join("prelude-server/demo").join(name)
+    } else {
+        root.join("golden").join(name).join("model")
+    };
+    Checkpoint::open(&folder).unwrap()
+}
+
+/// Small enough to make many, with blocks of 4 so that prompts cross several.
+pub(crate) fn small() -> CpuConfig {
+    CpuConfig {
+        block_size: 4,
+        num_blocks: Some(256),
+        max_step_tokens: 512,
+        chunk_tokens: 64,
+        max_context_len: Some(512),
+        ..CpuConfig::default()
+    }
+}
+
+/// Every way to compute that this machine has, with what to call it.
+pub(crate) fn variants() -> Vec<(String, CpuConfig)> {
+    let mut variants = vec![(
+        "reference".to_owned(),
+        CpuConfig {
+            mode: Mode::Reference,
+            ..small()
+        },
+    )];
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        for dtype in [CpuDtype::F32, CpuDtype::Bf16] {
+            let config = CpuConfig {
+                path: Some(isa),
+                dtype: Some(dtype),
+                ..small()
+            };
+            variants.push((format!("{} {dtype:?}", isa.as_str()), config));
+        }
+    }
+    variants
+}
+
+pub(crate) fn executor(name: &str, config: CpuConfig, threads: usize) -> CpuExecutor {
+    CpuExecutor::new(
+        &checkpoint(name),
+        config,
+        Arc::new(ComputePool::new(threads)),
+    )
+    .unwrap()
+}
+
+/// One step.
+pub(crate) fn run(executor: &mut CpuExecutor, batch: ForwardBatch) -> StepOutput {
+    executor.submit(StepId(0), batch).unwrap();
+    executor.collect(StepId(0)).unwrap()
+}
+
+/// Rows of a one-shot step.
+pub(crate) fn run_oneshot(executor: &mut CpuExecutor, batch: OneShotBatch) -> Vec<RowOutput> {
+    run(executor, ForwardBatch::OneShot(batch)).oneshot
+}
+
+pub(crate) fn sample_head() -> SampleHead {
+    SampleHead {
+        sampling: Arc::new(SamplingParams::default()),
+        choice: 0,
+        draws: 1,
+        output_position: 0,
+        top_logprobs: Some(2),
+        history: None,
+    }
+}
+
+pub(crate) fn root_segment(tokens: std::ops::Range<u32>) -> Segment {
+    Segment {
+        tokens,
+        parent: None,
+        context_len: 0,
+        cached: BlockSpan::EMPTY,
+        residency: Residency::Transient,
+    }
+}
+
+/// One prompt and its heads with the positions they read.
+pub(crate) fn prompt(
+    tokens: &[u32],
+    rows: Vec<(std::ops::Range<u32>, OutputHead)>,
+) -> OneShotBatch {
+    OneShotBatch {
+        tokens: tokens.to_vec(),
+        segments: vec![root_segment(0..u32::try_from(tokens.len()).unwrap())],
+        rows: rows
+            .into_iter()
+            .map(|(positions, head)| OutputRow {
+                segment: SegmentIdx(0),
+                positions,
+                head,
+            })
+            .collect(),
+        block_ids: vec![],
+    }
+}
+
+/// A decode row at `context_len` over `blocks`.
+pub(crate) fn decode(token: u32, context_len: u32, blocks: &[BlockId]) -> DecodeBatch {
+    DecodeBatch {
+        rows: vec![DecodeRow {
+            seq: SeqId(1),
+            token: TokenSource::Known(token),
+            context_len,
+            blocks: BlockSpan {
+                start: 0,
+                len: u32::try_from(blocks.len()).unwrap(),
+            },
+            sample: sample_head(),
+        }],
+        block_ids: blocks.to_vec(),
+    }
+}

@@ -1,0 +1,260 @@
+//! Weights in this executor's formats, and their loader.
+
+use std::sync::Arc;
+
+use half::bf16;
+use prelude_models::{DType, TensorView, WeightLoader};
+
+use crate::{
+    CpuDtype, Error,
+    config::Backend,
+    kernels::gemm::{Format, Matrix},
+    pool::ComputePool,
+};
+
+/// A matrix, vector or table.
+#[derive(Debug)]
+pub struct Weight(pub(crate) Repr);
+
+#[derive(Debug)]
+pub(crate) enum Repr {
+    /// For products; an embedding table too if it is also the output head.
+    Matrix(Matrix),
+    /// An embedding table, `[V, H]` row-major.
+    TableBf16 { data: Vec<bf16>, width: usize },
+    /// An embedding table, `[V, H]` row-major.
+    TableF32 { data: Vec<f32>, width: usize },
+    /// A norm's weight.
+    Vector(Vec<f32>),
+    /// Rotations: per position `D/2` cosines, then `D/2` sines.
+    Rope { data: Vec<f32>, width: usize },
+}
+
+impl Weight {
+    /// The matrix.
+    ///
+    /// # Panics
+    /// If it is none: a model mixed up its weights.
+    pub(crate) fn matrix(&self) -> &Matrix {
+        match &self.0 {
+            Repr::Matrix(matrix) => matrix,
+            other => panic!("a matrix was expected, not {}", other.kind()),
+        }
+    }
+
+    /// The vector.
+    ///
+    /// # Panics
+    /// If it is none: a model mixed up its weights.
+    pub(crate) fn vector(&self) -> &[f32] {
+        match &self.0 {
+            Repr::Vector(values) => values,
+            other => panic!("a vector was expected, not {}", other.kind()),
+        }
+    }
+
+    /// Cosines and sines of a position.
+    ///
+    /// # Panics
+    /// If it holds no rotations: a model mixed up its weights.
+    pub(crate) fn rotation(&self, position: u32) -> &[f32] {
+        match &self.0 {
+            Repr::Rope { data, width } => &data[position as usize * width..][..*width],
+            other => panic!("rotations were expected, not {}", other.kind()),
+        }
+    }
+
+    /// Writes an embedding.
+    ///
+    /// # Panics
+    /// If it is no table: a model mixed up its weights.
+    pub(crate) fn embedding(&self, token: u32, out: &mut [f32]) {
+        let token = token as usize;
+        match &self.0 {
+            Repr::Matrix(matrix) => matrix.read_row(token, out),
+            Repr::TableBf16 { data, width } => {
+                for (out, x) in out.iter_mut().zip(&data[token * width..][..*width]) {
+                    *out = x.to_f32();
+                }
+            }
+            Repr::TableF32 { data, width } => {
+                out.copy_from_slice(&data[token * width..][..*width]);
+            }
+            other => panic!("a table was expected, not {}", other.kind()),
+        }
+    }
+}
+
+impl Repr {
+    const fn kind(&self) -> &'static str {
+        match self {
+            Self::Matrix(_) => "a matrix",
+            Self::TableBf16 { .. } | Self::TableF32 { .. } => "a table",
+            Self::Vector(_) => "a vector",
+            Self::Rope { .. } => "rotations",
+        }
+    }
+}
+
+/// Converts a checkpoint's tensors.
+#[derive(Debug)]
+pub struct CpuLoader {
+    pool: Arc<ComputePool>,
+    backend: Backend,
+    dtype: CpuDtype,
+}
+
+impl CpuLoader {
+    pub(crate) fn new(pool: Arc<ComputePool>, backend: Backend, dtype: CpuDtype) -> Self {
+        Self {
+            pool,
+            backend,
+            dtype,
+        }
+    }
+
+    /// Packed as bf16 where that is asked for or loses nothing.
+    fn format(&self, parts: &[TensorView<'_>]) -> Format {
+        let exact = parts.iter().all(|part| part.dtype == DType::Bf16);
+        match self.backend {
+            Backend::Reference => Format::Rows,
+            Backend::Fast { .. } if self.dtype == CpuDtype::Bf16 || exact => Format::Bf16,
+            Backend::Fast { .. } => Format::F32,
+        }
+    }
+
+    /// `parts` stacked along their rows.
+    fn matrix(&self, name: &str, parts: &[TensorView<'_>]) -> Result<Matrix, Error> {
+        let mut inputs = None;
+        let mut ends = Vec::with_capacity(parts.len());
+        for part in parts {
+            let [rows, width] = part.shape[..] else {
+                return Err(Error::weight(
+                    name,
+                    format!("has shape {:?}, which is no matrix", part.shape),
+                ));
+            };
+            if *inputs.get_or_insert(width) != width {
+                return Err(Error::weight(name, "stacks matrices of different widths"));
+            }
+            ends.push(ends.last().copied().unwrap_or(0) + rows);
+        }
+        let (Some(&outputs), Some(inputs)) = (ends.last(), inputs) else {
+            return Err(Error::weight(name, "is made of no parts"));
+        };
+        if outputs == 0 || inputs == 0 || !inputs.is_multiple_of(2) {
+            return Err(Error::weight(
+                name,
+                format!("is [{outputs}, {inputs}]; rows must be of even, positive length"),
+            ));
+        }
+        let format = self.format(parts);
+        Ok(Matrix::new(
+            &self.pool,
+            format,
+            (outputs, inputs),
+            |row, out| {
+                let part = ends.partition_point(|&end| end <= row);
+                let first = part.checked_sub(1).map_or(0, |previous| ends[previous]);
+                let row = row - first;
+                parts[part].read_f32(row * inputs..(row + 1) * inputs, out);
+            },
+        ))
+    }
+}
+
+impl WeightLoader for CpuLoader {
+    type Weight = Weight;
+    type Error = Error;
+
+    fn linear(
+        &mut self,
+        name: &str,
+        parts: &[TensorView<'_>],
+        biases: &[TensorView<'_>],
+    ) -> Result<Weight, Error> {
+        let matrix = self.matrix(name, parts)?;
+        let mut bias = Vec::new();
+        for part in biases {
+            part.read_f32(0..part.len(), &mut bias);
+        }
+        if !bias.is_empty() && bias.len() != matrix.outputs() {
+            return Err(Error::weight(
+                name,
+                format!("has {} biases for {} outputs", bias.len(), matrix.outputs()),
+            ));
+        }
+        let bias = (!bias.is_empty()).then_some(bias);
+        Ok(Weight(Repr::Matrix(matrix.with_bias(bias))))
+    }
+
+    fn embedding(
+        &mut self,
+        name: &str,
+        table: &TensorView<'_>,
+        is_head: bool,
+    ) -> Result<Weight, Error> {
+        if is_head {
+            return Ok(Weight(Repr::Matrix(
+                self.matrix(name, std::slice::from_ref(table))?,
+            )));
+        }
+        let [rows, width] = table.shape[..] else {
+            return Err(Error::weight(
+                name,
+                format!("has shape {:?}, which is no matrix", table.shape),
+            ));
+        };
+        let repr = if self.format(std::slice::from_ref(table)) == Format::Bf16 {
+            let mut data = Vec::with_capacity(rows * width);
+            let mut row = Vec::with_capacity(width);
+            for i in 0..rows {
+                row.clear();
+                table.read_f32(i * width..(i + 1) * width, &mut row);
+                data.extend(row.iter().map(|&x| bf16::from_f32(x)));
+            }
+            Repr::TableBf16 { data, width }
+        } else {
+            let mut data = Vec::with_capacity(rows * width);
+            table.read_f32(0..rows * width, &mut data);
+            Repr::TableF32 { data, width }
+        };
+        Ok(Weight(repr))
+    }
+
+    fn vector(&mut self, _: &str, values: &TensorView<'_>) -> Result<Weight, Error> {
+        let mut data = Vec::with_capacity(values.len());
+        values.read_f32(0..values.len(), &mut data);
+        Ok(Weight(Repr::Vector(data)))
+    }
+
+    fn rope(
+        &mut self,
+        inv_freq: &[f32],
+        attention_scaling: f32,
+        positions: usize,
+    ) -> Result<Weight, Error> {
+        let half = inv_freq.len();
+        let width = 2 * half;
+        let mut data = vec![0.0; positions * width];
+        self.pool.rows(
+            &mut data,
+            width,
+            64,
+            positions * width * 10,
+            |_, first, rows| {
+                for (i, row) in rows.chunks_exact_mut(width).enumerate() {
+                    let (cos, sin) = row.split_at_mut(half);
+                    for (j, &frequency) in inv_freq.iter().enumerate() {
+                        // The angle is an f32 product, as in the reference: it decides which
+                        // rotation is meant. What follows is as exact as can be.
+                        let angle = f64::from((first + i) as f32 * frequency);
+                        cos[j] = (angle.cos() * f64::from(attention_scaling)) as f32;
+                        sin[j] = (angle.sin() * f64::from(attention_scaling)) as f32;
+                    }
+                }
+            },
+        );
+        Ok(Weight(Repr::Rope { data, width }))
+    }
+}
