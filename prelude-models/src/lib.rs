@@ -26,7 +26,7 @@
 
 mod checkpoint;
 mod config;
-#[cfg(feature = "conformance")]
+#[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod error;
 mod generation;

@@ -18,7 +18,6 @@
 mod attention;
 mod elementwise;
 mod heads;
-mod layout;
 mod products;
 mod values;
 
@@ -188,3 +187,6 @@ fn one_segment(ids: Vec<u32>) -> OneShotBatch {
 fn idle() -> ForwardBatch {
     ForwardBatch::OneShot(one_segment(vec![0]))
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@ use prelude_core::{BlockId, ForwardBatch, OneShotBatch, Residency, TokenId, Toke
 
 /// Where one position's keys and values come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Source {
+pub(crate) enum Source {
     /// An offset in a block, written by an earlier step.
     Pool(BlockId, u32),
     /// A token of this step.
@@ -13,17 +13,17 @@ pub(super) enum Source {
 
 /// One token of a step.
 #[derive(Clone, Debug)]
-pub(super) struct Token {
-    pub(super) id: TokenId,
-    pub(super) position: usize,
+pub(crate) struct Token {
+    pub(crate) id: TokenId,
+    pub(crate) position: usize,
     /// Sources of positions `0..=position`; the last is the token itself.
-    pub(super) context: Vec<Source>,
+    pub(crate) context: Vec<Source>,
     /// Where its keys and values are kept.
-    pub(super) kept: Option<(BlockId, u32)>,
+    pub(crate) kept: Option<(BlockId, u32)>,
 }
 
 /// All tokens of a batch: one-shot, prefill, decode.
-pub(super) fn lay_out(batch: &ForwardBatch, block_size: u32) -> Vec<Token> {
+pub(crate) fn lay_out(batch: &ForwardBatch, block_size: u32) -> Vec<Token> {
     let (oneshot, prefill, decode) = batch.parts();
     let mut tokens = Vec::new();
     for forest in [oneshot, prefill] {

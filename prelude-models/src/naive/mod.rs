@@ -1,6 +1,10 @@
 //! The operations again, in f64 and as their definitions read: the twins that fast versions are
 //! held against. One row or one head at a time, no batching, no tiles.
 
+#[cfg(test)]
+pub(crate) mod device;
+pub(crate) mod layout;
+
 /// `x / sqrt(mean(x²) + eps) · weight`.
 pub(crate) fn rms_norm(x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
     let mean_square = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;

@@ -1,0 +1,134 @@
+//! The suite, tested: a device in f64 passes, and each of many plausible mistakes does not.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::*;
+use crate::naive::device::{Fault, NaiveLoader, NaiveOps, Rows};
+
+struct Device {
+    ops: NaiveOps,
+    block_size: u32,
+}
+
+impl ConformanceDevice for Device {
+    type Ops = NaiveOps;
+    type Loader = NaiveLoader;
+
+    fn loader(&mut self) -> NaiveLoader {
+        NaiveLoader::default()
+    }
+
+    fn step(&mut self, batch: ForwardBatch, body: &mut Body<'_, NaiveOps>) -> StepOutput {
+        self.ops
+            .step(&batch, self.block_size, |ops, plan| body(ops, plan))
+    }
+
+    fn write(_: &mut NaiveOps, tensor: &mut Rows, values: &[f32]) {
+        NaiveOps::write(tensor, values);
+    }
+
+    fn read(_: &mut NaiveOps, tensor: &Rows) -> Vec<f32> {
+        NaiveOps::read(tensor)
+    }
+}
+
+fn open(fault: Option<Fault>) -> impl Fn(&Spec) -> Device {
+    move |spec| Device {
+        ops: NaiveOps::new(spec.chunk_tokens, fault),
+        block_size: spec.capacity.block_size,
+    }
+}
+
+const DEMANDS: [Demands; 2] = [
+    Demands {
+        precision: Precision::F32,
+        batch_invariant: true,
+    },
+    Demands {
+        precision: Precision::Bf16,
+        batch_invariant: false,
+    },
+];
+
+type Suite = fn(Demands, Option<Fault>);
+
+const SUITES: [(&str, Suite, &[Fault]); 4] = [
+    (
+        "elementwise",
+        |demands, fault| elementwise(demands, open(fault)),
+        &[
+            Fault::EpsilonOutsideRoot,
+            Fault::NormReadsFirstRows,
+            Fault::SwapsGateAndUp,
+            Fault::GathersInTokenOrder,
+        ],
+    ),
+    (
+        "products",
+        |demands, fault| products(demands, open(fault)),
+        &[Fault::ForgetsBias, Fault::AddsToFirstRows],
+    ),
+    (
+        "attention",
+        |demands, fault| attention(demands, open(fault)),
+        &[
+            Fault::KvHeadByRemainder,
+            Fault::RotatesBeforeNorm,
+            Fault::RotatesNeighbours,
+            Fault::ForgetsRopeScaling,
+            Fault::KeepsBesideItsSlot,
+            Fault::SeesItsSiblings,
+            Fault::LayersShareBlocks,
+        ],
+    ),
+    (
+        "heads",
+        |demands, fault| heads(demands, open(fault)),
+        &[
+            Fault::TiesTakeTheLargestId,
+            Fault::RankCountsTies,
+            Fault::BiasOnlyIfMasked,
+            Fault::IgnoresChoice,
+            Fault::LogSumExpOfLabels,
+            Fault::FirstPositionOfState,
+            Fault::NormalisesBeforeCutting,
+            Fault::MeanOfLastChunk,
+            Fault::ScoresWithoutCheckingNumbers,
+            Fault::MixesParts,
+        ],
+    ),
+];
+
+fn check(name: &str) {
+    let (_, suite, faults) = SUITES
+        .into_iter()
+        .find(|(suite, ..)| *suite == name)
+        .expect("a suite");
+    for demands in DEMANDS {
+        suite(demands, None);
+        for &fault in faults {
+            let outcome = catch_unwind(AssertUnwindSafe(|| suite(demands, Some(fault))));
+            assert!(outcome.is_err(), "{name} does not notice {fault:?}");
+        }
+    }
+}
+
+#[test]
+fn elementwise_notices_mistakes() {
+    check("elementwise");
+}
+
+#[test]
+fn products_notice_mistakes() {
+    check("products");
+}
+
+#[test]
+fn attention_notices_mistakes() {
+    check("attention");
+}
+
+#[test]
+fn heads_notice_mistakes() {
+    check("heads");
+}

@@ -1,0 +1,743 @@
+//! A whole device in f64: [`Ops`] as their documentation reads, over any batch. This crate's tests
+//! run models on it, and run the conformance suite against it, whole and with [`Fault`]s.
+
+use std::{collections::HashMap, convert::Infallible, ops::Range};
+
+use prelude_core::{
+    BlockId, ForwardBatch, LabelScores, Normalise, OneShotBatch, OutputHead, Pooling,
+    PositionLogprobs, RowOutput, SampleHead, SampledToken, StepOutput, TokenLogprob,
+};
+
+use super::layout::{Source, Token, lay_out};
+use crate::{AttnShape, Ops, TensorView, WeightLoader, naive};
+
+/// A plausible mistake, made on purpose to see that a test notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    EpsilonOutsideRoot,
+    NormReadsFirstRows,
+    SwapsGateAndUp,
+    GathersInTokenOrder,
+    ForgetsBias,
+    AddsToFirstRows,
+    KvHeadByRemainder,
+    RotatesBeforeNorm,
+    RotatesNeighbours,
+    ForgetsRopeScaling,
+    KeepsBesideItsSlot,
+    SeesItsSiblings,
+    LayersShareBlocks,
+    TiesTakeTheLargestId,
+    RankCountsTies,
+    BiasOnlyIfMasked,
+    IgnoresChoice,
+    LogSumExpOfLabels,
+    FirstPositionOfState,
+    NormalisesBeforeCutting,
+    MeanOfLastChunk,
+    ScoresWithoutCheckingNumbers,
+    MixesParts,
+}
+
+/// Activations: `[rows, width]`.
+pub(crate) struct Rows {
+    width: usize,
+    data: Vec<f64>,
+}
+
+impl Rows {
+    fn row(&self, i: usize) -> &[f64] {
+        &self.data[i * self.width..][..self.width]
+    }
+
+    fn row_mut(&mut self, i: usize) -> &mut [f64] {
+        &mut self.data[i * self.width..][..self.width]
+    }
+}
+
+/// Any weight.
+#[derive(Clone, Default)]
+pub(crate) struct Weight {
+    pub(crate) values: Vec<f64>,
+    bias: Vec<f64>,
+    inv_freq: Vec<f32>,
+    scaling: f32,
+}
+
+/// Keys and values of one position, all heads.
+type KeyValue = (Vec<f64>, Vec<f64>);
+
+/// A step, laid out.
+pub(crate) struct Plan {
+    tokens: Vec<Token>,
+    /// Tokens whose hidden states are read, in order of first use.
+    outputs: Vec<usize>,
+    rows: Vec<PlanRow>,
+    /// Rows of the one-shot, prefill and decode parts.
+    counts: [usize; 3],
+}
+
+struct PlanRow {
+    head: OutputHead,
+    first_position: u32,
+    /// Indices into [`Plan::outputs`].
+    outputs: Vec<usize>,
+}
+
+impl Plan {
+    pub(crate) fn new(batch: &ForwardBatch, block_size: u32) -> Self {
+        let (oneshot, prefill, decode) = batch.parts();
+        let mut plan = Self {
+            tokens: lay_out(batch, block_size),
+            outputs: Vec::new(),
+            rows: Vec::new(),
+            counts: [oneshot.rows.len(), prefill.rows.len(), decode.rows.len()],
+        };
+        plan.add_forest(oneshot, 0);
+        plan.add_forest(prefill, oneshot.tokens.len());
+        let first = oneshot.tokens.len() + prefill.tokens.len();
+        for (i, row) in decode.rows.iter().enumerate() {
+            let head = OutputHead::Sample(row.sample.clone());
+            plan.add_row(head, row.context_len, &[first + i]);
+        }
+        plan
+    }
+
+    fn add_forest(&mut self, forest: &OneShotBatch, first: usize) {
+        for row in &forest.rows {
+            let segment = &forest.segments[row.segment.index()];
+            let last = first + segment.tokens.end as usize - 1;
+            let tokens: Vec<usize> = row
+                .positions
+                .clone()
+                .map(|p| match self.tokens[last].context[p as usize] {
+                    Source::Token(t) => t,
+                    Source::Pool(..) => panic!("position {p} is not computed in this step"),
+                })
+                .collect();
+            self.add_row(row.head.clone(), row.positions.start, &tokens);
+        }
+    }
+
+    fn add_row(&mut self, head: OutputHead, first_position: u32, tokens: &[usize]) {
+        let outputs = tokens.iter().map(|&t| {
+            let known = self.outputs.iter().position(|&o| o == t);
+            known.unwrap_or_else(|| {
+                self.outputs.push(t);
+                self.outputs.len() - 1
+            })
+        });
+        let outputs = outputs.collect();
+        self.rows.push(PlanRow {
+            head,
+            first_position,
+            outputs,
+        });
+    }
+}
+
+/// The device.
+#[derive(Default)]
+pub(crate) struct NaiveOps {
+    chunk: usize,
+    fault: Option<Fault>,
+    pool: HashMap<(usize, BlockId, u32), KeyValue>,
+    /// K/V of this step's tokens, per layer.
+    placed: Vec<Vec<KeyValue>>,
+    results: Vec<Option<RowOutput>>,
+    /// States after the final norm, as the heads read them.
+    pub(crate) hidden: Vec<Vec<f64>>,
+}
+
+impl NaiveOps {
+    /// A device whose layers work on `chunk` tokens at a time.
+    pub(crate) fn new(chunk: usize, fault: Option<Fault>) -> Self {
+        Self {
+            chunk,
+            fault,
+            ..Self::default()
+        }
+    }
+
+    fn has(&self, fault: Fault) -> bool {
+        self.fault == Some(fault)
+    }
+
+    /// Runs one step.
+    pub(crate) fn step(
+        &mut self,
+        batch: &ForwardBatch,
+        block_size: u32,
+        body: impl FnOnce(&mut Self, &Plan),
+    ) -> StepOutput {
+        let mut plan = Plan::new(batch, block_size);
+        if self.has(Fault::SeesItsSiblings) {
+            let all = plan.tokens.len();
+            for token in &mut plan.tokens {
+                let own = token.context.len() - 1;
+                for source in &mut token.context[..own] {
+                    if let Source::Token(t) = source {
+                        *t = (*t + 1).min(all - 1);
+                    }
+                }
+            }
+        }
+        self.placed.clear();
+        self.results = plan.rows.iter().map(|_| None).collect();
+        body(self, &plan);
+        if self.has(Fault::MixesParts) {
+            self.results.reverse();
+        }
+        let mut results = self
+            .results
+            .drain(..)
+            .map(|row| row.unwrap_or(RowOutput::Failed("no head")));
+        let [oneshot, prefill, decode] = plan
+            .counts
+            .map(|n| results.by_ref().take(n).collect::<Vec<_>>());
+        StepOutput {
+            oneshot,
+            prefill,
+            decode,
+            ..StepOutput::default()
+        }
+    }
+
+    pub(crate) fn write(tensor: &mut Rows, values: &[f32]) {
+        assert_eq!(values.len(), tensor.data.len());
+        for (to, &from) in tensor.data.iter_mut().zip(values) {
+            *to = f64::from(from);
+        }
+    }
+
+    pub(crate) fn read(tensor: &Rows) -> Vec<f32> {
+        tensor.data.iter().map(|&v| v as f32).collect()
+    }
+
+    /// Answers the rows whose heads `handles`, if their states are finite.
+    fn answer(
+        &mut self,
+        plan: &Plan,
+        hidden: &Rows,
+        handles: fn(&OutputHead) -> bool,
+        answer: impl Fn(&Self, &PlanRow, &[&[f64]]) -> RowOutput,
+    ) {
+        for (i, row) in plan.rows.iter().enumerate() {
+            if !handles(&row.head) {
+                continue;
+            }
+            let states: Vec<&[f64]> = row.outputs.iter().map(|&o| hidden.row(o)).collect();
+            let finite = states.iter().copied().flatten().all(|v| v.is_finite());
+            let careless = self.has(Fault::ScoresWithoutCheckingNumbers)
+                && matches!(row.head, OutputHead::LabelScores { .. });
+            self.results[i] = Some(if finite || careless {
+                answer(self, row, &states)
+            } else {
+                RowOutput::Failed("not finite")
+            });
+        }
+    }
+}
+
+impl Ops for NaiveOps {
+    type Tensor = Rows;
+    type Weight = Weight;
+    type Inputs<'a> = Plan;
+    type Error = Infallible;
+
+    fn num_tokens(&self, plan: &Plan) -> usize {
+        plan.tokens.len()
+    }
+
+    fn num_outputs(&self, plan: &Plan) -> usize {
+        plan.outputs.len()
+    }
+
+    fn chunk_tokens(&self) -> usize {
+        self.chunk
+    }
+
+    fn alloc(&mut self, rows: usize, width: usize) -> Result<Rows, Infallible> {
+        // Not zeros: nobody may rely on them.
+        let data = vec![f64::NAN; rows * width];
+        Ok(Rows { width, data })
+    }
+
+    fn embed(&mut self, plan: &Plan, w: &Weight, h: &mut Rows) -> Result<(), Infallible> {
+        for (i, token) in plan.tokens.iter().enumerate() {
+            let row = &w.values[token.id as usize * h.width..][..h.width];
+            h.row_mut(i).copy_from_slice(row);
+        }
+        Ok(())
+    }
+
+    fn rms_norm(
+        &mut self,
+        h: &Rows,
+        rows: Range<usize>,
+        w: &Weight,
+        eps: f32,
+        x: &mut Rows,
+    ) -> Result<(), Infallible> {
+        let mut eps = f64::from(eps);
+        if self.has(Fault::EpsilonOutsideRoot) {
+            eps = eps.powi(2);
+        }
+        for (i, mut t) in rows.enumerate() {
+            if self.has(Fault::NormReadsFirstRows) {
+                t = i;
+            }
+            let y = naive::rms_norm(h.row(t), &w.values, eps);
+            x.row_mut(i).copy_from_slice(&y);
+        }
+        Ok(())
+    }
+
+    fn linear(&mut self, x: &Rows, n: usize, w: &Weight, y: &mut Rows) -> Result<(), Infallible> {
+        let forgets = self.has(Fault::ForgetsBias);
+        let bias: &[f64] = if forgets { &[] } else { &w.bias };
+        for i in 0..n {
+            let row = naive::linear(x.row(i), &w.values, bias);
+            y.row_mut(i).copy_from_slice(&row);
+        }
+        Ok(())
+    }
+
+    fn linear_add(
+        &mut self,
+        x: &Rows,
+        rows: Range<usize>,
+        w: &Weight,
+        h: &mut Rows,
+    ) -> Result<(), Infallible> {
+        for (i, mut t) in rows.enumerate() {
+            if self.has(Fault::AddsToFirstRows) {
+                t = i;
+            }
+            let y = naive::linear(x.row(i), &w.values, &w.bias);
+            h.row_mut(t).iter_mut().zip(y).for_each(|(h, y)| *h += y);
+        }
+        Ok(())
+    }
+
+    fn qk_norm_rope_store(
+        &mut self,
+        plan: &Plan,
+        layer: usize,
+        rows: Range<usize>,
+        shape: AttnShape,
+        q_norm: &Weight,
+        k_norm: &Weight,
+        eps: f32,
+        rope: &Weight,
+        qkv: &mut Rows,
+    ) -> Result<(), Infallible> {
+        self.placed.resize_with(layer + 1, Vec::new);
+        let scaling = if self.has(Fault::ForgetsRopeScaling) {
+            1.0
+        } else {
+            rope.scaling
+        };
+        let turn = |head: &[f64], norm: &Weight, position| {
+            let norm = |head: &[f64]| naive::rms_norm(head, &norm.values, f64::from(eps));
+            let rotate = |head: &[f64]| naive::rotate(head, position, &rope.inv_freq, scaling);
+            match self.fault {
+                Some(Fault::RotatesBeforeNorm) => norm(&rotate(head)),
+                Some(Fault::RotatesNeighbours) => {
+                    let d = head.len();
+                    let at = |i: usize| i % (d / 2) * 2 + i / (d / 2);
+                    let halves: Vec<f64> = (0..d).map(|i| norm(head)[at(i)]).collect();
+                    let turned = rotate(&halves);
+                    (0..d).map(|i| turned[i % 2 * (d / 2) + i / 2]).collect()
+                }
+                _ => rotate(&norm(head)),
+            }
+        };
+        let mut placed = Vec::new();
+        for (i, t) in rows.enumerate() {
+            let position = plan.tokens[t].position;
+            let row = qkv.row_mut(i);
+            let (q, kv) = row.split_at_mut(shape.out_width());
+            for head in q.chunks_exact_mut(shape.head_dim) {
+                head.copy_from_slice(&turn(head, q_norm, position));
+            }
+            let (k, v) = kv.split_at(shape.kv_heads * shape.head_dim);
+            let k = k.chunks_exact(shape.head_dim);
+            let k: Vec<f64> = k.flat_map(|head| turn(head, k_norm, position)).collect();
+            assert_eq!(
+                self.placed[layer].len() + i,
+                t,
+                "tokens are placed in order"
+            );
+            placed.push((k, v.to_vec()));
+            kv.fill(f64::NAN);
+            if let Some((block, mut offset)) = plan.tokens[t].kept {
+                if self.fault == Some(Fault::KeepsBesideItsSlot) {
+                    offset ^= 1;
+                }
+                let shared = self.fault == Some(Fault::LayersShareBlocks);
+                let layer = if shared { 0 } else { layer };
+                self.pool.insert((layer, block, offset), placed[i].clone());
+            }
+        }
+        self.placed[layer].extend(placed);
+        Ok(())
+    }
+
+    fn attention(
+        &mut self,
+        plan: &Plan,
+        layer: usize,
+        rows: Range<usize>,
+        shape: AttnShape,
+        qkv: &Rows,
+        out: &mut Rows,
+    ) -> Result<(), Infallible> {
+        let (d, group) = (shape.head_dim, shape.heads / shape.kv_heads);
+        let placed = &self.placed[layer];
+        let pool_layer = if self.has(Fault::LayersShareBlocks) {
+            0
+        } else {
+            layer
+        };
+        for (i, t) in rows.enumerate() {
+            let seen: Vec<&KeyValue> = plan.tokens[t]
+                .context
+                .iter()
+                .filter_map(|source| match *source {
+                    Source::Token(t) => placed.get(t),
+                    Source::Pool(block, offset) => self.pool.get(&(pool_layer, block, offset)),
+                })
+                .collect();
+            for head in 0..shape.heads {
+                let at = if self.has(Fault::KvHeadByRemainder) {
+                    head % shape.kv_heads * d
+                } else {
+                    head / group * d
+                };
+                let keys: Vec<&[f64]> = seen.iter().map(|(k, _)| &k[at..at + d]).collect();
+                let values: Vec<&[f64]> = seen.iter().map(|(_, v)| &v[at..at + d]).collect();
+                let q = &qkv.row(i)[head * d..][..d];
+                let y = naive::attend(q, &keys, &values, f64::from(shape.scale));
+                out.row_mut(i)[head * d..][..d].copy_from_slice(&y);
+            }
+        }
+        Ok(())
+    }
+
+    fn silu_mul(&mut self, gate_up: &Rows, n: usize, a: &mut Rows) -> Result<(), Infallible> {
+        for i in 0..n {
+            let mut row = gate_up.row(i).to_vec();
+            if self.has(Fault::SwapsGateAndUp) {
+                row.rotate_left(a.width);
+            }
+            a.row_mut(i).copy_from_slice(&naive::silu_mul(&row));
+        }
+        Ok(())
+    }
+
+    fn gather_rows(&mut self, plan: &Plan, h: &Rows, y: &mut Rows) -> Result<(), Infallible> {
+        let mut outputs = plan.outputs.clone();
+        if self.has(Fault::GathersInTokenOrder) {
+            outputs.sort_unstable();
+        }
+        for (i, &t) in outputs.iter().enumerate() {
+            y.row_mut(i).copy_from_slice(h.row(t));
+        }
+        Ok(())
+    }
+
+    fn vocabulary_heads(
+        &mut self,
+        plan: &Plan,
+        hidden: &Rows,
+        head: &Weight,
+    ) -> Result<(), Infallible> {
+        let handles =
+            |head: &OutputHead| !matches!(head, OutputHead::Embed { .. } | OutputHead::Classify);
+        self.answer(plan, hidden, handles, |ops, row, states| {
+            let logits = |h: &[f64]| naive::linear(h, &head.values, &[]);
+            match &row.head {
+                OutputHead::Sample(sample) => {
+                    let tokens = ops.sample(sample, &logits(states[0]));
+                    RowOutput::Sampled(tokens)
+                }
+                OutputHead::LabelScores { labels, normalise } => {
+                    let z = logits(states[0]);
+                    let of_labels: Vec<f64> = labels.iter().map(|&l| z[l as usize]).collect();
+                    let over = if ops.has(Fault::LogSumExpOfLabels) {
+                        &of_labels
+                    } else {
+                        &z
+                    };
+                    RowOutput::LabelScores(LabelScores {
+                        log_sum_exp: (*normalise == Normalise::OverVocab)
+                            .then(|| naive::log_sum_exp(over) as f32),
+                        logits: of_labels.iter().map(|&z| z as f32).collect(),
+                    })
+                }
+                OutputHead::Logprobs { targets, top } => {
+                    let entries = targets.iter().zip(states);
+                    let shift = u32::from(!ops.has(Fault::FirstPositionOfState));
+                    RowOutput::Logprobs {
+                        first_position: row.first_position + shift,
+                        entries: entries
+                            .map(|(&target, state)| ops.entry(target, *top, &logits(state)))
+                            .collect(),
+                    }
+                }
+                OutputHead::Embed { .. } | OutputHead::Classify => unreachable!("not handled"),
+            }
+        });
+        Ok(())
+    }
+
+    fn pooling_heads(&mut self, plan: &Plan, hidden: &Rows) -> Result<(), Infallible> {
+        let rows = hidden.data.chunks_exact(hidden.width);
+        self.hidden = rows.map(<[f64]>::to_vec).collect();
+        let handles = |head: &OutputHead| matches!(head, OutputHead::Embed { .. });
+        self.answer(plan, hidden, handles, |ops, row, states| {
+            let OutputHead::Embed {
+                pooling,
+                normalise,
+                dimensions,
+            } = row.head
+            else {
+                unreachable!("not handled");
+            };
+            let states = match pooling {
+                Pooling::Last => &states[states.len() - 1..],
+                Pooling::Mean if ops.has(Fault::MeanOfLastChunk) && states.len() > 256 => {
+                    &states[256..]
+                }
+                Pooling::Mean => states,
+            };
+            let mean = |i: usize| states.iter().map(|s| s[i]).sum::<f64>() / states.len() as f64;
+            let mut vector: Vec<f64> = (0..hidden.width).map(mean).collect();
+            let scale = |v: &mut Vec<f64>| {
+                let norm = naive::dot(v, v).sqrt();
+                v.iter_mut().for_each(|v| *v /= norm);
+            };
+            let early = ops.has(Fault::NormalisesBeforeCutting);
+            if normalise && early {
+                scale(&mut vector);
+            }
+            vector.truncate(dimensions.map_or(hidden.width, |d| d as usize));
+            if normalise && !early {
+                scale(&mut vector);
+            }
+            RowOutput::Embedding(vector.into_iter().map(|v| v as f32).collect())
+        });
+        Ok(())
+    }
+
+    fn class_heads(
+        &mut self,
+        plan: &Plan,
+        hidden: &Rows,
+        score: &Weight,
+    ) -> Result<(), Infallible> {
+        let handles = |head: &OutputHead| matches!(head, OutputHead::Classify);
+        self.answer(plan, hidden, handles, |_, _, states| {
+            let z = naive::linear(states[0], &score.values, &[]);
+            RowOutput::Classes(z.iter().map(|&z| z as f32).collect())
+        });
+        Ok(())
+    }
+}
+
+/// Sampling and log-probabilities.
+impl NaiveOps {
+    /// Ids by falling logit, ties by id.
+    fn ranked(&self, z: &[f64]) -> Vec<u32> {
+        let mut ids: Vec<u32> = (0..z.len() as u32).collect();
+        if self.has(Fault::TiesTakeTheLargestId) {
+            ids.reverse();
+        }
+        ids.sort_by(|&a, &b| z[b as usize].total_cmp(&z[a as usize]));
+        ids
+    }
+
+    fn top(&self, z: &[f64], n: u32) -> Vec<TokenLogprob> {
+        let lse = naive::log_sum_exp(z);
+        let ids = self.ranked(z).into_iter().take(n as usize);
+        ids.map(|token| TokenLogprob {
+            token,
+            logprob: (z[token as usize] - lse) as f32,
+        })
+        .collect()
+    }
+
+    fn entry(&self, token: u32, top: u32, z: &[f64]) -> PositionLogprobs {
+        let own = z[token as usize];
+        let rank = if self.has(Fault::RankCountsTies) {
+            z.iter().filter(|&&other| other >= own).count()
+        } else {
+            1 + z.iter().filter(|&&other| other > own).count()
+        };
+        PositionLogprobs {
+            token,
+            logprob: (own - naive::log_sum_exp(z)) as f32,
+            rank: rank as u32,
+            top: self.top(z, top),
+        }
+    }
+
+    fn sample(&self, head: &SampleHead, raw: &[f64]) -> Vec<SampledToken> {
+        let (p, z) = (&head.sampling, self.adjusted(head, raw));
+        let mut ids = self.ranked(&z);
+        ids.retain(|&id| z[id as usize] > f64::NEG_INFINITY);
+        let greedy = p.temperature == 0.0;
+        if greedy {
+            ids.truncate(1);
+        }
+        let temperature = if greedy {
+            1.0
+        } else {
+            f64::from(p.temperature)
+        };
+        let scaled = |id: u32| z[id as usize] / temperature;
+        let lse = naive::log_sum_exp(&ids.iter().map(|&id| scaled(id)).collect::<Vec<_>>());
+        let probability = |id: u32| (scaled(id) - lse).exp();
+        if p.top_k > 0 {
+            ids.truncate(p.top_k as usize);
+        }
+        let mut sum = 0.0;
+        let nucleus = ids.iter().take_while(|&&id| {
+            let before = sum;
+            sum += probability(id);
+            before < f64::from(p.top_p)
+        });
+        let kept = nucleus.count().max(1);
+        ids.truncate(kept);
+        let least = probability(ids[0]) * f64::from(p.min_p);
+        ids.retain(|&id| probability(id) >= least);
+        let total: f64 = ids.iter().map(|&id| probability(id)).sum();
+        (head.choice..head.choice + head.draws)
+            .map(|choice| {
+                let choice = if self.has(Fault::IgnoresChoice) {
+                    0
+                } else {
+                    choice
+                };
+                let mut left = total * uniform(p.seed, choice, head.output_position);
+                let drawn = ids.iter().find(|&&id| {
+                    left -= probability(id);
+                    left < 0.0
+                });
+                let token = *drawn.unwrap_or(&ids[ids.len() - 1]);
+                let logprob = raw[token as usize] - naive::log_sum_exp(raw);
+                SampledToken {
+                    token,
+                    logprob: head.top_logprobs.map(|_| logprob as f32),
+                    top: self.top(raw, head.top_logprobs.unwrap_or(0)),
+                }
+            })
+            .collect()
+    }
+
+    /// Logits after penalties, bias and masks.
+    fn adjusted(&self, head: &SampleHead, raw: &[f64]) -> Vec<f64> {
+        let p = &head.sampling;
+        let mut z = raw.to_vec();
+        if let Some(history) = &head.history {
+            for (id, z) in (0u32..).zip(&mut z) {
+                let in_output = history.output.iter().filter(|&&t| t == id).count() as f64;
+                if in_output > 0.0 || history.prompt.contains(&id) {
+                    let r = f64::from(p.repetition_penalty);
+                    *z = if *z > 0.0 { *z / r } else { *z * r };
+                }
+                if in_output > 0.0 {
+                    *z -= f64::from(p.presence_penalty);
+                    *z -= f64::from(p.frequency_penalty) * in_output;
+                }
+            }
+        }
+        let masked = p.allowed_token_ids.is_some();
+        if masked || !self.has(Fault::BiasOnlyIfMasked) {
+            for &(id, bias) in &*p.logit_bias {
+                z[id as usize] += f64::from(bias);
+            }
+        }
+        let allowed = |id: u32| {
+            p.allowed_token_ids
+                .as_ref()
+                .is_none_or(|ids| ids.contains(&id))
+                && !(head.masks_stops() && p.stop_token_ids.contains(&id))
+        };
+        for (id, z) in (0u32..).zip(&mut z) {
+            if !allowed(id) {
+                *z = f64::NEG_INFINITY;
+            }
+        }
+        z
+    }
+}
+
+/// A number in `0..1` that depends on its arguments alone.
+fn uniform(seed: u64, choice: u32, position: u32) -> f64 {
+    let mut z = seed ^ (u64::from(choice) << 32 | u64::from(position));
+    for _ in 0..2 {
+        z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+    }
+    (z >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// Widens weights, and remembers what it was given.
+#[derive(Default)]
+pub(crate) struct NaiveLoader {
+    pub(crate) names: Vec<String>,
+    pub(crate) embedding_is_head: bool,
+}
+
+fn widen(views: &[TensorView<'_>]) -> Vec<f64> {
+    let mut values = Vec::new();
+    for view in views {
+        view.read_f32(0..view.len(), &mut values);
+    }
+    values.into_iter().map(f64::from).collect()
+}
+
+impl WeightLoader for NaiveLoader {
+    type Weight = Weight;
+    type Error = Infallible;
+
+    fn linear(
+        &mut self,
+        name: &str,
+        parts: &[TensorView<'_>],
+        biases: &[TensorView<'_>],
+    ) -> Result<Weight, Infallible> {
+        self.names.push(name.to_owned());
+        Ok(Weight {
+            values: widen(parts),
+            bias: widen(biases),
+            ..Weight::default()
+        })
+    }
+
+    fn embedding(
+        &mut self,
+        name: &str,
+        table: &TensorView<'_>,
+        is_head: bool,
+    ) -> Result<Weight, Infallible> {
+        self.embedding_is_head = is_head;
+        self.linear(name, std::slice::from_ref(table), &[])
+    }
+
+    fn vector(&mut self, name: &str, values: &TensorView<'_>) -> Result<Weight, Infallible> {
+        self.linear(name, std::slice::from_ref(values), &[])
+    }
+
+    fn rope(&mut self, inv_freq: &[f32], scaling: f32, _: usize) -> Result<Weight, Infallible> {
+        Ok(Weight {
+            inv_freq: inv_freq.to_vec(),
+            scaling,
+            ..Weight::default()
+        })
+    }
+}
