@@ -1,0 +1,403 @@
+//! Parity with Hugging Face transformers: every golden array of every golden model, through the
+//! executor, in f32 and in bf16. `cargo xtask parity` runs it and shows the table.
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of a test fail by panicking, like the test"
+)]
+
+mod support;
+
+use std::sync::Arc;
+
+use prelude_core::{Normalise, OutputHead, Pooling, RowOutput, SampleHead, SamplingParams};
+use prelude_exec_cpu::{ComputePool, CpuConfig, CpuDtype, CpuExecutor};
+use prelude_models::{Checkpoint, ModelKind};
+use support::{
+    driver::{Driver, Want},
+    golden::{self, Golden},
+    table::{Allowed, HEADER, Line},
+};
+
+/// f32, logits and log-probabilities. Correct f32 programs differ by up to 6e-5 here and 4e-4
+/// with sharper weights; typical mistakes by 0.1 and more.
+const F32_LOGITS: Allowed = Allowed {
+    max: 2e-3,
+    mean: Some(1e-4),
+};
+/// f32, probabilities.
+const F32_PROBABILITIES: Allowed = Allowed {
+    max: 5e-4,
+    mean: None,
+};
+/// f32, components of unit embeddings.
+const F32_UNIT: Allowed = Allowed {
+    max: 1e-5,
+    mean: None,
+};
+/// Frequencies: two f32 roundings of numbers up to 1.
+const FREQUENCIES: Allowed = Allowed {
+    max: 1.2e-7,
+    mean: None,
+};
+/// bf16: multiples of what the reference's own f32 and bf16 runs differ by. Correct bf16 programs
+/// order their roundings differently, so none can be held to another's bits.
+const BF16_MAX: f64 = 2.0;
+const BF16_MEAN: f64 = 1.5;
+
+/// Tokens of a step: prompts reach 1500, and several batches per model are wanted.
+const MAX_STEP_TOKENS: u32 = 2048;
+/// Blocks for 28 prompts of up to 300 tokens and their 32 new ones.
+const NUM_BLOCKS: u32 = 1024;
+const GREEDY_TOKENS: usize = 32;
+/// Entries of `last_top_ids` that the stated bf16 tolerance covers.
+const TOP_STATED: usize = 20;
+
+#[test]
+fn golden_models() {
+    let pool = Arc::new(ComputePool::for_machine());
+    let goldens = golden::all();
+    assert!(goldens.len() >= 6, "golden data is missing");
+    let mut lines = Vec::new();
+    for golden in &goldens {
+        let checkpoint = Checkpoint::open(&golden.model).unwrap();
+        for dtype in [CpuDtype::F32, CpuDtype::Bf16] {
+            let config = CpuConfig {
+                dtype: Some(dtype),
+                max_step_tokens: MAX_STEP_TOKENS,
+                num_blocks: Some(NUM_BLOCKS),
+                ..CpuConfig::default()
+            };
+            let mut executor = CpuExecutor::new(&checkpoint, config, Arc::clone(&pool)).unwrap();
+            let mut parity = Parity {
+                golden,
+                checkpoint: &checkpoint,
+                bf16: dtype == CpuDtype::Bf16,
+                lines: &mut lines,
+            };
+            parity.run(&mut Driver::new(&mut executor));
+        }
+    }
+    println!("{HEADER}");
+    for line in &lines {
+        println!("{line}");
+    }
+    let failed: Vec<_> = lines.iter().filter(|line| !line.passes()).collect();
+    println!("{} arrays, {} failed", lines.len(), failed.len());
+    assert!(failed.is_empty(), "see the table above");
+}
+
+/// One model in one precision.
+struct Parity<'a> {
+    golden: &'a Golden,
+    checkpoint: &'a Checkpoint,
+    bf16: bool,
+    lines: &'a mut Vec<Line>,
+}
+
+impl Parity<'_> {
+    fn run(&mut self, driver: &mut Driver<'_>) {
+        self.frequencies();
+        self.embeddings(driver);
+        match self.checkpoint.kind() {
+            ModelKind::CausalLm => {
+                self.logprobs(driver);
+                self.last_logits(driver);
+                self.greedy(driver);
+            }
+            ModelKind::SequenceClassification { .. } => self.classes(driver),
+            ModelKind::Embedding { .. } => {}
+        }
+    }
+
+    /// What an array may differ by: in f32 as given, in bf16 by the golden's entry.
+    fn allowed(&self, f32: Allowed, entry: &str) -> Allowed {
+        if !self.bf16 {
+            return f32;
+        }
+        let (max, mean) = self.golden.noise(entry);
+        Allowed {
+            max: BF16_MAX * max,
+            mean: Some(BF16_MEAN * mean),
+        }
+    }
+
+    fn line(&self, array: &'static str, f32: Allowed, entry: &str) -> Line {
+        Line {
+            model: self.golden.name.clone(),
+            dtype: if self.bf16 { "bf16" } else { "f32" },
+            array,
+            values: 0,
+            max: 0.0,
+            mean: 0.0,
+            allowed: self.allowed(f32, entry),
+        }
+    }
+
+    fn frequencies(&mut self) {
+        if self.bf16 {
+            return; // They are f32 in every precision.
+        }
+        let config = self.checkpoint.config();
+        let mut line = self.line("rope.inv_freq", FREQUENCIES, "");
+        let (expected, _) = self.golden.f32("rope.inv_freq");
+        let got = config.rope.inv_freq(config.head_dim);
+        assert_eq!(got.len(), expected.len());
+        for (got, expected) in got.iter().zip(expected) {
+            line.add(f64::from(*got), f64::from(expected));
+        }
+        line.add(
+            f64::from(config.rope.attention_scaling()),
+            self.golden.attention_scaling(),
+        );
+        self.lines.push(line);
+    }
+
+    fn embeddings(&mut self, driver: &mut Driver<'_>) {
+        let prompts = &self.golden.prompts;
+        let arrays = [
+            ("embed_last, unit", Pooling::Last, true, "embed_last"),
+            ("embed_mean, unit", Pooling::Mean, true, "embed_mean"),
+            ("embed_last", Pooling::Last, false, "embed_last"),
+            ("embed_mean", Pooling::Mean, false, "embed_mean"),
+        ];
+        let rows = driver.oneshot(prompts, |p| {
+            let len = prompts[p].len() as u32;
+            arrays
+                .iter()
+                .map(|&(_, pooling, normalise, _)| {
+                    let positions = match pooling {
+                        Pooling::Last => len - 1..len,
+                        Pooling::Mean => 0..len,
+                    };
+                    let head = OutputHead::Embed {
+                        pooling,
+                        normalise,
+                        dimensions: None,
+                    };
+                    (positions, head)
+                })
+                .collect()
+        });
+        for (a, &(array, _, unit, name)) in arrays.iter().enumerate() {
+            let entry = if unit {
+                format!("{name}_normalised")
+            } else {
+                name.to_owned()
+            };
+            let mut line = self.line(array, F32_UNIT, &entry);
+            let (expected, width) = self.golden.f32(&format!("f32.{name}"));
+            for (rows, expected) in rows.iter().zip(expected.chunks_exact(width)) {
+                let RowOutput::Embedding(got) = &rows[a] else {
+                    panic!("a vector, not {:?}", rows[a]);
+                };
+                assert_eq!(got.len(), width);
+                let norm = expected.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>();
+                let norm = norm.sqrt();
+                // In f32 the demand is on unit vectors, so others are measured against their norm.
+                let (got_scale, scale) = match (unit, self.bf16) {
+                    (true, _) => (1.0, norm),
+                    (false, false) => (norm, norm),
+                    (false, true) => (1.0, 1.0),
+                };
+                for (got, expected) in got.iter().zip(expected) {
+                    line.add(f64::from(*got) / got_scale, f64::from(*expected) / scale);
+                }
+            }
+            self.lines.push(line);
+        }
+    }
+
+    fn logprobs(&mut self, driver: &mut Driver<'_>) {
+        const TOP: usize = 5;
+        let prompts = &self.golden.prompts;
+        let rows = driver.oneshot(prompts, |p| {
+            let ids = &prompts[p];
+            if ids.len() == 1 {
+                return Vec::new();
+            }
+            let head = OutputHead::Logprobs {
+                targets: ids[1..].to_vec(),
+                top: TOP as u32,
+            };
+            vec![(0..ids.len() as u32 - 1, head)]
+        });
+        let mut line = self.line("logprob", F32_LOGITS, "logprob");
+        let mut top_line = self.line("top_logprobs", F32_LOGITS, "logprob");
+        let (expected, _) = self.golden.f32("f32.logprob");
+        let (top, width) = self.golden.f32("f32.top_logprobs");
+        assert_eq!(width, TOP);
+        for (p, rows) in rows.iter().enumerate().filter(|(_, r)| !r.is_empty()) {
+            let RowOutput::Logprobs {
+                first_position: 1,
+                entries,
+            } = &rows[0]
+            else {
+                panic!("log-probabilities from position 1, not {:?}", rows[0]);
+            };
+            assert_eq!(entries.len(), prompts[p].len() - 1);
+            for (entry, at) in entries.iter().zip(self.golden.offsets[p] + 1..) {
+                line.add(f64::from(entry.logprob), f64::from(expected[at]));
+                assert_eq!(entry.top.len(), TOP);
+                // By rank, not by id: neighbours may be closer than the tolerance.
+                for (t, expected) in entry.top.iter().zip(&top[at * TOP..]) {
+                    top_line.add(f64::from(t.logprob), f64::from(*expected));
+                }
+            }
+        }
+        self.lines.extend([line, top_line]);
+    }
+
+    fn last_logits(&mut self, driver: &mut Driver<'_>) {
+        let prompts = &self.golden.prompts;
+        let (top_ids, width) = self.golden.ids("f32.last_top_ids");
+        let yes_no = self.golden.list("yes_no_ids");
+        let compared = if self.bf16 { TOP_STATED } else { width };
+        let rows = driver.oneshot(prompts, |p| {
+            let len = prompts[p].len() as u32;
+            let top = top_ids[p * width..][..compared].iter().map(|&id| id as u32);
+            let labels = top.chain(yes_no.iter().map(|&id| id as u32)).collect();
+            let scores = OutputHead::LabelScores {
+                labels,
+                normalise: Normalise::OverVocab,
+            };
+            let sample = OutputHead::Sample(SampleHead {
+                sampling: Arc::new(SamplingParams::default()),
+                choice: 0,
+                draws: 1,
+                output_position: 0,
+                top_logprobs: Some(compared as u32),
+                history: None,
+            });
+            let wants: Vec<Want> = vec![(len - 1..len, scores), (len - 1..len, sample)];
+            wants
+        });
+        let mut logits_line = self.line("last_top_logits", F32_LOGITS, "last_logit_top20");
+        let mut ranked_line = self.line("last_top, by rank", F32_LOGITS, "last_logit_top20");
+        let mut lse_line = self.line("last_lse", F32_LOGITS, "last_lse");
+        let mut yes_no_line = self.line("yes_no logits", F32_LOGITS, "yes_no_logit");
+        let mut p_yes_line = self.line("p(yes)", F32_PROBABILITIES, "p_yes");
+        let (top, _) = self.golden.f32("f32.last_top_logits");
+        let (lse, _) = self.golden.f32("f32.last_lse");
+        let (expected_yes_no, _) = self.golden.f32("f32.yes_no");
+        for (p, rows) in rows.iter().enumerate() {
+            let (RowOutput::LabelScores(scores), RowOutput::Sampled(sampled)) =
+                (&rows[0], &rows[1])
+            else {
+                panic!("label scores and a token, not {rows:?}");
+            };
+            let got: Vec<f64> = scores.logits.iter().map(|&z| f64::from(z)).collect();
+            let expected = &top[p * width..][..compared];
+            let got_lse = f64::from(scores.log_sum_exp.unwrap());
+            lse_line.add(got_lse, f64::from(lse[p]));
+            assert_eq!(sampled[0].top.len(), compared);
+            for (i, &expected) in expected.iter().enumerate() {
+                logits_line.add(got[i], f64::from(expected));
+                let ranked = f64::from(sampled[0].top[i].logprob) + got_lse;
+                ranked_line.add(ranked, f64::from(expected));
+            }
+            let (yes, no) = (got[compared], got[compared + 1]);
+            let expected = &expected_yes_no[p * 3..][..3];
+            yes_no_line.add(yes, f64::from(expected[0]));
+            yes_no_line.add(no, f64::from(expected[1]));
+            p_yes_line.add(1.0 / (1.0 + (no - yes).exp()), f64::from(expected[2]));
+        }
+        self.lines
+            .extend([logits_line, ranked_line, lse_line, yes_no_line, p_yes_line]);
+    }
+
+    /// Text up to the first place where two tokens are about equally likely: beyond it, correct
+    /// programs may differ.
+    fn greedy(&mut self, driver: &mut Driver<'_>) {
+        let (expected, width) = self.golden.ids("f32.greedy");
+        let (logprobs, _) = self.golden.f32("f32.greedy_logprob");
+        let (margins, _) = self.golden.f32("f32.greedy_margin");
+        assert_eq!(width, GREEDY_TOKENS);
+        let which = self.golden.list("greedy_prompts");
+        let prompts: Vec<&[u32]> = which
+            .iter()
+            .map(|&p| self.golden.prompts[p].as_slice())
+            .collect();
+        let stops = &self.checkpoint.generation().eos_token_ids;
+        let expected_stops = self.golden.list("eos_token_ids");
+        assert!(stops.iter().map(|&id| id as usize).eq(expected_stops));
+        let got = driver.greedy(&prompts, GREEDY_TOKENS, stops);
+        let near_tie = self.allowed(F32_LOGITS, "last_logit_top20").max;
+        // A token that differs counts 1, and none may.
+        let none = Allowed {
+            max: 0.0,
+            mean: None,
+        };
+        let mut tokens_line = self.line("greedy tokens", none, "logprob");
+        tokens_line.allowed = none;
+        let mut line = self.line("greedy_logprob", F32_LOGITS, "logprob");
+        for (g, got) in got.iter().enumerate() {
+            for i in 0..GREEDY_TOKENS {
+                let at = g * GREEDY_TOKENS + i;
+                if expected[at] == -1 {
+                    // The reference stopped, so nothing may follow.
+                    tokens_line.add(f64::from(u8::from(got.len() > i)), 0.0);
+                    break;
+                }
+                if f64::from(margins[at]) < near_tie {
+                    break;
+                }
+                let same = got.get(i).is_some_and(|&(id, _)| id as i32 == expected[at]);
+                tokens_line.add(f64::from(u8::from(!same)), 0.0);
+                if !same {
+                    break;
+                }
+                line.add(f64::from(got[i].1), f64::from(logprobs[at]));
+            }
+        }
+        self.lines.extend([tokens_line, line]);
+    }
+
+    fn classes(&mut self, driver: &mut Driver<'_>) {
+        let prompts = &self.golden.prompts;
+        let rows = driver.oneshot(prompts, |p| {
+            let len = prompts[p].len() as u32;
+            vec![(len - 1..len, OutputHead::Classify)]
+        });
+        let mut logits_line = self.line("cls_logits", F32_LOGITS, "cls_logits");
+        let mut probs_line = self.line("cls_probs", F32_PROBABILITIES, "cls_probs");
+        let (logits, width) = self.golden.f32("f32.cls_logits");
+        let (probs, _) = self.golden.f32("f32.cls_probs");
+        let classes = |p: usize| -> Vec<f64> {
+            let RowOutput::Classes(got) = &rows[p][0] else {
+                panic!("class logits, not {:?}", rows[p]);
+            };
+            assert_eq!(got.len(), width);
+            got.iter().map(|&z| f64::from(z)).collect()
+        };
+        for p in 0..prompts.len() {
+            let got = classes(p);
+            for (i, (z, probability)) in got.iter().zip(probabilities(&got)).enumerate() {
+                logits_line.add(*z, f64::from(logits[p * width + i]));
+                probs_line.add(probability, f64::from(probs[p * width + i]));
+            }
+        }
+        self.lines.extend([logits_line, probs_line]);
+        // The reference's public forward on a padded batch: another way to the same numbers.
+        if !self.bf16 && self.golden.has("f32.padded_cls_logits") {
+            let mut line = self.line("padded_cls_logits", F32_LOGITS, "");
+            let (expected, _) = self.golden.f32("f32.padded_cls_logits");
+            let padded = self.golden.list("padded_prompts");
+            for (p, expected) in padded.into_iter().zip(expected.chunks_exact(width)) {
+                for (got, expected) in classes(p).iter().zip(expected) {
+                    line.add(*got, f64::from(*expected));
+                }
+            }
+            self.lines.push(line);
+        }
+    }
+}
+
+/// Softmax, or the sigmoid of a single logit.
+fn probabilities(z: &[f64]) -> Vec<f64> {
+    if let [z] = z {
+        return vec![1.0 / (1.0 + (-z).exp())];
+    }
+    let top = z.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let sum: f64 = z.iter().map(|z| (z - top).exp()).sum();
+    z.iter().map(|z| (z - top).exp() / sum).collect()
+}

@@ -1,0 +1,5 @@
+//! What parity with the reference needs: its outputs, a driver for any executor, a table.
+
+pub(crate) mod driver;
+pub(crate) mod golden;
+pub(crate) mod table;
