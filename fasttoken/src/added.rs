@@ -235,7 +235,7 @@ impl Search {
     fn new(patterns: &[(&str, MatchInfo)]) -> Result<Option<Self>, Error> {
         let mut seen = HashSet::new();
         for (text, _) in patterns {
-            // The reference cannot search for two equal strings either.
+            // The reference finds one of two equal strings, which one by chance.
             if text.is_empty() || !seen.insert(text) {
                 return Err(Error::invalid(
                     PATH,

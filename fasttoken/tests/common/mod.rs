@@ -1,6 +1,8 @@
 //! Adversarial strings, and the comparison of one tokenizer with the reference.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub(crate) mod small;
+
 use fasttoken::Tokenizer;
 use std::path::PathBuf;
 use tokenizers::Tokenizer as Reference;
@@ -249,10 +251,16 @@ impl Both {
     /// Everything that is offered for one text.
     pub(crate) fn check_text(&self, text: &str) -> Vec<u32> {
         let name = &self.name;
-        let plain = self.reference.encode_fast(text, false).expect("the reference works");
+        let plain = self
+            .reference
+            .encode_fast(text, false)
+            .expect("the reference works");
         let ids = self.ours.encode(text, false);
         assert_eq!(ids, plain.get_ids(), "{name}: ids of {text:?}");
-        let full = self.reference.encode(text, true).expect("the reference works");
+        let full = self
+            .reference
+            .encode(text, true)
+            .expect("the reference works");
         let ours = self.ours.encode_with_offsets(text, true);
         assert_eq!(
             ours.ids,
@@ -277,7 +285,10 @@ impl Both {
     pub(crate) fn check_decode(&self, ids: &[u32]) {
         let name = &self.name;
         for skip in [false, true] {
-            let expected = self.reference.decode(ids, skip).expect("the reference works");
+            let expected = self
+                .reference
+                .decode(ids, skip)
+                .expect("the reference works");
             assert_eq!(self.ours.decode(ids, skip), expected, "{name}: {ids:?}");
             let mut decoder = self.ours.stream_decoder(skip);
             let mut streamed = String::new();
@@ -314,7 +325,10 @@ impl Both {
             let ids = self.check_text(&text);
             if n % 16 == 0 {
                 let pair = (before.as_str(), text.as_str());
-                let expected = self.reference.encode_fast(pair, true).expect("the reference works");
+                let expected = self
+                    .reference
+                    .encode_fast(pair, true)
+                    .expect("the reference works");
                 let ours = self.ours.encode_pair(&before, &text, true);
                 assert_eq!(ours, expected.get_ids(), "{}: {pair:?}", self.name);
                 self.check_stream(&ids);

@@ -1,0 +1,281 @@
+//! Files that must be refused, and damaged ones that must not do harm.
+
+mod common;
+
+use common::small::{Small, byte_level, sequence, split};
+use common::{DEMO, Rng};
+use fasttoken::{Error, Tokenizer};
+use serde_json::{Value, json};
+
+fn error(json: &[u8]) -> Error {
+    match Tokenizer::from_bytes(json) {
+        Ok(_) => panic!(
+            "loaded: {}",
+            String::from_utf8_lossy(&json[..json.len().min(300)])
+        ),
+        Err(error) => error,
+    }
+}
+
+/// The file is refused, and the message names the place.
+fn check_unsupported(small: Small, path: &str) {
+    let error = error(&small.bytes());
+    assert!(
+        matches!(&error, Error::Unsupported { path: at, .. } if at == path),
+        "{error}"
+    );
+    assert!(error.to_string().contains(path));
+}
+
+fn check_invalid(small: Small, path: &str) {
+    let error = error(&small.bytes());
+    assert!(
+        matches!(&error, Error::Invalid { path: at, .. } if at == path),
+        "{error}"
+    );
+}
+
+#[test]
+fn unsupported_components_are_named() {
+    let with = |name, value| Small::new().with(name, value);
+    let model = |name, value| Small::new().with_model(name, value);
+    for kind in ["WordPiece", "Unigram", "WordLevel", "New"] {
+        check_unsupported(model("type", json!(kind)), "$.model.type");
+    }
+    check_unsupported(model("dropout", json!(0.1)), "$.model.dropout");
+    check_unsupported(
+        model("continuing_subword_prefix", json!("##")),
+        "$.model.continuing_subword_prefix",
+    );
+    check_unsupported(
+        model("end_of_word_suffix", json!("</w>")),
+        "$.model.end_of_word_suffix",
+    );
+    check_unsupported(with("version", json!("2.0")), "$.version");
+    check_unsupported(with("truncation", json!({"max_length": 5})), "$.truncation");
+    check_unsupported(with("padding", json!({"pad_id": 0})), "$.padding");
+    check_unsupported(
+        with("normalizer", json!({"type": "Lowercase"})),
+        "$.normalizer",
+    );
+    let nested = json!({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Strip"}]});
+    check_unsupported(with("normalizer", nested), "$.normalizer.normalizers[1]");
+    check_unsupported(with("pre_tokenizer", Value::Null), "$.pre_tokenizer");
+    check_unsupported(
+        with("pre_tokenizer", json!({"type": "Whitespace"})),
+        "$.pre_tokenizer",
+    );
+    let twice = sequence(vec![byte_level(true, false)]);
+    check_unsupported(
+        with("pre_tokenizer", twice),
+        "$.pre_tokenizer.pretokenizers[0]",
+    );
+    let metaspace = sequence(vec![json!({"type": "Metaspace"})]);
+    check_unsupported(
+        with("pre_tokenizer", metaspace),
+        "$.pre_tokenizer.pretokenizers[0]",
+    );
+    let merged = sequence(vec![split("a", "MergedWithNext", false)]);
+    check_unsupported(
+        with("pre_tokenizer", merged),
+        "$.pre_tokenizer.pretokenizers[0].behavior",
+    );
+    for pattern in [r"\p{Han}+", "a*", r"\w+", "(a+)+", "^a"] {
+        let steps = sequence(vec![split(pattern, "Isolated", false)]);
+        check_unsupported(
+            with("pre_tokenizer", steps),
+            "$.pre_tokenizer.pretokenizers[0].pattern",
+        );
+    }
+    check_unsupported(
+        with("post_processor", json!({"type": "BertProcessing"})),
+        "$.post_processor",
+    );
+    check_unsupported(with("decoder", Value::Null), "$.decoder");
+    check_unsupported(with("decoder", json!({"type": "Metaspace"})), "$.decoder");
+    let changed = Small::new()
+        .with("normalizer", json!({"type": "NFD"}))
+        .added("é", &["normalized"]);
+    check_unsupported(changed, "$.added_tokens");
+}
+
+#[test]
+fn contradictions_are_named() {
+    let template = |single: Value| {
+        Small::new().with(
+            "post_processor",
+            json!({
+                "type": "TemplateProcessing", "single": [single], "pair": [],
+                "special_tokens": {"far": {"id": "far", "ids": [70_000], "tokens": ["far"]}},
+            }),
+        )
+    };
+    let b = json!({"Sequence": {"id": "B", "type_id": 0}});
+    check_invalid(template(b), "$.post_processor.single");
+    let gone = json!({"SpecialToken": {"id": "gone", "type_id": 0}});
+    check_invalid(template(gone), "$.post_processor.single");
+    let far = json!({"SpecialToken": {"id": "far", "type_id": 0}});
+    check_invalid(template(far), "$.post_processor");
+    check_invalid(Small::new().with("decoder", json!({})), "$.decoder");
+    let same = Small::new()
+        .with("normalizer", json!({"type": "NFC"}))
+        .added("Å", &["normalized"])
+        .added("\u{212B}", &["normalized"]);
+    check_invalid(same, "$.added_tokens");
+    let mut json: Value = serde_json::from_slice(DEMO).unwrap();
+    json["model"].as_object_mut().unwrap().remove("merges");
+    assert!(matches!(
+        error(&serde_json::to_vec(&json).unwrap()),
+        Error::Invalid { .. }
+    ));
+}
+
+#[test]
+fn damaged_vocabularies_are_named() {
+    let with_vocab = |from: &str, to: &str| {
+        let json = String::from_utf8(Small::new().merge("a", "b").bytes()).unwrap();
+        assert!(json.contains(from), "{from} is in {json}");
+        error(json.replacen(from, to, 1).as_bytes())
+    };
+    let ab = r#""ab":256"#;
+    assert!(matches!(
+        with_vocab(ab, r#""ab":3"#),
+        Error::DuplicateId { id: 3, .. }
+    ));
+    assert!(matches!(
+        with_vocab(ab, r#""ab":256,"ab":257"#),
+        Error::DuplicateToken { .. }
+    ));
+    assert!(matches!(
+        with_vocab(ab, r#""ab":99999999"#),
+        Error::IdOutOfRange { id: 99_999_999, .. }
+    ));
+    assert!(matches!(
+        with_vocab(ab, r#""ab":18446744073709551615"#),
+        Error::IdOutOfRange { .. }
+    ));
+    assert!(matches!(with_vocab(ab, r#""ab":-1"#), Error::Json(_)));
+    assert!(matches!(with_vocab(ab, r#""ab":1.5"#), Error::Json(_)));
+    assert!(matches!(
+        with_vocab(ab, r#""ax":256"#),
+        Error::UnknownMergeToken { index: 0, .. }
+    ));
+    let merge = r#"["a b"]"#;
+    assert!(matches!(
+        with_vocab(merge, r#"["a q r"]"#),
+        Error::MalformedMerge { index: 0, .. }
+    ));
+    assert!(matches!(
+        with_vocab(merge, r#"["a"]"#),
+        Error::MalformedMerge { .. }
+    ));
+    assert!(matches!(
+        with_vocab(merge, r#"[["a"]]"#),
+        Error::MalformedMerge { .. }
+    ));
+    assert!(matches!(
+        with_vocab(merge, r#"["a bb"]"#),
+        Error::UnknownMergeToken { .. }
+    ));
+    assert!(matches!(with_vocab(merge, "[3]"), Error::Json(_)));
+    let lacking = Small::new()
+        .without_token("ñ")
+        .with_model("unk_token", json!("a"));
+    assert!(matches!(
+        error(&lacking.bytes()),
+        Error::MissingByte { byte: 0xF1, .. }
+    ));
+    let lacking = Small::new()
+        .without_token("a")
+        .with_model("byte_fallback", json!(true));
+    assert!(matches!(
+        error(&lacking.bytes()),
+        Error::MissingByte { byte: b'a', .. }
+    ));
+}
+
+#[test]
+fn holes_stay_empty_and_collisions_are_errors() {
+    let json = String::from_utf8(Small::new().merge("a", "b").bytes()).unwrap();
+    let holed = json.replacen(r#""ab":256"#, r#""ab":260"#, 1);
+    let both = common::Both::from_json("holed", holed.as_bytes());
+    both.check_many(1, 200);
+    assert_eq!(both.ours.id_to_token(258), None);
+    assert_eq!(both.ours.decode(&[258, 260], false), "ab");
+    assert_eq!(both.ours.vocab_size(), 257);
+
+    // The reference gives an added token the number of tokens as its id, which the
+    // vocabulary uses here.
+    let json = String::from_utf8(Small::new().merge("a", "b").added("<x>", &[]).bytes()).unwrap();
+    let holed = json.replacen(r#""ab":256"#, r#""ab":257"#, 1);
+    assert!(matches!(
+        error(holed.as_bytes()),
+        Error::DuplicateId { id: 257, .. }
+    ));
+}
+
+#[test]
+fn old_files_without_a_model_type_load() {
+    let mut json: Value = serde_json::from_slice(DEMO).unwrap();
+    json["model"].as_object_mut().unwrap().remove("type");
+    let both = common::Both::from_json("untyped", &serde_json::to_vec(&json).unwrap());
+    both.check_many(2, 100);
+}
+
+#[test]
+fn missing_files_say_so() {
+    let error = Tokenizer::from_file("/nonexistent/tokenizer.json").unwrap_err();
+    assert!(matches!(&error, Error::Io { .. }));
+    assert!(error.to_string().contains("/nonexistent/tokenizer.json"));
+    assert!(
+        Tokenizer::from_file(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/data/tokenizer.json"
+        ))
+        .is_ok()
+    );
+}
+
+/// Cut files and changed bytes give an error or a tokenizer that works, never a panic.
+#[test]
+fn damaged_files_do_no_harm() {
+    let mut rng = Rng(5);
+    let small = Small::new()
+        .merge("a", "b")
+        .merge("Ġ", "ab")
+        .added("<x>", &["normalized", "lstrip"])
+        .with("normalizer", json!({"type": "NFC"}))
+        .with(
+            "pre_tokenizer",
+            sequence(vec![split(
+                r"(?i:'s|'t)|\p{L}{1,3}| ?\S+|\s+(?!\S)",
+                "Removed",
+                true,
+            )]),
+        )
+        .bytes();
+    let mut loaded = 0;
+    for _ in 0..20_000 {
+        let mut json = small.clone();
+        match rng.below(4) {
+            0 => json.truncate(rng.below(json.len())),
+            1 => {
+                let at = rng.below(json.len());
+                json.remove(at);
+            }
+            _ => {
+                for _ in 0..1 + rng.below(2) {
+                    let at = rng.below(json.len());
+                    json[at] = b"\"{}[],:0123456789-ab\\*+?|()<>"[rng.below(29)];
+                }
+            }
+        }
+        if let Ok(tokenizer) = Tokenizer::from_bytes(&json) {
+            loaded += 1;
+            let ids = tokenizer.encode("it's  <x>ab é\u{301} 123\n漢", true);
+            tokenizer.decode(&ids, false);
+            tokenizer.encode_with_offsets("it's  <x>ab é\u{301} 123\n漢", true);
+        }
+    }
+    assert!(loaded > 100, "some changes do no damage: {loaded}");
+}
