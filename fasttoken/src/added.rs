@@ -55,7 +55,8 @@ pub enum Recognise {
     /// Only those that are not special, as the reference does with
     /// `encode_special_tokens` set.
     NonSpecial,
-    /// None: all text is ordinary text.
+    /// None, as with a file that lists no added tokens. For text that is not
+    /// trusted, see [`Tokenizer::encode_plain_into`](crate::Tokenizer::encode_plain_into).
     None,
 }
 

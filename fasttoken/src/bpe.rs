@@ -106,6 +106,11 @@ impl Bpe {
         }
     }
 
+    /// Appends one token per byte, without merging.
+    pub(crate) fn encode_bytes(&self, word: &[u8], out: &mut Vec<u32>) {
+        out.extend(self.byte_tokens(word));
+    }
+
     fn merge(&self, word: &[u8], scratch: &mut MergeScratch, out: &mut Vec<u32>) {
         if word.len() <= SCAN_MAX {
             self.merge_by_scan(word, out);

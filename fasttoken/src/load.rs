@@ -264,6 +264,7 @@ fn build_vocab(model: &ModelVocab<'_>, added: &AddedTokens) -> Result<(Vocab, Ve
             spelling: token.to_string(),
             piece: bytes.unwrap_or_else(|| token.as_bytes().to_vec()),
             hidden: added.special_contents.contains(token.as_ref()),
+            added: false,
             special: false,
         };
         if let Some(other) = infos[*id as usize].replace(info) {
@@ -306,6 +307,7 @@ fn build_vocab(model: &ModelVocab<'_>, added: &AddedTokens) -> Result<(Vocab, Ve
             spelling: spelling.clone(),
             piece: alphabet::bytes(spelling).unwrap_or_else(|| spelling.as_bytes().to_vec()),
             hidden: added.special_contents.contains(spelling),
+            added: true,
             special: token.special,
         });
     }

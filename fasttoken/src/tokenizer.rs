@@ -146,18 +146,28 @@ impl Tokenizer {
     /// Appends the ids of `text` as ordinary text: added tokens are not recognised.
     ///
     /// For text from people who must not be able to write `<|im_start|>` and be
-    /// taken for the program. No special tokens are added.
+    /// taken for the program. The id of an added token does not come out even where
+    /// the model's vocabulary has the token and a word equals it: such a word becomes
+    /// one token per byte. No special tokens are added.
     pub fn encode_plain_into(&self, text: &str, out: &mut Vec<u32>) {
-        self.encode_recognising(text, Recognise::None, out);
+        let mut visitor = Ids {
+            tokenizer: self,
+            scratch: MergeScratch::default(),
+            out,
+            plain: true,
+        };
+        // Never stops early.
+        let _ = self.walk(text, Recognise::None, &mut visitor);
     }
 
-    /// Appends the ids of `text`, recognising only some added tokens. No special
-    /// tokens are added.
+    /// Appends the ids of `text`, recognising only some added tokens, as the reference
+    /// does with the same setting. No special tokens are added.
     pub fn encode_recognising(&self, text: &str, recognise: Recognise, out: &mut Vec<u32>) {
         let mut visitor = Ids {
             tokenizer: self,
             scratch: MergeScratch::default(),
             out,
+            plain: false,
         };
         // Never stops early.
         let _ = self.walk(text, recognise, &mut visitor);
@@ -270,6 +280,8 @@ struct Ids<'a> {
     tokenizer: &'a Tokenizer,
     scratch: MergeScratch,
     out: &'a mut Vec<u32>,
+    /// Words must not become added tokens.
+    plain: bool,
 }
 
 impl<'t> Visitor<'t> for Ids<'_> {
@@ -278,7 +290,12 @@ impl<'t> Visitor<'t> for Ids<'_> {
     #[inline]
     fn word(&mut self, word: Word<'_>) -> ControlFlow<()> {
         let Tokenizer { bpe, vocab, .. } = self.tokenizer;
-        bpe.encode(word.text.as_bytes(), vocab, &mut self.scratch, self.out);
+        let (word, before) = (word.text.as_bytes(), self.out.len());
+        bpe.encode(word, vocab, &mut self.scratch, self.out);
+        if self.plain && self.out[before..].iter().any(|id| vocab.is_added(*id)) {
+            self.out.truncate(before);
+            bpe.encode_bytes(word, self.out);
+        }
         ControlFlow::Continue(())
     }
 

@@ -37,6 +37,8 @@ pub(crate) struct TokenInfo {
     pub(crate) piece: Vec<u8>,
     /// Left out of decoded text when special tokens are skipped.
     pub(crate) hidden: bool,
+    /// An added token, whether or not the model has it too.
+    pub(crate) added: bool,
     /// An added token marked special.
     pub(crate) special: bool,
 }
@@ -44,6 +46,7 @@ pub(crate) struct TokenInfo {
 const PRESENT: u8 = 1;
 const HIDDEN: u8 = 2;
 const SPECIAL: u8 = 4;
+const ADDED: u8 = 8;
 
 /// All tokens, the model's and the added ones.
 #[derive(Debug)]
@@ -77,7 +80,8 @@ impl Vocab {
             this.pieces.push(&info.piece);
             let hidden = if info.hidden { HIDDEN } else { 0 };
             let special = if info.special { SPECIAL } else { 0 };
-            this.flags.push(PRESENT | hidden | special);
+            let added = if info.added { ADDED } else { 0 };
+            this.flags.push(PRESENT | hidden | special | added);
         }
         for id in 0..this.flags.len() as u32 {
             if this.contains(id) {
@@ -107,6 +111,10 @@ impl Vocab {
 
     pub(crate) fn is_special(&self, id: u32) -> bool {
         self.flag(id, SPECIAL)
+    }
+
+    pub(crate) fn is_added(&self, id: u32) -> bool {
+        self.flag(id, ADDED)
     }
 
     /// Bytes that decoding writes for `id`; empty for an unknown id.

@@ -168,6 +168,24 @@ fn plain_text_is_that_of_a_tokenizer_without_added_tokens() {
 }
 
 #[test]
+fn plain_text_never_becomes_an_added_token_of_the_vocabulary() {
+    for ignore_merges in [true, false] {
+        let small = Small::new()
+            .with("pre_tokenizer", byte_level(false, false))
+            .merge("<", "x")
+            .merge("<x", ">")
+            .with_model("ignore_merges", json!(ignore_merges))
+            .added("<x>", &["special"]);
+        let ours = Tokenizer::from_bytes(&small.bytes()).unwrap();
+        assert_eq!(ours.encode("<x>", false).len(), 1);
+        let mut plain = Vec::new();
+        ours.encode_plain_into("<x>", &mut plain);
+        assert_eq!(plain.len(), 3);
+        assert_eq!(ours.decode(&plain, true), "<x>");
+    }
+}
+
+#[test]
 fn merges_come_as_strings_and_as_pairs() {
     check(
         Small::new().merge("a", "b").merge("ab", "c"),
