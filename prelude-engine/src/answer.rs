@@ -49,9 +49,7 @@ impl std::fmt::Debug for Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        if !self.over {
-            self.shared.inbox.abort(self.id);
-        }
+        self.abort();
     }
 }
 
@@ -75,6 +73,14 @@ impl Answer {
     #[must_use]
     pub const fn id(&self) -> RequestId {
         self.id
+    }
+
+    /// Ends the request early. Events still come, the last of them [`Event::Finished`] with what
+    /// the request used; a step in flight may add others before it.
+    pub fn abort(&self) {
+        if !self.over {
+            self.shared.inbox.abort(self.id);
+        }
     }
 
     /// The next event; `None` after the last. Cancel-safe.

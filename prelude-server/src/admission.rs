@@ -55,16 +55,32 @@ impl Admission {
     /// # Errors
     /// 429 `queue_full`.
     pub(crate) fn reserve(self: &Arc<Self>, bytes: u64) -> Result<Reservation, ApiError> {
-        let reservation = Reservation {
-            admission: Arc::clone(self),
-            rows: AtomicU64::new(0),
-            tokens: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-        };
+        let reservation = self.empty();
         // What was taken before a refusal is given back as the reservation drops.
         reservation.set_rows(1)?;
         reservation.grow_body(bytes)?;
         Ok(reservation)
+    }
+
+    /// Reserves the bytes of a body that will not reach the queue.
+    ///
+    /// # Errors
+    /// 429 `queue_full`.
+    pub(crate) fn reserve_body(self: &Arc<Self>, bytes: u64) -> Result<Reservation, ApiError> {
+        let mut reservation = self.empty();
+        reservation.is_queued = false;
+        reservation.grow_body(bytes)?;
+        Ok(reservation)
+    }
+
+    fn empty(self: &Arc<Self>) -> Reservation {
+        Reservation {
+            admission: Arc::clone(self),
+            is_queued: true,
+            rows: AtomicU64::new(0),
+            tokens: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        }
     }
 
     /// Rows, prompt tokens and body bytes now reserved.
@@ -111,6 +127,8 @@ impl Admission {
 #[derive(Debug)]
 pub(crate) struct Reservation {
     admission: Arc<Admission>,
+    /// Whether the request will wait in the queue, so that its tokens are guessed by its bytes.
+    is_queued: bool,
     rows: AtomicU64,
     tokens: AtomicU64,
     bytes: AtomicU64,
@@ -165,6 +183,9 @@ impl Reservation {
             let message = format!("too much is being received: {held} of {max} bytes");
             ApiError::queue_full(message, Admission::soon())
         })?;
+        if !self.is_queued {
+            return Ok(());
+        }
         // A guess: that a body's worth of tokens would overfill an empty queue is for the
         // parsed request to say.
         let max = self.admission.limits.queued_tokens;

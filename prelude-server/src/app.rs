@@ -4,11 +4,11 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use crate::{
     admission::Admission,
-    config::ServerConfig,
+    config::{ServerConfig, ms},
     encode::EncodePool,
     error::ApiError,
     identity::{ApiKeys, Ids},
-    lifecycle::{Lifecycle, Phase},
+    lifecycle::{InFlight, Lifecycle, Phase},
     metrics::EdgeMetrics,
     served_model::{ServedModel, Task},
 };
@@ -22,6 +22,7 @@ pub struct App {
     pub(crate) metrics: EdgeMetrics,
     pub(crate) ids: Ids,
     pub(crate) lifecycle: Lifecycle,
+    pub(crate) in_flight: InFlight,
     keys: RwLock<Arc<ApiKeys>>,
     models: OnceLock<Vec<Arc<ServedModel>>>,
 }
@@ -36,6 +37,7 @@ impl App {
             metrics: EdgeMetrics::default(),
             ids: Ids::default(),
             lifecycle: Lifecycle::new(),
+            in_flight: InFlight::default(),
             keys: RwLock::new(Arc::new(keys)),
             models: OnceLock::new(),
             config,
@@ -152,6 +154,19 @@ impl App {
             return Err(ApiError::draining());
         }
         self.accepting()
+    }
+
+    /// Takes the process out of service: health turns red at once, work is still taken for
+    /// `drain_delay_ms`, then refused; what runs may finish within `drain_timeout_ms` and is
+    /// ended then. [`Server::run`](crate::Server::run) returns after that.
+    pub async fn drain(&self) {
+        self.lifecycle.advance(Phase::Leaving);
+        tokio::time::sleep(ms(self.config.drain_delay_ms)).await;
+        self.lifecycle.advance(Phase::Draining);
+        let timeout = ms(self.config.drain_timeout_ms);
+        // Running out of time is one of the two ways to go on.
+        let _ = tokio::time::timeout(timeout, self.in_flight.none()).await;
+        self.lifecycle.advance(Phase::Ending);
     }
 
     /// Whether a model can never be served again by this process.

@@ -76,6 +76,12 @@ impl Ids {
         let (high, low) = (self.high.hash_one(n), self.low.hash_one(n));
         format!("{prefix}{high:016x}{low:016x}")
     }
+
+    /// A seed for a request that names none.
+    pub(crate) fn seed(&self) -> u64 {
+        self.low
+            .hash_one(self.count.fetch_add(1, Ordering::Relaxed))
+    }
 }
 
 /// Whether a client's request id is fit to be echoed and logged.

@@ -1,6 +1,5 @@
 //! HTTP server for Prelude: wire types, chat templates, streaming.
 #![forbid(unsafe_code)]
-#![allow(dead_code)]
 
 mod admission;
 mod app;
@@ -11,10 +10,13 @@ pub mod demo;
 mod encode;
 mod endpoints;
 mod error;
+mod executor;
+mod http;
 mod identity;
 mod json;
 pub mod label_trie;
 mod lifecycle;
+mod load;
 mod log;
 mod metrics;
 mod reject;
@@ -27,5 +29,6 @@ pub mod template;
 pub use app::App;
 pub use config::{Limits, ServerConfig};
 pub use error::ApiError;
+pub use http::{Ended, Server};
 pub use identity::ApiKeys;
 pub use served_model::{ModelKind, SamplingDefaults, ServedModel, Task};

@@ -1,5 +1,10 @@
 //! Where the process is in its life, and how everyone hears of it.
 
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
 use tokio::sync::watch;
 
 /// Phases, in the only order in which they are passed.
@@ -46,5 +51,30 @@ impl Lifecycle {
         let mut phases = self.0.subscribe();
         // The sender lives as long as `self`, so the channel is open.
         let _ = phases.wait_for(|now| *now >= phase).await;
+    }
+}
+
+/// Requests between their head and the last byte of their answer.
+#[derive(Debug, Default)]
+pub(crate) struct InFlight(AtomicUsize);
+
+impl InFlight {
+    pub(crate) fn add(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn remove(&self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Waits until there are none. Polls: it is waited for once in a process's life.
+    pub(crate) async fn none(&self) {
+        while self.count() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 }

@@ -18,14 +18,21 @@ use crate::{
     sse::EventStream,
 };
 
+pub(crate) mod chat;
 pub(crate) mod classify;
+pub(crate) mod completions;
 pub(crate) mod embeddings;
+pub(crate) mod generate;
 pub(crate) mod health;
 pub(crate) mod input;
+pub(crate) mod messages;
+pub(crate) mod metrics;
+pub(crate) mod models;
 pub(crate) mod read;
 pub(crate) mod score;
 pub(crate) mod submit;
 pub(crate) mod systemone;
+pub(crate) mod tokenize;
 
 /// One request on its way: who it is, what it reserved, and what may be written to the log.
 #[derive(Debug)]
@@ -166,14 +173,22 @@ impl Reply {
 /// Whatever the handler refuses or fails with.
 pub(crate) async fn dispatch(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     match call.endpoint {
-        Endpoint::Health => health::health(call),
-        Endpoint::Ready => health::ready(call),
-        Endpoint::Live => health::live(call),
-        Endpoint::Version => Ok(health::version()),
+        Endpoint::Completions => completions::handle(call, body).await,
+        Endpoint::Chat => chat::handle(call, body).await,
         Endpoint::Embeddings => embeddings::handle(call, body).await,
         Endpoint::Classify => classify::handle(call, body).await,
         Endpoint::Score => score::handle(call, body).await,
         Endpoint::SystemOne => systemone::handle(call, body).await,
+        Endpoint::Tokenize => tokenize::tokenize(call, body).await,
+        Endpoint::Detokenize => tokenize::detokenize(call, body).await,
+        Endpoint::TokenizerInfo => tokenize::info(call),
+        Endpoint::Models => models::list(call),
+        Endpoint::Model => models::one(call),
+        Endpoint::Health => health::health(call),
+        Endpoint::Ready => health::ready(call),
+        Endpoint::Live => health::live(call),
+        Endpoint::Version => Ok(health::version()),
+        Endpoint::Metrics => Ok(metrics::metrics(call)),
     }
 }
 

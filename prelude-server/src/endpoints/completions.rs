@@ -1,0 +1,289 @@
+//! `POST /v1/completions`: continuations of prompts, and scores of the prompts themselves.
+
+use std::{borrow::Cow, sync::Arc};
+
+use bytes::Bytes;
+use prelude_core::TokenId;
+use serde::Serialize;
+
+use super::{
+    Call, Reply,
+    generate::{
+        CompletionLogprobs, Job, Params, Printer, PromptLogprobs, Readiness, Report, Run, Speaker,
+        StopReason, logprobs,
+    },
+    input::{self, Encoding, Prompt},
+    submit::{Common, UsageBody},
+    unix_seconds,
+};
+use crate::{error::ApiError, served_model::Task, sse::Events};
+
+const MAX_TOKENS_DEFAULT: u32 = 16;
+
+/// What the answer says of prompt and tokens, beside [`Params`].
+#[derive(Debug)]
+struct Options {
+    /// The prompt's text precedes the continuation's.
+    echo: bool,
+    /// Likeliest tokens beside each token, if log-probabilities are wanted.
+    logprobs: Option<u32>,
+}
+
+/// Answers the request.
+///
+/// # Errors
+/// 400 for whatever is wrong with it, 429, 503, 500.
+pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
+    let mut fields = call.fields(&body)?;
+    let common = Common::take(call, &mut fields)?;
+    let model = call
+        .app
+        .model_for(common.model.as_deref(), Task::Completions)?;
+    let prompts = input::prompts(&mut fields, "prompt")?;
+    let max_tokens = fields.count("max_tokens", 0..=u32::MAX)?;
+    let max_tokens = max_tokens.unwrap_or(MAX_TOKENS_DEFAULT);
+    let options = Options {
+        echo: fields.bool("echo")?.unwrap_or(false),
+        logprobs: logprobs(&call.app, model, &mut fields, "logprobs")?,
+    };
+    let add_special_tokens = fields.bool("add_special_tokens")?.unwrap_or(true);
+    fields.refuse("suffix", &["\"\""])?;
+    let params = Params::take(call, model, &mut fields)?;
+    call.finish(&fields)?;
+    drop(fields);
+    if params.sampling.min_tokens > max_tokens {
+        return Err(ApiError::invalid_value(
+            "min_tokens",
+            "not exceed `max_tokens`",
+        ));
+    }
+
+    call.reservation
+        .set_rows(prompts.len() as u64 * u64::from(params.n))?;
+    let mut echoes = echo_texts(&options, &prompts);
+    let encoding = Encoding {
+        field: "prompt",
+        add_special_tokens,
+    };
+    let prompts = input::encode(call, model, prompts, encoding).await?;
+    for (ids, echo) in prompts.iter().zip(&mut echoes) {
+        input::check_length("prompt", ids.len(), u64::from(max_tokens), model)?;
+        echo.get_or_insert_with(|| Cow::Owned(model.tokenizer.decode(ids, false)));
+    }
+    let tokens = prompts.iter().map(|ids| ids.len() as u64).sum();
+    call.reservation.set_tokens(tokens)?;
+
+    let report = report(&options, &params);
+    let jobs = prompts
+        .into_iter()
+        .map(|ids| Job { ids, max_tokens })
+        .collect();
+    let run = Run::start(call, model, &common, params, jobs, &report)?;
+    let echoes: Vec<String> = echoes.into_iter().flatten().map(Cow::into_owned).collect();
+    drop(common);
+    // All that is kept of the body has been copied.
+    drop(body);
+    call.reservation.release_body();
+    let completion = Completion {
+        id: call.app.ids.next("cmpl-"),
+        created: unix_seconds(),
+        options,
+        echo_chars: echoes.iter().map(|e| e.chars().count()).collect(),
+        echoes,
+        run,
+    };
+    if completion.run.params.stream.is_some() {
+        Ok(Reply::Stream(completion.stream().await?))
+    } else {
+        completion.answer().await
+    }
+}
+
+/// Texts as they came; ids are decoded later. Empty unless texts are echoed.
+fn echo_texts<'a>(options: &Options, prompts: &[Prompt<'a>]) -> Vec<Option<Cow<'a, str>>> {
+    if !options.echo {
+        return Vec::new();
+    }
+    let text = |prompt: &Prompt<'a>| match prompt {
+        Prompt::Text(text) => Some(text.clone()),
+        Prompt::Ids(_) => None,
+    };
+    prompts.iter().map(text).collect()
+}
+
+fn report(options: &Options, params: &Params) -> Report {
+    let echoed = options.logprobs.filter(|_| options.echo);
+    Report {
+        generated_top: options.logprobs,
+        prompt_top: echoed.max(params.prompt_logprobs),
+        // An echoed prompt is scored whole.
+        prompt_range: params
+            .prompt_logprobs_range
+            .clone()
+            .filter(|_| echoed.is_none()),
+    }
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: Vec<ChoiceBody<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Option<UsageBody>>,
+    system_fingerprint: &'a str,
+}
+
+#[derive(Serialize)]
+struct ChoiceBody<'a> {
+    index: usize,
+    text: Cow<'a, str>,
+    logprobs: Option<CompletionLogprobs<'a>>,
+    finish_reason: Option<&'static str>,
+    stop_reason: Option<&'a StopReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<Option<PromptLogprobs<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<&'a [TokenId]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<&'a [TokenId]>,
+}
+
+/// A request on its way to an answer.
+struct Completion {
+    id: String,
+    created: u64,
+    options: Options,
+    /// Text of each prompt, if it is echoed.
+    echoes: Vec<String>,
+    /// Code points of each.
+    echo_chars: Vec<usize>,
+    run: Run,
+}
+
+impl Completion {
+    async fn answer(mut self) -> Result<Reply, ApiError> {
+        self.run.complete().await?;
+        let run = &self.run;
+        let choices = (0..run.choices.len())
+            .map(|index| {
+                let mut choice = self.choice_body(index, true);
+                let prompt = run.prompt_of(index);
+                let range = &run.params.prompt_logprobs_range;
+                choice.prompt_logprobs = Some(run.params.prompt_logprobs.map(|top| {
+                    // Scored for the echo or for the range alone.
+                    let first = prompt.positions.start as usize;
+                    let wanted = range.as_ref().map_or(first, |r| r.start.max(1) as usize);
+                    let skip = (wanted - first).min(prompt.scored.len());
+                    let end = range.as_ref().map_or(usize::MAX, |r| r.end as usize);
+                    let take = end.saturating_sub(first).min(prompt.scored.len());
+                    PromptLogprobs {
+                        printer: self.printer(),
+                        prompt_len: prompt.ids.len(),
+                        first: wanted,
+                        scored: &prompt.scored[skip..take.max(skip)],
+                        top,
+                    }
+                }));
+                if run.params.return_token_ids {
+                    choice.token_ids = Some(&run.choices[index].ids);
+                    choice.prompt_token_ids = Some(&prompt.ids);
+                }
+                choice
+            })
+            .collect();
+        Ok(Reply::json(
+            &self.body(choices, Some(Some(run.usage_body()))),
+        ))
+    }
+
+    fn printer(&self) -> Printer<'_> {
+        Printer {
+            model: &self.run.model,
+            as_ids: self.run.params.tokens_as_ids,
+        }
+    }
+
+    /// What choice `index` has to say; at its beginning the echo too.
+    fn choice_body(&self, index: usize, beginning: bool) -> ChoiceBody<'_> {
+        let run = &self.run;
+        let choice = &run.choices[index];
+        let prompt_index = index / run.params.n as usize;
+        let echo = self.echoes.get(prompt_index).filter(|_| beginning);
+        let start = self.echo_chars.get(prompt_index).copied().unwrap_or(0);
+        let logprobs = self.options.logprobs.map(|top| {
+            let mut logprobs = CompletionLogprobs::default();
+            if echo.is_some() {
+                let prompt = run.prompt_of(index);
+                logprobs.push_prompt(self.printer(), &prompt.ids, &prompt.scored, top, start);
+            }
+            logprobs.push_generated(self.printer(), &choice.tokens, start);
+            logprobs
+        });
+        let finish = choice.finish.as_ref();
+        ChoiceBody {
+            index,
+            text: match echo {
+                None => Cow::Borrowed(&*choice.text),
+                Some(echo) => Cow::Owned([&**echo, &choice.text].concat()),
+            },
+            logprobs,
+            finish_reason: finish.map(|f| f.reason),
+            stop_reason: finish.and_then(|f| f.stop.as_ref()),
+            prompt_logprobs: None,
+            token_ids: run.params.return_token_ids.then_some(&*choice.ids),
+            prompt_token_ids: None,
+        }
+    }
+
+    fn body<'a>(
+        &'a self,
+        choices: Vec<ChoiceBody<'a>>,
+        usage: Option<Option<UsageBody>>,
+    ) -> Body<'a> {
+        Body {
+            id: &self.id,
+            object: "text_completion",
+            created: self.created,
+            model: &self.run.model.name,
+            choices,
+            usage,
+            system_fingerprint: &self.run.model.fingerprint,
+        }
+    }
+}
+
+impl Speaker for Completion {
+    fn run(&self) -> &Run {
+        &self.run
+    }
+
+    fn run_mut(&mut self) -> &mut Run {
+        &mut self.run
+    }
+
+    fn push_chunk(
+        &self,
+        index: usize,
+        is_first: bool,
+        usage: Option<Option<UsageBody>>,
+        events: &mut Events,
+    ) {
+        events.push(&self.body(vec![self.choice_body(index, is_first)], usage));
+    }
+
+    fn push_usage(&self, events: &mut Events) {
+        events.push(&self.body(Vec::new(), Some(Some(self.run.usage_body()))));
+    }
+
+    /// An echo goes out at once, unless the prompt's scores go with it.
+    fn readiness(&self, index: usize) -> Readiness {
+        match (self.options.echo, self.run.prompt_of(index).is_scored()) {
+            (false, _) => Readiness::WithText,
+            (true, true) => Readiness::Now,
+            (true, false) => Readiness::Wait,
+        }
+    }
+}

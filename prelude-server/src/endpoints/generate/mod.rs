@@ -1,0 +1,14 @@
+//! Generation, as completions and chat share it.
+
+mod choice;
+mod logprobs;
+mod params;
+mod run;
+mod stop;
+mod stream;
+
+pub(crate) use choice::{Choice, StopReason};
+pub(crate) use logprobs::{ChatLogprobs, CompletionLogprobs, Printer, PromptLogprobs};
+pub(crate) use params::{Params, StreamOptions, logprobs};
+pub(crate) use run::{Job, Report, Run};
+pub(crate) use stream::{Readiness, Speaker};

@@ -1,0 +1,321 @@
+//! One generation request on its way through the engine: rows out, events in.
+
+use std::{ops::Range, sync::Arc};
+
+use prelude_core::{
+    Generate, Head, PositionLogprobs, PromptTree, RowOutput, RowSpec, SampledToken, TokenId,
+};
+use prelude_engine::{Answer, AnswerEvent, Event, Outcome, Usage};
+
+use super::{Choice, Params};
+use crate::{
+    config,
+    endpoints::{
+        Call,
+        submit::{self, Common, UsageBody},
+    },
+    error::ApiError,
+    reject,
+    served_model::ServedModel,
+};
+
+/// A prompt and what is wanted of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    /// The prompt.
+    pub(crate) ids: Vec<TokenId>,
+    /// Most tokens to generate; 0 generates none.
+    pub(crate) max_tokens: u32,
+}
+
+/// What the rows report beside tokens.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Report {
+    /// Likeliest tokens beside each generated token, if log-probabilities are wanted.
+    pub(crate) generated_top: Option<u32>,
+    /// Likeliest tokens beside each prompt token, if their log-probabilities are wanted.
+    pub(crate) prompt_top: Option<u32>,
+    /// Positions of the prompt to score; all but the first if absent.
+    pub(crate) prompt_range: Option<Range<u32>>,
+}
+
+/// A prompt and what is known of it by now.
+#[derive(Debug)]
+pub(crate) struct PromptState {
+    /// The prompt.
+    pub(crate) ids: Vec<TokenId>,
+    /// Positions that are scored; empty if none are.
+    pub(crate) positions: Range<u32>,
+    /// Their scores so far.
+    pub(crate) scored: Vec<PositionLogprobs>,
+}
+
+impl PromptState {
+    /// Whether every score has come.
+    pub(crate) fn is_scored(&self) -> bool {
+        self.scored.len() == self.positions.len()
+    }
+}
+
+/// What a row of the request is for.
+#[derive(Clone, Copy, Debug)]
+enum RowKind {
+    /// Continues this prompt.
+    Generate(usize),
+    /// Scores this prompt.
+    Score(usize),
+}
+
+/// A generation request. Dropping it aborts what the engine still does for it.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) call: Arc<Call>,
+    pub(crate) model: Arc<ServedModel>,
+    pub(crate) params: Params,
+    /// In the order of the request.
+    pub(crate) prompts: Vec<PromptState>,
+    /// `n` per prompt, in order.
+    pub(crate) choices: Vec<Choice>,
+    /// What it cost, once the engine has finished.
+    pub(crate) usage: Option<Usage>,
+    rows: Vec<RowKind>,
+    /// `None` if there was nothing to compute, and at the end.
+    answer: Option<Answer>,
+    /// The rest has been given up: every text has ended at a stop string.
+    aborted: bool,
+}
+
+impl Run {
+    /// Submits the jobs as one request. Lengths have been checked.
+    ///
+    /// # Errors
+    /// 400, 429, 503: whatever keeps the request from the engine.
+    pub(crate) fn start(
+        call: &Arc<Call>,
+        model: &Arc<ServedModel>,
+        common: &Common<'_>,
+        params: Params,
+        jobs: Vec<Job>,
+        report: &Report,
+    ) -> Result<Self, ApiError> {
+        let mut rows = Vec::new();
+        let mut kinds = Vec::new();
+        let mut choices = Vec::new();
+        let mut prompts = Vec::with_capacity(jobs.len());
+        let mut max_tokens = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            prompts.push(PromptState {
+                positions: scored_positions(&job.ids, report)?,
+                scored: Vec::new(),
+                ids: job.ids,
+            });
+            max_tokens.push(job.max_tokens);
+        }
+        let ids: Vec<&[TokenId]> = prompts.iter().map(|p| &*p.ids).collect();
+        let (tree, nodes) = PromptTree::from_prompts(&ids)
+            .map_err(|_| ApiError::invalid_value("prompt", "have tokens, and fewer than 2^32"))?;
+        for (index, ((prompt, node), max_tokens)) in
+            prompts.iter().zip(nodes).zip(max_tokens).enumerate()
+        {
+            if max_tokens > 0 {
+                choices.extend((0..params.n).map(|_| Choice::new(&params)));
+                kinds.push(RowKind::Generate(index));
+                let head = Head::Generate(Generate {
+                    max_tokens,
+                    n: params.n,
+                    sampling: Arc::clone(&params.sampling),
+                    top_logprobs: report.generated_top,
+                });
+                rows.push(RowSpec { node, head });
+            } else {
+                choices.extend((0..params.n).map(|_| Choice::empty(&params)));
+            }
+            call.app.metrics.generation(params.n, max_tokens);
+            if !prompt.positions.is_empty() {
+                kinds.push(RowKind::Score(index));
+                let head = Head::PromptLogprobs {
+                    positions: prompt.positions.clone(),
+                    top: report.prompt_top.unwrap_or(0),
+                };
+                rows.push(RowSpec { node, head });
+            }
+        }
+        let mut run = Self {
+            call: Arc::clone(call),
+            model: Arc::clone(model),
+            params,
+            prompts,
+            choices,
+            usage: None,
+            rows: kinds,
+            answer: None,
+            aborted: false,
+        };
+        let prompt_tokens = run.prompt_tokens();
+        if rows.is_empty() {
+            // Nothing to compute: no tokens, no scores.
+            call.note(|seen| {
+                seen.class = Some(prelude_core::ExecutionClass::OneShot);
+                seen.prompt_tokens = prompt_tokens;
+            });
+        } else {
+            let answer = submit::submit(call, model, common, tree, rows, prompt_tokens)?;
+            run.answer = Some(answer);
+        }
+        Ok(run)
+    }
+
+    /// Waits for events and applies all that have come. False once there are no more.
+    ///
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// The request failed; nothing of it is to be used then.
+    pub(crate) async fn advance(&mut self) -> Result<bool, ApiError> {
+        let Some(answer) = self.answer.as_mut() else {
+            return Ok(false);
+        };
+        // The only place to wait, and cancelling it loses nothing.
+        let mut event = answer.next().await.unwrap_or(AnswerEvent::EngineStopped);
+        let mut answer = self.answer.take().expect("it was there before the wait");
+        self.call.reservation.release();
+        loop {
+            if self.apply(event)? {
+                return Ok(false);
+            }
+            match answer.try_next() {
+                Some(next) => event = next,
+                None => break,
+            }
+        }
+        if !self.aborted && self.is_settled() {
+            // The engine may not know: it has no stop strings. It is told, and says what it used.
+            answer.abort();
+            self.aborted = true;
+        }
+        self.answer = Some(answer);
+        Ok(true)
+    }
+
+    /// Applies one event. True if it was the last.
+    fn apply(&mut self, event: AnswerEvent) -> Result<bool, ApiError> {
+        let call = Arc::clone(&self.call);
+        match event {
+            AnswerEvent::Event(Event::Token {
+                row, choice, token, ..
+            }) => self.push(row, choice, token),
+            AnswerEvent::Event(Event::RowFinished {
+                row,
+                choice,
+                reason,
+                ..
+            }) => {
+                let index = self.choice_index(row, choice);
+                self.choices[index].finish(reason, &self.model, &self.params);
+            }
+            AnswerEvent::Event(Event::Output { row, output, .. }) => match output {
+                RowOutput::Logprobs { entries, .. } => self.score(row, entries),
+                RowOutput::Failed(why) => return Err(submit::failed(&call, why)),
+                _ => return Err(submit::failed(&call, "an output of another kind")),
+            },
+            AnswerEvent::Event(Event::Finished { outcome, usage, .. }) => {
+                self.usage = Some(usage);
+                call.note(|seen| seen.usage = Some(usage));
+                return match outcome {
+                    Outcome::Aborted if self.aborted => Ok(true),
+                    Outcome::DeadlineExpired => Err(submit::late(&call)),
+                    Outcome::Failed(why) => Err(submit::failed(&call, &why)),
+                    outcome => match reject::of_outcome(&outcome, &call.request_id) {
+                        Some(error) => Err(error),
+                        None => Ok(true),
+                    },
+                };
+            }
+            AnswerEvent::Event(Event::Preempted { .. }) => {}
+            AnswerEvent::Rejected(reject) => {
+                return Err(reject::of_reject(&reject, &call.request_id));
+            }
+            _ => return Err(ApiError::engine_dead()),
+        }
+        Ok(false)
+    }
+
+    fn push(&mut self, row: u32, choice: u32, token: SampledToken) {
+        let index = self.choice_index(row, choice);
+        self.choices[index].push(token, &self.model, &self.params);
+    }
+
+    fn choice_index(&self, row: u32, choice: u32) -> usize {
+        let (RowKind::Generate(prompt) | RowKind::Score(prompt)) = self.rows[row as usize];
+        prompt * self.params.n as usize + choice as usize
+    }
+
+    fn score(&mut self, row: u32, entries: Vec<PositionLogprobs>) {
+        let (RowKind::Generate(prompt) | RowKind::Score(prompt)) = self.rows[row as usize];
+        let scored = &mut self.prompts[prompt].scored;
+        if scored.is_empty() {
+            *scored = entries;
+        } else {
+            scored.extend(entries);
+        }
+    }
+
+    /// Waits for the whole answer.
+    ///
+    /// # Errors
+    /// As [`Run::advance`].
+    pub(crate) async fn complete(&mut self) -> Result<(), ApiError> {
+        while self.advance().await? {}
+        Ok(())
+    }
+
+    /// Waits for the first events, at most as long as headers may wait for them.
+    ///
+    /// # Errors
+    /// As [`Run::advance`].
+    pub(crate) async fn begin(&mut self) -> Result<(), ApiError> {
+        let wait = config::ms(self.call.app.config.limits.first_event_ms);
+        match tokio::time::timeout(wait, self.advance()).await {
+            Ok(first) => first.map(|_| ()),
+            // The headers go out; the stream will tell.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Whether nothing more can come that anybody wants.
+    fn is_settled(&self) -> bool {
+        self.choices.iter().all(|c| c.finish.is_some())
+            && self.prompts.iter().all(PromptState::is_scored)
+    }
+
+    /// The prompt that a choice continues.
+    pub(crate) fn prompt_of(&self, choice: usize) -> &PromptState {
+        &self.prompts[choice / self.params.n as usize]
+    }
+
+    fn prompt_tokens(&self) -> u64 {
+        self.prompts.iter().map(|p| p.ids.len() as u64).sum()
+    }
+
+    /// Token counts by now.
+    pub(crate) fn usage_body(&self) -> UsageBody {
+        let completion_tokens = self.choices.iter().map(|c| c.generated).sum();
+        UsageBody::new(self.prompt_tokens(), completion_tokens, self.usage.as_ref())
+    }
+}
+
+fn scored_positions(ids: &[TokenId], report: &Report) -> Result<Range<u32>, ApiError> {
+    if report.prompt_top.is_none() {
+        return Ok(0..0);
+    }
+    let len = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+    let Some(range) = &report.prompt_range else {
+        return Ok(1..len.max(1));
+    };
+    if range.end > len {
+        let must = format!("end within the prompt of {len} tokens");
+        return Err(ApiError::invalid_value("prompt_logprobs_range", must));
+    }
+    // Position 0 has no tokens before it and so no score.
+    Ok(range.start.max(1)..range.end.max(1))
+}

@@ -1,0 +1,133 @@
+//! The loop behind every stream of generated text.
+
+use crate::{
+    error::ApiError,
+    sse::{EventSender, EventStream, Events},
+};
+
+use super::{super::submit::UsageBody, Run};
+
+/// A dialect's way to put chunks into words.
+pub(crate) trait Speaker: Send + Sized + 'static {
+    /// What is being said.
+    fn run(&self) -> &Run;
+
+    /// What is being said.
+    fn run_mut(&mut self) -> &mut Run;
+
+    /// Writes a chunk with what choice `index` has to say: its first one, or a later one. `usage`
+    /// is absent, or null on all chunks but the last, or the running count.
+    fn push_chunk(
+        &self,
+        index: usize,
+        is_first: bool,
+        usage: Option<Option<UsageBody>>,
+        events: &mut Events,
+    );
+
+    /// Writes the chunk without choices that ends a stream which reports its usage.
+    fn push_usage(&self, events: &mut Events);
+
+    /// Whether a first chunk has to wait for something, or is to be sent before there is text.
+    fn readiness(&self, index: usize) -> Readiness;
+
+    /// The stream: what comes at once has a status of its own, what comes later is in it.
+    ///
+    /// # Errors
+    /// Whatever keeps the request from its first event.
+    async fn stream(mut self) -> Result<EventStream, ApiError> {
+        self.run_mut().begin().await?;
+        Ok(EventStream::new(|sender| send_all(self, sender)))
+    }
+}
+
+/// Whether a choice's first chunk can be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readiness {
+    /// Not yet, whatever there is.
+    Wait,
+    /// As soon as there is text.
+    WithText,
+    /// Now.
+    Now,
+}
+
+/// Sends what each choice has, one write per batch of events.
+async fn send_all<S: Speaker>(mut speaker: S, mut sender: EventSender) {
+    let mut events = Events::default();
+    if let Err(error) = send_choices(&mut speaker, &mut sender, &mut events).await {
+        events.push_error(&error);
+    } else if options(&speaker).include_usage {
+        speaker.push_usage(&mut events);
+    }
+    events.push_done();
+    sender.send(events.take()).await;
+}
+
+fn options(speaker: &impl Speaker) -> super::StreamOptions {
+    speaker.run().params.stream.unwrap_or_default()
+}
+
+/// Returns when every choice has ended and the engine has said what it cost. What the last events
+/// brought may still be in `events`.
+async fn send_choices<S: Speaker>(
+    speaker: &mut S,
+    sender: &mut EventSender,
+    events: &mut Events,
+) -> Result<(), ApiError> {
+    let mut progress = vec![Progress::Unsaid; speaker.run().choices.len()];
+    let mut more = true;
+    loop {
+        for (index, progress) in progress.iter_mut().enumerate() {
+            speak(speaker, index, progress, events);
+        }
+        if !more {
+            let ended = progress.iter().all(|p| *p == Progress::Ended);
+            // The engine never finishes a request with a choice left open.
+            return if ended {
+                Ok(())
+            } else {
+                Err(ApiError::internal(&speaker.run().call.request_id))
+            };
+        }
+        sender.send(events.take()).await;
+        more = speaker.run_mut().advance().await?;
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    Unsaid,
+    Begun,
+    Ended,
+}
+
+/// Writes a chunk for a choice that has something to say.
+fn speak<S: Speaker>(speaker: &mut S, index: usize, progress: &mut Progress, events: &mut Events) {
+    let choice = &speaker.run().choices[index];
+    let speaks = !choice.text.is_empty() || choice.finish.is_some();
+    let is_first = *progress == Progress::Unsaid;
+    let ready = match (*progress, speaker.readiness(index)) {
+        (Progress::Ended, _) | (Progress::Unsaid, Readiness::Wait) => false,
+        (Progress::Unsaid, Readiness::Now) => true,
+        (Progress::Unsaid, Readiness::WithText) | (Progress::Begun, _) => speaks,
+    };
+    if !ready {
+        return;
+    }
+    *progress = match choice.finish {
+        Some(_) => Progress::Ended,
+        None => Progress::Begun,
+    };
+    let options = options(speaker);
+    let usage = match (options.continuous_usage, options.include_usage) {
+        (true, _) => Some(Some(speaker.run().usage_body())),
+        (false, true) => Some(None),
+        (false, false) => None,
+    };
+    speaker.push_chunk(index, is_first, usage, events);
+    let choice = &mut speaker.run_mut().choices[index];
+    choice.text.clear();
+    choice.tokens.clear();
+    choice.ids.clear();
+}

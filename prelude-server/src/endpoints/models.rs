@@ -1,0 +1,110 @@
+//! `/v1/models`: what is served.
+
+use serde_json::{Value, json};
+
+use super::{Call, Reply};
+use crate::{error::ApiError, served_model::ServedModel};
+
+/// All models. `data` is OpenAI's list, `models` the one System One clients read.
+///
+/// # Errors
+/// 503 while loading.
+pub(crate) fn list(call: &Call) -> Result<Reply, ApiError> {
+    call.app.model(None)?;
+    let models = call.app.models();
+    let data: Vec<Value> = models.iter().map(|m| describe(m)).collect();
+    let brief: Vec<Value> = models.iter().map(|m| brief(m)).collect();
+    Ok(Reply::json(&json!({
+        "object": "list",
+        "data": data,
+        "models": brief,
+    })))
+}
+
+/// One model.
+///
+/// # Errors
+/// 404, 503 while loading.
+pub(crate) fn one(call: &Call) -> Result<Reply, ApiError> {
+    let name = percent_decode(call.tail.as_deref().unwrap_or_default());
+    Ok(Reply::json(&describe(call.app.model(Some(&name))?)))
+}
+
+fn describe(model: &ServedModel) -> Value {
+    let tasks: Vec<&str> = model.tasks.iter().map(|t| t.as_str()).collect();
+    json!({
+        "id": model.name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "prelude",
+        // The served name, never a path.
+        "root": model.name,
+        "parent": null,
+        "max_model_len": model.max_model_len,
+        "permission": [],
+        "kind": model.kind.as_str(),
+        "tasks": tasks,
+    })
+}
+
+fn brief(model: &ServedModel) -> Value {
+    let context = model.max_model_len;
+    json!({
+        "name": model.name,
+        "description": format!("{} with a context of {context} tokens", model.kind.as_str()),
+        "release_date": date(model.created),
+    })
+}
+
+/// The day, as `YYYY-MM-DD`.
+fn date(unix_seconds: u64) -> String {
+    i64::try_from(unix_seconds)
+        .ok()
+        .and_then(|s| jiff::Timestamp::from_second(s).ok())
+        .map_or_else(String::new, |t| t.strftime("%Y-%m-%d").to_string())
+}
+
+/// Names may hold a `/`, which clients send as `%2F`. What is not an escape stays as it is.
+fn percent_decode(text: &str) -> String {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        let escape = after.get(..2).filter(|_| byte == b'%');
+        let decoded = escape
+            .and_then(|hex| std::str::from_utf8(hex).ok())
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        match decoded {
+            Some(decoded) => {
+                out.push(decoded);
+                rest = &after[2..];
+            }
+            None => {
+                out.push(byte);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_decoded() {
+        let check = |text, expected| assert_eq!(percent_decode(text), expected);
+        check("a/b", "a/b");
+        check("a%2Fb%2f", "a/b/");
+        check("100%", "100%");
+        check("%zz%4", "%zz%4");
+        check("%C3%A9", "é");
+        check("%FF", "\u{fffd}");
+    }
+
+    #[test]
+    fn dates() {
+        assert_eq!(date(0), "1970-01-01");
+        assert_eq!(date(1_790_000_000), "2026-09-21");
+    }
+}

@@ -1,0 +1,184 @@
+//! Accepting connections, and going out of service without dropping work.
+
+use std::{
+    io,
+    net::SocketAddr,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use hyper::service::service_fn;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto,
+};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::{
+    respond::raw_error,
+    service,
+    wire::{Wire, WireState},
+};
+use crate::{app::App, config::Limits, error::ApiError, lifecycle::Phase, log};
+
+/// How often a server that has nothing to do looks whether its engines live.
+const ENGINE_CHECK: Duration = Duration::from_millis(500);
+/// How long open connections have to take their last bytes once work has been ended.
+const LAST_BYTES: Duration = Duration::from_secs(1);
+
+/// A bound port.
+#[derive(Debug)]
+pub struct Server {
+    app: Arc<App>,
+    listener: TcpListener,
+}
+
+/// Why a server is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was told to stop, and has.
+    Drained,
+    /// An engine is lost: only a new process can serve.
+    EngineLost,
+}
+
+impl Server {
+    /// Binds the address of the app's configuration.
+    ///
+    /// # Errors
+    /// Whatever the system says of the address.
+    pub async fn bind(app: &Arc<App>) -> io::Result<Self> {
+        let address = SocketAddr::from((app.config.host, app.config.port));
+        Ok(Self {
+            listener: TcpListener::bind(address).await?,
+            app: Arc::clone(app),
+        })
+    }
+
+    /// The address bound: the port is known even if 0 was asked for.
+    ///
+    /// # Errors
+    /// Whatever the system says.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until [`App::drain`] has ended, or an engine is lost.
+    pub async fn run(self) -> Ended {
+        let Self { app, listener } = self;
+        let connections = Arc::new(AtomicUsize::new(0));
+        let http = Arc::new(builder(&app.config.limits));
+        let mut ending = pin!(app.lifecycle.reached(Phase::Ending));
+        let mut check = tokio::time::interval(ENGINE_CHECK);
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => accept(&app, &http, &connections, stream),
+                    Err(error) => recover(&error).await,
+                },
+                _ = check.tick() => {
+                    if app.engine_lost() {
+                        app.lifecycle.advance(Phase::Ending);
+                    }
+                }
+                () = &mut ending => break,
+            }
+        }
+        let gone = async {
+            while connections.load(Ordering::Acquire) > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        // Whoever does not take its last bytes loses them.
+        let _ = tokio::time::timeout(LAST_BYTES, gone).await;
+        if app.engine_lost() {
+            Ended::EngineLost
+        } else {
+            Ended::Drained
+        }
+    }
+}
+
+/// A connection could not be accepted: often for want of file descriptors, which come back.
+async fn recover(error: &io::Error) {
+    log::line(format_args!("accept failed: {}", error.kind()));
+    tokio::time::sleep(Duration::from_millis(20)).await;
+}
+
+fn builder(limits: &Limits) -> auto::Builder<TokioExecutor> {
+    let mut http = auto::Builder::new(TokioExecutor::new());
+    http.http1()
+        .timer(TokioTimer::new())
+        // The wire has clocks of its own for heads and for idle connections.
+        .header_read_timeout(None)
+        .half_close(false)
+        .max_headers(limits.headers)
+        // A head that does not fit is refused by the transport; one that does, by name.
+        .max_buf_size((limits.header_bytes + limits.uri_bytes + (8 << 10)).max(8 << 10));
+    http.http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.streams_per_connection)
+        .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX));
+    http
+}
+
+fn accept(
+    app: &Arc<App>,
+    http: &Arc<auto::Builder<TokioExecutor>>,
+    connections: &Arc<AtomicUsize>,
+    stream: TcpStream,
+) {
+    let Some(place) = Place::take(connections, app.config.limits.connections) else {
+        app.metrics.reject("too_many_connections");
+        // It fits the socket's empty buffer, or is not worth waiting for.
+        let _ = stream.try_write(&raw_error(&ApiError::too_many_connections()));
+        return;
+    };
+    let (app, http) = (Arc::clone(app), Arc::clone(http));
+    tokio::spawn(async move {
+        let _place = place;
+        // Answers are small and complete: waiting to fill a packet only delays them.
+        let _ = stream.set_nodelay(true);
+        let state = WireState::new();
+        let wire = Wire::new(stream, Arc::clone(&state), &app.config.limits);
+        let service_app = Arc::clone(&app);
+        let service = service_fn(move |request| {
+            service::serve(Arc::clone(&service_app), Arc::clone(&state), request)
+        });
+        let mut connection = pin!(http.serve_connection(TokioIo::new(wire), service));
+        if app.lifecycle.phase() >= Phase::Draining {
+            // A newcomer is told so: its request is refused by name, and the connection closes.
+            let _ = connection.await;
+            return;
+        }
+        tokio::select! {
+            // What goes wrong on a connection concerns its client alone.
+            _ = &mut connection => return,
+            () = app.lifecycle.reached(Phase::Draining) => {}
+        }
+        connection.as_mut().graceful_shutdown();
+        let _ = connection.await;
+    });
+}
+
+/// One of the connections allowed.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(connections: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
+        let taken = connections.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| {
+            (n < max).then_some(n + 1)
+        });
+        taken.is_ok().then(|| Self(Arc::clone(connections)))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}

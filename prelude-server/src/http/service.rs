@@ -1,0 +1,290 @@
+//! One request from its head to its answer: admission in the order of the specification, so that
+//! a refusal costs less than what it refuses.
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::{Arc, Mutex, OnceLock},
+    task::Poll,
+    time::Duration,
+};
+
+use hyper::{
+    HeaderMap, Method, Request, Response,
+    body::{Body, Incoming},
+    header,
+};
+
+use super::{
+    body,
+    respond::{self, ReplyBody},
+    ticket::Ticket,
+    wire::WireState,
+};
+use crate::{
+    app::App,
+    endpoints::{self, Call, Reply},
+    error::{ApiError, Dialect},
+    identity,
+    lifecycle::Phase,
+    log,
+    routes::{self, Needs, Route},
+};
+
+/// Longest `x-slo-ttft-ms`: a day.
+const SLO_MAX_MS: u64 = 86_400_000;
+
+/// Answers one request. Never fails: failures are responses.
+pub(super) async fn serve(
+    app: Arc<App>,
+    wire: Arc<WireState>,
+    request: Request<Incoming>,
+) -> Result<Response<ReplyBody>, Infallible> {
+    let active = wire.begin();
+    let version = request.version();
+    let mut ticket = Ticket::new(&app, request_id(&app, request.headers()));
+    let mut dialect = Dialect::OpenAi;
+    let (parts, mut body) = request.into_parts();
+    let had_body = !body.is_end_stream();
+    let answer = {
+        let work = admit(&app, &parts, &mut body, &mut ticket, &mut dialect);
+        tokio::select! {
+            answer = work => answer,
+            () = app.lifecycle.reached(Phase::Ending) => Err(ApiError::draining()),
+        }
+    };
+    if had_body && !body.is_end_stream() {
+        wire.linger();
+    }
+    Ok(match answer {
+        Ok(reply) => respond::reply(&app, reply, ticket, active),
+        Err(error) => respond::error(&app, &error, dialect, version, ticket, active),
+    })
+}
+
+async fn admit(
+    app: &Arc<App>,
+    parts: &hyper::http::request::Parts,
+    body: &mut Incoming,
+    ticket: &mut Ticket,
+    dialect: &mut Dialect,
+) -> Result<Reply, ApiError> {
+    let path = parts.uri.path();
+    check_head(app, parts)?;
+    let found = routes::find(parts.method.as_str(), path);
+    if let Some(route) = routes::named(path) {
+        *dialect = route.endpoint.dialect();
+        ticket.routed(route.endpoint.route());
+    }
+    check_key(app, path, &parts.headers)?;
+    let (route, tail) = found?;
+    if parts.method == Method::POST {
+        check_media_type(&parts.headers)?;
+    }
+    let declared = body.size_hint().exact();
+    let limits = &app.config.limits;
+    if declared.is_some_and(|d| d > limits.body_bytes) {
+        return Err(ApiError::body_too_large(limits.body_bytes));
+    }
+    let call = admit_call(app, parts, route, tail, declared.unwrap_or(0), ticket)?;
+    ticket.admitted(&call);
+    let body = body::read(body, declared, limits, &call.reservation).await?;
+    let handler = endpoints::dispatch(&call, body);
+    Caught(Box::pin(handler)).await.unwrap_or_else(|()| {
+        log::line(format_args!("panic id={}", call.request_id));
+        Err(ApiError::internal(&call.request_id))
+    })
+}
+
+/// The last checks before the body is read, and room in the queue.
+fn admit_call(
+    app: &Arc<App>,
+    parts: &hyper::http::request::Parts,
+    route: &Route,
+    tail: Option<&str>,
+    declared: u64,
+    ticket: &Ticket,
+) -> Result<Arc<Call>, ApiError> {
+    let needs = route.endpoint.needs();
+    if needs != Needs::Nothing {
+        app.accepting()?;
+    }
+    let reservation = match needs {
+        Needs::Queue => app.admission.reserve(declared)?,
+        Needs::Nothing | Needs::Models => app.admission.reserve_body(declared)?,
+    };
+    let strict = parts.headers.get("x-prelude-strict");
+    Ok(Arc::new(Call {
+        app: Arc::clone(app),
+        endpoint: route.endpoint,
+        tail: tail.map(str::to_owned),
+        request_id: ticket.request_id().to_owned(),
+        named: named(&parts.headers),
+        strict: strict.is_some_and(|v| v == "1"),
+        slo: slo(&parts.headers)?,
+        arrival: ticket.arrival(),
+        reservation,
+        seen: Mutex::default(),
+    }))
+}
+
+fn request_id(app: &App, headers: &HeaderMap) -> String {
+    client_id(headers).map_or_else(|| app.ids.next("req-"), str::to_owned)
+}
+
+fn client_id(headers: &HeaderMap) -> Option<&str> {
+    let id = headers.get("x-request-id")?.to_str().ok()?;
+    identity::is_request_id(id).then_some(id)
+}
+
+/// A request named by its header takes no name from its body.
+fn named(headers: &HeaderMap) -> OnceLock<String> {
+    client_id(headers).map_or_else(OnceLock::new, |id| OnceLock::from(id.to_owned()))
+}
+
+fn check_head(app: &App, parts: &hyper::http::request::Parts) -> Result<(), ApiError> {
+    let limits = &app.config.limits;
+    let target = parts.uri.path_and_query().map_or(0, |p| p.as_str().len());
+    if target > limits.uri_bytes {
+        return Err(ApiError::uri_too_long(limits.uri_bytes));
+    }
+    let headers = &parts.headers;
+    // Name, colon, blank, value, line break.
+    let bytes: usize = headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len() + 4)
+        .sum();
+    if headers.len() > limits.headers || bytes > limits.header_bytes {
+        return Err(ApiError::headers_too_large(
+            limits.headers,
+            limits.header_bytes,
+        ));
+    }
+    Ok(())
+}
+
+/// Whether the path is open or the key right. Unknown paths are as closed as known ones.
+fn check_key(app: &App, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
+    let protect_metrics = app.config.protect_metrics;
+    let is_open = routes::named(path).is_some_and(|r| r.endpoint.is_open(protect_metrics));
+    if is_open || app.keys().admits(presented_key(headers)) {
+        Ok(())
+    } else {
+        Err(ApiError::unauthorized())
+    }
+}
+
+fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
+    if let Some(value) = headers.get(header::AUTHORIZATION) {
+        let (scheme, key) = value.as_bytes().split_at_checked(7)?;
+        return scheme
+            .eq_ignore_ascii_case(b"bearer ")
+            .then(|| key.trim_ascii());
+    }
+    headers.get("x-api-key").map(|value| value.as_bytes())
+}
+
+fn check_media_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    let encodings = headers.get_all(header::CONTENT_ENCODING);
+    if encodings
+        .iter()
+        .any(|e| !e.as_bytes().eq_ignore_ascii_case(b"identity"))
+    {
+        let message = "the body must not be compressed: leave `Content-Encoding` out";
+        return Err(ApiError::unsupported_media_type(message));
+    }
+    let Some(value) = headers.get(header::CONTENT_TYPE) else {
+        return Ok(());
+    };
+    let essence = value.as_bytes().split(|&b| b == b';').next();
+    let essence = essence
+        .unwrap_or_default()
+        .trim_ascii()
+        .to_ascii_lowercase();
+    let is_json = essence == b"application/json"
+        || (essence.starts_with(b"application/") && essence.ends_with(b"+json"));
+    if is_json {
+        Ok(())
+    } else {
+        let message = "`Content-Type` must be application/json";
+        Err(ApiError::unsupported_media_type(message))
+    }
+}
+
+fn slo(headers: &HeaderMap) -> Result<Option<Duration>, ApiError> {
+    let Some(value) = headers.get("x-slo-ttft-ms") else {
+        return Ok(None);
+    };
+    let ms: Option<u64> = value.to_str().ok().and_then(|v| v.trim().parse().ok());
+    match ms {
+        Some(ms @ 1..=SLO_MAX_MS) => Ok(Some(Duration::from_millis(ms))),
+        _ => {
+            let must = format!("be an integer in 1..={SLO_MAX_MS}");
+            Err(ApiError::invalid_value("x-slo-ttft-ms", must))
+        }
+    }
+}
+
+/// A handler whose panic is an answer: a bug in one request must not take a connection's others
+/// with it.
+struct Caught<F>(Pin<Box<F>>);
+
+impl<F: Future> Future for Caught<F> {
+    type Output = Result<F::Output, ()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<Self::Output> {
+        // After a panic the future is dropped and never polled again; what it shares is behind
+        // locks that ignore poisoning and valid between statements.
+        let poll = catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx)));
+        match poll {
+            Ok(poll) => poll.map(Ok),
+            Err(_) => Poll::Ready(Err(())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::header::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn media_types() {
+        let check = |name: header::HeaderName, value: &'static str, expected: bool| {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, HeaderValue::from_static(value));
+            assert_eq!(check_media_type(&headers).is_ok(), expected, "{value}");
+        };
+        assert!(check_media_type(&HeaderMap::new()).is_ok());
+        check(header::CONTENT_TYPE, "application/json", true);
+        check(
+            header::CONTENT_TYPE,
+            "Application/JSON; charset=latin1",
+            true,
+        );
+        check(header::CONTENT_TYPE, "application/problem+json", true);
+        check(header::CONTENT_TYPE, "text/plain", false);
+        check(header::CONTENT_TYPE, "application/jsonx", false);
+        check(header::CONTENT_TYPE, "", false);
+        check(header::CONTENT_ENCODING, "gzip", false);
+        check(header::CONTENT_ENCODING, "identity", true);
+    }
+
+    #[test]
+    fn keys_are_found_in_either_header() {
+        let check = |name: &'static str, value: &'static str, expected: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, HeaderValue::from_static(value));
+            assert_eq!(presented_key(&headers), expected.map(str::as_bytes));
+        };
+        check("authorization", "Bearer abc", Some("abc"));
+        check("authorization", "bearer  abc ", Some("abc"));
+        check("authorization", "Basic abc", None);
+        check("authorization", "Bear", None);
+        check("x-api-key", "abc", Some("abc"));
+        check("cookie", "abc", None);
+    }
+}
