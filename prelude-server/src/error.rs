@@ -277,12 +277,6 @@ impl ApiError {
         Self::new(400, "larger_than_queue", message)
     }
 
-    /// A deadline that an idle engine with everything cached could not meet.
-    pub(crate) fn deadline_infeasible() -> Self {
-        let message = "the deadline is shorter than an idle server needs for this request";
-        Self::new(400, "deadline_infeasible", message).with_param("slo_ttft_ms")
-    }
-
     /// The chat template refused the messages or could not render them.
     pub(crate) fn template(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(400, "template_error", message).with_param("messages")
@@ -353,11 +347,6 @@ impl ApiError {
     /// The queue has no room now.
     pub(crate) fn queue_full(message: impl Into<Cow<'static, str>>, retry: Duration) -> Self {
         Self::new(429, "queue_full", message).with_retry_after(retry)
-    }
-
-    /// The class of the request has used its share of the queue.
-    pub(crate) fn class_quota(message: impl Into<Cow<'static, str>>, retry: Duration) -> Self {
-        Self::new(429, "class_quota", message).with_retry_after(retry)
     }
 
     /// The predicted wait misses the deadline.

@@ -8,7 +8,7 @@
 //! Rules of the API that live here: nesting of at most 64 levels, no duplicate keys, integers
 //! are JSON integers, `null` equals absent, unknown fields are counted or refused.
 
-use std::{borrow::Cow, collections::HashSet, fmt};
+use std::{borrow::Cow, fmt};
 
 use serde::{
     Deserialize, Deserializer,
@@ -216,7 +216,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Takes an object.
-    pub(crate) fn object(&mut self, name: &str) -> Result<Option<Fields<'a>>, ApiError> {
+    pub(crate) fn object(&mut self, name: &str) -> Result<Option<Self>, ApiError> {
         let pointer = format!("{}/{name}", self.pointer);
         self.raw(name).map(|raw| Self::at(pointer, raw)).transpose()
     }
@@ -426,12 +426,6 @@ impl<'de> Visitor<'de> for StrictVisitor {
         }
         Ok(Value::Object(object))
     }
-}
-
-/// Whether `ids` has a repeat: for lists that must be distinct.
-pub(crate) fn has_repeat<T: std::hash::Hash + Eq>(items: &[T]) -> bool {
-    let mut seen = HashSet::with_capacity(items.len());
-    items.iter().any(|item| !seen.insert(item))
 }
 
 #[cfg(test)]

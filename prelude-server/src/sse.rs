@@ -45,11 +45,6 @@ impl Events {
         self.0.extend_from_slice(DONE);
     }
 
-    /// Whether there is nothing to send.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Takes what was written.
     pub(crate) fn take(&mut self) -> Bytes {
         std::mem::take(&mut self.0).into()
@@ -170,6 +165,6 @@ mod tests {
         events.push(&"a\nb");
         events.push_done();
         assert_eq!(&events.take()[..], b"data: \"a\\nb\"\n\ndata: [DONE]\n\n");
-        assert!(events.is_empty());
+        assert!(events.take().is_empty());
     }
 }

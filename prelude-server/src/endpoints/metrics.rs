@@ -63,7 +63,7 @@ fn engine_gauges(page: &mut Page, snapshots: &Snapshots<'_>) {
         ("vllm:num_requests_running", "gauge"),
         "Requests being computed.",
         snapshots,
-        |s| running(s),
+        running,
     );
     page.each(
         ("vllm:num_requests_waiting", "gauge"),

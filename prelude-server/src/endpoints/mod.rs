@@ -76,10 +76,14 @@ impl Call {
     ///
     /// # Errors
     /// 429 if the queue is full.
-    pub(crate) fn in_process(app: &Arc<App>, endpoint: Endpoint) -> Result<Arc<Self>, ApiError> {
+    pub(crate) fn in_process(
+        app: &Arc<App>,
+        endpoint: Endpoint,
+        tail: Option<&str>,
+    ) -> Result<Arc<Self>, ApiError> {
         Ok(Arc::new(Self {
             endpoint,
-            tail: None,
+            tail: tail.map(str::to_owned),
             request_id: app.ids.next("req-"),
             named: OnceLock::new(),
             strict: false,

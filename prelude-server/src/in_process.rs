@@ -1,0 +1,73 @@
+//! Asking without a connection: one-shot commands run the same handlers as the server.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::{
+    app::App,
+    endpoints::{self, Call, Reply},
+    error::ApiError,
+    routes,
+};
+
+/// An answer without a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// The status a client would have seen.
+    pub status: u16,
+    /// The body a client would have seen; of a stream, all its events.
+    pub body: Bytes,
+}
+
+impl App {
+    /// Answers a request as the server would: same checks, same limits, same body.
+    ///
+    /// ```no_run
+    /// # async fn example(app: std::sync::Arc<prelude_server::App>) {
+    /// let body = r#"{"prompt": "Where is my", "max_tokens": 4}"#;
+    /// let answered = app.answer("POST", "/v1/completions", body).await;
+    /// assert_eq!(answered.status, 200);
+    /// # }
+    /// ```
+    pub async fn answer(
+        self: &Arc<Self>,
+        method: &str,
+        path: &str,
+        body: impl Into<Bytes>,
+    ) -> Answered {
+        let dialect = routes::named(path).map_or_else(Default::default, |r| r.endpoint.dialect());
+        match self.try_answer(method, path, body.into()).await {
+            Ok(body) => Answered { status: 200, body },
+            Err(error) => Answered {
+                status: error.status(),
+                body: error.to_json(dialect).into(),
+            },
+        }
+    }
+
+    async fn try_answer(
+        self: &Arc<Self>,
+        method: &str,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Bytes, ApiError> {
+        let (route, tail) = routes::find(method, path)?;
+        let max_bytes = self.config.limits.body_bytes;
+        if body.len() as u64 > max_bytes {
+            return Err(ApiError::body_too_large(max_bytes));
+        }
+        let call = Call::in_process(self, route.endpoint, tail)?;
+        match endpoints::dispatch(&call, body).await? {
+            Reply::Json(body) | Reply::Text { body, .. } => Ok(body),
+            Reply::Empty => Ok(Bytes::new()),
+            Reply::Stream(mut events) => {
+                let mut all = Vec::new();
+                while let Some(bytes) = std::future::poll_fn(|cx| events.poll_next(cx)).await {
+                    all.extend_from_slice(&bytes);
+                }
+                Ok(all.into())
+            }
+        }
+    }
+}
