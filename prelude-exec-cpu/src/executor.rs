@@ -9,8 +9,8 @@ use prelude_core::{
 use prelude_models::{Checkpoint, Model, load_model};
 
 use crate::{
-    CpuConfig, CpuDtype, Error, Isa, MemoryPlan, config::Backend, ops::CpuOps, plan::StepPlan,
-    pool::ComputePool, weights::CpuLoader,
+    CpuConfig, CpuDtype, Error, Isa, MemoryPlan, config::Backend, memory, ops::CpuOps,
+    plan::StepPlan, pool::ComputePool, weights::CpuLoader,
 };
 
 /// What a row gets that no head of the model answered.
@@ -57,10 +57,17 @@ impl CpuExecutor {
         let mut loader = CpuLoader::new(Arc::clone(&pool), backend, dtype);
         let positions = capacity.max_context_len as usize;
         let model = load_model::<CpuOps, _>(checkpoint, positions, &mut loader)?;
-        let num_blocks = capacity.num_blocks;
+        let ops = CpuOps::new(
+            model_config,
+            &config,
+            (dtype, backend),
+            capacity.num_blocks,
+            memory::arena_len(model_config, &config),
+            pool,
+        );
         Ok(Self {
             model,
-            ops: CpuOps::new(model_config, &config, (dtype, backend), num_blocks, pool),
+            ops,
             plan: StepPlan::default(),
             outstanding: None,
             capacity,
@@ -177,20 +184,23 @@ impl Executor for CpuExecutor {
                 .forward(&mut self.ops, &self.plan)
                 .map_err(|e| ExecutorError::Step(e.to_string()))?;
         }
-        let mut results = self
-            .ops
-            .results
-            .drain(..)
-            .map(|row| row.unwrap_or(RowOutput::Failed(NO_HEAD)));
-        let [oneshot, prefill, decode] = self
-            .plan
-            .row_counts
-            .map(|count| results.by_ref().take(count).collect());
-        Ok(StepOutput {
-            step,
-            oneshot,
-            prefill,
-            decode,
-        })
+        Ok(output(step, &mut self.ops, &self.plan))
+    }
+}
+
+/// What the heads left, by part of the batch.
+pub(crate) fn output(step: StepId, ops: &mut CpuOps, plan: &StepPlan) -> StepOutput {
+    let mut results = ops
+        .results
+        .drain(..)
+        .map(|row| row.unwrap_or(RowOutput::Failed(NO_HEAD)));
+    let [oneshot, prefill, decode] = plan
+        .row_counts
+        .map(|count| results.by_ref().take(count).collect());
+    StepOutput {
+        step,
+        oneshot,
+        prefill,
+        decode,
     }
 }

@@ -54,11 +54,15 @@
 
 mod arena;
 mod config;
+#[cfg(test)]
+mod conformance;
 mod error;
 mod executor;
 #[cfg(test)]
 mod golden;
 mod heads;
+#[cfg(test)]
+mod invariance;
 mod kernels;
 mod kv;
 mod memory;

@@ -49,12 +49,13 @@ impl std::fmt::Debug for CpuOps {
 }
 
 impl CpuOps {
-    /// Takes all memory that steps will need.
+    /// Takes all memory that steps will need; `arena_len` f32 of it for activations.
     pub(crate) fn new(
         model: &ModelConfig,
         config: &CpuConfig,
         (dtype, backend): (CpuDtype, Backend),
         num_blocks: u32,
+        arena_len: usize,
         pool: Arc<ComputePool>,
     ) -> Self {
         let shape = model.attn_shape();
@@ -63,7 +64,7 @@ impl CpuOps {
         Self {
             backend,
             chunk_tokens: chunk,
-            arena: Arena::new(memory::arena_len(model, config)),
+            arena: Arena::new(arena_len),
             kv: KvStore::new(
                 dtype,
                 model.num_hidden_layers,

@@ -38,7 +38,7 @@ fn sum_of(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     fold(lanes)
 }
 
-/// `e^x` within 2 units in the last place for x in [-87, 88]; 0 below, `e^88` above; NaN stays.
+/// `e^x` within 2 units in the last place for x in [-87, 88]; 0 below, ∞ above; NaN stays.
 /// `exp(0)` is exactly 1. After Moshier's Cephes: reduction by ln 2 in two parts, degree 6.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
@@ -67,7 +67,8 @@ pub(crate) fn exp(x: f32) -> f32 {
     let value = p * r * r + r + 1.0;
     let power = f32::from_bits((t.to_bits() << 23).wrapping_add(127 << 23));
     let result = value * power;
-    if x < LOW { 0.0 } else { result }
+    let result = if x < LOW { 0.0 } else { result };
+    if x > HIGH { f32::INFINITY } else { result }
 }
 
 /// bf16 bits of `x`, rounded to nearest, ties to even; NaN stays NaN.
@@ -252,6 +253,7 @@ mod tests {
     fn exp_is_close_and_exact_where_it_must_be() {
         assert_eq!(exp(0.0), 1.0);
         assert_eq!(exp(f32::NEG_INFINITY), 0.0);
+        assert_eq!(exp(100.0), f32::INFINITY);
         assert!(exp(f32::NAN).is_nan());
         let mut worst = 0.0f64;
         for i in -870_000..880_000 {

@@ -1,0 +1,105 @@
+//! The conformance suite of `prelude-models`, on every path that this machine has.
+
+use std::sync::Arc;
+
+use prelude_core::{ForwardBatch, StepId, StepOutput};
+use prelude_models::conformance::{self, Body, ConformanceDevice, Demands, Precision, Spec};
+
+use crate::{
+    ComputePool, CpuConfig, CpuDtype, CpuLoader, CpuOps, StepPlan, Tensor, arena::Arena,
+    config::Backend, executor, testing::variants,
+};
+
+struct Device {
+    ops: CpuOps,
+    plan: StepPlan,
+    dtype: CpuDtype,
+    backend: Backend,
+    block_size: u32,
+}
+
+impl Device {
+    fn new(spec: &Spec, config: &CpuConfig) -> Self {
+        let config = CpuConfig {
+            block_size: spec.capacity.block_size,
+            max_step_tokens: spec.capacity.max_step_tokens,
+            chunk_tokens: u32::try_from(spec.chunk_tokens).unwrap(),
+            ..config.clone()
+        };
+        let (dtype, backend) = config.choose(&spec.model).unwrap();
+        let arena_len = spec.arena_elements + 16 * Arena::room(1, 1);
+        Self {
+            ops: CpuOps::new(
+                &spec.model,
+                &config,
+                (dtype, backend),
+                spec.capacity.num_blocks,
+                arena_len,
+                Arc::new(ComputePool::new(2)),
+            ),
+            plan: StepPlan::default(),
+            dtype,
+            backend,
+            block_size: config.block_size,
+        }
+    }
+}
+
+impl ConformanceDevice for Device {
+    type Ops = CpuOps;
+    type Loader = CpuLoader;
+
+    fn loader(&mut self) -> CpuLoader {
+        CpuLoader::new(Arc::clone(&self.ops.pool), self.backend, self.dtype)
+    }
+
+    fn step(&mut self, batch: ForwardBatch, body: &mut Body<'_, CpuOps>) -> StepOutput {
+        self.plan.rebuild(batch, self.block_size).unwrap();
+        self.ops.begin(&self.plan);
+        body(&mut self.ops, &self.plan);
+        executor::output(StepId(0), &mut self.ops, &self.plan)
+    }
+
+    fn write(ops: &mut CpuOps, tensor: &mut Tensor, values: &[f32]) {
+        ops.arena.write(tensor).copy_from_slice(values);
+    }
+
+    fn read(ops: &mut CpuOps, tensor: &Tensor) -> Vec<f32> {
+        ops.arena.read(tensor).to_vec()
+    }
+}
+
+/// Runs a suite on every path.
+fn check(suite: impl Fn(Demands, &dyn Fn(&Spec) -> Device)) {
+    for (_, config) in variants() {
+        let precision = match config.dtype {
+            Some(CpuDtype::Bf16) => Precision::Bf16,
+            _ => Precision::F32,
+        };
+        let demands = Demands {
+            precision,
+            batch_invariant: true,
+        };
+        suite(demands, &|spec| Device::new(spec, &config));
+    }
+}
+
+#[test]
+fn elementwise() {
+    check(|demands, open| conformance::elementwise(demands, open));
+}
+
+#[test]
+fn products() {
+    check(|demands, open| conformance::products(demands, open));
+}
+
+#[test]
+fn attention() {
+    check(|demands, open| conformance::attention(demands, open));
+}
+
+#[test]
+fn heads() {
+    check(|demands, open| conformance::heads(demands, open));
+}

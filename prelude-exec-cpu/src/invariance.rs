@@ -1,0 +1,569 @@
+//! The same tokens give the same bits in every batch: invariant 8, on every path.
+//!
+//! The yardstick is a row's whole prompt alone in a step, on one thread.
+
+use std::{ops::Range, sync::Arc};
+
+use prelude_core::{
+    BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor, ExecutorError, ForwardBatch, Normalise,
+    OneShotBatch, OutputHead, OutputRow, Pooling, Residency, RowOutput, SampleHead, SamplingParams,
+    Segment, SegmentIdx, SeqId, StepId, TokenSource,
+};
+use prelude_models::{DType, Ops, TensorView, WeightLoader};
+use proptest::{prelude::*, test_runner::TestRunner};
+
+use crate::{
+    ComputePool, CpuConfig, CpuExecutor, CpuLoader, CpuOps, StepPlan,
+    testing::{
+        checkpoint, decode, executor, prompt, root_segment, run, run_oneshot, sample_head, small,
+        variants,
+    },
+};
+
+const BLOCK: u32 = 4;
+
+/// A node of a random forest: its parent, if any, is one of those before it.
+#[derive(Clone, Debug)]
+struct Node {
+    parent: Option<prop::sample::Index>,
+    tokens: Vec<u32>,
+    /// Keep its K/V where alignment allows.
+    keep: bool,
+}
+
+/// A random row: which node, which head, from where on the path.
+#[derive(Clone, Debug)]
+struct Row {
+    node: prop::sample::Index,
+    head: u8,
+    start: prop::sample::Index,
+}
+
+fn tokens(len: Range<usize>) -> impl Strategy<Value = Vec<u32>> {
+    prop::collection::vec(0u32..4096, len)
+}
+
+fn nodes() -> impl Strategy<Value = Vec<Node>> {
+    let lens = prop_oneof![3 => tokens(1..9), 2 => tokens(9..40), 1 => tokens(60..90)];
+    let node = (
+        prop::option::weighted(0.8, any::<prop::sample::Index>()),
+        lens,
+        any::<bool>(),
+    )
+        .prop_map(|(parent, tokens, keep)| Node {
+            parent,
+            tokens,
+            keep,
+        });
+    prop::collection::vec(node, 1..7)
+}
+
+fn rows() -> impl Strategy<Value = Vec<Row>> {
+    let row = (
+        any::<prop::sample::Index>(),
+        0u8..6,
+        any::<prop::sample::Index>(),
+    )
+        .prop_map(|(node, head, start)| Row { node, head, start });
+    prop::collection::vec(row, 1..7)
+}
+
+/// One of each kind of head, over positions that end at `end` and start at `first` or later.
+fn head(row: &Row, path: &[u32], first: u32) -> (Range<u32>, OutputHead) {
+    let end = u32::try_from(path.len()).unwrap();
+    let last = end - 1..end;
+    let start = first + row.start.index((end - first) as usize) as u32;
+    let labels = || Arc::from([5, 4000, path[0], 5]);
+    match row.head {
+        0 => (last, OutputHead::Sample(sample_head())),
+        1 => {
+            let sampling = SamplingParams {
+                temperature: 1.5,
+                top_p: 0.9,
+                seed: 11,
+                ..SamplingParams::default()
+            };
+            let head = SampleHead {
+                sampling: Arc::new(sampling),
+                draws: 3,
+                ..sample_head()
+            };
+            (last, OutputHead::Sample(head))
+        }
+        2 => {
+            let normalise = Normalise::OverLabels;
+            let labels = labels();
+            (last, OutputHead::LabelScores { labels, normalise })
+        }
+        3 => {
+            let normalise = Normalise::OverVocab;
+            let labels = labels();
+            (last, OutputHead::LabelScores { labels, normalise })
+        }
+        4 => {
+            let targets = path[start as usize..].to_vec();
+            (start..end, OutputHead::Logprobs { targets, top: 3 })
+        }
+        _ => {
+            let head = OutputHead::Embed {
+                pooling: Pooling::Mean,
+                normalise: true,
+                dimensions: Some(40),
+            };
+            (start..end, head)
+        }
+    }
+}
+
+/// The forest as a batch whose roots start after `cached` tokens of `prefix` (all of which lie
+/// in `prefix_blocks`), with kept segments in blocks from `next_block` on.
+fn forest(
+    nodes: &[Node],
+    prefix: &[u32],
+    prefix_blocks: &[BlockId],
+    next_block: u32,
+) -> (OneShotBatch, Vec<Vec<u32>>) {
+    let mut batch = OneShotBatch {
+        block_ids: prefix_blocks.to_vec(),
+        ..OneShotBatch::EMPTY
+    };
+    let mut paths: Vec<Vec<u32>> = Vec::new();
+    let mut next_block = next_block;
+    for (i, node) in nodes.iter().enumerate() {
+        let parent = node.parent.filter(|_| i > 0).map(|p| p.index(i));
+        let context = parent.map_or_else(|| prefix.to_vec(), |p| paths[p].clone());
+        let context_len = u32::try_from(context.len()).unwrap();
+        let start = u32::try_from(batch.tokens.len()).unwrap();
+        batch.tokens.extend(&node.tokens);
+        let len = u32::try_from(node.tokens.len()).unwrap();
+        let cached = BlockSpan {
+            start: 0,
+            len: context_len.div_ceil(BLOCK),
+        };
+        let blocks = len.div_ceil(BLOCK);
+        let residency = if node.keep && context_len.is_multiple_of(BLOCK) {
+            let first = u32::try_from(batch.block_ids.len()).unwrap();
+            batch
+                .block_ids
+                .extend((next_block..next_block + blocks).map(BlockId));
+            next_block += blocks;
+            Residency::Keep(BlockSpan {
+                start: first,
+                len: blocks,
+            })
+        } else {
+            Residency::Transient
+        };
+        batch.segments.push(Segment {
+            tokens: start..start + len,
+            parent: parent.map(|p| SegmentIdx(u32::try_from(p).unwrap())),
+            context_len,
+            cached: if parent.is_none() {
+                cached
+            } else {
+                BlockSpan::EMPTY
+            },
+            residency,
+        });
+        paths.push([context, node.tokens.clone()].concat());
+    }
+    (batch, paths)
+}
+
+/// Computes `tokens` into `blocks` in steps of `chunk` tokens.
+fn prefill(executor: &mut CpuExecutor, tokens: &[u32], blocks: &[BlockId], chunk: usize) {
+    for start in (0..tokens.len()).step_by(chunk) {
+        let end = tokens.len().min(start + chunk);
+        let (start, end) = (start as u32, end as u32);
+        let first = start / BLOCK;
+        let segment = Segment {
+            context_len: start,
+            cached: BlockSpan {
+                start: 0,
+                len: start.div_ceil(BLOCK),
+            },
+            residency: Residency::Keep(BlockSpan {
+                start: first,
+                len: end.div_ceil(BLOCK) - first,
+            }),
+            ..root_segment(0..end - start)
+        };
+        let batch = OneShotBatch {
+            tokens: tokens[start as usize..end as usize].to_vec(),
+            segments: vec![segment],
+            rows: vec![],
+            block_ids: blocks.to_vec(),
+        };
+        run_oneshot(executor, batch);
+    }
+}
+
+/// Rows of the forest against each row's whole prompt alone.
+fn check_forest(
+    alone: &mut CpuExecutor,
+    together: &mut CpuExecutor,
+    (nodes, rows): (&[Node], &[Row]),
+    (prefix, chunk): (&[u32], usize),
+    beside: Option<u32>,
+) -> Result<(), TestCaseError> {
+    let blocks: Vec<BlockId> = (0..(prefix.len() as u32).div_ceil(BLOCK))
+        .map(|i| BlockId(7 + 2 * i))
+        .collect();
+    prefill(together, prefix, &blocks, chunk);
+    let (mut batch, paths) = forest(nodes, prefix, &blocks, 100);
+    let mut expected = Vec::new();
+    for row in rows {
+        let node = row.node.index(nodes.len());
+        let (positions, head) = head(row, &paths[node], prefix.len() as u32);
+        let single = prompt(&paths[node], vec![(positions.clone(), head.clone())]);
+        expected.extend(run_oneshot(alone, single));
+        batch.rows.push(OutputRow {
+            segment: SegmentIdx(u32::try_from(node).unwrap()),
+            positions,
+            head,
+        });
+    }
+    let got = match beside {
+        None => run_oneshot(together, batch),
+        Some(token) => {
+            // A decode row that continues the prefix in a block of its own copy.
+            let copies: Vec<BlockId> = (0..=prefix.len() as u32 / BLOCK)
+                .map(|i| BlockId(60 + i))
+                .collect();
+            prefill(together, prefix, &copies[..blocks.len()], 5);
+            let output = run(
+                together,
+                ForwardBatch::Mixed {
+                    oneshot: batch,
+                    prefill: prompt(&[1, 2, 3], vec![]),
+                    decode: decode(token, prefix.len() as u32, &copies),
+                },
+            );
+            let whole = [prefix, &[token]].concat();
+            let last = whole.len() as u32;
+            let head = OutputHead::Sample(sample_head());
+            let row = run_oneshot(alone, prompt(&whole, vec![(last - 1..last, head)]));
+            prop_assert_eq!(&output.decode, &row);
+            output.oneshot
+        }
+    };
+    prop_assert_eq!(got, expected);
+    Ok(())
+}
+
+/// Random forests on every path of this machine; fewer on the slow one.
+fn check_paths(
+    cases: u32,
+    name: &str,
+    test: impl Fn(&mut CpuExecutor, &mut CpuExecutor, &mut TestRunner, &str),
+) {
+    for (what, config) in variants() {
+        let slow = what == "reference" || what.starts_with("scalar");
+        let mut alone = executor(name, config.clone(), 1);
+        // Another chunk length as well: layers then run in other pieces.
+        let chunk_tokens = 24;
+        let config = CpuConfig {
+            chunk_tokens,
+            ..config
+        };
+        let mut together = executor(name, config, 2);
+        let mut runner = TestRunner::new_with_rng(
+            ProptestConfig {
+                cases: if slow { cases.div_ceil(6) } else { cases },
+                failure_persistence: None,
+                ..ProptestConfig::default()
+            },
+            prop::test_runner::TestRng::deterministic_rng(prop::test_runner::RngAlgorithm::ChaCha),
+        );
+        test(&mut alone, &mut together, &mut runner, &what);
+    }
+}
+
+fn check_forests(name: &str, cases: u32) {
+    check_paths(cases, name, |alone, together, runner, what| {
+        let cell = std::cell::RefCell::new((alone, together));
+        let inputs = (
+            nodes(),
+            rows(),
+            prop_oneof![Just(vec![]), tokens(1..30)],
+            prop_oneof![Just(BLOCK as usize), 1usize..20],
+            prop::option::of(0u32..4096),
+        );
+        runner
+            .run(&inputs, |(nodes, rows, prefix, chunk, beside)| {
+                let (alone, together) = &mut *cell.borrow_mut();
+                check_forest(alone, together, (&nodes, &rows), (&prefix, chunk), beside)
+            })
+            .unwrap_or_else(|e| panic!("{what}: {e}"));
+    });
+}
+
+/// Forests, cached prefixes computed in chunks, kept segments, decode rows beside, two threads.
+#[test]
+fn rows_do_not_depend_on_their_batch() {
+    check_forests("demo-lm", 24);
+}
+
+/// The same with heads of 24 in groups of four and an untied head.
+#[test]
+fn nor_with_odd_shapes() {
+    check_forests("rand-untied-sharded", 6);
+}
+
+/// Two sequences decoded together from blocks against one-shot passes over ever longer prompts.
+#[test]
+fn decoding_equals_recomputing() {
+    check_paths(1, "demo-lm", |alone, together, runner, what| {
+        let mut texts = [(13, 3), (70, 9)].map(|(len, chunk)| {
+            let tokens = (0..len).map(|_| runner.rng().random_range(0..4096));
+            (tokens.collect::<Vec<u32>>(), chunk)
+        });
+        let tables = [0u32, 100].map(|first| (first..first + 30).map(BlockId).collect::<Vec<_>>());
+        for ((tokens, chunk), table) in texts.iter().zip(&tables) {
+            let before = tokens.len() - 1;
+            let blocks = &table[..before.div_ceil(BLOCK as usize)];
+            prefill(together, &tokens[..before], blocks, *chunk);
+        }
+        for _ in 0..12 {
+            let mut batch = DecodeBatch::EMPTY;
+            for ((tokens, _), table) in texts.iter().zip(&tables) {
+                let context_len = tokens.len() as u32 - 1;
+                let len = context_len / BLOCK + 1;
+                let start = batch.block_ids.len() as u32;
+                batch.block_ids.extend(&table[..len as usize]);
+                batch.rows.push(DecodeRow {
+                    seq: SeqId(u64::from(start)),
+                    token: TokenSource::Known(tokens[context_len as usize]),
+                    context_len,
+                    blocks: BlockSpan { start, len },
+                    sample: sample_head(),
+                });
+            }
+            let output = run(together, ForwardBatch::Decode(batch)).decode;
+            for ((tokens, _), row) in texts.iter_mut().zip(output) {
+                let len = tokens.len() as u32;
+                let head = OutputHead::Sample(sample_head());
+                let whole = run_oneshot(alone, prompt(tokens, vec![(len - 1..len, head)]));
+                assert_eq!(whole, [row.clone()], "{what}");
+                let RowOutput::Sampled(sampled) = row else {
+                    panic!("{what}: {row:?}");
+                };
+                tokens.push(sampled[0].token);
+            }
+        }
+    });
+}
+
+/// Several rows of a head, or of different heads, at one position agree.
+#[test]
+fn heads_agree_with_each_other() {
+    check_paths(1, "demo-lm", |alone, _, _, what| {
+        let path: Vec<u32> = (0..50).map(|i| i * 79 % 4096).collect();
+        let labels: Arc<[u32]> = Arc::from((0..200).map(|i| i * 20).collect::<Vec<u32>>());
+        let scores = |normalise| {
+            let labels = Arc::clone(&labels);
+            (49..50, OutputHead::LabelScores { labels, normalise })
+        };
+        let mut head = sample_head();
+        head.top_logprobs = Some(4096);
+        let targets = path[1..].iter().copied().chain([40]).collect();
+        let rows = vec![
+            scores(Normalise::OverLabels),
+            scores(Normalise::OverVocab),
+            (49..50, OutputHead::Sample(head)),
+            (0..50, OutputHead::Logprobs { targets, top: 5 }),
+        ];
+        let rows = run_oneshot(alone, prompt(&path, rows));
+        let [
+            RowOutput::LabelScores(over_labels),
+            RowOutput::LabelScores(over_vocab),
+            RowOutput::Sampled(sampled),
+            RowOutput::Logprobs { entries, .. },
+        ] = &rows[..]
+        else {
+            panic!("{what}: {rows:?}");
+        };
+        assert_eq!(over_labels.logits, over_vocab.logits, "{what}");
+        assert_eq!(over_labels.log_sum_exp, None);
+        let sampled = &sampled[0];
+        assert_eq!(sampled.logprob, Some(sampled.top[0].logprob));
+        assert_eq!(sampled.token, sampled.top[0].token);
+        assert_eq!(sampled.top[..5], entries[49].top);
+        let of = |id: u32| sampled.top.iter().find(|t| t.token == id).unwrap().logprob;
+        assert_eq!(of(40).to_bits(), entries[49].logprob.to_bits());
+        let lse = over_vocab.log_sum_exp.unwrap();
+        for (&label, logit) in labels.iter().zip(&over_vocab.logits) {
+            assert!((of(label) - (logit - lse)).abs() < 1e-5, "{what}");
+        }
+    });
+}
+
+/// Attention of 40 tokens where the value of token 20 is `value` in one component.
+fn attend_with(value: f32, config: &CpuConfig) -> Vec<f32> {
+    let checkpoint = checkpoint("demo-lm");
+    let model = checkpoint.config();
+    let (dtype, backend) = config.choose(model).unwrap();
+    let pool = Arc::new(ComputePool::new(2));
+    let mut loader = CpuLoader::new(Arc::clone(&pool), backend, dtype);
+    let shape = model.attn_shape();
+    let ones: Vec<u8> = 1f32.to_le_bytes().repeat(shape.head_dim);
+    let ones = TensorView {
+        dtype: DType::F32,
+        shape: vec![shape.head_dim],
+        bytes: &ones,
+    };
+    let norm = loader.vector("norm", &ones).unwrap();
+    let rope = loader
+        .rope(&vec![0.1; shape.head_dim / 2], 1.0, 64)
+        .unwrap();
+    let arena_len = 1 << 16;
+    let mut ops = CpuOps::new(model, config, (dtype, backend), 4, arena_len, pool);
+    let mut plan = StepPlan::default();
+    let batch = prompt(&[1; 40], vec![]);
+    plan.rebuild(ForwardBatch::OneShot(batch), BLOCK).unwrap();
+    ops.begin(&plan);
+    let mut qkv = ops.alloc(40, shape.qkv_width()).unwrap();
+    let mut out = ops.alloc(40, shape.out_width()).unwrap();
+    for (i, x) in ops.arena.write(&qkv).iter_mut().enumerate() {
+        *x = (i as f32 * 0.7).sin();
+    }
+    ops.arena.write(&qkv)[21 * shape.qkv_width() - 3] = value;
+    ops.qk_norm_rope_store(&plan, 0, 0..40, shape, &norm, &norm, 1e-6, &rope, &mut qkv)
+        .unwrap();
+    ops.attention(&plan, 0, 0..40, shape, &qkv, &mut out)
+        .unwrap();
+    ops.arena.read(&out).to_vec()
+}
+
+/// A value that is not finite reaches the queries that see it, and no others.
+#[test]
+fn infinities_do_not_spread() {
+    for (what, config) in variants() {
+        let fine = attend_with(0.5, &config);
+        let width = fine.len() / 40;
+        for value in [f32::NAN, f32::INFINITY] {
+            let broken = attend_with(value, &config);
+            assert_eq!(broken[..20 * width], fine[..20 * width], "{what}");
+            // The heads that read the broken key-value head, the second of two.
+            for row in broken[20 * width..].chunks_exact(width) {
+                assert!(row[..width / 2].iter().all(|x| x.is_finite()), "{what}");
+                assert!(row[width / 2..].iter().all(|x| x.is_nan()), "{what}");
+            }
+        }
+    }
+}
+
+/// Batches that break a rule are refused, and the executor goes on.
+#[test]
+fn malformed_batches_are_refused() {
+    let mut executor = executor("demo-lm", small(), 1);
+    let head = |change: &dyn Fn(&mut SamplingParams)| {
+        let mut sampling = SamplingParams::default();
+        change(&mut sampling);
+        let sampling = Arc::new(sampling);
+        OutputHead::Sample(SampleHead {
+            sampling,
+            ..sample_head()
+        })
+    };
+    let labels = |ids: &[u32]| OutputHead::LabelScores {
+        labels: Arc::from(ids),
+        normalise: Normalise::OverLabels,
+    };
+    let embed = |dimensions| OutputHead::Embed {
+        pooling: Pooling::Last,
+        normalise: false,
+        dimensions,
+    };
+    let heads = [
+        (head(&|p| p.temperature = f32::NAN), "temperature"),
+        (
+            head(&|p| p.allowed_token_ids = Some(Arc::from([4096]))),
+            "allowed_token_ids",
+        ),
+        (labels(&[1, 4096]), "outside the vocabulary"),
+        (labels(&[]), "labels"),
+        (
+            OutputHead::Logprobs {
+                targets: vec![9999],
+                top: 1,
+            },
+            "outside the vocabulary",
+        ),
+        (embed(Some(193)), "193 dimensions"),
+        (embed(Some(0)), "0 dimensions"),
+    ];
+    let mut refused: Vec<(ForwardBatch, &str)> = heads
+        .into_iter()
+        .map(|(head, why)| {
+            let batch = prompt(&[1, 2], vec![(1..2, head)]);
+            (ForwardBatch::OneShot(batch), why)
+        })
+        .collect();
+    let oneshot = |change: &dyn Fn(&mut OneShotBatch)| {
+        let mut batch = prompt(&[1, 2], vec![(1..2, embed(None))]);
+        change(&mut batch);
+        ForwardBatch::OneShot(batch)
+    };
+    refused.extend([
+        (oneshot(&|b| b.tokens[0] = 4096), "outside the vocabulary"),
+        (oneshot(&|b| b.rows[0].positions = 2..3), "positions beyond"),
+        (oneshot(&|b| b.segments[0].context_len = 3), "cached blocks"),
+        (
+            ForwardBatch::OneShot(prompt(&[1; 600], vec![])),
+            "step limit of 512",
+        ),
+        (
+            ForwardBatch::Decode(decode(1, 3, &[BlockId(256)])),
+            "outside the pool",
+        ),
+    ]);
+    for (batch, why) in refused {
+        match executor.submit(StepId(0), batch) {
+            Err(ExecutorError::Step(message)) => assert!(message.contains(why), "{message}"),
+            other => panic!("{why}: {other:?}"),
+        }
+    }
+    // A head that the model lacks fails its row alone.
+    let good = prompt(
+        &[1, 2],
+        vec![(1..2, OutputHead::Classify), (1..2, embed(None))],
+    );
+    let rows = run_oneshot(&mut executor, good);
+    assert!(matches!(
+        rows[..],
+        [RowOutput::Failed(_), RowOutput::Embedding(_)]
+    ));
+    // Out of order.
+    let batch = ForwardBatch::OneShot(OneShotBatch::EMPTY);
+    executor.submit(StepId(5), batch.clone()).unwrap();
+    assert!(executor.submit(StepId(6), batch).is_err());
+    assert!(executor.collect(StepId(4)).is_err());
+    assert_eq!(executor.collect(StepId(5)).unwrap().step, StepId(5));
+}
+
+/// What does not fit is refused before loading, with the numbers.
+#[test]
+fn memory_is_planned() {
+    let load = |config: CpuConfig| {
+        CpuExecutor::new(
+            &checkpoint("demo-lm"),
+            config,
+            Arc::new(ComputePool::new(1)),
+        )
+    };
+    let plan = load(small()).unwrap().memory();
+    // 3 layers, 256 blocks of 4, 2 heads of 32, keys and values, bf16 (the demo's type).
+    assert_eq!(plan.kv_bytes, 3 * 256 * 4 * 2 * 32 * 2 * 2);
+    let limited = |memory_limit_bytes| {
+        load(CpuConfig {
+            memory_limit_bytes: Some(memory_limit_bytes),
+            ..small()
+        })
+    };
+    assert!(limited(plan.total_bytes()).is_ok());
+    let error = limited(plan.total_bytes() - 1).unwrap_err();
+    assert!(matches!(error, crate::Error::Memory { .. }));
+    let message = error.to_string();
+    assert!(message.contains(&plan.kv_bytes.to_string()), "{message}");
+}
