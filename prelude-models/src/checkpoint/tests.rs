@@ -8,6 +8,7 @@ use safetensors::{Dtype, tensor::TensorView as Stored};
 use super::*;
 use crate::{
     DType, WeightLoader,
+    naive::device::NaiveLoader,
     testing::{golden_models, model_folder},
 };
 
@@ -154,6 +155,31 @@ fn tensors_must_be_those_of_the_architecture() {
         },
         "",
     );
+}
+
+#[test]
+fn attention_biases_are_read_if_configured() {
+    let config = CONFIG.replacen('{', r#"{"attention_bias":true,"#, 1);
+    let open = |shapes: &BTreeMap<String, Vec<usize>>| {
+        Checkpoint::from_bytes(config.as_bytes(), serialize(shapes)).unwrap()
+    };
+    assert_error(
+        load(&open(&shapes())),
+        "missing model.layers.0.self_attn.k_proj.bias",
+    );
+    let mut biased = shapes();
+    for (part, out) in [("q", 4), ("k", 2), ("v", 2), ("o", 4)] {
+        let name = format!("model.layers.0.self_attn.{part}_proj.bias");
+        biased.insert(name, vec![out]);
+    }
+    let mut loader = NaiveLoader::default();
+    crate::Qwen3::load(&open(&biased), 16, &mut loader).unwrap();
+    let layer = "model.layers.0.self_attn";
+    let expected = [
+        (format!("{layer}.qkv_proj.weight"), 8),
+        (format!("{layer}.o_proj.weight"), 4),
+    ];
+    assert_eq!(loader.biased, expected);
 }
 
 #[test]

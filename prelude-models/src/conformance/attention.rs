@@ -32,8 +32,10 @@ const SHAPES: [(usize, usize, usize); 8] = [
     (2, 2, 24),
 ];
 
-/// Steps of more tokens run in one chunk: the twin needs time in the square of them.
+/// Steps of more tokens run in one chunk and for narrow shapes only: the twin needs time in the
+/// square of them, and shorter steps have edges enough.
 const LONG: usize = 256;
+const NARROW: usize = 128;
 
 /// Layers are run one after the other over the same tokens with different values, since K/V of
 /// one must not be seen by the other.
@@ -62,9 +64,13 @@ pub fn attention<D: ConformanceDevice>(demands: Demands, open: impl Fn(&Spec) ->
         };
         for (name, steps) in cases() {
             let tokens = steps.iter().map(ForwardBatch::num_tokens).max();
+            let long = tokens > Some(LONG);
+            if long && shape.out_width() > NARROW {
+                continue;
+            }
             for chunk in [16, 4096] {
-                if chunk == 16 && tokens > Some(LONG) {
-                    continue; // Chunks have edges enough in the shorter cases.
+                if long && chunk == 16 {
+                    continue;
                 }
                 let name = format!("{name}, {heads}/{kv_heads} heads of {head_dim}, chunk {chunk}");
                 Run::new(demands.precision, shape, name).steps(&steps, chunk, &open);

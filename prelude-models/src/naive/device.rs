@@ -690,6 +690,8 @@ fn uniform(seed: u64, choice: u32, position: u32) -> f64 {
 #[derive(Default)]
 pub(crate) struct NaiveLoader {
     pub(crate) names: Vec<String>,
+    /// Matrices with biases, and how many.
+    pub(crate) biased: Vec<(String, usize)>,
     pub(crate) embedding_is_head: bool,
 }
 
@@ -712,9 +714,13 @@ impl WeightLoader for NaiveLoader {
         biases: &[TensorView<'_>],
     ) -> Result<Weight, Infallible> {
         self.names.push(name.to_owned());
+        let bias = widen(biases);
+        if !bias.is_empty() {
+            self.biased.push((name.to_owned(), bias.len()));
+        }
         Ok(Weight {
             values: widen(parts),
-            bias: widen(biases),
+            bias,
             ..Weight::default()
         })
     }
