@@ -26,6 +26,8 @@ mod served_model;
 pub mod shared_prefix;
 mod sse;
 pub mod template;
+#[cfg(test)]
+mod testing;
 
 pub use app::App;
 pub use config::{Limits, ServerConfig};

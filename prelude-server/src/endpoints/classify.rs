@@ -326,6 +326,7 @@ fn respond(call: &Call, model: &ServedModel, data: Vec<Item<'_>>, usage: UsageBo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{Golden, answer, ask, assert_close, demos, golden, refused};
 
     #[test]
     fn templates_hold_the_text_and_nothing_else() {
@@ -351,5 +352,150 @@ mod tests {
     fn label_probabilities_do_not_underflow() {
         let p = normalised(&[-2000.0, -2001.0]);
         assert!((p[0] - 0.731).abs() < 1e-3 && (p.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+    }
+
+    const PATH: &str = "/classify";
+
+    #[test]
+    fn recorded_classes() {
+        let Some(folder) = golden("demo-classifier") else {
+            return;
+        };
+        let recorded = Golden::open(&folder);
+        let texts: Vec<_> = recorded.texts().collect();
+        assert!(texts.len() > 20);
+        let input: Vec<&str> = texts.iter().map(|(_, _, text)| *text).collect();
+        let all = answer(demos(), PATH, &json!({"input": input}));
+        let logits = answer(
+            demos(),
+            PATH,
+            &json!({"input": input, "use_activation": false}),
+        );
+        for (i, (index, kind, text)) in texts.iter().enumerate() {
+            let probs = recorded.row("f32.cls_probs", *index);
+            assert_close(&all["data"][i]["probs"], &probs, 5e-4, kind);
+            let recorded = recorded.row("f32.cls_logits", *index);
+            assert_close(&logits["data"][i]["probs"], &recorded, 2e-3, kind);
+            if index % 7 == 0 {
+                let alone = answer(demos(), PATH, &json!({"input": text}));
+                assert_eq!(alone["data"][0]["probs"], all["data"][i]["probs"], "{kind}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_has_its_intent() {
+        let body = json!({"input": "Where is my card? I ordered it a week ago."});
+        let found = answer(demos(), "/v1/classify", &body);
+        assert_eq!(found["data"][0]["label"], "card_arrival");
+        assert_eq!(found["data"][0]["num_classes"], 77);
+        assert_eq!(found["object"], "list");
+        assert_eq!(found["usage"]["completion_tokens"], 0);
+    }
+
+    #[test]
+    fn a_language_model_chooses_among_labels() {
+        let labels = &demos().model(Some("demo-classifier")).unwrap().id2label;
+        let texts = [
+            "Where is my card? I ordered it a week ago.",
+            "What is the exchange rate?",
+        ];
+        let body = json!({"input": texts, "labels": labels});
+        let (status, found, seen) = ask(demos(), PATH, &body);
+        assert_eq!(status, 200, "{found}");
+        assert_eq!(found["model"], "demo-lm");
+        let chosen: Vec<_> = (0..2)
+            .map(|i| found["data"][i]["label"].as_str().unwrap())
+            .collect();
+        assert_eq!(chosen, ["card_arrival", "exchange_rate"]);
+        let sum: f64 = found["data"][0]["probs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|p| p.as_f64().unwrap())
+            .sum();
+        assert!((sum - 1.0).abs() < 1e-5, "{sum}");
+        // Each text is run once, not once for each label.
+        let usage = seen.usage.unwrap();
+        assert!(
+            usage.computed_tokens < 77 * seen.prompt_tokens / 4,
+            "{usage:?}"
+        );
+        // One at a time, bit for bit the same.
+        for (i, text) in texts.iter().enumerate() {
+            let alone = answer(demos(), PATH, &json!({"input": text, "labels": labels}));
+            assert_eq!(alone["data"][0]["probs"], found["data"][i]["probs"]);
+        }
+    }
+
+    /// Against the plain way: the whole prompt with each label behind it, token by token.
+    #[test]
+    fn label_scores_are_sums_of_log_probabilities() {
+        let model = demos().model(Some("demo-lm")).unwrap();
+        let labels = ["card_arrival", "card_linking", "top_up_limits"];
+        let text = "Where is my card?";
+        let body = json!({"input": text, "labels": labels, "use_activation": false});
+        let found = answer(demos(), PATH, &body);
+        let prompt = model
+            .tokenizer
+            .encode(&user_turn(model, text).unwrap(), false);
+        for (i, label) in labels.iter().enumerate() {
+            let mut ids = prompt.clone();
+            let mut expected = 0.0;
+            let mut tokens = model.tokenizer.encode(label, false);
+            tokens.push(model.end_of_turn.unwrap());
+            for token in tokens {
+                let body = json!({"query": ids, "items": [[]], "label_token_ids": [token]});
+                let score = answer(demos(), "/score", &body)["scores"][0][0]
+                    .as_f64()
+                    .unwrap();
+                expected += score.ln();
+                ids.push(token);
+            }
+            let found = found["data"][0]["probs"][i].as_f64().unwrap();
+            assert!(
+                (found - expected).abs() < 1e-4,
+                "{label}: {found}, not {expected}"
+            );
+        }
+    }
+
+    #[test]
+    fn refusals() {
+        let check = |body: Value, expected| refused(demos(), PATH, &body, expected);
+        let lm = |labels: Value| json!({"model": "demo-lm", "input": "x", "labels": labels});
+        check(lm(json!(null)), (400, "missing_field", Some("labels")));
+        check(lm(json!(["a"])), (400, "invalid_value", Some("labels")));
+        check(
+            lm(json!(["a", "a"])),
+            (400, "invalid_value", Some("labels")),
+        );
+        check(lm(json!(["a", ""])), (400, "invalid_value", Some("labels")));
+        // One text to the tokenizer, which composes characters.
+        check(
+            lm(json!(["\u{e9}", "e\u{301}"])),
+            (400, "invalid_value", Some("labels/1")),
+        );
+        check(
+            json!({"model": "demo-lm", "input": [1, 2], "labels": ["a", "b"]}),
+            (400, "invalid_type", Some("input")),
+        );
+        check(
+            json!({"input": "x", "labels": ["a", "b"], "template": "{% for x in y %}"}),
+            (400, "invalid_value", Some("template")),
+        );
+        check(
+            json!({"model": "demo-classifier", "input": "x", "labels": ["a", "b"]}),
+            (400, "invalid_value", Some("labels")),
+        );
+        check(json!({"input": ""}), (400, "invalid_value", Some("input")));
+        check(
+            json!({"input": "x ".repeat(5000)}),
+            (400, "context_length_exceeded", Some("input")),
+        );
+        check(
+            json!({"input": vec!["x"; 5000]}),
+            (400, "too_many_rows", None),
+        );
     }
 }

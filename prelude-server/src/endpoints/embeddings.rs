@@ -192,3 +192,142 @@ fn prefix(fields: &mut Fields<'_>, model: &ServedModel) -> Result<String, ApiErr
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{
+        App,
+        assets::Assets,
+        executor::Devices,
+        load::load,
+        testing::{Golden, answer, app, assert_close, demos, golden, options, refused},
+    };
+
+    const PATH: &str = "/v1/embeddings";
+
+    /// The golden embedding model, where there is one.
+    fn embedder() -> Option<&'static Arc<App>> {
+        static APP: LazyLock<Option<Arc<App>>> = LazyLock::new(|| {
+            let assets = Assets::open(&golden("rand-embed")?.join("model")).unwrap();
+            let loaded = load(assets, &options(), &Devices::of_machine()).unwrap();
+            Some(app(vec![loaded]))
+        });
+        APP.as_ref()
+    }
+
+    #[test]
+    fn recorded_vectors() {
+        let Some(app) = embedder() else { return };
+        let recorded = Golden::open(&golden("rand-embed").unwrap());
+        let texts: Vec<_> = recorded.texts().collect();
+        assert!(texts.len() > 20);
+        let input: Vec<&str> = texts.iter().map(|(_, _, text)| *text).collect();
+        let all = answer(app, PATH, &json!({"input": input}));
+        for ((index, kind, text), item) in texts.iter().zip(all["data"].as_array().unwrap()) {
+            let mut expected = recorded.row("f32.embed_last", *index);
+            let norm = expected.iter().map(|x| x * x).sum::<f32>().sqrt();
+            expected.iter_mut().for_each(|x| *x /= norm);
+            assert_close(&item["embedding"], &expected, 1e-5, kind);
+            // Alone, bit for bit the same.
+            if index % 7 == 0 {
+                let alone = answer(app, PATH, &json!({"input": text}));
+                assert_eq!(alone["data"][0]["embedding"], item["embedding"], "{kind}");
+            }
+        }
+    }
+
+    #[test]
+    fn base64_and_dimensions() {
+        let Some(app) = embedder() else { return };
+        let ask = |more: Value| {
+            let mut body = json!({"input": ["x", "y"], "dimensions": 3});
+            body.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            answer(app, PATH, &body)
+        };
+        let floats = ask(json!({}));
+        let vector = floats["data"][1]["embedding"].as_array().unwrap();
+        assert_eq!(vector.len(), 3);
+        let norm: f64 = vector.iter().map(|x| x.as_f64().unwrap().powi(2)).sum();
+        assert!((norm - 1.0).abs() < 1e-5, "{norm}");
+        let text = ask(json!({"encoding_format": "base64"}));
+        let bytes = STANDARD
+            .decode(text["data"][1]["embedding"].as_str().unwrap())
+            .unwrap();
+        let decoded: Vec<f32> = bytes
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|b| f32::from_le_bytes(*b))
+            .collect();
+        assert_close(&floats["data"][1]["embedding"], &decoded, 0.0, "base64");
+        let raw = ask(json!({"use_activation": false}));
+        assert_ne!(raw["data"][0]["embedding"], floats["data"][0]["embedding"]);
+    }
+
+    #[test]
+    fn ids_and_instructions() {
+        let Some(app) = embedder() else { return };
+        let vector = |body: Value| answer(app, PATH, &body)["data"][0]["embedding"].clone();
+        // The instruction is text before the text.
+        let instructed = vector(json!({"input": "x", "instruction": "Find it."}));
+        assert_eq!(
+            instructed,
+            vector(json!({"input": "Instruct: Find it.\nQuery:x"}))
+        );
+        // An empty text has the end token that the tokenizer appends.
+        let empty = vector(json!({"input": ""}));
+        assert_eq!(empty, vector(json!({"input": [4064]})));
+        let check = |body: Value, expected| refused(app, PATH, &body, expected);
+        check(json!({"input": []}), (400, "invalid_value", Some("input")));
+        check(json!({}), (400, "missing_field", Some("input")));
+        check(
+            json!({"input": [5000]}),
+            (400, "token_out_of_range", Some("input")),
+        );
+        check(
+            json!({"input": "x", "dimensions": 73}),
+            (400, "invalid_value", Some("dimensions")),
+        );
+        check(
+            json!({"input": "x", "encoding_format": "hex"}),
+            (400, "invalid_value", Some("encoding_format")),
+        );
+        check(
+            json!({"input": "x", "prompt_name": "q"}),
+            (400, "invalid_value", Some("prompt_name")),
+        );
+        check(
+            json!({"input": "x", "instruction": "i", "input_type": "query"}),
+            (400, "invalid_value", Some("instruction")),
+        );
+        check(
+            json!({"input": [1], "instruction": "i"}),
+            (400, "invalid_value", Some("input")),
+        );
+        check(
+            json!({"input": "x ".repeat(5000)}),
+            (400, "context_length_exceeded", Some("input")),
+        );
+        check(
+            json!({"input": "x", "stream": true}),
+            (400, "unsupported_parameter", Some("stream")),
+        );
+    }
+
+    #[test]
+    fn language_models_embed_only_if_told_how() {
+        refused(
+            demos(),
+            PATH,
+            &json!({"model": "demo-lm", "input": "x"}),
+            (400, "unsupported_task", Some("model")),
+        );
+    }
+}

@@ -289,3 +289,151 @@ impl<'a> Joined<'a> {
         Ok((tree, ends, tokens))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::testing::{Golden, answer, ask, demos, golden, refused};
+
+    const PATH: &str = "/v1/score";
+
+    #[test]
+    fn recorded_yes_and_no() {
+        let Some(folder) = golden("demo-lm") else {
+            return;
+        };
+        let recorded = Golden::open(&folder);
+        let mut compared = 0;
+        for (index, kind, text) in recorded.texts() {
+            let [yes, no, probability] = recorded.row("f32.yes_no", index)[..] else {
+                panic!("three numbers")
+            };
+            let body = json!({"query": "", "items": [text], "labels": ["yes", "no"], "apply_softmax": true});
+            // An empty query is a prompt of the item alone.
+            let found = answer(demos(), PATH, &body)["scores"][0][0]
+                .as_f64()
+                .unwrap();
+            assert!(
+                (found - f64::from(probability)).abs() < 5e-4,
+                "{kind}: {yes} {no}"
+            );
+            compared += 1;
+        }
+        assert!(compared > 30, "{compared}");
+    }
+
+    #[test]
+    fn a_query_is_computed_once_for_all_items_and_changes_nothing() {
+        let query = "I ordered my card two weeks ago and it has not come. ".repeat(8);
+        let items: Vec<String> = (0..64)
+            .map(|i| format!("Is this about number {i}?"))
+            .collect();
+        let labels = json!(["yes", "no"]);
+        let body = |items: &[String], salt: &str| json!({"query": query, "items": items, "labels": labels, "cache_salt": salt});
+        let (status, together, seen) = ask(demos(), PATH, &body(&items, "together"));
+        assert_eq!(status, 200, "{together}");
+        let usage = seen.usage.unwrap();
+        let model = demos().model(Some("demo-lm")).unwrap();
+        let prefix = model.tokenizer.count(&query, true) as u64;
+        let alone_tokens: u64 = seen.prompt_tokens;
+        // 64 prompts would compute the query 64 times.
+        assert!(
+            usage.computed_tokens < alone_tokens - 62 * prefix,
+            "{usage:?}"
+        );
+        assert_eq!(usage.cached_tokens, 0);
+        for (i, item) in items.iter().enumerate() {
+            let alone = answer(demos(), PATH, &body(&[item.clone()], &format!("alone-{i}")));
+            assert_eq!(alone["scores"][0], together["scores"][i], "{item}");
+        }
+        // And from the cache.
+        let again = answer(demos(), PATH, &body(&items, "together"));
+        assert_eq!(again["scores"], together["scores"]);
+    }
+
+    #[test]
+    fn item_first_ids_and_normalisation() {
+        let ids = |text: &str| demos().model(None).unwrap().tokenizer.encode(text, true);
+        let body = |query: Value, items: Value, first: bool| json!({"query": query, "items": items, "item_first": first, "label_token_ids": ids("yes no")});
+        let texts = answer(demos(), PATH, &body(json!(" b"), json!(["a"]), true));
+        let joined = answer(
+            demos(),
+            PATH,
+            &body(json!(ids("a")), json!([ids(" b")]), false),
+        );
+        assert_eq!(texts["scores"], joined["scores"]);
+        assert_eq!(texts["object"], "scoring");
+        // Over the whole vocabulary unless asked otherwise.
+        let sum: f64 = texts["scores"][0]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|s| s.as_f64().unwrap())
+            .sum();
+        assert!(sum < 1.0);
+        let empty = answer(demos(), PATH, &body(json!("q"), json!([]), false));
+        assert_eq!(empty["scores"], json!([]));
+        let classes = answer(
+            demos(),
+            PATH,
+            &json!({"model": "demo-classifier", "query": "Where is ", "items": ["my card?"], "apply_softmax": true}),
+        );
+        assert_eq!(classes["scores"][0].as_array().unwrap().len(), 77);
+    }
+
+    #[test]
+    fn refusals() {
+        let check = |body: Value, expected| refused(demos(), PATH, &body, expected);
+        let ok = json!({"query": "q", "items": ["i"], "labels": ["yes"]});
+        let with = |name: &str, value: Value| {
+            let mut body = ok.clone();
+            body[name] = value;
+            body
+        };
+        check(
+            with("labels", json!(["yes no"])),
+            (400, "invalid_value", Some("labels/0")),
+        );
+        check(
+            with("labels", json!([])),
+            (400, "invalid_value", Some("labels")),
+        );
+        check(
+            with("labels", json!(null)),
+            (400, "missing_field", Some("label_token_ids")),
+        );
+        check(
+            with("label_token_ids", json!([1])),
+            (400, "invalid_value", Some("labels")),
+        );
+        check(
+            with("items", json!(null)),
+            (400, "missing_field", Some("items")),
+        );
+        check(
+            with("items", json!([[1]])),
+            (400, "invalid_value", Some("items")),
+        );
+        check(
+            with("query", json!(["a", "b"])),
+            (400, "invalid_type", Some("query")),
+        );
+        check(
+            with("text_1", json!("a")),
+            (400, "unsupported_parameter", Some("text_1")),
+        );
+        check(
+            with("model", json!("nobody")),
+            (404, "model_not_found", Some("model")),
+        );
+        check(
+            with("items", json!(["x ".repeat(5000)])),
+            (400, "context_length_exceeded", Some("items")),
+        );
+        check(
+            json!({"query": [1], "items": [[9000]], "label_token_ids": [1]}),
+            (400, "token_out_of_range", Some("items")),
+        );
+    }
+}

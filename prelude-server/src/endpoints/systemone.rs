@@ -197,3 +197,305 @@ fn as_system_one(error: ApiError) -> ApiError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, Value};
+
+    use super::*;
+    use crate::testing::{answer, ask, ask_raw, demos};
+
+    const PATH: &str = "/v1/systemone";
+
+    fn questions() -> Value {
+        json!({
+            "urgent": {"type": "noul", "instructions": "Is it urgent?", "criteria": {"true": "needs an answer today"}},
+            "team": {"type": "choice", "instructions": {"task": "Who should answer?"}, "criteria": {"billing": "money", "sales": null, "cards & more": ["cards", 1.50]}},
+            "anger": {"type": "score", "instructions": "How angry?", "criteria": ["Calm", {"level": 2.0}, "Very angry"]},
+            "bare": {"type": "noul"},
+        })
+    }
+
+    fn ask_for(questions: &Value, salt: &str) -> Value {
+        let body = json!({
+            "model": "jev-latest",
+            "state": {"message": "Where is my card?\nI am waiting.", "tries": 2.50},
+            "instructions": "You judge messages of a bank's customers.",
+            "questions": questions,
+            "cache_salt": salt,
+        });
+        answer(demos(), PATH, &body)
+    }
+
+    #[test]
+    fn answers_follow_the_contract() {
+        let found = ask_for(&questions(), "contract");
+        assert_eq!(found["model"], "demo-lm");
+        assert_eq!(found["usage"]["output_tokens"], 0);
+        assert!(found["usage"]["input_tokens"].is_u64());
+        assert_eq!(found["x_prelude"]["prompt_format"], "prelude-decide-1");
+        let answers = found["answers"].as_object().unwrap();
+        let ids: Vec<_> = answers.keys().collect();
+        assert_eq!(ids, ["urgent", "team", "anger", "bare"]);
+        let noul = answers["urgent"]["noul"].as_f64().unwrap();
+        assert!((0.0..=1.0).contains(&noul));
+        assert_eq!(answers["urgent"].as_object().unwrap().len(), 2);
+        let sum = |name: &str| -> f64 {
+            let p = answers[name]["probabilities"].as_object().unwrap();
+            p.values().map(|p| p.as_f64().unwrap()).sum()
+        };
+        assert!((sum("team") - 1.0).abs() < 1e-12 && (sum("anger") - 1.0).abs() < 1e-12);
+        let team = &answers["team"];
+        let options: Vec<_> = team["probabilities"].as_object().unwrap().keys().collect();
+        assert_eq!(options, ["billing", "sales", "cards & more"]);
+        assert!(
+            team["probabilities"][team["choice"].as_str().unwrap()]
+                .as_f64()
+                .unwrap()
+                >= 1.0 / 3.0
+        );
+        assert_eq!(
+            answers["anger"]["legend"],
+            json!({"0": "Calm", "1": {"level": 2.0}, "2": "Very angry"})
+        );
+        let mean: f64 = (0..3)
+            .map(|i| {
+                f64::from(i)
+                    * answers["anger"]["probabilities"][i.to_string()]
+                        .as_f64()
+                        .unwrap()
+            })
+            .sum();
+        assert!((answers["anger"]["score"].as_f64().unwrap() - mean).abs() < 1e-12);
+        let mass = found["x_prelude"]["diagnostics"]["urgent"]["label_mass"]
+            .as_f64()
+            .unwrap();
+        assert!((0.0..=1.0).contains(&mass));
+    }
+
+    #[test]
+    fn numbers_in_legends_are_spelled_as_they_came() {
+        let body =
+            r#"{"state":"s","questions":{"q":{"type":"score","criteria":[{"a": 1.50},"b"]}}}"#;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let found = runtime.block_on(crate::ask(demos(), PATH, body)).unwrap();
+        let found = std::str::from_utf8(&found).unwrap();
+        assert!(
+            found.contains(r#""legend":{"0":{"a": 1.50},"1":"b"}"#),
+            "{found}"
+        );
+    }
+
+    /// Bit for bit, and whether its prefix comes from the cache or not.
+    #[test]
+    fn an_answer_does_not_depend_on_other_questions_order_or_names() {
+        let all = questions();
+        let together = ask_for(&all, "independence");
+        let cached = ask_for(&all, "independence");
+        assert_eq!(cached["answers"], together["answers"]);
+        let names: Vec<&String> = all.as_object().unwrap().keys().collect();
+        let reordered: Map<String, Value> = names
+            .iter()
+            .rev()
+            .map(|name| (format!("renamed {name}"), all[name.as_str()].clone()))
+            .collect();
+        let reordered = ask_for(&reordered.into(), "independence-2");
+        for name in names {
+            let one = ask_for(
+                &json!({name.as_str(): all[name.as_str()]}),
+                "independence-3",
+            );
+            let expected = &together["answers"][name.as_str()];
+            assert_eq!(&one["answers"][name.as_str()], expected, "{name} alone");
+            assert_eq!(
+                &reordered["answers"][format!("renamed {name}")],
+                expected,
+                "{name} renamed"
+            );
+        }
+    }
+
+    #[test]
+    fn the_state_is_computed_once() {
+        let state = "The customer writes that the card has not come. ".repeat(20);
+        let question =
+            |i: usize| json!({"type": "noul", "instructions": format!("Is it about number {i}?")});
+        let many: Map<String, Value> = (0..50).map(|i| (format!("q{i}"), question(i))).collect();
+        let body = |questions: Value| json!({"state": state, "questions": questions, "cache_salt": "once"});
+        let (status, found, seen) = ask(demos(), PATH, &body(many.into()));
+        assert_eq!(status, 200, "{found}");
+        let computed = seen.usage.unwrap().computed_tokens;
+        assert_eq!(found["usage"]["input_tokens"], computed);
+        let model = demos().model(None).unwrap();
+        let state_tokens = model.tokenizer.count(&state, false) as u64;
+        assert!(
+            computed < state_tokens + 50 * 60,
+            "{computed}, of which the state {state_tokens}"
+        );
+    }
+
+    #[test]
+    fn choices_of_every_size() {
+        for count in [2, 26, 27, 100, 101, 255] {
+            let options: Map<String, Value> = (0..count)
+                .map(|i| (format!("option {i}"), Value::Null))
+                .collect();
+            let body =
+                json!({"state": "s", "questions": {"q": {"type": "choice", "criteria": options}}});
+            let found = answer(demos(), PATH, &body);
+            let p = found["answers"]["q"]["probabilities"].as_object().unwrap();
+            let sum: f64 = p.values().map(|p| p.as_f64().unwrap()).sum();
+            assert_eq!(p.len(), count);
+            assert!((sum - 1.0).abs() < 1e-9, "{count}: {sum}");
+        }
+    }
+
+    /// The mean over rotations, against each rotation asked by hand.
+    #[test]
+    fn permutations_average_over_label_assignments() {
+        let ask = |options: [&str; 3], more: Value| {
+            let options: Map<String, Value> = options
+                .iter()
+                .map(|o| ((*o).to_owned(), Value::Null))
+                .collect();
+            let mut body =
+                json!({"state": "s", "questions": {"q": {"type": "choice", "criteria": options}}});
+            body["x_prelude"] = more;
+            answer(demos(), PATH, &body)["answers"]["q"]["probabilities"].clone()
+        };
+        let turns = [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]];
+        let found = ask(turns[0], json!({"permutations": 3}));
+        for option in turns[0] {
+            let each = turns.map(|turn| ask(turn, json!(null))[option].as_f64().unwrap());
+            let mean = each.iter().sum::<f64>() / 3.0;
+            assert!((found[option].as_f64().unwrap() - mean).abs() < 1e-12);
+        }
+        // More than there are options means each once.
+        assert_eq!(ask(turns[0], json!({"permutations": 8})), found);
+        // A high temperature evens out.
+        let flat = ask(turns[0], json!({"temperature": 1e6}));
+        assert!((flat["a"].as_f64().unwrap() - 1.0 / 3.0).abs() < 1e-4);
+    }
+
+    fn refused(body: &Value, loc: &[&str], kind: &str) {
+        let (status, found, _) = ask(demos(), PATH, body);
+        assert_eq!(status, 422, "{body}: {found}");
+        let detail = &found["detail"][0];
+        assert_eq!(detail["loc"], json!(loc), "{body}: {found}");
+        assert_eq!(detail["type"], kind, "{body}: {found}");
+        assert_eq!(detail["msg"], found["error"]["message"]);
+        assert_eq!(found["error"]["code"], 422);
+    }
+
+    #[test]
+    fn malformed_requests_are_422_with_details() {
+        let q = |question: Value| json!({"state": "s", "questions": {"q": question}});
+        refused(
+            &json!({"questions": {"q": {"type": "noul"}}}),
+            &["body", "state"],
+            "missing",
+        );
+        refused(&json!({"state": "s"}), &["body", "questions"], "missing");
+        refused(
+            &json!({"state": 3, "questions": {"q": {"type": "noul"}}}),
+            &["body", "state"],
+            "type_error",
+        );
+        refused(
+            &json!({"state": "s", "questions": {}}),
+            &["body", "questions"],
+            "value_error",
+        );
+        refused(
+            &json!({"state": "s", "questions": {"": {"type": "noul"}}}),
+            &["body", "questions"],
+            "value_error",
+        );
+        refused(
+            &q(json!({})),
+            &["body", "questions", "q", "type"],
+            "missing",
+        );
+        refused(
+            &q(json!({"type": "boolean"})),
+            &["body", "questions", "q", "type"],
+            "value_error",
+        );
+        refused(
+            &q(json!({"type": "noul", "instructions": 3})),
+            &["body", "questions", "q", "instructions"],
+            "type_error",
+        );
+        refused(
+            &q(json!({"type": "noul", "criteria": {"maybe": "x"}})),
+            &["body", "questions", "q", "criteria", "maybe"],
+            "value_error",
+        );
+        refused(
+            &q(json!({"type": "choice"})),
+            &["body", "questions", "q", "criteria"],
+            "missing",
+        );
+        refused(
+            &q(json!({"type": "choice", "criteria": {"a": null}})),
+            &["body", "questions", "q", "criteria"],
+            "value_error",
+        );
+        refused(
+            &q(json!({"type": "choice", "criteria": {"a": null, "b/c": 3}})),
+            &["body", "questions", "q", "criteria", "b/c"],
+            "type_error",
+        );
+        refused(
+            &q(json!({"type": "score", "criteria": {"0": "a", "1": "b"}})),
+            &["body", "questions", "q", "criteria"],
+            "type_error",
+        );
+        refused(
+            &q(json!({"type": "score", "criteria": ["a"]})),
+            &["body", "questions", "q", "criteria"],
+            "value_error",
+        );
+        refused(
+            &q(json!({"type": "score", "criteria": ["a", null]})),
+            &["body", "questions", "q", "criteria", "1"],
+            "type_error",
+        );
+        let mut format = q(json!({"type": "noul"}));
+        format["x_prelude"] = json!({"prompt_format": "prelude-decide-9"});
+        refused(
+            &format,
+            &["body", "x_prelude", "prompt_format"],
+            "value_error",
+        );
+        let (status, found, _) = ask_raw(demos(), PATH, "{".to_owned());
+        assert_eq!(
+            (status, &found["detail"][0]["type"]),
+            (422, &json!("json_invalid"))
+        );
+    }
+
+    #[test]
+    fn other_refusals_keep_their_status() {
+        let check = |body: Value, expected: (u16, &str)| {
+            let (status, found, _) = ask(demos(), PATH, &body);
+            let kind = found["detail"]["error_type"].as_str().unwrap();
+            assert_eq!((status, kind), expected, "{found}");
+        };
+        let questions = json!({"q": {"type": "noul"}});
+        check(
+            json!({"state": "x ".repeat(5000), "questions": questions}),
+            (413, "max_tokens_exceeded"),
+        );
+        check(
+            json!({"model": "nobody", "state": "s", "questions": questions}),
+            (404, "not_found"),
+        );
+        check(
+            json!({"model": "demo-classifier", "state": "s", "questions": questions}),
+            (400, "invalid_request"),
+        );
+    }
+}

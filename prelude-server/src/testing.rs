@@ -1,0 +1,188 @@
+//! What tests of endpoints share: the demo models in service, and one way to ask them.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, LazyLock, Mutex},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    app::App,
+    assets::{Assets, EmbeddedModel},
+    config::ServerConfig,
+    demo,
+    endpoints::{Call, Inference, Reply, dispatch},
+    executor::{Devices, ExecutorConfig, ExecutorDtype},
+    identity::ApiKeys,
+    load::{LoadOptions, Loaded, load},
+    routes,
+};
+
+/// Engines of all apps, kept until the test process ends.
+static ENGINES: Mutex<Vec<prelude_engine::ScheduledEngine>> = Mutex::new(Vec::new());
+
+/// Arithmetic in f32, as the golden values were made.
+pub(crate) fn options() -> LoadOptions {
+    LoadOptions {
+        executor: ExecutorConfig {
+            dtype: Some(ExecutorDtype::F32),
+            ..ExecutorConfig::default()
+        },
+        ..LoadOptions::default()
+    }
+}
+
+/// An app that serves these models.
+pub(crate) fn app(models: Vec<Loaded>) -> Arc<App> {
+    let app = App::new(ServerConfig::default(), ApiKeys::default());
+    let mut served = Vec::new();
+    for loaded in models {
+        assert_eq!(loaded.warnings, Vec::<String>::new());
+        ENGINES.lock().unwrap().push(loaded.engine);
+        served.push(loaded.model);
+    }
+    app.set_models(served);
+    app
+}
+
+pub(crate) fn embedded(files: &EmbeddedModel, options: &LoadOptions) -> Loaded {
+    load(
+        Assets::embedded(files).unwrap(),
+        options,
+        &Devices::of_machine(),
+    )
+    .unwrap()
+}
+
+/// Both demo models, in f32.
+pub(crate) fn demos() -> &'static Arc<App> {
+    static APP: LazyLock<Arc<App>> = LazyLock::new(|| {
+        app(vec![
+            embedded(&demo::LM, &options()),
+            embedded(&demo::CLASSIFIER, &options()),
+        ])
+    });
+    &APP
+}
+
+/// A folder of the workspace's golden data; `None`, said aloud, where the crate stands alone.
+pub(crate) fn golden(name: &str) -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../golden")
+        .join(name);
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    eprintln!(
+        "SKIPPED: {} is not here; it is part of the workspace",
+        folder.display()
+    );
+    None
+}
+
+/// Asks and returns status, body and what is known of the request.
+pub(crate) fn ask(app: &Arc<App>, path: &str, body: &Value) -> (u16, Value, Inference) {
+    ask_raw(app, path, body.to_string())
+}
+
+/// As [`ask`], with a body that need not be JSON.
+pub(crate) fn ask_raw(app: &Arc<App>, path: &str, body: String) -> (u16, Value, Inference) {
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (route, tail) = routes::find("POST", path).unwrap();
+        let call = Call::in_process(app, route.endpoint, tail).unwrap();
+        let answer = dispatch(&call, body.into()).await;
+        let seen = call.inference();
+        match answer {
+            Ok(Reply::Json(body)) => (200, serde_json::from_slice(&body).unwrap(), seen),
+            Ok(other) => panic!("not JSON: {other:?}"),
+            Err(error) => {
+                let body = error.to_json(call.endpoint.dialect());
+                (error.status(), serde_json::from_slice(&body).unwrap(), seen)
+            }
+        }
+    })
+}
+
+/// Asks, which must succeed, and returns the body.
+pub(crate) fn answer(app: &Arc<App>, path: &str, body: &Value) -> Value {
+    let (status, answer, _) = ask(app, path, body);
+    assert_eq!(status, 200, "{path} {body}: {answer}");
+    answer
+}
+
+/// Asks, which must be refused, and compares status, reason and field.
+pub(crate) fn refused(
+    app: &Arc<App>,
+    path: &str,
+    body: &Value,
+    expected: (u16, &str, Option<&str>),
+) {
+    let (status, answer, _) = ask(app, path, body);
+    let error = &answer["error"];
+    let found = (
+        status,
+        error["reason"].as_str().unwrap_or(""),
+        error["param"].as_str(),
+    );
+    assert_eq!(found, expected, "{path} {body}: {answer}");
+    assert_eq!(error["code"], json!(status));
+}
+
+/// Recorded prompts and values of a golden model.
+pub(crate) struct Golden {
+    prompts: Vec<Value>,
+    arrays: Vec<u8>,
+}
+
+impl Golden {
+    pub(crate) fn open(folder: &Path) -> Self {
+        let json: Value =
+            serde_json::from_slice(&std::fs::read(folder.join("golden.json")).unwrap()).unwrap();
+        Self {
+            prompts: json["prompts"].as_array().unwrap().clone(),
+            arrays: std::fs::read(folder.join("golden.safetensors")).unwrap(),
+        }
+    }
+
+    /// Prompts by index: kind and text, where the text encodes to exactly the recorded ids.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = (usize, &str, &str)> {
+        self.prompts
+            .iter()
+            .enumerate()
+            .filter_map(|(i, p)| Some((i, p["kind"].as_str().unwrap(), p["text"].as_str()?)))
+    }
+
+    /// Row `index` of the f32 array `name`.
+    pub(crate) fn row(&self, name: &str, index: usize) -> Vec<f32> {
+        let arrays = safetensors::SafeTensors::deserialize(&self.arrays).unwrap();
+        let array = arrays.tensor(name).unwrap();
+        let width = array.shape()[1..].iter().product::<usize>() * 4;
+        array.data()[index * width..][..width]
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|b| f32::from_le_bytes(*b))
+            .collect()
+    }
+}
+
+/// Compares numbers of an answer with recorded ones.
+pub(crate) fn assert_close(found: &Value, expected: &[f32], tolerance: f32, what: &str) {
+    let found = found.as_array().unwrap();
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "compared in f32's precision"
+        )]
+        let found = found.as_f64().unwrap() as f32;
+        let difference = (found - expected).abs();
+        assert!(
+            difference <= tolerance,
+            "{what}[{i}]: {found}, recorded {expected}"
+        );
+    }
+}
