@@ -277,11 +277,10 @@ mod tests {
     fn numbers_in_legends_are_spelled_as_they_came() {
         let body =
             r#"{"state":"s","questions":{"q":{"type":"score","criteria":[{"a": 1.50},"b"]}}}"#;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .build()
-            .unwrap();
-        let found = runtime.block_on(crate::ask(demos(), PATH, body)).unwrap();
-        let found = std::str::from_utf8(&found).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.build().unwrap();
+        let found = runtime.block_on(demos().answer("POST", PATH, body));
+        let found = std::str::from_utf8(&found.body).unwrap();
         assert!(
             found.contains(r#""legend":{"0":{"a": 1.50},"1":"b"}"#),
             "{found}"
@@ -327,7 +326,6 @@ mod tests {
         let (status, found, seen) = ask(demos(), PATH, &body(many.into()));
         assert_eq!(status, 200, "{found}");
         let computed = seen.usage.unwrap().computed_tokens;
-        assert_eq!(found["usage"]["input_tokens"], computed);
         let model = demos().model(None).unwrap();
         let state_tokens = model.tokenizer.count(&state, false) as u64;
         assert!(
