@@ -208,12 +208,14 @@ impl AddedTokens {
             Pass::Normalized => self.normalized.as_ref(),
         };
         let mut done = 0;
+        let mut blanks = 0..0;
         if let Some(search) = search
             && recognise != Recognise::None
         {
             for found in search.automaton.find_iter(text) {
                 let info = search.matches[found.pattern().as_usize()];
-                let Some(range) = info.accept(recognise, text, done, found.range()) else {
+                let Some(range) = info.accept(recognise, text, done, &mut blanks, found.range())
+                else {
                     continue;
                 };
                 if done < range.start {
@@ -260,13 +262,15 @@ impl Search {
 
 impl MatchInfo {
     /// The range that the token takes, if its flags allow it there. `done` is the
-    /// end of the token before it. A match that is turned down stays text, and is
-    /// not searched for other tokens.
+    /// end of the token before it, and `blanks` the last blanks that were walked to
+    /// the right: tokens of blanks can ask for the same ones again and again. A match
+    /// that is turned down stays text, and is not searched for other tokens.
     fn accept(
         self,
         recognise: Recognise,
         text: &str,
         done: usize,
+        blanks: &mut Range<usize>,
         found: Range<usize>,
     ) -> Option<Range<usize>> {
         if self.special && recognise == Recognise::NonSpecial {
@@ -282,10 +286,16 @@ impl MatchInfo {
         }
         if self.lstrip {
             // Blanks that the token before it took stay there.
-            start = before.trim_end_matches(char::is_whitespace).len().max(done);
+            let own = &text[done.min(start)..start];
+            start -= own.len() - own.trim_end_matches(char::is_whitespace).len();
+            start = start.max(done);
         }
         if self.rstrip {
-            end = text.len() - after.trim_start_matches(char::is_whitespace).len();
+            if !blanks.contains(&end) {
+                let rest = after.trim_start_matches(char::is_whitespace);
+                *blanks = end..text.len() - rest.len();
+            }
+            end = blanks.end.max(end);
         }
         Some(start.min(end)..end)
     }

@@ -41,7 +41,7 @@ fn long_inputs_are_exact_and_finish() {
     let mut all = vec![(Both::demo(), 1 << 20)];
     for (name, path) in shared_vocabularies() {
         let both = Both::from_json(&name, &std::fs::read(path).expect("readable"));
-        all.push((both, 1 << 17));
+        all.push((both, 1 << 15));
     }
     let base64 = "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWZnaGlqa2xtbm9wcXJzdHV2d3h5ejAxMjM0NTY3";
     for (both, long) in &all {

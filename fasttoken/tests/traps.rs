@@ -87,6 +87,19 @@ fn a_token_of_blanks_inside_stripped_blanks() {
     }
 }
 
+/// Each blank is a token that takes all blanks beside it, which must not be walked
+/// anew for each.
+#[test]
+fn tokens_of_blanks_do_not_take_quadratic_time() {
+    for flag in ["lstrip", "rstrip"] {
+        let small = || Small::new().added(" ", &[flag]);
+        tokens(small(), &" ".repeat(50));
+        let ours = Tokenizer::from_bytes(&small().bytes()).unwrap();
+        let text = " ".repeat(1 << 20);
+        assert_eq!(ours.encode(&text, false).len(), text.len());
+    }
+}
+
 #[test]
 fn single_word_looks_at_both_neighbours() {
     let small = || Small::new().added("ab", &["single_word"]).added("bc", &[]);

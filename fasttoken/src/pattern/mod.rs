@@ -49,10 +49,6 @@ enum Inst {
         negative: bool,
         end: usize,
     },
-    /// What follows up to `end` matches once and gives nothing back.
-    Atomic {
-        end: usize,
-    },
     Match,
 }
 
@@ -65,8 +61,8 @@ pub(crate) struct Frame {
     at: usize,
 }
 
-/// Longest program; `{n,m}` of groups copies its body.
-const PROGRAM_MAX: usize = 10_000;
+/// Longest program; the patterns in use need about fifty instructions.
+const PROGRAM_MAX: usize = 2_000;
 
 impl Pattern {
     /// Compiles a pattern in Oniguruma's syntax; the error says what is not supported.
@@ -121,29 +117,28 @@ impl Pattern {
                 }
             }
             Node::Alternatives(nodes) => self.emit_alternatives(nodes)?,
-            Node::Repeat {
-                node,
+            Node::Run {
+                set,
                 min,
                 max,
                 possessive,
-            } => match &**node {
-                Node::Set(set) => {
-                    self.sets.push(set.clone());
-                    self.push(Inst::Run {
-                        set: self.sets.len() - 1,
-                        min: *min,
-                        max: max.unwrap_or(u32::MAX),
-                        possessive: *possessive,
-                    })?;
-                }
-                node if *possessive => {
-                    let at = self.push(Inst::Atomic { end: 0 })?;
-                    self.emit_repeat(node, *min, *max)?;
-                    let end = self.push(Inst::Match)? + 1;
-                    self.program[at] = Inst::Atomic { end };
-                }
-                node => self.emit_repeat(node, *min, *max)?,
-            },
+            } => {
+                self.sets.push(set.clone());
+                self.push(Inst::Run {
+                    set: self.sets.len() - 1,
+                    min: *min,
+                    max: max.unwrap_or(u32::MAX),
+                    possessive: *possessive,
+                })?;
+            }
+            Node::Optional(node) => {
+                let split = self.push(Inst::Match)?;
+                self.emit(node)?;
+                self.program[split] = Inst::Split {
+                    first: split + 1,
+                    second: self.program.len(),
+                };
+            }
             Node::Look { node, negative } => {
                 let at = self.push(Inst::Match)?;
                 self.emit(node)?;
@@ -179,34 +174,6 @@ impl Pattern {
         Ok(())
     }
 
-    fn emit_repeat(&mut self, node: &Node, min: u32, max: Option<u32>) -> Result<(), String> {
-        for _ in 0..min {
-            self.emit(node)?;
-        }
-        let Some(max) = max else {
-            let split = self.push(Inst::Match)?;
-            self.emit(node)?;
-            self.push(Inst::Jump(split))?;
-            self.program[split] = Inst::Split {
-                first: split + 1,
-                second: self.program.len(),
-            };
-            return Ok(());
-        };
-        let mut splits = Vec::new();
-        for _ in min..max {
-            splits.push(self.push(Inst::Match)?);
-            self.emit(node)?;
-        }
-        for &split in &splits {
-            self.program[split] = Inst::Split {
-                first: split + 1,
-                second: self.program.len(),
-            };
-        }
-        Ok(())
-    }
-
     /// Collects the sets that may hold the first character of a match.
     fn collect_first(&mut self, pc: usize, seen: &mut [bool]) {
         if std::mem::replace(&mut seen[pc], true) {
@@ -226,11 +193,6 @@ impl Pattern {
             }
             Inst::Jump(to) => self.collect_first(to, seen),
             Inst::Look { end, .. } => self.collect_first(end, seen),
-            // The body may be empty, so both count.
-            Inst::Atomic { end } => {
-                self.collect_first(pc + 1, seen);
-                self.collect_first(end, seen);
-            }
             Inst::Match => {}
         }
     }
@@ -301,7 +263,6 @@ impl Pattern {
                     let matched = self.run(text, pc + 1, at, stack).is_some();
                     (matched != negative).then_some((end, at))
                 }
-                Inst::Atomic { end } => self.run(text, pc + 1, at, stack).map(|to| (end, to)),
             };
             (pc, at) = match next {
                 Some(state) => state,
@@ -388,11 +349,11 @@ mod tests {
         r"a*ab|b+|c",
         r"a{2,3}b?|[^a]",
         r"(?:ab|a)(?:c|bc)",
-        r"(?:ab){1,2}c|a",
+        r"(?:ab)?(?:ac|b+)?c|a",
         r"\s+(?!\S)|\s+",
         r"\S+(?=\s)|b",
         r"a++b|a?+b|ab*+",
-        r"(ab?)++c|b",
+        r"((?:a|b+)?c)?(?!b)x|b{2,}",
         r"[ab-c]+c|\p{Lu}\P{L}*",
         r"(?i:'s|k)",
         r"\d+|\D",
@@ -459,11 +420,17 @@ mod tests {
             "[z-a]",
             r"[\s-a]",
             "(a|b*)+",
+            "(ab)+",
+            "(ab)*",
+            "(ab){2}",
+            "(ab)?+",
+            "(a|a)*b",
+            "(a?)?",
         ] {
             check_refused(pattern);
         }
         check_refused(&"(".repeat(10_000));
-        check_refused(&format!("({}){{1000}}", "ab".repeat(100)));
+        check_refused(&"ab".repeat(10_000));
     }
 
     #[test]

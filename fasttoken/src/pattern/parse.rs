@@ -14,14 +14,18 @@ pub(crate) enum Node {
     Sequence(Vec<Self>),
     /// The first that leads to a match.
     Alternatives(Vec<Self>),
-    Repeat {
-        node: Box<Self>,
+    /// As many characters of the set as possible.
+    Run {
+        set: CharSet,
         min: u32,
         /// `None` is unbounded.
         max: Option<u32>,
         /// Gives nothing back once matched.
         possessive: bool,
     },
+    /// `(..)?`. Groups are not repeated otherwise, which rules out patterns that
+    /// take exponential time.
+    Optional(Box<Self>),
     /// `(?=..)`, or `(?!..)` when `negative`.
     Look { node: Box<Self>, negative: bool },
 }
@@ -33,20 +37,8 @@ impl Node {
             Self::Set(_) => false,
             Self::Sequence(nodes) => nodes.iter().all(Self::is_nullable),
             Self::Alternatives(nodes) => nodes.iter().any(Self::is_nullable),
-            Self::Repeat { node, min, .. } => *min == 0 || node.is_nullable(),
-            Self::Look { .. } => true,
-        }
-    }
-
-    /// Whether the node repeats something without bound.
-    fn is_unbounded(&self) -> bool {
-        match self {
-            Self::Set(_) => false,
-            Self::Sequence(nodes) | Self::Alternatives(nodes) => {
-                nodes.iter().any(Self::is_unbounded)
-            }
-            Self::Repeat { node, max, .. } => max.is_none() || node.is_unbounded(),
-            Self::Look { node, .. } => node.is_unbounded(),
+            Self::Run { min, .. } => *min == 0,
+            Self::Optional(_) | Self::Look { .. } => true,
         }
     }
 }
@@ -351,19 +343,18 @@ impl Parser<'_> {
 }
 
 fn repeat(node: Node, min: u32, max: Option<u32>, possessive: bool) -> Result<Node, String> {
-    if node.is_nullable() {
-        return Err("repetition of something that can be empty is not supported".into());
+    match node {
+        Node::Set(set) => Ok(Node::Run {
+            set,
+            min,
+            max,
+            possessive,
+        }),
+        node if (min, max, possessive) == (0, Some(1), false) && !node.is_nullable() => {
+            Ok(Node::Optional(Box::new(node)))
+        }
+        _ => Err("a group can only be made optional, not repeated".into()),
     }
-    if !matches!(node, Node::Set(_)) && max != Some(1) && node.is_unbounded() {
-        // Backtracking through these can take exponential time.
-        return Err("nested repetition is not supported".into());
-    }
-    Ok(Node::Repeat {
-        node: Box::new(node),
-        min,
-        max,
-        possessive,
-    })
 }
 
 /// What an ASCII character matches without regard to case, as Oniguruma folds.
