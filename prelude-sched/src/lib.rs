@@ -3,11 +3,19 @@
 
 mod config;
 mod event;
+mod forest;
+mod leader;
 mod policy;
 mod queue;
 mod reject;
+mod request;
+mod row;
 mod scheduler;
+mod sequence;
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;
 mod stats;
+mod step;
 
 pub use config::{ConfigError, PolicyConfig, SchedulerConfig};
 pub use event::{Event, FinishReason, Outcome, Usage};

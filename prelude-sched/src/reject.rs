@@ -67,7 +67,7 @@ pub enum Reject {
         limit: u32,
     },
     /// The deadline has passed already.
-    #[error("the deadline passed {late_ns} ns before the request was submitted", late_ns = now.as_nanos() - deadline.as_nanos())]
+    #[error("the deadline passed {late_ns} ns before the request was submitted", late_ns = now.saturating_since(*deadline).as_nanos())]
     DeadlineUnmeetable {
         /// The deadline.
         deadline: Timestamp,

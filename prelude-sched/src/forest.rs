@@ -1,0 +1,780 @@
+//! Builds the one-shot part of a step: prompts in, a forest of segments out, in which every
+//! prefix that prompts of the step share is computed once.
+//!
+//! ```text
+//! cached blocks   segments of this step
+//! [ 0 .. 64 )──┬─[ 64 .. 90 )──┬─[ 90 .. 97 )   row
+//!              │               └─[ 90 .. 99 )   row
+//!              └─[ 64 .. 70 )                   row
+//! ```
+//!
+//! It is a radix tree per *root*: a salt and the cached prefix that the segments below attend to.
+//! A prompt joins wherever it has to compute least: below the root of its own cached prefix, or
+//! inside a tree that starts earlier (because some row needs hidden states from further left) if
+//! that tree computes more of the prompt than the cache holds. Rows that need more than their
+//! last hidden state may come after rows that would have done better to join them; then the
+//! forest is built once more, longest computations first.
+
+use std::sync::Arc;
+
+use ahash::{AHashMap, RandomState};
+use prelude_core::{BlockId, BlockSpan, OneShotBatch, Residency, Segment, SegmentIdx, TokenId};
+use prelude_kv::{BlockHash, KvCache, PrefixMatch, Reclaim};
+
+/// The prompts of a step, merged.
+#[derive(Debug)]
+pub(crate) struct Forest {
+    block_size: u32,
+    nodes: Vec<Node>,
+    roots: Vec<Root>,
+    /// Child of a node by its first token. For lookups only.
+    edges: AHashMap<(usize, TokenId), usize>,
+    /// Root by salt and last cached block. For lookups only: a trie node names its whole prefix.
+    root_of: AHashMap<(Option<Arc<str>>, Option<BlockId>), usize>,
+    rows: Vec<Row>,
+    /// Blocks held for the step.
+    pins: Vec<BlockId>,
+    tokens: u32,
+    /// Whether a prompt came too late for others to join it.
+    out_of_order: bool,
+}
+
+#[derive(Debug)]
+struct Row {
+    /// A node at or below the one that holds the prompt's last position.
+    node: usize,
+    tokens: Arc<[TokenId]>,
+    salt: Option<Arc<str>>,
+    own: Cached,
+    joined: Joined,
+}
+
+/// A cached prefix.
+#[derive(Clone, Debug)]
+struct Cached {
+    blocks: Arc<[BlockId]>,
+    hash: BlockHash,
+}
+
+/// A run of tokens. A node without parent stands for a root and has no tokens.
+#[derive(Debug)]
+struct Node {
+    parent: Option<usize>,
+    root: usize,
+    /// Positions `start..end` of any prompt that passes here; `source` is one of them.
+    start: u32,
+    end: u32,
+    source: Arc<[TokenId]>,
+}
+
+#[derive(Debug)]
+struct Root {
+    node: usize,
+    cached: Cached,
+    salt: Option<Arc<str>>,
+}
+
+/// Where a prompt would join the forest, and what that costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    /// The node that holds the last shared position; `None`: a new root is needed.
+    node: Option<usize>,
+    /// Positions before this one are cached or computed by the step already.
+    depth: u32,
+    /// Tokens that the prompt adds to the step.
+    pub(crate) new_tokens: u32,
+}
+
+/// How the tokens of a row's prompt came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Joined {
+    /// Tokens read from the cache.
+    pub(crate) cached: u32,
+    /// Tokens that other rows of the step compute.
+    pub(crate) shared: u32,
+    /// Tokens that the step computes for this row.
+    pub(crate) computed: u32,
+}
+
+/// Blocks that a segment fills, to be published when its step has completed.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) salt: Option<Arc<str>>,
+    pub(crate) after: After,
+    /// A prompt, and which of its positions are in `blocks`.
+    pub(crate) source: Arc<[TokenId]>,
+    pub(crate) positions: std::ops::Range<usize>,
+    pub(crate) blocks: Vec<BlockId>,
+    pub(crate) hashes: Vec<BlockHash>,
+}
+
+/// What precedes kept blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    /// This block, held by the step; or nothing.
+    Cached(Option<BlockId>),
+    /// The last block of this earlier entry.
+    Kept(usize),
+}
+
+/// Which segments are kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeepRule {
+    pub(crate) enabled: bool,
+    pub(crate) suffixes: bool,
+    pub(crate) shared_min_rows: u32,
+}
+
+/// The forest as a batch.
+#[derive(Debug, Default)]
+pub(crate) struct Emitted {
+    /// Where each row's prompt ends and what it cost, in the order of [`Forest::add`].
+    pub(crate) rows: Vec<(SegmentIdx, Joined)>,
+    pub(crate) kept: Vec<Kept>,
+    /// Blocks of the roots, held until the step has completed.
+    pub(crate) pins: Vec<BlockId>,
+}
+
+impl Forest {
+    pub(crate) fn new(block_size: u32) -> Self {
+        Self {
+            block_size,
+            nodes: Vec::new(),
+            roots: Vec::new(),
+            edges: AHashMap::with_hasher(RandomState::with_seeds(5, 6, 7, 8)),
+            root_of: AHashMap::with_hasher(RandomState::with_seeds(9, 10, 11, 12)),
+            rows: Vec::new(),
+            pins: Vec::new(),
+            tokens: 0,
+            out_of_order: false,
+        }
+    }
+
+    /// Tokens that the step computes for the forest.
+    pub(crate) const fn num_tokens(&self) -> u32 {
+        self.tokens
+    }
+
+    pub(crate) fn num_rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Finds where a prompt with this cached prefix joins most cheaply. Changes nothing.
+    pub(crate) fn probe(
+        &self,
+        salt: Option<&Arc<str>>,
+        tokens: &[TokenId],
+        cached: &[BlockId],
+    ) -> Spot {
+        let context = self.context(cached);
+        let mut best = Spot {
+            node: None,
+            depth: context,
+            new_tokens: 0,
+        };
+        if !self.roots.is_empty() {
+            let salt = salt.cloned();
+            let mut key = (salt, None);
+            for depth in (0..=cached.len()).rev() {
+                key.1 = depth.checked_sub(1).map(|last| cached[last]);
+                let Some(&root) = self.root_of.get(&key) else {
+                    continue;
+                };
+                let found = self.walk(self.roots[root].node, tokens);
+                let is_own = depth == cached.len();
+                if is_own || found.depth > best.depth {
+                    best = found;
+                }
+            }
+        }
+        best.new_tokens = length(tokens) - best.depth;
+        best
+    }
+
+    fn walk(&self, root: usize, tokens: &[TokenId]) -> Spot {
+        let mut node = root;
+        let mut depth = self.nodes[root].end;
+        while let Some(&next) = tokens.get(depth as usize) {
+            let Some(&child) = self.edges.get(&(node, next)) else {
+                break;
+            };
+            let here = &self.nodes[child];
+            let theirs = &here.source[here.start as usize..here.end as usize];
+            let ours = &tokens[here.start as usize..];
+            depth += length_of(theirs.iter().zip(ours).take_while(|(a, b)| a == b).count());
+            node = child;
+            if depth < here.end {
+                break;
+            }
+        }
+        Spot {
+            node: Some(node),
+            depth,
+            new_tokens: 0,
+        }
+    }
+
+    /// Adds a prompt at a spot just probed, and holds its match as long as need be. `wide`: the
+    /// row needs more than the last hidden state, so that its match may be shorter than others'.
+    pub(crate) fn add(
+        &mut self,
+        salt: Option<&Arc<str>>,
+        tokens: &Arc<[TokenId]>,
+        cached: PrefixMatch,
+        spot: Spot,
+        wide: bool,
+        cache: &mut KvCache,
+    ) {
+        let hash = cached.hash();
+        let own_root = self
+            .root_of
+            .get(&(salt.cloned(), cached.blocks().last().copied()));
+        let own = match own_root {
+            Some(&root) => {
+                // The root holds these very blocks already.
+                cache.release_all(cached.into_blocks());
+                self.roots[root].cached.clone()
+            }
+            None => {
+                let blocks = cached.into_blocks();
+                self.pins.extend(&blocks);
+                Cached {
+                    blocks: blocks.into(),
+                    hash,
+                }
+            }
+        };
+        if wide {
+            let context = own.blocks.len();
+            self.out_of_order |= self.roots.iter().any(|r| r.cached.blocks.len() > context);
+        }
+        self.join(salt, tokens, own, spot);
+    }
+
+    fn join(&mut self, salt: Option<&Arc<str>>, tokens: &Arc<[TokenId]>, own: Cached, spot: Spot) {
+        let end = length(tokens);
+        let at = match spot.node {
+            Some(node) if spot.depth < self.nodes[node].end && spot.depth < end => {
+                self.split(node, spot.depth)
+            }
+            Some(node) => node,
+            None => self.plant(salt, tokens, own.clone()),
+        };
+        let mut last = at;
+        if spot.depth < end {
+            last = self.nodes.len();
+            self.nodes.push(Node {
+                parent: Some(at),
+                root: self.nodes[at].root,
+                start: spot.depth,
+                end,
+                source: tokens.clone(),
+            });
+            self.edges.insert((at, tokens[spot.depth as usize]), last);
+        }
+        let computed = end - spot.depth;
+        self.tokens += computed;
+        let cached = self.nodes[self.roots[self.nodes[last].root].node].end;
+        let joined = Joined {
+            cached,
+            shared: spot.depth - cached,
+            computed,
+        };
+        let (tokens, salt) = (tokens.clone(), salt.cloned());
+        self.rows.push(Row {
+            node: last,
+            tokens,
+            salt,
+            own,
+            joined,
+        });
+    }
+
+    fn plant(&mut self, salt: Option<&Arc<str>>, tokens: &Arc<[TokenId]>, cached: Cached) -> usize {
+        let (root, node) = (self.roots.len(), self.nodes.len());
+        let context = self.context(&cached.blocks);
+        self.nodes.push(Node {
+            parent: None,
+            root,
+            start: context,
+            end: context,
+            source: tokens.clone(),
+        });
+        self.root_of
+            .insert((salt.cloned(), cached.blocks.last().copied()), root);
+        self.roots.push(Root {
+            node,
+            cached,
+            salt: salt.cloned(),
+        });
+        node
+    }
+
+    /// The same rows, those that compute most first, so that the others find them. The order of
+    /// rows stays.
+    fn in_order(self) -> Self {
+        let mut better = Self {
+            pins: self.pins,
+            ..Self::new(self.block_size)
+        };
+        let mut order: Vec<usize> = (0..self.rows.len()).collect();
+        order.sort_by_key(|&row| self.rows[row].own.blocks.len());
+        for &row in &order {
+            let row = &self.rows[row];
+            let spot = better.probe(row.salt.as_ref(), &row.tokens, &row.own.blocks);
+            better.join(row.salt.as_ref(), &row.tokens, row.own.clone(), spot);
+        }
+        let mut rows: Vec<(usize, Row)> = order.into_iter().zip(better.rows).collect();
+        rows.sort_by_key(|(row, _)| *row);
+        better.rows = rows.into_iter().map(|(_, row)| row).collect();
+        better
+    }
+
+    /// Cuts a node at a position and returns the new upper part. The lower part keeps its number,
+    /// so that edges and rows below stay as they are; rows that end in the upper part climb when
+    /// the forest is emitted.
+    fn split(&mut self, lower: usize, at: u32) -> usize {
+        let upper = self.nodes.len();
+        let node = &mut self.nodes[lower];
+        let (parent, root, start, source) =
+            (node.parent, node.root, node.start, node.source.clone());
+        node.start = at;
+        node.parent = Some(upper);
+        let above = parent.expect("only a root lacks a parent, and it has no inside to cut");
+        self.edges.insert((above, source[start as usize]), upper);
+        self.edges.insert((upper, source[at as usize]), lower);
+        self.nodes.push(Node {
+            parent,
+            root,
+            start,
+            end: at,
+            source,
+        });
+        upper
+    }
+
+    /// Appends the forest to a batch, taking blocks for what is to be kept.
+    pub(crate) fn emit(
+        mut self,
+        batch: &mut OneShotBatch,
+        cache: &mut KvCache,
+        rule: KeepRule,
+    ) -> Emitted {
+        if self.out_of_order {
+            self = self.in_order();
+        }
+        let ends = self.row_ends();
+        let order = self.preorder();
+        let below = self.rows_below(&ends, &order);
+        let mut emitted = Emitted::default();
+        let spans: Vec<BlockSpan> = self
+            .roots
+            .iter()
+            .map(|r| push_blocks(batch, &r.cached.blocks))
+            .collect();
+        let mut segment_of = vec![SegmentIdx(0); self.nodes.len()];
+        let mut kept_of: Vec<Option<usize>> = vec![None; self.nodes.len()];
+        for node in order {
+            let here = &self.nodes[node];
+            let Some(parent) = here.parent else {
+                continue;
+            };
+            let is_root = self.nodes[parent].parent.is_none();
+            let residency = match self.keep(node, &kept_of, below[node], &emitted.kept, cache, rule)
+            {
+                Some(kept) => {
+                    let span = push_blocks(batch, &kept.blocks);
+                    kept_of[node] = Some(emitted.kept.len());
+                    emitted.kept.push(kept);
+                    Residency::Keep(span)
+                }
+                None => Residency::Transient,
+            };
+            segment_of[node] = SegmentIdx(length_of(batch.segments.len()));
+            let first = length_of(batch.tokens.len());
+            batch
+                .tokens
+                .extend_from_slice(&here.source[here.start as usize..here.end as usize]);
+            batch.segments.push(Segment {
+                tokens: first..length_of(batch.tokens.len()),
+                parent: (!is_root).then(|| segment_of[parent]),
+                context_len: here.start,
+                cached: if is_root {
+                    spans[here.root]
+                } else {
+                    BlockSpan::EMPTY
+                },
+                residency,
+            });
+        }
+        let rows = ends.iter().zip(&self.rows);
+        emitted.rows = rows
+            .map(|(&node, row)| (segment_of[node], row.joined))
+            .collect();
+        emitted.pins = self.pins;
+        emitted
+    }
+
+    /// Takes blocks for a node if it should be kept: whole blocks from its start, which must
+    /// follow kept or cached blocks without a gap.
+    fn keep(
+        &self,
+        node: usize,
+        kept_of: &[Option<usize>],
+        rows_below: u32,
+        kept: &[Kept],
+        cache: &mut KvCache,
+        rule: KeepRule,
+    ) -> Option<Kept> {
+        let here = &self.nodes[node];
+        if !rule.enabled || !here.start.is_multiple_of(self.block_size) {
+            return None;
+        }
+        let reclaim = if rows_below >= rule.shared_min_rows {
+            Reclaim::Evict
+        } else if rule.suffixes {
+            Reclaim::Never
+        } else {
+            return None;
+        };
+        let root = &self.roots[here.root];
+        let parent = here.parent.expect("a root is not a segment");
+        let (after, mut hash) = match kept_of[parent] {
+            _ if parent == root.node => (
+                After::Cached(root.cached.blocks.last().copied()),
+                root.cached.hash,
+            ),
+            Some(above) if kept[above].positions.end == here.start as usize => {
+                let last = kept[above]
+                    .hashes
+                    .last()
+                    .expect("a kept segment has a block");
+                (After::Kept(above), *last)
+            }
+            _ => return None,
+        };
+        let block_size = self.block_size as usize;
+        let (start, end) = (here.start as usize, here.end as usize);
+        let mut blocks = Vec::new();
+        let mut hashes = Vec::new();
+        while start + (blocks.len() + 1) * block_size <= end {
+            let Some(block) = cache.allocate(reclaim) else {
+                break;
+            };
+            let first = start + blocks.len() * block_size;
+            hash = hash.then(&here.source[first..first + block_size]);
+            hashes.push(hash);
+            blocks.push(block);
+        }
+        if blocks.is_empty() {
+            return None;
+        }
+        let positions = start..start + blocks.len() * block_size;
+        let (salt, source) = (root.salt.clone(), here.source.clone());
+        Some(Kept {
+            salt,
+            after,
+            source,
+            positions,
+            blocks,
+            hashes,
+        })
+    }
+
+    /// The node in which each row's prompt ends.
+    fn row_ends(&self) -> Vec<usize> {
+        let climb = |row: &Row| {
+            let (mut node, end) = (row.node, length(&row.tokens));
+            while end <= self.nodes[node].start {
+                node = self.nodes[node]
+                    .parent
+                    .expect("a prompt ends below its root");
+            }
+            node
+        };
+        self.rows.iter().map(climb).collect()
+    }
+
+    /// Parents before children, trees one after the other, older children first.
+    fn preorder(&self) -> Vec<usize> {
+        let mut children = vec![Vec::new(); self.nodes.len()];
+        for (i, node) in self.nodes.iter().enumerate() {
+            if let Some(parent) = node.parent {
+                children[parent].push(i);
+            }
+        }
+        let mut order = Vec::with_capacity(self.nodes.len());
+        let mut open: Vec<usize> = self.roots.iter().rev().map(|r| r.node).collect();
+        while let Some(node) = open.pop() {
+            order.push(node);
+            open.extend(children[node].iter().rev());
+        }
+        order
+    }
+
+    fn rows_below(&self, ends: &[usize], order: &[usize]) -> Vec<u32> {
+        let mut below = vec![0; self.nodes.len()];
+        for &node in ends {
+            below[node] += 1;
+        }
+        for &node in order.iter().rev() {
+            if let Some(parent) = self.nodes[node].parent {
+                below[parent] += below[node];
+            }
+        }
+        below
+    }
+
+    fn context(&self, cached: &[BlockId]) -> u32 {
+        length_of(cached.len()) * self.block_size
+    }
+}
+
+/// Appends blocks to a batch's list.
+pub(crate) fn push_blocks(batch: &mut OneShotBatch, blocks: &[BlockId]) -> BlockSpan {
+    let start = length_of(batch.block_ids.len());
+    batch.block_ids.extend_from_slice(blocks);
+    BlockSpan {
+        start,
+        len: length_of(blocks.len()),
+    }
+}
+
+fn length(tokens: &[TokenId]) -> u32 {
+    length_of(tokens.len())
+}
+
+pub(crate) fn length_of(n: usize) -> u32 {
+    u32::try_from(n).expect("prompts and batches are bounded by u32 positions")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use prelude_core::{Capacity, ForwardBatch, OutputHead, OutputRow};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CAPACITY: Capacity = Capacity {
+        block_size: 4,
+        num_blocks: 64,
+        max_step_tokens: 4096,
+        max_context_len: 1024,
+        vocab_size: 100,
+        pipeline_depth: 1,
+    };
+    const KEEP: KeepRule = KeepRule {
+        enabled: true,
+        suffixes: true,
+        shared_min_rows: 2,
+    };
+
+    /// A prompt, its salt, and how much of it may be read from the cache.
+    type Prompt = (Vec<TokenId>, Option<Arc<str>>, usize);
+
+    fn build(rows: &[Prompt], cache: &mut KvCache, rule: KeepRule) -> (OneShotBatch, Emitted, u32) {
+        let mut forest = Forest::new(CAPACITY.block_size);
+        for (tokens, salt, limit) in rows {
+            let tokens: Arc<[TokenId]> = tokens.clone().into();
+            let found = cache.match_prefix(salt.as_ref(), &tokens, *limit);
+            let before = forest.num_tokens();
+            let spot = forest.probe(salt.as_ref(), &tokens, found.blocks());
+            let wide = *limit + 1 < tokens.len();
+            forest.add(salt.as_ref(), &tokens, found, spot, wide, cache);
+            assert_eq!(forest.num_tokens() - before, spot.new_tokens);
+        }
+        let promised = forest.num_tokens();
+        let mut batch = OneShotBatch::default();
+        let emitted = forest.emit(&mut batch, cache, rule);
+        let tokens = length(&batch.tokens);
+        assert!(tokens <= promised);
+        let computed: u32 = emitted.rows.iter().map(|(_, joined)| joined.computed).sum();
+        assert_eq!(computed, tokens);
+        for ((prompt, ..), &(segment, joined)) in rows.iter().zip(&emitted.rows) {
+            let end = length(prompt);
+            assert_eq!(joined.cached + joined.shared + joined.computed, end);
+            let head = OutputHead::Classify;
+            batch.rows.push(OutputRow {
+                segment,
+                positions: end - 1..end,
+                head,
+            });
+        }
+        ForwardBatch::OneShot(batch.clone())
+            .validate(&CAPACITY)
+            .unwrap();
+        (batch, emitted, tokens)
+    }
+
+    /// The tokens along the path of a segment and the position where they start.
+    fn spell(batch: &OneShotBatch, segment: SegmentIdx) -> (u32, Vec<TokenId>, Vec<BlockId>) {
+        let here = &batch.segments[segment.index()];
+        let own = &batch.tokens[here.tokens.start as usize..here.tokens.end as usize];
+        match here.parent {
+            None => (
+                here.context_len,
+                own.to_vec(),
+                here.cached.of(&batch.block_ids).to_vec(),
+            ),
+            Some(parent) => {
+                let (start, mut tokens, blocks) = spell(batch, parent);
+                tokens.extend_from_slice(own);
+                (start, tokens, blocks)
+            }
+        }
+    }
+
+    fn release(cache: &mut KvCache, emitted: Emitted) {
+        for kept in emitted.kept {
+            cache.release_all(kept.blocks);
+        }
+        cache.release_all(emitted.pins);
+        cache.check();
+    }
+
+    fn prompt(shared: u32, own: u32, id: u32) -> Vec<TokenId> {
+        (0..shared)
+            .map(|t| t % 50)
+            .chain((0..own).map(|t| 50 + (t * 7 + id) % 50))
+            .collect()
+    }
+
+    #[test]
+    fn a_shared_prompt_with_64_suffixes_is_computed_once() {
+        let mut cache = KvCache::new(64, 4);
+        let suffixed = |id: u32| [prompt(30, 0, 0), vec![36 + id]].concat();
+        let rows: Vec<Prompt> = (0..64).map(|id| (suffixed(id), None, 30)).collect();
+        let (batch, emitted, tokens) = build(&rows, &mut cache, KEEP);
+        assert_eq!(tokens, 30 + 64);
+        assert_eq!(batch.segments.len(), 65);
+        // Seven whole blocks of the 30 shared tokens; the suffixes start inside the eighth.
+        assert_eq!(emitted.kept.len(), 1);
+        assert_eq!(emitted.kept[0].blocks.len(), 7);
+        release(&mut cache, emitted);
+    }
+
+    #[test]
+    fn suffixes_never_evict_and_shared_segments_may() {
+        let mut cache = KvCache::new(3, 4);
+        // Fill the pool with cached blocks.
+        let mut blocks: Vec<BlockId> = (0..3)
+            .map(|_| cache.allocate(Reclaim::Never).unwrap())
+            .collect();
+        cache.publish(None, None, &[9; 12], &mut blocks);
+        cache.release_all(blocks);
+        let kept = |rows: &[Prompt], cache: &mut KvCache, rule| {
+            let (_, emitted, _) = build(rows, cache, rule);
+            let n: usize = emitted.kept.iter().map(|k| k.blocks.len()).sum();
+            release(cache, emitted);
+            n
+        };
+        let alone: Prompt = (prompt(8, 8, 1), None, 15);
+        assert_eq!(kept(std::slice::from_ref(&alone), &mut cache, KEEP), 0);
+        let shared = [alone.clone(), (prompt(8, 8, 2), None, 15)];
+        // Two shared blocks by eviction; then nothing is free for the suffixes.
+        assert_eq!(kept(&shared, &mut cache, KEEP), 2);
+        // What was evicted is free now, and a suffix may use it, unless that is turned off.
+        assert_eq!(
+            kept(
+                std::slice::from_ref(&alone),
+                &mut cache,
+                KeepRule {
+                    suffixes: false,
+                    ..KEEP
+                }
+            ),
+            0
+        );
+        assert_eq!(kept(std::slice::from_ref(&alone), &mut cache, KEEP), 2);
+    }
+
+    #[test]
+    fn a_row_that_needs_the_whole_prompt_computes_it_and_others_join() {
+        let mut cache = KvCache::new(64, 4);
+        let long = prompt(20, 0, 0);
+        let mut blocks: Vec<BlockId> = (0..4)
+            .map(|_| cache.allocate(Reclaim::Never).unwrap())
+            .collect();
+        cache.publish(None, None, &long[..16], &mut blocks);
+        cache.release_all(blocks);
+        // The first must compute from 0; the second finds 16 tokens cached, but 20 computed.
+        let rows = [(long.clone(), None, 0), (prompt(20, 2, 1), None, 21)];
+        let (_, emitted, tokens) = build(&rows, &mut cache, KEEP);
+        assert_eq!(tokens, 22);
+        release(&mut cache, emitted);
+        let rows = [(prompt(20, 2, 1), None, 21), (long.clone(), None, 0)];
+        let (_, emitted, tokens) = build(&rows, &mut cache, KEEP);
+        assert_eq!(tokens, 22, "in any order");
+        release(&mut cache, emitted);
+        // Where the cache holds more than the step computes, the cache is used.
+        let rows = [(long[..10].to_vec(), None, 0), (prompt(20, 2, 1), None, 21)];
+        let (batch, emitted, tokens) = build(&rows, &mut cache, KEEP);
+        assert_eq!(tokens, 10 + 6);
+        assert_eq!(batch.segments[1].context_len, 16);
+        release(&mut cache, emitted);
+    }
+
+    fn rows() -> impl Strategy<Value = Vec<Prompt>> {
+        let row = (prop::collection::vec(0u32..2, 1..20), 0..3usize, 0..20usize);
+        let salts = [None, Some(Arc::from("a")), Some(Arc::from("b"))];
+        let row = row.prop_map(move |(tokens, salt, limit)| {
+            let limit = limit.min(tokens.len() - 1);
+            (tokens, salts[salt].clone(), limit)
+        });
+        prop::collection::vec(row, 1..24)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+        /// Every row's path spells its prompt after a cached prefix whose blocks are the right
+        /// ones, and nothing is computed twice: without a cache the tokens of the step are the
+        /// distinct prefixes of its prompts, with one they are no more than that.
+        #[test]
+        fn is_the_trie_of_its_prompts(steps in prop::collection::vec(rows(), 1..5)) {
+            let mut cache = KvCache::new(64, 4);
+            // Block to what is in it.
+            let mut contents: BTreeMap<BlockId, (Option<Arc<str>>, Vec<TokenId>)> = BTreeMap::new();
+            for (i, rows) in steps.iter().enumerate() {
+                let (batch, emitted, tokens) = build(rows, &mut cache, KEEP);
+                let prefixes: BTreeSet<_> = rows
+                    .iter()
+                    .flat_map(|(p, salt, _)| (1..=p.len()).map(move |n| (salt, &p[..n])))
+                    .collect();
+                if i == 0 {
+                    prop_assert_eq!(tokens as usize, prefixes.len());
+                }
+                prop_assert!(tokens as usize <= prefixes.len());
+                for ((prompt, salt, limit), &(segment, _)) in rows.iter().zip(&emitted.rows) {
+                    let (start, path, blocks) = spell(&batch, segment);
+                    let own = prompt.len() - start as usize;
+                    prop_assert_eq!(&path[..own], &prompt[start as usize..]);
+                    prop_assert!(start as usize <= *limit);
+                    for (b, block) in blocks.iter().enumerate() {
+                        let (of, prefix) = &contents[block];
+                        prop_assert_eq!(of, salt);
+                        prop_assert_eq!(&prefix[..], &prompt[..(b + 1) * 4]);
+                    }
+                }
+                // What a completed step does.
+                let mut kept = emitted.kept;
+                for i in 0..kept.len() {
+                    let parent = match kept[i].after {
+                        After::Cached(block) => block,
+                        After::Kept(above) => kept[above].blocks.last().copied(),
+                    };
+                    let k = &mut kept[i];
+                    let tokens = &k.source[k.positions.clone()];
+                    let n = cache.publish(k.salt.as_ref(), parent, tokens, &mut k.blocks);
+                    prop_assert_eq!(n, k.blocks.len());
+                    for (b, &block) in k.blocks.iter().enumerate() {
+                        let prefix = k.source[..k.positions.start + (b + 1) * 4].to_vec();
+                        contents.insert(block, (k.salt.clone(), prefix));
+                    }
+                }
+                release(&mut cache, Emitted { kept, ..emitted });
+            }
+        }
+    }
+}

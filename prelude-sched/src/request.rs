@@ -1,0 +1,145 @@
+//! A live request: what of it is still to be done.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use prelude_core::{Head, NodeIdx, PromptTree, Request, RowSpec, SeqId, Timestamp, TokenId};
+
+use crate::{Usage, Waiting, leader::Held, queue::QueueKey};
+
+/// An admitted request that has not finished.
+#[derive(Debug)]
+pub(crate) struct Live {
+    /// Unique, unlike the caller's id, which may come back after the request has finished.
+    pub(crate) serial: u64,
+    pub(crate) key: QueueKey,
+    pub(crate) deadline: Option<Timestamp>,
+    pub(crate) salt: Option<Arc<str>>,
+    pub(crate) tree: PromptTree,
+    pub(crate) rows: Vec<RowSpec>,
+    /// One-shot rows not yet planned.
+    pub(crate) oneshot: VecDeque<WaitingRow>,
+    /// Generations not yet admitted.
+    pub(crate) decode: VecDeque<WaitingChoices>,
+    /// Admitted sequences and chunked rows.
+    pub(crate) seqs: Vec<SeqId>,
+    /// Rows, and choices of `Decode` generations, without their last answer.
+    pub(crate) unanswered: u64,
+    /// What the request holds of the queue's bounds: (rows, tokens).
+    pub(crate) reserved: Option<(u64, u64)>,
+    pub(crate) started: Option<Timestamp>,
+    pub(crate) usage: Usage,
+    /// The prompt asked for last: neighbouring rows often share it.
+    memo: Option<(NodeIdx, Arc<[TokenId]>)>,
+}
+
+/// A one-shot row that waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WaitingRow {
+    pub(crate) row: u32,
+    pub(crate) held: Held,
+}
+
+/// Choices `next..n` of a generation that wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WaitingChoices {
+    pub(crate) row: u32,
+    pub(crate) next: u32,
+    pub(crate) n: u32,
+    pub(crate) held: Held,
+}
+
+impl Live {
+    pub(crate) fn new(serial: u64, request: Request) -> Self {
+        let mut oneshot = VecDeque::new();
+        let mut decode = VecDeque::new();
+        let mut unanswered = 0;
+        for (row, spec) in (0..).zip(&request.rows) {
+            let held = Held::default();
+            match &spec.head {
+                Head::Generate(g) if g.max_tokens > 1 => {
+                    unanswered += u64::from(g.n);
+                    decode.push_back(WaitingChoices {
+                        row,
+                        next: 0,
+                        n: g.n,
+                        held,
+                    });
+                }
+                _ => {
+                    unanswered += 1;
+                    oneshot.push_back(WaitingRow { row, held });
+                }
+            }
+        }
+        let (priority, arrival) = (request.priority, request.arrival);
+        let usage = Usage {
+            prompt_tokens: request.prompt_tokens(),
+            ..Usage::default()
+        };
+        Self {
+            serial,
+            key: QueueKey {
+                priority,
+                arrival,
+                serial,
+            },
+            deadline: request.deadline,
+            salt: request.cache_salt,
+            tree: request.tree,
+            rows: request.rows,
+            oneshot,
+            decode,
+            seqs: Vec::new(),
+            unanswered,
+            reserved: None,
+            started: None,
+            usage,
+            memo: None,
+        }
+    }
+
+    /// Rows of a request as the queue counts them: choices one by one.
+    pub(crate) fn queue_rows(request: &Request) -> u64 {
+        let choices = |row: &RowSpec| match &row.head {
+            Head::Generate(g) => u64::from(g.n),
+            _ => 1,
+        };
+        request.rows.iter().map(choices).sum()
+    }
+
+    pub(crate) fn head(&self, row: u32) -> &Head {
+        &self.rows[row as usize].head
+    }
+
+    pub(crate) fn prompt_len(&self, row: u32) -> u32 {
+        self.tree.prompt_len(self.rows[row as usize].node)
+    }
+
+    /// The whole prompt of a row.
+    pub(crate) fn prompt(&mut self, row: u32) -> Arc<[TokenId]> {
+        let node = self.rows[row as usize].node;
+        match &self.memo {
+            Some((of, prompt)) if *of == node => prompt.clone(),
+            _ => {
+                let prompt: Arc<[TokenId]> = self.tree.prompt(node).into();
+                self.memo = Some((node, prompt.clone()));
+                prompt
+            }
+        }
+    }
+
+    /// Generations not yet admitted, choices one by one.
+    pub(crate) fn waiting_choices(&self) -> u32 {
+        self.decode.iter().map(|w| w.n - w.next).sum()
+    }
+
+    pub(crate) fn waiting(&self, request: prelude_core::RequestId, rows: u32) -> Waiting {
+        Waiting {
+            request,
+            priority: self.key.priority,
+            arrival: self.key.arrival,
+            deadline: self.deadline,
+            rows,
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What a row reads off which positions of its prompt.
+
+use std::{ops::Range, sync::Arc};
+
+use prelude_core::{Head, OutputHead, PenaltyHistory, Pooling, RowOutput, SampleHead, TokenId};
+
+/// Whether the hidden states of all positions must be computed by one step.
+pub(crate) const fn pools_all(head: &Head) -> bool {
+    matches!(
+        head,
+        Head::Embed {
+            pooling: Pooling::Mean,
+            ..
+        }
+    )
+}
+
+/// First position whose hidden state the head needs, for a prompt of `len` tokens. Positions
+/// before it may come from the cache.
+pub(crate) fn first_needed(head: &Head, len: u32) -> u32 {
+    match head {
+        Head::PromptLogprobs { positions, .. } => positions.start - 1,
+        _ if pools_all(head) => 0,
+        _ => len - 1,
+    }
+}
+
+/// What a step that computes the positions `computed` of a prompt reads off them, if anything.
+pub(crate) fn output_of(
+    head: &Head,
+    prompt: &Arc<[TokenId]>,
+    computed: &Range<u32>,
+) -> Option<(Range<u32>, OutputHead)> {
+    let len = u32::try_from(prompt.len()).expect("a prompt tree bounds its prompts");
+    if let Head::PromptLogprobs { positions, top } = head {
+        // The token at position p is scored by the hidden state at p - 1.
+        let start = computed.start.max(positions.start - 1);
+        let end = computed.end.min(positions.end - 1);
+        let targets = prompt
+            .get(start as usize + 1..end as usize + 1)
+            .unwrap_or_default()
+            .to_vec();
+        return (start < end).then_some((start..end, OutputHead::Logprobs { targets, top: *top }));
+    }
+    if computed.end < len {
+        return None;
+    }
+    let last = len - 1..len;
+    Some(match head {
+        Head::Generate(g) => {
+            let history = g.sampling.needs_history().then(|| PenaltyHistory {
+                prompt: prompt.clone(),
+                output: Vec::new(),
+            });
+            let sample = SampleHead {
+                sampling: g.sampling.clone(),
+                choice: 0,
+                draws: g.n,
+                output_position: 0,
+                top_logprobs: g.top_logprobs,
+                history,
+            };
+            (last, OutputHead::Sample(sample))
+        }
+        Head::LabelScores { labels, normalise } => (
+            last,
+            OutputHead::LabelScores {
+                labels: labels.clone(),
+                normalise: *normalise,
+            },
+        ),
+        Head::Embed {
+            pooling,
+            normalise,
+            dimensions,
+        } => {
+            let positions = if pools_all(head) { 0..len } else { last };
+            let (pooling, normalise, dimensions) = (*pooling, *normalise, *dimensions);
+            (
+                positions,
+                OutputHead::Embed {
+                    pooling,
+                    normalise,
+                    dimensions,
+                },
+            )
+        }
+        Head::Classify => (last, OutputHead::Classify),
+        Head::PromptLogprobs { .. } => unreachable!("answered above"),
+    })
+}
+
+/// Whether an executor's answer is of the kind that the head asked for, so that a defective
+/// executor fails a row and not the scheduler.
+pub(crate) fn answers(head: &Head, output: &RowOutput) -> bool {
+    match (head, output) {
+        (_, RowOutput::Failed(_))
+        | (Head::LabelScores { .. }, RowOutput::LabelScores(_))
+        | (Head::PromptLogprobs { .. }, RowOutput::Logprobs { .. })
+        | (Head::Embed { .. }, RowOutput::Embedding(_))
+        | (Head::Classify, RowOutput::Classes(_)) => true,
+        (Head::Generate(g), RowOutput::Sampled(tokens)) => tokens.len() == g.n as usize,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn logprobs(positions: Range<u32>) -> Head {
+        Head::PromptLogprobs { positions, top: 0 }
+    }
+
+    #[test]
+    fn scored_tokens_are_split_over_chunks() {
+        let prompt: Arc<[TokenId]> = Arc::from([10, 11, 12, 13, 14, 15]);
+        let check = |scored, computed, expected: Option<(Range<u32>, Vec<TokenId>)>| {
+            let got = output_of(&logprobs(scored), &prompt, &computed).map(|(at, head)| {
+                let OutputHead::Logprobs { targets, .. } = head else {
+                    panic!("wrong head")
+                };
+                (at, targets)
+            });
+            assert_eq!(got, expected);
+        };
+        check(1..6, 0..6, Some((0..5, vec![11, 12, 13, 14, 15])));
+        check(2..5, 0..6, Some((1..4, vec![12, 13, 14])));
+        check(2..5, 0..2, Some((1..2, vec![12])));
+        check(2..5, 2..6, Some((2..4, vec![13, 14])));
+        check(2..3, 2..6, None);
+        check(5..6, 0..4, None);
+    }
+
+    #[test]
+    fn the_cache_may_serve_what_the_head_does_not_need() {
+        assert_eq!(first_needed(&Head::Classify, 9), 8);
+        assert_eq!(first_needed(&logprobs(3..5), 9), 2);
+        let embed = |pooling| Head::Embed {
+            pooling,
+            normalise: false,
+            dimensions: None,
+        };
+        assert_eq!(first_needed(&embed(Pooling::Last), 9), 8);
+        assert_eq!(first_needed(&embed(Pooling::Mean), 9), 0);
+    }
+}

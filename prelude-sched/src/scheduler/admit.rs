@@ -1,0 +1,209 @@
+//! Admission of sequences: generations in the policy's order, and those that were preempted
+//! before any of them.
+
+use prelude_core::{Head, RequestId, SeqId};
+
+use super::Scheduler;
+use crate::{
+    Plan,
+    leader::Held,
+    sequence::{Job, Sequence},
+    step::Draft,
+};
+
+/// What became of an attempt to admit a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// It holds its prefix and its first chunk is planned.
+    Admitted,
+    /// Another computes the next block of its prefix.
+    Deferred,
+    /// Its prompt does not fit the blocks that are left.
+    Blocked,
+}
+
+impl Scheduler {
+    /// Admits generations with at most `room` tokens of first chunks.
+    pub(super) fn plan_admissions(&mut self, draft: &mut Draft, plan: &Plan, room: u32) {
+        let end = draft.prefill_tokens().saturating_add(room);
+        if self.resume_preempted(draft, end) {
+            self.admit_new(draft, plan, end);
+        }
+    }
+
+    /// Takes up preempted sequences, oldest first, chunked rows among them. Returns whether none
+    /// of the generations is left over, so that new ones may follow.
+    fn resume_preempted(&mut self, draft: &mut Draft, end: u32) -> bool {
+        let ids: Vec<SeqId> = self.preempted.values().copied().collect();
+        for id in ids {
+            if draft.starved {
+                break;
+            }
+            let mut seq = self.seqs.remove(&id).expect("a preempted sequence is live");
+            let left = if seq.is_decode() {
+                end.saturating_sub(draft.prefill_tokens()).min(draft.left())
+            } else {
+                draft.left()
+            };
+            let slots = !seq.is_decode() || self.running_decode < self.max_seqs;
+            let mut outcome = Admission::Deferred;
+            if left > 0 && slots {
+                let mut held = seq.held;
+                outcome = self.hold_prefix(draft, &mut seq, &mut held);
+                seq.held = held;
+            }
+            let (seniority, decode) = (seq.seniority, u32::from(seq.is_decode()));
+            self.seqs.insert(id, seq);
+            match outcome {
+                Admission::Admitted => {
+                    self.preempted.remove(&seniority);
+                    self.preempted_decode -= decode;
+                    self.start(draft, id, left);
+                }
+                Admission::Deferred => {}
+                Admission::Blocked => draft.starved = true,
+            }
+        }
+        !draft.starved && self.preempted_decode == 0
+    }
+
+    fn admit_new(&mut self, draft: &mut Draft, plan: &Plan, end: u32) {
+        for grant in &plan.decode {
+            let Some(live) = self.requests.get(&grant.request) else {
+                continue;
+            };
+            let key = live.key;
+            if self.chunk_blocked.is_some_and(|blocked| blocked < key) {
+                break;
+            }
+            let granted_end = draft.prefill_tokens().saturating_add(grant.tokens).min(end);
+            let outcome = self.admit_choices(draft, grant.request, granted_end);
+            self.requeue(grant.request);
+            if outcome == Admission::Blocked {
+                draft.decode_blocked = Some(key);
+                break;
+            }
+        }
+    }
+
+    /// Admits choices of one request until something stands in the way.
+    fn admit_choices(&mut self, draft: &mut Draft, id: RequestId, end: u32) -> Admission {
+        loop {
+            let left = end.saturating_sub(draft.prefill_tokens()).min(draft.left());
+            if left == 0 || self.running_decode >= self.max_seqs {
+                return Admission::Deferred;
+            }
+            let live = self.requests.get_mut(&id).expect("it waits");
+            let Some(mut waiting) = live.decode.pop_front() else {
+                return Admission::Admitted;
+            };
+            let prompt = live.prompt(waiting.row);
+            let Head::Generate(generate) = live.head(waiting.row) else {
+                unreachable!("only generations wait here");
+            };
+            let job = Job::Decode(generate.clone());
+            let (row, choice, salt) = (waiting.row, waiting.next, live.salt.clone());
+            let mut seq = Sequence::new(id, row, choice, job, salt, prompt, self.next_seq);
+            let outcome = self.hold_prefix(draft, &mut seq, &mut waiting.held);
+            if outcome == Admission::Admitted {
+                waiting.next += 1;
+                // Its siblings have their own patience.
+                waiting.held = Held::default();
+            }
+            if waiting.next < waiting.n {
+                let live = self.requests.get_mut(&id).expect("it waits");
+                live.decode.push_front(waiting);
+            }
+            if outcome != Admission::Admitted {
+                return outcome;
+            }
+            self.enlist(draft, seq, left);
+        }
+    }
+
+    /// Makes a newly admitted sequence one of the living, and plans its first chunk.
+    pub(super) fn enlist(&mut self, draft: &mut Draft, seq: Sequence, left: u32) {
+        let id = SeqId(self.next_seq);
+        self.next_seq += 1;
+        let live = self.requests.get_mut(&seq.request).expect("it waited");
+        live.seqs.push(id);
+        if seq.choice == 0 {
+            live.usage.cached_tokens += u64::from(seq.computed);
+        }
+        self.seqs.insert(id, seq);
+        self.start(draft, id, left);
+    }
+
+    fn start(&mut self, draft: &mut Draft, id: SeqId, left: u32) {
+        let seq = &self.seqs[&id];
+        self.running.insert(seq.seniority, id);
+        self.running_decode += u32::from(seq.is_decode());
+        self.plan_chunk(draft, id, left);
+    }
+
+    /// Matches a sequence's prompt with the cache and, if nothing stands in the way, lets it hold
+    /// what was found. The blocks it still needs for its prompt are there, but not taken yet.
+    pub(super) fn hold_prefix(
+        &mut self,
+        draft: &Draft,
+        seq: &mut Sequence,
+        held: &mut Held,
+    ) -> Admission {
+        let tokens = seq.target_tokens();
+        let limit = seq.match_limit();
+        let block_size = self.cache.block_size();
+        let caching = self.config.enable_prefix_caching;
+        let most = if caching { limit as usize } else { 0 };
+        let found = self.cache.match_prefix(seq.salt.as_ref(), &tokens, most);
+        let known = found.blocks().len();
+        if caching && self.is_led(draft, &tokens, limit, known, found.hash(), held) {
+            self.cache.release_all(found.into_blocks());
+            return Admission::Deferred;
+        }
+        // Beside others, leave each a block to grow into: admitting what is preempted at once
+        // helps nobody.
+        let spare = if self.running.is_empty() {
+            0
+        } else {
+            self.running.len() + 1
+        };
+        let needed = tokens.len().div_ceil(block_size) - known;
+        if needed + spare > self.cache.available_blocks() as usize {
+            self.cache.release_all(found.into_blocks());
+            return Admission::Blocked;
+        }
+        self.counters.prefix_query_tokens += tokens.len() as u64;
+        self.counters.prefix_hit_tokens += (known * block_size) as u64;
+        let hash = found.hash();
+        seq.admit(
+            found.into_blocks(),
+            hash,
+            &tokens,
+            block_size,
+            caching,
+            &mut self.leaders,
+        );
+        Admission::Admitted
+    }
+
+    /// Whether a prompt of which `known` blocks are cached is to wait for another that computes
+    /// its next block (of those that may come from the cache at all).
+    pub(super) fn is_led(
+        &mut self,
+        draft: &Draft,
+        tokens: &[u32],
+        limit: u32,
+        known: usize,
+        hash: prelude_kv::BlockHash,
+        held: &mut Held,
+    ) -> bool {
+        let block_size = self.cache.block_size();
+        if !draft.may_defer || (known + 1) * block_size > limit as usize {
+            return false;
+        }
+        let next = hash.then(&tokens[known * block_size..(known + 1) * block_size]);
+        let wait = self.leaders.contains(next) && held.hold(next, draft.id, self.config.defer_max);
+        self.counters.deferrals += u64::from(wait);
+        wait
+    }
+}

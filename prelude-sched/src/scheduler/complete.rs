@@ -1,0 +1,370 @@
+//! What follows from a step's outcome.
+
+use std::sync::Arc;
+
+use prelude_core::{
+    ExecutorError, Head, RequestId, RowOutput, SampledToken, SamplingParams, StepId, StepOutput,
+    Timestamp,
+};
+
+use super::{Scheduler, UnknownStep};
+use crate::{
+    Event, FinishReason, Outcome,
+    forest::After,
+    row,
+    sequence::{Job, SeqState, SeqTag, Sequence},
+    step::{RowTag, Step},
+};
+
+impl Scheduler {
+    /// Takes the outcome of a step and pushes what follows from it, in a deterministic order.
+    ///
+    /// Steps complete in order of submission; a failed one may complete before older ones (an
+    /// executor may refuse it at once). The requests of a failed step end with
+    /// [`Outcome::Failed`]; an output that does not match the batch counts as a failure. After
+    /// [`ExecutorError::Lost`] every live request fails and no step is in flight any more.
+    ///
+    /// # Errors
+    /// [`UnknownStep`]; nothing happened then.
+    pub fn complete(
+        &mut self,
+        now: Timestamp,
+        step: StepId,
+        result: Result<StepOutput, ExecutorError>,
+        events: &mut Vec<Event>,
+    ) -> Result<(), UnknownStep> {
+        let at = self
+            .in_flight
+            .iter()
+            .position(|s| s.id == step)
+            .ok_or(UnknownStep(step))?;
+        if at > 0 && result.is_ok() {
+            return Err(UnknownStep(step));
+        }
+        let step = self.in_flight.remove(at).expect("it was found just now");
+        match result.map(|output| (misfit(&step, &output), output)) {
+            Ok((None, output)) => self.deliver(now, step, output, events),
+            Ok((Some(what), _)) => {
+                let why = format!("the executor's output does not match its batch: {what}");
+                self.fail_step(now, step, &why, events);
+            }
+            Err(error @ ExecutorError::Step(_)) => {
+                self.fail_step(now, step, &error.to_string(), events);
+            }
+            Err(error) => self.fail_all(now, step, &error.to_string(), events),
+        }
+        Ok(())
+    }
+
+    fn fail_step(&mut self, now: Timestamp, mut step: Step, why: &str, events: &mut Vec<Event>) {
+        self.release_step(&mut step, false);
+        let failed = || Outcome::Failed(why.to_owned());
+        for tag in &step.oneshot {
+            if let RowTag::Row {
+                request, serial, ..
+            } = *tag
+                && self
+                    .requests
+                    .get(&request)
+                    .is_some_and(|live| live.serial == serial)
+            {
+                self.finish(now, request, failed(), events);
+            }
+        }
+        let chunks = step.chunks.iter().map(|(tag, _)| tag);
+        for tag in chunks.chain(&step.decode) {
+            // Also if it was preempted meanwhile: the request had work in the step.
+            if let Some(request) = self.seqs.get(&tag.seq).map(|seq| seq.request) {
+                self.finish(now, request, failed(), events);
+            }
+        }
+    }
+
+    /// The executor is gone: nothing that is in flight will come back.
+    fn fail_all(&mut self, now: Timestamp, step: Step, why: &str, events: &mut Vec<Event>) {
+        self.in_flight.push_front(step);
+        for mut step in std::mem::take(&mut self.in_flight) {
+            self.release_step(&mut step, false);
+        }
+        let ids: Vec<RequestId> = self.requests.keys().copied().collect();
+        for id in ids {
+            self.finish(now, id, Outcome::Failed(why.to_owned()), events);
+        }
+    }
+
+    fn deliver(
+        &mut self,
+        now: Timestamp,
+        mut step: Step,
+        output: StepOutput,
+        events: &mut Vec<Event>,
+    ) {
+        for (tag, end) in std::mem::take(&mut step.chunks) {
+            if let Some(seq) = current(&mut self.seqs, tag) {
+                seq.computed = end;
+                if self.config.enable_prefix_caching {
+                    seq.publish(&mut self.cache, &mut self.leaders);
+                }
+            }
+        }
+        self.release_step(&mut step, true);
+        for (tag, output) in step.oneshot.into_iter().zip(output.oneshot) {
+            match tag {
+                RowTag::Row {
+                    request,
+                    serial,
+                    row,
+                } => {
+                    if self
+                        .requests
+                        .get(&request)
+                        .is_some_and(|live| live.serial == serial)
+                    {
+                        self.answer_row(request, row, output, events);
+                        self.answered(now, request, events);
+                    }
+                }
+                RowTag::Chunk(tag) => self.answer_chunk(now, tag, output, events),
+            }
+        }
+        for (tag, output) in step.prefill.into_iter().zip(output.prefill) {
+            if let Some(seq) = current(&mut self.seqs, tag) {
+                seq.state = SeqState::Decoding;
+                self.take_token(now, tag, output, events);
+            }
+        }
+        for (tag, output) in step.decode.into_iter().zip(output.decode) {
+            if let Some(seq) = current(&mut self.seqs, tag) {
+                seq.in_flight -= 1;
+                // The row ran the last known token.
+                seq.computed = seq.len();
+                self.take_token(now, tag, output, events);
+            }
+        }
+    }
+
+    /// Publishes what the step kept, if it succeeded, and lets go of all its blocks.
+    fn release_step(&mut self, step: &mut Step, publish: bool) {
+        // By entry: how many of its blocks are in the trie.
+        let mut published: Vec<usize> = Vec::with_capacity(step.kept.len());
+        for i in 0..step.kept.len() {
+            let (earlier, rest) = step.kept.split_at_mut(i);
+            let kept = &mut rest[0];
+            let parent = match kept.after {
+                After::Cached(block) => Some(block),
+                // A parent that is not wholly in the trie has no children there.
+                After::Kept(above) => (published[above] == earlier[above].blocks.len())
+                    .then(|| earlier[above].blocks.last().copied()),
+            };
+            let tokens = &kept.source[kept.positions.clone()];
+            let n = match parent {
+                Some(parent) if publish => {
+                    self.cache
+                        .publish(kept.salt.as_ref(), parent, tokens, &mut kept.blocks)
+                }
+                _ => 0,
+            };
+            published.push(n);
+            kept.hashes
+                .iter()
+                .for_each(|&hash| self.leaders.remove(hash));
+        }
+        for kept in step.kept.drain(..).rev() {
+            self.cache.release_all(kept.blocks);
+        }
+        self.cache.release_all(std::mem::take(&mut step.pins));
+    }
+
+    /// Reports the whole answer of a one-shot row.
+    fn answer_row(
+        &mut self,
+        request: RequestId,
+        row: u32,
+        output: RowOutput,
+        events: &mut Vec<Event>,
+    ) {
+        let live = self
+            .requests
+            .get_mut(&request)
+            .expect("it was looked up just now");
+        let output = checked(live.head(row), output);
+        match (live.head(row), output) {
+            (Head::Generate(g), RowOutput::Sampled(tokens)) => {
+                let sampling = g.sampling.clone();
+                live.usage.output_tokens += tokens.len() as u64;
+                for (choice, token) in (0..).zip(tokens) {
+                    // The budget is one token, so whatever it is, the generation is over.
+                    let reason = stop_reason(&sampling, &token, 0).unwrap_or(FinishReason::Length);
+                    events.push(Event::Token {
+                        request,
+                        row,
+                        choice,
+                        token,
+                    });
+                    events.push(Event::RowFinished {
+                        request,
+                        row,
+                        choice,
+                        reason,
+                    });
+                }
+            }
+            (_, output) => events.push(Event::Output {
+                request,
+                row,
+                output,
+            }),
+        }
+    }
+
+    /// Reports a chunked row's answer, or a piece of it.
+    fn answer_chunk(
+        &mut self,
+        now: Timestamp,
+        tag: SeqTag,
+        output: RowOutput,
+        events: &mut Vec<Event>,
+    ) {
+        let Some(seq) = current(&mut self.seqs, tag) else {
+            return;
+        };
+        let (request, row) = (seq.request, seq.row);
+        let mut is_last = true;
+        if let Head::PromptLogprobs { positions, .. } = self.requests[&request].head(row)
+            && let RowOutput::Logprobs { .. } = output
+        {
+            // `computed` was moved to the chunk's end before.
+            is_last = seq.computed >= positions.end - 1;
+            seq.job = Job::Chunked {
+                needed: seq.computed,
+            };
+        }
+        self.answer_row(request, row, output, events);
+        if is_last {
+            self.end_sequence(now, tag, events);
+        }
+    }
+
+    /// Appends a generated token to a sequence, and ends the sequence if it was the last.
+    fn take_token(
+        &mut self,
+        now: Timestamp,
+        tag: SeqTag,
+        output: RowOutput,
+        events: &mut Vec<Event>,
+    ) {
+        let seq = current(&mut self.seqs, tag).expect("it was looked up just now");
+        let (request, row, choice) = (seq.request, seq.row, seq.choice);
+        let Job::Decode(generate) = &seq.job else {
+            unreachable!("only generations take tokens");
+        };
+        let token = match output {
+            RowOutput::Sampled(mut tokens) if tokens.len() == 1 => tokens.remove(0),
+            RowOutput::Failed(why) => {
+                let output = RowOutput::Failed(why);
+                events.push(Event::Output {
+                    request,
+                    row,
+                    output,
+                });
+                return self.end_sequence(now, tag, events);
+            }
+            _ => {
+                let output = RowOutput::Failed(WRONG_KIND);
+                events.push(Event::Output {
+                    request,
+                    row,
+                    output,
+                });
+                return self.end_sequence(now, tag, events);
+            }
+        };
+        let made = crate::forest::length_of(seq.output.len());
+        let length = (made + 1 >= generate.max_tokens).then_some(FinishReason::Length);
+        let reason = stop_reason(&generate.sampling, &token, made).or(length);
+        seq.output.push(token.token);
+        let live = self
+            .requests
+            .get_mut(&request)
+            .expect("a sequence's request is live");
+        live.usage.output_tokens += 1;
+        events.push(Event::Token {
+            request,
+            row,
+            choice,
+            token,
+        });
+        if let Some(reason) = reason {
+            events.push(Event::RowFinished {
+                request,
+                row,
+                choice,
+                reason,
+            });
+            self.end_sequence(now, tag, events);
+        }
+    }
+
+    fn end_sequence(&mut self, now: Timestamp, tag: SeqTag, events: &mut Vec<Event>) {
+        let request = self.seqs[&tag.seq].request;
+        let live = self
+            .requests
+            .get_mut(&request)
+            .expect("a sequence's request is live");
+        live.seqs.retain(|&seq| seq != tag.seq);
+        self.remove_sequence(tag.seq, true);
+        self.answered(now, request, events);
+    }
+
+    fn answered(&mut self, now: Timestamp, request: RequestId, events: &mut Vec<Event>) {
+        let live = self
+            .requests
+            .get_mut(&request)
+            .expect("it was answered just now");
+        live.unanswered -= 1;
+        if live.unanswered == 0 {
+            self.finish(now, request, Outcome::Done, events);
+        }
+    }
+}
+
+const WRONG_KIND: &str = "the executor answered with another kind of output";
+
+/// The sequence of a tag, unless it is gone or was preempted since.
+fn current(
+    seqs: &mut std::collections::BTreeMap<prelude_core::SeqId, Sequence>,
+    tag: SeqTag,
+) -> Option<&mut Sequence> {
+    seqs.get_mut(&tag.seq).filter(|seq| seq.epoch == tag.epoch)
+}
+
+/// What of an output does not match its step.
+fn misfit(step: &Step, output: &StepOutput) -> Option<&'static str> {
+    [
+        ("step id", output.step == step.id),
+        ("one-shot rows", output.oneshot.len() == step.oneshot.len()),
+        ("prefill rows", output.prefill.len() == step.prefill.len()),
+        ("decode rows", output.decode.len() == step.decode.len()),
+    ]
+    .into_iter()
+    .find_map(|(what, fits)| (!fits).then_some(what))
+}
+
+fn checked(head: &Head, output: RowOutput) -> RowOutput {
+    if row::answers(head, &output) {
+        output
+    } else {
+        RowOutput::Failed(WRONG_KIND)
+    }
+}
+
+/// Whether a token, the `made`-th of its generation from 0, is a stop id that counts.
+fn stop_reason(
+    sampling: &Arc<SamplingParams>,
+    token: &SampledToken,
+    made: u32,
+) -> Option<FinishReason> {
+    let token = token.token;
+    (made >= sampling.min_tokens && sampling.stop_token_ids.contains(&token))
+        .then_some(FinishReason::Stop { token })
+}

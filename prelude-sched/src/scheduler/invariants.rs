@@ -1,0 +1,141 @@
+//! Recounts everything, for tests and simulations.
+
+use std::collections::BTreeMap;
+
+use prelude_core::BlockId;
+
+use super::Scheduler;
+use crate::sequence::SeqState;
+
+impl Scheduler {
+    /// Checks the scheduler's books against a recount. O(everything).
+    ///
+    /// # Panics
+    /// If they disagree.
+    pub fn check_invariants(&self) {
+        self.cache.check();
+        let mut holders: BTreeMap<BlockId, u32> = BTreeMap::new();
+        let held_by_steps = self
+            .in_flight
+            .iter()
+            .flat_map(|s| s.pins.iter().chain(s.kept.iter().flat_map(|k| &k.blocks)));
+        let held_by_seqs = self.seqs.values().flat_map(|seq| &seq.blocks);
+        for &block in held_by_steps.chain(held_by_seqs) {
+            *holders.entry(block).or_default() += 1;
+        }
+        for block in (0..self.capacity.num_blocks).map(BlockId) {
+            let expected = holders.get(&block).copied().unwrap_or(0);
+            assert_eq!(self.cache.refs(block), expected, "holders of block {block}");
+        }
+        self.check_sequences();
+        self.check_queues();
+    }
+
+    /// Whether any of a live request was ever scheduled; `None` if it is not live.
+    #[must_use]
+    pub fn has_started(&self, id: prelude_core::RequestId) -> Option<bool> {
+        self.requests.get(&id).map(|live| live.started.is_some())
+    }
+
+    /// What waits and what runs, for the message of a failed check.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let seq = |id: &prelude_core::SeqId| {
+            let seq = &self.seqs[id];
+            let (len, blocks) = (seq.len(), seq.blocks.len());
+            format!(
+                "{id}: {:?}, {len} tokens, {blocks} blocks, {} in flight",
+                seq.state, seq.in_flight
+            )
+        };
+        let running: Vec<String> = self.running.values().map(seq).collect();
+        let preempted: Vec<String> = self.preempted.values().map(seq).collect();
+        let stats = self.stats();
+        format!(
+            "{:?}\nrunning {running:#?}\npreempted {preempted:#?}\n{stats:?}\nbalance {}, room {}, oneshot {:?}",
+            self.capacity,
+            self.balance,
+            self.max_tokens,
+            self.oneshot.iter().next()
+        )
+    }
+
+    fn check_sequences(&self) {
+        let of_requests: usize = self.requests.values().map(|live| live.seqs.len()).sum();
+        assert_eq!(of_requests, self.seqs.len(), "sequences of live requests");
+        assert_eq!(
+            self.running.len() + self.preempted.len(),
+            self.seqs.len(),
+            "sequences in lists"
+        );
+        let count = |list: &BTreeMap<u64, prelude_core::SeqId>| {
+            list.values().filter(|id| self.seqs[id].is_decode()).count()
+        };
+        assert_eq!(
+            count(&self.running),
+            self.running_decode as usize,
+            "running generations"
+        );
+        assert_eq!(
+            count(&self.preempted),
+            self.preempted_decode as usize,
+            "preempted generations"
+        );
+        assert!(
+            self.running_decode <= self.max_seqs,
+            "too many generations run"
+        );
+        for id in self.preempted.values() {
+            let seq = &self.seqs[id];
+            assert!(
+                seq.blocks.is_empty() && seq.state == SeqState::Waiting,
+                "sequence {id}"
+            );
+        }
+        for id in self.running.values() {
+            let seq = &self.seqs[id];
+            let covered = seq.blocks.len() * self.cache.block_size();
+            assert!(seq.published() <= seq.blocks.len(), "sequence {id}");
+            match seq.state {
+                SeqState::Waiting => panic!("sequence {id} runs and waits"),
+                SeqState::Prefilling { next } => {
+                    assert!(seq.computed <= next && next <= seq.len(), "sequence {id}");
+                    let ended = !seq.is_decode() && next == seq.len();
+                    assert!(ended || next as usize <= covered, "sequence {id}");
+                }
+                SeqState::Decoding => {
+                    assert_eq!(seq.computed, seq.len() - 1, "sequence {id}");
+                    assert!(seq.computed as usize <= covered, "sequence {id}");
+                }
+            }
+        }
+        if self.seqs.is_empty() && self.in_flight.is_empty() {
+            assert!(
+                self.leaders.is_empty(),
+                "nobody computes, but someone leads"
+            );
+        }
+    }
+
+    fn check_queues(&self) {
+        let oneshot: usize = self.requests.values().map(|live| live.oneshot.len()).sum();
+        let decode: u64 = self
+            .requests
+            .values()
+            .map(|live| u64::from(live.waiting_choices()))
+            .sum();
+        assert_eq!(self.oneshot.rows(), oneshot as u64, "one-shot rows queued");
+        assert_eq!(self.decode.rows(), decode, "generations queued");
+        let reserved = self.requests.values().filter_map(|live| live.reserved);
+        let (rows, tokens) = reserved.fold((0, 0), |sum, r| (sum.0 + r.0, sum.1 + r.1));
+        assert_eq!(
+            (self.queued_rows, self.queued_tokens),
+            (rows, tokens),
+            "reservations"
+        );
+        let unstarted =
+            |live: &&crate::request::Live| live.started.is_none() && live.deadline.is_some();
+        let deadlines = self.requests.values().filter(unstarted).count();
+        assert_eq!(self.deadlines.len(), deadlines, "deadlines");
+    }
+}

@@ -1,0 +1,261 @@
+//! One-shot rows: merged into the step's forest while they fit; too long ones are computed in
+//! one long step of their own or in chunks.
+
+use std::{ops::Range, sync::Arc};
+
+use prelude_core::{RequestId, TokenId};
+
+use super::{Scheduler, admit::Admission};
+use crate::{
+    Plan,
+    forest::Spot,
+    leader::Held,
+    request::WaitingRow,
+    row,
+    sequence::{Job, Sequence},
+    step::{Draft, ForestRow, RowTag},
+};
+
+/// Rows that a step looks at and cannot take up before it stops looking: shorter rows may
+/// overtake a long one within a step, but a step stays cheap to plan.
+const MAX_MISSES: usize = 8;
+
+/// What became of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taken {
+    /// It is in the step's forest, or its first chunk is.
+    Planned,
+    /// Not in this step.
+    Missed,
+}
+
+/// A row about to be planned.
+struct Candidate {
+    request: RequestId,
+    waiting: WaitingRow,
+    prompt: Arc<[TokenId]>,
+    /// First position that must be computed for it.
+    needed: u32,
+}
+
+impl Scheduler {
+    /// Takes up one-shot rows with what is left of the step.
+    pub(super) fn plan_oneshot(&mut self, draft: &mut Draft, plan: &Plan) {
+        self.chunk_blocked = None;
+        if draft.left() == 0 && !self.oneshot.is_empty() {
+            draft.passed_over_at = Some(draft.oneshot_tokens());
+        }
+        let mut misses = 0;
+        for grant in &plan.oneshot {
+            if self.is_full(draft) || misses >= MAX_MISSES {
+                break;
+            }
+            if self.requests.contains_key(&grant.request) {
+                self.take_rows(draft, grant.request, grant.tokens, &mut misses);
+            }
+        }
+    }
+
+    fn is_full(&self, draft: &Draft) -> bool {
+        draft.left() == 0 || draft.forest.num_rows() >= self.config.max_batch_rows as usize
+    }
+
+    /// Takes up rows of one request, in order.
+    fn take_rows(&mut self, draft: &mut Draft, id: RequestId, grant: u32, misses: &mut usize) {
+        let end = draft.oneshot_tokens().saturating_add(grant);
+        let mut missed: Vec<WaitingRow> = Vec::new();
+        while *misses < MAX_MISSES && !self.is_full(draft) {
+            let Some(mut candidate) = self.next_candidate(id) else {
+                break;
+            };
+            let left = draft.left().min(end.saturating_sub(draft.oneshot_tokens()));
+            match self.take_row(draft, &mut candidate, left) {
+                Taken::Planned => {}
+                Taken::Missed => {
+                    missed.push(candidate.waiting);
+                    *misses += 1;
+                }
+            }
+        }
+        let live = self.requests.get_mut(&id).expect("it waits");
+        for waiting in missed.into_iter().rev() {
+            live.oneshot.push_front(waiting);
+        }
+        self.requeue(id);
+    }
+
+    fn next_candidate(&mut self, request: RequestId) -> Option<Candidate> {
+        let live = self.requests.get_mut(&request)?;
+        let waiting = live.oneshot.pop_front()?;
+        let prompt = live.prompt(waiting.row);
+        let needed = row::first_needed(live.head(waiting.row), live.prompt_len(waiting.row));
+        Some(Candidate {
+            request,
+            waiting,
+            prompt,
+            needed,
+        })
+    }
+
+    fn take_row(&mut self, draft: &mut Draft, row: &mut Candidate, left: u32) -> Taken {
+        let Some((found, spot)) = self.find_spot(draft, row) else {
+            return Taken::Missed;
+        };
+        if spot.new_tokens <= left {
+            self.join_forest(draft, row, found, spot);
+            return Taken::Planned;
+        }
+        self.cache.release_all(found.into_blocks());
+        let is_long = spot.new_tokens > draft.room;
+        if is_long && self.is_unsplittable(row) {
+            // It waits for a step of its own, not for room.
+            return Taken::Missed;
+        }
+        if is_long && left > 0 && draft.passed_over_at.is_none() {
+            return self.start_chunks(draft, row, left);
+        }
+        let used = draft.oneshot_tokens();
+        draft.passed_over_at.get_or_insert(used);
+        Taken::Missed
+    }
+
+    /// Matches a row with the cache and finds its place in the forest; `None` if it is to wait
+    /// for another that computes its prefix.
+    fn find_spot(
+        &mut self,
+        draft: &Draft,
+        row: &mut Candidate,
+    ) -> Option<(prelude_kv::PrefixMatch, Spot)> {
+        let salt = self.requests[&row.request].salt.clone();
+        let caching = self.config.enable_prefix_caching;
+        let most = if caching { row.needed as usize } else { 0 };
+        let found = self.cache.match_prefix(salt.as_ref(), &row.prompt, most);
+        let (known, hash) = (found.blocks().len(), found.hash());
+        let mut held = row.waiting.held;
+        let led = caching && self.is_led(draft, &row.prompt, row.needed, known, hash, &mut held);
+        row.waiting.held = held;
+        if led {
+            self.cache.release_all(found.into_blocks());
+            return None;
+        }
+        let spot = draft
+            .forest
+            .probe(salt.as_ref(), &row.prompt, found.blocks());
+        Some((found, spot))
+    }
+
+    fn join_forest(
+        &mut self,
+        draft: &mut Draft,
+        row: &Candidate,
+        found: prelude_kv::PrefixMatch,
+        spot: Spot,
+    ) {
+        let live = &self.requests[&row.request];
+        let (serial, salt) = (live.serial, live.salt.clone());
+        let len = live.prompt_len(row.waiting.row);
+        let computed = row.needed..len;
+        let (positions, head) = row::output_of(live.head(row.waiting.row), &row.prompt, &computed)
+            .expect("a whole prompt answers its row");
+        let wide = row.needed + 1 < len;
+        draft.forest.add(
+            salt.as_ref(),
+            &row.prompt,
+            found,
+            spot,
+            wide,
+            &mut self.cache,
+        );
+        let tag = RowTag::Row {
+            request: row.request,
+            serial,
+            row: row.waiting.row,
+        };
+        draft.forest_rows.push(ForestRow {
+            tag,
+            positions,
+            head,
+        });
+        self.counters.prefix_query_tokens += u64::from(len);
+        self.mark_started(draft.now, row.request);
+    }
+
+    /// Starts to compute a row's prompt in chunks that hold blocks, if the blocks are there. Not
+    /// past a row that waits for room: what is started here would take that room again.
+    fn start_chunks(&mut self, draft: &mut Draft, row: &mut Candidate, left: u32) -> Taken {
+        let live = &self.requests[&row.request];
+        let key = live.key;
+        let younger = draft.decode_blocked.is_some_and(|blocked| blocked < key);
+        if draft.starved || younger || !self.preempted.is_empty() {
+            return Taken::Missed;
+        }
+        let job = Job::Chunked { needed: row.needed };
+        let (salt, prompt) = (live.salt.clone(), row.prompt.clone());
+        let (id, index) = (row.request, row.waiting.row);
+        let mut seq = Sequence::new(id, index, 0, job, salt, prompt, self.next_seq);
+        // It has waited for its leaders already.
+        let outcome = self.hold_prefix(draft, &mut seq, &mut Held::default());
+        match outcome {
+            Admission::Admitted => {
+                self.enlist(draft, seq, left);
+                Taken::Planned
+            }
+            Admission::Deferred => Taken::Missed,
+            Admission::Blocked => {
+                self.chunk_blocked = Some(self.chunk_blocked.map_or(key, |b| b.min(key)));
+                Taken::Missed
+            }
+        }
+    }
+
+    /// Whether a row must be computed by one step: its head wants all hidden states at once, or
+    /// the pool cannot hold its prompt.
+    fn is_unsplittable(&self, row: &Candidate) -> bool {
+        let live = &self.requests[&row.request];
+        let blocks = row.prompt.len().div_ceil(self.cache.block_size());
+        row::pools_all(live.head(row.waiting.row)) || blocks > self.capacity.num_blocks as usize
+    }
+
+    /// Plans a step of one long prompt alone, if the first row in line is longer than a shared
+    /// step and either cannot be split or delays nobody. Such steps alternate with shared ones
+    /// while anything else runs.
+    pub(super) fn plan_exclusive(&mut self, draft: &mut Draft, plan: &Plan) -> bool {
+        let Some(first) = plan.oneshot.first() else {
+            return false;
+        };
+        let waits = |live: &crate::request::Live| {
+            live.oneshot
+                .front()
+                .is_some_and(|w| live.prompt_len(w.row) > draft.room)
+        };
+        if !self.requests.get(&first.request).is_some_and(waits) {
+            return false;
+        }
+        let nobody_runs = self.running.is_empty() && self.preempted.is_empty();
+        let alone = nobody_runs && self.decode.is_empty() && self.oneshot.rows() == 1;
+        let Some(mut row) = self.next_candidate(first.request) else {
+            return false;
+        };
+        let may_run = alone || ((nobody_runs || !self.was_exclusive) && self.is_unsplittable(&row));
+        let planned = may_run && self.take_long(draft, &mut row);
+        if !planned {
+            let live = self.requests.get_mut(&first.request).expect("it waits");
+            live.oneshot.push_front(row.waiting);
+        }
+        self.requeue(first.request);
+        planned
+    }
+
+    fn take_long(&mut self, draft: &mut Draft, row: &mut Candidate) -> bool {
+        let Some((found, spot)) = self.find_spot(draft, row) else {
+            return false;
+        };
+        let long: Range<u32> = draft.room + 1..self.capacity.max_step_tokens + 1;
+        if !long.contains(&spot.new_tokens) {
+            self.cache.release_all(found.into_blocks());
+            return false;
+        }
+        self.join_forest(draft, row, found, spot);
+        true
+    }
+}

@@ -1,0 +1,263 @@
+//! Work that outlives a step: a generation, or a one-shot prompt computed in chunks.
+
+use std::{ops::Range, sync::Arc};
+
+use prelude_core::{
+    BlockId, Generate, PenaltyHistory, RequestId, SampleHead, SeqId, StepId, TokenId, TokenSource,
+};
+use prelude_kv::{BlockHash, KvCache};
+
+use crate::leader::{Held, Leaders};
+
+/// One sequence's progress and the blocks it holds.
+///
+/// ```text
+/// positions  0 ....... computed ....... next ....... target
+///            | in blocks, by | in blocks, by  | not planned
+///            | complete steps| steps in flight|
+/// ```
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    pub(crate) request: RequestId,
+    /// [`crate::request::Live::serial`] of the request.
+    pub(crate) row: u32,
+    pub(crate) choice: u32,
+    pub(crate) job: Job,
+    pub(crate) salt: Option<Arc<str>>,
+    pub(crate) prompt: Arc<[TokenId]>,
+    pub(crate) output: Vec<TokenId>,
+    pub(crate) state: SeqState,
+    /// Grows with every preemption: results of steps planned before it are stale.
+    pub(crate) epoch: u32,
+    /// Smaller was admitted earlier; kept over preemptions.
+    pub(crate) seniority: u64,
+    /// Block table of positions from 0.
+    pub(crate) blocks: Vec<BlockId>,
+    /// Leading blocks that are in the trie.
+    published: usize,
+    /// Positions computed by completed steps.
+    pub(crate) computed: u32,
+    /// Hashes of the blocks that others may wait for, and the number of the first one's block.
+    leading: Vec<BlockHash>,
+    leading_from: usize,
+    /// Decode rows in flight, and the step of the last one.
+    pub(crate) in_flight: u32,
+    pub(crate) last_step: StepId,
+    /// The last step that has work of it.
+    pub(crate) planned_in: Option<StepId>,
+    pub(crate) held: Held,
+}
+
+/// What becomes of a sequence when its prompt is computed.
+#[derive(Clone, Debug)]
+pub(crate) enum Job {
+    /// It generates.
+    Decode(Generate),
+    /// Its row is answered; one-shot work too long for one step. Holds the position before which
+    /// prompt tokens are scored already, if the row scores them.
+    Chunked {
+        /// First position whose hidden state is still needed.
+        needed: u32,
+    },
+}
+
+/// Where a sequence is in its life. A finished one is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SeqState {
+    /// It holds no blocks.
+    Waiting,
+    /// Positions before `next` are planned; it holds their blocks.
+    Prefilling {
+        /// First position not planned.
+        next: u32,
+    },
+    /// Its prompt is computed and each row makes one more token.
+    Decoding,
+}
+
+impl Sequence {
+    pub(crate) fn new(
+        request: RequestId,
+        row: u32,
+        choice: u32,
+        job: Job,
+        salt: Option<Arc<str>>,
+        prompt: Arc<[TokenId]>,
+        seniority: u64,
+    ) -> Self {
+        Self {
+            request,
+            row,
+            choice,
+            job,
+            salt,
+            prompt,
+            output: Vec::new(),
+            state: SeqState::Waiting,
+            epoch: 0,
+            seniority,
+            blocks: Vec::new(),
+            published: 0,
+            computed: 0,
+            leading: Vec::new(),
+            leading_from: 0,
+            in_flight: 0,
+            last_step: StepId(0),
+            planned_in: None,
+            held: Held::default(),
+        }
+    }
+
+    /// Known tokens: prompt and output.
+    pub(crate) fn len(&self) -> u32 {
+        crate::forest::length_of(self.prompt.len() + self.output.len())
+    }
+
+    pub(crate) const fn is_decode(&self) -> bool {
+        matches!(self.job, Job::Decode(_))
+    }
+
+    /// Known tokens at `positions`, appended to `out`.
+    pub(crate) fn tokens_into(&self, positions: &Range<usize>, out: &mut Vec<TokenId>) {
+        let prompt = self.prompt.len();
+        let cut = |r: Range<usize>, len: usize| r.start.min(len)..r.end.min(len);
+        out.extend_from_slice(&self.prompt[cut(positions.clone(), prompt)]);
+        let after = positions.start.saturating_sub(prompt)..positions.end.saturating_sub(prompt);
+        out.extend_from_slice(&self.output[cut(after, self.output.len())]);
+    }
+
+    /// All that must be computed before the next row: after a preemption the output so far is
+    /// part of the prompt.
+    pub(crate) fn target_tokens(&self) -> Arc<[TokenId]> {
+        if self.output.is_empty() {
+            return self.prompt.clone();
+        }
+        let mut tokens = Vec::new();
+        self.tokens_into(&(0..self.len() as usize), &mut tokens);
+        tokens.into()
+    }
+
+    /// Most tokens that may come from the cache: the last must be computed, and so must what the
+    /// row still reads hidden states of.
+    pub(crate) fn match_limit(&self) -> u32 {
+        match self.job {
+            Job::Decode(_) => self.len() - 1,
+            Job::Chunked { needed } => needed.min(self.len() - 1),
+        }
+    }
+
+    /// Takes over a match, and announces the blocks it will compute to others if `leads`.
+    pub(crate) fn admit(
+        &mut self,
+        blocks: Vec<BlockId>,
+        hash: BlockHash,
+        tokens: &[TokenId],
+        block_size: usize,
+        leads: bool,
+        leaders: &mut Leaders,
+    ) {
+        self.published = blocks.len();
+        self.leading_from = blocks.len();
+        let start = blocks.len() * block_size;
+        self.blocks = blocks;
+        self.computed = crate::forest::length_of(start);
+        self.state = SeqState::Prefilling {
+            next: self.computed,
+        };
+        if leads {
+            self.leading = hash.blocks(&tokens[start..], block_size).collect();
+            self.leading.iter().for_each(|&hash| leaders.add(hash));
+        }
+    }
+
+    /// Publishes the whole blocks that completed steps have computed.
+    pub(crate) fn publish(&mut self, cache: &mut KvCache, leaders: &mut Leaders) {
+        let block_size = cache.block_size();
+        let whole = (self.computed as usize / block_size).min(self.blocks.len());
+        if whole > self.published {
+            let mut tokens = Vec::new();
+            self.tokens_into(
+                &(self.published * block_size..whole * block_size),
+                &mut tokens,
+            );
+            let parent = self.published.checked_sub(1).map(|last| self.blocks[last]);
+            let new = &mut self.blocks[self.published..whole];
+            self.published += cache.publish(self.salt.as_ref(), parent, &tokens, new);
+        }
+        // Whoever waits for these blocks finds them now, or never will (a hash collision).
+        let done = whole
+            .saturating_sub(self.leading_from)
+            .min(self.leading.len());
+        self.leading
+            .drain(..done)
+            .for_each(|hash| leaders.remove(hash));
+        self.leading_from += done;
+    }
+
+    /// Gives all blocks back.
+    pub(crate) fn vacate(&mut self, cache: &mut KvCache, leaders: &mut Leaders) {
+        self.leading.drain(..).for_each(|hash| leaders.remove(hash));
+        cache.release_all(std::mem::take(&mut self.blocks));
+        self.published = 0;
+        self.computed = 0;
+        self.in_flight = 0;
+        self.state = SeqState::Waiting;
+        self.epoch += 1;
+    }
+
+    /// Whether a decode row can be planned: the token it runs is known or will be when the row
+    /// runs, and it is not certain to be the last.
+    pub(crate) fn can_decode(&self, depth: u32) -> bool {
+        let Job::Decode(generate) = &self.job else {
+            return false;
+        };
+        let made = crate::forest::length_of(self.output.len()).saturating_add(self.in_flight);
+        self.state == SeqState::Decoding
+            && (self.in_flight == 0
+                || (self.in_flight < depth
+                    && !generate.sampling.needs_history()
+                    && made < generate.max_tokens))
+    }
+
+    /// Position of the next decode row's token.
+    pub(crate) fn decode_position(&self) -> u32 {
+        self.len() - 1 + self.in_flight
+    }
+
+    pub(crate) fn decode_source(&self) -> TokenSource {
+        if self.in_flight > 0 {
+            TokenSource::Sampled(self.last_step)
+        } else {
+            let last = self.output.last().or_else(|| self.prompt.last());
+            TokenSource::Known(*last.expect("a prompt is not empty"))
+        }
+    }
+
+    /// How to sample the next token.
+    pub(crate) fn sample_head(&self, generate: &Generate) -> SampleHead {
+        let history = generate.sampling.needs_history().then(|| PenaltyHistory {
+            prompt: self.prompt.clone(),
+            output: self.output.clone(),
+        });
+        SampleHead {
+            sampling: generate.sampling.clone(),
+            choice: self.choice,
+            draws: 1,
+            output_position: crate::forest::length_of(self.output.len()) + self.in_flight,
+            top_logprobs: generate.top_logprobs,
+            history,
+        }
+    }
+
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) const fn published(&self) -> usize {
+        self.published
+    }
+}
+
+/// A sequence as a step remembers it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SeqTag {
+    pub(crate) seq: SeqId,
+    pub(crate) epoch: u32,
+}

@@ -1,0 +1,332 @@
+//! An executor that computes nothing and checks everything.
+
+use std::{collections::VecDeque, time::Duration};
+
+use ahash::{AHashMap, RandomState};
+use prelude_core::{
+    BlockId, Capacity, DecodeRow, Executor, ExecutorError, ForwardBatch, OneShotBatch, OutputHead,
+    Residency, RowOutput, Segment, SegmentIdx, SeqId, StepId, StepOutput, TokenId, TokenSource,
+};
+
+use super::twin::{START, after, after_all, read_head};
+
+/// How long a step takes: a floor, and a price per token, per token pair of attention, and per
+/// decode row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CostModel {
+    /// Microseconds that every step takes.
+    pub step_us: f64,
+    /// Microseconds per computed token.
+    pub token_us: f64,
+    /// Microseconds per computed token and token of its context.
+    pub attention_us: f64,
+}
+
+impl Default for CostModel {
+    /// A small model on a small device.
+    fn default() -> Self {
+        Self {
+            step_us: 500.0,
+            token_us: 20.0,
+            attention_us: 0.02,
+        }
+    }
+}
+
+impl CostModel {
+    /// How long a batch takes.
+    #[must_use]
+    pub fn duration(&self, batch: &ForwardBatch) -> Duration {
+        let (oneshot, prefill, decode) = batch.parts();
+        let pairs = |s: &Segment| f64::from(s.len()) * f64::from(s.end());
+        let attention: f64 = oneshot
+            .segments
+            .iter()
+            .chain(&prefill.segments)
+            .map(pairs)
+            .sum();
+        let decode: f64 = decode.rows.iter().map(|r| f64::from(r.context_len)).sum();
+        let us = self.step_us
+            + self.token_us * batch.num_tokens() as f64
+            + self.attention_us * (attention + decode);
+        Duration::from_nanos((us * 1000.0) as u64)
+    }
+}
+
+/// What a slot of KV memory stands for: the prefix up to its token, and up to the one before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Slot {
+    before: u64,
+    state: u64,
+    /// A step that left rubbish here. Only work planned before that was known may read it.
+    broken_by: Option<StepId>,
+}
+
+/// Runs batches on a model of KV memory. Steps take effect when they are submitted, in order,
+/// and their outputs wait to be collected.
+#[derive(Debug)]
+pub struct SimExecutor {
+    capacity: Capacity,
+    slots: Vec<Slot>,
+    /// The last step that wrote a slot, to catch two writers in one step.
+    written: Vec<Option<StepId>>,
+    outputs: VecDeque<(StepId, Result<StepOutput, ExecutorError>)>,
+    /// Tokens of decode rows in steps not yet collected. For lookups only.
+    sampled: AHashMap<(StepId, SeqId), TokenId>,
+    fault: Option<Fault>,
+    /// Whether the step being run has read rubbish.
+    tainted: bool,
+}
+
+/// How the next step goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// It is refused when submitted.
+    Refused,
+    /// It runs, leaves rubbish in the blocks it writes, and fails.
+    Broken,
+}
+
+/// Phase one of a step: what will be written where.
+#[derive(Default)]
+struct Writes(Vec<(usize, Slot)>);
+
+impl SimExecutor {
+    /// An executor with empty memory.
+    #[must_use]
+    pub fn new(capacity: Capacity) -> Self {
+        let slots = capacity.num_blocks as usize * capacity.block_size as usize;
+        Self {
+            capacity,
+            slots: vec![Slot::default(); slots],
+            written: vec![None; slots],
+            outputs: VecDeque::new(),
+            sampled: AHashMap::with_hasher(RandomState::with_seeds(1, 2, 3, 4)),
+            fault: None,
+            tainted: false,
+        }
+    }
+
+    pub(super) const fn inject(&mut self, fault: Fault) {
+        self.fault = Some(fault);
+    }
+
+    fn run(&mut self, step: StepId, batch: &ForwardBatch) -> StepOutput {
+        let (oneshot, prefill, decode) = batch.parts();
+        self.tainted = false;
+        // All reads come before all writes: a block that one row reads and another writes in the
+        // same step holds what neither may rely on.
+        let mut writes = Writes::default();
+        let oneshot_states = self.run_forest(oneshot, &mut writes);
+        let prefill_states = self.run_forest(prefill, &mut writes);
+        let mut output = StepOutput {
+            step,
+            ..StepOutput::default()
+        };
+        for row in &decode.rows {
+            output
+                .decode
+                .push(self.run_decode_row(step, row, &decode.block_ids, &mut writes));
+        }
+        output.oneshot = self.read_rows(oneshot, &oneshot_states);
+        output.prefill = self.read_rows(prefill, &prefill_states);
+        for (slot, content) in writes.0 {
+            assert_ne!(
+                self.written[slot],
+                Some(step),
+                "two rows of step {step} write one slot"
+            );
+            self.written[slot] = Some(step);
+            self.slots[slot] = content;
+        }
+        output
+    }
+
+    /// The state after each token of a forest.
+    fn run_forest(&mut self, batch: &OneShotBatch, writes: &mut Writes) -> Vec<u64> {
+        let mut states = vec![0; batch.tokens.len()];
+        for segment in &batch.segments {
+            let mut state = match segment.parent {
+                Some(parent) => states[batch.segments[parent.index()].tokens.end as usize - 1],
+                None => self.read_context(segment.cached.of(&batch.block_ids), segment.context_len),
+            };
+            let kept: &[BlockId] = match segment.residency {
+                Residency::Keep(span) => span.of(&batch.block_ids),
+                Residency::Transient => &[],
+            };
+            let first_block = segment.context_len / self.capacity.block_size;
+            for i in segment.tokens.clone() {
+                let before = state;
+                state = after(state, batch.tokens[i as usize]);
+                states[i as usize] = state;
+                let position = segment.context_len + (i - segment.tokens.start);
+                let block = position / self.capacity.block_size - first_block;
+                if let Some(&block) = kept.get(block as usize) {
+                    writes.0.push((
+                        self.slot(block, position),
+                        Slot {
+                            before,
+                            state,
+                            broken_by: None,
+                        },
+                    ));
+                }
+            }
+        }
+        states
+    }
+
+    /// The state after `len` positions read from blocks, each checked to follow the one before.
+    fn read_context(&mut self, blocks: &[BlockId], len: u32) -> u64 {
+        let mut state = START;
+        for position in 0..len {
+            let block = blocks[(position / self.capacity.block_size) as usize];
+            let slot = self.slots[self.slot(block, position)];
+            if let Some(step) = slot.broken_by {
+                let unknown = self.outputs.iter().any(|(of, _)| *of == step);
+                assert!(
+                    unknown,
+                    "position {position} in block {block} is left from failed step {step}"
+                );
+                self.tainted = true;
+                state = slot.state;
+                continue;
+            }
+            assert_eq!(
+                slot.before, state,
+                "position {position} in block {block} is of another prompt"
+            );
+            state = slot.state;
+        }
+        state
+    }
+
+    fn slot(&self, block: BlockId, position: u32) -> usize {
+        let block_size = self.capacity.block_size;
+        block.index() * block_size as usize + (position % block_size) as usize
+    }
+
+    fn run_decode_row(
+        &mut self,
+        step: StepId,
+        row: &DecodeRow,
+        block_ids: &[BlockId],
+        writes: &mut Writes,
+    ) -> RowOutput {
+        let blocks = row.blocks.of(block_ids);
+        // A row run ahead reads the slot that the step before it wrote.
+        let before = self.read_context(blocks, row.context_len);
+        let token = match row.token {
+            TokenSource::Known(token) => token,
+            TokenSource::Sampled(of) => *self
+                .sampled
+                .get(&(of, row.seq))
+                .expect("an uncollected step sampled the token"),
+        };
+        let state = after(before, token);
+        let last = blocks[(row.context_len / self.capacity.block_size) as usize];
+        writes.0.push((
+            self.slot(last, row.context_len),
+            Slot {
+                before,
+                state,
+                broken_by: None,
+            },
+        ));
+        let position = row.context_len..row.context_len + 1;
+        let head = OutputHead::Sample(row.sample.clone());
+        self.check_history(&head, state);
+        let output = read_head(&head, &[state], &position, self.capacity.vocab_size);
+        if let RowOutput::Sampled(tokens) = &output {
+            self.sampled.insert((step, row.seq), tokens[0].token);
+        } else {
+            // A row that ran ahead of this one's failure must run something.
+            self.sampled.insert((step, row.seq), 0);
+        }
+        output
+    }
+
+    fn read_rows(&self, batch: &OneShotBatch, states: &[u64]) -> Vec<RowOutput> {
+        let state_at = |segment: SegmentIdx, position: u32| {
+            let mut at = &batch.segments[segment.index()];
+            while position < at.context_len {
+                at = &batch.segments[at.parent.expect("checked by validate").index()];
+            }
+            states[(at.tokens.start + position - at.context_len) as usize]
+        };
+        let read = |row: &prelude_core::OutputRow| {
+            let at: Vec<u64> = row
+                .positions
+                .clone()
+                .map(|p| state_at(row.segment, p))
+                .collect();
+            self.check_history(&row.head, *at.last().expect("checked by validate"));
+            read_head(&row.head, &at, &row.positions, self.capacity.vocab_size)
+        };
+        batch.rows.iter().map(read).collect()
+    }
+
+    /// A history must spell the very prefix whose state is sampled from.
+    fn check_history(&self, head: &OutputHead, state: u64) {
+        if let OutputHead::Sample(sample) = head
+            && let Some(history) = &sample.history
+            && !self.tainted
+        {
+            let start = after_all(&history.prompt);
+            let spelled = history.output.iter().fold(start, |s, &t| after(s, t));
+            assert_eq!(spelled, state, "the history is not the row's prefix");
+        }
+    }
+
+    /// Leaves rubbish wherever a step writes.
+    fn scramble(&mut self, step: StepId) {
+        let rubbish = Slot {
+            broken_by: Some(step),
+            ..Slot::default()
+        };
+        for (slot, written) in self.slots.iter_mut().zip(&self.written) {
+            if *written == Some(step) {
+                *slot = rubbish;
+            }
+        }
+    }
+}
+
+impl Executor for SimExecutor {
+    fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    /// # Panics
+    /// If the batch is malformed, or reads a slot that does not hold its prefix.
+    fn submit(&mut self, step: StepId, batch: ForwardBatch) -> Result<(), ExecutorError> {
+        batch
+            .validate(&self.capacity)
+            .expect("every batch of the scheduler is well formed");
+        assert!(
+            self.outputs.len() < self.capacity.pipeline_depth as usize,
+            "more steps in flight than the executor takes"
+        );
+        let error = |what: &str| ExecutorError::Step(what.to_owned());
+        match self.fault.take() {
+            Some(Fault::Refused) => return Err(error("refused")),
+            Some(Fault::Broken) => {
+                self.run(step, &batch);
+                self.scramble(step);
+                self.outputs.push_back((step, Err(error("broken"))));
+            }
+            None => {
+                let output = self.run(step, &batch);
+                self.outputs.push_back((step, Ok(output)));
+            }
+        }
+        Ok(())
+    }
+
+    fn collect(&mut self, step: StepId) -> Result<StepOutput, ExecutorError> {
+        let (id, output) = self.outputs.pop_front().expect("a step is in flight");
+        assert_eq!(id, step, "steps are collected in order");
+        self.sampled.retain(|(of, _), _| *of != step);
+        output
+    }
+}

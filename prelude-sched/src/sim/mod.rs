@@ -1,0 +1,26 @@
+//! The simulator: the real scheduler against a virtual clock, a model of an executor, random
+//! traffic, and checks after every step.
+//!
+//! - [`SimExecutor`] runs batches on a model of KV memory: each slot remembers which prefix its
+//!   keys and values stand for, and every row's context is verified slot by slot, so a stale,
+//!   foreign or overwritten block is caught when it is read. Answers are functions of the prefix.
+//! - [`Twin`] answers the same request alone and naively. Whatever was batched, shared, cached,
+//!   chunked, preempted or run ahead, the answers must be equal.
+//! - [`simulate`] makes a world from a seed (capacity, config, traffic, faults), runs it, and
+//!   panics at the first broken promise, naming the seed and how to run it again.
+//!
+//! Wrong salts are the one thing that this memory model cannot see (equal tokens have equal keys
+//! and values whatever the salt); unit tests of `prelude-kv` and of the forest cover them.
+
+mod executor;
+mod ledger;
+mod random;
+mod twin;
+mod workload;
+mod world;
+
+pub use executor::{CostModel, SimExecutor};
+pub use random::Random;
+pub use twin::{Answer, Twin};
+pub use workload::{Arrivals, Workload};
+pub use world::{Summary, simulate};

@@ -1,0 +1,140 @@
+//! A step while it is planned, and what is remembered of it while it is in flight.
+
+use std::ops::Range;
+
+use prelude_core::{
+    BlockId, DecodeBatch, ForwardBatch, OneShotBatch, OutputHead, RequestId, StepId, Timestamp,
+};
+
+use crate::{
+    forest::{Forest, Kept},
+    queue::QueueKey,
+    sequence::SeqTag,
+};
+
+/// A step being planned.
+pub(crate) struct Draft {
+    pub(crate) id: StepId,
+    pub(crate) now: Timestamp,
+    /// Whether waiters may be held back for leaders. Not if there is nothing else to do.
+    pub(crate) may_defer: bool,
+    /// Tokens for all but decode rows.
+    pub(crate) room: u32,
+    pub(crate) oneshot: OneShotBatch,
+    pub(crate) prefill: OneShotBatch,
+    pub(crate) decode: DecodeBatch,
+    pub(crate) forest: Forest,
+    pub(crate) forest_rows: Vec<ForestRow>,
+    pub(crate) record: Step,
+    /// Someone admitted could not go on for want of blocks: nobody else is to take any.
+    pub(crate) starved: bool,
+    /// The first generation that was not admitted for want of blocks.
+    pub(crate) decode_blocked: Option<QueueKey>,
+    /// One-shot tokens when the first row was passed over because the step had no room for it.
+    pub(crate) passed_over_at: Option<u32>,
+}
+
+/// A one-shot row in a draft.
+pub(crate) struct ForestRow {
+    pub(crate) tag: RowTag,
+    pub(crate) positions: Range<u32>,
+    pub(crate) head: OutputHead,
+}
+
+/// A step in flight.
+#[derive(Debug, Default)]
+pub(crate) struct Step {
+    pub(crate) id: StepId,
+    /// One per one-shot output row.
+    pub(crate) oneshot: Vec<RowTag>,
+    /// One per prefill output row.
+    pub(crate) prefill: Vec<SeqTag>,
+    /// One per decode row.
+    pub(crate) decode: Vec<SeqTag>,
+    /// Prompts that get on, and to which position.
+    pub(crate) chunks: Vec<(SeqTag, u32)>,
+    /// Segments to be published. Parents come first.
+    pub(crate) kept: Vec<Kept>,
+    /// Cached blocks that the step reads.
+    pub(crate) pins: Vec<BlockId>,
+}
+
+/// Whose answer a one-shot output row is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RowTag {
+    /// A row answered by this step alone.
+    Row {
+        request: RequestId,
+        serial: u64,
+        row: u32,
+    },
+    /// A chunk of a row.
+    Chunk(SeqTag),
+}
+
+impl Draft {
+    pub(crate) fn new(
+        id: StepId,
+        now: Timestamp,
+        block_size: u32,
+        room: u32,
+        may_defer: bool,
+    ) -> Self {
+        Self {
+            id,
+            now,
+            may_defer,
+            room,
+            oneshot: OneShotBatch::default(),
+            prefill: OneShotBatch::default(),
+            decode: DecodeBatch::default(),
+            forest: Forest::new(block_size),
+            forest_rows: Vec::new(),
+            record: Step {
+                id,
+                ..Step::default()
+            },
+            starved: false,
+            decode_blocked: None,
+            passed_over_at: None,
+        }
+    }
+
+    pub(crate) fn oneshot_tokens(&self) -> u32 {
+        crate::forest::length_of(self.oneshot.tokens.len()) + self.forest.num_tokens()
+    }
+
+    pub(crate) fn prefill_tokens(&self) -> u32 {
+        crate::forest::length_of(self.prefill.tokens.len())
+    }
+
+    /// Tokens left for anything but decode rows.
+    pub(crate) fn left(&self) -> u32 {
+        self.room
+            .saturating_sub(self.oneshot_tokens() + self.prefill_tokens())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.oneshot_tokens() == 0 && self.prefill_tokens() == 0 && self.decode.is_empty()
+    }
+
+    pub(crate) fn into_batch(self) -> (ForwardBatch, Step) {
+        let Self {
+            oneshot,
+            prefill,
+            decode,
+            record,
+            ..
+        } = self;
+        let batch = match (oneshot.is_empty(), prefill.is_empty(), decode.is_empty()) {
+            (false, true, true) => ForwardBatch::OneShot(oneshot),
+            (true, true, false) => ForwardBatch::Decode(decode),
+            _ => ForwardBatch::Mixed {
+                oneshot,
+                prefill,
+                decode,
+            },
+        };
+        (batch, record)
+    }
+}
