@@ -49,8 +49,24 @@ const MAX_STEP_TOKENS: u32 = 2048;
 /// Blocks for 28 prompts of up to 300 tokens and their 32 new ones.
 const NUM_BLOCKS: u32 = 1024;
 const GREEDY_TOKENS: usize = 32;
-/// Entries of `last_top_ids` that the stated bf16 tolerance covers.
+/// Tokens listed beside each log-probability.
+const TOP: u32 = 5;
+/// Entries of `last_top_ids`, and how many of them the stated bf16 tolerance covers.
+const TOP_STORED: usize = 50;
 const TOP_STATED: usize = 20;
+
+/// Line of the table, pooling, whether of length 1, array.
+const EMBEDDINGS: [(&str, Pooling, bool, &str); 4] = [
+    ("embed_last, unit", Pooling::Last, true, "embed_last"),
+    ("embed_mean, unit", Pooling::Mean, true, "embed_mean"),
+    ("embed_last", Pooling::Last, false, "embed_last"),
+    ("embed_mean", Pooling::Mean, false, "embed_mean"),
+];
+/// Where the results of a prompt's other heads are: label scores or classes; a token;
+/// log-probabilities, if the prompt has more than one token.
+const FIRST: usize = EMBEDDINGS.len();
+const SAMPLE: usize = FIRST + 1;
+const LOGPROBS: usize = FIRST + 2;
 
 #[test]
 fn golden_models() {
@@ -97,16 +113,88 @@ struct Parity<'a> {
 impl Parity<'_> {
     fn run(&mut self, driver: &mut Driver<'_>) {
         self.frequencies();
-        self.embeddings(driver);
+        // Every prompt runs once, with all its heads.
+        let results = driver.oneshot(&self.golden.prompts, |p| self.wants(p));
+        self.embeddings(&results);
         match self.checkpoint.kind() {
             ModelKind::CausalLm => {
-                self.logprobs(driver);
-                self.last_logits(driver);
+                self.logprobs(&results);
+                self.last_logits(&results);
                 self.greedy(driver);
             }
-            ModelKind::SequenceClassification { .. } => self.classes(driver),
+            ModelKind::SequenceClassification { .. } => self.classes(&results),
             ModelKind::Embedding { .. } => {}
         }
+    }
+
+    /// What to compute for a prompt: first [`EMBEDDINGS`], then what the model's head gives.
+    fn wants(&self, p: usize) -> Vec<Want> {
+        let ids = &self.golden.prompts[p];
+        let len = ids.len() as u32;
+        let last = len - 1..len;
+        let mut wants: Vec<Want> = EMBEDDINGS
+            .iter()
+            .map(|&(_, pooling, normalise, _)| {
+                let positions = match pooling {
+                    Pooling::Last => last.clone(),
+                    Pooling::Mean => 0..len,
+                };
+                let head = OutputHead::Embed {
+                    pooling,
+                    normalise,
+                    dimensions: None,
+                };
+                (positions, head)
+            })
+            .collect();
+        match self.checkpoint.kind() {
+            ModelKind::CausalLm => {
+                wants.push((last.clone(), self.label_scores(p)));
+                wants.push((last, self.sample()));
+                if len > 1 {
+                    let head = OutputHead::Logprobs {
+                        targets: ids[1..].to_vec(),
+                        top: TOP,
+                    };
+                    wants.push((0..len - 1, head));
+                }
+            }
+            ModelKind::SequenceClassification { .. } => wants.push((last, OutputHead::Classify)),
+            ModelKind::Embedding { .. } => {}
+        }
+        wants
+    }
+
+    /// How many of `last_top_ids` are compared.
+    fn compared(&self) -> usize {
+        if self.bf16 { TOP_STATED } else { TOP_STORED }
+    }
+
+    /// Logits of the reference's likeliest tokens, of "yes" and of "no".
+    fn label_scores(&self, p: usize) -> OutputHead {
+        let (top_ids, width) = self.golden.ids("f32.last_top_ids");
+        assert_eq!(width, TOP_STORED);
+        let top = top_ids[p * width..][..self.compared()].iter();
+        let yes_no = self.golden.list("yes_no_ids");
+        let labels = top
+            .map(|&id| id as u32)
+            .chain(yes_no.iter().map(|&id| id as u32));
+        OutputHead::LabelScores {
+            labels: labels.collect(),
+            normalise: Normalise::OverVocab,
+        }
+    }
+
+    /// The likeliest tokens as the executor ranks them.
+    fn sample(&self) -> OutputHead {
+        OutputHead::Sample(SampleHead {
+            sampling: Arc::new(SamplingParams::default()),
+            choice: 0,
+            draws: 1,
+            output_position: 0,
+            top_logprobs: Some(self.compared() as u32),
+            history: None,
+        })
     }
 
     /// What an array may differ by: in f32 as given, in bf16 by the golden's entry.
@@ -152,33 +240,8 @@ impl Parity<'_> {
         self.lines.push(line);
     }
 
-    fn embeddings(&mut self, driver: &mut Driver<'_>) {
-        let prompts = &self.golden.prompts;
-        let arrays = [
-            ("embed_last, unit", Pooling::Last, true, "embed_last"),
-            ("embed_mean, unit", Pooling::Mean, true, "embed_mean"),
-            ("embed_last", Pooling::Last, false, "embed_last"),
-            ("embed_mean", Pooling::Mean, false, "embed_mean"),
-        ];
-        let rows = driver.oneshot(prompts, |p| {
-            let len = prompts[p].len() as u32;
-            arrays
-                .iter()
-                .map(|&(_, pooling, normalise, _)| {
-                    let positions = match pooling {
-                        Pooling::Last => len - 1..len,
-                        Pooling::Mean => 0..len,
-                    };
-                    let head = OutputHead::Embed {
-                        pooling,
-                        normalise,
-                        dimensions: None,
-                    };
-                    (positions, head)
-                })
-                .collect()
-        });
-        for (a, &(array, _, unit, name)) in arrays.iter().enumerate() {
+    fn embeddings(&mut self, results: &[Vec<RowOutput>]) {
+        for (a, &(array, _, unit, name)) in EMBEDDINGS.iter().enumerate() {
             let entry = if unit {
                 format!("{name}_normalised")
             } else {
@@ -186,7 +249,7 @@ impl Parity<'_> {
             };
             let mut line = self.line(array, F32_UNIT, &entry);
             let (expected, width) = self.golden.f32(&format!("f32.{name}"));
-            for (rows, expected) in rows.iter().zip(expected.chunks_exact(width)) {
+            for (rows, expected) in results.iter().zip(expected.chunks_exact(width)) {
                 let RowOutput::Embedding(got) = &rows[a] else {
                     panic!("a vector, not {:?}", rows[a]);
                 };
@@ -207,39 +270,30 @@ impl Parity<'_> {
         }
     }
 
-    fn logprobs(&mut self, driver: &mut Driver<'_>) {
-        const TOP: usize = 5;
-        let prompts = &self.golden.prompts;
-        let rows = driver.oneshot(prompts, |p| {
-            let ids = &prompts[p];
-            if ids.len() == 1 {
-                return Vec::new();
-            }
-            let head = OutputHead::Logprobs {
-                targets: ids[1..].to_vec(),
-                top: TOP as u32,
-            };
-            vec![(0..ids.len() as u32 - 1, head)]
-        });
+    fn logprobs(&mut self, results: &[Vec<RowOutput>]) {
+        const WIDTH: usize = TOP as usize;
         let mut line = self.line("logprob", F32_LOGITS, "logprob");
         let mut top_line = self.line("top_logprobs", F32_LOGITS, "logprob");
         let (expected, _) = self.golden.f32("f32.logprob");
         let (top, width) = self.golden.f32("f32.top_logprobs");
-        assert_eq!(width, TOP);
-        for (p, rows) in rows.iter().enumerate().filter(|(_, r)| !r.is_empty()) {
+        assert_eq!(width, WIDTH);
+        for (p, rows) in results.iter().enumerate() {
+            let Some(row) = rows.get(LOGPROBS) else {
+                continue; // One token has nothing before it.
+            };
             let RowOutput::Logprobs {
                 first_position: 1,
                 entries,
-            } = &rows[0]
+            } = row
             else {
-                panic!("log-probabilities from position 1, not {:?}", rows[0]);
+                panic!("log-probabilities from position 1, not {row:?}");
             };
-            assert_eq!(entries.len(), prompts[p].len() - 1);
+            assert_eq!(entries.len(), self.golden.prompts[p].len() - 1);
             for (entry, at) in entries.iter().zip(self.golden.offsets[p] + 1..) {
                 line.add(f64::from(entry.logprob), f64::from(expected[at]));
-                assert_eq!(entry.top.len(), TOP);
+                assert_eq!(entry.top.len(), WIDTH);
                 // By rank, not by id: neighbours may be closer than the tolerance.
-                for (t, expected) in entry.top.iter().zip(&top[at * TOP..]) {
+                for (t, expected) in entry.top.iter().zip(&top[at * WIDTH..]) {
                     top_line.add(f64::from(t.logprob), f64::from(*expected));
                 }
             }
@@ -247,30 +301,8 @@ impl Parity<'_> {
         self.lines.extend([line, top_line]);
     }
 
-    fn last_logits(&mut self, driver: &mut Driver<'_>) {
-        let prompts = &self.golden.prompts;
-        let (top_ids, width) = self.golden.ids("f32.last_top_ids");
-        let yes_no = self.golden.list("yes_no_ids");
-        let compared = if self.bf16 { TOP_STATED } else { width };
-        let rows = driver.oneshot(prompts, |p| {
-            let len = prompts[p].len() as u32;
-            let top = top_ids[p * width..][..compared].iter().map(|&id| id as u32);
-            let labels = top.chain(yes_no.iter().map(|&id| id as u32)).collect();
-            let scores = OutputHead::LabelScores {
-                labels,
-                normalise: Normalise::OverVocab,
-            };
-            let sample = OutputHead::Sample(SampleHead {
-                sampling: Arc::new(SamplingParams::default()),
-                choice: 0,
-                draws: 1,
-                output_position: 0,
-                top_logprobs: Some(compared as u32),
-                history: None,
-            });
-            let wants: Vec<Want> = vec![(len - 1..len, scores), (len - 1..len, sample)];
-            wants
-        });
+    fn last_logits(&mut self, results: &[Vec<RowOutput>]) {
+        let (width, compared) = (TOP_STORED, self.compared());
         let mut logits_line = self.line("last_top_logits", F32_LOGITS, "last_logit_top20");
         let mut ranked_line = self.line("last_top, by rank", F32_LOGITS, "last_logit_top20");
         let mut lse_line = self.line("last_lse", F32_LOGITS, "last_lse");
@@ -279,9 +311,9 @@ impl Parity<'_> {
         let (top, _) = self.golden.f32("f32.last_top_logits");
         let (lse, _) = self.golden.f32("f32.last_lse");
         let (expected_yes_no, _) = self.golden.f32("f32.yes_no");
-        for (p, rows) in rows.iter().enumerate() {
+        for (p, rows) in results.iter().enumerate() {
             let (RowOutput::LabelScores(scores), RowOutput::Sampled(sampled)) =
-                (&rows[0], &rows[1])
+                (&rows[FIRST], &rows[SAMPLE])
             else {
                 panic!("label scores and a token, not {rows:?}");
             };
@@ -352,24 +384,19 @@ impl Parity<'_> {
         self.lines.extend([tokens_line, line]);
     }
 
-    fn classes(&mut self, driver: &mut Driver<'_>) {
-        let prompts = &self.golden.prompts;
-        let rows = driver.oneshot(prompts, |p| {
-            let len = prompts[p].len() as u32;
-            vec![(len - 1..len, OutputHead::Classify)]
-        });
+    fn classes(&mut self, results: &[Vec<RowOutput>]) {
         let mut logits_line = self.line("cls_logits", F32_LOGITS, "cls_logits");
         let mut probs_line = self.line("cls_probs", F32_PROBABILITIES, "cls_probs");
         let (logits, width) = self.golden.f32("f32.cls_logits");
         let (probs, _) = self.golden.f32("f32.cls_probs");
         let classes = |p: usize| -> Vec<f64> {
-            let RowOutput::Classes(got) = &rows[p][0] else {
-                panic!("class logits, not {:?}", rows[p]);
+            let RowOutput::Classes(got) = &results[p][FIRST] else {
+                panic!("class logits, not {:?}", results[p][FIRST]);
             };
             assert_eq!(got.len(), width);
             got.iter().map(|&z| f64::from(z)).collect()
         };
-        for p in 0..prompts.len() {
+        for p in 0..results.len() {
             let got = classes(p);
             for (i, (z, probability)) in got.iter().zip(probabilities(&got)).enumerate() {
                 logits_line.add(*z, f64::from(logits[p * width + i]));
