@@ -39,7 +39,7 @@ pub struct CpuConfig {
     pub dtype: Option<CpuDtype>,
     /// Which code computes. Default: fast.
     pub mode: Mode,
-    /// Instructions to use in fast mode. By default the best that the machine has.
+    /// Instructions to use in fast mode. By default [`Isa::best`].
     pub path: Option<Isa>,
     /// KV blocks. By default as many as `kv_bytes` holds.
     pub num_blocks: Option<u32>,

@@ -65,6 +65,7 @@ mod heads;
 mod invariance;
 mod kernels;
 mod kv;
+pub mod measure;
 mod memory;
 mod ops;
 mod plan;

@@ -80,22 +80,27 @@ unsafe fn f32_bf16_rows<const M: usize>(a: &[f32], stride: usize, b: &[u32], out
     let mut acc = [[_mm512_setzero_ps(); REGS]; M];
     let high = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
     for p in 0..b.len() / NR {
-        // SAFETY: line p of the panel.
-        let line = unsafe { load(b.as_ptr().add(p * NR)) };
-        let even = line.map(|x| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(x)));
-        for (r, acc) in acc.iter_mut().enumerate() {
-            // SAFETY: row r reaches as far as the panel is deep.
-            let x = _mm512_set1_ps(unsafe { *a.get_unchecked(r * stride + 2 * p) });
-            for (sum, &w) in acc.iter_mut().zip(&even) {
-                *sum = _mm512_fmadd_ps(x, w, *sum);
-            }
-        }
-        let odd = line.map(|x| _mm512_castsi512_ps(_mm512_and_si512(x, high)));
-        for (r, acc) in acc.iter_mut().enumerate() {
-            // SAFETY: as above.
-            let x = _mm512_set1_ps(unsafe { *a.get_unchecked(r * stride + 2 * p + 1) });
-            for (sum, &w) in acc.iter_mut().zip(&odd) {
-                *sum = _mm512_fmadd_ps(x, w, *sum);
+        // Two registers of columns at a time: four widened ones and a broadcast fit beside the
+        // sums, eight do not.
+        for half in (0..REGS).step_by(2) {
+            // SAFETY: within line p of the panel.
+            let line: [__m512i; 2] = std::array::from_fn(|j| unsafe {
+                _mm512_loadu_si512(b.as_ptr().add(p * NR + (half + j) * 16).cast())
+            });
+            let even = line.map(|x| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(x)));
+            let odd = line.map(|x| _mm512_castsi512_ps(_mm512_and_si512(x, high)));
+            for (r, acc) in acc.iter_mut().enumerate() {
+                // SAFETY: row r reaches as far as the panel is deep.
+                let pair = unsafe { a.get_unchecked(r * stride + 2 * p..r * stride + 2 * p + 2) };
+                let sums = &mut acc[half..half + 2];
+                let x = _mm512_set1_ps(pair[0]);
+                for (sum, &w) in sums.iter_mut().zip(&even) {
+                    *sum = _mm512_fmadd_ps(x, w, *sum);
+                }
+                let x = _mm512_set1_ps(pair[1]);
+                for (sum, &w) in sums.iter_mut().zip(&odd) {
+                    *sum = _mm512_fmadd_ps(x, w, *sum);
+                }
             }
         }
     }

@@ -9,6 +9,7 @@
 
 mod avx2;
 mod avx512;
+mod peak;
 
 use super::{
     Isa, Supported,
@@ -76,3 +77,26 @@ entry!(
     /// f32 rows, f32 panel.
     f32_f32_256, f32, 1, Isa::Avx2, avx2::f32_f32
 );
+
+/// Runs `rounds` rounds of multiplications in registers, in bf16 or f32, and returns how many
+/// floating-point operations that were; `None` where the family has no such instructions.
+pub(crate) fn spin(isa: Supported, bf16: bool, rounds: usize) -> Option<usize> {
+    match (isa.isa(), bf16) {
+        (Isa::Avx512Bf16, true) => {
+            // SAFETY: `Supported` was made only after the features were detected.
+            unsafe { peak::bf16(rounds) };
+            Some(rounds * peak::BF16_FLOPS)
+        }
+        (Isa::Avx512Bf16 | Isa::Avx512f, false) => {
+            // SAFETY: as above.
+            unsafe { peak::f32_512(rounds) };
+            Some(rounds * peak::F32_512_FLOPS)
+        }
+        (Isa::Avx2, false) => {
+            // SAFETY: as above.
+            unsafe { peak::f32_256(rounds) };
+            Some(rounds * peak::F32_256_FLOPS)
+        }
+        _ => None,
+    }
+}

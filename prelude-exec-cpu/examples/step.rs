@@ -1,0 +1,123 @@
+//! How long steps of a model take: prompts of several lengths, and decode rows.
+//!
+//! `cargo run --release -p prelude-exec-cpu --example step [model folder]`
+#![expect(clippy::print_stdout, reason = "an example reports on standard output")]
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use prelude_core::{
+    BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor, ForwardBatch, OneShotBatch, OutputHead,
+    OutputRow, Pooling, Residency, SampleHead, SamplingParams, Segment, SegmentIdx, SeqId, StepId,
+    TokenSource,
+};
+use prelude_exec_cpu::{ComputePool, CpuConfig, CpuExecutor};
+use prelude_models::{Checkpoint, ModelKind};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let demo = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../prelude-server/demo/demo-lm"
+    );
+    let folder = std::env::args().nth(1).unwrap_or_else(|| demo.to_owned());
+    let start = Instant::now();
+    let checkpoint = Checkpoint::open(folder.as_ref())?;
+    let pool = Arc::new(ComputePool::for_machine());
+    let mut executor = CpuExecutor::new(&checkpoint, CpuConfig::default(), pool)?;
+    println!("{executor:?}, loaded in {:.0?}", start.elapsed());
+    println!("{:?}", executor.memory());
+    let head = match checkpoint.kind() {
+        ModelKind::CausalLm => OutputHead::Sample(greedy()),
+        ModelKind::SequenceClassification { .. } => OutputHead::Classify,
+        _ => OutputHead::Embed {
+            pooling: Pooling::Last,
+            normalise: true,
+            dimensions: None,
+        },
+    };
+    for len in [1u32, 20, 128, 512] {
+        let (time, best) = time(&mut executor, || prompt(len, head.clone()))?;
+        let rate = f64::from(len) / time.as_secs_f64();
+        println!("prompt of {len:>4}: {time:>10.2?} (best {best:.2?}), {rate:>8.0} tokens/s");
+    }
+    if matches!(checkpoint.kind(), ModelKind::CausalLm) {
+        for (rows, context) in [(1, 30), (1, 500), (4, 500), (32, 30)] {
+            let (time, best) = time(&mut executor, || decode(rows, context))?;
+            let rate = f64::from(rows) / time.as_secs_f64();
+            println!(
+                "{rows:>2} decode rows at {context:>3}: {time:>10.2?} (best {best:.2?}), {rate:>8.0} tokens/s"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Median and best over half a second and at least three steps.
+fn time(
+    executor: &mut CpuExecutor,
+    batch: impl Fn() -> ForwardBatch,
+) -> Result<(Duration, Duration), Box<dyn std::error::Error>> {
+    let mut times = Vec::new();
+    let start = Instant::now();
+    while times.len() < 3 || start.elapsed() < Duration::from_millis(500) {
+        let batch = batch();
+        let before = Instant::now();
+        executor.submit(StepId(0), batch)?;
+        executor.collect(StepId(0))?;
+        times.push(before.elapsed());
+    }
+    times.sort();
+    Ok((times[times.len() / 2], times[0]))
+}
+
+fn greedy() -> SampleHead {
+    SampleHead {
+        sampling: Arc::new(SamplingParams::default()),
+        choice: 0,
+        draws: 1,
+        output_position: 0,
+        top_logprobs: None,
+        history: None,
+    }
+}
+
+fn prompt(len: u32, head: OutputHead) -> ForwardBatch {
+    ForwardBatch::OneShot(OneShotBatch {
+        tokens: (0..len).map(|i| i * 37 % 4000).collect(),
+        segments: vec![Segment {
+            tokens: 0..len,
+            parent: None,
+            context_len: 0,
+            cached: BlockSpan::EMPTY,
+            residency: Residency::Transient,
+        }],
+        rows: vec![OutputRow {
+            segment: SegmentIdx(0),
+            positions: len - 1..len,
+            head,
+        }],
+        block_ids: vec![],
+    })
+}
+
+/// Rows that each continue `context` tokens; what the blocks hold does not matter to the time.
+fn decode(rows: u32, context: u32) -> ForwardBatch {
+    let blocks = context / 16 + 1;
+    ForwardBatch::Decode(DecodeBatch {
+        rows: (0..rows)
+            .map(|row| DecodeRow {
+                seq: SeqId(u64::from(row)),
+                token: TokenSource::Known(row),
+                context_len: context,
+                blocks: BlockSpan {
+                    start: row * blocks,
+                    len: blocks,
+                },
+                sample: greedy(),
+            })
+            .collect(),
+        block_ids: (0..rows * blocks).map(BlockId).collect(),
+    })
+}

@@ -1,0 +1,115 @@
+//! Rates of the kernels on this machine, for examples and benchmarks.
+
+use std::{
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    ComputePool, CpuDtype, Error, Isa,
+    config::{Act, Backend},
+    kernels::{
+        Supported,
+        gemm::{Format, Matrix, Multiplier, Output},
+    },
+};
+
+/// A weight matrix on one path, and rows to multiply with it.
+#[derive(Debug)]
+pub struct Product {
+    matrix: Matrix,
+    multiplier: Multiplier,
+    x: Vec<f32>,
+    out: Vec<f32>,
+    flops: usize,
+}
+
+impl Product {
+    /// `rows` by a matrix `[outputs, inputs]` of `dtype`.
+    ///
+    /// # Errors
+    /// [`Error::Instructions`] if the machine lacks `isa`.
+    ///
+    /// # Panics
+    /// If `inputs` is odd.
+    pub fn new(
+        pool: &ComputePool,
+        isa: Isa,
+        dtype: CpuDtype,
+        rows: usize,
+        (outputs, inputs): (usize, usize),
+    ) -> Result<Self, Error> {
+        let supported = Supported::new(isa).ok_or(Error::Instructions { isa: isa.as_str() })?;
+        let (format, act) = match (dtype, isa) {
+            (CpuDtype::Bf16, Isa::Avx512Bf16) => (Format::Bf16, Act::Bf16),
+            (CpuDtype::Bf16, _) => (Format::Bf16, Act::F32),
+            (CpuDtype::F32, _) => (Format::F32, Act::F32),
+        };
+        let value = |i: usize| ((i * 7919) % 255) as f32 / 128.0 - 1.0;
+        let matrix = Matrix::new(pool, format, (outputs, inputs), |o, row| {
+            row.extend((0..inputs).map(|i| value(o * 31 + i)));
+        });
+        let backend = Backend::Fast {
+            isa: supported,
+            act,
+        };
+        Ok(Self {
+            matrix,
+            multiplier: Multiplier::new(backend, rows, inputs),
+            x: (0..rows * inputs).map(value).collect(),
+            out: vec![0.0; rows * outputs],
+            flops: 2 * rows * outputs * inputs,
+        })
+    }
+
+    /// Multiplies once, conversion of the rows included.
+    pub fn run(&mut self, pool: &ComputePool) {
+        self.multiplier
+            .run(pool, &self.x, &self.matrix, Output::Write, &mut self.out);
+    }
+
+    /// Floating-point operations of one run.
+    #[must_use]
+    pub const fn flops(&self) -> usize {
+        self.flops
+    }
+}
+
+/// Floating-point operations per second of all workers with operands in registers: multiply-adds
+/// of bf16 pairs or of f32. `None` where the path has no vector instructions for them; a bf16
+/// path without bf16 instructions multiplies in f32.
+#[must_use]
+pub fn peak_flops_per_second(pool: &ComputePool, isa: Isa, dtype: CpuDtype) -> Option<f64> {
+    // About half a millisecond, so that of many tries some are not interrupted.
+    const ROUNDS: usize = 100_000;
+    const TRIES: usize = 100;
+    let isa = Supported::new(isa)?;
+    let bf16 = dtype == CpuDtype::Bf16 && isa.isa() == Isa::Avx512Bf16;
+    spin(isa, bf16, 1)?;
+    let mut best = 0.0f64;
+    for _ in 0..TRIES {
+        let start = Instant::now();
+        let done = Mutex::new((0, Duration::ZERO));
+        pool.run(pool.threads(), usize::MAX, &|_, _| {
+            let flops = spin(isa, bf16, ROUNDS).unwrap_or(0);
+            let mut done = done.lock().expect("nothing panics under the lock");
+            done.0 += flops;
+            done.1 = start.elapsed();
+        });
+        let (flops, elapsed) = done.into_inner().expect("nothing panics under the lock");
+        best = best.max(flops as f64 / elapsed.as_secs_f64());
+    }
+    Some(best)
+}
+
+fn spin(isa: Supported, bf16: bool, rounds: usize) -> Option<usize> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        crate::kernels::spin(isa, bf16, rounds)
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = (isa, bf16, rounds);
+        None
+    }
+}
