@@ -142,12 +142,18 @@ impl CpuConfig {
         let counts = [
             ("max_step_tokens", self.max_step_tokens, 1 << 22),
             ("chunk_tokens", self.chunk_tokens, 1 << 16),
-            ("num_blocks", self.num_blocks.unwrap_or(1), 1 << 27),
+            ("num_blocks", self.num_blocks.unwrap_or(1), u32::MAX),
         ];
         for (field, value, max) in counts {
             if value == 0 || value > max {
                 return Err(Error::config(field, format!("must be in 1..={max}")));
             }
+        }
+        // Slots of the pool are numbered in 32 bits.
+        let blocks_max = u32::MAX / self.block_size - 1;
+        if self.num_blocks.is_some_and(|blocks| blocks > blocks_max) {
+            let what = format!("must be at most {blocks_max} with blocks of this size");
+            return Err(Error::config("num_blocks", what));
         }
         let made_for = model.max_position_embeddings;
         if let Some(asked) = self.max_context_len

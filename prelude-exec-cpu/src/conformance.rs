@@ -36,7 +36,8 @@ impl Device {
                 spec.capacity.num_blocks,
                 arena_len,
                 Arc::new(ComputePool::new(2)),
-            ),
+            )
+            .unwrap(),
             plan: StepPlan::default(),
             dtype,
             backend,

@@ -40,6 +40,12 @@ pub enum Error {
         /// What was allowed.
         limit_bytes: u64,
     },
+    /// The system refused memory for keys and values.
+    #[error("the system refused {bytes} bytes for KV blocks; lower `kv_bytes` or `num_blocks`")]
+    Allocation {
+        /// What was asked for.
+        bytes: u64,
+    },
     /// A weight that does not fit its use.
     #[error("{name}: {what}")]
     Weight {

@@ -64,7 +64,7 @@ impl CpuExecutor {
             capacity.num_blocks,
             memory::arena_len(model_config, &config),
             pool,
-        );
+        )?;
         Ok(Self {
             model,
             ops,

@@ -417,7 +417,7 @@ fn attend_with(value: f32, config: &CpuConfig) -> Vec<f32> {
         .rope(&vec![0.1; shape.head_dim / 2], 1.0, 64)
         .unwrap();
     let arena_len = 1 << 16;
-    let mut ops = CpuOps::new(model, config, (dtype, backend), 4, arena_len, pool);
+    let mut ops = CpuOps::new(model, config, (dtype, backend), 4, arena_len, pool).unwrap();
     let mut plan = StepPlan::default();
     let batch = prompt(&[1; 40], vec![]);
     plan.rebuild(ForwardBatch::OneShot(batch), BLOCK).unwrap();

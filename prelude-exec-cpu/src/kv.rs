@@ -17,7 +17,7 @@
 use half::bf16;
 
 use crate::{
-    CpuDtype,
+    CpuDtype, Error,
     kernels::{
         Supported,
         panel::{NR, Panel},
@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Type of stored keys and values.
-pub(crate) trait KvElement: Copy + Default + Send + Sync + 'static {
+pub(crate) trait KvElement: bytemuck::Pod + Default + Send + Sync {
     /// Elements per dword of a panel.
     const PER_DWORD: usize;
     /// A key that makes scores NaN.
@@ -114,6 +114,55 @@ impl KvElement for bf16 {
     }
 }
 
+/// Writes up to 64 keys to the columns of a panel `[head_dim / PER_DWORD][64]`, as
+/// [`KvElement::pack_key`] would one by one.
+pub(crate) fn pack_keys<E: KvElement>(isa: Supported, keys: &[&[E]], panel: &mut [u32]) {
+    for (group, keys) in keys.chunks(GROUP).enumerate() {
+        let first_lane = group * GROUP;
+        let done = if keys.len() == GROUP {
+            transpose(isa, keys, first_lane, panel)
+        } else {
+            0
+        };
+        for (i, key) in keys.iter().enumerate() {
+            let rest = &key[done * E::PER_DWORD..];
+            E::pack_key(rest, first_lane + i, &mut panel[done * NR..]);
+        }
+    }
+}
+
+/// Keys that are transposed together.
+const GROUP: usize = 16;
+
+/// Packs as many leading dwords of 16 keys as instructions allow, and says how many.
+fn transpose<E: KvElement>(
+    isa: Supported,
+    keys: &[&[E]],
+    first_lane: usize,
+    panel: &mut [u32],
+) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let mut rows: [&[u8]; GROUP] = [&[]; GROUP];
+        for (row, key) in rows.iter_mut().zip(keys) {
+            *row = bytemuck::cast_slice(key);
+        }
+        let dwords = keys[0].len() / E::PER_DWORD;
+        for first in (0..dwords - dwords % GROUP).step_by(GROUP) {
+            let out = &mut panel[first * NR + first_lane..];
+            if !crate::kernels::transpose(isa, &rows, first * 4, out) {
+                return 0;
+            }
+        }
+        dwords - dwords % GROUP
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = (isa, keys, first_lane, panel);
+        0
+    }
+}
+
 /// Keys and values of one element type.
 pub(crate) struct Kv<E> {
     /// `kv_heads · head_dim`: half a row.
@@ -136,26 +185,32 @@ impl KvStore {
         half: usize,
         step_tokens: usize,
         slots: usize,
-    ) -> Self {
-        fn make<E: KvElement + bytemuck::Zeroable>(
+    ) -> Result<Self, Error> {
+        fn make<E: KvElement>(
             layers: usize,
             half: usize,
             step_tokens: usize,
             slots: usize,
-        ) -> Kv<E> {
-            Kv {
+        ) -> Result<Kv<E>, Error> {
+            Ok(Kv {
                 half,
-                step: bytemuck::zeroed_vec(step_tokens * 2 * half),
+                step: zeroed(step_tokens * 2 * half)?,
                 layers: (0..layers)
-                    .map(|_| bytemuck::zeroed_vec(slots * 2 * half))
-                    .collect(),
-            }
+                    .map(|_| zeroed(slots * 2 * half))
+                    .collect::<Result<_, _>>()?,
+            })
         }
         match dtype {
-            CpuDtype::F32 => Self::F32(make(layers, half, step_tokens, slots)),
-            CpuDtype::Bf16 => Self::Bf16(make(layers, half, step_tokens, slots)),
+            CpuDtype::F32 => Ok(Self::F32(make(layers, half, step_tokens, slots)?)),
+            CpuDtype::Bf16 => Ok(Self::Bf16(make(layers, half, step_tokens, slots)?)),
         }
     }
+}
+
+fn zeroed<E: KvElement>(len: usize) -> Result<Vec<E>, Error> {
+    bytemuck::try_zeroed_vec(len).map_err(|()| Error::Allocation {
+        bytes: len as u64 * size_of::<E>() as u64,
+    })
 }
 
 impl<E: KvElement> Kv<E> {
@@ -203,6 +258,30 @@ mod tests {
         assert!(row[0].widen().is_nan() && row[1].widen().is_nan());
         let rest = row[2..].iter().map(|x| x.widen());
         assert!(rest.eq([3.0, 4.0, 0.0, 0.0, -2.0, 0.25]));
+    }
+
+    fn check_packing<E: KvElement>() {
+        for isa in Isa::ALL.into_iter().filter_map(Supported::new) {
+            for (dim, keys) in [(24, 64), (32, 16), (40, 35), (128, 64), (2, 17)] {
+                let mut data = vec![E::default(); dim * keys];
+                let numbers: Vec<f32> = (0..dim * keys).map(|i| i as f32).collect();
+                E::round(isa, &numbers, &mut data);
+                let keys: Vec<&[E]> = data.chunks_exact(dim).collect();
+                let mut expected = vec![0; dim / E::PER_DWORD * NR];
+                let mut got = expected.clone();
+                for (lane, key) in keys.iter().enumerate() {
+                    E::pack_key(key, lane, &mut expected);
+                }
+                pack_keys(isa, &keys, &mut got);
+                assert_eq!(got, expected, "{isa:?} {dim}");
+            }
+        }
+    }
+
+    #[test]
+    fn keys_are_packed_in_groups_as_one_by_one() {
+        check_packing::<f32>();
+        check_packing::<bf16>();
     }
 
     #[test]

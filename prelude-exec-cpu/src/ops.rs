@@ -57,11 +57,11 @@ impl CpuOps {
         num_blocks: u32,
         arena_len: usize,
         pool: Arc<ComputePool>,
-    ) -> Self {
+    ) -> Result<Self, Error> {
         let shape = model.attn_shape();
         let chunk = config.chunk_tokens.min(config.max_step_tokens) as usize;
         let threads = pool.threads();
-        Self {
+        Ok(Self {
             backend,
             chunk_tokens: chunk,
             arena: Arena::new(arena_len),
@@ -71,13 +71,13 @@ impl CpuOps {
                 shape.kv_heads * shape.head_dim,
                 config.max_step_tokens as usize,
                 num_blocks as usize * config.block_size as usize,
-            ),
+            )?,
             multiplier: Multiplier::new(backend, chunk, memory::widest_input(model)),
             attention: PerWorker::new(threads, || attention::Scratch::new(shape)),
             vocabulary: VocabularyHeads::new(model.vocab_size, model.hidden_size, threads),
             results: Vec::new(),
             pool,
-        }
+        })
     }
 
     /// Forgets the previous step.

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     config::{Act, Backend},
-    kv::{Kv, KvElement},
+    kv::{Kv, KvElement, pack_keys},
     plan::{Place, PlanSegment, Span, StepPlan, for_places},
     pool::{ComputePool, TileMut},
     scratch::PerWorker,
@@ -212,14 +212,16 @@ impl<E: KvElement> Attention<'_, E> {
         let mut cursor = 0;
         for start in (0..end).step_by(NR) {
             let keys = (end - start).min(NR as u32);
+            let head = kv_head * dim..(kv_head + 1) * dim;
+            let mut tile_keys: [&[E]; NR] = [&[]; NR];
             for_places(path, &mut cursor, start..start + keys, |position, place| {
                 let (k, v) = self.row(place).split_at(half);
                 let lane = (position - start) as usize;
-                let head = kv_head * dim..(kv_head + 1) * dim;
-                E::pack_key(&k[head.clone()], lane, &mut scratch.keys[..key_panel]);
-                E::pack_value(&v[head], lane, &mut scratch.values);
+                tile_keys[lane] = &k[head.clone()];
+                E::pack_value(&v[head.clone()], lane, &mut scratch.values);
             });
             let keys = keys as usize;
+            pack_keys(isa, &tile_keys[..keys], &mut scratch.keys[..key_panel]);
             for first in (0..rows).step_by(MR) {
                 let count = MR.min(rows - first);
                 let position = |i: usize| first_position + ((first + i) / group) as u32;

@@ -13,4 +13,4 @@ mod x86;
 pub use isa::Isa;
 pub(crate) use isa::Supported;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86::spin;
+pub(crate) use x86::{spin, transpose};

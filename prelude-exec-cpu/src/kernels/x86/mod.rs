@@ -10,6 +10,7 @@
 mod avx2;
 mod avx512;
 mod peak;
+mod transpose;
 
 use super::{
     Isa, Supported,
@@ -77,6 +78,23 @@ entry!(
     /// f32 rows, f32 panel.
     f32_f32_256, f32, 1, Isa::Avx2, avx2::f32_f32
 );
+
+/// Writes 16 dwords of each of 16 rows, from byte `first` on, to columns of `out`: line d (lines are
+/// 64 dwords) gets dword d of the rows, in order. `false` if the family has no such instructions.
+pub(crate) fn transpose(isa: Supported, rows: &[&[u8]], first: usize, out: &mut [u32]) -> bool {
+    if !matches!(isa.isa(), Isa::Avx512Bf16 | Isa::Avx512f) {
+        return false;
+    }
+    assert!(
+        rows.len() == 16 && out.len() >= 15 * NR + 16,
+        "not 16 by 16"
+    );
+    let rows = std::array::from_fn(|i| rows[i][first..first + 64].as_ptr());
+    // SAFETY: `Supported` was made only after the features were detected; each row was cut to 64
+    // bytes, and the length of `out` was checked.
+    unsafe { transpose::transpose(&rows, out.as_mut_ptr()) };
+    true
+}
 
 /// Runs `rounds` rounds of multiplications in registers, in bf16 or f32, and returns how many
 /// floating-point operations that were; `None` where the family has no such instructions.
