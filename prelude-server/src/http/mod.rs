@@ -12,6 +12,3 @@ mod ticket;
 mod wire;
 
 pub use listener::{Ended, Server};
-
-#[cfg(test)]
-mod tests;

@@ -1,0 +1,229 @@
+//! More than fits: refused by name, at once, with nothing left behind.
+
+use std::{
+    io::{Read, Write},
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use prelude_server::Limits;
+use serde_json::{Value, json};
+
+use crate::support::{Fake, Response, TestServer, config, wait_for, with_limits};
+
+const PATH: &str = "/v1/completions";
+const SLOW: Duration = Duration::from_millis(300);
+
+fn slow() -> Fake {
+    Fake {
+        step: SLOW,
+        ..Fake::default()
+    }
+}
+
+fn request(body: &str, headers: &str) -> String {
+    format!(
+        "POST {PATH} HTTP/1.1\r\nconnection: close\r\n{headers}content-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+#[test]
+fn a_full_queue_refuses_before_it_reads_or_encodes() {
+    let limits = Limits {
+        queued_rows: 2,
+        rows: 2,
+        ..Limits::default()
+    };
+    let server = TestServer::fake(with_limits(limits), &slow());
+    let long = request(r#"{"prompt":[1],"max_tokens":1}"#, "");
+    let mut held: Vec<_> = (0..2)
+        .map(|_| {
+            let mut stream = server.connect();
+            stream.write_all(long.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    wait_for(|| {
+        let rows = server.metric("prelude:queue_rows");
+        (rows == 2.0).then_some(()).ok_or(format!("{rows} rows"))
+    });
+    let encoded = server.metric("prelude:encode_seconds_count");
+    let start = Instant::now();
+    for _ in 0..50 {
+        // The body never comes: the refusal does not wait for it.
+        let head =
+            format!("POST {PATH} HTTP/1.1\r\nconnection: close\r\ncontent-length: 99\r\n\r\n");
+        let response = Response::parse(&server.exchange(head.as_bytes()));
+        assert_eq!((response.status, &*response.reason()), (429, "queue_full"));
+        assert_eq!(response.header("retry-after"), Some("1"));
+        assert!(response.header("retry-after-ms").is_some());
+    }
+    assert!(start.elapsed() < Duration::from_secs(5));
+    assert_eq!(server.metric("prelude:encode_seconds_count"), encoded);
+    for stream in &mut held {
+        let mut text = String::new();
+        let _ = stream.read_to_string(&mut text);
+        assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+    }
+    server.settle();
+}
+
+#[test]
+fn what_can_never_fit_is_the_callers_to_split() {
+    let limits = Limits {
+        queued_tokens: 10,
+        queued_rows: 4,
+        rows: 8,
+        ..Limits::default()
+    };
+    let server = TestServer::fake(with_limits(limits), &Fake::default());
+    let check = |body: Value, reason: &str| {
+        let response = server.post(PATH, &body.to_string());
+        assert_eq!(
+            (response.status, &*response.reason()),
+            (400, reason),
+            "{body}"
+        );
+    };
+    check(
+        json!({"prompt": vec![1; 11], "max_tokens": 1}),
+        "larger_than_queue",
+    );
+    check(json!({"prompt": [1], "n": 5}), "larger_than_queue");
+    check(json!({"prompt": [1], "n": 9}), "too_many_rows");
+    server.settle();
+}
+
+#[test]
+fn overload_may_have_another_status() {
+    let mut config = with_limits(Limits {
+        bodies_in_flight_bytes: 10,
+        ..Limits::default()
+    });
+    config.overload_status = 503;
+    let server = TestServer::fake(config, &Fake::default());
+    let response = server.post(PATH, r#"{"prompt":[1],"max_tokens":1}"#);
+    assert_eq!((response.status, &*response.reason()), (503, "queue_full"));
+    assert!(response.header("retry-after").is_some());
+}
+
+#[test]
+fn a_deadline_that_passes_is_not_worth_a_retry() {
+    let server = TestServer::fake(config(), &slow());
+    let mut busy = server.connect();
+    let long = request(r#"{"prompt":[1],"max_tokens":3,"ignore_eos":true}"#, "");
+    busy.write_all(long.as_bytes()).unwrap();
+    wait_for(|| {
+        let running = server.metric("prelude:queue_rows");
+        (running > 0.0).then_some(()).ok_or(format!("{running}"))
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    for headers in ["x-slo-ttft-ms: 20\r\n", ""] {
+        let body = match headers {
+            "" => r#"{"prompt":[2],"max_tokens":1,"slo_ttft_ms":20}"#,
+            _ => r#"{"prompt":[2],"max_tokens":1}"#,
+        };
+        let response = Response::parse(&server.exchange(request(body, headers).as_bytes()));
+        assert_eq!(
+            (response.status, &*response.reason()),
+            (429, "deadline_expired")
+        );
+        assert_eq!(response.header("x-should-retry"), Some("false"));
+    }
+    assert_eq!(server.metric("prelude:deadline_missed_total"), 2.0);
+    drop(busy);
+    server.settle();
+}
+
+#[test]
+fn clients_that_leave_leave_nothing_behind() {
+    let fake = Fake {
+        step: Duration::from_millis(5),
+        ..Fake::default()
+    };
+    let server = TestServer::fake(config(), &fake);
+    let mut left = 0;
+    for round in 0_u64..60 {
+        let stream = round % 2 == 0;
+        let body = json!({"prompt": [[1, 2, 3], [round % 7, 5]], "max_tokens": 200, "n": 3,
+            "ignore_eos": true, "stream": stream, "temperature": 1});
+        let bytes = request(&body.to_string(), "").into_bytes();
+        let mut connection = server.connect();
+        // Some leave in the middle of the body, most somewhere in the answer.
+        let sent = if round % 5 == 0 {
+            bytes.len() - 9
+        } else {
+            bytes.len()
+        };
+        connection.write_all(&bytes[..sent]).unwrap();
+        std::thread::sleep(Duration::from_millis(round * 7 % 40));
+        if round % 3 == 0 {
+            // Half-closed is as good as gone.
+            connection.shutdown(std::net::Shutdown::Write).unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        left += 1;
+        drop(connection);
+    }
+    server.settle();
+    let gone = server.metric("prelude:requests_total{route=\"/v1/completions\",code=\"499\"}");
+    assert!(gone > f64::from(left) * 0.5, "{gone} of {left}");
+    // The engine rests: nobody wants anything of it.
+    let steps = fake.steps.load(Ordering::SeqCst);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(fake.steps.load(Ordering::SeqCst), steps);
+    assert!(server.is_healthy());
+}
+
+#[test]
+fn many_at_once_answer_as_one_by_one() {
+    let server = TestServer::demo();
+    let bodies: Vec<(&str, String)> = (0..256)
+        .map(|i| {
+            let text = ["Where is my card?", "I lost my phone", "exchange rate"][i % 3];
+            let body = match i % 4 {
+                0 => json!({"prompt": text, "max_tokens": 4, "temperature": 0, "echo": true,
+                    "logprobs": 1}),
+                1 => json!({"prompt": [text, "my"], "max_tokens": 3, "temperature": 1,
+                    "seed": i % 12, "n": 2}),
+                2 => json!({"messages": [{"role": "user", "content": text}], "max_tokens": 1,
+                    "temperature": 0, "logprobs": true, "top_logprobs": 2}),
+                _ => json!({"input": text}),
+            };
+            let path = match i % 4 {
+                0 | 1 => PATH,
+                2 => "/v1/chat/completions",
+                _ => "/classify",
+            };
+            (path, body.to_string())
+        })
+        .collect();
+    let ask = |(path, body): &(&str, String)| {
+        let response = server.post(path, body);
+        assert_eq!(response.status, 200, "{body}\n{}", response.body);
+        let mut answer = response.json();
+        for changing in ["id", "created", "usage"] {
+            answer[changing] = Value::Null;
+        }
+        answer
+    };
+    // Kinds repeat every twelve.
+    let expected: Vec<Value> = bodies[..12].iter().map(ask).collect();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..32)
+            .map(|t| {
+                let (bodies, expected, ask) = (&bodies, &expected, &ask);
+                scope.spawn(move || {
+                    for i in (t..256).step_by(32) {
+                        assert_eq!(ask(&bodies[i]), expected[i % 12], "request {i}");
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    });
+    server.settle();
+}

@@ -1,0 +1,272 @@
+//! The tokenizer, the models, the state of the process, its metrics, its end.
+
+use std::{
+    io::Write,
+    time::{Duration, Instant},
+};
+
+use prelude_server::{ApiKeys, Ended, ServerConfig};
+use serde_json::json;
+
+use crate::support::{Fake, LOSES, Response, TestServer, config, fake_model, read_all};
+
+#[test]
+fn tokens_there_and_back() {
+    let server = TestServer::demo();
+    let one = server.post(
+        "/tokenize",
+        r#"{"prompt":"Where is my card?","return_token_strs":true}"#,
+    );
+    let one = one.json();
+    let tokens = one["tokens"].as_array().unwrap();
+    assert_eq!(one["count"], tokens.len());
+    assert_eq!(one["max_model_len"], 4096);
+    let strings: String = one["token_strs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|s| s.as_str().unwrap())
+        .collect();
+    assert_eq!(strings, "Where is my card?");
+    let back = server.post("/detokenize", &json!({"tokens": tokens}).to_string());
+    assert_eq!(
+        back.body,
+        r#"{"prompt":"Where is my card?","text":"Where is my card?"}"#
+    );
+    let many = server.post("/tokenize", r#"{"prompt":["Where is my card?",""]}"#);
+    let many = many.json();
+    assert_eq!(many[0]["tokens"], one["tokens"]);
+    assert_eq!(
+        many[1],
+        json!({"count": 0, "max_model_len": 4096, "tokens": [], "token_strs": null})
+    );
+    let chat = server.post(
+        "/tokenize",
+        r#"{"messages":[{"role":"user","content":"a"}],"add_generation_prompt":false}"#,
+    );
+    let ids = chat.json()["tokens"].clone();
+    let text = server.post("/detokenize", &json!({"tokens": ids}).to_string());
+    assert_eq!(text.json()["text"], "<|im_start|>user\na<|im_end|>\n");
+
+    let check = |path: &str, body: &str, reason: &str| {
+        let response = server.post(path, body);
+        assert_eq!(
+            (response.status, &*response.reason()),
+            (400, reason),
+            "{body}"
+        );
+    };
+    check("/tokenize", "{}", "missing_field");
+    check("/tokenize", r#"{"prompt":[1]}"#, "invalid_type");
+    check("/tokenize", r#"{"prompt":[]}"#, "invalid_type");
+    check("/detokenize", "{}", "missing_field");
+    check("/detokenize", r#"{"tokens":"a"}"#, "invalid_type");
+    check("/detokenize", r#"{"tokens":[4096]}"#, "token_out_of_range");
+
+    let info = server.get("/tokenizer_info").json();
+    assert_eq!(info["eos_token"], "<|im_end|>");
+    assert_eq!(info["tokenizer_class"], "Qwen2Tokenizer");
+    assert!(info["chat_template"].as_str().unwrap().contains("im_start"));
+}
+
+#[test]
+fn models_are_listed() {
+    let server = TestServer::demo();
+    let list = server.get("/v1/models").json();
+    let names: Vec<_> = list["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|m| &m["id"])
+        .collect();
+    assert_eq!(names, ["demo-lm", "demo-classifier"]);
+    assert_eq!(list["data"][0]["kind"], "lm");
+    assert_eq!(list["data"][1]["kind"], "classifier");
+    assert_eq!(list["models"][0]["name"], "demo-lm");
+    let one = server.get("/v1/models/demo%2Dlm").json();
+    assert_eq!(one, list["data"][0]);
+    assert_eq!(server.get("/v1/models/other").status, 404);
+    assert_eq!(server.get("/v1/models/other").reason(), "model_not_found");
+}
+
+#[test]
+fn state_while_loading_and_after() {
+    let server = TestServer::loading(config(), ApiKeys::default());
+    for path in ["/health", "/ping", "/ready", "/v1/models"] {
+        let response = server.get(path);
+        assert_eq!(
+            (response.status, &*response.reason()),
+            (503, "loading"),
+            "{path}"
+        );
+        assert_eq!(response.header("retry-after"), Some("5"));
+    }
+    assert_eq!(server.get("/live").status, 200);
+    let refused = server.post("/v1/completions", r#"{"prompt":"a"}"#);
+    assert_eq!((refused.status, &*refused.reason()), (503, "loading"));
+    let loaded = fake_model(&Fake::default());
+    server.app.set_models(vec![loaded.model]);
+    let health = server.get("/health");
+    assert_eq!((health.status, &*health.body), (200, ""));
+    let ready = server.get("/ready").json();
+    assert_eq!(
+        ready,
+        json!({"status": "ready", "model": "fake", "queue_rows": 0})
+    );
+    let head = server.exchange(b"HEAD /version HTTP/1.1\r\nconnection: close\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 OK") && head.ends_with("\r\n\r\n"));
+}
+
+#[test]
+fn a_lost_device_ends_the_service() {
+    let mut server = TestServer::fake(config(), &Fake::default());
+    let body = json!({"prompt": [LOSES], "max_tokens": 2}).to_string();
+    let status = server.post("/v1/completions", &body).status;
+    assert!(status == 503 || status == 500, "{status}");
+    let running = server.running.take().unwrap();
+    assert_eq!(server.runtime.block_on(running).unwrap(), Ended::EngineLost);
+}
+
+fn draining(drain_timeout_ms: u64) -> ServerConfig {
+    ServerConfig {
+        drain_delay_ms: 300,
+        drain_timeout_ms,
+        ..config()
+    }
+}
+
+/// A step takes this long, so that an answer of some tokens takes a while.
+const STEP: Duration = Duration::from_millis(20);
+
+#[test]
+fn draining_finishes_what_runs() {
+    let fake = Fake {
+        step: STEP,
+        ..Fake::default()
+    };
+    let mut server = TestServer::fake(draining(20_000), &fake);
+    let body = r#"{"prompt":[1],"max_tokens":40,"ignore_eos":true,"stream":true}"#;
+    let request = format!(
+        "POST /v1/completions HTTP/1.1\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut long = server.connect();
+    long.write_all(request.as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    let app = server.app.clone();
+    let start = Instant::now();
+    let drain = server.runtime.spawn(async move { app.drain().await });
+    std::thread::sleep(Duration::from_millis(50));
+    // Red for balancers at once, and still serving.
+    let health = server.get("/health");
+    assert_eq!((health.status, &*health.reason()), (503, "draining"));
+    assert_eq!(server.get("/live").status, 200);
+    assert_eq!(
+        server
+            .post("/v1/completions", r#"{"prompt":[1],"max_tokens":1}"#)
+            .status,
+        200
+    );
+    std::thread::sleep(Duration::from_millis(350));
+    let refused = server.post("/v1/completions", r#"{"prompt":[1],"max_tokens":1}"#);
+    assert_eq!((refused.status, &*refused.reason()), (503, "draining"));
+    assert_eq!(refused.header("connection"), Some("close"));
+    // What ran is whole.
+    let response = Response::parse(&read_all(&mut long));
+    assert_eq!(response.status, 200);
+    let events = response.events();
+    assert_eq!(
+        events.last().unwrap()["choices"][0]["finish_reason"],
+        "length"
+    );
+    server.runtime.block_on(drain).unwrap();
+    let ended = server.runtime.block_on(server.running.take().unwrap());
+    assert_eq!(ended.unwrap(), Ended::Drained);
+    assert!(start.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn draining_ends_what_takes_too_long() {
+    let fake = Fake {
+        step: STEP,
+        ..Fake::default()
+    };
+    let mut server = TestServer::fake(draining(200), &fake);
+    let send = |stream: bool| {
+        let body =
+            format!(r#"{{"prompt":[1],"max_tokens":500,"ignore_eos":true,"stream":{stream}}}"#);
+        let request = format!(
+            "POST /v1/completions HTTP/1.1\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let mut connection = server.connect();
+        connection.write_all(request.as_bytes()).unwrap();
+        connection
+    };
+    let (mut streamed, mut whole) = (send(true), send(false));
+    std::thread::sleep(Duration::from_millis(100));
+    let app = server.app.clone();
+    server.runtime.block_on(async move { app.drain().await });
+    let response = Response::parse(&read_all(&mut whole));
+    assert_eq!((response.status, &*response.reason()), (503, "draining"));
+    let response = Response::parse(&read_all(&mut streamed));
+    assert_eq!(response.status, 200);
+    let events = response.events();
+    assert_eq!(events.last().unwrap()["error"]["reason"], "draining");
+    let ended = server.runtime.block_on(server.running.take().unwrap());
+    assert_eq!(ended.unwrap(), Ended::Drained);
+}
+
+#[test]
+fn metrics_name_what_happened() {
+    let server = TestServer::fake(config(), &Fake::default());
+    server.post(
+        "/v1/completions",
+        r#"{"prompt":[1,2,3],"max_tokens":4,"ignore_eos":true}"#,
+    );
+    server.post("/v1/completions", "{}");
+    let page = server.get("/metrics");
+    assert_eq!(
+        page.header("content-type"),
+        Some("text/plain; version=0.0.4; charset=utf-8")
+    );
+    let check = |name: &str, expected: f64| assert_eq!(server.metric(name), expected, "{name}");
+    check(
+        "prelude:requests_total{route=\"/v1/completions\",code=\"200\"}",
+        1.0,
+    );
+    check(
+        "prelude:requests_total{route=\"/v1/completions\",code=\"400\"}",
+        1.0,
+    );
+    check("prelude:rejects_total{reason=\"missing_field\"}", 1.0);
+    check(
+        "vllm:prompt_tokens_total{engine=\"0\",model_name=\"fake\"}",
+        3.0,
+    );
+    check(
+        "vllm:generation_tokens_total{engine=\"0\",model_name=\"fake\"}",
+        4.0,
+    );
+    check("vllm:request_params_max_tokens_sum", 4.0);
+    check("vllm:time_to_first_token_seconds_count", 1.0);
+    // Each line is a comment or `name{labels} value`, and each name has a type.
+    let mut typed = std::collections::HashSet::new();
+    for line in page.body.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            assert!(
+                typed.insert(rest.split(' ').next().unwrap().to_owned()),
+                "{line}"
+            );
+        } else if !line.starts_with("# HELP ") {
+            let (name, value) = line.rsplit_once(' ').unwrap();
+            assert!(value.parse::<f64>().is_ok(), "{line}");
+            let name = name.split('{').next().unwrap();
+            let base = ["_bucket", "_sum", "_count"]
+                .iter()
+                .find_map(|s| name.strip_suffix(s).filter(|b| typed.contains(*b)));
+            assert!(typed.contains(base.unwrap_or(name)), "{line}");
+        }
+    }
+    server.settle();
+}

@@ -1,0 +1,345 @@
+//! What a connection may do, and what happens beyond it.
+
+use std::{
+    io::{Read, Write},
+    time::{Duration, Instant},
+};
+
+use prelude_server::{ApiKeys, Limits};
+
+use crate::support::{Fake, Response, TestServer, config, read_all, wait_for, with_limits};
+
+fn fake() -> TestServer {
+    TestServer::fake(config(), &Fake::default())
+}
+
+#[test]
+fn whole_transcripts() {
+    let server = fake();
+    let body = r#"{"prompt":[5],"max_tokens":0,"echo":true}"#;
+    let request = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: t\r\nx-request-id: my.id-1\r\nconnection: \
+         close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let text = server.exchange(request.as_bytes());
+    // What changes from run to run is put out of sight.
+    let date = text.find("date: ").unwrap();
+    let text = text.replace(&text[date..date + 37], "");
+    let id = text.find("cmpl-").unwrap();
+    let text = text.replace(&text[id + 5..id + 37], "X");
+    let created = text.find("\"created\":").unwrap() + 10;
+    let text = text.replace(&text[created..created + 10], "T");
+    let print = text.find("fingerprint\":\"").unwrap() + 14;
+    let end = print + text[print..].find('"').unwrap();
+    let text = text.replace(&text[print..end], "F");
+    let expected = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\
+        x-prelude-class: oneshot\r\nx-prelude-prompt-tokens: 1\r\n\
+        x-prelude-cached-tokens: 0\r\nx-prelude-computed-tokens: 0\r\n\
+        x-prelude-queue-ms: 0.000\r\nx-prelude-exec-ms: 0.000\r\nx-request-id: my.id-1\r\n\
+        connection: close\r\ncontent-length: 333\r\n\r\n\
+        {\"id\":\"cmpl-X\",\"object\":\"text_completion\",\"created\":T,\"model\":\"fake\",\
+        \"choices\":[{\"index\":0,\"text\":\"&\",\"logprobs\":null,\"finish_reason\":\"length\",\
+        \"stop_reason\":null,\"prompt_logprobs\":null}],\"usage\":{\"prompt_tokens\":1,\
+        \"completion_tokens\":0,\"total_tokens\":1,\"prompt_tokens_details\":\
+        {\"cached_tokens\":0}},\"system_fingerprint\":\"F\"}";
+    let length = text.find("content-length: ").unwrap() + 16;
+    let text = text.replace(&text[length..length + 3], "333");
+    assert_eq!(text, expected);
+
+    let text = server.exchange(b"GET /nothing HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n");
+    let response = Response::parse(&text);
+    assert_eq!(response.status, 404);
+    assert_eq!(
+        response.body,
+        r#"{"error":{"message":"no such path","type":"NotFoundError","param":null,"code":404,"reason":"not_found"}}"#
+    );
+    assert!(response.header("x-request-id").unwrap().starts_with("req-"));
+}
+
+/// Sends a request made of these parts and checks status and reason.
+fn check(server: &TestServer, head: &str, body: &str, expected: (u16, &str)) -> Response {
+    let request = format!("{head}\r\nhost: t\r\nconnection: close\r\n\r\n{body}");
+    let response = Response::parse(&server.exchange(request.as_bytes()));
+    assert_eq!(
+        (response.status, &*response.reason()),
+        expected,
+        "{head}\n{}",
+        response.body
+    );
+    response
+}
+
+#[test]
+fn heads_are_refused_by_name() {
+    let server = fake();
+    let post = "POST /v1/completions HTTP/1.1\r\ncontent-length: 2";
+    let long = format!("GET /{} HTTP/1.1", "x".repeat(9000));
+    check(&server, &long, "", (414, "uri_too_long"));
+    let many: String = (0..99).map(|i| format!("\r\nx-{i}: 1")).collect();
+    let many = format!("GET /health HTTP/1.1{many}");
+    check(&server, &many, "", (431, "headers_too_large"));
+    let large = format!("GET /health HTTP/1.1\r\nx-a: {}", "x".repeat(33 << 10));
+    check(&server, &large, "", (431, "headers_too_large"));
+    let huge = format!("GET /health HTTP/1.1\r\nx-a: {}", "x".repeat(100 << 10));
+    check(&server, &huge, "", (431, "headers_too_large"));
+    check(&server, "GET health", "", (400, "malformed_http"));
+    check(
+        &server,
+        "GET /health HTTP/1.1\r\na b: c",
+        "",
+        (400, "malformed_http"),
+    );
+
+    let get = "GET /v1/completions HTTP/1.1";
+    let refused = check(&server, get, "", (405, "method_not_allowed"));
+    assert_eq!(refused.header("allow"), Some("post"));
+    let refused = check(
+        &server,
+        "DELETE /health HTTP/1.1",
+        "",
+        (405, "method_not_allowed"),
+    );
+    assert_eq!(refused.header("allow"), Some("get, head"));
+
+    let text = format!("{post}\r\ncontent-type: text/plain");
+    check(&server, &text, "{}", (415, "unsupported_media_type"));
+    let gzip = format!("{post}\r\ncontent-encoding: gzip");
+    check(&server, &gzip, "{}", (415, "unsupported_media_type"));
+    let slo = format!("{post}\r\nx-slo-ttft-ms: 0");
+    check(&server, &slo, "{}", (400, "invalid_value"));
+    check(&server, post, "{}", (400, "missing_field"));
+    assert!(server.is_healthy());
+    server.settle();
+}
+
+#[test]
+fn large_bodies_are_refused_at_the_byte_that_crosses() {
+    let server = TestServer::fake(
+        with_limits(Limits {
+            body_bytes: 1000,
+            ..Limits::default()
+        }),
+        &Fake::default(),
+    );
+    // Declared: refused without a byte of it.
+    let head = "POST /v1/completions HTTP/1.1\r\ncontent-length: 1001";
+    let refused = check(&server, head, "", (413, "body_too_large"));
+    assert_eq!(refused.header("connection"), Some("close"));
+    // The client sends it anyway and still reads the answer.
+    check(&server, head, &"x".repeat(1001), (413, "body_too_large"));
+    // Not declared: refused as it crosses.
+    let chunked = "POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked";
+    let body = format!("3e9\r\n{}\r\n0\r\n\r\n", "x".repeat(1001));
+    check(&server, chunked, &body, (413, "body_too_large"));
+    let body = format!("3e8\r\n{}\r\n0\r\n\r\n", "x".repeat(1000));
+    check(&server, chunked, &body, (400, "invalid_json"));
+    // `Expect: 100-continue` gets its refusal instead of the go-ahead.
+    let expect = format!("{head}\r\nexpect: 100-continue");
+    check(&server, &expect, "", (413, "body_too_large"));
+    server.settle();
+}
+
+#[test]
+fn expect_continue_is_answered_before_the_body() {
+    let server = fake();
+    let mut stream = server.connect();
+    let body = r#"{"prompt":"a","max_tokens":0}"#;
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: t\r\nconnection: close\r\nexpect: \
+         100-continue\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut interim = [0; 25];
+    stream.read_exact(&mut interim).unwrap();
+    assert_eq!(&interim, b"HTTP/1.1 100 Continue\r\n\r\n");
+    stream.write_all(body.as_bytes()).unwrap();
+    assert_eq!(Response::parse(&read_all(&mut stream)).status, 200);
+}
+
+#[test]
+fn slow_clients_are_told_and_do_not_delay_others() {
+    let server = TestServer::fake(
+        with_limits(Limits {
+            header_read_ms: 200,
+            body_read_ms: 400,
+            body_min_rate_after_ms: 200,
+            body_min_bytes_per_s: 1000,
+            keep_alive_ms: 300,
+            ..Limits::default()
+        }),
+        &Fake::default(),
+    );
+    let start = Instant::now();
+    // A head that does not end.
+    let mut head = server.connect();
+    head.write_all(b"GET /health HTTP/1.1\r\nhost").unwrap();
+    // A body that does not begin.
+    let mut none = server.connect();
+    none.write_all(b"POST /v1/completions HTTP/1.1\r\ncontent-length: 9\r\n\r\n")
+        .unwrap();
+    // A body that trickles.
+    let mut slow = server.connect();
+    slow.write_all(b"POST /v1/completions HTTP/1.1\r\ncontent-length: 9000\r\n\r\n{")
+        .unwrap();
+    // A connection that says nothing.
+    let mut idle = server.connect();
+    assert!(server.is_healthy());
+    for stream in [&mut head, &mut none, &mut slow] {
+        let response = Response::parse(&read_all(stream));
+        assert_eq!(
+            (response.status, &*response.reason()),
+            (408, "request_timeout")
+        );
+        assert_eq!(response.header("connection"), Some("close"));
+    }
+    assert_eq!(read_all(&mut idle), "");
+    assert!(start.elapsed() >= Duration::from_millis(300));
+    assert!(start.elapsed() < Duration::from_secs(5));
+    server.settle();
+}
+
+#[test]
+fn a_connection_is_kept_between_requests_and_closed_when_idle() {
+    let server = TestServer::fake(
+        with_limits(Limits {
+            keep_alive_ms: 300,
+            ..Limits::default()
+        }),
+        &Fake::default(),
+    );
+    let mut stream = server.connect();
+    for _ in 0..3 {
+        stream
+            .write_all(b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n")
+            .unwrap();
+        let mut response = [0; 15];
+        stream.read_exact(&mut response).unwrap();
+        assert_eq!(&response, b"HTTP/1.1 200 OK");
+        let mut rest = [0; 1024];
+        let _ = stream.read(&mut rest).unwrap();
+    }
+    let start = Instant::now();
+    assert_eq!(read_all(&mut stream), "");
+    assert!(start.elapsed() >= Duration::from_millis(200));
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order() {
+    let server = fake();
+    let text = server.exchange(
+        b"GET /version HTTP/1.1\r\nhost: t\r\n\r\nGET /nothing HTTP/1.1\r\nhost: t\r\nconnection: \
+          close\r\n\r\n",
+    );
+    let (first, second) = text.split_once("HTTP/1.1 404").unwrap();
+    assert!(first.starts_with("HTTP/1.1 200 OK"));
+    assert!(second.contains("not_found"));
+}
+
+#[test]
+fn more_connections_than_allowed_are_told() {
+    let server = TestServer::fake(
+        with_limits(Limits {
+            connections: 2,
+            ..Limits::default()
+        }),
+        &Fake::default(),
+    );
+    let held = [server.connect(), server.connect()];
+    let mut third = server.connect();
+    let response = Response::parse(&read_all(&mut third));
+    assert_eq!(response.status, 503);
+    assert_eq!(response.reason(), "too_many_connections");
+    assert!(response.header("retry-after").is_some());
+    drop(held);
+    wait_for(|| {
+        let mut stream = server.connect();
+        let _ = stream.write_all(b"GET /health HTTP/1.1\r\nconnection: close\r\n\r\n");
+        let text = read_all(&mut stream);
+        text.starts_with("HTTP/1.1 200").then_some(()).ok_or(text)
+    });
+}
+
+#[test]
+fn a_client_that_does_not_read_is_cut_off() {
+    let server = TestServer::fake(
+        with_limits(Limits {
+            write_stall_ms: 300,
+            ..Limits::default()
+        }),
+        &Fake::default(),
+    );
+    let mut stream = server.connect();
+    // Requests whose answers (a few hundred bytes each) are never read.
+    let page = b"GET /metrics HTTP/1.1\r\nhost: t\r\n\r\n".repeat(4000);
+    let _ = stream.set_write_timeout(Some(Duration::from_millis(500)));
+    let _ = stream.write_all(&page);
+    wait_for(|| {
+        let gone = stream.write(b"GET / HTTP/1.1\r\n\r\n").is_err_and(|e| {
+            !matches!(
+                e.kind(),
+                std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
+            )
+        });
+        gone.then_some(()).ok_or("connected".to_owned())
+    });
+    assert!(server.is_healthy());
+}
+
+#[test]
+fn keys_guard_everything_but_what_is_open() {
+    let keys = ApiKeys::new(["secret"]);
+    let model = crate::support::fake_model(&Fake::default());
+    let server = TestServer::with(config(), keys, vec![model]);
+    let get = |path: &str, header: &str| {
+        let request =
+            format!("GET {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\n{header}\r\n");
+        Response::parse(&server.exchange(request.as_bytes()))
+    };
+    for path in [
+        "/health", "/ping", "/ready", "/live", "/version", "/metrics",
+    ] {
+        assert_eq!(get(path, "").status, 200, "{path}");
+    }
+    for path in ["/v1/models", "/nothing", "/tokenize"] {
+        let refused = get(path, "");
+        assert_eq!(refused.status, 401, "{path}");
+        assert_eq!(refused.header("www-authenticate"), Some("bearer"));
+        assert_eq!(refused.reason(), "invalid_api_key");
+    }
+    assert_eq!(
+        get("/v1/models", "authorization: Bearer wrong\r\n").status,
+        401
+    );
+    assert_eq!(
+        get("/v1/models", "authorization: Bearer secret\r\n").status,
+        200
+    );
+    assert_eq!(get("/v1/models", "x-api-key: secret\r\n").status, 200);
+    assert_eq!(get("/nothing", "x-api-key: secret\r\n").status, 404);
+}
+
+#[test]
+fn http2_without_upgrade() {
+    let server = fake();
+    let addr = server.addr;
+    let status = server.runtime.block_on(async move {
+        use http_body_util::{BodyExt, Empty};
+        use hyper::{Request, client::conn::http2};
+        use hyper_util::rt::{TokioExecutor, TokioIo};
+        let stream = tokio::net::TcpStream::connect(addr).await.unwrap();
+        let io = TokioIo::new(stream);
+        let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+        tokio::spawn(connection);
+        let request = Request::get(format!("http://{addr}/version"));
+        let request = request.body(Empty::<bytes::Bytes>::new()).unwrap();
+        let response = sender.send_request(request).await.unwrap();
+        let status = response.status();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        assert!(body.starts_with(b"{\"version\""));
+        status
+    });
+    assert_eq!(status, 200);
+}
