@@ -349,12 +349,6 @@ impl ApiError {
         Self::new(429, "queue_full", message).with_retry_after(retry)
     }
 
-    /// The predicted wait misses the deadline.
-    pub(crate) fn deadline_unmeetable(retry: Duration) -> Self {
-        let message = "the queue is too long for this request's deadline";
-        Self::new(429, "deadline_unmeetable", message).with_retry_after(retry)
-    }
-
     /// The deadline passed while the request waited.
     pub(crate) fn deadline_expired() -> Self {
         let message = "the deadline passed while the request waited";

@@ -1,11 +1,13 @@
 //! What the engine refuses or could not do, as a status: the one place where that is decided.
 
-use std::time::Duration;
-
 use prelude_core::InvalidRequest;
 use prelude_engine::{Outcome, Reject, SubmitError};
 
-use crate::{admission::Admission, error::ApiError};
+use crate::{
+    admission::Admission,
+    endpoints::{Call, submit},
+    error::ApiError,
+};
 
 /// A request the engine could not even take in.
 pub(crate) fn of_submit(error: &SubmitError) -> ApiError {
@@ -18,7 +20,7 @@ pub(crate) fn of_submit(error: &SubmitError) -> ApiError {
 }
 
 /// A request the scheduler did not admit.
-pub(crate) fn of_reject(reject: &Reject, request_id: &str) -> ApiError {
+pub(crate) fn of_reject(reject: &Reject, call: &Call) -> ApiError {
     match reject {
         Reject::Invalid(invalid) => of_invalid(invalid),
         Reject::QueueFullRows { queued, limit, .. } => ApiError::queue_full(
@@ -42,9 +44,10 @@ pub(crate) fn of_reject(reject: &Reject, request_id: &str) -> ApiError {
             "too_long_to_pool",
             format!("a mean-pooled text of {prompt} tokens exceeds the limit of {limit}"),
         ),
-        Reject::DeadlineUnmeetable { .. } => ApiError::deadline_unmeetable(Duration::from_secs(1)),
+        // It passed before the scheduler could look: the request waited for a step to end.
+        Reject::DeadlineUnmeetable { .. } => submit::late(call),
         // Ids are ours, so a repeated one is a bug; so is a reject this file has not heard of.
-        _ => ApiError::internal(request_id),
+        _ => ApiError::internal(&call.request_id),
     }
 }
 

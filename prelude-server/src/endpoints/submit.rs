@@ -109,7 +109,7 @@ pub(crate) async fn collect(call: &Call, answer: Answer) -> Result<Collected, Ap
             call.note(|seen| seen.usage = Some(collected.usage));
             Ok(collected)
         }
-        Err(AnswerError::Rejected(reject)) => Err(reject::of_reject(&reject, &call.request_id)),
+        Err(AnswerError::Rejected(reject)) => Err(reject::of_reject(&reject, call)),
         Err(AnswerError::DeadlineExpired) => Err(late(call)),
         Err(AnswerError::EngineStopped) => Err(ApiError::engine_dead()),
         Err(AnswerError::Failed(why)) => Err(failed(call, &why)),

@@ -107,7 +107,7 @@ fn one_token_with_logprobs_is_one_shot() {
 fn a_final_message_is_continued() {
     let server = TestServer::demo();
     let body = json!({"messages": [{"role": "user", "content": "Where is my card?"},
-        {"role": "assistant", "content": "<think>\n\n</think>\n\ncard_arr"}], "temperature": 0,
+        {"role": "assistant", "content": "<think>\n\n</think>\n\ncard"}], "temperature": 0,
         "add_generation_prompt": false, "continue_final_message": true});
     let answer = server.post(PATH, &body.to_string()).json();
     let content = answer["choices"][0]["message"]["content"].as_str().unwrap();

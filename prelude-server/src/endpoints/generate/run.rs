@@ -233,7 +233,7 @@ impl Run {
             }
             AnswerEvent::Event(Event::Preempted { .. }) => {}
             AnswerEvent::Rejected(reject) => {
-                return Err(reject::of_reject(&reject, &call.request_id));
+                return Err(reject::of_reject(&reject, &call));
             }
             _ => return Err(ApiError::engine_dead()),
         }
