@@ -1,2 +1,73 @@
-//! The `prelude` binary.
-fn main() {}
+//! The `prelude` program: the command line, the environment and exit codes. Everything else is in
+//! the library.
+#![forbid(unsafe_code)]
+
+mod args;
+mod commands;
+
+use std::{env, ffi::OsString, path::PathBuf, process::ExitCode};
+
+use clap::Parser as _;
+
+use crate::{
+    args::{Cli, Command, ServeArgs},
+    commands::{Code, Failure, one_shot, say, serve},
+};
+
+fn main() -> ExitCode {
+    let command = Cli::parse().command;
+    match run(command.unwrap_or_else(|| Command::Serve(Box::default()))) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            say(format_args!("error: {failure}"));
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Serve(args) => serve::run(&with_environment(*args)?),
+        Command::Classify(args) => one_shot::classify(&args),
+        Command::Complete(args) => one_shot::complete(&args),
+        Command::Decide(args) => one_shot::decide(&args),
+        Command::Tokenize(args) => one_shot::tokenize(&args),
+        Command::Bench { args } => bench(&args),
+    }
+}
+
+/// The environment, below the flags. It is read here and nowhere else.
+fn with_environment(mut args: ServeArgs) -> Result<ServeArgs, Failure> {
+    let path = |name: &str| {
+        env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
+    args.config = args.config.or_else(|| path("PRELUDE_CONFIG"));
+    if args.api_key.is_none() && args.api_key_file.is_none() {
+        args.api_key_file = path("PRELUDE_API_KEY_FILE");
+        if args.api_key_file.is_none() {
+            args.api_key_is_private = true;
+            args.api_key = match env::var("PRELUDE_API_KEY") {
+                Ok(key) => Some(key).filter(|key| !key.is_empty()),
+                Err(env::VarError::NotPresent) => None,
+                Err(env::VarError::NotUnicode(_)) => {
+                    return Err(Failure::new(Code::Usage, "PRELUDE_API_KEY is not UTF-8"));
+                }
+            };
+        }
+    }
+    Ok(args)
+}
+
+/// The load generator is a program of its own, so that servers do not carry it.
+fn bench(args: &[OsString]) -> Result<(), Failure> {
+    let status = std::process::Command::new("prelude-bench")
+        .args(args)
+        .status();
+    let status = status.map_err(|_| {
+        let message = "prelude-bench is not installed (cargo install prelude-bench)";
+        Failure::new(Code::NotInstalled, message)
+    })?;
+    std::process::exit(status.code().unwrap_or(1));
+}

@@ -1,0 +1,312 @@
+//! The command line.
+
+use std::{net::IpAddr, path::PathBuf};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use prelude_server::{ModelKind, executor::ExecutorDtype};
+
+const EXAMPLES: &str = "\
+Try it, nothing to download (the program carries two small demo models):
+  prelude                                    serve them on http://127.0.0.1:8000
+  prelude classify 'Where is my card?'       one answer, no server
+  prelude serve ./Qwen3-0.6B --port 8001     serve a model folder
+
+A model folder holds config.json, model.safetensors (or shards) and tokenizer.json, as published.
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 model not loaded, 4 engine lost.";
+
+/// Serve decisions made by language models: classes, scores, embeddings, typed decisions,
+/// one-token answers, and chat beside them, over an OpenAI-compatible API.
+///
+/// Without a command: `prelude serve` on the demo models.
+#[derive(Debug, Parser)]
+#[command(name = "prelude", version, after_help = EXAMPLES, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Answer requests over HTTP.
+    Serve(Box<ServeArgs>),
+    /// Print the class of each text.
+    ///
+    /// With --labels, a language model chooses among them; else a classifier among its own.
+    Classify(ClassifyArgs),
+    /// Print the continuation of each text.
+    Complete(CompleteArgs),
+    /// Answer typed questions about a state.
+    Decide(DecideArgs),
+    /// Print the token ids of each text.
+    Tokenize(TokenizeArgs),
+    /// Run the separate program prelude-bench.
+    #[command(disable_help_flag = true)]
+    Bench {
+        /// Its arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<std::ffi::OsString>,
+    },
+}
+
+/// How a model runs: the same for servers and single answers.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Model")]
+pub(crate) struct ModelArgs {
+    /// Arithmetic; auto follows the checkpoint.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) dtype: Dtype,
+    /// What the checkpoint is for, where that is a choice (an lm can be served as embedding).
+    #[arg(long, value_enum)]
+    pub(crate) kind: Option<Kind>,
+    /// Longest sequence served, in tokens; by default the model's own limit.
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) max_model_len: Option<u32>,
+    /// KV blocks in memory; by default as many as the executor's memory settings hold.
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) kv_blocks: Option<u32>,
+    /// Tokens per KV block.
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) block_size: Option<u32>,
+    /// A chat template instead of the model's own.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chat_template: Option<PathBuf>,
+    /// How embeddings are pooled; makes an lm serve them too.
+    #[arg(long, value_enum)]
+    pub(crate) pooling: Option<PoolingArg>,
+}
+
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct ServeArgs {
+    /// Folder of the model; the demo models if there is none.
+    #[arg(value_name = "MODEL_DIR")]
+    pub(crate) model: Option<PathBuf>,
+    /// The name requests use; by default the folder's.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) served_model_name: Option<String>,
+    /// Address to listen on [default: 127.0.0.1].
+    #[arg(long)]
+    pub(crate) host: Option<IpAddr>,
+    /// Port to listen on; 0 lets the system choose [default: 8000].
+    #[arg(long)]
+    pub(crate) port: Option<u16>,
+    #[command(flatten)]
+    pub(crate) model_args: ModelArgs,
+    /// Sampling parameters of requests that name none: auto reads generation_config.json.
+    #[arg(long, value_enum, default_value_t, help_heading = "Model")]
+    pub(crate) generation_config: GenerationConfig,
+    /// Most sequences generating at once [default: 256].
+    #[arg(long, value_name = "COUNT", help_heading = "Scheduling")]
+    pub(crate) max_num_seqs: Option<u32>,
+    /// Most tokens computed in one step [default: 2048].
+    #[arg(long, value_name = "TOKENS", help_heading = "Scheduling")]
+    pub(crate) max_num_batched_tokens: Option<u32>,
+    /// Forget prompt prefixes between requests.
+    #[arg(long, help_heading = "Scheduling")]
+    pub(crate) no_enable_prefix_caching: bool,
+    /// Most alternatives a request may see beside a token; -1 allows the vocabulary [default: 20].
+    #[arg(
+        long,
+        value_name = "COUNT",
+        allow_negative_numbers = true,
+        help_heading = "Requests"
+    )]
+    pub(crate) max_logprobs: Option<i64>,
+    /// A key that clients must send. Visible in process lists: prefer --api-key-file.
+    #[arg(long, value_name = "KEY", help_heading = "Requests")]
+    pub(crate) api_key: Option<String>,
+    /// Whether `api_key` came from the environment, which other users cannot list.
+    #[arg(skip)]
+    pub(crate) api_key_is_private: bool,
+    /// A file of keys, one per line, # for comments; read again on SIGHUP.
+    #[arg(long, value_name = "FILE", help_heading = "Requests")]
+    pub(crate) api_key_file: Option<PathBuf>,
+    /// Milliseconds after a stop signal during which new work is still taken.
+    #[arg(long, value_name = "MS", help_heading = "Requests")]
+    pub(crate) drain_delay_ms: Option<u64>,
+    /// Milliseconds that running work then has to finish.
+    #[arg(long, value_name = "MS", help_heading = "Requests")]
+    pub(crate) drain_timeout_ms: Option<u64>,
+    /// Settings in TOML; flags win over it. --print-config shows all there are.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print the settings in effect and exit.
+    #[arg(long)]
+    pub(crate) print_config: bool,
+}
+
+/// Where texts come from: arguments, a file, or standard input.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TextArgs {
+    /// Texts; without any, lines of --input or of standard input.
+    pub(crate) texts: Vec<String>,
+    /// Read texts from a file, one per line.
+    #[arg(long, value_name = "FILE", conflicts_with = "texts")]
+    pub(crate) input: Option<PathBuf>,
+    /// Lines are JSON: a string, or an object with a field `text`.
+    #[arg(long)]
+    pub(crate) jsonl: bool,
+}
+
+/// The model and the form of the output.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct OneShotArgs {
+    /// Folder of the model; a demo model if there is none.
+    #[arg(short, long, value_name = "MODEL_DIR")]
+    pub(crate) model: Option<PathBuf>,
+    /// text is for reading; json prints what the server would answer.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) format: Format,
+    #[command(flatten)]
+    pub(crate) model_args: ModelArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ClassifyArgs {
+    #[command(flatten)]
+    pub(crate) texts: TextArgs,
+    /// Labels for a language model to choose from, separated by commas.
+    #[arg(long, value_delimiter = ',', value_name = "A,B,..")]
+    pub(crate) labels: Vec<String>,
+    /// The user turn around each text, such as "{{ text }}\nWhich topic?" (with --labels).
+    #[arg(long, requires = "labels")]
+    pub(crate) template: Option<String>,
+    #[command(flatten)]
+    pub(crate) common: OneShotArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompleteArgs {
+    #[command(flatten)]
+    pub(crate) texts: TextArgs,
+    /// Most tokens to generate.
+    #[arg(short = 'n', long, default_value_t = 16)]
+    pub(crate) max_tokens: u32,
+    /// 0 always takes the likeliest token.
+    #[arg(short, long, default_value_t = 0.0)]
+    pub(crate) temperature: f64,
+    /// Repeats the same draw.
+    #[arg(long)]
+    pub(crate) seed: Option<i64>,
+    /// Put each text into the chat template as the user's turn, with thinking off.
+    #[arg(long)]
+    pub(crate) chat: bool,
+    #[command(flatten)]
+    pub(crate) common: OneShotArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DecideArgs {
+    /// A request as POST /v1/systemone takes it; - is standard input.
+    #[arg(value_name = "FILE.json")]
+    pub(crate) request: PathBuf,
+    #[command(flatten)]
+    pub(crate) common: OneShotArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TokenizeArgs {
+    #[command(flatten)]
+    pub(crate) texts: TextArgs,
+    #[command(flatten)]
+    pub(crate) common: OneShotArgs,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    #[default]
+    Text,
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GenerationConfig {
+    #[default]
+    Auto,
+    None,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Dtype {
+    #[default]
+    Auto,
+    F32,
+    Bf16,
+}
+
+impl Dtype {
+    pub(crate) fn choice(self) -> Option<ExecutorDtype> {
+        match self {
+            Self::Auto => None,
+            Self::F32 => Some(ExecutorDtype::F32),
+            Self::Bf16 => Some(ExecutorDtype::Bf16),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    Lm,
+    Embedding,
+    Classifier,
+    Reward,
+}
+
+impl From<Kind> for ModelKind {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Lm => Self::Lm,
+            Kind::Embedding => Self::Embedding,
+            Kind::Classifier => Self::Classifier,
+            Kind::Reward => Self::Reward,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PoolingArg {
+    Last,
+    Mean,
+}
+
+impl From<PoolingArg> for prelude_core::Pooling {
+    fn from(pooling: PoolingArg) -> Self {
+        match pooling {
+            PoolingArg::Last => Self::Last,
+            PoolingArg::Mean => Self::Mean,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn commands_parse() {
+        let check = |line: &str, ok: bool| {
+            let parsed = Cli::try_parse_from(line.split(' '));
+            assert_eq!(parsed.is_ok(), ok, "{line}: {parsed:?}");
+        };
+        check("prelude", true);
+        check("prelude serve", true);
+        check(
+            "prelude serve ./m --port 0 --max-logprobs -1 --dtype f32 --pooling last",
+            true,
+        );
+        check("prelude serve --port 70000", false);
+        check("prelude serve --no-such-flag", false);
+        check("prelude classify hello --labels a,b", true);
+        check("prelude classify hello --template x", false);
+        check("prelude classify hello --input f", false);
+        check("prelude decide", false);
+        check("prelude bench accuracy --url x", true);
+        check("prelude speak", false);
+    }
+}

@@ -1,0 +1,214 @@
+//! One file per command, and what they share: settings, exit codes, loading, output.
+
+use std::{
+    fmt,
+    io::{self, IsTerminal as _, Write as _},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use indicatif::ProgressBar;
+use prelude_engine::{EngineConfig, SchedulerConfig};
+use prelude_server::{
+    ServerConfig,
+    assets::{Assets, EmbeddedModel, LoadError},
+    executor::{Devices, ExecutorConfig},
+    load::{LoadOptions, Loaded, load},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::args::ModelArgs;
+
+pub(crate) mod one_shot;
+pub(crate) mod serve;
+pub(crate) mod texts;
+
+/// How a command ended, if not well.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: Code,
+    message: String,
+}
+
+/// Exit codes, as the help text lists them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Code {
+    /// Something did not work.
+    Failed = 1,
+    /// The command line or the configuration is wrong.
+    Usage = 2,
+    /// The model could not be loaded.
+    Model = 3,
+    /// An engine is lost.
+    Engine = 4,
+    /// The program to run is not installed.
+    NotInstalled = 127,
+}
+
+impl Failure {
+    pub(crate) fn new(code: Code, message: impl fmt::Display) -> Self {
+        Self {
+            code,
+            message: message.to_string(),
+        }
+    }
+
+    pub(crate) fn code(&self) -> u8 {
+        self.code as u8
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<LoadError> for Failure {
+    fn from(error: LoadError) -> Self {
+        let code = match error {
+            LoadError::Option(_) => Code::Usage,
+            _ => Code::Model,
+        };
+        Self::new(code, format_args!("the model cannot be loaded: {error}"))
+    }
+}
+
+/// What a configuration file may say: a table for each part.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Settings {
+    /// The HTTP edge.
+    pub(crate) server: ServerConfig,
+    /// The order of work.
+    pub(crate) scheduler: SchedulerConfig,
+    /// Memory and arithmetic.
+    pub(crate) executor: ExecutorConfig,
+}
+
+impl Settings {
+    /// Reads a TOML file.
+    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
+        let wrong = |why: &dyn fmt::Display| {
+            Failure::new(
+                Code::Usage,
+                format_args!("cannot use {}: {why}", path.display()),
+            )
+        };
+        let text = std::fs::read_to_string(path).map_err(|e| wrong(&e))?;
+        toml::from_str(&text).map_err(|e| wrong(&e))
+    }
+
+    /// Puts the flags of a model over the settings.
+    pub(crate) fn load_options(&self, args: &ModelArgs) -> LoadOptions {
+        let mut executor = self.executor.clone();
+        executor.dtype = args.dtype.choice().or(executor.dtype);
+        executor.num_blocks = args.kv_blocks.or(executor.num_blocks);
+        executor.block_size = args.block_size.unwrap_or(executor.block_size);
+        LoadOptions {
+            kind: args.kind.map(Into::into),
+            max_model_len: args.max_model_len,
+            chat_template: args.chat_template.clone(),
+            pooling: args.pooling.map(Into::into),
+            executor,
+            engine: EngineConfig {
+                scheduler: self.scheduler.clone(),
+                ..EngineConfig::default()
+            },
+            ..LoadOptions::default()
+        }
+    }
+}
+
+/// Where a model comes from.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    Folder(PathBuf),
+    Embedded(EmbeddedModel),
+}
+
+impl Source {
+    pub(crate) fn assets(&self) -> Result<Assets, LoadError> {
+        match self {
+            Self::Folder(path) => Assets::open(path),
+            Self::Embedded(files) => Assets::embedded(files),
+        }
+    }
+
+    /// Loads the model, with a sign of life on a terminal and warnings on stderr.
+    pub(crate) fn load(&self, options: &LoadOptions, devices: &Devices) -> Result<Loaded, Failure> {
+        let name = match self {
+            Self::Folder(path) => path.display().to_string(),
+            Self::Embedded(files) => files.name.to_owned(),
+        };
+        // Drawn on stderr, and only if that is a terminal.
+        let progress = ProgressBar::new_spinner().with_message(format!("loading {name}"));
+        progress.enable_steady_tick(Duration::from_millis(100));
+        let loaded = self
+            .assets()
+            .and_then(|assets| load(assets, options, devices));
+        progress.finish_and_clear();
+        let loaded = loaded?;
+        for warning in &loaded.warnings {
+            say(format_args!("warning: {}: {warning}", loaded.model.name));
+        }
+        Ok(loaded)
+    }
+}
+
+/// A line for the person who runs the program.
+pub(crate) fn say(line: fmt::Arguments<'_>) {
+    // Nobody to read it is no reason to fail.
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+/// Whether a person is looking.
+pub(crate) fn on_terminal() -> bool {
+    io::stderr().is_terminal()
+}
+
+/// Prints results. A reader that has seen enough (`| head`) ends the program quietly.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(e) => Err(Failure::new(
+            Code::Failed,
+            format_args!("cannot write the output: {e}"),
+        )),
+        Ok(()) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn printed_settings_read_back() {
+        let settings = Settings::default();
+        let text = toml::to_string(&settings).unwrap();
+        let read: Settings = toml::from_str(&text).unwrap();
+        assert_eq!(toml::to_string(&read).unwrap(), text);
+        assert!(text.contains("[server.limits]") && text.contains("[scheduler]"));
+    }
+
+    #[test]
+    fn unknown_settings_are_refused() {
+        for text in ["[server]\nprot = 1", "[kv]\nx = 1", "speed = 9"] {
+            assert!(toml::from_str::<Settings>(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn flags_win_over_settings() {
+        let settings: Settings =
+            toml::from_str("[executor]\nblock_size = 32\nnum_blocks = 9").unwrap();
+        let args = ModelArgs {
+            block_size: Some(8),
+            ..ModelArgs::default()
+        };
+        let options = settings.load_options(&args);
+        assert_eq!(options.executor.block_size, 8);
+        assert_eq!(options.executor.num_blocks, Some(9));
+    }
+}

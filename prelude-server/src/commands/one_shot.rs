@@ -1,0 +1,234 @@
+//! Commands that answer and end: the server's own handlers, without a port.
+
+use std::{fmt::Write as _, io::Read as _, sync::Arc};
+
+use prelude_engine::ScheduledEngine;
+use prelude_server::{ApiKeys, App, ServerConfig, assets::EmbeddedModel, demo, executor::Devices};
+use serde_json::{Value, json};
+
+use super::{Code, Failure, Settings, Source, print, texts};
+use crate::args::{ClassifyArgs, CompleteArgs, DecideArgs, Format, OneShotArgs, TokenizeArgs};
+
+/// Inputs of one request: enough to fill steps, few enough to show results as they come.
+const CHUNK: usize = 256;
+
+/// One model in service, without a port.
+struct Asker {
+    app: Arc<App>,
+    runtime: tokio::runtime::Runtime,
+    format: Format,
+    _engine: ScheduledEngine,
+}
+
+impl Asker {
+    fn new(args: &OneShotArgs, demo: EmbeddedModel) -> Result<Self, Failure> {
+        let source = source(args, demo);
+        let options = Settings::default().load_options(&args.model_args);
+        let loaded = source.load(&options, &Devices::of_machine())?;
+        let app = App::new(ServerConfig::default(), ApiKeys::default());
+        app.set_models(vec![loaded.model]);
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }
+            .enable_all()
+            .build()
+            .map_err(|e| Failure::new(Code::Failed, format_args!("cannot start: {e}")))?;
+        Ok(Self {
+            app,
+            runtime,
+            format: args.format,
+            _engine: loaded.engine,
+        })
+    }
+
+    /// Asks, and prints the body or what `show` makes of it.
+    fn ask(
+        &self,
+        path: &str,
+        body: String,
+        show: impl FnOnce(&Value) -> String,
+    ) -> Result<(), Failure> {
+        let answered = self.runtime.block_on(self.app.answer("POST", path, body));
+        let parsed: Value = serde_json::from_slice(&answered.body).unwrap_or_default();
+        if answered.status != 200 {
+            let message = parsed["error"]["message"].as_str();
+            let message = message.unwrap_or("the request was refused");
+            return Err(Failure::new(Code::Failed, message));
+        }
+        match self.format {
+            Format::Json => print(&format!("{}\n", String::from_utf8_lossy(&answered.body))),
+            Format::Text => print(&show(&parsed)),
+        }
+    }
+}
+
+fn source(args: &OneShotArgs, demo: EmbeddedModel) -> Source {
+    match &args.model {
+        Some(folder) => Source::Folder(folder.clone()),
+        None => Source::Embedded(demo),
+    }
+}
+
+/// `prelude classify`.
+pub(crate) fn classify(args: &ClassifyArgs) -> Result<(), Failure> {
+    let texts = texts::read(&args.texts)?;
+    let demo = match args.labels.is_empty() {
+        true => demo::CLASSIFIER,
+        false => demo::LM,
+    };
+    let asker = Asker::new(&args.common, demo)?;
+    for chunk in texts.chunks(CHUNK) {
+        let mut body = json!({"input": chunk});
+        if !args.labels.is_empty() {
+            body["labels"] = json!(args.labels);
+        }
+        if let Some(template) = &args.template {
+            // A shell passes `\n` as two characters, and nobody means them.
+            body["template"] = json!(template.replace("\\n", "\n"));
+        }
+        asker.ask("/classify", body.to_string(), |answer| {
+            show_classes(answer, chunk)
+        })?;
+    }
+    Ok(())
+}
+
+/// A line for each text: probability, class, text.
+fn show_classes(answer: &Value, texts: &[String]) -> String {
+    let mut out = String::new();
+    for (item, text) in items(answer, "data").zip(texts) {
+        let probs = items(item, "probs").filter_map(Value::as_f64);
+        let best = probs.fold(f64::NEG_INFINITY, f64::max);
+        let label = item["label"].as_str().unwrap_or("-");
+        let _ = writeln!(out, "{best:.3}\t{label}\t{text}");
+    }
+    out
+}
+
+/// `prelude complete`.
+pub(crate) fn complete(args: &CompleteArgs) -> Result<(), Failure> {
+    let texts = texts::read(&args.texts)?;
+    let asker = Asker::new(&args.common, demo::LM)?;
+    let fields = |mut body: Value| {
+        body["max_tokens"] = json!(args.max_tokens);
+        body["temperature"] = json!(args.temperature);
+        body["seed"] = json!(args.seed);
+        body.to_string()
+    };
+    for text in texts {
+        let (path, body) = match args.chat {
+            true => (
+                "/v1/chat/completions",
+                json!({"messages": [{"role": "user", "content": text}], "enable_thinking": false}),
+            ),
+            false => ("/v1/completions", json!({"prompt": text})),
+        };
+        asker.ask(path, fields(body), |answer| {
+            let choice = &answer["choices"][0];
+            let text = choice["text"].as_str();
+            let text = text.or_else(|| choice["message"]["content"].as_str());
+            format!("{}\n", text.unwrap_or_default())
+        })?;
+    }
+    Ok(())
+}
+
+/// `prelude decide`.
+pub(crate) fn decide(args: &DecideArgs) -> Result<(), Failure> {
+    let path = &args.request;
+    let body = if path.as_os_str() == "-" {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).map(|_| text)
+    } else {
+        std::fs::read_to_string(path)
+    };
+    let body = body.map_err(|e| {
+        Failure::new(
+            Code::Usage,
+            format_args!("cannot read {}: {e}", path.display()),
+        )
+    })?;
+    let asker = Asker::new(&args.common, demo::LM)?;
+    asker.ask("/v1/systemone", body, show_decisions)
+}
+
+/// A line for each question: its id, the answer, how sure.
+fn show_decisions(answer: &Value) -> String {
+    let mut out = String::new();
+    for (id, answer) in answer["answers"].as_object().into_iter().flatten() {
+        let number = |name: &str| answer[name].as_f64().unwrap_or(f64::NAN);
+        let _ = match answer["type"].as_str() {
+            Some("noul") => {
+                let p = number("noul");
+                let word = if p >= 0.5 { "yes" } else { "no" };
+                writeln!(out, "{id}\t{word}\tprobability {p:.3}")
+            }
+            Some("choice") => {
+                let choice = answer["choice"].as_str().unwrap_or("-");
+                writeln!(
+                    out,
+                    "{id}\t{choice}\tconfidence {:.3}",
+                    number("confidence")
+                )
+            }
+            _ => {
+                let (score, confidence) = (number("score"), number("confidence"));
+                writeln!(out, "{id}\t{score:.2}\tconfidence {confidence:.3}")
+            }
+        };
+    }
+    out
+}
+
+/// `prelude tokenize`. Needs the model's files, not its weights.
+pub(crate) fn tokenize(args: &TokenizeArgs) -> Result<(), Failure> {
+    let texts = texts::read(&args.texts)?;
+    let assets = source(&args.common, demo::LM).assets()?;
+    for text in texts {
+        let tokens = assets.tokenizer.encode(&text, true);
+        let pieces: Vec<String> = tokens
+            .iter()
+            .map(|&id| assets.tokenizer.id_to_piece(id).unwrap_or_default())
+            .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+            .collect();
+        let line = match args.common.format {
+            Format::Json => {
+                let max = assets.checkpoint.config().max_position_embeddings;
+                json!({"count": tokens.len(), "max_model_len": max, "tokens": tokens, "token_strs": pieces})
+                    .to_string()
+            }
+            Format::Text => {
+                let shown = tokens.iter().zip(&pieces);
+                let shown: Vec<String> =
+                    shown.map(|(id, piece)| format!("{id} {piece:?}")).collect();
+                shown.join("  ")
+            }
+        };
+        print(&format!("{line}\n"))?;
+    }
+    Ok(())
+}
+
+fn items<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+    value[name].as_array().into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_for_reading() {
+        let classes =
+            json!({"data": [{"label": "a", "probs": [0.1, 0.9]}, {"label": null, "probs": [0.2]}]});
+        let shown = show_classes(&classes, &["x".to_owned(), "y".to_owned()]);
+        assert_eq!(shown, "0.900\ta\tx\n0.200\t-\ty\n");
+        let decisions = json!({"answers": {
+            "q": {"type": "noul", "noul": 0.25},
+            "c": {"type": "choice", "choice": "x", "confidence": 0.5},
+            "s": {"type": "score", "score": 1.25, "confidence": 1.0},
+        }});
+        let expected =
+            "q\tno\tprobability 0.250\nc\tx\tconfidence 0.500\ns\t1.25\tconfidence 1.000\n";
+        assert_eq!(show_decisions(&decisions), expected);
+    }
+}

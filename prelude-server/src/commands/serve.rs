@@ -1,0 +1,324 @@
+//! `prelude serve`: bind, load, answer, and leave in good order.
+
+use std::{
+    io,
+    net::SocketAddr,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use prelude_engine::ScheduledEngine;
+use prelude_server::{
+    ApiKeys, App, Ended, ServedModel, Server, ServerConfig, demo, executor::Devices,
+};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::{Code, Failure, Settings, Source, on_terminal, print, say};
+use crate::args::{GenerationConfig, ServeArgs};
+
+/// Runs until told to stop.
+pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
+    let settings = settings(args)?;
+    if args.print_config {
+        let text = toml::to_string(&settings).map_err(|e| {
+            Failure::new(Code::Failed, format_args!("cannot print the settings: {e}"))
+        })?;
+        return print(&text);
+    }
+    let keys = keys(args)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(settings.server.worker_threads.max(1))
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::new(Code::Failed, format_args!("cannot start: {e}")))?;
+    runtime.block_on(serve(args, settings, keys))
+}
+
+/// Flags over the file over defaults.
+fn settings(args: &ServeArgs) -> Result<Settings, Failure> {
+    let mut settings = match &args.config {
+        Some(path) => Settings::read(path)?,
+        None => {
+            let mut settings = Settings::default();
+            if args.model.is_none() {
+                // Somebody is trying the demo: no balancer needs time to notice its end.
+                settings.server.drain_delay_ms = 0;
+            }
+            settings
+        }
+    };
+    fn put<T: Copy>(flag: Option<T>, setting: &mut T) {
+        if let Some(value) = flag {
+            *setting = value;
+        }
+    }
+    let server = &mut settings.server;
+    put(args.host, &mut server.host);
+    put(args.port, &mut server.port);
+    put(args.max_logprobs, &mut server.max_logprobs);
+    put(args.drain_delay_ms, &mut server.drain_delay_ms);
+    put(args.drain_timeout_ms, &mut server.drain_timeout_ms);
+    let scheduler = &mut settings.scheduler;
+    put(args.max_num_seqs, &mut scheduler.max_num_seqs);
+    put(args.max_num_batched_tokens, &mut scheduler.max_batch_tokens);
+    if args.no_enable_prefix_caching {
+        scheduler.enable_prefix_caching = false;
+    }
+    let model = &args.model_args;
+    settings.executor = settings.load_options(model).executor;
+    Ok(settings)
+}
+
+fn keys(args: &ServeArgs) -> Result<ApiKeys, Failure> {
+    match (&args.api_key, &args.api_key_file) {
+        (None, None) => Ok(ApiKeys::default()),
+        (Some(key), None) => {
+            if !args.api_key_is_private {
+                say(format_args!(
+                    "warning: --api-key is visible in process lists; prefer --api-key-file"
+                ));
+            }
+            Ok(ApiKeys::new([key]))
+        }
+        (None, Some(path)) => read_keys(path),
+        (Some(_), Some(_)) => Err(Failure::new(
+            Code::Usage,
+            "give --api-key or --api-key-file, not both",
+        )),
+    }
+}
+
+fn read_keys(path: &Path) -> Result<ApiKeys, Failure> {
+    let wrong = |why: &dyn std::fmt::Display| {
+        Failure::new(
+            Code::Usage,
+            format_args!("cannot use {}: {why}", path.display()),
+        )
+    };
+    let text = std::fs::read_to_string(path).map_err(|e| wrong(&e))?;
+    let keys = ApiKeys::from_lines(&text);
+    if keys.is_empty() {
+        // An empty file must not open the server to everybody.
+        return Err(wrong(&"it holds no key"));
+    }
+    Ok(keys)
+}
+
+async fn serve(args: &ServeArgs, settings: Settings, keys: ApiKeys) -> Result<(), Failure> {
+    let started = Instant::now();
+    let app = App::new(settings.server.clone(), keys);
+    // Bound before loading: a taken port is noticed at once, and probes get 503, not silence.
+    let server = Server::bind(&app)
+        .await
+        .map_err(|e| bind_failure(&e, &settings.server))?;
+    let address = server
+        .local_addr()
+        .map_err(|e| Failure::new(Code::Failed, format_args!("no address: {e}")))?;
+    let serving = tokio::spawn(server.run());
+    watch_signals(&app, args)?;
+    let loading = tokio::task::spawn_blocking({
+        let (args, app) = (args.clone(), Arc::clone(&app));
+        move || load_all(&args, &settings, &app)
+    });
+    let engines = loading
+        .await
+        .map_err(|e| Failure::new(Code::Failed, format_args!("loading failed: {e}")))??;
+    announce(app.models(), address, started.elapsed());
+    if args.model.is_none() {
+        suggest(address);
+    }
+    let ended = serving
+        .await
+        .map_err(|e| Failure::new(Code::Failed, format_args!("the server failed: {e}")))?;
+    for engine in engines {
+        engine.stop();
+    }
+    match ended {
+        Ended::Drained => Ok(()),
+        Ended::EngineLost => Err(Failure::new(
+            Code::Engine,
+            "the engine is lost; start the server again",
+        )),
+    }
+}
+
+fn load_all(
+    args: &ServeArgs,
+    settings: &Settings,
+    app: &App,
+) -> Result<Vec<ScheduledEngine>, Failure> {
+    let devices = Devices::of_machine();
+    let mut options = settings.load_options(&args.model_args);
+    options.generation_config = args.generation_config == GenerationConfig::Auto;
+    options.name.clone_from(&args.served_model_name);
+    let sources = match &args.model {
+        Some(folder) => vec![Source::Folder(folder.clone())],
+        None if args.served_model_name.is_some() => {
+            let message = "--served-model-name needs a MODEL_DIR: the demo models keep their names";
+            return Err(Failure::new(Code::Usage, message));
+        }
+        None => vec![
+            Source::Embedded(demo::LM),
+            Source::Embedded(demo::CLASSIFIER),
+        ],
+    };
+    let mut models = Vec::new();
+    let mut engines = Vec::new();
+    for source in sources {
+        let loaded = source.load(&options, &devices)?;
+        models.push(loaded.model);
+        engines.push(loaded.engine);
+    }
+    app.set_models(models);
+    Ok(engines)
+}
+
+fn bind_failure(error: &io::Error, config: &ServerConfig) -> Failure {
+    let (host, port) = (config.host, config.port);
+    let message = match error.kind() {
+        io::ErrorKind::AddrInUse => format!(
+            "port {port} on {host} is taken by another program\n\
+             choose another one:   prelude serve --port {}\n\
+             or any free one:      prelude serve --port 0",
+            port.checked_add(1).unwrap_or(8000)
+        ),
+        io::ErrorKind::PermissionDenied => format!(
+            "this user may not listen on port {port}; ports from 1024 on are free to use: \
+             prelude serve --port 8000"
+        ),
+        io::ErrorKind::AddrNotAvailable => format!(
+            "this machine has no address {host}; try --host 127.0.0.1, or --host 0.0.0.0 for all"
+        ),
+        _ => format!("cannot listen on {host}:{port}: {error}"),
+    };
+    Failure::new(Code::Failed, message)
+}
+
+/// The first SIGTERM or SIGINT drains, the second one exits at once; SIGHUP reads the keys again.
+fn watch_signals(app: &Arc<App>, args: &ServeArgs) -> Result<(), Failure> {
+    let listen = |kind| -> Result<Signal, Failure> {
+        signal(kind).map_err(|e| Failure::new(Code::Failed, format_args!("no signals: {e}")))
+    };
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut hang_up = listen(SignalKind::hangup())?;
+    tokio::spawn({
+        let app = Arc::clone(app);
+        async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            say(format_args!("stopping; once more stops at once"));
+            let again = async {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+            };
+            tokio::select! {
+                () = app.drain() => {}
+                () = again => std::process::exit(0),
+            }
+        }
+    });
+    let key_file = args.api_key_file.clone();
+    let app = Arc::clone(app);
+    tokio::spawn(async move {
+        while hang_up.recv().await.is_some() {
+            let Some(path) = &key_file else { continue };
+            match read_keys(path) {
+                Ok(keys) => {
+                    app.set_keys(keys);
+                    say(format_args!("keys were read again"));
+                }
+                Err(failure) => say(format_args!("keys stay as they were: {failure}")),
+            }
+        }
+    });
+    Ok(())
+}
+
+fn announce(models: &[Arc<ServedModel>], address: SocketAddr, elapsed: Duration) {
+    let names: Vec<String> = models
+        .iter()
+        .map(|m| format!("{} ({})", m.name, m.kind.as_str()))
+        .collect();
+    say(format_args!(
+        "ready: {} on http://{address} after {:.2} s",
+        names.join(", "),
+        elapsed.as_secs_f64()
+    ));
+}
+
+/// Three requests to copy: a class, a typed decision, one token.
+fn suggest(address: SocketAddr) {
+    let bold = |text: &str| match on_terminal() {
+        true => format!("\x1b[1m{text}\x1b[0m"),
+        false => text.to_owned(),
+    };
+    let json = "-H 'Content-Type: application/json'";
+    say(format_args!(
+        "
+{}
+curl -s http://{address}/classify {json} \\
+  -d '{{\"input\": \"Where is my card? I ordered it two weeks ago.\"}}'
+
+{}
+curl -s http://{address}/v1/systemone {json} \\
+  -d '{{\"state\": \"Where is my card? I ordered it two weeks ago.\", \"questions\": {{
+        \"late\": {{\"type\": \"noul\", \"instructions\": \"Is the intent card_arrival?\"}},
+        \"topic\": {{\"type\": \"choice\", \"criteria\": {{\"card\": null, \"transfer\": null, \"cash\": null}}}}}}}}'
+
+{}
+curl -s http://{address}/v1/chat/completions {json} \\
+  -d '{{\"messages\": [{{\"role\": \"user\", \"content\": \"Where is my card?\\nWhich topic?\"}}],
+       \"max_tokens\": 1, \"temperature\": 0, \"enable_thinking\": false, \"logprobs\": true, \"top_logprobs\": 3}}'
+
+The demo models know the messages of a bank's customers and nothing else. Stop with Ctrl-C.",
+        bold("# Classify a message"),
+        bold("# Typed decisions about a state"),
+        bold("# A one-token answer"),
+    ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_port_says_how_to_choose_another() {
+        let error = io::Error::from(io::ErrorKind::AddrInUse);
+        let failure = bind_failure(&error, &ServerConfig::default());
+        let text = failure.to_string();
+        assert!(text.contains("port 8000") && text.contains("prelude serve --port 8001"));
+        assert_eq!(failure.code(), 1);
+    }
+
+    #[test]
+    fn an_empty_key_file_does_not_open_the_server() {
+        let path = std::env::temp_dir().join(format!("prelude-keys-{}", std::process::id()));
+        std::fs::write(&path, "# none yet\n").unwrap();
+        let failure = read_keys(&path).unwrap_err();
+        assert_eq!(failure.code(), 2);
+        std::fs::write(&path, "secret\n").unwrap();
+        assert!(!read_keys(&path).unwrap().is_empty());
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn flags_make_settings() {
+        let args = ServeArgs {
+            port: Some(0),
+            max_num_batched_tokens: Some(64),
+            no_enable_prefix_caching: true,
+            ..ServeArgs::default()
+        };
+        let settings = settings(&args).unwrap();
+        assert_eq!(settings.server.port, 0);
+        assert_eq!(settings.server.drain_delay_ms, 0);
+        assert_eq!(settings.scheduler.max_batch_tokens, 64);
+        assert!(!settings.scheduler.enable_prefix_caching);
+    }
+}
