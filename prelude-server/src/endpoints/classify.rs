@@ -400,7 +400,7 @@ mod tests {
             "Where is my card? I ordered it a week ago.",
             "What is the exchange rate?",
         ];
-        let body = json!({"input": texts, "labels": labels});
+        let body = json!({"input": texts, "labels": labels, "cache_salt": "labels"});
         let (status, found, seen) = ask(demos(), PATH, &body);
         assert_eq!(status, 200, "{found}");
         assert_eq!(found["model"], "demo-lm");
@@ -417,6 +417,7 @@ mod tests {
         assert!((sum - 1.0).abs() < 1e-5, "{sum}");
         // Each text is run once, not once for each label.
         let usage = seen.usage.unwrap();
+        assert!(usage.computed_tokens >= seen.prompt_tokens, "{usage:?}");
         assert!(
             usage.computed_tokens < 77 * seen.prompt_tokens / 4,
             "{usage:?}"

@@ -338,6 +338,7 @@ mod tests {
         let prefix = model.tokenizer.count(&query, true) as u64;
         let alone_tokens: u64 = seen.prompt_tokens;
         // 64 prompts would compute the query 64 times.
+        assert!(usage.computed_tokens >= prefix, "{usage:?}");
         assert!(
             usage.computed_tokens < alone_tokens - 62 * prefix,
             "{usage:?}"

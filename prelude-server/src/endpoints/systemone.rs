@@ -326,6 +326,7 @@ mod tests {
         let (status, found, seen) = ask(demos(), PATH, &body(many.into()));
         assert_eq!(status, 200, "{found}");
         let computed = seen.usage.unwrap().computed_tokens;
+        assert_eq!(found["usage"]["input_tokens"], computed);
         let model = demos().model(None).unwrap();
         let state_tokens = model.tokenizer.count(&state, false) as u64;
         assert!(
