@@ -1,0 +1,340 @@
+//! The loop with an executor that can be held, can fail and can panic.
+
+use std::{
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use prelude_core::{
+    Capacity, Executor, ExecutorError, ForwardBatch, Generate, Head, OutputHead, PromptTree,
+    RowOutput, RowSpec, SampledToken, SamplingParams, StepId, StepOutput,
+};
+use prelude_engine::{
+    AnswerError, AnswerEvent, Collected, CollectedRow, EngineConfig, EngineHandle, RequestSpec,
+    ScheduledEngine, SubmitError,
+};
+
+const CAPACITY: Capacity = Capacity {
+    block_size: 4,
+    num_blocks: 64,
+    max_step_tokens: 256,
+    max_context_len: 128,
+    vocab_size: 1000,
+    pipeline_depth: 1,
+};
+
+/// What the fake does in `collect`.
+#[derive(Clone, Copy, PartialEq)]
+enum Mode {
+    Work,
+    Hold,
+    FailStep,
+    Lose,
+    Panic,
+}
+
+#[derive(Clone)]
+struct Control(Arc<(Mutex<Mode>, Condvar, AtomicU64)>);
+
+impl Control {
+    fn new(mode: Mode) -> Self {
+        Self(Arc::new((
+            Mutex::new(mode),
+            Condvar::new(),
+            AtomicU64::new(0),
+        )))
+    }
+
+    fn set(&self, mode: Mode) {
+        *self.0.0.lock().unwrap() = mode;
+        self.0.1.notify_all();
+    }
+
+    /// Waits until the executor has entered `collect` this many times.
+    fn wait_for_steps(&self, n: u64) {
+        until(|| self.0.2.load(Ordering::SeqCst) >= n);
+    }
+}
+
+fn until(mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(20), "waited too long");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Answers with the sum of a row's own segment's tokens.
+struct Fake {
+    control: Control,
+    output: Option<StepOutput>,
+}
+
+impl Fake {
+    fn row(tokens: u32, head: &OutputHead) -> RowOutput {
+        match head {
+            OutputHead::Sample(sample) => {
+                let token = SampledToken {
+                    token: tokens % 1000,
+                    logprob: None,
+                    top: Vec::new(),
+                };
+                RowOutput::Sampled(vec![token; sample.draws as usize])
+            }
+            #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+            _ => RowOutput::Classes(vec![tokens as f32]),
+        }
+    }
+}
+
+impl Executor for Fake {
+    fn capacity(&self) -> Capacity {
+        CAPACITY
+    }
+
+    fn submit(&mut self, step: StepId, batch: ForwardBatch) -> Result<(), ExecutorError> {
+        batch
+            .validate(&CAPACITY)
+            .map_err(|e| ExecutorError::Step(e.to_string()))?;
+        let (oneshot, prefill, decode) = batch.parts();
+        let rows = |part: &prelude_core::OneShotBatch| {
+            let row = |row: &prelude_core::OutputRow| {
+                let segment = &part.segments[row.segment.index()];
+                let own = segment.tokens.start as usize..segment.tokens.end as usize;
+                Self::row(part.tokens[own].iter().sum(), &row.head)
+            };
+            part.rows.iter().map(row).collect()
+        };
+        self.output = Some(StepOutput {
+            step,
+            oneshot: rows(oneshot),
+            prefill: rows(prefill),
+            decode: decode
+                .rows
+                .iter()
+                .map(|r| Self::row(r.context_len, &OutputHead::Sample(r.sample.clone())))
+                .collect(),
+        });
+        Ok(())
+    }
+
+    fn collect(&mut self, _step: StepId) -> Result<StepOutput, ExecutorError> {
+        self.control.0.2.fetch_add(1, Ordering::SeqCst);
+        let (mode, changed, _) = &*self.control.0;
+        let mode = *changed
+            .wait_while(mode.lock().unwrap(), |m| *m == Mode::Hold)
+            .unwrap();
+        match mode {
+            Mode::FailStep => Err(ExecutorError::Step("made to fail".to_owned())),
+            Mode::Lose => Err(ExecutorError::Lost("made to be lost".to_owned())),
+            Mode::Panic => panic!("made to panic"),
+            Mode::Work | Mode::Hold => Ok(self.output.take().expect("a step was submitted")),
+        }
+    }
+}
+
+fn engine(mode: Mode, command_queue: usize) -> (ScheduledEngine, EngineHandle, Control) {
+    let control = Control::new(mode);
+    let executor = Fake {
+        control: control.clone(),
+        output: None,
+    };
+    let config = EngineConfig {
+        command_queue,
+        ..EngineConfig::default()
+    };
+    let engine = ScheduledEngine::spawn("test", config, Box::new(executor)).unwrap();
+    let handle = engine.handle();
+    (engine, handle, control)
+}
+
+fn classify(tokens: &[u32]) -> RequestSpec {
+    let tree = PromptTree::single(tokens.to_vec());
+    let rows = vec![RowSpec {
+        node: tree.last_node(),
+        head: Head::Classify,
+    }];
+    RequestSpec::new(tree, rows)
+}
+
+fn generate(tokens: &[u32], max_tokens: u32) -> RequestSpec {
+    let tree = PromptTree::single(tokens.to_vec());
+    let sampling = Arc::new(SamplingParams::default());
+    let head = Head::Generate(Generate {
+        max_tokens,
+        n: 1,
+        sampling,
+        top_logprobs: None,
+    });
+    let rows = vec![RowSpec {
+        node: tree.last_node(),
+        head,
+    }];
+    RequestSpec::new(tree, rows)
+}
+
+fn classes(collected: &Collected) -> f32 {
+    match &collected.rows[..] {
+        [CollectedRow::Output(RowOutput::Classes(c))] => c[0],
+        other => panic!("not one class row: {other:?}"),
+    }
+}
+
+#[test]
+fn answers_and_counts() {
+    let (_engine, handle, _) = engine(Mode::Work, 16);
+    let answer = handle
+        .submit(classify(&[1, 2, 3]))
+        .unwrap()
+        .blocking_collect()
+        .unwrap();
+    assert_eq!(classes(&answer), 6.0);
+    assert_eq!(answer.usage.prompt_tokens, 3);
+    assert_eq!(answer.usage.computed_tokens, 3);
+    let snapshot = handle.snapshot();
+    assert_eq!(snapshot.finished[0], ("done", 1));
+    assert_eq!(snapshot.scheduler.requests, 0);
+    let steps = handle.recent_steps();
+    assert_eq!(
+        (steps.len(), steps[0].kind, steps[0].oneshot_tokens),
+        (1, "oneshot", 3)
+    );
+}
+
+#[test]
+fn generations_stream_token_by_token() {
+    let (_engine, handle, _) = engine(Mode::Work, 16);
+    let mut answer = handle.submit(generate(&[1, 2, 3], 4)).unwrap();
+    let mut tokens = 0;
+    while let Some(event) = answer.blocking_next() {
+        if let AnswerEvent::Event(prelude_engine::Event::Token { .. }) = event {
+            tokens += 1;
+        }
+    }
+    assert_eq!(tokens, 4);
+    assert_eq!(handle.snapshot().time_to_first_token.count(), 1);
+    assert_eq!(handle.snapshot().inter_token_latency.count(), 3);
+}
+
+#[test]
+fn invalid_requests_are_rejected_with_their_reason() {
+    let (_engine, handle, _) = engine(Mode::Work, 16);
+    let error = handle
+        .submit(classify(&[1000]))
+        .unwrap()
+        .blocking_collect()
+        .unwrap_err();
+    assert!(matches!(error, AnswerError::Rejected(_)), "{error:?}");
+    assert!(error.to_string().contains("1000"), "{error}");
+    assert_eq!(handle.snapshot().rejected, 1);
+}
+
+#[test]
+fn dropping_an_answer_aborts_its_request() {
+    let (_engine, handle, control) = engine(Mode::Hold, 16);
+    let running = handle.submit(generate(&[1, 2, 3], 50)).unwrap();
+    control.wait_for_steps(1);
+    let queued = handle.submit(classify(&[4])).unwrap();
+    drop(running);
+    drop(queued);
+    control.set(Mode::Work);
+    until(|| handle.snapshot().finished[1].1 == 2);
+    let stats = handle.snapshot().scheduler;
+    assert_eq!(
+        (stats.requests, stats.used_blocks, stats.queued_rows),
+        (0, 0, 0)
+    );
+}
+
+#[test]
+fn a_full_command_queue_refuses_at_once() {
+    let (_engine, handle, control) = engine(Mode::Hold, 2);
+    let first = handle.submit(classify(&[1])).unwrap();
+    control.wait_for_steps(1);
+    let waiting = [
+        handle.submit(classify(&[2])).unwrap(),
+        handle.submit(classify(&[3])).unwrap(),
+    ];
+    assert_eq!(
+        handle.submit(classify(&[4])).unwrap_err(),
+        SubmitError::Busy
+    );
+    control.set(Mode::Work);
+    assert_eq!(classes(&first.blocking_collect().unwrap()), 1.0);
+    for (answer, expected) in waiting.into_iter().zip([2.0, 3.0]) {
+        assert_eq!(classes(&answer.blocking_collect().unwrap()), expected);
+    }
+}
+
+#[test]
+fn a_failed_step_fails_its_requests_and_the_engine_goes_on() {
+    let (_engine, handle, control) = engine(Mode::FailStep, 16);
+    let error = handle
+        .submit(classify(&[1]))
+        .unwrap()
+        .blocking_collect()
+        .unwrap_err();
+    assert!(
+        matches!(&error, AnswerError::Failed(why) if why.contains("made to fail")),
+        "{error:?}"
+    );
+    control.set(Mode::Work);
+    assert_eq!(
+        classes(
+            &handle
+                .submit(classify(&[5]))
+                .unwrap()
+                .blocking_collect()
+                .unwrap()
+        ),
+        5.0
+    );
+    assert_eq!(handle.snapshot().failed_steps, 1);
+    assert!(handle.is_alive());
+}
+
+#[test]
+fn a_lost_device_or_a_panic_stops_the_engine_and_hangs_nobody() {
+    for mode in [Mode::Lose, Mode::Panic] {
+        let (_engine, handle, control) = engine(Mode::Hold, 16);
+        let running = handle.submit(classify(&[1])).unwrap();
+        control.wait_for_steps(1);
+        let queued = handle.submit(classify(&[2])).unwrap();
+        control.set(mode);
+        let error = running.blocking_collect().unwrap_err();
+        assert!(
+            matches!(error, AnswerError::EngineStopped | AnswerError::Failed(_)),
+            "{error:?}"
+        );
+        assert_eq!(
+            queued.blocking_collect().unwrap_err(),
+            AnswerError::EngineStopped
+        );
+        until(|| !handle.is_alive());
+        assert_eq!(
+            handle.submit(classify(&[3])).unwrap_err(),
+            SubmitError::Stopped
+        );
+    }
+}
+
+#[test]
+fn stopping_ends_what_is_queued() {
+    let (engine, handle, control) = engine(Mode::Hold, 16);
+    let running = handle.submit(classify(&[1])).unwrap();
+    control.wait_for_steps(1);
+    let queued = handle.submit(classify(&[2])).unwrap();
+    let stopper = std::thread::spawn(move || engine.stop());
+    // The stop is seen after the step in flight, which still answers.
+    until(|| handle.submit(classify(&[3])).is_err());
+    control.set(Mode::Work);
+    stopper.join().unwrap();
+    assert_eq!(classes(&running.blocking_collect().unwrap()), 1.0);
+    assert_eq!(
+        queued.blocking_collect().unwrap_err(),
+        AnswerError::EngineStopped
+    );
+}

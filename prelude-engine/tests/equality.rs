@@ -1,0 +1,271 @@
+//! The engine's central promise: a row's answer is that of its whole prompt run alone, bit for
+//! bit, whatever it shares a step with, however it is chunked, and wherever its prefix comes from.
+
+mod support;
+
+use std::sync::Arc;
+
+use prelude_core::{
+    Generate, Head, Normalise, Pooling, PromptTree, RowOutput, RowSpec, SamplingParams, TokenId,
+};
+use prelude_engine::{
+    Answer, CollectedRow, EngineConfig, EngineHandle, RequestSpec, ScheduledEngine,
+    SchedulerConfig,
+};
+use prelude_exec_cpu::{ComputePool, CpuConfig, CpuDtype, CpuExecutor};
+use proptest::prelude::*;
+
+/// How an engine is set up.
+#[derive(Clone, Copy, Debug)]
+struct Setup {
+    caching: bool,
+    block_size: u32,
+    num_blocks: u32,
+    max_batch_tokens: u32,
+    chunk_tokens: u32,
+    threads: usize,
+    dtype: CpuDtype,
+}
+
+/// The plainest way to run a row: nothing shared, nothing cached, nothing chunked.
+const ALONE: Setup = Setup {
+    caching: false,
+    block_size: 16,
+    num_blocks: 64,
+    max_batch_tokens: 512,
+    chunk_tokens: 512,
+    threads: 1,
+    dtype: CpuDtype::F32,
+};
+
+fn engine(setup: Setup) -> ScheduledEngine {
+    let executor_config = CpuConfig {
+        dtype: Some(setup.dtype),
+        block_size: setup.block_size,
+        num_blocks: Some(setup.num_blocks),
+        max_step_tokens: 512,
+        chunk_tokens: setup.chunk_tokens,
+        ..CpuConfig::default()
+    };
+    let pool = Arc::new(ComputePool::new(setup.threads));
+    let executor = CpuExecutor::new(&support::checkpoint(7), &executor_config, pool).unwrap();
+    let scheduler = SchedulerConfig {
+        enable_prefix_caching: setup.caching,
+        max_batch_tokens: setup.max_batch_tokens,
+        ..SchedulerConfig::default()
+    };
+    let config = EngineConfig { scheduler, ..EngineConfig::default() };
+    ScheduledEngine::spawn("equality", config, Box::new(executor)).unwrap()
+}
+
+/// Rows of one request: whole prompts and what to compute.
+type Rows = Vec<(Vec<TokenId>, Head)>;
+
+fn spec(rows: &Rows) -> RequestSpec {
+    let prompts: Vec<&[TokenId]> = rows.iter().map(|(p, _)| &p[..]).collect();
+    let (tree, ends) = PromptTree::from_prompts(&prompts).unwrap();
+    let rows = rows.iter().zip(ends);
+    let rows = rows.map(|((_, head), node)| RowSpec { node, head: head.clone() }).collect();
+    RequestSpec::new(tree, rows)
+}
+
+fn submit_all(handle: &EngineHandle, requests: &[Rows]) -> Vec<Answer> {
+    requests.iter().map(|rows| handle.submit(spec(rows)).unwrap()).collect()
+}
+
+/// Floats as bits, so that equal means equal.
+fn bits(row: &CollectedRow) -> String {
+    let f = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    match row {
+        CollectedRow::Output(RowOutput::Classes(v) | RowOutput::Embedding(v)) => {
+            format!("{:?}", f(v))
+        }
+        CollectedRow::Output(RowOutput::LabelScores(s)) => {
+            format!("{:?} {:?}", f(&s.logits), s.log_sum_exp.map(f32::to_bits))
+        }
+        CollectedRow::Output(RowOutput::Logprobs { first_position, entries }) => {
+            let mut text = format!("{first_position}");
+            for e in entries {
+                let top: Vec<_> = e.top.iter().map(|t| (t.token, t.logprob.to_bits())).collect();
+                text += &format!(" {}:{}:{}:{top:?}", e.token, e.logprob.to_bits(), e.rank);
+            }
+            text
+        }
+        CollectedRow::Output(other) => panic!("unexpected output {other:?}"),
+        CollectedRow::Generated(choices) => {
+            let mut text = String::new();
+            for choice in choices {
+                for t in &choice.tokens {
+                    let top: Vec<_> =
+                        t.top.iter().map(|t| (t.token, t.logprob.to_bits())).collect();
+                    text += &format!("{}:{:?}:{top:?} ", t.token, t.logprob.map(f32::to_bits));
+                }
+                text += &format!("{:?};", choice.finish);
+            }
+            text
+        }
+    }
+}
+
+/// Runs every row as a request of its own, one after another.
+fn alone(requests: &[Rows], dtype: CpuDtype) -> Vec<Vec<String>> {
+    let engine = engine(Setup { dtype, ..ALONE });
+    let handle = engine.handle();
+    let run = |row: &(Vec<TokenId>, Head)| {
+        let answer = handle.submit(spec(&vec![row.clone()])).unwrap().blocking_collect().unwrap();
+        bits(&answer.rows[0])
+    };
+    requests.iter().map(|rows| rows.iter().map(run).collect()).collect()
+}
+
+fn check(setup: Setup, requests: &[Rows]) -> Result<(), TestCaseError> {
+    let expected = alone(requests, setup.dtype);
+    let engine = engine(setup);
+    let handle = engine.handle();
+    // The second round finds in the cache what the first one left there.
+    for round in 0..2 {
+        let answers = submit_all(&handle, requests);
+        for (request, (answer, expected)) in answers.into_iter().zip(&expected).enumerate() {
+            let got = answer.blocking_collect().expect("every request has an answer");
+            for (row, (got, expected)) in got.rows.iter().zip(expected).enumerate() {
+                prop_assert_eq!(
+                    &bits(got),
+                    expected,
+                    "round {} request {} row {}: {:?}",
+                    round,
+                    request,
+                    row,
+                    &requests[request][row]
+                );
+            }
+        }
+    }
+    let stats = handle.snapshot().scheduler;
+    prop_assert_eq!((stats.requests, stats.queued_rows, stats.used_blocks), (0, 0, 0));
+    Ok(())
+}
+
+fn head() -> impl Strategy<Value = Head> {
+    let sampling = (0.0f32..1.5, 0u64..9, 0u32..3, 0.5f32..1.0).prop_map(|(t, seed, kind, p)| {
+        let temperature = if t < 0.5 { 0.0 } else { t };
+        let penalty = if kind == 2 { 1.3 } else { 1.0 };
+        Arc::new(SamplingParams {
+            temperature,
+            seed,
+            top_p: p,
+            top_k: if kind == 1 { 5 } else { 0 },
+            repetition_penalty: penalty,
+            stop_token_ids: Arc::from([3]),
+            ..SamplingParams::default()
+        })
+    });
+    prop_oneof![
+        (1u32..12, 1u32..4, sampling, prop::option::of(0u32..3)).prop_map(
+            |(max_tokens, n, sampling, top_logprobs)| Head::Generate(Generate {
+                max_tokens,
+                n,
+                sampling,
+                top_logprobs
+            })
+        ),
+        (prop::collection::vec(0..support::VOCAB, 1..5), any::<bool>()).prop_map(
+            |(labels, vocab)| Head::LabelScores {
+                labels: labels.into(),
+                normalise: if vocab { Normalise::OverVocab } else { Normalise::OverLabels },
+            }
+        ),
+        // Cut to the prompt's length below.
+        (1u32..20, 0u32..3).prop_map(|(from, top)| Head::PromptLogprobs {
+            positions: from..u32::MAX,
+            top
+        }),
+        (any::<bool>(), any::<bool>()).prop_map(|(mean, normalise)| Head::Embed {
+            pooling: if mean { Pooling::Mean } else { Pooling::Last },
+            normalise,
+            dimensions: None,
+        }),
+    ]
+}
+
+/// Prompts made of a few long pieces, so that they share prefixes of every kind of length.
+fn rows() -> impl Strategy<Value = Rows> {
+    let piece = (0u32..4, 1u32..40)
+        .prop_map(|(which, len)| (0..len).map(|i| (i * (which + 2) + which) % support::VOCAB));
+    let prompt = prop::collection::vec(piece, 1..4)
+        .prop_map(|pieces| pieces.into_iter().flatten().collect::<Vec<TokenId>>());
+    prop::collection::vec((prompt, head()), 1..8).prop_map(|mut rows| {
+        for (prompt, head) in &mut rows {
+            if let Head::PromptLogprobs { positions, .. } = head {
+                let len = u32::try_from(prompt.len()).unwrap();
+                if len == 1 {
+                    prompt.push(1);
+                }
+                let end = len.max(2);
+                *positions = positions.start.min(end - 1)..end;
+            }
+        }
+        rows
+    })
+}
+
+fn setup() -> impl Strategy<Value = Setup> {
+    (
+        any::<bool>(),
+        prop::sample::select(vec![4u32, 16]),
+        prop::sample::select(vec![16u32, 40, 512]),
+        prop::sample::select(vec![8u32, 33, 512]),
+        1usize..3,
+        any::<bool>(),
+        any::<bool>(),
+    )
+        .prop_map(|(caching, block_size, max_batch_tokens, chunk_tokens, threads, tight, bf16)| {
+            // Tight: the longest prompt (120 + 12 tokens) fits, and little else: eviction,
+            // preemption, recomputation.
+            let tokens = if tight { 144 } else { 2048 };
+            Setup {
+                caching,
+                block_size,
+                num_blocks: tokens / block_size,
+                max_batch_tokens,
+                chunk_tokens,
+                threads,
+                dtype: if bf16 { CpuDtype::Bf16 } else { CpuDtype::F32 },
+            }
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn company_does_not_matter(setup in setup(), requests in prop::collection::vec(rows(), 1..7)) {
+        check(setup, &requests)?;
+    }
+}
+
+#[test]
+fn one_shared_prompt_and_64_suffixes_compute_the_shared_tokens_once() {
+    let shared: Vec<TokenId> = (0..100).map(|i| (i * 7 + 1) % support::VOCAB).collect();
+    let labels = Head::LabelScores { labels: Arc::from([5, 9]), normalise: Normalise::OverVocab };
+    let rows: Rows = (0..64u32)
+        .map(|i| {
+            let mut prompt = shared.clone();
+            // 60 is not among the shared tokens' successors: every suffix is two tokens of its own.
+            prompt.extend([i % support::VOCAB, 60 - i / support::VOCAB]);
+            (prompt, labels.clone())
+        })
+        .collect();
+    let expected = alone(std::slice::from_ref(&rows), CpuDtype::F32);
+    for caching in [false, true] {
+        let engine = engine(Setup { caching, ..ALONE });
+        let handle = engine.handle();
+        let answer = handle.submit(spec(&rows)).unwrap().blocking_collect().unwrap();
+        let got: Vec<_> = answer.rows.iter().map(bits).collect();
+        assert_eq!(got, expected[0]);
+        let distinct = spec(&rows).tree.distinct_tokens();
+        assert_eq!(answer.usage.prompt_tokens, 64 * 102);
+        assert_eq!(answer.usage.computed_tokens, distinct as u64);
+        let steps: usize = handle.recent_steps().iter().map(|s| s.oneshot_tokens).sum();
+        assert_eq!(steps, distinct, "the step report agrees");
+    }
+}
