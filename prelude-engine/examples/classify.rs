@@ -14,8 +14,13 @@ use prelude_models::Checkpoint;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
-    let folder = PathBuf::from(args.next().ok_or("usage: classify MODEL_FOLDER TOKEN_ID...")?);
-    let prompt = args.map(|a| a.parse()).collect::<Result<Vec<TokenId>, _>>()?;
+    let folder = PathBuf::from(
+        args.next()
+            .ok_or("usage: classify MODEL_FOLDER TOKEN_ID...")?,
+    );
+    let prompt = args
+        .map(|a| a.parse())
+        .collect::<Result<Vec<TokenId>, _>>()?;
 
     // What computes: a device's executor.
     let checkpoint = Checkpoint::open(&folder)?;
@@ -34,11 +39,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let labels: Arc<[TokenId]> = Arc::from([1, 2, 3]);
     let row = |node| {
         let labels = Arc::clone(&labels);
-        RowSpec { node, head: Head::LabelScores { labels, normalise: Normalise::OverVocab } }
+        RowSpec {
+            node,
+            head: Head::LabelScores {
+                labels,
+                normalise: Normalise::OverVocab,
+            },
+        }
     };
     let rows = ends.into_iter().map(row).collect();
 
-    let answer = engine.handle().submit(RequestSpec::new(tree, rows))?.blocking_collect()?;
+    let answer = engine
+        .handle()
+        .submit(RequestSpec::new(tree, rows))?
+        .blocking_collect()?;
     for row in &answer.rows {
         if let CollectedRow::Output(RowOutput::LabelScores(scores)) = row {
             let lse = scores.log_sum_exp.unwrap_or_default();
@@ -47,6 +61,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     let usage = answer.usage;
-    println!("{} prompt tokens, {} computed", usage.prompt_tokens, usage.computed_tokens);
+    println!(
+        "{} prompt tokens, {} computed",
+        usage.prompt_tokens, usage.computed_tokens
+    );
     Ok(())
 }

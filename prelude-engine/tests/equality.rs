@@ -9,8 +9,7 @@ use prelude_core::{
     Generate, Head, Normalise, Pooling, PromptTree, RowOutput, RowSpec, SamplingParams, TokenId,
 };
 use prelude_engine::{
-    Answer, CollectedRow, EngineConfig, EngineHandle, RequestSpec, ScheduledEngine,
-    SchedulerConfig,
+    Answer, CollectedRow, EngineConfig, EngineHandle, RequestSpec, ScheduledEngine, SchedulerConfig,
 };
 use prelude_exec_cpu::{ComputePool, CpuConfig, CpuDtype, CpuExecutor};
 use proptest::prelude::*;
@@ -48,13 +47,16 @@ fn engine(setup: Setup) -> ScheduledEngine {
         ..CpuConfig::default()
     };
     let pool = Arc::new(ComputePool::new(setup.threads));
-    let executor = CpuExecutor::new(&support::checkpoint(7), &executor_config, pool).unwrap();
+    let executor = CpuExecutor::new(&support::checkpoint(7), executor_config, pool).unwrap();
     let scheduler = SchedulerConfig {
         enable_prefix_caching: setup.caching,
         max_batch_tokens: setup.max_batch_tokens,
         ..SchedulerConfig::default()
     };
-    let config = EngineConfig { scheduler, ..EngineConfig::default() };
+    let config = EngineConfig {
+        scheduler,
+        ..EngineConfig::default()
+    };
     ScheduledEngine::spawn("equality", config, Box::new(executor)).unwrap()
 }
 
@@ -65,12 +67,20 @@ fn spec(rows: &Rows) -> RequestSpec {
     let prompts: Vec<&[TokenId]> = rows.iter().map(|(p, _)| &p[..]).collect();
     let (tree, ends) = PromptTree::from_prompts(&prompts).unwrap();
     let rows = rows.iter().zip(ends);
-    let rows = rows.map(|((_, head), node)| RowSpec { node, head: head.clone() }).collect();
+    let rows = rows
+        .map(|((_, head), node)| RowSpec {
+            node,
+            head: head.clone(),
+        })
+        .collect();
     RequestSpec::new(tree, rows)
 }
 
 fn submit_all(handle: &EngineHandle, requests: &[Rows]) -> Vec<Answer> {
-    requests.iter().map(|rows| handle.submit(spec(rows)).unwrap()).collect()
+    requests
+        .iter()
+        .map(|rows| handle.submit(spec(rows)).unwrap())
+        .collect()
 }
 
 /// Floats as bits, so that equal means equal.
@@ -83,10 +93,17 @@ fn bits(row: &CollectedRow) -> String {
         CollectedRow::Output(RowOutput::LabelScores(s)) => {
             format!("{:?} {:?}", f(&s.logits), s.log_sum_exp.map(f32::to_bits))
         }
-        CollectedRow::Output(RowOutput::Logprobs { first_position, entries }) => {
+        CollectedRow::Output(RowOutput::Logprobs {
+            first_position,
+            entries,
+        }) => {
             let mut text = format!("{first_position}");
             for e in entries {
-                let top: Vec<_> = e.top.iter().map(|t| (t.token, t.logprob.to_bits())).collect();
+                let top: Vec<_> = e
+                    .top
+                    .iter()
+                    .map(|t| (t.token, t.logprob.to_bits()))
+                    .collect();
                 text += &format!(" {}:{}:{}:{top:?}", e.token, e.logprob.to_bits(), e.rank);
             }
             text
@@ -96,8 +113,11 @@ fn bits(row: &CollectedRow) -> String {
             let mut text = String::new();
             for choice in choices {
                 for t in &choice.tokens {
-                    let top: Vec<_> =
-                        t.top.iter().map(|t| (t.token, t.logprob.to_bits())).collect();
+                    let top: Vec<_> = t
+                        .top
+                        .iter()
+                        .map(|t| (t.token, t.logprob.to_bits()))
+                        .collect();
                     text += &format!("{}:{:?}:{top:?} ", t.token, t.logprob.map(f32::to_bits));
                 }
                 text += &format!("{:?};", choice.finish);
@@ -112,10 +132,17 @@ fn alone(requests: &[Rows], dtype: CpuDtype) -> Vec<Vec<String>> {
     let engine = engine(Setup { dtype, ..ALONE });
     let handle = engine.handle();
     let run = |row: &(Vec<TokenId>, Head)| {
-        let answer = handle.submit(spec(&vec![row.clone()])).unwrap().blocking_collect().unwrap();
+        let answer = handle
+            .submit(spec(&vec![row.clone()]))
+            .unwrap()
+            .blocking_collect()
+            .unwrap();
         bits(&answer.rows[0])
     };
-    requests.iter().map(|rows| rows.iter().map(run).collect()).collect()
+    requests
+        .iter()
+        .map(|rows| rows.iter().map(run).collect())
+        .collect()
 }
 
 fn check(setup: Setup, requests: &[Rows]) -> Result<(), TestCaseError> {
@@ -126,7 +153,9 @@ fn check(setup: Setup, requests: &[Rows]) -> Result<(), TestCaseError> {
     for round in 0..2 {
         let answers = submit_all(&handle, requests);
         for (request, (answer, expected)) in answers.into_iter().zip(&expected).enumerate() {
-            let got = answer.blocking_collect().expect("every request has an answer");
+            let got = answer
+                .blocking_collect()
+                .expect("every request has an answer");
             for (row, (got, expected)) in got.rows.iter().zip(expected).enumerate() {
                 prop_assert_eq!(
                     &bits(got),
@@ -141,7 +170,10 @@ fn check(setup: Setup, requests: &[Rows]) -> Result<(), TestCaseError> {
         }
     }
     let stats = handle.snapshot().scheduler;
-    prop_assert_eq!((stats.requests, stats.queued_rows, stats.used_blocks), (0, 0, 0));
+    prop_assert_eq!(
+        (stats.requests, stats.queued_rows, stats.used_blocks),
+        (0, 0, 0)
+    );
     Ok(())
 }
 
@@ -168,12 +200,18 @@ fn head() -> impl Strategy<Value = Head> {
                 top_logprobs
             })
         ),
-        (prop::collection::vec(0..support::VOCAB, 1..5), any::<bool>()).prop_map(
-            |(labels, vocab)| Head::LabelScores {
+        (
+            prop::collection::vec(0..support::VOCAB, 1..5),
+            any::<bool>()
+        )
+            .prop_map(|(labels, vocab)| Head::LabelScores {
                 labels: labels.into(),
-                normalise: if vocab { Normalise::OverVocab } else { Normalise::OverLabels },
-            }
-        ),
+                normalise: if vocab {
+                    Normalise::OverVocab
+                } else {
+                    Normalise::OverLabels
+                },
+            }),
         // Cut to the prompt's length below.
         (1u32..20, 0u32..3).prop_map(|(from, top)| Head::PromptLogprobs {
             positions: from..u32::MAX,
@@ -190,7 +228,7 @@ fn head() -> impl Strategy<Value = Head> {
 /// Prompts made of a few long pieces, so that they share prefixes of every kind of length.
 fn rows() -> impl Strategy<Value = Rows> {
     let piece = (0u32..4, 1u32..40)
-        .prop_map(|(which, len)| (0..len).map(|i| (i * (which + 2) + which) % support::VOCAB));
+        .prop_map(|(which, len)| (0..len).map(move |i| (i * (which + 2) + which) % support::VOCAB));
     let prompt = prop::collection::vec(piece, 1..4)
         .prop_map(|pieces| pieces.into_iter().flatten().collect::<Vec<TokenId>>());
     prop::collection::vec((prompt, head()), 1..8).prop_map(|mut rows| {
@@ -218,20 +256,22 @@ fn setup() -> impl Strategy<Value = Setup> {
         any::<bool>(),
         any::<bool>(),
     )
-        .prop_map(|(caching, block_size, max_batch_tokens, chunk_tokens, threads, tight, bf16)| {
-            // Tight: the longest prompt (120 + 12 tokens) fits, and little else: eviction,
-            // preemption, recomputation.
-            let tokens = if tight { 144 } else { 2048 };
-            Setup {
-                caching,
-                block_size,
-                num_blocks: tokens / block_size,
-                max_batch_tokens,
-                chunk_tokens,
-                threads,
-                dtype: if bf16 { CpuDtype::Bf16 } else { CpuDtype::F32 },
-            }
-        })
+        .prop_map(
+            |(caching, block_size, max_batch_tokens, chunk_tokens, threads, tight, bf16)| {
+                // Tight: the longest prompt (120 + 12 tokens) fits, and little else: eviction,
+                // preemption, recomputation.
+                let tokens = if tight { 144 } else { 2048 };
+                Setup {
+                    caching,
+                    block_size,
+                    num_blocks: tokens / block_size,
+                    max_batch_tokens,
+                    chunk_tokens,
+                    threads,
+                    dtype: if bf16 { CpuDtype::Bf16 } else { CpuDtype::F32 },
+                }
+            },
+        )
 }
 
 proptest! {
@@ -246,7 +286,10 @@ proptest! {
 #[test]
 fn one_shared_prompt_and_64_suffixes_compute_the_shared_tokens_once() {
     let shared: Vec<TokenId> = (0..100).map(|i| (i * 7 + 1) % support::VOCAB).collect();
-    let labels = Head::LabelScores { labels: Arc::from([5, 9]), normalise: Normalise::OverVocab };
+    let labels = Head::LabelScores {
+        labels: Arc::from([5, 9]),
+        normalise: Normalise::OverVocab,
+    };
     let rows: Rows = (0..64u32)
         .map(|i| {
             let mut prompt = shared.clone();
@@ -259,7 +302,11 @@ fn one_shared_prompt_and_64_suffixes_compute_the_shared_tokens_once() {
     for caching in [false, true] {
         let engine = engine(Setup { caching, ..ALONE });
         let handle = engine.handle();
-        let answer = handle.submit(spec(&rows)).unwrap().blocking_collect().unwrap();
+        let answer = handle
+            .submit(spec(&rows))
+            .unwrap()
+            .blocking_collect()
+            .unwrap();
         let got: Vec<_> = answer.rows.iter().map(bits).collect();
         assert_eq!(got, expected[0]);
         let distinct = spec(&rows).tree.distinct_tokens();

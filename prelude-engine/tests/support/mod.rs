@@ -1,8 +1,6 @@
 //! A tiny Qwen3 checkpoint with random weights, made in memory.
 
-use std::borrow::Cow;
-
-use prelude_models::{Checkpoint, CheckpointFiles};
+use prelude_models::Checkpoint;
 
 /// Ids of the tiny model's vocabulary.
 pub(crate) const VOCAB: u32 = 61;
@@ -32,15 +30,40 @@ pub(crate) fn checkpoint(seed: u64) -> Checkpoint {
         let values = (0..n).map(|_| around + scale * random.next()).collect();
         tensors.push((name, shape.to_vec(), values));
     };
-    add("model.embed_tokens.weight".to_owned(), &[VOCAB as usize, HIDDEN], 1.0, 0.0);
+    add(
+        "model.embed_tokens.weight".to_owned(),
+        &[VOCAB as usize, HIDDEN],
+        1.0,
+        0.0,
+    );
     for layer in 0..LAYERS {
         let name = |part: &str| format!("model.layers.{layer}.{part}.weight");
         add(name("input_layernorm"), &[HIDDEN], 0.5, 1.0);
         add(name("post_attention_layernorm"), &[HIDDEN], 0.5, 1.0);
-        add(name("self_attn.q_proj"), &[HEADS * HEAD_DIM, HIDDEN], 0.4, 0.0);
-        add(name("self_attn.k_proj"), &[KV_HEADS * HEAD_DIM, HIDDEN], 0.4, 0.0);
-        add(name("self_attn.v_proj"), &[KV_HEADS * HEAD_DIM, HIDDEN], 0.4, 0.0);
-        add(name("self_attn.o_proj"), &[HIDDEN, HEADS * HEAD_DIM], 0.4, 0.0);
+        add(
+            name("self_attn.q_proj"),
+            &[HEADS * HEAD_DIM, HIDDEN],
+            0.4,
+            0.0,
+        );
+        add(
+            name("self_attn.k_proj"),
+            &[KV_HEADS * HEAD_DIM, HIDDEN],
+            0.4,
+            0.0,
+        );
+        add(
+            name("self_attn.v_proj"),
+            &[KV_HEADS * HEAD_DIM, HIDDEN],
+            0.4,
+            0.0,
+        );
+        add(
+            name("self_attn.o_proj"),
+            &[HIDDEN, HEADS * HEAD_DIM],
+            0.4,
+            0.0,
+        );
         add(name("self_attn.q_norm"), &[HEAD_DIM], 0.5, 2.0);
         add(name("self_attn.k_norm"), &[HEAD_DIM], 0.5, 2.0);
         add(name("mlp.gate_proj"), &[MLP, HIDDEN], 0.4, 0.0);
@@ -48,12 +71,8 @@ pub(crate) fn checkpoint(seed: u64) -> Checkpoint {
         add(name("mlp.down_proj"), &[HIDDEN, MLP], 0.4, 0.0);
     }
     add("model.norm.weight".to_owned(), &[HIDDEN], 0.5, 1.0);
-    let files = CheckpointFiles {
-        config: config.to_string().as_bytes(),
-        weights: Cow::Owned(safetensors(&tensors)),
-        ..CheckpointFiles::default()
-    };
-    Checkpoint::from_files(files).expect("the tiny checkpoint is well formed")
+    Checkpoint::from_bytes(config.to_string().as_bytes(), safetensors(&tensors))
+        .expect("the tiny checkpoint is well formed")
 }
 
 /// The container: header length, JSON header, little-endian data.
