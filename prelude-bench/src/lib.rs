@@ -1,2 +1,4 @@
 //! Workloads and measurement for Prelude.
 #![forbid(unsafe_code)]
+
+pub mod table;

@@ -275,12 +275,55 @@ fn setup() -> impl Strategy<Value = Setup> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, max_shrink_iters: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     #[test]
     fn company_does_not_matter(setup in setup(), requests in prop::collection::vec(rows(), 1..7)) {
         check(setup, &requests)?;
     }
+}
+
+/// The property above covers preemption only if pools are tight enough for it: here one must
+/// happen, and must not show.
+#[test]
+fn preemption_does_not_show() {
+    let sampling = Arc::new(SamplingParams {
+        temperature: 0.8,
+        seed: 5,
+        ..Default::default()
+    });
+    let generate = |max_tokens| {
+        let sampling = Arc::clone(&sampling);
+        Head::Generate(Generate {
+            max_tokens,
+            n: 1,
+            sampling,
+            top_logprobs: Some(2),
+        })
+    };
+    let prompt = |first| {
+        (0..40)
+            .map(|i| (i * 3 + first) % support::VOCAB)
+            .collect::<Vec<_>>()
+    };
+    let requests: Vec<Rows> = (0..3).map(|i| vec![(prompt(i), generate(60))]).collect();
+    let expected = alone(&requests, CpuDtype::F32);
+    // Room for one whole sequence and a half.
+    let engine = engine(Setup {
+        caching: true,
+        block_size: 4,
+        num_blocks: 40,
+        ..ALONE
+    });
+    let handle = engine.handle();
+    for (answer, expected) in submit_all(&handle, &requests).into_iter().zip(expected) {
+        let answer = answer.blocking_collect().unwrap();
+        assert_eq!(bits(&answer.rows[0]), expected[0]);
+    }
+    assert!(
+        handle.snapshot().scheduler.preemptions > 0,
+        "the pool was not tight"
+    );
 }
 
 #[test]
@@ -293,7 +336,6 @@ fn one_shared_prompt_and_64_suffixes_compute_the_shared_tokens_once() {
     let rows: Rows = (0..64u32)
         .map(|i| {
             let mut prompt = shared.clone();
-            // 60 is not among the shared tokens' successors: every suffix is two tokens of its own.
             prompt.extend([i % support::VOCAB, 60 - i / support::VOCAB]);
             (prompt, labels.clone())
         })

@@ -21,12 +21,14 @@ const SUFFIXES: u32 = 64;
 const SUFFIX: u32 = 8;
 
 pub(super) fn measure(config: TableConfig) -> Result<Vec<Row>> {
-    let checkpoint =
-        Checkpoint::from_bytes(demo::CLASSIFIER.config, demo::CLASSIFIER.weights)
-            .context("the demo classifier")?;
+    let checkpoint = Checkpoint::from_bytes(demo::CLASSIFIER.config, demo::CLASSIFIER.weights)
+        .context("the demo classifier")?;
     let pool = Arc::new(ComputePool::for_machine());
     let open = |mode| {
-        let config = CpuConfig { mode, ..CpuConfig::default() };
+        let config = CpuConfig {
+            mode,
+            ..CpuConfig::default()
+        };
         CpuExecutor::new(&checkpoint, config, Arc::clone(&pool)).context("the CPU executor")
     };
     let mut fast = Stepper::new(open(Mode::Fast)?);
@@ -35,7 +37,11 @@ pub(super) fn measure(config: TableConfig) -> Result<Vec<Row>> {
 
     let short = batch(0, &[SHORT]);
     let seconds = in_turns(config, &mut [&mut || fast.run(&short)]).remove(0);
-    rows.push(row(format!("forward pass, {SHORT} tokens"), "µs", micros(&seconds)));
+    rows.push(row(
+        format!("forward pass, {SHORT} tokens"),
+        "µs",
+        micros(&seconds),
+    ));
 
     let long = batch(0, &[LONG]);
     let mut seconds = {
@@ -44,8 +50,16 @@ pub(super) fn measure(config: TableConfig) -> Result<Vec<Row>> {
         in_turns(config, &mut [&mut a, &mut b])
     };
     let slow = seconds.pop().unwrap_or_default();
-    let quick = row(format!("forward pass, {LONG} tokens"), "µs", micros(&seconds.remove(0)));
-    let slow = row(format!("the same, reference path in f32, {LONG} tokens"), "µs", micros(&slow));
+    let quick = row(
+        format!("forward pass, {LONG} tokens"),
+        "µs",
+        micros(&seconds.remove(0)),
+    );
+    let slow = row(
+        format!("the same, reference path in f32, {LONG} tokens"),
+        "µs",
+        micros(&slow),
+    );
     let ratio = slow.value / quick.value;
     rows.extend([quick.against("our scalar reference", ratio), slow]);
 
@@ -57,7 +71,11 @@ pub(super) fn measure(config: TableConfig) -> Result<Vec<Row>> {
     let apart_seconds = in_turns(config, &mut [&mut one_by_one]).remove(0);
     let name = format!("{SUFFIXES} answers over one {LONG}-token prompt, one step");
     let forest = row(name, "µs", micros(&forest_seconds));
-    let apart = row(format!("the same as {SUFFIXES} separate steps"), "µs", micros(&apart_seconds));
+    let apart = row(
+        format!("the same as {SUFFIXES} separate steps"),
+        "µs",
+        micros(&apart_seconds),
+    );
     let ratio = apart.value / forest.value;
     rows.extend([forest.against("separate steps", ratio), apart]);
     if let Some(error) = fast.error.or(reference.error) {
@@ -79,7 +97,11 @@ struct Stepper {
 
 impl Stepper {
     const fn new(executor: CpuExecutor) -> Self {
-        Self { executor, next: 0, error: None }
+        Self {
+            executor,
+            next: 0,
+            error: None,
+        }
     }
 
     fn run(&mut self, batch: &ForwardBatch) {
@@ -98,7 +120,9 @@ fn batch(shared: u32, branches: &[u32]) -> ForwardBatch {
     let mut batch = OneShotBatch::default();
     let mut push = |parent, context_len, len: u32| {
         let start = u32::try_from(batch.tokens.len()).unwrap_or(u32::MAX);
-        batch.tokens.extend((start..start + len).map(|i| (i * 37 + 11) % 4000));
+        batch
+            .tokens
+            .extend((start..start + len).map(|i| (i * 37 + 11) % 4000));
         batch.segments.push(Segment {
             tokens: start..start + len,
             parent,
@@ -109,7 +133,10 @@ fn batch(shared: u32, branches: &[u32]) -> ForwardBatch {
         SegmentIdx(u32::try_from(batch.segments.len() - 1).unwrap_or(u32::MAX))
     };
     let root = (shared > 0).then(|| push(None, 0, shared));
-    let ends: Vec<_> = branches.iter().map(|&len| (push(root, shared, len), shared + len)).collect();
+    let ends: Vec<_> = branches
+        .iter()
+        .map(|&len| (push(root, shared, len), shared + len))
+        .collect();
     batch.rows = ends
         .into_iter()
         .map(|(segment, end)| OutputRow {

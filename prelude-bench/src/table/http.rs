@@ -19,12 +19,20 @@ const MESSAGE: &str = "I still have not received my new card, I ordered over a w
 
 pub(super) fn measure(config: TableConfig) -> Result<Vec<Row>> {
     let assets = Assets::embedded(&demo::CLASSIFIER).context("the demo classifier")?;
-    let loaded = load::load(assets, &load::LoadOptions::default(), &Devices::of_machine())
-        .context("the demo classifier")?;
+    let loaded = load::load(
+        assets,
+        &load::LoadOptions::default(),
+        &Devices::of_machine(),
+    )
+    .context("the demo classifier")?;
     let engine = loaded.engine;
     let ids = loaded.model.tokenizer.encode(MESSAGE, true);
 
-    let server_config = ServerConfig { port: 0, access_log: false, ..ServerConfig::default() };
+    let server_config = ServerConfig {
+        port: 0,
+        access_log: false,
+        ..ServerConfig::default()
+    };
     let threads = server_config.worker_threads;
     let app = App::new(server_config, ApiKeys::default());
     app.set_models(vec![loaded.model]);
@@ -32,7 +40,9 @@ pub(super) fn measure(config: TableConfig) -> Result<Vec<Row>> {
         .worker_threads(threads.max(1))
         .enable_all()
         .build()?;
-    let server = runtime.block_on(Server::bind(&app)).context("a loopback port")?;
+    let server = runtime
+        .block_on(Server::bind(&app))
+        .context("a loopback port")?;
     let address = server.local_addr()?;
     let serving = runtime.spawn(server.run());
 
@@ -48,9 +58,14 @@ pub(super) fn measure(config: TableConfig) -> Result<Vec<Row>> {
     let handle = engine.handle();
     let mut engine_alone = || {
         let tree = PromptTree::single(ids.clone());
-        let rows = vec![RowSpec { node: tree.last_node(), head: Head::Classify }];
+        let rows = vec![RowSpec {
+            node: tree.last_node(),
+            head: Head::Classify,
+        }];
         // A failed answer shows in the HTTP half as well, which reports it.
-        let _ = handle.submit(RequestSpec::new(tree, rows)).map(|a| a.blocking_collect());
+        let _ = handle
+            .submit(RequestSpec::new(tree, rows))
+            .map(|a| a.blocking_collect());
     };
     let mut seconds = in_turns(config, &mut [&mut over_http, &mut engine_alone]);
     if let Some(error) = failure {
@@ -58,8 +73,16 @@ pub(super) fn measure(config: TableConfig) -> Result<Vec<Row>> {
     }
     serving.abort();
     let micros = |s: Vec<f64>| s.into_iter().map(|s| s * 1e6).collect();
-    let alone = row("the same through the engine alone", "µs", micros(seconds.remove(1)));
-    let http = row("POST /classify, 65 bytes, keep-alive", "µs", micros(seconds.remove(0)));
+    let alone = row(
+        "the same through the engine alone",
+        "µs",
+        micros(seconds.remove(1)),
+    );
+    let http = row(
+        "POST /classify, 65 bytes, keep-alive",
+        "µs",
+        micros(seconds.remove(0)),
+    );
     let overhead = http.value - alone.value;
     let ratio = alone.value / http.value;
     let rival = format!("the engine alone ({overhead:.0} µs of HTTP and tokenizing)");
@@ -76,7 +99,9 @@ impl Client {
         let stream = TcpStream::connect(address).context("the server just started")?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(Duration::from_secs(20)))?;
-        Ok(Self { reader: BufReader::new(stream) })
+        Ok(Self {
+            reader: BufReader::new(stream),
+        })
     }
 
     fn post(&mut self, path: &str, body: &str) -> Result<()> {
@@ -92,7 +117,10 @@ impl Client {
         let mut length = 0;
         loop {
             line.clear();
-            ensure!(self.reader.read_line(&mut line)? > 0, "the connection closed");
+            ensure!(
+                self.reader.read_line(&mut line)? > 0,
+                "the connection closed"
+            );
             if line == "\r\n" {
                 break;
             }

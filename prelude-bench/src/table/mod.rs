@@ -40,7 +40,10 @@ pub struct TableConfig {
 
 impl Default for TableConfig {
     fn default() -> Self {
-        Self { rounds: 9, round: Duration::from_millis(120) }
+        Self {
+            rounds: 9,
+            round: Duration::from_millis(120),
+        }
     }
 }
 
@@ -62,11 +65,19 @@ pub fn run(config: TableConfig, mut progress: impl FnMut(&str)) -> Result<Vec<Ro
 /// The rows as text with aligned columns.
 #[must_use]
 pub fn render(rows: &[Row]) -> String {
-    let width = rows.iter().map(|r| r.name.chars().count()).max().unwrap_or(0);
+    let width = rows
+        .iter()
+        .map(|r| r.name.chars().count())
+        .max()
+        .unwrap_or(0);
     let mut text = String::new();
     for row in rows {
         let (low, high) = row.spread;
-        let digits = if row.value < 10.0 { 2 } else { usize::from(row.value < 1000.0) };
+        let digits = if row.value < 10.0 {
+            2
+        } else {
+            usize::from(row.value < 1000.0)
+        };
         // Writing to a string cannot fail.
         let _ = write!(
             text,
@@ -118,7 +129,13 @@ fn in_turns(config: TableConfig, works: &mut [&mut dyn FnMut()]) -> Vec<Vec<f64>
 fn row(name: impl Into<String>, unit: &'static str, mut values: Vec<f64>) -> Row {
     values.sort_by(f64::total_cmp);
     let spread = (values[0], values[values.len() - 1]);
-    Row { name: name.into(), value: median(&values), unit, spread, against: None }
+    Row {
+        name: name.into(),
+        value: median(&values),
+        unit,
+        spread,
+        against: None,
+    }
 }
 
 fn median(sorted: &[f64]) -> f64 {
@@ -152,7 +169,10 @@ mod tests {
     #[test]
     fn turns_are_taken() {
         let (mut a, mut b) = (0, 0);
-        let config = TableConfig { rounds: 3, round: Duration::ZERO };
+        let config = TableConfig {
+            rounds: 3,
+            round: Duration::ZERO,
+        };
         let seconds = in_turns(config, &mut [&mut || a += 1, &mut || b += 1]);
         assert_eq!((seconds.len(), seconds[0].len()), (2, 3));
         assert_eq!((a, b), (5, 5));

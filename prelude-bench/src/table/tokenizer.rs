@@ -20,7 +20,10 @@ pub(super) fn measure(config: TableConfig) -> Result<Vec<Row>> {
     let bulk: String = TEXTS.concat();
     let message = "I still have not received my new card, I ordered over a week ago.";
     let mut rows = Vec::new();
-    for (name, text) in [("bulk English and code", &*bulk), ("one message of 65 bytes", message)] {
+    for (name, text) in [
+        ("bulk English and code", &*bulk),
+        ("one message of 65 bytes", message),
+    ] {
         rows.extend(compare(config, name, text, &ours, json)?);
     }
     let ids = ours.encode(&bulk, false);
@@ -28,7 +31,11 @@ pub(super) fn measure(config: TableConfig) -> Result<Vec<Row>> {
         std::hint::black_box(ours.decode(&ids, false));
     };
     let seconds = in_turns(config, &mut [&mut decode]).remove(0);
-    rows.push(row("fasttoken decode, bulk", "MB/s", megabytes(&seconds, bulk.len())));
+    rows.push(row(
+        "fasttoken decode, bulk",
+        "MB/s",
+        megabytes(&seconds, bulk.len()),
+    ));
     Ok(rows)
 }
 
@@ -47,8 +54,13 @@ fn compare(
 ) -> Result<Vec<Row>> {
     let rival: tokenizers::Tokenizer =
         tokenizers::Tokenizer::from_bytes(json).map_err(|e| anyhow::anyhow!("{e}"))?;
-    let expected = rival.encode_fast(text, true).map_err(|e| anyhow::anyhow!("{e}"))?;
-    anyhow::ensure!(ours.encode(text, true) == expected.get_ids(), "the tokenizers disagree");
+    let expected = rival
+        .encode_fast(text, true)
+        .map_err(|e| anyhow::anyhow!("{e}"))?;
+    anyhow::ensure!(
+        ours.encode(text, true) == expected.get_ids(),
+        "the tokenizers disagree"
+    );
     let mut ids = Vec::new();
     let mut encode = || {
         ids.clear();
@@ -66,9 +78,16 @@ fn compare(
         "MB/s",
         megabytes(&theirs, text.len()),
     );
-    let ours = row(format!("fasttoken encode, {name}"), "MB/s", megabytes(&ours, text.len()));
+    let ours = row(
+        format!("fasttoken encode, {name}"),
+        "MB/s",
+        megabytes(&ours, text.len()),
+    );
     let ratio = ours.value / theirs.value;
-    Ok(vec![ours.against("tokenizers 0.23, one thread each", ratio), theirs])
+    Ok(vec![
+        ours.against("tokenizers 0.23, one thread each", ratio),
+        theirs,
+    ])
 }
 
 #[cfg(not(feature = "rivals"))]
@@ -85,5 +104,9 @@ fn compare(
         ours.encode_into(text, true, &mut ids);
     };
     let seconds = in_turns(config, &mut [&mut encode]).remove(0);
-    Ok(vec![row(format!("fasttoken encode, {name}"), "MB/s", megabytes(&seconds, text.len()))])
+    Ok(vec![row(
+        format!("fasttoken encode, {name}"),
+        "MB/s",
+        megabytes(&seconds, text.len()),
+    )])
 }
