@@ -301,8 +301,8 @@ fn preemption_does_not_show() {
             top_logprobs: Some(2),
         })
     };
-    let prompt = |first| {
-        (0..40)
+    let prompt = |first: u32| {
+        (0..40u32)
             .map(|i| (i * 3 + first) % support::VOCAB)
             .collect::<Vec<_>>()
     };
