@@ -11,15 +11,26 @@ const CRATES: &[&str] = &["prelude-models", "prelude-exec-cpu"];
 pub(crate) fn run() -> Result<String> {
     let target = host()?;
     if !cargo_nightly(["--version"]).succeeds() {
-        return Ok("SKIP asan: no nightly toolchain (`rustup toolchain install nightly`)".to_owned());
+        return Ok(
+            "SKIP asan: no nightly toolchain (`rustup toolchain install nightly`)".to_owned(),
+        );
     }
     if !target.contains("linux") {
         return Ok(format!("SKIP asan: not tried on {target}"));
     }
     for name in CRATES {
-        cargo_nightly(["test", "-p", name, "--lib", "--target", &target, "--target-dir", "target/asan"])
-            .env("RUSTFLAGS", "-Zsanitizer=address")
-            .run()?;
+        cargo_nightly([
+            "test",
+            "-p",
+            name,
+            "--lib",
+            "--target",
+            &target,
+            "--target-dir",
+            "target/asan",
+        ])
+        .env("RUSTFLAGS", "-Zsanitizer=address")
+        .run()?;
     }
     Ok(format!("asan: {} pass", CRATES.join(", ")))
 }

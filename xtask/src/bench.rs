@@ -6,7 +6,16 @@ use crate::run::cargo;
 
 /// Runs `prelude-bench table` with the rivals that can be compiled in.
 pub(crate) fn run(args: &[String]) -> Result<()> {
-    cargo(["run", "--release", "-p", "prelude-bench", "--features", "rivals", "--", "table"])
-        .args(args)
-        .run()
+    cargo([
+        "run",
+        "--release",
+        "-p",
+        "prelude-bench",
+        "--features",
+        "rivals",
+        "--",
+        "table",
+    ])
+    .args(args)
+    .run()
 }

@@ -29,30 +29,59 @@ const STEPS: &[Step] = &[
     step!("tidy", tidy::run()),
     step!(
         "clippy",
-        cargo(["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"])
-            .run()
+        cargo([
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--all-features",
+            "--",
+            "-D",
+            "warnings"
+        ])
+        .run()
     ),
     step!("test", cargo(["test", "--workspace"]).run()),
     step!("parity", parity()),
     step!("features", features()),
     step!(
         "doc",
-        cargo(["doc", "--workspace", "--no-deps", "--document-private-items"])
-            .env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links")
-            .run()
+        cargo([
+            "doc",
+            "--workspace",
+            "--no-deps",
+            "--document-private-items"
+        ])
+        .env(
+            "RUSTDOCFLAGS",
+            "-D warnings -A rustdoc::private_intra_doc_links"
+        )
+        .run()
     ),
     step!("smoke", smoke::run()),
-    Step { name: "asan", run: || asan::run().map(Some) },
+    Step {
+        name: "asan",
+        run: || asan::run().map(Some),
+    },
 ];
 
 /// Libraries build with no features and with each one alone.
 fn features() -> Result<()> {
-    for (package, features) in
-        [("prelude-sched", &["sim"][..]), ("prelude-models", &["conformance"]), ("fasttoken", &[])]
-    {
+    for (package, features) in [
+        ("prelude-sched", &["sim"][..]),
+        ("prelude-models", &["conformance"]),
+        ("fasttoken", &[]),
+    ] {
         cargo(["check", "-p", package, "--no-default-features"]).run()?;
         for feature in features {
-            cargo(["check", "-p", package, "--no-default-features", "--features", feature]).run()?;
+            cargo([
+                "check",
+                "-p",
+                package,
+                "--no-default-features",
+                "--features",
+                feature,
+            ])
+            .run()?;
         }
     }
     Ok(())

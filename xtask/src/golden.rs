@@ -22,19 +22,27 @@ pub(crate) fn run(accept: bool) -> Result<()> {
         collect(&root, &root.join(folder), &mut found)?;
     }
     if accept {
-        let lines: String = found.iter().map(|(name, sum)| format!("{sum} {name}\n")).collect();
+        let lines: String = found
+            .iter()
+            .map(|(name, sum)| format!("{sum} {name}\n"))
+            .collect();
         fs::write(root.join(MANIFEST), lines).context("cannot write the manifest")?;
         println!("golden: {} files recorded in {MANIFEST}", found.len());
         return Ok(());
     }
-    let manifest = fs::read_to_string(root.join(MANIFEST))
-        .with_context(|| format!("cannot read {MANIFEST}; `cargo xtask golden --accept` makes it"))?;
+    let manifest = fs::read_to_string(root.join(MANIFEST)).with_context(|| {
+        format!("cannot read {MANIFEST}; `cargo xtask golden --accept` makes it")
+    })?;
     let mut wanted = BTreeMap::new();
     for line in manifest.lines() {
-        let (sum, name) = line.split_once(' ').with_context(|| format!("bad line: {line}"))?;
+        let (sum, name) = line
+            .split_once(' ')
+            .with_context(|| format!("bad line: {line}"))?;
         wanted.insert(name.to_owned(), sum.to_owned());
     }
-    let names = wanted.keys().chain(found.keys().filter(|n| !wanted.contains_key(*n)));
+    let names = wanted
+        .keys()
+        .chain(found.keys().filter(|n| !wanted.contains_key(*n)));
     let faults: Vec<_> = names.filter(|n| wanted.get(*n) != found.get(*n)).collect();
     if faults.is_empty() {
         println!("golden: {} files are as recorded", found.len());
@@ -44,10 +52,14 @@ pub(crate) fn run(accept: bool) -> Result<()> {
 }
 
 fn collect(root: &Path, folder: &Path, found: &mut BTreeMap<String, String>) -> Result<()> {
-    for entry in fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?
+    for entry in
+        fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?
     {
         let path: PathBuf = entry?.path();
-        let name = path.strip_prefix(root)?.to_string_lossy().replace('\\', "/");
+        let name = path
+            .strip_prefix(root)?
+            .to_string_lossy()
+            .replace('\\', "/");
         if path.is_dir() {
             collect(root, &path, found)?;
         } else if name != MANIFEST && path.extension().is_none_or(|e| e != "md") {

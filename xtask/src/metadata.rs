@@ -37,6 +37,8 @@ impl Metadata {
     }
 
     pub(crate) fn members(&self) -> impl Iterator<Item = &Package> {
-        self.packages.iter().filter(|p| self.workspace_members.contains(&p.id))
+        self.packages
+            .iter()
+            .filter(|p| self.workspace_members.contains(&p.id))
     }
 }

@@ -36,7 +36,11 @@ where
     S: AsRef<OsStr>,
 {
     let mut command = Command::new("rustup");
-    command.current_dir(root()).args(["run", "nightly", "cargo"]).args(args).stdin(Stdio::null());
+    command
+        .current_dir(root())
+        .args(["run", "nightly", "cargo"])
+        .args(args)
+        .stdin(Stdio::null());
     // What a stable cargo exported for its children would override the choice of toolchain.
     for name in ["CARGO", "RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN"] {
         command.env_remove(name);
@@ -63,7 +67,10 @@ impl Invocation {
     pub(crate) fn run(mut self) -> Result<()> {
         let line = self.line();
         println!("$ {line}");
-        let status = self.0.status().with_context(|| format!("cannot start `{line}`"))?;
+        let status = self
+            .0
+            .status()
+            .with_context(|| format!("cannot start `{line}`"))?;
         if !status.success() {
             bail!("`{line}` failed: {status}");
         }
@@ -92,7 +99,9 @@ impl Invocation {
 
     fn line(&self) -> String {
         let program = PathBuf::from(self.0.get_program());
-        let name = program.file_name().map(|n| n.to_string_lossy().into_owned());
+        let name = program
+            .file_name()
+            .map(|n| n.to_string_lossy().into_owned());
         let mut line = name.unwrap_or_default();
         for arg in self.0.get_args() {
             line.push(' ');

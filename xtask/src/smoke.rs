@@ -28,7 +28,8 @@ impl Drop for Server {
 
 pub(crate) fn run() -> Result<()> {
     cargo(["build", "--release"]).run()?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
     let start = Instant::now();
     let child = Command::new(target.join("release/prelude"))
         .args(["serve", "--port", "0"])
@@ -41,8 +42,14 @@ pub(crate) fn run() -> Result<()> {
     let address = bound_address(&mut server.0)?;
     let ask = |path: &str, body: &str, must_contain: &str| -> Result<()> {
         let answer = post(&address, path, body)?;
-        ensure!(answer.starts_with("HTTP/1.1 200"), "{path} answered: {answer}");
-        ensure!(answer.contains(must_contain), "{path}: no {must_contain} in: {answer}");
+        ensure!(
+            answer.starts_with("HTTP/1.1 200"),
+            "{path} answered: {answer}"
+        );
+        ensure!(
+            answer.contains(must_contain),
+            "{path}: no {must_contain} in: {answer}"
+        );
         println!("{path}: {}", answer.lines().last().unwrap_or_default());
         Ok(())
     };
@@ -51,7 +58,10 @@ pub(crate) fn run() -> Result<()> {
         r#"{"model":"demo-classifier","input":"Where is my card?"}"#,
         "card_arrival",
     )?;
-    println!("first answer after {:.0} ms", start.elapsed().as_secs_f64() * 1e3);
+    println!(
+        "first answer after {:.0} ms",
+        start.elapsed().as_secs_f64() * 1e3
+    );
     ask(
         "/v1/systemone",
         r#"{"model":"demo-lm","state":"Where is my card?","questions":{"card":{"type":"noul","instructions":"Is the intent card_arrival?"}}}"#,
@@ -67,7 +77,10 @@ pub(crate) fn run() -> Result<()> {
 
 /// Reads the address from the server's own announcement.
 fn bound_address(child: &mut Child) -> Result<String> {
-    let stderr = child.stderr.take().context("the server's stderr is not piped")?;
+    let stderr = child
+        .stderr
+        .take()
+        .context("the server's stderr is not piped")?;
     let mut reader = BufReader::new(stderr);
     let deadline = Instant::now() + READY_WITHIN;
     let mut seen = String::new();
@@ -77,9 +90,15 @@ fn bound_address(child: &mut Child) -> Result<String> {
             bail!("the server ended before it was ready; it said:\n{seen}");
         }
         seen.push_str(&line);
-        if let Some(rest) = line.split("http://").nth(1).filter(|_| line.contains("ready")) {
-            let address: String =
-                rest.chars().take_while(|c| c.is_ascii_digit() || ".:".contains(*c)).collect();
+        if let Some(rest) = line
+            .split("http://")
+            .nth(1)
+            .filter(|_| line.contains("ready"))
+        {
+            let address: String = rest
+                .chars()
+                .take_while(|c| c.is_ascii_digit() || ".:".contains(*c))
+                .collect();
             // Keep the pipe drained, or the server's log would block it one day.
             std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
             return Ok(address);
@@ -89,7 +108,8 @@ fn bound_address(child: &mut Child) -> Result<String> {
 }
 
 fn post(address: &str, path: &str, body: &str) -> Result<String> {
-    let mut stream = TcpStream::connect(address).with_context(|| format!("no server at {address}"))?;
+    let mut stream =
+        TcpStream::connect(address).with_context(|| format!("no server at {address}"))?;
     stream.set_read_timeout(Some(READY_WITHIN))?;
     write!(
         stream,
