@@ -41,6 +41,7 @@ impl Leaders {
         self.computing.contains_key(&hash)
     }
 
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn is_empty(&self) -> bool {
         self.computing.is_empty()
     }

@@ -1,6 +1,9 @@
 //! A live request: what of it is still to be done.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+};
 
 use prelude_core::{Head, NodeIdx, PromptTree, Request, RowSpec, SeqId, Timestamp, TokenId};
 
@@ -20,8 +23,10 @@ pub(crate) struct Live {
     pub(crate) oneshot: VecDeque<WaitingRow>,
     /// Generations not yet admitted.
     pub(crate) decode: VecDeque<WaitingChoices>,
+    /// Choices in `decode`.
+    pub(crate) waiting_choices: u32,
     /// Admitted sequences and chunked rows.
-    pub(crate) seqs: Vec<SeqId>,
+    pub(crate) seqs: BTreeSet<SeqId>,
     /// Rows, and choices of `Decode` generations, without their last answer.
     pub(crate) unanswered: u64,
     /// What the request holds of the queue's bounds: (rows, tokens).
@@ -53,11 +58,14 @@ impl Live {
         let mut oneshot = VecDeque::new();
         let mut decode = VecDeque::new();
         let mut unanswered = 0;
+        let mut waiting_choices: u32 = 0;
         for (row, spec) in (0..).zip(&request.rows) {
             let held = Held::default();
             match &spec.head {
                 Head::Generate(g) if g.max_tokens > 1 => {
                     unanswered += u64::from(g.n);
+                    // The queue's bound on rows is a u32.
+                    waiting_choices = waiting_choices.saturating_add(g.n);
                     decode.push_back(WaitingChoices {
                         row,
                         next: 0,
@@ -89,7 +97,8 @@ impl Live {
             rows: request.rows,
             oneshot,
             decode,
-            seqs: Vec::new(),
+            waiting_choices,
+            seqs: BTreeSet::new(),
             unanswered,
             reserved: None,
             started: None,
@@ -126,11 +135,6 @@ impl Live {
                 prompt
             }
         }
-    }
-
-    /// Generations not yet admitted, choices one by one.
-    pub(crate) fn waiting_choices(&self) -> u32 {
-        self.decode.iter().map(|w| w.n - w.next).sum()
     }
 
     pub(crate) fn waiting(&self, request: prelude_core::RequestId, rows: u32) -> Waiting {

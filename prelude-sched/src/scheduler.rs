@@ -452,7 +452,7 @@ impl Scheduler {
     fn requeue(&mut self, id: RequestId) {
         let live = self.requests.get_mut(&id).expect("only live requests wait");
         let rows = crate::forest::length_of(live.oneshot.len());
-        let choices = live.waiting_choices();
+        let choices = live.waiting_choices;
         self.oneshot.set(live.key, live.waiting(id, rows));
         self.decode.set(live.key, live.waiting(id, choices));
         if rows == 0 && choices == 0 {

@@ -107,6 +107,8 @@ impl Scheduler {
             let outcome = self.hold_prefix(draft, &mut seq, &mut waiting.held);
             if outcome == Admission::Admitted {
                 waiting.next += 1;
+                let live = self.requests.get_mut(&id).expect("it waits");
+                live.waiting_choices -= 1;
                 // Its siblings have their own patience.
                 waiting.held = Held::default();
             }
@@ -126,7 +128,7 @@ impl Scheduler {
         let id = SeqId(self.next_seq);
         self.next_seq += 1;
         let live = self.requests.get_mut(&seq.request).expect("it waited");
-        live.seqs.push(id);
+        live.seqs.insert(id);
         if seq.choice == 0 {
             live.usage.cached_tokens += u64::from(seq.computed);
         }

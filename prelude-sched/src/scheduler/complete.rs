@@ -311,7 +311,7 @@ impl Scheduler {
             .requests
             .get_mut(&request)
             .expect("a sequence's request is live");
-        live.seqs.retain(|&seq| seq != tag.seq);
+        live.seqs.remove(&tag.seq);
         self.remove_sequence(tag.seq, true);
         self.answered(now, request, events);
     }

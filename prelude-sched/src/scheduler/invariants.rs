@@ -122,7 +122,12 @@ impl Scheduler {
         let decode: u64 = self
             .requests
             .values()
-            .map(|live| u64::from(live.waiting_choices()))
+            .map(|live| {
+                live.decode
+                    .iter()
+                    .map(|w| u64::from(w.n - w.next))
+                    .sum::<u64>()
+            })
             .sum();
         assert_eq!(self.oneshot.rows(), oneshot as u64, "one-shot rows queued");
         assert_eq!(self.decode.rows(), decode, "generations queued");

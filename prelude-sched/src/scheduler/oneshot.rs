@@ -1,7 +1,7 @@
 //! One-shot rows: merged into the step's forest while they fit; too long ones are computed in
 //! one long step of their own or in chunks.
 
-use std::{ops::Range, sync::Arc};
+use std::sync::Arc;
 
 use prelude_core::{RequestId, TokenId};
 
@@ -250,7 +250,7 @@ impl Scheduler {
         let Some((found, spot)) = self.find_spot(draft, row) else {
             return false;
         };
-        let long: Range<u32> = draft.room + 1..self.capacity.max_step_tokens + 1;
+        let long = draft.room + 1..=self.capacity.max_step_tokens;
         if !long.contains(&spot.new_tokens) {
             self.cache.release_all(found.into_blocks());
             return false;

@@ -2,11 +2,11 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use prelude_core::{Capacity, Executor, ForwardBatch, RequestId, StepId, Timestamp};
+use prelude_core::{Capacity, Executor, ForwardBatch, RequestId, StepId, Timestamp, TokenSource};
 
 use super::{
-    Arrivals, CostModel, Random, SimExecutor, Twin, Workload, executor::Fault, ledger::Ledger,
-    random::mix,
+    Arrivals, CostModel, Random, SimExecutor, Twin, Workload, chaos::Chaos, executor::Fault,
+    ledger::Ledger, random::mix,
 };
 use crate::{Event, Reject, Scheduler, SchedulerConfig, SchedulerStats};
 
@@ -34,6 +34,12 @@ pub struct Summary {
     pub expired: u64,
     /// Most steps that a request waited before any of it was scheduled.
     pub longest_wait_steps: u64,
+    /// Steps of one long prompt alone.
+    pub long_steps: u64,
+    /// Segments that continue a prompt of an earlier step.
+    pub later_chunks: u64,
+    /// Decode rows whose token was still being sampled.
+    pub run_ahead_rows: u64,
     /// Depends on every batch and event: equal seeds give equal digests.
     pub digest: u64,
     /// The scheduler's own counts.
@@ -106,6 +112,8 @@ struct World {
     ledger: Ledger,
     events: Vec<Event>,
     next_id: u64,
+    /// Whether admission is in the hands of a policy that makes no sense.
+    chaos: bool,
     summary: Summary,
 }
 
@@ -150,9 +158,18 @@ impl World {
         let mut workload = Workload::random(&mut random, capacity);
         workload.priorities &= random.one_in(2);
         let max_tokens = config.max_batch_tokens.min(capacity.max_step_tokens);
+        let chaos = random.one_in(8);
+        let scheduler = if chaos {
+            let policy = Chaos {
+                random: Random::new(seed),
+            };
+            Scheduler::with_policy(config.clone(), capacity, Box::new(policy))
+        } else {
+            Scheduler::new(config.clone(), capacity)
+        };
         Self {
             now: Timestamp::ZERO,
-            scheduler: Scheduler::new(config.clone(), capacity).expect("the config is in range"),
+            scheduler: scheduler.expect("the config is in range"),
             executor: SimExecutor::new(capacity),
             cost: CostModel::default(),
             workload,
@@ -171,6 +188,7 @@ impl World {
             }),
             events: Vec::new(),
             next_id: 0,
+            chaos,
             summary: Summary::default(),
             capacity,
             random,
@@ -179,7 +197,7 @@ impl World {
 
     /// Starts what can be started, then lets the next thing happen.
     fn turn(&mut self, traffic: bool) {
-        while let Some((step, batch)) = self.scheduler.next_batch(self.now, &mut self.events) {
+        while let Some((step, batch)) = self.next_batch() {
             self.launch(step, batch);
             self.settle();
         }
@@ -217,10 +235,27 @@ impl World {
         self.settle();
     }
 
+    fn next_batch(&mut self) -> Option<(StepId, ForwardBatch)> {
+        let batch = self.scheduler.next_batch(self.now, &mut self.events);
+        // Chaos may propose nothing of use, but not for ever.
+        let tries = if self.chaos && self.running.is_empty() {
+            200
+        } else {
+            0
+        };
+        (0..tries).fold(batch, |batch, _| {
+            batch.or_else(|| self.scheduler.next_batch(self.now, &mut self.events))
+        })
+    }
+
     fn arrive(&mut self) {
         for _ in 0..self.arriving {
+            // Callers may use an id again once its request has finished.
+            while self.ledger.live_ids().any(|id| id.0 == self.next_id) {
+                self.next_id = (self.next_id + 1) % 400;
+            }
             let id = RequestId(self.next_id);
-            self.next_id += 1;
+            self.next_id = (self.next_id + 1) % 400;
             let request = self.workload.request(&mut self.random, id, self.now);
             self.submit(request);
         }
@@ -313,6 +348,9 @@ impl World {
                 Event::Finished { usage, .. } => usage.computed_tokens + 17,
             };
             self.digest(mix(event.request().0, word));
+            if let Event::Finished { request, .. } = event {
+                self.unstarted.retain(|&(id, _)| id != request);
+            }
             self.ledger.record(self.now, event);
         }
         self.scheduler.check_invariants();
@@ -325,7 +363,7 @@ impl World {
                 self.summary.longest_wait_steps = self.summary.longest_wait_steps.max(waited);
                 continue;
             }
-            let bounded = !self.workload.priorities;
+            let bounded = !self.workload.priorities && !self.chaos;
             assert!(
                 !bounded || steps - since <= STARVATION_STEPS,
                 "request {id} starves"
@@ -335,20 +373,25 @@ impl World {
     }
 
     /// A step stays within its budget, unless it is one long prompt alone.
-    fn check_budgets(&self, batch: &ForwardBatch) {
+    fn check_budgets(&mut self, batch: &ForwardBatch) {
         let (oneshot, prefill, decode) = batch.parts();
-        let alone = oneshot.rows.len() == 1 && prefill.is_empty() && decode.is_empty();
-        if !alone {
-            assert!(
-                batch.num_tokens() <= self.max_tokens as usize,
-                "over the token budget"
-            );
+        let chunks = oneshot.segments.iter().chain(&prefill.segments);
+        let later = |s: &&prelude_core::Segment| s.context_len % self.capacity.block_size != 0;
+        self.summary.later_chunks +=
+            chunks.filter(|s| s.parent.is_none()).filter(later).count() as u64;
+        let ahead = decode
+            .rows
+            .iter()
+            .filter(|r| matches!(r.token, TokenSource::Sampled(_)));
+        self.summary.run_ahead_rows += ahead.count() as u64;
+        if batch.num_tokens() > self.max_tokens as usize {
+            let alone = oneshot.rows.len() == 1 && prefill.is_empty() && decode.is_empty();
+            assert!(alone, "over the token budget");
+            self.summary.long_steps += 1;
         }
-        let chunks = self.capacity.num_blocks as usize;
-        assert!(
-            oneshot.rows.len() <= self.max_rows as usize + chunks,
-            "over the row budget"
-        );
+        // Chunks hold blocks, so there are no more of them than blocks.
+        let rows = self.max_rows + self.capacity.num_blocks;
+        assert!(oneshot.rows.len() <= rows as usize, "over the row budget");
     }
 
     fn check_drained(&self) {
@@ -392,10 +435,13 @@ mod tests {
     /// Seeds `from..from + 60`, 2,000 steps each. Four of these run side by side.
     fn check(from: u64) {
         let mut total = SchedulerStats::default();
-        let mut done = 0;
+        let (mut done, mut long_steps, mut later_chunks, mut run_ahead_rows) = (0, 0, 0, 0);
         for seed in from..from + 60 {
             let summary = simulate(seed, 2000);
             done += summary.done;
+            long_steps += summary.long_steps;
+            later_chunks += summary.later_chunks;
+            run_ahead_rows += summary.run_ahead_rows;
             total.preemptions += summary.stats.preemptions;
             total.prefix_hit_tokens += summary.stats.prefix_hit_tokens;
             total.shared_tokens += summary.stats.shared_tokens;
@@ -405,6 +451,9 @@ mod tests {
         }
         // The worlds are of use only if these things happen in them.
         assert!(done > 10_000, "{done} requests");
+        assert!(long_steps > 100, "{long_steps} long steps");
+        assert!(later_chunks > 1000, "{later_chunks} later chunks");
+        assert!(run_ahead_rows > 1000, "{run_ahead_rows} rows ahead");
         assert!(total.preemptions > 200, "{total:?}");
         assert!(total.prefix_hit_tokens > 10_000, "{total:?}");
         assert!(total.shared_tokens > 10_000, "{total:?}");
