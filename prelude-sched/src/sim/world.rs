@@ -296,6 +296,12 @@ impl World {
             !self.scheduler.abort(self.now, id, &mut self.events),
             "aborted twice"
         );
+        self.settle();
+        if live && self.random.one_in(3) {
+            // The id comes back while steps of the old request may be in flight.
+            let request = self.workload.request(&mut self.random, id, self.now);
+            self.submit(request);
+        }
     }
 
     fn launch(&mut self, step: StepId, batch: ForwardBatch) {
