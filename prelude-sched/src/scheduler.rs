@@ -10,6 +10,8 @@ mod complete;
 mod invariants;
 mod oneshot;
 mod running;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -174,7 +174,7 @@ impl World {
             cost: CostModel::default(),
             workload,
             arrivals,
-            fault_every: *random.pick(&[0, 0, 50, 300]),
+            fault_every: *random.pick(&[0, 0, 6, 50, 300]),
             abort_every: *random.pick(&[0, 4, 20]),
             max_rows: config.max_batch_rows,
             max_tokens,
