@@ -382,7 +382,8 @@ impl World {
     fn check_budgets(&mut self, batch: &ForwardBatch) {
         let (oneshot, prefill, decode) = batch.parts();
         let chunks = oneshot.segments.iter().chain(&prefill.segments);
-        let later = |s: &&prelude_core::Segment| s.context_len % self.capacity.block_size != 0;
+        let later =
+            |s: &&prelude_core::Segment| !s.context_len.is_multiple_of(self.capacity.block_size);
         self.summary.later_chunks +=
             chunks.filter(|s| s.parent.is_none()).filter(later).count() as u64;
         let ahead = decode
