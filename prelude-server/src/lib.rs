@@ -1,4 +1,27 @@
-//! HTTP server for Prelude: wire types, chat templates, streaming.
+//! The HTTP edge of Prelude: requests to token ids, results to bytes.
+//!
+//! OpenAI-compatible routes and routes for decisions, on hyper, over any engine. It decides
+//! nothing about scheduling and knows no executor beyond [`executor`].
+//!
+//! Read first: [`App`] (what all requests share), [`Server`] (a bound port), [`ServedModel`] (a
+//! model as the edge sees it), and, inside, `routes.rs` for the whole surface.
+//!
+//! ```no_run
+//! use prelude_server::{ApiKeys, App, Server, ServerConfig};
+//! use prelude_server::{assets::Assets, demo, executor::Devices, load};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let app = App::new(ServerConfig::default(), ApiKeys::default());
+//! // The port is bound first: until the model is loaded, requests are told so.
+//! let server = Server::bind(&app).await?;
+//! let running = tokio::spawn(server.run());
+//! let assets = Assets::embedded(&demo::LM)?;
+//! let loaded = load::load(assets, &load::LoadOptions::default(), &Devices::of_machine())?;
+//! app.set_models(vec![loaded.model]);
+//! running.await?;
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 
 mod admission;

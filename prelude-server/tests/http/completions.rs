@@ -603,7 +603,7 @@ fn a_classifier_does_not_complete() {
 
 #[test]
 fn a_failed_step_fails_its_requests_alone() {
-    let server = TestServer::fake(config(), &Fake::default());
+    let server = TestServer::faulty();
     let body = json!({"prompt": [FAILS], "max_tokens": 3}).to_string();
     let response = server.post(PATH, &body);
     assert_eq!((response.status, &*response.reason()), (500, "step_failed"));

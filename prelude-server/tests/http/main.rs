@@ -3,6 +3,7 @@
 
 mod chat;
 mod completions;
+mod fuzz;
 mod overload;
 mod service;
 mod support;

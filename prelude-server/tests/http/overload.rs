@@ -46,11 +46,13 @@ fn a_full_queue_refuses_before_it_reads_or_encodes() {
         .collect();
     wait_for(|| {
         let rows = server.metric("prelude:queue_rows");
-        (rows == 2.0).then_some(()).ok_or(format!("{rows} rows"))
+        (rows == 2.0)
+            .then_some(())
+            .ok_or_else(|| format!("{rows} rows"))
     });
     let encoded = server.metric("prelude:encode_seconds_count");
     let start = Instant::now();
-    for _ in 0..50 {
+    for _ in 0..1000 {
         // The body never comes: the refusal does not wait for it.
         let head =
             format!("POST {PATH} HTTP/1.1\r\nconnection: close\r\ncontent-length: 99\r\n\r\n");
@@ -116,7 +118,9 @@ fn a_deadline_that_passes_is_not_worth_a_retry() {
     busy.write_all(long.as_bytes()).unwrap();
     wait_for(|| {
         let running = server.metric("prelude:queue_rows");
-        (running > 0.0).then_some(()).ok_or(format!("{running}"))
+        (running > 0.0)
+            .then_some(())
+            .ok_or_else(|| format!("{running}"))
     });
     std::thread::sleep(Duration::from_millis(50));
     for headers in ["x-slo-ttft-ms: 20\r\n", ""] {

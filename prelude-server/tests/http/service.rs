@@ -119,7 +119,7 @@ fn state_while_loading_and_after() {
 
 #[test]
 fn a_lost_device_ends_the_service() {
-    let mut server = TestServer::fake(config(), &Fake::default());
+    let mut server = TestServer::faulty();
     let body = json!({"prompt": [LOSES], "max_tokens": 2}).to_string();
     let status = server.post("/v1/completions", &body).status;
     assert!(status == 503 || status == 500, "{status}");

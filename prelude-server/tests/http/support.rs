@@ -80,6 +80,15 @@ impl TestServer {
         Self::with(config(), ApiKeys::default(), models)
     }
 
+    /// A model whose steps may be told to fail.
+    pub(crate) fn faulty() -> Self {
+        let fake = Fake {
+            faults: true,
+            ..Fake::default()
+        };
+        Self::fake(config(), &fake)
+    }
+
     /// A model of the fake executor's.
     pub(crate) fn fake(config: ServerConfig, fake: &Fake) -> Self {
         Self::with(config, ApiKeys::default(), vec![fake_model(fake)])
@@ -135,7 +144,9 @@ impl TestServer {
         ];
         wait_for(|| {
             let left: Vec<_> = names.iter().filter(|n| self.metric(n) != 0.0).collect();
-            left.is_empty().then_some(()).ok_or(format!("{left:?}"))
+            left.is_empty()
+                .then_some(())
+                .ok_or_else(|| format!("{left:?}"))
         });
     }
 
@@ -240,13 +251,15 @@ pub(crate) struct Fake {
     /// Steps run.
     pub(crate) steps: Arc<AtomicU64>,
     pub(crate) engine: EngineConfig,
+    /// Whether [`FAILS`] and [`LOSES`] are obeyed.
+    pub(crate) faults: bool,
     /// Longest sequence; 512 if zero.
     pub(crate) context: u32,
 }
 
-/// A step whose batch holds this token fails.
+/// A step whose batch holds this token fails, if faults are on.
 pub(crate) const FAILS: u32 = 4000;
-/// A step whose batch holds this token loses the device.
+/// A step whose batch holds this token loses the device, if faults are on.
 pub(crate) const LOSES: u32 = 4001;
 
 /// `demo-lm` with the fake executor in place of its own, under the name `fake`.
@@ -289,7 +302,8 @@ impl Executor for FakeExecutor {
         std::thread::sleep(self.fake.step);
         self.fake.steps.fetch_add(1, Ordering::SeqCst);
         let (oneshot, prefill, decode) = batch.parts();
-        let has = |id| oneshot.tokens.contains(&id) || prefill.tokens.contains(&id);
+        let faults = self.fake.faults;
+        let has = |id| faults && (oneshot.tokens.contains(&id) || prefill.tokens.contains(&id));
         self.done = Some(if has(LOSES) {
             Err(ExecutorError::Lost("told to".to_owned()))
         } else if has(FAILS) {

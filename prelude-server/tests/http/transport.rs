@@ -283,7 +283,7 @@ fn a_client_that_does_not_read_is_cut_off() {
                 std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
             )
         });
-        gone.then_some(()).ok_or("connected".to_owned())
+        gone.then_some(()).ok_or_else(|| "connected".to_owned())
     });
     assert!(server.is_healthy());
 }

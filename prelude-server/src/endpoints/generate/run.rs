@@ -81,6 +81,8 @@ pub(crate) struct Run {
     rows: Vec<RowKind>,
     /// `None` if there was nothing to compute, and at the end.
     answer: Option<Answer>,
+    /// An event that has come and has not been applied.
+    early: Option<AnswerEvent>,
     /// The rest has been given up: every text has ended at a stop string.
     aborted: bool,
 }
@@ -149,6 +151,7 @@ impl Run {
             usage: None,
             rows: kinds,
             answer: None,
+            early: None,
             aborted: false,
         };
         let prompt_tokens = run.prompt_tokens();
@@ -175,8 +178,17 @@ impl Run {
         let Some(answer) = self.answer.as_mut() else {
             return Ok(false);
         };
-        // The only place to wait, and cancelling it loses nothing.
-        let mut event = answer.next().await.unwrap_or(AnswerEvent::EngineStopped);
+        // Cancelled while it waits, nothing is lost: what has come is kept before the next wait.
+        if self.early.is_none() {
+            let event = answer.next().await;
+            self.early = Some(event.unwrap_or(AnswerEvent::EngineStopped));
+        }
+        if self.choices.len() > 1 {
+            // The engine sends a step's events one by one, and this task may have woken on
+            // another thread for the first: a turn later the rest is here too, for one write.
+            tokio::task::yield_now().await;
+        }
+        let mut event = self.early.take().expect("it was put there above");
         let mut answer = self.answer.take().expect("it was there before the wait");
         self.call.reservation.release();
         loop {
