@@ -94,6 +94,29 @@ impl KvCache {
         PrefixMatch { blocks, hash }
     }
 
+    /// Length in tokens of the prefix that [`Self::match_prefix`] would find; holds and touches
+    /// nothing. O(tokens matched).
+    #[must_use]
+    pub fn cached_prefix(
+        &self,
+        salt: Option<&Arc<str>>,
+        tokens: &[TokenId],
+        max_tokens: usize,
+    ) -> usize {
+        let mut parent = None;
+        let mut hash = BlockHash::root(salt.map(|s| &**s));
+        let mut blocks = 0;
+        for block in tokens[..max_tokens.min(tokens.len())].chunks_exact(self.block_size) {
+            hash = hash.then(block);
+            let Some(found) = self.trie.child(salt, parent, hash, block) else {
+                break;
+            };
+            parent = Some(found);
+            blocks += 1;
+        }
+        blocks * self.block_size
+    }
+
     /// A block with undefined contents, held by the caller; `None` if there is none to have.
     pub fn allocate(&mut self, reclaim: Reclaim) -> Option<BlockId> {
         if let Some(block) = self.pool.allocate() {
@@ -276,8 +299,10 @@ mod tests {
         tokens: &[TokenId],
         max: usize,
     ) -> usize {
+        let peeked = cache.cached_prefix(salt, tokens, max);
         let found = cache.match_prefix(salt, tokens, max);
         let len = found.blocks().len();
+        assert_eq!(peeked, len * BLOCK);
         cache.release_all(found.into_blocks());
         len
     }

@@ -15,7 +15,7 @@
 //! last hidden state may come after rows that would have done better to join them; then the
 //! forest is built once more, longest computations first.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use ahash::{AHashMap, RandomState};
 use prelude_core::{BlockId, BlockSpan, OneShotBatch, Residency, Segment, SegmentIdx, TokenId};
@@ -31,6 +31,8 @@ pub(crate) struct Forest {
     edges: AHashMap<(usize, TokenId), usize>,
     /// Root by salt and last cached block. For lookups only: a trie node names its whole prefix.
     root_of: AHashMap<(Option<Arc<str>>, Option<BlockId>), usize>,
+    /// Lengths, in blocks, of the roots' cached prefixes.
+    depths: BTreeSet<usize>,
     rows: Vec<Row>,
     /// Blocks held for the step.
     pins: Vec<BlockId>,
@@ -143,6 +145,7 @@ impl Forest {
             roots: Vec::new(),
             edges: AHashMap::with_hasher(RandomState::with_seeds(5, 6, 7, 8)),
             root_of: AHashMap::with_hasher(RandomState::with_seeds(9, 10, 11, 12)),
+            depths: BTreeSet::new(),
             rows: Vec::new(),
             pins: Vec::new(),
             tokens: 0,
@@ -175,7 +178,7 @@ impl Forest {
         if !self.roots.is_empty() {
             let salt = salt.cloned();
             let mut key = (salt, None);
-            for depth in (0..=cached.len()).rev() {
+            for &depth in self.depths.range(..=cached.len()).rev() {
                 key.1 = depth.checked_sub(1).map(|last| cached[last]);
                 let Some(&root) = self.root_of.get(&key) else {
                     continue;
@@ -293,6 +296,7 @@ impl Forest {
     fn plant(&mut self, salt: Option<&Arc<str>>, tokens: &Arc<[TokenId]>, cached: Cached) -> usize {
         let (root, node) = (self.roots.len(), self.nodes.len());
         let context = self.context(&cached.blocks);
+        self.depths.insert(cached.blocks.len());
         self.nodes.push(Node {
             parent: None,
             root,

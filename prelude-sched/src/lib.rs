@@ -66,7 +66,7 @@ mod step;
 
 pub use config::{ConfigError, PolicyConfig, SchedulerConfig};
 pub use event::{Event, FinishReason, Outcome, Usage};
-pub use policy::{Fcfs, Grant, Plan, QueueView, SchedulerPolicy, StepBudget, Waiting};
+pub use policy::{Fcfs, Grant, Plan, PromptSize, QueueView, SchedulerPolicy, StepBudget, Waiting};
 pub use reject::Reject;
 pub use scheduler::{Scheduler, UnknownStep};
 pub use stats::SchedulerStats;

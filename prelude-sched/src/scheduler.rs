@@ -329,6 +329,8 @@ impl Scheduler {
             oneshot: &self.oneshot,
             decode: &self.decode,
             now,
+            requests: &self.requests,
+            cache: &self.cache,
         };
         self.policy.plan(&view, budget)
     }

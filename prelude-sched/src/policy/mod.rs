@@ -2,11 +2,14 @@
 
 mod fcfs;
 
+use std::collections::BTreeMap;
+
 use prelude_core::{RequestId, Timestamp};
+use prelude_kv::KvCache;
 
 pub use fcfs::Fcfs;
 
-use crate::queue::Queue;
+use crate::{forest::length_of, queue::Queue, request::Live, row};
 
 /// Chooses whose work the next step takes up, and in which order.
 ///
@@ -26,6 +29,8 @@ pub struct QueueView<'a> {
     pub(crate) oneshot: &'a Queue,
     pub(crate) decode: &'a Queue,
     pub(crate) now: Timestamp,
+    pub(crate) requests: &'a BTreeMap<RequestId, Live>,
+    pub(crate) cache: &'a KvCache,
 }
 
 impl<'a> QueueView<'a> {
@@ -37,6 +42,29 @@ impl<'a> QueueView<'a> {
     /// Requests with generations not yet admitted.
     pub fn decode(&self) -> impl Iterator<Item = &'a Waiting> {
         self.decode.iter()
+    }
+
+    /// Tokens of the prompt of a request's next row, and how many of them the prefix cache holds
+    /// (whole blocks, and never the last token); `None` for a request that does not wait.
+    ///
+    /// O(prompt): a policy that wants it of many requests remembers what it learnt.
+    #[must_use]
+    pub fn next_prompt(&self, request: RequestId) -> Option<PromptSize> {
+        let live = self.requests.get(&request)?;
+        let row = live
+            .oneshot
+            .front()
+            .map(|w| w.row)
+            .or_else(|| live.decode.front().map(|w| w.row))?;
+        let tokens = live.tree.prompt(live.rows[row as usize].node);
+        let most = row::first_needed(live.head(row), live.prompt_len(row));
+        let cached = self
+            .cache
+            .cached_prefix(live.salt.as_ref(), &tokens, most as usize);
+        Some(PromptSize {
+            tokens: live.prompt_len(row),
+            cached: length_of(cached),
+        })
     }
 
     /// The time.
@@ -59,6 +87,15 @@ pub struct Waiting {
     pub deadline: Option<Timestamp>,
     /// Rows (or sequences) still to start.
     pub rows: u32,
+}
+
+/// How long a prompt is and how much of it need not be computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PromptSize {
+    /// Tokens.
+    pub tokens: u32,
+    /// Of these, in the prefix cache now.
+    pub cached: u32,
 }
 
 /// What a step may use beside the work that goes on anyway.

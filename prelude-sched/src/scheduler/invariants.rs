@@ -14,17 +14,17 @@ impl Scheduler {
     /// If they disagree.
     pub fn check_invariants(&self) {
         self.cache.check();
-        let mut holders: BTreeMap<BlockId, u32> = BTreeMap::new();
+        let mut holders = vec![0; self.capacity.num_blocks as usize];
         let held_by_steps = self
             .in_flight
             .iter()
             .flat_map(|s| s.pins.iter().chain(s.kept.iter().flat_map(|k| &k.blocks)));
         let held_by_seqs = self.seqs.values().flat_map(|seq| &seq.blocks);
         for &block in held_by_steps.chain(held_by_seqs) {
-            *holders.entry(block).or_default() += 1;
+            holders[block.index()] += 1;
         }
         for block in (0..self.capacity.num_blocks).map(BlockId) {
-            let expected = holders.get(&block).copied().unwrap_or(0);
+            let expected = holders[block.index()];
             assert_eq!(self.cache.refs(block), expected, "holders of block {block}");
         }
         self.check_sequences();

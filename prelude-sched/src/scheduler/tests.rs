@@ -757,3 +757,54 @@ fn a_bad_config_is_refused() {
     };
     assert!(Scheduler::new(config, CAPACITY).is_err());
 }
+
+/// Shortest remaining prompt first, asked anew before every step (the order of `PrefillOnly` §6),
+/// one request a step.
+struct ShortestFirst;
+
+impl SchedulerPolicy for ShortestFirst {
+    fn plan(&mut self, view: &QueueView<'_>, _budget: StepBudget) -> Plan {
+        let uncached = |w: &&crate::Waiting| {
+            let size = view.next_prompt(w.request).expect("it waits");
+            (size.tokens - size.cached, w.arrival)
+        };
+        let next = view.oneshot().min_by_key(uncached);
+        let grant = |w: &crate::Waiting| crate::Grant {
+            request: w.request,
+            tokens: u32::MAX,
+        };
+        Plan {
+            oneshot: next.map(grant).into_iter().collect(),
+            decode: Vec::new(),
+        }
+    }
+}
+
+/// A and D share a prefix, B and C another, there is room for one, and A < C < B < D: an order
+/// that looks at the cache before every step hits twice.
+#[test]
+fn a_policy_can_follow_the_cache() {
+    let config = SchedulerConfig {
+        keep_shared_min_rows: 1,
+        ..SchedulerConfig::default()
+    };
+    let capacity = Capacity {
+        num_blocks: 4,
+        ..CAPACITY
+    };
+    let scheduler = Scheduler::with_policy(config, capacity, Box::new(ShortestFirst)).unwrap();
+    let mut rig = Rig {
+        scheduler,
+        ..Rig::new(SchedulerConfig::default(), capacity)
+    };
+    let of = |prefix: u32, len: usize| {
+        [prompt(prefix, 16), prompt(50 + len as u32, len as u32)].concat()
+    };
+    let [a, b, c, d] = [of(1, 1), of(2, 3), of(2, 2), of(1, 4)];
+    for (id, prompt) in [a, b, c, d].into_iter().enumerate() {
+        rig.submit(classify(id as u64, prompt));
+    }
+    let sizes: Vec<usize> = rig.drain().iter().map(ForwardBatch::num_tokens).collect();
+    assert_eq!(rig.order(), [0, 3, 2, 1]);
+    assert_eq!(sizes, [17, 4, 18, 3]);
+}
