@@ -1,4 +1,6 @@
 //! Workloads and measurement for Prelude.
 #![forbid(unsafe_code)]
 
+pub mod accuracy;
+pub mod client;
 pub mod table;

@@ -6,11 +6,14 @@
     reason = "a command-line program"
 )]
 
-use std::time::Duration;
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use prelude_bench::table::{self, TableConfig};
+use prelude_bench::{
+    accuracy,
+    table::{self, TableConfig},
+};
 
 /// Measures Prelude.
 ///
@@ -25,6 +28,15 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Accuracy of the demo models over HTTP, beside the figures recorded at their training.
+    Accuracy {
+        /// Folder with the test.csv of banking77.
+        #[arg(long)]
+        data: PathBuf,
+        /// A server of the demo models.
+        #[arg(long, default_value = "http://127.0.0.1:8000")]
+        url: String,
+    },
     /// The first table: tokenizer, one forward pass, one HTTP round trip, on the demo models.
     Table {
         /// Rounds of each measurement; the median counts.
@@ -39,8 +51,27 @@ enum Command {
     },
 }
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
     match Args::parse().command {
+        Command::Accuracy { data, url } => {
+            let runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = { runtime }.enable_all().build()?;
+            let report = |measure: &accuracy::Measure| println!("{}", measure.line());
+            let measures = runtime.block_on(accuracy::run(&url, &data, report))?;
+            let Some(measures) = measures else {
+                println!(
+                    "SKIP  {} has no test.csv: nothing was measured",
+                    data.display()
+                );
+                return Ok(ExitCode::SUCCESS);
+            };
+            let passes = measures.iter().all(accuracy::Measure::passes);
+            Ok(if passes {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            })
+        }
         Command::Table {
             rounds,
             round_ms,
@@ -56,7 +87,7 @@ fn main() -> Result<()> {
             } else {
                 print!("{}", table::render(&rows));
             }
-            Ok(())
+            Ok(ExitCode::SUCCESS)
         }
     }
 }

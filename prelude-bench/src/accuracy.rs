@@ -1,0 +1,337 @@
+//! Do the demo models, asked over HTTP, answer as well as when they were trained?
+//!
+//! Every figure is recorded in the models' `training.json`, measured there with the training
+//! code's own forward pass on the same 3,080 test messages of banking77. A server whose numbers
+//! are right cannot miss them by more than a few messages that were near ties.
+
+use std::{fs, path::Path, time::Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::client::Client;
+
+/// How far a figure may be from the recorded one. The recorded figures are of bfloat16 arithmetic
+/// and differ from those of float32 by up to 0.03 points; this is six messages of 3,080.
+pub const TOLERANCE: f64 = 0.002;
+
+const TOPICS: &str = include_str!("../data/topics.csv");
+const JUDGE_PAIRS: &str = include_str!("../data/judge_pairs.csv");
+
+/// Rows of the test set that the recorded figures are of.
+const ROWS: usize = 3_080;
+/// Every fifth message has all 77 labels scored, as when the figure was recorded.
+const SCORED_STRIDE: usize = 5;
+/// Messages per request.
+const BATCH: usize = 64;
+/// Messages per request where each has a trie of 77 labels: some 180 rows of the 4,096 allowed.
+const LABEL_BATCH: usize = 16;
+
+/// One figure, beside the recorded one.
+#[derive(Clone, Debug)]
+pub struct Measure {
+    /// What was asked.
+    pub name: &'static str,
+    /// Answers compared.
+    pub answers: usize,
+    /// Fraction that was right.
+    pub accuracy: f64,
+    /// Fraction recorded in `training.json`.
+    pub recorded: f64,
+    /// Wall time of all its requests, one after another.
+    pub seconds: f64,
+}
+
+impl Measure {
+    /// Whether the figure is as recorded.
+    #[must_use]
+    pub fn passes(&self) -> bool {
+        (self.accuracy - self.recorded).abs() <= TOLERANCE + 1e-9
+    }
+
+    /// A line for the report.
+    #[must_use]
+    pub fn line(&self) -> String {
+        format!(
+            "{}  {:<34} {:>6} answers  {:6.2} %  recorded {:6.2} %  {:+.2}  {:6.1} s",
+            if self.passes() { "PASS" } else { "FAIL" },
+            self.name,
+            self.answers,
+            100.0 * self.accuracy,
+            100.0 * self.recorded,
+            100.0 * (self.accuracy - self.recorded),
+            self.seconds,
+        )
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Message {
+    text: String,
+    category: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Topic {
+    topic: String,
+    intent: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct JudgePair {
+    row: usize,
+    wrong_intent: String,
+}
+
+fn rows<T: for<'de> Deserialize<'de>>(text: &str) -> Result<Vec<T>> {
+    let mut reader = csv::Reader::from_reader(text.as_bytes());
+    Ok(reader.deserialize().collect::<Result<_, _>>()?)
+}
+
+/// The test set in `folder`, or `None` if there is none.
+///
+/// # Errors
+/// If `test.csv` is there and is not the test set of banking77.
+fn messages(folder: &Path) -> Result<Option<Vec<Message>>> {
+    let path = folder.join("test.csv");
+    if !path.exists() {
+        return Ok(None);
+    }
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let mut messages: Vec<Message> =
+        rows(&text).with_context(|| format!("reading {}", path.display()))?;
+    ensure!(
+        messages.len() == ROWS,
+        "{} has {} rows; the test set of banking77 has {ROWS}",
+        path.display(),
+        messages.len()
+    );
+    for message in &mut messages {
+        message.text = message.text.trim().to_owned();
+    }
+    Ok(Some(messages))
+}
+
+/// Asks the demo models at `url` about the test set in `folder` and calls `report` with each
+/// figure. `None` if the test set is not there.
+///
+/// # Errors
+/// If the server cannot be reached or refuses a request.
+pub async fn run(
+    url: &str,
+    folder: &Path,
+    mut report: impl FnMut(&Measure),
+) -> Result<Option<Vec<Measure>>> {
+    let Some(messages) = messages(folder)? else {
+        return Ok(None);
+    };
+    let topics: Vec<Topic> = rows(TOPICS)?;
+    let pairs: Vec<JudgePair> = rows(JUDGE_PAIRS)?;
+    let mut client = Client::connect(url).await?;
+    let mut measures = Vec::new();
+    let mut done = |measure| {
+        report(&measure);
+        measures.push(measure);
+    };
+    done(classifier(&mut client, &messages).await?);
+    done(topic(&mut client, &messages, &topics).await?);
+    done(judge(&mut client, &messages, &pairs).await?);
+    done(intent(&mut client, &messages, &topics).await?);
+    Ok(Some(measures))
+}
+
+/// The classifier's 77 intents.
+async fn classifier(client: &mut Client, messages: &[Message]) -> Result<Measure> {
+    let start = Instant::now();
+    let mut right = 0;
+    for batch in messages.chunks(BATCH) {
+        let input: Vec<&str> = batch.iter().map(|m| m.text.as_str()).collect();
+        let body = json!({"model": "demo-classifier", "input": input});
+        let answer = client.post("/classify", &body).await?;
+        right += count(&answer["data"], batch, |item, m| {
+            item["label"] == m.category.as_str()
+        });
+    }
+    Ok(Measure {
+        name: "classifier: 77 intents",
+        answers: messages.len(),
+        accuracy: share(right, messages.len()),
+        recorded: 0.8851,
+        seconds: start.elapsed().as_secs_f64(),
+    })
+}
+
+/// The language model's topic: eight words compared at the last position.
+async fn topic(client: &mut Client, messages: &[Message], topics: &[Topic]) -> Result<Measure> {
+    let mut names: Vec<&str> = topics.iter().map(|t| t.topic.as_str()).collect();
+    names.dedup();
+    let of = |intent: &str| {
+        topics
+            .iter()
+            .find(|t| t.intent == intent)
+            .map(|t| t.topic.as_str())
+    };
+    let start = Instant::now();
+    let mut right = 0;
+    for batch in messages.chunks(BATCH) {
+        let items = batch
+            .iter()
+            .map(|m| turn(&format!("{}\nWhich topic?", m.text)));
+        let answer = score(client, items.collect(), &names).await?;
+        right += count(&answer["scores"], batch, |scores, message| {
+            largest(scores).map(|i| names[i]) == of(&message.category)
+        });
+    }
+    Ok(Measure {
+        name: "lm: topic, one token of eight",
+        answers: messages.len(),
+        accuracy: share(right, messages.len()),
+        recorded: 0.9529,
+        seconds: start.elapsed().as_secs_f64(),
+    })
+}
+
+/// The language model's verdict on one right and one wrong intent of each message.
+async fn judge(client: &mut Client, messages: &[Message], pairs: &[JudgePair]) -> Result<Measure> {
+    ensure!(
+        pairs.len() == messages.len() && pairs.iter().enumerate().all(|(i, p)| p.row == i),
+        "data/judge_pairs.csv does not belong to this test set"
+    );
+    let start = Instant::now();
+    let mut right = 0;
+    for (messages, pairs) in messages.chunks(BATCH / 2).zip(pairs.chunks(BATCH / 2)) {
+        let ask = |m: &Message, intent: &str| turn(&format!("{}\nIs the intent {intent}?", m.text));
+        let items = messages
+            .iter()
+            .zip(pairs)
+            .flat_map(|(m, p)| [ask(m, &m.category), ask(m, &p.wrong_intent)]);
+        let answer = score(client, items.collect(), &["yes", "no"]).await?;
+        let truths: Vec<bool> = messages.iter().flat_map(|_| [true, false]).collect();
+        right += count(&answer["scores"], &truths, |scores, truth| {
+            (largest(scores) == Some(0)) == *truth
+        });
+    }
+    let answers = 2 * messages.len();
+    Ok(Measure {
+        name: "lm: judge, yes or no",
+        answers,
+        accuracy: share(right, answers),
+        recorded: 0.9469,
+        seconds: start.elapsed().as_secs_f64(),
+    })
+}
+
+/// The language model's intent: all 77 labels scored, each of several tokens.
+async fn intent(client: &mut Client, messages: &[Message], topics: &[Topic]) -> Result<Measure> {
+    let mut labels: Vec<&str> = topics.iter().map(|t| t.intent.as_str()).collect();
+    // As when the figure was recorded, should two labels tie.
+    labels.sort_unstable();
+    let some: Vec<Message> = messages.iter().step_by(SCORED_STRIDE).cloned().collect();
+    let start = Instant::now();
+    let mut right = 0;
+    for batch in some.chunks(LABEL_BATCH) {
+        let input: Vec<&str> = batch.iter().map(|m| m.text.as_str()).collect();
+        let body = json!({"model": "demo-lm", "input": input, "labels": labels});
+        let answer = client.post("/classify", &body).await?;
+        right += count(&answer["data"], batch, |item, m| {
+            item["label"] == m.category.as_str()
+        });
+    }
+    Ok(Measure {
+        name: "lm: intent, 77 labels scored",
+        answers: some.len(),
+        accuracy: share(right, some.len()),
+        recorded: 0.8945,
+        seconds: start.elapsed().as_secs_f64(),
+    })
+}
+
+/// The demo model's chat template around one user turn, with thinking off.
+fn turn(user: &str) -> String {
+    format!("<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")
+}
+
+async fn score(client: &mut Client, items: Vec<String>, labels: &[&str]) -> Result<Value> {
+    let body = json!({
+        "model": "demo-lm", "query": "", "items": items, "labels": labels, "apply_softmax": true,
+    });
+    client.post("/v1/score", &body).await
+}
+
+/// Answers that `right` accepts. A missing answer is a wrong one.
+fn count<T>(answers: &Value, asked: &[T], right: impl Fn(&Value, &T) -> bool) -> usize {
+    let answers = answers.as_array().map_or(&[][..], Vec::as_slice);
+    answers
+        .iter()
+        .zip(asked)
+        .filter(|(a, t)| right(a, t))
+        .count()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a few thousand")]
+fn share(right: usize, all: usize) -> f64 {
+    right as f64 / all as f64
+}
+
+/// Index of the largest number, the first of equals.
+fn largest(numbers: &Value) -> Option<usize> {
+    let numbers: Vec<f64> = numbers
+        .as_array()?
+        .iter()
+        .filter_map(Value::as_f64)
+        .collect();
+    let mut best = 0;
+    for (i, number) in numbers.iter().enumerate() {
+        if *number > numbers[best] {
+            best = i;
+        }
+    }
+    (!numbers.is_empty()).then_some(best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_intent_has_a_topic_and_every_row_a_wrong_intent() {
+        let topics: Vec<Topic> = rows(TOPICS).unwrap();
+        let pairs: Vec<JudgePair> = rows(JUDGE_PAIRS).unwrap();
+        let mut names: Vec<&str> = topics.iter().map(|t| t.topic.as_str()).collect();
+        names.dedup();
+        assert_eq!((topics.len(), names.len(), pairs.len()), (77, 8, ROWS));
+        let known = |p: &JudgePair| topics.iter().any(|t| t.intent == p.wrong_intent);
+        assert!(pairs.iter().all(known));
+    }
+
+    #[test]
+    fn a_figure_passes_within_the_tolerance() {
+        let check = |accuracy, expected| {
+            let measure = Measure {
+                name: "m",
+                answers: 1,
+                accuracy,
+                recorded: 0.9,
+                seconds: 0.0,
+            };
+            assert_eq!(measure.passes(), expected, "{}", measure.line());
+        };
+        check(0.902, true);
+        check(0.8979, false);
+        check(0.9021, false);
+        check(1.0, false);
+    }
+
+    #[test]
+    fn ties_go_to_the_first() {
+        assert_eq!(largest(&json!([0.1, 0.5, 0.5])), Some(1));
+        assert_eq!(largest(&json!([])), None);
+        assert_eq!(largest(&json!(null)), None);
+    }
+
+    #[test]
+    fn a_missing_test_set_is_no_error() {
+        assert!(messages(Path::new("no-such-folder")).unwrap().is_none());
+    }
+}
