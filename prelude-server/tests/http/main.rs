@@ -4,6 +4,7 @@
 mod chat;
 mod completions;
 mod fuzz;
+mod golden;
 mod overload;
 mod service;
 mod support;
