@@ -106,6 +106,9 @@ fn check(name: &str, max_len: usize) {
             max_context_len: Some(2048),
             ..config
         };
+        // Portable code takes long over long prompts, and its tiles and chunks are the same.
+        let slow = what == "reference" || what.starts_with("scalar");
+        let max_len = if slow { max_len.min(130) } else { max_len };
         let mut executor = executor(name, config, 2);
         let what = format!("{name}, {what}");
         let vocabulary = golden.f32("logprob");

@@ -1,0 +1,126 @@
+//! A step takes hardly any memory from the system: what it returns, and a few lists of rows.
+#![expect(unsafe_code, reason = "an allocator that counts")]
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use prelude_core::{
+    BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor, ForwardBatch, OneShotBatch, OutputHead,
+    OutputRow, Residency, SampleHead, SamplingParams, Segment, SegmentIdx, SeqId, StepId,
+    TokenSource,
+};
+use prelude_exec_cpu::{ComputePool, CpuConfig, CpuExecutor};
+use prelude_models::Checkpoint;
+
+struct Counting;
+
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: hands every call to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+        BYTES.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: our caller's promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: our caller's promises.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn greedy() -> SampleHead {
+    SampleHead {
+        sampling: Arc::new(SamplingParams::default()),
+        choice: 0,
+        draws: 1,
+        output_position: 0,
+        top_logprobs: None,
+        history: None,
+    }
+}
+
+fn prompt(len: u32) -> ForwardBatch {
+    ForwardBatch::OneShot(OneShotBatch {
+        tokens: (0..len).collect(),
+        segments: vec![Segment {
+            tokens: 0..len,
+            parent: None,
+            context_len: 0,
+            cached: BlockSpan::EMPTY,
+            residency: Residency::Transient,
+        }],
+        rows: vec![OutputRow {
+            segment: SegmentIdx(0),
+            positions: len - 1..len,
+            head: OutputHead::Sample(greedy()),
+        }],
+        block_ids: vec![],
+    })
+}
+
+fn decode(rows: u32) -> ForwardBatch {
+    ForwardBatch::Decode(DecodeBatch {
+        rows: (0..rows)
+            .map(|row| DecodeRow {
+                seq: SeqId(u64::from(row)),
+                token: TokenSource::Known(row),
+                context_len: 40,
+                blocks: BlockSpan {
+                    start: row * 3,
+                    len: 3,
+                },
+                sample: greedy(),
+            })
+            .collect(),
+        block_ids: (0..rows * 3).map(BlockId).collect(),
+    })
+}
+
+/// Calls and bytes of a step after one like it has run.
+fn taken(executor: &mut CpuExecutor, batch: &ForwardBatch) -> (usize, usize) {
+    let mut taken = (0, 0);
+    for _ in 0..3 {
+        let batch = batch.clone();
+        let before = (
+            CALLS.load(Ordering::Relaxed),
+            BYTES.load(Ordering::Relaxed),
+        );
+        executor.submit(StepId(0), batch).unwrap();
+        let output = executor.collect(StepId(0)).unwrap();
+        taken = (
+            CALLS.load(Ordering::Relaxed) - before.0,
+            BYTES.load(Ordering::Relaxed) - before.1,
+        );
+        drop(output);
+    }
+    taken
+}
+
+#[test]
+fn steps_take_little_memory_whatever_their_length() {
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../prelude-server/demo/demo-lm");
+    let checkpoint = Checkpoint::open(demo.as_ref()).unwrap();
+    let pool = Arc::new(ComputePool::new(2));
+    let mut executor = CpuExecutor::new(&checkpoint, CpuConfig::default(), pool).unwrap();
+    let (short, long) = (
+        taken(&mut executor, &prompt(10)),
+        taken(&mut executor, &prompt(900)),
+    );
+    // One row: a few lists and its token. Neither layers nor tokens cost anything.
+    assert_eq!(short, long);
+    assert!(short.0 <= 16 && short.1 <= 4096, "{short:?}");
+    let rows = taken(&mut executor, &decode(32));
+    assert!(rows.0 <= 16 + 2 * 32 && rows.1 <= 32 * 1024, "{rows:?}");
+}
