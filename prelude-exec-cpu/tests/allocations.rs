@@ -1,5 +1,6 @@
 //! A step takes hardly any memory from the system: what it returns, and a few lists of rows.
 #![expect(unsafe_code, reason = "an allocator that counts")]
+#![expect(clippy::unwrap_used, reason = "a helper of a test fails by panicking")]
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -93,10 +94,7 @@ fn taken(executor: &mut CpuExecutor, batch: &ForwardBatch) -> (usize, usize) {
     let mut taken = (0, 0);
     for _ in 0..3 {
         let batch = batch.clone();
-        let before = (
-            CALLS.load(Ordering::Relaxed),
-            BYTES.load(Ordering::Relaxed),
-        );
+        let before = (CALLS.load(Ordering::Relaxed), BYTES.load(Ordering::Relaxed));
         executor.submit(StepId(0), batch).unwrap();
         let output = executor.collect(StepId(0)).unwrap();
         taken = (
@@ -110,7 +108,10 @@ fn taken(executor: &mut CpuExecutor, batch: &ForwardBatch) -> (usize, usize) {
 
 #[test]
 fn steps_take_little_memory_whatever_their_length() {
-    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../prelude-server/demo/demo-lm");
+    let demo = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../prelude-server/demo/demo-lm"
+    );
     let checkpoint = Checkpoint::open(demo.as_ref()).unwrap();
     let pool = Arc::new(ComputePool::new(2));
     let mut executor = CpuExecutor::new(&checkpoint, CpuConfig::default(), pool).unwrap();

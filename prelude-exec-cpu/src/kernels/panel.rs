@@ -14,9 +14,9 @@
 //! how many rows are multiplied together, on the split of columns or on threads: that is the
 //! whole of the batch invariance of products.
 
+use super::Supported;
 #[cfg(target_arch = "x86_64")]
 use super::x86;
-use super::{Isa, Supported};
 
 /// Columns of a panel: four AVX-512 registers.
 pub(crate) const NR: usize = 64;
@@ -80,10 +80,10 @@ impl Panel<'_> {
 ///
 /// # Panics
 /// If `count` is not in `1..=MR`, the rows are shorter than the panel is deep, or the machine's
-/// family has no product of these formats (bf16 rows need [`Isa::Avx512Bf16`]).
+/// family has no product of these formats (bf16 rows need bf16 instructions).
 #[inline]
 pub(crate) fn multiply(
-    isa: Supported,
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))] isa: Supported,
     rows: Rows<'_>,
     stride: usize,
     count: usize,
@@ -100,30 +100,12 @@ pub(crate) fn multiply(
         panel.len().is_multiple_of(NR) && (count - 1) * stride + dwords * per_dword <= rows.len(),
         "rows shorter than the panel is deep"
     );
-    match (rows, panel, isa.isa()) {
+    match (rows, panel) {
         #[cfg(target_arch = "x86_64")]
-        (Rows::Bf16(a), Panel::Bf16(b), Isa::Avx512Bf16) => {
-            x86::bf16_bf16(isa, a, stride, count, b, out);
-        }
-        #[cfg(target_arch = "x86_64")]
-        (Rows::F32(a), Panel::Bf16(b), Isa::Avx512Bf16 | Isa::Avx512f) => {
-            x86::f32_bf16_512(isa, a, stride, count, b, out);
-        }
-        #[cfg(target_arch = "x86_64")]
-        (Rows::F32(a), Panel::F32(b), Isa::Avx512Bf16 | Isa::Avx512f) => {
-            x86::f32_f32_512(isa, a, stride, count, b, out);
-        }
-        #[cfg(target_arch = "x86_64")]
-        (Rows::F32(a), Panel::Bf16(b), Isa::Avx2) => {
-            x86::f32_bf16_256(isa, a, stride, count, b, out);
-        }
-        #[cfg(target_arch = "x86_64")]
-        (Rows::F32(a), Panel::F32(b), Isa::Avx2) => {
-            x86::f32_f32_256(isa, a, stride, count, b, out);
-        }
-        (Rows::F32(a), Panel::Bf16(b), _) => scalar_bf16(a, stride, count, b, out),
-        (Rows::F32(a), Panel::F32(b), _) => scalar_f32(a, stride, count, b, out),
-        (Rows::Bf16(_), ..) => panic!("bf16 rows need bf16 panels and bf16 instructions"),
+        _ if x86::multiply(isa, rows, stride, count, panel, out) => {}
+        (Rows::F32(a), Panel::Bf16(b)) => scalar_bf16(a, stride, count, b, out),
+        (Rows::F32(a), Panel::F32(b)) => scalar_f32(a, stride, count, b, out),
+        (Rows::Bf16(_), _) => panic!("bf16 rows need bf16 panels and bf16 instructions"),
     }
 }
 
@@ -155,6 +137,7 @@ mod tests {
     use half::bf16;
 
     use super::*;
+    use crate::Isa;
 
     /// Pseudo-random numbers in [-1, 1) with few mantissa bits, so that bf16 holds them exactly.
     fn number(i: usize) -> f32 {

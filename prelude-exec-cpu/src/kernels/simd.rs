@@ -1,10 +1,15 @@
 //! `super::elementwise`, compiled once per instruction family: a leaf of `unsafe`.
-#![expect(
-    unsafe_code,
-    reason = "functions compiled for features that were detected at run time"
+#![cfg_attr(
+    target_arch = "x86_64",
+    expect(
+        unsafe_code,
+        reason = "functions compiled for features that were detected at run time"
+    )
 )]
 
-use super::{Isa, Supported, elementwise, panel::NR};
+#[cfg(target_arch = "x86_64")]
+use super::Isa;
+use super::{Supported, elementwise, panel::NR};
 
 macro_rules! multiversion {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {$(

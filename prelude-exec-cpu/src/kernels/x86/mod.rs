@@ -14,7 +14,7 @@ mod transpose;
 
 use super::{
     Isa, Supported,
-    panel::{MR, NR, Tile},
+    panel::{MR, NR, Panel, Rows, Tile},
 };
 
 /// Calls `$kernel::<count>` with a count known at compile time.
@@ -37,11 +37,42 @@ fn fits(count: usize, stride: usize, len: usize, available: usize) -> bool {
     (1..=MR).contains(&count) && (count - 1) * stride + len <= available
 }
 
+/// The product on the family's own instructions; `false` if it has none for these formats.
+#[inline]
+pub(super) fn multiply(
+    isa: Supported,
+    rows: Rows<'_>,
+    stride: usize,
+    count: usize,
+    panel: Panel<'_>,
+    out: &mut Tile,
+) -> bool {
+    match (rows, panel, isa.isa()) {
+        (Rows::Bf16(a), Panel::Bf16(b), Isa::Avx512Bf16) => {
+            bf16_bf16(isa, a, stride, count, b, out);
+        }
+        (Rows::F32(a), Panel::Bf16(b), Isa::Avx512Bf16 | Isa::Avx512f) => {
+            f32_bf16_512(isa, a, stride, count, b, out);
+        }
+        (Rows::F32(a), Panel::F32(b), Isa::Avx512Bf16 | Isa::Avx512f) => {
+            f32_f32_512(isa, a, stride, count, b, out);
+        }
+        (Rows::F32(a), Panel::Bf16(b), Isa::Avx2) => {
+            f32_bf16_256(isa, a, stride, count, b, out);
+        }
+        (Rows::F32(a), Panel::F32(b), Isa::Avx2) => {
+            f32_f32_256(isa, a, stride, count, b, out);
+        }
+        _ => return false,
+    }
+    true
+}
+
 macro_rules! entry {
     ($(#[$doc:meta])* $name:ident, $element:ty, $per_dword:literal, $isas:pat, $kernel:path) => {
         $(#[$doc])*
         #[inline]
-        pub(super) fn $name(
+        fn $name(
             isa: Supported,
             a: &[$element],
             stride: usize,
