@@ -15,11 +15,16 @@
 //! last hidden state may come after rows that would have done better to join them; then the
 //! forest is built once more, longest computations first.
 
+mod emit;
+
 use std::{collections::BTreeSet, sync::Arc};
 
 use ahash::{AHashMap, RandomState};
-use prelude_core::{BlockId, BlockSpan, OneShotBatch, Residency, Segment, SegmentIdx, TokenId};
-use prelude_kv::{BlockHash, KvCache, PrefixMatch, Reclaim};
+use prelude_core::{BlockId, TokenId};
+use prelude_kv::{BlockHash, KvCache, PrefixMatch};
+
+pub(crate) use self::emit::{After, KeepRule, Kept, push_blocks};
+use crate::length::length_of;
 
 /// The prompts of a step, merged.
 #[derive(Debug)]
@@ -96,45 +101,6 @@ pub(crate) struct Joined {
     pub(crate) shared: u32,
     /// Tokens that the step computes for this row.
     pub(crate) computed: u32,
-}
-
-/// Blocks that a segment fills, to be published when its step has completed.
-#[derive(Debug)]
-pub(crate) struct Kept {
-    pub(crate) salt: Option<Arc<str>>,
-    pub(crate) after: After,
-    /// A prompt, and which of its positions are in `blocks`.
-    pub(crate) source: Arc<[TokenId]>,
-    pub(crate) positions: std::ops::Range<usize>,
-    pub(crate) blocks: Vec<BlockId>,
-    pub(crate) hashes: Vec<BlockHash>,
-}
-
-/// What precedes kept blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum After {
-    /// This block, held by the step; or nothing.
-    Cached(Option<BlockId>),
-    /// The last block of this earlier entry.
-    Kept(usize),
-}
-
-/// Which segments are kept.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct KeepRule {
-    pub(crate) enabled: bool,
-    pub(crate) suffixes: bool,
-    pub(crate) shared_min_rows: u32,
-}
-
-/// The forest as a batch.
-#[derive(Debug, Default)]
-pub(crate) struct Emitted {
-    /// Where each row's prompt ends and what it cost, in the order of [`Forest::add`].
-    pub(crate) rows: Vec<(SegmentIdx, Joined)>,
-    pub(crate) kept: Vec<Kept>,
-    /// Blocks of the roots, held until the step has completed.
-    pub(crate) pins: Vec<BlockId>,
 }
 
 impl Forest {
@@ -357,190 +323,8 @@ impl Forest {
         upper
     }
 
-    /// Appends the forest to a batch, taking blocks for what is to be kept.
-    pub(crate) fn emit(
-        mut self,
-        batch: &mut OneShotBatch,
-        cache: &mut KvCache,
-        rule: KeepRule,
-    ) -> Emitted {
-        if self.out_of_order {
-            self = self.in_order();
-        }
-        let ends = self.row_ends();
-        let order = self.preorder();
-        let below = self.rows_below(&ends, &order);
-        let mut emitted = Emitted::default();
-        let spans: Vec<BlockSpan> = self
-            .roots
-            .iter()
-            .map(|r| push_blocks(batch, &r.cached.blocks))
-            .collect();
-        let mut segment_of = vec![SegmentIdx(0); self.nodes.len()];
-        let mut kept_of: Vec<Option<usize>> = vec![None; self.nodes.len()];
-        for node in order {
-            let here = &self.nodes[node];
-            let Some(parent) = here.parent else {
-                continue;
-            };
-            let is_root = self.nodes[parent].parent.is_none();
-            let residency = match self.keep(node, &kept_of, below[node], &emitted.kept, cache, rule)
-            {
-                Some(kept) => {
-                    let span = push_blocks(batch, &kept.blocks);
-                    kept_of[node] = Some(emitted.kept.len());
-                    emitted.kept.push(kept);
-                    Residency::Keep(span)
-                }
-                None => Residency::Transient,
-            };
-            segment_of[node] = SegmentIdx(length_of(batch.segments.len()));
-            let first = length_of(batch.tokens.len());
-            batch
-                .tokens
-                .extend_from_slice(&here.source[here.start as usize..here.end as usize]);
-            batch.segments.push(Segment {
-                tokens: first..length_of(batch.tokens.len()),
-                parent: (!is_root).then(|| segment_of[parent]),
-                context_len: here.start,
-                cached: if is_root {
-                    spans[here.root]
-                } else {
-                    BlockSpan::EMPTY
-                },
-                residency,
-            });
-        }
-        let rows = ends.iter().zip(&self.rows);
-        emitted.rows = rows
-            .map(|(&node, row)| (segment_of[node], row.joined))
-            .collect();
-        emitted.pins = self.pins;
-        emitted
-    }
-
-    /// Takes blocks for a node if it should be kept: whole blocks from its start, which must
-    /// follow kept or cached blocks without a gap.
-    fn keep(
-        &self,
-        node: usize,
-        kept_of: &[Option<usize>],
-        rows_below: u32,
-        kept: &[Kept],
-        cache: &mut KvCache,
-        rule: KeepRule,
-    ) -> Option<Kept> {
-        let here = &self.nodes[node];
-        if !rule.enabled || !here.start.is_multiple_of(self.block_size) {
-            return None;
-        }
-        let reclaim = if rows_below >= rule.shared_min_rows {
-            Reclaim::Evict
-        } else if rule.suffixes {
-            Reclaim::Never
-        } else {
-            return None;
-        };
-        let root = &self.roots[here.root];
-        let parent = here.parent.expect("a root is not a segment");
-        let (after, mut hash) = match kept_of[parent] {
-            _ if parent == root.node => (
-                After::Cached(root.cached.blocks.last().copied()),
-                root.cached.hash,
-            ),
-            Some(above) if kept[above].positions.end == here.start as usize => {
-                let last = kept[above]
-                    .hashes
-                    .last()
-                    .expect("a kept segment has a block");
-                (After::Kept(above), *last)
-            }
-            _ => return None,
-        };
-        let block_size = self.block_size as usize;
-        let (start, end) = (here.start as usize, here.end as usize);
-        let mut blocks = Vec::new();
-        let mut hashes = Vec::new();
-        while start + (blocks.len() + 1) * block_size <= end {
-            let Some(block) = cache.allocate(reclaim) else {
-                break;
-            };
-            let first = start + blocks.len() * block_size;
-            hash = hash.then(&here.source[first..first + block_size]);
-            hashes.push(hash);
-            blocks.push(block);
-        }
-        if blocks.is_empty() {
-            return None;
-        }
-        let positions = start..start + blocks.len() * block_size;
-        let (salt, source) = (root.salt.clone(), here.source.clone());
-        Some(Kept {
-            salt,
-            after,
-            source,
-            positions,
-            blocks,
-            hashes,
-        })
-    }
-
-    /// The node in which each row's prompt ends.
-    fn row_ends(&self) -> Vec<usize> {
-        let climb = |row: &Row| {
-            let (mut node, end) = (row.node, length(&row.tokens));
-            while end <= self.nodes[node].start {
-                node = self.nodes[node]
-                    .parent
-                    .expect("a prompt ends below its root");
-            }
-            node
-        };
-        self.rows.iter().map(climb).collect()
-    }
-
-    /// Parents before children, trees one after the other, older children first.
-    fn preorder(&self) -> Vec<usize> {
-        let mut children = vec![Vec::new(); self.nodes.len()];
-        for (i, node) in self.nodes.iter().enumerate() {
-            if let Some(parent) = node.parent {
-                children[parent].push(i);
-            }
-        }
-        let mut order = Vec::with_capacity(self.nodes.len());
-        let mut open: Vec<usize> = self.roots.iter().rev().map(|r| r.node).collect();
-        while let Some(node) = open.pop() {
-            order.push(node);
-            open.extend(children[node].iter().rev());
-        }
-        order
-    }
-
-    fn rows_below(&self, ends: &[usize], order: &[usize]) -> Vec<u32> {
-        let mut below = vec![0; self.nodes.len()];
-        for &node in ends {
-            below[node] += 1;
-        }
-        for &node in order.iter().rev() {
-            if let Some(parent) = self.nodes[node].parent {
-                below[parent] += below[node];
-            }
-        }
-        below
-    }
-
     fn context(&self, cached: &[BlockId]) -> u32 {
         length_of(cached.len()) * self.block_size
-    }
-}
-
-/// Appends blocks to a batch's list.
-pub(crate) fn push_blocks(batch: &mut OneShotBatch, blocks: &[BlockId]) -> BlockSpan {
-    let start = length_of(batch.block_ids.len());
-    batch.block_ids.extend_from_slice(blocks);
-    BlockSpan {
-        start,
-        len: length_of(blocks.len()),
     }
 }
 
@@ -548,18 +332,15 @@ fn length(tokens: &[TokenId]) -> u32 {
     length_of(tokens.len())
 }
 
-pub(crate) fn length_of(n: usize) -> u32 {
-    u32::try_from(n).expect("prompts and batches are bounded by u32 positions")
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use prelude_core::{Capacity, ForwardBatch, OutputHead, OutputRow};
+    use prelude_core::{Capacity, ForwardBatch, OneShotBatch, OutputHead, OutputRow, SegmentIdx};
+    use prelude_kv::Reclaim;
     use proptest::prelude::*;
 
-    use super::*;
+    use super::{emit::Emitted, *};
 
     const CAPACITY: Capacity = Capacity {
         block_size: 4,
@@ -711,6 +492,12 @@ mod tests {
         let rows = [(prompt(20, 2, 1), None, 21), (long.clone(), None, 0)];
         let (_, emitted, tokens) = build(&rows, &mut cache, KEEP);
         assert_eq!(tokens, 22, "in any order");
+        release(&mut cache, emitted);
+        // Also if its root is there already, thanks to an unrelated prompt (found by proptest).
+        let other = (vec![99], None, 0);
+        let rows = [(prompt(20, 2, 1), None, 21), other, (long.clone(), None, 0)];
+        let (_, emitted, tokens) = build(&rows, &mut cache, KEEP);
+        assert_eq!(tokens, 23);
         release(&mut cache, emitted);
         // Where the cache holds more than the step computes, the cache is used.
         let rows = [(long[..10].to_vec(), None, 0), (prompt(20, 2, 1), None, 21)];

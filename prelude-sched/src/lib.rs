@@ -52,6 +52,7 @@ mod config;
 mod event;
 mod forest;
 mod leader;
+mod length;
 mod policy;
 mod queue;
 mod reject;

@@ -26,6 +26,7 @@ use crate::{
     SchedulerStats, StepBudget,
     forest::KeepRule,
     leader::Leaders,
+    length::length_of,
     queue::{Queue, QueueKey},
     request::Live,
     row,
@@ -301,7 +302,7 @@ impl Scheduler {
             .values()
             .filter(|id| self.seqs[id].can_decode(depth))
             .count();
-        let room = self.max_tokens - crate::forest::length_of(decoding);
+        let room = self.max_tokens - length_of(decoding);
         let id = StepId(self.next_step);
         let mut draft = Draft::new(id, now, self.capacity.block_size, room, may_defer);
         let plan = self.ask_policy(now, room);
@@ -455,7 +456,7 @@ impl Scheduler {
     /// Brings the queues up to date with what of a request still waits.
     fn requeue(&mut self, id: RequestId) {
         let live = self.requests.get_mut(&id).expect("only live requests wait");
-        let rows = crate::forest::length_of(live.oneshot.len());
+        let rows = length_of(live.oneshot.len());
         let choices = live.waiting_choices;
         self.oneshot.set(live.key, live.waiting(id, rows));
         self.decode.set(live.key, live.waiting(id, choices));

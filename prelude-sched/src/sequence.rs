@@ -8,6 +8,7 @@ use prelude_core::{
 use prelude_kv::{BlockHash, KvCache};
 
 use crate::leader::{Held, Leaders};
+use crate::length::length_of;
 
 /// One sequence's progress and the blocks it holds.
 ///
@@ -19,7 +20,6 @@ use crate::leader::{Held, Leaders};
 #[derive(Debug)]
 pub(crate) struct Sequence {
     pub(crate) request: RequestId,
-    /// [`crate::request::Live::serial`] of the request.
     pub(crate) row: u32,
     pub(crate) choice: u32,
     pub(crate) job: Job,
@@ -110,7 +110,7 @@ impl Sequence {
 
     /// Known tokens: prompt and output.
     pub(crate) fn len(&self) -> u32 {
-        crate::forest::length_of(self.prompt.len() + self.output.len())
+        length_of(self.prompt.len() + self.output.len())
     }
 
     pub(crate) const fn is_decode(&self) -> bool {
@@ -160,7 +160,7 @@ impl Sequence {
         self.leading_from = blocks.len();
         let start = blocks.len() * block_size;
         self.blocks = blocks;
-        self.computed = crate::forest::length_of(start);
+        self.computed = length_of(start);
         self.state = SeqState::Prefilling {
             next: self.computed,
         };
@@ -211,7 +211,7 @@ impl Sequence {
         let Job::Decode(generate) = &self.job else {
             return false;
         };
-        let made = crate::forest::length_of(self.output.len()).saturating_add(self.in_flight);
+        let made = length_of(self.output.len()).saturating_add(self.in_flight);
         self.state == SeqState::Decoding
             && (self.in_flight == 0
                 || (self.in_flight < depth
@@ -243,7 +243,7 @@ impl Sequence {
             sampling: generate.sampling.clone(),
             choice: self.choice,
             draws: 1,
-            output_position: crate::forest::length_of(self.output.len()) + self.in_flight,
+            output_position: length_of(self.output.len()) + self.in_flight,
             top_logprobs: generate.top_logprobs,
             history,
         }

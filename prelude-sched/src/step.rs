@@ -8,6 +8,7 @@ use prelude_core::{
 
 use crate::{
     forest::{Forest, Kept},
+    length::length_of,
     queue::QueueKey,
     sequence::SeqTag,
 };
@@ -101,11 +102,11 @@ impl Draft {
     }
 
     pub(crate) fn oneshot_tokens(&self) -> u32 {
-        crate::forest::length_of(self.oneshot.tokens.len()) + self.forest.num_tokens()
+        length_of(self.oneshot.tokens.len()) + self.forest.num_tokens()
     }
 
     pub(crate) fn prefill_tokens(&self) -> u32 {
-        crate::forest::length_of(self.prefill.tokens.len())
+        length_of(self.prefill.tokens.len())
     }
 
     /// Tokens left for anything but decode rows.

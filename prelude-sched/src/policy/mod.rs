@@ -9,7 +9,7 @@ use prelude_kv::KvCache;
 
 pub use fcfs::Fcfs;
 
-use crate::{forest::length_of, queue::Queue, request::Live, row};
+use crate::{length::length_of, queue::Queue, request::Live, row};
 
 /// Chooses whose work the next step takes up, and in which order.
 ///

@@ -11,6 +11,7 @@ use super::{Scheduler, UnknownStep};
 use crate::{
     Event, FinishReason, Outcome,
     forest::After,
+    length::length_of,
     row,
     sequence::{Job, SeqState, SeqTag, Sequence},
     step::{RowTag, Step},
@@ -279,7 +280,7 @@ impl Scheduler {
                 return self.end_sequence(now, tag, events);
             }
         };
-        let made = crate::forest::length_of(seq.output.len());
+        let made = length_of(seq.output.len());
         let length = (made + 1 >= generate.max_tokens).then_some(FinishReason::Length);
         let reason = stop_reason(&generate.sampling, &token, made).or(length);
         seq.output.push(token.token);

@@ -11,7 +11,8 @@ use prelude_kv::Reclaim;
 use super::Scheduler;
 use crate::{
     Event,
-    forest::{length_of, push_blocks},
+    forest::push_blocks,
+    length::length_of,
     row,
     sequence::{Job, SeqState, SeqTag},
     step::{Draft, RowTag},

@@ -1,0 +1,232 @@
+//! The forest as segments of a batch, and which of them are kept in KV blocks.
+
+use std::{ops::Range, sync::Arc};
+
+use prelude_core::{BlockId, BlockSpan, OneShotBatch, Residency, Segment, SegmentIdx, TokenId};
+use prelude_kv::{BlockHash, KvCache, Reclaim};
+
+use super::{Forest, Joined, Row, length};
+use crate::length::length_of;
+
+/// Blocks that a segment fills, to be published when its step has completed.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) salt: Option<Arc<str>>,
+    pub(crate) after: After,
+    /// A prompt, and which of its positions are in `blocks`.
+    pub(crate) source: Arc<[TokenId]>,
+    pub(crate) positions: Range<usize>,
+    pub(crate) blocks: Vec<BlockId>,
+    pub(crate) hashes: Vec<BlockHash>,
+}
+
+/// What precedes kept blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    /// This block, held by the step; or nothing.
+    Cached(Option<BlockId>),
+    /// The last block of this earlier entry.
+    Kept(usize),
+}
+
+/// Which segments are kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeepRule {
+    pub(crate) enabled: bool,
+    pub(crate) suffixes: bool,
+    pub(crate) shared_min_rows: u32,
+}
+
+/// The forest as a batch.
+#[derive(Debug, Default)]
+pub(crate) struct Emitted {
+    /// Where each row's prompt ends and what it cost, in the order of [`Forest::add`].
+    pub(crate) rows: Vec<(SegmentIdx, Joined)>,
+    pub(crate) kept: Vec<Kept>,
+    /// Blocks of the roots, held until the step has completed.
+    pub(crate) pins: Vec<BlockId>,
+}
+
+impl Forest {
+    /// Appends the forest to a batch, taking blocks for what is to be kept.
+    pub(crate) fn emit(
+        mut self,
+        batch: &mut OneShotBatch,
+        cache: &mut KvCache,
+        rule: KeepRule,
+    ) -> Emitted {
+        if self.out_of_order {
+            self = self.in_order();
+        }
+        let ends = self.row_ends();
+        let order = self.preorder();
+        let below = self.rows_below(&ends, &order);
+        let mut emitted = Emitted::default();
+        let spans: Vec<BlockSpan> = self
+            .roots
+            .iter()
+            .map(|r| push_blocks(batch, &r.cached.blocks))
+            .collect();
+        let mut segment_of = vec![SegmentIdx(0); self.nodes.len()];
+        let mut kept_of: Vec<Option<usize>> = vec![None; self.nodes.len()];
+        for node in order {
+            let here = &self.nodes[node];
+            let Some(parent) = here.parent else {
+                continue;
+            };
+            let is_root = self.nodes[parent].parent.is_none();
+            let residency = match self.keep(node, &kept_of, below[node], &emitted.kept, cache, rule)
+            {
+                Some(kept) => {
+                    let span = push_blocks(batch, &kept.blocks);
+                    kept_of[node] = Some(emitted.kept.len());
+                    emitted.kept.push(kept);
+                    Residency::Keep(span)
+                }
+                None => Residency::Transient,
+            };
+            segment_of[node] = SegmentIdx(length_of(batch.segments.len()));
+            let first = length_of(batch.tokens.len());
+            batch
+                .tokens
+                .extend_from_slice(&here.source[here.start as usize..here.end as usize]);
+            batch.segments.push(Segment {
+                tokens: first..length_of(batch.tokens.len()),
+                parent: (!is_root).then(|| segment_of[parent]),
+                context_len: here.start,
+                cached: if is_root {
+                    spans[here.root]
+                } else {
+                    BlockSpan::EMPTY
+                },
+                residency,
+            });
+        }
+        let rows = ends.iter().zip(&self.rows);
+        emitted.rows = rows
+            .map(|(&node, row)| (segment_of[node], row.joined))
+            .collect();
+        emitted.pins = self.pins;
+        emitted
+    }
+
+    /// Takes blocks for a node if it should be kept: whole blocks from its start, which must
+    /// follow kept or cached blocks without a gap.
+    fn keep(
+        &self,
+        node: usize,
+        kept_of: &[Option<usize>],
+        rows_below: u32,
+        kept: &[Kept],
+        cache: &mut KvCache,
+        rule: KeepRule,
+    ) -> Option<Kept> {
+        let here = &self.nodes[node];
+        if !rule.enabled || !here.start.is_multiple_of(self.block_size) {
+            return None;
+        }
+        let reclaim = if rows_below >= rule.shared_min_rows {
+            Reclaim::Evict
+        } else if rule.suffixes {
+            Reclaim::Never
+        } else {
+            return None;
+        };
+        let root = &self.roots[here.root];
+        let parent = here.parent.expect("a root is not a segment");
+        let (after, mut hash) = match kept_of[parent] {
+            _ if parent == root.node => (
+                After::Cached(root.cached.blocks.last().copied()),
+                root.cached.hash,
+            ),
+            Some(above) if kept[above].positions.end == here.start as usize => {
+                let last = kept[above]
+                    .hashes
+                    .last()
+                    .expect("a kept segment has a block");
+                (After::Kept(above), *last)
+            }
+            _ => return None,
+        };
+        let block_size = self.block_size as usize;
+        let (start, end) = (here.start as usize, here.end as usize);
+        let mut blocks = Vec::new();
+        let mut hashes = Vec::new();
+        while start + (blocks.len() + 1) * block_size <= end {
+            let Some(block) = cache.allocate(reclaim) else {
+                break;
+            };
+            let first = start + blocks.len() * block_size;
+            hash = hash.then(&here.source[first..first + block_size]);
+            hashes.push(hash);
+            blocks.push(block);
+        }
+        if blocks.is_empty() {
+            return None;
+        }
+        let positions = start..start + blocks.len() * block_size;
+        let (salt, source) = (root.salt.clone(), here.source.clone());
+        Some(Kept {
+            salt,
+            after,
+            source,
+            positions,
+            blocks,
+            hashes,
+        })
+    }
+
+    /// The node in which each row's prompt ends.
+    fn row_ends(&self) -> Vec<usize> {
+        let climb = |row: &Row| {
+            let (mut node, end) = (row.node, length(&row.tokens));
+            while end <= self.nodes[node].start {
+                node = self.nodes[node]
+                    .parent
+                    .expect("a prompt ends below its root");
+            }
+            node
+        };
+        self.rows.iter().map(climb).collect()
+    }
+
+    /// Parents before children, trees one after the other, older children first.
+    fn preorder(&self) -> Vec<usize> {
+        let mut children = vec![Vec::new(); self.nodes.len()];
+        for (i, node) in self.nodes.iter().enumerate() {
+            if let Some(parent) = node.parent {
+                children[parent].push(i);
+            }
+        }
+        let mut order = Vec::with_capacity(self.nodes.len());
+        let mut open: Vec<usize> = self.roots.iter().rev().map(|r| r.node).collect();
+        while let Some(node) = open.pop() {
+            order.push(node);
+            open.extend(children[node].iter().rev());
+        }
+        order
+    }
+
+    fn rows_below(&self, ends: &[usize], order: &[usize]) -> Vec<u32> {
+        let mut below = vec![0; self.nodes.len()];
+        for &node in ends {
+            below[node] += 1;
+        }
+        for &node in order.iter().rev() {
+            if let Some(parent) = self.nodes[node].parent {
+                below[parent] += below[node];
+            }
+        }
+        below
+    }
+}
+
+/// Appends blocks to a batch's list.
+pub(crate) fn push_blocks(batch: &mut OneShotBatch, blocks: &[BlockId]) -> BlockSpan {
+    let start = length_of(batch.block_ids.len());
+    batch.block_ids.extend_from_slice(blocks);
+    BlockSpan {
+        start,
+        len: length_of(blocks.len()),
+    }
+}
