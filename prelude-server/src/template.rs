@@ -470,6 +470,23 @@ mod tests {
     }
 
     #[test]
+    fn golden_renderings_encode_to_the_recorded_ids() {
+        let golden: Json = serde_json::from_str(include_str!("../tests/data/chat.json")).unwrap();
+        let tokenizer = include_bytes!("../demo/demo-lm/tokenizer.json");
+        let tokenizer = fasttoken::Tokenizer::from_bytes(tokenizer).unwrap();
+        let mut compared = 0;
+        for case in golden["cases"].as_array().unwrap() {
+            for (name, text) in case["rendered"].as_object().unwrap() {
+                // The template writes the special tokens; the tokenizer must not add its own.
+                let ids = tokenizer.encode(text.as_str().unwrap(), false);
+                assert_eq!(json!(ids), case["ids"][name], "{}", case["name"]);
+                compared += 1;
+            }
+        }
+        assert!(compared >= 35, "only {compared} encodings compared");
+    }
+
+    #[test]
     fn golden_copy_is_current() {
         // The crate is published without the workspace's golden folder.
         let original = concat!(env!("CARGO_MANIFEST_DIR"), "/../golden/chat.json");

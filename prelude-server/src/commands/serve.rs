@@ -268,8 +268,8 @@ curl -s http://{address}/classify {json} \\
 {}
 curl -s http://{address}/v1/systemone {json} \\
   -d '{{\"state\": \"Where is my card? I ordered it two weeks ago.\", \"questions\": {{
-        \"late\": {{\"type\": \"noul\", \"instructions\": \"Is the intent card_arrival?\"}},
-        \"topic\": {{\"type\": \"choice\", \"criteria\": {{\"card\": null, \"transfer\": null, \"cash\": null}}}}}}}}'
+        \"topic\": {{\"type\": \"choice\", \"instructions\": \"Which topic?\",
+                  \"criteria\": {{\"card\": null, \"transfer\": null, \"exchange\": null}}}}}}}}'
 
 {}
 curl -s http://{address}/v1/chat/completions {json} \\

@@ -345,7 +345,11 @@ mod tests {
         );
         assert_eq!(usage.cached_tokens, 0);
         for (i, item) in items.iter().enumerate() {
-            let alone = answer(demos(), PATH, &body(&[item.clone()], &format!("alone-{i}")));
+            let alone = answer(
+                demos(),
+                PATH,
+                &body(std::slice::from_ref(item), &format!("alone-{i}")),
+            );
             assert_eq!(alone["scores"][0], together["scores"][i], "{item}");
         }
         // And from the cache.

@@ -3,6 +3,7 @@
 
 mod chat;
 mod completions;
+mod decisions;
 mod fuzz;
 mod golden;
 mod overload;

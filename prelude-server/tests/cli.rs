@@ -1,0 +1,231 @@
+//! The program as people run it.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
+    process::{Child, Command, Output, Stdio},
+};
+
+fn prelude(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_prelude"));
+    for name in ["PRELUDE_CONFIG", "PRELUDE_API_KEY", "PRELUDE_API_KEY_FILE"] {
+        command.env_remove(name);
+    }
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+fn run(args: &[&str], input: &str) -> Output {
+    let mut command = prelude(args);
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(input.as_bytes())
+        .unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn check(args: &[&str], input: &str, code: i32, out: &str, err: &str) {
+    let output = run(args, input);
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(
+        output.status.code(),
+        Some(code),
+        "{args:?}: {stdout}{stderr}"
+    );
+    assert!(stdout.contains(out), "{args:?} printed {stdout:?}");
+    assert!(stderr.contains(err), "{args:?} said {stderr:?}");
+}
+
+#[test]
+fn one_answer_without_a_server() {
+    check(
+        &["classify", "Where is my card?"],
+        "",
+        0,
+        "card_arrival\tWhere is my card?\n",
+        "",
+    );
+    check(
+        &["classify", "--jsonl"],
+        "\"Where is my card?\"\n",
+        0,
+        "card_arrival",
+        "",
+    );
+    check(
+        &[
+            "classify",
+            "--labels",
+            "card,cash",
+            "--template",
+            "{{ text }}\\nWhich topic?",
+            "Where is my card?",
+        ],
+        "",
+        0,
+        "\tcard\t",
+        "",
+    );
+    check(
+        &["classify", "--format", "json", "x"],
+        "",
+        0,
+        "\"object\":\"list\"",
+        "",
+    );
+    check(
+        &["complete", "--chat", "Where is my card?"],
+        "",
+        0,
+        "card_arrival\n",
+        "",
+    );
+    check(
+        &["tokenize", "Where is my card?"],
+        "",
+        0,
+        "660 \"Where\"",
+        "",
+    );
+    let request = r#"{"state":"s","questions":{"q":{"type":"noul"}}}"#;
+    check(&["decide", "-"], request, 0, "q\t", "");
+}
+
+#[test]
+fn exit_codes() {
+    check(&["classify"], "", 2, "", "no texts");
+    check(&["sing"], "", 2, "", "unrecognized");
+    check(
+        &["serve", "/no/such/folder", "--port", "0"],
+        "",
+        3,
+        "",
+        "is not a folder",
+    );
+    check(
+        &["classify", "--model", env!("CARGO_MANIFEST_DIR"), "x"],
+        "",
+        3,
+        "",
+        "has no tokenizer.json",
+    );
+    check(&["decide", "-"], "{}", 1, "", "field `state` is required");
+    check(
+        &[
+            "classify",
+            "--kind",
+            "lm",
+            "-m",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/demo/demo-classifier"),
+            "x",
+        ],
+        "",
+        2,
+        "",
+        "of kind classifier",
+    );
+    check(&["--help"], "", 0, "prelude classify", "");
+    check(
+        &["serve", "--print-config", "--port", "7"],
+        "",
+        0,
+        "port = 7",
+        "",
+    );
+}
+
+/// A server, and what it says on stderr.
+struct Served {
+    child: Child,
+    address: String,
+}
+
+impl Served {
+    fn start(args: &[&str]) -> Self {
+        let mut child = prelude(args).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let ready = lines
+            .find_map(|line| line.unwrap().strip_prefix("ready: ").map(str::to_owned))
+            .unwrap();
+        // Whoever writes must find a reader.
+        std::thread::spawn(move || lines.for_each(drop));
+        let address = ready.split("http://").nth(1).unwrap();
+        let address = address.split(' ').next().unwrap().to_owned();
+        Self { child, address }
+    }
+
+    fn get(&self, path: &str, header: &str) -> String {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nhost: t\r\n{header}connection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_server_serves_until_it_is_told_to_stop() {
+    let mut server = Served::start(&["serve", "--port", "0"]);
+    assert!(server.get("/v1/models", "").contains("demo-classifier"));
+    // The port is taken now, and the message says what to do.
+    let port = server.address.rsplit(':').next().unwrap().to_owned();
+    check(
+        &["serve", "--port", &port],
+        "",
+        1,
+        "",
+        "choose another one:   prelude serve --port",
+    );
+    let pid = server.child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-TERM", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn keys_protect() {
+    let folder = std::env::temp_dir().join(format!("prelude-cli-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let keys = folder.join("keys");
+    std::fs::write(&keys, "# mine\nsecret\n").unwrap();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/demo/demo-classifier");
+    let server = Served::start(&[
+        "serve",
+        model,
+        "--served-model-name",
+        "intents",
+        "--port",
+        "0",
+        "--api-key-file",
+        keys.to_str().unwrap(),
+    ]);
+    assert!(server.get("/v1/models", "").starts_with("HTTP/1.1 401"));
+    let answer = server.get("/v1/models", "authorization: Bearer secret\r\n");
+    assert!(answer.contains("\"id\":\"intents\""), "{answer}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
