@@ -8,5 +8,6 @@ mod fuzz;
 mod golden;
 mod overload;
 mod service;
+mod streams;
 mod support;
 mod transport;

@@ -1,0 +1,87 @@
+//! What happens around the events of a stream.
+
+use std::time::Duration;
+
+use prelude_server::Limits;
+use serde_json::json;
+
+use crate::support::{FAILS, Fake, TestServer, with_limits};
+
+const PATH: &str = "/v1/completions";
+
+fn slow(limits: Limits) -> TestServer {
+    let fake = Fake {
+        step: Duration::from_millis(250),
+        faults: true,
+        ..Fake::default()
+    };
+    TestServer::fake(with_limits(limits), &fake)
+}
+
+#[test]
+fn silence_is_filled_with_comments() {
+    let server = slow(Limits {
+        keep_alive_comment_ms: 60,
+        ..Limits::default()
+    });
+    let body = json!({"prompt": [1], "max_tokens": 3, "ignore_eos": true, "stream": true});
+    let response = server.post(PATH, &body.to_string());
+    let comments = response.body.matches(": keep-alive\n\n").count();
+    assert!((2..=12).contains(&comments), "{}", response.body);
+    assert!(!response.events().is_empty());
+}
+
+#[test]
+fn a_failure_after_the_headers_is_an_event() {
+    let server = slow(Limits {
+        first_event_ms: 20,
+        ..Limits::default()
+    });
+    let body = json!({"prompt": [FAILS], "max_tokens": 3, "stream": true});
+    let response = server.post(PATH, &body.to_string());
+    assert_eq!(response.status, 200);
+    let events = response.events();
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0]["error"]["reason"], "step_failed");
+    assert_eq!(events[0]["error"]["code"], 500);
+    server.settle();
+}
+
+#[test]
+fn an_http2_stream_that_is_reset_is_aborted() {
+    use http_body_util::{BodyExt, Full};
+    use hyper::{Request, client::conn::http2};
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+
+    let server = slow(Limits::default());
+    let addr = server.addr;
+    server.runtime.block_on(async move {
+        let stream = tokio::net::TcpStream::connect(addr).await.unwrap();
+        let io = TokioIo::new(stream);
+        let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+        tokio::spawn(connection);
+        let ask = |stream: bool| {
+            let body = json!({"prompt": [1], "max_tokens": 400, "ignore_eos": true,
+                "stream": stream});
+            let body = Full::new(bytes::Bytes::from(body.to_string()));
+            Request::post(format!("http://{addr}{PATH}"))
+                .body(body)
+                .unwrap()
+        };
+        // One before its answer, one in the middle of it.
+        let unanswered = sender.send_request(ask(false));
+        let waited = tokio::time::timeout(Duration::from_millis(50), unanswered).await;
+        assert!(waited.is_err());
+        let mut begun = sender.send_request(ask(true)).await.unwrap();
+        assert_eq!(begun.status(), 200);
+        assert!(begun.frame().await.is_some());
+        drop(begun);
+        // The connection is not the streams'.
+        let version = Request::get(format!("http://{addr}/version"));
+        let version = version.body(Full::new(bytes::Bytes::new())).unwrap();
+        assert_eq!(sender.send_request(version).await.unwrap().status(), 200);
+    });
+    server.settle();
+    let gone = "prelude:requests_total{route=\"/v1/completions\",code=\"499\"}";
+    assert_eq!(server.metric(gone), 2.0);
+}
