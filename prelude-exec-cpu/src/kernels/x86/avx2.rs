@@ -2,7 +2,8 @@
 
 use std::arch::x86_64::{
     __m256, __m256i, _mm256_and_si256, _mm256_castsi256_ps, _mm256_fmadd_ps, _mm256_loadu_si256,
-    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_slli_epi32, _mm256_storeu_ps,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_slli_epi32,
+    _mm256_storeu_ps,
 };
 
 use super::{MR, NR, Tile, by_count};
@@ -31,8 +32,12 @@ unsafe fn store<const M: usize>(acc: &[[__m256; REGS]; M], first: usize, out: &m
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn load(at: *const u32) -> [__m256i; REGS] {
-    // SAFETY: two loads of 8 dwords each, all within the strip.
-    std::array::from_fn(|j| unsafe { _mm256_loadu_si256(at.add(j * 8).cast()) })
+    let mut registers = [_mm256_setzero_si256(); REGS];
+    for (j, register) in registers.iter_mut().enumerate() {
+        // SAFETY: 8 of the strip's dwords.
+        *register = unsafe { _mm256_loadu_si256(at.add(j * 8).cast()) };
+    }
+    registers
 }
 
 /// # Safety
@@ -53,19 +58,19 @@ unsafe fn f32_bf16_rows<const M: usize>(a: &[f32], stride: usize, b: &[u32], out
         for p in 0..b.len() / NR {
             // SAFETY: a strip of line p of the panel.
             let line = unsafe { load(b.as_ptr().add(p * NR + first)) };
-            let even = line.map(|x| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(x)));
             for (r, acc) in acc.iter_mut().enumerate() {
                 // SAFETY: row r reaches as far as the panel is deep.
                 let x = _mm256_set1_ps(unsafe { *a.get_unchecked(r * stride + 2 * p) });
-                for (sum, &w) in acc.iter_mut().zip(&even) {
+                for (sum, &w) in acc.iter_mut().zip(&line) {
+                    let w = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(w));
                     *sum = _mm256_fmadd_ps(x, w, *sum);
                 }
             }
-            let odd = line.map(|x| _mm256_castsi256_ps(_mm256_and_si256(x, high)));
             for (r, acc) in acc.iter_mut().enumerate() {
                 // SAFETY: as above.
                 let x = _mm256_set1_ps(unsafe { *a.get_unchecked(r * stride + 2 * p + 1) });
-                for (sum, &w) in acc.iter_mut().zip(&odd) {
+                for (sum, &w) in acc.iter_mut().zip(&line) {
+                    let w = _mm256_castsi256_ps(_mm256_and_si256(w, high));
                     *sum = _mm256_fmadd_ps(x, w, *sum);
                 }
             }
@@ -92,12 +97,11 @@ unsafe fn f32_f32_rows<const M: usize>(a: &[f32], stride: usize, b: &[u32], out:
         for k in 0..b.len() / NR {
             // SAFETY: a strip of line k of the panel.
             let line = unsafe { load(b.as_ptr().add(k * NR + first)) };
-            let line = line.map(|x| _mm256_castsi256_ps(x));
             for (r, acc) in acc.iter_mut().enumerate() {
                 // SAFETY: row r reaches as far as the panel is deep.
                 let x = _mm256_set1_ps(unsafe { *a.get_unchecked(r * stride + k) });
                 for (sum, &w) in acc.iter_mut().zip(&line) {
-                    *sum = _mm256_fmadd_ps(x, w, *sum);
+                    *sum = _mm256_fmadd_ps(x, _mm256_castsi256_ps(w), *sum);
                 }
             }
         }

@@ -1,9 +1,12 @@
 //! 512-bit tiles: 6 rows by 4 registers of columns.
+//!
+//! Loops rather than `array::map` or `from_fn`: a closure that needs instructions is not reliably
+//! inlined through a function of the library that lacks them.
 
 use std::arch::x86_64::{
     __m512, __m512bh, __m512i, _mm512_and_si512, _mm512_castsi512_ps, _mm512_dpbf16_ps,
     _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
-    _mm512_slli_epi32, _mm512_storeu_ps,
+    _mm512_setzero_si512, _mm512_slli_epi32, _mm512_storeu_ps,
 };
 
 use super::{MR, NR, Tile, by_count};
@@ -29,8 +32,12 @@ unsafe fn store<const M: usize>(acc: &[[__m512; REGS]; M], out: &mut Tile) {
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn load(line: *const u32) -> [__m512i; REGS] {
-    // SAFETY: four loads of 16 dwords each, all within the line.
-    std::array::from_fn(|j| unsafe { _mm512_loadu_si512(line.add(j * 16).cast()) })
+    let mut registers = [_mm512_setzero_si512(); REGS];
+    for (j, register) in registers.iter_mut().enumerate() {
+        // SAFETY: 16 of the line's dwords.
+        *register = unsafe { _mm512_loadu_si512(line.add(j * 16).cast()) };
+    }
+    registers
 }
 
 /// # Safety
@@ -49,8 +56,8 @@ unsafe fn bf16_bf16_rows<const M: usize>(a: &[u32], stride: usize, b: &[u32], ou
     for p in 0..b.len() / NR {
         // SAFETY: line p of the panel.
         let line = unsafe { load(b.as_ptr().add(p * NR)) };
-        // SAFETY: both types are 64 bytes without invalid values.
-        let line = line.map(|x| unsafe { std::mem::transmute::<__m512i, __m512bh>(x) });
+        // SAFETY: both types are as many times 64 bytes, without invalid values.
+        let line = unsafe { std::mem::transmute::<[__m512i; REGS], [__m512bh; REGS]>(line) };
         for (r, acc) in acc.iter_mut().enumerate() {
             // SAFETY: row r reaches as far as the panel is deep.
             let x = _mm512_set1_epi32(unsafe { *a.get_unchecked(r * stride + p) }.cast_signed());
@@ -83,12 +90,14 @@ unsafe fn f32_bf16_rows<const M: usize>(a: &[f32], stride: usize, b: &[u32], out
         // Two registers of columns at a time: four widened ones and a broadcast fit beside the
         // sums, eight do not.
         for half in (0..REGS).step_by(2) {
-            // SAFETY: within line p of the panel.
-            let line: [__m512i; 2] = std::array::from_fn(|j| unsafe {
-                _mm512_loadu_si512(b.as_ptr().add(p * NR + (half + j) * 16).cast())
-            });
-            let even = line.map(|x| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(x)));
-            let odd = line.map(|x| _mm512_castsi512_ps(_mm512_and_si512(x, high)));
+            let (mut even, mut odd) = ([_mm512_setzero_ps(); 2], [_mm512_setzero_ps(); 2]);
+            for j in 0..2 {
+                // SAFETY: within line p of the panel.
+                let x =
+                    unsafe { _mm512_loadu_si512(b.as_ptr().add(p * NR + (half + j) * 16).cast()) };
+                even[j] = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(x));
+                odd[j] = _mm512_castsi512_ps(_mm512_and_si512(x, high));
+            }
             for (r, acc) in acc.iter_mut().enumerate() {
                 // SAFETY: row r reaches as far as the panel is deep.
                 let pair = unsafe { a.get_unchecked(r * stride + 2 * p..r * stride + 2 * p + 2) };
@@ -123,12 +132,12 @@ unsafe fn f32_f32_rows<const M: usize>(a: &[f32], stride: usize, b: &[u32], out:
     let mut acc = [[_mm512_setzero_ps(); REGS]; M];
     for k in 0..b.len() / NR {
         // SAFETY: line k of the panel.
-        let line = unsafe { load(b.as_ptr().add(k * NR)) }.map(|x| _mm512_castsi512_ps(x));
+        let line = unsafe { load(b.as_ptr().add(k * NR)) };
         for (r, acc) in acc.iter_mut().enumerate() {
             // SAFETY: row r reaches as far as the panel is deep.
             let x = _mm512_set1_ps(unsafe { *a.get_unchecked(r * stride + k) });
             for (sum, &w) in acc.iter_mut().zip(&line) {
-                *sum = _mm512_fmadd_ps(x, w, *sum);
+                *sum = _mm512_fmadd_ps(x, _mm512_castsi512_ps(w), *sum);
             }
         }
     }

@@ -25,7 +25,9 @@ pub(super) unsafe fn bf16(rounds: usize) {
     let x = unsafe { std::mem::transmute::<__m512i, __m512bh>(x) };
     let mut sums: [__m512; SUMS] = [_mm512_set1_ps(0.0); SUMS];
     for _ in 0..rounds {
-        sums = sums.map(|sum| _mm512_dpbf16_ps(sum, x, x));
+        for sum in &mut sums {
+            *sum = _mm512_dpbf16_ps(*sum, x, x);
+        }
     }
     black_box(sums);
 }
@@ -37,7 +39,9 @@ pub(super) unsafe fn f32_512(rounds: usize) {
     let x = black_box(_mm512_set1_ps(0.0));
     let mut sums = [x; SUMS];
     for _ in 0..rounds {
-        sums = sums.map(|sum| _mm512_fmadd_ps(x, x, sum));
+        for sum in &mut sums {
+            *sum = _mm512_fmadd_ps(x, x, *sum);
+        }
     }
     black_box(sums);
 }
@@ -49,7 +53,9 @@ pub(super) unsafe fn f32_256(rounds: usize) {
     let x = black_box(_mm256_set1_ps(0.0));
     let mut sums = [x; SUMS];
     for _ in 0..rounds {
-        sums = sums.map(|sum| _mm256_fmadd_ps(x, x, sum));
+        for sum in &mut sums {
+            *sum = _mm256_fmadd_ps(x, x, *sum);
+        }
     }
     black_box(sums);
 }
