@@ -398,6 +398,28 @@ fn heads_agree_with_each_other() {
     });
 }
 
+/// Two executors on two threads take turns on one pool and do not disturb each other.
+#[test]
+fn executors_share_a_pool() {
+    let pool = Arc::new(ComputePool::new(2));
+    std::thread::scope(|scope| {
+        for name in ["demo-lm", "rand-untied-sharded"] {
+            let pool = Arc::clone(&pool);
+            scope.spawn(move || {
+                let mut alone = executor(name, small(), 1);
+                let mut shared = CpuExecutor::new(&checkpoint(name), small(), pool).unwrap();
+                for len in (1..200).step_by(9) {
+                    let tokens: Vec<u32> = (0..len).map(|i| i * 97 % 4096).collect();
+                    let head = OutputHead::Sample(sample_head());
+                    let batch = prompt(&tokens, vec![(len - 1..len, head)]);
+                    let expected = run_oneshot(&mut alone, batch.clone());
+                    assert_eq!(run_oneshot(&mut shared, batch), expected, "{name} {len}");
+                }
+            });
+        }
+    });
+}
+
 /// Attention of 40 tokens where the value of token 20 is `value` in one component.
 fn attend_with(value: f32, config: &CpuConfig) -> Vec<f32> {
     let checkpoint = checkpoint("demo-lm");
