@@ -57,6 +57,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     // Without a limit the answer may fill the context, of which at least one token is left.
     let needed = max_tokens.unwrap_or(1);
     input::check_length("messages", ids.len(), u64::from(needed), model)?;
+    params.check_prompt(ids.len())?;
     let left = model.max_model_len - u32::try_from(ids.len()).expect("its length was checked");
     let max_tokens = max_tokens.unwrap_or(left);
     if params.sampling.min_tokens > max_tokens {
@@ -98,6 +99,8 @@ fn refuse_unimplemented(fields: &mut Fields<'_>) -> Result<(), ApiError> {
         ("functions", &["[]"]),
         ("function_call", &["\"none\""]),
         ("audio", &[]),
+        // Cutting would have to spare what the template puts around the messages.
+        ("truncate_prompt_tokens", &[]),
         ("parallel_tool_calls", &["true"]),
     ];
     for (name, neutral) in neutral {

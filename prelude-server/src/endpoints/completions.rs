@@ -16,7 +16,12 @@ use super::{
     submit::{Common, UsageBody},
     unix_seconds,
 };
-use crate::{error::ApiError, served_model::Task, sse::Events};
+use crate::{
+    error::ApiError,
+    json::Fields,
+    served_model::{ServedModel, Task},
+    sse::Events,
+};
 
 const MAX_TOKENS_DEFAULT: u32 = 16;
 
@@ -47,6 +52,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         logprobs: logprobs(&call.app, model, &mut fields, "logprobs")?,
     };
     let add_special_tokens = fields.bool("add_special_tokens")?.unwrap_or(true);
+    let truncation = Truncation::take(&mut fields, model, max_tokens)?;
     fields.refuse("suffix", &["\"\""])?;
     let params = Params::take(call, model, &mut fields)?;
     call.finish(&fields)?;
@@ -65,10 +71,16 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         field: "prompt",
         add_special_tokens,
     };
-    let prompts = input::encode(call, model, prompts, encoding).await?;
-    for (ids, echo) in prompts.iter().zip(&mut echoes) {
+    let mut prompts = input::encode(call, model, prompts, encoding).await?;
+    for (index, ids) in prompts.iter_mut().enumerate() {
+        let is_cut = truncation.as_ref().is_some_and(|t| t.apply(ids));
         input::check_length("prompt", ids.len(), u64::from(max_tokens), model)?;
-        echo.get_or_insert_with(|| Cow::Owned(model.tokenizer.decode(ids, false)));
+        params.check_prompt(ids.len())?;
+        if let Some(echo) = echoes.get_mut(index)
+            && (is_cut || echo.is_none())
+        {
+            *echo = Some(Cow::Owned(model.tokenizer.decode(ids, false)));
+        }
     }
     let tokens = prompts.iter().map(|ids| ids.len() as u64).sum();
     call.reservation.set_tokens(tokens)?;
@@ -96,6 +108,53 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         Ok(Reply::Stream(completion.stream().await?))
     } else {
         completion.answer().await
+    }
+}
+
+/// Which tokens of a long prompt are kept.
+struct Truncation {
+    keep: usize,
+    from_left: bool,
+}
+
+impl Truncation {
+    fn take(
+        fields: &mut Fields<'_>,
+        model: &ServedModel,
+        max_tokens: u32,
+    ) -> Result<Option<Self>, ApiError> {
+        let limit = model.max_model_len;
+        let name = "truncate_prompt_tokens";
+        let keep = match fields.int(name, -1..=i64::from(limit))? {
+            None => None,
+            // What the context leaves beside the output.
+            Some(-1) => Some(limit.saturating_sub(max_tokens).max(1)),
+            Some(0) => return Err(ApiError::invalid_value(name, "be -1 or at least 1")),
+            Some(keep) => Some(u32::try_from(keep).expect("its range was checked")),
+        };
+        let from_left = match fields.string("truncation_side")?.as_deref() {
+            None | Some("left") => true,
+            Some("right") => false,
+            Some(_) => {
+                let must = "be `left` or `right`";
+                return Err(ApiError::invalid_value("truncation_side", must));
+            }
+        };
+        Ok(keep.map(|keep| Self {
+            keep: keep as usize,
+            from_left,
+        }))
+    }
+
+    /// Cuts `ids` if they are too many, and says whether they were.
+    fn apply(&self, ids: &mut Vec<TokenId>) -> bool {
+        let over = ids.len().saturating_sub(self.keep);
+        if self.from_left {
+            ids.drain(..over);
+        } else {
+            ids.truncate(self.keep);
+        }
+        over > 0
     }
 }
 

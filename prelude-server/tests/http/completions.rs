@@ -506,6 +506,21 @@ fn bad_input_is_refused_by_name() {
         "cache_salt",
     );
     bad(&with(r#""cache_salt":"""#), "invalid_value", "cache_salt");
+    bad(
+        &with(r#""truncate_prompt_tokens":0"#),
+        "invalid_value",
+        "truncate_prompt_tokens",
+    );
+    bad(
+        &with(r#""truncate_prompt_tokens":513"#),
+        "invalid_value",
+        "truncate_prompt_tokens",
+    );
+    bad(
+        &with(r#""truncation_side":"top""#),
+        "invalid_value",
+        "truncation_side",
+    );
     bad(&with(r#""priority":1.5"#), "invalid_type", "priority");
     bad(&with(r#""slo_ttft_ms":0"#), "invalid_value", "slo_ttft_ms");
     for (field, value) in [
@@ -522,7 +537,6 @@ fn bad_input_is_refused_by_name() {
         ("guided_grammar", "\"a\""),
         ("response_format", "{\"type\":\"json_object\"}"),
         ("on_deadline", "\"finish\""),
-        ("truncate_prompt_tokens", "3"),
     ] {
         bad(
             &with(&format!(r#""{field}":{value}"#)),
@@ -579,6 +593,30 @@ fn a_long_prompt_is_refused_in_the_words_clients_search_for() {
     assert!(error["message"].as_str().unwrap().starts_with(
         "This model's maximum context length is 512 tokens. However, you requested 601 tokens"
     ));
+}
+
+#[test]
+fn a_long_prompt_may_be_cut() {
+    let server = TestServer::fake(config(), &Fake::default());
+    let ids: Vec<u32> = (0..600).collect();
+    let kept = |fields: Value| {
+        let mut body = json!({"prompt": ids, "max_tokens": 0, "return_token_ids": true});
+        for (key, value) in fields.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        complete(&server, &body)["choices"][0]["prompt_token_ids"].clone()
+    };
+    assert_eq!(
+        kept(json!({"truncate_prompt_tokens": 2})),
+        json!([598, 599])
+    );
+    let right = json!({"truncate_prompt_tokens": 2, "truncation_side": "right"});
+    assert_eq!(kept(right), json!([0, 1]));
+    let rest = kept(json!({"truncate_prompt_tokens": -1, "max_tokens": 12}));
+    assert_eq!(rest.as_array().unwrap().len(), 500);
+    let echo = json!({"prompt": "Where is my card?", "max_tokens": 0, "echo": true,
+        "truncate_prompt_tokens": 1});
+    assert_eq!(texts(&complete(&server, &echo)), ["?"]);
 }
 
 #[test]

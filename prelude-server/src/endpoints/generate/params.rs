@@ -98,6 +98,20 @@ impl Params {
         })
     }
 
+    /// Checks what could not be checked before the prompt's length was known.
+    ///
+    /// # Errors
+    /// 400 naming the field.
+    pub(crate) fn check_prompt(&self, prompt_tokens: usize) -> Result<(), ApiError> {
+        match &self.prompt_logprobs_range {
+            Some(range) if range.end as usize > prompt_tokens => {
+                let must = format!("end within the prompt of {prompt_tokens} tokens");
+                Err(ApiError::invalid_value("prompt_logprobs_range", must))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether `token` ends a continuation. The engine never chooses one before `min_tokens`.
     pub(crate) fn is_stop(&self, token: TokenId) -> bool {
         self.sampling.stop_token_ids.contains(&token)
@@ -117,7 +131,6 @@ fn refuse_unimplemented(fields: &mut Fields<'_>) -> Result<(), ApiError> {
         ("logprob_token_ids", &["[]"]),
         ("lora", &[]),
         ("logits_processors", &["[]"]),
-        ("truncate_prompt_tokens", &[]),
     ];
     for (name, neutral) in neutral {
         fields.refuse(name, neutral)?;

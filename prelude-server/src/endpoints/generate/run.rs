@@ -88,7 +88,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Submits the jobs as one request. Lengths have been checked.
+    /// Submits the jobs as one request. Lengths and ranges have been checked.
     ///
     /// # Errors
     /// 400, 429, 503: whatever keeps the request from the engine.
@@ -107,7 +107,7 @@ impl Run {
         let mut max_tokens = Vec::with_capacity(jobs.len());
         for job in jobs {
             prompts.push(PromptState {
-                positions: scored_positions(&job.ids, report)?,
+                positions: scored_positions(&job.ids, report),
                 scored: Vec::new(),
                 ids: job.ids,
             });
@@ -316,18 +316,15 @@ impl Run {
     }
 }
 
-fn scored_positions(ids: &[TokenId], report: &Report) -> Result<Range<u32>, ApiError> {
+/// Which positions of a prompt are scored. Ranges have been checked.
+fn scored_positions(ids: &[TokenId], report: &Report) -> Range<u32> {
     if report.prompt_top.is_none() {
-        return Ok(0..0);
+        return 0..0;
     }
-    let len = u32::try_from(ids.len()).unwrap_or(u32::MAX);
-    let Some(range) = &report.prompt_range else {
-        return Ok(1..len.max(1));
-    };
-    if range.end > len {
-        let must = format!("end within the prompt of {len} tokens");
-        return Err(ApiError::invalid_value("prompt_logprobs_range", must));
-    }
+    let len = u32::try_from(ids.len()).expect("lengths have been checked");
     // Position 0 has no tokens before it and so no score.
-    Ok(range.start.max(1)..range.end.max(1))
+    match &report.prompt_range {
+        None => 1..len.max(1),
+        Some(range) => range.start.max(1)..range.end.max(1),
+    }
 }
