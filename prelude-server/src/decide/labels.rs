@@ -18,6 +18,16 @@ pub enum LabelKind {
     Codes(usize),
 }
 
+/// How the options of a choice are answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChoiceLabels {
+    /// By the code put before each: a letter, or digits. One position, or one for each digit.
+    #[default]
+    Code,
+    /// By the option's own name, however many tokens it has.
+    Text,
+}
+
 impl LabelKind {
     /// Number of labels.
     #[must_use]

@@ -11,7 +11,7 @@ mod question;
 mod text;
 
 pub use answer::{Answer, Diagnostics};
-pub use labels::{DecideLabels, LabelKind, Unfit};
+pub use labels::{ChoiceLabels, DecideLabels, LabelKind, Unfit};
 pub use question::{ChoiceOption, Criteria, Level, Question};
 pub use text::compact_json;
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::labels::LabelKind;
+use super::labels::{ChoiceLabels, LabelKind};
 
 /// One question about the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,18 +72,22 @@ impl Criteria {
 
 impl Question {
     /// The user turn: the state, a blank line, the question, its options one per line, the answer
-    /// rule. Label `i` stands for option `(i + rotation) % n` of a choice; the other types do not
-    /// rotate.
+    /// rule. Place `i` in the list is option `(i + rotation) % n` of a choice; the other types do
+    /// not rotate.
     ///
     /// The text after the state begins with a letter behind a newline, where prompts can be cut
     /// ([`crate::shared_prefix`]), and holds nothing but the question: an answer depends on no
     /// other question and on no question's id.
     #[must_use]
-    pub fn user_turn(&self, state: &str, rotation: usize) -> String {
+    pub fn user_turn(&self, state: &str, rotation: usize, labels: ChoiceLabels) -> String {
         let mut out = format!("{state}\n\nQuestion: ");
         let (default, rule) = match &self.criteria {
             Criteria::Noul { .. } => ("Yes or no?", "Answer with yes or no."),
             Criteria::Score(_) => ("Which level fits best?", "Answer with one digit."),
+            Criteria::Choice(_) if labels == ChoiceLabels::Text => (
+                "Which option fits best?",
+                "Answer with the name of one option.",
+            ),
             Criteria::Choice(options) if options.len() <= 26 => {
                 ("Which option fits best?", "Answer with one letter.")
             }
@@ -103,7 +107,10 @@ impl Question {
                 let kind = self.criteria.labels();
                 for i in 0..options.len() {
                     let option = &options[(i + rotation) % options.len()];
-                    let _ = write!(out, "{}: {}", kind.text(i), option.name);
+                    if labels == ChoiceLabels::Code {
+                        let _ = write!(out, "{}: ", kind.text(i));
+                    }
+                    out.push_str(&option.name);
                     if let Some(description) = &option.description {
                         let _ = write!(out, " - {description}");
                     }
@@ -130,7 +137,10 @@ mod tests {
             instructions: instructions.map(str::to_owned),
             criteria,
         };
-        assert_eq!(question.user_turn("{\"a\":1}", rotation), expected);
+        assert_eq!(
+            question.user_turn("{\"a\":1}", rotation, ChoiceLabels::Code),
+            expected
+        );
     }
 
     fn option(name: &str, description: Option<&str>) -> ChoiceOption {
@@ -174,13 +184,26 @@ mod tests {
     }
 
     #[test]
+    fn options_answered_by_name_have_no_codes() {
+        let options = vec![option("billing", Some("money")), option("sales", None)];
+        let question = Question {
+            instructions: None,
+            criteria: Criteria::Choice(options),
+        };
+        assert_eq!(
+            question.user_turn("s", 1, ChoiceLabels::Text),
+            "s\n\nQuestion: Which option fits best?\nsales\nbilling - money\nAnswer with the name of one option."
+        );
+    }
+
+    #[test]
     fn long_lists_are_numbered_at_fixed_width() {
         let options = (0..101).map(|i| option(&format!("o{i}"), None)).collect();
         let question = Question {
             instructions: None,
             criteria: Criteria::Choice(options),
         };
-        let text = question.user_turn("s", 0);
+        let text = question.user_turn("s", 0, ChoiceLabels::Code);
         assert!(
             text.contains("\n000: o0\n") && text.ends_with("\n100: o100\nAnswer with one number.")
         );

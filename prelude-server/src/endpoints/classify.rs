@@ -219,7 +219,7 @@ async fn by_labels(
 }
 
 /// Probabilities in proportion to the exponentials of `log`.
-fn normalised(log: &[f64]) -> Vec<f64> {
+pub(crate) fn normalised(log: &[f64]) -> Vec<f64> {
     let max = log.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = log.iter().map(|l| (l - max).exp()).collect();
     let sum: f64 = weights.iter().sum();
@@ -276,10 +276,10 @@ pub(crate) fn prompt(model: &ServedModel, messages: &[Value]) -> Result<String, 
 }
 
 /// The labels and the end of the turn, as they are tokenised behind `prompt`.
-fn label_trie(
+pub(crate) fn label_trie<L: std::fmt::Display>(
     model: &ServedModel,
     prompt: String,
-    labels: &[String],
+    labels: &[L],
 ) -> Result<LabelTrie, ApiError> {
     let end = model.end_of_turn.ok_or_else(|| {
         let message = "this model has no end token, so no label ever ends";
@@ -302,6 +302,8 @@ fn label_trie(
             let must = "not melt into the prompt: its first token would begin before the answer";
             return Err(ApiError::invalid_value(format!("labels/{index}"), must));
         };
+        // Refused before a trie of that depth is built.
+        check_length("labels", prompt.len() + label.len(), 0, model)?;
         let sequence: Vec<TokenId> = label.iter().copied().chain([end]).collect();
         if sequences.contains(&sequence) {
             let must = "not read like another label to the model";

@@ -9,9 +9,15 @@ use prelude_core::{LabelScores, Normalise, TokenId};
 use serde_json::json;
 
 use self::wire::{Asked, Request};
-use super::{Call, Reply, classify::prompt, input::check_length, read, submit::Common};
+use super::{
+    Call, Reply,
+    classify::{label_trie, normalised, prompt, user_turn},
+    input::check_length,
+    read,
+    submit::Common,
+};
 use crate::{
-    decide::{Answer, Criteria, DecideLabels, Diagnostics},
+    decide::{Answer, ChoiceLabels, Criteria, DecideLabels, Diagnostics},
     error::ApiError,
     label_trie::{LabelTrie, label_mass},
     served_model::{ServedModel, Task},
@@ -40,23 +46,20 @@ async fn decide(call: &Call, body: &[u8]) -> Result<Reply, ApiError> {
 
     let labels = model.labels.as_ref();
     let labels = labels.expect("a model that serves decisions has labels");
-    let plans: Vec<Plan> = request
-        .asked
-        .iter()
-        .map(|a| Plan::new(a, &request, labels))
-        .collect();
-    let rows: usize = plans.iter().map(Plan::num_rows).sum();
-    call.reservation.set_rows(rows as u64)?;
-
-    let bytes = body.len() + plans.iter().map(|p| p.rotations.len() * 512).sum::<usize>();
-    let encoded = call
-        .app
-        .encoder
-        .run(bytes, || encode(model, &request, &plans));
-    let prompts = encoded.await??;
+    let bytes = body.len() + request.asked.len() * request.permutations * 512;
+    let encoded = call.app.encoder.run(bytes, || {
+        let plan = |asked| Plan::new(asked, &request, model, labels);
+        let plans = request.asked.iter().map(plan);
+        let plans = plans.collect::<Result<Vec<_>, _>>()?;
+        let rows: usize = plans.iter().map(Plan::num_rows).sum();
+        call.reservation.set_rows(rows as u64)?;
+        let prompts = encode(model, &request, &plans)?;
+        Ok::<_, ApiError>((plans, prompts))
+    });
+    let (plans, prompts) = encoded.await??;
     let of_tree = |e| read::of_tree("state", &e);
     let (mut tree, ends) = prompts.into_tree().map_err(of_tree)?;
-    let mut rows = Vec::with_capacity(rows);
+    let mut rows = Vec::new();
     let mut ends = ends.into_iter();
     for plan in &plans {
         for end in ends.by_ref().take(plan.rotations.len()) {
@@ -85,25 +88,43 @@ async fn decide(call: &Call, body: &[u8]) -> Result<Reply, ApiError> {
 /// How one question is put to the model.
 struct Plan {
     trie: LabelTrie,
-    /// By how many places labels are moved along the options, one prompt for each.
+    /// By how many places the list of options is turned, one prompt for each.
     rotations: Vec<usize>,
     temperature: f64,
+    labels: ChoiceLabels,
 }
 
 impl Plan {
-    fn new(asked: &Asked<'_>, request: &Request<'_>, labels: &DecideLabels) -> Self {
+    fn new(
+        asked: &Asked<'_>,
+        request: &Request<'_>,
+        model: &ServedModel,
+        labels: &DecideLabels,
+    ) -> Result<Self, ApiError> {
         let kind = asked.question.criteria.labels();
         let count = kind.count();
-        // Yes/no and the digits of a scale mean what they say; only a choice's labels are free.
-        let rotations = match asked.question.criteria {
-            Criteria::Choice(_) => request.permutations.min(count),
-            _ => 1,
+        // Yes/no and the digits of a scale mean what they say; only a choice's list can be turned.
+        let (rotations, labelled) = match &asked.question.criteria {
+            Criteria::Choice(_) => (request.permutations.min(count), request.labels),
+            _ => (1, ChoiceLabels::Code),
         };
-        Self {
-            trie: labels.trie(kind),
+        let trie = match (&asked.question.criteria, labelled) {
+            (Criteria::Choice(options), ChoiceLabels::Text) => {
+                let names: Vec<&str> = options.iter().map(|o| o.name.as_str()).collect();
+                // What stands before the generation prompt does not change the names' tokens.
+                label_trie(model, user_turn(model, "")?, &names).map_err(|e| {
+                    let id = wire::segment(&asked.id);
+                    e.with_param(format!("/questions/{id}/criteria"))
+                })?
+            }
+            _ => labels.trie(kind),
+        };
+        Ok(Self {
+            trie,
             rotations: (0..rotations).map(|r| r * count / rotations).collect(),
             temperature: request.temperature,
-        }
+            labels: labelled,
+        })
     }
 
     fn num_rows(&self) -> usize {
@@ -116,14 +137,27 @@ impl Plan {
         let mut mass = Some(0.0);
         let share = 1.0 / self.rotations.len() as f64;
         for (scores, rotation) in scores.chunks(self.trie.num_rows()).zip(&self.rotations) {
-            let of_labels = self.trie.probabilities(scores, self.temperature);
-            for (label, p) in of_labels.into_iter().enumerate() {
-                probabilities[(label + rotation) % count] += p * share;
+            match self.labels {
+                ChoiceLabels::Code => {
+                    let of_labels = self.trie.probabilities(scores, self.temperature);
+                    for (label, p) in of_labels.into_iter().enumerate() {
+                        probabilities[(label + rotation) % count] += p * share;
+                    }
+                    // The root's row: what the model would say first.
+                    let first = label_mass(&scores[0]);
+                    mass = mass.zip(first).map(|(sum, m)| sum + m * share);
+                }
+                ChoiceLabels::Text => {
+                    // A name is the option's own, wherever the list is turned.
+                    let log = self.trie.log_probabilities(scores);
+                    let said: f64 = log.iter().map(|l| l.exp()).sum();
+                    mass = mass.map(|sum| sum + said.min(1.0) * share);
+                    let scaled: Vec<f64> = log.iter().map(|l| l / self.temperature).collect();
+                    for (option, p) in normalised(&scaled).into_iter().enumerate() {
+                        probabilities[option] += p * share;
+                    }
+                }
             }
-            // The root's row: what the model would say first.
-            mass = mass
-                .zip(label_mass(&scores[0]))
-                .map(|(sum, m)| sum + m * share);
         }
         let diagnostics = Diagnostics::new(&probabilities, mass);
         let answer = match asked.question.criteria {
@@ -143,7 +177,9 @@ fn encode(
 ) -> Result<SharedPrompts, ApiError> {
     let turns = request.asked.iter().zip(plans).flat_map(|(asked, plan)| {
         let turn = |&rotation| {
-            let user = asked.question.user_turn(&request.state, rotation);
+            let user = asked
+                .question
+                .user_turn(&request.state, rotation, request.labels);
             let user = json!({"role": "user", "content": user});
             match &request.instructions {
                 None => prompt(model, &[user]),
@@ -378,6 +414,73 @@ mod tests {
         assert!((flat["a"].as_f64().unwrap() - 1.0 / 3.0).abs() < 1e-4);
     }
 
+    /// Topics are what the demo model was trained to say.
+    #[test]
+    fn choices_answered_by_name() {
+        let topics = [
+            "card", "payment", "transfer", "topup", "cash", "exchange", "identity", "account",
+        ];
+        let options: Map<String, Value> = topics
+            .iter()
+            .map(|t| ((*t).to_owned(), Value::Null))
+            .collect();
+        let ask = |permutations: u32| {
+            let question =
+                json!({"type": "choice", "instructions": "Which topic?", "criteria": options});
+            let found = answer(
+                demos(),
+                PATH,
+                &json!({
+                    "state": "What is the exchange rate?", "questions": {"topic": question},
+                    "x_prelude": {"labels": "text", "permutations": permutations},
+                }),
+            );
+            let mass = found["x_prelude"]["diagnostics"]["topic"]["label_mass"]
+                .as_f64()
+                .unwrap();
+            assert!((0.0..=1.0).contains(&mass), "{found}");
+            found["answers"]["topic"].clone()
+        };
+        let found = ask(1);
+        assert_eq!(found["choice"], "exchange", "{found}");
+        let p = found["probabilities"].as_object().unwrap();
+        assert_eq!(p.keys().collect::<Vec<_>>(), topics);
+        let sum: f64 = p.values().map(|p| p.as_f64().unwrap()).sum();
+        assert!((sum - 1.0).abs() < 1e-9);
+        assert_ne!(ask(2), found);
+    }
+
+    /// Names of several tokens, against the classification endpoint's way of scoring labels.
+    #[test]
+    fn names_are_scored_as_labels_are() {
+        let names = ["card_arrival", "card_linking", "exchange_rate"];
+        let options: Map<String, Value> = names
+            .iter()
+            .map(|n| ((*n).to_owned(), Value::Null))
+            .collect();
+        let body = json!({
+            "state": "Where is my card?", "questions": {"q": {"type": "choice", "criteria": options}},
+            "x_prelude": {"labels": "text"},
+        });
+        let found = answer(demos(), PATH, &body);
+        let text = "Where is my card?\n\nQuestion: Which option fits best?\ncard_arrival\ncard_linking\nexchange_rate\nAnswer with the name of one option.";
+        let classes = answer(
+            demos(),
+            "/classify",
+            &json!({"input": text, "labels": names}),
+        );
+        for (i, name) in names.iter().enumerate() {
+            let (a, b) = (
+                &found["answers"]["q"]["probabilities"][name],
+                &classes["data"][0]["probs"][i],
+            );
+            assert!(
+                (a.as_f64().unwrap() - b.as_f64().unwrap()).abs() < 1e-6,
+                "{a} {b}"
+            );
+        }
+    }
+
     fn refused(body: &Value, loc: &[&str], kind: &str) {
         let (status, found, _) = ask(demos(), PATH, body);
         assert_eq!(status, 422, "{body}: {found}");
@@ -467,6 +570,14 @@ mod tests {
         refused(
             &format,
             &["body", "x_prelude", "prompt_format"],
+            "value_error",
+        );
+        let mut twins =
+            q(json!({"type": "choice", "criteria": {"\u{e9}": null, "e\u{301}": null}}));
+        twins["x_prelude"] = json!({"labels": "text"});
+        refused(
+            &twins,
+            &["body", "questions", "q", "criteria"],
             "value_error",
         );
         let (status, found, _) = ask_raw(demos(), PATH, "{".to_owned());

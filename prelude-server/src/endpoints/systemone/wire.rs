@@ -7,7 +7,8 @@ use serde_json::value::RawValue;
 
 use crate::{
     decide::{
-        Answer, ChoiceOption, Criteria, Diagnostics, Level, PROMPT_FORMAT, Question, compact_json,
+        Answer, ChoiceLabels, ChoiceOption, Criteria, Diagnostics, Level, PROMPT_FORMAT, Question,
+        compact_json,
     },
     endpoints::Reply,
     error::ApiError,
@@ -27,8 +28,10 @@ pub(super) struct Request<'a> {
     pub(super) asked: Vec<Asked<'a>>,
     /// Most prompts of a choice, over whose answers the mean is taken.
     pub(super) permutations: usize,
-    /// Divides the labels' logits.
+    /// Divides the labels' logits, or log-probabilities of names.
     pub(super) temperature: f64,
+    /// How choices are answered.
+    pub(super) labels: ChoiceLabels,
 }
 
 /// A question under the name the client gave it.
@@ -55,6 +58,7 @@ impl<'a> Request<'a> {
             asked: asked(questions)?,
             permutations: options.permutations,
             temperature: options.temperature,
+            labels: options.labels,
         })
     }
 }
@@ -63,6 +67,7 @@ impl<'a> Request<'a> {
 struct Options {
     permutations: usize,
     temperature: f64,
+    labels: ChoiceLabels,
 }
 
 impl Options {
@@ -70,6 +75,7 @@ impl Options {
         let mut options = Self {
             permutations: 1,
             temperature: 1.0,
+            labels: ChoiceLabels::Code,
         };
         let Some(mut fields) = fields.object("x_prelude")? else {
             return Ok(options);
@@ -80,7 +86,14 @@ impl Options {
             let must = format!("be {PROMPT_FORMAT:?}, the only format served");
             return Err(ApiError::invalid_value(fields.path("prompt_format"), must));
         }
-        fields.refuse("labels", &["\"code\""])?;
+        options.labels = match fields.string("labels")?.as_deref() {
+            None | Some("code") => ChoiceLabels::Code,
+            Some("text") => ChoiceLabels::Text,
+            Some(_) => {
+                let must = "be \"code\" or \"text\"";
+                return Err(ApiError::invalid_value(fields.path("labels"), must));
+            }
+        };
         if let Some(n) = fields.count("permutations", 1..=PERMUTATIONS_MAX)? {
             options.permutations = n as usize;
         }
@@ -117,7 +130,7 @@ fn asked(questions: Fields<'_>) -> Result<Vec<Asked<'_>>, ApiError> {
 }
 
 /// A client's own key as one segment of a JSON pointer, short enough for a message.
-fn segment(key: &str) -> String {
+pub(super) fn segment(key: &str) -> String {
     let short: String = key.chars().take(64).collect();
     short.replace('~', "~0").replace('/', "~1")
 }
