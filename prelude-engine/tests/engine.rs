@@ -1,4 +1,5 @@
 //! The loop with an executor that can be held, can fail and can panic.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
     sync::{
