@@ -1,9 +1,11 @@
 //! Commands that cargo lacks. `cargo xtask --help` lists them.
 #![expect(clippy::print_stdout, reason = "a command-line program")]
 
+mod accuracy;
 mod asan;
 mod bench;
 mod ci;
+mod demo_server;
 mod golden;
 mod metadata;
 mod run;
@@ -55,6 +57,13 @@ enum Command {
     },
     /// Start the demo server as the README says, ask it three questions, stop it.
     Smoke,
+    /// Ask the demo models about banking77's 3,080 test messages over HTTP and compare with the
+    /// accuracy recorded at their training.
+    Accuracy {
+        /// Folder with test.csv; by default the one beside the checkout, if there is one.
+        #[arg(long)]
+        data: Option<std::path::PathBuf>,
+    },
     /// Run the tests of crates with `unsafe` under AddressSanitizer (needs a nightly toolchain).
     Asan,
     /// Check that the golden files are the ones that golden/MANIFEST lists.
@@ -73,6 +82,7 @@ fn main() -> Result<()> {
         Command::Parity => parity(),
         Command::Bench { args } => bench::run(&args),
         Command::Smoke => smoke::run(),
+        Command::Accuracy { data } => accuracy::run(data).map(|outcome| println!("{outcome}")),
         Command::Asan => asan::run().map(|outcome| println!("{outcome}")),
         Command::Golden { accept } => golden::run(accept),
     }

@@ -1,48 +1,18 @@
 //! The README's first command, as a stranger would run it.
 
 use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{Read as _, Write as _},
     net::TcpStream,
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 
-use crate::run::{cargo, root};
-
-/// Longest that the demo server may take from its start to its first answer. The promise is one
-/// second; a busy machine gets slack, since this is a check of function.
-const READY_WITHIN: Duration = Duration::from_secs(20);
-
-/// Stops the server whatever happens.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Nothing is left to do if the process is gone already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use crate::demo_server::{READY_WITHIN, start};
 
 pub(crate) fn run() -> Result<()> {
-    // Exactly what the README says; that it prints its version shows that it found the program.
-    cargo(["run", "--release", "--", "--version"]).run()?;
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
-    let start = Instant::now();
-    let child = Command::new(target.join("release/prelude"))
-        .args(["serve", "--port", "0"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("cannot start target/release/prelude")?;
-    let mut server = Server(child);
-    let address = bound_address(&mut server.0)?;
+    let server = start()?;
     let ask = |path: &str, body: &str, must_contain: &str| -> Result<()> {
-        let answer = post(&address, path, body)?;
+        let answer = post(&server.address, path, body)?;
         ensure!(
             answer.starts_with("HTTP/1.1 200"),
             "{path} answered: {answer}"
@@ -61,12 +31,12 @@ pub(crate) fn run() -> Result<()> {
     )?;
     println!(
         "first answer after {:.0} ms",
-        start.elapsed().as_secs_f64() * 1e3
+        server.started.elapsed().as_secs_f64() * 1e3
     );
     ask(
         "/v1/systemone",
-        r#"{"model":"demo-lm","state":"Where is my card?","questions":{"card":{"type":"noul","instructions":"Is the intent card_arrival?"}}}"#,
-        r#""noul""#,
+        r#"{"state":"Where is my card? I ordered it two weeks ago.","questions":{"topic":{"type":"choice","instructions":"Which topic?","criteria":{"card":null,"transfer":null,"exchange":null}}}}"#,
+        r#""choice":"card""#,
     )?;
     ask(
         "/v1/chat/completions",
@@ -74,38 +44,6 @@ pub(crate) fn run() -> Result<()> {
         r#""content":"card""#,
     )?;
     Ok(())
-}
-
-/// Reads the address from the server's own announcement.
-fn bound_address(child: &mut Child) -> Result<String> {
-    let stderr = child
-        .stderr
-        .take()
-        .context("the server's stderr is not piped")?;
-    let mut reader = BufReader::new(stderr);
-    let deadline = Instant::now() + READY_WITHIN;
-    let mut seen = String::new();
-    while Instant::now() < deadline {
-        let mut line = String::new();
-        if reader.read_line(&mut line)? == 0 {
-            bail!("the server ended before it was ready; it said:\n{seen}");
-        }
-        seen.push_str(&line);
-        if let Some(rest) = line
-            .split("http://")
-            .nth(1)
-            .filter(|_| line.contains("ready"))
-        {
-            let address: String = rest
-                .chars()
-                .take_while(|c| c.is_ascii_digit() || ".:".contains(*c))
-                .collect();
-            // Keep the pipe drained, or the server's log would block it one day.
-            std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
-            return Ok(address);
-        }
-    }
-    bail!("the server was not ready within {READY_WITHIN:?}; it said:\n{seen}")
 }
 
 fn post(address: &str, path: &str, body: &str) -> Result<String> {
