@@ -185,7 +185,10 @@ mod tests {
             row("a longer name", "MB/s", vec![1234.5]).against("rival", 2.0),
         ];
         let text = render(&rows);
-        let columns: Vec<_> = text.lines().map(|l| l.find('[').unwrap()).collect();
+        let columns: Vec<_> = text
+            .lines()
+            .map(|l| l.chars().position(|c| c == '['))
+            .collect();
         assert_eq!(columns[0], columns[1], "{text}");
         assert!(text.contains("2.00x rival"));
     }
