@@ -355,7 +355,9 @@ impl Scheduler {
         );
         let oneshot_room = match (oneshot_waits, decode_waits) {
             (true, true) => {
-                let owed = (share * room + self.balance) / 100;
+                // At least one token, or a small share of a small step would round to nothing
+                // for ever.
+                let owed = ((share * room + self.balance) / 100).max(1);
                 u32::try_from(owed.min(room)).expect("at most the room")
             }
             (true, false) => draft.room,

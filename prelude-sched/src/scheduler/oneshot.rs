@@ -231,12 +231,15 @@ impl Scheduler {
         if !self.requests.get(&first.request).is_some_and(waits) {
             return false;
         }
-        let nobody_runs = self.running.is_empty() && self.preempted.is_empty();
-        let alone = nobody_runs && self.decode.is_empty() && self.oneshot.rows() == 1;
+        // A generation that waits to be admitted counts: only shared steps admit it.
+        let delays_nobody =
+            self.running.is_empty() && self.preempted.is_empty() && self.decode.is_empty();
+        let alone = delays_nobody && self.oneshot.rows() == 1;
         let Some(mut row) = self.next_candidate(first.request) else {
             return false;
         };
-        let may_run = alone || ((nobody_runs || !self.was_exclusive) && self.is_unsplittable(&row));
+        let may_run =
+            alone || ((delays_nobody || !self.was_exclusive) && self.is_unsplittable(&row));
         let planned = may_run && self.take_long(draft, &mut row);
         if !planned {
             let live = self.requests.get_mut(&first.request).expect("it waits");

@@ -320,6 +320,43 @@ fn mean_pooling_is_never_split_nor_cached() {
 }
 
 #[test]
+fn long_rows_do_not_keep_a_generation_from_starting() {
+    let mut rig = Rig::small(16);
+    for id in 0..8 {
+        rig.submit(mean(id, prompt(1, 40)));
+    }
+    rig.step();
+    // Nothing runs now, but something waits to.
+    rig.submit(generate(9, prompt(2, 4), 2, 1));
+    let sizes: Vec<usize> = (0..3).map(|_| rig.step().num_tokens()).collect();
+    assert_eq!(sizes, [4, 40, 1], "shared steps come in between");
+    assert_eq!(rig.outcome(9), Some(&Outcome::Done));
+    rig.drain();
+}
+
+#[test]
+fn a_small_share_of_a_small_step_is_a_share() {
+    let config = SchedulerConfig {
+        max_batch_tokens: 16,
+        oneshot_share_percent: 1,
+        ..SchedulerConfig::default()
+    };
+    let mut rig = Rig::new(config, CAPACITY);
+    rig.submit(classify(0, prompt(1, 60)));
+    // A prompt to be computed waits at every step.
+    let mut id = 1;
+    while rig.outcome(0).is_none() {
+        assert!(id < 400, "the chunked row never ends");
+        while rig.scheduler.stats().waiting_decode_seqs < 2 {
+            rig.submit(generate(id, prompt(2 + id as u32 % 50, 40), 2, 1));
+            id += 1;
+        }
+        rig.step();
+    }
+    rig.drain();
+}
+
+#[test]
 fn choices_share_their_prompt_once_it_is_computed() {
     let mut rig = Rig::small(128);
     rig.submit(generate(7, prompt(1, 50), 3, 4));
