@@ -1,6 +1,9 @@
 //! The caller's end of a request.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use prelude_core::{RequestId, RowOutput, SampledToken};
 use prelude_sched::{Event, FinishReason, Outcome, Reject, Usage};
@@ -36,6 +39,8 @@ pub struct Answer {
     events: UnboundedReceiver<AnswerEvent>,
     shared: Arc<Shared>,
     over: bool,
+    /// Whether the engine was told to give the request up: once is enough.
+    aborted: AtomicBool,
 }
 
 impl std::fmt::Debug for Answer {
@@ -66,6 +71,7 @@ impl Answer {
             events,
             shared,
             over: false,
+            aborted: AtomicBool::new(false),
         }
     }
 
@@ -78,7 +84,7 @@ impl Answer {
     /// Ends the request early. Events still come, the last of them [`Event::Finished`] with what
     /// the request used; a step in flight may add others before it.
     pub fn abort(&self) {
-        if !self.over {
+        if !self.over && !self.aborted.swap(true, Ordering::Relaxed) {
             self.shared.inbox.abort(self.id);
         }
     }

@@ -137,10 +137,7 @@ impl Loop {
         for Submission { request, events } in commands.submissions {
             let now = self.shared.now();
             let id = request.id;
-            let timing = Timing {
-                arrival: request.arrival,
-                last_token: Vec::new(),
-            };
+            let timing = Timing::new(request.arrival);
             let prompt_tokens = request.prompt_tokens();
             match self.scheduler.submit(now, request) {
                 Ok(()) => {
@@ -229,12 +226,13 @@ impl Loop {
         }
         let now = self.shared.now();
         let mut events = std::mem::take(&mut self.events);
+        let mut reports = lock(&self.shared.reports);
+        let snapshot = &mut reports.snapshot;
         for event in events.drain(..) {
             let id = event.request();
             let Some(live) = self.live.get_mut(&id) else {
                 continue;
             };
-            let snapshot = &mut lock(&self.shared.reports).snapshot;
             match &event {
                 Event::Token { row, choice, .. } => match live.timing.token(now, *row, *choice) {
                     TokenGap::First(d) => {
@@ -273,6 +271,7 @@ impl Loop {
                 self.live.remove(&id);
             }
         }
+        drop(reports);
         self.events = events;
     }
 

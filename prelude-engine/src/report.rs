@@ -1,6 +1,9 @@
 //! What the engine tells about itself. A new metric is a field here.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 use prelude_core::{StepId, Timestamp};
 use prelude_sched::SchedulerStats;
@@ -151,22 +154,22 @@ impl Reports {
 pub(crate) struct Timing {
     pub(crate) arrival: Timestamp,
     /// When each generation (row, choice) produced its latest token.
-    pub(crate) last_token: Vec<((u32, u32), Timestamp)>,
+    pub(crate) last_token: BTreeMap<(u32, u32), Timestamp>,
 }
 
 impl Timing {
+    pub(crate) const fn new(arrival: Timestamp) -> Self {
+        Self {
+            arrival,
+            last_token: BTreeMap::new(),
+        }
+    }
+
     /// Notes a token and returns the time since the one before it, or since arrival for the first.
     pub(crate) fn token(&mut self, now: Timestamp, row: u32, choice: u32) -> TokenGap {
-        match self
-            .last_token
-            .iter_mut()
-            .find(|(key, _)| *key == (row, choice))
-        {
-            Some((_, last)) => TokenGap::Later(now.saturating_since(std::mem::replace(last, now))),
-            None => {
-                self.last_token.push(((row, choice), now));
-                TokenGap::First(now.saturating_since(self.arrival))
-            }
+        match self.last_token.insert((row, choice), now) {
+            Some(last) => TokenGap::Later(now.saturating_since(last)),
+            None => TokenGap::First(now.saturating_since(self.arrival)),
         }
     }
 }

@@ -15,8 +15,9 @@ pub struct SchedulerConfig {
     /// wait longer for their next token. A lone or unsplittable prompt may exceed it, up to the
     /// capacity.
     pub max_batch_tokens: u32,
-    /// Most one-shot output rows of a step (default 256). Sequences add one row each and are
-    /// bounded by `max_num_seqs`.
+    /// Most one-shot output rows of a step (default 256). Sequences add one row each:
+    /// generations are bounded by `max_num_seqs`, one-shot prompts computed in chunks by the
+    /// blocks they hold.
     pub max_batch_rows: u32,
     /// Most `Decode` sequences running (default 256), clamped to half of the effective
     /// `max_batch_tokens`, so that generations never take a whole step. Each choice of a request
