@@ -185,7 +185,11 @@ enum Joined<'a> {
         items: Vec<Cow<'a, str>>,
         item_first: bool,
     },
-    Ids(Vec<Vec<TokenId>>),
+    Ids {
+        query: Vec<TokenId>,
+        items: Vec<Vec<TokenId>>,
+        item_first: bool,
+    },
 }
 
 impl<'a> Joined<'a> {
@@ -224,13 +228,15 @@ impl<'a> Joined<'a> {
                 })
             }
             Prompt::Ids(query) => {
-                let join = |item| match item {
-                    Prompt::Ids(item) if item_first => Ok([item.as_slice(), &query].concat()),
-                    Prompt::Ids(item) => Ok([query.as_slice(), &item].concat()),
+                let ids = |item| match item {
+                    Prompt::Ids(ids) => Ok(ids),
                     Prompt::Text(_) => Err(mixed()),
                 };
-                let joined = items.into_iter().map(join);
-                Ok(Self::Ids(joined.collect::<Result<_, _>>()?))
+                Ok(Self::Ids {
+                    query,
+                    items: items.into_iter().map(ids).collect::<Result<_, _>>()?,
+                    item_first,
+                })
             }
         }
     }
@@ -238,22 +244,24 @@ impl<'a> Joined<'a> {
     fn len(&self) -> usize {
         match self {
             Self::Texts { items, .. } => items.len(),
-            Self::Ids(prompts) => prompts.len(),
+            Self::Ids { items, .. } => items.len(),
         }
     }
 
     /// The prompts as a tree (a query that comes first is one path), where each ends, and the sum
-    /// of their lengths.
+    /// of their lengths. The number of items has been checked.
     async fn encode(
         self,
         call: &Call,
         model: &ServedModel,
     ) -> Result<(PromptTree, Vec<NodeIdx>, u64), ApiError> {
         let (query, items, item_first) = match self {
-            Self::Ids(prompts) => {
-                for prompt in &prompts {
-                    check_ids("items", prompt, model)?;
-                }
+            Self::Ids {
+                query,
+                items,
+                item_first,
+            } => {
+                let prompts = join_ids(&query, &items, item_first, model)?;
                 return read::tree(model, "items", &prompts);
             }
             Self::Texts {
@@ -274,7 +282,8 @@ impl<'a> Joined<'a> {
             };
             SharedPrompts::encode(items.iter().map(join), model.text_cuts(), |text, out| {
                 model.tokenizer.encode_into(text, true, out);
-                Ok::<_, ApiError>(())
+                // At once: a long query is not encoded again with every item to learn it.
+                check_length("items", out.len(), 0, model)
             })
         });
         let prompts = encoded.await??;
@@ -288,6 +297,28 @@ impl<'a> Joined<'a> {
             .map_err(|e| read::of_tree("items", &e))?;
         Ok((tree, ends, tokens))
     }
+}
+
+/// Each item with the query. All lengths are checked before anything is copied: a long query and
+/// many items are far more joined than they were in the body.
+fn join_ids(
+    query: &[TokenId],
+    items: &[Vec<TokenId>],
+    item_first: bool,
+    model: &ServedModel,
+) -> Result<Vec<Vec<TokenId>>, ApiError> {
+    for item in items {
+        check_length("items", query.len() + item.len(), 0, model)?;
+    }
+    let join = |item: &Vec<TokenId>| {
+        let joined = match item_first {
+            true => [item.as_slice(), query].concat(),
+            false => [query, item.as_slice()].concat(),
+        };
+        check_ids("items", &joined, model)?;
+        Ok(joined)
+    };
+    items.iter().map(join).collect()
 }
 
 #[cfg(test)]
@@ -440,5 +471,38 @@ mod tests {
             json!({"query": [1], "items": [[9000]], "label_token_ids": [1]}),
             (400, "token_out_of_range", Some("items")),
         );
+        check(
+            json!({"query": [9000], "items": [[1]], "label_token_ids": [1]}),
+            (400, "token_out_of_range", Some("items")),
+        );
+        check(
+            json!({"query": [], "items": [[]], "label_token_ids": [1]}),
+            (400, "invalid_value", Some("query")),
+        );
+    }
+
+    /// Joined, these would be gigabytes of ids; encoded with every item, hours of text. The tests
+    /// end at all because nothing is joined before its length was looked at.
+    #[test]
+    fn what_would_grow_by_joining_is_refused_unjoined() {
+        let rows = demos().config.limits.rows as usize;
+        let check = |query: Value, items: Value, first: bool, expected| {
+            let body = json!({"query": query, "items": items, "item_first": first, "label_token_ids": [1]});
+            refused(demos(), PATH, &body, expected);
+        };
+        let too_many = (400, "too_many_rows", None);
+        let too_long = (400, "context_length_exceeded", Some("items"));
+        for first in [false, true] {
+            let ids = json!(vec![1; 100_000]);
+            check(ids.clone(), json!(vec![[1]; 20 * rows]), first, too_many);
+            check(ids, json!(vec![[1]; rows]), first, too_long);
+            // The query alone would fit.
+            let context = demos().model(None).unwrap().max_model_len as usize;
+            let ids = json!(vec![1; context - 1]);
+            check(ids, json!([[1], [1, 1]]), first, too_long);
+            let text = json!("x ".repeat(100_000));
+            let items: Vec<String> = (0..rows).map(|i| i.to_string()).collect();
+            check(text, json!(items), first, too_long);
+        }
     }
 }
