@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{
     Call, Reply,
-    input::{self, Encoding, Prompt},
+    input::{self, Encoding},
     read,
     submit::{Common, UsageBody},
     unix_seconds,
@@ -71,7 +71,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         .model_for(common.model.as_deref(), Task::Embeddings)?;
     let pooling = model.pooling.expect("a model that serves embeddings pools");
     fields.refuse("messages", &[])?;
-    let mut inputs = input::prompts(&mut fields, "input")?;
+    let inputs = input::prompts(&mut fields, "input")?;
     let format = format(&mut fields)?;
     let dimensions = dimensions(&mut fields, model)?;
     let normalise = fields.bool("use_activation")?.unwrap_or(model.normalise);
@@ -81,13 +81,12 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     fields.refuse("stream", &["false"])?;
     call.finish(&fields)?;
     call.reservation.set_rows(inputs.len() as u64)?;
-    put_before(&mut inputs, &prefix)?;
 
     let encoding = Encoding {
         field: "input",
         add_special_tokens,
     };
-    let prompts = input::encode(call, model, inputs, encoding).await?;
+    let prompts = input::encode_behind(call, model, &prefix, inputs, encoding).await?;
     let (tree, ends, tokens) = read::tree(model, "input", &prompts)?;
     let head = Head::Embed {
         pooling,
@@ -130,22 +129,6 @@ fn format(fields: &mut Fields<'_>) -> Result<Format, ApiError> {
             Err(ApiError::invalid_value("encoding_format", must))
         }
     }
-}
-
-fn put_before(inputs: &mut [Prompt<'_>], prefix: &str) -> Result<(), ApiError> {
-    if prefix.is_empty() {
-        return Ok(());
-    }
-    for input in inputs {
-        match input {
-            Prompt::Text(text) => text.to_mut().insert_str(0, prefix),
-            Prompt::Ids(_) => {
-                let must = "be text where an instruction or prompt is to precede it";
-                return Err(ApiError::invalid_value("input", must));
-            }
-        }
-    }
-    Ok(())
 }
 
 fn dimensions(fields: &mut Fields<'_>, model: &ServedModel) -> Result<Option<u32>, ApiError> {
@@ -313,6 +296,11 @@ mod tests {
         );
         check(
             json!({"input": "x ".repeat(5000)}),
+            (400, "context_length_exceeded", Some("input")),
+        );
+        // The instruction is not copied before all inputs to learn that it is too long.
+        check(
+            json!({"input": vec!["x"; 4096], "instruction": "x ".repeat(1 << 20)}),
             (400, "context_length_exceeded", Some("input")),
         );
         check(

@@ -83,7 +83,8 @@ pub(crate) struct Encoding<'a> {
     pub(crate) add_special_tokens: bool,
 }
 
-/// Encodes texts and checks ids, in order. No result is empty.
+/// Encodes texts and checks ids, in order. No result is empty. Lengths are the caller's to check:
+/// what is too long may yet be cut.
 ///
 /// # Errors
 /// 400 for an id outside the vocabulary or a prompt without tokens, 429 if the encode pool is
@@ -94,29 +95,75 @@ pub(crate) async fn encode(
     prompts: Vec<Prompt<'_>>,
     encoding: Encoding<'_>,
 ) -> Result<Vec<Vec<TokenId>>, ApiError> {
+    encode_each(call, model, prompts, encoding, "", |_| Ok(())).await
+}
+
+/// As [`encode`], with `before` put before every text, of prompts that must fit the context. It is
+/// put there when its text's turn comes, and the first prompt that is too long ends the work: a
+/// long `before` and many short texts cost no more than one of them.
+///
+/// # Errors
+/// As [`encode`]; 400 `context_length_exceeded`; 400 `invalid_value` for ids where `before` is not
+/// empty.
+pub(crate) async fn encode_behind(
+    call: &Call,
+    model: &ServedModel,
+    before: &str,
+    prompts: Vec<Prompt<'_>>,
+    encoding: Encoding<'_>,
+) -> Result<Vec<Vec<TokenId>>, ApiError> {
+    let is_ids = |prompt: &Prompt<'_>| matches!(prompt, Prompt::Ids(_));
+    if !before.is_empty() && prompts.iter().any(is_ids) {
+        let must = "be text where an instruction or prompt is to precede it";
+        return Err(ApiError::invalid_value(encoding.field.to_owned(), must));
+    }
+    let fits = |len| check_length(encoding.field, len, 0, model);
+    encode_each(call, model, prompts, encoding, before, fits).await
+}
+
+async fn encode_each(
+    call: &Call,
+    model: &ServedModel,
+    prompts: Vec<Prompt<'_>>,
+    encoding: Encoding<'_>,
+    before: &str,
+    check_len: impl Fn(usize) -> Result<(), ApiError>,
+) -> Result<Vec<Vec<TokenId>>, ApiError> {
     let bytes = prompts
         .iter()
         .map(|p| match p {
-            Prompt::Text(text) => text.len(),
+            Prompt::Text(text) => text.len().saturating_add(before.len()),
             Prompt::Ids(_) => 0,
         })
-        .sum();
+        .fold(0, usize::saturating_add);
     let start = Instant::now();
-    let encode_one = |prompt: Prompt<'_>| match prompt {
-        Prompt::Ids(ids) => ids,
-        Prompt::Text(text) => {
-            let mut ids = Vec::with_capacity(text.len() / 4 + 4);
-            model
-                .tokenizer
-                .encode_into(&text, encoding.add_special_tokens, &mut ids);
-            ids
-        }
+    let encode_one = |prompt: Prompt<'_>| {
+        let ids = match prompt {
+            Prompt::Ids(ids) => ids,
+            Prompt::Text(mut text) => {
+                if !before.is_empty() {
+                    text.to_mut().insert_str(0, before);
+                }
+                let mut ids = Vec::with_capacity(text.len() / 4 + 4);
+                model
+                    .tokenizer
+                    .encode_into(&text, encoding.add_special_tokens, &mut ids);
+                ids
+            }
+        };
+        check_len(ids.len())?;
+        Ok::<_, ApiError>(ids)
     };
     let encoded: Vec<Vec<TokenId>> = call
         .app
         .encoder
-        .run(bytes, || prompts.into_iter().map(encode_one).collect())
-        .await?;
+        .run(bytes, || {
+            prompts
+                .into_iter()
+                .map(encode_one)
+                .collect::<Result<_, _>>()
+        })
+        .await??;
     if bytes > 0 {
         call.app.metrics.encoded(start.elapsed().as_secs_f64());
     }
