@@ -180,7 +180,8 @@ async fn by_labels(
         let turns = texts.iter().map(|text| turn(text));
         let prompts = SharedPrompts::encode(turns, model.cuts, |text, out| {
             model.tokenizer.encode_into(text, false, out);
-            Ok::<_, ApiError>(())
+            // At once: a long template is not encoded again with every text to learn it.
+            check_length("input", out.len(), 0, model)
         })?;
         // A text that is too long is refused before labels are put behind it.
         for len in prompts.lens() {
@@ -461,6 +462,20 @@ mod tests {
                 "{label}: {found}, not {expected}"
             );
         }
+    }
+
+    /// A template is rendered and encoded with every text, so 4,096 of these would be gigabytes:
+    /// the test ends at all because the first one is refused.
+    #[test]
+    fn a_long_template_is_refused_at_its_first_text() {
+        let long = "x ".repeat(1 << 20);
+        let body = json!({
+            "input": vec!["x"; 4096],
+            "labels": ["a", "b"],
+            "template": format!("{long}{TEXT}"),
+        });
+        let too_long = (400, "context_length_exceeded", Some("input"));
+        refused(demos(), PATH, &body, too_long);
     }
 
     #[test]
