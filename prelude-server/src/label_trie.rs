@@ -161,13 +161,20 @@ fn position_or_push(list: &mut Vec<TokenId>, token: TokenId) -> usize {
     })
 }
 
-/// Natural logarithm of the softmax of `logits / temperature`, computed in f64.
+/// Natural logarithm of the softmax of `logits / temperature`, computed in f64. A temperature
+/// near 0 makes it 0 for a single largest logit and -∞ for the others, never NaN.
 #[must_use]
 pub fn log_softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
-    let scaled: Vec<f64> = logits.iter().map(|&l| f64::from(l) / temperature).collect();
-    let max = scaled.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let sum: f64 = scaled.iter().map(|l| (l - max).exp()).sum();
-    scaled.into_iter().map(|l| l - max - sum.ln()).collect()
+    let logits: Vec<f64> = logits.iter().copied().map(f64::from).collect();
+    let scaled = below_max(&logits, temperature);
+    let norm = scaled.iter().map(|l| l.exp()).sum::<f64>().ln();
+    scaled.into_iter().map(|l| l - norm).collect()
+}
+
+/// `(x - max) / temperature` of each: subtracting first leaves nothing that overflows but to -∞.
+pub(crate) fn below_max(values: &[f64], temperature: f64) -> Vec<f64> {
+    let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    values.iter().map(|x| (x - max) / temperature).collect()
 }
 
 /// Softmax of `logits`, computed in f64.
@@ -238,6 +245,20 @@ mod tests {
         assert_eq!(trie.depth(), 2);
         assert_eq!(tree.distinct_tokens(), 2 + 4);
         assert_eq!(tree.prompt(rows[0].node), [1, 2]);
+    }
+
+    #[test]
+    fn any_temperature_gives_probabilities() {
+        let check = |temperature: f64, expected: [f64; 3]| {
+            let log = log_softmax(&[3.0, -2.0, 3.0], temperature);
+            let got: Vec<f64> = log.into_iter().map(f64::exp).collect();
+            let close = got.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9);
+            assert!(close, "{temperature}: {got:?}");
+        };
+        check(f64::MIN_POSITIVE, [0.5, 0.0, 0.5]);
+        check(5e-324, [0.5, 0.0, 0.5]);
+        check(1e-308, [0.5, 0.0, 0.5]);
+        check(1e308, [1.0 / 3.0; 3]);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     decide::{Answer, ChoiceLabels, Criteria, DecideLabels, Diagnostics},
     error::ApiError,
-    label_trie::{LabelTrie, label_mass},
+    label_trie::{LabelTrie, below_max, label_mass},
     served_model::{ServedModel, Task},
     shared_prefix::SharedPrompts,
 };
@@ -152,7 +152,7 @@ impl Plan {
                     let log = self.trie.log_probabilities(scores);
                     let said: f64 = log.iter().map(|l| l.exp()).sum();
                     mass = mass.map(|sum| sum + said.min(1.0) * share);
-                    let scaled: Vec<f64> = log.iter().map(|l| l / self.temperature).collect();
+                    let scaled = below_max(&log, self.temperature);
                     for (option, p) in normalised(&scaled).into_iter().enumerate() {
                         probabilities[option] += p * share;
                     }
@@ -412,6 +412,13 @@ mod tests {
         // A high temperature evens out.
         let flat = ask(turns[0], json!({"temperature": 1e6}));
         assert!((flat["a"].as_f64().unwrap() - 1.0 / 3.0).abs() < 1e-4);
+        // The least one decides, and overflows nowhere.
+        for labels in ["code", "text"] {
+            let sharp = ask(turns[0], json!({"temperature": 1e-308, "labels": labels}));
+            let p = turns[0].map(|option| sharp[option].as_f64().unwrap());
+            assert_eq!(p.iter().sum::<f64>(), 1.0, "{labels}: {p:?}");
+            assert!(p.contains(&1.0), "{labels}: {p:?}");
+        }
     }
 
     /// Topics are what the demo model was trained to say.
