@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 /// Configuration of the HTTP edge.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,6 +26,7 @@ pub struct ServerConfig {
     /// Whether `/metrics` needs a key when keys are configured.
     pub protect_metrics: bool,
     /// Status of a shed request. 429 by default; 503 for gateways that fail over on 5xx only.
+    #[serde(deserialize_with = "overload_status")]
     pub overload_status: u16,
     /// Milliseconds after SIGTERM during which new work is still taken while health is red.
     pub drain_delay_ms: u64,
@@ -90,8 +91,10 @@ pub struct Limits {
     pub connections: usize,
     /// Requests at once on one HTTP/2 connection; a client waits for a free one.
     pub streams_per_connection: u32,
-    /// Rows of one request: 400.
+    /// Rows of one request, and texts of one `/tokenize`: 400.
     pub rows: u64,
+    /// Bytes of the text that `/detokenize` writes: 400.
+    pub detokenize_bytes: u64,
     /// Rows of all requests waiting for their first result: 429.
     pub queued_rows: u64,
     /// Prompt tokens of all requests waiting for their first result: 429.
@@ -120,11 +123,21 @@ impl Default for Limits {
             connections: 4_096,
             streams_per_connection: 256,
             rows: 4_096,
+            detokenize_bytes: 4 << 20,
             queued_rows: 16_384,
             queued_tokens: 4_194_304,
             first_event_ms: 10_000,
             keep_alive_comment_ms: 15_000,
         }
+    }
+}
+
+fn overload_status<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
+    match u16::deserialize(deserializer)? {
+        status @ (429 | 503) => Ok(status),
+        status => Err(D::Error::custom(format_args!(
+            "overload_status is {status}, must be 429 or 503"
+        ))),
     }
 }
 
@@ -144,5 +157,18 @@ mod tests {
         assert_eq!((config.port, config.limits.rows), (0, 3));
         assert_eq!(config.limits.json_depth, 64);
         assert!(serde_json::from_str::<ServerConfig>(r#"{"prot":1}"#).is_err());
+    }
+
+    #[test]
+    fn overload_is_429_or_503() {
+        let check = |status: u16, is_ok: bool| {
+            let text = format!(r#"{{"overload_status":{status}}}"#);
+            let found = serde_json::from_str::<ServerConfig>(&text);
+            assert_eq!(found.is_ok(), is_ok, "{status}: {found:?}");
+        };
+        check(429, true);
+        check(503, true);
+        check(200, false);
+        check(99, false);
     }
 }

@@ -90,7 +90,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
 }
 
 /// Known fields that are not implemented: refused unless neutral.
-fn refuse_unimplemented(fields: &mut Fields<'_>) -> Result<(), ApiError> {
+pub(super) fn refuse_unimplemented(fields: &mut Fields<'_>) -> Result<(), ApiError> {
     let neutral: &[(&str, &[&str])] = &[
         ("chat_template", &[]),
         ("echo", &["false"]),

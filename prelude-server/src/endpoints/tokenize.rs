@@ -32,6 +32,7 @@ pub(crate) async fn tokenize(call: &Arc<Call>, body: Bytes) -> Result<Reply, Api
         let name = fields.string("model")?;
         if fields.has("messages") {
             let model = call.app.model_for(name.as_deref(), Task::Chat)?;
+            super::chat::refuse_unimplemented(&mut fields)?;
             (model, Source::Chat(Conversation::take(&mut fields)?))
         } else {
             let model = call.app.model(name.as_deref())?;
@@ -42,6 +43,9 @@ pub(crate) async fn tokenize(call: &Arc<Call>, body: Bytes) -> Result<Reply, Api
     let add_special_tokens = fields.bool("add_special_tokens")?.unwrap_or(!is_chat);
     let with_strings = fields.bool("return_token_strs")?.unwrap_or(false);
     call.finish(&fields)?;
+    if let Source::Many(texts) = &source {
+        check_rows(call, texts.len())?;
+    }
     let encode = |text: &str| {
         let tokens = model.tokenizer.encode(text, add_special_tokens);
         Tokens {
@@ -60,6 +64,15 @@ pub(crate) async fn tokenize(call: &Arc<Call>, body: Bytes) -> Result<Reply, Api
         }
     };
     call.app.encoder.run(body.len(), encode_all).await?
+}
+
+/// A list has no more texts than a request has rows.
+fn check_rows(call: &Call, texts: usize) -> Result<(), ApiError> {
+    let (rows, max) = (texts as u64, call.app.config.limits.rows);
+    if rows > max {
+        return Err(ApiError::too_many_rows(rows, max));
+    }
+    Ok(())
 }
 
 enum Source<'a> {
@@ -103,6 +116,13 @@ fn strings<'m>(model: &'m ServedModel, ids: &[TokenId]) -> Vec<Cow<'m, str>> {
     ids.iter().map(text).collect()
 }
 
+/// Two names for one thing: vLLM's and SGLang's.
+#[derive(Serialize)]
+struct Detokenized<'a> {
+    prompt: &'a str,
+    text: &'a str,
+}
+
 /// Ids to text.
 ///
 /// # Errors
@@ -121,10 +141,19 @@ pub(crate) async fn detokenize(call: &Arc<Call>, body: Bytes) -> Result<Reply, A
         let id = u64::from(id);
         return Err(ApiError::token_out_of_range("tokens", id, model.vocab_size));
     }
-    let decode = || model.tokenizer.decode(&ids, skip_special_tokens);
-    let text = call.app.encoder.run(body.len(), decode).await?;
-    // Two names for one thing: vLLM's and SGLang's.
-    Ok(Reply::json(&json!({ "prompt": text, "text": text })))
+    let max = call.app.config.limits.detokenize_bytes;
+    let decode = || {
+        // A token may be far longer than its id is in the body.
+        let pieces = ids.iter().map(|&id| model.tokenizer.id_to_piece(id));
+        let bytes: u64 = pieces.map(|p| p.map_or(0, |p| p.len() as u64)).sum();
+        if bytes > max {
+            let must = format!("be at most {max} bytes of text, it is {bytes}; split it");
+            return Err(ApiError::invalid_value("tokens", must));
+        }
+        let text = &*model.tokenizer.decode(&ids, skip_special_tokens);
+        Ok(Reply::json(&Detokenized { prompt: text, text }))
+    };
+    call.app.encoder.run(body.len(), decode).await?
 }
 
 /// What harnesses ask of a tokenizer.

@@ -95,10 +95,15 @@ pub(super) fn error(
     active: Active,
 ) -> Response<ReplyBody> {
     app.metrics.reject(error.reason());
-    let status = match error.status() {
-        429 => app.config.overload_status,
-        status => status,
+    let shed;
+    let error = if error.status() == 429 {
+        // The body says what the status line says.
+        shed = error.clone().with_status(app.config.overload_status);
+        &shed
+    } else {
+        error
     };
+    let status = error.status();
     ticket.answered(status);
     let mut headers = HeaderMap::with_capacity(8);
     headers.insert(header::CONTENT_TYPE, JSON);

@@ -107,6 +107,7 @@ fn overload_may_have_another_status() {
     let server = TestServer::fake(config, &Fake::default());
     let response = server.post(PATH, r#"{"prompt":[1],"max_tokens":1}"#);
     assert_eq!((response.status, &*response.reason()), (503, "queue_full"));
+    assert_eq!(response.json()["error"]["code"], 503);
     assert!(response.header("retry-after").is_some());
 }
 

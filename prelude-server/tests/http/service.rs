@@ -5,10 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use prelude_server::{ApiKeys, Ended, ServerConfig};
-use serde_json::json;
+use prelude_server::{ApiKeys, Ended, Limits, ServerConfig};
+use serde_json::{Value, json};
 
-use crate::support::{Fake, LOSES, Response, TestServer, config, fake_model, read_all};
+use crate::support::{
+    Fake, LOSES, Response, TestServer, config, fake_model, read_all, with_limits,
+};
 
 #[test]
 fn tokens_there_and_back() {
@@ -62,6 +64,11 @@ fn tokens_there_and_back() {
     check("/detokenize", "{}", "missing_field");
     check("/detokenize", r#"{"tokens":"a"}"#, "invalid_type");
     check("/detokenize", r#"{"tokens":[4096]}"#, "token_out_of_range");
+    let chat = r#""messages":[{"role":"user","content":"a"}]"#;
+    for field in [r#""chat_template":"x""#, r#""escape_special_tokens":true"#] {
+        let body = format!("{{{chat},{field}}}");
+        check("/tokenize", &body, "unsupported_parameter");
+    }
 
     let info = server.get("/tokenizer_info").json();
     assert_eq!(info["eos_token"], "<|im_end|>");
@@ -269,4 +276,29 @@ fn metrics_name_what_happened() {
         }
     }
     server.settle();
+}
+
+#[test]
+fn tokenizer_answers_have_bounds() {
+    let limits = Limits {
+        rows: 2,
+        detokenize_bytes: 8,
+        ..Limits::default()
+    };
+    let server = TestServer::fake(with_limits(limits), &Fake::default());
+    let check = |path: &str, body: Value, expected: Option<&str>| {
+        let response = server.post(path, &body.to_string());
+        let found = (response.status != 200).then(|| response.reason());
+        assert_eq!(found.as_deref(), expected, "{path} {body}");
+    };
+    check("/tokenize", json!({"prompt": ["a", "b"]}), None);
+    let three = json!({"prompt": ["a", "b", "c"]});
+    check("/tokenize", three, Some("too_many_rows"));
+    let ids = |text: &str| {
+        let body = json!({"prompt": text}).to_string();
+        server.post("/tokenize", &body).json()["tokens"].clone()
+    };
+    check("/detokenize", json!({"tokens": ids("12345678")}), None);
+    let nine = json!({"tokens": ids("123456789")});
+    check("/detokenize", nine, Some("invalid_value"));
 }
