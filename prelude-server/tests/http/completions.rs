@@ -344,6 +344,29 @@ fn masks_and_biases_reach_the_model() {
     assert_eq!(with(json!({"prompt": ids})), free);
 }
 
+#[test]
+fn extremes_within_range_have_an_answer() {
+    let server = TestServer::demo();
+    let answered = |fields: Value| {
+        let mut body = json!({"prompt": "my card is", "max_tokens": 2, "seed": 1});
+        for (key, value) in fields.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        complete(&server, &body);
+    };
+    answered(json!({"temperature": 1e-30}));
+    answered(json!({"temperature": 1e-45}));
+    answered(json!({"temperature": 3.4e38}));
+    for penalty in [0.01, 100.0] {
+        answered(json!({"repetition_penalty": penalty, "temperature": 1}));
+        answered(json!({"repetition_penalty": penalty, "temperature": 1e-30}));
+    }
+    answered(json!({"logit_bias": {"1": 100, "2": -100}, "temperature": 1e-30}));
+    // A stop id may be the only one allowed where it may end the text at once.
+    answered(json!({"allowed_token_ids": [5], "stop_token_ids": [5]}));
+    answered(json!({"min_tokens": 1, "allowed_token_ids": [5, 6, 5], "stop_token_ids": [5]}));
+}
+
 /// A body that is refused with this status, reason and field.
 fn refused(server: &TestServer, body: &str, reason: &str, param: &str) {
     let response = server.post(PATH, body);
@@ -409,6 +432,13 @@ fn bad_input_is_refused_by_name() {
         "invalid_value",
         "repetition_penalty",
     );
+    for penalty in ["1e-38", "0.009", "101"] {
+        bad(
+            &with(&format!(r#""repetition_penalty":{penalty}"#)),
+            "invalid_value",
+            "repetition_penalty",
+        );
+    }
     bad(
         &with(r#""presence_penalty":3"#),
         "invalid_value",
@@ -493,6 +523,13 @@ fn bad_input_is_refused_by_name() {
         "invalid_value",
         "allowed_token_ids",
     );
+    bad(
+        &with(r#""allowed_token_ids":[4096,1]"#),
+        "token_out_of_range",
+        "allowed_token_ids",
+    );
+    let stops = r#""min_tokens":1,"allowed_token_ids":[6,5,6],"stop_token_ids":[5,6,7]"#;
+    bad(&with(stops), "invalid_value", "allowed_token_ids");
     bad(&with(r#""stream":1"#), "invalid_type", "stream");
     bad(
         &with(r#""stream_options":{}"#),

@@ -17,6 +17,8 @@ const STOP_BYTES_MAX: usize = 256;
 const STOP_IDS_MAX: usize = 128;
 const LOGIT_BIAS_MAX: usize = 1_024;
 const N_MAX: u32 = 128;
+/// Penalties beyond this choose nothing that those within do not, and may overflow a logit.
+const REPETITION_PENALTY: std::ops::RangeInclusive<f64> = 0.01..=100.0;
 
 /// How to generate and what to say about it.
 #[derive(Clone, Debug)]
@@ -250,8 +252,8 @@ fn take_sampling(
         )?,
         repetition_penalty: number(
             "repetition_penalty",
-            |v| v as f32 > 0.0,
-            "be above 0",
+            |v| REPETITION_PENALTY.contains(&v),
+            "be in 0.01..=100",
             defaults.repetition_penalty,
         )?,
         presence_penalty: number("presence_penalty", in_2, "be in -2..=2", 0.0)?,
@@ -285,9 +287,24 @@ fn take_sampling(
     stop_ids.sort_unstable();
     stop_ids.dedup();
     sampling.stop_token_ids = stop_ids.into();
+    check_choice_left(&sampling)?;
     Ok(sampling)
 }
 
+/// Before `min_tokens` no stop id may be chosen, so another one must be allowed.
+fn check_choice_left(sampling: &SamplingParams) -> Result<(), ApiError> {
+    let (min, stops) = (sampling.min_tokens, &sampling.stop_token_ids);
+    let is_stop = |id: &TokenId| stops.binary_search(id).is_ok();
+    match &sampling.allowed_token_ids {
+        Some(allowed) if min > 0 && allowed.iter().all(is_stop) => {
+            let must = "have an id that does not end the text when `min_tokens` is above 0";
+            Err(ApiError::invalid_value("allowed_token_ids", must))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Ids in order, each once: at most the vocabulary, whatever the body holds.
 fn take_ids(
     fields: &mut Fields<'_>,
     name: &'static str,
@@ -295,16 +312,18 @@ fn take_ids(
     model: &ServedModel,
 ) -> Result<Option<Arc<[TokenId]>>, ApiError> {
     let must_be = "a list of token ids: integers of at least 0";
-    let Some(ids) = fields.get::<Vec<TokenId>>(name, must_be)? else {
+    let Some(mut ids) = fields.get::<Vec<TokenId>>(name, must_be)? else {
         return Ok(None);
     };
+    ids.sort_unstable();
+    ids.dedup();
     if ids.len() > max {
         return Err(ApiError::invalid_value(
             name,
             format!("have at most {max} ids"),
         ));
     }
-    match ids.iter().find(|&&id| id >= model.vocab_size) {
+    match ids.last().filter(|&&id| id >= model.vocab_size) {
         None => Ok(Some(ids.into())),
         Some(&id) => Err(ApiError::token_out_of_range(
             name,
