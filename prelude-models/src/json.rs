@@ -1,10 +1,10 @@
 //! Reading fields of JSON documents with errors that name the field.
 
-use std::{fs::File, io::Read, path::Path};
+use std::{io::Read, path::Path};
 
 use serde_json::{Map, Value};
 
-use crate::Error;
+use crate::{Error, file};
 
 /// Configuration files are kilobytes and shard indices of the largest models a few megabytes.
 const DOCUMENT_BYTES_MAX: u64 = 64 << 20;
@@ -15,7 +15,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, Error> {
         path: path.to_owned(),
         source,
     };
-    let file = match File::open(path) {
+    let file = match file::open(path) {
         Ok(file) => file,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(io(e)),

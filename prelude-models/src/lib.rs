@@ -29,6 +29,7 @@ mod config;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod error;
+mod file;
 mod generation;
 mod json;
 mod kind;

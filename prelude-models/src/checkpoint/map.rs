@@ -4,20 +4,16 @@
     reason = "a mapping is unsafe whoever makes it; see the comment at the call"
 )]
 
-use std::{fs::File, io, path::Path};
+use std::{io, path::Path};
 
 use memmap2::Mmap;
+
+use crate::file;
 
 /// Maps `path` for reading. A checkpoint of any size is opened at once, and its pages are read
 /// when the executor converts them.
 pub(super) fn map(path: &Path) -> io::Result<Mmap> {
-    let file = File::open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "not a regular file",
-        ));
-    }
+    let file = file::open(path)?;
     // SAFETY: the mapping is private and read-only, so this process cannot write through it. That
     // nobody else truncates or rewrites the file while it is mapped is the caller's duty, stated
     // at `Checkpoint::open`; no check could establish it. The bytes are only ever read as plain
