@@ -91,7 +91,9 @@ impl RopeConfig {
                     return Err(fields.unsupported("YaRN with `mscale` or `mscale_all_dim`"));
                 }
                 let beta = |field, default| -> Result<f64, Error> {
-                    let beta = fields.number(field, "a positive number", |b| b > 0.0)?;
+                    let beta = fields.number(field, "a number in 1e-6..=1e6", |b| {
+                        (1e-6..=1e6).contains(&b)
+                    })?;
                     Ok(beta.unwrap_or(default))
                 };
                 let original = fields
@@ -175,8 +177,10 @@ impl Yarn {
             (low, high) = (low.floor(), high.ceil());
         }
         let (low, mut high) = (low.max(0.0), high.min(head_dim as f64 - 1.0));
-        if low == high {
-            high += 0.001; // as the reference does, so that the ramp is a step
+        // As the reference does, so that the ramp is a step. Compared as f32, in which the ramp is
+        // computed: ends that differ in f64 alone would divide by zero.
+        if low as f32 == high as f32 {
+            high = low + 0.001;
         }
         (low as f32, high as f32)
     }
@@ -275,17 +279,32 @@ mod tests {
 
     #[test]
     fn a_range_of_one_pair_is_a_step() {
-        let rope = RopeConfig {
-            theta: 1e4,
-            scaling: RopeScaling::Yarn(Yarn {
-                factor: 2.0,
-                original_max_position_embeddings: 1,
-                attention_factor: None,
-                beta_fast: 32.0,
-                beta_slow: 1.0,
-                truncate: true,
-            }),
+        const TURNS: usize = 628;
+        let check = |original_max_position_embeddings, beta_fast, truncate| {
+            let rope = RopeConfig {
+                theta: (TURNS as f64 / (2.0 * PI)).powi(4),
+                scaling: RopeScaling::Yarn(Yarn {
+                    factor: 2.0,
+                    original_max_position_embeddings,
+                    attention_factor: None,
+                    beta_fast,
+                    beta_slow: 1.0,
+                    truncate,
+                }),
+            };
+            let frequencies = rope.inv_freq(8);
+            assert!(frequencies.iter().all(|f| f.is_finite()), "{frequencies:?}");
         };
-        assert!(rope.inv_freq(8).iter().all(|f| f.is_finite()));
+        check(1, 32.0, true);
+        // Ends at pair 1 that differ in f64 only: 0/0 at that pair if compared there.
+        check(TURNS, 1.0, false);
+        check(TURNS, 1.0 + 1e-12, false);
+    }
+
+    #[test]
+    fn betas_are_bounded() {
+        let config = r#"{"rope_scaling":{"rope_type":"yarn","factor":4,"beta_slow":1e-300}}"#;
+        let error = read(config).unwrap_err();
+        assert!(error.contains("`rope_scaling.beta_slow`"), "{error}");
     }
 }
