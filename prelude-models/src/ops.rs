@@ -12,8 +12,8 @@
 //!   `[out, in]` as stored in checkpoints; products are `x · Wᵀ`. Sums and softmax accumulate in
 //!   f32 or wider.
 //! - Outputs are arguments, allocated by [`Ops::alloc`] from an arena that the executor resets
-//!   before each step: a step takes no memory from the system, and the same sequence of calls
-//!   yields the same addresses. An output never aliases an input unless a method says so.
+//!   before each step: activations take no memory from the system during a step, and the same
+//!   sequence of calls yields the same addresses. Heads may allocate lists and what they return. An output never aliases an input unless a method says so.
 //! - **Batch invariance**: the value of an output row depends on that row's inputs and absolute
 //!   positions only, never on which other rows are in the step, on chunking, or on where the
 //!   context's K/V come from. Bit for bit on the CPU.
