@@ -50,6 +50,7 @@ pub(crate) struct Scratch {
 struct Candidate {
     id: TokenId,
     logit: f32,
+    /// Its own until [`accumulate`]d, then with those before it.
     weight: u64,
 }
 
@@ -104,6 +105,7 @@ impl Scratch {
                 (weight > 0).then_some(Candidate { id, logit, weight })
             }));
         filter(&mut self.candidates, params);
+        accumulate(&mut self.candidates);
         let choices = (0..head.draws).map(|i| head.choice.wrapping_add(i));
         Ok(choices
             .map(|choice| {
@@ -232,19 +234,21 @@ fn keep_top_p(candidates: &mut Vec<Candidate>, top_p: f32) {
     }
 }
 
-/// Step 9.
-fn pick(candidates: &[Candidate], random: u64) -> TokenId {
-    let total = sum(candidates);
-    let at = ((u128::from(random) * u128::from(total)) >> 64) as u64;
+/// Turns weights into running sums, once for all draws.
+fn accumulate(candidates: &mut [Candidate]) {
     let mut running = 0;
-    candidates
-        .iter()
-        .find(|c| {
-            running += c.weight;
-            running > at
-        })
-        .expect("the point is below the sum of weights")
-        .id
+    for candidate in candidates {
+        running += candidate.weight;
+        candidate.weight = running;
+    }
+}
+
+/// Step 9, on running sums.
+fn pick(candidates: &[Candidate], random: u64) -> TokenId {
+    let total = candidates.last().map_or(0, |last| last.weight);
+    let at = ((u128::from(random) * u128::from(total)) >> 64) as u64;
+    // Below the length: the point is below the total.
+    candidates[candidates.partition_point(|c| c.weight <= at)].id
 }
 
 #[cfg(test)]
@@ -383,7 +387,35 @@ mod tests {
         all.into_iter().map(|c| c.1).collect()
     }
 
+    /// The definition, word for word.
+    fn pick_naively(weights: &[u64], random: u64) -> TokenId {
+        let total: u64 = weights.iter().sum();
+        let at = ((u128::from(random) * u128::from(total)) >> 64) as u64;
+        let mut running = 0;
+        let first = weights.iter().position(|weight| {
+            running += weight;
+            running > at
+        });
+        first.unwrap() as u32
+    }
+
     proptest! {
+        #[test]
+        fn draws_are_those_of_a_scan(
+            weights in prop::collection::vec(1u64..1 << 40, 1..50),
+            randoms in prop::collection::vec(prop_oneof![Just(0), Just(u64::MAX), any::<u64>()], 1..20),
+        ) {
+            let mut candidates: Vec<Candidate> = weights
+                .iter()
+                .zip(0..)
+                .map(|(&weight, id)| Candidate { id, logit: 0.0, weight })
+                .collect();
+            accumulate(&mut candidates);
+            for random in randoms {
+                prop_assert_eq!(pick(&candidates, random), pick_naively(&weights, random));
+            }
+        }
+
         #[test]
         fn filters_keep_what_a_sort_keeps(
             logits in prop::collection::vec((-40i32..40).prop_map(|x| x as f32 / 8.0), 1..1500),
