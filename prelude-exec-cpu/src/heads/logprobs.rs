@@ -45,21 +45,65 @@ impl LogSoftmax {
             })
             .collect()
     }
+}
 
-    /// The score of one prompt token.
-    pub(crate) fn score(
-        self,
-        isa: Supported,
-        logits: &[f32],
-        token: TokenId,
-        top: u32,
-    ) -> PositionLogprobs {
-        let logit = logits[token as usize];
+/// Log-probabilities of one row of logits for all that read it: what several want is computed
+/// once, when it is first asked for.
+pub(crate) struct Readings<'a> {
+    isa: Supported,
+    logits: &'a [f32],
+    max: f32,
+    /// Most likeliest tokens that anyone asks for.
+    top_max: u32,
+    softmax: Option<LogSoftmax>,
+    top: Option<Vec<TokenLogprob>>,
+    /// The last token that was ranked, and its rank.
+    ranked: Option<(TokenId, u32)>,
+}
+
+impl<'a> Readings<'a> {
+    /// Of finite logits with the given maximum, for lists of at most `top_max` likeliest tokens.
+    pub(crate) const fn new(isa: Supported, logits: &'a [f32], max: f32, top_max: u32) -> Self {
+        Self {
+            isa,
+            logits,
+            max,
+            top_max,
+            softmax: None,
+            top: None,
+            ranked: None,
+        }
+    }
+
+    pub(crate) fn softmax(&mut self) -> LogSoftmax {
+        *self
+            .softmax
+            .get_or_insert_with(|| LogSoftmax::new(self.isa, self.logits, self.max))
+    }
+
+    /// The `n` likeliest tokens, best first, ties by smaller id: the head of the longest list.
+    pub(crate) fn top(&mut self, n: u32) -> Vec<TokenLogprob> {
+        debug_assert!(n <= self.top_max, "a longer list than was announced");
+        let softmax = self.softmax();
+        let top = self
+            .top
+            .get_or_insert_with(|| softmax.top(self.logits, self.top_max));
+        top[..top.len().min(n as usize)].to_vec()
+    }
+
+    /// The score of one prompt token. Equal tokens asked for one after the other are ranked once.
+    pub(crate) fn score(&mut self, token: TokenId, top: u32) -> PositionLogprobs {
+        let logit = self.logits[token as usize];
+        let rank = match self.ranked {
+            Some((ranked, rank)) if ranked == token => rank,
+            _ => 1 + simd::count_above(self.isa, self.logits, logit),
+        };
+        self.ranked = Some((token, rank));
         PositionLogprobs {
             token,
-            logprob: self.of(logit),
-            rank: 1 + simd::count_above(isa, logits, logit),
-            top: self.top(logits, top),
+            logprob: self.softmax().of(logit),
+            rank,
+            top: self.top(top),
         }
     }
 }
@@ -117,9 +161,16 @@ mod tests {
         let softmax = LogSoftmax::new(isa, &logits, max);
         let exact: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum::<f64>().ln();
         assert!((f64::from(softmax.log_sum_exp()) - exact).abs() < 1e-6);
-        let score = softmax.score(isa, &logits, 5, 7);
-        let above = logits.iter().filter(|&&x| x > logits[5]).count();
-        assert_eq!(score.rank as usize, above + 1);
+        let mut readings = Readings::new(isa, &logits, max, 64);
+        for (token, n) in [(5, 7), (5, 64), (2999, 0), (0, 1), (5, 7)] {
+            let score = readings.score(token, n);
+            let logit = logits[token as usize];
+            let above = logits.iter().filter(|&&x| x > logit).count();
+            assert_eq!(score.rank as usize, above + 1);
+            assert_eq!(score.logprob.to_bits(), softmax.of(logit).to_bits());
+            assert_eq!(score.top, softmax.top(&logits, n));
+        }
+        let score = readings.score(5, 7);
         let mut sorted: Vec<_> = logits.iter().copied().zip(0u32..).collect();
         sorted.sort_by(order);
         for n in [1, 7, 64, 65, 2999, 5000] {

@@ -14,7 +14,7 @@ use prelude_core::{
 
 use super::{
     NOT_FINITE,
-    logprobs::LogSoftmax,
+    logprobs::Readings,
     sample::{self, Scratch},
 };
 use crate::{
@@ -76,6 +76,27 @@ enum Want<'a> {
     },
 }
 
+impl Item<'_> {
+    /// By output position, then equal targets together.
+    const fn order(&self) -> (u32, TokenId) {
+        match self.want {
+            Want::Score { target, .. } => (self.output, target),
+            Want::Sample(_) | Want::Labels(_) => (self.output, 0),
+        }
+    }
+}
+
+impl Want<'_> {
+    /// How many of the likeliest tokens are wanted.
+    fn top(&self) -> u32 {
+        match self {
+            Self::Sample(head) => head.top_logprobs.unwrap_or(0),
+            Self::Labels(_) => 0,
+            Self::Score { top, .. } => *top,
+        }
+    }
+}
+
 enum Got {
     Nothing,
     Row(RowOutput),
@@ -99,7 +120,7 @@ impl CpuOps {
     pub(crate) fn run_vocabulary_heads(&mut self, plan: &StepPlan, hidden: &Tensor, head: &Matrix) {
         self.run_label_rows(plan, hidden, head);
         let mut items = items(plan);
-        items.sort_by_key(|item| item.output);
+        items.sort_by_key(Item::order);
         let mut rest = &mut items[..];
         while !rest.is_empty() {
             let (chunk, outputs) = take_chunk(&mut rest, self.vocabulary.rows);
@@ -129,15 +150,16 @@ impl CpuOps {
             .run(&self.pool, states, head, Output::Write, logits);
         let (isa, logits, workers) = (self.backend.isa(), &*logits, &vocabulary.workers);
         let cost_ns = items.len() * vocab;
-        self.pool.rows(items, 1, 1, cost_ns, |worker, _, items| {
-            for item in items {
-                let at = outputs
-                    .binary_search(&item.output)
-                    .expect("the chunk holds what its items read");
-                let logits = &logits[at * vocab..][..vocab];
-                item.got = answer(isa, &mut workers.get(worker), logits, &item.want);
-            }
-        });
+        // A task is one row of logits with all that read it, so that they share what they can.
+        let mut readers: Vec<&mut [Item<'_>]> =
+            items.chunk_by_mut(|a, b| a.output == b.output).collect();
+        self.pool
+            .rows(&mut readers, 1, 1, cost_ns, |worker, first, readers| {
+                let logits = logits[first * vocab..].chunks_exact(vocab);
+                for (items, logits) in readers.iter_mut().zip(logits) {
+                    answer(isa, &mut workers.get(worker), logits, items);
+                }
+            });
     }
 
     /// Puts the items' answers into their rows' results.
@@ -259,40 +281,40 @@ fn take_chunk<'a, 'b>(
     (chunk, outputs)
 }
 
-fn answer(isa: Supported, scratch: &mut Scratch, logits: &[f32], want: &Want<'_>) -> Got {
+/// Answers all that read one row of logits.
+fn answer(isa: Supported, scratch: &mut Scratch, logits: &[f32], items: &mut [Item<'_>]) {
     let (max, finite) = simd::max_finite(isa, logits);
     if !finite {
-        return Got::Row(RowOutput::Failed(NOT_FINITE));
+        for item in items {
+            item.got = Got::Row(RowOutput::Failed(NOT_FINITE));
+        }
+        return;
     }
-    match want {
-        Want::Sample(head) => Got::Row(sampled(isa, scratch, logits, max, head)),
-        Want::Labels(labels) => {
-            let softmax = LogSoftmax::new(isa, logits, max);
-            let scores = labels.iter().map(|&id| logits[id as usize]).collect();
-            Got::Row(label_scores(scores, Some(softmax.log_sum_exp())))
-        }
-        Want::Score { target, top, .. } => {
-            let softmax = LogSoftmax::new(isa, logits, max);
-            Got::Score(softmax.score(isa, logits, *target, *top))
-        }
+    let top_max = items.iter().map(|item| item.want.top()).max().unwrap_or(0);
+    let mut readings = Readings::new(isa, logits, max, top_max);
+    for item in items {
+        item.got = match item.want {
+            Want::Sample(head) => match scratch.sample(isa, logits, max, head) {
+                Ok(tokens) => Got::Row(sampled(tokens, logits, &mut readings, head.top_logprobs)),
+                Err(why) => Got::Row(RowOutput::Failed(why)),
+            },
+            Want::Labels(labels) => {
+                let scores = labels.iter().map(|&id| logits[id as usize]).collect();
+                let log_sum_exp = readings.softmax().log_sum_exp();
+                Got::Row(label_scores(scores, Some(log_sum_exp)))
+            }
+            Want::Score { target, top, .. } => Got::Score(readings.score(target, top)),
+        };
     }
 }
 
 fn sampled(
-    isa: Supported,
-    scratch: &mut Scratch,
+    tokens: Vec<TokenId>,
     logits: &[f32],
-    max: f32,
-    head: &SampleHead,
+    readings: &mut Readings<'_>,
+    top_logprobs: Option<u32>,
 ) -> RowOutput {
-    let tokens = match scratch.sample(isa, logits, max, head) {
-        Ok(tokens) => tokens,
-        Err(why) => return RowOutput::Failed(why),
-    };
-    let top = head.top_logprobs.map(|n| {
-        let softmax = LogSoftmax::new(isa, logits, max);
-        (softmax, softmax.top(logits, n))
-    });
+    let top = top_logprobs.map(|n| (readings.softmax(), readings.top(n)));
     let report = |token: TokenId| match &top {
         None => SampledToken {
             token,
