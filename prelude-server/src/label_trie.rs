@@ -43,6 +43,16 @@ impl LabelTrie {
     /// If a label is empty: callers check what they were given.
     #[must_use]
     pub fn new<L: AsRef<[TokenId]>>(labels: &[L]) -> Self {
+        Self::within(labels, usize::MAX).expect("no trie has more places")
+    }
+
+    /// Builds the trie unless it has more than `max_places` places, which are counted on the way:
+    /// a trie that is too large is never built.
+    ///
+    /// # Panics
+    /// If a label is empty: callers check what they were given.
+    #[must_use]
+    pub fn within<L: AsRef<[TokenId]>>(labels: &[L], max_places: usize) -> Option<Self> {
         let mut from = vec![None];
         let mut next: Vec<Vec<TokenId>> = vec![Vec::new()];
         let mut child: std::collections::HashMap<(usize, TokenId), usize> = Default::default();
@@ -56,6 +66,9 @@ impl LabelTrie {
                 let follower = position_or_push(&mut next[place], token);
                 path.push(Step { place, follower });
                 if i + 1 < tokens.len() {
+                    if from.len() >= max_places && !child.contains_key(&(place, token)) {
+                        return None;
+                    }
                     place = *child.entry((place, token)).or_insert_with(|| {
                         from.push(Some((place, token)));
                         next.push(Vec::new());
@@ -73,7 +86,7 @@ impl LabelTrie {
                 next: next.into(),
             })
             .collect();
-        Self { places, paths }
+        Some(Self { places, paths })
     }
 
     /// Rows that one prompt needs: the number of places.
@@ -259,6 +272,18 @@ mod tests {
         check(5e-324, [0.5, 0.0, 0.5]);
         check(1e-308, [0.5, 0.0, 0.5]);
         check(1e308, [1.0 / 3.0; 3]);
+    }
+
+    #[test]
+    fn a_trie_within_bounds_is_the_trie() {
+        let labels = [vec![5, 6, 9], vec![5, 7, 9], vec![8, 9]];
+        let check = |max, expected| {
+            let found = LabelTrie::within(&labels, max);
+            assert_eq!(found.map(|t| t.num_rows()), expected, "{max}");
+        };
+        check(4, None);
+        check(5, Some(5));
+        check(6, Some(5));
     }
 
     #[test]

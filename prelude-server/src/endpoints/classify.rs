@@ -1,7 +1,7 @@
 //! `POST /classify`: classes of texts, from a classification head, or from a language model and a
 //! list of labels.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use bytes::Bytes;
 use prelude_core::{Head, Normalise, RowOutput, RowSpec, TokenId};
@@ -187,7 +187,14 @@ async fn by_labels(
         for len in prompts.lens() {
             check_length("input", len, 0, model)?;
         }
-        let trie = label_trie(model, turn(&texts[0])?, &labels)?;
+        let max_rows = call.app.config.limits.rows;
+        let max_places = usize::try_from(max_rows).unwrap_or(usize::MAX) / texts.len();
+        let trie =
+            label_trie_within(model, turn(&texts[0])?, &labels, max_places)?.ok_or_else(|| {
+                // One more than the limit is what is known; the rest was not counted.
+                let rows = (max_places as u64 + 1).saturating_mul(texts.len() as u64);
+                ApiError::too_many_rows(rows, max_rows)
+            })?;
         Ok::<_, ApiError>((trie, prompts))
     });
     let (trie, prompts) = encoded.await??;
@@ -282,6 +289,17 @@ pub(crate) fn label_trie<L: std::fmt::Display>(
     prompt: String,
     labels: &[L],
 ) -> Result<LabelTrie, ApiError> {
+    let trie = label_trie_within(model, prompt, labels, usize::MAX)?;
+    Ok(trie.expect("no trie has more places"))
+}
+
+/// As [`label_trie`]; `None` if it has more than `max_places` places.
+fn label_trie_within<L: std::fmt::Display>(
+    model: &ServedModel,
+    prompt: String,
+    labels: &[L],
+    max_places: usize,
+) -> Result<Option<LabelTrie>, ApiError> {
     let end = model.end_of_turn.ok_or_else(|| {
         let message = "this model has no end token, so no label ever ends";
         ApiError::new(400, "unsupported_parameter", message).with_param("labels")
@@ -290,11 +308,12 @@ pub(crate) fn label_trie<L: std::fmt::Display>(
     let texts = [prompt.clone()].into_iter().chain(with_label);
     let encoded = SharedPrompts::encode(texts.map(Ok::<_, ApiError>), model.cuts, |text, out| {
         model.tokenizer.encode_into(text, false, out);
-        Ok(())
+        check_length("labels", out.len(), 0, model)
     })?;
     let mut prompts = encoded.into_prompts();
     let prompt = prompts.next().expect("the prompt was put first");
     let mut sequences: Vec<Vec<TokenId>> = Vec::with_capacity(labels.len());
+    let mut seen = HashSet::with_capacity(labels.len());
     for (index, whole) in prompts.enumerate() {
         let Some(label) = whole
             .strip_prefix(prompt.as_slice())
@@ -306,13 +325,13 @@ pub(crate) fn label_trie<L: std::fmt::Display>(
         // Refused before a trie of that depth is built.
         check_length("labels", prompt.len() + label.len(), 0, model)?;
         let sequence: Vec<TokenId> = label.iter().copied().chain([end]).collect();
-        if sequences.contains(&sequence) {
+        if !seen.insert(sequence.clone()) {
             let must = "not read like another label to the model";
             return Err(ApiError::invalid_value(format!("labels/{index}"), must));
         }
         sequences.push(sequence);
     }
-    Ok(LabelTrie::new(&sequences))
+    Ok(LabelTrie::within(&sequences, max_places))
 }
 
 fn respond(call: &Call, model: &ServedModel, data: Vec<Item<'_>>, usage: UsageBody) -> Reply {
@@ -513,6 +532,13 @@ mod tests {
         );
         check(
             json!({"input": vec!["x"; 5000]}),
+            (400, "too_many_rows", None),
+        );
+        // Few texts and few labels, but more places than rows: counted before anything is grafted.
+        let long = |i: usize| format!("{} {}", i, "x ".repeat(20));
+        let labels: Vec<String> = (0..LABELS_MAX).map(long).collect();
+        check(
+            json!({"input": "x", "labels": labels}),
             (400, "too_many_rows", None),
         );
     }
