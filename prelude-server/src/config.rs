@@ -95,6 +95,10 @@ pub struct Limits {
     pub rows: u64,
     /// Bytes of the text that `/detokenize` writes: 400.
     pub detokenize_bytes: u64,
+    /// Log-probabilities that one answer prints for prompts: 400. Counted for each prompt as
+    /// positions x (likeliest tokens + 1) x `n`, since each choice repeats its prompt's. Those of
+    /// generated tokens do not count: each of them has to be computed.
+    pub logprob_entries: u64,
     /// Rows of all requests waiting for their first result: 429.
     pub queued_rows: u64,
     /// Prompt tokens of all requests waiting for their first result: 429.
@@ -124,6 +128,7 @@ impl Default for Limits {
             streams_per_connection: 256,
             rows: 4_096,
             detokenize_bytes: 4 << 20,
+            logprob_entries: 1 << 20,
             queued_rows: 16_384,
             queued_tokens: 4_194_304,
             first_event_ms: 10_000,

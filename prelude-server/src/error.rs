@@ -270,6 +270,15 @@ impl ApiError {
         Self::new(400, "too_many_rows", message)
     }
 
+    /// More log-probabilities of prompts than one answer may print.
+    pub(crate) fn too_many_logprobs(entries: u64, max: u64) -> Self {
+        let message = format!(
+            "the answer would have {entries} log-probabilities of prompt tokens, the limit is \
+             {max}; ask for fewer prompts, choices (`n`), positions or likeliest tokens"
+        );
+        Self::new(400, "too_many_logprobs", message)
+    }
+
     /// A request that the queue could not take even when empty.
     pub(crate) fn larger_than_queue(what: &str, asked: u64, max: u64) -> Self {
         let message =

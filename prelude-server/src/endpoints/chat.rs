@@ -11,7 +11,7 @@ use super::{
     Call, Reply,
     generate::{
         ChatLogprobs, Job, Params, Printer, PromptLogprobs, Readiness, Report, Run, Speaker,
-        StopReason, logprobs,
+        StopReason, check_entries, entries, logprobs,
     },
     input, messages,
     submit::{Common, UsageBody},
@@ -63,6 +63,11 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     if params.sampling.min_tokens > max_tokens {
         let must = "not exceed `max_tokens`";
         return Err(ApiError::invalid_value("min_tokens", must));
+    }
+    if let Some(top) = params.prompt_logprobs {
+        // Printed once, whatever `n` is.
+        let range = params.prompt_logprobs_range.as_ref();
+        check_entries(call, entries(ids.len(), range, top))?;
     }
     call.reservation.set_tokens(ids.len() as u64)?;
 

@@ -10,7 +10,7 @@ use super::{
     Call, Reply,
     generate::{
         CompletionLogprobs, Job, Params, Printer, PromptLogprobs, Readiness, Report, Run, Speaker,
-        StopReason, logprobs,
+        StopReason, check_entries, entries, logprobs,
     },
     input::{self, Encoding, Prompt},
     submit::{Common, UsageBody},
@@ -82,6 +82,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
             *echo = Some(Cow::Owned(model.tokenizer.decode(ids, false)));
         }
     }
+    check_entries(call, prompt_entries(&options, &params, &prompts))?;
     let tokens = prompts.iter().map(|ids| ids.len() as u64).sum();
     call.reservation.set_tokens(tokens)?;
 
@@ -168,6 +169,19 @@ fn echo_texts<'a>(options: &Options, prompts: &[Prompt<'a>]) -> Vec<Option<Cow<'
         Prompt::Ids(_) => None,
     };
     prompts.iter().map(text).collect()
+}
+
+/// Log-probabilities of prompts that the answer prints: with the echo, and in a list of their own.
+fn prompt_entries(options: &Options, params: &Params, prompts: &[Vec<TokenId>]) -> u64 {
+    let echoed = options.logprobs.filter(|_| options.echo);
+    let range = params.prompt_logprobs_range.as_ref();
+    let of_prompt = |ids: &Vec<TokenId>| {
+        let echo = echoed.map_or(0, |top| entries(ids.len(), None, top));
+        let own = params.prompt_logprobs;
+        echo.saturating_add(own.map_or(0, |top| entries(ids.len(), range, top)))
+    };
+    let once = prompts.iter().map(of_prompt).fold(0, u64::saturating_add);
+    once.saturating_mul(u64::from(params.n))
 }
 
 fn report(options: &Options, params: &Params) -> Report {

@@ -97,6 +97,43 @@ fn what_can_never_fit_is_the_callers_to_split() {
     server.settle();
 }
 
+/// Each choice repeats its prompt's log-probabilities, so a small request could ask for gigabytes.
+#[test]
+fn an_answer_prints_so_many_log_probabilities_and_no_more() {
+    let limits = Limits {
+        logprob_entries: 60,
+        ..Limits::default()
+    };
+    let server = TestServer::fake(with_limits(limits), &Fake::default());
+    let check = |more: Value, status: u16| {
+        let mut body = json!({"prompt": vec![1; 10], "max_tokens": 1});
+        let fields = more.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(fields);
+        let response = server.post(PATH, &body.to_string());
+        assert_eq!(response.status, status, "{body}");
+        if status == 400 {
+            assert_eq!(response.reason(), "too_many_logprobs", "{body}");
+        }
+    };
+    check(json!({"prompt_logprobs": 2, "n": 2}), 200);
+    check(json!({"prompt_logprobs": 2, "n": 3}), 400);
+    check(json!({"echo": true, "logprobs": 2, "n": 2}), 200);
+    check(json!({"echo": true, "logprobs": 2, "n": 3}), 400);
+    let prompts = json!([vec![1; 10], vec![2; 10]]);
+    check(json!({"prompt": prompts, "prompt_logprobs": 2}), 200);
+    check(json!({"prompt": prompts, "prompt_logprobs": 3}), 400);
+    // Both are printed.
+    let both = json!({"echo": true, "logprobs": 3, "prompt_logprobs": 2});
+    check(both, 400);
+    // A range has nothing beside the positions outside it.
+    let range = |end| json!({"prompt_logprobs": 10, "prompt_logprobs_range": [1, end]});
+    check(range(6), 200);
+    check(range(7), 400);
+    // Without an echo only generated tokens are printed.
+    check(json!({"logprobs": 5, "n": 8}), 200);
+    server.settle();
+}
+
 #[test]
 fn overload_may_have_another_status() {
     let mut config = with_limits(Limits {

@@ -1,6 +1,6 @@
 //! Log-probabilities as the two dialects print them.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::Range};
 
 use prelude_core::{PositionLogprobs, SampledToken, TokenId, TokenLogprob};
 use serde::{
@@ -9,7 +9,7 @@ use serde::{
 };
 
 use super::choice::TokenRecord;
-use crate::served_model::ServedModel;
+use crate::{endpoints::Call, error::ApiError, served_model::ServedModel};
 
 /// JSON has no infinity; this stands for the log-probability of the impossible.
 const FLOOR: f32 = -9999.0;
@@ -301,9 +301,37 @@ impl Serialize for ChatToken<'_> {
     }
 }
 
+/// Entries printed for a prompt of `len` tokens, each with its own log-probability or null, and
+/// with `top` likeliest beside it at the positions in `range` (all, if absent).
+pub(crate) fn entries(len: usize, range: Option<&Range<u32>>, top: u32) -> u64 {
+    let len = len as u64;
+    let scored = range.map_or(len, |r| u64::from(r.end.saturating_sub(r.start)));
+    len.saturating_add(scored.saturating_mul(u64::from(top)))
+}
+
+/// Refuses an answer that would print more than the configuration allows. To be called before the
+/// engine computes any of it.
+///
+/// # Errors
+/// 400 `too_many_logprobs`.
+pub(crate) fn check_entries(call: &Call, entries: u64) -> Result<(), ApiError> {
+    let max = call.app.config.limits.logprob_entries;
+    if entries > max {
+        return Err(ApiError::too_many_logprobs(entries, max));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn entries_are_positions_and_their_likeliest() {
+        assert_eq!(entries(10, None, 0), 10);
+        assert_eq!(entries(10, None, 4), 50);
+        assert_eq!(entries(10, Some(&(2..5)), 4), 10 + 3 * 4);
+    }
 
     #[test]
     fn characters_are_counted_where_they_end() {

@@ -8,7 +8,9 @@ mod stop;
 mod stream;
 
 pub(crate) use choice::{Choice, StopReason};
-pub(crate) use logprobs::{ChatLogprobs, CompletionLogprobs, Printer, PromptLogprobs};
+pub(crate) use logprobs::{
+    ChatLogprobs, CompletionLogprobs, Printer, PromptLogprobs, check_entries, entries,
+};
 pub(crate) use params::{Params, StreamOptions, logprobs};
 pub(crate) use run::{Job, Report, Run};
 pub(crate) use stream::{Readiness, Speaker};
