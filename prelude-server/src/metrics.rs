@@ -36,10 +36,17 @@ pub(crate) struct Counters {
     pub(crate) encode_seconds: Histogram,
     /// Requests answered or dropped after their deadline.
     pub(crate) deadlines_missed: u64,
-    /// `n` of generations.
-    pub(crate) params_n: Histogram,
-    /// `max_tokens` of generations.
-    pub(crate) params_max_tokens: Histogram,
+    /// What generations asked for, by the served model's name.
+    pub(crate) generations: BTreeMap<String, Asked>,
+}
+
+/// What generations of one model asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    /// `n`.
+    pub(crate) n: Histogram,
+    /// `max_tokens`.
+    pub(crate) max_tokens: Histogram,
 }
 
 impl Default for EdgeMetrics {
@@ -50,8 +57,7 @@ impl Default for EdgeMetrics {
             unknown_fields: BTreeMap::new(),
             encode_seconds: Histogram::new(SECONDS),
             deadlines_missed: 0,
-            params_n: Histogram::new(COUNTS),
-            params_max_tokens: Histogram::new(COUNTS),
+            generations: BTreeMap::new(),
         }))
     }
 }
@@ -86,9 +92,20 @@ impl EdgeMetrics {
         self.lock().deadlines_missed += 1;
     }
 
-    pub(crate) fn generation(&self, n: u32, max_tokens: u32) {
+    /// Notes a prompt to be continued by the model served as `model`.
+    pub(crate) fn generation(&self, model: &str, n: u32, max_tokens: u32) {
         let mut counters = self.lock();
-        counters.params_n.observe(f64::from(n));
-        counters.params_max_tokens.observe(f64::from(max_tokens));
+        // The name is copied for a model's first request only.
+        if !counters.generations.contains_key(model) {
+            let asked = Asked {
+                n: Histogram::new(COUNTS),
+                max_tokens: Histogram::new(COUNTS),
+            };
+            counters.generations.insert(model.to_owned(), asked);
+        }
+        if let Some(asked) = counters.generations.get_mut(model) {
+            asked.n.observe(f64::from(n));
+            asked.max_tokens.observe(f64::from(max_tokens));
+        }
     }
 }

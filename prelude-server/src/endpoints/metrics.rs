@@ -311,25 +311,18 @@ fn edge(page: &mut Page, counters: &Counters) {
     let name = "prelude:deadline_missed_total";
     page.family(name, "counter", "Requests whose deadline passed.");
     page.line(name, "", counters.deadlines_missed);
-    for (name, help, histogram) in [
-        (
-            "prelude:encode_seconds",
-            "Turning a request's texts into ids.",
-            &counters.encode_seconds,
-        ),
-        (
-            "vllm:request_params_n",
-            "`n` of generations.",
-            &counters.params_n,
-        ),
-        (
-            "vllm:request_params_max_tokens",
-            "Output budget of generations.",
-            &counters.params_max_tokens,
-        ),
-    ] {
-        page.family(name, "histogram", help);
-        page.histogram(name, "", histogram);
+    let name = "prelude:encode_seconds";
+    page.family(name, "histogram", "Turning a request's texts into ids.");
+    page.histogram(name, "", &counters.encode_seconds);
+    let name = "vllm:request_params_n";
+    page.family(name, "histogram", "`n` of generations.");
+    for (model, asked) in &counters.generations {
+        page.histogram(name, &model_label(model), &asked.n);
+    }
+    let name = "vllm:request_params_max_tokens";
+    page.family(name, "histogram", "Output budget of generations.");
+    for (model, asked) in &counters.generations {
+        page.histogram(name, &model_label(model), &asked.max_tokens);
     }
 }
 
@@ -344,7 +337,11 @@ fn whole(sum: f64) -> u64 {
 }
 
 fn own_labels(model: &ServedModel) -> String {
-    format!("model_name=\"{}\"", escape(&model.name))
+    model_label(&model.name)
+}
+
+fn model_label(name: &str) -> String {
+    format!("model_name=\"{}\"", escape(name))
 }
 
 /// One engine serves a model, so its index is always the first.

@@ -255,7 +255,10 @@ fn metrics_name_what_happened() {
         "vllm:generation_tokens_total{engine=\"0\",model_name=\"fake\"}",
         4.0,
     );
-    check("vllm:request_params_max_tokens_sum", 4.0);
+    check(
+        "vllm:request_params_max_tokens_sum{model_name=\"fake\"}",
+        4.0,
+    );
     check("vllm:time_to_first_token_seconds_count", 1.0);
     // Each line is a comment or `name{labels} value`, and each name has a type.
     let mut typed = std::collections::HashSet::new();

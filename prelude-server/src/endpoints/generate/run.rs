@@ -132,7 +132,9 @@ impl Run {
             } else {
                 choices.extend((0..params.n).map(|_| Choice::empty(&params)));
             }
-            call.app.metrics.generation(params.n, max_tokens);
+            call.app
+                .metrics
+                .generation(&model.name, params.n, max_tokens);
             if !prompt.positions.is_empty() {
                 kinds.push(RowKind::Score(index));
                 let head = Head::PromptLogprobs {
