@@ -85,7 +85,8 @@ pub struct Limits {
     /// Milliseconds an idle connection is kept.
     pub keep_alive_ms: u64,
     /// Milliseconds a write may wait for the client to read: the connection closes and its
-    /// requests are aborted.
+    /// requests are aborted. An HTTP/2 client that reads the connection but opens no window for
+    /// one of its streams is not stalled; its requests hold no room in the queue once answered.
     pub write_stall_ms: u64,
     /// Open connections: 503, and the connection closes.
     pub connections: usize,

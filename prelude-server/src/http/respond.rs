@@ -81,6 +81,9 @@ pub(super) fn reply(
     };
     if let Some(call) = ticket.call() {
         inference_headers(&mut headers, &call.inference(), is_stream);
+        if !is_stream {
+            call.reservation.release();
+        }
     }
     respond(StatusCode::OK, headers, content, ticket, active)
 }
@@ -95,6 +98,10 @@ pub(super) fn error(
     active: Active,
 ) -> Response<ReplyBody> {
     app.metrics.reject(error.reason());
+    // A client that does not read its refusal must not hold a place in the queue by it.
+    if let Some(call) = ticket.call() {
+        call.reservation.release();
+    }
     let shed;
     let error = if error.status() == 429 {
         // The body says what the status line says.

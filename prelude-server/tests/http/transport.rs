@@ -343,3 +343,39 @@ fn http2_without_upgrade() {
     });
     assert_eq!(status, 200);
 }
+
+#[test]
+fn answers_that_nobody_reads_hold_no_room() {
+    let server = fake();
+    let addr = server.addr;
+    let unread = server.runtime.block_on(async move {
+        use http_body_util::Full;
+        use hyper::{Request, client::conn::http2};
+        use hyper_util::rt::{TokioExecutor, TokioIo};
+        let stream = tokio::net::TcpStream::connect(addr).await.unwrap();
+        let io = TokioIo::new(stream);
+        // A window of nothing: heads arrive, bodies cannot.
+        let (mut sender, connection) = http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(0)
+            .handshake(io)
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        let mut unread = Vec::new();
+        for (body, status) in [
+            (r#"{"prompt":"#, 400),
+            (r#"{"prompt":[1],"max_tokens":1}"#, 200),
+        ] {
+            let request = Request::post(format!("http://{addr}/v1/completions"));
+            let request = request.body(Full::new(bytes::Bytes::from(body))).unwrap();
+            let response = sender.send_request(request).await.unwrap();
+            assert_eq!(response.status(), status);
+            unread.push(response);
+        }
+        (unread, sender)
+    });
+    for name in ["queue_rows", "queue_tokens", "body_bytes_in_flight"] {
+        assert_eq!(server.metric(&format!("prelude:{name}")), 0.0, "{name}");
+    }
+    drop(unread);
+}
