@@ -1,6 +1,10 @@
 //! Log-probabilities as the two dialects print them.
 
-use std::{borrow::Cow, ops::Range};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, hash_map::Entry},
+    ops::Range,
+};
 
 use prelude_core::{PositionLogprobs, SampledToken, TokenId, TokenLogprob};
 use serde::{
@@ -149,17 +153,27 @@ impl<'a> Top<'a> {
         if !has_chosen {
             entries.push((printer.text(chosen), finite(logprob)));
         }
-        // Different ids may print alike: the larger value stays, and that is the earlier one
-        // unless the chosen token came last.
-        let mut distinct: Vec<(Cow<'a, str>, f32)> = Vec::with_capacity(entries.len());
-        for (text, value) in entries {
-            match distinct.iter_mut().find(|(t, _)| *t == text) {
-                None => distinct.push((text, value)),
-                Some((_, kept)) => *kept = kept.max(value),
+        Self(distinct(entries))
+    }
+}
+
+/// Different ids may print alike: each text stays where it came first, with its largest value.
+fn distinct(entries: Vec<(Cow<'_, str>, f32)>) -> Vec<(Cow<'_, str>, f32)> {
+    let mut places: HashMap<Cow<'_, str>, usize> = HashMap::with_capacity(entries.len());
+    let mut distinct: Vec<(Cow<'_, str>, f32)> = Vec::with_capacity(entries.len());
+    for (text, value) in entries {
+        match places.entry(text) {
+            Entry::Vacant(place) => {
+                distinct.push((place.key().clone(), value));
+                place.insert(distinct.len() - 1);
+            }
+            Entry::Occupied(place) => {
+                let kept = &mut distinct[*place.get()].1;
+                *kept = kept.max(value);
             }
         }
-        Self(distinct)
     }
+    distinct
 }
 
 impl Serialize for Top<'_> {
@@ -325,6 +339,15 @@ pub(crate) fn check_entries(call: &Call, entries: u64) -> Result<(), ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_that_print_alike_are_one() {
+        let named = |list: &[(&'static str, f32)]| -> Vec<(Cow<'static, str>, f32)> {
+            list.iter().map(|&(t, v)| (Cow::Borrowed(t), v)).collect()
+        };
+        let found = distinct(named(&[("b", -2.0), ("a", -3.0), ("b", -1.0), ("a", -4.0)]));
+        assert_eq!(found, named(&[("b", -1.0), ("a", -3.0)]));
+    }
 
     #[test]
     fn entries_are_positions_and_their_likeliest() {
