@@ -98,55 +98,49 @@ impl CpuExecutor {
         }
     }
 
-    /// Ids and sizes in heads, which [`ForwardBatch::validate`] does not know.
-    fn check_heads(&self, batch: &ForwardBatch) -> Result<(), String> {
-        let vocab = self.capacity.vocab_size;
-        let (oneshot, prefill, decode) = batch.parts();
-        let forests = oneshot.rows.iter().chain(&prefill.rows);
-        for row in forests {
-            match &row.head {
-                OutputHead::Sample(sample) => check_sample(sample, vocab)?,
-                OutputHead::LabelScores { labels, normalise } => {
-                    let (Normalise::OverLabels | Normalise::OverVocab) = normalise;
-                    check_ids("a label", labels, vocab)?;
-                }
-                OutputHead::Logprobs { targets, .. } => check_ids("a target", targets, vocab)?,
-                OutputHead::Embed { dimensions, .. } => {
-                    let hidden = self.hidden_size;
-                    if let Some(d) = *dimensions
-                        && (d == 0 || d as usize > hidden)
-                    {
-                        return Err(format!("{d} dimensions of a hidden state of {hidden}"));
-                    }
-                }
-                OutputHead::Classify => {}
+    /// Ids and sizes in heads, which [`ForwardBatch::validate`] does not know. A head that is
+    /// wrong fails its own row: others of the step may be other callers'.
+    fn refuse_heads(&mut self) {
+        let (vocab, hidden) = (self.capacity.vocab_size, self.hidden_size);
+        for row in &mut self.plan.rows {
+            row.refused = check_head(&row.head, vocab, hidden).err();
+        }
+    }
+}
+
+fn check_head(head: &OutputHead, vocab: u32, hidden: usize) -> Result<(), &'static str> {
+    let known = |ids: &[u32], what| match ids.iter().all(|&id| id < vocab) {
+        true => Ok(()),
+        false => Err(what),
+    };
+    match head {
+        OutputHead::Sample(sample) => {
+            if sample.sampling.first_invalid(vocab).is_some() {
+                return Err("a sampling parameter is out of range");
             }
+            if let Some(history) = &sample.history {
+                let what = "a past token is outside the vocabulary";
+                known(&history.prompt, what)?;
+                known(&history.output, what)?;
+            }
+            Ok(())
         }
-        for row in &decode.rows {
-            check_sample(&row.sample, vocab)?;
+        OutputHead::LabelScores { labels, normalise } => {
+            let (Normalise::OverLabels | Normalise::OverVocab) = normalise;
+            known(labels, "a label is outside the vocabulary")
         }
-        Ok(())
+        OutputHead::Logprobs { targets, .. } => {
+            known(targets, "a target is outside the vocabulary")
+        }
+        OutputHead::Embed { dimensions, .. } => match *dimensions {
+            Some(0) => Err("an embedding of 0 dimensions"),
+            Some(d) if d as usize > hidden => {
+                Err("more dimensions than the model's hidden state has")
+            }
+            _ => Ok(()),
+        },
+        OutputHead::Classify => Ok(()),
     }
-}
-
-fn check_ids(what: &str, ids: &[u32], vocab: u32) -> Result<(), String> {
-    match ids.iter().find(|&&id| id >= vocab) {
-        Some(id) => Err(format!(
-            "{what}, {id}, is outside the vocabulary of {vocab}"
-        )),
-        None => Ok(()),
-    }
-}
-
-fn check_sample(sample: &prelude_core::SampleHead, vocab: u32) -> Result<(), String> {
-    if let Some((field, must_be)) = sample.sampling.first_invalid(vocab) {
-        return Err(format!("{field} must be {must_be}"));
-    }
-    if let Some(history) = &sample.history {
-        check_ids("a past token", &history.prompt, vocab)?;
-        check_ids("a past token", &history.output, vocab)?;
-    }
-    Ok(())
 }
 
 impl Executor for CpuExecutor {
@@ -163,8 +157,8 @@ impl Executor for CpuExecutor {
         batch
             .validate(&self.capacity)
             .map_err(|e| ExecutorError::Step(e.to_string()))?;
-        self.check_heads(&batch).map_err(ExecutorError::Step)?;
         self.plan.rebuild(batch, self.capacity.block_size)?;
+        self.refuse_heads();
         self.outstanding = Some(step);
         Ok(())
     }

@@ -498,13 +498,12 @@ fn malformed_batches_are_refused() {
         dimensions,
     };
     let heads = [
-        (head(&|p| p.temperature = f32::NAN), "temperature"),
+        (head(&|p| p.temperature = f32::NAN), "sampling parameter"),
         (
             head(&|p| p.allowed_token_ids = Some(Arc::from([4096]))),
-            "allowed_token_ids",
+            "sampling parameter",
         ),
         (labels(&[1, 4096]), "outside the vocabulary"),
-        (labels(&[]), "labels"),
         (
             OutputHead::Logprobs {
                 targets: vec![9999],
@@ -512,16 +511,23 @@ fn malformed_batches_are_refused() {
             },
             "outside the vocabulary",
         ),
-        (embed(Some(193)), "193 dimensions"),
+        (embed(Some(193)), "more dimensions"),
         (embed(Some(0)), "0 dimensions"),
     ];
-    let mut refused: Vec<(ForwardBatch, &str)> = heads
-        .into_iter()
-        .map(|(head, why)| {
-            let batch = prompt(&[1, 2], vec![(1..2, head)]);
-            (ForwardBatch::OneShot(batch), why)
-        })
-        .collect();
+    // A wrong head fails its row alone.
+    let alone = run_oneshot(&mut executor, prompt(&[1, 2], vec![(1..2, embed(None))]));
+    for (head, why) in heads {
+        let rows = vec![(1..2, head), (1..2, embed(None))];
+        let rows = run_oneshot(&mut executor, prompt(&[1, 2], rows));
+        assert!(
+            matches!(rows[0], RowOutput::Failed(message) if message.contains(why)),
+            "{why}: {:?}",
+            rows[0]
+        );
+        assert_eq!(rows[1..], alone);
+    }
+    let no_labels = prompt(&[1, 2], vec![(1..2, labels(&[]))]);
+    let mut refused = vec![(ForwardBatch::OneShot(no_labels), "labels")];
     let oneshot = |change: &dyn Fn(&mut OneShotBatch)| {
         let mut batch = prompt(&[1, 2], vec![(1..2, embed(None))]);
         change(&mut batch);

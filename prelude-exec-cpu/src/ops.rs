@@ -84,7 +84,11 @@ impl CpuOps {
     pub(crate) fn begin(&mut self, plan: &StepPlan) {
         self.arena.reset();
         self.results.clear();
-        self.results.resize(plan.rows.len(), None);
+        self.results.extend(
+            plan.rows
+                .iter()
+                .map(|row| row.refused.map(RowOutput::Failed)),
+        );
     }
 }
 

@@ -86,6 +86,8 @@ pub(crate) enum Place {
 #[derive(Debug)]
 pub(crate) struct PlanRow {
     pub(crate) head: OutputHead,
+    /// Why it has no result: no head may be run for it.
+    pub(crate) refused: Option<&'static str>,
     /// Position of the first hidden state it uses.
     pub(crate) first_position: u32,
     outputs: (usize, usize),
@@ -222,6 +224,7 @@ impl StepPlan {
         }
         self.rows.push(PlanRow {
             head,
+            refused: None,
             first_position,
             outputs: (start, self.row_outputs.len()),
         });

@@ -27,6 +27,9 @@ impl CpuOps {
             else {
                 continue;
             };
+            if row.refused.is_some() {
+                continue;
+            }
             let mut states = plan
                 .outputs_of(row)
                 .iter()

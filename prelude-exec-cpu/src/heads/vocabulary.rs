@@ -201,6 +201,7 @@ impl CpuOps {
             .rows
             .iter()
             .enumerate()
+            .filter(|(_, row)| row.refused.is_none())
             .filter_map(|(i, row)| match &row.head {
                 OutputHead::LabelScores {
                     labels,
@@ -233,6 +234,9 @@ impl CpuOps {
 fn items(plan: &StepPlan) -> Vec<Item<'_>> {
     let mut items = Vec::new();
     for (row, planned) in plan.rows.iter().enumerate() {
+        if planned.refused.is_some() {
+            continue;
+        }
         let outputs = plan.outputs_of(planned);
         let mut push = |output, want| {
             items.push(Item {
