@@ -58,7 +58,9 @@ pub struct CpuConfig {
     /// Longest sequence in tokens. By default, and at most, what the model was made for. Memory
     /// for rotations grows with it.
     pub max_context_len: Option<u32>,
-    /// Refuse to load a model whose planned memory exceeds this. By default unlimited.
+    /// Refuse to load a model whose planned memory exceeds this. By default what the system
+    /// says is available when the model is loaded (Linux: `MemAvailable` of `/proc/meminfo`, or
+    /// the control group's limit if that is lower); unlimited where it does not say.
     pub memory_limit_bytes: Option<u64>,
 }
 

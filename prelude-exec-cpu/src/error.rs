@@ -40,9 +40,11 @@ pub enum Error {
         /// What was allowed.
         limit_bytes: u64,
     },
-    /// The system refused memory for keys and values.
-    #[error("the system refused {bytes} bytes for KV blocks; lower `kv_bytes` or `num_blocks`")]
+    /// The system refused memory.
+    #[error("the system refused {bytes} bytes for {what}")]
     Allocation {
+        /// What for, and what to do about it.
+        what: &'static str,
         /// What was asked for.
         bytes: u64,
     },

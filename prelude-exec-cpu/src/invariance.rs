@@ -570,6 +570,19 @@ fn malformed_batches_are_refused() {
     assert_eq!(executor.collect(StepId(5)).unwrap().step, StepId(5));
 }
 
+/// A table of rotations that no system can provide is an error.
+#[test]
+fn rotations_beyond_memory_are_refused() {
+    let config = small();
+    let model = checkpoint("demo-lm");
+    let (dtype, backend) = config.choose(model.config()).unwrap();
+    let mut loader = CpuLoader::new(Arc::new(ComputePool::new(1)), backend, dtype);
+    for positions in [usize::MAX, usize::MAX / 64] {
+        let error = loader.rope(&[0.1; 16], 1.0, positions).unwrap_err();
+        assert!(error.to_string().contains("max_context_len"), "{error}");
+    }
+}
+
 /// What does not fit is refused before loading, with the numbers.
 #[test]
 fn memory_is_planned() {

@@ -209,6 +209,7 @@ impl KvStore {
 
 fn zeroed<E: KvElement>(len: usize) -> Result<Vec<E>, Error> {
     bytemuck::try_zeroed_vec(len).map_err(|()| Error::Allocation {
+        what: "KV blocks; lower `kv_bytes` or `num_blocks`",
         bytes: len as u64 * size_of::<E>() as u64,
     })
 }

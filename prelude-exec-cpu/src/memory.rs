@@ -27,7 +27,10 @@ impl MemoryPlan {
     /// The sum.
     #[must_use]
     pub const fn total_bytes(&self) -> u64 {
-        self.weights_bytes + self.kv_bytes + self.arena_bytes + self.scratch_bytes
+        self.weights_bytes
+            .saturating_add(self.kv_bytes)
+            .saturating_add(self.arena_bytes)
+            .saturating_add(self.scratch_bytes)
     }
 
     /// Plans for a model, and refuses what exceeds the limit. The second part says what the
@@ -56,15 +59,17 @@ impl MemoryPlan {
         };
         let plan = Self {
             weights_bytes: weights_bytes(checkpoint, backend, dtype, max_context_len),
-            kv_bytes: u64::from(capacity.num_blocks)
-                * u64::from(capacity.block_size)
-                * kv_row_bytes(model, dtype)
-                * model.num_hidden_layers as u64,
+            kv_bytes: (u64::from(capacity.num_blocks) * u64::from(capacity.block_size))
+                .saturating_mul(kv_row_bytes(model, dtype))
+                .saturating_mul(model.num_hidden_layers as u64),
             arena_bytes: (arena_len(model, config) * size_of::<f32>()) as u64
                 + u64::from(config.max_step_tokens) * kv_row_bytes(model, dtype),
             scratch_bytes: scratch_bytes(model, config, threads),
         };
-        let limit_bytes = config.memory_limit_bytes.unwrap_or(u64::MAX);
+        let limit_bytes = config
+            .memory_limit_bytes
+            .or_else(available_bytes)
+            .unwrap_or(u64::MAX);
         if plan.total_bytes() > limit_bytes {
             return Err(Error::Memory {
                 total_bytes: plan.total_bytes(),
@@ -77,6 +82,29 @@ impl MemoryPlan {
         }
         Ok((plan, capacity))
     }
+}
+
+/// Memory that the system says is available, if it says.
+fn available_bytes() -> Option<u64> {
+    let read = |path| std::fs::read_to_string(path).ok();
+    let groups = [
+        "/sys/fs/cgroup/memory.max",
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+    ];
+    let machine = read("/proc/meminfo").and_then(|text| mem_available(&text));
+    // Version 2 writes "max" for no limit.
+    let limits = groups.into_iter().filter_map(read);
+    let limits = limits.filter_map(|text| text.trim().parse().ok());
+    machine.into_iter().chain(limits).min()
+}
+
+/// `MemAvailable` of `/proc/meminfo`, whose unit is KiB.
+fn mem_available(meminfo: &str) -> Option<u64> {
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
+    kibibytes.checked_mul(1024)
 }
 
 /// f32 of activations in the largest step, as [`prelude_models::Model::forward`] takes them: all
@@ -171,4 +199,21 @@ pub(crate) fn widest_input(model: &ModelConfig) -> usize {
         .hidden_size
         .max(model.intermediate_size)
         .max(model.attn_shape().out_width())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn available_memory_is_read() {
+        let text = "MemTotal:       65 kB\nMemAvailable:   24 kB\nBuffers: 1 kB\n";
+        assert_eq!(mem_available(text), Some(24 << 10));
+        for text in ["", "MemAvailable: x kB\n", "MemAvailable: 5\n"] {
+            assert_eq!(mem_available(text), None);
+        }
+        if cfg!(target_os = "linux") {
+            assert!(available_bytes().is_some());
+        }
+    }
 }

@@ -236,7 +236,13 @@ impl WeightLoader for CpuLoader {
     ) -> Result<Weight, Error> {
         let half = inv_freq.len();
         let width = 2 * half;
-        let mut data = vec![0.0; positions * width];
+        let len = positions.saturating_mul(width);
+        let mut data = Vec::new();
+        data.try_reserve_exact(len).map_err(|_| Error::Allocation {
+            what: "rotations; lower `max_context_len`",
+            bytes: (len as u64).saturating_mul(size_of::<f32>() as u64),
+        })?;
+        data.resize(len, 0.0);
         self.pool.rows(
             &mut data,
             width,
