@@ -1,5 +1,7 @@
 //! Memory, planned and stated before a model is loaded.
 
+use std::collections::BTreeSet;
+
 use prelude_core::Capacity;
 use prelude_models::{Checkpoint, DType, ModelConfig};
 
@@ -171,16 +173,34 @@ fn weights_bytes(
     dtype: CpuDtype,
     max_context_len: u32,
 ) -> u64 {
-    let model = checkpoint.config();
-    let stored = checkpoint.weight_bytes() as u64;
-    let stored_size = model.dtype.map_or(4, DType::size) as u64;
-    let kept_size = match (backend, dtype, model.dtype) {
-        (Backend::Fast { .. }, CpuDtype::Bf16, _)
-        | (Backend::Fast { .. }, CpuDtype::F32, Some(DType::Bf16)) => 2,
-        _ => 4,
+    let tensors = || {
+        let names = checkpoint.names();
+        // What cannot be read as numbers is not loaded.
+        names.filter_map(|name| Some((name, checkpoint.tensor(name).ok()?)))
     };
-    let rotations = u64::from(max_context_len) * model.head_dim as u64 * 4;
-    stored / stored_size * kept_size + rotations
+    // Matrices of one module may be stacked, and a stack is bf16 only if all its parts are.
+    let module = |name: &str| name.rsplitn(3, '.').nth(2).map(str::to_owned);
+    let widened: BTreeSet<_> = tensors()
+        .filter(|(_, view)| view.shape.len() > 1 && view.dtype != DType::Bf16)
+        .map(|(name, _)| module(name))
+        .collect();
+    let halved = |name: &str| match (backend, dtype) {
+        (Backend::Reference, _) => false,
+        (Backend::Fast { .. }, CpuDtype::Bf16) => true,
+        (Backend::Fast { .. }, CpuDtype::F32) => !widened.contains(&module(name)),
+    };
+    let kept: u64 = tensors()
+        .map(|(name, view)| {
+            let size = if view.shape.len() > 1 && halved(name) {
+                2
+            } else {
+                4
+            };
+            view.len() as u64 * size
+        })
+        .sum();
+    let rotations = u64::from(max_context_len) * checkpoint.config().head_dim as u64 * 4;
+    kept + rotations
 }
 
 fn scratch_bytes(model: &ModelConfig, config: &CpuConfig, threads: usize) -> u64 {
@@ -204,6 +224,25 @@ pub(crate) fn widest_input(model: &ModelConfig) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a file's tensors are counts, not what its configuration says of them.
+    #[test]
+    fn weights_are_counted_by_their_own_type() {
+        let checkpoint = crate::testing::checkpoint("demo-lm");
+        let backend = CpuConfig::default().choose(checkpoint.config()).unwrap().1;
+        let matrices = |matrix: bool| -> u64 {
+            let views = checkpoint.names().map(|n| checkpoint.tensor(n).unwrap());
+            let views = views.filter(|view| (view.shape.len() > 1) == matrix);
+            views.map(|view| view.len() as u64).sum()
+        };
+        let check = |backend, dtype, size| {
+            let expected = matrices(true) * size + matrices(false) * 4;
+            assert_eq!(weights_bytes(&checkpoint, backend, dtype, 0), expected);
+        };
+        check(backend, CpuDtype::Bf16, 2);
+        check(backend, CpuDtype::F32, 2);
+        check(Backend::Reference, CpuDtype::F32, 4);
+    }
 
     #[test]
     fn available_memory_is_read() {
