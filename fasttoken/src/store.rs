@@ -1,0 +1,206 @@
+//! Flat arrays that are owned, or lie in an image that is mapped or held in memory.
+//!
+//! Reading one costs the same either way: a pointer and a length. The array keeps
+//! what it points into alive, so clones and parts of an image can be passed around
+//! freely. The bytes of an image are read as plain numbers, whose every bit pattern
+//! is valid; what the numbers mean is for their users to check.
+#![expect(
+    unsafe_code,
+    reason = "a slice that does not borrow from its keeper, and mapping a file"
+)]
+
+use bytemuck::Pod;
+use memmap2::{Mmap, MmapOptions};
+use std::any::Any;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::ops::{Deref, Range};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// An immutable `[T]` that owns its elements or shares an image's.
+///
+/// Made from a `Vec`, or by [`Image::view`]. Cloning shares.
+pub(crate) struct Flat<T> {
+    data: NonNull<T>,
+    len: usize,
+    /// Owns what `data` points to and is never written: a `Vec<T>` or an `Image`.
+    keeper: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: a `Flat<T>` is a shared reference to elements that nobody writes, and its
+// keeper is `Send + Sync`.
+unsafe impl<T: Sync> Send for Flat<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Flat<T> {}
+
+impl<T> Deref for Flat<T> {
+    type Target = [T];
+
+    #[inline(always)]
+    fn deref(&self) -> &[T] {
+        // SAFETY: `new` took both from a slice that the keeper owns. The keeper lives
+        // as long as `self`, does not move its elements, and is not written to.
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len) }
+    }
+}
+
+impl<T> Flat<T> {
+    /// `elements` must belong to what `keeper` owns; private to keep that checkable.
+    fn new(elements: &[T], keeper: Arc<dyn Any + Send + Sync>) -> Self {
+        Self {
+            data: NonNull::from(elements).cast(),
+            len: elements.len(),
+            keeper,
+        }
+    }
+}
+
+impl<T: Send + Sync + 'static> From<Vec<T>> for Flat<T> {
+    fn from(mut elements: Vec<T>) -> Self {
+        elements.shrink_to_fit();
+        let keeper = Arc::new(elements);
+        Self::new(&keeper, keeper.clone())
+    }
+}
+
+impl<T: Send + Sync + 'static> Default for Flat<T> {
+    fn default() -> Self {
+        Vec::new().into()
+    }
+}
+
+impl<T> Clone for Flat<T> {
+    fn clone(&self) -> Self {
+        Self {
+            data: self.data,
+            len: self.len,
+            keeper: self.keeper.clone(),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Flat<T> {
+    /// Names and counts the elements: tables hold hundreds of thousands.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Flat<{}>[{}]", std::any::type_name::<T>(), self.len)
+    }
+}
+
+/// A cache line. Images start on one, so arrays of any alignment up to it can lie in
+/// them.
+#[derive(Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
+#[repr(C, align(64))]
+struct Line([u8; LINE]);
+
+/// Alignment of an image's first byte.
+pub(crate) const LINE: usize = 64;
+
+/// The bytes of an image file. Cloning shares.
+#[derive(Clone)]
+pub(crate) struct Image {
+    /// Kept alive by the keeper of each [`Flat`] made from it.
+    bytes: Arc<Bytes>,
+}
+
+enum Bytes {
+    Mapped(Mmap),
+    Held { lines: Vec<Line>, len: usize },
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Held { lines, len } => &bytemuck::cast_slice(lines)[..*len],
+        }
+    }
+}
+
+impl Image {
+    /// Maps `file` for reading, all of it at once.
+    ///
+    /// Nobody may change or shorten the file while the image or an array of it is
+    /// alive; a writer must replace it by a new one.
+    pub(crate) fn map(file: &File) -> io::Result<Self> {
+        // SAFETY: the mapping is private and read-only, so this process cannot write
+        // through it. That no other one changes the file meanwhile is the caller's
+        // duty, stated above; no check could establish it.
+        let map = unsafe { MmapOptions::new().populate().map(file)? };
+        Ok(Self {
+            bytes: Arc::new(Bytes::Mapped(map)),
+        })
+    }
+
+    /// An image that is a copy of `bytes`.
+    pub(crate) fn copy_of(bytes: &[u8]) -> Self {
+        let mut lines = vec![Line([0; LINE]); bytes.len().div_ceil(LINE)];
+        bytemuck::cast_slice_mut(&mut lines)[..bytes.len()].copy_from_slice(bytes);
+        let len = bytes.len();
+        Self {
+            bytes: Arc::new(Bytes::Held { lines, len }),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The bytes of `range` as an array; `None` if they are not there, or not a whole
+    /// number of properly aligned elements.
+    pub(crate) fn view<T: Pod>(&self, range: Range<usize>) -> Option<Flat<T>> {
+        let elements = bytemuck::try_cast_slice(self.bytes.get(range)?).ok()?;
+        Some(Flat::new(elements, self.bytes.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrays_outlive_what_they_were_made_from() {
+        let owned: Flat<u32> = vec![1, 2, 3].into();
+        let clone = owned.clone();
+        drop(owned);
+        assert_eq!(*clone, [1, 2, 3]);
+        assert!(Flat::<u64>::default().is_empty());
+
+        let bytes: Vec<u8> = (0..200).collect();
+        let image = Image::copy_of(&bytes);
+        assert_eq!(image.bytes(), bytes);
+        let numbers = image.view::<u32>(64..72).unwrap();
+        drop(image);
+        let expected = [[64, 65, 66, 67], [68, 69, 70, 71]].map(u32::from_le_bytes);
+        assert_eq!(*numbers, expected);
+        let sent = std::thread::spawn(move || numbers.len());
+        assert_eq!(sent.join().unwrap(), 2);
+    }
+
+    #[test]
+    fn parts_that_do_not_fit_are_none() {
+        let image = Image::copy_of(&[7; 130]);
+        assert!(image.view::<u8>(0..130).is_some());
+        assert!(image.view::<u8>(0..131).is_none());
+        assert!(image.view::<u32>(0..6).is_none());
+        assert!(image.view::<u32>(2..6).is_none());
+        #[expect(clippy::reversed_empty_ranges, reason = "damaged files have them")]
+        let reversed = image.view::<u8>(9..3);
+        assert!(reversed.is_none());
+        assert!(image.view::<u64>(64..64).unwrap().is_empty());
+    }
+
+    #[test]
+    fn files_are_mapped() {
+        let path = std::env::temp_dir().join(format!("fasttoken-store-{}", std::process::id()));
+        std::fs::write(&path, [3; 100]).unwrap();
+        let image = Image::map(&File::open(&path).unwrap()).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let numbers = image.view::<u16>(0..100).unwrap();
+        drop(image);
+        assert_eq!(*numbers, [0x0303; 50]);
+    }
+}
