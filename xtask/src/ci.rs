@@ -73,6 +73,7 @@ fn features() -> Result<()> {
     for (package, features) in [
         ("prelude-sched", &["sim"][..]),
         ("prelude-models", &["conformance"]),
+        ("kernels", &["emu"]),
         ("fasttoken", &[]),
     ] {
         cargo(["check", "-p", package, "--no-default-features"]).run()?;

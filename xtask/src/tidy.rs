@@ -22,6 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("prelude-sched", &["prelude-core", "prelude-kv"]),
     ("prelude-models", &["prelude-core"]),
     ("prelude-exec-cpu", &["prelude-core", "prelude-models"]),
+    ("kernels", &[]),
     ("prelude-engine", &["prelude-core", "prelude-sched"]),
     (
         "prelude-server",
@@ -75,6 +76,7 @@ const UNSAFE_LEAVES: &[&str] = &[
     "prelude-exec-cpu/src/kernels/x86/",
     "prelude-exec-cpu/src/kernels/simd.rs",
     "prelude-exec-cpu/src/pool.rs",
+    "kernels/src/emu/ffi.rs",
 ];
 
 pub(crate) fn run() -> Result<()> {

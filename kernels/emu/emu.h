@@ -1,0 +1,310 @@
+// What the parts of the emulation know of each other. One launch runs on the calling thread of
+// the operating system: blocks one after another, the threads of a block as fibres.
+//
+//   fibre.cpp      stack switching                device.cpp   device memory, bounds, canaries
+//   block.cpp      one block: schedule, faults    shadow.cpp   races in shared memory
+//   sync.cpp       barriers, votes, shuffles      tensor.cpp   ldmatrix, mma
+//   copies.cpp     cp.async                       abi.cpp      what Rust calls
+//   emulated.h     the names that kernels use
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "fibre.h"
+
+namespace prelude::emu {
+
+using u8 = uint8_t;
+using u16 = uint16_t;
+using u32 = uint32_t;
+using u64 = uint64_t;
+
+constexpr u32 WARP_LANES = 32;
+constexpr u32 BLOCK_THREADS_MAX = 1024;
+constexpr u32 NAMED_BARRIERS = 16;
+// What a block may use on Hopper: 227 KB.
+constexpr u32 SHARED_BYTES_MAX = 227 << 10;
+
+// Fills what nobody has written: NaN as bf16, f32 and e4m3, and absurd as an index.
+constexpr int POISON = 0xff;
+
+struct Dim3 {
+    u32 x, y, z;
+    u64 count() const { return u64(x) * y * z; }
+};
+
+// A place in a kernel's source.
+struct Site {
+    const char* file;
+    int line;
+    std::string text() const;
+};
+
+enum class Access : u8 { Read, Write, Atomic };
+
+// ---- device memory ----
+
+// One allocation, with canaries before and behind it.
+struct Allocation {
+    u8* data;
+    size_t bytes;
+    std::unique_ptr<u8[]> storage;
+    // Who wrote each byte in the launch numbered `written_in`: block + 1, or 0. Made when first
+    // written.
+    std::vector<u32> writer;
+    u64 written_in = 0;
+};
+
+// A range that a launch may touch.
+struct Extent {
+    u64 at;
+    u64 bytes;
+    u32 writable;
+    u32 reserved;
+};
+
+class Device {
+  public:
+    u64 allocate(size_t bytes);
+    bool free(u64 at);
+    // The allocation that holds all of the range, or null.
+    Allocation* find(u64 at, size_t bytes);
+    // The last allocation that starts at or before `at`, or null.
+    const Allocation* last_before(u64 at) const;
+    // Describes the first damaged canary, if any.
+    bool canaries_intact(std::string* damage) const;
+    // Number of the launch under way, from 1.
+    u64 launches = 0;
+
+  private:
+    std::vector<std::unique_ptr<Allocation>> allocations_;  // by address
+    static constexpr size_t CACHE = 64;
+    Allocation* cache_[CACHE] = {};
+};
+
+// ---- shared memory ----
+
+// When somebody touched something: before `epoch` block barriers, and `time` of the thread's own
+// steps since the last one.
+struct Stamp {
+    u32 epoch = 0;
+    u32 time = 0;
+    u16 thread = 0;
+    bool valid = false;
+    bool atomic = false;
+    bool in_flight = false;  // an asynchronous write that nobody has waited for
+    Site site{nullptr, 0};
+};
+
+struct Touch {
+    Stamp write;
+    Stamp reads[2];
+};
+
+// Last writer and readers of each 16 bytes of shared memory; of each byte where accesses are
+// smaller.
+class Shadow {
+  public:
+    void reset(size_t bytes);
+    void grow(size_t bytes);
+    // Checks an access of the current thread and remembers it.
+    void access(size_t offset, size_t bytes, Access kind, bool in_flight, Site site);
+    // An asynchronous write of the current thread has arrived.
+    void land(size_t offset, size_t bytes);
+
+  private:
+    struct Chunk {
+        Touch whole;
+        std::unique_ptr<Touch[]> fine;
+    };
+    template <class F>
+    void each(size_t offset, size_t bytes, F f);
+    void touch(Touch& touch, size_t offset, Access kind, bool in_flight, Site site);
+    std::vector<Chunk> chunks_;
+};
+
+// ---- threads ----
+
+enum class State : u8 { Ready, Waiting, Done };
+
+// One 16-byte copy under way.
+struct Copy {
+    u32 to;  // offset in shared memory
+    const u8* from;
+    bool valid;
+    Site site;
+};
+
+struct Thread {
+    Fibre fibre;
+    std::unique_ptr<Stack> stack;
+    Dim3 index;
+    u32 linear, lane, warp;
+    State state;
+    const char* waits_for;  // while Waiting
+    u32 waits_on;           // barrier id or mask
+    Site waits_at;
+    void* slot;  // its part of a warp operation
+    // Steps of this thread since the last block barrier, and those of others that it has seen
+    // (empty: none).
+    u32 time;
+    std::vector<u32> seen;
+    std::vector<Copy> open_copies;
+    std::deque<std::vector<Copy>> copy_groups;
+};
+
+// Lanes gathering for one warp operation.
+struct Gathering {
+    u32 mask;
+    u32 arrived = 0;
+    const char* what;
+    Site site;
+};
+
+struct Warp {
+    u32 ready = 0;  // a bit per lane
+    u32 live = 0;
+    std::vector<Gathering> gatherings;
+};
+
+struct Barrier {
+    u32 threads = 0;  // expected, while somebody waits
+    u32 arrived = 0;
+    std::vector<u16> waiting;
+    std::vector<u32> seen;  // what those who arrived have seen
+    bool mixed_sites = false;
+};
+
+enum class Order : u32 { RoundRobin = 0, WarpGreedy = 1, WarpGreedyReversed = 2, Random = 3 };
+
+// ---- a launch ----
+
+struct KernelInfo;
+
+struct LaunchRequest {
+    const KernelInfo* kernel;
+    const void* params;
+    Dim3 grid, block;
+    u32 dynamic_bytes;
+    Order order;
+    u64 seed;
+    const Extent* extents;  // may be null: all allocations
+    size_t extent_count;
+};
+
+class Launch {
+  public:
+    Launch(Device& device, const LaunchRequest& request);
+    // Runs all blocks; false if something was wrong, with `fault` saying what.
+    bool run();
+
+    Device& device;
+    const LaunchRequest& request;
+    std::string fault;
+
+    // The block under way.
+    Dim3 block_index;
+    u32 block_number;
+    u32 epoch;
+    std::vector<Thread> threads;
+    std::vector<Warp> warps;
+    Barrier barriers[NAMED_BARRIERS];
+    std::vector<u8> shared_storage;
+    u8* shared;  // aligned to 1024
+    u32 shared_bytes;
+    Shadow shadow;
+    u32 live;
+    Thread* current;
+
+    // Stops the launch; does not return to a kernel.
+    [[noreturn]] void fail(const std::string& what, Site site);
+    // Suspends the current thread until wake().
+    void wait(const char* what, u32 on, Site site);
+    void wake(u32 thread);
+    std::string who(const Thread& thread) const;
+
+    // Device memory: checks, and remembers writers.
+    void check_global(const void* at, size_t bytes, Access kind, Site site);
+    // Where in shared memory `at` is; checked.
+    u32 check_shared(const void* at, size_t bytes, Access kind, Site site);
+    // Where in shared memory `at` is; bounds and alignment checked, the access not.
+    u32 shared_offset(const void* at, size_t bytes, Site site);
+    void* static_shared(const void* key, size_t bytes, size_t align);
+
+    // Barriers and warp operations.
+    void barrier(u32 id, u32 threads, bool waits, Site site);
+    // Gathers the lanes of `mask`; the last to come runs `complete` over all slots.
+    void gather(u32 mask, void* slot, const char* what, void (*complete)(Launch&, u32 mask, Warp&),
+                Site site);
+    void* slot_of(u32 lane) const { return threads[current->warp * WARP_LANES + lane].slot; }
+
+    void copy_async(u32 to, const void* from, bool valid, Site site);
+    void commit_copies();
+    void wait_copies(u32 groups);
+
+    bool has_seen(const Thread& thread, const Stamp& stamp) const;
+    void release(Thread& thread, std::vector<u32>& into) const;
+    void acquire(Thread& thread, const std::vector<u32>& from) const;
+
+  private:
+    void run_block();
+    Thread* next();
+    void finish_thread();
+    [[noreturn]] static void thread_entry();
+    void report_deadlock();
+    void complete_barrier(Barrier& barrier, bool whole_block);
+
+    Fibre scheduler_;
+    u64 random_;
+    u32 cursor_ = 0;
+    struct StaticShared {
+        const void* key;
+        u32 offset;
+    };
+    std::vector<StaticShared> statics_;
+    u32 static_end_ = 0;
+    u64 random();
+};
+
+// The launch under way on this thread.
+extern thread_local Launch* running __attribute__((tls_model("initial-exec")));
+
+// ---- what is linked in ----
+
+struct Field {
+    const char* name;
+    u32 offset;
+    u32 bytes;
+};
+
+struct ParamsInfo {
+    const char* name;
+    u32 bytes;
+    std::vector<Field> fields;
+};
+
+struct KernelInfo {
+    const char* name;
+    const char* params_name;
+    u32 params_bytes;
+    u32 threads_max;
+    void (*call)(const void* params);
+};
+
+std::vector<KernelInfo>& kernels();
+std::vector<ParamsInfo>& params();
+
+struct RegisterKernel {
+    explicit RegisterKernel(const KernelInfo& kernel) { kernels().push_back(kernel); }
+};
+struct RegisterParams {
+    explicit RegisterParams(const ParamsInfo& info) { params().push_back(info); }
+};
+
+}  // namespace prelude::emu

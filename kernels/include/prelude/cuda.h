@@ -1,0 +1,266 @@
+// The CUDA backend of dev.h: intrinsics and inline PTX, for nvcc and NVRTC. What a function
+// means is told here; emu/emulated.h has the checked twins.
+#pragma once
+
+#define PRELUDE_KERNEL(name, Params, threads) \
+    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Params p)
+// Sizes are asserted here; names and offsets are exported by the emulation build.
+#define PRELUDE_PARAMS(Params, bytes, ...) \
+    static_assert(sizeof(Params) == (bytes), #Params " is mirrored in kernels/src/params.rs")
+// `count` values of type T at the same place for all threads of the block.
+#define PRELUDE_SHARED(T, name, count)   \
+    __shared__ T name##_storage[count]; \
+    ::prelude::Shared<T> name { name##_storage }
+
+namespace prelude {
+
+PRELUDE_DEVICE Index3 thread_idx() { return {threadIdx.x, threadIdx.y, threadIdx.z}; }
+PRELUDE_DEVICE Index3 block_idx() { return {blockIdx.x, blockIdx.y, blockIdx.z}; }
+PRELUDE_DEVICE Index3 block_dim() { return {blockDim.x, blockDim.y, blockDim.z}; }
+PRELUDE_DEVICE Index3 grid_dim() { return {gridDim.x, gridDim.y, gridDim.z}; }
+PRELUDE_DEVICE u32 lane_id() { return threadIdx.x % 32; }
+PRELUDE_DEVICE u32 warp_id() { return threadIdx.x / 32; }
+
+// ---- memory ----
+
+template <int Bytes>
+struct Word;
+template <>
+struct Word<1> {
+    using type = unsigned char;
+};
+template <>
+struct Word<2> {
+    using type = unsigned short;
+};
+template <>
+struct Word<4> {
+    using type = unsigned int;
+};
+template <>
+struct Word<8> {
+    using type = uint2;
+};
+template <>
+struct Word<16> {
+    using type = uint4;
+};
+
+// One access of sizeof(T) bytes.
+template <class T>
+PRELUDE_DEVICE plain<T> load_word(const T* p) {
+    using W = typename Word<sizeof(T)>::type;
+    return bit_cast<plain<T>>(*reinterpret_cast<const W*>(p));
+}
+template <class T>
+PRELUDE_DEVICE void store_word(T* p, const T& value) {
+    using W = typename Word<sizeof(T)>::type;
+    *reinterpret_cast<W*>(p) = bit_cast<W>(value);
+}
+
+template <class T>
+PRELUDE_DEVICE plain<T> load(Global<T> p) {
+    return load_word(p.at);
+}
+// Through the read-only cache: only for what no thread writes during the launch.
+template <class T>
+PRELUDE_DEVICE plain<T> load_ro(Global<T> p) {
+    using W = typename Word<sizeof(T)>::type;
+    return bit_cast<plain<T>>(__ldg(reinterpret_cast<const W*>(p.at)));
+}
+template <class T>
+PRELUDE_DEVICE plain<T> load(Shared<T> p) {
+    return load_word(p.at);
+}
+template <class T>
+PRELUDE_DEVICE void store(Global<T> p, const T& value) {
+    store_word(p.at, value);
+}
+template <class T>
+PRELUDE_DEVICE void store(Shared<T> p, const T& value) {
+    store_word(p.at, value);
+}
+
+template <class T>
+PRELUDE_DEVICE Shared<T> dynamic_shared() {
+    extern __shared__ __align__(1024) unsigned char prelude_dynamic_shared[];
+    return {reinterpret_cast<T*>(prelude_dynamic_shared)};
+}
+
+PRELUDE_DEVICE u32 shared_address(const void* p) {
+    return static_cast<u32>(__cvta_generic_to_shared(p));
+}
+
+// Integer atomics; they return the value before.
+PRELUDE_DEVICE u32 atomic_add(Shared<u32> p, u32 x) { return atomicAdd(p.at, x); }
+PRELUDE_DEVICE u32 atomic_add(Global<u32> p, u32 x) { return atomicAdd(p.at, x); }
+PRELUDE_DEVICE u64 atomic_add(Shared<u64> p, u64 x) { return atomicAdd(p.at, x); }
+PRELUDE_DEVICE u64 atomic_add(Global<u64> p, u64 x) { return atomicAdd(p.at, x); }
+PRELUDE_DEVICE u32 atomic_max(Shared<u32> p, u32 x) { return atomicMax(p.at, x); }
+PRELUDE_DEVICE u32 atomic_max(Global<u32> p, u32 x) { return atomicMax(p.at, x); }
+PRELUDE_DEVICE u32 atomic_min(Shared<u32> p, u32 x) { return atomicMin(p.at, x); }
+PRELUDE_DEVICE u32 atomic_min(Global<u32> p, u32 x) { return atomicMin(p.at, x); }
+PRELUDE_DEVICE u32 atomic_or(Shared<u32> p, u32 x) { return atomicOr(p.at, x); }
+
+// ---- threads ----
+
+PRELUDE_DEVICE void sync_block() { __syncthreads(); }
+PRELUDE_DEVICE void sync_warp(u32 mask = 0xffffffffu) { __syncwarp(mask); }
+// Barrier `id` (1 to 15) for `threads` threads, a multiple of 32: all wait, or some only arrive.
+PRELUDE_DEVICE void sync_named(u32 id, u32 threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+PRELUDE_DEVICE void arrive_named(u32 id, u32 threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Shuffles exchange registers and order no memory. T has 4 bytes.
+template <class T>
+PRELUDE_DEVICE T shuffle(T x, u32 source, u32 mask = 0xffffffffu) {
+    return bit_cast<T>(__shfl_sync(mask, bit_cast<u32>(x), source));
+}
+template <class T>
+PRELUDE_DEVICE T shuffle_xor(T x, u32 distance, u32 mask = 0xffffffffu) {
+    return bit_cast<T>(__shfl_xor_sync(mask, bit_cast<u32>(x), distance));
+}
+template <class T>
+PRELUDE_DEVICE T shuffle_up(T x, u32 distance, u32 mask = 0xffffffffu) {
+    return bit_cast<T>(__shfl_up_sync(mask, bit_cast<u32>(x), distance));
+}
+template <class T>
+PRELUDE_DEVICE T shuffle_down(T x, u32 distance, u32 mask = 0xffffffffu) {
+    return bit_cast<T>(__shfl_down_sync(mask, bit_cast<u32>(x), distance));
+}
+PRELUDE_DEVICE u32 ballot(bool x, u32 mask = 0xffffffffu) { return __ballot_sync(mask, x); }
+PRELUDE_DEVICE bool any(bool x, u32 mask = 0xffffffffu) { return __any_sync(mask, x); }
+PRELUDE_DEVICE bool all(bool x, u32 mask = 0xffffffffu) { return __all_sync(mask, x); }
+
+// ---- arithmetic ----
+
+PRELUDE_DEVICE float add_rn(float a, float b) { return __fadd_rn(a, b); }
+PRELUDE_DEVICE float mul_rn(float a, float b) { return __fmul_rn(a, b); }
+PRELUDE_DEVICE float div_rn(float a, float b) { return __fdiv_rn(a, b); }
+PRELUDE_DEVICE float sqrt_rn(float x) { return __fsqrt_rn(x); }
+PRELUDE_DEVICE float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+PRELUDE_DEVICE double add_rn(double a, double b) { return __dadd_rn(a, b); }
+PRELUDE_DEVICE double mul_rn(double a, double b) { return __dmul_rn(a, b); }
+PRELUDE_DEVICE double div_rn(double a, double b) { return __ddiv_rn(a, b); }
+PRELUDE_DEVICE double sqrt_rn(double x) { return __dsqrt_rn(x); }
+PRELUDE_DEVICE double ceil_f64(double x) { return ::ceil(x); }
+PRELUDE_DEVICE double log_f64(double x) { return ::log(x); }
+// Within 2 units in the last place, subnormal results flushed to 0; exact in emulation.
+PRELUDE_DEVICE float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+// Quotient within 2 units in the last place for divisors up to 2^126; exact in emulation.
+PRELUDE_DEVICE float div_fast(float a, float b) { return __fdividef(a, b); }
+PRELUDE_DEVICE u64 mul_high(u64 a, u64 b) { return __umul64hi(a, b); }
+PRELUDE_DEVICE u32 mul_high(u32 a, u32 b) { return __umulhi(a, b); }
+PRELUDE_DEVICE u32 count_ones(u32 x) { return __popc(x); }
+// Position of the lowest set bit of x > 0.
+PRELUDE_DEVICE u32 lowest_one(u32 x) { return __ffs(x) - 1; }
+
+PRELUDE_DEVICE bf16 to_bf16(float x) {
+    u16 bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return {bits};
+}
+
+// ---- tensor cores ----
+
+// 8×8 matrices of bf16 from shared memory: lane 8i + r names row r of matrix i; lane l receives
+// elements (l/4, 2(l%4)) and the next, transposed (2(l%4), l/4) and the one below.
+PRELUDE_DEVICE void ldmatrix_x4(u32 (&r)[4], Shared<const bf16> row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row.at))
+                 : "memory");
+}
+PRELUDE_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], Shared<const bf16> row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row.at))
+                 : "memory");
+}
+PRELUDE_DEVICE void ldmatrix_x2(u32 (&r)[2], Shared<const bf16> row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(shared_address(row.at))
+                 : "memory");
+}
+PRELUDE_DEVICE void ldmatrix_x2_trans(u32 (&r)[2], Shared<const bf16> row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(shared_address(row.at))
+                 : "memory");
+}
+PRELUDE_DEVICE void ldmatrix_x1(u32 (&r)[1], Shared<const bf16> row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
+                 : "=r"(r[0])
+                 : "r"(shared_address(row.at))
+                 : "memory");
+}
+PRELUDE_DEVICE void ldmatrix_x1_trans(u32 (&r)[1], Shared<const bf16> row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
+                 : "=r"(r[0])
+                 : "r"(shared_address(row.at))
+                 : "memory");
+}
+
+// c[16×8] += a[16×16] · b[16×8], bf16 with f32 sums. Lane l, g = l/4, t = l%4:
+//   a[0] (g, 2t) a[1] (g+8, 2t) a[2] (g, 2t+8) a[3] (g+8, 2t+8), two columns each
+//   b[0] (2t, g) b[1] (2t+8, g), two rows each;   c[0..4] (g, 2t) (g, 2t+1) (g+8, 2t) (g+8, 2t+1)
+PRELUDE_DEVICE void mma_m16n8k16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// c[16×8] += a[16×32] · b[32×8], e4m3 with f32 sums; as above with four values a register:
+//   a[0] (g, 4t) a[1] (g+8, 4t) a[2] (g, 4t+16) a[3] (g+8, 4t+16);   b[0] (4t, g) b[1] (4t+16, g)
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
+PRELUDE_DEVICE void mma_m16n8k32(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#endif
+
+// ---- asynchronous copies ----
+
+// 16 bytes from global to shared memory; zeros if not `valid` (nothing is read then). They are
+// there after cp_async_wait() in the thread that issued them, for others after a barrier too.
+template <class T, class U>
+PRELUDE_DEVICE void cp_async_16(Shared<T> to, Global<U> from, bool valid = true) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to.at)),
+                 "l"(__cvta_generic_to_global(from.at)), "r"(valid ? 16 : 0)
+                 : "memory");
+}
+PRELUDE_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until at most `Groups` of the thread's latest groups are under way.
+template <int Groups>
+PRELUDE_DEVICE void cp_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(Groups) : "memory");
+}
+
+// ---- programmatic dependent launch ----
+
+// Before touching what the previous kernel of the stream writes.
+PRELUDE_DEVICE void dep_wait() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// When the next kernel of the stream may start what it does before its own dep_wait().
+PRELUDE_DEVICE void dep_launch() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+}  // namespace prelude

@@ -1,0 +1,28 @@
+// The device header: the only file a kernel may include, and the only one that knows what it is
+// compiled by. nvcc and NVRTC get intrinsics and inline PTX (cuda.h); a host compiler gets the
+// emulation (emu/emulated.h), where the same names are checked functions.
+//
+// Three rules make a kernel testable without a GPU, and the types hold everyone to them:
+// - memory is behind Global<T> and Shared<T>, which only load(), store() and the copies open;
+// - every special instruction is a function of this header: no raw `asm` in a kernel;
+// - floating point is as written: products and sums are not contracted (build with -fmad=false),
+//   and fma() is called where one is meant. So host and device round alike.
+#pragma once
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define PRELUDE_CUDA 1
+#define PRELUDE_DEVICE __device__ __forceinline__
+#else
+#define PRELUDE_CUDA 0
+#define PRELUDE_DEVICE inline
+#endif
+
+#include "prelude/types.h"
+
+#if PRELUDE_CUDA
+#include "prelude/cuda.h"
+#else
+#include "emulated.h"  // in kernels/emu, which the host build puts on the search path
+#endif
+
+#include "prelude/maths.h"

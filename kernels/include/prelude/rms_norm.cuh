@@ -1,0 +1,66 @@
+// rms_norm:      x = norm(h) · w                         bf16 [rows, width]
+// add_rms_norm:  h += d, then the same
+//
+// norm(h) = h / sqrt(mean(h²) + eps), mean square in f32, the quotient rounded to bf16 before the
+// product with w, as the reference does. `h`, `d`, `x` have row strides of their own; w is
+// [width]. width and strides are multiples of 8 elements, pointers of 16 bytes.
+//
+// Launch: a block a row; width / 8 threads, rounded up to a warp, at most 1,024.
+// Bound: 4 · rows · width bytes, with add 8.
+#pragma once
+
+#include "prelude/dev.h"
+
+namespace prelude {
+
+struct RmsNormParams {
+    Global<bf16> h;  // written by the add form only
+    Global<const bf16> d;
+    Global<const bf16> w;
+    Global<bf16> x;
+    Global<const u32> live;  // rows that count, or null for all
+    u32 rows;
+    u32 width;
+    u32 h_stride;
+    u32 d_stride;
+    u32 x_stride;
+    float eps;
+};
+PRELUDE_PARAMS(RmsNormParams, 64, h, d, w, x, live, rows, width, h_stride, d_stride, x_stride, eps);
+
+template <bool Add>
+PRELUDE_DEVICE void rms_norm(const RmsNormParams& p) {
+    PRELUDE_SHARED(float, scratch, 32);
+    dep_wait();
+    u32 row = block_idx().x;
+    if (row >= live_rows(p.live, p.rows)) return;
+    Global<bf16> h = p.h + u64(row) * p.h_stride;
+    u32 first = 8 * thread_idx().x, step = 8 * block_dim().x;
+    // The first 8 elements of a thread stay in registers; wider rows are read twice.
+    bf16x8 kept{};
+    float sum = 0.0f;
+    for (u32 i = first; i < p.width; i += step) {
+        bf16x8 v = load(as<bf16x8>(h + i));
+        if (Add) {
+            bf16x8 d = load(as<const bf16x8>(p.d + (u64(row) * p.d_stride + i)));
+            for (int j = 0; j < 8; j++) v[j] = to_bf16(add_rn(to_f32(v[j]), to_f32(d[j])));
+            store(as<bf16x8>(h + i), v);
+        }
+        for (int j = 0; j < 8; j++) sum = add_rn(sum, mul_rn(to_f32(v[j]), to_f32(v[j])));
+        if (i == first) kept = v;
+    }
+    sum = block_sum(sum, scratch);
+    float scale = div_rn(1.0f, sqrt_rn(add_rn(div_rn(sum, float(p.width)), p.eps)));
+    for (u32 i = first; i < p.width; i += step) {
+        bf16x8 v = i == first ? kept : load(as<bf16x8>(h + i));
+        bf16x8 w = load_ro(as<const bf16x8>(p.w + i));
+        for (int j = 0; j < 8; j++) {
+            float normed = to_f32(to_bf16(mul_rn(to_f32(v[j]), scale)));
+            v[j] = to_bf16(mul_rn(normed, to_f32(w[j])));
+        }
+        store(as<bf16x8>(p.x + (u64(row) * p.x_stride + i)), v);
+    }
+    dep_launch();
+}
+
+}  // namespace prelude

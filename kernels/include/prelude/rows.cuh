@@ -1,0 +1,85 @@
+// Copies of rows, exact.
+//
+// embed:        h[t] = E[id[t]]       id `i32 [rows]`, E `[vocab, width]`, h `[rows, width]`
+// gather_rows:  y[r] = x[index[r]]    index `i32 [rows]`, x `[x_rows, width]`, y `[rows, width]`
+//
+// A negative id -(r+1) means "row r of the ids sampled by the previous step" (depth 2). An id or
+// index out of range fills its row with NaN, so that the row fails and no other: host code has
+// checked the ids it knows. width and strides are multiples of 8 elements.
+//
+// Launch: 256 threads, a warp a row: ⌈rows / 8⌉ blocks. Bound: 4 · rows · width bytes.
+#pragma once
+
+#include "prelude/dev.h"
+
+namespace prelude {
+
+struct EmbedParams {
+    Global<const i32> ids;
+    Global<const i32> sampled;  // null if no id is negative
+    Global<const bf16> table;
+    Global<bf16> h;
+    Global<const u32> live;  // rows that count, or null for all
+    u32 rows;
+    u32 width;
+    u32 vocab;
+    u32 sampled_rows;
+    u32 h_stride;
+    u32 reserved;
+};
+PRELUDE_PARAMS(EmbedParams, 64, ids, sampled, table, h, live, rows, width, vocab, sampled_rows,
+               h_stride, reserved);
+
+struct GatherRowsParams {
+    Global<const i32> index;
+    Global<const bf16> x;
+    Global<bf16> y;
+    Global<const u32> live;  // rows that count, or null for all
+    u32 rows;
+    u32 width;
+    u32 x_rows;
+    u32 x_stride;
+    u32 y_stride;
+    u32 reserved;
+};
+PRELUDE_PARAMS(GatherRowsParams, 56, index, x, y, live, rows, width, x_rows, x_stride, y_stride,
+               reserved);
+
+PRELUDE_DEVICE u32 row_of_warp() { return block_idx().x * (block_dim().x / WARP) + warp_id(); }
+
+// One row by one warp; NaN if there is nothing to copy.
+PRELUDE_DEVICE void copy_row(Global<const bf16> from, bool there, Global<bf16> to, u32 width) {
+    for (u32 i = 8 * lane_id(); i < width; i += 8 * WARP) {
+        u32x4 nan{{0x7fff7fffu, 0x7fff7fffu, 0x7fff7fffu, 0x7fff7fffu}};
+        store(as<u32x4>(to + i), there ? load_ro(as<const u32x4>(from + i)) : nan);
+    }
+}
+
+PRELUDE_DEVICE void embed(const EmbedParams& p) {
+    dep_wait();
+    u32 row = row_of_warp();
+    if (row >= live_rows(p.live, p.rows)) return;
+    i32 id = load(p.ids + row);
+    bool there = true;
+    if (id < 0) {
+        u32 source = u32(-(id + 1));
+        there = p.sampled && source < p.sampled_rows;
+        id = there ? load(p.sampled + source) : 0;
+    }
+    there = there && id >= 0 && u32(id) < p.vocab;
+    copy_row(p.table + u64(there ? id : 0) * p.width, there, p.h + u64(row) * p.h_stride, p.width);
+    dep_launch();
+}
+
+PRELUDE_DEVICE void gather_rows(const GatherRowsParams& p) {
+    dep_wait();
+    u32 row = row_of_warp();
+    if (row >= live_rows(p.live, p.rows)) return;
+    i32 index = load(p.index + row);
+    bool there = index >= 0 && u32(index) < p.x_rows;
+    Global<const bf16> from = p.x + u64(there ? index : 0) * p.x_stride;
+    copy_row(from, there, p.y + u64(row) * p.y_stride, p.width);
+    dep_launch();
+}
+
+}  // namespace prelude

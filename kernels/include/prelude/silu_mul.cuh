@@ -1,0 +1,49 @@
+// silu_mul:  a = silu(g) · u,  silu(g) = g / (1 + e^-g)      bf16 [rows, 2·width] → [rows, width]
+//
+// f32 inside; silu is rounded to bf16 before the product, as the reference's two kernels do.
+// A row of `gate_up` holds g, then u. width and strides are multiples of 8 elements.
+//
+// Launch: 256 threads, 8 elements a thread: ⌈rows · width / 2048⌉ blocks.
+// Bound: 6 · rows · width bytes.
+#pragma once
+
+#include "prelude/dev.h"
+
+namespace prelude {
+
+struct SiluMulParams {
+    Global<const bf16> gate_up;
+    Global<bf16> a;
+    Global<const u32> live;  // rows that count, or null for all
+    u32 rows;
+    u32 width;
+    u32 gate_up_stride;
+    u32 a_stride;
+};
+PRELUDE_PARAMS(SiluMulParams, 40, gate_up, a, live, rows, width, gate_up_stride, a_stride);
+
+// e^-g = 2^(-g · log2 e). Where it overflows, g / ∞ is -0, which is right: silu(-1e4) is tiny.
+PRELUDE_DEVICE float silu(float g) {
+    float e = exp2_fast(mul_rn(-1.44269504f, g));
+    return e > 1e30f ? 0.0f : div_fast(g, add_rn(1.0f, e));
+}
+
+PRELUDE_DEVICE void silu_mul(const SiluMulParams& p) {
+    dep_wait();
+    u64 vectors = p.width / 8;
+    u64 i = u64(block_idx().x) * block_dim().x + thread_idx().x;
+    u64 row = i / vectors;
+    u32 column = u32(i % vectors) * 8;
+    if (row >= live_rows(p.live, p.rows)) return;
+    Global<const bf16> gate = p.gate_up + (row * p.gate_up_stride + column);
+    bf16x8 g = load(as<const bf16x8>(gate)), u = load(as<const bf16x8>(gate + p.width));
+    bf16x8 a;
+    for (int j = 0; j < 8; j++) {
+        float s = to_f32(to_bf16(silu(to_f32(g[j]))));
+        a[j] = to_bf16(mul_rn(s, to_f32(u[j])));
+    }
+    store(as<bf16x8>(p.a + (row * p.a_stride + column)), a);
+    dep_launch();
+}
+
+}  // namespace prelude

@@ -1,0 +1,75 @@
+use crate::{DevicePtr, Launch, params::params};
+
+params! {
+    /// Of `prelude_embed`: `h[t] = table[id[t]]`. bf16.
+    pub struct EmbedParams: 64 {
+        /// i32 `[rows]`; `-(r + 1)` means row `r` of `sampled`.
+        pub ids: DevicePtr,
+        /// i32 `[sampled_rows]`, or null if no id is negative.
+        pub sampled: DevicePtr,
+        /// `[vocab, width]`.
+        pub table: DevicePtr,
+        /// `[rows, width]`; a row is NaN whose id is out of range.
+        pub h: DevicePtr,
+        /// Number of rows that count (u32), or null for all.
+        pub live: DevicePtr,
+        /// Rows of the launch.
+        pub rows: u32,
+        /// Elements of a row: a multiple of 8.
+        pub width: u32,
+        /// Rows of the table.
+        pub vocab: u32,
+        /// Ids at `sampled`.
+        pub sampled_rows: u32,
+        /// Elements from one row of `h` to the next: a multiple of 8.
+        pub h_stride: u32,
+        /// 0.
+        pub reserved: u32,
+    }
+}
+
+params! {
+    /// Of `prelude_gather_rows`: `y[r] = x[index[r]]`. bf16.
+    pub struct GatherRowsParams: 56 {
+        /// i32 `[rows]`.
+        pub index: DevicePtr,
+        /// `[x_rows, width]`.
+        pub x: DevicePtr,
+        /// `[rows, width]`; a row is NaN whose index is out of range.
+        pub y: DevicePtr,
+        /// Number of rows that count (u32), or null for all.
+        pub live: DevicePtr,
+        /// Rows of the launch.
+        pub rows: u32,
+        /// Elements of a row: a multiple of 8.
+        pub width: u32,
+        /// Rows of `x`.
+        pub x_rows: u32,
+        /// Elements from one row of `x` to the next: a multiple of 8.
+        pub x_stride: u32,
+        /// The same of `y`.
+        pub y_stride: u32,
+        /// 0.
+        pub reserved: u32,
+    }
+}
+
+/// A warp a row.
+const ROWS_PER_BLOCK: u32 = 8;
+
+impl EmbedParams {
+    /// A warp a row.
+    #[must_use]
+    pub const fn launch(&self) -> Launch {
+        Launch::linear("prelude_embed", self.rows.div_ceil(ROWS_PER_BLOCK), 256)
+    }
+}
+
+impl GatherRowsParams {
+    /// A warp a row.
+    #[must_use]
+    pub const fn launch(&self) -> Launch {
+        let blocks = self.rows.div_ceil(ROWS_PER_BLOCK);
+        Launch::linear("prelude_gather_rows", blocks, 256)
+    }
+}

@@ -1,0 +1,31 @@
+use crate::{DevicePtr, Launch, params::params};
+
+params! {
+    /// Of `prelude_silu_mul`: `a = silu(g) · u`. bf16.
+    pub struct SiluMulParams: 40 {
+        /// `[rows, 2 · width]`: g, then u.
+        pub gate_up: DevicePtr,
+        /// `[rows, width]`.
+        pub a: DevicePtr,
+        /// Number of rows that count (u32), or null for all.
+        pub live: DevicePtr,
+        /// Rows of the launch.
+        pub rows: u32,
+        /// Elements of a row of `a`: a multiple of 8.
+        pub width: u32,
+        /// Elements from one row of `gate_up` to the next: a multiple of 8.
+        pub gate_up_stride: u32,
+        /// The same of `a`.
+        pub a_stride: u32,
+    }
+}
+
+impl SiluMulParams {
+    /// 8 elements a thread.
+    #[must_use]
+    pub fn launch(&self) -> Launch {
+        let vectors = u64::from(self.rows) * u64::from(self.width / 8);
+        let blocks = u32::try_from(vectors.div_ceil(256)).unwrap_or(u32::MAX);
+        Launch::linear("prelude_silu_mul", blocks, 256)
+    }
+}

@@ -1,0 +1,170 @@
+//! The device code, embedded: releases carry it, so that NVRTC can compile what no image fits.
+
+use sha2::{Digest, Sha256};
+
+/// A header, by the name under which sources include it.
+#[derive(Clone, Copy, Debug)]
+pub struct Header {
+    /// As in `#include "prelude/dev.h"`.
+    pub name: &'static str,
+    /// Its text.
+    pub text: &'static str,
+}
+
+/// A file of kernels.
+#[derive(Clone, Copy, Debug)]
+pub struct Family {
+    /// Name of the source file without `.cu`, and of its images.
+    pub name: &'static str,
+    /// Text of the source file.
+    pub source: &'static str,
+    /// Its kernels' names.
+    pub kernels: &'static [&'static str],
+}
+
+macro_rules! headers {
+    ($($name:literal),* $(,)?) => {
+        /// All headers that sources include.
+        pub const HEADERS: &[Header] = &[
+            $(Header {
+                name: concat!("prelude/", $name),
+                text: include_str!(concat!("../include/prelude/", $name)),
+            },)*
+        ];
+    };
+}
+
+macro_rules! families {
+    ($($name:literal: [$($kernel:literal),* $(,)?]),* $(,)?) => {
+        /// All families, by name.
+        pub const FAMILIES: &[Family] = &[
+            $(Family {
+                name: $name,
+                source: include_str!(concat!($name, ".cu")),
+                kernels: &[$($kernel),*],
+            },)*
+        ];
+    };
+}
+
+headers![
+    "cuda.h",
+    "dev.h",
+    "maths.h",
+    "rms_norm.cuh",
+    "rows.cuh",
+    "silu_mul.cuh",
+    "types.h",
+];
+
+families! {
+    "rms_norm": ["prelude_rms_norm", "prelude_add_rms_norm"],
+    "rows": ["prelude_embed", "prelude_gather_rows"],
+    "silu_mul": ["prelude_silu_mul"],
+}
+
+/// Compiler options that change what kernels compute, for nvcc and NVRTC alike: no contraction,
+/// so that host and device round alike (see `dev.h`).
+pub(crate) const OPTIONS: &[&str] = &["-std=c++17", "-fmad=false"];
+
+impl Family {
+    /// The family that defines a kernel.
+    #[must_use]
+    pub fn of(kernel: &str) -> Option<&'static Self> {
+        FAMILIES.iter().find(|f| f.kernels.contains(&kernel))
+    }
+
+    /// Options to compile it with, beside those that name files and targets.
+    #[must_use]
+    pub const fn options() -> &'static [&'static str] {
+        OPTIONS
+    }
+
+    /// SHA-256 of everything that decides what it compiles to, in hexadecimal: the source, all
+    /// headers, the options. Images carry it, so that a stale one is not used.
+    #[must_use]
+    pub fn hash(&self) -> String {
+        let mut hash = Sha256::new();
+        let mut add = |name: &str, text: &str| {
+            hash.update((text.len() as u64).to_le_bytes());
+            hash.update(name);
+            hash.update(text);
+        };
+        for option in OPTIONS {
+            add("option", option);
+        }
+        for header in HEADERS {
+            add(header.name, header.text);
+        }
+        add(self.name, self.source);
+        hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fs, path::Path};
+
+    use super::*;
+
+    fn files(folder: &str, ends: &[&str]) -> BTreeSet<String> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+        let names = fs::read_dir(folder).unwrap();
+        names
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .filter(|name| ends.iter().any(|end| name.ends_with(end)))
+            .collect()
+    }
+
+    #[test]
+    fn every_file_is_listed() {
+        let listed = |names: Vec<String>| names.into_iter().collect::<BTreeSet<_>>();
+        let headers = HEADERS.iter().map(|h| h.name.replace("prelude/", ""));
+        assert_eq!(
+            listed(headers.collect()),
+            files("include/prelude", &[".h", ".cuh"])
+        );
+        let sources = FAMILIES.iter().map(|f| format!("{}.cu", f.name));
+        assert_eq!(listed(sources.collect()), files("src", &[".cu"]));
+    }
+
+    #[test]
+    fn every_kernel_is_named() {
+        for family in FAMILIES {
+            let defined: Vec<_> = family
+                .source
+                .split("PRELUDE_KERNEL(")
+                .skip(1)
+                .map(|rest| rest.split(',').next().unwrap())
+                .collect();
+            assert_eq!(defined, family.kernels, "{}", family.name);
+            for kernel in family.kernels {
+                assert_eq!(Family::of(kernel).unwrap().name, family.name);
+            }
+        }
+    }
+
+    #[test]
+    fn kernels_hold_to_dev_h() {
+        let files = HEADERS.iter().map(|h| (h.name, h.text));
+        let sources = FAMILIES.iter().map(|f| (f.name, f.source));
+        for (name, text) in files.chain(sources) {
+            assert!(
+                !text.contains("#include <"),
+                "{name}: NVRTC has no system headers"
+            );
+            let special = text.contains("asm volatile") || text.contains("asm(");
+            assert!(
+                !special || name == "prelude/cuda.h",
+                "{name}: instructions belong there"
+            );
+        }
+    }
+
+    #[test]
+    fn hashes_differ() {
+        let hashes: BTreeSet<_> = FAMILIES.iter().map(Family::hash).collect();
+        assert_eq!(hashes.len(), FAMILIES.len());
+        assert!(hashes.iter().all(|h| h.len() == 64));
+    }
+}

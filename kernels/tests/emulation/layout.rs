@@ -1,0 +1,35 @@
+//! Parameter structs are the same in C++ and in Rust.
+
+use kernels::{FAMILIES, Params, families};
+
+use crate::support;
+
+#[test]
+fn structs_are_mirrored() {
+    let Some(library) = support::library() else {
+        return;
+    };
+    let mut known = Vec::new();
+    fn check<P: Params>(library: &kernels::emu::Library, known: &mut Vec<&'static str>) {
+        assert_eq!(library.layout_difference::<P>(), None);
+        known.push(P::NAME);
+    }
+    check::<families::EmbedParams>(&library, &mut known);
+    check::<families::GatherRowsParams>(&library, &mut known);
+    check::<families::RmsNormParams>(&library, &mut known);
+    check::<families::SiluMulParams>(&library, &mut known);
+    // No kernel was forgotten, here or in the list of families.
+    let listed: Vec<&str> = FAMILIES.iter().flat_map(|f| f.kernels).copied().collect();
+    let defined = library.kernels();
+    for kernel in defined.iter().filter(|k| !k.name.starts_with("emu_")) {
+        assert!(
+            listed.contains(&&*kernel.name),
+            "{kernel:?} is in no family"
+        );
+        let params = kernel.params.rsplit("::").next().unwrap();
+        assert!(known.contains(&params), "{params} is not compared");
+    }
+    for kernel in listed {
+        assert!(defined.iter().any(|k| k.name == kernel), "{kernel}");
+    }
+}

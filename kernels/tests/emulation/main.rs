@@ -1,0 +1,17 @@
+//! Kernels against references in f64, run by the emulation under several schedules.
+//!
+//! One module a family; `harness` and `lanes` test the emulation itself. Where there is no g++
+//! every test says SKIP.
+#![expect(
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "tests say what they skip and which schedule failed"
+)]
+
+mod harness;
+mod lanes;
+mod layout;
+mod rms_norm;
+mod rows;
+mod silu_mul;
+mod support;

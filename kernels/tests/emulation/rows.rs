@@ -1,0 +1,117 @@
+use half::bf16;
+use kernels::{
+    DevicePtr,
+    emu::Device,
+    families::{EmbedParams, GatherRowsParams},
+};
+
+use crate::support::{Values, launch, room_bf16, under_all_schedules, upload};
+
+const VOCAB: usize = 37;
+
+/// Rows of `table` by index, NaN where there is none, unwritten from `live` on.
+fn expected(table: &[bf16], width: usize, index: &[Option<usize>], live: usize) -> Vec<u16> {
+    let row = |(i, at): (usize, &Option<usize>)| match at {
+        _ if i >= live => vec![0xffff; width],
+        None => vec![0x7fff; width],
+        Some(at) => table[at * width..][..width]
+            .iter()
+            .map(|v| v.to_bits())
+            .collect(),
+    };
+    index.iter().enumerate().flat_map(row).collect()
+}
+
+fn embed(device: &Device, rows: usize, width: usize, live: Option<u32>) {
+    let mut values = Values::new(3);
+    let table = values.bf16s(VOCAB * width, -2.0, 2.0);
+    let sampled = [5i32, 36, 0, 37];
+    let (mut ids, mut index) = (Vec::new(), Vec::new());
+    for i in 0..rows {
+        let (id, at) = match i % 9 {
+            0 => (36, Some(36)),
+            1 => (0, Some(0)),
+            2 => (-2, Some(36)), // row 1 of the sampled ids
+            3 => (-4, None),     // row 3, which is out of range
+            4 => (-5, None),     // no such row
+            5 => (37, None),
+            6 => (i32::MIN, None),
+            _ => {
+                let id = values.below(VOCAB);
+                (id as i32, Some(id))
+            }
+        };
+        ids.push(id);
+        index.push(at);
+    }
+    let h = room_bf16(device, rows * width);
+    let params = EmbedParams {
+        ids: upload(device, &ids),
+        sampled: upload(device, &sampled),
+        table: upload(device, &table),
+        h,
+        live: live.map_or(DevicePtr::NULL, |n| upload(device, &[n])),
+        rows: rows as u32,
+        width: width as u32,
+        vocab: VOCAB as u32,
+        sampled_rows: sampled.len() as u32,
+        h_stride: width as u32,
+        reserved: 0,
+    };
+    launch(device, params.launch(), &params);
+    let got: Vec<u16> = device.download(h, rows * width).unwrap();
+    let live = live.map_or(rows, |n| n as usize);
+    assert!(
+        got == expected(&table, width, &index, live),
+        "[{rows}, {width}]"
+    );
+}
+
+fn gather(device: &Device, rows: usize, width: usize, live: Option<u32>) {
+    let mut values = Values::new(4);
+    let x_rows = 11;
+    let x = values.bf16s(x_rows * width, -2.0, 2.0);
+    let index: Vec<i32> = (0..rows)
+        .map(|i| match i {
+            0 => 10,
+            1 => 11,
+            2 => -1,
+            _ => values.below(x_rows) as i32,
+        })
+        .collect();
+    let y = room_bf16(device, rows * width);
+    let params = GatherRowsParams {
+        index: upload(device, &index),
+        x: upload(device, &x),
+        y,
+        live: live.map_or(DevicePtr::NULL, |n| upload(device, &[n])),
+        rows: rows as u32,
+        width: width as u32,
+        x_rows: x_rows as u32,
+        x_stride: width as u32,
+        y_stride: width as u32,
+        reserved: 0,
+    };
+    launch(device, params.launch(), &params);
+    let got: Vec<u16> = device.download(y, rows * width).unwrap();
+    let live = live.map_or(rows, |n| n as usize);
+    let there = |&i: &i32| usize::try_from(i).ok().filter(|&i| i < x_rows);
+    let index: Vec<_> = index.iter().map(there).collect();
+    assert!(
+        got == expected(&x, width, &index, live),
+        "[{rows}, {width}]"
+    );
+}
+
+#[test]
+fn copies() {
+    under_all_schedules(|device| {
+        for width in [8, 56, 200, 1024] {
+            for rows in [1, 3, 8, 17] {
+                let live = (rows == 17).then_some(12);
+                embed(device, rows, width, live);
+                gather(device, rows, width, live);
+            }
+        }
+    });
+}

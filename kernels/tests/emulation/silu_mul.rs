@@ -1,0 +1,62 @@
+use half::bf16;
+use kernels::{DevicePtr, emu::Device, families::SiluMulParams};
+
+use crate::support::{
+    U16, U32, Values, assert_untouched, assert_within, launch, room_bf16, under_all_schedules,
+    upload, wide,
+};
+
+fn check(device: &Device, rows: usize, width: usize, gap: usize, live: Option<u32>) {
+    let what = format!("[{rows}, {width}] gap {gap} live {live:?}");
+    let mut values = Values::new(2);
+    let (in_stride, out_stride) = (2 * width + gap, width + gap);
+    let mut gate_up = values.bf16s(rows * in_stride, -6.0, 6.0);
+    // Where the exponential over- and underflows, the product must not.
+    for (i, gate) in [0.0, 20.0, -20.0, 88.0, -88.0, 120.0, -1e4]
+        .into_iter()
+        .enumerate()
+    {
+        gate_up[i] = bf16::from_f32(gate);
+    }
+    let a = room_bf16(device, rows * out_stride);
+    let params = SiluMulParams {
+        gate_up: upload(device, &gate_up),
+        a,
+        live: live.map_or(DevicePtr::NULL, |n| upload(device, &[n])),
+        rows: rows as u32,
+        width: width as u32,
+        gate_up_stride: in_stride as u32,
+        a_stride: out_stride as u32,
+    };
+    launch(device, params.launch(), &params);
+    let got: Vec<bf16> = device.download(a, rows * out_stride).unwrap();
+    let mut end = 0;
+    for row in 0..live.map_or(rows, |n| n as usize) {
+        assert_untouched(&what, &got[end..row * out_stride]);
+        end = row * out_stride + width;
+        let (gate, up) = gate_up[row * in_stride..][..2 * width].split_at(width);
+        let silu = wide(gate).into_iter().map(|g| g / (1.0 + (-g).exp()));
+        let expected: Vec<f64> = silu.zip(wide(up)).map(|(s, u)| s * u).collect();
+        // silu and the product are rounded; below 1e-30 silu is flushed to 0.
+        let bound = 2.02 * U16 + 16.0 * U32;
+        let within = expected.iter().map(|&y| (y, bound * y.abs() + 1e-27));
+        assert_within(
+            &format!("{what} row {row}"),
+            &wide(&got[row * out_stride..end]),
+            within,
+        );
+    }
+    assert_untouched(&what, &got[end..]);
+}
+
+#[test]
+fn products() {
+    under_all_schedules(|device| {
+        for width in [8, 56, 200, 1024] {
+            for rows in [1, 3, 17] {
+                let gap = if rows == 3 { 8 } else { 0 };
+                check(device, rows, width, gap, (rows == 17).then_some(9));
+            }
+        }
+    });
+}
