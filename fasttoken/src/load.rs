@@ -6,11 +6,16 @@ use crate::bpe::{Bpe, NO_TOKEN, RANK_MAX};
 use crate::error::Error;
 use crate::json::{Component, File, MergeJson, ModelJson, Text, VocabJson};
 use crate::normalize::Normalizer;
+use crate::padding::Padding;
 use crate::postprocess::{Piece, PostProcessor};
 use crate::pretokenize::PreTokenizer;
 use crate::table::{Merge, PairTable, StringTable};
 use crate::tokenizer::Tokenizer;
+use crate::truncation::Truncation;
 use crate::vocab::{TokenInfo, Vocab};
+use crate::window;
+use serde::Deserialize;
+use serde_json::Value;
 use std::borrow::Cow;
 
 /// The model's own vocabulary as read, with a table from spelling to position.
@@ -23,7 +28,12 @@ struct ModelVocab<'a> {
 
 pub(crate) fn load(json: &[u8]) -> Result<Tokenizer, Error> {
     let file: File<'_> = serde_json::from_slice(json)?;
-    refuse_parameters(&file)?;
+    check_version(file.version.as_deref())?;
+    let truncation = read_setting::<Truncation>(file.truncation.as_ref(), "$.truncation")?;
+    let padding = read_setting::<Padding>(file.padding.as_ref(), "$.padding")?;
+    if let Some(padding) = &padding {
+        padding.check("$.padding")?;
+    }
     let options = &file.model;
     check_model(options)?;
     let ignore_merges = options.ignore_merges.unwrap_or(false);
@@ -54,6 +64,7 @@ pub(crate) fn load(json: &[u8]) -> Result<Tokenizer, Error> {
     let mut bpe = Bpe::new(byte_ids, pairs);
     bpe.index_words(&words, &vocab, ignore_merges);
     check_template_ids(&post_processor, &vocab)?;
+    let safe_cuts = window::are_safe(&pre_tokenizer, &added);
     Ok(Tokenizer {
         normalizer,
         pre_tokenizer,
@@ -61,30 +72,31 @@ pub(crate) fn load(json: &[u8]) -> Result<Tokenizer, Error> {
         added,
         vocab,
         bpe,
+        truncation,
+        padding,
+        safe_cuts,
     })
 }
 
-fn refuse_parameters(file: &File<'_>) -> Result<(), Error> {
-    match file.version.as_deref() {
-        None | Some("1.0") => {}
-        Some(other) => {
-            return Err(Error::unsupported(
-                "$.version",
-                format!("format version {other:?}"),
-            ));
-        }
+fn check_version(version: Option<&str>) -> Result<(), Error> {
+    match version {
+        None | Some("1.0") => Ok(()),
+        Some(other) => Err(Error::unsupported(
+            "$.version",
+            format!("format version {other:?}"),
+        )),
     }
-    let hint = "set in the file; remove it and cut or fill the ids after encoding";
-    if file.truncation.is_some() {
-        return Err(Error::unsupported(
-            "$.truncation",
-            format!("truncation {hint}"),
-        ));
-    }
-    if file.padding.is_some() {
-        return Err(Error::unsupported("$.padding", format!("padding {hint}")));
-    }
-    Ok(())
+}
+
+fn read_setting<'de, T: Deserialize<'de>>(
+    value: Option<&'de Value>,
+    path: &str,
+) -> Result<Option<T>, Error> {
+    let read = |value: &'de Value| T::deserialize(value);
+    value
+        .map(read)
+        .transpose()
+        .map_err(|problem| Error::invalid(path, problem.to_string()))
 }
 
 fn check_model(model: &ModelJson<'_>) -> Result<(), Error> {

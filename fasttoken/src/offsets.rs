@@ -1,188 +1,149 @@
-//! Where in the text ids come from: offsets, and encoding up to a limit.
+//! Where in the text ids come from.
 
 use crate::added::Recognise;
 use crate::alphabet;
 use crate::bpe::MergeScratch;
-use crate::postprocess::Piece;
+use crate::encoding::Encoding;
 use crate::pretokenize::Word;
 use crate::tokenizer::{Tokenizer, Visitor};
+use crate::truncation::Side;
 use std::ops::{ControlFlow, Range};
 
-/// Ids with the bytes of the text that each comes from.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Encoding {
-    /// The ids, as [`Tokenizer::encode`] gives them.
-    pub ids: Vec<u32>,
-    /// Start and end byte for each id. Tokens that share a character each have the
-    /// whole character's range; ids from a template have `(0, 0)`.
-    pub offsets: Vec<(usize, usize)>,
+/// What the offsets of an encoding count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Offsets {
+    /// Nothing: offsets are `(0, 0)` and word ids `None`, which is the fastest.
+    None,
+    /// Bytes of UTF-8.
+    #[default]
+    Bytes,
+    /// Unicode scalar values.
+    Chars,
 }
 
-impl Tokenizer {
-    /// The ids of `text` and the byte ranges they come from, as the reference's
-    /// `encode` gives them.
-    pub fn encode_with_offsets(&self, text: &str, add_special_tokens: bool) -> Encoding {
-        let mut out = Encoding::default();
-        for piece in &self.post_processor.single {
-            match piece {
-                Piece::A | Piece::B => self.encode_text_with_offsets(text, &mut out),
-                Piece::Special(ids) if add_special_tokens => {
-                    out.ids.extend_from_slice(ids);
-                    out.offsets.resize(out.ids.len(), (0, 0));
-                }
-                Piece::Special(_) => {}
-            }
-        }
-        out
-    }
-
-    fn encode_text_with_offsets(&self, text: &str, out: &mut Encoding) {
-        let mut visitor = Offsets {
-            tokenizer: self,
-            scratch: MergeScratch::default(),
-            segment: Segment::default(),
-            alignment: Vec::new(),
-            text,
-            first: out.ids.len(),
-            out,
-        };
-        // Never stops early.
-        let _ = self.walk(text, Recognise::All, &mut visitor);
-    }
-
-    /// The longest beginning of `encode(text, false)` that has at most `max_tokens`
-    /// ids, and the number of bytes of `text` that these ids cover. Stops at the
-    /// limit instead of encoding everything.
-    ///
-    /// The number of bytes is where the first character begins that the ids do not
-    /// cover wholly, so it is a character boundary, and `text.len()` when there are
-    /// no more ids. Text that is cut there need not encode to the same ids again.
-    pub fn encode_prefix(&self, text: &str, max_tokens: usize) -> (Vec<u32>, usize) {
-        if max_tokens == 0 {
-            return (Vec::new(), 0);
-        }
-        let mut visitor = Prefix {
-            tokenizer: self,
-            scratch: MergeScratch::default(),
-            segment: Segment::default(),
-            out: Vec::new(),
-            max_tokens,
-            consumed: 0,
-        };
-        let flow = self.walk(text, Recognise::All, &mut visitor);
-        let consumed = match flow {
-            ControlFlow::Continue(()) => text.len(),
-            ControlFlow::Break(()) => visitor.consumed,
-        };
-        (visitor.out, consumed)
-    }
-}
-
-/// The segment that the visitor is in.
+/// The segment that a visitor is in.
 #[derive(Debug, Clone, Copy, Default)]
-struct Segment<'t> {
-    start: usize,
-    raw: &'t str,
+pub(crate) struct Segment<'t> {
+    pub(crate) start: usize,
+    pub(crate) raw: &'t str,
     /// Whether the normalized text may differ from `raw`.
-    changed: bool,
+    pub(crate) changed: bool,
 }
 
 /// Byte of the normalized segment that byte `at` of the word stands for. An
 /// inserted space stands for the character after it.
-fn position(word: &Word<'_>, at: usize) -> usize {
+pub(crate) fn position(word: &Word<'_>, at: usize) -> usize {
     word.start + at.saturating_sub(usize::from(word.prefixed))
 }
 
-struct Prefix<'a, 't> {
-    tokenizer: &'a Tokenizer,
-    scratch: MergeScratch,
-    segment: Segment<'t>,
-    out: Vec<u32>,
-    max_tokens: usize,
-    consumed: usize,
-}
-
-impl Prefix<'_, '_> {
-    /// Stops if the limit is reached, where `at` of the segment is not covered.
-    fn stop_at(&mut self, at: usize) -> ControlFlow<()> {
-        if self.out.len() < self.max_tokens {
-            return ControlFlow::Continue(());
-        }
-        let Segment { start, raw, .. } = self.segment;
-        let at = if self.segment.changed {
-            let alignment = self.tokenizer.normalizer.alignment(raw);
-            alignment.get(at).map_or(raw.len(), |range| range.0)
+impl Tokenizer {
+    /// One text without anything around it; offsets count bytes, and no sequences are
+    /// set. With a limit, no more is encoded than the reference encodes.
+    ///
+    /// The flag says whether the limit was reached, so that more text after this one
+    /// would change nothing.
+    pub(crate) fn encode_text(
+        &self,
+        text: &str,
+        offsets: Offsets,
+        limit: Option<(usize, Side)>,
+    ) -> (Encoding, bool) {
+        let mut collector = Collector {
+            tokenizer: self,
+            scratch: MergeScratch::default(),
+            segment: Segment::default(),
+            alignment: Vec::new(),
+            normalized: String::new(),
+            text,
+            wanted: offsets != Offsets::None,
+            trims: offsets != Offsets::None && self.post_processor.trims(),
+            stop_at: match limit {
+                Some((max, Side::Right)) => max,
+                Some((_, Side::Left)) | None => usize::MAX,
+            },
+            starts: Vec::new(),
+            left: matches!(limit, Some((_, Side::Left))),
+            words: 0,
+            word: Vec::new(),
+            out: Encoding::default(),
+        };
+        let flow = self.walk(text, Recognise::All, &mut collector);
+        let Collector {
+            mut out,
+            starts,
+            words,
+            ..
+        } = collector;
+        let len = out.ids.len();
+        out.type_ids = vec![0; len];
+        out.special_tokens_mask = vec![0; len];
+        out.attention_mask = vec![1; len];
+        if !matches!(offsets, Offsets::None) {
+            debug_assert_eq!(out.offsets.len(), len);
         } else {
-            let mut at = at;
-            while !raw.is_char_boundary(at) {
-                at -= 1;
-            }
-            at
-        };
-        self.consumed = start + at;
-        ControlFlow::Break(())
-    }
-}
-
-impl<'t> Visitor<'t> for Prefix<'_, 't> {
-    fn segment(&mut self, start: usize, raw: &'t str, changed: bool) {
-        self.segment = Segment {
-            start,
-            raw,
-            changed,
-        };
-    }
-
-    fn word(&mut self, word: Word<'_>) -> ControlFlow<()> {
-        let Tokenizer { bpe, vocab, .. } = self.tokenizer;
-        let before = self.out.len();
-        bpe.encode(
-            word.text.as_bytes(),
-            vocab,
-            &mut self.scratch,
-            &mut self.out,
-        );
-        self.out.truncate(self.max_tokens);
-        let covered = self.out[before..].iter().map(|id| vocab.piece(*id).len());
-        let covered = covered.sum();
-        // The first byte after those, of the bytes that have a token at all.
-        let bytes = word.text.bytes().enumerate();
-        let mut with_token = bytes.filter(|(_, byte)| bpe.has_byte(*byte));
-        let at = with_token
-            .nth(covered)
-            .map_or(word.text.len(), |(at, _)| at);
-        self.stop_at(position(&word, at))
-    }
-
-    fn raw_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()> {
-        self.out.push(id);
-        if self.out.len() < self.max_tokens {
-            return ControlFlow::Continue(());
+            out.offsets = vec![(0, 0); len];
+            out.word_ids = vec![None; len];
         }
-        self.consumed = range.end;
-        ControlFlow::Break(())
-    }
-
-    fn normalized_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()> {
-        self.out.push(id);
-        self.stop_at(range.end)
+        if let Some((max, Side::Left)) = limit {
+            keep_right(&mut out, &starts, words, max);
+        }
+        (out, flow.is_break())
     }
 }
 
-struct Offsets<'a, 't> {
+/// Where a word or an added token begins in the ids, for cutting at the left.
+#[derive(Debug, Clone, Copy)]
+struct Start {
+    at: usize,
+    is_word: bool,
+}
+
+/// Keeps the ids from the last word with which there are at least `max`.
+fn keep_right(out: &mut Encoding, starts: &[Start], words: u32, max: usize) {
+    let len = out.ids.len();
+    let Some(first) = starts
+        .iter()
+        .rposition(|start| start.is_word && len - start.at >= max)
+    else {
+        return;
+    };
+    debug_assert_eq!(starts.len(), words as usize);
+    let at = starts[first].at;
+    // What is kept is a text of its own, whose words count from 0.
+    let blanks = out.blanks.split_off(at.min(out.blanks.len()));
+    out.cut(&[at..len]);
+    out.blanks = blanks;
+    for word in out.word_ids.iter_mut().flatten() {
+        *word -= first as u32;
+    }
+}
+
+struct Collector<'a, 't> {
     tokenizer: &'a Tokenizer,
     scratch: MergeScratch,
     segment: Segment<'t>,
     /// For a changed segment, the range of each normalized byte.
     alignment: Vec<(usize, usize)>,
+    /// For a changed segment, its normalized text, if blanks are wanted.
+    normalized: String,
     text: &'t str,
-    /// Number of ids before those of this text.
-    first: usize,
-    out: &'a mut Encoding,
+    /// Whether offsets and word ids are wanted.
+    wanted: bool,
+    /// Whether blanks are wanted.
+    trims: bool,
+    /// Number of ids with which the text ends at the next end of a word.
+    stop_at: usize,
+    /// Whether `starts` is wanted.
+    left: bool,
+    starts: Vec<Start>,
+    /// Words and added tokens so far.
+    words: u32,
+    /// Ids of the word at hand.
+    word: Vec<u32>,
+    out: Encoding,
 }
 
-impl Offsets<'_, '_> {
+impl Collector<'_, '_> {
     /// Range in the text of the bytes `from..to` of the segment.
     fn range(&self, from: usize, to: usize) -> (usize, usize) {
         let Segment {
@@ -212,10 +173,35 @@ impl Offsets<'_, '_> {
         (start + low, start + high)
     }
 
+    fn begin(&mut self, is_word: bool) {
+        if self.left {
+            self.starts.push(Start {
+                at: self.out.ids.len(),
+                is_word,
+            });
+        }
+        self.words += 1;
+    }
+
+    fn word_offsets(&mut self, word: &Word<'_>, ids: &[u32]) {
+        let Tokenizer { bpe, vocab, .. } = self.tokenizer;
+        if !word.text.bytes().all(|byte| bpe.has_byte(byte)) {
+            return self.word_with_gaps(word, ids);
+        }
+        let mut at = 0;
+        for &id in ids {
+            let end = at + vocab.piece(id).len();
+            // Through the last byte, since an inserted space has no place of its own.
+            let range = self.range(position(word, at), position(word, end - 1) + 1);
+            self.push(id, vocab.spelling(id).unwrap_or_default(), range);
+            at = end;
+        }
+    }
+
     /// A word with bytes that the vocabulary lacks. The reference counts positions
     /// in the spelling of the word, where a byte takes one or two, and skips what
     /// vanished without leaving room for it: the tokens after it move to the left.
-    fn word_with_gaps(&mut self, word: &Word<'_>, ids: &[u32]) -> ControlFlow<()> {
+    fn word_with_gaps(&mut self, word: &Word<'_>, ids: &[u32]) {
         let vocab = &self.tokenizer.vocab;
         let mut byte_at = Vec::with_capacity(2 * word.text.len());
         for (at, byte) in word.text.bytes().enumerate() {
@@ -230,76 +216,89 @@ impl Offsets<'_, '_> {
             self.push(id, spelling, range);
             at = end;
         }
-        ControlFlow::Continue(())
     }
 
-    fn push(&mut self, id: u32, spelling: &str, mut range: (usize, usize)) {
-        let first = self.out.ids.len() == self.first;
-        for &add_prefix_space in &self.tokenizer.post_processor.trims {
-            trim(spelling, add_prefix_space, first, &mut range);
-        }
+    /// Adds an id of the word that began last.
+    fn push(&mut self, id: u32, spelling: &str, range: (usize, usize)) {
         self.out.ids.push(id);
         self.out.offsets.push(range);
+        self.out.word_ids.push(Some(self.words - 1));
+        if self.trims {
+            self.out.blanks.push(blanks(spelling));
+        }
     }
 }
 
-impl<'t> Visitor<'t> for Offsets<'_, 't> {
+/// The blanks at both ends of a token, as `trim_offsets` counts them.
+fn blanks(spelling: &str) -> (u32, u32) {
+    let is_space = |c: &char| *c == 'Ġ' || c.is_whitespace();
+    let leading = spelling.chars().take_while(is_space).count();
+    let trailing = spelling.chars().rev().take_while(is_space).count();
+    (leading as u32, trailing as u32)
+}
+
+impl<'t> Visitor<'t> for Collector<'_, 't> {
     fn segment(&mut self, start: usize, raw: &'t str, changed: bool) {
         self.segment = Segment {
             start,
             raw,
             changed,
         };
-        if self.segment.changed {
-            self.alignment = self.tokenizer.normalizer.alignment(raw);
+        if changed && self.wanted {
+            let normalizer = &self.tokenizer.normalizer;
+            self.alignment = normalizer.alignment(raw);
+            if self.trims {
+                self.normalized = normalizer.apply(raw).into_owned();
+            }
         }
     }
 
     fn word(&mut self, word: Word<'_>) -> ControlFlow<()> {
-        let tokenizer = self.tokenizer;
-        let Tokenizer { bpe, vocab, .. } = tokenizer;
-        let mut ids = Vec::new();
-        bpe.encode(word.text.as_bytes(), vocab, &mut self.scratch, &mut ids);
-        if !word.text.bytes().all(|byte| bpe.has_byte(byte)) {
-            return self.word_with_gaps(&word, &ids);
+        self.begin(true);
+        let Tokenizer { bpe, vocab, .. } = self.tokenizer;
+        let text = word.text.as_bytes();
+        if self.wanted {
+            let mut ids = std::mem::take(&mut self.word);
+            ids.clear();
+            bpe.encode(text, vocab, &mut self.scratch, &mut ids);
+            self.word_offsets(&word, &ids);
+            self.word = ids;
+        } else {
+            bpe.encode(text, vocab, &mut self.scratch, &mut self.out.ids);
         }
-        let mut at = 0;
-        for id in ids {
-            let end = at + vocab.piece(id).len();
-            // Through the last byte, since an inserted space has no place of its own.
-            let range = self.range(position(&word, at), position(&word, end - 1) + 1);
-            self.push(id, vocab.spelling(id).unwrap_or_default(), range);
-            at = end;
+        if self.out.ids.len() >= self.stop_at {
+            return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
     }
 
     fn raw_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()> {
-        let spelling = &self.text[range.clone()];
-        self.push(id, spelling, (range.start, range.end));
+        self.begin(false);
+        if self.wanted {
+            let spelling = &self.text[range.clone()];
+            self.push(id, spelling, (range.start, range.end));
+        } else {
+            self.out.ids.push(id);
+        }
         ControlFlow::Continue(())
     }
 
     fn normalized_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()> {
-        let range = self.range(range.start, range.end);
-        let spelling = self.text.get(range.0..range.1).unwrap_or_default();
-        self.push(id, spelling, range);
+        self.begin(false);
+        if self.wanted {
+            let normalized = std::mem::take(&mut self.normalized);
+            let text = if self.segment.changed {
+                &normalized
+            } else {
+                self.segment.raw
+            };
+            let spelling = text.get(range.clone()).unwrap_or_default();
+            let range = self.range(range.start, range.end);
+            self.push(id, spelling, range);
+            self.normalized = normalized;
+        } else {
+            self.out.ids.push(id);
+        }
         ControlFlow::Continue(())
-    }
-}
-
-/// `trim_offsets` of the `ByteLevel` post-processor. It counts characters and moves
-/// bytes, as the reference does.
-fn trim(spelling: &str, add_prefix_space: bool, first: bool, range: &mut (usize, usize)) {
-    let is_space = |c: &char| *c == 'Ġ' || c.is_whitespace();
-    let mut leading = spelling.chars().take_while(is_space).count();
-    let trailing = spelling.chars().rev().take_while(is_space).count();
-    if leading == 1 && add_prefix_space && (first || range.0 == 0) {
-        // The space was inserted.
-        leading = 0;
-    }
-    range.0 = (range.0 + leading).min(range.1);
-    if trailing > 0 && range.1 >= trailing {
-        range.1 = (range.1 - trailing).max(range.0);
     }
 }

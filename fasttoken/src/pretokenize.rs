@@ -80,6 +80,14 @@ impl PreTokenizer {
         })
     }
 
+    /// Whether every split is one that [`crate::window`] knows, and words are split at
+    /// all by such a one.
+    pub(crate) fn uses_known_grammars(&self) -> bool {
+        let known = |split: &Split| matches!(split, Split::Grammar(_) | Split::Digits { .. });
+        let by_grammar = |split: &Split| matches!(split, Split::Grammar(_));
+        self.splits.iter().all(known) && (self.use_regex || self.splits.iter().any(by_grammar))
+    }
+
     /// Calls `each` with the words of `segment` in order; `base` is added to their
     /// positions.
     pub(crate) fn split<F>(

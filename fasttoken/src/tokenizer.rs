@@ -5,13 +5,14 @@ use crate::bpe::{Bpe, MergeScratch};
 use crate::error::Error;
 use crate::load;
 use crate::normalize::Normalizer;
+use crate::padding::Padding;
 use crate::postprocess::{Piece, PostProcessor};
 use crate::pretokenize::{PreTokenizer, SplitScratch, Word};
+use crate::truncation::Truncation;
 use crate::vocab::Vocab;
 use std::borrow::Cow;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A tokenizer as one `tokenizer.json` describes it.
 ///
@@ -25,6 +26,10 @@ pub struct Tokenizer {
     pub(crate) added: AddedTokens,
     pub(crate) vocab: Vocab,
     pub(crate) bpe: Bpe,
+    pub(crate) truncation: Option<Truncation>,
+    pub(crate) padding: Option<Padding>,
+    /// Whether texts can be cut as [`crate::window`] does.
+    pub(crate) safe_cuts: bool,
 }
 
 /// What encoding a text comes across, in order.
@@ -66,7 +71,8 @@ impl Tokenizer {
         load::load(json)
     }
 
-    /// The ids of `text`.
+    /// The ids of `text`, all of them: the file's truncation and padding are only
+    /// applied by [`Tokenizer::encode_with`].
     ///
     /// Added tokens in the text are recognised. With `add_special_tokens`, the ids
     /// that the file's template puts around a text are there too.
@@ -85,47 +91,6 @@ impl Tokenizer {
                 Piece::Special(_) => {}
             }
         }
-    }
-
-    /// The ids of each of `texts`, encoded by up to `threads` threads.
-    pub fn encode_batch(
-        &self,
-        texts: &[impl AsRef<str> + Sync],
-        add_special_tokens: bool,
-        threads: usize,
-    ) -> Vec<Vec<u32>> {
-        let encode = |n: usize| self.encode(texts[n].as_ref(), add_special_tokens);
-        let threads = threads.min(texts.len());
-        if threads <= 1 {
-            return (0..texts.len()).map(encode).collect();
-        }
-        // Threads take the next text when they are done with one, since lengths differ.
-        let next = AtomicUsize::new(0);
-        let work = || {
-            let mut done = Vec::new();
-            loop {
-                let n = next.fetch_add(1, Ordering::Relaxed);
-                if n >= texts.len() {
-                    return done;
-                }
-                done.push((n, encode(n)));
-            }
-        };
-        let mut all = vec![Vec::new(); texts.len()];
-        std::thread::scope(|scope| {
-            let workers: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-            let mut finished = work();
-            for worker in workers {
-                match worker.join() {
-                    Ok(done) => finished.extend(done),
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
-            for (n, ids) in finished {
-                all[n] = ids;
-            }
-        });
-        all
     }
 
     /// The ids of two texts, put together by the file's template for pairs, or one

@@ -52,8 +52,6 @@ fn unsupported_components_are_named() {
         "$.model.end_of_word_suffix",
     );
     check_unsupported(with("version", json!("2.0")), "$.version");
-    check_unsupported(with("truncation", json!({"max_length": 5})), "$.truncation");
-    check_unsupported(with("padding", json!({"pad_id": 0})), "$.padding");
     check_unsupported(
         with("normalizer", json!({"type": "Lowercase"})),
         "$.normalizer",
@@ -117,6 +115,29 @@ fn contradictions_are_named() {
     let far = json!({"SpecialToken": {"id": "far", "type_id": 0}});
     check_invalid(template(far), "$.post_processor");
     check_invalid(Small::new().with("decoder", json!({})), "$.decoder");
+    let cut = json!({"max_length": 5});
+    check_invalid(Small::new().with("truncation", cut), "$.truncation");
+    check_invalid(
+        Small::new().with("padding", json!({"pad_id": 0})),
+        "$.padding",
+    );
+    let padding = |strategy: Value, multiple: u64| {
+        let padding = json!({
+            "strategy": strategy, "direction": "Right", "pad_to_multiple_of": multiple,
+            "pad_id": 0, "pad_type_id": 0, "pad_token": "",
+        });
+        Small::new().with("padding", padding)
+    };
+    check_invalid(padding(json!({"Fixed": 1u64 << 40}), 1), "$.padding");
+    check_invalid(padding(json!("BatchLongest"), 1 << 40), "$.padding");
+    let processor = |value: Value| Small::new().with("post_processor", value);
+    let roberta = json!({
+        "type": "RobertaProcessing", "sep": ["</s>", 70_000], "cls": ["<s>", 0],
+        "trim_offsets": true, "add_prefix_space": true,
+    });
+    check_invalid(processor(roberta.clone()), "$.post_processor");
+    let twice = json!({"type": "Sequence", "processors": [roberta, roberta]});
+    check_unsupported(processor(twice), "$.post_processor.processors[1]");
     let same = Small::new()
         .with("normalizer", json!({"type": "NFC"}))
         .added("Å", &["normalized"])

@@ -1,0 +1,166 @@
+//! Places at which a text can be cut without changing the ids before the cut.
+//!
+//! A limited encode looks at a beginning of the text that ends at such a place, and at a
+//! longer one only if that was too short. Normalizing, searching for added tokens and
+//! splitting then cost as much as the ids that are kept, and not as much as the text.
+//!
+//! A cut is safe before
+//! - a space between a printing ASCII character and an ASCII letter, and
+//! - common punctuation of Chinese and Japanese after an ideograph or kana.
+//!
+//! Why that holds, for the patterns of [`Grammar`] (which are the only ones it is used
+//! for): a match that begins before the space cannot contain it, since a space is only
+//! matched as the first character of a match or inside a run of blanks, and the character
+//! before it is no blank. Nor can a match that holds the ideograph contain the
+//! punctuation, since the ideograph is a letter and no alternative takes punctuation after
+//! a letter (but for the apostrophe of contractions). Matches before the cut do not look
+//! beyond it either: their runs end there as they would at the end of the text, and
+//! `\s+(?!\S)` looks one character past a run of blanks, which ends before the cut.
+//! Normal forms do not change across the cut, since what follows it is a starter that
+//! composes with nothing before it, nor does either side become something else: ASCII
+//! stays, and compatibility forms of the punctuation are punctuation. An added token could
+//! be cut in two; [`are_safe`] looks whether one contains such a place.
+//!
+//! [`Grammar`]: crate::scan::Grammar
+
+use crate::added::AddedTokens;
+use crate::pretokenize::PreTokenizer;
+use crate::tokenizer::Tokenizer;
+
+/// Smallest window: a cache line of text costs nothing, and a few words hold a cut.
+const WINDOW_BYTES_MIN: usize = 256;
+/// Bytes per id that most texts stay below, so that one window is mostly enough.
+const BYTES_PER_ID: usize = 8;
+/// How much longer the next window is. What is encoded in vain adds up to a third.
+const GROWTH: usize = 4;
+
+/// Whether texts can be cut, with this pre-tokenizer and these added tokens.
+pub(crate) fn are_safe(pre_tokenizer: &PreTokenizer, added: &AddedTokens) -> bool {
+    let contents = added.tokens.iter().map(|(_, token)| &token.content);
+    let mut contents = contents.chain(added.normalized_forms.values());
+    pre_tokenizer.uses_known_grammars() && !contents.any(|content| may_cross_cut(content))
+}
+
+/// Growing beginnings of a text, each ending at a safe cut; the last one is the text.
+#[derive(Debug)]
+pub(crate) struct Windows<'t> {
+    text: &'t str,
+    size: usize,
+    done: bool,
+}
+
+impl<'t> Windows<'t> {
+    /// Windows for `max_ids` ids of `text`.
+    pub(crate) fn new(tokenizer: &Tokenizer, text: &'t str, max_ids: usize) -> Self {
+        let size = if tokenizer.safe_cuts {
+            max_ids.saturating_mul(BYTES_PER_ID).max(WINDOW_BYTES_MIN)
+        } else {
+            usize::MAX
+        };
+        Self::with_size(text, size)
+    }
+
+    fn with_size(text: &'t str, size: usize) -> Self {
+        Self {
+            text,
+            size,
+            done: false,
+        }
+    }
+}
+
+impl<'t> Iterator for Windows<'t> {
+    /// The window, and whether it is the whole text.
+    type Item = (&'t str, bool);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.done {
+            return None;
+        }
+        while self.size < self.text.len() {
+            let size = self.size;
+            self.size = size.saturating_mul(GROWTH);
+            // A window less than half as long as it may be is not worth its time.
+            if let Some(end) = last_cut(self.text, size / 2, size) {
+                return Some((&self.text[..end], false));
+            }
+        }
+        self.done = true;
+        Some((self.text, true))
+    }
+}
+
+/// The last safe cut in `from..to`, if there is one.
+fn last_cut(text: &str, from: usize, to: usize) -> Option<usize> {
+    (from.max(1)..to.min(text.len()))
+        .rev()
+        .find(|&at| text.is_char_boundary(at) && is_cut(text, at))
+}
+
+fn is_cut(text: &str, at: usize) -> bool {
+    let (before, after) = (&text.as_bytes()[..at], &text.as_bytes()[at..]);
+    match (before, after) {
+        ([.., previous], [b' ', next, ..]) => {
+            previous.is_ascii_graphic() && next.is_ascii_alphabetic()
+        }
+        _ => is_wide_pair(text, at),
+    }
+}
+
+/// An ideograph or kana, and punctuation after it.
+fn is_wide_pair(text: &str, at: usize) -> bool {
+    let (before, after) = text.split_at(at);
+    let previous = before.chars().next_back();
+    let next = after.chars().next();
+    matches!(
+        previous,
+        Some('\u{4E00}'..='\u{9FA5}' | 'ぁ'..='ゖ' | 'ァ'..='ヺ')
+    ) && matches!(next, Some('。' | '，' | '、' | '！' | '？' | '；' | '：'))
+}
+
+/// Whether a token with this content could reach across a safe cut. What follows a
+/// space is not looked at: it may be outside of the token.
+fn may_cross_cut(content: &str) -> bool {
+    let bytes = content.as_bytes();
+    let space = bytes
+        .windows(2)
+        .any(|pair| pair[0].is_ascii_graphic() && pair[1] == b' ');
+    space
+        || content
+            .char_indices()
+            .any(|(at, _)| is_wide_pair(content, at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_grow_to_the_text() {
+        let text = "one two  three four.\nfive 中文，six seven";
+        let windows: Vec<_> = Windows::with_size(text, 5).collect();
+        assert_eq!(
+            windows,
+            [("one", false), ("one two  three", false), (text, true)]
+        );
+        let empty: Vec<_> = Windows::with_size("", 5).collect();
+        assert_eq!(empty, [("", true)]);
+    }
+
+    #[test]
+    fn cuts_are_where_the_proof_says() {
+        let cuts = |text: &str| -> Vec<usize> {
+            let cut = |at: &usize| last_cut(text, *at, *at + 1) == Some(*at);
+            (0..=text.len()).filter(cut).collect()
+        };
+        assert_eq!(cuts("a b  c d"), [1, 6]);
+        assert_eq!(cuts("a 1 \n x"), [0; 0]);
+        assert_eq!(cuts("é x"), [0; 0]);
+        assert_eq!(cuts("中，文。"), [3, 9]);
+        assert_eq!(cuts("，，"), [0; 0]);
+        assert!(may_cross_cut("a "));
+        assert!(may_cross_cut("x中，"));
+        assert!(!may_cross_cut("<|im_start|>"));
+        assert!(!may_cross_cut("  "));
+    }
+}
