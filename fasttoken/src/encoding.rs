@@ -106,8 +106,8 @@ impl Encoding {
     }
 
     /// Keeps the first of `parts` and puts the others into `overflowing`.
-    pub(crate) fn cut(&mut self, parts: &[Range<usize>]) {
-        let mut cut = parts.iter().map(|part| self.slice(part.clone()));
+    pub(crate) fn cut(&mut self, parts: impl IntoIterator<Item = Range<usize>>) {
+        let mut cut = parts.into_iter().map(|part| self.slice(part));
         if let Some(mut first) = cut.next() {
             first.overflowing = cut.collect();
             *self = first;

@@ -111,7 +111,7 @@ fn keep_right(out: &mut Encoding, starts: &[Start], words: u32, max: usize) {
     let at = starts[first].at;
     // What is kept is a text of its own, whose words count from 0.
     let blanks = out.blanks.split_off(at.min(out.blanks.len()));
-    out.cut(&[at..len]);
+    out.cut(std::iter::once(at..len));
     out.blanks = blanks;
     for word in out.word_ids.iter_mut().flatten() {
         *word -= first as u32;

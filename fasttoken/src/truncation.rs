@@ -140,15 +140,14 @@ impl Truncation {
             text.cut_all(overflowing);
             return Ok(());
         }
-        let parts = if overflowing {
-            self.parts(text.len(), max)?
+        if overflowing {
+            text.cut(self.parts(text.len(), max)?);
         } else {
-            vec![match self.side {
+            text.cut(std::iter::once(match self.side {
                 Side::Right => 0..max,
                 Side::Left => text.len() - max..text.len(),
-            }]
-        };
-        text.cut(&parts);
+            }));
+        }
         Ok(())
     }
 

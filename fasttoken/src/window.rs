@@ -134,6 +134,7 @@ fn may_cross_cut(content: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::{Value, json};
 
     #[test]
     fn windows_grow_to_the_text() {
@@ -162,5 +163,65 @@ mod tests {
         assert!(may_cross_cut("x中，"));
         assert!(!may_cross_cut("<|im_start|>"));
         assert!(!may_cross_cut("  "));
+    }
+
+    /// The proof, on random texts of what it speaks about: the ids of a text begin with
+    /// the ids of what is before each cut.
+    #[test]
+    fn ids_before_a_cut_do_not_depend_on_what_follows() {
+        use crate::scan::{CL100K, GPT2, O200K, QWEN2};
+        let demo: Value = serde_json::from_slice(include_bytes!("../tests/data/tokenizer.json"))
+            .expect("the demo is JSON");
+        let mut seed = 1u64;
+        let mut below = |n: usize| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) as usize % n
+        };
+        let parts = [
+            "a", "B", "1", "'", "'s", "!", "<", "<x>", "é", "ōx", "\u{301}", "\u{3099}",
+            "\u{FF9E}", "中", "か", "ヺ", "，", "。", "：", "、", " ", " ", " ", "  ", "\n", "\t",
+            "\u{A0}", "\u{3000}", "x y", "of", "中，", "/",
+        ];
+        let mut cuts = 0;
+        for (grammar, form) in [
+            (GPT2, "NFC"),
+            (QWEN2, "NFKC"),
+            (CL100K, "NFD"),
+            (O200K, "NFKD"),
+            (O200K, "NFC"),
+        ] {
+            for (contents, flag) in [
+                (["<x>", "a"], "rstrip"),
+                (["<x>", "of"], "lstrip"),
+                (["a", "<x>"], "single_word"),
+                (["ōx", "a"], "normalized"),
+                (["B ", "中，"], "special"),
+            ] {
+                let mut json = demo.clone();
+                json["normalizer"] = json!({"type": form});
+                json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = json!(grammar);
+                for content in contents {
+                    let mut token = json["added_tokens"][0].clone();
+                    token["content"] = json!(content);
+                    token[flag] = json!(true);
+                    json["added_tokens"].as_array_mut().unwrap().push(token);
+                }
+                let json = serde_json::to_vec(&json).unwrap();
+                let tokenizer = Tokenizer::from_bytes(&json).unwrap();
+                assert_eq!(tokenizer.safe_cuts, flag != "special");
+                for _ in 0..2_000 {
+                    let text: String = (0..below(14)).map(|_| parts[below(parts.len())]).collect();
+                    let all = tokenizer.encode(&text, false);
+                    for at in (0..text.len()).filter(|at| text.is_char_boundary(*at)) {
+                        if tokenizer.safe_cuts && at > 0 && is_cut(&text, at) {
+                            let before = tokenizer.encode(&text[..at], false);
+                            assert!(all.starts_with(&before), "{at} of {text:?} with {flag}");
+                            cuts += 1;
+                        }
+                    }
+                }
+            }
+        }
+        assert!(cuts > 10_000, "{cuts}");
     }
 }

@@ -366,6 +366,23 @@ fn the_beginning_of_a_long_text() {
     }
 }
 
+/// The window ends where the last id that is wanted ends, and in the whole text the
+/// token takes the blank that follows.
+#[test]
+fn a_token_at_the_end_of_a_window_takes_its_blanks() {
+    let mut json: Value = serde_json::from_slice(DEMO).expect("the demo is JSON");
+    let added = json["added_tokens"].as_array_mut().expect("a list");
+    added.push(json!({
+        "id": 5000, "content": "<mark>", "single_word": false, "lstrip": false,
+        "rstrip": true, "normalized": false, "special": true,
+    }));
+    let tokenizer = Tokenizer::from_bytes(&serde_json::to_vec(&json).expect("JSON"));
+    let tokenizer = tokenizer.expect("the file loads");
+    let text = format!("{} b{}", "<mark>".repeat(32), "~".repeat(999));
+    let (ids, bytes) = tokenizer.encode_prefix(&text, 32);
+    assert_eq!((ids.len(), bytes), (32, 32 * 6 + 1));
+}
+
 /// Settings inside the file count, for `options` and only there.
 #[test]
 fn settings_of_the_file_are_its_options() {
