@@ -173,6 +173,8 @@ impl Loop {
             let Some((step, batch)) = next else {
                 return Ok(());
             };
+            // An executor may work inside `submit`: what runs is to be seen meanwhile.
+            self.publish();
             let report = describe(step, &batch, now);
             match self.executor.submit(step, batch) {
                 Ok(()) => self.in_flight.push_back(InFlight { step, report }),

@@ -274,7 +274,7 @@ impl Scheduler {
         self.deadlines.first().map(|&(deadline, _)| deadline)
     }
 
-    /// Gauges and counters. Cheap enough for every step: O(1).
+    /// Gauges and counters. Cheap enough for every step: O(steps in flight).
     #[must_use]
     pub fn stats(&self) -> SchedulerStats {
         SchedulerStats {
@@ -285,6 +285,7 @@ impl Scheduler {
             waiting_decode_seqs: self.decode.rows() + u64::from(self.preempted_decode),
             running_decode_seqs: u64::from(self.running_decode),
             running_chunked_rows: self.running.len() as u64 - u64::from(self.running_decode),
+            running_oneshot_rows: self.in_flight.iter().map(|s| s.whole_rows).sum(),
             steps_in_flight: self.in_flight.len() as u64,
             used_blocks: u64::from(self.cache.used_blocks()),
             cached_blocks: u64::from(self.cache.cached_blocks()),
@@ -415,6 +416,7 @@ impl Scheduler {
             self.counters.shared_tokens += u64::from(joined.shared);
             self.counters.prefix_hit_tokens += u64::from(joined.cached);
             if let RowTag::Row { request, .. } = row.tag {
+                draft.record.whole_rows += 1;
                 let live = self
                     .requests
                     .get_mut(&request)

@@ -17,6 +17,8 @@ pub struct SchedulerStats {
     pub running_decode_seqs: u64,
     /// Gauge: one-shot prompts being computed in chunks.
     pub running_chunked_rows: u64,
+    /// Gauge: one-shot rows that a step in flight answers, chunked prompts apart.
+    pub running_oneshot_rows: u64,
     /// Gauge: steps in flight.
     pub steps_in_flight: u64,
     /// Gauge: blocks referenced by sequences or steps.

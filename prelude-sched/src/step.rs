@@ -48,6 +48,8 @@ pub(crate) struct Step {
     pub(crate) id: StepId,
     /// One per one-shot output row.
     pub(crate) oneshot: Vec<RowTag>,
+    /// How many of them are answered by this step alone.
+    pub(crate) whole_rows: u64,
     /// One per prefill output row.
     pub(crate) prefill: Vec<SeqTag>,
     /// One per decode row.

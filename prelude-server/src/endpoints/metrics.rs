@@ -112,7 +112,7 @@ fn engine_gauges(page: &mut Page, snapshots: &Snapshots<'_>) {
     for (model, snapshot) in snapshots {
         let s = &snapshot.scheduler;
         for (class, rows) in [
-            ("oneshot", s.running_chunked_rows),
+            ("oneshot", s.running_chunked_rows + s.running_oneshot_rows),
             ("decode", s.running_decode_seqs),
         ] {
             page.line(
@@ -127,7 +127,7 @@ fn engine_gauges(page: &mut Page, snapshots: &Snapshots<'_>) {
 /// Live requests beyond those that wait.
 fn running(snapshot: &EngineSnapshot) -> u64 {
     let s = &snapshot.scheduler;
-    s.running_decode_seqs + s.running_chunked_rows
+    s.running_decode_seqs + s.running_chunked_rows + s.running_oneshot_rows
 }
 
 fn engine_counters(page: &mut Page, snapshots: &Snapshots<'_>) {
