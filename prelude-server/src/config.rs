@@ -84,10 +84,11 @@ pub struct Limits {
     pub body_min_rate_after_ms: u64,
     /// Milliseconds an idle connection is kept.
     pub keep_alive_ms: u64,
-    /// Milliseconds a write may wait for the client to read: the connection closes and its
-    /// requests are aborted. An HTTP/2 client that reads the connection but opens no window for
-    /// one of its streams is not stalled; its requests hold no room in the queue once answered.
+    /// Milliseconds that a client may take nothing of an answer: its request is aborted. The
+    /// HTTP/1.1 connection closes; of an HTTP/2 connection that is read, only the stream is reset.
     pub write_stall_ms: u64,
+    /// Bytes of a stream that the client has not taken: the request is aborted in the same way.
+    pub unread_bytes: usize,
     /// Open connections: 503, and the connection closes.
     pub connections: usize,
     /// Requests at once on one HTTP/2 connection; a client waits for a free one.
@@ -100,6 +101,9 @@ pub struct Limits {
     /// positions x (likeliest tokens + 1) x `n`, since each choice repeats its prompt's. Those of
     /// generated tokens do not count: each of them has to be computed.
     pub logprob_entries: u64,
+    /// Bytes of prompts (echoed text, and seven for each id) that one answer repeats: 400. Each of
+    /// `n` choices repeats its prompt.
+    pub echo_bytes: u64,
     /// Rows of all requests waiting for their first result: 429.
     pub queued_rows: u64,
     /// Prompt tokens of all requests waiting for their first result: 429.
@@ -125,11 +129,13 @@ impl Default for Limits {
             body_min_rate_after_ms: 5_000,
             keep_alive_ms: 75_000,
             write_stall_ms: 60_000,
+            unread_bytes: 1 << 20,
             connections: 4_096,
             streams_per_connection: 256,
             rows: 4_096,
             detokenize_bytes: 4 << 20,
             logprob_entries: 1 << 20,
+            echo_bytes: 32 << 20,
             queued_rows: 16_384,
             queued_tokens: 4_194_304,
             first_event_ms: 10_000,

@@ -58,4 +58,5 @@ pub use error::ApiError;
 pub use http::{Ended, Server};
 pub use identity::ApiKeys;
 pub use in_process::Answered;
+pub use log::report_panic;
 pub use served_model::{ModelKind, SamplingDefaults, ServedModel, Task};

@@ -10,7 +10,7 @@ use std::{
 
 use prelude_engine::ScheduledEngine;
 use prelude_server::{
-    ApiKeys, App, Ended, ServedModel, Server, ServerConfig, demo, executor::Devices,
+    ApiKeys, App, Ended, ServedModel, Server, ServerConfig, demo, executor::Devices, report_panic,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -19,6 +19,7 @@ use crate::args::{GenerationConfig, ServeArgs};
 
 /// Runs until told to stop.
 pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
+    std::panic::set_hook(Box::new(|info| report_panic(info)));
     let settings = settings(args)?;
     if args.print_config {
         let text = toml::to_string(&settings).map_err(|e| {

@@ -1,6 +1,7 @@
 //! Accepting connections, and going out of service without dropping work.
 
 use std::{
+    future::{Future, poll_fn},
     io,
     net::SocketAddr,
     pin::pin,
@@ -8,17 +9,19 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
 use hyper::service::service_fn;
 use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
+    rt::{TokioIo, TokioTimer},
     server::conn::auto,
 };
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{
+    output::{Output, Requests},
     respond::raw_error,
     service,
     wire::{Wire, WireState},
@@ -71,13 +74,12 @@ impl Server {
     pub async fn run(self) -> Ended {
         let Self { app, listener } = self;
         let connections = Arc::new(AtomicUsize::new(0));
-        let http = Arc::new(builder(&app.config.limits));
         let mut ending = pin!(app.lifecycle.reached(Phase::Ending));
         let mut check = tokio::time::interval(ENGINE_CHECK);
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => accept(&app, &http, &connections, stream),
+                    Ok((stream, _)) => accept(&app, &connections, stream),
                     Err(error) => recover(&error).await,
                 },
                 _ = check.tick() => {
@@ -109,8 +111,8 @@ async fn recover(error: &io::Error) {
     tokio::time::sleep(Duration::from_millis(20)).await;
 }
 
-fn builder(limits: &Limits) -> auto::Builder<TokioExecutor> {
-    let mut http = auto::Builder::new(TokioExecutor::new());
+fn builder(limits: &Limits, requests: Requests) -> auto::Builder<Requests> {
+    let mut http = auto::Builder::new(requests);
     http.http1()
         .timer(TokioTimer::new())
         // The wire has clocks of its own for heads and for idle connections.
@@ -126,42 +128,43 @@ fn builder(limits: &Limits) -> auto::Builder<TokioExecutor> {
     http
 }
 
-fn accept(
-    app: &Arc<App>,
-    http: &Arc<auto::Builder<TokioExecutor>>,
-    connections: &Arc<AtomicUsize>,
-    stream: TcpStream,
-) {
+fn accept(app: &Arc<App>, connections: &Arc<AtomicUsize>, stream: TcpStream) {
     let Some(place) = Place::take(connections, app.config.limits.connections) else {
         app.metrics.reject("too_many_connections");
         // It fits the socket's empty buffer, or is not worth waiting for.
         let _ = stream.try_write(&raw_error(&ApiError::too_many_connections()));
         return;
     };
-    let (app, http) = (Arc::clone(app), Arc::clone(http));
+    let app = Arc::clone(app);
     tokio::spawn(async move {
         let _place = place;
         // Answers are small and complete: waiting to fill a packet only delays them.
         let _ = stream.set_nodelay(true);
         let state = WireState::new();
         let wire = Wire::new(stream, Arc::clone(&state), &app.config.limits);
-        let service_app = Arc::clone(&app);
-        let service = service_fn(move |request| {
-            service::serve(Arc::clone(&service_app), Arc::clone(&state), request)
+        let requests = Requests::default();
+        let http = builder(&app.config.limits, requests.clone());
+        let service = service_fn(|request| {
+            let output = Output::new(&app.config.limits);
+            requests.begin(output.clone());
+            service::serve(Arc::clone(&app), Arc::clone(&state), output, request)
         });
         let mut connection = pin!(http.serve_connection(TokioIo::new(wire), service));
-        if app.lifecycle.phase() >= Phase::Draining {
-            // A newcomer is told so: its request is refused by name, and the connection closes.
-            let _ = connection.await;
-            return;
-        }
-        tokio::select! {
+        let mut drains = pin!(app.lifecycle.reached(Phase::Draining));
+        // A newcomer is told so: its request is refused by name, and the connection closes.
+        let mut is_told = app.lifecycle.phase() >= Phase::Draining;
+        poll_fn(|cx| {
+            if !is_told && drains.as_mut().poll(cx).is_ready() {
+                is_told = true;
+                connection.as_mut().graceful_shutdown();
+            }
             // What goes wrong on a connection concerns its client alone.
-            _ = &mut connection => return,
-            () = app.lifecycle.reached(Phase::Draining) => {}
-        }
-        connection.as_mut().graceful_shutdown();
-        let _ = connection.await;
+            if connection.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            requests.poll_give_up(cx)
+        })
+        .await;
     });
 }
 

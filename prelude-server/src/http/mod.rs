@@ -1,14 +1,16 @@
 //! The transport: bytes to calls, replies to bytes. Everything HTTP is in here.
 //!
 //! `listener` accepts and drains, `wire` times one connection's reads and writes, `service` takes
-//! a request through admission to its handler, `body` reads, `respond` writes, `ticket` counts
-//! and logs.
+//! a request through admission to its handler, `body` reads, `respond` writes, `output` watches
+//! that the client takes what is written, `ticket` counts and logs.
 
 mod body;
 mod listener;
+mod output;
 mod respond;
 mod service;
 mod ticket;
+mod timer;
 mod wire;
 
 pub use listener::{Ended, Server};

@@ -1,29 +1,27 @@
 //! Replies and errors as responses.
 
 use std::{
-    future::Future,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
+use super::{
+    output::{Output, Streaming},
+    ticket::Ticket,
+    wire::Active,
+};
+use crate::{
+    app::App,
+    endpoints::{Inference, Reply},
+    error::{ApiError, Dialect},
+};
 use bytes::Bytes;
 use hyper::{
     HeaderMap, Response, StatusCode, Version,
     body::{Body, Frame, SizeHint},
     header::{self, HeaderName, HeaderValue},
-};
-use tokio::time::{Instant, Sleep};
-
-use super::{ticket::Ticket, wire::Active};
-use crate::{
-    app::App,
-    config::ms,
-    endpoints::{Inference, Reply},
-    error::{ApiError, Dialect},
-    lifecycle::Phase,
-    sse::{EventStream, Events, KEEP_ALIVE},
 };
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -31,24 +29,9 @@ const SSE: HeaderValue = HeaderValue::from_static("text/event-stream; charset=ut
 
 /// What a response carries: all at once, or as it comes. Keeps the request counted until it ends.
 pub(super) struct ReplyBody {
-    content: Content,
+    output: Output,
     ticket: Ticket,
     _active: Active,
-}
-
-enum Content {
-    Whole(Option<Bytes>),
-    Stream(Streaming),
-    /// A stream that has ended.
-    Over,
-}
-
-struct Streaming {
-    events: EventStream,
-    silence: Duration,
-    keep_alive: Pin<Box<Sleep>>,
-    /// Ready when running work is ended.
-    ending: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 /// A successful answer.
@@ -57,35 +40,36 @@ pub(super) fn reply(
     reply: Reply,
     mut ticket: Ticket,
     active: Active,
+    output: Output,
 ) -> Response<ReplyBody> {
     ticket.answered(200);
     let mut headers = HeaderMap::with_capacity(12);
     let is_stream = matches!(reply, Reply::Stream(_));
-    let content = match reply {
+    match reply {
         Reply::Json(body) => {
             headers.insert(header::CONTENT_TYPE, JSON);
-            Content::Whole(Some(body))
+            output.whole(body)
         }
         Reply::Text { content_type, body } => {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-            Content::Whole(Some(body))
+            output.whole(body)
         }
-        Reply::Empty => Content::Whole(Some(Bytes::new())),
+        Reply::Empty => output.whole(Bytes::new()),
         Reply::Stream(events) => {
             headers.insert(header::CONTENT_TYPE, SSE);
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
             let buffering = HeaderName::from_static("x-accel-buffering");
             headers.insert(buffering, HeaderValue::from_static("no"));
-            Content::Stream(Streaming::new(app, events))
+            output.stream(Streaming::new(app, events));
         }
-    };
+    }
     if let Some(call) = ticket.call() {
         inference_headers(&mut headers, &call.inference(), is_stream);
         if !is_stream {
             call.reservation.release();
         }
     }
-    respond(StatusCode::OK, headers, content, ticket, active)
+    respond(StatusCode::OK, headers, ticket, active, output)
 }
 
 /// A refusal or a failure.
@@ -96,6 +80,7 @@ pub(super) fn error(
     version: Version,
     mut ticket: Ticket,
     active: Active,
+    output: Output,
 ) -> Response<ReplyBody> {
     app.metrics.reject(error.reason());
     // A client that does not read its refusal must not hold a place in the queue by it.
@@ -136,22 +121,22 @@ pub(super) fn error(
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let content = Content::Whole(Some(error.to_json(dialect).into()));
-    respond(status, headers, content, ticket, active)
+    output.whole(error.to_json(dialect).into());
+    respond(status, headers, ticket, active, output)
 }
 
 fn respond(
     status: StatusCode,
     mut headers: HeaderMap,
-    content: Content,
     ticket: Ticket,
     active: Active,
+    output: Output,
 ) -> Response<ReplyBody> {
     let id = HeaderValue::from_str(ticket.request_id());
     let id = id.expect("request ids are plain ASCII");
     headers.insert(HeaderName::from_static("x-request-id"), id);
     let mut response = Response::new(ReplyBody {
-        content,
+        output,
         ticket,
         _active: active,
     });
@@ -203,88 +188,33 @@ pub(super) fn raw_error(error: &ApiError) -> Vec<u8> {
     [head.as_bytes(), &body].concat()
 }
 
-impl Streaming {
-    fn new(app: &Arc<App>, events: EventStream) -> Self {
-        let silence = ms(app.config.limits.keep_alive_comment_ms);
-        let app = Arc::clone(app);
-        Self {
-            events,
-            silence,
-            keep_alive: Box::pin(tokio::time::sleep(silence)),
-            ending: Box::pin(async move { app.lifecycle.reached(Phase::Ending).await }),
-        }
-    }
-
-    /// The next bytes, and whether they are the last.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<(Bytes, bool)> {
-        if let Poll::Ready(next) = self.events.poll_next(cx) {
-            self.keep_alive
-                .as_mut()
-                .reset(Instant::now() + self.silence);
-            let over = next.is_none();
-            return Poll::Ready((next.unwrap_or_default(), over));
-        }
-        if self.ending.as_mut().poll(cx).is_ready() {
-            self.events.stop();
-            let mut last = Events::default();
-            last.push_error(&ApiError::draining());
-            last.push_done();
-            return Poll::Ready((last.take(), true));
-        }
-        if self.keep_alive.as_mut().poll(cx).is_ready() {
-            self.keep_alive
-                .as_mut()
-                .reset(Instant::now() + self.silence);
-            return Poll::Ready((Bytes::from_static(KEEP_ALIVE), false));
-        }
-        Poll::Pending
-    }
-}
-
 impl Body for ReplyBody {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
     fn poll_frame(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let this = &mut *self;
-        let (bytes, is_last) = match &mut this.content {
-            Content::Whole(body) => (body.take().unwrap_or_default(), true),
-            Content::Stream(stream) => std::task::ready!(stream.poll(cx)),
-            Content::Over => return Poll::Ready(None),
-        };
-        if is_last {
-            this.content = Content::Over;
-            this.ticket.whole();
-        }
+        let next = std::task::ready!(self.output.poll_next(cx));
+        let bytes = next.map(|(bytes, _)| bytes).unwrap_or_default();
         Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.content {
-            Content::Whole(body) => body.as_ref().is_none_or(Bytes::is_empty),
-            Content::Stream(_) => false,
-            Content::Over => true,
-        }
+        self.output.remaining() == Some(0)
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.content {
-            Content::Whole(body) => {
-                SizeHint::with_exact(body.as_ref().map_or(0, |b| b.len() as u64))
-            }
-            Content::Stream(_) => SizeHint::default(),
-            Content::Over => SizeHint::with_exact(0),
-        }
+        self.output
+            .remaining()
+            .map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }
 
 impl Drop for ReplyBody {
     fn drop(&mut self) {
-        // An answer without a body, or one to HEAD, is whole without having been asked for.
-        if matches!(self.content, Content::Whole(_)) {
+        if self.output.dropped() {
             self.ticket.whole();
         }
     }

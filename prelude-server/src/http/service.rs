@@ -2,6 +2,7 @@
 //! a refusal costs less than what it refuses.
 
 use std::{
+    any::Any,
     convert::Infallible,
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -19,6 +20,7 @@ use hyper::{
 
 use super::{
     body,
+    output::Output,
     respond::{self, ReplyBody},
     ticket::Ticket,
     wire::WireState,
@@ -40,6 +42,7 @@ const SLO_MAX_MS: u64 = 86_400_000;
 pub(super) async fn serve(
     app: Arc<App>,
     wire: Arc<WireState>,
+    output: Output,
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
     let active = wire.begin();
@@ -59,8 +62,8 @@ pub(super) async fn serve(
         wire.linger();
     }
     Ok(match answer {
-        Ok(reply) => respond::reply(&app, reply, ticket, active),
-        Err(error) => respond::error(&app, &error, dialect, version, ticket, active),
+        Ok(reply) => respond::reply(&app, reply, ticket, active, output),
+        Err(error) => respond::error(&app, &error, dialect, version, ticket, active, output),
     })
 }
 
@@ -92,8 +95,9 @@ async fn admit(
     ticket.admitted(&call);
     let body = body::read(body, declared, limits, &call.reservation).await?;
     let handler = endpoints::dispatch(&call, body);
-    Caught(Box::pin(handler)).await.unwrap_or_else(|()| {
-        log::line(format_args!("panic id={}", call.request_id));
+    Caught(Box::pin(handler)).await.unwrap_or_else(|payload| {
+        let what = log::panic_message(&*payload);
+        log::line(format_args!("panic id={} {what}", call.request_id));
         Err(ApiError::internal(&call.request_id))
     })
 }
@@ -232,7 +236,7 @@ fn slo(headers: &HeaderMap) -> Result<Option<Duration>, ApiError> {
 struct Caught<F>(Pin<Box<F>>);
 
 impl<F: Future> Future for Caught<F> {
-    type Output = Result<F::Output, ()>;
+    type Output = Result<F::Output, Box<dyn Any + Send>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<Self::Output> {
         // After a panic the future is dropped and never polled again; what it shares is behind
@@ -240,7 +244,7 @@ impl<F: Future> Future for Caught<F> {
         let poll = catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx)));
         match poll {
             Ok(poll) => poll.map(Ok),
-            Err(_) => Poll::Ready(Err(())),
+            Err(payload) => Poll::Ready(Err(payload)),
         }
     }
 }

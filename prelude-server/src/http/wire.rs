@@ -8,7 +8,6 @@
 //! Writes have one clock in all states: a client that does not read for `write_stall` is gone.
 
 use std::{
-    future::Future,
     io::{self, IoSlice},
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -19,10 +18,10 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
-    time::{Instant, Sleep},
+    time::Instant,
 };
 
-use super::respond::raw_error;
+use super::{respond::raw_error, timer::Timer};
 use crate::{
     config::{Limits, ms},
     error::ApiError,
@@ -124,34 +123,6 @@ pub(super) struct Wire {
 enum Linger {
     No,
     Reading { left: usize },
-}
-
-/// A timer made when first needed, and moved only when it has fired: most waits end long before.
-#[derive(Debug, Default)]
-struct Timer(Option<Pin<Box<Sleep>>>);
-
-impl Timer {
-    /// Whether `deadline` has passed; if not, the task is woken by then.
-    fn poll(&mut self, cx: &mut Context<'_>, deadline: Instant) -> bool {
-        if Instant::now() >= deadline {
-            return true;
-        }
-        let sleep = self
-            .0
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
-        // One that would fire too late, or has fired, is moved; one that fires too early only
-        // brings us back here.
-        if sleep.deadline() > deadline || sleep.is_elapsed() {
-            sleep.as_mut().reset(deadline);
-        }
-        while sleep.as_mut().poll(cx).is_ready() {
-            if Instant::now() >= deadline {
-                return true;
-            }
-            sleep.as_mut().reset(deadline);
-        }
-        false
-    }
 }
 
 impl Wire {
@@ -329,7 +300,7 @@ impl AsyncWrite for Wire {
             }
             let left = LINGER_BYTES_MAX;
             this.linger = Linger::Reading { left };
-            this.read_timer = Timer(Some(Box::pin(tokio::time::sleep(LINGER_MAX))));
+            this.read_timer = Timer::at(Instant::now() + LINGER_MAX);
         }
         let Linger::Reading { left } = &mut this.linger else {
             return Poll::Ready(Ok(()));
@@ -344,9 +315,7 @@ impl AsyncWrite for Wire {
                 // The client has read everything and closed, or is gone.
                 Poll::Ready(_) => return Poll::Ready(Ok(())),
                 Poll::Pending => {
-                    let timer = this.read_timer.0.as_mut();
-                    let timer = timer.expect("it was set as lingering began");
-                    ready!(timer.as_mut().poll(cx));
+                    ready!(this.read_timer.poll_set(cx));
                     return Poll::Ready(Ok(()));
                 }
             }

@@ -85,3 +85,96 @@ fn an_http2_stream_that_is_reset_is_aborted() {
     let gone = "prelude:requests_total{route=\"/v1/completions\",code=\"499\"}";
     assert_eq!(server.metric(gone), 2.0);
 }
+
+/// A connection on which a client takes nothing of one answer and everything of the others.
+#[test]
+fn an_http2_stream_that_is_not_read_is_given_up_alone() {
+    use http_body_util::{BodyExt, Full};
+    use hyper::{Request, client::conn::http2};
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+
+    let check = |limits: Limits, unread: serde_json::Value, is_stream: bool| {
+        let fake = Fake {
+            step: Duration::from_millis(2),
+            context: 4_096,
+            ..Fake::default()
+        };
+        let server = TestServer::fake(with_limits(limits), &fake);
+        let addr = server.addr;
+        server.runtime.block_on(async {
+            let stream = tokio::net::TcpStream::connect(addr).await.unwrap();
+            let mut client = http2::Builder::new(TokioExecutor::new());
+            client.initial_stream_window_size(1024);
+            let io = TokioIo::new(stream);
+            let (mut sender, connection) = client.handshake(io).await.unwrap();
+            tokio::spawn(connection);
+            let ask = |body: &serde_json::Value| {
+                Request::post(format!("http://{addr}{PATH}"))
+                    .body(Full::new(bytes::Bytes::from(body.to_string())))
+                    .unwrap()
+            };
+            let begun = sender.send_request(ask(&unread)).await.unwrap();
+            assert_eq!(begun.status(), 200);
+            let gone = "prelude:requests_total{route=\"/v1/completions\",code=\"499\"}";
+            let mut tries = 0;
+            while server.metric_now(gone).await != Some(1.0) {
+                tries += 1;
+                assert!(tries < 500, "it was not given up");
+                // Meanwhile the connection serves whoever reads.
+                let other = json!({"prompt": [2], "max_tokens": 2, "ignore_eos": true});
+                let other = sender.send_request(ask(&other)).await.unwrap();
+                assert_eq!(other.status(), 200);
+                assert!(
+                    !other
+                        .into_body()
+                        .collect()
+                        .await
+                        .unwrap()
+                        .to_bytes()
+                        .is_empty()
+                );
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            assert!(begun.into_body().collect().await.is_err());
+        });
+        server.settle();
+        if is_stream {
+            // It did not run to its end for nobody.
+            let ran = fake.steps.load(std::sync::atomic::Ordering::SeqCst);
+            assert!(ran < 2_000, "{ran}");
+        }
+    };
+    let long = json!({"prompt": [1], "max_tokens": 2_000, "ignore_eos": true, "stream": true});
+    let small = Limits {
+        unread_bytes: 8 << 10,
+        ..Limits::default()
+    };
+    check(small, long, true);
+    // An answer of several hundred KiB of which the client takes one.
+    let whole = json!({"prompt": vec![vec![1; 900]; 20], "max_tokens": 0, "echo": true,
+        "logprobs": 3});
+    let impatient = Limits {
+        write_stall_ms: 200,
+        ..Limits::default()
+    };
+    check(impatient, whole, false);
+}
+
+#[test]
+fn one_shot_rows_run_while_their_step_does() {
+    let server = slow(Limits::default());
+    let asked = server.runtime.spawn({
+        let app = std::sync::Arc::clone(&server.app);
+        let body = json!({"prompt": [[1], [2], [3]], "max_tokens": 1});
+        async move { app.answer("POST", PATH, body.to_string()).await.status }
+    });
+    crate::support::wait_for(|| {
+        let running = server.metric("vllm:num_requests_running");
+        let rows = server.metric("prelude:running_rows{model_name=\"fake\",class=\"oneshot\"}");
+        (running == 3.0 && rows == 3.0)
+            .then_some(())
+            .ok_or_else(|| format!("{running} {rows}"))
+    });
+    assert_eq!(server.runtime.block_on(asked).unwrap(), 200);
+    server.settle();
+}

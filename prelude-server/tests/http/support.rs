@@ -132,6 +132,14 @@ impl TestServer {
             .unwrap_or_else(|| panic!("no {name} in\n{page}"))
     }
 
+    /// As [`Self::metric`], inside the runtime; `None` if there is no such line.
+    pub(crate) async fn metric_now(&self, name: &str) -> Option<f64> {
+        let page = self.app.answer("GET", "/metrics", "").await.body;
+        let page = std::str::from_utf8(&page).unwrap();
+        let line = page.lines().find(|l| l.starts_with(name));
+        line.and_then(|l| l.rsplit(' ').next()?.parse().ok())
+    }
+
     /// Waits until nothing is reserved, queued, running or referenced any more.
     pub(crate) fn settle(&self) {
         let names = [
