@@ -27,12 +27,14 @@ pub(crate) struct Admission {
     rate: Mutex<Rate>,
 }
 
-/// Tokens per second leaving the queue, measured over windows of a second or more.
+/// Tokens per second leaving the queue, measured over windows of a second or more in which the
+/// queue is never empty: what nobody asked for says nothing about how fast it would have been.
 #[derive(Debug)]
 struct Rate {
     window_start: Instant,
     window_tokens: u64,
-    per_second: f64,
+    /// `None` until there was a window.
+    per_second: Option<f64>,
 }
 
 impl Admission {
@@ -45,7 +47,7 @@ impl Admission {
             rate: Mutex::new(Rate {
                 window_start: Instant::now(),
                 window_tokens: 0,
-                per_second: 0.0,
+                per_second: None,
             }),
         })
     }
@@ -94,7 +96,9 @@ impl Admission {
 
     /// When to come back, from what has to leave the queue first and how fast it does.
     fn retry_after(&self, excess_tokens: u64) -> Duration {
-        let per_second = self.rate().per_second;
+        let Some(per_second) = self.rate().per_second else {
+            return Self::soon();
+        };
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
         let seconds = (excess_tokens as f64 / per_second.max(1.0)).ceil();
         Duration::from_secs_f64(seconds.clamp(1.0, 60.0))
@@ -109,6 +113,13 @@ impl Admission {
         self.rate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The queue was empty and is not any more.
+    fn note_busy(&self) {
+        let mut rate = self.rate();
+        rate.window_tokens = 0;
+        rate.window_start = Instant::now();
+    }
+
     fn note_left(&self, tokens: u64) {
         let mut rate = self.rate();
         rate.window_tokens += tokens;
@@ -116,7 +127,7 @@ impl Admission {
         if elapsed >= 1.0 {
             #[expect(clippy::cast_precision_loss, reason = "an estimate")]
             let measured = rate.window_tokens as f64 / elapsed;
-            rate.per_second = measured;
+            rate.per_second = Some(measured);
             rate.window_tokens = 0;
             rate.window_start = Instant::now();
         }
@@ -149,6 +160,9 @@ impl Reservation {
             return Err(ApiError::larger_than_queue("rows", rows, max));
         }
         let queue = &self.admission.rows;
+        if rows > 0 && queue.load(Ordering::Relaxed) == 0 {
+            self.admission.note_busy();
+        }
         set(queue, &self.rows, rows, limits.queued_rows).map_err(|queued| {
             let message = format!("queue is full: {queued} of {} rows", limits.queued_rows);
             let mine = self.tokens.load(Ordering::Relaxed);
@@ -277,6 +291,28 @@ mod tests {
         assert_eq!(queue.reserved(), (1, 5, 0));
         drop((a, b));
         assert_eq!(queue.reserved(), (0, 0, 0));
+    }
+
+    #[test]
+    fn idle_time_does_not_slow_the_measured_rate() {
+        let queue = admission();
+        let excess = |queue: &Arc<Admission>| queue.retry_after(20_000).as_secs();
+        // Nothing measured yet: no reason to send anybody away for long.
+        assert_eq!(excess(&queue), 1);
+        let leave = |tokens: u64, after: Duration| {
+            let one = queue.reserve(0).unwrap();
+            queue.rate().window_start -= after;
+            one.set_tokens(tokens).unwrap();
+            one.release();
+        };
+        leave(20, Duration::from_secs(2));
+        let busy = queue.rate().per_second.unwrap();
+        assert!((9.0..=10.0).contains(&busy), "{busy}");
+        // An hour in which nobody asked.
+        queue.rate().window_start -= Duration::from_secs(3_600);
+        leave(20, Duration::from_secs(2));
+        let again = queue.rate().per_second.unwrap();
+        assert!((9.0..=10.0).contains(&again), "{again}");
     }
 
     #[test]
