@@ -279,6 +279,15 @@ impl ApiError {
         Self::new(400, "too_many_logprobs", message)
     }
 
+    /// An answer that would repeat too much of its prompts.
+    pub(crate) fn too_much_echo(bytes: u64, max: u64) -> Self {
+        let message = format!(
+            "the answer would repeat {bytes} bytes of prompts, the limit is {max}; ask for fewer \
+             choices (`n`), or leave `echo` and `return_token_ids` out"
+        );
+        Self::new(400, "too_much_echo", message)
+    }
+
     /// A request that the queue could not take even when empty.
     pub(crate) fn larger_than_queue(what: &str, asked: u64, max: u64) -> Self {
         let message =

@@ -188,6 +188,20 @@ impl SharedPrompts {
         Ok(shared)
     }
 
+    /// Prompts that all begin with `prefix`, which is kept once.
+    #[must_use]
+    pub fn after(prefix: Vec<TokenId>, suffixes: Vec<Vec<TokenId>>) -> Self {
+        let after_prefix = !prefix.is_empty();
+        let encoded = |tokens| Encoded {
+            after_prefix,
+            tokens,
+        };
+        Self {
+            prefix,
+            prompts: suffixes.into_iter().map(encoded).collect(),
+        }
+    }
+
     /// Number of prompts.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -228,21 +242,28 @@ impl SharedPrompts {
         let mut tree = PromptTree::new();
         let mut ends = vec![NodeIdx(0); self.prompts.len()];
         for after_prefix in [true, false] {
-            let (indices, tokens): (Vec<usize>, Vec<&[TokenId]>) = self
-                .prompts
-                .iter()
-                .enumerate()
-                .filter(|(_, p)| p.after_prefix == after_prefix)
-                .map(|(i, p)| (i, p.tokens.as_slice()))
-                .unzip();
-            if indices.is_empty() {
+            let mine = || {
+                let all = self.prompts.iter().enumerate();
+                all.filter(|(_, p)| p.after_prefix == after_prefix)
+            };
+            if mine().next().is_none() {
                 continue;
             }
             let root = match after_prefix {
                 true => Some(tree.push(None, self.prefix.clone())?),
                 false => None,
             };
-            // A cut leaves something on both sides, so no suffix is empty.
+            // A prompt that is the prefix itself ends there.
+            for (index, _) in mine().filter(|(_, p)| p.tokens.is_empty()) {
+                ends[index] = root.expect("no whole prompt is empty");
+            }
+            let (indices, tokens): (Vec<usize>, Vec<&[TokenId]>) = mine()
+                .filter(|(_, p)| !p.tokens.is_empty())
+                .map(|(i, p)| (i, p.tokens.as_slice()))
+                .unzip();
+            if indices.is_empty() {
+                continue;
+            }
             let (suffixes, suffix_ends) = PromptTree::from_prompts(&tokens)?;
             let mut nodes = Vec::with_capacity(suffixes.nodes().len());
             for node in suffixes.nodes() {
@@ -322,6 +343,16 @@ mod tests {
         let (tree, ends) = shared.into_tree().unwrap();
         assert!(tree.distinct_tokens() < len / 20);
         assert_eq!(ends.len(), 50);
+    }
+
+    #[test]
+    fn a_given_prefix_is_kept_once() {
+        let shared = SharedPrompts::after(vec![1, 2], vec![vec![3], vec![], vec![3, 4]]);
+        assert_eq!(shared.lens().collect::<Vec<_>>(), [3, 2, 4]);
+        let (tree, ends) = shared.into_tree().unwrap();
+        assert_eq!(tree.distinct_tokens(), 4);
+        let prompts: Vec<_> = ends.into_iter().map(|end| tree.prompt(end)).collect();
+        assert_eq!(prompts, [vec![1, 2, 3], vec![1, 2], vec![1, 2, 3, 4]]);
     }
 
     proptest! {

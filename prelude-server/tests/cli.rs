@@ -45,6 +45,17 @@ fn check(args: &[&str], input: &str, code: i32, out: &str, err: &str) {
     assert!(stderr.contains(err), "{args:?} said {stderr:?}");
 }
 
+/// 300 labels of a few tokens are over a thousand rows for each text.
+#[test]
+fn many_labels_and_many_texts() {
+    let labels: Vec<String> = (0..300).map(|i| format!("label number {i}")).collect();
+    let texts = "Where is my card?\n".repeat(12);
+    let output = run(&["classify", "--labels", &labels.join(",")], &texts);
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout).lines().count(), 12);
+}
+
 #[test]
 fn one_answer_without_a_server() {
     check(

@@ -47,17 +47,45 @@ impl Asker {
         body: String,
         show: impl FnOnce(&Value) -> String,
     ) -> Result<(), Failure> {
+        match self.try_ask(path, body, show)? {
+            None => Ok(()),
+            Some(refusal) => Err(refusal.into()),
+        }
+    }
+
+    /// As [`Self::ask`]; a refusal is returned for the caller to mend.
+    fn try_ask(
+        &self,
+        path: &str,
+        body: String,
+        show: impl FnOnce(&Value) -> String,
+    ) -> Result<Option<Refusal>, Failure> {
         let answered = self.runtime.block_on(self.app.answer("POST", path, body));
         let parsed: Value = serde_json::from_slice(&answered.body).unwrap_or_default();
         if answered.status != 200 {
-            let message = parsed["error"]["message"].as_str();
-            let message = message.unwrap_or("the request was refused");
-            return Err(Failure::new(Code::Failed, message));
+            let text = |name: &str| parsed["error"][name].as_str().map(str::to_owned);
+            return Ok(Some(Refusal {
+                reason: text("reason").unwrap_or_default(),
+                message: text("message").unwrap_or_else(|| "the request was refused".to_owned()),
+            }));
         }
         match self.format {
             Format::Json => print(&format!("{}\n", String::from_utf8_lossy(&answered.body))),
             Format::Text => print(&show(&parsed)),
-        }
+        }?;
+        Ok(None)
+    }
+}
+
+/// A request that was not answered.
+struct Refusal {
+    reason: String,
+    message: String,
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        Self::new(Code::Failed, refusal.message)
     }
 }
 
@@ -76,7 +104,11 @@ pub(crate) fn classify(args: &ClassifyArgs) -> Result<(), Failure> {
         false => demo::LM,
     };
     let asker = Asker::new(&args.common, demo)?;
-    for chunk in texts.chunks(CHUNK) {
+    // Labels of many tokens make many rows of each text: as many texts go at once as fit.
+    let mut at_once = CHUNK;
+    let mut rest = &texts[..];
+    while !rest.is_empty() {
+        let chunk = &rest[..at_once.min(rest.len())];
         let mut body = json!({"input": chunk});
         if !args.labels.is_empty() {
             body["labels"] = json!(args.labels);
@@ -85,9 +117,16 @@ pub(crate) fn classify(args: &ClassifyArgs) -> Result<(), Failure> {
             // A shell passes `\n` as two characters, and nobody means them.
             body["template"] = json!(template.replace("\\n", "\n"));
         }
-        asker.ask("/classify", body.to_string(), |answer| {
+        let refused = asker.try_ask("/classify", body.to_string(), |answer| {
             show_classes(answer, chunk)
         })?;
+        match refused {
+            None => rest = &rest[chunk.len()..],
+            Some(refusal) if refusal.reason == "too_many_rows" && chunk.len() > 1 => {
+                at_once = chunk.len() / 2;
+            }
+            Some(refusal) => return Err(refusal.into()),
+        }
     }
     Ok(())
 }

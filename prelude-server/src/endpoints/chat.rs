@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use super::{
     Call, Reply,
     generate::{
-        ChatLogprobs, Job, Params, Printer, PromptLogprobs, Readiness, Report, Run, Speaker,
-        StopReason, check_entries, entries, logprobs,
+        ChatLogprobs, Job, Params, PromptLogprobs, Readiness, Report, Run, Speaker, StopReason,
+        check_entries, entries, logprobs,
     },
     input, messages,
     submit::{Common, UsageBody},
@@ -60,10 +60,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     params.check_prompt(ids.len())?;
     let left = model.max_model_len - u32::try_from(ids.len()).expect("its length was checked");
     let max_tokens = max_tokens.unwrap_or(left);
-    if params.sampling.min_tokens > max_tokens {
-        let must = "not exceed `max_tokens`";
-        return Err(ApiError::invalid_value("min_tokens", must));
-    }
+    params.check_budget(max_tokens)?;
     if let Some(top) = params.prompt_logprobs {
         // Printed once, whatever `n` is.
         let range = params.prompt_logprobs_range.as_ref();
@@ -80,18 +77,13 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let run = Run::start(call, model, &common, params, jobs, &report)?;
     drop(common);
     drop(body);
-    call.reservation.release_body();
     let chat = Chat {
         id: call.app.ids.next("chatcmpl-"),
         created: unix_seconds(),
         logprobs: top_logprobs.is_some(),
         run,
     };
-    if chat.run.params.stream.is_some() {
-        Ok(Reply::Stream(chat.stream().await?))
-    } else {
-        chat.answer().await
-    }
+    chat.reply().await
 }
 
 /// Known fields that are not implemented: refused unless neutral.
@@ -180,20 +172,22 @@ impl Conversation {
             .template
             .as_ref()
             .ok_or_else(|| ApiError::template("the model has no chat template"))?;
-        let inputs = ChatInputs {
-            messages: &self.messages,
-            tools: self.tools.as_deref(),
-            documents: self.documents.as_deref(),
-            add_generation_prompt: self.add_generation_prompt,
-            kwargs: &self.kwargs,
+        let render = |messages: &[Value]| {
+            let inputs = ChatInputs {
+                messages,
+                tools: self.tools.as_deref(),
+                documents: self.documents.as_deref(),
+                add_generation_prompt: self.add_generation_prompt,
+                kwargs: &self.kwargs,
+            };
+            template
+                .render(&inputs)
+                .map_err(|e| ApiError::template(e.to_string()))
         };
-        let text = template
-            .render(&inputs)
-            .map_err(|e| ApiError::template(e.to_string()))?;
         if self.continue_final_message {
-            messages::cut_after_final(text, &self.messages)
+            messages::render_unfinished(&self.messages, render)
         } else {
-            Ok(text)
+            render(&self.messages)
         }
     }
 }
@@ -277,47 +271,12 @@ struct Chat {
 }
 
 impl Chat {
-    async fn answer(mut self) -> Result<Reply, ApiError> {
-        self.run.complete().await?;
-        let run = &self.run;
-        let choices = run.choices.iter().enumerate().map(|(index, choice)| {
-            let message = Message {
-                role: Some("assistant"),
-                content: Some(&choice.text),
-            };
-            ChoiceBody {
-                index,
-                message,
-                state: self.state(index),
-            }
-        });
-        let mut body = self.body("chat.completion", choices.collect());
-        body.usage = Some(Some(run.usage_body()));
-        let prompt = run.prompt_of(0);
-        body.prompt_logprobs = Some(run.params.prompt_logprobs.map(|top| PromptLogprobs {
-            printer: self.printer(),
-            prompt_len: prompt.ids.len(),
-            first: prompt.positions.start as usize,
-            scored: &prompt.scored,
-            top,
-        }));
-        body.prompt_token_ids = run.params.return_token_ids.then_some(&*prompt.ids);
-        Ok(Reply::json(&body))
-    }
-
-    fn printer(&self) -> Printer<'_> {
-        Printer {
-            model: &self.run.model,
-            as_ids: self.run.params.tokens_as_ids,
-        }
-    }
-
     fn state(&self, index: usize) -> State<'_> {
         let choice = &self.run.choices[index];
         let finish = choice.finish.as_ref();
         State {
             logprobs: self.logprobs.then(|| ChatLogprobs {
-                printer: self.printer(),
+                printer: self.run.printer(),
                 records: &choice.tokens,
             }),
             finish_reason: finish.map(|f| f.reason),
@@ -344,6 +303,34 @@ impl Chat {
 const CHUNK: &str = "chat.completion.chunk";
 
 impl Speaker for Chat {
+    async fn answer(mut self) -> Result<Reply, ApiError> {
+        self.run.complete().await?;
+        let run = &self.run;
+        let choices = run.choices.iter().enumerate().map(|(index, choice)| {
+            let message = Message {
+                role: Some("assistant"),
+                content: Some(&choice.text),
+            };
+            ChoiceBody {
+                index,
+                message,
+                state: self.state(index),
+            }
+        });
+        let mut body = self.body("chat.completion", choices.collect());
+        body.usage = Some(Some(run.usage_body()));
+        let prompt = run.prompt_of(0);
+        body.prompt_logprobs = Some(run.params.prompt_logprobs.map(|top| PromptLogprobs {
+            printer: self.run.printer(),
+            prompt_len: prompt.ids.len(),
+            first: prompt.positions.start as usize,
+            scored: &prompt.scored,
+            top,
+        }));
+        body.prompt_token_ids = run.params.return_token_ids.then_some(&*prompt.ids);
+        Ok(Reply::json(&body))
+    }
+
     fn run(&self) -> &Run {
         &self.run
     }

@@ -283,18 +283,9 @@ pub(crate) fn prompt(model: &ServedModel, messages: &[Value]) -> Result<String, 
         .map_err(|e| ApiError::template(e.to_string()))
 }
 
-/// The labels and the end of the turn, as they are tokenised behind `prompt`.
-pub(crate) fn label_trie<L: std::fmt::Display>(
-    model: &ServedModel,
-    prompt: String,
-    labels: &[L],
-) -> Result<LabelTrie, ApiError> {
-    let trie = label_trie_within(model, prompt, labels, usize::MAX)?;
-    Ok(trie.expect("no trie has more places"))
-}
-
-/// As [`label_trie`]; `None` if it has more than `max_places` places.
-fn label_trie_within<L: std::fmt::Display>(
+/// The labels and the end of the turn, as they are tokenised behind `prompt`; `None` if their
+/// trie has more than `max_places` places.
+pub(crate) fn label_trie_within<L: std::fmt::Display>(
     model: &ServedModel,
     prompt: String,
     labels: &[L],

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{
     Call, Reply,
     generate::{
-        CompletionLogprobs, Job, Params, Printer, PromptLogprobs, Readiness, Report, Run, Speaker,
+        CompletionLogprobs, Job, Params, PromptLogprobs, Readiness, Report, Run, Speaker,
         StopReason, check_entries, entries, logprobs,
     },
     input::{self, Encoding, Prompt},
@@ -57,12 +57,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let params = Params::take(call, model, &mut fields)?;
     call.finish(&fields)?;
     drop(fields);
-    if params.sampling.min_tokens > max_tokens {
-        return Err(ApiError::invalid_value(
-            "min_tokens",
-            "not exceed `max_tokens`",
-        ));
-    }
+    params.check_budget(max_tokens)?;
 
     call.reservation
         .set_rows(prompts.len() as u64 * u64::from(params.n))?;
@@ -83,6 +78,8 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         }
     }
     check_entries(call, prompt_entries(&options, &params, &prompts))?;
+    let echoed = echoes.iter().flatten().map(|e| e.len() as u64);
+    params.check_repeats(call, echoed.sum(), prompts.iter().map(Vec::len).sum())?;
     let tokens = prompts.iter().map(|ids| ids.len() as u64).sum();
     call.reservation.set_tokens(tokens)?;
 
@@ -94,9 +91,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let run = Run::start(call, model, &common, params, jobs, &report)?;
     let echoes: Vec<String> = echoes.into_iter().flatten().map(Cow::into_owned).collect();
     drop(common);
-    // All that is kept of the body has been copied.
     drop(body);
-    call.reservation.release_body();
     let completion = Completion {
         id: call.app.ids.next("cmpl-"),
         created: unix_seconds(),
@@ -105,11 +100,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         echoes,
         run,
     };
-    if completion.run.params.stream.is_some() {
-        Ok(Reply::Stream(completion.stream().await?))
-    } else {
-        completion.answer().await
-    }
+    completion.reply().await
 }
 
 /// Which tokens of a long prompt are kept.
@@ -237,48 +228,6 @@ struct Completion {
 }
 
 impl Completion {
-    async fn answer(mut self) -> Result<Reply, ApiError> {
-        self.run.complete().await?;
-        let run = &self.run;
-        let choices = (0..run.choices.len())
-            .map(|index| {
-                let mut choice = self.choice_body(index, true);
-                let prompt = run.prompt_of(index);
-                let range = &run.params.prompt_logprobs_range;
-                choice.prompt_logprobs = Some(run.params.prompt_logprobs.map(|top| {
-                    // Scored for the echo or for the range alone.
-                    let first = prompt.positions.start as usize;
-                    let wanted = range.as_ref().map_or(first, |r| r.start.max(1) as usize);
-                    let skip = (wanted - first).min(prompt.scored.len());
-                    let end = range.as_ref().map_or(usize::MAX, |r| r.end as usize);
-                    let take = end.saturating_sub(first).min(prompt.scored.len());
-                    PromptLogprobs {
-                        printer: self.printer(),
-                        prompt_len: prompt.ids.len(),
-                        first: wanted,
-                        scored: &prompt.scored[skip..take.max(skip)],
-                        top,
-                    }
-                }));
-                if run.params.return_token_ids {
-                    choice.token_ids = Some(&run.choices[index].ids);
-                    choice.prompt_token_ids = Some(&prompt.ids);
-                }
-                choice
-            })
-            .collect();
-        Ok(Reply::json(
-            &self.body(choices, Some(Some(run.usage_body()))),
-        ))
-    }
-
-    fn printer(&self) -> Printer<'_> {
-        Printer {
-            model: &self.run.model,
-            as_ids: self.run.params.tokens_as_ids,
-        }
-    }
-
     /// What choice `index` has to say; at its beginning the echo too.
     fn choice_body(&self, index: usize, beginning: bool) -> ChoiceBody<'_> {
         let run = &self.run;
@@ -290,9 +239,9 @@ impl Completion {
             let mut logprobs = CompletionLogprobs::default();
             if echo.is_some() {
                 let prompt = run.prompt_of(index);
-                logprobs.push_prompt(self.printer(), &prompt.ids, &prompt.scored, top, start);
+                logprobs.push_prompt(self.run.printer(), &prompt.ids, &prompt.scored, top, start);
             }
-            logprobs.push_generated(self.printer(), &choice.tokens, start);
+            logprobs.push_generated(self.run.printer(), &choice.tokens, start);
             logprobs
         });
         let finish = choice.finish.as_ref();
@@ -329,6 +278,41 @@ impl Completion {
 }
 
 impl Speaker for Completion {
+    async fn answer(mut self) -> Result<Reply, ApiError> {
+        self.run.complete().await?;
+        let run = &self.run;
+        let choices = (0..run.choices.len())
+            .map(|index| {
+                let mut choice = self.choice_body(index, true);
+                let prompt = run.prompt_of(index);
+                let range = &run.params.prompt_logprobs_range;
+                choice.prompt_logprobs = Some(run.params.prompt_logprobs.map(|top| {
+                    // Scored for the echo or for the range alone.
+                    let first = prompt.positions.start as usize;
+                    let wanted = range.as_ref().map_or(first, |r| r.start.max(1) as usize);
+                    let skip = (wanted - first).min(prompt.scored.len());
+                    let end = range.as_ref().map_or(usize::MAX, |r| r.end as usize);
+                    let take = end.saturating_sub(first).min(prompt.scored.len());
+                    PromptLogprobs {
+                        printer: self.run.printer(),
+                        prompt_len: prompt.ids.len(),
+                        first: wanted,
+                        scored: &prompt.scored[skip..take.max(skip)],
+                        top,
+                    }
+                }));
+                if run.params.return_token_ids {
+                    choice.token_ids = Some(&run.choices[index].ids);
+                    choice.prompt_token_ids = Some(&prompt.ids);
+                }
+                choice
+            })
+            .collect();
+        Ok(Reply::json(
+            &self.body(choices, Some(Some(run.usage_body()))),
+        ))
+    }
+
     fn run(&self) -> &Run {
         &self.run
     }

@@ -81,37 +81,50 @@ fn join(parts: &[Value], pointer: &str) -> Result<String, ApiError> {
     Ok(texts?.join("\n"))
 }
 
-/// Cuts a rendered conversation where its final message's content ends, so that the model goes
+/// The text of a conversation up to the end of its final message's content, so that the model goes
 /// on with it.
 ///
+/// The content's end is marked before rendering: what the template prints behind it may hold the
+/// same words.
+///
 /// # Errors
-/// 400 if the template did not render that content as it is.
-pub(crate) fn cut_after_final(text: String, messages: &[Value]) -> Result<String, ApiError> {
-    let content = messages
-        .last()
-        .and_then(|m| m.get("content"))
-        .and_then(Value::as_str)
-        .unwrap_or_default();
-    // Templates may trim what they print.
-    let at = match content.trim() {
-        "" => None,
-        trimmed => text.rfind(trimmed).map(|at| at + trimmed.len()),
-    };
-    let Some(trimmed_end) = at else {
-        return Err(ApiError::template(
+/// 400 if the template does not print that content; whatever `render` fails with.
+pub(crate) fn render_unfinished(
+    messages: &[Value],
+    render: impl FnOnce(&[Value]) -> Result<String, ApiError>,
+) -> Result<String, ApiError> {
+    let hidden = || {
+        ApiError::template(
             "the final message cannot be continued: the template does not print its content",
-        ));
+        )
     };
-    // Blanks at the content's end are the beginning of what follows, if they were printed.
-    let blanks = &content[content.trim_end().len()..];
-    let end = if text[trimmed_end..].starts_with(blanks) {
-        trimmed_end + blanks.len()
-    } else {
-        trimmed_end
+    let mut marked = messages.to_vec();
+    let content = match marked.last_mut().and_then(|m| m.get_mut("content")) {
+        Some(Value::String(content)) if !content.trim().is_empty() => content,
+        _ => return Err(hidden()),
     };
-    let mut text = text;
-    text.truncate(end);
+    let mark = unused_mark(messages);
+    let trimmed = content.trim_end().len();
+    let blanks = content[trimmed..].to_owned();
+    // The blank at the end tells whether the template trims what it prints.
+    content.push_str(&mark);
+    content.push(' ');
+    let mut text = render(&marked)?;
+    let at = text.rfind(&mark).ok_or_else(hidden)?;
+    let trims = !text[at + mark.len()..].starts_with(' ');
+    text.truncate(at);
+    if trims && text.ends_with(&blanks) {
+        text.truncate(text.len() - blanks.len());
+    }
     Ok(text)
+}
+
+/// A word that no message holds.
+fn unused_mark(messages: &[Value]) -> String {
+    let all = Value::from(messages.to_vec()).to_string();
+    let marks = (0u32..).map(|i| format!("PRELUDE_END_OF_CONTENT_{i}_"));
+    let mut unused = marks.filter(|mark| !all.contains(mark));
+    unused.next().expect("messages hold finitely many words")
 }
 
 #[cfg(test)]
@@ -180,15 +193,37 @@ mod tests {
 
     #[test]
     fn the_final_message_is_cut_at_its_end() {
-        let check = |text: &str, content: &str, expected: Option<&str>| {
-            let messages = [serde_json::json!({"role": "assistant", "content": content})];
-            let found = cut_after_final(text.to_owned(), &messages);
-            assert_eq!(found.ok().as_deref(), expected, "{content:?}");
-        };
-        check("<a>So <b>So far<end>", "So far", Some("<a>So <b>So far"));
-        check("<a>So far <end>", " So far ", Some("<a>So far "));
-        check("<a>So far<end>", " So far ", Some("<a>So far"));
-        check("<a><end>", "", None);
-        check("<a>hidden<end>", "text", None);
+        let check =
+            |before: &str, after: &str, trims: bool, content: &str, expected: Option<&str>| {
+                let messages = [serde_json::json!({"role": "assistant", "content": content})];
+                let found = render_unfinished(&messages, |messages| {
+                    let content = messages[0]["content"].as_str().unwrap();
+                    let content = if trims { content.trim() } else { content };
+                    Ok(format!("{before}{content}{after}"))
+                });
+                assert_eq!(found.ok().as_deref(), expected, "{content:?}");
+            };
+        check(
+            "<a>So <b>",
+            "<end>",
+            false,
+            "So far",
+            Some("<a>So <b>So far"),
+        );
+        check("<a>", "<end>", false, " So far ", Some("<a> So far "));
+        check("<a>", "<end>", true, " So far ", Some("<a>So far"));
+        check("<a>", "<end>", true, "So\nfar\n", Some("<a>So\nfar"));
+        // What follows the content says the same.
+        check("<user>", "</user>", false, "user", Some("<user>user"));
+        check("<a>", "<end>", false, "", None);
+        check(
+            "<a>",
+            "<end>",
+            false,
+            "PRELUDE_END_OF_CONTENT_0_",
+            Some("<a>PRELUDE_END_OF_CONTENT_0_"),
+        );
+        let messages = [serde_json::json!({"role": "assistant", "content": "text"})];
+        assert!(render_unfinished(&messages, |_| Ok("<a>hidden".to_owned())).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! `POST /score`: probabilities of given next tokens behind each item.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, collections::HashSet, sync::Arc};
 
 use bytes::Bytes;
 use prelude_core::{Head, NodeIdx, Normalise, PromptTree, RowOutput, RowSpec, TokenId};
@@ -255,38 +255,18 @@ impl<'a> Joined<'a> {
         call: &Call,
         model: &ServedModel,
     ) -> Result<(PromptTree, Vec<NodeIdx>, u64), ApiError> {
-        let (query, items, item_first) = match self {
+        let prompts = match self {
             Self::Ids {
                 query,
                 items,
                 item_first,
-            } => {
-                let prompts = join_ids(&query, &items, item_first, model)?;
-                return read::tree(model, "items", &prompts);
-            }
+            } => join_ids(call, model, query, items, item_first)?,
             Self::Texts {
                 query,
                 items,
                 item_first,
-            } => (query, items, item_first),
+            } => join_texts(call, model, &query, &items, item_first).await?,
         };
-        // Without a place to cut, the query is encoded with every item.
-        let bytes = items.iter().map(|item| item.len()).sum::<usize>() + query.len() * items.len();
-        let encoded = call.app.encoder.run(bytes, || {
-            let join = |item: &Cow<'_, str>| {
-                let text = match item_first {
-                    true => format!("{item}{query}"),
-                    false => format!("{query}{item}"),
-                };
-                Ok(text)
-            };
-            SharedPrompts::encode(items.iter().map(join), model.text_cuts(), |text, out| {
-                model.tokenizer.encode_into(text, true, out);
-                // At once: a long query is not encoded again with every item to learn it.
-                check_length("items", out.len(), 0, model)
-            })
-        });
-        let prompts = encoded.await??;
         let mut tokens = 0;
         for len in prompts.lens() {
             check_length("items", len, 0, model)?;
@@ -299,26 +279,74 @@ impl<'a> Joined<'a> {
     }
 }
 
+/// Each item with the query as text. A query that comes first is encoded once where it can be cut
+/// off; what has to be encoded with every item is bounded by the queue it is meant for.
+async fn join_texts(
+    call: &Call,
+    model: &ServedModel,
+    query: &str,
+    items: &[Cow<'_, str>],
+    item_first: bool,
+) -> Result<SharedPrompts, ApiError> {
+    // Without a place to cut, the query is encoded with every item.
+    let bytes = items.iter().map(|item| item.len()).sum::<usize>() + query.len() * items.len();
+    let max = call.app.config.limits.queued_tokens;
+    let mut encoded = 0;
+    let work = || {
+        let join = |item: &Cow<'_, str>| {
+            let text = match item_first {
+                true => format!("{item}{query}"),
+                false => format!("{query}{item}"),
+            };
+            Ok(text)
+        };
+        SharedPrompts::encode(items.iter().map(join), model.text_cuts(), |text, out| {
+            model.tokenizer.encode_into(text, true, out);
+            encoded += out.len() as u64;
+            if encoded > max {
+                return Err(ApiError::larger_than_queue("prompt tokens", encoded, max));
+            }
+            // At once: a long query is not encoded again with every item to learn it.
+            check_length("items", out.len(), 0, model)
+        })
+    };
+    call.app.encoder.run(bytes, work).await?
+}
+
 /// Each item with the query. All lengths are checked before anything is copied: a long query and
 /// many items are far more joined than they were in the body.
 fn join_ids(
-    query: &[TokenId],
-    items: &[Vec<TokenId>],
-    item_first: bool,
+    call: &Call,
     model: &ServedModel,
-) -> Result<Vec<Vec<TokenId>>, ApiError> {
-    for item in items {
-        check_length("items", query.len() + item.len(), 0, model)?;
+    query: Vec<TokenId>,
+    items: Vec<Vec<TokenId>>,
+    item_first: bool,
+) -> Result<SharedPrompts, ApiError> {
+    for item in &items {
+        let len = query.len() + item.len();
+        check_length("items", len, 0, model)?;
+        if len == 0 {
+            // Says so by name.
+            check_ids("items", &[], model)?;
+        }
     }
-    let join = |item: &Vec<TokenId>| {
-        let joined = match item_first {
-            true => [item.as_slice(), query].concat(),
-            false => [query, item.as_slice()].concat(),
-        };
-        check_ids("items", &joined, model)?;
-        Ok(joined)
-    };
-    items.iter().map(join).collect()
+    for ids in items.iter().chain([&query]).filter(|ids| !ids.is_empty()) {
+        check_ids("items", ids, model)?;
+    }
+    if !item_first {
+        return Ok(SharedPrompts::after(query, items));
+    }
+    let distinct: HashSet<&[TokenId]> = items.iter().map(Vec::as_slice).collect();
+    let copies = distinct.len() as u64 * query.len() as u64;
+    let max = call.app.config.limits.queued_tokens;
+    if copies > max {
+        return Err(ApiError::larger_than_queue("prompt tokens", copies, max));
+    }
+    let mut joined = items;
+    for item in &mut joined {
+        item.extend_from_slice(&query);
+    }
+    Ok(SharedPrompts::after(Vec::new(), joined))
 }
 
 #[cfg(test)]

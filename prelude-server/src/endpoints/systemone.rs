@@ -11,7 +11,7 @@ use serde_json::json;
 use self::wire::{Asked, Request};
 use super::{
     Call, Reply,
-    classify::{label_trie, normalised, prompt, user_turn},
+    classify::{label_trie_within, normalised, prompt, user_turn},
     input::check_length,
     read,
     submit::Common,
@@ -48,10 +48,15 @@ async fn decide(call: &Call, body: &[u8]) -> Result<Reply, ApiError> {
     let labels = labels.expect("a model that serves decisions has labels");
     let bytes = body.len() + request.asked.len() * request.permutations * 512;
     let encoded = call.app.encoder.run(bytes, || {
-        let plan = |asked| Plan::new(asked, &request, model, labels);
-        let plans = request.asked.iter().map(plan);
-        let plans = plans.collect::<Result<Vec<_>, _>>()?;
-        let rows: usize = plans.iter().map(Plan::num_rows).sum();
+        let mut plans = Vec::with_capacity(request.asked.len());
+        let mut rows = 0;
+        let most = usize::try_from(call.app.config.limits.rows).unwrap_or(usize::MAX);
+        for asked in &request.asked {
+            // No trie is built larger than what the questions before it have left.
+            let plan = Plan::new(asked, &request, model, labels, rows, most)?;
+            rows += plan.num_rows();
+            plans.push(plan);
+        }
         call.reservation.set_rows(rows as u64)?;
         let prompts = encode(model, &request, &plans)?;
         Ok::<_, ApiError>((plans, prompts))
@@ -100,6 +105,8 @@ impl Plan {
         request: &Request<'_>,
         model: &ServedModel,
         labels: &DecideLabels,
+        used_rows: usize,
+        max_rows: usize,
     ) -> Result<Self, ApiError> {
         let kind = asked.question.criteria.labels();
         let count = kind.count();
@@ -112,10 +119,15 @@ impl Plan {
             (Criteria::Choice(options), ChoiceLabels::Text) => {
                 let names: Vec<&str> = options.iter().map(|o| o.name.as_str()).collect();
                 // What stands before the generation prompt does not change the names' tokens.
-                label_trie(model, user_turn(model, "")?, &names).map_err(|e| {
+                let max_places = max_rows.saturating_sub(used_rows) / rotations;
+                let trie = label_trie_within(model, user_turn(model, "")?, &names, max_places);
+                let trie = trie.map_err(|e| {
                     let id = wire::segment(&asked.id);
                     e.with_param(format!("/questions/{id}/criteria"))
-                })?
+                })?;
+                // One more than the limit is what is known; the rest was not counted.
+                let most = max_rows as u64;
+                trie.ok_or_else(|| ApiError::too_many_rows(most + 1, most))?
             }
             _ => labels.trie(kind),
         };
@@ -455,6 +467,31 @@ mod tests {
         let sum: f64 = p.values().map(|p| p.as_f64().unwrap()).sum();
         assert!((sum - 1.0).abs() < 1e-9);
         assert_ne!(ask(2), found);
+    }
+
+    #[test]
+    fn names_that_make_too_many_rows_are_refused() {
+        let options: Map<String, Value> = (0..255)
+            .map(|i| (format!("{i} is a name of many tokens"), Value::Null))
+            .collect();
+        let question = json!({"type": "choice", "criteria": options});
+        let many: Map<String, Value> = (0..9)
+            .map(|i| (format!("q{i}"), question.clone()))
+            .collect();
+        let body = |questions: Value| json!({"state": "s", "questions": questions, "x_prelude": {"labels": "text"}});
+        let one = answer(demos(), PATH, &body(json!({"q": question})));
+        assert_eq!(
+            one["answers"]["q"]["probabilities"]
+                .as_object()
+                .unwrap()
+                .len(),
+            255
+        );
+        let (status, refusal, _) = ask(demos(), PATH, &body(many.into()));
+        assert_eq!(
+            (status, &refusal["error"]["reason"]),
+            (400, &json!("too_many_rows"))
+        );
     }
 
     /// Names of several tokens, against the classification endpoint's way of scoring labels.

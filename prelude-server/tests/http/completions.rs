@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{FAILS, Fake, Response, TestServer, config};
+use crate::support::{FAILS, Fake, Response, TestServer, config, with_limits};
 
 const PATH: &str = "/v1/completions";
 
@@ -699,4 +699,31 @@ fn a_failed_step_fails_its_requests_alone() {
         200
     );
     server.settle();
+}
+
+/// Each of `n` choices repeats its prompt: what that makes is bounded, and nothing is computed
+/// for what is refused.
+#[test]
+fn what_an_answer_repeats_is_bounded() {
+    let limits = prelude_server::Limits {
+        echo_bytes: 1_000,
+        ..prelude_server::Limits::default()
+    };
+    let fake = Fake::default();
+    let server = TestServer::fake(with_limits(limits), &fake);
+    let check = |more: Value, expected: u16| {
+        let mut body = json!({"prompt": "word ".repeat(50), "max_tokens": 1});
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let response = server.post(PATH, &body.to_string());
+        assert_eq!(response.status, expected, "{more}: {}", response.body);
+        if expected == 400 {
+            assert_eq!(response.json()["error"]["reason"], "too_much_echo");
+        }
+    };
+    check(json!({"echo": true, "n": 4}), 200);
+    check(json!({"echo": true, "n": 5}), 400);
+    check(json!({"return_token_ids": true, "n": 2}), 200);
+    check(json!({"return_token_ids": true, "n": 5}), 400);
 }

@@ -100,6 +100,40 @@ impl Params {
         })
     }
 
+    /// Checks the tokens that must come against those that may.
+    ///
+    /// # Errors
+    /// 400 naming the field.
+    pub(crate) fn check_budget(&self, max_tokens: u32) -> Result<(), ApiError> {
+        if self.sampling.min_tokens > max_tokens {
+            let must = "not exceed `max_tokens`";
+            return Err(ApiError::invalid_value("min_tokens", must));
+        }
+        Ok(())
+    }
+
+    /// Bounds what an answer repeats of prompts for each of `n` choices: `echoed` bytes of text,
+    /// and the ids of `tokens` tokens if ids are wanted.
+    ///
+    /// # Errors
+    /// 400 `too_much_echo`.
+    pub(crate) fn check_repeats(
+        &self,
+        call: &Call,
+        echoed: u64,
+        tokens: usize,
+    ) -> Result<(), ApiError> {
+        // Up to six digits and a comma.
+        let ids = if self.return_token_ids { 7 } else { 0 };
+        let once = echoed.saturating_add(ids * tokens as u64);
+        let bytes = once.saturating_mul(u64::from(self.n));
+        let max = call.app.config.limits.echo_bytes;
+        if bytes > max {
+            return Err(ApiError::too_much_echo(bytes, max));
+        }
+        Ok(())
+    }
+
     /// Checks what could not be checked before the prompt's length was known.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use prelude_core::{
 };
 use prelude_engine::{Answer, AnswerEvent, Event, Outcome, Usage};
 
-use super::{Choice, Params};
+use super::{Choice, Params, Printer};
 use crate::{
     config,
     endpoints::{
@@ -85,6 +85,9 @@ pub(crate) struct Run {
     early: Option<AnswerEvent>,
     /// The rest has been given up: every text has ended at a stop string.
     aborted: bool,
+    /// Sums over `prompts` and `choices`, kept because a stream may print them on every chunk.
+    prompt_tokens: u64,
+    generated: u64,
 }
 
 impl Run {
@@ -144,6 +147,7 @@ impl Run {
                 rows.push(RowSpec { node, head });
             }
         }
+        let prompt_tokens = prompts.iter().map(|p| p.ids.len() as u64).sum();
         let mut run = Self {
             call: Arc::clone(call),
             model: Arc::clone(model),
@@ -155,8 +159,9 @@ impl Run {
             answer: None,
             early: None,
             aborted: false,
+            prompt_tokens,
+            generated: 0,
         };
-        let prompt_tokens = run.prompt_tokens();
         if rows.is_empty() {
             // Nothing to compute: no tokens, no scores.
             call.note(|seen| {
@@ -256,7 +261,10 @@ impl Run {
 
     fn push(&mut self, row: u32, choice: u32, token: SampledToken) {
         let index = self.choice_index(row, choice);
-        self.choices[index].push(token, &self.model, &self.params);
+        let choice = &mut self.choices[index];
+        let before = choice.generated;
+        choice.push(token, &self.model, &self.params);
+        self.generated += choice.generated - before;
     }
 
     fn choice_index(&self, row: u32, choice: u32) -> usize {
@@ -307,14 +315,17 @@ impl Run {
         &self.prompts[choice / self.params.n as usize]
     }
 
-    fn prompt_tokens(&self) -> u64 {
-        self.prompts.iter().map(|p| p.ids.len() as u64).sum()
-    }
-
     /// Token counts by now.
     pub(crate) fn usage_body(&self) -> UsageBody {
-        let completion_tokens = self.choices.iter().map(|c| c.generated).sum();
-        UsageBody::new(self.prompt_tokens(), completion_tokens, self.usage.as_ref())
+        UsageBody::new(self.prompt_tokens, self.generated, self.usage.as_ref())
+    }
+
+    /// How the answer prints tokens.
+    pub(crate) fn printer(&self) -> Printer<'_> {
+        Printer {
+            model: &self.model,
+            as_ids: self.params.tokens_as_ids,
+        }
     }
 }
 

@@ -5,7 +5,10 @@ use crate::{
     sse::{EventSender, EventStream, Events},
 };
 
-use super::{super::submit::UsageBody, Run};
+use super::{
+    super::{Reply, submit::UsageBody},
+    Run,
+};
 
 /// A dialect's way to put chunks into words.
 pub(crate) trait Speaker: Send + Sized + 'static {
@@ -30,6 +33,24 @@ pub(crate) trait Speaker: Send + Sized + 'static {
 
     /// Whether a first chunk has to wait for something, or is to be sent before there is text.
     fn readiness(&self, index: usize) -> Readiness;
+
+    /// The whole answer.
+    ///
+    /// # Errors
+    /// Whatever the request ends with instead.
+    async fn answer(self) -> Result<Reply, ApiError>;
+
+    /// The answer in the form that was asked for. The request's body is not needed any more.
+    ///
+    /// # Errors
+    /// As [`Speaker::answer`] and [`Speaker::stream`].
+    async fn reply(self) -> Result<Reply, ApiError> {
+        self.run().call.reservation.release_body();
+        match self.run().params.stream {
+            Some(_) => Ok(Reply::Stream(self.stream().await?)),
+            None => self.answer().await,
+        }
+    }
 
     /// The stream: what comes at once has a status of its own, what comes later is in it.
     ///
