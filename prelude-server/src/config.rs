@@ -4,6 +4,8 @@ use std::{net::IpAddr, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
+use crate::decide::Calibration;
+
 /// Configuration of the HTTP edge.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -36,6 +38,8 @@ pub struct ServerConfig {
     pub access_log: bool,
     /// Limits on what clients may send.
     pub limits: Limits,
+    /// Typed decisions.
+    pub decide: DecideConfig,
 }
 
 impl Default for ServerConfig {
@@ -54,6 +58,26 @@ impl Default for ServerConfig {
             drain_timeout_ms: 60_000,
             access_log: true,
             limits: Limits::default(),
+            decide: DecideConfig::default(),
+        }
+    }
+}
+
+/// How typed decisions are made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DecideConfig {
+    /// Names by which System One's clients call whatever model is served.
+    pub systemone_aliases: Vec<String>,
+    /// Temperatures by type of question.
+    pub calibration: Calibration,
+}
+
+impl Default for DecideConfig {
+    fn default() -> Self {
+        Self {
+            systemone_aliases: vec!["jev-latest".to_owned()],
+            calibration: Calibration::default(),
         }
     }
 }

@@ -53,7 +53,7 @@ pub mod template;
 mod testing;
 
 pub use app::App;
-pub use config::{Limits, ServerConfig};
+pub use config::{DecideConfig, Limits, ServerConfig};
 pub use error::ApiError;
 pub use http::{Ended, Server};
 pub use identity::ApiKeys;

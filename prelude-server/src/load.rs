@@ -204,6 +204,7 @@ fn tasks(kind: ModelKind, chats: bool, decides: bool, pools: bool) -> Vec<Task> 
         ),
         (Task::Score, kind != ModelKind::Embedding),
         (Task::SystemOne, decides),
+        (Task::Decisions, decides),
     ];
     let served = all.into_iter().filter(|(_, served)| *served);
     served.map(|(task, _)| task).collect()

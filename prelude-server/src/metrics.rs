@@ -19,6 +19,9 @@ const COUNTS: &[f64] = &[
     32768.0, 131_072.0,
 ];
 
+/// Shares of a whole, finer towards its end.
+const SHARES: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0];
+
 /// Counters of the edge. Labels come from fixed sets, never from a request.
 #[derive(Debug)]
 pub(crate) struct EdgeMetrics(Mutex<Counters>);
@@ -38,6 +41,8 @@ pub(crate) struct Counters {
     pub(crate) deadlines_missed: u64,
     /// What generations asked for, by the served model's name.
     pub(crate) generations: BTreeMap<String, Asked>,
+    /// Probability that the model says any of a question's labels, by the served model's name.
+    pub(crate) label_mass: BTreeMap<String, Histogram>,
 }
 
 /// What generations of one model asked for.
@@ -58,6 +63,7 @@ impl Default for EdgeMetrics {
             encode_seconds: Histogram::new(SECONDS),
             deadlines_missed: 0,
             generations: BTreeMap::new(),
+            label_mass: BTreeMap::new(),
         }))
     }
 }
@@ -90,6 +96,19 @@ impl EdgeMetrics {
 
     pub(crate) fn deadline_missed(&self) {
         self.lock().deadlines_missed += 1;
+    }
+
+    /// Notes how much the model served as `model` meant any of its labels.
+    pub(crate) fn label_masses(&self, model: &str, masses: impl Iterator<Item = f64>) {
+        let mut counters = self.lock();
+        // The name is copied for a model's first request only.
+        if !counters.label_mass.contains_key(model) {
+            let histogram = Histogram::new(SHARES);
+            counters.label_mass.insert(model.to_owned(), histogram);
+        }
+        if let Some(histogram) = counters.label_mass.get_mut(model) {
+            masses.for_each(|mass| histogram.observe(mass));
+        }
     }
 
     /// Notes a prompt to be continued by the model served as `model`.

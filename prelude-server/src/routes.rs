@@ -11,6 +11,7 @@ pub(crate) enum Endpoint {
     Classify,
     Score,
     SystemOne,
+    Decisions,
     Tokenize,
     Detokenize,
     TokenizerInfo,
@@ -73,6 +74,7 @@ pub(crate) const ROUTES: &[Route] = &[
     post("/v1/score", Endpoint::Score),
     post("/v1/systemone", Endpoint::SystemOne),
     post("/v1/decide", Endpoint::SystemOne),
+    post("/v1/decisions", Endpoint::Decisions),
     post("/tokenize", Endpoint::Tokenize),
     post("/detokenize", Endpoint::Detokenize),
     get("/tokenizer_info", Endpoint::TokenizerInfo),
@@ -110,7 +112,8 @@ impl Endpoint {
             | Self::Embeddings
             | Self::Classify
             | Self::Score
-            | Self::SystemOne => Needs::Queue,
+            | Self::SystemOne
+            | Self::Decisions => Needs::Queue,
             Self::Tokenize
             | Self::Detokenize
             | Self::TokenizerInfo

@@ -53,6 +53,8 @@ pub enum Task {
     Score,
     /// `/v1/systemone`.
     SystemOne,
+    /// `/v1/decisions`.
+    Decisions,
 }
 
 impl Task {
@@ -66,6 +68,7 @@ impl Task {
             Self::Classify => "classify",
             Self::Score => "score",
             Self::SystemOne => "systemone",
+            Self::Decisions => "decisions",
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::args::{GenerationConfig, ServeArgs};
 
 /// Runs until told to stop.
 pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
-    std::panic::set_hook(Box::new(|info| report_panic(info)));
+    std::panic::set_hook(Box::new(report_panic));
     let settings = settings(args)?;
     if args.print_config {
         let text = toml::to_string(&settings).map_err(|e| {

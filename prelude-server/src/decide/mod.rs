@@ -6,11 +6,13 @@
 //! All questions of a request are one forest: the state is run once.
 
 mod answer;
+mod calibration;
 mod labels;
 mod question;
 mod text;
 
 pub use answer::{Answer, Diagnostics};
+pub use calibration::Calibration;
 pub use labels::{ChoiceLabels, DecideLabels, LabelKind, Unfit};
 pub use question::{ChoiceOption, Criteria, Level, Question};
 pub use text::compact_json;

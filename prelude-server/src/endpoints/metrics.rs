@@ -319,6 +319,15 @@ fn edge(page: &mut Page, counters: &Counters) {
     for (model, asked) in &counters.generations {
         page.histogram(name, &model_label(model), &asked.n);
     }
+    let name = "prelude:label_mass";
+    page.family(
+        name,
+        "histogram",
+        "Probability that the model says any label of a typed decision's question.",
+    );
+    for (model, masses) in &counters.label_mass {
+        page.histogram(name, &model_label(model), masses);
+    }
     let name = "vllm:request_params_max_tokens";
     page.family(name, "histogram", "Output budget of generations.");
     for (model, asked) in &counters.generations {

@@ -21,6 +21,8 @@ use crate::{
 pub(crate) mod chat;
 pub(crate) mod classify;
 pub(crate) mod completions;
+pub(crate) mod decide;
+pub(crate) mod decisions;
 pub(crate) mod embeddings;
 pub(crate) mod generate;
 pub(crate) mod health;
@@ -183,6 +185,7 @@ pub(crate) async fn dispatch(call: &Arc<Call>, body: Bytes) -> Result<Reply, Api
         Endpoint::Classify => classify::handle(call, body).await,
         Endpoint::Score => score::handle(call, body).await,
         Endpoint::SystemOne => systemone::handle(call, body).await,
+        Endpoint::Decisions => decisions::handle(call, body).await,
         Endpoint::Tokenize => tokenize::tokenize(call, body).await,
         Endpoint::Detokenize => tokenize::detokenize(call, body).await,
         Endpoint::TokenizerInfo => tokenize::info(call),

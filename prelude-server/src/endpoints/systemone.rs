@@ -1,216 +1,36 @@
-//! `POST /v1/systemone`: typed decisions. One state, many questions, one engine request.
+//! `POST /v1/systemone`: typed decisions in System One's dialect.
 
 mod wire;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use prelude_core::{LabelScores, Normalise, TokenId};
 use serde_json::json;
 
-use self::wire::{Asked, Request};
-use super::{
-    Call, Reply,
-    classify::{label_trie_within, normalised, prompt, user_turn},
-    input::check_length,
-    read,
-    submit::Common,
-};
-use crate::{
-    decide::{Answer, ChoiceLabels, Criteria, DecideLabels, Diagnostics},
-    error::ApiError,
-    label_trie::{LabelTrie, below_max, label_mass},
-    served_model::{ServedModel, Task},
-    shared_prefix::SharedPrompts,
-};
-
-/// Names of the default model, for clients that know no other.
-const ALIASES: [&str; 1] = ["jev-latest"];
+use super::{Call, Reply, decide, submit::Common};
+use crate::{error::ApiError, served_model::Task};
 
 /// Answers `/v1/systemone`.
 pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    decide(call, &body).await.map_err(as_system_one)
+    answer(call, &body).await.map_err(as_system_one)
 }
 
-async fn decide(call: &Call, body: &[u8]) -> Result<Reply, ApiError> {
+async fn answer(call: &Call, body: &[u8]) -> Result<Reply, ApiError> {
     let mut fields = call.fields(body)?;
     let common = Common::take(call, &mut fields)?;
+    let aliases = &call.app.config.decide.systemone_aliases;
     let name = common
         .model
         .as_deref()
-        .filter(|name| !ALIASES.contains(name));
+        .filter(|name| !aliases.iter().any(|alias| alias == name));
     let model = call.app.model_for(name, Task::SystemOne)?;
     fields.refuse("stream", &["false"])?;
-    let request = Request::take(&mut fields)?;
+    // A state is never cut.
+    fields.refuse("truncate_prompt_tokens", &[])?;
+    let asking = wire::take(&mut fields)?;
     call.finish(&fields)?;
-
-    let labels = model.labels.as_ref();
-    let labels = labels.expect("a model that serves decisions has labels");
-    let bytes = body.len() + request.asked.len() * request.permutations * 512;
-    let encoded = call.app.encoder.run(bytes, || {
-        let mut plans = Vec::with_capacity(request.asked.len());
-        let mut rows = 0;
-        let most = usize::try_from(call.app.config.limits.rows).unwrap_or(usize::MAX);
-        for asked in &request.asked {
-            // No trie is built larger than what the questions before it have left.
-            let plan = Plan::new(asked, &request, model, labels, rows, most)?;
-            rows += plan.num_rows();
-            plans.push(plan);
-        }
-        call.reservation.set_rows(rows as u64)?;
-        let prompts = encode(model, &request, &plans)?;
-        Ok::<_, ApiError>((plans, prompts))
-    });
-    let (plans, prompts) = encoded.await??;
-    let of_tree = |e| read::of_tree("state", &e);
-    let (mut tree, ends) = prompts.into_tree().map_err(of_tree)?;
-    let mut rows = Vec::new();
-    let mut ends = ends.into_iter();
-    for plan in &plans {
-        for end in ends.by_ref().take(plan.rotations.len()) {
-            let trie = &plan.trie;
-            trie.graft(&mut tree, end, Normalise::OverVocab, &mut rows)
-                .map_err(of_tree)?;
-        }
-    }
-    // The state once, however many questions: what System One's clients are told they used.
-    let tokens = tree.distinct_tokens() as u64;
-    let (outputs, _) = read::read_rows(call, model, &common, tree, rows, tokens).await?;
-    let mut scores = read::label_scores(call, outputs)?.into_iter();
-    let answers: Vec<_> = request
-        .asked
-        .iter()
-        .zip(&plans)
-        .map(|(asked, plan)| {
-            let scores: Vec<_> = scores.by_ref().take(plan.num_rows()).collect();
-            let (answer, diagnostics) = plan.answer(asked, &scores);
-            (asked, answer, diagnostics)
-        })
-        .collect();
-    Ok(wire::reply(&model.name, &answers, tokens))
-}
-
-/// How one question is put to the model.
-struct Plan {
-    trie: LabelTrie,
-    /// By how many places the list of options is turned, one prompt for each.
-    rotations: Vec<usize>,
-    temperature: f64,
-    labels: ChoiceLabels,
-}
-
-impl Plan {
-    fn new(
-        asked: &Asked<'_>,
-        request: &Request<'_>,
-        model: &ServedModel,
-        labels: &DecideLabels,
-        used_rows: usize,
-        max_rows: usize,
-    ) -> Result<Self, ApiError> {
-        let kind = asked.question.criteria.labels();
-        let count = kind.count();
-        // Yes/no and the digits of a scale mean what they say; only a choice's list can be turned.
-        let (rotations, labelled) = match &asked.question.criteria {
-            Criteria::Choice(_) => (request.permutations.min(count), request.labels),
-            _ => (1, ChoiceLabels::Code),
-        };
-        let trie = match (&asked.question.criteria, labelled) {
-            (Criteria::Choice(options), ChoiceLabels::Text) => {
-                let names: Vec<&str> = options.iter().map(|o| o.name.as_str()).collect();
-                // What stands before the generation prompt does not change the names' tokens.
-                let max_places = max_rows.saturating_sub(used_rows) / rotations;
-                let trie = label_trie_within(model, user_turn(model, "")?, &names, max_places);
-                let trie = trie.map_err(|e| {
-                    let id = wire::segment(&asked.id);
-                    e.with_param(format!("/questions/{id}/criteria"))
-                })?;
-                // One more than the limit is what is known; the rest was not counted.
-                let most = max_rows as u64;
-                trie.ok_or_else(|| ApiError::too_many_rows(most + 1, most))?
-            }
-            _ => labels.trie(kind),
-        };
-        Ok(Self {
-            trie,
-            rotations: (0..rotations).map(|r| r * count / rotations).collect(),
-            temperature: request.temperature,
-            labels: labelled,
-        })
-    }
-
-    fn num_rows(&self) -> usize {
-        self.rotations.len() * self.trie.num_rows()
-    }
-
-    fn answer(&self, asked: &Asked<'_>, scores: &[LabelScores]) -> (Answer, Diagnostics) {
-        let count = asked.question.criteria.labels().count();
-        let mut probabilities = vec![0.0; count];
-        let mut mass = Some(0.0);
-        let share = 1.0 / self.rotations.len() as f64;
-        for (scores, rotation) in scores.chunks(self.trie.num_rows()).zip(&self.rotations) {
-            match self.labels {
-                ChoiceLabels::Code => {
-                    let of_labels = self.trie.probabilities(scores, self.temperature);
-                    for (label, p) in of_labels.into_iter().enumerate() {
-                        probabilities[(label + rotation) % count] += p * share;
-                    }
-                    // The root's row: what the model would say first.
-                    let first = label_mass(&scores[0]);
-                    mass = mass.zip(first).map(|(sum, m)| sum + m * share);
-                }
-                ChoiceLabels::Text => {
-                    // A name is the option's own, wherever the list is turned.
-                    let log = self.trie.log_probabilities(scores);
-                    let said: f64 = log.iter().map(|l| l.exp()).sum();
-                    mass = mass.map(|sum| sum + said.min(1.0) * share);
-                    let scaled = below_max(&log, self.temperature);
-                    for (option, p) in normalised(&scaled).into_iter().enumerate() {
-                        probabilities[option] += p * share;
-                    }
-                }
-            }
-        }
-        let diagnostics = Diagnostics::new(&probabilities, mass);
-        let answer = match asked.question.criteria {
-            Criteria::Noul { .. } => Answer::noul(&probabilities),
-            Criteria::Choice(_) => Answer::choice(probabilities),
-            Criteria::Score(_) => Answer::score(probabilities),
-        };
-        (answer, diagnostics)
-    }
-}
-
-/// The prompts of all questions in order, each with its rotations.
-fn encode(
-    model: &ServedModel,
-    request: &Request<'_>,
-    plans: &[Plan],
-) -> Result<SharedPrompts, ApiError> {
-    let turns = request.asked.iter().zip(plans).flat_map(|(asked, plan)| {
-        let turn = |&rotation| {
-            let user = asked
-                .question
-                .user_turn(&request.state, rotation, request.labels);
-            let user = json!({"role": "user", "content": user});
-            match &request.instructions {
-                None => prompt(model, &[user]),
-                Some(text) => prompt(model, &[json!({"role": "system", "content": text}), user]),
-            }
-        };
-        plan.rotations.iter().map(turn)
-    });
-    let prompts = SharedPrompts::encode(turns, model.cuts, |text, out: &mut Vec<TokenId>| {
-        model.tokenizer.encode_into(text, false, out);
-        check_length("state", out.len(), 0, model)
-    })?;
-    let depths = plans
-        .iter()
-        .flat_map(|p| p.rotations.iter().map(|_| p.trie.depth()));
-    for (len, depth) in prompts.lens().zip(depths) {
-        check_length("state", len, depth as u64, model)?;
-    }
-    Ok(prompts)
+    let decided = decide::decide(call, model, &common, &asking, body.len()).await?;
+    Ok(wire::reply(&model.name, &asking, &decided))
 }
 
 /// What is 400 elsewhere and means that the request is malformed is 422 here, with a list of
@@ -467,6 +287,34 @@ mod tests {
         let sum: f64 = p.values().map(|p| p.as_f64().unwrap()).sum();
         assert!((sum - 1.0).abs() < 1e-9);
         assert_ne!(ask(2), found);
+    }
+
+    /// A model calibrated to be less sure, and a request that asks for its own probabilities.
+    #[test]
+    fn calibration_is_a_default_temperature_and_aliases_are_configured() {
+        let mut config = crate::ServerConfig::default();
+        config.decide.calibration.noul = 1e9;
+        config.decide.systemone_aliases = vec!["judge".to_owned()];
+        let app = crate::App::new(config, crate::ApiKeys::default());
+        let loaded = crate::testing::embedded(&crate::demo::LM, &crate::testing::options());
+        app.set_models(vec![loaded.model]);
+        let body = |model: &str, more: Value| {
+            json!({"model": model, "state": "Where is my card?",
+            "questions": {"q": {"type": "noul"}}, "x_prelude": more})
+        };
+        let noul = |found: Value| found["answers"]["q"]["noul"].as_f64().unwrap();
+        let even = noul(answer(&app, PATH, &body("judge", json!(null))));
+        assert!((even - 0.5).abs() < 1e-6, "{even}");
+        let own = noul(answer(
+            &app,
+            PATH,
+            &body("judge", json!({"temperature": 1.0})),
+        ));
+        let plain = noul(answer(demos(), PATH, &body("jev-latest", json!(null))));
+        assert_eq!(own, plain);
+        let (status, _, _) = ask(&app, PATH, &body("jev-latest", json!(null)));
+        assert_eq!(status, 404);
+        drop(loaded.engine);
     }
 
     #[test]

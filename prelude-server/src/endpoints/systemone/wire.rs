@@ -6,106 +6,32 @@ use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::value::RawValue;
 
 use crate::{
-    decide::{
-        Answer, ChoiceLabels, ChoiceOption, Criteria, Diagnostics, Level, PROMPT_FORMAT, Question,
-        compact_json,
+    decide::{Answer, ChoiceOption, Criteria, Level, PROMPT_FORMAT, Question, compact_json},
+    endpoints::{
+        Reply,
+        decide::{Asked, Asking, Decided, LEVELS_MAX, OPTIONS_MAX, Options, QUESTIONS_MAX},
     },
-    endpoints::Reply,
     error::ApiError,
     json::{Fields, Text},
 };
 
-const QUESTIONS_MAX: usize = 256;
-const OPTIONS_MAX: usize = 255;
-const LEVELS_MAX: usize = 10;
-const PERMUTATIONS_MAX: u32 = 8;
-
-/// A request, read and checked.
-#[derive(Debug)]
-pub(super) struct Request<'a> {
-    pub(super) state: String,
-    pub(super) instructions: Option<String>,
-    pub(super) asked: Vec<Asked<'a>>,
-    /// Most prompts of a choice, over whose answers the mean is taken.
-    pub(super) permutations: usize,
-    /// Divides the labels' logits, or log-probabilities of names.
-    pub(super) temperature: f64,
-    /// How choices are answered.
-    pub(super) labels: ChoiceLabels,
-}
-
-/// A question under the name the client gave it.
-#[derive(Debug)]
-pub(super) struct Asked<'a> {
-    pub(super) id: Cow<'a, str>,
-    pub(super) question: Question,
-}
-
-impl<'a> Request<'a> {
-    /// Takes the endpoint's own fields.
-    ///
-    /// # Errors
-    /// 400 naming the field; the endpoint makes it 422.
-    pub(super) fn take(fields: &mut Fields<'a>) -> Result<Self, ApiError> {
-        let state = fields.raw("state");
-        let state = state.ok_or_else(|| ApiError::missing_field("state"))?;
-        let questions = fields.object("questions")?;
-        let questions = questions.ok_or_else(|| ApiError::missing_field("questions"))?;
-        let options = Options::take(fields)?;
-        Ok(Self {
-            state: text(state, "state")?,
-            instructions: take_text(fields, "instructions")?,
-            asked: asked(questions)?,
-            permutations: options.permutations,
-            temperature: options.temperature,
-            labels: options.labels,
-        })
-    }
-}
-
-/// `x_prelude`.
-struct Options {
-    permutations: usize,
-    temperature: f64,
-    labels: ChoiceLabels,
-}
-
-impl Options {
-    fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
-        let mut options = Self {
-            permutations: 1,
-            temperature: 1.0,
-            labels: ChoiceLabels::Code,
-        };
-        let Some(mut fields) = fields.object("x_prelude")? else {
-            return Ok(options);
-        };
-        if let Some(format) = fields.string("prompt_format")?
-            && format != PROMPT_FORMAT
-        {
-            let must = format!("be {PROMPT_FORMAT:?}, the only format served");
-            return Err(ApiError::invalid_value(fields.path("prompt_format"), must));
-        }
-        options.labels = match fields.string("labels")?.as_deref() {
-            None | Some("code") => ChoiceLabels::Code,
-            Some("text") => ChoiceLabels::Text,
-            Some(_) => {
-                let must = "be \"code\" or \"text\"";
-                return Err(ApiError::invalid_value(fields.path("labels"), must));
-            }
-        };
-        if let Some(n) = fields.count("permutations", 1..=PERMUTATIONS_MAX)? {
-            options.permutations = n as usize;
-        }
-        let positive = |t: f64| t > 0.0 && t.is_finite();
-        if let Some(t) = fields.number("temperature", positive, "be above 0")? {
-            options.temperature = t;
-        }
-        match fields.rest().next() {
-            None => Ok(options),
-            Some((name, _)) => Err(ApiError::unsupported_parameter(fields.path(name))),
-        }
-    }
+/// Takes the endpoint's own fields.
+///
+/// # Errors
+/// 400 naming the field; the endpoint makes it 422.
+pub(super) fn take<'a>(fields: &mut Fields<'a>) -> Result<Asking<'a>, ApiError> {
+    let state = fields.raw("state");
+    let state = state.ok_or_else(|| ApiError::missing_field("state"))?;
+    let questions = fields.object("questions")?;
+    let questions = questions.ok_or_else(|| ApiError::missing_field("questions"))?;
+    let options = Options::take(fields)?;
+    Ok(Asking {
+        state_field: "state",
+        state: text(state, "state")?.into(),
+        instructions: take_text(fields, "instructions")?,
+        questions: asked(questions)?,
+        options,
+    })
 }
 
 fn asked(questions: Fields<'_>) -> Result<Vec<Asked<'_>>, ApiError> {
@@ -118,8 +44,12 @@ fn asked(questions: Fields<'_>) -> Result<Vec<Asked<'_>>, ApiError> {
                 let must = "have no empty question id";
                 return Err(ApiError::invalid_value("questions", must));
             }
-            let question = question(Fields::at(format!("{path}/{}", segment(&id)), raw)?)?;
-            Ok(Asked { id, question })
+            let pointer = format!("{path}/{}", segment(&id));
+            Ok(Asked {
+                question: question(Fields::at(pointer.clone(), raw)?)?,
+                pointer: format!("{pointer}/criteria"),
+                name: Some(id),
+            })
         })
         .collect::<Result<Vec<_>, _>>()?;
     if !(1..=QUESTIONS_MAX).contains(&asked.len()) {
@@ -130,7 +60,7 @@ fn asked(questions: Fields<'_>) -> Result<Vec<Asked<'_>>, ApiError> {
 }
 
 /// A client's own key as one segment of a JSON pointer, short enough for a message.
-pub(super) fn segment(key: &str) -> String {
+fn segment(key: &str) -> String {
     let short: String = key.chars().take(64).collect();
     short.replace('~', "~0").replace('/', "~1")
 }
@@ -292,16 +222,16 @@ impl<T: Serialize> Serialize for Entries<'_, T> {
 }
 
 /// The answers in the order of the questions.
-pub(super) fn reply(
-    model: &str,
-    answers: &[(&Asked<'_>, Answer, Diagnostics)],
-    input_tokens: u64,
-) -> Reply {
-    let id = |asked: &Asked<'_>| Cow::Owned(asked.id.clone().into_owned());
-    let bodies = answers
-        .iter()
-        .map(|(asked, answer, _)| (id(asked), body(&asked.question.criteria, answer)));
-    let diagnostics = answers.iter().map(|(asked, _, diagnostics)| {
+pub(super) fn reply(model: &str, asking: &Asking<'_>, decided: &Decided) -> Reply {
+    let answers = || asking.questions.iter().zip(&decided.answers);
+    let id = |asked: &Asked<'_>| {
+        let name = asked.name.as_deref();
+        let name = name.expect("System One's questions are named");
+        Cow::Owned(name.to_owned())
+    };
+    let bodies =
+        answers().map(|(asked, (answer, _))| (id(asked), body(&asked.question.criteria, answer)));
+    let diagnostics = answers().map(|(asked, (_, diagnostics))| {
         let body = DiagnosticsBody {
             label_mass: diagnostics.label_mass,
             margin: diagnostics.margin,
@@ -312,7 +242,7 @@ pub(super) fn reply(
         model,
         answers: Entries(bodies.collect()),
         usage: Usage {
-            input_tokens,
+            input_tokens: decided.tokens,
             output_tokens: 0,
         },
         x_prelude: Extension {

@@ -1,0 +1,311 @@
+//! Typed decisions, whatever dialect asks: one state, many questions, one engine request.
+
+use std::borrow::Cow;
+
+use prelude_core::{LabelScores, Normalise, TokenId};
+use prelude_engine::Usage;
+use serde_json::json;
+
+use super::{
+    Call,
+    classify::{label_trie_within, normalised, prompt, user_turn},
+    input::check_length,
+    read,
+    submit::Common,
+};
+use crate::{
+    decide::{
+        Answer, Calibration, ChoiceLabels, Criteria, DecideLabels, Diagnostics, PROMPT_FORMAT,
+        Question,
+    },
+    error::ApiError,
+    json::Fields,
+    label_trie::{LabelTrie, below_max, label_mass},
+    served_model::ServedModel,
+    shared_prefix::SharedPrompts,
+};
+
+/// Most questions of a request.
+pub(crate) const QUESTIONS_MAX: usize = 256;
+/// Most options of a choice.
+pub(crate) const OPTIONS_MAX: usize = 255;
+/// Most levels of a score: each is answered by one digit.
+pub(crate) const LEVELS_MAX: usize = 10;
+const PERMUTATIONS_MAX: u32 = 8;
+
+/// What is asked, read and checked.
+#[derive(Debug)]
+pub(crate) struct Asking<'a> {
+    /// The field in which the state came, for errors.
+    pub(crate) state_field: &'static str,
+    pub(crate) state: Cow<'a, str>,
+    pub(crate) instructions: Option<String>,
+    pub(crate) questions: Vec<Asked<'a>>,
+    pub(crate) options: Options,
+}
+
+/// A question under the name the client gave it.
+#[derive(Debug)]
+pub(crate) struct Asked<'a> {
+    /// As the client wrote it; never shown to the model.
+    pub(crate) name: Option<Cow<'a, str>>,
+    /// JSON pointer of what may be answered, for errors.
+    pub(crate) pointer: String,
+    pub(crate) question: Question,
+}
+
+/// `x_prelude`: how to ask.
+#[derive(Debug)]
+pub(crate) struct Options {
+    /// Most prompts of a choice, over whose answers the mean is taken.
+    permutations: usize,
+    /// Divides the labels' logits, or log-probabilities of names; by default the calibration's.
+    temperature: Option<f64>,
+    /// How choices are answered.
+    labels: ChoiceLabels,
+}
+
+impl Options {
+    /// Takes `x_prelude`.
+    ///
+    /// # Errors
+    /// 400 naming the field.
+    pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
+        let mut options = Self {
+            permutations: 1,
+            temperature: None,
+            labels: ChoiceLabels::Code,
+        };
+        let Some(mut fields) = fields.object("x_prelude")? else {
+            return Ok(options);
+        };
+        if let Some(format) = fields.string("prompt_format")?
+            && format != PROMPT_FORMAT
+        {
+            let must = format!("be {PROMPT_FORMAT:?}, the only format served");
+            return Err(ApiError::invalid_value(fields.path("prompt_format"), must));
+        }
+        options.labels = match fields.string("labels")?.as_deref() {
+            None | Some("code") => ChoiceLabels::Code,
+            Some("text") => ChoiceLabels::Text,
+            Some(_) => {
+                let must = "be \"code\" or \"text\"";
+                return Err(ApiError::invalid_value(fields.path("labels"), must));
+            }
+        };
+        if let Some(n) = fields.count("permutations", 1..=PERMUTATIONS_MAX)? {
+            options.permutations = n as usize;
+        }
+        let positive = |t: f64| t > 0.0 && t.is_finite();
+        options.temperature = fields.number("temperature", positive, "be above 0")?;
+        match fields.rest().next() {
+            None => Ok(options),
+            Some((name, _)) => Err(ApiError::unsupported_parameter(fields.path(name))),
+        }
+    }
+
+    fn temperature(&self, criteria: &Criteria, calibration: &Calibration) -> f64 {
+        self.temperature
+            .unwrap_or_else(|| calibration.temperature(criteria))
+    }
+}
+
+/// The answers and what they cost.
+#[derive(Debug)]
+pub(crate) struct Decided {
+    /// In the order of the questions.
+    pub(crate) answers: Vec<(Answer, Diagnostics)>,
+    /// Distinct tokens of the forest: the state once, however many questions.
+    pub(crate) tokens: u64,
+    pub(crate) usage: Usage,
+}
+
+/// Asks all questions as one request. `bytes` is about how much text there is.
+///
+/// # Errors
+/// Whatever admission, scheduler or engine refuse or fail with.
+pub(crate) async fn decide(
+    call: &Call,
+    model: &ServedModel,
+    common: &Common<'_>,
+    asking: &Asking<'_>,
+    bytes: usize,
+) -> Result<Decided, ApiError> {
+    let labels = model.labels.as_ref();
+    let labels = labels.expect("a model that serves decisions has labels");
+    let calibration = &call.app.config.decide.calibration;
+    let bytes = bytes + asking.questions.len() * asking.options.permutations * 512;
+    let encoded = call.app.encoder.run(bytes, || {
+        let mut plans = Vec::with_capacity(asking.questions.len());
+        let mut rows = 0;
+        let most = usize::try_from(call.app.config.limits.rows).unwrap_or(usize::MAX);
+        for asked in &asking.questions {
+            // No trie is built larger than what the questions before it have left.
+            let room = (rows, most);
+            let plan = Plan::new(asked, &asking.options, room, calibration, model, labels)?;
+            rows += plan.num_rows();
+            plans.push(plan);
+        }
+        call.reservation.set_rows(rows as u64)?;
+        let prompts = encode(model, asking, &plans)?;
+        Ok::<_, ApiError>((plans, prompts))
+    });
+    let (plans, prompts) = encoded.await??;
+    let of_tree = |e| read::of_tree(asking.state_field, &e);
+    let (mut tree, ends) = prompts.into_tree().map_err(of_tree)?;
+    let mut rows = Vec::new();
+    let mut ends = ends.into_iter();
+    for plan in &plans {
+        for end in ends.by_ref().take(plan.rotations.len()) {
+            let trie = &plan.trie;
+            trie.graft(&mut tree, end, Normalise::OverVocab, &mut rows)
+                .map_err(of_tree)?;
+        }
+    }
+    let tokens = tree.distinct_tokens() as u64;
+    let (outputs, usage) = read::read_rows(call, model, common, tree, rows, tokens).await?;
+    let mut scores = read::label_scores(call, outputs)?.into_iter();
+    let answers: Vec<_> = asking
+        .questions
+        .iter()
+        .zip(&plans)
+        .map(|(asked, plan)| {
+            let scores: Vec<_> = scores.by_ref().take(plan.num_rows()).collect();
+            plan.answer(asked, &scores)
+        })
+        .collect();
+    let masses = answers.iter().filter_map(|(_, d)| d.label_mass);
+    call.app.metrics.label_masses(&model.name, masses);
+    Ok(Decided {
+        answers,
+        tokens,
+        usage,
+    })
+}
+
+/// How one question is put to the model.
+struct Plan {
+    trie: LabelTrie,
+    /// By how many places the list of options is turned, one prompt for each.
+    rotations: Vec<usize>,
+    temperature: f64,
+    labels: ChoiceLabels,
+}
+
+impl Plan {
+    /// Refused if it needs more than what `used_rows` leave of `max_rows`.
+    fn new(
+        asked: &Asked<'_>,
+        options: &Options,
+        (used_rows, max_rows): (usize, usize),
+        calibration: &Calibration,
+        model: &ServedModel,
+        labels: &DecideLabels,
+    ) -> Result<Self, ApiError> {
+        let kind = asked.question.criteria.labels();
+        let count = kind.count();
+        // Yes/no and the digits of a scale mean what they say; only a choice's list can be turned.
+        let (rotations, labelled) = match &asked.question.criteria {
+            Criteria::Choice(_) => (options.permutations.min(count), options.labels),
+            _ => (1, ChoiceLabels::Code),
+        };
+        let trie = match (&asked.question.criteria, labelled) {
+            (Criteria::Choice(choices), ChoiceLabels::Text) => {
+                let names: Vec<&str> = choices.iter().map(|o| o.name.as_str()).collect();
+                // What stands before the generation prompt does not change the names' tokens.
+                let max_places = max_rows.saturating_sub(used_rows) / rotations;
+                let trie = label_trie_within(model, user_turn(model, "")?, &names, max_places);
+                let trie = trie.map_err(|e| e.with_param(asked.pointer.clone()))?;
+                // One more than the limit is what is known; the rest was not counted.
+                let most = max_rows as u64;
+                trie.ok_or_else(|| ApiError::too_many_rows(most + 1, most))?
+            }
+            _ => labels.trie(kind),
+        };
+        Ok(Self {
+            trie,
+            rotations: (0..rotations).map(|r| r * count / rotations).collect(),
+            temperature: options.temperature(&asked.question.criteria, calibration),
+            labels: labelled,
+        })
+    }
+
+    fn num_rows(&self) -> usize {
+        self.rotations.len() * self.trie.num_rows()
+    }
+
+    fn answer(&self, asked: &Asked<'_>, scores: &[LabelScores]) -> (Answer, Diagnostics) {
+        let count = asked.question.criteria.labels().count();
+        let mut probabilities = vec![0.0; count];
+        let mut mass = Some(0.0);
+        let share = 1.0 / self.rotations.len() as f64;
+        for (scores, rotation) in scores.chunks(self.trie.num_rows()).zip(&self.rotations) {
+            match self.labels {
+                ChoiceLabels::Code => {
+                    let of_labels = self.trie.probabilities(scores, self.temperature);
+                    for (label, p) in of_labels.into_iter().enumerate() {
+                        probabilities[(label + rotation) % count] += p * share;
+                    }
+                    // The root's row: what the model would say first.
+                    let first = label_mass(&scores[0]);
+                    mass = mass.zip(first).map(|(sum, m)| sum + m * share);
+                }
+                ChoiceLabels::Text => {
+                    // A name is the option's own, wherever the list is turned.
+                    let log = self.trie.log_probabilities(scores);
+                    let said: f64 = log.iter().map(|l| l.exp()).sum();
+                    mass = mass.map(|sum| sum + said.min(1.0) * share);
+                    let scaled = below_max(&log, self.temperature);
+                    for (option, p) in normalised(&scaled).into_iter().enumerate() {
+                        probabilities[option] += p * share;
+                    }
+                }
+            }
+        }
+        let diagnostics = Diagnostics::new(&probabilities, mass);
+        let answer = match asked.question.criteria {
+            Criteria::Noul { .. } => Answer::noul(&probabilities),
+            Criteria::Choice(_) => Answer::choice(probabilities),
+            Criteria::Score(_) => Answer::score(probabilities),
+        };
+        (answer, diagnostics)
+    }
+}
+
+/// The prompts of all questions in order, each with its rotations.
+fn encode(
+    model: &ServedModel,
+    asking: &Asking<'_>,
+    plans: &[Plan],
+) -> Result<SharedPrompts, ApiError> {
+    let turns = asking
+        .questions
+        .iter()
+        .zip(plans)
+        .flat_map(|(asked, plan)| {
+            let turn = |&rotation| {
+                let user = asked
+                    .question
+                    .user_turn(&asking.state, rotation, asking.options.labels);
+                let user = json!({"role": "user", "content": user});
+                match &asking.instructions {
+                    None => prompt(model, &[user]),
+                    Some(text) => {
+                        prompt(model, &[json!({"role": "system", "content": text}), user])
+                    }
+                }
+            };
+            plan.rotations.iter().map(turn)
+        });
+    let prompts = SharedPrompts::encode(turns, model.cuts, |text, out: &mut Vec<TokenId>| {
+        model.tokenizer.encode_into(text, false, out);
+        check_length(asking.state_field, out.len(), 0, model)
+    })?;
+    let depths = plans
+        .iter()
+        .flat_map(|p| p.rotations.iter().map(|_| p.trie.depth()));
+    for (len, depth) in prompts.lens().zip(depths) {
+        check_length(asking.state_field, len, depth as u64, model)?;
+    }
+    Ok(prompts)
+}
