@@ -1,11 +1,20 @@
-//! The first table: tokenizer, one forward pass, one HTTP round trip.
+//! Measuring: the first table, and the tokenizer against its rivals.
 
 use anyhow::Result;
 
 use crate::run::cargo;
 
-/// Runs `prelude-bench table` with the rivals that can be compiled in.
+/// Runs `prelude-bench table` with the rivals that can be compiled in, or, if the first argument
+/// is `tokenizer`, the race in `bench/tokenizer`, which is a workspace of its own: only this
+/// command compiles the rivals.
 pub(crate) fn run(args: &[String]) -> Result<()> {
+    match args.split_first() {
+        Some((first, rest)) if first == "tokenizer" => tokenizer(rest),
+        _ => table(args),
+    }
+}
+
+fn table(args: &[String]) -> Result<()> {
     cargo([
         "run",
         "--release",
@@ -15,6 +24,21 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         "rivals",
         "--",
         "table",
+    ])
+    .args(args)
+    .run()
+}
+
+fn tokenizer(args: &[String]) -> Result<()> {
+    cargo([
+        "run",
+        "--release",
+        "--locked",
+        "--manifest-path",
+        "bench/tokenizer/Cargo.toml",
+        "--target-dir",
+        "target/bench-tokenizer",
+        "--",
     ])
     .args(args)
     .run()

@@ -50,8 +50,11 @@ enum Command {
     /// bf16, and the chat templates with their recorded renderings.
     Parity,
     /// Measure: tokenizer, one forward pass, one HTTP round trip.
+    ///
+    /// `bench tokenizer` measures the tokenizer alone, against every rival, over the whole table of
+    /// targets; `bench tokenizer --help` says more.
     Bench {
-        /// Passed on to `prelude-bench table`.
+        /// Passed on to `prelude-bench table`, or to the race of tokenizers.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },

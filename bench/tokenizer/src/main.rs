@@ -1,0 +1,299 @@
+//! fasttoken against its rivals: the same texts, in turns, each engine in a process of its own.
+//!
+//! Started by `cargo xtask bench tokenizer`; `bench/tokenizer/README.md` says what is measured and
+//! what came out.
+
+mod collect;
+mod corpus;
+mod engines;
+mod plot;
+mod process;
+mod protocol;
+mod race;
+mod report;
+mod synth;
+mod worker;
+mod workloads;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::{Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::{
+    corpus::Corpus,
+    engines::Who,
+    process::Launcher,
+    race::Race,
+    report::{About, Line},
+    workloads::Unit,
+};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask bench tokenizer", max_term_width = 100)]
+struct Args {
+    #[command(subcommand)]
+    hidden: Option<Hidden>,
+    /// The tokenizer.json to use; by default Qwen 3's beside the checkout, or the demo model's.
+    #[arg(long)]
+    tokenizer: Option<PathBuf>,
+    /// Rounds of each measurement; the median counts.
+    #[arg(long, default_value_t = 9)]
+    rounds: usize,
+    /// Only rows whose name contains this.
+    #[arg(long)]
+    only: Option<String>,
+    /// Leave these rivals out: fastokens, gigatoken, tokenizers-rc, tokenizers.
+    #[arg(long, value_delimiter = ',')]
+    without: Vec<String>,
+    /// First gather real text from this machine and from Debian packages into the output folder.
+    /// Without it, text that was gathered before is used, and generated text where there is none.
+    #[arg(long)]
+    collect: bool,
+    /// First install gigatoken (Python) into a virtual environment in the output folder.
+    #[arg(long)]
+    install_rivals: bool,
+    /// A Python that can import gigatoken, instead of that virtual environment.
+    #[arg(long)]
+    python: Option<PathBuf>,
+    /// Also write the results into the repository, as bench/tokenizer/RESULTS.md and its plots.
+    #[arg(long)]
+    page: bool,
+    /// Where texts, results and plots go; git ignores the default.
+    #[arg(long)]
+    out: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+enum Hidden {
+    /// An engine's process.
+    #[command(hide = true)]
+    Worker {
+        #[arg(long)]
+        engine: String,
+        #[arg(long)]
+        threads: usize,
+    },
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    if let Some(Hidden::Worker { engine, threads }) = &args.hidden {
+        return worker::serve(Who::from_key(engine)?, *threads);
+    }
+    let out = args.out.clone();
+    let out = out.unwrap_or_else(|| repository().join("bench/out/tokenizer"));
+    let texts = out.join("texts");
+    fs::create_dir_all(&texts).with_context(|| format!("cannot make {}", texts.display()))?;
+    if args.collect {
+        collect::collect(&texts, |line| println!("{line}"))?;
+    }
+    let environment = out.join("python");
+    if args.install_rivals {
+        install_gigatoken(&environment)?;
+    }
+    let python = args.python.clone();
+    let python = python.unwrap_or_else(|| environment.join("bin/python"));
+    let engines = engines(&args, &python)?;
+    let tokenizer = tokenizer(args.tokenizer.clone())?;
+    let ours = fasttoken::Tokenizer::from_file(&tokenizer)
+        .with_context(|| format!("fasttoken cannot load {}", tokenizer.display()))?;
+    let scratch = out.join("scratch");
+    fs::create_dir_all(&scratch)?;
+    let mut race = Race::new(
+        Launcher {
+            python: Some(python),
+        },
+        tokenizer.clone(),
+        engines.clone(),
+        Corpus::open(&texts)?,
+        args.rounds.max(1),
+        scratch,
+        ours.token_to_id("<|im_start|>").is_some(),
+    );
+    drop(ours);
+    println!("vocabulary: {}", tokenizer.display());
+    let loads = load_average();
+    let lines = measure(&mut race, args.only.as_deref())?;
+    ensure!(!lines.is_empty(), "no row is called like that");
+    let about = About {
+        machine: machine(),
+        load_average: format!("{loads} before, {} after", load_average()),
+        date: jiff::Timestamp::now()
+            .strftime("%Y-%m-%d %H:%M UTC")
+            .to_string(),
+        command: command(&args),
+        tokenizer: vocabulary_name(&tokenizer),
+        commit: commit(),
+        texts: race.corpus.notes(),
+        remarks: race.remarks.clone(),
+        rounds: race.rounds,
+    };
+    publish(&out, &lines, &engines, &about)?;
+    if args.page {
+        let page = repository().join("bench/tokenizer");
+        write_page(&page, &lines, &engines, &about)?;
+    }
+    Ok(())
+}
+
+/// Everyone who can take part, ours first; says aloud who cannot.
+fn engines(args: &Args, python: &Path) -> Result<Vec<Who>> {
+    let without: Result<Vec<Who>> = args.without.iter().map(|key| Who::from_key(key)).collect();
+    let without = without?;
+    ensure!(
+        !without.contains(&Who::Fasttoken),
+        "fasttoken always takes part"
+    );
+    let mut engines: Vec<Who> = Who::ALL
+        .into_iter()
+        .filter(|w| !without.contains(w))
+        .collect();
+    if engines.contains(&Who::Gigatoken) {
+        let mut import = Command::new(python);
+        import.args(["-c", "import gigatoken"]).stdin(Stdio::null());
+        let status = import.stdout(Stdio::null()).stderr(Stdio::null()).status();
+        if !status.is_ok_and(|s| s.success()) {
+            println!("SKIP  gigatoken is not installed; --install-rivals does that");
+            engines.retain(|who| *who != Who::Gigatoken);
+        }
+    }
+    Ok(engines)
+}
+
+fn install_gigatoken(environment: &Path) -> Result<()> {
+    let run = |program: &Path, args: &[&str]| -> Result<()> {
+        let status = Command::new(program).args(args).status();
+        let status = status.with_context(|| format!("cannot start {}", program.display()))?;
+        ensure!(status.success(), "{} failed: {status}", program.display());
+        Ok(())
+    };
+    if !environment.join("bin/python").exists() {
+        let folder = environment.to_string_lossy();
+        run(Path::new("python3"), &["-m", "venv", &folder])?;
+    }
+    let pip = ["-m", "pip", "install", "-q", "gigatoken==0.10.0"];
+    run(&environment.join("bin/python"), &pip)
+}
+
+fn tokenizer(given: Option<PathBuf>) -> Result<PathBuf> {
+    if let Some(path) = given {
+        return Ok(path);
+    }
+    let root = repository();
+    let candidates = [
+        root.join("../shared/tokenizers/qwen3/tokenizer.json"),
+        root.join("fasttoken/tests/data/tokenizer.json"),
+    ];
+    let found = candidates.iter().find(|path| path.exists());
+    match found {
+        Some(path) => Ok(path.clone()),
+        None => bail!("no tokenizer.json found; give one with --tokenizer"),
+    }
+}
+
+fn measure(race: &mut Race, only: Option<&str>) -> Result<Vec<Line>> {
+    let rows: Vec<_> = workloads::rows()
+        .into_iter()
+        .filter(|row| only.is_none_or(|part| row.name.contains(part)))
+        .collect();
+    let bar = ProgressBar::new(rows.iter().map(|row| race.steps(row)).sum());
+    bar.set_style(ProgressStyle::with_template(
+        "{bar:30} {percent:>3} % {elapsed_precise} {msg}",
+    )?);
+    let mut lines = Vec::new();
+    for row in &rows {
+        bar.set_message(row.name.clone());
+        lines.push(report::judge(row, race.run(row, &bar)?));
+    }
+    bar.finish_and_clear();
+    Ok(lines)
+}
+
+fn publish(out: &Path, lines: &[Line], engines: &[Who], about: &About) -> Result<()> {
+    print!("{}", report::terminal(lines, engines));
+    for line in about.texts.iter().chain(&about.remarks) {
+        println!("- {line}");
+    }
+    let json = serde_json::json!({ "about": about, "lines": lines });
+    fs::write(
+        out.join("results.json"),
+        serde_json::to_string_pretty(&json)?,
+    )?;
+    write_page(out, lines, engines, about)?;
+    println!(
+        "\nresults.json, RESULTS.md and plots are in {}",
+        out.display()
+    );
+    Ok(())
+}
+
+fn write_page(folder: &Path, lines: &[Line], engines: &[Who], about: &About) -> Result<()> {
+    let plots = [
+        ("rates.svg", Unit::MegabytesPerSecond),
+        ("times.svg", Unit::Microseconds),
+    ];
+    let mut text =
+        "# Results\n\nWritten by the command below; README.md says how to read it.\n\n".to_owned();
+    text.push_str(&report::markdown(lines, engines, about));
+    text.push('\n');
+    for (file, unit) in plots {
+        plot::bars(&folder.join(file), lines, unit, engines)?;
+        text.push_str(&format!("![{}]({file})\n", unit.text()));
+    }
+    fs::write(folder.join("RESULTS.md"), text).context("cannot write RESULTS.md")
+}
+
+fn repository() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap_or(here).to_owned()
+}
+
+/// What a reader types to repeat the run, without this machine's paths.
+fn command(args: &Args) -> String {
+    let mut command = format!("cargo xtask bench tokenizer --rounds {}", args.rounds);
+    if let Some(only) = &args.only {
+        command.push_str(&format!(" --only '{only}'"));
+    }
+    command
+}
+
+/// The folder's name says which vocabulary it is: `qwen3/tokenizer.json`.
+fn vocabulary_name(path: &Path) -> String {
+    let folder = path.parent().and_then(Path::file_name).unwrap_or_default();
+    let file = path.file_name().unwrap_or_default();
+    format!("{}/{}", folder.to_string_lossy(), file.to_string_lossy())
+}
+
+fn machine() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"));
+    let model = model
+        .and_then(|line| line.split(": ").nth(1))
+        .unwrap_or("unknown processor");
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    format!("{model}, {cores} cores, {}", std::env::consts::OS)
+}
+
+fn load_average() -> String {
+    let loads = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    loads.split(' ').next().unwrap_or("unknown").to_owned()
+}
+
+fn commit() -> String {
+    let mut git = Command::new("git");
+    git.args(["rev-parse", "--short", "HEAD"])
+        .current_dir(repository());
+    let output = git.output().ok().filter(|output| output.status.success());
+    output.map_or_else(
+        || "unknown".to_owned(),
+        |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+    )
+}

@@ -1,0 +1,90 @@
+//! The parent's side of an engine's process.
+
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+
+use crate::{
+    engines::Who,
+    protocol::{Cost, Order, Reply},
+};
+
+/// How engines are started.
+pub(crate) struct Launcher {
+    /// A Python that can import gigatoken.
+    pub(crate) python: Option<PathBuf>,
+}
+
+/// A running engine.
+pub(crate) struct Process {
+    pub(crate) who: Who,
+    child: Child,
+    orders: Option<ChildStdin>,
+    replies: BufReader<ChildStdout>,
+}
+
+impl Launcher {
+    /// Starts `who` with `threads` threads for what it does in parallel.
+    pub(crate) fn start(&self, who: Who, threads: usize) -> Result<Process> {
+        let mut command = if who == Who::Gigatoken {
+            let python = self.python.as_ref().context("no Python with gigatoken")?;
+            let mut command = Command::new(python);
+            let driver = Path::new(env!("CARGO_MANIFEST_DIR")).join("drivers/drive_gigatoken.py");
+            command.arg(driver).arg(threads.to_string());
+            command
+        } else {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.args(["worker", "--engine", who.key()]);
+            command.args(["--threads", &threads.to_string()]);
+            command
+        };
+        let mut child = command
+            .env("RAYON_NUM_THREADS", threads.to_string())
+            .env("FASTOKENS_BPE_THREADS", threads.to_string())
+            .env("TOKENIZERS_PARALLELISM", (threads > 1).to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {}", who.title()))?;
+        let orders = child.stdin.take();
+        let replies = child.stdout.take().context("a piped standard output")?;
+        Ok(Process {
+            who,
+            child,
+            orders,
+            replies: BufReader::new(replies),
+        })
+    }
+}
+
+impl Process {
+    /// Sends an order and waits for its cost. An engine that refuses is an error, as is one that
+    /// died.
+    pub(crate) fn obey(&mut self, order: &Order) -> Result<Cost> {
+        let orders = self.orders.as_mut().context("orders are open until drop")?;
+        writeln!(orders, "{}", serde_json::to_string(order)?)?;
+        orders.flush()?;
+        let mut line = String::new();
+        self.replies.read_line(&mut line)?;
+        if line.is_empty() {
+            bail!("{} ended: {:?}", self.who.title(), self.child.wait()?);
+        }
+        let reply: Reply = serde_json::from_str(&line)?;
+        reply.cost.ok_or_else(|| {
+            let error = reply.error.unwrap_or_default();
+            anyhow!("{}: {error}", self.who.title())
+        })
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // The end of its input ends it.
+        self.orders = None;
+        let _ = self.child.wait();
+    }
+}

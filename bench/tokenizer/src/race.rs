@@ -1,0 +1,455 @@
+//! Measuring: every engine does the same work in every round, in turns.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use indicatif::ProgressBar;
+use serde::Serialize;
+
+use crate::{
+    corpus::Corpus,
+    engines::Who,
+    process::{Launcher, Process},
+    protocol::{Cost, Order, read_ids, write_ids, write_texts},
+    workloads::{Row, Texts, Unit, What, Work},
+};
+
+/// What a run needs to know.
+pub(crate) struct Race {
+    pub(crate) launcher: Launcher,
+    pub(crate) tokenizer: PathBuf,
+    /// Engines that take part, ours first.
+    pub(crate) engines: Vec<Who>,
+    pub(crate) corpus: Corpus,
+    pub(crate) rounds: usize,
+    /// Where files for the engines go.
+    pub(crate) scratch: PathBuf,
+    pub(crate) chat_markers: bool,
+    /// Running engines, by the number of their threads.
+    running: BTreeMap<usize, Vec<Process>>,
+    /// What was seen on the way: engines that refuse, ids that differ.
+    pub(crate) remarks: Vec<String>,
+}
+
+/// What one engine reached in one row: a value per round, in the row's unit.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Entry {
+    pub(crate) who: Who,
+    pub(crate) values: Vec<f64>,
+    /// Texts whose ids are not those of `tokenizers` 0.23, of how many.
+    pub(crate) differing: (usize, usize),
+}
+
+/// How long repeated work should take in a round; short work is repeated.
+const ROUND_S: f64 = 0.02;
+
+impl Race {
+    pub(crate) fn new(
+        launcher: Launcher,
+        tokenizer: PathBuf,
+        engines: Vec<Who>,
+        corpus: Corpus,
+        rounds: usize,
+        scratch: PathBuf,
+        chat_markers: bool,
+    ) -> Self {
+        Self {
+            launcher,
+            tokenizer,
+            engines,
+            corpus,
+            rounds,
+            scratch,
+            chat_markers,
+            running: BTreeMap::new(),
+            remarks: Vec::new(),
+        }
+    }
+
+    /// Rounds of a row, for the progress bar.
+    pub(crate) fn steps(&self, row: &Row) -> u64 {
+        (self.rounds_of(row) + 1) as u64
+    }
+
+    fn rounds_of(&self, row: &Row) -> usize {
+        match row.work {
+            // One short call per round, timed by the clock on the wall.
+            Work::Batch { .. } => self.rounds * 3,
+            Work::Load | Work::Memory => self.rounds.min(5),
+            _ => self.rounds,
+        }
+    }
+
+    /// Measures one row.
+    pub(crate) fn run(&mut self, row: &Row, bar: &ProgressBar) -> Result<Vec<Entry>> {
+        let rounds = self.rounds_of(row);
+        match &row.work {
+            Work::Encode { texts, fresh } => self.encode(row, texts, *fresh, rounds, bar),
+            Work::Batch { texts, threads } => self.batch(row, texts, *threads, rounds, bar),
+            Work::Share { texts } => self.share(texts, rounds, bar),
+            Work::Decode { ids } => self.decode(*ids, false, rounds, bar),
+            Work::Stream { ids } => self.decode(*ids, true, rounds, bar),
+            Work::Load => self.load(rounds, bar, |cost| cost.cpu_s * 1e3),
+            #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+            Work::Memory => self.load(rounds, bar, |cost| {
+                cost.rss_after.saturating_sub(cost.rss_before) as f64 / 1e6
+            }),
+        }
+    }
+
+    /// The engines with `threads` threads each, loaded. One that cannot load is left out aloud.
+    fn processes(&mut self, threads: usize) -> Result<Vec<Process>> {
+        if let Some(running) = self.running.remove(&threads) {
+            return Ok(running);
+        }
+        let mut processes = Vec::new();
+        for who in self.engines.clone() {
+            let mut process = self.launcher.start(who, threads)?;
+            let path = self.tokenizer.to_string_lossy().into_owned();
+            match process.obey(&Order::Load { path }) {
+                Ok(_) => processes.push(process),
+                Err(error) => self.remark(format!("left out: {error:#}")),
+            }
+        }
+        Ok(processes)
+    }
+
+    fn remark(&mut self, remark: String) {
+        if !self.remarks.contains(&remark) {
+            self.remarks.push(remark);
+        }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.scratch.join(name)
+    }
+
+    fn encode(
+        &mut self,
+        row: &Row,
+        texts: &Texts,
+        fresh: bool,
+        rounds: usize,
+        bar: &ProgressBar,
+    ) -> Result<Vec<Entry>> {
+        let mut processes = self.processes(1)?;
+        let mut board = Board::new(&processes);
+        let mut bytes = 0;
+        let mut passes = vec![1; processes.len()];
+        let path = self.file("texts");
+        for round in 0..=rounds {
+            if fresh || round == 0 {
+                let texts = texts.next(&mut self.corpus, self.chat_markers);
+                bytes = texts.iter().map(String::len).sum::<usize>();
+                write_texts(&path, &texts)?;
+                for process in &mut processes {
+                    process.obey(&Order::Texts { path: name(&path) })?;
+                }
+            }
+            for n in turns(processes.len(), round) {
+                let order = Order::Encode { passes: passes[n] };
+                let cost = match processes[n].obey(&order) {
+                    Ok(cost) => cost,
+                    Err(error) => {
+                        self.remark(format!("{}: {error:#}", row.name));
+                        continue;
+                    }
+                };
+                let seconds = cost.cpu_s / f64::from(passes[n]);
+                if round == 0 {
+                    // The first round makes everyone ready and is not counted.
+                    if !fresh {
+                        passes[n] = repeats(seconds);
+                    }
+                    continue;
+                }
+                board.results[n]
+                    .values
+                    .push(per(row.unit, seconds, bytes, texts.count));
+            }
+            if fresh || round == 0 {
+                self.compare(&row.name, &mut processes, &mut board)?;
+            }
+            bar.inc(1);
+        }
+        self.running.insert(1, processes);
+        Ok(board.results)
+    }
+
+    /// Asks everyone for ids and compares them with the reference's.
+    fn compare(&mut self, row: &str, processes: &mut [Process], board: &mut Board) -> Result<()> {
+        let mut all = Vec::new();
+        for process in processes.iter_mut() {
+            let path = self.file(&format!("ids-{}", process.who.key()));
+            let done = process.obey(&Order::Dump { path: name(&path) });
+            all.push(match done {
+                Ok(_) => Some(read_ids(&path)?),
+                Err(_) => None,
+            });
+        }
+        let reference = processes.iter().position(|p| p.who == Who::Tokenizers);
+        let Some(expected) = reference.and_then(|at| all[at].clone()) else {
+            self.remark("tokenizers 0.23 does not take part: ids were not compared".to_owned());
+            return Ok(());
+        };
+        for ((process, ids), result) in processes.iter().zip(&all).zip(&mut board.results) {
+            let Some(ids) = ids else { continue };
+            ensure!(
+                ids.len() == expected.len(),
+                "{} lost texts",
+                process.who.title()
+            );
+            let differing = ids.iter().zip(&expected).filter(|(a, b)| a != b).count();
+            result.differing.0 += differing;
+            result.differing.1 += ids.len();
+            if differing > 0 {
+                let who = process.who.title();
+                let remark = format!("{row}: {who} gives other ids than tokenizers 0.23");
+                self.remark(remark);
+            }
+        }
+        Ok(())
+    }
+
+    fn batch(
+        &mut self,
+        row: &Row,
+        texts: &Texts,
+        threads: usize,
+        rounds: usize,
+        bar: &ProgressBar,
+    ) -> Result<Vec<Entry>> {
+        let mut processes = self.processes(threads)?;
+        let mut board = Board::new(&processes);
+        let path = self.file("texts");
+        for round in 0..=rounds {
+            write_texts(&path, &texts.next(&mut self.corpus, self.chat_markers))?;
+            for n in turns(processes.len(), round) {
+                processes[n].obey(&Order::Texts { path: name(&path) })?;
+                match processes[n].obey(&Order::Batch { passes: 1 }) {
+                    Ok(_) if round == 0 => {}
+                    Ok(cost) => board.results[n].values.push(cost.wall_s * 1e6),
+                    Err(error) => self.remark(format!("{}: {error:#}", row.name)),
+                }
+            }
+            self.compare(&row.name, &mut processes, &mut board)?;
+            bar.inc(1);
+        }
+        self.running.insert(threads, processes);
+        Ok(board.results)
+    }
+
+    /// Ours alone: how many times the work two threads do in the time of one.
+    fn share(&mut self, texts: &Texts, rounds: usize, bar: &ProgressBar) -> Result<Vec<Entry>> {
+        let mut processes = self.processes(1)?;
+        let ours = processes.iter_mut().find(|p| p.who == Who::Fasttoken);
+        let ours = ours.context("fasttoken takes part in every run")?;
+        let path = self.file("texts");
+        write_texts(&path, &texts.next(&mut self.corpus, self.chat_markers))?;
+        ours.obey(&Order::Texts { path: name(&path) })?;
+        let mut values = Vec::new();
+        let share = |threads| Order::Share {
+            threads,
+            passes: 20,
+        };
+        for round in 0..=rounds {
+            let (one, two) = (ours.obey(&share(1))?, ours.obey(&share(2))?);
+            if round > 0 {
+                values.push(2.0 * one.wall_s / two.wall_s);
+            }
+            bar.inc(1);
+        }
+        self.running.insert(1, processes);
+        Ok(vec![Entry {
+            who: Who::Fasttoken,
+            values,
+            differing: (0, 0),
+        }])
+    }
+
+    fn decode(
+        &mut self,
+        count: usize,
+        stream: bool,
+        rounds: usize,
+        bar: &ProgressBar,
+    ) -> Result<Vec<Entry>> {
+        let mut processes = self.processes(1)?;
+        let mut board = Board::new(&processes);
+        let path = self.file("ids");
+        let ids = self.some_ids(&mut processes, count)?;
+        write_ids(&path, &[ids])?;
+        let mut passes = vec![1; processes.len()];
+        for round in 0..=rounds {
+            for n in turns(processes.len(), round) {
+                if round == 0 {
+                    processes[n].obey(&Order::Ids { path: name(&path) })?;
+                }
+                let passes = &mut passes[n];
+                let order = if stream {
+                    Order::Stream { passes: *passes }
+                } else {
+                    Order::Decode { passes: *passes }
+                };
+                let cost = match processes[n].obey(&order) {
+                    Ok(cost) => cost,
+                    Err(error) => {
+                        self.remark(format!("{error:#}"));
+                        continue;
+                    }
+                };
+                let seconds = cost.cpu_s / f64::from(*passes);
+                if round == 0 {
+                    *passes = repeats(seconds);
+                    continue;
+                }
+                #[expect(clippy::cast_precision_loss, reason = "a few thousand ids")]
+                let value = if stream {
+                    seconds * 1e9 / count as f64
+                } else {
+                    seconds * 1e6
+                };
+                board.results[n].values.push(value);
+            }
+            bar.inc(1);
+        }
+        self.compare_decoded(&mut processes, stream, &mut board)?;
+        self.running.insert(1, processes);
+        Ok(board.results)
+    }
+
+    /// Exactly `count` ids of English text.
+    fn some_ids(&mut self, processes: &mut [Process], count: usize) -> Result<Vec<u32>> {
+        let texts = Texts {
+            what: What::Plain(crate::corpus::Kind::English),
+            bytes: count * 12,
+            count: 1,
+        };
+        let (texts_path, ids_path) = (self.file("texts"), self.file("ids"));
+        write_texts(&texts_path, &texts.next(&mut self.corpus, false))?;
+        let ours = processes.first_mut().context("fasttoken takes part")?;
+        ours.obey(&Order::Texts {
+            path: name(&texts_path),
+        })?;
+        ours.obey(&Order::Dump {
+            path: name(&ids_path),
+        })?;
+        let mut ids = read_ids(&ids_path)?.pop().unwrap_or_default();
+        ensure!(ids.len() >= count, "the text has too few tokens");
+        ids.truncate(count);
+        Ok(ids)
+    }
+
+    fn compare_decoded(
+        &mut self,
+        processes: &mut [Process],
+        stream: bool,
+        board: &mut Board,
+    ) -> Result<()> {
+        let mut texts = Vec::new();
+        for process in processes.iter_mut() {
+            let path = self.file("decoded");
+            let order = Order::Decoded {
+                path: name(&path),
+                stream,
+            };
+            let done = process.obey(&order).is_ok();
+            texts.push(done.then(|| fs::read(&path)).transpose()?);
+        }
+        let reference = processes.iter().position(|p| p.who == Who::Tokenizers);
+        let Some(expected) = reference.and_then(|at| texts[at].clone()) else {
+            return Ok(());
+        };
+        for ((process, text), result) in processes.iter().zip(&texts).zip(&mut board.results) {
+            let Some(text) = text else { continue };
+            result.differing = (usize::from(*text != expected), 1);
+            if *text != expected {
+                let who = process.who.title();
+                self.remark(format!(
+                    "{who} decodes to another text than tokenizers 0.23"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn load(
+        &mut self,
+        rounds: usize,
+        bar: &ProgressBar,
+        value: impl Fn(Cost) -> f64,
+    ) -> Result<Vec<Entry>> {
+        let mut results: Vec<Entry> = Vec::new();
+        for round in 0..=rounds {
+            for who in self.engines.clone() {
+                let mut process = self.launcher.start(who, 1)?;
+                let path = name(&self.tokenizer);
+                let cost = process.obey(&Order::Load { path });
+                // The first round brings the file into the page cache.
+                if let (Ok(cost), true) = (cost, round > 0) {
+                    let value = value(cost);
+                    match results.iter_mut().find(|r| r.who == who) {
+                        Some(result) => result.values.push(value),
+                        None => results.push(Entry {
+                            who,
+                            values: vec![value],
+                            differing: (0, 0),
+                        }),
+                    }
+                }
+            }
+            bar.inc(1);
+        }
+        Ok(results)
+    }
+}
+
+/// Results of the engines that run, in their order.
+struct Board {
+    results: Vec<Entry>,
+}
+
+impl Board {
+    fn new(processes: &[Process]) -> Self {
+        let empty = |process: &Process| Entry {
+            who: process.who,
+            values: Vec::new(),
+            differing: (0, 0),
+        };
+        Self {
+            results: processes.iter().map(empty).collect(),
+        }
+    }
+}
+
+fn name(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// Who goes when: another one begins in each round.
+fn turns(count: usize, round: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |n| (n + round) % count)
+}
+
+fn repeats(seconds: f64) -> u32 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped to 1..1e6"
+    )]
+    let repeats = (ROUND_S / seconds.max(1e-9)).clamp(1.0, 1e6) as u32;
+    repeats
+}
+
+/// A round's seconds for `count` texts of `bytes` bytes together, in the row's unit.
+#[expect(clippy::cast_precision_loss, reason = "texts are far below 2^52 bytes")]
+fn per(unit: Unit, seconds: f64, bytes: usize, count: usize) -> f64 {
+    match unit {
+        Unit::MegabytesPerSecond => bytes as f64 / seconds / 1e6,
+        _ => seconds / count as f64 * 1e6,
+    }
+}

@@ -1,0 +1,195 @@
+//! An engine's process: reads orders from standard input, answers on standard output.
+//!
+//! Each engine has a process of its own, so that none inherits another's caches, allocator or
+//! threads, and memory and processor time can be told apart.
+
+use std::{
+    fs, hint,
+    io::{BufRead as _, Write as _, stdin, stdout},
+    path::Path,
+    time::Instant,
+};
+
+use anyhow::{Context as _, Result, anyhow};
+use cpu_time::ProcessTime;
+
+use crate::{
+    engines::{Engine, Who, load},
+    protocol::{Cost, Order, Reply, read_ids, read_texts, write_ids},
+};
+
+/// What the process holds between orders.
+struct Worker {
+    who: Who,
+    threads: usize,
+    engine: Option<Box<dyn Engine>>,
+    texts: Vec<String>,
+    ids: Vec<u32>,
+}
+
+/// Serves orders until standard input ends.
+pub(crate) fn serve(who: Who, threads: usize) -> Result<()> {
+    let mut worker = Worker {
+        who,
+        threads,
+        engine: None,
+        texts: Vec::new(),
+        ids: Vec::new(),
+    };
+    for line in stdin().lock().lines() {
+        let order: Order = serde_json::from_str(&line?)?;
+        let reply = match worker.obey(order) {
+            Ok(cost) => Reply {
+                cost: Some(cost),
+                error: None,
+            },
+            Err(error) => Reply {
+                cost: None,
+                error: Some(format!("{error:#}")),
+            },
+        };
+        let mut out = stdout().lock();
+        writeln!(out, "{}", serde_json::to_string(&reply)?)?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+impl Worker {
+    fn engine(&self) -> Result<&dyn Engine> {
+        let engine = self.engine.as_deref();
+        engine.ok_or_else(|| anyhow!("no tokenizer is loaded"))
+    }
+
+    fn obey(&mut self, order: Order) -> Result<Cost> {
+        match order {
+            Order::Load { path } => self.load(Path::new(&path)),
+            Order::Texts { path } => {
+                self.texts = read_texts(Path::new(&path))?;
+                Ok(Cost::default())
+            }
+            Order::Ids { path } => {
+                self.ids = read_ids(Path::new(&path))?.pop().unwrap_or_default();
+                Ok(Cost::default())
+            }
+            Order::Encode { passes } => {
+                let engine = self.engine()?;
+                measured(|| encode_all(engine, &self.texts, passes))
+            }
+            Order::Batch { passes } => {
+                let engine = self.engine()?;
+                measured(|| {
+                    for _ in 0..passes {
+                        hint::black_box(engine.batch(&self.texts, self.threads)?);
+                    }
+                    Ok(())
+                })
+            }
+            Order::Share { threads, passes } => {
+                let engine = self.engine()?;
+                measured(|| share(engine, &self.texts, threads, passes))
+            }
+            Order::Dump { path } => {
+                let engine = self.engine()?;
+                let mut lists = vec![Vec::new(); self.texts.len()];
+                for (text, ids) in self.texts.iter().zip(&mut lists) {
+                    engine.encode(text, ids)?;
+                }
+                write_ids(Path::new(&path), &lists).map(|()| Cost::default())
+            }
+            Order::Decode { passes } => {
+                let engine = self.engine()?;
+                measured(|| {
+                    for _ in 0..passes {
+                        hint::black_box(engine.decode(&self.ids)?);
+                    }
+                    Ok(())
+                })
+            }
+            Order::Stream { passes } => {
+                let engine = self.engine()?;
+                let mut text = String::new();
+                measured(|| {
+                    for _ in 0..passes {
+                        text.clear();
+                        engine.stream(&self.ids, &mut text)?;
+                        hint::black_box(&text);
+                    }
+                    Ok(())
+                })
+            }
+            Order::Decoded { path, stream } => {
+                let engine = self.engine()?;
+                let mut text = String::new();
+                if stream {
+                    engine.stream(&self.ids, &mut text)?;
+                } else {
+                    text = engine.decode(&self.ids)?;
+                }
+                fs::write(&path, text).context("cannot write the decoded text")?;
+                Ok(Cost::default())
+            }
+        }
+    }
+
+    fn load(&mut self, path: &Path) -> Result<Cost> {
+        self.engine = None;
+        let rss_before = resident_bytes()?;
+        let (who, threads) = (self.who, self.threads);
+        let mut engine = None;
+        let cost = measured(|| {
+            engine = Some(load(who, path, threads)?);
+            Ok(())
+        })?;
+        self.engine = engine;
+        Ok(Cost {
+            rss_before,
+            rss_after: resident_bytes()?,
+            ..cost
+        })
+    }
+}
+
+fn encode_all(engine: &dyn Engine, texts: &[String], passes: u32) -> Result<()> {
+    let mut out = Vec::new();
+    for _ in 0..passes {
+        for text in texts {
+            engine.encode(hint::black_box(text), &mut out)?;
+            hint::black_box(&out);
+        }
+    }
+    Ok(())
+}
+
+fn share(engine: &dyn Engine, texts: &[String], threads: usize, passes: u32) -> Result<()> {
+    std::thread::scope(|scope| {
+        let work = || encode_all(engine, texts, passes);
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+        let mut results = vec![work()];
+        for other in others {
+            results.push(other.join().unwrap_or_else(|_| Err(anyhow!("a panic"))));
+        }
+        results.into_iter().collect()
+    })
+}
+
+fn measured(work: impl FnOnce() -> Result<()>) -> Result<Cost> {
+    let (wall, cpu) = (Instant::now(), ProcessTime::try_now()?);
+    work()?;
+    Ok(Cost {
+        cpu_s: cpu.try_elapsed()?.as_secs_f64(),
+        wall_s: wall.elapsed().as_secs_f64(),
+        ..Cost::default()
+    })
+}
+
+/// Resident memory of this process, from Linux; 0 where there is no such file.
+fn resident_bytes() -> Result<u64> {
+    let Ok(status) = fs::read_to_string("/proc/self/status") else {
+        return Ok(0);
+    };
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|l| l.trim().strip_suffix(" kB"));
+    let kilobytes = kilobytes.ok_or_else(|| anyhow!("no VmRSS in /proc/self/status"))?;
+    Ok(kilobytes.trim().parse::<u64>()? * 1024)
+}

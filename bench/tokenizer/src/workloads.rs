@@ -1,0 +1,316 @@
+//! The rows of the table: what is done, what must be reached.
+
+use serde::Serialize;
+
+use crate::{
+    corpus::{Corpus, Kind},
+    engines::Who,
+};
+
+/// One row.
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) unit: Unit,
+    pub(crate) work: Work,
+    pub(crate) must: Must,
+    /// One of the workloads that the paper's table has; it sets no target here.
+    pub(crate) paper: bool,
+}
+
+/// What a value counts. Except for rates and scaling, less is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) enum Unit {
+    #[serde(rename = "MB/s")]
+    MegabytesPerSecond,
+    #[serde(rename = "µs")]
+    Microseconds,
+    #[serde(rename = "ns")]
+    Nanoseconds,
+    #[serde(rename = "ms")]
+    Milliseconds,
+    #[serde(rename = "MB")]
+    Megabytes,
+    #[serde(rename = "x")]
+    Times,
+}
+
+impl Unit {
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::MegabytesPerSecond => "MB/s",
+            Self::Microseconds => "µs",
+            Self::Nanoseconds => "ns",
+            Self::Milliseconds => "ms",
+            Self::Megabytes => "MB",
+            Self::Times => "x",
+        }
+    }
+
+    pub(crate) fn more_is_better(self) -> bool {
+        matches!(self, Self::MegabytesPerSecond | Self::Times)
+    }
+}
+
+/// What is measured.
+pub(crate) enum Work {
+    /// Each text in a call of its own.
+    Encode {
+        texts: Texts,
+        /// New texts in every round, or the same ones again and again.
+        fresh: bool,
+    },
+    /// All texts in one call for batches.
+    Batch { texts: Texts, threads: usize },
+    /// Two threads that share one tokenizer, against one thread: how many times the work.
+    Share { texts: Texts },
+    /// A list of ids to text, in one call.
+    Decode { ids: usize },
+    /// The same, one id at a time; per id.
+    Stream { ids: usize },
+    /// A file to a tokenizer, in a new process: processor time.
+    Load,
+    /// Resident memory that loading added.
+    Memory,
+}
+
+/// Texts of one round.
+#[derive(Clone)]
+pub(crate) struct Texts {
+    pub(crate) what: What,
+    pub(crate) bytes: usize,
+    pub(crate) count: usize,
+}
+
+#[derive(Clone)]
+pub(crate) enum What {
+    Plain(Kind),
+    /// Turns of English and code between the markers of a chat.
+    Chat,
+    /// A pattern without end, cut to size.
+    Pattern(Pattern),
+}
+
+/// Makes text of about so many bytes.
+type Pattern = fn(usize) -> String;
+
+/// What our value must reach.
+#[derive(Clone, Copy)]
+pub(crate) enum Must {
+    /// So many times better than this rival.
+    Beat(Who, f64),
+    /// So many times better than the best rival.
+    BeatBest(f64),
+    /// At most, or at least where more is better, in the row's unit.
+    Reach(f64),
+    Nothing,
+}
+
+impl Must {
+    pub(crate) fn text(self, unit: Unit) -> String {
+        match self {
+            Self::Beat(who, ratio) => format!("{ratio:.2}x {}", who.key()),
+            Self::BeatBest(ratio) => format!("{ratio:.2}x best"),
+            Self::Reach(value) if unit.more_is_better() => format!("≥ {value} {}", unit.text()),
+            Self::Reach(value) => format!("≤ {value} {}", unit.text()),
+            Self::Nothing => String::new(),
+        }
+    }
+}
+
+impl Texts {
+    fn new(what: What, bytes: usize, count: usize) -> Self {
+        Self { what, bytes, count }
+    }
+
+    /// The next texts, which nobody has seen unless the pattern is always the same.
+    pub(crate) fn next(&self, corpus: &mut Corpus, chat_markers: bool) -> Vec<String> {
+        let one = |_| match self.what {
+            What::Plain(kind) => corpus.take(kind, self.bytes),
+            What::Chat => chat(corpus, self.bytes, chat_markers),
+            What::Pattern(pattern) => pattern(self.bytes),
+        };
+        (0..self.count).map(one).collect()
+    }
+}
+
+/// A conversation of about `bytes` bytes.
+fn chat(corpus: &mut Corpus, bytes: usize, markers: bool) -> String {
+    let (open, close) = if markers {
+        ("<|im_start|>", "<|im_end|>\n")
+    } else {
+        ("", "\n\n")
+    };
+    let mut text = format!("{open}system\nYou are a helpful assistant.{close}");
+    let mut turn = 0;
+    while text.len() < bytes {
+        let role = ["user", "assistant"][turn % 2];
+        // Questions are short, answers longer, and every third one brings code.
+        let prose = corpus.take(Kind::English, [180, 700][turn % 2]);
+        text.push_str(&format!("{open}{role}\n{prose}"));
+        if turn % 6 == 5 {
+            let code = corpus.take(Kind::Code, 500);
+            text.push_str(&format!("\n```\n{code}\n```"));
+        }
+        text.push_str(close);
+        turn += 1;
+    }
+    text
+}
+
+/// The target table, then the degenerate inputs, then the paper's workloads.
+pub(crate) fn rows() -> Vec<Row> {
+    let mut rows = Vec::new();
+    let mut add = |name: &str, unit, work, must| {
+        rows.push(Row {
+            name: name.to_owned(),
+            unit,
+            work,
+            must,
+            paper: false,
+        });
+    };
+    let plain = |kind, bytes, count| Texts::new(What::Plain(kind), bytes, count);
+    let fresh = |texts| Work::Encode { texts, fresh: true };
+    let rate = Unit::MegabytesPerSecond;
+    for kind in [Kind::English, Kind::Code] {
+        let work = Work::Encode {
+            texts: plain(kind, 1_000_000, 1),
+            fresh: false,
+        };
+        let name = format!("warm bulk {}, 1 MB", kind.name());
+        add(&name, rate, work, Must::Beat(Who::Gigatoken, 1.0));
+    }
+    for kind in [Kind::English, Kind::Code] {
+        let name = format!("fresh {}, 8 KB each", kind.name());
+        add(
+            &name,
+            rate,
+            fresh(plain(kind, 8192, 32)),
+            Must::BeatBest(1.3),
+        );
+    }
+    let chats = |bytes, count| fresh(Texts::new(What::Chat, bytes, count));
+    add(
+        "fresh chat, 8 KB each",
+        rate,
+        chats(8192, 32),
+        Must::BeatBest(1.3),
+    );
+    for kind in Kind::ALL.into_iter().skip(2) {
+        let name = format!("fresh {}, 8 KB each", kind.name());
+        let must = Must::Beat(Who::Fastokens, 2.0);
+        add(&name, rate, fresh(plain(kind, 8192, 16)), must);
+    }
+    for (bytes, count) in [(5, 2000), (51, 2000), (674, 400)] {
+        let name = format!("fresh call of {bytes} B, English");
+        let work = fresh(plain(Kind::English, bytes, count));
+        add(&name, Unit::Microseconds, work, Must::BeatBest(1.0));
+    }
+    // 131 / 90 and 378 / 260 µs in the target table.
+    for (bytes, count, ratio) in [(21_000, 8, 131.0 / 90.0), (85_000, 3, 378.0 / 260.0)] {
+        let name = format!("fresh chat of {} KB", bytes / 1000);
+        let must = Must::Beat(Who::Fastokens, ratio);
+        add(&name, Unit::Microseconds, chats(bytes, count), must);
+    }
+    // 7.6 / 3 µs.
+    let must = Must::Beat(Who::TokenizersRc, 7.6 / 3.0);
+    add(
+        "decode 1,245 ids",
+        Unit::Microseconds,
+        Work::Decode { ids: 1245 },
+        must,
+    );
+    let stream = Work::Stream { ids: 1245 };
+    add(
+        "streaming decode, per id",
+        Unit::Nanoseconds,
+        stream,
+        Must::Reach(20.0),
+    );
+    let batch = |count, threads| Work::Batch {
+        texts: plain(Kind::English, 900, count),
+        threads,
+    };
+    let must = Must::BeatBest(1.5);
+    add(
+        "batch 64 × 900 B, two threads (wall)",
+        Unit::Microseconds,
+        batch(64, 2),
+        must,
+    );
+    let share = Work::Share {
+        texts: plain(Kind::English, 900, 512),
+    };
+    add(
+        "two threads share one tokenizer (wall)",
+        Unit::Times,
+        share,
+        Must::Reach(1.9),
+    );
+    let must = Must::Beat(Who::Tokenizers, 3.0);
+    add("load from JSON", Unit::Milliseconds, Work::Load, must);
+    add(
+        "resident memory after load",
+        Unit::Megabytes,
+        Work::Memory,
+        Must::Reach(20.0),
+    );
+    for (name, pattern) in patterns() {
+        let work = Work::Encode {
+            texts: Texts::new(What::Pattern(pattern), 1_000_000, 1),
+            fresh: false,
+        };
+        add(&format!("1 MB of {name}"), rate, work, Must::Reach(10.0));
+    }
+    let mut paper = |name: String, work| {
+        rows.push(Row {
+            name,
+            unit: Unit::Microseconds,
+            work,
+            must: Must::Nothing,
+            paper: true,
+        });
+    };
+    for count in [1, 4, 16, 64] {
+        paper(
+            format!("batch of {count} × 900 B, one thread (wall)"),
+            batch(count, 1),
+        );
+    }
+    paper(
+        "batch of 64 × 900 B, eight threads (wall)".to_owned(),
+        batch(64, 8),
+    );
+    for ids in [16, 256, 4096] {
+        paper(format!("decode {ids} ids"), Work::Decode { ids });
+    }
+    rows
+}
+
+/// Inputs that make a careless tokenizer quadratic.
+fn patterns() -> [(&'static str, Pattern); 5] {
+    [
+        ("`a`", |bytes| "a".repeat(bytes)),
+        ("blanks", |bytes| " ".repeat(bytes)),
+        ("one emoji", |bytes| "🙂".repeat(bytes / 4)),
+        ("base64", base64),
+        ("alternating scripts", |bytes| {
+            "aя漢한ع1 ".repeat(bytes / 13)
+        }),
+    ]
+}
+
+/// What base64 looks like: 64 symbols by a fixed generator, without line ends.
+fn base64(bytes: usize) -> String {
+    const SYMBOLS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut state = 1u64;
+    (0..bytes)
+        .map(|_| {
+            // Knuth's MMIX constants; the high bits are the good ones.
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            char::from(SYMBOLS[(state >> 58) as usize])
+        })
+        .collect()
+}
