@@ -14,10 +14,12 @@
 #[cfg(feature = "emu")]
 pub mod emu;
 pub mod families;
+mod images;
 mod launch;
 mod params;
 mod sources;
 
+pub use images::{ImageError, Images, MANIFEST};
 pub use launch::Launch;
 pub use params::{DevicePtr, Field, Params};
 pub use sources::{FAMILIES, Family, HEADERS, Header};

@@ -80,7 +80,25 @@ impl Family {
         OPTIONS
     }
 
-    /// SHA-256 of everything that decides what it compiles to, in hexadecimal: the source, all
+    /// The headers that it includes, directly and through others, in the order of [`HEADERS`].
+    pub fn headers(&self) -> impl Iterator<Item = &'static Header> {
+        let mut texts = vec![self.source];
+        let mut included = [false; HEADERS.len()];
+        while let Some(text) = texts.pop() {
+            for (header, included) in HEADERS.iter().zip(&mut included) {
+                if !*included && text.contains(&format!("#include \"{}\"", header.name)) {
+                    *included = true;
+                    texts.push(header.text);
+                }
+            }
+        }
+        HEADERS
+            .iter()
+            .zip(included)
+            .filter_map(|(h, there)| there.then_some(h))
+    }
+
+    /// SHA-256 of everything that decides what it compiles to, in hexadecimal: the source, its
     /// headers, the options. Images carry it, so that a stale one is not used.
     #[must_use]
     pub fn hash(&self) -> String {
@@ -93,7 +111,7 @@ impl Family {
         for option in OPTIONS {
             add("option", option);
         }
-        for header in HEADERS {
+        for header in self.headers() {
             add(header.name, header.text);
         }
         add(self.name, self.source);
@@ -159,6 +177,14 @@ mod tests {
                 "{name}: instructions belong there"
             );
         }
+    }
+
+    #[test]
+    fn headers_are_those_included() {
+        let family = Family::of("prelude_embed").unwrap();
+        let names: Vec<_> = family.headers().map(|h| h.name).collect();
+        let expected = ["cuda.h", "dev.h", "maths.h", "rows.cuh", "types.h"];
+        assert_eq!(names, expected.map(|name| format!("prelude/{name}")));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::{accuracy, asan, parity, run::cargo, smoke, tidy};
+use crate::{accuracy, asan, kernels, parity, run::cargo, smoke, tidy};
 
 struct Step {
     name: &'static str,
@@ -58,6 +58,10 @@ const STEPS: &[Step] = &[
         .run()
     ),
     step!("smoke", smoke::run()),
+    Step {
+        name: "kernels",
+        run: || kernels::ci().map(Some),
+    },
     Step {
         name: "accuracy",
         run: || accuracy::run(None).map(Some),

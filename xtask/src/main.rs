@@ -7,6 +7,7 @@ mod bench;
 mod ci;
 mod demo_server;
 mod golden;
+mod kernels;
 mod metadata;
 mod run;
 mod smoke;
@@ -69,6 +70,9 @@ enum Command {
     },
     /// Run the tests of crates with `unsafe` under AddressSanitizer (needs a nightly toolchain).
     Asan,
+    /// CUDA kernels: set up the compiler, build images, check resources, run the emulation.
+    #[command(subcommand)]
+    Kernels(kernels::Command),
     /// Check that the golden files are the ones that golden/MANIFEST lists.
     Golden {
         /// Rewrite the manifest from the files.
@@ -87,6 +91,7 @@ fn main() -> Result<()> {
         Command::Smoke => smoke::run(),
         Command::Accuracy { data } => accuracy::run(data).map(|outcome| println!("{outcome}")),
         Command::Asan => asan::run().map(|outcome| println!("{outcome}")),
+        Command::Kernels(command) => kernels::run(command),
         Command::Golden { accept } => golden::run(accept),
     }
 }

@@ -29,6 +29,13 @@ where
     Invocation(command)
 }
 
+/// Any other program, at the workspace's root.
+pub(crate) fn program(path: impl AsRef<OsStr>) -> Invocation {
+    let mut command = Command::new(path);
+    command.current_dir(root()).stdin(Stdio::null());
+    Invocation(command)
+}
+
 /// A cargo command of the nightly toolchain.
 pub(crate) fn cargo_nightly<I, S>(args: I) -> Invocation
 where

@@ -45,7 +45,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "prelude-server",
         ],
     ),
-    ("xtask", &[]),
+    ("xtask", &["kernels"]),
 ];
 
 /// Tests, benches and examples may also use the oracle and what it needs.

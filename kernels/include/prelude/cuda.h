@@ -23,6 +23,10 @@ PRELUDE_DEVICE u32 warp_id() { return threadIdx.x / 32; }
 
 // ---- memory ----
 
+PRELUDE_DEVICE u32 shared_address(const void* p) {
+    return static_cast<u32>(__cvta_generic_to_shared(p));
+}
+
 template <int Bytes>
 struct Word;
 template <>
@@ -50,10 +54,11 @@ struct Word<16> {
 template <class T>
 PRELUDE_DEVICE plain<T> load_word(const T* p) {
     using W = typename Word<sizeof(T)>::type;
-    return bit_cast<plain<T>>(*reinterpret_cast<const W*>(p));
+    W word = *reinterpret_cast<const W*>(p);
+    return bit_cast<plain<T>>(word);
 }
 template <class T>
-PRELUDE_DEVICE void store_word(T* p, const T& value) {
+PRELUDE_DEVICE void store_word(T* p, T value) {
     using W = typename Word<sizeof(T)>::type;
     *reinterpret_cast<W*>(p) = bit_cast<W>(value);
 }
@@ -66,29 +71,42 @@ PRELUDE_DEVICE plain<T> load(Global<T> p) {
 template <class T>
 PRELUDE_DEVICE plain<T> load_ro(Global<T> p) {
     using W = typename Word<sizeof(T)>::type;
-    return bit_cast<plain<T>>(__ldg(reinterpret_cast<const W*>(p.at)));
+    W word = __ldg(reinterpret_cast<const W*>(p.at));
+    return bit_cast<plain<T>>(word);
 }
 template <class T>
 PRELUDE_DEVICE plain<T> load(Shared<T> p) {
     return load_word(p.at);
 }
+// 16 bytes are stored by name: left to itself, the compiler at times splits a vector that was
+// put together from halves.
 template <class T>
-PRELUDE_DEVICE void store(Global<T> p, const T& value) {
-    store_word(p.at, value);
+PRELUDE_DEVICE void store(Global<T> p, plain<T> value) {
+    if constexpr (sizeof(T) == 16) {
+        uint4 word = bit_cast<uint4>(value);
+        asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p.at)),
+                     "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w)
+                     : "memory");
+    } else {
+        store_word(p.at, value);
+    }
 }
 template <class T>
-PRELUDE_DEVICE void store(Shared<T> p, const T& value) {
-    store_word(p.at, value);
+PRELUDE_DEVICE void store(Shared<T> p, plain<T> value) {
+    if constexpr (sizeof(T) == 16) {
+        uint4 word = bit_cast<uint4>(value);
+        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(p.at)),
+                     "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w)
+                     : "memory");
+    } else {
+        store_word(p.at, value);
+    }
 }
 
 template <class T>
 PRELUDE_DEVICE Shared<T> dynamic_shared() {
     extern __shared__ __align__(1024) unsigned char prelude_dynamic_shared[];
     return {reinterpret_cast<T*>(prelude_dynamic_shared)};
-}
-
-PRELUDE_DEVICE u32 shared_address(const void* p) {
-    return static_cast<u32>(__cvta_generic_to_shared(p));
 }
 
 // Integer atomics; they return the value before.

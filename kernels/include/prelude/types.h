@@ -85,9 +85,10 @@ struct Index3 {
     u32 x, y, z;
 };
 
-// The same bits as another type of equal size.
+// The same bits as another type of equal size. Takes a value: a reference into memory would let
+// the compiler copy from there byte by byte.
 template <class To, class From>
-PRELUDE_DEVICE To bit_cast(const From& from) {
+PRELUDE_DEVICE To bit_cast(From from) {
     static_assert(sizeof(To) == sizeof(From), "bit_cast needs equal sizes");
     To to;
     __builtin_memcpy(&to, &from, sizeof(To));

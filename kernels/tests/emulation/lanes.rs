@@ -24,7 +24,10 @@ fn exchanges() {
             .run(device, &Launch::linear("emu_warp", 1, 32))
             .unwrap();
         let got: Vec<u32> = device.download(output, 288).unwrap();
-        let votes: u32 = (0..32).filter(|&i| x[i].is_multiple_of(3)).map(|i| 1 << i).sum();
+        let votes: u32 = (0..32)
+            .filter(|&i| x[i].is_multiple_of(3))
+            .map(|i| 1 << i)
+            .sum();
         for lane in 0..32 {
             let expected = [
                 x[5],

@@ -1,0 +1,108 @@
+//! Mutation tests: each patch of `kernels/mutants.toml` is a plausible mistake, which some test
+//! must catch.
+
+use std::{fs, path::Path, process::Command};
+
+use anyhow::{Context as _, Result, bail};
+use serde::Deserialize;
+
+use crate::run::root;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Mutants {
+    mutant: Vec<Mutant>,
+}
+
+/// A mistake.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Mutant {
+    /// Family and mistake, for people.
+    name: String,
+    /// Below `kernels/`.
+    file: String,
+    /// Text that occurs once in the file.
+    find: String,
+    replace: String,
+    /// Tests that should notice: a filter.
+    test: String,
+}
+
+pub(super) fn run(filter: Option<&str>) -> Result<()> {
+    let kernels = root().join("kernels");
+    let text = fs::read_to_string(kernels.join("mutants.toml")).context("kernels/mutants.toml")?;
+    let mutants: Mutants = toml::from_str(&text).context("kernels/mutants.toml")?;
+    let binary = super::test_binary()?;
+    let copy = root().join("target/kernels-mutant");
+    let mut survivors = Vec::new();
+    let mut count = 0;
+    for mutant in &mutants.mutant {
+        if filter.is_some_and(|f| !mutant.name.contains(f)) {
+            continue;
+        }
+        count += 1;
+        let caught = is_caught(mutant, &kernels, &copy, &binary)
+            .with_context(|| format!("mutant `{}`", mutant.name))?;
+        println!(
+            "{} {}",
+            if caught { "caught  " } else { "SURVIVED" },
+            mutant.name
+        );
+        if !caught {
+            survivors.push(mutant.name.as_str());
+        }
+    }
+    println!("{} of {count} mutants caught", count - survivors.len());
+    if count == 0 {
+        bail!("no mutant has a name like that");
+    }
+    if !survivors.is_empty() {
+        bail!("no test noticed: {}", survivors.join("; "));
+    }
+    Ok(())
+}
+
+fn is_caught(mutant: &Mutant, kernels: &Path, copy: &Path, binary: &str) -> Result<bool> {
+    if copy.exists() {
+        fs::remove_dir_all(copy)?;
+    }
+    for folder in ["emu", "include/prelude", "src"] {
+        copy_files(&kernels.join(folder), &copy.join(folder))?;
+    }
+    let path = copy.join(&mutant.file);
+    let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
+    let found = text.matches(&mutant.find).count();
+    if found != 1 {
+        bail!("`{}` occurs {found} times in {}", mutant.find, mutant.file);
+    }
+    fs::write(&path, text.replace(&mutant.find, &mutant.replace))?;
+    let output = Command::new(binary)
+        .arg(&mutant.test)
+        .env("PRELUDE_EMU_SOURCES", copy)
+        .env("RUST_BACKTRACE", "0")
+        .output()
+        .context("cannot start the tests")?;
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    if said.contains("does not compile") {
+        bail!("it does not compile:\n{said}");
+    }
+    if said.contains("SKIP") || said.contains("running 0 tests") {
+        bail!("nothing was run:\n{said}");
+    }
+    Ok(!output.status.success())
+}
+
+fn copy_files(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let path = entry?.path();
+        if path.is_file() {
+            fs::copy(
+                &path,
+                to.join(path.file_name().context("a file has a name")?),
+            )?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,234 @@
+//! What each kernel uses on each architecture, held against `kernels/resources.toml`.
+//!
+//! A spill or a stack frame fails, and so does any growth of registers or shared memory: both
+//! cost occupancy, which no test without a GPU can see. Kernels on tensor cores must have tensor
+//! core instructions, and no kernel may touch device memory byte by byte.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+use anyhow::{Context as _, Result, bail};
+use kernels::{FAMILIES, Family};
+use serde::{Deserialize, Serialize};
+
+use super::{build, compiler::Compiler};
+use crate::run::{program, root};
+
+/// Of one kernel on one architecture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Use {
+    registers: u32,
+    /// Static shared memory of a block, bytes.
+    shared: u32,
+}
+
+/// Kernel, architecture, use.
+type Table = BTreeMap<String, BTreeMap<String, Use>>;
+
+pub(super) fn run(compiler: &Compiler, accept: bool) -> Result<()> {
+    let path = root().join("kernels/resources.toml");
+    let images = build::images(compiler)?;
+    let mut now = Table::new();
+    let mut faults = Vec::new();
+    for (family, image) in FAMILIES.iter().zip(&images) {
+        resources(compiler, image, &mut now, &mut faults)?;
+        instructions(compiler, family, image, &mut faults)?;
+    }
+    let expected: BTreeSet<&str> = FAMILIES.iter().flat_map(|f| f.kernels).copied().collect();
+    if now.keys().map(String::as_str).collect::<BTreeSet<_>>() != expected {
+        faults.push(format!("images hold {:?}, not {expected:?}", now.keys()));
+    }
+    let print = |line: &str| println!("{line}");
+    print(&format!("{:<28}{}", "kernel: registers, shared", header()));
+    for (kernel, uses) in &now {
+        print(&format!("{kernel:<28}{}", line(uses)));
+    }
+    if accept {
+        if !faults.is_empty() {
+            bail!("cannot be accepted: {}", faults.join("; "));
+        }
+        fs::write(&path, render(&now)?)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        print("accepted");
+        return Ok(());
+    }
+    let text = fs::read_to_string(&path).unwrap_or_default();
+    let before: Table = toml::from_str(&text).context("kernels/resources.toml")?;
+    compare(&before, &now, &mut faults);
+    if faults.is_empty() {
+        return Ok(());
+    }
+    for fault in &faults {
+        print(&format!("resources: {fault}"));
+    }
+    bail!(
+        "{} fault(s); if what grew is worth it, `cargo xtask kernels table --accept`, in the \
+         commit that says why",
+        faults.len()
+    );
+}
+
+fn header() -> String {
+    build::TARGETS
+        .iter()
+        .map(|t| format!("{:>14}", format!("sm_{t}")))
+        .collect()
+}
+
+fn line(uses: &BTreeMap<String, Use>) -> String {
+    let cell = |target: &&str| match uses.get(&format!("sm_{target}")) {
+        Some(u) => format!("{:>14}", format!("{}, {}", u.registers, u.shared)),
+        None => format!("{:>14}", "-"),
+    };
+    build::TARGETS.iter().map(cell).collect()
+}
+
+fn render(table: &Table) -> Result<String> {
+    let mut text = "# Registers a thread and static shared bytes a block of each kernel, by \
+                    architecture.\n# Written by `cargo xtask kernels table --accept`.\n"
+        .to_owned();
+    for (kernel, uses) in table {
+        text += &format!("\n[{kernel}]\n");
+        for (target, u) in uses {
+            text += &format!(
+                "{target} = {{ registers = {}, shared = {} }}\n",
+                u.registers, u.shared
+            );
+        }
+    }
+    Ok(text)
+}
+
+fn compare(before: &Table, now: &Table, faults: &mut Vec<String>) {
+    for (kernel, uses) in now {
+        for (target, u) in uses {
+            let old = before.get(kernel).and_then(|uses| uses.get(target));
+            match old {
+                None => faults.push(format!("{kernel} on {target} is not in the table")),
+                Some(old) if u.registers > old.registers || u.shared > old.shared => {
+                    faults.push(format!("{kernel} on {target} grew: {old:?} to {u:?}"));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    for kernel in before.keys().filter(|k| !now.contains_key(*k)) {
+        faults.push(format!("{kernel} is in the table and in no image"));
+    }
+}
+
+/// Reads `cuobjdump -res-usage`.
+fn resources(
+    compiler: &Compiler,
+    image: &Path,
+    table: &mut Table,
+    faults: &mut Vec<String>,
+) -> Result<()> {
+    let output = program(compiler.cuobjdump())
+        .args(["-res-usage"])
+        .args([image])
+        .output()?;
+    let (mut target, mut kernel) = (String::new(), String::new());
+    for line in output.lines().map(str::trim) {
+        if let Some(arch) = line.strip_prefix("arch = ") {
+            target = arch.to_owned();
+        } else if let Some(name) = line.strip_prefix("Function ") {
+            kernel = name.trim_end_matches(':').to_owned();
+        } else if line.starts_with("REG:") {
+            let value = |name: &str| -> Result<u32> {
+                let field = line.split_whitespace().find_map(|f| f.strip_prefix(name));
+                let field = field.with_context(|| format!("`{line}` has no {name}"))?;
+                field.parse().with_context(|| format!("`{line}`"))
+            };
+            for memory in ["STACK:", "LOCAL:"] {
+                if value(memory)? > 0 {
+                    faults.push(format!(
+                        "{kernel} on {target} spills or has a stack: {line}"
+                    ));
+                }
+            }
+            let shared = value("SHARED:")?;
+            let registers = value("REG:")?;
+            let uses = table.entry(kernel.clone()).or_default();
+            uses.insert(target.clone(), Use { registers, shared });
+        }
+    }
+    Ok(())
+}
+
+/// Reads the machine code.
+fn instructions(
+    compiler: &Compiler,
+    family: &Family,
+    image: &Path,
+    faults: &mut Vec<String>,
+) -> Result<()> {
+    // The backend defines the function; whoever else names it uses it.
+    let multiplies = family
+        .headers()
+        .any(|h| h.name.ends_with(".cuh") && h.text.contains("mma_m16n8k"));
+    let output = program(compiler.cuobjdump())
+        .args(["-sass"])
+        .args([image])
+        .output()?;
+    let mut target = "";
+    let mut with_tensor_cores = BTreeSet::new();
+    let mut bytewise = BTreeSet::new();
+    for line in output.lines().map(str::trim) {
+        if let Some(arch) = line.strip_prefix("arch = ") {
+            target = arch;
+        } else if line.contains("HMMA.") || line.contains("QMMA.") {
+            with_tensor_cores.insert(target);
+        } else if line.contains("LDG.E.U8") || line.contains("STG.E.U8") {
+            bytewise.insert(target);
+        }
+    }
+    if multiplies && with_tensor_cores.len() != build::TARGETS.len() {
+        let name = family.name;
+        faults.push(format!(
+            "{name} uses tensor cores on {with_tensor_cores:?} alone"
+        ));
+    }
+    if !bytewise.is_empty() {
+        let name = family.name;
+        faults.push(format!(
+            "{name} touches device memory byte by byte on {bytewise:?}"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(registers: u32, shared: u32) -> Table {
+        let uses = [("sm_90".to_owned(), Use { registers, shared })];
+        [("k".to_owned(), uses.into())].into()
+    }
+
+    #[test]
+    fn growth_is_a_fault_and_shrinking_is_not() {
+        let check = |before: &Table, now: &Table, expected: usize| {
+            let mut faults = Vec::new();
+            compare(before, now, &mut faults);
+            assert_eq!(faults.len(), expected, "{faults:?}");
+        };
+        check(&table(30, 128), &table(30, 128), 0);
+        check(&table(30, 128), &table(20, 0), 0);
+        check(&table(30, 128), &table(31, 128), 1);
+        check(&table(30, 128), &table(30, 129), 1);
+        check(&Table::new(), &table(30, 128), 1);
+        check(&table(30, 128), &Table::new(), 1);
+    }
+
+    #[test]
+    fn a_written_table_reads_back() {
+        let table = table(7, 9);
+        let text = render(&table).unwrap();
+        assert_eq!(toml::from_str::<Table>(&text).unwrap(), table);
+    }
+}
