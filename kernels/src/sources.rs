@@ -50,6 +50,7 @@ macro_rules! families {
 headers![
     "cuda.h",
     "dev.h",
+    "gemm_mma.cuh",
     "maths.h",
     "rms_norm.cuh",
     "rows.cuh",
@@ -58,6 +59,7 @@ headers![
 ];
 
 families! {
+    "gemm_mma": ["prelude_gemm_mma", "prelude_gemm_mma_add", "prelude_gemm_mma_f32"],
     "rms_norm": ["prelude_rms_norm", "prelude_add_rms_norm"],
     "rows": ["prelude_embed", "prelude_gather_rows"],
     "silu_mul": ["prelude_silu_mul"],

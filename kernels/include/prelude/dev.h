@@ -12,9 +12,12 @@
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define PRELUDE_CUDA 1
 #define PRELUDE_DEVICE __device__ __forceinline__
+// Before a loop over an array that must stay in registers.
+#define PRELUDE_UNROLL _Pragma("unroll")
 #else
 #define PRELUDE_CUDA 0
 #define PRELUDE_DEVICE inline
+#define PRELUDE_UNROLL
 #endif
 
 #include "prelude/types.h"

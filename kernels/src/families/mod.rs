@@ -1,10 +1,12 @@
 //! Parameters and launch shape of each family. What a kernel computes, and what its arguments
 //! must satisfy, is said in `include/prelude/<family>.cuh`.
 
+mod gemm_mma;
 mod rms_norm;
 mod rows;
 mod silu_mul;
 
+pub use gemm_mma::{GemmOutput, GemmParams};
 pub use rms_norm::RmsNormParams;
 pub use rows::{EmbedParams, GatherRowsParams};
 pub use silu_mul::SiluMulParams;

@@ -8,6 +8,7 @@
     reason = "tests say what they skip and which schedule failed"
 )]
 
+mod gemm_mma;
 mod harness;
 mod lanes;
 mod layout;

@@ -1,0 +1,63 @@
+use crate::{DevicePtr, Launch, params::params};
+
+params! {
+    /// Of `prelude_gemm_mma`, `prelude_gemm_mma_add` and `prelude_gemm_mma_f32`:
+    /// `y = x · wᵀ (+ bias)`, or `y += …`. bf16 unless stated.
+    pub struct GemmParams: 64 {
+        /// `[m, k]`.
+        pub x: DevicePtr,
+        /// `[n, k]`.
+        pub w: DevicePtr,
+        /// `[n]`, or null.
+        pub bias: DevicePtr,
+        /// `[m, n]`, f32 for [`GemmOutput::F32`].
+        pub y: DevicePtr,
+        /// Number of rows that count (u32), or null for all.
+        pub live: DevicePtr,
+        /// Rows of the launch.
+        pub m: u32,
+        /// Rows of `w`.
+        pub n: u32,
+        /// Elements of a row of `x` and of `w`: a multiple of 8.
+        pub k: u32,
+        /// Elements from one row of `x` to the next: a multiple of 8.
+        pub x_stride: u32,
+        /// The same of `w`.
+        pub w_stride: u32,
+        /// The same of `y`: a multiple of 2.
+        pub y_stride: u32,
+    }
+}
+
+/// What becomes of a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GemmOutput {
+    /// `y = x · wᵀ (+ bias)`, bf16.
+    Write,
+    /// `y += x · wᵀ (+ bias)`, bf16, rounded once.
+    Add,
+    /// `y = x · wᵀ (+ bias)`, f32.
+    F32,
+}
+
+/// Rows and columns of `y` that a block computes.
+const TILE: u32 = 128;
+/// 3 stages of 2 × 128 rows of 32 elements of 2 bytes.
+const SHARED_BYTES: u32 = 3 * 2 * 128 * 32 * 2;
+
+impl GemmParams {
+    /// A block for each 128 × 128 elements of `y`.
+    #[must_use]
+    pub const fn launch(&self, output: GemmOutput) -> Launch {
+        Launch {
+            kernel: match output {
+                GemmOutput::Write => "prelude_gemm_mma",
+                GemmOutput::Add => "prelude_gemm_mma_add",
+                GemmOutput::F32 => "prelude_gemm_mma_f32",
+            },
+            grid: [self.n.div_ceil(TILE), self.m.div_ceil(TILE), 1],
+            block: [256, 1, 1],
+            shared_bytes: SHARED_BYTES,
+        }
+    }
+}

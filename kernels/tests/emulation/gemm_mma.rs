@@ -1,0 +1,253 @@
+use half::bf16;
+use kernels::{
+    DevicePtr,
+    emu::Device,
+    families::{GemmOutput, GemmParams},
+};
+
+use crate::support::{
+    U16, U32, Values, assert_untouched, assert_within, launch, room_bf16, under_all_schedules,
+    upload, wide,
+};
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    m: usize,
+    n: usize,
+    k: usize,
+    output: GemmOutput,
+    bias: bool,
+    live: Option<u32>,
+    /// Elements between rows, of x, w and y alike.
+    gap: usize,
+}
+
+const PLAIN: Case = Case {
+    m: 1,
+    n: 1,
+    k: 8,
+    output: GemmOutput::Write,
+    bias: false,
+    live: None,
+    gap: 0,
+};
+
+fn check(device: &Device, case: Case) {
+    let Case { m, n, k, gap, .. } = case;
+    let what = format!("{case:?}");
+    let mut values = Values::new((m * 1000 + n * 10 + k) as u64);
+    let k_stride = k + gap;
+    let y_stride = n.next_multiple_of(8) + gap;
+    let mut x = values.bf16s(m * k_stride, -1.0, 1.0);
+    let mut w = values.bf16s(n * k_stride, -1.0, 1.0);
+    // What lies between the rows must not be read into a sum.
+    for i in (0..m * k_stride).filter(|i| i % k_stride >= k) {
+        x[i] = bf16::NAN;
+    }
+    for i in (0..n * k_stride).filter(|i| i % k_stride >= k) {
+        w[i] = bf16::NAN;
+    }
+    let bias = values.bf16s(n, -4.0, 4.0);
+    let before = values.bf16s(m * y_stride, -4.0, 4.0);
+    let y = match case.output {
+        GemmOutput::Write => room_bf16(device, m * y_stride),
+        GemmOutput::Add => upload(device, &before),
+        GemmOutput::F32 => device.alloc(m * y_stride * 4).unwrap(),
+    };
+    let params = GemmParams {
+        x: upload(device, &x),
+        w: upload(device, &w),
+        bias: if case.bias {
+            upload(device, &bias)
+        } else {
+            DevicePtr::NULL
+        },
+        y,
+        live: case.live.map_or(DevicePtr::NULL, |n| upload(device, &[n])),
+        m: m as u32,
+        n: n as u32,
+        k: k as u32,
+        x_stride: k_stride as u32,
+        w_stride: k_stride as u32,
+        y_stride: y_stride as u32,
+    };
+    launch(device, params.launch(case.output), &params);
+    let live = case.live.map_or(m, |n| n as usize);
+    let is_result = |i: usize| i / y_stride < live && i % y_stride < n;
+    let got: Vec<f64> = match case.output {
+        GemmOutput::F32 => {
+            let got: Vec<f32> = device.download(y, m * y_stride).unwrap();
+            let beside = (0..got.len()).filter(|&i| !is_result(i));
+            for i in beside {
+                assert_eq!(got[i].to_bits(), u32::MAX, "{what}: {i} was written");
+            }
+            got.into_iter().map(f64::from).collect()
+        }
+        output => {
+            let got: Vec<bf16> = device.download(y, m * y_stride).unwrap();
+            for i in (0..got.len()).filter(|&i| !is_result(i)) {
+                if output == GemmOutput::Add {
+                    assert_eq!(got[i], before[i], "{what}: {i} was written");
+                } else {
+                    assert_untouched(&what, &got[i..=i]);
+                }
+            }
+            wide(&got)
+        }
+    };
+    let (x, w) = (wide(&x), wide(&w));
+    for row in 0..live {
+        let expected: Vec<(f64, f64)> = (0..n)
+            .map(|column| {
+                let mut sum = 0.0;
+                let mut magnitude = 0.0;
+                for i in 0..k {
+                    let product = x[row * k_stride + i] * w[column * k_stride + i];
+                    sum += product;
+                    magnitude += product.abs();
+                }
+                if case.bias {
+                    sum += bias[column].to_f64();
+                    magnitude += bias[column].to_f64().abs();
+                }
+                if case.output == GemmOutput::Add {
+                    sum += before[row * y_stride + column].to_f64();
+                    magnitude += before[row * y_stride + column].to_f64().abs();
+                }
+                let rounded = if case.output == GemmOutput::F32 {
+                    0.0
+                } else {
+                    U16 * sum.abs()
+                };
+                // k additions, the bias and y itself.
+                let bound = rounded * 1.001 + (k + 2) as f64 * U32 * magnitude;
+                (sum, bound)
+            })
+            .collect();
+        assert_within(
+            &format!("{what} row {row}"),
+            &got[row * y_stride..][..n],
+            expected.into_iter(),
+        );
+    }
+}
+
+/// Edges of tiles, slabs and 16-byte columns; more slabs than stages.
+#[test]
+fn products() {
+    under_all_schedules(|device| {
+        for (m, n, k) in [
+            (1, 1, 8),
+            (3, 8, 24),
+            (17, 33, 32),
+            (65, 40, 40),
+            (5, 130, 136),
+        ] {
+            check(device, Case { m, n, k, ..PLAIN });
+        }
+        let (m, n, k, gap) = (130, 24, 72, 8);
+        let strided = Case {
+            m,
+            n,
+            k,
+            gap,
+            ..PLAIN
+        };
+        check(device, strided);
+        let live = Some(3);
+        check(device, Case { live, ..strided });
+        check(
+            device,
+            Case {
+                live: Some(0),
+                ..strided
+            },
+        );
+    });
+}
+
+#[test]
+fn outputs_and_biases() {
+    under_all_schedules(|device| {
+        for output in [GemmOutput::Write, GemmOutput::Add, GemmOutput::F32] {
+            for (bias, gap, n) in [(false, 8, 20), (true, 0, 19)] {
+                let (m, k) = (19, 104);
+                let live = bias.then_some(18);
+                check(
+                    device,
+                    Case {
+                        m,
+                        n,
+                        k,
+                        output,
+                        bias,
+                        live,
+                        gap,
+                    },
+                );
+            }
+        }
+    });
+}
+
+/// The sum is rounded once: adding to y afterwards, or a bf16 product before, differs.
+#[test]
+fn adds_before_it_rounds() {
+    under_all_schedules(|device| {
+        // 256 + 1 + 1 is 258, which bf16 has; 256 + 1 is not, and ties to 256.
+        let (one, big) = (bf16::ONE, bf16::from_f32(256.0));
+        let mut x = [bf16::ZERO; 8];
+        x[0] = one;
+        let y = upload(device, &[big]);
+        let params = GemmParams {
+            x: upload(device, &x),
+            w: upload(device, &x),
+            bias: upload(device, &[one]),
+            y,
+            live: DevicePtr::NULL,
+            m: 1,
+            n: 1,
+            k: 8,
+            x_stride: 8,
+            w_stride: 8,
+            y_stride: 8,
+        };
+        launch(device, params.launch(GemmOutput::Add), &params);
+        let got: Vec<bf16> = device.download(y, 1).unwrap();
+        assert_eq!(got[0].to_f32(), 258.0);
+    });
+}
+
+/// A row's bits do not depend on how many rows there are or where it lies among them.
+#[test]
+fn rows_do_not_depend_on_the_batch() {
+    under_all_schedules(|device| {
+        let (n, k) = (40, 264);
+        let mut values = Values::new(9);
+        let row = values.bf16s(k, -1.0, 1.0);
+        let w = upload(device, &values.bf16s(n * k, -1.0, 1.0));
+        let mut first: Option<Vec<u16>> = None;
+        for (m, at) in [(1, 0), (16, 15), (17, 16), (140, 77), (140, 133)] {
+            let mut x = values.bf16s(m * k, -9.0, 9.0);
+            x[at * k..][..k].copy_from_slice(&row);
+            let y = room_bf16(device, m * n);
+            let params = GemmParams {
+                x: upload(device, &x),
+                w,
+                bias: DevicePtr::NULL,
+                y,
+                live: DevicePtr::NULL,
+                m: m as u32,
+                n: n as u32,
+                k: k as u32,
+                x_stride: k as u32,
+                w_stride: k as u32,
+                y_stride: n as u32,
+            };
+            launch(device, params.launch(GemmOutput::Write), &params);
+            let got: Vec<u16> = device.download(y, m * n).unwrap();
+            let got = got[at * n..][..n].to_vec();
+            assert_eq!(first.get_or_insert_with(|| got.clone()), &got, "{m} {at}");
+        }
+    });
+}
