@@ -52,6 +52,7 @@ headers![
     "dev.h",
     "gemm_mma.cuh",
     "maths.h",
+    "qk_norm_rope_store.cuh",
     "rms_norm.cuh",
     "rows.cuh",
     "silu_mul.cuh",
@@ -60,6 +61,7 @@ headers![
 
 families! {
     "gemm_mma": ["prelude_gemm_mma", "prelude_gemm_mma_add", "prelude_gemm_mma_f32"],
+    "qk_norm_rope_store": ["prelude_qk_norm_rope_store"],
     "rms_norm": ["prelude_rms_norm", "prelude_add_rms_norm"],
     "rows": ["prelude_embed", "prelude_gather_rows"],
     "silu_mul": ["prelude_silu_mul"],

@@ -2,11 +2,13 @@
 //! must satisfy, is said in `include/prelude/<family>.cuh`.
 
 mod gemm_mma;
+mod qk_norm_rope_store;
 mod rms_norm;
 mod rows;
 mod silu_mul;
 
 pub use gemm_mma::{GemmOutput, GemmParams};
+pub use qk_norm_rope_store::QkNormRopeStoreParams;
 pub use rms_norm::RmsNormParams;
 pub use rows::{EmbedParams, GatherRowsParams};
 pub use silu_mul::SiluMulParams;

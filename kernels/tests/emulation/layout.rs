@@ -17,6 +17,7 @@ fn structs_are_mirrored() {
     check::<families::EmbedParams>(&library, &mut known);
     check::<families::GatherRowsParams>(&library, &mut known);
     check::<families::GemmParams>(&library, &mut known);
+    check::<families::QkNormRopeStoreParams>(&library, &mut known);
     check::<families::RmsNormParams>(&library, &mut known);
     check::<families::SiluMulParams>(&library, &mut known);
     // No kernel was forgotten, here or in the list of families.

@@ -12,6 +12,7 @@ mod gemm_mma;
 mod harness;
 mod lanes;
 mod layout;
+mod qk_norm_rope_store;
 mod rms_norm;
 mod rows;
 mod silu_mul;

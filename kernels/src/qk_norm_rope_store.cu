@@ -1,0 +1,5 @@
+#include "prelude/qk_norm_rope_store.cuh"
+
+PRELUDE_KERNEL(prelude_qk_norm_rope_store, prelude::QkNormRopeStoreParams, 256) {
+    prelude::qk_norm_rope_store(p);
+}
