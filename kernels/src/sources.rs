@@ -48,6 +48,8 @@ macro_rules! families {
 }
 
 headers![
+    "attention.cuh",
+    "attn_varlen.cuh",
     "cuda.h",
     "dev.h",
     "gemm_mma.cuh",
@@ -60,6 +62,11 @@ headers![
 ];
 
 families! {
+    "attn_varlen": [
+        "prelude_attn_varlen_32",
+        "prelude_attn_varlen_64",
+        "prelude_attn_varlen_128",
+    ],
     "gemm_mma": ["prelude_gemm_mma", "prelude_gemm_mma_add", "prelude_gemm_mma_f32"],
     "qk_norm_rope_store": ["prelude_qk_norm_rope_store"],
     "rms_norm": ["prelude_rms_norm", "prelude_add_rms_norm"],

@@ -14,6 +14,10 @@ fn structs_are_mirrored() {
         assert_eq!(library.layout_difference::<P>(), None);
         known.push(P::NAME);
     }
+    check::<families::AttnVarlenParams>(&library, &mut known);
+    check::<families::Segment>(&library, &mut known);
+    check::<families::Span>(&library, &mut known);
+    check::<families::Tile>(&library, &mut known);
     check::<families::EmbedParams>(&library, &mut known);
     check::<families::GatherRowsParams>(&library, &mut known);
     check::<families::GemmParams>(&library, &mut known);

@@ -8,6 +8,8 @@
     reason = "tests say what they skip and which schedule failed"
 )]
 
+mod attention;
+mod attn_varlen;
 mod gemm_mma;
 mod harness;
 mod lanes;

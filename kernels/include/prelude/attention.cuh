@@ -1,0 +1,162 @@
+// What attn_varlen and attn_decode share: 16 query rows of a warp against tiles of keys, with
+// the softmax kept as (maximum, sum, weighted values) while tiles go by.
+//
+// Dao, FlashAttention-2 (2023), §3. Scores and sums are f32; weights are rounded to bf16 for the
+// product with V, the sum of weights is not. A row's bits depend on its own scores and on where
+// the tiles begin, which is at absolute positions: a masked key has the weight exp2(-inf) = 0
+// and leaves maximum, sum and values as they are, and so does a tile of masked keys
+// (the old values are scaled by exp2(0) = 1). The maximum is finite from a row's first tile on,
+// since tiles are visited from the first key and no mask hides that.
+#pragma once
+
+#include "prelude/dev.h"
+
+namespace prelude {
+
+// Where K/V of one segment's positions lie; SPANS_MAX of them cover 0.. without gap or overlap.
+// kind SPAN_PAGES: position p in block tables[at + p / block_size];
+//      SPAN_STEP:  position p in row at + (p - kv_start) of the step's K and V.
+struct Span {
+    u32 kv_start;
+    u32 len;
+    u32 at;
+    u32 kind;
+};
+constexpr u32 SPAN_PAGES = 0, SPAN_STEP = 1;
+
+namespace attention {
+
+constexpr float LOG2_E = 1.4426950408889634f;
+
+// Elements from one row in shared memory to the next: 8 rows fall on different banks.
+template <u32 Dim>
+constexpr u32 PITCH = Dim + 8;
+
+// A lane's part of two rows, l/4 and l/4 + 8, of its warp's 16.
+template <u32 Dim>
+struct Rows {
+    float max[2];
+    float sum[2];            // of the lane's own columns
+    float values[Dim / 8][4];  // as mma_m16n8k16 leaves them
+
+    PRELUDE_DEVICE void clear() {
+        max[0] = max[1] = NEG_INFINITY;
+        sum[0] = sum[1] = 0.0f;
+        PRELUDE_UNROLL
+        for (u32 i = 0; i < Dim / 8; i++) {
+            PRELUDE_UNROLL
+            for (u32 e = 0; e < 4; e++) values[i][e] = 0.0f;
+        }
+    }
+};
+
+// s = q · kᵀ for `Keys` keys, rows of `k` in shared memory.
+template <u32 Dim, u32 Keys>
+PRELUDE_DEVICE void score(float (&s)[Keys / 8][4], const u32 (&q)[Dim / 16][4], Shared<const bf16> k) {
+    u32 lane = lane_id();
+    PRELUDE_UNROLL
+    for (u32 i = 0; i < Keys / 8; i++) {
+        PRELUDE_UNROLL
+        for (u32 e = 0; e < 4; e++) s[i][e] = 0.0f;
+    }
+    PRELUDE_UNROLL
+    for (u32 d = 0; d < Dim / 16; d++) {
+        PRELUDE_UNROLL
+        for (u32 j = 0; j < Keys / 16; j++) {
+            u32 row = 16 * j + lane / 16 * 8 + lane % 8, column = 16 * d + lane / 8 % 2 * 8;
+            u32 b[4];
+            ldmatrix_x4(b, k + (row * PITCH<Dim> + column));
+            mma_m16n8k16(s[2 * j], q[d], b[0], b[1]);
+            mma_m16n8k16(s[2 * j + 1], q[d], b[2], b[3]);
+        }
+    }
+}
+
+// Hides keys from `end` on: the first key of the tile is `key`, each of the two rows has its end.
+template <u32 Tiles>
+PRELUDE_DEVICE void mask(float (&s)[Tiles][4], u32 key, u32 end_low, u32 end_high) {
+    u32 first = key + lane_id() % 4 * 2;
+    PRELUDE_UNROLL
+    for (u32 i = 0; i < Tiles; i++) {
+        PRELUDE_UNROLL
+        for (u32 e = 0; e < 4; e++) {
+            u32 end = e < 2 ? end_low : end_high;
+            if (first + 8 * i + e % 2 >= end) s[i][e] = NEG_INFINITY;
+        }
+    }
+}
+
+// Largest and sum over the four lanes of a row.
+PRELUDE_DEVICE float row_max(float x) {
+    for (u32 distance = 1; distance < 4; distance *= 2) {
+        float other = shuffle_xor(x, distance);
+        x = other > x ? other : x;
+    }
+    return x;
+}
+PRELUDE_DEVICE float row_sum(float x) {
+    x = add_rn(x, shuffle_xor(x, 1));
+    return add_rn(x, shuffle_xor(x, 2));
+}
+
+// Turns scores into weights exp2(factor · (s - maximum)) and scales what was summed so far to the
+// new maximum. factor > 0.
+template <u32 Dim, u32 Tiles>
+PRELUDE_DEVICE void weigh(Rows<Dim>& rows, float (&s)[Tiles][4], float factor) {
+    PRELUDE_UNROLL
+    for (u32 half = 0; half < 2; half++) {
+        float max = rows.max[half];
+        PRELUDE_UNROLL
+        for (u32 i = 0; i < Tiles; i++) {
+            PRELUDE_UNROLL
+            for (u32 e = 2 * half; e < 2 * half + 2; e++) max = s[i][e] > max ? s[i][e] : max;
+        }
+        max = row_max(max);
+        float scaled = mul_rn(max, factor);
+        float keep = exp2_fast(mul_rn(add_rn(rows.max[half], -max), factor));
+        rows.max[half] = max;
+        float sum = mul_rn(rows.sum[half], keep);
+        PRELUDE_UNROLL
+        for (u32 i = 0; i < Tiles; i++) {
+            PRELUDE_UNROLL
+            for (u32 e = 2 * half; e < 2 * half + 2; e++) {
+                s[i][e] = exp2_fast(fma(s[i][e], factor, -scaled));
+                sum = add_rn(sum, s[i][e]);
+            }
+        }
+        rows.sum[half] = sum;
+        PRELUDE_UNROLL
+        for (u32 i = 0; i < Dim / 8; i++) {
+            PRELUDE_UNROLL
+            for (u32 e = 2 * half; e < 2 * half + 2; e++) {
+                rows.values[i][e] = mul_rn(rows.values[i][e], keep);
+            }
+        }
+    }
+}
+
+// values += weights · v, rows of `v` in shared memory.
+template <u32 Dim, u32 Keys>
+PRELUDE_DEVICE void add_values(Rows<Dim>& rows, const float (&s)[Keys / 8][4], Shared<const bf16> v) {
+    u32 lane = lane_id();
+    PRELUDE_UNROLL
+    for (u32 j = 0; j < Keys / 16; j++) {
+        u32 weights[4] = {
+            pack_bf16(s[2 * j][0], s[2 * j][1]),
+            pack_bf16(s[2 * j][2], s[2 * j][3]),
+            pack_bf16(s[2 * j + 1][0], s[2 * j + 1][1]),
+            pack_bf16(s[2 * j + 1][2], s[2 * j + 1][3]),
+        };
+        PRELUDE_UNROLL
+        for (u32 i = 0; i < Dim / 16; i++) {
+            u32 b[4];
+            ldmatrix_x4_trans(b, v + ((16 * j + lane % 16) * PITCH<Dim> + 16 * i + lane / 16 * 8));
+            mma_m16n8k16(rows.values[2 * i], weights, b[0], b[1]);
+            mma_m16n8k16(rows.values[2 * i + 1], weights, b[2], b[3]);
+        }
+    }
+}
+
+}  // namespace attention
+
+}  // namespace prelude

@@ -1,0 +1,176 @@
+use crate::{DevicePtr, Launch, params::params};
+
+params! {
+    /// What the queries of a segment see: its spans cover positions from 0 on, in order.
+    #[derive(PartialEq, Eq)]
+    pub struct Segment: 8 {
+        /// Index of its first span.
+        pub span_first: u32,
+        /// How many.
+        pub span_count: u32,
+    }
+}
+
+params! {
+    /// Where the keys and values of some positions lie.
+    #[derive(PartialEq, Eq)]
+    pub struct Span: 16 {
+        /// First position.
+        pub kv_start: u32,
+        /// How many.
+        pub len: u32,
+        /// [`Span::PAGES`]: position `p` is in block `tables[at + p / block_size]`.
+        /// [`Span::STEP`]: it is row `at + (p - kv_start)` of the step's K and V.
+        pub at: u32,
+        /// [`Span::PAGES`] or [`Span::STEP`].
+        pub kind: u32,
+    }
+}
+
+impl Span {
+    /// In blocks of the pool.
+    pub const PAGES: u32 = 0;
+    /// Among the step's own K and V.
+    pub const STEP: u32 = 1;
+}
+
+params! {
+    /// Queries of one segment at consecutive positions, which a block computes at once.
+    #[derive(PartialEq, Eq)]
+    pub struct Tile: 16 {
+        /// Their segment, or [`Tile::NO_SEGMENT`] for a tile that is not used.
+        pub segment: u32,
+        /// Row of `q` and `out` of the first.
+        pub q_row: u32,
+        /// Position of the first.
+        pub q_pos: u32,
+        /// How many: at most [`Tile::tokens_max`].
+        pub rows: u32,
+    }
+}
+
+impl Tile {
+    /// Of a tile that is not used.
+    pub const NO_SEGMENT: u32 = u32::MAX;
+
+    /// Most queries of a tile: with the `group` heads that share a key-value head they fill 64
+    /// rows. None if there are more heads than rows.
+    #[must_use]
+    pub const fn tokens_max(group: u32) -> Option<u32> {
+        match 64u32.checked_div(group) {
+            Some(0) | None => None,
+            tokens => tokens,
+        }
+    }
+}
+
+params! {
+    /// Of `prelude_attn_varlen_{32,64,128}`: attention of prompts. bf16 unless stated. `D` is
+    /// `head_dim`.
+    pub struct AttnVarlenParams: 128 {
+        /// `[rows, heads · D]`.
+        pub q: DevicePtr,
+        /// `[rows, heads · D]`; may be `q`.
+        pub out: DevicePtr,
+        /// `[rows of the step, kv_heads · D]`.
+        pub k_step: DevicePtr,
+        /// The same for V.
+        pub v_step: DevicePtr,
+        /// This layer's: `[block][kv_head][block_size][D]`.
+        pub k_pages: DevicePtr,
+        /// The same for V.
+        pub v_pages: DevicePtr,
+        /// i32: block tables.
+        pub tables: DevicePtr,
+        /// [`Segment`]s.
+        pub segments: DevicePtr,
+        /// [`Span`]s.
+        pub spans: DevicePtr,
+        /// `[tiles_max]` [`Tile`]s.
+        pub tiles: DevicePtr,
+        /// Number of tiles that count (u32), or null for all.
+        pub live: DevicePtr,
+        /// Tiles of the launch.
+        pub tiles_max: u32,
+        /// Query heads: `kv_heads` times at most 64.
+        pub heads: u32,
+        /// Key-value heads.
+        pub kv_heads: u32,
+        /// A multiple of 8, at most 128.
+        pub head_dim: u32,
+        /// Elements from one row of `q` to the next: a multiple of 8, as the others.
+        pub q_stride: u32,
+        /// The same of `out`.
+        pub out_stride: u32,
+        /// The same of `k_step` and `v_step`.
+        pub step_stride: u32,
+        /// Positions of a block: a power of two.
+        pub block_size: u32,
+        /// Factor on q · k, above 0.
+        pub scale: f32,
+        /// 0.
+        pub reserved: u32,
+    }
+}
+
+impl AttnVarlenParams {
+    /// A block a tile and key-value head. None for a `head_dim` that no kernel takes.
+    #[must_use]
+    pub const fn launch(&self) -> Option<Launch> {
+        let (kernel, padded) = match padded_head_dim(self.head_dim) {
+            Some(32) => ("prelude_attn_varlen_32", 32),
+            Some(64) => ("prelude_attn_varlen_64", 64),
+            Some(128) => ("prelude_attn_varlen_128", 128),
+            _ => return None,
+        };
+        Some(Launch {
+            kernel,
+            grid: [self.tiles_max, self.kv_heads, 1],
+            block: [128, 1, 1],
+            // 64 rows each of Q, K and V, of bf16, 8 elements apart.
+            shared_bytes: 3 * 64 * (padded + 8) * 2,
+        })
+    }
+}
+
+/// The size that a kernel for `head_dim` works with, if there is one.
+pub(super) const fn padded_head_dim(head_dim: u32) -> Option<u32> {
+    match head_dim {
+        0 => None,
+        d if !d.is_multiple_of(8) => None,
+        1..=32 => Some(32),
+        33..=64 => Some(64),
+        65..=128 => Some(128),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn head_dims() {
+        let kernel = |head_dim| {
+            let params = AttnVarlenParams {
+                head_dim,
+                ..bytemuck::Zeroable::zeroed()
+            };
+            params.launch().map(|l| (l.kernel, l.shared_bytes))
+        };
+        assert_eq!(kernel(24), Some(("prelude_attn_varlen_32", 15_360)));
+        assert_eq!(kernel(32), kernel(8));
+        assert_eq!(kernel(40).map(|k| k.0), Some("prelude_attn_varlen_64"));
+        assert_eq!(kernel(128), Some(("prelude_attn_varlen_128", 52_224)));
+        for none in [0, 4, 36, 136] {
+            assert_eq!(kernel(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn tiles_hold_whole_groups() {
+        let tokens = [1, 3, 8, 64].map(Tile::tokens_max);
+        assert_eq!(tokens, [Some(64), Some(21), Some(8), Some(1)]);
+        assert_eq!([0, 65].map(Tile::tokens_max), [None, None]);
+    }
+}

@@ -1,0 +1,349 @@
+use std::collections::HashMap;
+
+use half::bf16;
+use kernels::{
+    DevicePtr,
+    emu::Device,
+    families::{AttnVarlenParams, Segment, Span, Tile},
+};
+
+use crate::{
+    attention::{Pages, Shape, Token},
+    support::{assert_untouched, assert_within, launch, under_all_schedules, upload, wide},
+};
+
+/// Rows of the step that belong to nobody, before the first segment.
+const ROWS_BEFORE: usize = 2;
+
+/// A step: segments in a tree, their tokens back to back.
+struct Forest {
+    pages: Pages,
+    nodes: Vec<Node>,
+    rows: usize,
+    tiles: Vec<Tile>,
+}
+
+struct Node {
+    spans: Vec<Span>,
+    /// Every token from position 0 to the node's last.
+    context: Vec<Token>,
+    /// First row of the step that is its own.
+    row: usize,
+    len: usize,
+}
+
+impl Forest {
+    fn new(shape: Shape, block_size: usize) -> Self {
+        Self {
+            pages: Pages::new(shape, block_size, 11),
+            nodes: Vec::new(),
+            rows: ROWS_BEFORE,
+            tiles: Vec::new(),
+        }
+    }
+
+    /// `cached` tokens of a text in blocks, then `len` of it in this step.
+    fn root(&mut self, text: usize, cached: usize, len: usize) -> usize {
+        let context: Vec<Token> = (0..cached)
+            .map(|position| Token { text, position })
+            .collect();
+        let at = self.pages.add(&context) as u32;
+        let span = Span {
+            kv_start: 0,
+            len: cached as u32,
+            at,
+            kind: Span::PAGES,
+        };
+        let spans = if cached > 0 { vec![span] } else { vec![] };
+        self.push(context, spans, text, len)
+    }
+
+    /// `len` more tokens behind those of `parent`.
+    fn child(&mut self, parent: usize, text: usize, len: usize) -> usize {
+        let parent = &self.nodes[parent];
+        let (context, spans) = (parent.context.clone(), parent.spans.clone());
+        self.push(context, spans, text, len)
+    }
+
+    fn push(
+        &mut self,
+        mut context: Vec<Token>,
+        mut spans: Vec<Span>,
+        text: usize,
+        len: usize,
+    ) -> usize {
+        let start = context.len();
+        spans.push(Span {
+            kv_start: start as u32,
+            len: len as u32,
+            at: self.rows as u32,
+            kind: Span::STEP,
+        });
+        context.extend((start..start + len).map(|position| Token { text, position }));
+        self.nodes.push(Node {
+            spans,
+            context,
+            row: self.rows,
+            len,
+        });
+        self.rows += len;
+        self.nodes.len() - 1
+    }
+
+    /// Tiles of at most `tokens` queries for the last `queries` tokens of a node.
+    fn ask(&mut self, node: usize, queries: usize, tokens: usize) {
+        let Node {
+            row,
+            len,
+            ref context,
+            ..
+        } = self.nodes[node];
+        for first in (len - queries..len).step_by(tokens) {
+            self.tiles.push(Tile {
+                segment: node as u32,
+                q_row: (row + first) as u32,
+                q_pos: (context.len() - len + first) as u32,
+                rows: tokens.min(len - first) as u32,
+            });
+        }
+    }
+
+    /// Tiles as large as they can be, for all tokens.
+    fn ask_all(&mut self) {
+        let tokens = Tile::tokens_max(self.pages.shape.group() as u32).unwrap() as usize;
+        for node in 0..self.nodes.len() {
+            self.ask(node, self.nodes[node].len, tokens);
+        }
+    }
+
+    /// Rows of output for the queries asked for, and what they should see. Fails if anything else
+    /// was written. `aliased`: over q, in the fused rows.
+    fn run(
+        &self,
+        device: &Device,
+        live: Option<u32>,
+        aliased: bool,
+    ) -> Vec<(Token, Vec<bf16>, &[Token])> {
+        let shape = self.pages.shape;
+        let (q_width, kv_width) = (shape.q_width(), shape.kv_width());
+        let stride = q_width + 2 * kv_width + 8;
+        let mut qkv = vec![bf16::NAN; self.rows * stride];
+        for node in &self.nodes {
+            let own = &node.context[node.context.len() - node.len..];
+            for (i, &token) in own.iter().enumerate() {
+                let heads = shape.token(token);
+                let row = &mut qkv[(node.row + i) * stride..][..stride];
+                row[..q_width].copy_from_slice(&heads.q);
+                row[q_width..][..kv_width].copy_from_slice(&heads.k);
+                row[q_width + kv_width..][..kv_width].copy_from_slice(&heads.v);
+            }
+        }
+        let spans: Vec<Span> = self.nodes.iter().flat_map(|n| n.spans.clone()).collect();
+        let mut span_first = 0;
+        let segments: Vec<Segment> = self
+            .nodes
+            .iter()
+            .map(|n| {
+                let span_count = n.spans.len() as u32;
+                span_first += span_count;
+                Segment {
+                    span_first: span_first - span_count,
+                    span_count,
+                }
+            })
+            .collect();
+        let at = upload(device, &qkv);
+        let (out, out_stride) = if aliased {
+            (at, stride)
+        } else {
+            let stride = q_width + 16;
+            (device.alloc(self.rows * stride * 2).unwrap(), stride)
+        };
+        let params = AttnVarlenParams {
+            q: at,
+            out,
+            k_step: at.offset(2 * q_width as u64),
+            v_step: at.offset(2 * (q_width + kv_width) as u64),
+            k_pages: upload(device, &self.pages.k),
+            v_pages: upload(device, &self.pages.v),
+            tables: upload(device, &self.pages.tables),
+            segments: upload(device, &segments),
+            spans: upload(device, &spans),
+            tiles: upload(device, &self.tiles),
+            live: live.map_or(DevicePtr::NULL, |n| upload(device, &[n])),
+            tiles_max: self.tiles.len() as u32,
+            heads: shape.heads as u32,
+            kv_heads: shape.kv_heads as u32,
+            head_dim: shape.dim as u32,
+            q_stride: stride as u32,
+            out_stride: out_stride as u32,
+            step_stride: stride as u32,
+            block_size: self.pages.block_size as u32,
+            scale: shape.scale(),
+            reserved: 0,
+        };
+        launch(device, params.launch().unwrap(), &params);
+
+        let mut got: Vec<bf16> = device.download(out, self.rows * out_stride).unwrap();
+        let mut results = Vec::new();
+        let live = live.map_or(self.tiles.len(), |n| n as usize);
+        let used = self.tiles[..live]
+            .iter()
+            .filter(|t| t.segment != Tile::NO_SEGMENT);
+        for tile in used {
+            let context = &self.nodes[tile.segment as usize].context;
+            for i in 0..tile.rows as usize {
+                let position = tile.q_pos as usize + i;
+                let row = &mut got[(tile.q_row as usize + i) * out_stride..][..q_width];
+                results.push((context[position], row.to_vec(), &context[..=position]));
+                row.fill(bf16::from_bits(0xffff));
+            }
+        }
+        if aliased {
+            for (i, (got, before)) in got.iter().zip(&qkv).enumerate() {
+                let is_result = got.to_bits() == 0xffff;
+                assert!(
+                    is_result || got.to_bits() == before.to_bits(),
+                    "{i} was written"
+                );
+            }
+        } else {
+            assert_untouched("out", &got);
+        }
+        results
+    }
+
+    fn check(&self, device: &Device, what: &str, live: Option<u32>, aliased: bool) {
+        let shape = self.pages.shape;
+        for (token, got, context) in self.run(device, live, aliased) {
+            let what = format!("{what}, {shape:?}, {token:?} after {}", context.len() - 1);
+            let expected = shape.reference(token, context);
+            assert_within(&what, &wide(&got), expected.into_iter());
+        }
+    }
+}
+
+/// 1, 2, 3, 4 and 8 queries a key, each padded size and sizes between.
+const SHAPES: [Shape; 6] = [
+    shape(1, 1, 24),
+    shape(4, 2, 40),
+    shape(3, 1, 32),
+    shape(8, 2, 16),
+    shape(8, 1, 64),
+    shape(2, 2, 128),
+];
+
+const fn shape(heads: usize, kv_heads: usize, dim: usize) -> Shape {
+    Shape {
+        heads,
+        kv_heads,
+        dim,
+    }
+}
+
+/// Three levels over a cached root that ends inside a block; nodes that end at and beside the
+/// first tile's edge, one without tokens, one longer than a tile.
+#[test]
+fn trees() {
+    under_all_schedules(|device| {
+        for (i, shape) in SHAPES.into_iter().enumerate() {
+            let mut forest = Forest::new(shape, 16 << (i % 2));
+            let root = forest.root(0, 50, 9);
+            let edge = forest.child(root, 1, 5);
+            let beside = forest.child(root, 2, 6);
+            forest.child(edge, 3, 1);
+            let empty = forest.child(beside, 4, 0);
+            forest.child(empty, 5, 65);
+            forest.ask_all();
+            forest.check(device, "three levels", None, i % 2 == 0);
+        }
+    });
+}
+
+/// One token; one more than a tile; cached up to, and up to beside, an edge of tile and block.
+#[test]
+fn lengths() {
+    under_all_schedules(|device| {
+        for shape in [shape(2, 1, 24), shape(1, 1, 40)] {
+            let mut forest = Forest::new(shape, 16);
+            for (text, (cached, len)) in [(0, 1), (0, 65), (64, 1), (63, 2), (16, 0), (15, 1)]
+                .into_iter()
+                .enumerate()
+            {
+                forest.root(text, cached, len);
+            }
+            forest.ask_all();
+            forest.check(device, "roots", None, false);
+        }
+    });
+}
+
+/// Tiles beyond the live ones and without a segment are left alone.
+#[test]
+fn unused_tiles() {
+    under_all_schedules(|device| {
+        let mut forest = Forest::new(shape(2, 2, 32), 64);
+        let root = forest.root(0, 3, 8);
+        forest.ask(root, 8, 2);
+        forest.tiles[1].segment = Tile::NO_SEGMENT;
+        forest.check(device, "three of four live", Some(3), false);
+        forest.check(device, "none live", Some(0), false);
+    });
+}
+
+/// A token's output has the same bits however its context and its neighbours lie.
+#[test]
+fn bits_do_not_depend_on_the_layout() {
+    const LEN: usize = 140;
+    under_all_schedules(|device| {
+        let shape = shape(4, 2, 40);
+        let mut first: HashMap<usize, Vec<bf16>> = HashMap::new();
+        let mut compare = |what: &str, forest: &Forest| {
+            let mut compared = 0;
+            for (token, got, _) in forest.run(device, None, false) {
+                if token.text == 0 {
+                    compared += 1;
+                    let expected = first.entry(token.position).or_insert_with(|| got.clone());
+                    assert_eq!(*expected, got, "{what}: position {}", token.position);
+                }
+            }
+            assert!(compared > 0, "{what}");
+        };
+        let new = |block_size| Forest::new(shape, block_size);
+
+        let mut flat = new(16);
+        flat.root(0, 0, LEN);
+        flat.ask_all();
+        compare("flat", &flat);
+
+        // The same text in nodes of a tree, with siblings, other roots before, tiles of 5.
+        let mut tree = new(16);
+        tree.root(7, 20, 40);
+        let root = tree.root(0, 0, 33);
+        let child = tree.child(root, 0, 31);
+        tree.child(root, 8, 50);
+        let leaf = tree.child(child, 0, LEN - 64);
+        for node in 0..leaf {
+            tree.ask(node, tree.nodes[node].len, 32);
+        }
+        tree.ask(leaf, LEN - 64, 5);
+        compare("tree", &tree);
+
+        for (cached, block_size) in [(70, 16), (128, 32), (LEN - 1, 64)] {
+            let mut rest = new(block_size);
+            let root = rest.root(0, cached, LEN - cached);
+            rest.ask(root, LEN - cached, 32);
+            compare("cached", &rest);
+        }
+
+        // A chunk of queries in the middle, then the last one alone.
+        let mut chunk = new(16);
+        let root = chunk.root(0, 32, 60);
+        chunk.ask(root, 17, 32);
+        compare("chunk", &chunk);
+        let mut alone = new(16);
+        let root = alone.root(0, 0, LEN);
+        alone.ask(root, 1, 1);
+        compare("alone", &alone);
+    });
+}
