@@ -55,7 +55,8 @@ pub(crate) struct ModelArgs {
     /// Arithmetic; auto follows the checkpoint.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) dtype: Dtype,
-    /// What the checkpoint is for, where that is a choice (an lm can be served as embedding).
+    /// What the checkpoint is for, where that is a choice (an lm can be served as embedding
+    /// or reranker, a reward model as reranker).
     #[arg(long, value_enum)]
     pub(crate) kind: Option<Kind>,
     /// Longest sequence served, in tokens; by default the model's own limit.
@@ -70,6 +71,10 @@ pub(crate) struct ModelArgs {
     /// A chat template instead of the model's own.
     #[arg(long, value_name = "FILE")]
     pub(crate) chat_template: Option<PathBuf>,
+    /// How to ask about a query and a document: qwen3, or a template file over instruction, query
+    /// and document. Makes an lm or a reward model rank documents.
+    #[arg(long, value_name = "qwen3|FILE")]
+    pub(crate) rerank_template: Option<PathBuf>,
     /// How embeddings are pooled; makes an lm serve them too.
     #[arg(long, value_enum)]
     pub(crate) pooling: Option<PoolingArg>,
@@ -246,6 +251,7 @@ impl Dtype {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
     Lm,
+    Reranker,
     Embedding,
     Classifier,
     Reward,
@@ -255,6 +261,7 @@ impl From<Kind> for ModelKind {
     fn from(kind: Kind) -> Self {
         match kind {
             Kind::Lm => Self::Lm,
+            Kind::Reranker => Self::Reranker,
             Kind::Embedding => Self::Embedding,
             Kind::Classifier => Self::Classifier,
             Kind::Reward => Self::Reward,

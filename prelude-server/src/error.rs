@@ -15,6 +15,8 @@ pub(crate) enum Dialect {
     OpenAi,
     /// The same, and `detail` beside it, which System One clients read.
     SystemOne,
+    /// `{"error", "error_type"}`, as TEI's clients read it.
+    Tei,
 }
 
 /// A refusal or a failure, ready to be sent.
@@ -32,6 +34,7 @@ struct Inner {
     allow: Option<&'static str>,
     close: bool,
     detail: Option<Value>,
+    dialect: Option<Dialect>,
 }
 
 impl ApiError {
@@ -51,6 +54,7 @@ impl ApiError {
             allow: None,
             close: false,
             detail: None,
+            dialect: None,
         }))
     }
 
@@ -123,6 +127,20 @@ impl ApiError {
         self
     }
 
+    /// Writes the body in the dialect that the request chose, whatever its route's is.
+    #[must_use]
+    pub(crate) fn in_dialect(mut self, dialect: Dialect) -> Self {
+        self.0.dialect = Some(dialect);
+        self
+    }
+
+    /// Puts words before the message, for clients that search for them.
+    #[must_use]
+    pub(crate) fn prefixed(mut self, prefix: &str) -> Self {
+        self.0.message = format!("{prefix}{}", self.0.message).into();
+        self
+    }
+
     /// Changes the status and keeps the rest: 400 becomes 422 where a dialect wants it.
     #[must_use]
     pub(crate) fn with_status(mut self, status: u16) -> Self {
@@ -143,9 +161,15 @@ impl ApiError {
 
     /// The response body.
     pub(crate) fn to_json(&self, dialect: Dialect) -> Vec<u8> {
+        let dialect = self.0.dialect.unwrap_or(dialect);
+        if dialect == Dialect::Tei {
+            let error_type = tei_type(self.0.status, self.0.reason);
+            let body = json!({ "error": self.0.message, "error_type": error_type });
+            return body.to_string().into_bytes();
+        }
         let mut body = json!({ "error": self.to_value() });
         let detail = self.0.detail.clone().or_else(|| match dialect {
-            Dialect::OpenAi => None,
+            Dialect::OpenAi | Dialect::Tei => None,
             Dialect::SystemOne => Some(json!({
                 "error_type": system_one_type(self.0.status),
                 "message": self.0.message,
@@ -431,6 +455,17 @@ fn type_name(status: u16) -> &'static str {
         503 => "ServiceUnavailableError",
         500.. => "InternalServerError",
         _ => "BadRequestError",
+    }
+}
+
+fn tei_type(status: u16, reason: &str) -> &'static str {
+    match (status, reason) {
+        (429, _) => "Overloaded",
+        (503, "too_many_connections" | "queue_full") => "Overloaded",
+        (503, _) => "Unhealthy",
+        (500.., _) => "Backend",
+        (_, "context_length_exceeded" | "token_out_of_range") => "Tokenizer",
+        _ => "Validation",
     }
 }
 

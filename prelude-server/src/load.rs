@@ -1,6 +1,9 @@
 //! From files to a model in service.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use fasttoken::Tokenizer;
 use prelude_core::Pooling;
@@ -13,7 +16,8 @@ use crate::{
     assets::{Assets, LoadError, read_template},
     decide::{DecideLabels, Unfit},
     executor::{Devices, ExecutorConfig},
-    served_model::{ModelKind, SamplingDefaults, ServedModel, Task},
+    rerank_template::RerankTemplate,
+    served_model::{Judge, ModelKind, SamplingDefaults, ServedModel, Task},
     template::{ChatInputs, ChatTemplate, no_thinking},
 };
 
@@ -30,6 +34,9 @@ pub struct LoadOptions {
     pub chat_template: Option<PathBuf>,
     /// Makes a language model serve embeddings, pooled like this, or replaces a model's pooling.
     pub pooling: Option<Pooling>,
+    /// How to ask about a query and a document: `qwen3`, or the file of a template over
+    /// `instruction`, `query` and `document`. Makes language and reward models rank documents.
+    pub rerank_template: Option<PathBuf>,
     /// Whether sampling parameters come from `generation_config.json` unless a request names them.
     pub generation_config: bool,
     /// Where it runs.
@@ -46,6 +53,7 @@ impl Default for LoadOptions {
             max_model_len: None,
             chat_template: None,
             pooling: None,
+            rerank_template: None,
             generation_config: true,
             executor: ExecutorConfig::default(),
             engine: EngineConfig::default(),
@@ -81,15 +89,26 @@ pub fn load(
     let max_model_len = max_model_len(&assets.checkpoint, options.max_model_len)?;
     let pooling = pooling(&assets.checkpoint, kind, options.pooling)?;
     let mut warnings = Vec::new();
+    let has_vocabulary = matches!(kind, ModelKind::Lm | ModelKind::Reranker)
+        && matches!(assets.checkpoint.kind(), CheckpointKind::CausalLm);
     let labels = match (kind, &template) {
-        (ModelKind::Lm, Some(template)) => match decide_labels(template, &assets.tokenizer) {
-            Ok(labels) => Some(Arc::new(labels)),
-            Err(why) => {
-                warnings.push(format!("this model cannot serve typed decisions: {why}"));
-                None
+        (ModelKind::Lm | ModelKind::Reranker, Some(template)) if has_vocabulary => {
+            match decide_labels(template, &assets.tokenizer) {
+                Ok(labels) => Some(Arc::new(labels)),
+                Err(why) => {
+                    warnings.push(format!("this model cannot serve typed decisions: {why}"));
+                    None
+                }
             }
-        },
+        }
         _ => None,
+    };
+    let judge = judge(assets.checkpoint.kind(), kind, options, &assets.tokenizer)?;
+    let rerank_template = match judge {
+        None | Some(Judge::Cosine) => None,
+        Some(_) => Some(Arc::new(rerank_template(
+            options.rerank_template.as_deref(),
+        )?)),
     };
     let executor = devices.open(&assets.checkpoint, max_model_len, &options.executor)?;
     let name = options.name.clone().unwrap_or_else(|| assets.name.clone());
@@ -97,13 +116,17 @@ pub fn load(
     let checkpoint = &assets.checkpoint;
     let eos_token_ids = checkpoint.generation().eos_token_ids.clone();
     let model = ServedModel {
-        tasks: tasks(
+        tasks: tasks(&Abilities {
             kind,
-            template.is_some(),
-            labels.is_some(),
-            pooling.is_some(),
-        ),
+            has_vocabulary,
+            chats: has_vocabulary && template.is_some(),
+            decides: labels.is_some(),
+            pools: pooling.is_some(),
+            ranks: judge.is_some(),
+        }),
         kind,
+        judge,
+        rerank_template,
         end_of_turn: end_of_turn(&assets.tokenizer_config, &assets.tokenizer, &eos_token_ids),
         template: template.map(Arc::new),
         labels,
@@ -151,6 +174,10 @@ fn served_kind(
         Some(wanted) if wanted == own => Ok(own),
         // The body of a language model can embed; its head is left unused.
         Some(ModelKind::Embedding) if own == ModelKind::Lm => Ok(ModelKind::Embedding),
+        // A name is no evidence: only whoever runs it knows that a model was trained to judge.
+        Some(ModelKind::Reranker) if matches!(own, ModelKind::Lm | ModelKind::Reward) => {
+            Ok(ModelKind::Reranker)
+        }
         Some(wanted) => Err(LoadError::Option(format!(
             "this checkpoint is of kind {}; it cannot be served as {}",
             own.as_str(),
@@ -193,21 +220,73 @@ fn pooling(
     }
 }
 
-fn tasks(kind: ModelKind, chats: bool, decides: bool, pools: bool) -> Vec<Task> {
+/// What a model has that endpoints need.
+struct Abilities {
+    kind: ModelKind,
+    has_vocabulary: bool,
+    chats: bool,
+    decides: bool,
+    pools: bool,
+    ranks: bool,
+}
+
+fn tasks(has: &Abilities) -> Vec<Task> {
+    let classes = matches!(has.kind, ModelKind::Classifier | ModelKind::Reward);
     let all = [
-        (Task::Completions, kind == ModelKind::Lm),
-        (Task::Chat, kind == ModelKind::Lm && chats),
-        (Task::Embeddings, pools),
+        (Task::Completions, has.has_vocabulary),
+        (Task::Chat, has.chats),
+        (Task::Embeddings, has.pools),
         (
             Task::Classify,
-            kind != ModelKind::Embedding && (kind != ModelKind::Lm || chats),
+            classes || (has.kind == ModelKind::Lm && has.chats),
         ),
-        (Task::Score, kind != ModelKind::Embedding),
-        (Task::SystemOne, decides),
-        (Task::Decisions, decides),
+        (Task::Score, has.kind != ModelKind::Embedding),
+        (Task::Pairs, has.ranks),
+        (Task::Rerank, has.ranks),
+        (Task::Pooling, has.pools || classes),
+        (Task::SystemOne, has.decides),
+        (Task::Decisions, has.decides),
     ];
     let served = all.into_iter().filter(|(_, served)| *served);
     served.map(|(task, _)| task).collect()
+}
+
+/// By what the model judges documents, if it does.
+fn judge(
+    checkpoint: &CheckpointKind,
+    kind: ModelKind,
+    options: &LoadOptions,
+    tokenizer: &Tokenizer,
+) -> Result<Option<Judge>, LoadError> {
+    let is_asked = kind == ModelKind::Reranker || options.rerank_template.is_some();
+    match kind {
+        ModelKind::Embedding if options.rerank_template.is_none() => Ok(Some(Judge::Cosine)),
+        ModelKind::Lm | ModelKind::Reranker | ModelKind::Reward if !is_asked => Ok(None),
+        ModelKind::Lm | ModelKind::Reranker if matches!(checkpoint, CheckpointKind::CausalLm) => {
+            let token = |word: &str| match tokenizer.encode(word, false)[..] {
+                [token] => Ok(token),
+                _ => Err(LoadError::Option(format!(
+                    "this model cannot rank documents: {word:?} is not one token to it"
+                ))),
+            };
+            let (yes, no) = (token("yes")?, token("no")?);
+            Ok(Some(Judge::YesNo { yes, no }))
+        }
+        ModelKind::Reranker | ModelKind::Reward => Ok(Some(Judge::Class)),
+        _ if !is_asked => Ok(None),
+        _ => Err(LoadError::Option(format!(
+            "a rerank template is of no use to a model of kind {}",
+            kind.as_str()
+        ))),
+    }
+}
+
+fn rerank_template(named: Option<&Path>) -> Result<RerankTemplate, LoadError> {
+    match named {
+        None => Ok(RerankTemplate::qwen3()),
+        Some(name) if name.as_os_str() == "qwen3" => Ok(RerankTemplate::qwen3()),
+        Some(path) => Ok(RerankTemplate::new(&read_template(path)?)?),
+    }
 }
 
 fn decide_labels(template: &ChatTemplate, tokenizer: &Tokenizer) -> Result<DecideLabels, String> {

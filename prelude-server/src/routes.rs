@@ -10,6 +10,10 @@ pub(crate) enum Endpoint {
     Embeddings,
     Classify,
     Score,
+    GenerativeScoring,
+    Rerank,
+    RerankV2,
+    Pooling,
     SystemOne,
     Decisions,
     Tokenize,
@@ -72,6 +76,11 @@ pub(crate) const ROUTES: &[Route] = &[
     post("/v1/classify", Endpoint::Classify),
     post("/score", Endpoint::Score),
     post("/v1/score", Endpoint::Score),
+    post("/generative_scoring", Endpoint::GenerativeScoring),
+    post("/rerank", Endpoint::Rerank),
+    post("/v1/rerank", Endpoint::Rerank),
+    post("/v2/rerank", Endpoint::RerankV2),
+    post("/pooling", Endpoint::Pooling),
     post("/v1/systemone", Endpoint::SystemOne),
     post("/v1/decide", Endpoint::SystemOne),
     post("/v1/decisions", Endpoint::Decisions),
@@ -112,6 +121,10 @@ impl Endpoint {
             | Self::Embeddings
             | Self::Classify
             | Self::Score
+            | Self::GenerativeScoring
+            | Self::Rerank
+            | Self::RerankV2
+            | Self::Pooling
             | Self::SystemOne
             | Self::Decisions => Needs::Queue,
             Self::Tokenize

@@ -7,7 +7,8 @@ use prelude_core::Pooling;
 use prelude_engine::EngineHandle;
 
 use crate::{
-    assets::TokenizerConfig, decide::DecideLabels, shared_prefix::SafeCuts, template::ChatTemplate,
+    assets::TokenizerConfig, decide::DecideLabels, rerank_template::RerankTemplate,
+    shared_prefix::SafeCuts, template::ChatTemplate,
 };
 
 /// What a checkpoint is for.
@@ -16,6 +17,8 @@ use crate::{
 pub enum ModelKind {
     /// A language model: a vocabulary head.
     Lm,
+    /// A judge of documents: a vocabulary head asked for yes or no, or one label.
+    Reranker,
     /// Vectors of texts.
     Embedding,
     /// A classification head of two labels or more.
@@ -30,6 +33,7 @@ impl ModelKind {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Lm => "lm",
+            Self::Reranker => "reranker",
             Self::Embedding => "embedding",
             Self::Classifier => "classifier",
             Self::Reward => "reward",
@@ -55,6 +59,12 @@ pub enum Task {
     SystemOne,
     /// `/v1/decisions`.
     Decisions,
+    /// `/rerank`.
+    Rerank,
+    /// `/score` of pairs.
+    Pairs,
+    /// `/pooling`.
+    Pooling,
 }
 
 impl Task {
@@ -69,6 +79,9 @@ impl Task {
             Self::Score => "score",
             Self::SystemOne => "systemone",
             Self::Decisions => "decisions",
+            Self::Rerank => "rerank",
+            Self::Pairs => "score of pairs",
+            Self::Pooling => "pooling",
         }
     }
 }
@@ -100,6 +113,23 @@ impl Default for SamplingDefaults {
     }
 }
 
+/// By what a model judges whether a document answers a query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Judge {
+    /// What it says behind the rerank template.
+    YesNo {
+        /// The token of yes.
+        yes: u32,
+        /// The token of no.
+        no: u32,
+    },
+    /// The one logit of its classification head behind the rerank template.
+    Class,
+    /// The cosine of two embeddings.
+    Cosine,
+}
+
 /// A model ready to answer.
 pub struct ServedModel {
     /// The name requests use.
@@ -118,6 +148,10 @@ pub struct ServedModel {
     pub cuts: SafeCuts,
     /// The token that ends an assistant's turn.
     pub end_of_turn: Option<u32>,
+    /// Prompts that ask about a query and a document, if the model is asked so.
+    pub rerank_template: Option<Arc<RerankTemplate>>,
+    /// By what it judges documents, if it does.
+    pub judge: Option<Judge>,
     /// Label tokens of typed decisions, if the tokenizer has them.
     pub labels: Option<Arc<DecideLabels>>,
     /// Prompts of an embedding model, by name.
@@ -149,6 +183,12 @@ pub struct ServedModel {
 }
 
 impl ServedModel {
+    /// Whether the model scores tokens of its vocabulary.
+    #[must_use]
+    pub fn has_vocabulary(&self) -> bool {
+        self.serves(Task::Completions)
+    }
+
     /// Whether the model answers this kind of request.
     #[must_use]
     pub fn serves(&self, task: Task) -> bool {

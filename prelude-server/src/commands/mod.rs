@@ -110,6 +110,7 @@ impl Settings {
             max_model_len: args.max_model_len,
             chat_template: args.chat_template.clone(),
             pooling: args.pooling.map(Into::into),
+            rerank_template: args.rerank_template.clone(),
             executor,
             engine: EngineConfig {
                 scheduler: self.scheduler.clone(),

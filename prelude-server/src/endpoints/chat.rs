@@ -34,7 +34,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let common = Common::take(call, &mut fields)?;
     let model = call.app.model_for(common.model.as_deref(), Task::Chat)?;
     refuse_unimplemented(&mut fields)?;
-    let conversation = Conversation::take(&mut fields)?;
+    let conversation = Conversation::take(&mut fields, true)?;
     let max_tokens = take_max_tokens(&mut fields)?;
     let top_logprobs = take_logprobs(call, model, &mut fields)?;
     let add_special_tokens = fields.bool("add_special_tokens")?.unwrap_or(false);
@@ -138,12 +138,13 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    /// Takes the messages and what the template is told beside them.
+    /// Takes the messages and what the template is told beside them. `generates` is whether an
+    /// answer is to follow unless the request says otherwise.
     ///
     /// # Errors
     /// 400 naming the field.
-    pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
-        let add_generation_prompt = fields.bool("add_generation_prompt")?.unwrap_or(true);
+    pub(crate) fn take(fields: &mut Fields<'_>, generates: bool) -> Result<Self, ApiError> {
+        let add_generation_prompt = fields.bool("add_generation_prompt")?.unwrap_or(generates);
         let continue_final_message = fields.bool("continue_final_message")?.unwrap_or(false);
         if add_generation_prompt && continue_final_message {
             let must = "not be true unless `add_generation_prompt` is false";
@@ -161,6 +162,12 @@ impl Conversation {
             continue_final_message,
             kwargs,
         })
+    }
+
+    /// About how much text there is.
+    pub(crate) fn bytes(&self) -> usize {
+        let content = |message: &Value| message["content"].as_str().map_or(0, str::len);
+        self.messages.iter().map(content).sum()
     }
 
     /// The prompt's text.

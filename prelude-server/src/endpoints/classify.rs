@@ -1,25 +1,27 @@
 //! `POST /classify`: classes of texts, from a classification head, or from a language model and a
 //! list of labels.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{borrow::Cow, collections::HashSet, sync::Arc};
 
 use bytes::Bytes;
 use prelude_core::{Head, Normalise, RowOutput, RowSpec, TokenId};
+use prelude_engine::Usage;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
     Call, Reply,
-    input::{self, Encoding, Prompt, check_length},
+    input::{self, Encoding, Inputs, Prompt, check_length},
     read,
     submit::{Common, UsageBody},
+    truncate::Truncation,
     unix_seconds,
 };
 use crate::{
     error::ApiError,
     json::Fields,
     label_trie::{LabelTrie, softmax},
-    served_model::{ModelKind, ServedModel, Task},
+    served_model::{ServedModel, Task},
     shared_prefix::SharedPrompts,
     template::{ChatInputs, no_thinking},
 };
@@ -76,36 +78,65 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let common = Common::take(call, &mut fields)?;
     // Labels are for language models; without a model's name, the one that can use them is meant.
     let model = match (&common.model, fields.has("labels")) {
-        (None, true) => call
-            .app
-            .model_of(Task::Classify, |m| m.kind == ModelKind::Lm)?,
-        (None, false) => call
-            .app
-            .model_of(Task::Classify, |m| m.kind != ModelKind::Lm)?,
+        (None, true) => call.app.model_of(Task::Classify, |m| m.has_vocabulary())?,
+        (None, false) => call.app.model_of(Task::Classify, |m| !m.has_vocabulary())?,
         (Some(name), _) => call.app.model_for(Some(name.as_ref()), Task::Classify)?,
     };
-    fields.refuse("messages", &[])?;
-    fields.refuse("truncate_prompt_tokens", &[])?;
+    let classified = classify(call, model, &common, fields).await?;
+    let probs = classified.probs.into_iter().enumerate();
+    let data = probs.map(|(index, probs)| Item::new(index, &classified.labels, probs));
+    let usage = UsageBody::new(classified.tokens, 0, Some(&classified.usage));
+    Ok(Reply::json(&Response {
+        id: call.app.ids.next("classify-"),
+        object: "list",
+        created: unix_seconds(),
+        model: &model.name,
+        data: data.collect(),
+        usage,
+    }))
+}
+
+/// Classes of a request's inputs, and what they cost.
+pub(crate) struct Classified<'m> {
+    /// Per input, in the order of `labels`.
+    pub(crate) probs: Vec<Vec<f64>>,
+    labels: Cow<'m, [String]>,
+    pub(crate) tokens: u64,
+    pub(crate) usage: Usage,
+}
+
+/// Classifies what the request's fields name. The model's name and what all requests share have
+/// been taken.
+///
+/// # Errors
+/// 400 for whatever is wrong with the request, 429, 503, 500.
+pub(crate) async fn classify<'m>(
+    call: &Call,
+    model: &'m ServedModel,
+    common: &Common<'_>,
+    mut fields: Fields<'_>,
+) -> Result<Classified<'m>, ApiError> {
     fields.refuse("stream", &["false"])?;
-    let inputs = input::prompts(&mut fields, "input")?;
-    call.reservation.set_rows(inputs.len() as u64)?;
+    let inputs = Inputs::take(call, model, &mut fields).await?;
+    call.reservation.set_rows(inputs.prompts.len() as u64)?;
     let activation = fields.bool("use_activation")?.unwrap_or(true);
-    if model.kind == ModelKind::Lm {
-        by_labels(call, model, &common, fields, inputs, activation).await
+    let truncation = inputs.truncation(&mut fields, model)?;
+    if model.has_vocabulary() {
+        by_labels(call, model, common, fields, inputs, truncation, activation).await
     } else {
-        by_head(call, model, &common, fields, inputs, activation).await
+        by_head(call, model, common, fields, inputs, truncation, activation).await
     }
 }
 
-async fn by_head(
+async fn by_head<'m>(
     call: &Call,
-    model: &ServedModel,
+    model: &'m ServedModel,
     common: &Common<'_>,
-    mut fields: Fields<'_>,
-    inputs: Vec<Prompt<'_>>,
+    fields: Fields<'_>,
+    inputs: Inputs<'_>,
+    truncation: Option<Truncation>,
     activation: bool,
-) -> Result<Reply, ApiError> {
-    let add_special_tokens = fields.bool("add_special_tokens")?.unwrap_or(true);
+) -> Result<Classified<'m>, ApiError> {
     for name in ["labels", "template"] {
         if fields.has(name) {
             let must = "be left out: this model has classes of its own";
@@ -114,30 +145,29 @@ async fn by_head(
     }
     call.finish(&fields)?;
     let encoding = Encoding {
-        field: "input",
-        add_special_tokens,
+        field: inputs.field,
+        add_special_tokens: inputs.add_special_tokens,
+        truncation,
     };
-    let prompts = input::encode(call, model, inputs, encoding).await?;
-    let (tree, ends, tokens) = read::tree(model, "input", &prompts)?;
+    let prompts = input::encode(call, model, inputs.prompts, encoding).await?;
+    let (tree, ends, tokens) = read::tree(model, inputs.field, &prompts)?;
     let row = |node| RowSpec {
         node,
         head: Head::Classify,
     };
     let rows = ends.into_iter().map(row).collect();
     let (outputs, usage) = read::read_rows(call, model, common, tree, rows, tokens).await?;
-    let mut data = Vec::with_capacity(outputs.len());
-    for (index, output) in outputs.into_iter().enumerate() {
-        let RowOutput::Classes(logits) = output else {
-            return Err(read::mismatch(call));
-        };
-        let probs = match activation {
-            true => class_probabilities(&logits),
-            false => logits.into_iter().map(f64::from).collect(),
-        };
-        data.push(Item::new(index, &model.id2label, probs));
-    }
-    let usage = UsageBody::new(tokens, 0, Some(&usage));
-    Ok(respond(call, model, data, usage))
+    let probs = |output| match output {
+        RowOutput::Classes(logits) if activation => Ok(class_probabilities(&logits)),
+        RowOutput::Classes(logits) => Ok(logits.into_iter().map(f64::from).collect()),
+        _ => Err(read::mismatch(call)),
+    };
+    Ok(Classified {
+        probs: outputs.into_iter().map(probs).collect::<Result<_, _>>()?,
+        labels: Cow::Borrowed(&model.id2label),
+        tokens,
+        usage,
+    })
 }
 
 /// Softmax, or the sigmoid of a single logit.
@@ -148,14 +178,24 @@ pub(crate) fn class_probabilities(logits: &[f32]) -> Vec<f64> {
     }
 }
 
-async fn by_labels(
+async fn by_labels<'m>(
     call: &Call,
-    model: &ServedModel,
+    model: &'m ServedModel,
     common: &Common<'_>,
     mut fields: Fields<'_>,
-    inputs: Vec<Prompt<'_>>,
+    inputs: Inputs<'_>,
+    truncation: Option<Truncation>,
     activation: bool,
-) -> Result<Reply, ApiError> {
+) -> Result<Classified<'m>, ApiError> {
+    if inputs.field == "messages" || !inputs.add_special_tokens {
+        // Labels stand behind a prompt of one text in one place of the chat template.
+        let name = if inputs.field == "messages" {
+            "messages"
+        } else {
+            "add_special_tokens"
+        };
+        return Err(ApiError::unsupported_parameter(name));
+    }
     let text = |input| match input {
         Prompt::Text(text) => Ok(text),
         Prompt::Ids(_) => {
@@ -164,20 +204,24 @@ async fn by_labels(
         }
     };
     let texts = inputs
+        .prompts
         .into_iter()
         .map(text)
         .collect::<Result<Vec<_>, _>>()?;
     let labels = labels(&mut fields)?;
     let template = fields.string("template")?;
     let template = template.as_deref().unwrap_or(TEXT);
-    fields.refuse("add_special_tokens", &["true"])?;
     call.finish(&fields)?;
     let (before, after) = split_template(template)?;
     let turn = |text: &str| user_turn(model, &format!("{before}{text}{after}"));
 
     let bytes = texts.iter().map(|t| t.len() + template.len()).sum();
     let encoded = call.app.encoder.run(bytes, || {
-        let turns = texts.iter().map(|text| turn(text));
+        let count = |text: &str| Ok(model.tokenizer.count(&turn(text)?, false));
+        let turns = texts.iter().map(|text| match &truncation {
+            None => turn(text),
+            Some(truncation) => turn(&truncation.fit(model, "input", text, count)?),
+        });
         let prompts = SharedPrompts::encode(turns, model.cuts, |text, out| {
             model.tokenizer.encode_into(text, false, out);
             // At once: a long template is not encoded again with every text to learn it.
@@ -213,17 +257,16 @@ async fn by_labels(
     }
     let (outputs, usage) = read::read_rows(call, model, common, tree, rows, tokens).await?;
     let scores = read::label_scores(call, outputs)?;
-    let data = scores
-        .chunks(trie.num_rows())
-        .enumerate()
-        .map(|(index, scores)| {
-            let log = trie.log_probabilities(scores);
-            let probs = if activation { normalised(&log) } else { log };
-            Item::new(index, &labels, probs)
-        })
-        .collect();
-    let usage = UsageBody::new(tokens, 0, Some(&usage));
-    Ok(respond(call, model, data, usage))
+    let probs = scores.chunks(trie.num_rows()).map(|scores| {
+        let log = trie.log_probabilities(scores);
+        if activation { normalised(&log) } else { log }
+    });
+    Ok(Classified {
+        probs: probs.collect(),
+        labels: Cow::Owned(labels),
+        tokens,
+        usage,
+    })
 }
 
 /// Probabilities in proportion to the exponentials of `log`.
@@ -323,17 +366,6 @@ pub(crate) fn label_trie_within<L: std::fmt::Display>(
         sequences.push(sequence);
     }
     Ok(LabelTrie::within(&sequences, max_places))
-}
-
-fn respond(call: &Call, model: &ServedModel, data: Vec<Item<'_>>, usage: UsageBody) -> Reply {
-    Reply::json(&Response {
-        id: call.app.ids.next("classify-"),
-        object: "list",
-        created: unix_seconds(),
-        model: &model.name,
-        data,
-        usage,
-    })
 }
 
 #[cfg(test)]

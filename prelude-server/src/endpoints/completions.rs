@@ -14,14 +14,10 @@ use super::{
     },
     input::{self, Encoding, Prompt},
     submit::{Common, UsageBody},
+    truncate::{Side, Truncation},
     unix_seconds,
 };
-use crate::{
-    error::ApiError,
-    json::Fields,
-    served_model::{ServedModel, Task},
-    sse::Events,
-};
+use crate::{error::ApiError, served_model::Task, sse::Events};
 
 const MAX_TOKENS_DEFAULT: u32 = 16;
 
@@ -52,7 +48,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         logprobs: logprobs(&call.app, model, &mut fields, "logprobs")?,
     };
     let add_special_tokens = fields.bool("add_special_tokens")?.unwrap_or(true);
-    let truncation = Truncation::take(&mut fields, model, max_tokens)?;
+    let truncation = Truncation::take(&mut fields, model, max_tokens, Side::Left)?;
     fields.refuse("suffix", &["\"\""])?;
     let params = Params::take(call, model, &mut fields)?;
     call.finish(&fields)?;
@@ -65,6 +61,8 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let encoding = Encoding {
         field: "prompt",
         add_special_tokens,
+        // Cut below: whoever wants an echo wants to know.
+        truncation: None,
     };
     let mut prompts = input::encode(call, model, prompts, encoding).await?;
     for (index, ids) in prompts.iter_mut().enumerate() {
@@ -101,53 +99,6 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         run,
     };
     completion.reply().await
-}
-
-/// Which tokens of a long prompt are kept.
-struct Truncation {
-    keep: usize,
-    from_left: bool,
-}
-
-impl Truncation {
-    fn take(
-        fields: &mut Fields<'_>,
-        model: &ServedModel,
-        max_tokens: u32,
-    ) -> Result<Option<Self>, ApiError> {
-        let limit = model.max_model_len;
-        let name = "truncate_prompt_tokens";
-        let keep = match fields.int(name, -1..=i64::from(limit))? {
-            None => None,
-            // What the context leaves beside the output.
-            Some(-1) => Some(limit.saturating_sub(max_tokens).max(1)),
-            Some(0) => return Err(ApiError::invalid_value(name, "be -1 or at least 1")),
-            Some(keep) => Some(u32::try_from(keep).expect("its range was checked")),
-        };
-        let from_left = match fields.string("truncation_side")?.as_deref() {
-            None | Some("left") => true,
-            Some("right") => false,
-            Some(_) => {
-                let must = "be `left` or `right`";
-                return Err(ApiError::invalid_value("truncation_side", must));
-            }
-        };
-        Ok(keep.map(|keep| Self {
-            keep: keep as usize,
-            from_left,
-        }))
-    }
-
-    /// Cuts `ids` if they are too many, and says whether they were.
-    fn apply(&self, ids: &mut Vec<TokenId>) -> bool {
-        let over = ids.len().saturating_sub(self.keep);
-        if self.from_left {
-            ids.drain(..over);
-        } else {
-            ids.truncate(self.keep);
-        }
-        over > 0
-    }
 }
 
 /// Texts as they came; ids are decoded later. Empty unless texts are echoed.

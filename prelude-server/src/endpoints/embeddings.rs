@@ -5,11 +5,12 @@ use std::sync::Arc;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use prelude_core::{Head, RowOutput, RowSpec};
+use prelude_engine::Usage;
 use serde::Serialize;
 
 use super::{
     Call, Reply,
-    input::{self, Encoding},
+    input::{self, Encoding, Inputs},
     read,
     submit::{Common, UsageBody},
     unix_seconds,
@@ -37,15 +38,16 @@ struct Item {
     embedding: Vector,
 }
 
+/// Numbers, or their little-endian bytes in base64.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Vector {
+pub(crate) enum Vector {
     Floats(Vec<f32>),
     Base64(String),
 }
 
 impl Vector {
-    fn new(floats: Vec<f32>, format: Format) -> Self {
+    pub(crate) fn new(floats: Vec<f32>, format: Format) -> Self {
         match format {
             Format::Float => Self::Floats(floats),
             Format::Base64 => {
@@ -56,8 +58,9 @@ impl Vector {
     }
 }
 
+/// `encoding_format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
+pub(crate) enum Format {
     Float,
     Base64,
 }
@@ -69,25 +72,61 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let model = call
         .app
         .model_for(common.model.as_deref(), Task::Embeddings)?;
+    let embedded = embed(call, model, &common, fields).await?;
+    let item = |(index, floats)| Item {
+        index,
+        object: "embedding",
+        embedding: Vector::new(floats, embedded.format),
+    };
+    Ok(Reply::json(&Response {
+        id: call.app.ids.next("embd-"),
+        object: "list",
+        created: unix_seconds(),
+        model: &model.name,
+        data: embedded.vectors.into_iter().enumerate().map(item).collect(),
+        usage: UsageBody::new(embedded.tokens, 0, Some(&embedded.usage)),
+    }))
+}
+
+/// Vectors of a request's inputs, and what they cost.
+pub(crate) struct Embedded {
+    pub(crate) vectors: Vec<Vec<f32>>,
+    pub(crate) format: Format,
+    pub(crate) tokens: u64,
+    pub(crate) usage: Usage,
+}
+
+/// Embeds what the request's fields name. The model's name and what all requests share have been
+/// taken.
+///
+/// # Errors
+/// 400 for whatever is wrong with the request, 429, 503, 500.
+pub(crate) async fn embed(
+    call: &Call,
+    model: &ServedModel,
+    common: &Common<'_>,
+    mut fields: Fields<'_>,
+) -> Result<Embedded, ApiError> {
     let pooling = model.pooling.expect("a model that serves embeddings pools");
-    fields.refuse("messages", &[])?;
-    let inputs = input::prompts(&mut fields, "input")?;
+    let inputs = Inputs::take(call, model, &mut fields).await?;
     let format = format(&mut fields)?;
     let dimensions = dimensions(&mut fields, model)?;
     let normalise = fields.bool("use_activation")?.unwrap_or(model.normalise);
     let prefix = prefix(&mut fields, model)?;
-    let add_special_tokens = fields.bool("add_special_tokens")?.unwrap_or(true);
-    fields.refuse("truncate_prompt_tokens", &[])?;
+    if inputs.field == "messages" && !prefix.is_empty() {
+        let must = "not be combined with an instruction or a named prompt";
+        return Err(ApiError::invalid_value("messages", must));
+    }
+    let encoding = Encoding {
+        field: inputs.field,
+        add_special_tokens: inputs.add_special_tokens,
+        truncation: inputs.truncation(&mut fields, model)?,
+    };
     fields.refuse("stream", &["false"])?;
     call.finish(&fields)?;
-    call.reservation.set_rows(inputs.len() as u64)?;
-
-    let encoding = Encoding {
-        field: "input",
-        add_special_tokens,
-    };
-    let prompts = input::encode_behind(call, model, &prefix, inputs, encoding).await?;
-    let (tree, ends, tokens) = read::tree(model, "input", &prompts)?;
+    call.reservation.set_rows(inputs.prompts.len() as u64)?;
+    let prompts = input::encode_behind(call, model, &prefix, inputs.prompts, encoding).await?;
+    let (tree, ends, tokens) = read::tree(model, inputs.field, &prompts)?;
     let head = Head::Embed {
         pooling,
         normalise,
@@ -98,29 +137,24 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         head: head.clone(),
     };
     let rows = ends.into_iter().map(row).collect();
-    let (outputs, usage) = read::read_rows(call, model, &common, tree, rows, tokens).await?;
-    let mut data = Vec::with_capacity(outputs.len());
-    for (index, output) in outputs.into_iter().enumerate() {
-        let RowOutput::Embedding(floats) = output else {
-            return Err(read::mismatch(call));
-        };
-        data.push(Item {
-            index,
-            object: "embedding",
-            embedding: Vector::new(floats, format),
-        });
-    }
-    Ok(Reply::json(&Response {
-        id: call.app.ids.next("embd-"),
-        object: "list",
-        created: unix_seconds(),
-        model: &model.name,
-        data,
-        usage: UsageBody::new(tokens, 0, Some(&usage)),
-    }))
+    let (outputs, usage) = read::read_rows(call, model, common, tree, rows, tokens).await?;
+    let vector = |output| match output {
+        RowOutput::Embedding(floats) => Ok(floats),
+        _ => Err(read::mismatch(call)),
+    };
+    Ok(Embedded {
+        vectors: outputs.into_iter().map(vector).collect::<Result<_, _>>()?,
+        format,
+        tokens,
+        usage,
+    })
 }
 
-fn format(fields: &mut Fields<'_>) -> Result<Format, ApiError> {
+/// Takes `encoding_format`.
+///
+/// # Errors
+/// 400.
+pub(crate) fn format(fields: &mut Fields<'_>) -> Result<Format, ApiError> {
     match fields.string("encoding_format")?.as_deref() {
         None | Some("float") => Ok(Format::Float),
         Some("base64") => Ok(Format::Base64),
@@ -317,5 +351,83 @@ mod tests {
             &json!({"model": "demo-lm", "input": "x"}),
             (400, "unsupported_task", Some("model")),
         );
+    }
+
+    /// Pairs and ranks of an embedding model are cosines of its vectors, each text embedded once.
+    #[test]
+    fn pairs_are_cosines() {
+        let Some(app) = embedder() else { return };
+        let texts = ["a card", "a bank", "a card"];
+        let vectors = answer(app, PATH, &json!({"input": texts}));
+        let vector = |i: usize| -> Vec<f64> {
+            let numbers = vectors["data"][i]["embedding"].as_array().unwrap();
+            numbers.iter().map(|x| x.as_f64().unwrap()).collect()
+        };
+        let cosine = |i, j| -> f64 { vector(i).iter().zip(vector(j)).map(|(x, y)| x * y).sum() };
+        let body = json!({"queries": "a card", "documents": ["a bank", "a card"]});
+        let found = answer(app, "/score", &body);
+        let score = |i: usize| found["data"][i]["score"].as_f64().unwrap();
+        assert!((score(0) - cosine(0, 1)).abs() < 1e-6);
+        assert!((score(1) - 1.0).abs() < 1e-6);
+        let tokens = vectors["usage"]["prompt_tokens"].as_u64().unwrap() * 2 / 3;
+        assert_eq!(found["usage"]["prompt_tokens"], tokens);
+        let zipped = json!({"data_1": {"content": [{"type": "text", "text": "a card"},
+            {"type": "text", "text": "a bank"}]}, "data_2": ["a bank", "a bank"]});
+        let zipped = answer(app, "/score", &zipped);
+        assert_eq!(zipped["data"][0]["score"], found["data"][0]["score"]);
+        let ranked = answer(
+            app,
+            "/rerank",
+            &json!({"query": "a card", "documents": ["a bank", "a card"]}),
+        );
+        assert_eq!(ranked["results"][0]["index"], 1);
+        assert_eq!(
+            ranked["results"][1]["relevance_score"],
+            found["data"][0]["score"]
+        );
+        let uneven = json!({"queries": ["a", "b"], "documents": ["a", "b", "c"]});
+        refused(
+            app,
+            "/score",
+            &uneven,
+            (400, "invalid_value", Some("queries")),
+        );
+        let pooled = answer(app, "/pooling", &json!({"input": "a card"}));
+        assert_eq!(pooled["data"][0]["data"], vectors["data"][0]["embedding"]);
+    }
+
+    #[test]
+    fn long_inputs_are_cut_when_asked() {
+        let Some(app) = embedder() else { return };
+        let context = app.model(None).unwrap().max_model_len;
+        let long = "word ".repeat(context as usize * 2);
+        refused(
+            app,
+            PATH,
+            &json!({"input": long}),
+            (400, "context_length_exceeded", Some("input")),
+        );
+        let cut = answer(
+            app,
+            PATH,
+            &json!({"input": long, "truncate_prompt_tokens": -1}),
+        );
+        assert!(cut["usage"]["prompt_tokens"].as_u64().unwrap() <= u64::from(context));
+        // Documents keep their beginning, and the tokenizer's end token stays.
+        let short = answer(
+            app,
+            PATH,
+            &json!({"input": long, "truncate_prompt_tokens": 6}),
+        );
+        let kept = app.model(None).unwrap();
+        let ends = kept.tokenizer.count("word", true) - kept.tokenizer.count("word", false);
+        let text = crate::endpoints::truncate::cut_text(
+            kept,
+            &long,
+            6 - ends,
+            crate::endpoints::truncate::Side::Right,
+        );
+        let expected = answer(app, PATH, &json!({"input": text}));
+        assert_eq!(short["data"], expected["data"]);
     }
 }

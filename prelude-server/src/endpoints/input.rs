@@ -5,7 +5,11 @@ use std::{borrow::Cow, time::Instant};
 use prelude_core::TokenId;
 use serde_json::value::RawValue;
 
-use super::Call;
+use super::{
+    Call,
+    chat::Conversation,
+    truncate::{Side, Truncation},
+};
 use crate::{
     error::ApiError,
     json::{Fields, Text},
@@ -81,6 +85,67 @@ pub(crate) struct Encoding<'a> {
     pub(crate) field: &'a str,
     /// Whether texts get the tokenizer's special tokens.
     pub(crate) add_special_tokens: bool,
+    /// How prompts that are too long are cut.
+    pub(crate) truncation: Option<Truncation>,
+}
+
+/// What is read as a whole: `input`, or `messages` as the model's template renders them.
+pub(crate) struct Inputs<'a> {
+    /// The prompts.
+    pub(crate) prompts: Vec<Prompt<'a>>,
+    /// The field they came in.
+    pub(crate) field: &'static str,
+    /// Whether texts get the tokenizer's special tokens: a rendered template has its own.
+    pub(crate) add_special_tokens: bool,
+}
+
+impl<'a> Inputs<'a> {
+    /// Takes `input` or `messages`, and `add_special_tokens`.
+    ///
+    /// # Errors
+    /// 400 naming the field, 429 if the encode pool is full.
+    pub(crate) async fn take(
+        call: &Call,
+        model: &ServedModel,
+        fields: &mut Fields<'a>,
+    ) -> Result<Self, ApiError> {
+        let special = fields.bool("add_special_tokens")?;
+        if !fields.has("messages") {
+            return Ok(Self {
+                prompts: prompts(fields, "input")?,
+                field: "input",
+                add_special_tokens: special.unwrap_or(true),
+            });
+        }
+        if fields.has("input") {
+            let must = "not be combined with `input`";
+            return Err(ApiError::invalid_value("messages", must));
+        }
+        let conversation = Conversation::take(fields, false)?;
+        let bytes = conversation.bytes();
+        let text = call.app.encoder.run(bytes, || conversation.render(model));
+        Ok(Self {
+            prompts: vec![Prompt::Text(text.await??.into())],
+            field: "messages",
+            add_special_tokens: special.unwrap_or(false),
+        })
+    }
+
+    /// Takes how long prompts are cut. A rendered template is not: what it puts around messages
+    /// has to stay.
+    ///
+    /// # Errors
+    /// 400 naming the field.
+    pub(crate) fn truncation(
+        &self,
+        fields: &mut Fields<'_>,
+        model: &ServedModel,
+    ) -> Result<Option<Truncation>, ApiError> {
+        if self.field == "messages" {
+            fields.refuse("truncate_prompt_tokens", &[])?;
+        }
+        Truncation::take(fields, model, 0, Side::Right)
+    }
 }
 
 /// Encodes texts and checks ids, in order. No result is empty. Lengths are the caller's to check:
@@ -139,8 +204,25 @@ async fn encode_each(
     let start = Instant::now();
     let encode_one = |prompt: Prompt<'_>| {
         let ids = match prompt {
-            Prompt::Ids(ids) => ids,
+            Prompt::Ids(mut ids) => {
+                if let Some(truncation) = &encoding.truncation {
+                    truncation.apply(&mut ids);
+                }
+                ids
+            }
             Prompt::Text(mut text) => {
+                if let Some(truncation) = &encoding.truncation {
+                    let special = encoding.add_special_tokens;
+                    let measure = |text: &str| match before {
+                        "" => Ok(model.tokenizer.count(text, special)),
+                        before => Ok(model.tokenizer.count(&format!("{before}{text}"), special)),
+                    };
+                    let cut = match truncation.fit(model, encoding.field, &text, measure)? {
+                        Cow::Borrowed(_) => None,
+                        Cow::Owned(cut) => Some(cut),
+                    };
+                    text = cut.map_or(text, Cow::Owned);
+                }
                 if !before.is_empty() {
                     text.to_mut().insert_str(0, before);
                 }

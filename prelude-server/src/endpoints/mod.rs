@@ -30,11 +30,15 @@ pub(crate) mod input;
 pub(crate) mod messages;
 pub(crate) mod metrics;
 pub(crate) mod models;
+pub(crate) mod pairs;
+pub(crate) mod pooling;
 pub(crate) mod read;
+pub(crate) mod rerank;
 pub(crate) mod score;
 pub(crate) mod submit;
 pub(crate) mod systemone;
 pub(crate) mod tokenize;
+pub(crate) mod truncate;
 
 /// One request on its way: who it is, what it reserved, and what may be written to the log.
 #[derive(Debug)]
@@ -183,7 +187,9 @@ pub(crate) async fn dispatch(call: &Arc<Call>, body: Bytes) -> Result<Reply, Api
         Endpoint::Chat => chat::handle(call, body).await,
         Endpoint::Embeddings => embeddings::handle(call, body).await,
         Endpoint::Classify => classify::handle(call, body).await,
-        Endpoint::Score => score::handle(call, body).await,
+        Endpoint::Score | Endpoint::GenerativeScoring => score::handle(call, body).await,
+        Endpoint::Rerank | Endpoint::RerankV2 => rerank::handle(call, body).await,
+        Endpoint::Pooling => pooling::handle(call, body).await,
         Endpoint::SystemOne => systemone::handle(call, body).await,
         Endpoint::Decisions => decisions::handle(call, body).await,
         Endpoint::Tokenize => tokenize::tokenize(call, body).await,

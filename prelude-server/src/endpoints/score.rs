@@ -1,24 +1,31 @@
-//! `POST /score`: probabilities of given next tokens behind each item.
+//! `POST /score`: probabilities of given next tokens behind each item, or the relevance of pairs.
 
-use std::{borrow::Cow, collections::HashSet, sync::Arc};
+mod joined;
+
+use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
-use prelude_core::{Head, NodeIdx, Normalise, PromptTree, RowOutput, RowSpec, TokenId};
+use prelude_core::{Head, Normalise, RowOutput, RowSpec, TokenId};
 use serde::Serialize;
+use serde_json::value::RawValue;
 
+use self::joined::{Joined, Joining};
 use super::{
     Call, Reply,
     classify::class_probabilities,
-    input::{Prompt, check_ids, check_length, parse_prompts, prompts},
+    input::check_ids,
+    pairs::{self, PairOptions},
     read,
     submit::{Common, UsageBody},
+    truncate::{Side, Truncation},
+    unix_seconds,
 };
 use crate::{
     error::ApiError,
-    json::Fields,
+    json::{Fields, Text},
     label_trie::softmax,
-    served_model::{ModelKind, ServedModel, Task},
-    shared_prefix::SharedPrompts,
+    routes::Endpoint,
+    served_model::{ServedModel, Task},
 };
 
 /// Most label tokens of a request.
@@ -32,37 +39,89 @@ struct Response<'a> {
     object: &'static str,
 }
 
-/// Answers `/score`.
+/// One score for each item or pair.
+#[derive(Serialize)]
+struct ListResponse<'a> {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    data: Vec<ListItem>,
+    usage: UsageBody,
+}
+
+#[derive(Serialize)]
+struct ListItem {
+    index: usize,
+    object: &'static str,
+    score: f64,
+}
+
+/// Fields that only scoring of pairs has, and those that only scoring of labels has.
+const OF_PAIRS: [&str; 6] = [
+    "queries",
+    "documents",
+    "text_1",
+    "text_2",
+    "data_1",
+    "data_2",
+];
+const OF_LABELS: [&str; 3] = ["label_token_ids", "labels", "query"];
+
+/// Answers `/score` and `/generative_scoring`.
 pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let mut fields = call.fields(&body)?;
+    let fields = call.fields(&body)?;
+    let find = |names: &[&'static str]| names.iter().copied().find(|name| fields.has(name));
+    match (find(&OF_PAIRS), find(&OF_LABELS)) {
+        (Some(pairs), Some(labels)) => {
+            let must = format!("not be combined with `{labels}`: they are two dialects");
+            Err(ApiError::invalid_value(pairs, must))
+        }
+        (Some(name), None) if call.endpoint == Endpoint::GenerativeScoring => {
+            let must = "be left out here: pairs are scored by /score";
+            Err(ApiError::invalid_value(name, must))
+        }
+        (Some(_), None) => pairs(call, fields).await,
+        (None, _) => by_labels(call, fields).await,
+    }
+}
+
+async fn by_labels(call: &Call, mut fields: Fields<'_>) -> Result<Reply, ApiError> {
+    let is_list = call.endpoint == Endpoint::GenerativeScoring;
     let common = Common::take(call, &mut fields)?;
     // Labels are for language models; without a model's name, the one that can use them is meant.
     let labelled = fields.has("labels") || fields.has("label_token_ids");
     let model = match &common.model {
         None if labelled => call
             .app
-            .model_of(Task::Score, |m| m.kind == ModelKind::Lm)?,
+            .model_of(Task::Score, ServedModel::has_vocabulary)?,
         name => call.app.model_for(name.as_deref(), Task::Score)?,
     };
-    refuse_pairs(&fields)?;
     fields.refuse("stream", &["false"])?;
-    fields.refuse("truncate_prompt_tokens", &[])?;
-    let apply_softmax = fields.bool("apply_softmax")?.unwrap_or(false);
+    let apply_softmax = fields.bool("apply_softmax")?.unwrap_or(is_list);
     let item_first = fields.bool("item_first")?.unwrap_or(false);
-    let labels = match model.kind {
-        ModelKind::Lm => Some(labels(&mut fields, model)?),
-        _ => refuse_labels(&fields)?,
+    let labels = match model.has_vocabulary() {
+        true => Some(labels(&mut fields, model)?),
+        false => refuse_labels(&fields)?,
     };
-    let joined = Joined::take(&mut fields, item_first)?;
+    let joining = Joining {
+        item_first,
+        apart: is_list,
+        truncation: Truncation::take(&mut fields, model, 0, Side::Left)?,
+    };
+    let joined = Joined::take(&mut fields)?;
     call.finish(&fields)?;
 
     let count = joined.len();
     if count == 0 {
+        if is_list {
+            return Err(ApiError::invalid_value("items", "not be an empty list"));
+        }
         let usage = UsageBody::new(0, 0, None);
         return Ok(respond(model, Vec::new(), usage));
     }
     call.reservation.set_rows(count as u64)?;
-    let (tree, ends, tokens) = joined.encode(call, model).await?;
+    let (tree, ends, tokens) = joined.encode(call, model, &joining).await?;
     let normalise = match apply_softmax {
         true => Normalise::OverLabels,
         false => Normalise::OverVocab,
@@ -80,10 +139,117 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let scores = outputs
         .into_iter()
         .map(|output| scores(output, apply_softmax))
-        .collect::<Option<_>>()
+        .collect::<Option<Vec<Vec<f64>>>>()
         .ok_or_else(|| read::mismatch(call))?;
     let usage = UsageBody::new(tokens, 0, Some(&usage));
+    if is_list {
+        // A classifier has classes in the order of its labels; a label is asked for first.
+        let first = scores.into_iter().map(|of_item| of_item[0]).collect();
+        return Ok(respond_list(call, model, first, usage));
+    }
     Ok(respond(model, scores, usage))
+}
+
+/// Scores pairs of texts: vLLM's dialect.
+async fn pairs(call: &Call, mut fields: Fields<'_>) -> Result<Reply, ApiError> {
+    let common = Common::take(call, &mut fields)?;
+    let model = call.app.model_for(common.model.as_deref(), Task::Pairs)?;
+    fields.refuse("stream", &["false"])?;
+    let (left, right) = names(&fields)?;
+    let queries = texts(&mut fields, left)?;
+    let documents = texts(&mut fields, right)?;
+    let activation = fields.bool("use_activation")?.unwrap_or(true);
+    let options = PairOptions {
+        instruction: fields.string("instruction")?,
+        max_tokens_per_query: fields
+            .count("max_tokens_per_query", 0..=u32::MAX)?
+            .unwrap_or(0),
+        max_tokens_per_doc: fields
+            .count("max_tokens_per_doc", 0..=u32::MAX)?
+            .unwrap_or(0),
+        truncation: Truncation::take(&mut fields, model, 0, Side::Right)?,
+        field: right,
+    };
+    call.finish(&fields)?;
+    let pairs: Vec<(&str, &str)> = match (queries.len(), documents.len()) {
+        (1, _) => documents.iter().map(|d| (&*queries[0], &**d)).collect(),
+        (n, m) if n == m => {
+            let zipped = queries.iter().zip(&documents);
+            zipped.map(|(q, d)| (&**q, &**d)).collect()
+        }
+        (n, m) => {
+            let must = format!("have as many entries as `{right}` ({m}), or one; it has {n}");
+            return Err(ApiError::invalid_value(left, must));
+        }
+    };
+    let judged = pairs::judge(call, model, &common, &pairs, &options).await?;
+    let usage = UsageBody::new(judged.prompt_tokens, 0, Some(&judged.usage));
+    Ok(respond_list(call, model, judged.scores(activation), usage))
+}
+
+/// The two fields that hold the pairs.
+fn names(fields: &Fields<'_>) -> Result<(&'static str, &'static str), ApiError> {
+    let spellings = [
+        ("queries", "documents"),
+        ("queries", "items"),
+        ("text_1", "text_2"),
+        ("data_1", "data_2"),
+    ];
+    let mut given = spellings
+        .into_iter()
+        .filter(|(a, b)| fields.has(a) && fields.has(b));
+    let names = given.next().ok_or_else(|| {
+        let message = "give pairs as `queries` and `documents`, `queries` and `items`, `text_1` \
+                       and `text_2`, or `data_1` and `data_2`";
+        ApiError::new(400, "missing_field", message)
+    })?;
+    let other = |name: &&&str| **name != names.0 && **name != names.1 && fields.has(name);
+    match OF_PAIRS.iter().chain(&["items"]).find(other) {
+        None => Ok(names),
+        Some(name) => {
+            let must = format!("not be combined with `{}` and `{}`", names.0, names.1);
+            Err(ApiError::invalid_value(*name, must))
+        }
+    }
+}
+
+/// A string, a list of strings, or `{"content": [{"type": "text", "text": ..}]}`.
+fn texts<'a>(fields: &mut Fields<'a>, name: &'static str) -> Result<Vec<Cow<'a, str>>, ApiError> {
+    let wrong = || {
+        let must_be = "a string, a list of strings or an object with `content`";
+        ApiError::invalid_type(name, must_be)
+    };
+    let raw = fields
+        .raw(name)
+        .ok_or_else(|| ApiError::missing_field(name))?;
+    let texts: Vec<Text<'a>> = match raw.as_bytes()[0] {
+        b'"' => vec![serde_json::from_str(raw).map_err(|_| wrong())?],
+        b'[' => serde_json::from_str(raw).map_err(|_| wrong())?,
+        b'{' => {
+            let mut object = Fields::at(format!("/{name}"), raw)?;
+            let path = object.path("content");
+            let parts = object.list("content")?;
+            let parts = parts.ok_or_else(|| ApiError::missing_field(path.clone()))?;
+            let part = |(index, raw): (usize, &'a RawValue)| {
+                let mut part = Fields::at(format!("{path}/{index}"), raw.get())?;
+                match part.string("type")?.as_deref() {
+                    Some("text") => {}
+                    Some(_) => return Err(ApiError::unsupported_parameter(part.path("type"))),
+                    None => return Err(ApiError::missing_field(part.path("type"))),
+                }
+                let text = part.string("text")?;
+                let text = text.ok_or_else(|| ApiError::missing_field(part.path("text")))?;
+                Ok(Text(text))
+            };
+            let parts = parts.into_iter().enumerate().map(part);
+            parts.collect::<Result<_, ApiError>>()?
+        }
+        _ => return Err(wrong()),
+    };
+    if texts.is_empty() {
+        return Err(ApiError::invalid_value(name, "not be an empty list"));
+    }
+    Ok(texts.into_iter().map(|t| t.0).collect())
 }
 
 fn respond(model: &ServedModel, scores: Vec<Vec<f64>>, usage: UsageBody) -> Reply {
@@ -92,6 +258,22 @@ fn respond(model: &ServedModel, scores: Vec<Vec<f64>>, usage: UsageBody) -> Repl
         model: &model.name,
         usage,
         object: "scoring",
+    })
+}
+
+fn respond_list(call: &Call, model: &ServedModel, scores: Vec<f64>, usage: UsageBody) -> Reply {
+    let item = |(index, score)| ListItem {
+        index,
+        object: "score",
+        score,
+    };
+    Reply::json(&ListResponse {
+        id: call.app.ids.next("score-"),
+        object: "list",
+        created: unix_seconds(),
+        model: &model.name,
+        data: scores.into_iter().enumerate().map(item).collect(),
+        usage,
     })
 }
 
@@ -108,28 +290,6 @@ fn scores(output: RowOutput, apply_softmax: bool) -> Option<Vec<f64>> {
         RowOutput::Classes(logits) if apply_softmax => Some(class_probabilities(&logits)),
         RowOutput::Classes(logits) => Some(logits.into_iter().map(f64::from).collect()),
         _ => None,
-    }
-}
-
-/// The other dialect of this path, which needs a reranker or an embedding model.
-fn refuse_pairs(fields: &Fields<'_>) -> Result<(), ApiError> {
-    let pairs = [
-        "queries",
-        "documents",
-        "text_1",
-        "text_2",
-        "data_1",
-        "data_2",
-    ];
-    match pairs.into_iter().find(|name| fields.has(name)) {
-        None => Ok(()),
-        Some(name) => {
-            let message = format!(
-                "scoring of pairs (`{name}`) is not supported by this server; give `query`, \
-                 `items` and `labels` or `label_token_ids`"
-            );
-            Err(ApiError::new(400, "unsupported_parameter", message).with_param(name))
-        }
     }
 }
 
@@ -176,177 +336,6 @@ fn single_tokens(model: &ServedModel, labels: &[String]) -> Result<Vec<TokenId>,
         }
     };
     labels.iter().enumerate().map(single).collect()
-}
-
-/// A query and items, to be joined into one prompt for each item.
-enum Joined<'a> {
-    Texts {
-        query: Cow<'a, str>,
-        items: Vec<Cow<'a, str>>,
-        item_first: bool,
-    },
-    Ids {
-        query: Vec<TokenId>,
-        items: Vec<Vec<TokenId>>,
-        item_first: bool,
-    },
-}
-
-impl<'a> Joined<'a> {
-    fn take(fields: &mut Fields<'a>, item_first: bool) -> Result<Self, ApiError> {
-        let mut query = prompts(fields, "query")?;
-        let query = match query.len() {
-            1 => query.swap_remove(0),
-            _ => {
-                return Err(ApiError::invalid_type(
-                    "query",
-                    "a string or a list of token ids",
-                ));
-            }
-        };
-        let raw = fields.raw("items");
-        let raw = raw.ok_or_else(|| ApiError::missing_field("items"))?;
-        // No items are no error: the answer has no scores.
-        let items = match raw.strip_prefix('[').map(str::trim_start) {
-            Some("]") => Vec::new(),
-            _ => parse_prompts(raw, "items".to_owned())?,
-        };
-        let mixed = || {
-            let must = "be strings where `query` is one, and lists of token ids where it is one";
-            ApiError::invalid_value("items", must)
-        };
-        match query {
-            Prompt::Text(query) => {
-                let text = |item| match item {
-                    Prompt::Text(text) => Ok(text),
-                    Prompt::Ids(_) => Err(mixed()),
-                };
-                Ok(Self::Texts {
-                    query,
-                    items: items.into_iter().map(text).collect::<Result<_, _>>()?,
-                    item_first,
-                })
-            }
-            Prompt::Ids(query) => {
-                let ids = |item| match item {
-                    Prompt::Ids(ids) => Ok(ids),
-                    Prompt::Text(_) => Err(mixed()),
-                };
-                Ok(Self::Ids {
-                    query,
-                    items: items.into_iter().map(ids).collect::<Result<_, _>>()?,
-                    item_first,
-                })
-            }
-        }
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Self::Texts { items, .. } => items.len(),
-            Self::Ids { items, .. } => items.len(),
-        }
-    }
-
-    /// The prompts as a tree (a query that comes first is one path), where each ends, and the sum
-    /// of their lengths. The number of items has been checked.
-    async fn encode(
-        self,
-        call: &Call,
-        model: &ServedModel,
-    ) -> Result<(PromptTree, Vec<NodeIdx>, u64), ApiError> {
-        let prompts = match self {
-            Self::Ids {
-                query,
-                items,
-                item_first,
-            } => join_ids(call, model, query, items, item_first)?,
-            Self::Texts {
-                query,
-                items,
-                item_first,
-            } => join_texts(call, model, &query, &items, item_first).await?,
-        };
-        let mut tokens = 0;
-        for len in prompts.lens() {
-            check_length("items", len, 0, model)?;
-            tokens += len as u64;
-        }
-        let (tree, ends) = prompts
-            .into_tree()
-            .map_err(|e| read::of_tree("items", &e))?;
-        Ok((tree, ends, tokens))
-    }
-}
-
-/// Each item with the query as text. A query that comes first is encoded once where it can be cut
-/// off; what has to be encoded with every item is bounded by the queue it is meant for.
-async fn join_texts(
-    call: &Call,
-    model: &ServedModel,
-    query: &str,
-    items: &[Cow<'_, str>],
-    item_first: bool,
-) -> Result<SharedPrompts, ApiError> {
-    // Without a place to cut, the query is encoded with every item.
-    let bytes = items.iter().map(|item| item.len()).sum::<usize>() + query.len() * items.len();
-    let max = call.app.config.limits.queued_tokens;
-    let mut encoded = 0;
-    let work = || {
-        let join = |item: &Cow<'_, str>| {
-            let text = match item_first {
-                true => format!("{item}{query}"),
-                false => format!("{query}{item}"),
-            };
-            Ok(text)
-        };
-        SharedPrompts::encode(items.iter().map(join), model.text_cuts(), |text, out| {
-            model.tokenizer.encode_into(text, true, out);
-            encoded += out.len() as u64;
-            if encoded > max {
-                return Err(ApiError::larger_than_queue("prompt tokens", encoded, max));
-            }
-            // At once: a long query is not encoded again with every item to learn it.
-            check_length("items", out.len(), 0, model)
-        })
-    };
-    call.app.encoder.run(bytes, work).await?
-}
-
-/// Each item with the query. All lengths are checked before anything is copied: a long query and
-/// many items are far more joined than they were in the body.
-fn join_ids(
-    call: &Call,
-    model: &ServedModel,
-    query: Vec<TokenId>,
-    items: Vec<Vec<TokenId>>,
-    item_first: bool,
-) -> Result<SharedPrompts, ApiError> {
-    for item in &items {
-        let len = query.len() + item.len();
-        check_length("items", len, 0, model)?;
-        if len == 0 {
-            // Says so by name.
-            check_ids("items", &[], model)?;
-        }
-    }
-    for ids in items.iter().chain([&query]).filter(|ids| !ids.is_empty()) {
-        check_ids("items", ids, model)?;
-    }
-    if !item_first {
-        return Ok(SharedPrompts::after(query, items));
-    }
-    let distinct: HashSet<&[TokenId]> = items.iter().map(Vec::as_slice).collect();
-    let copies = distinct.len() as u64 * query.len() as u64;
-    let max = call.app.config.limits.queued_tokens;
-    if copies > max {
-        return Err(ApiError::larger_than_queue("prompt tokens", copies, max));
-    }
-    let mut joined = items;
-    for item in &mut joined {
-        item.extend_from_slice(&query);
-    }
-    Ok(SharedPrompts::after(Vec::new(), joined))
 }
 
 #[cfg(test)]
@@ -485,7 +474,7 @@ mod tests {
         );
         check(
             with("text_1", json!("a")),
-            (400, "unsupported_parameter", Some("text_1")),
+            (400, "invalid_value", Some("text_1")),
         );
         check(
             with("model", json!("nobody")),
@@ -532,5 +521,88 @@ mod tests {
             let items: Vec<String> = (0..rows).map(|i| i.to_string()).collect();
             check(text, json!(items), first, too_long);
         }
+    }
+
+    /// Query and items encoded apart, the first label's share of the labels.
+    #[test]
+    fn generative_scoring() {
+        let ids = |text: &str| demos().model(None).unwrap().tokenizer.encode(text, true);
+        let body = |more: Value| {
+            let mut body = json!({"query": "Is it a bank? ", "items": [" ING", " BMW"],
+                "labels": ["yes", "no"]});
+            body.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            body
+        };
+        let list = answer(demos(), "/generative_scoring", &body(json!({})));
+        assert!(list["id"].as_str().unwrap().starts_with("score-"));
+        let joined = json!({"query": ids("Is it a bank? "), "items": [ids(" ING"), ids(" BMW")],
+            "labels": ["yes", "no"], "apply_softmax": true});
+        let joined = answer(demos(), PATH, &joined);
+        for i in [0, 1] {
+            assert_eq!(list["data"][i]["score"], joined["scores"][i][0]);
+            assert_eq!(list["data"][i]["object"], "score");
+        }
+        let over_all = answer(
+            demos(),
+            "/generative_scoring",
+            &body(json!({"apply_softmax": false})),
+        );
+        assert!(over_all["data"][0]["score"].as_f64() < list["data"][0]["score"].as_f64());
+        let refuse = |more: Value, reason: &str, param: &str| {
+            refused(
+                demos(),
+                "/generative_scoring",
+                &body(more),
+                (400, reason, Some(param)),
+            );
+        };
+        refuse(json!({"items": []}), "invalid_value", "items");
+        refuse(json!({"text_1": "a"}), "invalid_value", "text_1");
+    }
+
+    #[test]
+    fn long_prompts_are_cut_when_asked() {
+        let long = "The card is sent by post. ".repeat(2_000);
+        let body = |more: Value| {
+            let mut body = json!({"query": "", "items": [long], "labels": ["yes", "no"]});
+            body.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            body
+        };
+        let left = answer(demos(), PATH, &body(json!({"truncate_prompt_tokens": 7})));
+        let tokens = left["usage"]["prompt_tokens"].as_u64().unwrap() as usize;
+        assert!((5..=7).contains(&tokens), "{tokens}");
+        let ids = demos().model(None).unwrap().tokenizer.encode(&long, true);
+        let end = &ids[ids.len() - tokens..];
+        let end = json!({"query": end[..1], "items": [end[1..]], "labels": ["yes", "no"]});
+        assert_eq!(left["scores"], answer(demos(), PATH, &end)["scores"]);
+        let right = body(json!({"truncate_prompt_tokens": 7, "truncation_side": "right"}));
+        let right = answer(demos(), PATH, &right);
+        let start =
+            json!({"query": "", "items": ["The card is sent by post."], "labels": ["yes", "no"]});
+        assert_eq!(right["scores"], answer(demos(), PATH, &start)["scores"]);
+        let all = answer(demos(), PATH, &body(json!({"truncate_prompt_tokens": -1})));
+        let context = u64::from(demos().model(None).unwrap().max_model_len);
+        let tokens = all["usage"]["prompt_tokens"].as_u64().unwrap();
+        assert!((context - 2..=context).contains(&tokens), "{tokens}");
+    }
+
+    #[test]
+    fn the_two_dialects_are_told_apart() {
+        let check = |body: Value, expected: (u16, &str, Option<&str>)| {
+            refused(demos(), PATH, &body, expected);
+        };
+        check(
+            json!({"query": "q", "text_1": "a"}),
+            (400, "invalid_value", Some("text_1")),
+        );
+        check(json!({}), (400, "missing_field", Some("label_token_ids")));
+        check(
+            json!({"text_1": "a", "text_2": "b"}),
+            (400, "unsupported_task", Some("model")),
+        );
     }
 }

@@ -33,7 +33,7 @@ pub(crate) async fn tokenize(call: &Arc<Call>, body: Bytes) -> Result<Reply, Api
         if fields.has("messages") {
             let model = call.app.model_for(name.as_deref(), Task::Chat)?;
             super::chat::refuse_unimplemented(&mut fields)?;
-            (model, Source::Chat(Conversation::take(&mut fields)?))
+            (model, Source::Chat(Conversation::take(&mut fields, true)?))
         } else {
             let model = call.app.model(name.as_deref())?;
             (model, Source::texts(&mut fields)?)

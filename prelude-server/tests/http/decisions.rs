@@ -94,8 +94,8 @@ fn scores() {
         &json!({"text_1": "a", "text_2": "b"}),
         400,
         &json!({"error": {
-            "message": "scoring of pairs (`text_1`) is not supported by this server; give `query`, `items` and `labels` or `label_token_ids`",
-            "type": "BadRequestError", "param": "text_1", "code": 400, "reason": "unsupported_parameter",
+            "message": "model \"demo-lm\" (kind lm) does not serve score of pairs; it serves: completions, chat, classify, score, systemone, decisions",
+            "type": "BadRequestError", "param": "model", "code": 400, "reason": "unsupported_task",
         }}),
     );
 }
@@ -109,7 +109,7 @@ fn embeddings_need_a_model_that_embeds() {
         &json!({"model": "demo-classifier", "input": "a"}),
         400,
         &json!({"error": {
-            "message": "model \"demo-classifier\" (kind classifier) does not serve embeddings; it serves: classify, score",
+            "message": "model \"demo-classifier\" (kind classifier) does not serve embeddings; it serves: classify, score, pooling",
             "type": "BadRequestError", "param": "model", "code": 400, "reason": "unsupported_task",
         }}),
     );

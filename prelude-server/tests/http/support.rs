@@ -247,8 +247,12 @@ fn devices() -> &'static Devices {
 }
 
 pub(crate) fn demo_model(files: &EmbeddedModel) -> Loaded {
+    model_with(files, &LoadOptions::default())
+}
+
+fn model_with(files: &EmbeddedModel, options: &LoadOptions) -> Loaded {
     let assets = Assets::embedded(files).unwrap();
-    load(assets, &LoadOptions::default(), devices()).unwrap()
+    load(assets, options, devices()).unwrap()
 }
 
 /// What the fake executor does.
@@ -272,7 +276,13 @@ pub(crate) const LOSES: u32 = 4001;
 
 /// `demo-lm` with the fake executor in place of its own, under the name `fake`.
 pub(crate) fn fake_model(fake: &Fake) -> Loaded {
-    let mut loaded = demo_model(&demo::LM);
+    // It embeds and ranks as well, so that every route has a model.
+    let options = LoadOptions {
+        pooling: Some(prelude_core::Pooling::Last),
+        rerank_template: Some("qwen3".into()),
+        ..LoadOptions::default()
+    };
+    let mut loaded = model_with(&demo::LM, &options);
     let context = if fake.context == 0 { 512 } else { fake.context };
     let executor = FakeExecutor {
         fake: fake.clone(),

@@ -1,0 +1,265 @@
+//! Relevance of documents to queries, by whatever means the model has: the heart of `/rerank` and
+//! of `/score` on pairs.
+
+use std::{borrow::Cow, collections::HashMap};
+
+use prelude_core::{Head, Normalise, RowOutput, RowSpec};
+use prelude_engine::Usage;
+
+use super::{
+    Call,
+    input::check_length,
+    read,
+    submit::Common,
+    truncate::{Side, Truncation, cut_text},
+};
+use crate::{
+    error::ApiError,
+    rerank_template::DEFAULT_INSTRUCTION,
+    served_model::{Judge, ServedModel},
+    shared_prefix::SharedPrompts,
+};
+
+/// How pairs are judged.
+#[derive(Debug, Default)]
+pub(crate) struct PairOptions<'a> {
+    /// What relevance means; the template's default, or nothing, if absent.
+    pub(crate) instruction: Option<Cow<'a, str>>,
+    /// Most tokens of a query; 0 keeps all.
+    pub(crate) max_tokens_per_query: u32,
+    /// Most tokens of a document; 0 keeps all.
+    pub(crate) max_tokens_per_doc: u32,
+    /// How long prompts are cut: only the document is.
+    pub(crate) truncation: Option<Truncation>,
+    /// The field that holds the documents, for errors.
+    pub(crate) field: &'static str,
+}
+
+/// What came out, and what it cost.
+#[derive(Debug)]
+pub(crate) struct Judged {
+    /// Per pair, before the activation.
+    scores: Vec<f64>,
+    judge: Judge,
+    /// Tokens of all prompts, each once.
+    pub(crate) prompt_tokens: u64,
+    pub(crate) usage: Usage,
+}
+
+impl Judged {
+    /// The scores: probabilities, or logits without the activation. A cosine is what it is.
+    pub(crate) fn scores(&self, activation: bool) -> Vec<f64> {
+        let scores = self.scores.iter().copied();
+        match (self.judge, activation) {
+            (Judge::Cosine, _) | (_, false) => scores.collect(),
+            (_, true) => scores.map(|x| 1.0 / (1.0 + (-x).exp())).collect(),
+        }
+    }
+}
+
+/// Judges pairs of a query and a document, at least one.
+///
+/// # Errors
+/// Whatever is wrong with the texts, or admission, scheduler or engine refuse or fail with.
+pub(crate) async fn judge(
+    call: &Call,
+    model: &ServedModel,
+    common: &Common<'_>,
+    pairs: &[(&str, &str)],
+    options: &PairOptions<'_>,
+) -> Result<Judged, ApiError> {
+    call.reservation.set_rows(pairs.len() as u64)?;
+    let judge = model.judge.expect("a model that ranks has a judge");
+    match judge {
+        Judge::Cosine => by_cosine(call, model, common, pairs, options).await,
+        Judge::YesNo { .. } | Judge::Class => by_prompt(call, model, common, pairs, options).await,
+    }
+}
+
+async fn by_prompt(
+    call: &Call,
+    model: &ServedModel,
+    common: &Common<'_>,
+    pairs: &[(&str, &str)],
+    options: &PairOptions<'_>,
+) -> Result<Judged, ApiError> {
+    let judge = model.judge.expect("a model that ranks has a judge");
+    let template = model.rerank_template.as_ref();
+    let template = template.expect("a model that judges prompts has a template");
+    let instruction = options.instruction.as_deref();
+    let instruction = instruction.unwrap_or(DEFAULT_INSTRUCTION);
+    let render = |query: &str, document: &str| {
+        let rendered = template.render(instruction, query, document);
+        rendered.map_err(|e| ApiError::template(e.to_string()).with_param(options.field))
+    };
+    // Rendered prompts bring their special tokens with them.
+    let count = |text: &str| model.tokenizer.count(text, false);
+    let prompt = |&(query, document): &(&str, &str)| {
+        let query = capped(model, query, options.max_tokens_per_query);
+        let mut document = capped(model, document, options.max_tokens_per_doc);
+        if let Some(truncation) = &options.truncation {
+            let measure = |document: &str| Ok(count(&render(&query, document)?));
+            let fitting = truncation.fit(model, options.field, &document, measure)?;
+            document = Cow::Owned(fitting.into_owned());
+        }
+        render(&query, &document)
+    };
+    let bytes = bytes(pairs) + instruction.len() * pairs.len();
+    let max = call.app.config.limits.queued_tokens;
+    let mut encoded = 0;
+    let work = || {
+        SharedPrompts::encode(pairs.iter().map(prompt), model.cuts, |text, out| {
+            model.tokenizer.encode_into(text, false, out);
+            encoded += out.len() as u64;
+            if encoded > max {
+                return Err(ApiError::larger_than_queue("prompt tokens", encoded, max));
+            }
+            // At once: a long query is not encoded again with every document to learn it.
+            check_length(options.field, out.len(), 0, model)
+        })
+    };
+    let prompts = call.app.encoder.run(bytes, work).await??;
+    let mut prompt_tokens = 0;
+    for len in prompts.lens() {
+        check_length(options.field, len, 0, model)?;
+        prompt_tokens += len as u64;
+    }
+    let (tree, ends) = prompts
+        .into_tree()
+        .map_err(|e| read::of_tree(options.field, &e))?;
+    let head = match judge {
+        Judge::YesNo { yes, no } => Head::LabelScores {
+            labels: [yes, no].into(),
+            normalise: Normalise::OverLabels,
+        },
+        _ => Head::Classify,
+    };
+    let row = |node| RowSpec {
+        node,
+        head: head.clone(),
+    };
+    let rows = ends.into_iter().map(row).collect();
+    let (outputs, usage) = read::read_rows(call, model, common, tree, rows, prompt_tokens).await?;
+    let score = |output| match output {
+        RowOutput::LabelScores(scores) => match scores.logits[..] {
+            [yes, no] => Ok(f64::from(yes) - f64::from(no)),
+            _ => Err(read::mismatch(call)),
+        },
+        RowOutput::Classes(logits) => match logits[..] {
+            [logit] => Ok(f64::from(logit)),
+            _ => Err(read::mismatch(call)),
+        },
+        _ => Err(read::mismatch(call)),
+    };
+    Ok(Judged {
+        scores: outputs.into_iter().map(score).collect::<Result<_, _>>()?,
+        judge,
+        prompt_tokens,
+        usage,
+    })
+}
+
+/// The cosine of embeddings. Each distinct text is embedded once.
+async fn by_cosine(
+    call: &Call,
+    model: &ServedModel,
+    common: &Common<'_>,
+    pairs: &[(&str, &str)],
+    options: &PairOptions<'_>,
+) -> Result<Judged, ApiError> {
+    let pooling = model.pooling.expect("a model that embeds pools");
+    let before = match &options.instruction {
+        Some(instruction) => format!("Instruct: {instruction}\nQuery:"),
+        None => String::new(),
+    };
+    let work = || {
+        let mut texts = Distinct::default();
+        let roles_are_one =
+            before.is_empty() && options.max_tokens_per_query == options.max_tokens_per_doc;
+        let mut of_pair = Vec::with_capacity(pairs.len());
+        for &(query, document) in pairs {
+            let query = texts.index(query, true);
+            of_pair.push((query, texts.index(document, roles_are_one)));
+        }
+        let encode = |&(text, is_query): &(&str, bool)| {
+            let (before, max) = match is_query {
+                true => (before.as_str(), options.max_tokens_per_query),
+                false => ("", options.max_tokens_per_doc),
+            };
+            let text = capped(model, text, max);
+            let whole = |text: &str| format!("{before}{text}");
+            let text = match &options.truncation {
+                Some(truncation) => truncation.fit(model, options.field, &text, |text| {
+                    Ok(model.tokenizer.count(&whole(text), true))
+                })?,
+                None => Cow::Borrowed(&*text),
+            };
+            let ids = model.tokenizer.encode(&whole(&text), true);
+            check_length(options.field, ids.len(), 0, model)?;
+            Ok::<_, ApiError>(ids)
+        };
+        let ids = texts
+            .texts
+            .iter()
+            .map(encode)
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok::<_, ApiError>((ids, of_pair))
+    };
+    let (ids, of_pair) = call.app.encoder.run(bytes(pairs), work).await??;
+    call.reservation.set_rows(ids.len() as u64)?;
+    let (tree, ends, prompt_tokens) = read::tree(model, options.field, &ids)?;
+    let row = |node| RowSpec {
+        node,
+        head: Head::Embed {
+            pooling,
+            normalise: true,
+            dimensions: None,
+        },
+    };
+    let rows = ends.into_iter().map(row).collect();
+    let (outputs, usage) = read::read_rows(call, model, common, tree, rows, prompt_tokens).await?;
+    let vector = |output| match output {
+        RowOutput::Embedding(vector) => Ok(vector),
+        _ => Err(read::mismatch(call)),
+    };
+    let vectors: Vec<Vec<f32>> = outputs.into_iter().map(vector).collect::<Result<_, _>>()?;
+    let dot = |(a, b): (usize, usize)| -> f64 {
+        let products = vectors[a].iter().zip(&vectors[b]);
+        products.map(|(x, y)| f64::from(*x) * f64::from(*y)).sum()
+    };
+    Ok(Judged {
+        scores: of_pair.into_iter().map(dot).collect(),
+        judge: Judge::Cosine,
+        prompt_tokens,
+        usage,
+    })
+}
+
+/// Texts without repetition.
+#[derive(Default)]
+struct Distinct<'t> {
+    texts: Vec<(&'t str, bool)>,
+    places: HashMap<(&'t str, bool), usize>,
+}
+
+impl<'t> Distinct<'t> {
+    /// The place of a text in its role.
+    fn index(&mut self, text: &'t str, is_query: bool) -> usize {
+        *self.places.entry((text, is_query)).or_insert_with(|| {
+            self.texts.push((text, is_query));
+            self.texts.len() - 1
+        })
+    }
+}
+
+fn bytes(pairs: &[(&str, &str)]) -> usize {
+    pairs.iter().map(|(q, d)| q.len() + d.len()).sum()
+}
+
+/// At most `max` tokens of a text, from its beginning; all of it if `max` is 0.
+fn capped<'t>(model: &ServedModel, text: &'t str, max: u32) -> Cow<'t, str> {
+    match max {
+        0 => Cow::Borrowed(text),
+        max => cut_text(model, text, max as usize, Side::Right),
+    }
+}

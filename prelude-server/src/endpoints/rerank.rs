@@ -1,0 +1,521 @@
+//! `POST /rerank`, `/v1/rerank`, `/v2/rerank`: documents in the order of their relevance, in three
+//! dialects.
+
+use std::{borrow::Cow, sync::Arc};
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::{
+    Call, Reply,
+    pairs::{self, Judged, PairOptions},
+    submit::Common,
+    truncate::{Side, Truncation},
+};
+use crate::{
+    error::{ApiError, Dialect},
+    json::{Fields, Text},
+    routes::Endpoint,
+    served_model::{ServedModel, Task},
+};
+
+/// Tokens of a document that Cohere's dialect reads unless told otherwise.
+const COHERE_MAX_TOKENS_PER_DOC: u32 = 4_096;
+
+/// Answers the rerank routes.
+///
+/// # Errors
+/// 400 for whatever is wrong with the request, 429, 503, 500.
+pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
+    let mut fields = call.fields(&body)?;
+    match (fields.has("documents"), fields.has("texts")) {
+        (true, true) => {
+            let must = "not be combined with `documents`: they are two dialects";
+            Err(ApiError::invalid_value("texts", must))
+        }
+        (_, true) => tei(call, &mut fields)
+            .await
+            .map_err(|e| e.in_dialect(Dialect::Tei)),
+        (_, false) => documents(call, &mut fields).await,
+    }
+}
+
+/// vLLM's, Jina's and Cohere's dialects.
+async fn documents(call: &Call, fields: &mut Fields<'_>) -> Result<Reply, ApiError> {
+    let is_cohere = call.endpoint == Endpoint::RerankV2;
+    let (common, model) = begin(call, fields)?;
+    fields.refuse("rank_fields", &["[]"])?;
+    let query = query(fields)?;
+    let documents = take_documents(fields)?;
+    // Zero asks for all, as no number does.
+    let top_n = fields.int("top_n", 0..=i64::MAX)?;
+    let top_n = top_n
+        .and_then(|n| usize::try_from(n).ok())
+        .filter(|&n| n > 0);
+    let return_documents = fields.bool("return_documents")?.unwrap_or(!is_cohere);
+    let instruction = fields.string("instruction")?;
+    let instruct = fields.string("instruct")?;
+    if instruction.is_some() && instruct.is_some() {
+        let must = "not be combined with `instruction`, which means the same";
+        return Err(ApiError::invalid_value("instruct", must));
+    }
+    let max_tokens_per_doc = fields.count("max_tokens_per_doc", 0..=u32::MAX)?;
+    let default = if is_cohere {
+        COHERE_MAX_TOKENS_PER_DOC
+    } else {
+        0
+    };
+    let activation = fields.bool("use_activation")?.unwrap_or(true);
+    let options = PairOptions {
+        instruction: instruction.or(instruct),
+        max_tokens_per_query: 0,
+        max_tokens_per_doc: max_tokens_per_doc.unwrap_or(default),
+        truncation: Truncation::take(fields, model, 0, Side::Right)?,
+        field: "documents",
+    };
+    call.finish(fields)?;
+    let pairs: Vec<(&str, &str)> = documents.iter().map(|d| (&*query, &**d)).collect();
+    let judged = pairs::judge(call, model, &common, &pairs, &options).await?;
+    let ranked = ranked(&judged, activation, top_n);
+    let results = ranked
+        .into_iter()
+        .map(|(index, relevance_score)| RankedBody {
+            index,
+            relevance_score,
+            document: return_documents.then(|| DocumentBody {
+                text: &documents[index],
+            }),
+        });
+    let id = call.app.ids.next("rerank-");
+    let results = results.collect();
+    Ok(if is_cohere {
+        Reply::json(&CohereBody {
+            id,
+            results,
+            meta: Meta {
+                api_version: ApiVersion { version: "2" },
+                billed_units: BilledUnits { search_units: 1 },
+            },
+        })
+    } else {
+        let prompt_tokens = judged.prompt_tokens;
+        Reply::json(&Body {
+            id,
+            model: &model.name,
+            usage: Usage {
+                prompt_tokens,
+                total_tokens: prompt_tokens,
+            },
+            results,
+        })
+    })
+}
+
+/// TEI's dialect.
+async fn tei(call: &Call, fields: &mut Fields<'_>) -> Result<Reply, ApiError> {
+    let (common, model) = begin(call, fields)?;
+    let query = query(fields)?;
+    let texts: Option<Vec<Text<'_>>> = fields.get("texts", "a list of strings")?;
+    let texts = texts.unwrap_or_default();
+    if texts.is_empty() {
+        return Err(ApiError::invalid_value("texts", "not be an empty list"));
+    }
+    let truncates = fields.bool("truncate")?.unwrap_or(false);
+    let side = match fields.string("truncation_direction")?.as_deref() {
+        None | Some("right" | "Right") => Side::Right,
+        Some("left" | "Left") => Side::Left,
+        Some(_) => {
+            let must = "be `left` or `right`";
+            return Err(ApiError::invalid_value("truncation_direction", must));
+        }
+    };
+    let raw_scores = fields.bool("raw_scores")?.unwrap_or(false);
+    let return_text = fields.bool("return_text")?.unwrap_or(false);
+    let options = PairOptions {
+        truncation: truncates.then(|| Truncation::to_context(model, side)),
+        field: "texts",
+        ..PairOptions::default()
+    };
+    call.finish(fields)?;
+    let pairs: Vec<(&str, &str)> = texts.iter().map(|t| (&*query, &*t.0)).collect();
+    let judged = pairs::judge(call, model, &common, &pairs, &options).await?;
+    let ranked = ranked(&judged, !raw_scores, None);
+    let results = ranked.into_iter().map(|(index, score)| TeiBody {
+        index,
+        score,
+        text: return_text.then(|| &*texts[index].0),
+    });
+    Ok(Reply::json(&results.collect::<Vec<_>>()))
+}
+
+fn begin<'a, 'f>(
+    call: &'a Call,
+    fields: &mut Fields<'f>,
+) -> Result<(Common<'f>, &'a ServedModel), ApiError> {
+    let common = Common::take(call, fields)?;
+    let model = call.app.model_for(common.model.as_deref(), Task::Rerank)?;
+    fields.refuse("stream", &["false"])?;
+    Ok((common, model))
+}
+
+fn query<'a>(fields: &mut Fields<'a>) -> Result<Cow<'a, str>, ApiError> {
+    let query = fields.string("query")?;
+    query.ok_or_else(|| ApiError::missing_field("query"))
+}
+
+/// Strings, or objects with a field `text`.
+fn take_documents<'a>(fields: &mut Fields<'a>) -> Result<Vec<Cow<'a, str>>, ApiError> {
+    let list = fields.list("documents")?;
+    let list = list.ok_or_else(|| ApiError::missing_field("documents"))?;
+    if list.is_empty() {
+        return Err(ApiError::invalid_value("documents", "not be an empty list"));
+    }
+    let document = |(index, raw): (usize, &'a RawValue)| {
+        let pointer = format!("/documents/{index}");
+        let wrong = |pointer: String| {
+            ApiError::invalid_type(pointer, "a string or an object with a string `text`")
+        };
+        match raw.get().as_bytes()[0] {
+            b'"' => serde_json::from_str::<Text<'a>>(raw.get())
+                .map(|t| t.0)
+                .map_err(|_| wrong(pointer)),
+            b'{' => {
+                let mut fields = Fields::at(pointer.clone(), raw.get())?;
+                fields.string("text")?.ok_or_else(|| wrong(pointer))
+            }
+            _ => Err(wrong(pointer)),
+        }
+    };
+    list.into_iter().enumerate().map(document).collect()
+}
+
+/// Indices and scores by falling score, ties by index.
+fn ranked(judged: &Judged, activation: bool, top_n: Option<usize>) -> Vec<(usize, f64)> {
+    let mut ranked: Vec<_> = judged.scores(activation).into_iter().enumerate().collect();
+    // Stable, so equal scores stay in the order of their documents.
+    ranked.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    ranked.truncate(top_n.unwrap_or(usize::MAX));
+    ranked
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    id: String,
+    model: &'a str,
+    usage: Usage,
+    results: Vec<RankedBody<'a>>,
+}
+
+#[derive(Serialize)]
+struct Usage {
+    prompt_tokens: u64,
+    total_tokens: u64,
+}
+
+#[derive(Serialize)]
+struct RankedBody<'a> {
+    index: usize,
+    relevance_score: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    document: Option<DocumentBody<'a>>,
+}
+
+#[derive(Serialize)]
+struct DocumentBody<'a> {
+    text: &'a str,
+}
+
+#[derive(Serialize)]
+struct CohereBody<'a> {
+    id: String,
+    results: Vec<RankedBody<'a>>,
+    meta: Meta,
+}
+
+#[derive(Serialize)]
+struct Meta {
+    api_version: ApiVersion,
+    billed_units: BilledUnits,
+}
+
+#[derive(Serialize)]
+struct ApiVersion {
+    version: &'static str,
+}
+
+#[derive(Serialize)]
+struct BilledUnits {
+    search_units: u32,
+}
+
+#[derive(Serialize)]
+struct TeiBody<'a> {
+    index: usize,
+    score: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<&'a str>,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{
+        App, demo,
+        load::LoadOptions,
+        rerank_template::RerankTemplate,
+        served_model::ModelKind,
+        testing::{Golden, answer, app, ask, demos, embedded, golden, options, refused},
+    };
+
+    /// The demo language model as a reranker, with its own template or one of the test's.
+    fn reranker(template: Option<&str>) -> Arc<App> {
+        let mut loaded = embedded(
+            &demo::LM,
+            &LoadOptions {
+                kind: Some(ModelKind::Reranker),
+                ..options()
+            },
+        );
+        if let Some(template) = template {
+            loaded.model.rerank_template = Some(Arc::new(RerankTemplate::new(template).unwrap()));
+        }
+        app(vec![loaded])
+    }
+
+    fn qwen3() -> &'static Arc<App> {
+        static APP: LazyLock<Arc<App>> = LazyLock::new(|| reranker(None));
+        &APP
+    }
+
+    /// Yes and no behind a bare document, as they were recorded.
+    #[test]
+    fn recorded_yes_and_no() {
+        let Some(folder) = golden("demo-lm") else {
+            return;
+        };
+        let app = reranker(Some("{{ document }}"));
+        let recorded = Golden::open(&folder);
+        let texts: Vec<_> = recorded.texts().collect();
+        assert!(texts.len() > 30);
+        let documents: Vec<&str> = texts.iter().map(|(_, _, text)| *text).collect();
+        let body =
+            |raw: bool| json!({"query": "q", "documents": documents, "use_activation": !raw});
+        for raw in [false, true] {
+            let found = answer(&app, "/v1/rerank", &body(raw));
+            let results = found["results"].as_array().unwrap();
+            assert_eq!(results.len(), texts.len());
+            for result in results {
+                let (index, kind, _) = texts[result["index"].as_u64().unwrap() as usize];
+                let [yes, no, probability] = recorded.row("f32.yes_no", index)[..] else {
+                    panic!("three numbers")
+                };
+                let expected = f64::from(if raw { yes - no } else { probability });
+                let score = result["relevance_score"].as_f64().unwrap();
+                assert!(
+                    (score - expected).abs() < 5e-4,
+                    "{kind}: {score} {expected}"
+                );
+            }
+        }
+    }
+
+    const QUERY: &str = "Where is my card?";
+
+    fn documents() -> Vec<String> {
+        let topics = [
+            "The card is sent by post.",
+            "Rates change daily.",
+            "",
+            "Top up by card.",
+        ];
+        topics.iter().map(|t| (*t).to_owned()).collect()
+    }
+
+    #[test]
+    fn documents_are_ranked_and_each_scores_as_if_alone() {
+        let all = json!({"query": QUERY, "documents": documents(), "cache_salt": "rank"});
+        let (status, found, seen) = ask(qwen3(), "/rerank", &all);
+        assert_eq!(status, 200, "{found}");
+        assert!(found["id"].as_str().unwrap().starts_with("rerank-"));
+        let results = found["results"].as_array().unwrap();
+        assert_eq!(results.len(), 4);
+        let scores: Vec<f64> = results
+            .iter()
+            .map(|r| r["relevance_score"].as_f64().unwrap())
+            .collect();
+        assert!(scores.is_sorted_by(|a, b| a >= b), "{scores:?}");
+        for result in results {
+            let index = result["index"].as_u64().unwrap() as usize;
+            assert_eq!(result["document"]["text"], documents()[index]);
+            let alone = json!({"query": QUERY, "documents": [{"text": documents()[index]}],
+                "cache_salt": format!("alone-{index}")});
+            let alone = answer(qwen3(), "/v1/rerank", &alone);
+            assert_eq!(
+                alone["results"][0]["relevance_score"],
+                result["relevance_score"]
+            );
+        }
+        // System turn, instruction and query once.
+        let prompts = found["usage"]["prompt_tokens"].as_u64().unwrap();
+        assert!(
+            seen.usage.unwrap().computed_tokens < prompts / 2,
+            "{seen:?}"
+        );
+        // Pairs are the same judgement.
+        let pairs = json!({"text_1": QUERY, "text_2": documents()});
+        let pairs = answer(qwen3(), "/score", &pairs);
+        for result in results {
+            let index = result["index"].as_u64().unwrap() as usize;
+            assert_eq!(pairs["data"][index]["score"], result["relevance_score"]);
+        }
+    }
+
+    #[test]
+    fn top_n_and_the_dialects() {
+        let ask = |path: &str, more: Value| {
+            let mut body = json!({"query": QUERY, "documents": documents()});
+            body.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            answer(qwen3(), path, &body)
+        };
+        let all = ask("/rerank", json!({}));
+        let check = |top_n: i64, expected: usize| {
+            let found = ask("/rerank", json!({"top_n": top_n}));
+            let results = found["results"].as_array().unwrap();
+            assert_eq!(results[..], all["results"].as_array().unwrap()[..expected]);
+        };
+        check(1, 1);
+        check(0, 4);
+        check(9, 4);
+        let cohere = ask("/v2/rerank", json!({"top_n": 2}));
+        assert_eq!(cohere["meta"]["billed_units"]["search_units"], 1);
+        assert_eq!(cohere["results"].as_array().unwrap().len(), 2);
+        assert!(cohere["results"][0].get("document").is_none());
+        assert_eq!(
+            cohere["results"][0]["relevance_score"],
+            all["results"][0]["relevance_score"]
+        );
+        let tei = json!({"query": QUERY, "texts": documents(), "return_text": true});
+        let tei = answer(qwen3(), "/rerank", &tei);
+        let first = &tei.as_array().unwrap()[0];
+        assert_eq!(first["score"], all["results"][0]["relevance_score"]);
+        assert_eq!(first["text"], all["results"][0]["document"]["text"]);
+        let instructed = ask(
+            "/rerank",
+            json!({"instruction": "Find what is about money"}),
+        );
+        assert_ne!(instructed["results"], all["results"]);
+        assert_eq!(
+            ask("/rerank", json!({"instruct": "Find what is about money"}))["results"],
+            instructed["results"]
+        );
+    }
+
+    /// A document is cut; what stands around it is not.
+    #[test]
+    fn long_documents() {
+        let long = "The card is sent by post. ".repeat(2_000);
+        let body = json!({"query": QUERY, "documents": [long]});
+        refused(
+            qwen3(),
+            "/rerank",
+            &body,
+            (400, "context_length_exceeded", Some("documents")),
+        );
+        let with = |name: &str, value: Value| {
+            let mut body = body.clone();
+            body[name] = value;
+            ask(qwen3(), "/rerank", &body)
+        };
+        let (status, found, _) = with("truncate_prompt_tokens", json!(-1));
+        assert_eq!(status, 200, "{found}");
+        let context = qwen3().model(None).unwrap().max_model_len;
+        let tokens = found["usage"]["prompt_tokens"].as_u64().unwrap();
+        assert!(
+            (u64::from(context) - 8..=u64::from(context)).contains(&tokens),
+            "{tokens}"
+        );
+        let (status, found, _) = with("max_tokens_per_doc", json!(7));
+        assert_eq!(status, 200, "{found}");
+        let short = answer(
+            qwen3(),
+            "/rerank",
+            &json!({"query": QUERY, "documents": ["The card is sent by post."]}),
+        );
+        let score = |found: &Value| found["results"][0]["relevance_score"].clone();
+        let seven = demos()
+            .model(None)
+            .unwrap()
+            .tokenizer
+            .count("The card is sent by post.", false);
+        assert_eq!(seven, 7);
+        assert_eq!(score(&found), score(&short));
+    }
+
+    #[test]
+    fn refusals() {
+        let check = |path: &str, body: Value, reason: &str, param: &str| {
+            refused(qwen3(), path, &body, (400, reason, Some(param)));
+        };
+        check(
+            "/rerank",
+            json!({"documents": ["d"]}),
+            "missing_field",
+            "query",
+        );
+        check(
+            "/rerank",
+            json!({"query": "q"}),
+            "missing_field",
+            "documents",
+        );
+        check(
+            "/rerank",
+            json!({"query": "q", "documents": []}),
+            "invalid_value",
+            "documents",
+        );
+        check(
+            "/rerank",
+            json!({"query": "q", "documents": [3]}),
+            "invalid_type",
+            "/documents/0",
+        );
+        check(
+            "/rerank",
+            json!({"query": "q", "documents": ["d"], "top_n": -1}),
+            "invalid_value",
+            "top_n",
+        );
+        check(
+            "/rerank",
+            json!({"query": "q", "documents": ["d"], "texts": ["d"]}),
+            "invalid_value",
+            "texts",
+        );
+        check(
+            "/rerank",
+            json!({"query": "q", "documents": ["d"], "rank_fields": ["a"]}),
+            "unsupported_parameter",
+            "rank_fields",
+        );
+        let tei = json!({"query": "q", "texts": []});
+        let (status, found, _) = ask(qwen3(), "/rerank", &tei);
+        assert_eq!(status, 400);
+        assert_eq!(found["error_type"], "Validation");
+        assert!(found["error"].as_str().unwrap().contains("`texts`"));
+        // A language model judges nothing unless it is told how.
+        refused(
+            demos(),
+            "/rerank",
+            &json!({"query": "q", "documents": ["d"]}),
+            (400, "unsupported_task", Some("model")),
+        );
+    }
+}

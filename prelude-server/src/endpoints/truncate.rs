@@ -1,0 +1,187 @@
+//! `truncate_prompt_tokens` and what it spares.
+
+use std::borrow::Cow;
+
+use prelude_core::TokenId;
+
+use crate::{error::ApiError, json::Fields, served_model::ServedModel};
+
+/// Which end of a prompt is cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Its beginning.
+    Left,
+    /// Its end.
+    Right,
+}
+
+/// How many tokens of a long prompt are kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Truncation {
+    keep: usize,
+    side: Side,
+}
+
+impl Truncation {
+    /// As many tokens as the model's context has.
+    pub(crate) const fn to_context(model: &ServedModel, side: Side) -> Self {
+        Self {
+            keep: model.max_model_len as usize,
+            side,
+        }
+    }
+
+    /// Takes `truncate_prompt_tokens` and `truncation_side`. -1 keeps what the context leaves
+    /// beside `output` tokens.
+    ///
+    /// # Errors
+    /// 400 naming the field.
+    pub(crate) fn take(
+        fields: &mut Fields<'_>,
+        model: &ServedModel,
+        output: u32,
+        side: Side,
+    ) -> Result<Option<Self>, ApiError> {
+        let limit = model.max_model_len;
+        let name = "truncate_prompt_tokens";
+        let keep = match fields.int(name, -1..=i64::from(limit))? {
+            None => None,
+            Some(-1) => Some(limit.saturating_sub(output).max(1)),
+            Some(0) => return Err(ApiError::invalid_value(name, "be -1 or at least 1")),
+            Some(keep) => Some(u32::try_from(keep).expect("its range was checked")),
+        };
+        let side = match fields.string("truncation_side")?.as_deref() {
+            None => side,
+            Some("left") => Side::Left,
+            Some("right") => Side::Right,
+            Some(_) => {
+                let must = "be `left` or `right`";
+                return Err(ApiError::invalid_value("truncation_side", must));
+            }
+        };
+        Ok(keep.map(|keep| Self {
+            keep: keep as usize,
+            side,
+        }))
+    }
+
+    /// Cuts `ids` if they are too many, and says whether they were.
+    pub(crate) fn apply(&self, ids: &mut Vec<TokenId>) -> bool {
+        let over = ids.len().saturating_sub(self.keep);
+        match self.side {
+            Side::Left => drop(ids.drain(..over)),
+            Side::Right => ids.truncate(self.keep),
+        }
+        over > 0
+    }
+
+    /// Cuts `text` until the prompt around it is short enough; `measure` counts the tokens of the
+    /// prompt around a text. Only the text is cut: special tokens, templates and instructions
+    /// around it stay.
+    ///
+    /// # Errors
+    /// 400 naming `field` if nothing of the text would be left; whatever `measure` fails with.
+    pub(crate) fn fit<'t>(
+        &self,
+        model: &ServedModel,
+        field: &str,
+        text: &'t str,
+        measure: impl Fn(&str) -> Result<usize, ApiError>,
+    ) -> Result<Cow<'t, str>, ApiError> {
+        if measure(text)? <= self.keep {
+            return Ok(Cow::Borrowed(text));
+        }
+        let around = measure("")?;
+        let mut room = self.keep.saturating_sub(around);
+        while room > 0 {
+            let cut = cut_text(model, text, room, self.side);
+            let len = measure(&cut)?;
+            if len <= self.keep {
+                return Ok(cut);
+            }
+            // Tokens at the seams may come out otherwise than apart.
+            room = room.saturating_sub(len - self.keep);
+        }
+        let must = format!(
+            "be more than {around}: so many tokens are put around `{field}` and are never cut"
+        );
+        Err(ApiError::invalid_value("truncate_prompt_tokens", must))
+    }
+}
+
+/// At most `keep` tokens of `text`, as text. Part of a character at the cut is dropped.
+pub(crate) fn cut_text<'t>(
+    model: &ServedModel,
+    text: &'t str,
+    keep: usize,
+    side: Side,
+) -> Cow<'t, str> {
+    let tokenizer = &model.tokenizer;
+    let ids = tokenizer.encode(text, false);
+    if ids.len() <= keep {
+        return Cow::Borrowed(text);
+    }
+    let mut keep = keep;
+    loop {
+        let kept = match side {
+            Side::Left => &ids[ids.len() - keep..],
+            Side::Right => &ids[..keep],
+        };
+        let cut = tokenizer.decode(kept, false);
+        let cut = match side {
+            Side::Left => cut.trim_start_matches(char::REPLACEMENT_CHARACTER),
+            Side::Right => cut.trim_end_matches(char::REPLACEMENT_CHARACTER),
+        };
+        // What was one token of a longer word may be two of the shorter.
+        if keep == 0 || tokenizer.count(cut, false) <= keep {
+            return Cow::Owned(cut.to_owned());
+        }
+        keep -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::demos;
+
+    #[test]
+    fn texts_are_cut_at_tokens() {
+        let model = demos().model(None).unwrap();
+        let text = "Where is my card? I ordered it two weeks ago. 👍👍👍";
+        let count = |text: &str| model.tokenizer.count(text, false);
+        for keep in 0..=count(text) {
+            for side in [Side::Left, Side::Right] {
+                let cut = cut_text(model, text, keep, side);
+                assert!(count(&cut) <= keep, "{keep} {cut:?}");
+                let belongs = match side {
+                    Side::Left => text.ends_with(&*cut),
+                    Side::Right => text.starts_with(&*cut),
+                };
+                assert!(belongs, "{keep} {side:?} {cut:?}");
+            }
+        }
+        assert_eq!(cut_text(model, text, count(text), Side::Left), text);
+    }
+
+    #[test]
+    fn what_is_around_a_text_is_spared() {
+        let model = demos().model(None).unwrap();
+        let text = "word ".repeat(50);
+        let around = |text: &str| Ok(model.tokenizer.count(&format!("<a>{text}<b>"), false));
+        let truncation = Truncation {
+            keep: 20,
+            side: Side::Right,
+        };
+        let cut = truncation.fit(model, "input", &text, around).unwrap();
+        assert!(!cut.is_empty() && text.starts_with(&*cut));
+        assert!((15..=20).contains(&around(&cut).unwrap()));
+        let tiny = Truncation {
+            keep: 3,
+            side: Side::Right,
+        };
+        let refused = tiny.fit(model, "input", &text, around).unwrap_err();
+        assert_eq!(refused.param(), Some("truncate_prompt_tokens"));
+        assert_eq!(tiny.fit(model, "input", "", |_| Ok(3)).unwrap(), "");
+    }
+}
