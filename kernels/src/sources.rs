@@ -49,6 +49,7 @@ macro_rules! families {
 
 headers![
     "attention.cuh",
+    "attn_decode.cuh",
     "attn_varlen.cuh",
     "cuda.h",
     "dev.h",
@@ -62,6 +63,12 @@ headers![
 ];
 
 families! {
+    "attn_decode": [
+        "prelude_attn_decode_32",
+        "prelude_attn_decode_64",
+        "prelude_attn_decode_128",
+        "prelude_attn_combine",
+    ],
     "attn_varlen": [
         "prelude_attn_varlen_32",
         "prelude_attn_varlen_64",

@@ -14,6 +14,8 @@ fn structs_are_mirrored() {
         assert_eq!(library.layout_difference::<P>(), None);
         known.push(P::NAME);
     }
+    check::<families::AttnDecodeParams>(&library, &mut known);
+    check::<families::DecodeRow>(&library, &mut known);
     check::<families::AttnVarlenParams>(&library, &mut known);
     check::<families::Segment>(&library, &mut known);
     check::<families::Span>(&library, &mut known);

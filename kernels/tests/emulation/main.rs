@@ -9,6 +9,7 @@
 )]
 
 mod attention;
+mod attn_decode;
 mod attn_varlen;
 mod gemm_mma;
 mod harness;

@@ -1,0 +1,271 @@
+// attn_decode:   out[r] = softmax(scale · q[r] · Kᵀ) · V for rows of one query, all keys in pages
+// attn_combine:  the same from what attn_decode left of contexts of several splits
+//
+// q, out: bf16 `[_, Hq · D]`, row strides of their own; out may be q. Query head h reads key-value
+// head h / (Hq / Hkv). Row r takes row q_row of q and out and sees positions 0..context_len of
+// its block table, its own among them; context_len 0 is a row that does not count.
+// Pages `[block][kv_head][block_size][D]`. D is a multiple of 8; the kernel for the next of 32,
+// 64, 128 pads it. Strides are multiples of 8 elements, block_size a power of two from 16 on,
+// scale > 0.
+//
+// A split is 256 keys at an absolute multiple of 256. A context of one split is written to `out`
+// at once; of a longer one, each split leaves (maximum, sum, values) in `partial`, which
+// attn_combine merges in ascending order. A context longer than the launch's splits turns its row
+// into NaN. So a row's bits depend on its own K and V alone (as long as those are finite).
+// partial, f32: values `[rows_max][Hq][splits][D]`, then `[rows_max][Hq][splits]` pairs of maximum
+// and sum.
+//
+// Launch: attn_decode: rows × (Hkv · ⌈G / 16⌉) × splits blocks of 128 threads; dynamic shared
+//   memory 4 warps × 2 × 16 rows of D' + 8 elements: 34,816 bytes at most.
+//   attn_combine, if splits > 1: rows × Hq blocks of 128 threads.
+// Bound: 4 · Hkv · D · Σ(context) bytes; for partial, 8 · Hq · (D + 2) a split, mostly in L2.
+//
+//   keys     256s.. in steps of 64: warp w has the 16 keys from 16w on, one page's at a time
+//   warp     K(j) there ─ fetch V(j) ─ scores ─ V(j) there ─ fetch K(j+1) ─ softmax, values;
+//            its buffers are its own, so warps do not wait for each other until the end
+//   rows     the G query heads are the 16 rows of m16n8k16, zeros beyond G; more than 16 take
+//            another block
+//   end      the warps' (maximum, sum, values) are merged in order of warps in shared memory
+//
+// Not tuned: one buffer each for K and V, 17 KB of copies under way at most in a block. Not yet
+// run on a GPU.
+#pragma once
+
+#include "prelude/attention.cuh"
+
+namespace prelude {
+
+struct DecodeRow {
+    u32 q_row;
+    u32 context_len;
+    u32 block_first;  // position p is in block tables[block_first + p / block_size]
+    u32 reserved;
+};
+PRELUDE_PARAMS(DecodeRow, 16, q_row, context_len, block_first, reserved);
+
+struct AttnDecodeParams {
+    Global<const bf16> q;
+    Global<bf16> out;
+    Global<const bf16> k_pages;
+    Global<const bf16> v_pages;
+    Global<const i32> tables;
+    Global<const DecodeRow> rows;
+    Global<float> partial;   // not touched if splits is 1
+    Global<const u32> live;  // rows that count, or null for all
+    u32 rows_max;
+    u32 splits;
+    u32 heads;
+    u32 kv_heads;
+    u32 head_dim;
+    u32 q_stride;
+    u32 out_stride;
+    u32 block_size;
+    float scale;
+    u32 reserved;
+};
+PRELUDE_PARAMS(AttnDecodeParams, 104, q, out, k_pages, v_pages, tables, rows, partial, live,
+               rows_max, splits, heads, kv_heads, head_dim, q_stride, out_stride, block_size, scale,
+               reserved);
+
+namespace decode {
+
+constexpr u32 SPLIT = 256;  // keys
+constexpr u32 KEYS = 16;    // a warp at a time
+constexpr u32 WARPS = 4;
+constexpr u32 HEADS = 16;   // a block
+
+// The row, or one that does not count.
+PRELUDE_DEVICE DecodeRow row_at(const AttnDecodeParams& p, u32 row) {
+    if (row >= live_rows(p.live, p.rows_max)) return {};
+    return load_ro(p.rows + row);
+}
+
+// Where the values, and the maximum and sum, of one split of one head lie.
+PRELUDE_DEVICE Global<float> values_at(const AttnDecodeParams& p, u32 row, u32 head, u32 split) {
+    return p.partial + ((u64(row) * p.heads + head) * p.splits + split) * p.head_dim;
+}
+PRELUDE_DEVICE Global<Vec<float, 2>> pair_at(const AttnDecodeParams& p, u32 row, u32 head, u32 split) {
+    u64 values = u64(p.rows_max) * p.heads * p.splits * p.head_dim;
+    u64 index = (u64(row) * p.heads + head) * p.splits + split;
+    return as<Vec<float, 2>>(p.partial + (values + 2 * index));
+}
+
+// Two rows of the lane from `from`, as the first operand of m16n8k16; zeros beyond.
+template <u32 Dim>
+PRELUDE_DEVICE void load_query(u32 (&q)[Dim / 16][4], Global<const bf16> from, u32 heads, u32 head_dim) {
+    u32 lane = lane_id();
+    PRELUDE_UNROLL
+    for (u32 d = 0; d < Dim / 16; d++) {
+        PRELUDE_UNROLL
+        for (u32 e = 0; e < 4; e++) {
+            u32 row = lane / 4 + e % 2 * 8, column = 16 * d + lane % 4 * 2 + e / 2 * 8;
+            bool valid = row < heads && column < head_dim;
+            q[d][e] = valid ? load(as<const u32>(from + (row * head_dim + column))) : 0;
+        }
+    }
+}
+
+// Starts copying 16 rows of K or V by one warp; zeros from the context's end on and beyond
+// head_dim.
+template <u32 Dim>
+PRELUDE_DEVICE void fetch(Shared<bf16> to, Global<const bf16> from, u32 keys, u32 head_dim) {
+    constexpr u32 CHUNKS = Dim / 8;
+    u32 column = lane_id() % CHUNKS * 8;
+    PRELUDE_UNROLL
+    for (u32 i = 0; i < KEYS; i += WARP / CHUNKS) {
+        u32 row = lane_id() / CHUNKS + i;
+        bool valid = row < keys && column < head_dim;
+        cp_async_16(to + (row * attention::PITCH<Dim> + column),
+                    from + (valid ? row * head_dim + column : 0), valid);
+    }
+    cp_async_commit();
+}
+
+}  // namespace decode
+
+template <u32 Dim>
+PRELUDE_DEVICE void attn_decode(const AttnDecodeParams& p) {
+    using namespace attention;
+    using namespace decode;
+    dep_wait();
+    u32 index = block_idx().x, split = block_idx().z;
+    DecodeRow row = row_at(p, index);
+    u32 splits = div_up(row.context_len, SPLIT);
+    if (split >= splits) return;
+    u32 group = p.heads / p.kv_heads, slices = div_up(group, HEADS);
+    u32 kv_head = block_idx().y / slices, first_head = block_idx().y % slices * HEADS;
+    u32 heads = min_u32(group - first_head, HEADS);
+    first_head += kv_head * group;
+    Global<bf16> out = p.out + (u64(row.q_row) * p.out_stride + first_head * p.head_dim);
+    if (splits > p.splits) {
+        // Blocks that could merge it are missing.
+        if (split > 0) return;
+        for (u32 i = thread_idx().x; i < heads * p.head_dim; i += block_dim().x) {
+            store(out + i, bf16{0x7fff});
+        }
+        return;
+    }
+    u32 warp = warp_id(), lane = lane_id();
+    Shared<bf16> k = dynamic_shared<bf16>() + warp * (2 * KEYS * PITCH<Dim>);
+    Shared<bf16> v = k + KEYS * PITCH<Dim>;
+    u32 query[Dim / 16][4];
+    load_query<Dim>(query, p.q + (u64(row.q_row) * p.q_stride + first_head * p.head_dim), heads,
+                    p.head_dim);
+    float factor = mul_rn(p.scale, LOG2_E);
+    Rows<Dim> state;
+    state.clear();
+
+    u32 end = min_u32(row.context_len, (split + 1) * SPLIT);
+    u32 shift = lowest_one(p.block_size);
+    // 16 keys from a multiple of 16 on lie in one block.
+    auto place = [&](u32 key) {
+        u64 block = u32(load_ro(p.tables + (row.block_first + (key >> shift))));
+        return ((block * p.kv_heads + kv_head) * p.block_size + key % p.block_size) * p.head_dim;
+    };
+    u32 key = split * SPLIT + warp * KEYS;
+    u64 at = 0;
+    if (key < end) {
+        at = place(key);
+        fetch<Dim>(k, p.k_pages + at, end - key, p.head_dim);
+    }
+    while (key < end) {
+        cp_async_wait<0>();
+        sync_warp();  // K is there, and no lane reads V any more.
+        fetch<Dim>(v, p.v_pages + at, end - key, p.head_dim);
+        float s[KEYS / 8][4];
+        score<Dim, KEYS>(s, query, k);
+        if (key + KEYS > end) mask(s, key, end, end);
+        cp_async_wait<0>();
+        sync_warp();  // V is there, and no lane reads K any more.
+        key += WARPS * KEYS;
+        if (key < end) {
+            at = place(key);
+            fetch<Dim>(k, p.k_pages + at, end - key, p.head_dim);
+        }
+        weigh(state, s, factor);
+        add_values<Dim, KEYS>(state, s, v);
+    }
+
+    // [warp][head][Dim] values, then [warp][head] pairs of maximum and sum.
+    Shared<float> values = dynamic_shared<float>();
+    Shared<Vec<float, 2>> pairs = as<Vec<float, 2>>(values + WARPS * HEADS * Dim);
+    sync_block();  // No warp reads K and V any more.
+    PRELUDE_UNROLL
+    for (u32 half = 0; half < 2; half++) {
+        u32 head = warp * HEADS + lane / 4 + 8 * half;
+        float sum = row_sum(state.sum[half]);
+        if (lane % 4 == 0) store(pairs + head, Vec<float, 2>{{state.max[half], sum}});
+        PRELUDE_UNROLL
+        for (u32 i = 0; i < Dim / 8; i++) {
+            Vec<float, 2> two{{state.values[i][2 * half], state.values[i][2 * half + 1]}};
+            store(as<Vec<float, 2>>(values + (head * Dim + 8 * i + lane % 4 * 2)), two);
+        }
+    }
+    sync_block();
+    dep_launch();
+    u32 chunks = p.head_dim / 8;
+    for (u32 i = thread_idx().x; i < heads * chunks; i += block_dim().x) {
+        u32 head = i / chunks, column = i % chunks * 8;
+        float max = NEG_INFINITY;
+        for (u32 w = 0; w < WARPS; w++) {
+            float other = load(pairs + (w * HEADS + head))[0];
+            max = other > max ? other : max;
+        }
+        float sum = 0.0f, merged[8] = {};
+        for (u32 w = 0; w < WARPS; w++) {
+            Vec<float, 2> pair = load(pairs + (w * HEADS + head));
+            float weight = exp2_fast(mul_rn(add_rn(pair[0], -max), factor));
+            sum = add_rn(sum, mul_rn(pair[1], weight));
+            PRELUDE_UNROLL
+            for (u32 half = 0; half < 2; half++) {
+                u32 from = (w * HEADS + head) * Dim + column + 4 * half;
+                f32x4 x = load(as<f32x4>(values + from));
+                PRELUDE_UNROLL
+                for (u32 e = 0; e < 4; e++) {
+                    merged[4 * half + e] = add_rn(merged[4 * half + e], mul_rn(x[e], weight));
+                }
+            }
+        }
+        if (splits == 1) {
+            bf16x8 y;
+            for (u32 e = 0; e < 8; e++) y[e] = to_bf16(div_rn(merged[e], sum));
+            store(as<bf16x8>(out + (head * p.head_dim + column)), y);
+            continue;
+        }
+        Global<float> to = values_at(p, index, first_head + head, split) + column;
+        store(as<f32x4>(to), f32x4{{merged[0], merged[1], merged[2], merged[3]}});
+        store(as<f32x4>(to + 4), f32x4{{merged[4], merged[5], merged[6], merged[7]}});
+        if (column == 0) {
+            store(pair_at(p, index, first_head + head, split), Vec<float, 2>{{max, sum}});
+        }
+    }
+}
+
+// A thread an element of one head.
+PRELUDE_DEVICE void attn_combine(const AttnDecodeParams& p) {
+    using namespace decode;
+    dep_wait();
+    u32 index = block_idx().x, head = block_idx().y, column = thread_idx().x;
+    DecodeRow row = row_at(p, index);
+    u32 splits = div_up(row.context_len, SPLIT);
+    if (splits < 2 || splits > p.splits || column >= p.head_dim) return;
+    float factor = mul_rn(p.scale, attention::LOG2_E);
+    float max = NEG_INFINITY;
+    for (u32 split = 0; split < splits; split++) {
+        float other = load(pair_at(p, index, head, split))[0];
+        max = other > max ? other : max;
+    }
+    float sum = 0.0f, value = 0.0f;
+    for (u32 split = 0; split < splits; split++) {
+        Vec<float, 2> pair = load(pair_at(p, index, head, split));
+        float weight = exp2_fast(mul_rn(add_rn(pair[0], -max), factor));
+        sum = add_rn(sum, mul_rn(pair[1], weight));
+        float x = load(values_at(p, index, head, split) + column);
+        value = add_rn(value, mul_rn(x, weight));
+    }
+    u64 to = u64(row.q_row) * p.out_stride + head * p.head_dim + column;
+    store(p.out + to, to_bf16(div_rn(value, sum)));
+    dep_launch();
+}
+
+}  // namespace prelude

@@ -1,0 +1,102 @@
+use super::attn_varlen::padded_head_dim;
+use crate::{DevicePtr, Launch, params::params};
+
+params! {
+    /// One query whose keys and values are all in the pool.
+    #[derive(PartialEq, Eq)]
+    pub struct DecodeRow: 16 {
+        /// Row of `q` and `out`.
+        pub q_row: u32,
+        /// Positions that it sees, its own among them; 0 for a row that does not count.
+        pub context_len: u32,
+        /// Position `p` is in block `tables[block_first + p / block_size]`.
+        pub block_first: u32,
+        /// 0.
+        pub reserved: u32,
+    }
+}
+
+params! {
+    /// Of `prelude_attn_decode_{32,64,128}` and `prelude_attn_combine`: attention of rows of one
+    /// token. bf16 unless stated. `D` is `head_dim`.
+    pub struct AttnDecodeParams: 104 {
+        /// `[_, heads · D]`.
+        pub q: DevicePtr,
+        /// `[_, heads · D]`; may be `q`.
+        pub out: DevicePtr,
+        /// This layer's: `[block][kv_head][block_size][D]`.
+        pub k_pages: DevicePtr,
+        /// The same for V.
+        pub v_pages: DevicePtr,
+        /// i32: block tables.
+        pub tables: DevicePtr,
+        /// `[rows_max]` [`DecodeRow`]s.
+        pub rows: DevicePtr,
+        /// f32 `[rows_max · heads · splits, D + 2]`; not touched if `splits` is 1.
+        pub partial: DevicePtr,
+        /// Number of rows that count (u32), or null for all.
+        pub live: DevicePtr,
+        /// Rows of the launch.
+        pub rows_max: u32,
+        /// Splits of the longest context: see [`AttnDecodeParams::SPLIT_KEYS`].
+        pub splits: u32,
+        /// Query heads.
+        pub heads: u32,
+        /// Key-value heads.
+        pub kv_heads: u32,
+        /// A multiple of 8, at most 128.
+        pub head_dim: u32,
+        /// Elements from one row of `q` to the next: a multiple of 8.
+        pub q_stride: u32,
+        /// The same of `out`.
+        pub out_stride: u32,
+        /// Positions of a block: a power of two, at least 16.
+        pub block_size: u32,
+        /// Factor on q · k, above 0.
+        pub scale: f32,
+        /// 0.
+        pub reserved: u32,
+    }
+}
+
+/// Query heads of a block.
+const HEADS_PER_BLOCK: u32 = 16;
+
+impl AttnDecodeParams {
+    /// Keys of a split, at absolute positions.
+    pub const SPLIT_KEYS: u32 = 256;
+
+    /// A block a row, key-value head and split. None for a `head_dim` that no kernel takes.
+    #[must_use]
+    pub const fn launch(&self) -> Option<Launch> {
+        let (kernel, padded) = match padded_head_dim(self.head_dim) {
+            Some(32) => ("prelude_attn_decode_32", 32),
+            Some(64) => ("prelude_attn_decode_64", 64),
+            Some(128) => ("prelude_attn_decode_128", 128),
+            _ => return None,
+        };
+        let slices = (self.heads / self.kv_heads).div_ceil(HEADS_PER_BLOCK);
+        Some(Launch {
+            kernel,
+            grid: [self.rows_max, self.kv_heads * slices, self.splits],
+            block: [128, 1, 1],
+            // 16 rows of K and of V for each of 4 warps, of bf16, 8 elements apart.
+            shared_bytes: 4 * 2 * 16 * (padded + 8) * 2,
+        })
+    }
+
+    /// What merges the splits: a block a row and head. None if there is one split, which
+    /// [`AttnDecodeParams::launch`] writes out itself.
+    #[must_use]
+    pub const fn launch_combine(&self) -> Option<Launch> {
+        if self.splits < 2 {
+            return None;
+        }
+        Some(Launch {
+            kernel: "prelude_attn_combine",
+            grid: [self.rows_max, self.heads, 1],
+            block: [128, 1, 1],
+            shared_bytes: 0,
+        })
+    }
+}
