@@ -8,10 +8,16 @@
 //!
 //! Most words are a token themselves. For those the merges are skipped, if they
 //! are known to lead to that token: this is proved for each token at load by
-//! running its merges (or the file says so with `ignore_merges`).
+//! running its merges (or the file says so with `ignore_merges`). Such words of up to
+//! 12 bytes are found in [`WordTable`], longer ones in a table of strings. Words of
+//! several tokens are remembered by the thread ([`crate::cache`]).
 
+pub(crate) use crate::cache::MergeScratch;
+use crate::cache::{Cache, LongKey, Owner};
+use crate::pretokenize::Words;
 use crate::table::{Merge, PairTable, StringTable};
 use crate::vocab::Vocab;
+use crate::words::{KEY_MAX, Key, WORD_MAX, WordTable};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -33,16 +39,38 @@ pub(crate) struct Bpe {
     /// Token of each single byte, or [`NO_TOKEN`].
     byte_ids: [u32; 256],
     pairs: PairTable,
-    words: StringTable,
+    /// Words of up to [`WORD_MAX`] bytes that are one token.
+    words: WordTable,
+    /// Longer ones.
+    long_words: StringTable,
+    /// Names this model in the threads' caches.
+    owner: Owner,
 }
 
-/// Memory for long words, kept between words of one call.
+/// What a thread keeps between words and calls.
 #[derive(Debug, Default)]
-pub(crate) struct MergeScratch {
+pub(crate) struct Scratch {
+    cache: Cache,
+    merging: Merging,
+    /// Tokens of one word.
+    ids: Vec<u32>,
+}
+
+/// Memory for merging long words.
+#[derive(Debug, Default)]
+struct Merging {
     symbols: Vec<Symbol>,
     /// Rank in the upper 24 bits, position in the lower 40.
     heap: BinaryHeap<Reverse<u64>>,
 }
+
+/// Words of which keys are made before any is looked up. The memory that is asked for
+/// meanwhile is what the processor can have under way, a few dozen lines.
+const GROUP: usize = 32;
+
+/// Bytes of memory for long words that a thread keeps: a word of some ten thousand
+/// bytes. Those of longer ones are given back after the call.
+const KEPT_BYTES: usize = 1 << 19;
 
 /// A token in a doubly linked list over the bytes of a word.
 #[derive(Debug, Clone, Copy)]
@@ -61,13 +89,29 @@ const NO_MERGE: Merge = Merge {
     id: 0,
 };
 
+impl Scratch {
+    /// Gives back what an unusually long word took.
+    pub(crate) fn shrink(&mut self) {
+        let Merging { symbols, heap } = &self.merging;
+        let bytes = symbols.capacity() * size_of::<Symbol>()
+            + heap.capacity() * size_of::<u64>()
+            + self.ids.capacity() * size_of::<u32>();
+        if bytes > KEPT_BYTES {
+            self.merging = Merging::default();
+            self.ids = Vec::new();
+        }
+    }
+}
+
 impl Bpe {
     /// `byte_ids` gives the token of each byte, or [`NO_TOKEN`].
     pub(crate) fn new(byte_ids: [u32; 256], pairs: PairTable) -> Self {
         Self {
             byte_ids,
             pairs,
-            words: StringTable::with_capacity(0),
+            words: WordTable::default(),
+            long_words: StringTable::with_capacity(0),
+            owner: Owner::new(),
         }
     }
 
@@ -75,20 +119,70 @@ impl Bpe {
     /// spell bytes; with `ignore_merges` all of them are taken, otherwise those that
     /// their merges lead to.
     pub(crate) fn index_words(&mut self, ids: &[u32], vocab: &Vocab, ignore_merges: bool) {
-        let mut words = StringTable::with_capacity(ids.len());
-        let mut scratch = MergeScratch::default();
+        let mut merging = Merging::default();
         let mut merged = Vec::new();
-        for &id in ids {
-            let word = vocab.piece(id);
+        let mut whole = |id: u32| {
             merged.clear();
             if !ignore_merges {
-                self.merge(word, &mut scratch, &mut merged);
+                self.merge(vocab.piece(id), &mut merging, &mut merged);
             }
-            if ignore_merges || merged == [id] {
-                words.insert(word, id, |id| vocab.piece(id));
-            }
+            ignore_merges || merged == [id]
+        };
+        // Tokens are numbered in the order in which training found them, which is
+        // about that of their frequency.
+        let mut ids: Vec<u32> = ids.iter().copied().filter(|id| whole(*id)).collect();
+        ids.sort_unstable();
+        self.words = WordTable::new(ids.iter().map(|&id| (vocab.piece(id), id)));
+        let long = ids.iter().filter(|&&id| vocab.piece(id).len() > WORD_MAX);
+        self.long_words = StringTable::with_capacity(long.clone().count());
+        for &id in long {
+            let word = vocab.piece(id);
+            self.long_words.insert(word, id, |id| vocab.piece(id));
         }
-        self.words = words;
+    }
+
+    /// Appends the tokens of each of `words`.
+    pub(crate) fn encode_words(
+        &self,
+        words: &Words<'_>,
+        vocab: &Vocab,
+        scratch: &mut MergeScratch,
+        out: &mut Vec<u32>,
+    ) {
+        let bytes = words.text.as_bytes();
+        let mut keys = [(Key::NONE, 0u64); GROUP];
+        let mut ids = [0u32; GROUP * KEY_MAX + 4];
+        let mut start = words.start;
+        for ends in words.ends.chunks(GROUP) {
+            let first = start;
+            for (slot, &end) in keys.iter_mut().zip(ends) {
+                let key = Key::new(bytes, start, end);
+                let hash = key.hash();
+                self.words.prefetch(hash);
+                *slot = (key, hash);
+                start = end;
+            }
+            let mut count = 0;
+            let mut from = first;
+            for (&(key, hash), &end) in keys.iter().zip(ends) {
+                if let Some(id) = self.words.get(key, hash) {
+                    ids[count] = id;
+                    count += 1;
+                } else if let Some((four, tokens)) =
+                    scratch.get().cache.short(self.owner, key, hash)
+                {
+                    // All four in one move; those after the last token are overwritten.
+                    ids[count..count + 4].copy_from_slice(four);
+                    count += tokens;
+                } else {
+                    out.extend_from_slice(&ids[..count]);
+                    count = 0;
+                    self.encode_rare(&bytes[from..end], key, hash, vocab, scratch.get(), out);
+                }
+                from = end;
+            }
+            out.extend_from_slice(&ids[..count]);
+        }
     }
 
     /// Appends the tokens of `word`.
@@ -100,10 +194,53 @@ impl Bpe {
         scratch: &mut MergeScratch,
         out: &mut Vec<u32>,
     ) {
-        match self.words.get(word, |id| vocab.piece(id)) {
-            Some(id) => out.push(id),
-            None => self.merge(word, scratch, out),
+        let key = Key::new(word, 0, word.len());
+        let hash = key.hash();
+        if let Some(id) = self.words.get(key, hash) {
+            out.push(id);
+            return;
         }
+        let scratch = scratch.get();
+        match scratch.cache.short(self.owner, key, hash) {
+            Some((four, tokens)) => out.extend_from_slice(&four[..tokens]),
+            None => self.encode_rare(word, key, hash, vocab, scratch, out),
+        }
+    }
+
+    /// Appends the tokens of a word that neither the table nor the cache of short
+    /// words has, and remembers them.
+    #[inline(never)]
+    fn encode_rare(
+        &self,
+        word: &[u8],
+        key: Key,
+        hash: u64,
+        vocab: &Vocab,
+        scratch: &mut Scratch,
+        out: &mut Vec<u32>,
+    ) {
+        let Scratch {
+            cache,
+            merging,
+            ids,
+        } = scratch;
+        let long = LongKey::new(word);
+        if let Some(key) = &long
+            && let Some(known) = cache.long(self.owner, key)
+        {
+            out.extend_from_slice(known);
+            return;
+        }
+        ids.clear();
+        match self.long_words.get(word, |id| vocab.piece(id)) {
+            Some(id) => ids.push(id),
+            None => self.merge(word, merging, ids),
+        }
+        match &long {
+            Some(key) => cache.remember_long(self.owner, key, ids),
+            None => cache.remember_short(self.owner, key, hash, ids),
+        }
+        out.extend_from_slice(ids);
     }
 
     /// Appends one token per byte, without merging.
@@ -111,7 +248,7 @@ impl Bpe {
         out.extend(self.byte_tokens(word));
     }
 
-    fn merge(&self, word: &[u8], scratch: &mut MergeScratch, out: &mut Vec<u32>) {
+    fn merge(&self, word: &[u8], scratch: &mut Merging, out: &mut Vec<u32>) {
         if word.len() <= SCAN_MAX {
             self.merge_by_scan(word, out);
         } else {
@@ -171,8 +308,8 @@ impl Bpe {
         out.extend_from_slice(&ids[..len]);
     }
 
-    fn merge_by_heap(&self, word: &[u8], scratch: &mut MergeScratch, out: &mut Vec<u32>) {
-        let MergeScratch { symbols, heap } = scratch;
+    fn merge_by_heap(&self, word: &[u8], scratch: &mut Merging, out: &mut Vec<u32>) {
+        let Merging { symbols, heap } = scratch;
         symbols.clear();
         symbols.extend(self.byte_tokens(word).enumerate().map(|(at, id)| Symbol {
             id,
@@ -276,7 +413,7 @@ mod tests {
         ) {
             let bpe = bpe(&rules);
             let expected = naive(&bpe, &word);
-            let mut scratch = MergeScratch::default();
+            let mut scratch = Merging::default();
             let (mut scanned, mut heaped) = (Vec::new(), Vec::new());
             bpe.merge_by_scan(&word, &mut scanned);
             bpe.merge_by_heap(&word, &mut scratch, &mut heaped);
@@ -293,7 +430,7 @@ mod tests {
     fn long_words_are_merged() {
         let bpe = bpe(&[(0, 0), (4, 4), (5, 5)]);
         let mut out = Vec::new();
-        bpe.merge(&vec![0; 1 << 20], &mut MergeScratch::default(), &mut out);
+        bpe.merge(&vec![0; 1 << 20], &mut Merging::default(), &mut out);
         assert_eq!(out, vec![6; 1 << 17]);
     }
 }

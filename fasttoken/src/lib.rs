@@ -27,6 +27,7 @@
 mod added;
 mod alphabet;
 mod bpe;
+mod cache;
 mod decode;
 mod encode_error;
 mod encoding;
@@ -40,6 +41,7 @@ mod padding;
 mod parallel;
 mod pattern;
 mod postprocess;
+mod prefetch;
 mod prefix;
 mod pretokenize;
 mod scan;
@@ -55,6 +57,7 @@ mod truncation;
 mod unicode;
 mod vocab;
 mod window;
+mod words;
 
 pub use added::{AddedToken, Reassigned, Recognise};
 pub use decode::{StreamDecoder, StreamState};

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::json::Component;
 use crate::pattern::{Frame, Pattern};
-use crate::scan::{Grammar, Scanner};
+use crate::scan::{ENDS, Grammar, Scanner};
 use std::ops::ControlFlow;
 
 /// The pre-tokenizer of a byte-level model: any number of splits, then `ByteLevel`.
@@ -49,6 +49,37 @@ pub(crate) struct Word<'a> {
     pub(crate) prefixed: bool,
 }
 
+/// Consecutive words of one text, none of them with an inserted space.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Words<'a> {
+    pub(crate) text: &'a str,
+    /// Byte of `text` at which the first word begins.
+    pub(crate) start: usize,
+    /// Where each word ends, and the next begins.
+    pub(crate) ends: &'a [usize],
+    /// Byte of the segment at which `text` begins.
+    pub(crate) base: usize,
+}
+
+impl<'a> Words<'a> {
+    /// Calls `each` with every word.
+    pub(crate) fn each(
+        &self,
+        mut each: impl FnMut(Word<'a>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let mut start = self.start;
+        for &end in self.ends {
+            each(Word {
+                text: &self.text[start..end],
+                start: self.base + start,
+                prefixed: false,
+            })?;
+            start = end;
+        }
+        ControlFlow::Continue(())
+    }
+}
+
 /// Memory kept between the pieces of one call.
 #[derive(Debug, Default)]
 pub(crate) struct SplitScratch {
@@ -86,6 +117,46 @@ impl PreTokenizer {
         let known = |split: &Split| matches!(split, Split::Grammar(_) | Split::Digits { .. });
         let by_grammar = |split: &Split| matches!(split, Split::Grammar(_));
         self.splits.iter().all(known) && (self.use_regex || self.splits.iter().any(by_grammar))
+    }
+
+    /// The grammar that alone decides over words, if one does.
+    pub(crate) fn only_grammar(&self) -> Option<Grammar> {
+        match self.splits.as_slice() {
+            _ if self.add_prefix_space => None,
+            [] if self.use_regex => Some(Grammar::Gpt2),
+            [Split::Grammar(grammar)] if !self.use_regex => Some(*grammar),
+            _ => None,
+        }
+    }
+
+    /// Calls `each` with the words of `segment` in order, as the grammar of
+    /// [`PreTokenizer::only_grammar`] splits it, many at a time. `base` is added to
+    /// their positions.
+    pub(crate) fn split_by_grammar<F>(
+        grammar: Grammar,
+        segment: &str,
+        base: usize,
+        mut each: F,
+    ) -> ControlFlow<()>
+    where
+        F: FnMut(Words<'_>) -> ControlFlow<()>,
+    {
+        let scanner = Scanner::new(segment);
+        let mut ends = [0; ENDS];
+        let mut start = 0;
+        loop {
+            let count = scanner.fill(grammar, start, &mut ends);
+            let Some(&end) = ends[..count].last() else {
+                return ControlFlow::Continue(());
+            };
+            each(Words {
+                text: segment,
+                start,
+                ends: &ends[..count],
+                base,
+            })?;
+            start = end;
+        }
     }
 
     /// Calls `each` with the words of `segment` in order; `base` is added to their

@@ -7,7 +7,7 @@ use crate::load;
 use crate::normalize::Normalizer;
 use crate::padding::Padding;
 use crate::postprocess::{Piece, PostProcessor};
-use crate::pretokenize::{PreTokenizer, SplitScratch, Word};
+use crate::pretokenize::{PreTokenizer, SplitScratch, Word, Words};
 use crate::truncation::Truncation;
 use crate::vocab::Vocab;
 use std::borrow::Cow;
@@ -42,6 +42,10 @@ pub(crate) trait Visitor<'t> {
     fn segment(&mut self, start: usize, raw: &'t str, changed: bool);
     /// A word to be merged.
     fn word(&mut self, word: Word<'_>) -> ControlFlow<()>;
+    /// Words to be merged, for visitors that can use many at a time.
+    fn words(&mut self, words: Words<'_>) -> ControlFlow<()> {
+        words.each(|word| self.word(word))
+    }
     /// An added token that was found in the raw text.
     fn raw_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()>;
     /// An added token that was found in the segment.
@@ -194,6 +198,14 @@ impl Tokenizer {
                 Part::Token(id, range) => visitor.normalized_token(id, range),
                 Part::Text(range) => {
                     let piece = &normalized[range.clone()];
+                    if let Some(grammar) = self.pre_tokenizer.only_grammar() {
+                        return PreTokenizer::split_by_grammar(
+                            grammar,
+                            piece,
+                            range.start,
+                            |words| visitor.words(words),
+                        );
+                    }
                     let mut each = |word: Word<'_>| visitor.word(word);
                     self.pre_tokenizer
                         .split(piece, range.start, scratch, &mut each)
@@ -264,6 +276,17 @@ impl<'t> Visitor<'t> for Ids<'_> {
         ControlFlow::Continue(())
     }
 
+    fn words(&mut self, words: Words<'_>) -> ControlFlow<()> {
+        let Tokenizer { bpe, vocab, .. } = self.tokenizer;
+        let before = self.out.len();
+        bpe.encode_words(&words, vocab, &mut self.scratch, self.out);
+        if self.plain && self.out[before..].iter().any(|id| vocab.is_added(*id)) {
+            self.out.truncate(before);
+            return words.each(|word| self.word(word));
+        }
+        ControlFlow::Continue(())
+    }
+
     fn raw_token(&mut self, id: u32, _: Range<usize>) -> ControlFlow<()> {
         self.out.push(id);
         ControlFlow::Continue(())
@@ -295,6 +318,14 @@ impl<'t> Visitor<'t> for Count<'_> {
             &mut self.scratch,
             &mut self.word,
         );
+        self.count += self.word.len();
+        ControlFlow::Continue(())
+    }
+
+    fn words(&mut self, words: Words<'_>) -> ControlFlow<()> {
+        let Tokenizer { bpe, vocab, .. } = self.tokenizer;
+        self.word.clear();
+        bpe.encode_words(&words, vocab, &mut self.scratch, &mut self.word);
         self.count += self.word.len();
         ControlFlow::Continue(())
     }

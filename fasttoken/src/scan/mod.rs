@@ -5,9 +5,17 @@
 //! without gaps. They look at each character a bounded number of times: a run of
 //! blanks is walked once for its end, whatever follows it.
 //!
+//! [`Scanner::fill`] finds many ends at once with vector instructions, and falls back
+//! to these functions for words of unusual length and on machines without them.
+//!
 //! The naive twin of every scanner is [`crate::pattern`] on the same pattern.
 
+mod block;
+mod fill;
+mod planes;
+
 use crate::unicode::{Classes, Kind, char_at, classes};
+pub(crate) use block::ENDS;
 
 /// The regular expression that `ByteLevel` splits by when `use_regex` is set.
 pub(crate) const GPT2: &str =
@@ -340,6 +348,7 @@ mod tests {
             scanned.push((at, end));
             at = end;
         }
+        check_fill(scanner, grammar, &scanned);
         let reference: Vec<_> = SysRegex::new(pattern).unwrap().find_iter(text).collect();
         assert_eq!(scanned, reference, "{pattern} on {text:?}");
 
@@ -352,6 +361,24 @@ mod tests {
             at = end;
         }
         assert_eq!(matched, reference, "naive twin: {pattern} on {text:?}");
+    }
+
+    fn check_fill(scanner: Scanner<'_>, grammar: Grammar, expected: &[(usize, usize)]) {
+        for (n, fill) in fill::every_way().iter().enumerate() {
+            let (mut found, mut at) = (Vec::new(), 0);
+            let mut ends = [0; ENDS];
+            loop {
+                let count = fill(scanner, grammar, at, &mut ends);
+                for &end in &ends[..count] {
+                    found.push((at, end));
+                    at = end;
+                }
+                if count == 0 {
+                    break;
+                }
+            }
+            assert_eq!(found, expected, "{n} {grammar:?} on {:?}", scanner.text);
+        }
     }
 
     #[test]
@@ -415,8 +442,45 @@ mod tests {
         }
     }
 
+    /// Parts of which several fit into a block, in any position there.
+    fn parts() -> impl Strategy<Value = String> {
+        let part = prop_oneof![
+            r"[ \t\r\n\u{A0}\u{3000}'/!.]",
+            r"['’](s|S|ſ|t|re|RE|vE|ll|l|m|d)",
+            r"[a-cX-Z]{1,9}",
+            r"[0-9½Ⅷ]{1,4}",
+            r"[\u{301}\u{940}\u{20DD}ǅʰ漢ñÜ🙂\u{200B}\u{85}]",
+            r"[ \n]{0,5}|[ /\n!]{0,5}|[ \t]{0,70}|[0-9]{0,80}|[aB]{0,70}|[漢字]{0,30}",
+        ];
+        prop::collection::vec(part, 0..60).prop_map(|parts| parts.concat())
+    }
+
+    fn check_blocks(text: &str) {
+        for pattern in PATTERNS {
+            let grammar = Grammar::recognise(pattern).expect("a constant of this module");
+            let scanner = Scanner::new(text);
+            let (mut at, mut scanned) = (0, Vec::new());
+            while at < text.len() {
+                let end = scanner.end_of_match(grammar, at);
+                scanned.push((at, end));
+                at = end;
+            }
+            check_fill(scanner, grammar, &scanned);
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        #[test]
+        fn blocks_are_the_scanners(text in parts()) {
+            check_blocks(&text);
+        }
+
+        #[test]
+        fn blocks_of_ascii_are_the_scanners(text in r"[ \n'/!a1sAS\t]{0,200}") {
+            check_blocks(&text);
+        }
 
         #[test]
         fn scanners_and_twin_match_the_reference(

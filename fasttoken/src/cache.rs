@@ -1,0 +1,196 @@
+//! What each thread remembers between calls: tokens of words that are not one token.
+//!
+//! A word is either in the one place that its hash names or not there at all, so the
+//! caches need no upkeep and their size is fixed: 768 KiB per thread, which leaves
+//! half of a second-level cache to the tables that all threads share. Entries name
+//! the tokenizer that made them, so tokenizers share the memory of a thread.
+//!
+//! A thread's memory is taken when a call first meets such a word and given back when
+//! the call ends; no lock or shared memory is involved.
+
+use crate::bpe::Scratch;
+use crate::words::Key;
+use bytemuck::{Pod, Zeroable};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Names a tokenizer in entries; 0 for one that must not remember anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Owner(u32);
+
+/// Owners share 32 bits with a number of tokens.
+const OWNER_END: u32 = 1 << 29;
+
+impl Owner {
+    /// A name that no other tokenizer of this process has.
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let next = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
+            (next < OWNER_END).then_some(next + 1)
+        });
+        Self(next.unwrap_or(0))
+    }
+
+    #[inline(always)]
+    fn tag(self, tokens: usize) -> u32 {
+        self.0 << 3 | tokens as u32
+    }
+}
+
+/// Tokens of a word of up to 15 bytes.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(32))]
+struct Short {
+    key: [u64; 2],
+    /// Up to three tokens, and the tag: the owner and the number of tokens.
+    ids: [u32; 4],
+}
+
+/// Most tokens of an entry for a short word.
+const SHORT_TOKENS: usize = 3;
+const SHORTS: usize = 1 << 14;
+
+/// Tokens of a word of 16 to 31 bytes.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+struct Long {
+    /// The bytes, zeros, and the length in the last byte.
+    key: [u64; 4],
+    /// Up to seven tokens, and the tag.
+    ids: [u32; 8],
+}
+
+/// Longest word that is remembered.
+pub(crate) const LONG_MAX: usize = 31;
+/// Most tokens of an entry for a long word.
+const LONG_TOKENS: usize = 7;
+const LONGS: usize = 1 << 12;
+
+/// The two caches of a thread.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    shorts: Box<[Short; SHORTS]>,
+    longs: Box<[Long; LONGS]>,
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        // Zeroed memory comes from the system page by page, as it is used.
+        Self {
+            shorts: zeroed(),
+            longs: zeroed(),
+        }
+    }
+}
+
+fn zeroed<T: Pod, const N: usize>() -> Box<[T; N]> {
+    let entries = bytemuck::zeroed_slice_box(N).try_into();
+    entries.unwrap_or_else(|_| panic!("made with the size of the array"))
+}
+
+impl Cache {
+    /// Tokens of a short word: the first `n` of four numbers.
+    #[inline(always)]
+    pub(crate) fn short(&self, owner: Owner, key: Key, hash: u64) -> Option<(&[u32; 4], usize)> {
+        let entry = &self.shorts[hash as usize % SHORTS];
+        let tag = entry.ids[3];
+        let found = entry.key == [key.low, key.high] && tag >> 3 == owner.0;
+        found.then_some((&entry.ids, tag as usize & 7))
+    }
+
+    pub(crate) fn remember_short(&mut self, owner: Owner, key: Key, hash: u64, ids: &[u32]) {
+        if owner.0 == 0 || key.is_none() || ids.len() > SHORT_TOKENS {
+            return;
+        }
+        let mut entry = Short {
+            key: [key.low, key.high],
+            ids: [0; 4],
+        };
+        entry.ids[..ids.len()].copy_from_slice(ids);
+        entry.ids[3] = owner.tag(ids.len());
+        self.shorts[hash as usize % SHORTS] = entry;
+    }
+
+    /// Tokens of a word of 16 to 31 bytes.
+    #[inline]
+    pub(crate) fn long(&self, owner: Owner, key: &LongKey) -> Option<&[u32]> {
+        let entry = &self.longs[key.hash as usize % LONGS];
+        let tag = entry.ids[7];
+        let found = entry.key == key.words && tag >> 3 == owner.0;
+        found.then(|| &entry.ids[..tag as usize & 7])
+    }
+
+    pub(crate) fn remember_long(&mut self, owner: Owner, key: &LongKey, ids: &[u32]) {
+        if owner.0 == 0 || ids.len() > LONG_TOKENS {
+            return;
+        }
+        let mut entry = Long {
+            key: key.words,
+            ids: [0; 8],
+        };
+        entry.ids[..ids.len()].copy_from_slice(ids);
+        entry.ids[7] = owner.tag(ids.len());
+        self.longs[key.hash as usize % LONGS] = entry;
+    }
+}
+
+/// A word of 16 to 31 bytes.
+pub(crate) struct LongKey {
+    words: [u64; 4],
+    hash: u64,
+}
+
+impl LongKey {
+    #[inline]
+    pub(crate) fn new(word: &[u8]) -> Option<Self> {
+        if !(16..=LONG_MAX).contains(&word.len()) {
+            return None;
+        }
+        let mut padded = [0; 32];
+        padded[..word.len()].copy_from_slice(word);
+        padded[31] = word.len() as u8;
+        let words: [u64; 4] = std::array::from_fn(|n| {
+            let bytes = padded[8 * n..8 * n + 8].try_into();
+            u64::from_le_bytes(bytes.expect("eight of 32 bytes"))
+        });
+        let half = |low, high| Key { low, high }.hash();
+        let hash = Key {
+            low: half(words[0], words[1]),
+            high: half(words[2], words[3]),
+        };
+        let hash = hash.hash();
+        Some(Self { words, hash })
+    }
+}
+
+thread_local! {
+    static MEMORY: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+}
+
+/// A thread's memory while a call uses it.
+#[derive(Debug)]
+pub(crate) struct MergeScratch(Option<Box<Scratch>>);
+
+impl Default for MergeScratch {
+    /// Takes the memory of this thread. A call inside of a call makes its own.
+    fn default() -> Self {
+        Self(MEMORY.try_with(Cell::take).unwrap_or_default())
+    }
+}
+
+impl MergeScratch {
+    #[inline]
+    pub(crate) fn get(&mut self) -> &mut Scratch {
+        self.0.get_or_insert_default()
+    }
+}
+
+impl Drop for MergeScratch {
+    fn drop(&mut self) {
+        if let Some(mut scratch) = self.0.take() {
+            scratch.shrink();
+            // A thread that is ending has no place for it any more.
+            let _ = MEMORY.try_with(|memory| memory.set(Some(scratch)));
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! Ends of words for 64 bytes at a time, by arithmetic on class bit planes.
+//!
+//! A block begins where a word begins. Since no pattern of the family looks behind,
+//! nothing has to be carried from the block before it, and a block is a pure function
+//! of its bytes. What depends on bytes after the block is left to the next one, which
+//! begins at the last end that is certain. A word that fills a whole block is left to
+//! the scalar scanner ([`super::Scanner`]), the naive twin of this module.
+//!
+//! Bit `i` of a mask speaks about byte `i`, so `x << 1` asks about the byte before
+//! and `x >> 1` about the byte after. Adding a bit to a run of ones clears the run
+//! and sets the bit after it, which finds the ends of runs.
+
+use super::planes::{BLOCK, Lanes, Planes};
+use super::{Grammar, Scanner};
+use crate::unicode::{Kind, char_at};
+
+/// What tells the grammars apart.
+pub(super) trait Rules {
+    const GRAMMAR: Grammar;
+    /// Longest run of digits in a word; 0 for no limit.
+    const DIGITS: u32;
+    /// GPT-2: only a space may precede letters, it may also precede digits, line
+    /// ends are blanks like others, and contractions keep to lower case.
+    const PLAIN: bool;
+    /// o200k: words also end between lower and upper case, contractions belong to
+    /// the word before them, and slashes may follow line ends.
+    const CASED: bool;
+}
+
+pub(super) struct Gpt2;
+impl Rules for Gpt2 {
+    const GRAMMAR: Grammar = Grammar::Gpt2;
+    const DIGITS: u32 = 0;
+    const PLAIN: bool = true;
+    const CASED: bool = false;
+}
+
+pub(super) struct Qwen2;
+impl Rules for Qwen2 {
+    const GRAMMAR: Grammar = Grammar::Cl100k { digits_max: 1 };
+    const DIGITS: u32 = 1;
+    const PLAIN: bool = false;
+    const CASED: bool = false;
+}
+
+pub(super) struct Cl100k;
+impl Rules for Cl100k {
+    const GRAMMAR: Grammar = Grammar::Cl100k { digits_max: 3 };
+    const DIGITS: u32 = 3;
+    const PLAIN: bool = false;
+    const CASED: bool = false;
+}
+
+pub(super) struct O200k;
+impl Rules for O200k {
+    const GRAMMAR: Grammar = Grammar::O200k;
+    const DIGITS: u32 = 3;
+    const PLAIN: bool = false;
+    const CASED: bool = true;
+}
+
+/// Ends of words that one call finds at most; a block adds up to 64 more.
+pub(crate) const ENDS: usize = 192;
+
+/// Finds ends of words of `scanner`'s text from `at`, where a word begins, on. At
+/// least one, unless `at` is the end of the text. Returns their number.
+#[inline(always)]
+pub(super) fn fill<L: Lanes, R: Rules>(
+    scanner: Scanner<'_>,
+    mut at: usize,
+    ends: &mut [usize; ENDS],
+) -> usize {
+    let bytes = scanner.text.as_bytes();
+    let mut count = 0;
+    while at < bytes.len() && count < ENDS - BLOCK {
+        let rest = &bytes[at..];
+        let found = match rest.first_chunk::<BLOCK>() {
+            Some(block) => certain_ends::<L, R>(scanner, at, block, BLOCK, rest.len() == BLOCK),
+            None => {
+                let mut block = [0; BLOCK];
+                block[..rest.len()].copy_from_slice(rest);
+                certain_ends::<L, R>(scanner, at, &block, rest.len(), true)
+            }
+        };
+        if let Some((mask, last)) = found {
+            let mut left = mask;
+            // Most blocks have about a dozen words: four at a time saves branches,
+            // and what is written beyond the last is overwritten.
+            let first = count;
+            count += mask.count_ones() as usize;
+            for slots in ends[first..].chunks_exact_mut(4) {
+                for slot in slots {
+                    *slot = at + left.trailing_zeros() as usize;
+                    left &= left.wrapping_sub(1);
+                }
+                if left == 0 {
+                    break;
+                }
+            }
+            if last {
+                ends[count] = bytes.len();
+                count += 1;
+                return count;
+            }
+            at += 63 - mask.leading_zeros() as usize;
+        } else {
+            at = scanner.end_of_match(R::GRAMMAR, at);
+            ends[count] = at;
+            count += 1;
+        }
+    }
+    count
+}
+
+/// The ends that are certain among bytes 1 to 63 of a block, and whether they are the
+/// last before the end of the text. `None` when there is neither. `valid` bytes of
+/// the block are text; `last` if they are all that is left of it.
+#[inline(always)]
+fn certain_ends<L: Lanes, R: Rules>(
+    scanner: Scanner<'_>,
+    at: usize,
+    block: &[u8; BLOCK],
+    valid: usize,
+    last: bool,
+) -> Option<(u64, bool)> {
+    let mut planes = L::planes(block);
+    let valid_mask = u64::MAX >> (BLOCK - valid);
+    if planes.non_ascii == 0 {
+        // Bytes after the text are zero, which is in no class of the planes.
+        let other = !(planes.letter | planes.number | planes.space) & valid_mask;
+        let mask = word_ends::<R, false>(&planes, other, u64::MAX, block, valid_mask, last);
+        return (mask != 0 || last).then_some((mask, last));
+    }
+    if R::CASED {
+        // Letters beyond ASCII have cases of their own; take what is before them.
+        let valid = planes.non_ascii.trailing_zeros();
+        if valid == 0 {
+            return None;
+        }
+        let valid_mask = u64::MAX >> (BLOCK as u32 - valid);
+        planes = planes.and(valid_mask);
+        let other = !(planes.letter | planes.number | planes.space) & valid_mask;
+        let mask = word_ends::<R, false>(&planes, other, u64::MAX, block, valid_mask, false);
+        return (mask != 0).then_some((mask, false));
+    }
+    let wide = add_wide(scanner, at, &mut planes, block)?;
+    if R::DIGITS > 1 && planes.number & wide.bytes != 0 {
+        // Counting numbers of several bytes is left to the twin.
+        return None;
+    }
+    let valid_mask = valid_mask & wide.valid_mask;
+    let last = last && wide.valid_mask == u64::MAX;
+    let other = !(planes.letter | planes.number | planes.space) & valid_mask;
+    let mask = word_ends::<R, true>(&planes, other, wide.leads, block, valid_mask, last);
+    (mask != 0 || last).then_some((mask, last))
+}
+
+impl Planes {
+    fn and(self, mask: u64) -> Self {
+        Self {
+            letter: self.letter & mask,
+            upper: self.upper & mask,
+            number: self.number & mask,
+            space: self.space & mask,
+            blank: self.blank & mask,
+            newline: self.newline & mask,
+            quote: self.quote & mask,
+            slash: self.slash & mask,
+            non_ascii: self.non_ascii & mask,
+        }
+    }
+}
+
+/// Where the characters of a block are that have several bytes.
+struct Wide {
+    /// First bytes of characters, ASCII too.
+    leads: u64,
+    /// All bytes of characters beyond ASCII.
+    bytes: u64,
+    /// Without a last character that the block cuts.
+    valid_mask: u64,
+}
+
+/// Adds the characters beyond ASCII to the planes, all their bytes to the plane of
+/// their kind. `None` if the first character is cut, which cannot be in a block of
+/// 64 bytes that begins with a character.
+#[inline(always)]
+fn add_wide(
+    scanner: Scanner<'_>,
+    at: usize,
+    planes: &mut Planes,
+    block: &[u8; BLOCK],
+) -> Option<Wide> {
+    let mut left = planes.non_ascii;
+    let mut leads = !planes.non_ascii;
+    let mut valid_mask = u64::MAX;
+    while left != 0 {
+        let offset = left.trailing_zeros() as usize;
+        let lead = block[offset];
+        let len = 2 + usize::from(lead >= 0xE0) + usize::from(lead >= 0xF0);
+        if offset + len > BLOCK {
+            valid_mask = (1 << offset) - 1;
+            left = 0;
+        } else {
+            let bits = ((1u64 << len) - 1) << offset;
+            left &= !bits;
+            leads |= 1 << offset;
+            let kind = match char_at(scanner.text, at + offset) {
+                Some(c) => scanner.classes.kind(c),
+                None => return None,
+            };
+            match kind {
+                Kind::Letter => planes.letter |= bits,
+                Kind::Number => planes.number |= bits,
+                Kind::Space => planes.space |= bits,
+                Kind::Other => {}
+            }
+        }
+    }
+    let bytes = planes.non_ascii;
+    *planes = planes.and(valid_mask);
+    (valid_mask != 0).then_some(Wide {
+        leads: leads & valid_mask,
+        bytes,
+        valid_mask,
+    })
+}
+
+/// Ends of words in bytes 1 to 63. With `WIDE`, characters may have several bytes,
+/// of which `leads` are the first.
+#[inline(always)]
+fn word_ends<R: Rules, const WIDE: bool>(
+    planes: &Planes,
+    other: u64,
+    leads: u64,
+    block: &[u8; BLOCK],
+    valid_mask: u64,
+    last: bool,
+) -> u64 {
+    let Planes {
+        letter,
+        number,
+        space,
+        blank,
+        newline,
+        ..
+    } = *planes;
+    let valid = 64 - valid_mask.leading_zeros();
+
+    // Bytes whose word is certain to begin at or before them: the last run of one
+    // kind may go on after the block, and what follows it decides over its inside.
+    let mut limit = if last {
+        u64::MAX
+    } else {
+        let change = |plane: u64| plane ^ plane << 1;
+        let starts = (change(letter) | change(number) | change(space) | change(other)) & valid_mask;
+        let run = 63 - (starts | 1).leading_zeros();
+        if R::DIGITS == 1 && number >> (valid - 1) & 1 == 1 {
+            u64::MAX
+        } else {
+            u64::MAX >> (63 - run)
+        }
+    };
+
+    // Line ends (and slashes) right after other characters belong to their word.
+    let mut other = other;
+    let mut words_space = space;
+    let mut newline = newline;
+    if !R::PLAIN {
+        let after = other << 1 & newline;
+        if after != 0 {
+            let tail = if R::CASED {
+                newline | planes.slash
+            } else {
+                newline
+            };
+            // The run may begin before its first line end, with a slash that is in the
+            // run of other characters, and have several line ends after slashes: the
+            // sum clears from the first of `after` on and sets the further ones.
+            let taken = tail & !tail.wrapping_add(after) | after;
+            words_space &= !taken;
+            newline &= !taken;
+            other &= !taken;
+        }
+    }
+
+    let letter_start = letter & !(letter << 1);
+    let other_start = other & !(other << 1);
+    let own_other_start = other_start & !(blank << 1);
+
+    let mut starts = own_other_start;
+    if R::PLAIN {
+        starts |= letter_start & !(blank << 1);
+        starts |= number & !(number << 1) & !(blank << 1);
+    } else {
+        // One character of almost any kind may precede letters: the last blank of
+        // a run, or another character that is alone.
+        let mut prefix = own_other_start;
+        if WIDE {
+            let tail = !leads;
+            prefix |= prefix << 1 & tail;
+            prefix |= prefix << 1 & tail;
+            prefix |= prefix << 1 & tail;
+        }
+        starts |= letter_start & !((prefix | words_space & !newline) << 1);
+        if R::CASED {
+            starts |= planes.upper & (letter & !planes.upper) << 1;
+        }
+        if R::DIGITS == 1 {
+            starts |= number & leads;
+        } else {
+            let mut third = number & !(number << 1);
+            while third != 0 {
+                starts |= third;
+                third = third << 3 & number & number << 1 & number << 2;
+            }
+        }
+    }
+
+    // A run of blanks leaves its last one to what follows.
+    let run_end = words_space & !(words_space >> 1) & valid_mask >> 1;
+    let mut last_blank = if R::PLAIN {
+        run_end
+    } else {
+        run_end & !newline
+    };
+    if WIDE {
+        let tail = !leads;
+        last_blank = last_blank & leads | (last_blank & tail) >> 1;
+        last_blank = last_blank & leads | (last_blank & tail) >> 1;
+    }
+    starts |= words_space & !(words_space << 1) | last_blank;
+    if !R::PLAIN {
+        // Up to the last line end a run of blanks is one word.
+        let inner = words_space & !newline;
+        let after_newline = newline << 1 & inner;
+        let landed = inner.wrapping_add(after_newline) & !inner;
+        starts |= if landed & newline == 0 {
+            after_newline
+        } else {
+            not_before_newline(inner, newline, after_newline)
+        };
+    }
+
+    let candidates = planes.quote
+        & if R::CASED {
+            letter << 1
+        } else {
+            own_other_start
+        };
+    if candidates != 0 {
+        starts = contractions::<R>(candidates, block, valid, last, starts, &mut limit);
+    }
+    starts & limit & !1 & valid_mask
+}
+
+/// Of `starts`, those whose run of `inner` does not end at a line end.
+#[cold]
+fn not_before_newline(inner: u64, newline: u64, starts: u64) -> u64 {
+    let (mut left, mut kept) = (starts, 0);
+    while left != 0 {
+        let start = left & left.wrapping_neg();
+        left &= left - 1;
+        let landed = inner.wrapping_add(start) & !inner;
+        if landed & newline == 0 {
+            kept |= start;
+        }
+    }
+    kept
+}
+
+/// Moves the ends of words where an apostrophe begins a contraction.
+#[inline(never)]
+fn contractions<R: Rules>(
+    candidates: u64,
+    block: &[u8; BLOCK],
+    valid: u32,
+    last: bool,
+    mut starts: u64,
+    limit: &mut u64,
+) -> u64 {
+    let mut left = candidates;
+    let mut done = 0;
+    while left != 0 {
+        let at = left.trailing_zeros();
+        left &= left - 1;
+        if R::CASED && at == done {
+            // Right after a contraction: begins the next word.
+            continue;
+        }
+        if at + 2 >= valid && !last {
+            // Whether the next bytes are a contraction is not known yet.
+            *limit &= if R::CASED {
+                (1 << at) - 1
+            } else {
+                u64::MAX >> (63 - at)
+            };
+            break;
+        }
+        let end = (at + 1).min(63) as usize;
+        let next = if at + 1 < valid { block[end] } else { 0 };
+        let end = (at + 2).min(63) as usize;
+        let second = if at + 2 < valid { block[end] } else { 0 };
+        let fold = |b: u8| if R::PLAIN { b } else { b.to_ascii_lowercase() };
+        let len = match (fold(next), fold(second)) {
+            (b's' | b't' | b'm' | b'd', _) => 2,
+            (b'r' | b'v', b'e') | (b'l', b'l') => 3,
+            // U+017F, a long s, in UTF-8
+            (0xC5, 0xBF) if !R::PLAIN => 3,
+            _ => continue,
+        };
+        done = at + len;
+        // The first byte keeps its end, unless the contraction belongs to the word.
+        let first = at + u32::from(!R::CASED);
+        starts &= !(((1u64 << (done - first)) - 1) << first);
+        if done < valid.min(64) {
+            starts |= 1u64 << done;
+        }
+    }
+    starts
+}

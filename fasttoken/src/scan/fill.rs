@@ -1,0 +1,105 @@
+//! Choosing the vector instructions that find ends of words.
+#![expect(
+    unsafe_code,
+    reason = "calling code for the machine's vector instructions"
+)]
+
+use super::planes::{self, Level};
+use super::{ENDS, Grammar, Scanner, block};
+
+impl Scanner<'_> {
+    /// Writes ends of consecutive matches to `ends`, of which the first begins at
+    /// `at`, a character boundary where a match begins. Returns their number, which
+    /// is 0 only at the end of the text.
+    #[inline]
+    pub(crate) fn fill(self, grammar: Grammar, at: usize, ends: &mut [usize; ENDS]) -> usize {
+        match Level::detect() {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `detect` has seen these instructions on this machine.
+            Level::Avx512 => unsafe { x86::fill_avx512(self, grammar, at, ends) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Level::Avx2 => unsafe { x86::fill_avx2(self, grammar, at, ends) },
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => fill_blocks::<planes::Neon>(self, grammar, at, ends),
+            #[cfg(not(target_arch = "aarch64"))]
+            Level::Scalar => self.fill_slowly(grammar, at, ends),
+        }
+    }
+
+    /// The twin of [`Scanner::fill`] without blocks.
+    #[cfg(any(test, not(target_arch = "aarch64")))]
+    fn fill_slowly(self, grammar: Grammar, mut at: usize, ends: &mut [usize; ENDS]) -> usize {
+        let mut count = 0;
+        while at < self.text.len() && count < ENDS {
+            at = self.end_of_match(grammar, at);
+            ends[count] = at;
+            count += 1;
+        }
+        count
+    }
+}
+
+/// Compiled once for each instruction set, with everything that it calls.
+#[inline(always)]
+fn fill_blocks<L: planes::Lanes>(
+    scanner: Scanner<'_>,
+    grammar: Grammar,
+    at: usize,
+    ends: &mut [usize; ENDS],
+) -> usize {
+    match grammar {
+        Grammar::Gpt2 => block::fill::<L, block::Gpt2>(scanner, at, ends),
+        Grammar::Cl100k { digits_max: 1 } => block::fill::<L, block::Qwen2>(scanner, at, ends),
+        Grammar::Cl100k { .. } => block::fill::<L, block::Cl100k>(scanner, at, ends),
+        Grammar::O200k => block::fill::<L, block::O200k>(scanner, at, ends),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{ENDS, Grammar, Scanner, fill_blocks};
+    use crate::scan::planes;
+
+    #[target_feature(enable = "avx512bw,bmi1,bmi2,lzcnt,popcnt")]
+    pub(super) fn fill_avx512(
+        scanner: Scanner<'_>,
+        grammar: Grammar,
+        at: usize,
+        ends: &mut [usize; ENDS],
+    ) -> usize {
+        fill_blocks::<planes::Avx512>(scanner, grammar, at, ends)
+    }
+
+    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
+    pub(super) fn fill_avx2(
+        scanner: Scanner<'_>,
+        grammar: Grammar,
+        at: usize,
+        ends: &mut [usize; ENDS],
+    ) -> usize {
+        fill_blocks::<planes::Avx2>(scanner, grammar, at, ends)
+    }
+}
+
+/// One implementation of [`Scanner::fill`].
+#[cfg(test)]
+pub(super) type Fill = fn(Scanner<'_>, Grammar, usize, &mut [usize; ENDS]) -> usize;
+
+/// All implementations that this machine can run.
+#[cfg(test)]
+pub(super) fn every_way() -> Vec<Fill> {
+    let mut ways: Vec<Fill> = vec![
+        |scanner, grammar, at, ends| scanner.fill(grammar, at, ends),
+        |scanner, grammar, at, ends| scanner.fill_slowly(grammar, at, ends),
+        fill_blocks::<planes::tests::Naive>,
+    ];
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2") {
+        // SAFETY: just asked for; the others are part of every machine with AVX2.
+        ways.push(|scanner, grammar, at, ends| unsafe {
+            x86::fill_avx2(scanner, grammar, at, ends)
+        });
+    }
+    ways
+}

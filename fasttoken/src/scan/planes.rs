@@ -1,0 +1,331 @@
+//! Class bit planes of 64 bytes: bit `i` of a plane speaks about byte `i`.
+//!
+//! Everything here classifies ASCII; bytes of other characters are in
+//! [`Planes::non_ascii`] and in no class.
+#![expect(unsafe_code, reason = "vector instructions chosen at run time")]
+
+/// Bytes in a block.
+pub(super) const BLOCK: usize = 64;
+
+/// Which bytes of a block are of which ASCII class.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Planes {
+    /// `A-Z` and `a-z`
+    pub(super) letter: u64,
+    /// `A-Z`
+    pub(super) upper: u64,
+    /// `0-9`
+    pub(super) number: u64,
+    /// U+0009 to U+000D and U+0020
+    pub(super) space: u64,
+    /// U+0020
+    pub(super) blank: u64,
+    /// `\r` and `\n`
+    pub(super) newline: u64,
+    /// `'`
+    pub(super) quote: u64,
+    /// `/`
+    pub(super) slash: u64,
+    /// bytes of characters beyond ASCII
+    pub(super) non_ascii: u64,
+}
+
+/// A way to compute planes that this machine has.
+pub(super) trait Lanes {
+    fn planes(block: &[u8; BLOCK]) -> Planes;
+}
+
+/// Instruction sets in the order of preference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Level {
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// No vectors: blocks cost more than walking the text.
+    #[cfg(not(target_arch = "aarch64"))]
+    Scalar,
+    /// Part of every aarch64 machine.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+}
+
+impl Level {
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    pub(super) fn detect() -> Self {
+        // Each answer is a load from a table that the standard library fills once.
+        if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("bmi2") {
+            Self::Avx512
+        } else if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2") {
+            Self::Avx2
+        } else {
+            Self::Scalar
+        }
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    #[inline]
+    pub(super) fn detect() -> Self {
+        Self::Neon
+    }
+
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    #[inline]
+    pub(super) fn detect() -> Self {
+        Self::Scalar
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use x86::{Avx2, Avx512};
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{BLOCK, Lanes, Planes};
+    use std::arch::x86_64::*;
+
+    /// Only for use inside functions compiled for AVX-512BW.
+    pub(crate) struct Avx512;
+
+    impl Lanes for Avx512 {
+        #[inline(always)]
+        fn planes(block: &[u8; BLOCK]) -> Planes {
+            // SAFETY: the caller is compiled for AVX-512BW, as this type's contract
+            // says, so the machine has it.
+            unsafe { avx512(block) }
+        }
+    }
+
+    /// Only for use inside functions compiled for AVX2.
+    pub(crate) struct Avx2;
+
+    impl Lanes for Avx2 {
+        #[inline(always)]
+        fn planes(block: &[u8; BLOCK]) -> Planes {
+            // SAFETY: the caller is compiled for AVX2, as this type's contract says,
+            // so the machine has it.
+            unsafe { avx2(block) }
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512bw")]
+    fn avx512(block: &[u8; BLOCK]) -> Planes {
+        // SAFETY: 64 bytes are readable there, and the load needs no alignment.
+        let bytes = unsafe { _mm512_loadu_si512(block.as_ptr().cast()) };
+        let equal = |c: u8| _mm512_cmpeq_epi8_mask(bytes, _mm512_set1_epi8(c as i8));
+        let within = |bytes, low: u8, count: u8| {
+            let from_low = _mm512_sub_epi8(bytes, _mm512_set1_epi8(low as i8));
+            _mm512_cmplt_epu8_mask(from_low, _mm512_set1_epi8(count as i8))
+        };
+        let lower = _mm512_or_si512(bytes, _mm512_set1_epi8(0x20));
+        let blank = equal(b' ');
+        Planes {
+            letter: within(lower, b'a', 26),
+            upper: within(bytes, b'A', 26),
+            number: within(bytes, b'0', 10),
+            space: within(bytes, b'\t', 5) | blank,
+            blank,
+            newline: equal(b'\n') | equal(b'\r'),
+            quote: equal(b'\''),
+            slash: equal(b'/'),
+            non_ascii: _mm512_movepi8_mask(bytes),
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn avx2(block: &[u8; BLOCK]) -> Planes {
+        // SAFETY: 32 bytes are readable there, and the load needs no alignment.
+        let low = unsafe { _mm256_loadu_si256(block.as_ptr().cast()) };
+        // SAFETY: the second half of the same 64 bytes.
+        let high = unsafe { _mm256_loadu_si256(block.as_ptr().add(32).cast()) };
+        let mask = |low, high| {
+            let (low, high) = (_mm256_movemask_epi8(low), _mm256_movemask_epi8(high));
+            u64::from(low as u32) | u64::from(high as u32) << 32
+        };
+        let equal = |c: u8| {
+            let c = _mm256_set1_epi8(c as i8);
+            mask(_mm256_cmpeq_epi8(low, c), _mm256_cmpeq_epi8(high, c))
+        };
+        let within = |a, b, first: u8, count: u8| {
+            // Unsigned `x - first < count`: the smaller of it and the last is it.
+            let first = _mm256_set1_epi8(first as i8);
+            let last = _mm256_set1_epi8(count as i8 - 1);
+            let (a, b) = (_mm256_sub_epi8(a, first), _mm256_sub_epi8(b, first));
+            mask(
+                _mm256_cmpeq_epi8(_mm256_min_epu8(a, last), a),
+                _mm256_cmpeq_epi8(_mm256_min_epu8(b, last), b),
+            )
+        };
+        let case = _mm256_set1_epi8(0x20);
+        let blank = equal(b' ');
+        Planes {
+            letter: within(
+                _mm256_or_si256(low, case),
+                _mm256_or_si256(high, case),
+                b'a',
+                26,
+            ),
+            upper: within(low, high, b'A', 26),
+            number: within(low, high, b'0', 10),
+            space: within(low, high, b'\t', 5) | blank,
+            blank,
+            newline: equal(b'\n') | equal(b'\r'),
+            quote: equal(b'\''),
+            slash: equal(b'/'),
+            non_ascii: mask(low, high),
+        }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+pub(super) use arm::Neon;
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    use super::{BLOCK, Lanes, Planes};
+    use std::arch::aarch64::*;
+
+    /// NEON is part of the base instruction set.
+    pub(crate) struct Neon;
+
+    impl Lanes for Neon {
+        #[inline(always)]
+        fn planes(block: &[u8; BLOCK]) -> Planes {
+            // SAFETY: every aarch64 machine that the standard library runs on has NEON.
+            unsafe { neon(block) }
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    fn neon(block: &[u8; BLOCK]) -> Planes {
+        let load = |at: usize| {
+            // SAFETY: `at` is 0, 16, 32 or 48, so 16 bytes are readable there.
+            unsafe { vld1q_u8(block.as_ptr().add(at)) }
+        };
+        let parts = [load(0), load(16), load(32), load(48)];
+        let bits = [1u8, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128];
+        // SAFETY: `bits` has the 16 bytes that are read.
+        let bits = unsafe { vld1q_u8(bits.as_ptr()) };
+        // Bytes of all ones or all zeros become bits, by adding neighbours thrice.
+        let mask = |a, b, c, d| {
+            let low = vpaddq_u8(vandq_u8(a, bits), vandq_u8(b, bits));
+            let high = vpaddq_u8(vandq_u8(c, bits), vandq_u8(d, bits));
+            let all = vpaddq_u8(low, high);
+            vgetq_lane_u64::<0>(vreinterpretq_u64_u8(vpaddq_u8(all, all)))
+        };
+        let [a, b, c, d] = parts;
+        let equal = |byte: u8| {
+            let byte = vdupq_n_u8(byte);
+            mask(
+                vceqq_u8(a, byte),
+                vceqq_u8(b, byte),
+                vceqq_u8(c, byte),
+                vceqq_u8(d, byte),
+            )
+        };
+        let within = |case: u8, first: u8, count: u8| {
+            let (case, first, count) = (vdupq_n_u8(case), vdupq_n_u8(first), vdupq_n_u8(count));
+            let part = |x| vcltq_u8(vsubq_u8(vorrq_u8(x, case), first), count);
+            mask(part(a), part(b), part(c), part(d))
+        };
+        let ascii_end = vdupq_n_u8(0x80);
+        let blank = equal(b' ');
+        Planes {
+            letter: within(0x20, b'a', 26),
+            upper: within(0, b'A', 26),
+            number: within(0, b'0', 10),
+            space: within(0, b'\t', 5) | blank,
+            blank,
+            newline: equal(b'\n') | equal(b'\r'),
+            quote: equal(b'\''),
+            slash: equal(b'/'),
+            non_ascii: mask(
+                vcgeq_u8(a, ascii_end),
+                vcgeq_u8(b, ascii_end),
+                vcgeq_u8(c, ascii_end),
+                vcgeq_u8(d, ascii_end),
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The naive twin.
+    pub(crate) struct Naive;
+
+    impl Lanes for Naive {
+        fn planes(block: &[u8; BLOCK]) -> Planes {
+            let plane = |holds: fn(u8) -> bool| {
+                let bits = block.iter().enumerate();
+                bits.fold(0, |all, (at, b)| all | u64::from(holds(*b)) << at)
+            };
+            Planes {
+                letter: plane(|b| b.is_ascii_alphabetic()),
+                upper: plane(|b| b.is_ascii_uppercase()),
+                number: plane(|b| b.is_ascii_digit()),
+                space: plane(|b| matches!(b, 9..=13 | b' ')),
+                blank: plane(|b| b == b' '),
+                newline: plane(|b| matches!(b, b'\r' | b'\n')),
+                quote: plane(|b| b == b'\''),
+                slash: plane(|b| b == b'/'),
+                non_ascii: plane(|b| b >= 0x80),
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512bw")]
+    fn avx512(block: &[u8; BLOCK]) -> Planes {
+        Avx512::planes(block)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn avx2(block: &[u8; BLOCK]) -> Planes {
+        Avx2::planes(block)
+    }
+
+    fn check(block: &[u8; BLOCK]) {
+        let expected = Naive::planes(block);
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx512bw") {
+                // SAFETY: just asked for.
+                assert_eq!(unsafe { avx512(block) }, expected);
+            }
+            if is_x86_feature_detected!("avx2") {
+                // SAFETY: just asked for.
+                assert_eq!(unsafe { avx2(block) }, expected);
+            }
+        }
+        #[cfg(target_arch = "aarch64")]
+        assert_eq!(Neon::planes(block), expected);
+        let _ = expected;
+    }
+
+    #[test]
+    fn every_byte_at_every_place() {
+        for byte in 0..=255u8 {
+            for at in 0..BLOCK {
+                let mut block = [b'x'; BLOCK];
+                block[at] = byte;
+                check(&block);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn planes_are_those_of_the_twin(block in any::<[u8; 64]>()) {
+            check(&block);
+        }
+    }
+}
