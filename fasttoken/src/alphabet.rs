@@ -3,6 +3,8 @@
 //! GPT-2 introduced it and every byte-level vocabulary uses it: printable Latin-1
 //! characters stand for themselves, the 68 other bytes for U+0100 and up, in order.
 
+use std::borrow::Cow;
+
 /// Whether `byte` is spelled by the character of the same number.
 const fn stands_for_itself(byte: u8) -> bool {
     matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF)
@@ -32,17 +34,47 @@ pub(crate) fn spelling(byte: u8) -> char {
     SPELLINGS[usize::from(byte)]
 }
 
+/// What each character below U+0144 spells; `NO_BYTE` for those outside the alphabet.
+const BYTES: [u16; 0x144] = {
+    let mut table = [NO_BYTE; 0x144];
+    let mut byte = 0;
+    while byte < 256 {
+        table[SPELLINGS[byte] as usize] = byte as u16;
+        byte += 1;
+    }
+    table
+};
+
+const NO_BYTE: u16 = u16::MAX;
+
 /// The byte that `c` spells, if it is a character of the alphabet.
 pub(crate) fn byte(c: char) -> Option<u8> {
-    match u8::try_from(c) {
-        Ok(byte) => stands_for_itself(byte).then_some(byte),
-        Err(_) => SPELLINGS.iter().position(|&s| s == c).map(|at| at as u8),
-    }
+    let byte = BYTES.get(c as usize).copied().unwrap_or(NO_BYTE);
+    u8::try_from(byte).ok()
 }
 
-/// The bytes that `token` spells, if all of it is in the alphabet.
-pub(crate) fn bytes(token: &str) -> Option<Vec<u8>> {
-    token.chars().map(byte).collect()
+/// Appends the bytes that `token` spells, or nothing if not all of it is in the
+/// alphabet; says which.
+pub(crate) fn append_bytes(token: &str, out: &mut Vec<u8>) -> bool {
+    let before = out.len();
+    for c in token.chars() {
+        let Some(byte) = byte(c) else {
+            out.truncate(before);
+            return false;
+        };
+        out.push(byte);
+    }
+    true
+}
+
+/// How the alphabet spells `bytes`; borrowed when they spell themselves.
+pub(crate) fn spell(bytes: &[u8]) -> Cow<'_, str> {
+    if let Ok(text) = std::str::from_utf8(bytes)
+        && bytes.iter().all(u8::is_ascii_graphic)
+    {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(bytes.iter().map(|&byte| spelling(byte)).collect())
 }
 
 #[cfg(test)]
@@ -66,7 +98,10 @@ mod tests {
         assert_eq!(byte(' '), None);
         assert_eq!(byte('\u{AD}'), None);
         assert_eq!(byte('漢'), None);
-        assert_eq!(bytes("Ġaé").as_deref(), Some(&b" a\xE9"[..]));
-        assert_eq!(bytes("a b"), None);
+        let mut out = b"x".to_vec();
+        assert!(append_bytes("Ġaé", &mut out) && !append_bytes("a b", &mut out));
+        assert_eq!(out, b"x a\xE9");
+        assert!(matches!(spell(b"a<|b"), Cow::Borrowed("a<|b")));
+        assert_eq!(spell(b" \xC3"), "ĠÃ");
     }
 }

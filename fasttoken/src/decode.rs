@@ -9,14 +9,19 @@ impl Tokenizer {
     /// becomes U+FFFD. Ids that no token has are dropped. With
     /// `skip_special_tokens`, special tokens are left out.
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> String {
-        let mut bytes = Vec::with_capacity(ids.len() * 4);
-        for &id in ids {
-            if !(skip_special_tokens && self.vocab.is_hidden(id)) {
-                bytes.extend_from_slice(self.vocab.piece(id));
-            }
-        }
-        String::from_utf8(bytes)
+        String::from_utf8(self.decode_bytes(ids, skip_special_tokens))
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+    }
+
+    /// The bytes that `ids` stand for, as they are: what a model writes need not be
+    /// UTF-8. Ids that no token has are dropped, and special tokens as in
+    /// [`Tokenizer::decode`].
+    pub fn decode_bytes(&self, ids: &[u32], skip_special_tokens: bool) -> Vec<u8> {
+        // Tokens of common text have four bytes and a half on average.
+        let mut bytes = Vec::with_capacity(ids.len() * 5 + 64);
+        self.vocab
+            .append_pieces(ids, skip_special_tokens, &mut bytes);
+        bytes
     }
 
     /// [`Tokenizer::decode`] for each of many sequences.

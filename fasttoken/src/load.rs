@@ -4,27 +4,19 @@ use crate::added::AddedTokens;
 use crate::alphabet;
 use crate::bpe::{Bpe, NO_TOKEN, RANK_MAX};
 use crate::error::Error;
-use crate::json::{Component, File, MergeJson, ModelJson, Text, VocabJson};
+use crate::json::{Component, File, ModelJson, for_each_merge, for_each_token};
 use crate::normalize::Normalizer;
 use crate::padding::Padding;
 use crate::postprocess::{Piece, PostProcessor};
 use crate::pretokenize::PreTokenizer;
-use crate::table::{Merge, PairTable, StringTable};
+use crate::table::{Merge, PairTable};
 use crate::tokenizer::Tokenizer;
 use crate::truncation::Truncation;
-use crate::vocab::{TokenInfo, Vocab};
+use crate::vocab::{Builder, Clash, Names, Vocab};
 use crate::window;
 use serde::Deserialize;
 use serde_json::Value;
-use std::borrow::Cow;
-
-/// The model's own vocabulary as read, with a table from spelling to position.
-struct ModelVocab<'a> {
-    entries: Vec<(Cow<'a, str>, u32)>,
-    table: StringTable,
-    /// One more than the largest id.
-    id_end: usize,
-}
+use serde_json::value::RawValue;
 
 pub(crate) fn load(json: &[u8]) -> Result<Tokenizer, Error> {
     let file: File<'_> = serde_json::from_slice(json)?;
@@ -42,25 +34,25 @@ pub(crate) fn load(json: &[u8]) -> Result<Tokenizer, Error> {
     let post_processor = PostProcessor::load(file.post_processor.as_ref(), "$.post_processor")?;
     check_decoder(file.decoder.as_ref())?;
 
-    let (Some(VocabJson::Map(entries)), Some(merges)) = (file.model.vocab, file.model.merges)
-    else {
+    let (Some(vocab), Some(merges)) = (options.vocab, options.merges) else {
         return Err(Error::invalid(
             "$.model",
             "a BPE model needs a map \"vocab\" and a list \"merges\"",
         ));
     };
-    let model = ModelVocab::new(entries)?;
-    let pairs = load_merges(&merges, &model)?;
+    let model = Model::load(vocab)?;
+    let pairs = model.pairs(merges)?;
     // These say what becomes of bytes that the vocabulary lacks.
-    let plain = file.model.unk_token.is_none() && file.model.byte_fallback != Some(true);
+    let plain = options.unk_token.is_none() && options.byte_fallback != Some(true);
     let byte_ids = model.byte_ids(plain)?;
     let added = AddedTokens::load(
         &file.added_tokens,
-        model.entries.len(),
+        model.tokens.model_len(),
         |token| model.id(token),
         &normalizer,
     )?;
-    let (vocab, words) = build_vocab(&model, &added)?;
+    let vocab = model.finish(&added)?;
+    let words: Vec<u32> = vocab.words().collect();
     let mut bpe = Bpe::new(byte_ids, pairs);
     bpe.index_words(&words, &vocab, ignore_merges);
     check_template_ids(&post_processor, &vocab)?;
@@ -149,51 +141,72 @@ fn id_limit(tokens: usize) -> u64 {
     (tokens as u64 * 4 + 0xFFFF).min(u64::from(u32::MAX / 4))
 }
 
-impl<'a> ModelVocab<'a> {
-    fn new(list: Vec<(Text<'a>, u64)>) -> Result<Self, Error> {
-        let tokens = list.len();
-        let limit = id_limit(tokens);
-        let mut entries: Vec<(Cow<'a, str>, u32)> = Vec::with_capacity(tokens);
-        let mut table = StringTable::with_capacity(tokens);
-        let mut text_bytes = 0usize;
-        let mut id_end = 0;
-        for (Text(token), id) in list {
-            let Some(id) = u32::try_from(id).ok().filter(|id| u64::from(*id) <= limit) else {
-                return Err(Error::IdOutOfRange {
-                    token: token.into_owned(),
-                    id,
-                    tokens,
-                    limit,
-                });
-            };
+/// The model's own vocabulary.
+struct Model {
+    tokens: Builder,
+    names: Names,
+}
+
+impl Model {
+    fn load(vocab: &RawValue) -> Result<Self, Error> {
+        // No entry is shorter than `"":0,`: until all have been counted, this bounds
+        // the room that one of them can ask for.
+        let shortest = 5;
+        let most = id_limit(vocab.get().len() / shortest + 1);
+        let mut builder = Builder::default();
+        let mut largest = 0;
+        let mut outlier: Option<(String, u64)> = None;
+        let mut count = 0;
+        let mut text_bytes = 0;
+        for_each_token(vocab, |token, id| {
+            count += 1;
             text_bytes += token.len();
-            id_end = id_end.max(id as usize + 1);
-            let position = entries.len() as u32;
-            entries.push((token, id));
-            let resolve = |at: u32| entries[at as usize].0.as_bytes();
-            if table.insert(resolve(position), position, resolve).is_some() {
-                return Err(Error::DuplicateToken {
-                    token: entries[position as usize].0.to_string(),
-                });
+            let Some(near) = u32::try_from(id).ok().filter(|_| id <= most) else {
+                outlier.get_or_insert_with(|| (token.to_owned(), id));
+                return Ok(());
+            };
+            if text_bytes > u32::MAX as usize / 4 {
+                return Err(Error::invalid(
+                    "$.model.vocab",
+                    "more than a gigabyte of text",
+                ));
             }
+            largest = largest.max(near);
+            builder.add_model(token, near).map_err(|clash| match clash {
+                Clash::Same => duplicate(token),
+                Clash::Other(first) => Error::DuplicateId {
+                    id: near,
+                    first,
+                    second: token.to_owned(),
+                },
+            })
+        })?;
+        let limit = id_limit(count);
+        if u64::from(largest) > limit {
+            outlier.get_or_insert_with(|| {
+                let token = builder.spelling(largest).unwrap_or_default();
+                (token.into_owned(), u64::from(largest))
+            });
         }
-        if text_bytes > u32::MAX as usize / 4 {
-            return Err(Error::invalid(
-                "$.model.vocab",
-                "more than a gigabyte of text",
-            ));
+        if let Some((token, id)) = outlier {
+            return Err(Error::IdOutOfRange {
+                token,
+                id,
+                tokens: count,
+                limit,
+            });
         }
+        let names = builder
+            .index()
+            .map_err(|id| duplicate(&builder.spelling(id).unwrap_or_default()))?;
         Ok(Self {
-            entries,
-            table,
-            id_end,
+            tokens: builder,
+            names,
         })
     }
 
     fn id(&self, token: &str) -> Option<u32> {
-        let resolve = |at: u32| self.entries[at as usize].0.as_bytes();
-        let at = self.table.get(token.as_bytes(), resolve)?;
-        Some(self.entries[at as usize].1)
+        self.tokens.model_id(&self.names, token)
     }
 
     /// The token of each byte. Bytes that UTF-8 never uses may lack one, and others
@@ -201,129 +214,104 @@ impl<'a> ModelVocab<'a> {
     fn byte_ids(&self, may_lack: bool) -> Result<[u32; 256], Error> {
         let mut ids = [0; 256];
         for byte in 0..=255u8 {
-            let spelling = alphabet::spelling(byte);
-            ids[usize::from(byte)] = match self.id(spelling.encode_utf8(&mut [0; 4])) {
+            ids[usize::from(byte)] = match self.tokens.word_id(&self.names, &[byte]) {
                 Some(id) => id,
                 None if may_lack || matches!(byte, 0xC0 | 0xC1 | 0xF5..) => NO_TOKEN,
-                None => return Err(Error::MissingByte { byte, spelling }),
+                None => {
+                    let spelling = alphabet::spelling(byte);
+                    return Err(Error::MissingByte { byte, spelling });
+                }
             };
         }
         Ok(ids)
     }
+
+    /// The merge rules of `$.model.merges`.
+    fn pairs(&self, merges: &RawValue) -> Result<PairTable, Error> {
+        let mut rules = Vec::new();
+        let mut bytes = Vec::new();
+        let mut joined = String::new();
+        for_each_merge(merges, |index, left, right| {
+            if rules.len() == RANK_MAX {
+                return Err(Error::invalid(
+                    "$.model.merges",
+                    format!("more than {RANK_MAX} merges"),
+                ));
+            }
+            bytes.clear();
+            let mut ids = [None; 3];
+            if alphabet::append_bytes(left, &mut bytes) {
+                let cut = bytes.len();
+                if alphabet::append_bytes(right, &mut bytes) {
+                    let word = |bytes| self.tokens.word_id(&self.names, bytes);
+                    ids = [word(&bytes[..cut]), word(&bytes[cut..]), word(&bytes)];
+                }
+            }
+            let [Some(left), Some(right), Some(id)] = ids else {
+                // Not spelled by the alphabet, or not there.
+                joined.clear();
+                joined.push_str(left);
+                joined.push_str(right);
+                let id = |token: &str| {
+                    self.id(token).ok_or_else(|| Error::UnknownMergeToken {
+                        index,
+                        token: token.to_owned(),
+                    })
+                };
+                rules.push([id(left)?, id(right)?, id(&joined)?]);
+                return Ok(());
+            };
+            rules.push([left, right, id]);
+            Ok(())
+        })?;
+        let mut pairs = PairTable::with_capacity(rules.len());
+        for (rank, &[left, right, id]) in rules.iter().enumerate() {
+            // Of two rules for one pair, the later wins, as in the reference.
+            let rank = rank as u32;
+            pairs.insert(left, right, Merge { rank, id });
+        }
+        Ok(pairs)
+    }
+
+    /// The whole vocabulary.
+    fn finish(self, added: &AddedTokens) -> Result<Vocab, Error> {
+        let names = added.ids.keys();
+        let new = names.filter(|content| self.id(content).is_none()).count();
+        let mut tokens = self.tokens;
+        for (id, token) in &added.tokens {
+            let spelling = added.normalized_forms.get(id).unwrap_or(&token.content);
+            if let Some(other) = tokens.spelling(*id) {
+                if other != token.content {
+                    // Happens where the vocabulary has holes: the next free id is not
+                    // free.
+                    return Err(Error::DuplicateId {
+                        id: *id,
+                        first: other.into_owned(),
+                        second: token.content.clone(),
+                    });
+                }
+                if *spelling != token.content {
+                    // Decoding would write one thing and encoding match another.
+                    return Err(Error::unsupported(
+                        "$.added_tokens",
+                        format!(
+                            "added token {:?}, which is in the vocabulary and is normalized to {spelling:?}",
+                            token.content
+                        ),
+                    ));
+                }
+            }
+            let hidden = added.special_contents.contains(spelling);
+            tokens.add_added(spelling, *id, hidden, token.special);
+        }
+        Ok(tokens.finish(self.names, new))
+    }
 }
 
-fn load_merges(merges: &[MergeJson<'_>], model: &ModelVocab<'_>) -> Result<PairTable, Error> {
-    if merges.len() > RANK_MAX {
-        return Err(Error::invalid(
-            "$.model.merges",
-            format!("more than {RANK_MAX} merges"),
-        ));
+fn duplicate(token: &str) -> Error {
+    Error::DuplicateToken {
+        token: token.to_owned(),
     }
-    let mut pairs = PairTable::with_capacity(merges.len());
-    let mut joined = String::new();
-    let mut rank = 0;
-    for (index, merge) in merges.iter().enumerate() {
-        let (left, right) = match merge {
-            // Left over from the text format that these lists were read from.
-            MergeJson::Joined(Text(text)) if text.starts_with("#version") => continue,
-            MergeJson::Joined(Text(text)) => text
-                .split_once(' ')
-                .filter(|(_, right)| !right.contains(' '))
-                .ok_or_else(|| malformed(index, text))?,
-            MergeJson::List(parts) => match parts.as_slice() {
-                [Text(left), Text(right)] => (left.as_ref(), right.as_ref()),
-                _ => return Err(malformed(index, &format!("{parts:?}"))),
-            },
-        };
-        let id = |token: &str| {
-            model.id(token).ok_or_else(|| Error::UnknownMergeToken {
-                index,
-                token: token.to_owned(),
-            })
-        };
-        joined.clear();
-        joined.push_str(left);
-        joined.push_str(right);
-        let merge = Merge {
-            rank,
-            id: id(&joined)?,
-        };
-        // Of two rules for one pair, the later wins, as in the reference.
-        pairs.insert(id(left)?, id(right)?, merge);
-        rank += 1;
-    }
-    Ok(pairs)
-}
-
-fn malformed(index: usize, text: &str) -> Error {
-    Error::MalformedMerge {
-        index,
-        text: text.to_owned(),
-    }
-}
-
-/// The whole vocabulary, and the ids of the model's tokens that spell bytes.
-fn build_vocab(model: &ModelVocab<'_>, added: &AddedTokens) -> Result<(Vocab, Vec<u32>), Error> {
-    let added_end = added.tokens.last().map_or(0, |(id, _)| *id as usize + 1);
-    let mut infos: Vec<Option<TokenInfo>> = vec![None; model.id_end.max(added_end)];
-    let mut words = Vec::with_capacity(model.entries.len());
-    for (token, id) in &model.entries {
-        let bytes = alphabet::bytes(token);
-        if bytes.is_some() {
-            words.push(*id);
-        }
-        let info = TokenInfo {
-            spelling: token.to_string(),
-            piece: bytes.unwrap_or_else(|| token.as_bytes().to_vec()),
-            hidden: added.special_contents.contains(token.as_ref()),
-            added: false,
-            special: false,
-        };
-        if let Some(other) = infos[*id as usize].replace(info) {
-            return Err(Error::DuplicateId {
-                id: *id,
-                first: other.spelling,
-                second: token.to_string(),
-            });
-        }
-    }
-    let mut size = model.entries.len();
-    size += added
-        .ids
-        .keys()
-        .filter(|content| model.id(content).is_none())
-        .count();
-    for (id, token) in &added.tokens {
-        let spelling = added.normalized_forms.get(id).unwrap_or(&token.content);
-        if let Some(other) = &infos[*id as usize]
-            && other.spelling != token.content
-        {
-            // Happens where the vocabulary has holes: the next free id is not free.
-            return Err(Error::DuplicateId {
-                id: *id,
-                first: other.spelling.clone(),
-                second: token.content.clone(),
-            });
-        }
-        if infos[*id as usize].is_some() && *spelling != token.content {
-            // Decoding would write one thing and encoding match another.
-            return Err(Error::unsupported(
-                "$.added_tokens",
-                format!(
-                    "added token {:?}, which is in the vocabulary and is normalized to {spelling:?}",
-                    token.content
-                ),
-            ));
-        }
-        infos[*id as usize] = Some(TokenInfo {
-            spelling: spelling.clone(),
-            piece: alphabet::bytes(spelling).unwrap_or_else(|| spelling.as_bytes().to_vec()),
-            hidden: added.special_contents.contains(spelling),
-            added: true,
-            special: token.special,
-        });
-    }
-    Ok((Vocab::new(&infos, size), words))
 }
 
 fn check_template_ids(processor: &PostProcessor, vocab: &Vocab) -> Result<(), Error> {

@@ -193,7 +193,7 @@ impl Collector<'_, '_> {
             let end = at + vocab.piece(id).len();
             // Through the last byte, since an inserted space has no place of its own.
             let range = self.range(position(word, at), position(word, end - 1) + 1);
-            self.push(id, vocab.spelling(id).unwrap_or_default(), range);
+            self.push(id, &vocab.spelling(id).unwrap_or_default(), range);
             at = end;
         }
     }
@@ -213,7 +213,7 @@ impl Collector<'_, '_> {
             let end = at + spelling.len();
             let (first, last) = (byte_at[at], byte_at[end - 1]);
             let range = self.range(position(word, first), position(word, last) + 1);
-            self.push(id, spelling, range);
+            self.push(id, &spelling, range);
             at = end;
         }
     }

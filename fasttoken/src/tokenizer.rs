@@ -220,14 +220,14 @@ impl Tokenizer {
     }
 
     /// The token as the vocabulary spells it, such as `Ġthe`.
-    pub fn id_to_token(&self, id: u32) -> Option<&str> {
+    pub fn id_to_token(&self, id: u32) -> Option<Cow<'_, str>> {
         self.vocab.spelling(id)
     }
 
     /// The id of a token as the vocabulary spells it, added tokens first.
     pub fn token_to_id(&self, token: &str) -> Option<u32> {
         let added = self.added.ids.get(token).copied();
-        added.or_else(|| self.vocab.id(token))
+        added.or_else(|| self.vocab.model_id(token))
     }
 
     /// The number of tokens, with added ones. Ids can be larger where the file

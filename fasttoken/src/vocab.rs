@@ -1,102 +1,101 @@
 //! Tokens by id and by spelling.
+//!
+//! ```text
+//! slot of an id, 16 bytes:
+//!   short piece (at most 15 bytes)   b b b b b b b b b b b b b b b | meta
+//!   long piece                       offset u32 | length u32 | 0.. | meta
+//!   meta: HIDDEN 0x80, LONG 0x40, length of a short piece 0x0F
+//! ```
+//!
+//! Decoding copies a slot whole and advances by its length. Spellings are not kept:
+//! a token is spelled by the byte-level alphabet, or, where it has characters outside
+//! of it, as its piece.
+//!
+//! Every array may come from an image whose contents were made up. Nothing is
+//! trusted: ids, offsets and lengths are checked where they are used, and probing
+//! ends after one round.
 
-use crate::table::StringTable;
+use crate::alphabet;
+use crate::store::Flat;
+use std::borrow::Cow;
 
-/// Strings by id in one allocation each way.
-#[derive(Debug, Default)]
-struct Arena {
-    bytes: Vec<u8>,
-    /// `ends[id]` closes the string of `id`, which begins at `ends[id - 1]`.
-    ends: Vec<u32>,
-}
+/// Where the piece of one id is; see the picture above.
+#[derive(Debug, Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
+#[repr(C, align(16))]
+pub(crate) struct Slot([u8; SLOT]);
 
-impl Arena {
-    fn push(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
-        let end = u32::try_from(self.bytes.len()).expect("load bounds the vocabulary's text");
-        self.ends.push(end);
+const SLOT: usize = 16;
+const META: usize = SLOT - 1;
+const HIDDEN_SLOT: u8 = 0x80;
+const LONG: u8 = 0x40;
+const LEN: u8 = 0x0F;
+
+impl Slot {
+    /// The slot for `piece`, which is appended to `long` if it is not short.
+    fn new(piece: &[u8], long: &mut Vec<u8>) -> Self {
+        let mut slot = [0; SLOT];
+        if piece.len() < SLOT {
+            slot[..piece.len()].copy_from_slice(piece);
+            slot[META] = piece.len() as u8;
+        } else {
+            let bounded = |n| u32::try_from(n).expect("load bounds the vocabulary's text");
+            slot[..4].copy_from_slice(&bounded(long.len()).to_le_bytes());
+            slot[4..8].copy_from_slice(&bounded(piece.len()).to_le_bytes());
+            slot[META] = LONG;
+            long.extend_from_slice(piece);
+        }
+        Self(slot)
     }
 
     #[inline]
-    fn get(&self, id: u32) -> &[u8] {
-        let id = id as usize;
-        let Some(&end) = self.ends.get(id) else {
-            return &[];
-        };
-        let start = if id == 0 { 0 } else { self.ends[id - 1] };
-        &self.bytes[start as usize..end as usize]
+    fn piece<'a>(&'a self, long: &'a [u8]) -> &'a [u8] {
+        let meta = self.0[META];
+        if meta & LONG == 0 {
+            return &self.0[..usize::from(meta & LEN)];
+        }
+        let [a, b, c, d, e, f, g, h, ..] = self.0;
+        let start = u32::from_le_bytes([a, b, c, d]) as usize;
+        let len = u32::from_le_bytes([e, f, g, h]) as usize;
+        long.get(start..)
+            .and_then(|rest| rest.get(..len))
+            .unwrap_or_default()
     }
-}
-
-/// What is known of one id, while the vocabulary is put together.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct TokenInfo {
-    /// As the reference's `id_to_token` gives it.
-    pub(crate) spelling: String,
-    /// What decoding writes.
-    pub(crate) piece: Vec<u8>,
-    /// Left out of decoded text when special tokens are skipped.
-    pub(crate) hidden: bool,
-    /// An added token, whether or not the model has it too.
-    pub(crate) added: bool,
-    /// An added token marked special.
-    pub(crate) special: bool,
 }
 
 const PRESENT: u8 = 1;
 const HIDDEN: u8 = 2;
 const SPECIAL: u8 = 4;
 const ADDED: u8 = 8;
+/// In the model's own vocabulary.
+const MODEL: u8 = 16;
+/// Not spelled by the byte-level alphabet, but as the piece.
+const RAW: u8 = 32;
 
 /// All tokens, the model's and the added ones.
 #[derive(Debug)]
 pub(crate) struct Vocab {
-    spellings: Arena,
-    pieces: Arena,
-    flags: Vec<u8>,
-    by_spelling: StringTable,
-    size: usize,
+    pub(crate) slots: Flat<Slot>,
+    pub(crate) long: Flat<u8>,
+    pub(crate) flags: Flat<u8>,
+    pub(crate) names: Names,
+    /// Number of tokens, as the reference counts them.
+    pub(crate) size: usize,
 }
 
 impl Vocab {
-    /// `infos[id]` describes `id`; `None` is a hole. `size` is the number of tokens
-    /// as the reference counts them.
-    pub(crate) fn new(infos: &[Option<TokenInfo>], size: usize) -> Self {
-        let mut this = Self {
-            spellings: Arena::default(),
-            pieces: Arena::default(),
-            flags: Vec::with_capacity(infos.len()),
-            by_spelling: StringTable::with_capacity(infos.len()),
-            size,
-        };
-        for info in infos {
-            let Some(info) = info else {
-                this.spellings.push(b"");
-                this.pieces.push(b"");
-                this.flags.push(0);
-                continue;
-            };
-            this.spellings.push(info.spelling.as_bytes());
-            this.pieces.push(&info.piece);
-            let hidden = if info.hidden { HIDDEN } else { 0 };
-            let special = if info.special { SPECIAL } else { 0 };
-            let added = if info.added { ADDED } else { 0 };
-            this.flags.push(PRESENT | hidden | special | added);
+    fn view(&self) -> View<'_> {
+        View {
+            slots: &self.slots,
+            long: &self.long,
+            flags: &self.flags,
         }
-        for id in 0..this.flags.len() as u32 {
-            if this.contains(id) {
-                let spellings = &this.spellings;
-                this.by_spelling
-                    .insert(spellings.get(id), id, |id| spellings.get(id));
-            }
-        }
-        this
     }
 
     pub(crate) fn size(&self) -> usize {
         self.size
     }
 
+    #[inline]
     fn flag(&self, id: u32, flag: u8) -> bool {
         self.flags.get(id as usize).is_some_and(|f| f & flag != 0)
     }
@@ -117,19 +116,320 @@ impl Vocab {
         self.flag(id, ADDED)
     }
 
+    /// The ids of the model's own tokens that spell bytes, rising.
+    pub(crate) fn words(&self) -> impl Iterator<Item = u32> {
+        let ids = self.flags.iter().enumerate();
+        ids.filter(|(_, flags)| *flags & (MODEL | RAW) == MODEL)
+            .map(|(id, _)| id as u32)
+    }
+
     /// Bytes that decoding writes for `id`; empty for an unknown id.
     #[inline]
     pub(crate) fn piece(&self, id: u32) -> &[u8] {
-        self.pieces.get(id)
+        self.view().piece(id)
     }
 
-    pub(crate) fn spelling(&self, id: u32) -> Option<&str> {
-        let bytes = self.contains(id).then(|| self.spellings.get(id))?;
-        Some(std::str::from_utf8(bytes).expect("spellings were pushed as strings"))
+    pub(crate) fn spelling(&self, id: u32) -> Option<Cow<'_, str>> {
+        self.view().spelling(id)
     }
 
-    pub(crate) fn id(&self, spelling: &str) -> Option<u32> {
-        self.by_spelling
-            .get(spelling.as_bytes(), |id| self.spellings.get(id))
+    /// The id of a token in the model's own vocabulary.
+    pub(crate) fn model_id(&self, spelling: &str) -> Option<u32> {
+        self.view().model_id(&self.names, spelling)
+    }
+
+    /// Appends the pieces of `ids`, of hidden ones only unless `skip_hidden`.
+    pub(crate) fn append_pieces(&self, ids: &[u32], skip_hidden: bool, out: &mut Vec<u8>) {
+        // Ids of one block surely fit into the room that is made for it.
+        const BLOCK: usize = 128;
+        let slow = if skip_hidden {
+            HIDDEN_SLOT | LONG
+        } else {
+            LONG
+        };
+        let slots = &*self.slots;
+        for block in ids.chunks(BLOCK) {
+            let mut rest = block;
+            while !rest.is_empty() {
+                let mut end = out.len();
+                out.resize(end + rest.len() * SLOT, 0);
+                let room = &mut out[..];
+                let mut special = None;
+                for (n, &id) in rest.iter().enumerate() {
+                    let Some(slot) = slots.get(id as usize) else {
+                        continue;
+                    };
+                    let meta = slot.0[META];
+                    if meta & slow != 0 {
+                        special = Some((n, slot));
+                        break;
+                    }
+                    room[end..end + SLOT].copy_from_slice(&slot.0);
+                    end += usize::from(meta & LEN);
+                }
+                out.truncate(end);
+                let Some((n, slot)) = special else { break };
+                if !(skip_hidden && slot.0[META] & HIDDEN_SLOT != 0) {
+                    out.extend_from_slice(slot.piece(&self.long));
+                }
+                rest = &rest[n + 1..];
+            }
+        }
+    }
+}
+
+/// The arrays of a vocabulary, finished or not.
+#[derive(Clone, Copy)]
+struct View<'a> {
+    slots: &'a [Slot],
+    long: &'a [u8],
+    flags: &'a [u8],
+}
+
+impl<'a> View<'a> {
+    #[inline]
+    fn piece(self, id: u32) -> &'a [u8] {
+        match self.slots.get(id as usize) {
+            Some(slot) => slot.piece(self.long),
+            None => &[],
+        }
+    }
+
+    fn spelling(self, id: u32) -> Option<Cow<'a, str>> {
+        let flags = *self.flags.get(id as usize)?;
+        if flags & PRESENT == 0 {
+            None
+        } else if flags & RAW == 0 {
+            Some(alphabet::spell(self.piece(id)))
+        } else {
+            // Was a string; an image that says otherwise has no such token.
+            std::str::from_utf8(self.piece(id)).ok().map(Cow::Borrowed)
+        }
+    }
+
+    /// The model's own token of a piece, which is spelled as it is or by the alphabet.
+    #[inline]
+    fn find(self, names: &Names, piece: &[u8], raw: bool) -> Option<u32> {
+        let wanted = if raw { MODEL | RAW } else { MODEL };
+        names.get(piece, |id| {
+            let flags = self.flags.get(id as usize);
+            flags.is_some_and(|flags| flags & (MODEL | RAW) == wanted) && self.piece(id) == piece
+        })
+    }
+
+    fn model_id(self, names: &Names, spelling: &str) -> Option<u32> {
+        let mut bytes = Vec::new();
+        if alphabet::append_bytes(spelling, &mut bytes) {
+            self.find(names, &bytes, false)
+        } else {
+            self.find(names, spelling.as_bytes(), true)
+        }
+    }
+}
+
+/// From pieces to ids: a frozen open-addressing table, at most two thirds full.
+#[derive(Debug)]
+pub(crate) struct Names {
+    /// A power of two of entries: the id in the low bits, bits of the hash above, and
+    /// all ones where free.
+    pub(crate) entries: Flat<u32>,
+    /// Low bits that hold the id.
+    pub(crate) id_bits: u32,
+}
+
+const FREE: u32 = u32::MAX;
+
+impl Names {
+    #[expect(dead_code, reason = "images are read with it")]
+    /// From an image. `None` if the numbers show that no table is like this.
+    pub(crate) fn new(entries: Flat<u32>, id_bits: u32) -> Option<Self> {
+        (entries.len().is_power_of_two() && id_bits < 32).then_some(Self { entries, id_bits })
+    }
+
+    /// An error is the id of a token that is there twice.
+    fn build(vocab: View<'_>) -> Result<Self, u32> {
+        let end = vocab.flags.len();
+        // So many bits that no id has all of them set, and no entry equals `FREE`.
+        let id_bits = usize::BITS - end.leading_zeros();
+        let mut entries = vec![FREE; (end + end / 2 + 1).next_power_of_two()];
+        let mask = entries.len() - 1;
+        for (id, flags) in vocab.flags.iter().enumerate() {
+            if flags & MODEL == 0 {
+                continue;
+            }
+            let piece = vocab.piece(id as u32);
+            let hash = hash(piece);
+            let tag = tag(hash, id_bits);
+            let mut at = hash as usize & mask;
+            while entries[at] != FREE {
+                let other = entries[at] & low(id_bits);
+                if entries[at] == tag | other
+                    && vocab.piece(other) == piece
+                    && vocab.flags[other as usize] & RAW == flags & RAW
+                {
+                    return Err(id as u32);
+                }
+                at = (at + 1) & mask;
+            }
+            entries[at] = tag | id as u32;
+        }
+        Ok(Self {
+            entries: entries.into(),
+            id_bits,
+        })
+    }
+
+    #[inline]
+    fn get(&self, piece: &[u8], is: impl Fn(u32) -> bool) -> Option<u32> {
+        let hash = hash(piece);
+        let wanted = tag(hash, self.id_bits);
+        let mask = self.entries.len() - 1;
+        for step in 0..=mask {
+            let entry = self.entries[(hash as usize).wrapping_add(step) & mask];
+            let id = entry & low(self.id_bits);
+            if entry == FREE {
+                return None;
+            }
+            if entry == wanted | id && is(id) {
+                return Some(id);
+            }
+        }
+        None
+    }
+}
+
+/// A number with the lowest `bits` set.
+fn low(bits: u32) -> u32 {
+    (1 << bits) - 1
+}
+
+/// Bits of the hash that an entry keeps, above the id.
+fn tag(hash: u64, id_bits: u32) -> u32 {
+    (hash >> 32) as u32 & !low(id_bits)
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    // Odd constants without structure: the fractional parts of pi and e.
+    const K0: u64 = 0x243F_6A88_85A3_08D3;
+    const K1: u64 = 0xB7E1_5162_8AED_2A6B;
+    let fold = |a: u64, b: u64| {
+        let product = u128::from(a) * u128::from(b);
+        (product as u64) ^ ((product >> 64) as u64)
+    };
+    let mut state = bytes.len() as u64 ^ K0;
+    for chunk in bytes.chunks(8) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        state = fold(state ^ u64::from_le_bytes(word), K1);
+    }
+    state
+}
+
+/// A vocabulary as it is put together from a file: the model's own tokens first, then
+/// their index, then the added ones.
+#[derive(Debug, Default)]
+pub(crate) struct Builder {
+    slots: Vec<Slot>,
+    long: Vec<u8>,
+    flags: Vec<u8>,
+    tokens: usize,
+    scratch: Vec<u8>,
+}
+
+/// Why a token cannot have an id.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Clash {
+    /// The token has the id already.
+    Same,
+    /// A token of this spelling has the id already.
+    Other(String),
+}
+
+impl Builder {
+    fn view(&self) -> View<'_> {
+        View {
+            slots: &self.slots,
+            long: &self.long,
+            flags: &self.flags,
+        }
+    }
+
+    /// Adds one of the model's own tokens. Room is made for all ids up to `id`.
+    pub(crate) fn add_model(&mut self, token: &str, id: u32) -> Result<(), Clash> {
+        match self.spelling(id) {
+            None => {}
+            Some(other) if other == token => return Err(Clash::Same),
+            Some(other) => return Err(Clash::Other(other.into_owned())),
+        }
+        self.tokens += 1;
+        self.set(token, id, PRESENT | MODEL);
+        Ok(())
+    }
+
+    /// Adds an added token, or marks a token of the model as one.
+    pub(crate) fn add_added(&mut self, token: &str, id: u32, hidden: bool, special: bool) {
+        let known = self.flags.get(id as usize).copied().unwrap_or_default();
+        if known & PRESENT == 0 {
+            self.set(token, id, PRESENT);
+        }
+        self.flags[id as usize] |= ADDED | if special { SPECIAL } else { 0 };
+        if hidden {
+            self.flags[id as usize] |= HIDDEN;
+            self.slots[id as usize].0[META] |= HIDDEN_SLOT;
+        }
+    }
+
+    fn set(&mut self, token: &str, id: u32, flags: u8) {
+        let end = id as usize + 1;
+        if self.flags.len() < end {
+            self.flags.resize(end, 0);
+            self.slots.resize(end, Slot([0; SLOT]));
+        }
+        self.scratch.clear();
+        let spelled = alphabet::append_bytes(token, &mut self.scratch);
+        let (piece, raw) = if spelled {
+            (&*self.scratch, 0)
+        } else {
+            (token.as_bytes(), RAW)
+        };
+        self.slots[id as usize] = Slot::new(piece, &mut self.long);
+        self.flags[id as usize] = flags | raw;
+    }
+
+    /// The spelling of a token that was added.
+    pub(crate) fn spelling(&self, id: u32) -> Option<Cow<'_, str>> {
+        self.view().spelling(id)
+    }
+
+    /// Number of the model's own tokens.
+    pub(crate) fn model_len(&self) -> usize {
+        self.tokens
+    }
+
+    /// Indexes the model's own tokens. An error is the id of one that is there twice.
+    pub(crate) fn index(&self) -> Result<Names, u32> {
+        Names::build(self.view())
+    }
+
+    /// The id of one of the model's own tokens.
+    pub(crate) fn model_id(&self, names: &Names, spelling: &str) -> Option<u32> {
+        self.view().model_id(names, spelling)
+    }
+
+    /// The id of the model's own token that spells `bytes` by the alphabet.
+    #[inline]
+    pub(crate) fn word_id(&self, names: &Names, bytes: &[u8]) -> Option<u32> {
+        self.view().find(names, bytes, false)
+    }
+
+    /// `added` is the number of added tokens that the model lacks.
+    pub(crate) fn finish(self, names: Names, added: usize) -> Vocab {
+        Vocab {
+            slots: self.slots.into(),
+            long: self.long.into(),
+            flags: self.flags.into(),
+            names,
+            size: self.tokens + added,
+        }
     }
 }

@@ -175,8 +175,13 @@ fn damaged_vocabularies_are_named() {
         with_vocab(ab, r#""ab":18446744073709551615"#),
         Error::IdOutOfRange { .. }
     ));
-    assert!(matches!(with_vocab(ab, r#""ab":-1"#), Error::Json(_)));
-    assert!(matches!(with_vocab(ab, r#""ab":1.5"#), Error::Json(_)));
+    for id in ["-1", "1.5", "1e2", "null", r#""2""#] {
+        let error = with_vocab(ab, &format!(r#""ab":{id}"#)).to_string();
+        assert!(
+            error.contains(r#"$.model.vocab: the id of "ab""#),
+            "{error}"
+        );
+    }
     assert!(matches!(
         with_vocab(ab, r#""ax":256"#),
         Error::UnknownMergeToken { index: 0, .. }

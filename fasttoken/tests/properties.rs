@@ -119,7 +119,7 @@ proptest! {
     #[test]
     fn tokens_and_ids_are_inverse(id in 0u32..4_200) {
         match DEMO.id_to_token(id) {
-            Some(token) => prop_assert_eq!(DEMO.token_to_id(token), Some(id)),
+            Some(token) => prop_assert_eq!(DEMO.token_to_id(&token), Some(id)),
             None => prop_assert!(DEMO.id_to_piece(id).is_none() && !DEMO.is_special(id)),
         }
     }

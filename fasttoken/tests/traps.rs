@@ -13,7 +13,7 @@ fn tokens(small: Small, text: &str) -> Vec<String> {
     let both = Both::from_json("small", &small.bytes());
     both.check_vocabulary();
     let ids = both.check_text(text);
-    let token = |id: &u32| both.ours.id_to_token(*id).map(str::to_owned);
+    let token = |id: &u32| both.ours.id_to_token(*id).map(String::from);
     ids.iter().filter_map(token).collect()
 }
 

@@ -353,7 +353,7 @@ impl Both {
         for id in 0..self.ours.vocab_size() as u32 + 100 {
             let expected = self.reference.id_to_token(id);
             assert_eq!(
-                self.ours.id_to_token(id),
+                self.ours.id_to_token(id).as_deref(),
                 expected.as_deref(),
                 "{name}: {id}"
             );
