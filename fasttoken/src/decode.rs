@@ -45,11 +45,14 @@ impl Tokenizer {
 
 /// Decodes ids as they arrive. Made by [`Tokenizer::stream_decoder`].
 ///
-/// What is written, together with what [`StreamDecoder::finish`] writes, is what
-/// [`Tokenizer::decode`] gives for all ids. Bytes that may still become a
-/// character are held back (at most three); everything else is written at once.
-/// The reference's stream never writes text earlier: it also holds back whole
-/// tokens that end in an incomplete character, and any text that ends in U+FFFD.
+/// Text is written in the chunks of the reference's `DecodeStream`: with each id, all
+/// that has not been written, unless it ends in U+FFFD, which an unfinished character
+/// does. What is written, together with what [`StreamDecoder::finish`] writes, is what
+/// [`Tokenizer::decode`] gives for all ids, and no character is ever written in parts.
+///
+/// The state has a fixed size: where more than 128 bytes would have to be held back,
+/// which takes text full of invalid bytes, all but an unfinished character is written.
+/// The reference holds it back without limit.
 ///
 /// ```
 /// # let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizer.json");
@@ -87,76 +90,82 @@ impl StreamDecoder<'_> {
 #[derive(Debug, Clone)]
 pub struct StreamState {
     skip_special_tokens: bool,
-    /// The first bytes of a character whose rest has not come; see `pending_len`.
-    pending: [u8; 4],
-    pending_len: usize,
+    /// Bytes of `held` that hold something.
+    len: usize,
+    held: [u8; HELD_MAX],
 }
+
+/// Bytes that a stream may hold back.
+const HELD_MAX: usize = 128;
 
 impl StreamState {
     /// The state before the first id.
     pub fn new(skip_special_tokens: bool) -> Self {
         Self {
             skip_special_tokens,
-            pending: [0; 4],
-            pending_len: 0,
+            len: 0,
+            held: [0; HELD_MAX],
         }
     }
 
     /// Appends to `out` the text that `id` completes.
+    #[inline]
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32, out: &mut String) {
-        if self.skip_special_tokens && tokenizer.vocab.is_hidden(id) {
+        let piece = tokenizer.vocab.shown_piece(id, self.skip_special_tokens);
+        match std::str::from_utf8(piece) {
+            Ok(text) if self.len == 0 && !text.ends_with(char::REPLACEMENT_CHARACTER) => {
+                out.push_str(text);
+            }
+            _ => self.push_held(piece, out),
+        }
+    }
+
+    /// Ends the text: bytes still held back are written, unfinished characters as
+    /// U+FFFD, and the state is as new.
+    pub fn finish(&mut self, _tokenizer: &Tokenizer, out: &mut String) {
+        push_lossy(&self.held[..self.len], out);
+        self.len = 0;
+    }
+
+    /// Adds a piece to what is held back, and writes all of it if it may be written.
+    fn push_held(&mut self, piece: &[u8], out: &mut String) {
+        let end = self.len + piece.len();
+        if let Some(room) = self.held.get_mut(self.len..end) {
+            room.copy_from_slice(piece);
+            self.len = end;
+            let held = &self.held[..end];
+            if !ends_in_replacement(held) {
+                push_lossy(held, out);
+                self.len = 0;
+            }
             return;
         }
-        let mut bytes = tokenizer.vocab.piece(id);
-        while self.pending_len > 0
-            && let Some((&byte, rest)) = bytes.split_first()
-        {
-            bytes = rest;
-            self.push_byte(byte, out);
-        }
-        let mut chunks = bytes.utf8_chunks().peekable();
-        while let Some(chunk) = chunks.next() {
-            out.push_str(chunk.valid());
-            let invalid = chunk.invalid();
-            if chunks.peek().is_none() && may_continue(invalid) {
-                self.pending[..invalid.len()].copy_from_slice(invalid);
-                self.pending_len = invalid.len();
-            } else if !invalid.is_empty() {
-                out.push(char::REPLACEMENT_CHARACTER);
-            }
-        }
+        let all = [&self.held[..self.len], piece].concat();
+        // At most three bytes are an unfinished character.
+        let kept = if ends_in_replacement(&all) {
+            (1..4).rev().find(|&n| may_continue(&all[all.len() - n..]))
+        } else {
+            None
+        };
+        let (done, kept) = all.split_at(all.len() - kept.unwrap_or(0));
+        push_lossy(done, out);
+        self.held[..kept.len()].copy_from_slice(kept);
+        self.len = kept.len();
     }
+}
 
-    /// Ends the text: bytes still held back become one U+FFFD, and the state is as new.
-    pub fn finish(&mut self, _tokenizer: &Tokenizer, out: &mut String) {
-        if self.pending_len > 0 {
+/// Whether the text of `bytes` ends in U+FFFD.
+fn ends_in_replacement(bytes: &[u8]) -> bool {
+    bytes.utf8_chunks().last().is_some_and(|chunk| {
+        !chunk.invalid().is_empty() || chunk.valid().ends_with(char::REPLACEMENT_CHARACTER)
+    })
+}
+
+fn push_lossy(bytes: &[u8], out: &mut String) {
+    for chunk in bytes.utf8_chunks() {
+        out.push_str(chunk.valid());
+        if !chunk.invalid().is_empty() {
             out.push(char::REPLACEMENT_CHARACTER);
-        }
-        self.pending_len = 0;
-    }
-
-    /// Adds one byte to a character that has begun.
-    fn push_byte(&mut self, byte: u8, out: &mut String) {
-        self.pending[self.pending_len] = byte;
-        self.pending_len += 1;
-        let pending = &self.pending[..self.pending_len];
-        match std::str::from_utf8(pending) {
-            Ok(text) => {
-                out.push_str(text);
-                self.pending_len = 0;
-            }
-            Err(_) if may_continue(pending) => {}
-            Err(_) => {
-                // The byte does not belong to the character before it.
-                if self.pending_len > 1 {
-                    out.push(char::REPLACEMENT_CHARACTER);
-                    self.pending_len = 0;
-                    self.push_byte(byte, out);
-                } else {
-                    out.push(char::REPLACEMENT_CHARACTER);
-                    self.pending_len = 0;
-                }
-            }
         }
     }
 }
@@ -165,4 +174,36 @@ impl StreamState {
 fn may_continue(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes)
         .is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_held_back_comes_out_once(
+            pieces in prop::collection::vec(
+                prop_oneof![
+                    prop::collection::vec(any::<u8>(), 0..60),
+                    Just("€".as_bytes()[..2].to_vec()),
+                    Just(b"\xAC".to_vec()),
+                    Just("abc\u{FFFD}".as_bytes().to_vec()),
+                    Just(vec![0xFF; 200]),
+                ],
+                0..12,
+            ),
+        ) {
+            let mut state = StreamState::new(false);
+            let mut text = String::new();
+            for piece in &pieces {
+                state.push_held(piece, &mut text);
+                prop_assert!(state.len <= HELD_MAX);
+            }
+            push_lossy(&state.held[..state.len], &mut text);
+            let all = pieces.concat();
+            prop_assert_eq!(text, String::from_utf8_lossy(&all));
+        }
+    }
 }

@@ -63,7 +63,6 @@ impl Slot {
 }
 
 const PRESENT: u8 = 1;
-const HIDDEN: u8 = 2;
 const SPECIAL: u8 = 4;
 const ADDED: u8 = 8;
 /// In the model's own vocabulary.
@@ -104,10 +103,6 @@ impl Vocab {
         self.flag(id, PRESENT)
     }
 
-    pub(crate) fn is_hidden(&self, id: u32) -> bool {
-        self.flag(id, HIDDEN)
-    }
-
     pub(crate) fn is_special(&self, id: u32) -> bool {
         self.flag(id, SPECIAL)
     }
@@ -127,6 +122,17 @@ impl Vocab {
     #[inline]
     pub(crate) fn piece(&self, id: u32) -> &[u8] {
         self.view().piece(id)
+    }
+
+    /// [`Vocab::piece`], but empty for a hidden token if those are skipped.
+    #[inline]
+    pub(crate) fn shown_piece(&self, id: u32, skip_hidden: bool) -> &[u8] {
+        match self.slots.get(id as usize) {
+            Some(slot) if !(skip_hidden && slot.0[META] & HIDDEN_SLOT != 0) => {
+                slot.piece(&self.long)
+            }
+            _ => &[],
+        }
     }
 
     pub(crate) fn spelling(&self, id: u32) -> Option<Cow<'_, str>> {
@@ -374,7 +380,6 @@ impl Builder {
         }
         self.flags[id as usize] |= ADDED | if special { SPECIAL } else { 0 };
         if hidden {
-            self.flags[id as usize] |= HIDDEN;
             self.slots[id as usize].0[META] |= HIDDEN_SLOT;
         }
     }
