@@ -14,8 +14,10 @@
 
 pub(crate) use crate::cache::MergeScratch;
 use crate::cache::{Cache, LongKey, Owner};
+use crate::image::ImageError;
+use crate::image::format::{Reader, Section, Writer};
 use crate::pretokenize::Words;
-use crate::table::{Merge, PairTable, StringTable};
+use crate::table::{Merge, PairTable, StringTable, StringTableBuilder};
 use crate::vocab::Vocab;
 use crate::words::{KEY_MAX, Key, WORD_MAX, WordTable};
 use std::cmp::Reverse;
@@ -110,9 +112,33 @@ impl Bpe {
             byte_ids,
             pairs,
             words: WordTable::default(),
-            long_words: StringTable::with_capacity(0),
+            long_words: StringTableBuilder::with_capacity(0).finish(),
             owner: Owner::new(),
         }
+    }
+
+    pub(crate) fn write(&self, image: &mut Writer) {
+        image.put(Section::ByteIds, &self.byte_ids);
+        image.put(Section::Pairs, self.pairs.slots());
+        image.put(Section::Words, self.words.slots());
+        image.put(Section::LongWords, self.long_words.slots());
+    }
+
+    pub(crate) fn read(image: &Reader) -> Result<Self, ImageError> {
+        let byte_ids = image.get::<u32>(Section::ByteIds)?;
+        let pairs = PairTable::from_slots(image.get(Section::Pairs)?);
+        let words = WordTable::from_slots(image.get(Section::Words)?);
+        let long_words = StringTable::from_slots(image.get(Section::LongWords)?);
+        let unlike = "it is not a table";
+        Ok(Self {
+            byte_ids: byte_ids[..]
+                .try_into()
+                .map_err(|_| Section::ByteIds.invalid("there are not 256 of them"))?,
+            pairs: pairs.ok_or_else(|| Section::Pairs.invalid(unlike))?,
+            words: words.ok_or_else(|| Section::Words.invalid(unlike))?,
+            long_words: long_words.ok_or_else(|| Section::LongWords.invalid(unlike))?,
+            owner: Owner::new(),
+        })
     }
 
     /// Finds the words that are one token. `ids` are the model's own tokens that
@@ -134,11 +160,11 @@ impl Bpe {
         ids.sort_unstable();
         self.words = WordTable::new(ids.iter().map(|&id| (vocab.piece(id), id)));
         let long = ids.iter().filter(|&&id| vocab.piece(id).len() > WORD_MAX);
-        self.long_words = StringTable::with_capacity(long.clone().count());
+        let mut long_words = StringTableBuilder::with_capacity(long.clone().count());
         for &id in long {
-            let word = vocab.piece(id);
-            self.long_words.insert(word, id, |id| vocab.piece(id));
+            long_words.insert(vocab.piece(id), id, |id| vocab.piece(id));
         }
+        self.long_words = long_words.finish();
     }
 
     /// Appends the tokens of each of `words`.
@@ -380,17 +406,18 @@ fn entry(rank: u32, at: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::PairTableBuilder;
     use proptest::prelude::*;
 
     /// Bytes 0..4 are tokens 0..4; each rule makes a new token.
     fn bpe(rules: &[(u32, u32)]) -> Bpe {
-        let mut pairs = PairTable::with_capacity(rules.len());
+        let mut pairs = PairTableBuilder::with_capacity(rules.len());
         for (rank, &(left, right)) in rules.iter().enumerate() {
             let id = 4 + rank as u32;
             let rank = rank as u32;
             pairs.insert(left, right, Merge { rank, id });
         }
-        Bpe::new(std::array::from_fn(|byte| byte as u32), pairs)
+        Bpe::new(std::array::from_fn(|byte| byte as u32), pairs.finish())
     }
 
     /// The definition, one merge at a time.

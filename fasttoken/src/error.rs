@@ -1,5 +1,6 @@
 //! The one error type of the crate.
 
+use crate::image::ImageError;
 use std::path::PathBuf;
 
 /// Why a tokenizer could not be loaded.
@@ -19,6 +20,14 @@ pub enum Error {
     /// The bytes are not JSON, or a field has another type than the format gives it.
     #[error("malformed tokenizer JSON: {0}")]
     Json(#[from] serde_json::Error),
+    /// A compiled image cannot be used.
+    #[error("cannot use {place}: {problem}")]
+    Image {
+        /// The file, or that it was in memory.
+        place: String,
+        /// What is wrong with it.
+        problem: ImageError,
+    },
     /// The file is valid, but uses a component this crate does not implement exactly.
     ///
     /// Ids are never silently different: such a file is refused, and can still

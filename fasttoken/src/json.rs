@@ -1,13 +1,14 @@
 //! The raw shape of `tokenizer.json`, before anything is checked against anything.
 
 use crate::error::Error;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
 /// The whole file. Unknown fields are ignored, as the reference ignores them.
-#[derive(Debug, Deserialize)]
+/// Serialized, it is what an image keeps: all but the vocabulary and the merges.
+#[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct File<'a> {
     #[serde(default)]
     pub(crate) version: Option<String>,
@@ -29,7 +30,7 @@ pub(crate) struct File<'a> {
     pub(crate) model: ModelJson<'a>,
 }
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 pub(crate) struct AddedTokenJson {
     pub(crate) id: u32,
     pub(crate) content: String,
@@ -41,7 +42,7 @@ pub(crate) struct AddedTokenJson {
 }
 
 /// Any model; what is not BPE has other fields, so nothing is required here.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct ModelJson<'a> {
     #[serde(default, rename = "type")]
     pub(crate) kind: Option<String>,
@@ -57,9 +58,9 @@ pub(crate) struct ModelJson<'a> {
     pub(crate) end_of_word_suffix: Option<String>,
     #[serde(default)]
     pub(crate) ignore_merges: Option<bool>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, skip_serializing)]
     pub(crate) vocab: Option<&'a RawValue>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, skip_serializing)]
     pub(crate) merges: Option<&'a RawValue>,
 }
 
@@ -219,7 +220,7 @@ fn malformed(index: usize, text: &str) -> Error {
 }
 
 /// A normalizer, pre-tokenizer, post-processor or decoder, read by its user.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Component(Value);
 

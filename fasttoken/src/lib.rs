@@ -32,6 +32,7 @@ mod decode;
 mod encode_error;
 mod encoding;
 mod error;
+mod image;
 mod json;
 mod load;
 mod normalize;
@@ -46,10 +47,6 @@ mod prefix;
 mod pretokenize;
 mod scan;
 mod special;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the compiled image is being built on it")
-)]
 mod store;
 mod table;
 mod tokenizer;
@@ -64,6 +61,7 @@ pub use decode::{StreamDecoder, StreamState};
 pub use encode_error::EncodeError;
 pub use encoding::Encoding;
 pub use error::Error;
+pub use image::{CacheUse, ImageError};
 pub use offsets::Offsets;
 pub use options::{EncodeOptions, Input};
 pub use padding::{Padding, PaddingLength};

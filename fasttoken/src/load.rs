@@ -9,7 +9,7 @@ use crate::normalize::Normalizer;
 use crate::padding::Padding;
 use crate::postprocess::{Piece, PostProcessor};
 use crate::pretokenize::PreTokenizer;
-use crate::table::{Merge, PairTable};
+use crate::table::{Merge, PairTable, PairTableBuilder};
 use crate::tokenizer::Tokenizer;
 use crate::truncation::Truncation;
 use crate::vocab::{Builder, Clash, Names, Vocab};
@@ -18,22 +18,39 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+/// Loads a `tokenizer.json`.
 pub(crate) fn load(json: &[u8]) -> Result<Tokenizer, Error> {
+    load_file(&serde_json::from_slice(json)?)
+}
+
+/// Also gives the configuration for [`from_parts`].
+pub(crate) fn load_with_config(json: &[u8]) -> Result<(Tokenizer, Vec<u8>), Error> {
     let file: File<'_> = serde_json::from_slice(json)?;
-    check_version(file.version.as_deref())?;
-    let truncation = read_setting::<Truncation>(file.truncation.as_ref(), "$.truncation")?;
-    let padding = read_setting::<Padding>(file.padding.as_ref(), "$.padding")?;
-    if let Some(padding) = &padding {
-        padding.check("$.padding")?;
+    Ok((load_file(&file)?, serde_json::to_vec(&file)?))
+}
+
+/// Puts a tokenizer together from the configuration and the tables that an image has.
+pub(crate) fn from_parts(config: &[u8], vocab: Vocab, bpe: Bpe) -> Result<Tokenizer, Error> {
+    let file: File<'_> = serde_json::from_slice(config)?;
+    let settings = Settings::load(&file)?;
+    let model_id = |token: &str| vocab.model_id(token);
+    let added = settings.added_tokens(&file, vocab.model_len(), model_id)?;
+    if let Some((id, token)) = added.tokens.iter().find(|(id, _)| !vocab.is_added(*id)) {
+        return Err(Error::invalid(
+            "$.added_tokens",
+            format!(
+                "{:?} has id {id}, which the tables contradict",
+                token.content
+            ),
+        ));
     }
+    settings.finish(added, vocab, bpe)
+}
+
+fn load_file(file: &File<'_>) -> Result<Tokenizer, Error> {
     let options = &file.model;
     check_model(options)?;
-    let ignore_merges = options.ignore_merges.unwrap_or(false);
-    let normalizer = Normalizer::load(file.normalizer.as_ref(), "$.normalizer")?;
-    let pre_tokenizer = PreTokenizer::load(file.pre_tokenizer.as_ref(), "$.pre_tokenizer")?;
-    let post_processor = PostProcessor::load(file.post_processor.as_ref(), "$.post_processor")?;
-    check_decoder(file.decoder.as_ref())?;
-
+    let settings = Settings::load(file)?;
     let (Some(vocab), Some(merges)) = (options.vocab, options.merges) else {
         return Err(Error::invalid(
             "$.model",
@@ -45,29 +62,69 @@ pub(crate) fn load(json: &[u8]) -> Result<Tokenizer, Error> {
     // These say what becomes of bytes that the vocabulary lacks.
     let plain = options.unk_token.is_none() && options.byte_fallback != Some(true);
     let byte_ids = model.byte_ids(plain)?;
-    let added = AddedTokens::load(
-        &file.added_tokens,
-        model.tokens.model_len(),
-        |token| model.id(token),
-        &normalizer,
-    )?;
+    let model_id = |token: &str| model.id(token);
+    let added = settings.added_tokens(file, model.tokens.model_len(), model_id)?;
     let vocab = model.finish(&added)?;
     let words: Vec<u32> = vocab.words().collect();
     let mut bpe = Bpe::new(byte_ids, pairs);
-    bpe.index_words(&words, &vocab, ignore_merges);
-    check_template_ids(&post_processor, &vocab)?;
-    let safe_cuts = window::are_safe(&pre_tokenizer, &added);
-    Ok(Tokenizer {
-        normalizer,
-        pre_tokenizer,
-        post_processor,
-        added,
-        vocab,
-        bpe,
-        truncation,
-        padding,
-        safe_cuts,
-    })
+    bpe.index_words(&words, &vocab, options.ignore_merges.unwrap_or(false));
+    settings.finish(added, vocab, bpe)
+}
+
+/// What a file says besides its vocabulary and merges.
+struct Settings {
+    normalizer: Normalizer,
+    pre_tokenizer: PreTokenizer,
+    post_processor: PostProcessor,
+    truncation: Option<Truncation>,
+    padding: Option<Padding>,
+}
+
+impl Settings {
+    fn load(file: &File<'_>) -> Result<Self, Error> {
+        check_version(file.version.as_deref())?;
+        let truncation = read_setting::<Truncation>(file.truncation.as_ref(), "$.truncation")?;
+        let padding = read_setting::<Padding>(file.padding.as_ref(), "$.padding")?;
+        if let Some(padding) = &padding {
+            padding.check("$.padding")?;
+        }
+        let normalizer = Normalizer::load(file.normalizer.as_ref(), "$.normalizer")?;
+        let pre_tokenizer = PreTokenizer::load(file.pre_tokenizer.as_ref(), "$.pre_tokenizer")?;
+        let post_processor = PostProcessor::load(file.post_processor.as_ref(), "$.post_processor")?;
+        check_decoder(file.decoder.as_ref())?;
+        Ok(Self {
+            normalizer,
+            pre_tokenizer,
+            post_processor,
+            truncation,
+            padding,
+        })
+    }
+
+    fn added_tokens(
+        &self,
+        file: &File<'_>,
+        model_len: usize,
+        model_id: impl Fn(&str) -> Option<u32>,
+    ) -> Result<AddedTokens, Error> {
+        AddedTokens::load(&file.added_tokens, model_len, model_id, &self.normalizer)
+    }
+
+    fn finish(self, added: AddedTokens, vocab: Vocab, bpe: Bpe) -> Result<Tokenizer, Error> {
+        check_template_ids(&self.post_processor, &vocab)?;
+        let safe_cuts = window::are_safe(&self.pre_tokenizer, &added);
+        Ok(Tokenizer {
+            normalizer: self.normalizer,
+            pre_tokenizer: self.pre_tokenizer,
+            post_processor: self.post_processor,
+            added,
+            vocab,
+            bpe,
+            truncation: self.truncation,
+            padding: self.padding,
+            safe_cuts,
+        })
+    }
 }
 
 fn check_version(version: Option<&str>) -> Result<(), Error> {
@@ -264,13 +321,13 @@ impl Model {
             rules.push([left, right, id]);
             Ok(())
         })?;
-        let mut pairs = PairTable::with_capacity(rules.len());
+        let mut pairs = PairTableBuilder::with_capacity(rules.len());
         for (rank, &[left, right, id]) in rules.iter().enumerate() {
             // Of two rules for one pair, the later wins, as in the reference.
             let rank = rank as u32;
             pairs.insert(left, right, Merge { rank, id });
         }
-        Ok(pairs)
+        Ok(pairs.finish())
     }
 
     /// The whole vocabulary.

@@ -192,7 +192,8 @@ impl Collector<'_, '_> {
         for &id in ids {
             let end = at + vocab.piece(id).len();
             // Through the last byte, since an inserted space has no place of its own.
-            let range = self.range(position(word, at), position(word, end - 1) + 1);
+            let (first, last) = within(at, end, word.text.len());
+            let range = self.range(position(word, first), position(word, last) + 1);
             self.push(id, &vocab.spelling(id).unwrap_or_default(), range);
             at = end;
         }
@@ -211,7 +212,8 @@ impl Collector<'_, '_> {
         for &id in ids {
             let spelling = vocab.spelling(id).unwrap_or_default();
             let end = at + spelling.len();
-            let (first, last) = (byte_at[at], byte_at[end - 1]);
+            let (first, last) = within(at, end, byte_at.len());
+            let (first, last) = (byte_at[first], byte_at[last]);
             let range = self.range(position(word, first), position(word, last) + 1);
             self.push(id, &spelling, range);
             at = end;
@@ -235,6 +237,13 @@ fn blanks(spelling: &str) -> (u32, u32) {
     let leading = spelling.chars().take_while(is_space).count();
     let trailing = spelling.chars().rev().take_while(is_space).count();
     (leading as u32, trailing as u32)
+}
+
+/// First and last position of `start..end`, inside `0..len`. Tokens cover their word
+/// exactly, but for those of an image that was made up.
+fn within(start: usize, end: usize, len: usize) -> (usize, usize) {
+    let last = end.clamp(1, len.max(1)) - 1;
+    (start.min(last), last)
 }
 
 impl<'t> Visitor<'t> for Collector<'_, 't> {

@@ -3,6 +3,10 @@
 //! Text cannot make them slow: look-ups never insert, so the longest probe is
 //! fixed by the vocabulary file alone.
 
+use crate::store::Flat;
+use bytemuck::{Pod, Zeroable};
+use std::ops::Deref;
+
 /// Multiplies and folds the halves together: a cheap and good mixer.
 #[inline]
 fn fold(a: u64, b: u64) -> u64 {
@@ -57,17 +61,34 @@ fn capacity(entries: usize) -> usize {
 
 /// From byte strings to the ids under which a caller keeps them.
 #[derive(Debug)]
-pub(crate) struct StringTable {
-    /// Upper half of the hash and id; `EMPTY` where free.
-    slots: Vec<(u32, u32)>,
+pub(crate) struct StringTable<S = Flat<StringSlot>> {
+    slots: S,
+}
+
+/// A [`StringTable`] that is being filled.
+pub(crate) type StringTableBuilder = StringTable<Vec<StringSlot>>;
+
+/// Upper half of the hash and id; `EMPTY` where free.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct StringSlot {
+    tag: u32,
+    id: u32,
 }
 
 const EMPTY: u32 = u32::MAX;
 
-impl StringTable {
+impl StringTableBuilder {
     pub(crate) fn with_capacity(entries: usize) -> Self {
+        let free = StringSlot { tag: 0, id: EMPTY };
         Self {
-            slots: vec![(0, EMPTY); capacity(entries)],
+            slots: vec![free; capacity(entries)],
+        }
+    }
+
+    pub(crate) fn finish(self) -> StringTable {
+        StringTable {
+            slots: self.slots.into(),
         }
     }
 
@@ -82,26 +103,45 @@ impl StringTable {
     ) -> Option<u32> {
         let (tag, mut at) = self.start(key);
         loop {
-            match self.slots[at] {
-                (_, EMPTY) => {
-                    self.slots[at] = (tag, id);
-                    return None;
-                }
-                (other, old) if other == tag && resolve(old) == key => return Some(old),
-                _ => at = (at + 1) & (self.slots.len() - 1),
+            let slot = self.slots[at];
+            if slot.id == EMPTY {
+                self.slots[at] = StringSlot { tag, id };
+                return None;
             }
+            if slot.tag == tag && resolve(slot.id) == key {
+                return Some(slot.id);
+            }
+            at = (at + 1) & (self.slots.len() - 1);
         }
     }
+}
 
+impl StringTable {
+    pub(crate) fn slots(&self) -> &[StringSlot] {
+        &self.slots
+    }
+
+    /// From the slots of another; `None` if no table has such.
+    pub(crate) fn from_slots(slots: Flat<StringSlot>) -> Option<Self> {
+        // Probing ends at a free slot.
+        let free = slots.iter().any(|slot| slot.id == EMPTY);
+        (free && slots.len().is_power_of_two()).then_some(Self { slots })
+    }
+}
+
+impl<S: Deref<Target = [StringSlot]>> StringTable<S> {
     #[inline]
     pub(crate) fn get<'a>(&self, key: &[u8], resolve: impl Fn(u32) -> &'a [u8]) -> Option<u32> {
         let (tag, mut at) = self.start(key);
         loop {
-            match self.slots[at] {
-                (_, EMPTY) => return None,
-                (other, id) if other == tag && resolve(id) == key => return Some(id),
-                _ => at = (at + 1) & (self.slots.len() - 1),
+            let slot = self.slots[at];
+            if slot.id == EMPTY {
+                return None;
             }
+            if slot.tag == tag && resolve(slot.id) == key {
+                return Some(slot.id);
+            }
+            at = (at + 1) & (self.slots.len() - 1);
         }
     }
 
@@ -113,7 +153,8 @@ impl StringTable {
 }
 
 /// What a pair of neighbouring tokens becomes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
 pub(crate) struct Merge {
     /// Position among the merge rules; lower merges first.
     pub(crate) rank: u32,
@@ -123,17 +164,38 @@ pub(crate) struct Merge {
 
 /// From pairs of ids to their [`Merge`].
 #[derive(Debug)]
-pub(crate) struct PairTable {
-    slots: Vec<(u64, Merge)>,
+pub(crate) struct PairTable<S = Flat<PairSlot>> {
+    slots: S,
+}
+
+/// A [`PairTable`] that is being filled.
+pub(crate) type PairTableBuilder = PairTable<Vec<PairSlot>>;
+
+/// Left id in the upper half of the key, right id in the lower; `EMPTY_PAIR` where
+/// free.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct PairSlot {
+    key: u64,
+    merge: Merge,
 }
 
 const EMPTY_PAIR: u64 = u64::MAX;
 
-impl PairTable {
+impl PairTableBuilder {
     pub(crate) fn with_capacity(entries: usize) -> Self {
-        let free = Merge { rank: 0, id: 0 };
+        let free = PairSlot {
+            key: EMPTY_PAIR,
+            merge: Merge { rank: 0, id: 0 },
+        };
         Self {
-            slots: vec![(EMPTY_PAIR, free); capacity(entries)],
+            slots: vec![free; capacity(entries)],
+        }
+    }
+
+    pub(crate) fn finish(self) -> PairTable {
+        PairTable {
+            slots: self.slots.into(),
         }
     }
 
@@ -141,22 +203,37 @@ impl PairTable {
     pub(crate) fn insert(&mut self, left: u32, right: u32, merge: Merge) {
         let key = pair(left, right);
         let mut at = self.start(key);
-        while self.slots[at].0 != EMPTY_PAIR && self.slots[at].0 != key {
+        while self.slots[at].key != EMPTY_PAIR && self.slots[at].key != key {
             at = (at + 1) & (self.slots.len() - 1);
         }
-        self.slots[at] = (key, merge);
+        self.slots[at] = PairSlot { key, merge };
+    }
+}
+
+impl PairTable {
+    pub(crate) fn slots(&self) -> &[PairSlot] {
+        &self.slots
     }
 
+    /// From the slots of another; `None` if no table has such.
+    pub(crate) fn from_slots(slots: Flat<PairSlot>) -> Option<Self> {
+        // Probing ends at a free slot.
+        let free = slots.iter().any(|slot| slot.key == EMPTY_PAIR);
+        (free && slots.len().is_power_of_two()).then_some(Self { slots })
+    }
+}
+
+impl<S: Deref<Target = [PairSlot]>> PairTable<S> {
     #[inline]
     pub(crate) fn get(&self, left: u32, right: u32) -> Option<Merge> {
         let key = pair(left, right);
         let mut at = self.start(key);
         loop {
-            let (other, merge) = self.slots[at];
-            if other == key {
-                return Some(merge);
+            let slot = self.slots[at];
+            if slot.key == key {
+                return Some(slot.merge);
             }
-            if other == EMPTY_PAIR {
+            if slot.key == EMPTY_PAIR {
                 return None;
             }
             at = (at + 1) & (self.slots.len() - 1);
@@ -183,7 +260,7 @@ mod tests {
     proptest! {
         #[test]
         fn string_table_is_a_map(keys in prop::collection::vec(prop::collection::vec(0u8..4, 0..40), 0..60)) {
-            let mut table = StringTable::with_capacity(keys.len());
+            let mut table = StringTableBuilder::with_capacity(keys.len());
             let mut map = HashMap::new();
             let resolve = |id: u32| keys[id as usize].as_slice();
             for (id, key) in keys.iter().enumerate() {
@@ -192,6 +269,7 @@ mod tests {
                 prop_assert_eq!(table.insert(key, id, resolve), old);
                 map.entry(key).or_insert(id);
             }
+            let table = StringTable::from_slots(table.finish().slots().to_vec().into()).unwrap();
             for key in &keys {
                 prop_assert_eq!(table.get(key, resolve), map.get(key).copied());
                 let mut other = key.clone();
@@ -202,18 +280,41 @@ mod tests {
 
         #[test]
         fn pair_table_is_a_map(pairs in prop::collection::vec((0u32..6, 0u32..6), 0..60)) {
-            let mut table = PairTable::with_capacity(pairs.len());
+            let mut table = PairTableBuilder::with_capacity(pairs.len());
             let mut map = HashMap::new();
             for (rank, &(left, right)) in pairs.iter().enumerate() {
                 let merge = Merge { rank: rank as u32, id: left + right };
                 table.insert(left, right, merge);
                 map.insert((left, right), merge);
             }
+            let table = PairTable::from_slots(table.finish().slots().to_vec().into()).unwrap();
             for left in 0..7 {
                 for right in 0..7 {
                     prop_assert_eq!(table.get(left, right), map.get(&(left, right)).copied());
                 }
             }
+        }
+    }
+
+    #[test]
+    fn slots_of_no_table_are_refused() {
+        let free = StringSlot { tag: 0, id: EMPTY };
+        let full = StringSlot { tag: 0, id: 1 };
+        let strings = |slots: &[StringSlot]| StringTable::from_slots(slots.to_vec().into());
+        assert!(strings(&[full, free]).is_some());
+        for slots in [&[full, full][..], &[full, full, free], &[]] {
+            assert!(strings(slots).is_none());
+        }
+        let merge = Merge { rank: 0, id: 0 };
+        let free = PairSlot {
+            key: EMPTY_PAIR,
+            merge,
+        };
+        let full = PairSlot { key: 1, merge };
+        let pairs = |slots: &[PairSlot]| PairTable::from_slots(slots.to_vec().into());
+        assert!(pairs(&[full, free]).is_some());
+        for slots in [&[full, full][..], &[full, full, free], &[]] {
+            assert!(pairs(slots).is_none());
         }
     }
 }

@@ -16,6 +16,8 @@
 //! ends after one round.
 
 use crate::alphabet;
+use crate::image::ImageError;
+use crate::image::format::{Reader, Section, Writer};
 use crate::store::Flat;
 use std::borrow::Cow;
 
@@ -73,12 +75,14 @@ const RAW: u8 = 32;
 /// All tokens, the model's and the added ones.
 #[derive(Debug)]
 pub(crate) struct Vocab {
-    pub(crate) slots: Flat<Slot>,
-    pub(crate) long: Flat<u8>,
-    pub(crate) flags: Flat<u8>,
-    pub(crate) names: Names,
+    slots: Flat<Slot>,
+    long: Flat<u8>,
+    flags: Flat<u8>,
+    names: Names,
     /// Number of tokens, as the reference counts them.
-    pub(crate) size: usize,
+    size: usize,
+    /// Number of the model's own tokens.
+    model_len: usize,
 }
 
 impl Vocab {
@@ -92,6 +96,11 @@ impl Vocab {
 
     pub(crate) fn size(&self) -> usize {
         self.size
+    }
+
+    /// Number of the model's own tokens.
+    pub(crate) fn model_len(&self) -> usize {
+        self.model_len
     }
 
     #[inline]
@@ -142,6 +151,46 @@ impl Vocab {
     /// The id of a token in the model's own vocabulary.
     pub(crate) fn model_id(&self, spelling: &str) -> Option<u32> {
         self.view().model_id(&self.names, spelling)
+    }
+
+    pub(crate) fn write(&self, image: &mut Writer) {
+        let counts = [self.size, self.model_len, self.names.id_bits as usize];
+        image.put(Section::Counts, &counts.map(|count| count as u64));
+        image.put(Section::Slots, &self.slots);
+        image.put(Section::Long, &self.long);
+        image.put(Section::Flags, &self.flags);
+        image.put(Section::Names, &self.names.entries);
+    }
+
+    pub(crate) fn read(image: &Reader) -> Result<Self, ImageError> {
+        let counts = image.get::<u64>(Section::Counts)?;
+        let (slots, flags) = (image.get(Section::Slots)?, image.get(Section::Flags)?);
+        let entries: Flat<u32> = image.get(Section::Names)?;
+        let invalid = || Section::Counts.invalid("its numbers contradict each other");
+        let [size, model_len, id_bits] = counts[..] else {
+            return Err(invalid());
+        };
+        let ids = slots.len() as u64;
+        if flags.len() != slots.len()
+            || ids > u64::from(u32::MAX / 2)
+            || model_len > size
+            || size > ids
+            || id_bits >= 32
+            || !entries.len().is_power_of_two()
+        {
+            return Err(invalid());
+        }
+        Ok(Self {
+            slots,
+            long: image.get(Section::Long)?,
+            flags,
+            names: Names {
+                entries,
+                id_bits: id_bits as u32,
+            },
+            size: size as usize,
+            model_len: model_len as usize,
+        })
     }
 
     /// Appends the pieces of `ids`, of hidden ones only unless `skip_hidden`.
@@ -238,20 +287,14 @@ impl<'a> View<'a> {
 pub(crate) struct Names {
     /// A power of two of entries: the id in the low bits, bits of the hash above, and
     /// all ones where free.
-    pub(crate) entries: Flat<u32>,
+    entries: Flat<u32>,
     /// Low bits that hold the id.
-    pub(crate) id_bits: u32,
+    id_bits: u32,
 }
 
 const FREE: u32 = u32::MAX;
 
 impl Names {
-    #[expect(dead_code, reason = "images are read with it")]
-    /// From an image. `None` if the numbers show that no table is like this.
-    pub(crate) fn new(entries: Flat<u32>, id_bits: u32) -> Option<Self> {
-        (entries.len().is_power_of_two() && id_bits < 32).then_some(Self { entries, id_bits })
-    }
-
     /// An error is the id of a token that is there twice.
     fn build(vocab: View<'_>) -> Result<Self, u32> {
         let end = vocab.flags.len();
@@ -435,6 +478,7 @@ impl Builder {
             flags: self.flags.into(),
             names,
             size: self.tokens + added,
+            model_len: self.tokens,
         }
     }
 }

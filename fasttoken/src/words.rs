@@ -150,6 +150,17 @@ impl WordTable {
         }
     }
 
+    pub(crate) fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// From the slots of another; `None` if no table has such.
+    pub(crate) fn from_slots(slots: Flat<Slot>) -> Option<Self> {
+        // Probing ends at a free slot.
+        let free = slots.is_empty() || slots.iter().any(|slot| slot.high == 0);
+        free.then_some(Self { slots })
+    }
+
     /// Asks for the memory that a look-up of a key with this hash will read first.
     #[inline(always)]
     pub(crate) fn prefetch(&self, hash: u64) {

@@ -1,0 +1,81 @@
+//! A folder of images, one per `tokenizer.json`.
+
+use super::{format::VERSION, open, sha256};
+use crate::error::Error;
+use crate::load;
+use crate::tokenizer::Tokenizer;
+use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What [`Tokenizer::from_file_cached`] did.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CacheUse {
+    /// The folder had the image.
+    Found,
+    /// The image was compiled and put into the folder.
+    Written,
+    /// The image could not be put into the folder. The tokenizer works all the same.
+    NotWritten(io::Error),
+}
+
+impl Tokenizer {
+    /// Loads a `tokenizer.json` by its image in the folder `cache`, which is made there
+    /// first if it is not there, or not usable.
+    ///
+    /// Images are named by the SHA-256 of the JSON and the version of their format, so
+    /// that any number of files and versions can share a folder; nothing is ever
+    /// deleted. They are written under another name first and then renamed: several
+    /// processes can do so at once. Whoever can write to the folder decides what ids
+    /// come out, so it should belong to the user that runs the program.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::from_file`]. A folder that cannot be used is no error; see
+    /// [`CacheUse`].
+    pub fn from_file_cached(
+        path: impl AsRef<Path>,
+        cache: impl AsRef<Path>,
+    ) -> Result<(Self, CacheUse), Error> {
+        let (path, cache) = (path.as_ref(), cache.as_ref());
+        let json = std::fs::read(path).map_err(|source| Error::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        let source = sha256(&json);
+        let mut name = String::new();
+        for byte in source {
+            let _ = write!(name, "{byte:02x}");
+        }
+        let image = cache.join(format!("{name}-{VERSION}.ftk"));
+        if let Ok(reader) = open(&image)
+            && reader.source == source
+            && let Ok(tokenizer) = Self::read_image(&reader)
+        {
+            return Ok((tokenizer, CacheUse::Found));
+        }
+        let (tokenizer, config) = load::load_with_config(&json)?;
+        drop(json);
+        let bytes = tokenizer.to_image(&config, source);
+        let used = match put(cache, &image, &bytes) {
+            Ok(()) => CacheUse::Written,
+            Err(error) => CacheUse::NotWritten(error),
+        };
+        Ok((tokenizer, used))
+    }
+}
+
+/// Writes a file that is there whole or not at all.
+fn put(folder: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    std::fs::create_dir_all(folder)?;
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let draft = path.with_extension(format!("{}-{number}.tmp", std::process::id()));
+    std::fs::write(&draft, bytes)
+        .and_then(|()| std::fs::rename(&draft, path))
+        .inspect_err(|_| {
+            // Best effort: the first error is the one to report.
+            let _ = std::fs::remove_file(&draft);
+        })
+}
