@@ -7,7 +7,7 @@
 // the batch the row lies. Used where cuBLASLt is absent, in deterministic mode, and as an oracle.
 //
 // Strides in elements; rows of x and w start at multiples of 16 bytes, rows of y at multiples of
-// 4 (bf16) and 8 (f32). `live`, if given, is the number of rows that count.
+// 4 (bf16) and 8 (f32), the bias at one of 4. `live`, if given, is the number of rows that count.
 //
 // Launch: ⌈n/128⌉ × ⌈m/128⌉ blocks of 256 threads, 48 KB dynamic shared memory.
 // Bound: 2·m·n·k FLOPs, or 2·(m·k + n·k + m·n) bytes where m is small.
@@ -68,13 +68,21 @@ PRELUDE_DEVICE void fetch(Shared<bf16> to, Global<const bf16> from, u32 stride, 
     }
 }
 
-// One element or two neighbours of y; `bias` 0 if there is none.
+// Two neighbours, or one and 0.
+PRELUDE_DEVICE Vec<float, 2> load_two(Global<const bf16> from, bool pair) {
+    if (!pair) return {{to_f32(load(from)), 0.0f}};
+    bf16x2 two = load(as<const bf16x2>(from));
+    return {{to_f32(two[0]), to_f32(two[1])}};
+}
+
+// Two neighbours of y from an even column on, or the last of a row.
 template <GemmOutput Output>
 PRELUDE_DEVICE void put(const GemmParams& p, u32 row, u32 column, float low, float high) {
     bool pair = column + 1 < p.n;
     if (p.bias) {
-        low = add_rn(low, to_f32(load_ro(p.bias + column)));
-        if (pair) high = add_rn(high, to_f32(load_ro(p.bias + (column + 1))));
+        Vec<float, 2> bias = load_two(p.bias + column, pair);
+        low = add_rn(low, bias[0]);
+        high = add_rn(high, bias[1]);
     }
     u64 at = u64(row) * p.y_stride + column;
     if (Output == GemmOutput::F32) {
@@ -88,8 +96,9 @@ PRELUDE_DEVICE void put(const GemmParams& p, u32 row, u32 column, float low, flo
     }
     Global<bf16> y = p.y + at;
     if (Output == GemmOutput::Add) {
-        low = add_rn(low, to_f32(load(y)));
-        if (pair) high = add_rn(high, to_f32(load(y + 1)));
+        Vec<float, 2> before = load_two(y, pair);
+        low = add_rn(low, before[0]);
+        high = add_rn(high, before[1]);
     }
     if (pair) {
         store(as<u32>(y), pack_bf16(low, high));
