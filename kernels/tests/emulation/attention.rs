@@ -20,6 +20,11 @@ pub(crate) struct Token {
     pub(crate) position: usize,
 }
 
+/// A text whose first query head weighs all tokens alike, and whose values cancel: what is left
+/// of their sum depends on its order in the leading bits, which rounding to bf16 does not hide.
+/// For tests of equal bits; no reference bounds it.
+pub(crate) const DELICATE: usize = 999;
+
 /// q, k and v of a token.
 #[derive(Debug)]
 pub(crate) struct Heads {
@@ -47,12 +52,30 @@ impl Shape {
 
     /// Large enough for weights that differ by some e^5: a key too many or too few shows.
     pub(crate) fn token(self, token: Token) -> Heads {
-        let mut values = Values::new((token.text * 1_000_003 + token.position) as u64);
-        Heads {
+        let Token { text, position } = token;
+        let mut values = Values::new((text * 1_000_003 + position) as u64);
+        let mut heads = Heads {
             q: values.bf16s(self.q_width(), -3.0, 3.0),
             k: values.bf16s(self.kv_width(), -2.0, 2.0),
             v: values.bf16s(self.kv_width(), -4.0, 4.0),
+        };
+        if text == DELICATE {
+            heads.q[..self.dim].fill(bf16::ZERO);
+            // a, b, -(a + b), small, small, a, …: a and b are multiples of 2^16 below 2^22, so
+            // that their sum has 7 bits. 5 divides no tile: parts of sums are large.
+            let mut of_five = Values::new(position as u64 / 5);
+            for v in &mut heads.v {
+                let a = (1 + of_five.below(63)) as f32 * 65536.0;
+                let b = (1 + of_five.below(63)) as f32 * -65536.0;
+                *v = match position % 5 {
+                    0 => bf16::from_f32(a),
+                    1 => bf16::from_f32(b),
+                    2 => bf16::from_f32(-a - b),
+                    _ => *v,
+                };
+            }
         }
+        heads
     }
 
     /// Output of one token over `context`, which ends with itself: each value with its bound.

@@ -6,7 +6,7 @@ use kernels::{
 };
 
 use crate::{
-    attention::{Pages, Shape, Token},
+    attention::{DELICATE, Pages, Shape, Token},
     support::{assert_untouched, assert_within, launch, under_all_schedules, upload, wide},
 };
 
@@ -211,16 +211,16 @@ fn bits_do_not_depend_on_the_batch() {
         let alone = |len, splits| Step {
             shape: shape(4, 2, 40),
             block_size: 16,
-            rows: vec![(0, len)],
+            rows: vec![(DELICATE, len)],
             splits,
             live: None,
             aliased: false,
         };
-        for (len, splits) in [(300, 2), (200, 1)] {
+        for (len, splits) in [(600, 3), (200, 1)] {
             let expected = alone(len, splits).run(device).remove(0);
             let batch = Step {
                 block_size: 64,
-                rows: vec![(5, 60), (6, 511), (0, len), (7, 0)],
+                rows: vec![(5, 60), (6, 511), (DELICATE, len), (7, 0)],
                 splits: 4,
                 ..alone(len, splits)
             };

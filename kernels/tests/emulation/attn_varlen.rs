@@ -8,8 +8,8 @@ use kernels::{
 };
 
 use crate::{
-    attention::{Pages, Shape, Token},
-    support::{assert_untouched, assert_within, launch, under_all_schedules, upload, wide},
+    attention::{DELICATE, Pages, Shape, Token},
+    support::{Values, assert_untouched, assert_within, launch, under_all_schedules, upload, wide},
 };
 
 /// Rows of the step that belong to nobody, before the first segment.
@@ -127,15 +127,21 @@ impl Forest {
         let shape = self.pages.shape;
         let (q_width, kv_width) = (shape.q_width(), shape.kv_width());
         let stride = q_width + 2 * kv_width + 8;
+        // The executor's order, or Q before the NaN between rows: padding must not read that.
+        let (q_at, k_at) = if aliased {
+            (0, q_width)
+        } else {
+            (2 * kv_width, 0)
+        };
         let mut qkv = vec![bf16::NAN; self.rows * stride];
         for node in &self.nodes {
             let own = &node.context[node.context.len() - node.len..];
             for (i, &token) in own.iter().enumerate() {
                 let heads = shape.token(token);
                 let row = &mut qkv[(node.row + i) * stride..][..stride];
-                row[..q_width].copy_from_slice(&heads.q);
-                row[q_width..][..kv_width].copy_from_slice(&heads.k);
-                row[q_width + kv_width..][..kv_width].copy_from_slice(&heads.v);
+                row[q_at..][..q_width].copy_from_slice(&heads.q);
+                row[k_at..][..kv_width].copy_from_slice(&heads.k);
+                row[k_at + kv_width..][..kv_width].copy_from_slice(&heads.v);
             }
         }
         let spans: Vec<Span> = self.nodes.iter().flat_map(|n| n.spans.clone()).collect();
@@ -160,10 +166,10 @@ impl Forest {
             (device.alloc(self.rows * stride * 2).unwrap(), stride)
         };
         let params = AttnVarlenParams {
-            q: at,
+            q: at.offset(2 * q_at as u64),
             out,
-            k_step: at.offset(2 * q_width as u64),
-            v_step: at.offset(2 * (q_width + kv_width) as u64),
+            k_step: at.offset(2 * k_at as u64),
+            v_step: at.offset(2 * (k_at + kv_width) as u64),
             k_pages: upload(device, &self.pages.k),
             v_pages: upload(device, &self.pages.v),
             tables: upload(device, &self.pages.tables),
@@ -278,6 +284,47 @@ fn lengths() {
     });
 }
 
+/// As many spans as there can be, as many heads as a tile has rows.
+#[test]
+fn depth_and_width() {
+    under_all_schedules(|device| {
+        let mut forest = Forest::new(shape(64, 1, 8), 16);
+        let mut node = forest.root(0, 20, 3);
+        for level in 1..15 {
+            node = forest.child(node, level, [0, 1, 4, 7][level % 4]);
+        }
+        assert_eq!(forest.nodes[node].spans.len(), 16);
+        forest.ask(node, forest.nodes[node].len, 1);
+        forest.check(device, "a deep tree", None, false);
+    });
+}
+
+/// Trees of any form, tiles of any size.
+#[test]
+fn random_forests() {
+    let extra = std::env::var("PRELUDE_EMU_SEED").ok();
+    let extra = extra.map(|seed| seed.parse().expect("a seed is a number"));
+    under_all_schedules(|device| {
+        for seed in (0..8).chain(extra) {
+            let mut values = Values::new(seed);
+            let shape = SHAPES[values.below(5)];
+            let mut forest = Forest::new(shape, 16 << values.below(3));
+            let most = Tile::tokens_max(shape.group() as u32).unwrap() as usize;
+            for text in 0..7 {
+                let len = values.below(40);
+                let parent = values.below(text + 1);
+                if text == 0 || (parent == 0 && text % 3 == 0) {
+                    forest.root(text, values.below(80), len);
+                } else {
+                    forest.child(parent.min(text - 1), text, len);
+                }
+                forest.ask(text, values.below(len + 1), 1 + values.below(most));
+            }
+            forest.check(device, &format!("forest {seed}"), None, seed % 2 == 0);
+        }
+    });
+}
+
 /// Tiles beyond the live ones and without a segment are left alone.
 #[test]
 fn unused_tiles() {
@@ -301,7 +348,7 @@ fn bits_do_not_depend_on_the_layout() {
         let mut compare = |what: &str, forest: &Forest| {
             let mut compared = 0;
             for (token, got, _) in forest.run(device, None, false) {
-                if token.text == 0 {
+                if token.text == DELICATE {
                     compared += 1;
                     let expected = first.entry(token.position).or_insert_with(|| got.clone());
                     assert_eq!(*expected, got, "{what}: position {}", token.position);
@@ -312,17 +359,17 @@ fn bits_do_not_depend_on_the_layout() {
         let new = |block_size| Forest::new(shape, block_size);
 
         let mut flat = new(16);
-        flat.root(0, 0, LEN);
+        flat.root(DELICATE, 0, LEN);
         flat.ask_all();
         compare("flat", &flat);
 
         // The same text in nodes of a tree, with siblings, other roots before, tiles of 5.
         let mut tree = new(16);
         tree.root(7, 20, 40);
-        let root = tree.root(0, 0, 33);
-        let child = tree.child(root, 0, 31);
+        let root = tree.root(DELICATE, 0, 33);
+        let child = tree.child(root, DELICATE, 31);
         tree.child(root, 8, 50);
-        let leaf = tree.child(child, 0, LEN - 64);
+        let leaf = tree.child(child, DELICATE, LEN - 64);
         for node in 0..leaf {
             tree.ask(node, tree.nodes[node].len, 32);
         }
@@ -331,18 +378,18 @@ fn bits_do_not_depend_on_the_layout() {
 
         for (cached, block_size) in [(70, 16), (128, 32), (LEN - 1, 64)] {
             let mut rest = new(block_size);
-            let root = rest.root(0, cached, LEN - cached);
+            let root = rest.root(DELICATE, cached, LEN - cached);
             rest.ask(root, LEN - cached, 32);
             compare("cached", &rest);
         }
 
         // A chunk of queries in the middle, then the last one alone.
         let mut chunk = new(16);
-        let root = chunk.root(0, 32, 60);
+        let root = chunk.root(DELICATE, 32, 60);
         chunk.ask(root, 17, 32);
         compare("chunk", &chunk);
         let mut alone = new(16);
-        let root = alone.root(0, 0, LEN);
+        let root = alone.root(DELICATE, 0, LEN);
         alone.ask(root, 1, 1);
         compare("alone", &alone);
     });

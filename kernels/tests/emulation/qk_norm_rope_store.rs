@@ -70,9 +70,9 @@ fn check(device: &Device, case: Case) {
         Some((2, 1)),
         None,
         Some((0, block_size - 1)),
-        Some((1, 0)),
+        Some((0, 0)),
         None,
-        Some((2, 3)),
+        Some((1, 3)),
     ];
     let rows = positions.len();
     let slots: Vec<i32> = places
