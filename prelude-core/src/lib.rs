@@ -37,7 +37,8 @@ pub use executor::{Capacity, Executor, ExecutorError};
 pub use ids::{BlockId, RequestId, SeqId, StepId, TokenId};
 pub use prompt::{NodeIdx, PromptNode, PromptTree, TreeError};
 pub use request::{
-    ExecutionClass, Generate, Head, InvalidRequest, Normalise, Pooling, Request, RowSpec,
+    ExecutionClass, Generate, Head, InvalidRequest, Normalise, OnDeadline, Pooling, Request,
+    RowSpec,
 };
 pub use sampling::SamplingParams;
 pub use step::{LabelScores, PositionLogprobs, RowOutput, SampledToken, StepOutput, TokenLogprob};

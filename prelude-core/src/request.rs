@@ -42,8 +42,20 @@ pub struct Request {
     pub priority: i64,
     /// When the first token (Decode) or the whole answer (OneShot) is due.
     pub deadline: Option<Timestamp>,
+    /// What becomes of the request if it has not started by then.
+    pub on_deadline: OnDeadline,
     /// Requests with different salts share no cached block and no prefix inside a step.
     pub cache_salt: Option<Arc<str>>,
+}
+
+/// What becomes of a request whose deadline passes before any of it has started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnDeadline {
+    /// It ends: nobody wants a late answer.
+    #[default]
+    Drop,
+    /// It goes on; the deadline says only who is more urgent.
+    Finish,
 }
 
 /// One answer wanted: a place in the prompt tree and what to compute there.
@@ -178,6 +190,7 @@ impl Request {
             arrival,
             priority: 0,
             deadline: None,
+            on_deadline: OnDeadline::Drop,
             cache_salt: None,
         }
     }

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use prelude_core::{Capacity, PromptTree, Request, RequestId, RowSpec, Timestamp};
+use prelude_core::{Capacity, OnDeadline, PromptTree, Request, RequestId, RowSpec, Timestamp};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -28,6 +28,8 @@ pub struct RequestSpec {
     pub priority: i64,
     /// From now: when the first token (Decode) or the whole answer (OneShot) is due.
     pub deadline: Option<Duration>,
+    /// What becomes of the request if it has not started by then.
+    pub on_deadline: OnDeadline,
     /// Requests with different salts share nothing.
     pub cache_salt: Option<Arc<str>>,
 }
@@ -41,6 +43,7 @@ impl RequestSpec {
             rows,
             priority: 0,
             deadline: None,
+            on_deadline: OnDeadline::Drop,
             cache_salt: None,
         }
     }
@@ -53,6 +56,9 @@ pub(crate) struct Shared {
     pub(crate) started: Instant,
     pub(crate) alive: AtomicBool,
     pub(crate) reports: Mutex<Reports>,
+    /// Steps that succeeded, and nanoseconds of the fastest of them.
+    pub(crate) steps: AtomicU64,
+    pub(crate) fastest_step_ns: AtomicU64,
     next_id: AtomicU64,
 }
 
@@ -64,6 +70,8 @@ impl Shared {
             started: Instant::now(),
             alive: AtomicBool::new(true),
             reports: Mutex::new(Reports::new(recent_steps)),
+            steps: AtomicU64::new(0),
+            fastest_step_ns: AtomicU64::new(u64::MAX),
             next_id: AtomicU64::new(0),
         }
     }
@@ -103,6 +111,7 @@ impl EngineHandle {
             arrival,
             priority: spec.priority,
             deadline: spec.deadline.map(|d| arrival.saturating_add(d)),
+            on_deadline: spec.on_deadline,
             cache_salt: spec.cache_salt,
         };
         let rows = request.rows.len();
@@ -124,6 +133,18 @@ impl EngineHandle {
         snapshot.alive = self.is_alive();
         snapshot
     }
+
+    /// The fastest step so far, once there were [`Self::STEPS_TO_KNOW`]: no answer comes much
+    /// sooner, however idle the engine and however much of its prompt is cached.
+    #[must_use]
+    pub fn fastest_step(&self) -> Option<Duration> {
+        let steps = self.shared.steps.load(Ordering::Relaxed);
+        let fastest = self.shared.fastest_step_ns.load(Ordering::Relaxed);
+        (steps >= Self::STEPS_TO_KNOW).then(|| Duration::from_nanos(fastest))
+    }
+
+    /// Steps of which the fastest is taken for the least there is.
+    pub const STEPS_TO_KNOW: u64 = 32;
 
     /// The latest steps, oldest first, at most `EngineConfig::recent_steps` of them.
     #[must_use]

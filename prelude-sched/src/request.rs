@@ -5,7 +5,9 @@ use std::{
     sync::Arc,
 };
 
-use prelude_core::{Head, NodeIdx, PromptTree, Request, RowSpec, SeqId, Timestamp, TokenId};
+use prelude_core::{
+    Head, NodeIdx, OnDeadline, PromptTree, Request, RowSpec, SeqId, Timestamp, TokenId,
+};
 
 use crate::{Usage, Waiting, leader::Held, queue::QueueKey};
 
@@ -16,6 +18,8 @@ pub(crate) struct Live {
     pub(crate) serial: u64,
     pub(crate) key: QueueKey,
     pub(crate) deadline: Option<Timestamp>,
+    /// The deadline, if the request is dropped when it passes.
+    pub(crate) expires: Option<Timestamp>,
     pub(crate) salt: Option<Arc<str>>,
     pub(crate) tree: PromptTree,
     pub(crate) rows: Vec<RowSpec>,
@@ -35,6 +39,12 @@ pub(crate) struct Live {
     pub(crate) usage: Usage,
     /// The prompt asked for last: neighbouring rows often share it.
     memo: Option<(NodeIdx, Arc<[TokenId]>)>,
+}
+
+/// When a request is dropped unless it has started.
+pub(crate) fn expires(request: &Request) -> Option<Timestamp> {
+    let drops = request.on_deadline == OnDeadline::Drop;
+    request.deadline.filter(|_| drops)
 }
 
 /// A one-shot row that waits.
@@ -92,6 +102,7 @@ impl Live {
                 serial,
             },
             deadline: request.deadline,
+            expires: expires(&request),
             salt: request.cache_salt,
             tree: request.tree,
             rows: request.rows,

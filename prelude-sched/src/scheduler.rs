@@ -28,7 +28,7 @@ use crate::{
     leader::Leaders,
     length::length_of,
     queue::{Queue, QueueKey},
-    request::Live,
+    request::{Live, expires},
     row,
     sequence::{SeqState, Sequence},
     step::{Draft, RowTag, Step},
@@ -149,13 +149,14 @@ impl Scheduler {
         for row in 0..request.rows.len() {
             self.check_fits(&request, row)?;
         }
-        if let Some(deadline) = request.deadline.filter(|&d| d <= now) {
+        let expires = expires(&request);
+        if let Some(deadline) = expires.filter(|&d| d <= now) {
             return Err(Reject::DeadlineUnmeetable { deadline, now });
         }
         let reserved = self.check_queue(&request)?;
         self.queued_rows += reserved.0;
         self.queued_tokens += reserved.1;
-        if let Some(deadline) = request.deadline {
+        if let Some(deadline) = expires {
             self.deadlines.insert((deadline, request.id));
         }
         let id = request.id;
@@ -451,7 +452,7 @@ impl Scheduler {
             .expect("only live requests are planned");
         if live.started.is_none() {
             live.started = Some(now);
-            if let Some(deadline) = live.deadline {
+            if let Some(deadline) = live.expires {
                 self.deadlines.remove(&(deadline, id));
             }
         }
@@ -489,7 +490,7 @@ impl Scheduler {
         };
         self.oneshot.remove(&live.key);
         self.decode.remove(&live.key);
-        if let Some(deadline) = live.deadline {
+        if let Some(deadline) = live.expires {
             self.deadlines.remove(&(deadline, id));
         }
         self.unreserve(live.reserved);

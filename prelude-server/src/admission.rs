@@ -206,6 +206,20 @@ impl Reservation {
         self.set_tokens(bytes.div_ceil(BYTES_PER_TOKEN).min(max))
     }
 
+    /// How long what others have reserved will take, at the rate measured last; nothing if none
+    /// was.
+    pub(crate) fn predicted_wait(&self) -> Duration {
+        let Some(per_second) = self.admission.rate().per_second else {
+            return Duration::ZERO;
+        };
+        let mine = self.tokens.load(Ordering::Relaxed);
+        let all = self.admission.tokens.load(Ordering::Relaxed);
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let seconds = all.saturating_sub(mine) as f64 / per_second.max(1.0);
+        // A day: far beyond any deadline, and no float that a duration cannot hold.
+        Duration::from_secs_f64(seconds.min(86_400.0))
+    }
+
     /// Gives the body's bytes back: it has been turned into ids.
     pub(crate) fn release_body(&self) {
         give_back(&self.admission.body_bytes, &self.bytes);

@@ -35,7 +35,7 @@ impl App {
             admission: Admission::new(config.limits.clone()),
             encoder: EncodePool::new(&config),
             metrics: EdgeMetrics::default(),
-            ids: Ids::default(),
+            ids: Ids::new(config.seed),
             lifecycle: Lifecycle::new(),
             in_flight: InFlight::default(),
             keys: RwLock::new(Arc::new(keys)),

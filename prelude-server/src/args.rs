@@ -37,6 +37,11 @@ pub(crate) enum Command {
     Complete(CompleteArgs),
     /// Answer typed questions about a state.
     Decide(DecideArgs),
+    /// Answer a file of requests, one JSON object per line, into a file of answers.
+    ///
+    /// A line: {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {..}}.
+    /// Exit codes: 0 every line was answered 200, 2 some were not, 1 file or model unusable.
+    RunBatch(RunBatchArgs),
     /// Print the token ids of each text.
     Tokenize(TokenizeArgs),
     /// Run the separate program prelude-bench.
@@ -131,7 +136,14 @@ pub(crate) struct ServeArgs {
     /// Milliseconds that running work then has to finish.
     #[arg(long, value_name = "MS", help_heading = "Requests")]
     pub(crate) drain_timeout_ms: Option<u64>,
-    /// Settings in TOML; flags win over it. --print-config shows all there are.
+    /// Makes the seeds of requests that name none the same in every run.
+    #[arg(long, value_name = "N", help_heading = "Requests")]
+    pub(crate) seed: Option<u64>,
+    /// Settings of the environment: `PRELUDE_LIMITS__ROWS` as (`LIMITS__ROWS`, its value).
+    #[arg(skip)]
+    pub(crate) variables: Vec<(String, String)>,
+    /// Settings in TOML; flags and PRELUDE_<TABLE>__<FIELD> in the environment win over it.
+    /// --print-config shows all there are.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Print the settings in effect and exit.
@@ -206,6 +218,33 @@ pub(crate) struct DecideArgs {
     pub(crate) request: PathBuf,
     #[command(flatten)]
     pub(crate) common: OneShotArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunBatchArgs {
+    /// Requests; - is standard input.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) input: PathBuf,
+    /// Answers; - is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// Lines in memory at once, asked in an order that lets common prompt prefixes meet.
+    #[arg(long, default_value_t = 4_096, value_name = "LINES")]
+    pub(crate) window: usize,
+    /// Write answers in the order of their requests, not as they come.
+    #[arg(long)]
+    pub(crate) ordered: bool,
+    /// Skip requests whose answers the output has already.
+    #[arg(long)]
+    pub(crate) resume: bool,
+    /// Folder of the model; the demo models if there is none.
+    #[arg(short, long, value_name = "MODEL_DIR")]
+    pub(crate) model: Option<PathBuf>,
+    /// Settings in TOML, as `prelude serve` takes them.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) model_args: ModelArgs,
 }
 
 #[derive(Debug, Args)]

@@ -36,9 +36,19 @@ pub struct ServerConfig {
     pub drain_timeout_ms: u64,
     /// One line per request on stderr.
     pub access_log: bool,
-    /// Limits on what clients may send.
+    /// Whether requests without a `cache_salt` are refused, so that no tenant can tell from an
+    /// answer's time what another one asked.
+    pub require_cache_salt: bool,
+    /// Origins whose pages may ask from a browser, such as `https://a.example`; `*` is any, and
+    /// goes with no keys. Empty: none.
+    pub cors_origins: Vec<String>,
+    /// Seed from which the seeds of requests that name none are made; a random one if absent.
+    pub seed: Option<u64>,
+    /// Limits on what clients may send: a table of its own in files.
+    #[serde(skip)]
     pub limits: Limits,
-    /// Typed decisions.
+    /// Typed decisions: a table of its own in files.
+    #[serde(skip)]
     pub decide: DecideConfig,
 }
 
@@ -57,6 +67,9 @@ impl Default for ServerConfig {
             drain_delay_ms: 5_000,
             drain_timeout_ms: 60_000,
             access_log: true,
+            require_cache_salt: false,
+            cors_origins: Vec::new(),
+            seed: None,
             limits: Limits::default(),
             decide: DecideConfig::default(),
         }
@@ -188,10 +201,10 @@ mod tests {
 
     #[test]
     fn reads_a_table_and_refuses_unknown_fields() {
-        let config: ServerConfig =
-            serde_json::from_str(r#"{"port":0,"limits":{"rows":3}}"#).unwrap();
-        assert_eq!((config.port, config.limits.rows), (0, 3));
-        assert_eq!(config.limits.json_depth, 64);
+        let config: ServerConfig = serde_json::from_str(r#"{"port":0}"#).unwrap();
+        assert_eq!((config.port, config.worker_threads), (0, 2));
+        let limits: Limits = serde_json::from_str(r#"{"rows":3}"#).unwrap();
+        assert_eq!((limits.rows, limits.json_depth), (3, 64));
         assert!(serde_json::from_str::<ServerConfig>(r#"{"prot":1}"#).is_err());
     }
 

@@ -319,6 +319,16 @@ impl ApiError {
         Self::new(400, "larger_than_queue", message)
     }
 
+    /// A deadline that no engine of this speed meets.
+    pub(crate) fn deadline_infeasible(slo: Duration, least: Duration) -> Self {
+        let message = format!(
+            "a deadline of {} ms cannot be met: an idle engine takes {:.3} ms at least",
+            slo.as_millis(),
+            least.as_secs_f64() * 1e3
+        );
+        Self::new(400, "deadline_infeasible", message).with_param("slo_ttft_ms")
+    }
+
     /// The chat template refused the messages or could not render them.
     pub(crate) fn template(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(400, "template_error", message).with_param("messages")
@@ -389,6 +399,18 @@ impl ApiError {
     /// The queue has no room now.
     pub(crate) fn queue_full(message: impl Into<Cow<'static, str>>, retry: Duration) -> Self {
         Self::new(429, "queue_full", message).with_retry_after(retry)
+    }
+
+    /// What waits already takes longer than the deadline leaves.
+    pub(crate) fn deadline_unmeetable(wait: Duration, left: Duration) -> Self {
+        let message = format!(
+            "what waits is expected to take {} ms, the deadline leaves {} ms",
+            wait.as_millis(),
+            left.as_millis()
+        );
+        let later = wait.saturating_sub(left);
+        let later = later.clamp(Duration::from_secs(1), Duration::from_secs(60));
+        Self::new(429, "deadline_unmeetable", message).with_retry_after(later)
     }
 
     /// The deadline passed while the request waited.

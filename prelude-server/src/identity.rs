@@ -65,6 +65,10 @@ pub(crate) struct Ids {
     high: RandomState,
     low: RandomState,
     count: AtomicU64,
+    /// Seeds given out. Ids are counted apart: how many there were is not a request's doing.
+    seeds: AtomicU64,
+    /// From which seeds are made, if they are to be the same in every run.
+    seed: Option<u64>,
 }
 
 impl Ids {
@@ -77,11 +81,36 @@ impl Ids {
         format!("{prefix}{high:016x}{low:016x}")
     }
 
-    /// A seed for a request that names none.
-    pub(crate) fn seed(&self) -> u64 {
-        self.low
-            .hash_one(self.count.fetch_add(1, Ordering::Relaxed))
+    /// Ids of a process whose seeds follow from `seed`, if there is one.
+    pub(crate) fn new(seed: Option<u64>) -> Self {
+        Self {
+            seed,
+            ..Self::default()
+        }
     }
+
+    /// A seed for a request that names none. Those of a seeded process are the same in every run
+    /// that is asked the same requests in the same order.
+    pub(crate) fn seed(&self) -> u64 {
+        match self.seed {
+            None => {
+                let n = self.count.fetch_add(1, Ordering::Relaxed);
+                self.low.hash_one(n)
+            }
+            Some(seed) => {
+                let n = self.seeds.fetch_add(1, Ordering::Relaxed);
+                mix(seed ^ mix(n))
+            }
+        }
+    }
+}
+
+/// Spreads every bit over all others (Steele et al., `SplitMix`, OOPSLA 2014).
+const fn mix(x: u64) -> u64 {
+    let mut z = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 /// Whether a client's request id is fit to be echoed and logged.
@@ -120,6 +149,23 @@ mod tests {
         check("a b", false);
         check("a\r\nb", false);
         check("é", false);
+    }
+
+    #[test]
+    fn seeds_of_a_seeded_process_repeat() {
+        let seeds = |seed, ids_between: bool| -> Vec<u64> {
+            let ids = Ids::new(seed);
+            let next = |_| {
+                if ids_between {
+                    ids.next("req-");
+                }
+                ids.seed()
+            };
+            (0..4).map(next).collect()
+        };
+        assert_eq!(seeds(Some(1), false), seeds(Some(1), true));
+        assert_ne!(seeds(Some(1), false), seeds(Some(2), false));
+        assert_ne!(seeds(None, false), seeds(None, false));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::{
     app::App,
     endpoints::{self, Call, Reply},
     error::ApiError,
-    routes,
+    routes::{self, Needs},
 };
 
 /// An answer without a connection.
@@ -18,6 +18,10 @@ pub struct Answered {
     pub status: u16,
     /// The body a client would have seen; of a stream, all its events.
     pub body: Bytes,
+    /// What logs call the request.
+    pub request_id: String,
+    /// The stable slug of a refusal or failure.
+    pub reason: Option<&'static str>,
 }
 
 impl App {
@@ -37,13 +41,34 @@ impl App {
         body: impl Into<Bytes>,
     ) -> Answered {
         let dialect = routes::named(path).map_or_else(Default::default, |r| r.endpoint.dialect());
-        match self.try_answer(method, path, body.into()).await {
-            Ok(body) => Answered { status: 200, body },
+        let request_id = self.ids.next("req-");
+        let id = request_id.clone();
+        match self.try_answer(method, path, body.into(), id).await {
+            Ok(body) => Answered {
+                status: 200,
+                body,
+                request_id,
+                reason: None,
+            },
             Err(error) => Answered {
                 status: error.status(),
                 body: error.to_json(dialect).into(),
+                request_id,
+                reason: Some(error.reason()),
             },
         }
+    }
+
+    /// Whether this path is an inference route: one that makes an engine work.
+    #[must_use]
+    pub fn infers(path: &str) -> bool {
+        routes::named(path).is_some_and(|route| route.endpoint.needs() == Needs::Queue)
+    }
+
+    /// An id that no other answer has: `prefix` and 128 random bits in hex.
+    #[must_use]
+    pub fn answer_id(&self, prefix: &str) -> String {
+        self.ids.next(prefix)
     }
 
     async fn try_answer(
@@ -51,13 +76,14 @@ impl App {
         method: &str,
         path: &str,
         body: Bytes,
+        request_id: String,
     ) -> Result<Bytes, ApiError> {
         let (route, tail) = routes::find(method, path)?;
         let max_bytes = self.config.limits.body_bytes;
         if body.len() as u64 > max_bytes {
             return Err(ApiError::body_too_large(max_bytes));
         }
-        let call = Call::in_process(self, route.endpoint, tail)?;
+        let call = Call::in_process(self, route.endpoint, tail, request_id)?;
         match endpoints::dispatch(&call, body).await? {
             Reply::Json(body) | Reply::Text { body, .. } => Ok(body),
             Reply::Empty => Ok(Bytes::new()),

@@ -11,13 +11,13 @@ use clap::Parser as _;
 
 use crate::{
     args::{Cli, Command, ServeArgs},
-    commands::{Code, Failure, one_shot, say, serve},
+    commands::{Code, Failure, one_shot, run_batch, say, serve},
 };
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
     match run(command.unwrap_or_else(|| Command::Serve(Box::default()))) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => ExitCode::from(code),
         Err(failure) => {
             say(format_args!("error: {failure}"));
             ExitCode::from(failure.code())
@@ -25,15 +25,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<(), Failure> {
+/// The exit code of a command that did what it was told.
+fn run(command: Command) -> Result<u8, Failure> {
     match command {
+        Command::RunBatch(args) => return run_batch::run(&args),
         Command::Serve(args) => serve::run(&with_environment(*args)?),
         Command::Classify(args) => one_shot::classify(&args),
         Command::Complete(args) => one_shot::complete(&args),
         Command::Decide(args) => one_shot::decide(&args),
         Command::Tokenize(args) => one_shot::tokenize(&args),
         Command::Bench { args } => bench(&args),
-    }
+    }?;
+    Ok(0)
 }
 
 /// The environment, below the flags. It is read here and nowhere else.
@@ -43,6 +46,20 @@ fn with_environment(mut args: ServeArgs) -> Result<ServeArgs, Failure> {
             .filter(|v| !v.is_empty())
             .map(PathBuf::from)
     };
+    for (name, value) in env::vars_os() {
+        let (Ok(name), Ok(value)) = (name.into_string(), value.into_string()) else {
+            // Not a name of ours: ours are ASCII. A value of ours that is no text is no value.
+            continue;
+        };
+        if let Some(rest) = name
+            .strip_prefix("PRELUDE_")
+            .filter(|rest| rest.contains("__"))
+        {
+            args.variables.push((rest.to_owned(), value));
+        }
+    }
+    // In a fixed order, so that the same environment gives the same message.
+    args.variables.sort_unstable();
     args.config = args.config.or_else(|| path("PRELUDE_CONFIG"));
     if args.api_key.is_none() && args.api_key_file.is_none() {
         args.api_key_file = path("PRELUDE_API_KEY_FILE");

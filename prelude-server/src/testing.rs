@@ -92,7 +92,7 @@ pub(crate) fn ask_raw(app: &Arc<App>, path: &str, body: String) -> (u16, Value, 
     let runtime = { runtime }.enable_all().build().unwrap();
     runtime.block_on(async {
         let (route, tail) = routes::find("POST", path).unwrap();
-        let call = Call::in_process(app, route.endpoint, tail).unwrap();
+        let call = Call::in_process(app, route.endpoint, tail, app.ids.next("req-")).unwrap();
         let answer = dispatch(&call, body.into()).await;
         let seen = call.inference();
         match answer {

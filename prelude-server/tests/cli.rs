@@ -9,7 +9,12 @@ use std::{
 
 fn prelude(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_prelude"));
-    for name in ["PRELUDE_CONFIG", "PRELUDE_API_KEY", "PRELUDE_API_KEY_FILE"] {
+    for name in [
+        "PRELUDE_LIMITS__ROWS",
+        "PRELUDE_CONFIG",
+        "PRELUDE_API_KEY",
+        "PRELUDE_API_KEY_FILE",
+    ] {
         command.env_remove(name);
     }
     command.args(args).stdin(Stdio::null());
@@ -239,4 +244,131 @@ fn keys_protect() {
     let answer = server.get("/v1/models", "authorization: Bearer secret\r\n");
     assert!(answer.contains("\"id\":\"intents\""), "{answer}");
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Lines that are answered, refused and never run; a torn output that is taken up again.
+#[test]
+fn a_file_of_requests() {
+    let folder = std::env::temp_dir().join(format!("prelude-batch-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let (input, output) = (path("in.jsonl"), path("out.jsonl"));
+    let line = |id: &str, url: &str, body: &str| {
+        format!(
+            "{{\"custom_id\":\"{id}\",\"method\":\"POST\",\"url\":\"{url}\",\"body\":{body}}}\n"
+        )
+    };
+    let lines = [
+        line("z", "/classify", r#"{"input":"Where is my card?"}"#),
+        line(
+            "a",
+            "/v1/completions",
+            r#"{"prompt":"Where is my","max_tokens":1,"temperature":0}"#,
+        ),
+        "not json\n".to_owned(),
+        "\n".to_owned(),
+        line("a", "/classify", r#"{"input":"x"}"#),
+        line("u", "/health", "{}"),
+        line("s", "/v1/completions", r#"{"prompt":"a","stream":true}"#),
+        line("r", "/v1/completions", r#"{"prompt":""}"#),
+        line(
+            "last",
+            "/v1/systemone",
+            r#"{"state":"s","questions":{"q":{"type":"noul"}}}"#,
+        ),
+    ];
+    std::fs::write(&input, lines.concat()).unwrap();
+    let batch = ["run-batch", "-i", &input, "-o", &output, "--ordered"];
+    check(&batch, "", 2, "", "3 answered, 1 refused, 4 never ran");
+    let text = std::fs::read_to_string(&output).unwrap();
+    let read = |line: &str| -> serde_json::Value { serde_json::from_str(line).unwrap() };
+    let found: Vec<_> = text.lines().map(read).collect();
+    let brief = |line: &serde_json::Value| {
+        let custom_id = line["custom_id"].as_str().unwrap_or("-").to_owned();
+        assert!(line["id"].as_str().unwrap().starts_with("batch_req_"));
+        let code = line["error"]["code"].as_str().map(str::to_owned);
+        let status = line["response"]["status_code"].as_u64();
+        (
+            custom_id,
+            code.unwrap_or_else(|| status.unwrap().to_string()),
+        )
+    };
+    let brief: Vec<_> = found.iter().map(brief).collect();
+    let expected = [
+        ("z", "200"),
+        ("a", "200"),
+        ("-", "invalid_json"),
+        ("a", "duplicate_custom_id"),
+        ("u", "unknown_url"),
+        ("s", "stream"),
+        ("r", "400"),
+        ("last", "200"),
+    ];
+    assert_eq!(
+        brief,
+        expected.map(|(id, how)| (id.to_owned(), how.to_owned()))
+    );
+    assert_eq!(
+        found[0]["response"]["body"]["data"][0]["label"],
+        "card_arrival"
+    );
+    assert!(found[7]["response"]["body"]["answers"]["q"]["noul"].is_f64());
+    assert_eq!(found[6]["response"]["body"]["error"]["param"], "prompt");
+
+    // Torn in the middle of the last line, and taken up again: two of eight are asked again.
+    let cut: Vec<&str> = text.lines().collect();
+    let torn = format!("{}\n{}", cut[0], &cut[1][..20]);
+    std::fs::write(&output, torn).unwrap();
+    let good = [&lines[0], &lines[1], &lines[8]]
+        .map(String::as_str)
+        .concat();
+    std::fs::write(&input, good).unwrap();
+    let again = [
+        "run-batch",
+        "-i",
+        &input,
+        "-o",
+        &output,
+        "--resume",
+        "--window",
+        "1",
+    ];
+    check(
+        &again,
+        "",
+        0,
+        "",
+        "2 answered, 0 refused, 0 never ran, 1 were there",
+    );
+    let text = std::fs::read_to_string(&output).unwrap();
+    let ids: Vec<_> = text.lines().map(|l| read(l)["custom_id"].clone()).collect();
+    assert_eq!(ids, ["z", "a", "last"]);
+    check(
+        &["run-batch", "-i", "/no/such/file", "-o", "-"],
+        "",
+        1,
+        "",
+        "/no/such/file",
+    );
+    check(
+        &["run-batch", "-i", "-", "-o", "-"],
+        &lines[0],
+        0,
+        "card_arrival",
+        "1 answered",
+    );
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn the_environment_sets_what_files_set() {
+    let run = |name: &str, value: &str| {
+        let mut command = prelude(&["serve", "--print-config"]);
+        command.env(name, value).output().unwrap()
+    };
+    let output = run("PRELUDE_LIMITS__ROWS", "77");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("rows = 77"));
+    let output = run("PRELUDE_LIMITS__RAWS", "77");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("PRELUDE_LIMITS__RAWS"));
 }

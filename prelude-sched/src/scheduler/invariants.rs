@@ -139,7 +139,7 @@ impl Scheduler {
             "reservations"
         );
         let unstarted =
-            |live: &&crate::request::Live| live.started.is_none() && live.deadline.is_some();
+            |live: &&crate::request::Live| live.started.is_none() && live.expires.is_some();
         let deadlines = self.requests.values().filter(unstarted).count();
         assert_eq!(self.deadlines.len(), deadlines, "deadlines");
     }

@@ -639,6 +639,29 @@ fn deadlines_drop_what_has_not_started() {
 }
 
 #[test]
+fn who_may_be_late_is_not_dropped() {
+    let mut rig = Rig::small(16);
+    let may_be_late = |id| {
+        let mut request = classify(id, prompt(id as u32, 16));
+        request.deadline = Some(Timestamp::from_nanos(100));
+        request.on_deadline = prelude_core::OnDeadline::Finish;
+        request
+    };
+    rig.submit(may_be_late(0));
+    rig.submit(may_be_late(1));
+    assert_eq!(rig.scheduler.next_deadline(), None);
+    rig.start();
+    rig.now = Timestamp::from_nanos(500);
+    rig.submit(may_be_late(2));
+    rig.finish_step();
+    rig.step();
+    rig.step();
+    for id in 0..3 {
+        assert_eq!(rig.outcome(id), Some(&Outcome::Done), "{id}");
+    }
+}
+
+#[test]
 fn a_failed_step_fails_its_requests_only() {
     let mut rig = Rig::new(
         SchedulerConfig {

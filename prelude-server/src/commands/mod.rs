@@ -10,7 +10,7 @@ use std::{
 use indicatif::ProgressBar;
 use prelude_engine::{EngineConfig, SchedulerConfig};
 use prelude_server::{
-    ServerConfig,
+    DecideConfig, Limits, ServerConfig,
     assets::{Assets, EmbeddedModel, LoadError},
     executor::{Devices, ExecutorConfig},
     load::{LoadOptions, Loaded, load},
@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::args::ModelArgs;
 
 pub(crate) mod one_shot;
+pub(crate) mod run_batch;
 pub(crate) mod serve;
 pub(crate) mod texts;
 
@@ -80,6 +81,10 @@ impl From<LoadError> for Failure {
 pub(crate) struct Settings {
     /// The HTTP edge.
     pub(crate) server: ServerConfig,
+    /// What clients may send.
+    pub(crate) limits: Limits,
+    /// Typed decisions.
+    pub(crate) decide: DecideConfig,
     /// The order of work.
     pub(crate) scheduler: SchedulerConfig,
     /// Memory and arithmetic.
@@ -87,16 +92,42 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Reads a TOML file.
-    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
-        let wrong = |why: &dyn fmt::Display| {
-            Failure::new(
-                Code::Usage,
-                format_args!("cannot use {}: {why}", path.display()),
-            )
+    /// Reads a TOML file, if there is one, with `variables` over it: each the rest of an
+    /// environment variable's name behind `PRELUDE_` (`LIMITS__ROWS`) and its value.
+    pub(crate) fn read(
+        path: Option<&Path>,
+        variables: &[(String, String)],
+    ) -> Result<Self, Failure> {
+        let wrong = |what: &dyn fmt::Display, why: &dyn fmt::Display| {
+            Failure::new(Code::Usage, format_args!("cannot use {what}: {why}"))
         };
-        let text = std::fs::read_to_string(path).map_err(|e| wrong(&e))?;
-        toml::from_str(&text).map_err(|e| wrong(&e))
+        let mut table = toml::Table::new();
+        if let Some(path) = path {
+            let text = std::fs::read_to_string(path).map_err(|e| wrong(&path.display(), &e))?;
+            // As a whole first: its errors name lines.
+            toml::from_str::<Self>(&text).map_err(|e| wrong(&path.display(), &e))?;
+            table = toml::from_str(&text).map_err(|e| wrong(&path.display(), &e))?;
+        }
+        let mut settings = table
+            .clone()
+            .try_into()
+            .map_err(|e| wrong(&"the settings", &e))?;
+        for (name, value) in variables {
+            put(&mut table, name, value);
+            // One by one: whoever is wrong is named.
+            let merged = table.clone().try_into();
+            settings = merged.map_err(|e| wrong(&format_args!("PRELUDE_{name}"), &e))?;
+        }
+        Ok(settings)
+    }
+
+    /// The configuration of the HTTP edge, with the tables it is made of.
+    pub(crate) fn server_config(&self) -> ServerConfig {
+        ServerConfig {
+            limits: self.limits.clone(),
+            decide: self.decide.clone(),
+            ..self.server.clone()
+        }
     }
 
     /// Puts the flags of a model over the settings.
@@ -119,6 +150,28 @@ impl Settings {
             ..LoadOptions::default()
         }
     }
+}
+
+/// Puts the value of a variable where its name says: `LIMITS__ROWS` is `rows` in `[limits]`. The
+/// value is TOML if it reads as such, else a string.
+fn put(table: &mut toml::Table, name: &str, value: &str) {
+    let parsed = toml::from_str::<toml::Table>(&format!("value = {value}"));
+    let parsed = parsed.ok().and_then(|mut t| t.remove("value"));
+    let parsed = parsed.unwrap_or_else(|| toml::Value::String(value.to_owned()));
+    let name = name.to_ascii_lowercase();
+    let (tables, field) = name.rsplit_once("__").unwrap_or(("", &name));
+    let mut table = table;
+    for part in tables.split("__").filter(|part| !part.is_empty()) {
+        let entry = table.entry(part.to_owned());
+        let entry = entry.or_insert_with(|| toml::Value::Table(toml::Table::new()));
+        let toml::Value::Table(inner) = entry else {
+            // A field taken for a table: a table in its place says so by its type.
+            *entry = toml::Value::Table(toml::Table::new());
+            return;
+        };
+        table = inner;
+    }
+    table.insert(field.to_owned(), parsed);
 }
 
 /// Where a model comes from.
@@ -190,7 +243,15 @@ mod tests {
         let text = toml::to_string(&settings).unwrap();
         let read: Settings = toml::from_str(&text).unwrap();
         assert_eq!(toml::to_string(&read).unwrap(), text);
-        assert!(text.contains("[server.limits]") && text.contains("[scheduler]"));
+        for table in [
+            "[server]",
+            "[limits]",
+            "[decide.calibration]",
+            "[scheduler]",
+            "[executor]",
+        ] {
+            assert!(text.contains(table), "{table} in {text}");
+        }
     }
 
     #[test]
@@ -198,6 +259,40 @@ mod tests {
         for text in ["[server]\nprot = 1", "[kv]\nx = 1", "speed = 9"] {
             assert!(toml::from_str::<Settings>(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn variables_win_over_the_file() {
+        let read = |variables: &[(&str, &str)]| {
+            let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+            Settings::read(None, &variables.iter().map(owned).collect::<Vec<_>>())
+        };
+        let settings = read(&[
+            ("LIMITS__ROWS", "7"),
+            ("SERVER__HOST", "0.0.0.0"),
+            ("SERVER__CORS_ORIGINS", "[\"https://a.example\"]"),
+            ("DECIDE__CALIBRATION__CHOICE", "1.5"),
+        ]);
+        let settings = settings.unwrap();
+        let config = settings.server_config();
+        assert_eq!(
+            (config.limits.rows, config.host.to_string()),
+            (7, "0.0.0.0".to_owned())
+        );
+        assert_eq!(config.cors_origins, ["https://a.example"]);
+        assert_eq!(config.decide.calibration.choice, 1.5);
+        let check = |name: &str, value: &str| {
+            let failure = read(&[(name, value)]).unwrap_err();
+            assert_eq!(failure.code(), 2);
+            assert!(
+                failure.to_string().contains(&format!("PRELUDE_{name}")),
+                "{failure}"
+            );
+        };
+        check("LIMITS__RAWS", "7");
+        check("LIMITS__ROWS", "many");
+        check("LIMITS__ROWS__MORE", "1");
+        check("WINGS__SPAN", "2");
     }
 
     #[test]

@@ -38,17 +38,11 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
 
 /// Flags over the file over defaults.
 fn settings(args: &ServeArgs) -> Result<Settings, Failure> {
-    let mut settings = match &args.config {
-        Some(path) => Settings::read(path)?,
-        None => {
-            let mut settings = Settings::default();
-            if args.model.is_none() {
-                // Somebody is trying the demo: no balancer needs time to notice its end.
-                settings.server.drain_delay_ms = 0;
-            }
-            settings
-        }
-    };
+    let mut settings = Settings::read(args.config.as_deref(), &args.variables)?;
+    if args.config.is_none() && args.variables.is_empty() && args.model.is_none() {
+        // Somebody is trying the demo: no balancer needs time to notice its end.
+        settings.server.drain_delay_ms = 0;
+    }
     fn put<T: Copy>(flag: Option<T>, setting: &mut T) {
         if let Some(value) = flag {
             *setting = value;
@@ -57,6 +51,7 @@ fn settings(args: &ServeArgs) -> Result<Settings, Failure> {
     let server = &mut settings.server;
     put(args.host, &mut server.host);
     put(args.port, &mut server.port);
+    server.seed = args.seed.or(server.seed);
     put(args.max_logprobs, &mut server.max_logprobs);
     put(args.drain_delay_ms, &mut server.drain_delay_ms);
     put(args.drain_timeout_ms, &mut server.drain_timeout_ms);
@@ -108,7 +103,12 @@ fn read_keys(path: &Path) -> Result<ApiKeys, Failure> {
 
 async fn serve(args: &ServeArgs, settings: Settings, keys: ApiKeys) -> Result<(), Failure> {
     let started = Instant::now();
-    let app = App::new(settings.server.clone(), keys);
+    let config = settings.server_config();
+    if !keys.is_empty() && config.cors_origins.iter().any(|o| o == "*") {
+        let message = "cors_origins must list origins, not `*`, where keys are configured";
+        return Err(Failure::new(Code::Usage, message));
+    }
+    let app = App::new(config, keys);
     // Bound before loading: a taken port is noticed at once, and probes get 503, not silence.
     let server = Server::bind(&app)
         .await

@@ -86,11 +86,12 @@ impl Call {
         app: &Arc<App>,
         endpoint: Endpoint,
         tail: Option<&str>,
+        request_id: String,
     ) -> Result<Arc<Self>, ApiError> {
         Ok(Arc::new(Self {
             endpoint,
             tail: tail.map(str::to_owned),
-            request_id: app.ids.next("req-"),
+            request_id,
             named: OnceLock::new(),
             strict: false,
             slo: None,

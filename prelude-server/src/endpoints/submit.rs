@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
-use prelude_core::{ExecutionClass, Head, PromptTree, RowSpec};
+use prelude_core::{ExecutionClass, Head, OnDeadline, PromptTree, RowSpec};
 use prelude_engine::{Answer, AnswerError, Collected, RequestSpec, Usage};
 use serde::Serialize;
 
@@ -21,6 +21,8 @@ pub(crate) struct Common<'a> {
     pub(crate) priority: i64,
     /// Separates caches.
     pub(crate) cache_salt: Option<Arc<str>>,
+    /// What becomes of a request that is late.
+    pub(crate) on_deadline: OnDeadline,
     /// From the arrival of the headers: when the first result is due.
     pub(crate) slo: Option<Duration>,
 }
@@ -34,8 +36,14 @@ impl<'a> Common<'a> {
         let slo = fields
             .int("slo_ttft_ms", 1..=SLO_MAX_MS)?
             .map(|ms| Duration::from_millis(ms.unsigned_abs()));
-        // `finish` would keep the order and never drop; the engine drops what is late.
-        fields.refuse("on_deadline", &["\"drop\""])?;
+        let on_deadline = match fields.string("on_deadline")?.as_deref() {
+            None | Some("drop") => OnDeadline::Drop,
+            Some("finish") => OnDeadline::Finish,
+            Some(_) => {
+                let must = "be `drop` or `finish`";
+                return Err(ApiError::invalid_value("on_deadline", must));
+            }
+        };
         fields.ignore("user");
         if let Some(id) = fields.string("request_id")? {
             call.name(&id);
@@ -43,7 +51,8 @@ impl<'a> Common<'a> {
         Ok(Self {
             model: fields.string("model")?,
             priority: fields.int("priority", i64::MIN..=i64::MAX)?.unwrap_or(0),
-            cache_salt: cache_salt(fields)?,
+            cache_salt: cache_salt(call, fields)?,
+            on_deadline,
             slo: match (slo, call.slo) {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
@@ -52,9 +61,12 @@ impl<'a> Common<'a> {
     }
 }
 
-fn cache_salt(fields: &mut Fields<'_>) -> Result<Option<Arc<str>>, ApiError> {
+fn cache_salt(call: &Call, fields: &mut Fields<'_>) -> Result<Option<Arc<str>>, ApiError> {
     let Some(salt) = fields.string("cache_salt")? else {
-        return Ok(None);
+        return match call.app.config.require_cache_salt {
+            true => Err(ApiError::missing_field("cache_salt")),
+            false => Ok(None),
+        };
     };
     let chars = salt.chars().count();
     if !(1..=128).contains(&chars) || salt.contains(['@', '/', '\\', '\0']) {
@@ -89,12 +101,37 @@ pub(crate) fn submit(
     let mut spec = RequestSpec::new(tree, rows);
     spec.priority = common.priority;
     spec.cache_salt.clone_from(&common.cache_salt);
+    spec.on_deadline = common.on_deadline;
     if let Some(slo) = common.slo {
-        // The deadline counts from the headers; parsing and encoding have used some of it.
-        let left = slo.checked_sub(call.arrival.elapsed());
-        spec.deadline = Some(left.ok_or_else(|| late(call))?);
+        spec.deadline = Some(match common.on_deadline {
+            OnDeadline::Drop => time_left(call, model, slo)?,
+            OnDeadline::Finish => slo.saturating_sub(call.arrival.elapsed()),
+        });
     }
     model.engine.submit(spec).map_err(|e| reject::of_submit(&e))
+}
+
+/// What is left of a deadline, if it can be met at all as far as anybody knows.
+///
+/// # Errors
+/// 400 `deadline_infeasible` if an idle engine could not meet it, 429 `deadline_unmeetable` if
+/// what waits already takes longer, 429 `deadline_expired`.
+fn time_left(call: &Call, model: &ServedModel, slo: Duration) -> Result<Duration, ApiError> {
+    // Half of the fastest: a step may yet be faster than all before it, and a refusal that is
+    // wrong is worse than an answer that is late.
+    let least = model.engine.fastest_step().map(|fastest| fastest / 2);
+    if let Some(least) = least.filter(|&least| slo < least) {
+        return Err(ApiError::deadline_infeasible(slo, least));
+    }
+    // The deadline counts from the headers; parsing and encoding have used some of it.
+    let left = slo.checked_sub(call.arrival.elapsed());
+    let left = left.ok_or_else(|| late(call))?;
+    let wait = call.reservation.predicted_wait();
+    if wait > left {
+        call.app.metrics.deadline_missed();
+        return Err(ApiError::deadline_unmeetable(wait, left));
+    }
+    Ok(left)
 }
 
 /// Waits for a whole answer.

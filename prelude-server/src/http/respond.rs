@@ -72,6 +72,18 @@ pub(super) fn reply(
     respond(StatusCode::OK, headers, ticket, active, output)
 }
 
+/// The answer to a browser's question whether it may ask.
+pub(super) fn preflight(
+    headers: HeaderMap,
+    mut ticket: Ticket,
+    active: Active,
+    output: Output,
+) -> Response<ReplyBody> {
+    ticket.answered(204);
+    output.whole(Bytes::new());
+    respond(StatusCode::NO_CONTENT, headers, ticket, active, output)
+}
+
 /// A refusal or a failure.
 pub(super) fn error(
     app: &App,

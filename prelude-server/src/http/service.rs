@@ -19,7 +19,7 @@ use hyper::{
 };
 
 use super::{
-    body,
+    body, cors,
     output::Output,
     respond::{self, ReplyBody},
     ticket::Ticket,
@@ -51,6 +51,14 @@ pub(super) async fn serve(
     let mut dialect = Dialect::OpenAi;
     let (parts, mut body) = request.into_parts();
     let had_body = !body.is_end_stream();
+    let origin = cors::origin(&app.config, &parts.headers);
+    if let Some(origin) = &origin
+        && cors::is_preflight(&parts)
+    {
+        let mut headers = cors::preflight(&parts.headers);
+        cors::allow(origin.clone(), &mut headers);
+        return Ok(respond::preflight(headers, ticket, active, output));
+    }
     let answer = {
         let work = admit(&app, &parts, &mut body, &mut ticket, &mut dialect);
         tokio::select! {
@@ -61,10 +69,14 @@ pub(super) async fn serve(
     if had_body && !body.is_end_stream() {
         wire.linger();
     }
-    Ok(match answer {
+    let mut response = match answer {
         Ok(reply) => respond::reply(&app, reply, ticket, active, output),
         Err(error) => respond::error(&app, &error, dialect, version, ticket, active, output),
-    })
+    };
+    if let Some(origin) = origin {
+        cors::allow(origin, response.headers_mut());
+    }
+    Ok(response)
 }
 
 async fn admit(

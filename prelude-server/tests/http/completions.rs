@@ -573,7 +573,6 @@ fn bad_input_is_refused_by_name() {
         ("guided_choice", "[\"a\"]"),
         ("guided_grammar", "\"a\""),
         ("response_format", "{\"type\":\"json_object\"}"),
-        ("on_deadline", "\"finish\""),
     ] {
         bad(
             &with(&format!(r#""{field}":{value}"#)),

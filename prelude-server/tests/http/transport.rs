@@ -7,7 +7,9 @@ use std::{
 
 use prelude_server::{ApiKeys, Limits};
 
-use crate::support::{Fake, Response, TestServer, config, read_all, wait_for, with_limits};
+use crate::support::{
+    Fake, Response, TestServer, config, demo_model, read_all, wait_for, with_limits,
+};
 
 fn fake() -> TestServer {
     TestServer::fake(config(), &Fake::default())
@@ -378,4 +380,54 @@ fn answers_that_nobody_reads_hold_no_room() {
         assert_eq!(server.metric(&format!("prelude:{name}")), 0.0, "{name}");
     }
     drop(unread);
+}
+
+#[test]
+fn pages_of_listed_origins_may_ask() {
+    let mut config = config();
+    config.cors_origins = vec!["https://a.example".to_owned()];
+    let keys = ApiKeys::new(["secret"]);
+    let server = TestServer::with(config, keys, vec![demo_model(&prelude_server::demo::LM)]);
+    let ask = |head: &str| {
+        let text = format!("{head}\r\nhost: t\r\nconnection: close\r\n\r\n");
+        Response::parse(&server.exchange(text.as_bytes()))
+    };
+    let preflight = "OPTIONS /v1/completions HTTP/1.1\r\nAccess-Control-Request-Method: POST\r\n\
+                     Access-Control-Request-Headers: authorization, x-own\r\norigin: ";
+    // No key: a browser sends none with it.
+    let answer = ask(&format!("{preflight}https://a.example"));
+    assert_eq!(answer.status, 204, "{}", answer.body);
+    let header = |name: &str| answer.header(name).map(str::to_owned);
+    assert_eq!(
+        header("access-control-allow-origin").as_deref(),
+        Some("https://a.example")
+    );
+    assert_eq!(
+        header("access-control-allow-headers").as_deref(),
+        Some("authorization, x-own")
+    );
+    let other = ask(&format!("{preflight}https://b.example"));
+    assert_eq!(other.status, 401);
+    assert!(other.header("access-control-allow-origin").is_none());
+    // Errors are to be read too.
+    let refused = ask("GET /v1/models HTTP/1.1\r\norigin: https://a.example");
+    assert_eq!(refused.status, 401);
+    assert_eq!(
+        refused.header("access-control-allow-origin"),
+        Some("https://a.example")
+    );
+    let plain = ask("GET /health HTTP/1.1");
+    assert!(plain.header("access-control-allow-origin").is_none());
+}
+
+#[test]
+fn a_salt_may_be_required() {
+    let mut config = config();
+    config.require_cache_salt = true;
+    let server = TestServer::fake(config, &Fake::default());
+    let ask = |body: &str| server.post("/v1/completions", body);
+    let refused = ask(r#"{"prompt":[1],"max_tokens":1}"#);
+    assert_eq!((refused.status, &*refused.reason()), (400, "missing_field"));
+    let salted = ask(r#"{"prompt":[1],"max_tokens":1,"cache_salt":"mine"}"#);
+    assert_eq!(salted.status, 200);
 }
