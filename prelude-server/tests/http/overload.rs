@@ -3,7 +3,7 @@
 use std::{
     io::{Read, Write},
     sync::atomic::Ordering,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use prelude_server::Limits;
