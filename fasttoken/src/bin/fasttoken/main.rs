@@ -1,0 +1,124 @@
+//! The command `fasttoken`: one subcommand per file, each with its own help.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod check;
+mod count;
+mod decode;
+mod encode;
+mod input;
+mod progress;
+
+use anyhow::Context as _;
+use clap::{Args, Parser, Subcommand};
+use fasttoken::Tokenizer;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Exact, fast tokenizer for Hugging Face tokenizer.json files.
+///
+/// Ids are those of the crate `tokenizers` 0.23 for every input; a file that asks for something
+/// this program does not implement exactly is refused by name.
+///
+/// Start with:
+///
+///   echo 'Where is my card?' | fasttoken encode -t tokenizer.json
+///   fasttoken count -t tokenizer.json README.md src/*.rs
+///   fasttoken encode -t tokenizer.json a.txt | fasttoken decode -t tokenizer.json
+///
+/// Exit codes: 0 done, 1 something failed, 2 the command line is wrong, 3 `check` found a
+/// difference.
+#[derive(Parser)]
+#[command(
+    name = "fasttoken",
+    version,
+    max_term_width = 100,
+    verbatim_doc_comment
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Text to ids, as lines of numbers or as JSON.
+    Encode(encode::Arguments),
+    /// Ids to text.
+    Decode(decode::Arguments),
+    /// Number of tokens of each file, without printing them.
+    Count(count::Arguments),
+    /// Compare with the reference crate on your own texts and show the first difference.
+    Check(check::Arguments),
+    /// Measure loading, encoding and decoding on your own texts.
+    Bench(bench::Arguments),
+}
+
+/// The tokenizer to use, the same in every subcommand.
+#[derive(Args)]
+struct TokenizerFile {
+    /// A tokenizer.json, or a folder with one.
+    #[arg(
+        short,
+        long = "tokenizer",
+        value_name = "FILE",
+        env = "FASTTOKEN_TOKENIZER"
+    )]
+    tokenizer: PathBuf,
+}
+
+impl TokenizerFile {
+    fn path(&self) -> PathBuf {
+        if self.tokenizer.is_dir() {
+            self.tokenizer.join("tokenizer.json")
+        } else {
+            self.tokenizer.clone()
+        }
+    }
+
+    fn load(&self) -> anyhow::Result<Tokenizer> {
+        let path = self.path();
+        Tokenizer::from_file(&path).with_context(|| format!("cannot use {}", path.display()))
+    }
+}
+
+/// How a command that ran to its end went.
+enum Outcome {
+    Done,
+    #[cfg_attr(
+        not(feature = "reference"),
+        expect(dead_code, reason = "only `check` finds differences")
+    )]
+    Different,
+}
+
+fn run(command: Command) -> anyhow::Result<Outcome> {
+    match command {
+        Command::Encode(arguments) => encode::run(&arguments),
+        Command::Decode(arguments) => decode::run(&arguments),
+        Command::Count(arguments) => count::run(&arguments),
+        Command::Check(arguments) => check::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
+    }
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::Different) => ExitCode::from(3),
+        // The reader of our output has seen enough, as with `| head`.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nothing is left to do when even this cannot be written.
+            let _ = writeln!(std::io::stderr(), "fasttoken: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
