@@ -2,8 +2,9 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 pub(crate) mod small;
+pub(crate) mod tiktoken;
 
-use fasttoken::Tokenizer;
+use fasttoken::{EncodeOptions, Offsets, Tokenizer};
 use std::path::PathBuf;
 use tokenizers::Tokenizer as Reference;
 
@@ -282,6 +283,19 @@ impl Both {
         ids
     }
 
+    /// Ids, offsets and decoded text of a longer text.
+    pub(crate) fn check_document(&self, text: &str) {
+        let name = &self.name;
+        let theirs = self.reference.encode(text, false).expect("works");
+        let ids = self.ours.encode(text, false);
+        assert!(ids == theirs.get_ids(), "{name}: ids of {text:?}");
+        let ours = self.ours.encode_with_offsets(text, false);
+        assert!(ours.ids == ids, "{name}: ids with offsets of {text:?}");
+        let offsets = theirs.get_offsets();
+        assert!(ours.offsets == offsets, "{name}: offsets of {text:?}");
+        self.check_decode(&ids);
+    }
+
     pub(crate) fn check_decode(&self, ids: &[u32]) {
         let name = &self.name;
         for skip in [false, true] {
@@ -298,6 +312,21 @@ impl Both {
             decoder.finish(&mut streamed);
             assert_eq!(streamed, expected, "{name}: streaming {ids:?}");
         }
+    }
+
+    /// Offsets in characters.
+    fn check_chars(&self, text: &str) {
+        let theirs = self.reference.encode_char_offsets(text, true);
+        let theirs = theirs.expect("the reference works");
+        let options = EncodeOptions::new()
+            .add_special_tokens(true)
+            .offsets(Offsets::Chars);
+        let ours = self
+            .ours
+            .encode_with(text, &options)
+            .expect("no truncation");
+        let (name, offsets) = (&self.name, theirs.get_offsets());
+        assert_eq!(ours.offsets, offsets, "{name}: characters of {text:?}");
     }
 
     /// Our stream writes no later than the reference's, and the same text.
@@ -332,6 +361,9 @@ impl Both {
         for n in 0..strings {
             let text = adversarial(&mut rng, &self.added);
             let ids = self.check_text(&text);
+            if n % 4 == 0 {
+                self.check_chars(&text);
+            }
             if n % 16 == 0 {
                 let pair = (before.as_str(), text.as_str());
                 let expected = self
@@ -399,13 +431,17 @@ pub(crate) fn shared_vocabularies() -> Vec<(String, PathBuf)> {
         .collect();
     found.sort();
     if found.is_empty() {
-        // Past the test harness, which swallows what passing tests print.
-        use std::io::Write as _;
-        let line = format!(
-            "SKIP: no real vocabularies in {} (set PRELUDE_SHARED_TOKENIZERS)\n",
-            folder.display()
-        );
-        let _ = std::io::stderr().write_all(line.as_bytes());
+        let folder = folder.display();
+        skip(&format!(
+            "no real vocabularies in {folder} (set PRELUDE_SHARED_TOKENIZERS)"
+        ));
     }
     found
+}
+
+/// Says what is not tested, past the test harness, which swallows what passing tests print.
+pub(crate) fn skip(why: &str) {
+    use std::io::Write as _;
+    // Nothing is left to do when this cannot be written.
+    let _ = std::io::stderr().write_all(format!("SKIP: {why}\n").as_bytes());
 }
