@@ -4,7 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::{accuracy, asan, kernels, parity, run::cargo, smoke, tidy};
+use crate::{accuracy, asan, fuzz, kernels, package, parity, run::cargo, smoke, tidy};
+
+/// Enough to see that the targets run; `cargo xtask fuzz` has time for more.
+const FUZZ_SECONDS: u32 = 20;
 
 struct Step {
     name: &'static str,
@@ -40,7 +43,7 @@ const STEPS: &[Step] = &[
         ])
         .run()
     ),
-    step!("test", cargo(["test", "--workspace"]).run()),
+    step!("test", crate::test(&[])),
     step!("parity", parity()),
     step!("features", features()),
     step!(
@@ -66,6 +69,15 @@ const STEPS: &[Step] = &[
         name: "accuracy",
         run: || accuracy::run(None).map(Some),
     },
+    step!("package", package::publish()),
+    Step {
+        name: "msrv",
+        run: || package::oldest_compiler().map(Some),
+    },
+    Step {
+        name: "fuzz",
+        run: || fuzz::run(FUZZ_SECONDS, None).map(Some),
+    },
     Step {
         name: "asan",
         run: || asan::run().map(Some),
@@ -78,7 +90,7 @@ fn features() -> Result<()> {
         ("prelude-sched", &["sim"][..]),
         ("prelude-models", &["conformance"]),
         ("kernels", &["emu"]),
-        ("fasttoken", &[]),
+        ("fasttoken", &["cli", "reference"]),
     ] {
         cargo(["check", "-p", package, "--no-default-features"]).run()?;
         for feature in features {

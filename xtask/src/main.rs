@@ -6,12 +6,15 @@ mod asan;
 mod bench;
 mod ci;
 mod demo_server;
+mod fuzz;
 mod golden;
 mod kernels;
 mod metadata;
+mod package;
 mod run;
 mod smoke;
 mod tidy;
+mod tokenizer_gate;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -73,6 +76,18 @@ enum Command {
     /// CUDA kernels: set up the compiler, build images, check resources, run the emulation.
     #[command(subcommand)]
     Kernels(kernels::Command),
+    /// Compare the tokenizer with the reference: 100,000 adversarial strings for each vocabulary,
+    /// and a folder of texts if there is one.
+    TokenizerGate(tokenizer_gate::Options),
+    /// Feed the tokenizer random input under AddressSanitizer (needs nightly and cargo-fuzz).
+    Fuzz {
+        /// How long each target runs.
+        #[arg(long, default_value_t = 60)]
+        seconds: u32,
+        /// Run only this target.
+        #[arg(long)]
+        target: Option<String>,
+    },
     /// Check that the golden files are the ones that golden/MANIFEST lists.
     Golden {
         /// Rewrite the manifest from the files.
@@ -83,7 +98,7 @@ enum Command {
 
 fn main() -> Result<()> {
     match Args::parse().command {
-        Command::Test { args } => run::cargo(["test", "--workspace"]).args(args).run(),
+        Command::Test { args } => test(&args),
         Command::Ci { skip, only } => ci::run(&skip, &only),
         Command::Tidy => tidy::run(),
         Command::Parity => parity(),
@@ -92,8 +107,19 @@ fn main() -> Result<()> {
         Command::Accuracy { data } => accuracy::run(data).map(|outcome| println!("{outcome}")),
         Command::Asan => asan::run().map(|outcome| println!("{outcome}")),
         Command::Kernels(command) => kernels::run(command),
+        Command::TokenizerGate(options) => tokenizer_gate::run(&options),
+        Command::Fuzz { seconds, target } => {
+            fuzz::run(seconds, target.as_deref()).map(|outcome| println!("{outcome}"))
+        }
         Command::Golden { accept } => golden::run(accept),
     }
+}
+
+/// All tests, with those of the tokenizer's command.
+fn test(args: &[String]) -> Result<()> {
+    run::cargo(["test", "--workspace", "--features", "fasttoken/reference"])
+        .args(args)
+        .run()
 }
 
 /// Parity is tests: this command runs those and shows their tables.

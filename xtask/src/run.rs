@@ -42,10 +42,19 @@ where
     I: IntoIterator<Item = S>,
     S: AsRef<OsStr>,
 {
+    cargo_of("nightly", args)
+}
+
+/// A cargo command of the named toolchain.
+pub(crate) fn cargo_of<I, S>(toolchain: &str, args: I) -> Invocation
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
     let mut command = Command::new("rustup");
     command
         .current_dir(root())
-        .args(["run", "nightly", "cargo"])
+        .args(["run", toolchain, "cargo"])
         .args(args)
         .stdin(Stdio::null());
     // What a stable cargo exported for its children would override the choice of toolchain.
