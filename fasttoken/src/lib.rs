@@ -9,6 +9,9 @@
 //! not implement exactly is refused by [`Tokenizer::from_file`] with an
 //! [`Error`] that names the component; ids are never silently different.
 //!
+//! [`Tokenizer::encode_with`] adds pairs, truncation, padding, masks and offsets, set by
+//! [`EncodeOptions`].
+//!
 //! Supported are byte-level BPE models, as of GPT-2, StarCoder, Llama 3, Qwen,
 //! DeepSeek, GPT-4 (cl100k) and GPT-4o (o200k). There is no training and no changing
 //! of a loaded tokenizer.
@@ -68,3 +71,8 @@ pub use padding::{Padding, PaddingLength};
 pub use special::SpecialTokens;
 pub use tokenizer::Tokenizer;
 pub use truncation::{Side, Truncation, TruncationStrategy};
+
+/// The examples of the README are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
