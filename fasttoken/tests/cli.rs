@@ -154,6 +154,23 @@ fn bench_measures() {
 }
 
 #[test]
+fn an_image_does_what_its_json_does() {
+    let image = TextFile::new("demo.ftk", b"an old file");
+    let out = done(&["compile", "DEMO", "-o", image.path()], b"");
+    assert!(out.starts_with(image.path()), "{out}");
+    let text = "Where is my card?<|im_end|>".as_bytes();
+    let expected = done(&["encode", "-t", "DEMO", "--json"], text);
+    assert_eq!(
+        done(&["encode", "-t", image.path(), "--json"], text),
+        expected
+    );
+    let damaged = TextFile::new("damaged.ftk", b"an old file");
+    let run = run(&["encode", "-t", damaged.path()], text);
+    assert_eq!(run.code, 1);
+    assert!(run.err.contains(damaged.path()), "{}", run.err);
+}
+
+#[test]
 fn mistakes_are_named() {
     let check = |arguments: &[&str], stdin: &[u8], code: i32, expected: &str| {
         let run = run(arguments, stdin);
@@ -192,6 +209,12 @@ fn mistakes_are_named() {
         "cannot be used with",
     );
     check(&["bench", "-t", "DEMO"], b"", 1, "no text to measure");
+    check(
+        &["compile", "DEMO", "-o", "/nonexistent/x"],
+        b"",
+        1,
+        "cannot write /nonexistent/x",
+    );
     let bad = TextFile::new("bad", b"{\"model\": {\"type\": \"WordPiece\"}}");
     check(&["count", "-t", bad.path()], b"", 1, "$.model.type");
     let help = run(&["--help"], b"");

@@ -3,6 +3,11 @@
 //! `cargo test` tries some thousand strings per vocabulary; `cargo xtask tokenizer-gate`
 //! tries 100,000 and whole folders of text.
 
+#![expect(
+    clippy::print_stdout,
+    reason = "the gate says what it compared and how long it took"
+)]
+
 mod common;
 
 use common::{Both, DEMO, shared_vocabularies, skip, tiktoken};

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 
 use crate::run::cargo_nightly;
 
-const TARGETS: &[&str] = &["encode", "decode", "json"];
+const TARGETS: &[&str] = &["encode", "decode", "image", "json"];
 
 /// Returns what to show: done, or why it was skipped.
 pub(crate) fn run(seconds: u32, only: Option<&str>) -> Result<String> {

@@ -15,14 +15,24 @@ static BOTH: LazyLock<Vec<(Tokenizer, Reference)>> = LazyLock::new(|| {
         let set = |name: &str| name == flag;
         format!(
             r#"{{"id":{id},"content":"{content}","single_word":{},"lstrip":{},"rstrip":{},"normalized":{},"special":true}},"#,
-            set("single_word"), set("lstrip"), set("rstrip"), set("normalized")
+            set("single_word"),
+            set("lstrip"),
+            set("rstrip"),
+            set("normalized")
         )
     };
     let mut more = added.to_owned();
     for (n, (content, flag)) in [
-        ("<l>", "lstrip"), ("<r>", "rstrip"), ("sw", "single_word"), ("ōn", "normalized"),
-        ("  ", ""), ("<r", ""),
-    ].into_iter().enumerate() {
+        ("<l>", "lstrip"),
+        ("<r>", "rstrip"),
+        ("sw", "single_word"),
+        ("ōn", "normalized"),
+        ("  ", ""),
+        ("<r", ""),
+    ]
+    .into_iter()
+    .enumerate()
+    {
         more += &token(5000 + n as u32, content, flag);
     }
     let flags = demo.replacen(added, &more, 1);
@@ -57,7 +67,9 @@ fuzz_target!(|input: (u8, u8, &str)| {
     let (prefix, bytes) = ours.encode_prefix(text, limit);
     assert_eq!(prefix, plain[..limit.min(plain.len())]);
     assert!(text.is_char_boundary(bytes));
-    let chars = reference.encode_char_offsets(text, false).expect("encoding works");
+    let chars = reference
+        .encode_char_offsets(text, false)
+        .expect("encoding works");
     let options = EncodeOptions::new().offsets(Offsets::Chars);
     let encoding = ours.encode_with(text, &options).expect("no truncation");
     assert_eq!(encoding.offsets, chars.get_offsets());

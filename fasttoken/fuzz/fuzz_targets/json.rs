@@ -8,18 +8,25 @@ use fasttoken::Tokenizer;
 use libfuzzer_sys::fuzz_target;
 
 const PARTS: &[&str] = &[
-    r#"{"version":"1.0","truncation":"#, "null",
-    r#","padding":"#, "null",
-    r#","added_tokens":[{"id":9,"content":"#, r#""<x>""#,
+    r#"{"version":"1.0","truncation":"#,
+    "null",
+    r#","padding":"#,
+    "null",
+    r#","added_tokens":[{"id":9,"content":"#,
+    r#""<x>""#,
     r#","single_word":false,"lstrip":false,"rstrip":true,"normalized":true,"special":true}],"normalizer":"#,
     r#"{"type":"NFC"}"#,
     r#","pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":"#,
     r#""(?i:'s|'t)|\\p{L}{1,3}| ?\\S+|\\s+(?!\\S)""#,
     r#"},"behavior":"Isolated","invert":false},{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":false}]},"post_processor":"#,
     r#"{"type":"TemplateProcessing","single":[{"Sequence":{"id":"A","type_id":0}}],"pair":[],"special_tokens":{}}"#,
-    r#","decoder":"#, r#"{"type":"ByteLevel"}"#,
-    r#","model":{"type":"BPE","unk_token":null,"vocab":"#, r#"{"a":0,"b":1,"Ġ":2,"ab":3,"Ã":4,"©":5}"#,
-    r#","merges":"#, r#"["a b"]"#, "}}",
+    r#","decoder":"#,
+    r#"{"type":"ByteLevel"}"#,
+    r#","model":{"type":"BPE","unk_token":null,"vocab":"#,
+    r#"{"a":0,"b":1,"Ġ":2,"ab":3,"Ã":4,"©":5}"#,
+    r#","merges":"#,
+    r#"["a b"]"#,
+    "}}",
 ];
 
 const TEXT: &str = "ab it's  <x>ab é\u{301} 123\n漢";

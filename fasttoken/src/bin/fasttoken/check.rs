@@ -164,7 +164,10 @@ mod compare {
         let around = |ids: &[u32]| {
             let range =
                 n.saturating_sub(IDS_AROUND).min(ids.len())..(n + IDS_AROUND).min(ids.len());
-            let token = |id: &u32| format!("{id} {:?}", tokenizer.id_to_token(*id).unwrap_or("?"));
+            let token = |id: &u32| {
+                let token = tokenizer.id_to_token(*id).unwrap_or_default();
+                format!("{id} {token:?}")
+            };
             ids[range].iter().map(token).collect::<Vec<_>>().join(", ")
         };
         let at = offsets.get(n).map_or(text.len(), |(start, _)| *start);

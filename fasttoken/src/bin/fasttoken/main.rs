@@ -3,6 +3,7 @@
 
 mod bench;
 mod check;
+mod compile;
 mod count;
 mod decode;
 mod encode;
@@ -13,7 +14,7 @@ use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 use fasttoken::Tokenizer;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Exact, fast tokenizer for Hugging Face tokenizer.json files.
@@ -49,16 +50,21 @@ enum Command {
     Decode(decode::Arguments),
     /// Number of tokens of each file, without printing them.
     Count(count::Arguments),
+    /// A tokenizer.json to an image that loads at once.
+    Compile(compile::Arguments),
     /// Compare with the reference crate on your own texts and show the first difference.
     Check(check::Arguments),
     /// Measure loading, encoding and decoding on your own texts.
     Bench(bench::Arguments),
 }
 
+/// File names that end so are images, as `fasttoken compile` makes them.
+const IMAGE_EXTENSION: &str = "ftk";
+
 /// The tokenizer to use, the same in every subcommand.
 #[derive(Args)]
 struct TokenizerFile {
-    /// A tokenizer.json, or a folder with one.
+    /// A tokenizer.json, a folder with one, or an image (.ftk) of one.
     #[arg(
         short,
         long = "tokenizer",
@@ -70,16 +76,25 @@ struct TokenizerFile {
 
 impl TokenizerFile {
     fn path(&self) -> PathBuf {
-        if self.tokenizer.is_dir() {
-            self.tokenizer.join("tokenizer.json")
-        } else {
-            self.tokenizer.clone()
-        }
+        tokenizer_path(&self.tokenizer)
     }
 
     fn load(&self) -> anyhow::Result<Tokenizer> {
         let path = self.path();
-        Tokenizer::from_file(&path).with_context(|| format!("cannot use {}", path.display()))
+        let tokenizer = if path.extension().is_some_and(|e| e == IMAGE_EXTENSION) {
+            Tokenizer::from_image(&path)
+        } else {
+            Tokenizer::from_file(&path)
+        };
+        tokenizer.with_context(|| format!("cannot use {}", path.display()))
+    }
+}
+
+fn tokenizer_path(path: &Path) -> PathBuf {
+    if path.is_dir() {
+        path.join("tokenizer.json")
+    } else {
+        path.to_owned()
     }
 }
 
@@ -98,6 +113,7 @@ fn run(command: Command) -> anyhow::Result<Outcome> {
         Command::Encode(arguments) => encode::run(&arguments),
         Command::Decode(arguments) => decode::run(&arguments),
         Command::Count(arguments) => count::run(&arguments),
+        Command::Compile(arguments) => compile::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
     }
