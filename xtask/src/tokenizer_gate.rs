@@ -22,6 +22,9 @@ pub(crate) struct Options {
     /// Folder with a folder per vocabulary; by default the one beside the checkout.
     #[arg(long)]
     vocabularies: Option<PathBuf>,
+    /// Compare only vocabularies whose name contains this (but for the demo's own test).
+    #[arg(long)]
+    vocabulary: Option<String>,
     /// Run only the tests whose name contains this.
     #[arg(long)]
     only: Option<String>,
@@ -38,6 +41,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .args(["--nocapture", "--test-threads=1"])
         .env("FASTTOKEN_STRINGS", &options.strings.to_string())
         .env("FASTTOKEN_THREADS", &threads.to_string());
+    if let Some(part) = &options.vocabulary {
+        test = test.env("FASTTOKEN_VOCABULARY", part);
+    }
     for (name, folder) in [
         ("FASTTOKEN_TEXTS", &options.texts),
         ("PRELUDE_SHARED_TOKENIZERS", &options.vocabularies),
