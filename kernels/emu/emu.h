@@ -107,8 +107,8 @@ struct Touch {
     Stamp reads[2];
 };
 
-// Last writer and readers of each 16 bytes of shared memory; of each byte where accesses are
-// smaller.
+// Last writer and readers of shared memory, kept for each 16 bytes, or for each 8, 4, 2 or 1
+// where accesses are that small.
 class Shadow {
   public:
     void reset(size_t bytes);
@@ -121,10 +121,12 @@ class Shadow {
   private:
     struct Chunk {
         Touch whole;
-        std::unique_ptr<Touch[]> fine;
+        u8 grain = 16;                   // bytes of a part
+        std::unique_ptr<Touch[]> parts;  // 16 / grain of them, if more than one
     };
     template <class F>
     void each(size_t offset, size_t bytes, F f);
+    static void split(Chunk& chunk, u8 grain);
     void touch(Touch& touch, size_t offset, Access kind, bool in_flight, Site site);
     std::vector<Chunk> chunks_;
 };
@@ -178,7 +180,7 @@ struct Barrier {
     u32 arrived = 0;
     std::vector<u16> waiting;
     std::vector<u32> seen;  // what those who arrived have seen
-    bool mixed_sites = false;
+    std::vector<Site> sites;  // where the first lane of each warp came to it
 };
 
 enum class Order : u32 { RoundRobin = 0, WarpGreedy = 1, WarpGreedyReversed = 2, Random = 3 };

@@ -17,6 +17,8 @@
          [](const void* params) { name(*static_cast<const Params*>(params)); }}};              \
     static void name(const Params& p)
 
+#define PRELUDE_KERNEL_BLOCKS(name, Params, threads, blocks) PRELUDE_KERNEL(name, Params, threads)
+
 #define PRELUDE_FIELD(Params, field) \
     {#field, static_cast<unsigned>(offsetof(Params, field)), static_cast<unsigned>(sizeof(Params::field))},
 #define PRELUDE_EXPAND(x) x

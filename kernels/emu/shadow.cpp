@@ -60,22 +60,29 @@ void Shadow::touch(Touch& touch, size_t offset, Access kind, bool in_flight, Sit
     touch.reads[0] = touch.reads[1] = Stamp();
 }
 
+void Shadow::split(Chunk& chunk, u8 grain) {
+    size_t count = CHUNK / grain;
+    auto parts = std::make_unique<Touch[]>(count);
+    for (size_t i = 0; i < count; i++) {
+        parts[i] = chunk.parts ? chunk.parts[i * grain / chunk.grain] : chunk.whole;
+    }
+    chunk.parts = std::move(parts);
+    chunk.grain = grain;
+}
+
 template <class F>
 void Shadow::each(size_t offset, size_t bytes, F f) {
+    // Accesses are aligned to their size, or to 16 bytes if larger, so each falls on whole parts.
+    u8 grain = bytes < CHUNK ? static_cast<u8>(bytes) : CHUNK;
     for (size_t at = offset; at < offset + bytes;) {
         Chunk& chunk = chunks_[at / CHUNK];
-        size_t end = (at / CHUNK + 1) * CHUNK;
-        size_t stop = end < offset + bytes ? end : offset + bytes;
-        if (!chunk.fine && stop - at == CHUNK) {
+        if (grain < chunk.grain) split(chunk, grain);
+        if (chunk.grain == CHUNK) {
             f(chunk.whole, at);
-            at = stop;
-            continue;
+        } else {
+            f(chunk.parts[at % CHUNK / chunk.grain], at);
         }
-        if (!chunk.fine) {
-            chunk.fine = std::make_unique<Touch[]>(CHUNK);
-            for (size_t i = 0; i < CHUNK; i++) chunk.fine[i] = chunk.whole;
-        }
-        for (; at < stop; at++) f(chunk.fine[at % CHUNK], at);
+        at += chunk.grain;
     }
 }
 

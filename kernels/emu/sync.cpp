@@ -68,14 +68,11 @@ void Launch::barrier(u32 id, u32 count, bool waits, Site site) {
         release(*current, barrier.seen);
     }
     // Lanes of one warp at different barriers in the source: divergent, whatever the counts say.
-    for (u16 other : barrier.waiting) {
-        const Thread& thread = threads[other];
-        if (thread.warp != current->warp) continue;
-        if (thread.waits_at.line != site.line || thread.waits_at.file != site.file) {
-            fail("divergent barrier: lane " + std::to_string(thread.lane) +
-                     " of the warp waits at " + thread.waits_at.text(),
-                 site);
-        }
+    if (barrier.sites.empty()) barrier.sites.assign(warps.size(), Site{nullptr, 0});
+    Site& first = barrier.sites[current->warp];
+    if (first.file == nullptr) first = site;
+    if (first.line != site.line || first.file != site.file) {
+        fail("divergent barrier: another lane of the warp came to it at " + first.text(), site);
     }
     barrier.arrived++;
     u32 expected = whole_block ? live : barrier.threads;

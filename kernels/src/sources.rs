@@ -53,11 +53,17 @@ headers![
     "attn_varlen.cuh",
     "cuda.h",
     "dev.h",
+    "dots.cuh",
     "gemm_mma.cuh",
+    "label_logits.cuh",
+    "logprobs.cuh",
     "maths.h",
+    "pool.cuh",
     "qk_norm_rope_store.cuh",
     "rms_norm.cuh",
     "rows.cuh",
+    "sample.cuh",
+    "select.cuh",
     "silu_mul.cuh",
     "types.h",
 ];
@@ -74,10 +80,15 @@ families! {
         "prelude_attn_varlen_64",
         "prelude_attn_varlen_128",
     ],
+    "dots": ["prelude_classify", "prelude_label_dots"],
     "gemm_mma": ["prelude_gemm_mma", "prelude_gemm_mma_add", "prelude_gemm_mma_f32"],
+    "label_logits": ["prelude_label_logits", "prelude_label_merge"],
+    "logprobs": ["prelude_logprobs"],
+    "pool": ["prelude_pool"],
     "qk_norm_rope_store": ["prelude_qk_norm_rope_store"],
     "rms_norm": ["prelude_rms_norm", "prelude_add_rms_norm"],
     "rows": ["prelude_embed", "prelude_gather_rows"],
+    "sample": ["prelude_argmax", "prelude_adjust_logits", "prelude_sample"],
     "silu_mul": ["prelude_silu_mul"],
 }
 
@@ -169,9 +180,9 @@ mod tests {
         for family in FAMILIES {
             let defined: Vec<_> = family
                 .source
-                .split("PRELUDE_KERNEL(")
+                .split("PRELUDE_KERNEL")
                 .skip(1)
-                .map(|rest| rest.split(',').next().unwrap())
+                .map(|rest| rest.split(['(', ',']).nth(1).unwrap())
                 .collect();
             assert_eq!(defined, family.kernels, "{}", family.name);
             for kernel in family.kernels {

@@ -4,6 +4,11 @@
 
 #define PRELUDE_KERNEL(name, Params, threads) \
     extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Params p)
+// With how many blocks a multiprocessor should hold: 1 leaves a block of 1,024 threads 64 registers
+// a thread, where the compiler by itself may aim at 32 and spill.
+#define PRELUDE_KERNEL_BLOCKS(name, Params, threads, blocks)            \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) name( \
+        const __grid_constant__ Params p)
 // Sizes are asserted here; names and offsets are exported by the emulation build.
 #define PRELUDE_PARAMS(Params, bytes, ...) \
     static_assert(sizeof(Params) == (bytes), #Params " is mirrored in kernels/src/params.rs")

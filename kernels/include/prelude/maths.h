@@ -76,10 +76,29 @@ PRELUDE_DEVICE float warp_sum(float x) {
     return x;
 }
 
+// Shuffles of 8 bytes, as two of 4.
+PRELUDE_DEVICE u64 shuffle_u64(u64 x, u32 source) {
+    u32 low = shuffle(u32(x), source), high = shuffle(u32(x >> 32), source);
+    return u64(high) << 32 | low;
+}
+PRELUDE_DEVICE u64 shuffle_up_u64(u64 x, u32 distance) {
+    u32 low = shuffle_up(u32(x), distance), high = shuffle_up(u32(x >> 32), distance);
+    return u64(high) << 32 | low;
+}
+
 PRELUDE_DEVICE float warp_max(float x) {
     for (u32 distance = 16; distance > 0; distance /= 2) {
         float other = shuffle_xor(x, distance);
         x = other > x ? other : x;
+    }
+    return x;
+}
+
+// The same, NaN if any lane has one.
+PRELUDE_DEVICE float warp_max_nan(float x) {
+    for (u32 distance = 16; distance > 0; distance /= 2) {
+        float other = shuffle_xor(x, distance);
+        x = other > x || other != other ? other : x;
     }
     return x;
 }

@@ -102,6 +102,7 @@ impl Build {
             "-fvisibility=default",
             "-Wall",
             "-Wextra",
+            "-Wno-unknown-pragmas", // unroll
         ];
         if self.strict {
             flags.push("-Werror");

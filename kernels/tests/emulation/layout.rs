@@ -14,18 +14,31 @@ fn structs_are_mirrored() {
         assert_eq!(library.layout_difference::<P>(), None);
         known.push(P::NAME);
     }
+    check::<families::AdjustParams>(&library, &mut known);
+    check::<families::AdjustRow>(&library, &mut known);
+    check::<families::ArgmaxParams>(&library, &mut known);
     check::<families::AttnDecodeParams>(&library, &mut known);
-    check::<families::DecodeRow>(&library, &mut known);
     check::<families::AttnVarlenParams>(&library, &mut known);
-    check::<families::Segment>(&library, &mut known);
-    check::<families::Span>(&library, &mut known);
-    check::<families::Tile>(&library, &mut known);
+    check::<families::ClassifyParams>(&library, &mut known);
+    check::<families::DecodeRow>(&library, &mut known);
     check::<families::EmbedParams>(&library, &mut known);
     check::<families::GatherRowsParams>(&library, &mut known);
     check::<families::GemmParams>(&library, &mut known);
+    check::<families::LabelDotsParams>(&library, &mut known);
+    check::<families::LabelLogitsParams>(&library, &mut known);
+    check::<families::LabelMergeParams>(&library, &mut known);
+    check::<families::LogprobRow>(&library, &mut known);
+    check::<families::LogprobsParams>(&library, &mut known);
+    check::<families::PoolParams>(&library, &mut known);
+    check::<families::PoolRow>(&library, &mut known);
     check::<families::QkNormRopeStoreParams>(&library, &mut known);
     check::<families::RmsNormParams>(&library, &mut known);
+    check::<families::SampleParams>(&library, &mut known);
+    check::<families::SampleRow>(&library, &mut known);
+    check::<families::Segment>(&library, &mut known);
     check::<families::SiluMulParams>(&library, &mut known);
+    check::<families::Span>(&library, &mut known);
+    check::<families::Tile>(&library, &mut known);
     // No kernel was forgotten, here or in the list of families.
     let listed: Vec<&str> = FAMILIES.iter().flat_map(|f| f.kernels).copied().collect();
     let defined = library.kernels();

@@ -11,12 +11,17 @@
 mod attention;
 mod attn_decode;
 mod attn_varlen;
+mod dots;
 mod gemm_mma;
 mod harness;
+mod label_logits;
 mod lanes;
 mod layout;
+mod logprobs;
+mod pool;
 mod qk_norm_rope_store;
 mod rms_norm;
 mod rows;
+mod sample;
 mod silu_mul;
 mod support;
