@@ -27,8 +27,8 @@
 //            another block
 //   end      the warps' (maximum, sum, values) are merged in order of warps in shared memory
 //
-// Not tuned: one buffer each for K and V, 17 KB of copies under way at most in a block. Not yet
-// run on a GPU.
+// Not tuned: K and V take turns, so that at most 16 KB of copies are under way in a block. Not
+// yet run on a GPU.
 #pragma once
 
 #include "prelude/attention.cuh"
