@@ -7,7 +7,7 @@ const OVERFLOWING_IDS_MAX: usize = 1 << 24;
 
 /// Why an input could not be encoded with the options that were given.
 ///
-/// Only truncation can fail; everything else about a text is fine by definition.
+/// Only truncation and padding can fail; any text is fine by definition.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
@@ -52,6 +52,14 @@ pub enum EncodeError {
     TooMuchOverflow {
         /// Number of ids.
         ids: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// Padding would fill up to an absurd length.
+    #[error("padding is to fill up to {length} ids, or a multiple of that; the most is {limit}")]
+    PaddingTooLong {
+        /// The length or multiple asked for.
+        length: usize,
         /// The limit.
         limit: usize,
     },

@@ -3,6 +3,7 @@
 use crate::added::AddedTokens;
 use crate::alphabet;
 use crate::bpe::{Bpe, NO_TOKEN, RANK_MAX};
+use crate::encode_error::EncodeError;
 use crate::error::Error;
 use crate::json::{Component, File, ModelJson, for_each_merge, for_each_token};
 use crate::normalize::Normalizer;
@@ -86,7 +87,8 @@ impl Settings {
         let truncation = read_setting::<Truncation>(file.truncation.as_ref(), "$.truncation")?;
         let padding = read_setting::<Padding>(file.padding.as_ref(), "$.padding")?;
         if let Some(padding) = &padding {
-            padding.check("$.padding")?;
+            let refuse = |problem: EncodeError| Error::invalid("$.padding", problem.to_string());
+            padding.check().map_err(refuse)?;
         }
         let normalizer = Normalizer::load(file.normalizer.as_ref(), "$.normalizer")?;
         let pre_tokenizer = PreTokenizer::load(file.pre_tokenizer.as_ref(), "$.pre_tokenizer")?;

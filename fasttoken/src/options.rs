@@ -142,7 +142,7 @@ impl Tokenizer {
     /// With truncation at the right, the text is encoded only up to the limit.
     ///
     /// # Errors
-    /// When truncation cannot do what is asked; see [`EncodeError`].
+    /// When truncation or padding cannot do what is asked; see [`EncodeError`].
     pub fn encode_with<'t>(
         &self,
         input: impl Into<Input<'t>>,
@@ -150,7 +150,7 @@ impl Tokenizer {
     ) -> Result<Encoding, EncodeError> {
         let mut encoding = self.encode_unpadded(input.into(), options)?;
         if let Some(padding) = &options.padding {
-            padding.apply(std::slice::from_mut(&mut encoding));
+            padding.apply(std::slice::from_mut(&mut encoding))?;
         }
         Ok(encoding)
     }
@@ -183,7 +183,7 @@ impl Tokenizer {
         let encodings = in_parallel(inputs.len(), threads, encode);
         let mut encodings = encodings.into_iter().collect::<Result<Vec<_>, _>>()?;
         if let Some(padding) = &options.padding {
-            padding.apply(&mut encodings);
+            padding.apply(&mut encodings)?;
         }
         Ok(encodings)
     }
@@ -193,7 +193,7 @@ impl Tokenizer {
     pub fn encode_with_offsets(&self, text: &str, add_special_tokens: bool) -> Encoding {
         let options = EncodeOptions::new().add_special_tokens(add_special_tokens);
         self.encode_with(text, &options)
-            .expect("only truncation can fail")
+            .expect("only truncation and padding can fail")
     }
 
     fn encode_unpadded(

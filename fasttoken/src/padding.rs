@@ -1,12 +1,12 @@
 //! Filling encodings up to a common length.
 
+use crate::encode_error::EncodeError;
 use crate::encoding::Encoding;
-use crate::error::Error;
 use crate::truncation::Side;
 use serde::Deserialize;
 
-/// Longest length to which padding may fill: far above any context, and a damaged
-/// file cannot ask for gigabytes.
+/// Longest length to which padding may fill: far above any context, and neither a damaged
+/// file nor a caller's slip can ask for gigabytes.
 const LENGTH_MAX: usize = 1 << 24;
 
 /// How encodings are filled up, as the reference does it.
@@ -83,22 +83,24 @@ impl Padding {
     }
 
     /// Refuses lengths that would exhaust memory.
-    pub(crate) fn check(&self, path: &str) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), EncodeError> {
         let fixed = match self.length {
             PaddingLength::BatchLongest => 0,
             PaddingLength::Fixed(length) => length,
         };
-        if fixed.max(self.pad_to_multiple_of.unwrap_or(0)) > LENGTH_MAX {
-            return Err(Error::invalid(
-                path,
-                format!("fills up to more than {LENGTH_MAX} ids"),
-            ));
+        let length = fixed.max(self.pad_to_multiple_of.unwrap_or(0));
+        if length > LENGTH_MAX {
+            return Err(EncodeError::PaddingTooLong {
+                length,
+                limit: LENGTH_MAX,
+            });
         }
         Ok(())
     }
 
     /// Fills up `encodings`, which are one batch.
-    pub(crate) fn apply(&self, encodings: &mut [Encoding]) {
+    pub(crate) fn apply(&self, encodings: &mut [Encoding]) -> Result<(), EncodeError> {
+        self.check()?;
         let longest = encodings.iter().map(Encoding::len).max().unwrap_or(0);
         let mut length = match self.length {
             PaddingLength::BatchLongest => longest,
@@ -110,5 +112,6 @@ impl Padding {
         for encoding in encodings {
             encoding.pad(length, self.id, self.type_id, self.side == Side::Left);
         }
+        Ok(())
     }
 }

@@ -495,6 +495,22 @@ fn overflowing_has_a_bound() {
 }
 
 #[test]
+fn absurd_padding_is_refused() {
+    let tokenizer = Tokenizer::from_bytes(DEMO).expect("the demo loads");
+    let padding = Padding::new(0, "");
+    for padding in [
+        padding.clone().length(PaddingLength::Fixed(usize::MAX)),
+        padding.clone().pad_to_multiple_of(usize::MAX),
+    ] {
+        let options = EncodeOptions::new().padding(Some(padding));
+        let refused = |error| matches!(error, Err(EncodeError::PaddingTooLong { .. }));
+        assert!(refused(tokenizer.encode_with("a", &options).map(drop)));
+        let batch = tokenizer.encode_batch_with(&["a", "b"], &options, 1);
+        assert!(refused(batch.map(drop)));
+    }
+}
+
+#[test]
 fn what_cannot_be_cut_is_named() {
     let check = |max_length: usize, stride: usize, special: bool, expected: &str| {
         let tokenizer = Tokenizer::from_bytes(&with_processor(processors()[4].1.clone()));
