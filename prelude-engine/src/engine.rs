@@ -6,7 +6,9 @@ use std::{
     thread::JoinHandle,
 };
 
-use prelude_core::{Executor, ExecutorError, ForwardBatch, RequestId, StepId, Timestamp};
+use prelude_core::{
+    ExecutionClass, Executor, ExecutorError, ForwardBatch, RequestId, StepId, Timestamp,
+};
 use prelude_sched::{Event, Outcome, Scheduler};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -82,6 +84,7 @@ struct Live {
     events: UnboundedSender<AnswerEvent>,
     timing: Timing,
     prompt_tokens: u64,
+    class: ExecutionClass,
 }
 
 struct InFlight {
@@ -139,6 +142,7 @@ impl Loop {
             let id = request.id;
             let timing = Timing::new(request.arrival);
             let prompt_tokens = request.prompt_tokens();
+            let class = request.class();
             match self.scheduler.submit(now, request) {
                 Ok(()) => {
                     self.live.insert(
@@ -147,6 +151,7 @@ impl Loop {
                             events,
                             timing,
                             prompt_tokens,
+                            class,
                         },
                     );
                 }
@@ -259,8 +264,7 @@ impl Loop {
                     snapshot.finished[index].1 += 1;
                     let e2e = now.saturating_since(live.timing.arrival);
                     snapshot.e2e_latency.observe(e2e.as_secs_f64());
-                    snapshot.queue_time.observe(usage.queue_time.as_secs_f64());
-                    snapshot.exec_time.observe(usage.exec_time.as_secs_f64());
+                    snapshot.finished(live.class, &live.timing, usage);
                     #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
                     {
                         snapshot.prompt_tokens.observe(live.prompt_tokens as f64);

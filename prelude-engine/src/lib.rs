@@ -28,6 +28,6 @@ pub use engine::ScheduledEngine;
 pub use error::{AnswerError, EngineError, SubmitError};
 pub use handle::{EngineHandle, RequestSpec};
 pub use histogram::Histogram;
-pub use report::{EngineSnapshot, StepReport, StepTotals};
+pub use report::{ClassTotals, EngineSnapshot, StepReport, StepTotals};
 
 pub use prelude_sched::{Event, FinishReason, Outcome, Reject, SchedulerConfig, Usage};

@@ -5,8 +5,8 @@ use std::{
     time::Duration,
 };
 
-use prelude_core::{StepId, Timestamp};
-use prelude_sched::SchedulerStats;
+use prelude_core::{ExecutionClass, StepId, Timestamp};
+use prelude_sched::{SchedulerStats, Usage};
 
 use crate::{
     Histogram,
@@ -47,6 +47,21 @@ pub struct StepTotals {
     pub seconds: Histogram,
 }
 
+/// Requests and work of one class.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClassTotals {
+    /// The class.
+    pub class: ExecutionClass,
+    /// Seconds from a request's arrival to its first step.
+    pub queue_time: Histogram,
+    /// Seconds from a request's first step to its end.
+    pub exec_time: Histogram,
+    /// Rows of this class per step that had any.
+    pub step_rows: Histogram,
+    /// Tokens computed for this class per step that had any.
+    pub step_tokens: Histogram,
+}
+
 /// Gauges, counters and histograms of one engine.
 #[derive(Clone, Debug)]
 pub struct EngineSnapshot {
@@ -74,6 +89,14 @@ pub struct EngineSnapshot {
     pub queue_time: Histogram,
     /// Seconds from the first step to the end.
     pub exec_time: Histogram,
+    /// Seconds from the first step of a generation to its first token.
+    pub prefill_time: Histogram,
+    /// Seconds from the first token of a generation to its last.
+    pub decode_time: Histogram,
+    /// Mean seconds between a generation's tokens, per request of two tokens or more.
+    pub time_per_output_token: Histogram,
+    /// What requests of each class waited and took, and what steps had of them.
+    pub classes: [ClassTotals; 2],
     /// Prompt tokens per request.
     pub prompt_tokens: Histogram,
     /// Generated tokens per request.
@@ -101,6 +124,16 @@ impl EngineSnapshot {
             e2e_latency: Histogram::new(SECONDS),
             queue_time: Histogram::new(SECONDS),
             exec_time: Histogram::new(SECONDS),
+            prefill_time: Histogram::new(SECONDS),
+            decode_time: Histogram::new(SECONDS),
+            time_per_output_token: Histogram::new(SECONDS),
+            classes: [ExecutionClass::OneShot, ExecutionClass::Decode].map(|class| ClassTotals {
+                class,
+                queue_time: Histogram::new(SECONDS),
+                exec_time: Histogram::new(SECONDS),
+                step_rows: Histogram::new(TOKENS),
+                step_tokens: Histogram::new(TOKENS),
+            }),
             prompt_tokens: Histogram::new(TOKENS),
             generation_tokens: Histogram::new(TOKENS),
         }
@@ -140,7 +173,19 @@ impl Reports {
             clippy::cast_precision_loss,
             reason = "token counts are far below 2^52"
         )]
-        self.snapshot.iteration_tokens.observe(tokens as f64);
+        let observe = |histogram: &mut Histogram, count: usize| histogram.observe(count as f64);
+        observe(&mut self.snapshot.iteration_tokens, tokens);
+        let [oneshot, decode] = &mut self.snapshot.classes;
+        let generating = report.prefill_tokens + report.decode_rows;
+        for (class, rows, tokens) in [
+            (oneshot, report.oneshot_rows, report.oneshot_tokens),
+            (decode, report.decode_rows, generating),
+        ] {
+            if tokens > 0 {
+                observe(&mut class.step_rows, rows);
+                observe(&mut class.step_tokens, tokens);
+            }
+        }
         if self.keep > 0 {
             if self.recent.len() == self.keep {
                 self.recent.pop_front();
@@ -153,6 +198,8 @@ impl Reports {
 /// What the engine remembers of a live request, to fill the histograms.
 pub(crate) struct Timing {
     pub(crate) arrival: Timestamp,
+    /// When the first and the last token came.
+    pub(crate) tokens_from: Option<(Timestamp, Timestamp)>,
     /// When each generation (row, choice) produced its latest token.
     pub(crate) last_token: BTreeMap<(u32, u32), Timestamp>,
 }
@@ -161,15 +208,49 @@ impl Timing {
     pub(crate) const fn new(arrival: Timestamp) -> Self {
         Self {
             arrival,
+            tokens_from: None,
             last_token: BTreeMap::new(),
         }
     }
 
     /// Notes a token and returns the time since the one before it, or since arrival for the first.
     pub(crate) fn token(&mut self, now: Timestamp, row: u32, choice: u32) -> TokenGap {
+        let first = self.tokens_from.map_or(now, |(first, _)| first);
+        self.tokens_from = Some((first, now));
         match self.last_token.insert((row, choice), now) {
             Some(last) => TokenGap::Later(now.saturating_since(last)),
             None => TokenGap::First(now.saturating_since(self.arrival)),
+        }
+    }
+}
+
+impl EngineSnapshot {
+    /// Notes how long a finished request took, and where.
+    pub(crate) fn finished(&mut self, class: ExecutionClass, timing: &Timing, usage: &Usage) {
+        let (queue, exec) = (
+            usage.queue_time.as_secs_f64(),
+            usage.exec_time.as_secs_f64(),
+        );
+        self.queue_time.observe(queue);
+        self.exec_time.observe(exec);
+        if let Some(totals) = self.classes.iter_mut().find(|totals| totals.class == class) {
+            totals.queue_time.observe(queue);
+            totals.exec_time.observe(exec);
+        }
+        let Some((first, last)) = timing.tokens_from else {
+            return;
+        };
+        let started = timing.arrival.saturating_add(usage.queue_time);
+        let prefill = first.saturating_since(started);
+        let decode = last.saturating_since(first).as_secs_f64();
+        self.prefill_time.observe(prefill.as_secs_f64());
+        self.decode_time.observe(decode);
+        // Continuations of one request run side by side.
+        let side_by_side = timing.last_token.len().max(1) as u64;
+        let later = (usage.output_tokens / side_by_side).saturating_sub(1);
+        if later > 0 {
+            #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+            self.time_per_output_token.observe(decode / later as f64);
         }
     }
 }

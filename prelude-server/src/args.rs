@@ -35,6 +35,12 @@ pub(crate) enum Command {
     Classify(ClassifyArgs),
     /// Print the continuation of each text.
     Complete(CompleteArgs),
+    /// Print the embedding of each text.
+    Embed(EmbedArgs),
+    /// Print texts in the order of their relevance to a query.
+    ///
+    /// Without --model, the demo language model judges by its yes and no; it was not trained to.
+    Rerank(RerankArgs),
     /// Answer typed questions about a state.
     Decide(DecideArgs),
     /// Answer a file of requests, one JSON object per line, into a file of answers.
@@ -207,6 +213,31 @@ pub(crate) struct CompleteArgs {
     /// Put each text into the chat template as the user's turn, with thinking off.
     #[arg(long)]
     pub(crate) chat: bool,
+    #[command(flatten)]
+    pub(crate) common: OneShotArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EmbedArgs {
+    #[command(flatten)]
+    pub(crate) texts: TextArgs,
+    #[command(flatten)]
+    pub(crate) common: OneShotArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RerankArgs {
+    #[command(flatten)]
+    pub(crate) texts: TextArgs,
+    /// What the texts are to be relevant to.
+    #[arg(long)]
+    pub(crate) query: String,
+    /// What relevance means.
+    #[arg(long)]
+    pub(crate) instruction: Option<String>,
+    /// Most texts to print.
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) top_n: Option<u32>,
     #[command(flatten)]
     pub(crate) common: OneShotArgs,
 }

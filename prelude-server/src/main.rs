@@ -32,6 +32,8 @@ fn run(command: Command) -> Result<u8, Failure> {
         Command::Serve(args) => serve::run(&with_environment(*args)?),
         Command::Classify(args) => one_shot::classify(&args),
         Command::Complete(args) => one_shot::complete(&args),
+        Command::Embed(args) => one_shot::embed(&args),
+        Command::Rerank(args) => one_shot::rerank(&args),
         Command::Decide(args) => one_shot::decide(&args),
         Command::Tokenize(args) => one_shot::tokenize(&args),
         Command::Bench { args } => bench(&args),

@@ -112,6 +112,23 @@ fn one_answer_without_a_server() {
         "660 \"Where\"",
         "",
     );
+    let ranked = [
+        "rerank",
+        "--query",
+        "Where is my card?",
+        "--top-n",
+        "1",
+        "a",
+        "b",
+    ];
+    check(&ranked, "", 0, "0.", "");
+    let vector = run(&["embed", "a", "b"], "");
+    let vector = String::from_utf8_lossy(&vector.stdout).into_owned();
+    let widths: Vec<usize> = vector.lines().map(|l| l.split(' ').count()).collect();
+    assert!(
+        widths.len() == 2 && widths[0] > 1 && widths[0] == widths[1],
+        "{vector}"
+    );
     let request = r#"{"state":"s","questions":{"q":{"type":"noul"}}}"#;
     check(&["decide", "-"], request, 0, "q\t", "");
 }

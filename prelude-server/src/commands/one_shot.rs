@@ -7,7 +7,10 @@ use prelude_server::{ApiKeys, App, ServerConfig, assets::EmbeddedModel, demo, ex
 use serde_json::{Value, json};
 
 use super::{Code, Failure, Settings, Source, print, texts};
-use crate::args::{ClassifyArgs, CompleteArgs, DecideArgs, Format, OneShotArgs, TokenizeArgs};
+use crate::args::{
+    ClassifyArgs, CompleteArgs, DecideArgs, EmbedArgs, Format, Kind, OneShotArgs, PoolingArg,
+    RerankArgs, TokenizeArgs,
+};
 
 /// Inputs of one request: enough to fill steps, few enough to show results as they come.
 const CHUNK: usize = 256;
@@ -169,6 +172,58 @@ pub(crate) fn complete(args: &CompleteArgs) -> Result<(), Failure> {
         })?;
     }
     Ok(())
+}
+
+/// `prelude embed`: a line of numbers for each text.
+pub(crate) fn embed(args: &EmbedArgs) -> Result<(), Failure> {
+    let texts = texts::read(&args.texts)?;
+    let mut common = args.common.clone();
+    if common.model.is_none() {
+        // The demo model embeds only if it is told how.
+        let pooling = &mut common.model_args.pooling;
+        *pooling = pooling.or(Some(PoolingArg::Last));
+    }
+    let asker = Asker::new(&common, demo::LM)?;
+    for chunk in texts.chunks(CHUNK) {
+        let body = json!({"input": chunk});
+        asker.ask("/v1/embeddings", body.to_string(), show_vectors)?;
+    }
+    Ok(())
+}
+
+fn show_vectors(answer: &Value) -> String {
+    let mut out = String::new();
+    for item in items(answer, "data") {
+        let numbers: Vec<String> = items(item, "embedding").map(Value::to_string).collect();
+        let _ = writeln!(out, "{}", numbers.join(" "));
+    }
+    out
+}
+
+/// `prelude rerank`: a line for each text, the most relevant first.
+pub(crate) fn rerank(args: &RerankArgs) -> Result<(), Failure> {
+    let texts = texts::read(&args.texts)?;
+    let mut common = args.common.clone();
+    if common.model.is_none() {
+        let kind = &mut common.model_args.kind;
+        *kind = kind.or(Some(Kind::Reranker));
+    }
+    let asker = Asker::new(&common, demo::LM)?;
+    let body = json!({
+        "query": args.query,
+        "documents": texts,
+        "instruction": args.instruction,
+        "top_n": args.top_n,
+    });
+    asker.ask("/v1/rerank", body.to_string(), |answer| {
+        let mut out = String::new();
+        for result in items(answer, "results") {
+            let score = result["relevance_score"].as_f64().unwrap_or(f64::NAN);
+            let text = result["document"]["text"].as_str().unwrap_or_default();
+            let _ = writeln!(out, "{score:.3}\t{text}");
+        }
+        out
+    })
 }
 
 /// `prelude decide`.

@@ -5,7 +5,7 @@
 
 use std::fmt::{Display, Write as _};
 
-use prelude_engine::{EngineSnapshot, Histogram};
+use prelude_engine::{ClassTotals, EngineSnapshot, Histogram};
 
 use super::{Call, Reply};
 use crate::{metrics::Counters, served_model::ServedModel};
@@ -226,7 +226,7 @@ fn engine_histograms(page: &mut Page, snapshots: &Snapshots<'_>) {
         &'static str,
         fn(&EngineSnapshot) -> &Histogram,
     );
-    let known: [Field; 7] = [
+    let known: [Field; 10] = [
         (
             "vllm:time_to_first_token_seconds",
             "From arrival at the engine to the first token.",
@@ -253,6 +253,21 @@ fn engine_histograms(page: &mut Page, snapshots: &Snapshots<'_>) {
             |s| &s.exec_time,
         ),
         (
+            "vllm:request_prefill_time_seconds",
+            "From a generation's first step to its first token.",
+            |s| &s.prefill_time,
+        ),
+        (
+            "vllm:request_decode_time_seconds",
+            "From a generation's first token to its last.",
+            |s| &s.decode_time,
+        ),
+        (
+            "vllm:request_time_per_output_token_seconds",
+            "Mean time between a generation's tokens.",
+            |s| &s.time_per_output_token,
+        ),
+        (
             "vllm:request_prompt_tokens",
             "Prompt tokens per request.",
             |s| &s.prompt_tokens,
@@ -267,6 +282,38 @@ fn engine_histograms(page: &mut Page, snapshots: &Snapshots<'_>) {
         page.family(name, "histogram", help);
         for (model, snapshot) in snapshots {
             page.histogram(name, &engine_labels(model), histogram(snapshot));
+        }
+    }
+    type OfClass = (&'static str, &'static str, fn(&ClassTotals) -> &Histogram);
+    let of_class: [OfClass; 4] = [
+        (
+            "prelude:queue_seconds",
+            "From a request's arrival at the engine to its first step.",
+            |c| &c.queue_time,
+        ),
+        (
+            "prelude:exec_seconds",
+            "From a request's first step to its end.",
+            |c| &c.exec_time,
+        ),
+        (
+            "prelude:step_rows",
+            "Rows per step that had any of the class.",
+            |c| &c.step_rows,
+        ),
+        (
+            "prelude:step_tokens",
+            "Tokens computed per step that had any of the class.",
+            |c| &c.step_tokens,
+        ),
+    ];
+    for (name, help, histogram) in of_class {
+        page.family(name, "histogram", help);
+        for (model, snapshot) in snapshots {
+            for totals in &snapshot.classes {
+                let labels = format!("{},class=\"{}\"", own_labels(model), totals.class.as_str());
+                page.histogram(name, &labels, histogram(totals));
+            }
         }
     }
     let name = "vllm:iteration_tokens_total";

@@ -178,3 +178,36 @@ fn one_shot_rows_run_while_their_step_does() {
     assert_eq!(server.runtime.block_on(asked).unwrap(), 200);
     server.settle();
 }
+
+#[test]
+fn times_are_told_by_class_and_part() {
+    let server = slow(Limits::default());
+    let body = |max: u32| json!({"prompt": [1], "max_tokens": max, "ignore_eos": true}).to_string();
+    assert_eq!(server.post(PATH, &body(3)).status, 200);
+    assert_eq!(server.post(PATH, &body(1)).status, 200);
+    let count = |name: &str| server.metric(&format!("{name}_count"));
+    let of = |name: &str, class: &str| {
+        server.metric(&format!(
+            "prelude:{name}_count{{model_name=\"fake\",class=\"{class}\""
+        ))
+    };
+    for class in ["oneshot", "decode"] {
+        assert_eq!(of("queue_seconds", class), 1.0, "{class}");
+        assert_eq!(of("exec_seconds", class), 1.0, "{class}");
+    }
+    // A prompt and two tokens behind it; the other answer is one step.
+    assert_eq!(of("step_tokens", "decode"), 3.0);
+    assert_eq!(of("step_rows", "oneshot"), 1.0);
+    assert_eq!(count("vllm:request_decode_time_seconds"), 2.0);
+    assert_eq!(count("vllm:request_time_per_output_token_seconds"), 1.0);
+    // Two steps of a quarter of a second, two gaps between three tokens.
+    let sum = |name: &str| server.metric(&format!("{name}_sum"));
+    let (decode, gap) = (
+        sum("vllm:request_decode_time_seconds"),
+        sum("vllm:request_time_per_output_token_seconds"),
+    );
+    assert!(
+        decode >= 0.5 && (decode - 2.0 * gap).abs() < 1e-9,
+        "{decode} {gap}"
+    );
+}
