@@ -12,6 +12,9 @@
 //! [`Tokenizer::encode_with`] adds pairs, truncation, padding, masks and offsets, set by
 //! [`EncodeOptions`].
 //!
+//! [`Tokenizer::compile`] writes a tokenizer to an image that [`Tokenizer::from_image`]
+//! maps and uses in place, without parsing anything big.
+//!
 //! Supported are byte-level BPE models, as of GPT-2, StarCoder, Llama 3, Qwen,
 //! DeepSeek, GPT-4 (cl100k) and GPT-4o (o200k). There is no training and no changing
 //! of a loaded tokenizer.

@@ -4,7 +4,7 @@
 //! slot of an id, 16 bytes:
 //!   short piece (at most 15 bytes)   b b b b b b b b b b b b b b b | meta
 //!   long piece                       offset u32 | length u32 | 0.. | meta
-//!   meta: HIDDEN 0x80, LONG 0x40, length of a short piece 0x0F
+//!   meta: HIDDEN 0x80, LONG 0x40, RAW 0x20, length of a short piece 0x0F
 //! ```
 //!
 //! Decoding copies a slot whole and advances by its length. Spellings are not kept:
@@ -30,6 +30,7 @@ const SLOT: usize = 16;
 const META: usize = SLOT - 1;
 const HIDDEN_SLOT: u8 = 0x80;
 const LONG: u8 = 0x40;
+const RAW_SLOT: u8 = 0x20;
 const LEN: u8 = 0x0F;
 
 impl Slot {
@@ -265,10 +266,12 @@ impl<'a> View<'a> {
     /// The model's own token of a piece, which is spelled as it is or by the alphabet.
     #[inline]
     fn find(self, names: &Names, piece: &[u8], raw: bool) -> Option<u32> {
-        let wanted = if raw { MODEL | RAW } else { MODEL };
+        let wanted = if raw { RAW_SLOT } else { 0 };
         names.get(piece, |id| {
-            let flags = self.flags.get(id as usize);
-            flags.is_some_and(|flags| flags & (MODEL | RAW) == wanted) && self.piece(id) == piece
+            let slot = self.slots.get(id as usize);
+            slot.is_some_and(|slot| {
+                slot.0[META] & RAW_SLOT == wanted && slot.piece(self.long) == piece
+            })
         })
     }
 
@@ -366,12 +369,15 @@ fn hash(bytes: &[u8]) -> u64 {
         (product as u64) ^ ((product >> 64) as u64)
     };
     let mut state = bytes.len() as u64 ^ K0;
-    for chunk in bytes.chunks(8) {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        state = fold(state ^ u64::from_le_bytes(word), K1);
+    let mut chunks = bytes.chunks_exact(8);
+    for chunk in &mut chunks {
+        let word = u64::from_le_bytes(chunk.try_into().expect("eight bytes"));
+        state = fold(state ^ word, K1);
     }
-    state
+    // The last bytes one by one: copying a few of them is a call.
+    let rest = chunks.remainder().iter();
+    let word = rest.fold(0, |word, byte| word << 8 | u64::from(*byte));
+    fold(state ^ word, K1)
 }
 
 /// A vocabulary as it is put together from a file: the model's own tokens first, then
@@ -440,7 +446,11 @@ impl Builder {
         } else {
             (token.as_bytes(), RAW)
         };
-        self.slots[id as usize] = Slot::new(piece, &mut self.long);
+        let mut slot = Slot::new(piece, &mut self.long);
+        if raw != 0 {
+            slot.0[META] |= RAW_SLOT;
+        }
+        self.slots[id as usize] = slot;
         self.flags[id as usize] = flags | raw;
     }
 
