@@ -22,13 +22,16 @@ pub(crate) struct Owner(u32);
 const OWNER_END: u32 = 1 << 29;
 
 impl Owner {
+    /// Remembers nothing.
+    pub(crate) const NONE: Self = Self(0);
+
     /// A name that no other tokenizer of this process has.
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let next = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
             (next < OWNER_END).then_some(next + 1)
         });
-        Self(next.unwrap_or(0))
+        Self(next.unwrap_or(Self::NONE.0))
     }
 
     #[inline(always)]
@@ -50,7 +53,8 @@ struct Short {
 const SHORT_TOKENS: usize = 3;
 const SHORTS: usize = 1 << 14;
 
-/// Tokens of a word of 16 to 31 bytes.
+/// Tokens of a word of up to 31 bytes that is too long, or of too many tokens, for
+/// [`Short`].
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct Long {
@@ -98,9 +102,19 @@ impl Cache {
         found.then_some((&entry.ids, tag as usize & 7))
     }
 
-    pub(crate) fn remember_short(&mut self, owner: Owner, key: Key, hash: u64, ids: &[u32]) {
-        if owner.0 == 0 || key.is_none() || ids.len() > SHORT_TOKENS {
-            return;
+    /// Whether the tokens were few enough.
+    pub(crate) fn remember_short(
+        &mut self,
+        owner: Owner,
+        key: Key,
+        hash: u64,
+        ids: &[u32],
+    ) -> bool {
+        if key.is_none() || ids.len() > SHORT_TOKENS {
+            return false;
+        }
+        if owner == Owner::NONE {
+            return true;
         }
         let mut entry = Short {
             key: [key.low, key.high],
@@ -109,9 +123,10 @@ impl Cache {
         entry.ids[..ids.len()].copy_from_slice(ids);
         entry.ids[3] = owner.tag(ids.len());
         self.shorts[hash as usize % SHORTS] = entry;
+        true
     }
 
-    /// Tokens of a word of 16 to 31 bytes.
+    /// Tokens of a word of up to 31 bytes.
     #[inline]
     pub(crate) fn long(&self, owner: Owner, key: &LongKey) -> Option<&[u32]> {
         let entry = &self.longs[key.hash as usize % LONGS];
@@ -121,7 +136,7 @@ impl Cache {
     }
 
     pub(crate) fn remember_long(&mut self, owner: Owner, key: &LongKey, ids: &[u32]) {
-        if owner.0 == 0 || ids.len() > LONG_TOKENS {
+        if owner == Owner::NONE || ids.len() > LONG_TOKENS {
             return;
         }
         let mut entry = Long {
@@ -134,7 +149,7 @@ impl Cache {
     }
 }
 
-/// A word of 16 to 31 bytes.
+/// A word of 1 to 31 bytes.
 pub(crate) struct LongKey {
     words: [u64; 4],
     hash: u64,
@@ -143,7 +158,7 @@ pub(crate) struct LongKey {
 impl LongKey {
     #[inline]
     pub(crate) fn new(word: &[u8]) -> Option<Self> {
-        if !(16..=LONG_MAX).contains(&word.len()) {
+        if !(1..=LONG_MAX).contains(&word.len()) {
             return None;
         }
         let mut padded = [0; 32];

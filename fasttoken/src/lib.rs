@@ -32,8 +32,10 @@
 
 mod added;
 mod alphabet;
+mod atoms;
 mod bpe;
 mod cache;
+mod compare;
 mod decode;
 mod encode_error;
 mod encoding;

@@ -22,7 +22,7 @@ impl Form {
             return true;
         }
         let result = match self {
-            Self::Nfc => is_nfc_quick(text.chars()),
+            Self::Nfc => return is_nfc(text),
             Self::Nfd => is_nfd_quick(text.chars()),
             Self::Nfkc => is_nfkc_quick(text.chars()),
             Self::Nfkd => is_nfkd_quick(text.chars()),
@@ -49,6 +49,33 @@ impl Form {
         self.transform(text, |(c, _)| normalized.push(c));
         Some(normalized)
     }
+}
+
+/// Whether `text` is known to be in NFC. Most text is: the characters of
+/// [`is_inert_lead`] cost a look at their first byte.
+fn is_nfc(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let (blocks, rest) = bytes.as_chunks::<32>();
+    let inert = |block: &[u8]| {
+        block
+            .iter()
+            .fold(true, |all, byte| all & is_inert_lead(*byte))
+    };
+    if blocks.iter().all(|block| inert(block)) && inert(rest) {
+        return true;
+    }
+    is_nfc_quick(text.chars()) == IsNormalized::Yes
+}
+
+/// Whether a byte begins no character that NFC could change or reorder: ASCII, bytes
+/// inside of characters, and the first bytes of U+0080 to U+02FF, U+0400 to U+047F,
+/// U+5000 to U+9FFF, and U+B000 to U+CFFF (most of Latin, Cyrillic, Han, Hangul).
+#[inline(always)]
+fn is_inert_lead(byte: u8) -> bool {
+    (byte < 0xCC)
+        | (byte & 0xFE == 0xD0)
+        | (byte.wrapping_sub(0xE5) < 5)
+        | (byte.wrapping_sub(0xEB) < 2)
 }
 
 /// The normalizers of a tokenizer, in order.
@@ -146,6 +173,7 @@ mod tests {
     use proptest::prelude::*;
     use tokenizers::normalizers::{NFC, NFD, NFKC, NFKD, NormalizerWrapper};
     use tokenizers::{NormalizedString, Normalizer as _};
+    use unicode_normalization_alignments::char::canonical_combining_class;
 
     fn check(text: &str) {
         let forms: [(Form, NormalizerWrapper); 4] = [
@@ -173,6 +201,17 @@ mod tests {
                 text.extend(['e', '\u{345}', c, '\u{334}', '\u{301}', c]);
             }
             check(&text);
+        }
+    }
+
+    #[test]
+    fn inert_characters_are_starters_that_stay() {
+        for c in '\0'..=char::MAX {
+            let mut buffer = [0; 4];
+            if is_inert_lead(c.encode_utf8(&mut buffer).as_bytes()[0]) {
+                let yes = is_nfc_quick(std::iter::once(c)) == IsNormalized::Yes;
+                assert!(yes && canonical_combining_class(c) == 0, "{c:?}");
+            }
         }
     }
 

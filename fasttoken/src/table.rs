@@ -3,6 +3,8 @@
 //! Text cannot make them slow: look-ups never insert, so the longest probe is
 //! fixed by the vocabulary file alone.
 
+use crate::image::ImageError;
+use crate::image::format::{Reader, Section, Writer};
 use crate::store::Flat;
 use bytemuck::{Pod, Zeroable};
 use std::ops::Deref;
@@ -164,12 +166,15 @@ pub(crate) struct Merge {
 
 /// From pairs of ids to their [`Merge`].
 #[derive(Debug)]
-pub(crate) struct PairTable<S = Flat<PairSlot>> {
+pub(crate) struct PairTable<S = Flat<PairSlot>, B = Flat<u64>> {
     slots: S,
+    /// A bit for each of 8 to 16 times as many hashes as there are pairs: most pairs
+    /// that are looked up have no merge, and this says so from the second-level cache.
+    bits: B,
 }
 
 /// A [`PairTable`] that is being filled.
-pub(crate) type PairTableBuilder = PairTable<Vec<PairSlot>>;
+pub(crate) type PairTableBuilder = PairTable<Vec<PairSlot>, Vec<u64>>;
 
 /// Left id in the upper half of the key, right id in the lower; `EMPTY_PAIR` where
 /// free.
@@ -190,19 +195,24 @@ impl PairTableBuilder {
         };
         Self {
             slots: vec![free; capacity(entries)],
+            bits: vec![0; (capacity(entries) / 8).max(1)],
         }
     }
 
     pub(crate) fn finish(self) -> PairTable {
         PairTable {
             slots: self.slots.into(),
+            bits: self.bits.into(),
         }
     }
 
     /// Sets the merge of a pair; a later rule for the same pair wins.
     pub(crate) fn insert(&mut self, left: u32, right: u32, merge: Merge) {
         let key = pair(left, right);
-        let mut at = self.start(key);
+        let hash = fold(key ^ K0, K1);
+        let (word, bit) = self.bit(hash);
+        self.bits[word] |= bit;
+        let mut at = hash as usize & (self.slots.len() - 1);
         while self.slots[at].key != EMPTY_PAIR && self.slots[at].key != key {
             at = (at + 1) & (self.slots.len() - 1);
         }
@@ -211,23 +221,41 @@ impl PairTableBuilder {
 }
 
 impl PairTable {
-    pub(crate) fn slots(&self) -> &[PairSlot] {
-        &self.slots
+    pub(crate) fn write(&self, image: &mut Writer) {
+        image.put(Section::Pairs, &self.slots);
+        image.put(Section::PairBits, &self.bits);
     }
 
-    /// From the slots of another; `None` if no table has such.
-    pub(crate) fn from_slots(slots: Flat<PairSlot>) -> Option<Self> {
+    pub(crate) fn read(image: &Reader) -> Result<Self, ImageError> {
+        let this = Self::from_parts(image.get(Section::Pairs)?, image.get(Section::PairBits)?);
+        this.ok_or_else(|| Section::Pairs.invalid("it is not a table"))
+    }
+
+    /// From the parts of another; `None` if no table has such.
+    fn from_parts(slots: Flat<PairSlot>, bits: Flat<u64>) -> Option<Self> {
         // Probing ends at a free slot.
         let free = slots.iter().any(|slot| slot.key == EMPTY_PAIR);
-        (free && slots.len().is_power_of_two()).then_some(Self { slots })
+        let sizes = slots.len().is_power_of_two() && bits.len().is_power_of_two();
+        (free && sizes).then_some(Self { slots, bits })
+    }
+
+    /// Left, right and merge of every pair, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32, Merge)> {
+        let used = self.slots.iter().filter(|slot| slot.key != EMPTY_PAIR);
+        used.map(|slot| ((slot.key >> 32) as u32, slot.key as u32, slot.merge))
     }
 }
 
-impl<S: Deref<Target = [PairSlot]>> PairTable<S> {
+impl<S: Deref<Target = [PairSlot]>, B: Deref<Target = [u64]>> PairTable<S, B> {
     #[inline]
     pub(crate) fn get(&self, left: u32, right: u32) -> Option<Merge> {
         let key = pair(left, right);
-        let mut at = self.start(key);
+        let hash = fold(key ^ K0, K1);
+        let (word, bit) = self.bit(hash);
+        if self.bits[word] & bit == 0 {
+            return None;
+        }
+        let mut at = hash as usize & (self.slots.len() - 1);
         loop {
             let slot = self.slots[at];
             if slot.key == key {
@@ -241,8 +269,10 @@ impl<S: Deref<Target = [PairSlot]>> PairTable<S> {
     }
 
     #[inline]
-    fn start(&self, key: u64) -> usize {
-        fold(key ^ K0, K1) as usize & (self.slots.len() - 1)
+    fn bit(&self, hash: u64) -> (usize, u64) {
+        // The upper half, since the lower decides over the slot.
+        let at = (hash >> 32) as usize;
+        ((at / 64) & (self.bits.len() - 1), 1 << (at % 64))
     }
 }
 
@@ -287,7 +317,8 @@ mod tests {
                 table.insert(left, right, merge);
                 map.insert((left, right), merge);
             }
-            let table = PairTable::from_slots(table.finish().slots().to_vec().into()).unwrap();
+            let table = table.finish();
+            let table = PairTable::from_parts(table.slots, table.bits).unwrap();
             for left in 0..7 {
                 for right in 0..7 {
                     prop_assert_eq!(table.get(left, right), map.get(&(left, right)).copied());
@@ -311,10 +342,13 @@ mod tests {
             merge,
         };
         let full = PairSlot { key: 1, merge };
-        let pairs = |slots: &[PairSlot]| PairTable::from_slots(slots.to_vec().into());
+        let pairs =
+            |slots: &[PairSlot]| PairTable::from_parts(slots.to_vec().into(), vec![0].into());
         assert!(pairs(&[full, free]).is_some());
         for slots in [&[full, full][..], &[full, full, free], &[]] {
             assert!(pairs(slots).is_none());
         }
+        let uneven = vec![0; 3];
+        assert!(PairTable::from_parts(vec![full, free].into(), uneven.into()).is_none());
     }
 }

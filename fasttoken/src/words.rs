@@ -2,16 +2,18 @@
 //!
 //! Most words are short: a key holds up to 15 bytes and their number, and comparing
 //! two keys is comparing two numbers. The table keeps words of up to 12 bytes with
-//! their id in 16 bytes, four to a cache line. It is filled once, from the most
-//! frequent token on, so that look-ups of frequent words end at the first slot.
+//! their id in 16 bytes, four to a cache line, and nearly every look-up reads one line.
+//! It is filled once, from the most frequent token on, so that frequent words are in
+//! the line that their hash names.
 
+use crate::compare::Compare;
 use crate::store::Flat;
 use bytemuck::{Pod, Zeroable};
 
 /// Longest word with a key.
 pub(crate) const KEY_MAX: usize = 15;
 /// Longest word in the table.
-pub(crate) const WORD_MAX: usize = 12;
+const WORD_MAX: usize = 12;
 /// Larger ids do not fit into a slot; such words take the slower way.
 const ID_END: u32 = 1 << 28;
 
@@ -113,77 +115,105 @@ pub(crate) struct Slot {
     high: u64,
 }
 
-/// What of [`Slot::high`] is compared: all but the id.
-const COMPARED: u64 = 0xF000_0000_FFFF_FFFF;
+/// Four slots, which are filled in order, compared at once: branches on which of them
+/// it is would often be predicted wrongly.
+#[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub(crate) struct Line([Slot; SLOTS]);
+
+impl Line {
+    /// Low and high of each slot.
+    #[inline(always)]
+    pub(crate) fn halves(&self) -> &[u64; 2 * SLOTS] {
+        bytemuck::cast_ref(&self.0)
+    }
+}
+
+/// Slots per cache line.
+const SLOTS: usize = 4;
 
 /// Words of at most 12 bytes that are one token.
 #[derive(Debug, Default)]
 pub(crate) struct WordTable {
-    slots: Flat<Slot>,
+    lines: Flat<Line>,
 }
 
 impl WordTable {
+    /// Whether the table can hold the word.
+    pub(crate) fn fits(word: &[u8], id: u32) -> bool {
+        (1..=WORD_MAX).contains(&word.len()) && id < ID_END
+    }
+
     /// Words and ids, the most frequent first. Words or ids that do not fit are left
     /// out; `words` must not repeat one.
     pub(crate) fn new<'a>(words: impl Iterator<Item = (&'a [u8], u32)> + Clone) -> Self {
-        let fits = |(word, id): &(&[u8], u32)| (1..=WORD_MAX).contains(&word.len()) && *id < ID_END;
-        let words = words.filter(fits);
+        let words = words.filter(|(word, id)| Self::fits(word, *id));
         let count = words.clone().count();
         if count == 0 {
             return Self::default();
         }
-        // At two thirds full, a hit looks at 1.5 slots of the same line on average.
-        let mut slots = vec![Slot::default(); count + count / 2 + 1];
+        // At 60 % full, one line in ten is full and sends look-ups to the next one.
+        let mut lines = vec![Line::default(); count * 5 / (3 * SLOTS) + 1];
         for (word, id) in words {
             let key = Key::new(word, 0, word.len());
-            let mut at = home(key.hash(), slots.len());
-            while slots[at].high != 0 {
-                at = (at + 1) % slots.len();
-            }
-            slots[at] = Slot {
+            let mut at = home(key.hash(), lines.len());
+            let free = loop {
+                match lines[at].0.iter().position(|slot| slot.high == 0) {
+                    Some(slot) => break slot,
+                    None => at = (at + 1) % lines.len(),
+                }
+            };
+            lines[at].0[free] = Slot {
                 low: key.low,
                 high: compared(key) | u64::from(id) << 32,
             };
         }
         Self {
-            slots: slots.into(),
+            lines: lines.into(),
         }
     }
 
-    pub(crate) fn slots(&self) -> &[Slot] {
-        &self.slots
+    pub(crate) fn lines(&self) -> &[Line] {
+        &self.lines
     }
 
-    /// From the slots of another; `None` if no table has such.
-    pub(crate) fn from_slots(slots: Flat<Slot>) -> Option<Self> {
-        // Probing ends at a free slot.
-        let free = slots.is_empty() || slots.iter().any(|slot| slot.high == 0);
-        free.then_some(Self { slots })
+    /// From the lines of another; `None` if no table has such.
+    pub(crate) fn from_lines(lines: Flat<Line>) -> Option<Self> {
+        // Look-ups end at a line that is not full.
+        let open = lines.iter().any(|line| line.0[SLOTS - 1].high == 0);
+        (lines.is_empty() || open).then_some(Self { lines })
     }
 
-    /// Asks for the memory that a look-up of a key with this hash will read first.
+    /// The line that a key with this hash is looked up in first.
     #[inline(always)]
-    pub(crate) fn prefetch(&self, hash: u64) {
-        crate::prefetch::prefetch(&self.slots, home(hash, self.slots.len()));
+    pub(crate) fn home(&self, hash: u64) -> usize {
+        home(hash, self.lines.len())
     }
 
-    /// The token that the word is. `hash` is the key's.
+    /// Asks for the memory of a line.
     #[inline(always)]
-    pub(crate) fn get(&self, key: Key, hash: u64) -> Option<u32> {
-        let wanted = compared(key);
-        let mut at = home(hash, self.slots.len());
-        // Ends at a free slot, of which a third are.
-        while let Some(slot) = self.slots.get(at) {
-            if slot.low == key.low && slot.high & COMPARED == wanted {
-                return Some((slot.high >> 32) as u32 & (ID_END - 1));
+    pub(crate) fn prefetch(&self, line: usize) {
+        crate::prefetch::prefetch(&self.lines, line);
+    }
+
+    /// The token that the word is. `line` is the home of the key's hash.
+    #[inline(always)]
+    pub(crate) fn get<C: Compare>(&self, key: Key, mut line: usize) -> Option<u32> {
+        let wanted = [key.low, compared(key)];
+        // Ends at a line that is not full.
+        while let Some(slots) = self.lines.get(line) {
+            let found = C::matches(slots, wanted);
+            if found != 0 {
+                let high = slots.halves()[(found.trailing_zeros() as usize | 1) % (2 * SLOTS)];
+                return Some((high >> 32) as u32 & (ID_END - 1));
             }
-            if slot.high == 0 {
+            if slots.halves()[2 * SLOTS - 1] == 0 {
                 return None;
             }
-            at = if at + 1 == self.slots.len() {
+            line = if line + 1 == self.lines.len() {
                 0
             } else {
-                at + 1
+                line + 1
             };
         }
         None
@@ -191,8 +221,8 @@ impl WordTable {
 }
 
 #[inline(always)]
-fn home(hash: u64, slots: usize) -> usize {
-    ((u128::from(hash) * slots as u128) >> 64) as usize
+fn home(hash: u64, lines: usize) -> usize {
+    ((u128::from(hash) * lines as u128) >> 64) as usize
 }
 
 /// A key as slots have it. Keys of more than 12 bytes are in no slot, since no slot
@@ -205,6 +235,7 @@ fn compared(key: Key) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compare::Scalar;
     use proptest::prelude::*;
 
     proptest! {
@@ -236,7 +267,9 @@ mod tests {
                 let key = Key::new(word, 0, word.len());
                 let expected = words.iter().position(|w| w == word).map(|id| id as u32);
                 let expected = expected.filter(|_| (1..=WORD_MAX).contains(&word.len()));
-                prop_assert_eq!(table.get(key, key.hash()), expected);
+                for found in crate::compare::tests::every_way(&table, key) {
+                    prop_assert_eq!(found, expected);
+                }
             }
         }
     }
@@ -246,7 +279,7 @@ mod tests {
         let table = WordTable::new([(&b"a"[..], ID_END - 1), (b"b", ID_END)].into_iter());
         let get = |word: &[u8]| {
             let key = Key::new(word, 0, word.len());
-            table.get(key, key.hash())
+            table.get::<Scalar>(key, table.home(key.hash()))
         };
         assert_eq!((get(b"a"), get(b"b")), (Some(ID_END - 1), None));
     }

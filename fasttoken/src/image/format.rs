@@ -56,6 +56,20 @@ pub(crate) enum Section {
     Words = 9,
     /// Longer words that are one token.
     LongWords = 10,
+    /// Least and most bytes of longer words, and whether merges prove all words.
+    WordFacts = 11,
+    /// Which hashes pairs with a merge have.
+    PairBits = 12,
+    /// Blocks of the table of atoms.
+    AtomIndex = 13,
+    /// Tokens of characters that merge first.
+    AtomTokens = 14,
+    /// Which set of bytes excludes them.
+    AtomContexts = 15,
+    /// The sets.
+    AtomSets = 16,
+    /// Which characters tokens have side by side.
+    Neighbours = 17,
 }
 
 impl Section {
@@ -71,6 +85,13 @@ impl Section {
             Self::Pairs => "table of merges",
             Self::Words => "table of words",
             Self::LongWords => "table of long words",
+            Self::WordFacts => "list of facts about words",
+            Self::PairBits => "filter of merges",
+            Self::AtomIndex => "index of characters",
+            Self::AtomTokens => "tokens of characters",
+            Self::AtomContexts => "contexts of characters",
+            Self::AtomSets => "sets of bytes",
+            Self::Neighbours => "filter of neighbours",
         }
     }
 

@@ -1,0 +1,309 @@
+//! Where merging can begin, and where it never crosses.
+//!
+//! Merging begins with bytes, of which characters beyond ASCII have two to four. For
+//! most characters it is certain that their own bytes merge to one token first,
+//! whatever stands around them; such a character is an *atom*, from which merging can
+//! begin as well. The proof, for words that are whole characters: let `r` be the rank of the next merge inside of the
+//! character, in each state on the way to its token, and let every rule that joins the
+//! state's first or last symbol with anything outside come after `r`. Then no such
+//! rule is applied before the character is whole, since the first rule of all that
+//! apply is taken. If moreover the rules that join the whole token with anything come
+//! after all of those inside, then taking the inner merges first changes nothing about
+//! the order of the others. Rules that join something on the left often come early
+//! (a space and the first byte of Cyrillic letters), but only few bytes end what they
+//! join; after those bytes the character is no atom, after others it is.
+//!
+//! Between two atoms that stand side by side in no token nothing is ever merged, since
+//! the result would be a token with both. There a word falls apart, into parts that
+//! are short and frequent. This is what makes languages without spaces fast: their
+//! words are clauses that rarely come back, made of parts that do.
+
+use crate::bpe::NO_TOKEN;
+use crate::image::ImageError;
+use crate::image::format::{Reader, Section, Writer};
+use crate::store::Flat;
+use crate::table::PairTable;
+use crate::vocab::Vocab;
+use std::collections::HashMap;
+
+/// Code points per block of the table.
+const BLOCK: usize = 64;
+/// Characters from here on are no atoms. Above are rare scripts and emoji.
+const END: usize = 0x2_0000;
+/// In the table: no atom.
+pub(crate) const NO_ATOM: u32 = u32::MAX;
+
+/// A bit per pair of characters, by hash: 128 KiB, of which the pairs of a large
+/// vocabulary set one in ten.
+const NEIGHBOUR_BITS: usize = 1 << 20;
+
+/// A bit for each value of a byte.
+type ByteSet = [u64; 4];
+
+/// The atoms of a vocabulary, and which of them can be neighbours in a token.
+#[derive(Debug, Default)]
+pub(crate) struct Atoms {
+    /// Block of each 64 code points.
+    index: Flat<u16>,
+    /// Token of each character, or [`NO_ATOM`].
+    tokens: Flat<u32>,
+    /// For each of `tokens`, which of `excluded`.
+    contexts: Flat<u16>,
+    /// Sets of bytes after which a character is no atom. The first is empty.
+    excluded: Flat<ByteSet>,
+    neighbours: Flat<u64>,
+}
+
+impl Atoms {
+    /// `ids` are the tokens that spell bytes.
+    pub(crate) fn new(
+        byte_ids: &[u32; 256],
+        pairs: &PairTable,
+        ids: &[u32],
+        vocab: &Vocab,
+    ) -> Self {
+        let end = ids.iter().max().map_or(0, |id| *id as usize + 1);
+        // Of the rules with a token on the left, the first that can join what is in one
+        // character with what is in the next. With a token on the right, all of them.
+        let mut first_as_left = vec![u32::MAX; end];
+        let mut as_right = Vec::new();
+        for (left, right, merge) in pairs.iter() {
+            if begins_character(vocab.piece(right))
+                && let Some(first) = first_as_left.get_mut(left as usize)
+            {
+                *first = merge.rank.min(*first);
+            }
+            let piece = vocab.piece(left);
+            if ends_character(piece)
+                && let Some(&last) = piece.last()
+            {
+                as_right.push((right, merge.rank, last));
+            }
+        }
+        as_right.sort_unstable();
+        let rules = Rules {
+            byte_ids,
+            pairs,
+            first_as_left,
+            as_right,
+        };
+
+        let mut index = vec![0; END / BLOCK];
+        let mut tokens = vec![NO_ATOM; BLOCK];
+        let mut contexts = vec![0u16; BLOCK];
+        let mut excluded: Vec<ByteSet> = vec![[0; 4]];
+        let mut known = HashMap::from([([0; 4], 0u16)]);
+        let mut neighbours = vec![0u64; NEIGHBOUR_BITS / 64];
+        for &id in ids {
+            let piece = vocab.piece(id);
+            if let Some((code, len)) = decode(piece, 0)
+                && len == piece.len()
+                && len > 1
+                && (code as usize) < END
+                && let Some(set) = rules.atom(piece, id)
+                && let Ok(fresh) = u16::try_from(excluded.len())
+            {
+                let block: &mut u16 = &mut index[code as usize / BLOCK];
+                if *block == 0 {
+                    *block = (tokens.len() / BLOCK) as u16;
+                    tokens.resize(tokens.len() + BLOCK, NO_ATOM);
+                    contexts.resize(tokens.len(), 0);
+                }
+                let at = usize::from(*block) * BLOCK + code as usize % BLOCK;
+                tokens[at] = id;
+                contexts[at] = *known.entry(set).or_insert_with(|| {
+                    excluded.push(set);
+                    fresh
+                });
+            }
+            // Tokens can begin and end inside of a character; those bytes are none.
+            let mut before = None;
+            let mut at = 0;
+            while at < piece.len() {
+                let found = decode(piece, at);
+                if let (Some(left), Some((right, _))) = (before, found) {
+                    let bit = neighbour_bit(left, right);
+                    neighbours[bit / 64] |= 1 << (bit % 64);
+                }
+                before = found.map(|(code, _)| code);
+                at += found.map_or(1, |(_, len)| len);
+            }
+        }
+        Self {
+            index: index.into(),
+            tokens: tokens.into(),
+            contexts: contexts.into(),
+            excluded: excluded.into(),
+            neighbours: neighbours.into(),
+        }
+    }
+
+    pub(crate) fn write(&self, image: &mut Writer) {
+        image.put(Section::AtomIndex, &self.index);
+        image.put(Section::AtomTokens, &self.tokens);
+        image.put(Section::AtomContexts, &self.contexts);
+        image.put(Section::AtomSets, &self.excluded);
+        image.put(Section::Neighbours, &self.neighbours);
+    }
+
+    /// Look-ups check every index, so any contents will do.
+    pub(crate) fn read(image: &Reader) -> Result<Self, ImageError> {
+        Ok(Self {
+            index: image.get(Section::AtomIndex)?,
+            tokens: image.get(Section::AtomTokens)?,
+            contexts: image.get(Section::AtomContexts)?,
+            excluded: image.get(Section::AtomSets)?,
+            neighbours: image.get(Section::Neighbours)?,
+        })
+    }
+
+    /// The token of a character beyond ASCII that stands after the byte `before` of its
+    /// word, or [`NO_ATOM`].
+    #[inline(always)]
+    pub(crate) fn token(&self, code: u32, before: Option<u8>) -> u32 {
+        let block = self.index.get(code as usize / BLOCK).copied().unwrap_or(0);
+        let at = usize::from(block) * BLOCK + code as usize % BLOCK;
+        let (Some(&token), Some(&context)) = (self.tokens.get(at), self.contexts.get(at)) else {
+            return NO_ATOM;
+        };
+        if context != 0
+            && let Some(byte) = before
+        {
+            let excluded = self.excluded.get(usize::from(context));
+            let excludes = |set: &ByteSet| set[usize::from(byte / 64)] >> (byte % 64) & 1 == 1;
+            if excluded.is_none_or(excludes) {
+                return NO_ATOM;
+            }
+        }
+        token
+    }
+
+    /// Whether a token may have these two characters side by side.
+    #[inline(always)]
+    pub(crate) fn may_join(&self, left: u32, right: u32) -> bool {
+        let bit = neighbour_bit(left, right);
+        self.neighbours
+            .get(bit / 64)
+            .is_none_or(|bits| bits >> (bit % 64) & 1 == 1)
+    }
+}
+
+#[inline(always)]
+fn neighbour_bit(left: u32, right: u32) -> usize {
+    let pair = u64::from(left) << 32 | u64::from(right);
+    // The upper bits of a product depend on all of the factor.
+    (pair.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 44) as usize % NEIGHBOUR_BITS
+}
+
+/// Whether a token can stand where a character begins.
+fn begins_character(piece: &[u8]) -> bool {
+    piece.first().is_none_or(|byte| byte & 0xC0 != 0x80)
+}
+
+/// Whether a token can stand where a character ends: not, if it ends before the last
+/// byte of one that it begins.
+fn ends_character(piece: &[u8]) -> bool {
+    let tail = piece.iter().rev().take_while(|byte| *byte & 0xC0 == 0x80);
+    let tail = tail.count();
+    match piece.len().checked_sub(tail + 1).map(|at| piece[at]) {
+        Some(lead) => {
+            let needed = match lead {
+                ..0xC0 => 0,
+                0xC0..0xE0 => 1,
+                0xE0..0xF0 => 2,
+                0xF0.. => 3,
+            };
+            tail >= needed
+        }
+        None => true,
+    }
+}
+
+struct Rules<'a> {
+    byte_ids: &'a [u32; 256],
+    pairs: &'a PairTable,
+    first_as_left: Vec<u32>,
+    /// The right token, the rank, and the last byte of the left token of every rule
+    /// that can join what is in one character with the next one; sorted.
+    as_right: Vec<(u32, u32, u8)>,
+}
+
+impl Rules<'_> {
+    /// Whether the bytes of the character `piece` always merge to `token` first: the
+    /// bytes after which they may not.
+    fn atom(&self, piece: &[u8], token: u32) -> Option<ByteSet> {
+        let mut symbols: Vec<u32> = piece
+            .iter()
+            .map(|byte| self.byte_ids[usize::from(*byte)])
+            .collect();
+        if symbols.contains(&NO_TOKEN) {
+            return None;
+        }
+        let mut excluded = [0; 4];
+        // Nothing from outside may come before a rule of this rank.
+        let mut close_until = |symbols: &[u32], rank: u32| {
+            let (first, last) = (symbols[0], symbols[symbols.len() - 1]);
+            let from = self.as_right.partition_point(|rule| rule.0 < first);
+            for &(right, other, byte) in &self.as_right[from..] {
+                if right != first || other > rank {
+                    break;
+                }
+                excluded[usize::from(byte / 64)] |= 1 << (byte % 64);
+            }
+            let closed = self.first_as_left.get(last as usize);
+            closed.is_some_and(|other| *other > rank).then_some(())
+        };
+        let mut last_rank = 0;
+        while symbols.len() > 1 {
+            let merges = symbols.windows(2).enumerate().filter_map(|(at, pair)| {
+                let merge = self.pairs.get(pair[0], pair[1])?;
+                Some((merge.rank, at, merge.id))
+            });
+            let (rank, at, id) = merges.min()?;
+            close_until(&symbols, rank)?;
+            symbols.splice(at..at + 2, [id]);
+            last_rank = rank.max(last_rank);
+        }
+        close_until(&symbols, last_rank)?;
+        (symbols == [token]).then_some(excluded)
+    }
+}
+
+/// The character at `at` and its length; `None` where no whole one begins.
+#[inline(always)]
+pub(crate) fn decode(bytes: &[u8], at: usize) -> Option<(u32, usize)> {
+    let lead = *bytes.get(at)?;
+    let tail = |n: usize| {
+        let byte = bytes.get(at + n).copied().unwrap_or(0);
+        (byte & 0xC0 == 0x80).then_some(u32::from(byte & 0x3F))
+    };
+    let lead_bits = u32::from(lead);
+    match lead {
+        ..0x80 => Some((lead_bits, 1)),
+        0xC2..0xE0 => Some(((lead_bits & 0x1F) << 6 | tail(1)?, 2)),
+        0xE0..0xF0 => Some(((lead_bits & 0x0F) << 12 | tail(1)? << 6 | tail(2)?, 3)),
+        0xF0..0xF5 => {
+            let code = (lead_bits & 0x07) << 18 | tail(1)? << 12 | tail(2)? << 6 | tail(3)?;
+            Some((code, 4))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decode_finds_whole_characters() {
+        for c in '\0'..=char::MAX {
+            let mut buffer = [0; 4];
+            let bytes = c.encode_utf8(&mut buffer).as_bytes();
+            assert_eq!(decode(bytes, 0), Some((u32::from(c), bytes.len())));
+            if bytes.len() > 1 {
+                assert_eq!(decode(&bytes[..bytes.len() - 1], 0), None);
+                assert_eq!(decode(bytes, 1), None);
+            }
+        }
+    }
+}

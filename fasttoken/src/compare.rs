@@ -1,0 +1,184 @@
+//! Comparing a key with the four slots of a cache line, with the machine's vectors.
+#![expect(unsafe_code, reason = "vector instructions chosen at run time")]
+
+use crate::words::Line;
+
+/// What of each slot is compared, in the order of its halves.
+pub(crate) const COMPARED: [u64; 2] = [u64::MAX, 0xF000_0000_FFFF_FFFF];
+
+/// A way to compare that this machine has.
+pub(crate) trait Compare {
+    /// Bit `2 n` is set if slot `n` has this key; other bits are zero.
+    fn matches(line: &Line, key: [u64; 2]) -> u32;
+}
+
+/// Instruction sets in the order of preference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Level {
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    Scalar,
+}
+
+impl Level {
+    #[inline]
+    pub(crate) fn detect() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let bits = is_x86_feature_detected!("bmi2") && is_x86_feature_detected!("lzcnt");
+            if bits && is_x86_feature_detected!("avx512f") {
+                return Self::Avx512;
+            }
+            if bits && is_x86_feature_detected!("avx2") {
+                return Self::Avx2;
+            }
+        }
+        Self::Scalar
+    }
+}
+
+/// The naive twin, for machines without vectors.
+pub(crate) struct Scalar;
+
+impl Compare for Scalar {
+    #[inline(always)]
+    fn matches(line: &Line, key: [u64; 2]) -> u32 {
+        let mut found = 0;
+        for (n, slot) in line.halves().chunks_exact(2).enumerate() {
+            let unlike = (slot[0] ^ key[0]) & COMPARED[0] | (slot[1] ^ key[1]) & COMPARED[1];
+            found |= u32::from(unlike == 0) << (2 * n);
+        }
+        found
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86::{Avx2, Avx512};
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{COMPARED, Compare, Line};
+    use std::arch::x86_64::*;
+
+    /// Only for use inside functions compiled for AVX-512F.
+    pub(crate) struct Avx512;
+
+    impl Compare for Avx512 {
+        #[inline(always)]
+        fn matches(line: &Line, key: [u64; 2]) -> u32 {
+            // SAFETY: the caller is compiled for AVX-512F, as this type's contract
+            // says, so the machine has it.
+            unsafe { avx512(line, key) }
+        }
+    }
+
+    /// Only for use inside functions compiled for AVX2.
+    pub(crate) struct Avx2;
+
+    impl Compare for Avx2 {
+        #[inline(always)]
+        fn matches(line: &Line, key: [u64; 2]) -> u32 {
+            // SAFETY: the caller is compiled for AVX2, as this type's contract says,
+            // so the machine has it.
+            unsafe { avx2(line, key) }
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn avx512(line: &Line, key: [u64; 2]) -> u32 {
+        // SAFETY: a line is 64 readable bytes, and the load needs no alignment.
+        let line = unsafe { _mm512_loadu_si512(line.halves().as_ptr().cast()) };
+        let pair =
+            |[low, high]: [u64; 2]| _mm512_broadcast_i32x4(_mm_set_epi64x(high as i64, low as i64));
+        let unlike = _mm512_xor_si512(line, pair(key));
+        let equal = u32::from(_mm512_testn_epi64_mask(unlike, pair(COMPARED)));
+        equal & equal >> 1 & 0x55
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn avx2(line: &Line, key: [u64; 2]) -> u32 {
+        let pair = |[low, high]: [u64; 2]| {
+            _mm256_set_epi64x(high as i64, low as i64, high as i64, low as i64)
+        };
+        let half = |at: usize| {
+            // SAFETY: a line is 64 readable bytes, `at` is 0 or 4 of its eight halves,
+            // and the load needs no alignment.
+            let slots = unsafe { _mm256_loadu_si256(line.halves().as_ptr().add(at).cast()) };
+            let unlike = _mm256_and_si256(_mm256_xor_si256(slots, pair(key)), pair(COMPARED));
+            let equal = _mm256_cmpeq_epi64(unlike, _mm256_setzero_si256());
+            _mm256_movemask_pd(_mm256_castsi256_pd(equal)) as u32
+        };
+        let equal = half(0) | half(4) << 4;
+        equal & equal >> 1 & 0x55
+    }
+}
+
+/// A loop over many look-ups.
+pub(crate) trait Work {
+    fn run<C: Compare>(self);
+}
+
+/// Runs `work` compiled for the best instructions of this machine.
+#[inline]
+pub(crate) fn run(work: impl Work) {
+    match Level::detect() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `detect` has seen these instructions on this machine.
+        Level::Avx512 => unsafe { run_avx512(work) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Level::Avx2 => unsafe { run_avx2(work) },
+        Level::Scalar => work.run::<Scalar>(),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,bmi1,bmi2,lzcnt,popcnt")]
+fn run_avx512(work: impl Work) {
+    work.run::<Avx512>();
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
+fn run_avx2(work: impl Work) {
+    work.run::<Avx2>();
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::words::{Key, WordTable};
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f")]
+    fn by_avx512(table: &WordTable, key: Key) -> Option<u32> {
+        table.get::<Avx512>(key, table.home(key.hash()))
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn by_avx2(table: &WordTable, key: Key) -> Option<u32> {
+        table.get::<Avx2>(key, table.home(key.hash()))
+    }
+
+    /// A look-up with every instruction set of this machine.
+    pub(crate) fn every_way(table: &WordTable, key: Key) -> Vec<Option<u32>> {
+        let mut found = vec![table.get::<Scalar>(key, table.home(key.hash()))];
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx512f") {
+                // SAFETY: just asked for.
+                found.push(unsafe { by_avx512(table, key) });
+            }
+            if is_x86_feature_detected!("avx2") {
+                // SAFETY: just asked for.
+                found.push(unsafe { by_avx2(table, key) });
+            }
+        }
+        found
+    }
+}
