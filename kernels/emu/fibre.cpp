@@ -8,10 +8,18 @@
 #include <cstdlib>
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
 namespace prelude::emu {
+
+// A fibre that was left in the middle has not taken the marks of its frames away.
+static void forget_frames([[maybe_unused]] const Stack& stack) {
+#if defined(__SANITIZE_ADDRESS__)
+    __asan_unpoison_memory_region(stack.bottom(), Stack::bytes());
+#endif
+}
 
 // Kernels are shallow: what takes room is inlined register arrays. Sanitizers widen frames.
 #if defined(__SANITIZE_ADDRESS__)
@@ -67,6 +75,7 @@ prelude_emu_swap:
 )");
 
 void Fibre::prepare(const Stack& stack, void (*entry)()) {
+    forget_frames(stack);
     stack_bottom_ = stack.bottom();
     stack_bytes_ = Stack::bytes();
     auto top = reinterpret_cast<void**>(static_cast<char*>(stack.bottom()) + Stack::bytes());
@@ -80,6 +89,7 @@ void Fibre::prepare(const Stack& stack, void (*entry)()) {
 #else
 
 void Fibre::prepare(const Stack& stack, void (*entry)()) {
+    forget_frames(stack);
     stack_bottom_ = stack.bottom();
     stack_bytes_ = Stack::bytes();
     getcontext(&context_);
