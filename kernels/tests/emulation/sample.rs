@@ -192,6 +192,9 @@ fn tokens_are_those_of_the_definition() {
                     (2.0, 300, 0.999, 0.02),
                     (1.0, 1, 0.1, 1.0),
                     (1.0, 0, 1e-6, 0.0),
+                    // So warm that the last token kept is drawn as often as the first.
+                    (60.0, 7, 1.0, 0.0),
+                    (60.0, 9, 0.6, 0.0),
                 ] {
                     let rules = Rules {
                         temperature,
@@ -201,7 +204,7 @@ fn tokens_are_those_of_the_definition() {
                         seed: values.bits(),
                         output_position: 3 + i as u32,
                         choice: 2,
-                        draws: 6,
+                        draws: if temperature > 50.0 { 60 } else { 6 },
                     };
                     rows.push((logits, rules));
                 }
