@@ -91,6 +91,7 @@ fn features() -> Result<()> {
         ("prelude-models", &["conformance"]),
         ("kernels", &["emu"]),
         ("fasttoken", &["cli", "reference"]),
+        ("prelude-exec-cuda", &["emu"]),
     ] {
         cargo(["check", "-p", package, "--no-default-features"]).run()?;
         for feature in features {

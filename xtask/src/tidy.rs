@@ -23,6 +23,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("prelude-models", &["prelude-core"]),
     ("prelude-exec-cpu", &["prelude-core", "prelude-models"]),
     ("kernels", &[]),
+    (
+        "prelude-exec-cuda",
+        &["kernels", "prelude-core", "prelude-models"],
+    ),
     ("prelude-engine", &["prelude-core", "prelude-sched"]),
     (
         "prelude-server",
@@ -31,6 +35,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "prelude-core",
             "prelude-engine",
             "prelude-exec-cpu",
+            "prelude-exec-cuda",
             "prelude-models",
         ],
     ),
@@ -81,6 +86,8 @@ const UNSAFE_LEAVES: &[&str] = &[
     "prelude-exec-cpu/src/kernels/simd.rs",
     "prelude-exec-cpu/src/pool.rs",
     "kernels/src/emu/ffi.rs",
+    "prelude-exec-cuda/src/kernels/",
+    "prelude-exec-cuda/src/memory/",
 ];
 
 pub(crate) fn run() -> Result<()> {

@@ -1,0 +1,193 @@
+//! What the owner of an executor may choose.
+
+use std::path::PathBuf;
+
+use prelude_models::ModelConfig;
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// Tokens of a tile of keys, and what `chunk_tokens` must divide into.
+const TILE: u32 = 64;
+/// Largest head that the attention kernels hold in registers.
+const HEAD_DIM_MAX: usize = 128;
+
+/// Settings of a [`crate::CudaExecutor`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CudaConfig {
+    /// Which GPU, as the driver counts them.
+    pub device: u32,
+    /// Folders in which NVIDIA's libraries are looked for before anywhere else.
+    pub library_dirs: Vec<PathBuf>,
+    /// Folders in which they are looked for when the system's loader does not find them: where
+    /// `prelude cuda install` puts them, a Python's site-packages, toolkits. Such a folder may
+    /// hold them itself or in `nvidia/cu13/lib`, `nvidia/cublas/lib`, `lib64`.
+    pub fallback_dirs: Vec<PathBuf>,
+    /// Where kernels compiled at run time are kept. Without it they are compiled at every start.
+    pub cache_dir: Option<PathBuf>,
+    /// Where compiled kernels lie, as `cargo xtask kernels build` leaves them.
+    pub image_dir: Option<PathBuf>,
+    /// KV blocks. By default as many as `kv_bytes` holds.
+    pub num_blocks: Option<u32>,
+    /// Bytes of KV blocks, if `num_blocks` is not given. By default all that is free after
+    /// everything else, less `reserve_bytes`.
+    pub kv_bytes: Option<u64>,
+    /// GPU memory left to others if the KV blocks take the rest; default 1 GiB.
+    pub reserve_bytes: u64,
+    /// Token positions per KV block: 16, 32 or 64; default 16. Smaller shares prefixes finer.
+    pub block_size: u32,
+    /// Most tokens of one step; default 8192. Memory for hidden states grows with it.
+    pub max_step_tokens: u32,
+    /// Tokens that a layer works on at once, a multiple of 64; default 4096. Memory for a layer's
+    /// intermediates grows with it.
+    pub chunk_tokens: u32,
+    /// Longest sequence in tokens. By default, and at most, what the model was made for. Memory
+    /// for rotations grows with it.
+    pub max_context_len: Option<u32>,
+    /// Rows of logits over the whole vocabulary held at once; default 256, 156 MB in Qwen3.
+    pub logits_rows_max: u32,
+    /// Bytes of a step's metadata: ids, block tables, spans, tiles, sampling parameters; default
+    /// 32 MiB, 8 million block-table entries. Taken twice, on the host and on the GPU. A step
+    /// that needs more is refused.
+    pub metadata_bytes: u64,
+    /// Bytes of a step's results; default 64 MiB. Taken twice, on the host and on the GPU. Rows
+    /// that do not fit fail. A row that asks for more than 64 of the likeliest tokens takes a
+    /// whole row of logits, 0.6 MB in Qwen3.
+    pub results_bytes: u64,
+    /// Equal bits for a row in every batch, products included: one algorithm for every number of
+    /// rows. At most half as fast on long prompts.
+    pub deterministic: bool,
+}
+
+impl Default for CudaConfig {
+    fn default() -> Self {
+        Self {
+            device: 0,
+            library_dirs: Vec::new(),
+            fallback_dirs: Vec::new(),
+            cache_dir: None,
+            image_dir: None,
+            num_blocks: None,
+            kv_bytes: None,
+            reserve_bytes: 1 << 30,
+            block_size: 16,
+            max_step_tokens: 8192,
+            chunk_tokens: 4096,
+            max_context_len: None,
+            logits_rows_max: 256,
+            metadata_bytes: 32 << 20,
+            results_bytes: 64 << 20,
+            deterministic: false,
+        }
+    }
+}
+
+impl CudaConfig {
+    /// Refuses settings that no GPU could serve.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if !matches!(self.block_size, 16 | 32 | 64) {
+            return Err(Error::config("block_size", "must be 16, 32 or 64"));
+        }
+        if !self.chunk_tokens.is_multiple_of(TILE) || !(TILE..=1 << 16).contains(&self.chunk_tokens)
+        {
+            let what = format!("must be a multiple of {TILE} in {TILE}..={}", 1 << 16);
+            return Err(Error::config("chunk_tokens", what));
+        }
+        let counts = [
+            ("max_step_tokens", u64::from(self.max_step_tokens), 1 << 22),
+            ("logits_rows_max", u64::from(self.logits_rows_max), 4096),
+            (
+                "num_blocks",
+                u64::from(self.num_blocks.unwrap_or(1)),
+                1 << 31,
+            ),
+            // Offsets within them are 32-bit numbers of elements.
+            ("metadata_bytes", self.metadata_bytes, 1 << 31),
+            ("results_bytes", self.results_bytes, 1 << 31),
+        ];
+        for (field, value, max) in counts {
+            if value == 0 || value > max {
+                return Err(Error::config(field, format!("must be in 1..={max}")));
+            }
+        }
+        // Slots of the pool are numbered in 31 bits, the trash block included.
+        let blocks_max = i32::MAX as u32 / self.block_size - 1;
+        if self.num_blocks.is_some_and(|blocks| blocks > blocks_max) {
+            let what = format!("must be at most {blocks_max} with blocks of this size");
+            return Err(Error::config("num_blocks", what));
+        }
+        Ok(())
+    }
+
+    /// Refuses what the kernels cannot run of a model; gives its longest context.
+    pub(crate) fn check_model(&self, model: &ModelConfig) -> Result<u32, Error> {
+        let dim = model.head_dim;
+        if dim > HEAD_DIM_MAX || !dim.is_multiple_of(8) || dim == 0 {
+            return Err(Error::Model(format!(
+                "head_dim {dim} has no kernels: it must be a multiple of 8 and at most \
+                 {HEAD_DIM_MAX}"
+            )));
+        }
+        let (heads, kv_heads) = (model.num_attention_heads, model.num_key_value_heads);
+        if !heads.is_multiple_of(kv_heads) || heads / kv_heads > TILE as usize {
+            return Err(Error::Model(format!(
+                "{heads} heads over {kv_heads} key-value heads have no kernels: at most {TILE} \
+                 may share one"
+            )));
+        }
+        for (name, width) in [
+            ("hidden_size", model.hidden_size),
+            ("intermediate_size", model.intermediate_size),
+        ] {
+            if !width.is_multiple_of(8) {
+                return Err(Error::Model(format!(
+                    "{name} {width} has no kernels: it must be a multiple of 8"
+                )));
+            }
+        }
+        let made_for = u32::try_from(model.max_position_embeddings).unwrap_or(u32::MAX);
+        match self.max_context_len {
+            Some(asked) if asked == 0 || asked > made_for => Err(Error::config(
+                "max_context_len",
+                format!("must be in 1..={made_for}, what the model was made for"),
+            )),
+            asked => Ok(asked.unwrap_or(made_for)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(change: impl FnOnce(&mut CudaConfig), expected: Option<&str>) {
+        let mut config = CudaConfig::default();
+        change(&mut config);
+        let field = match config.check() {
+            Ok(()) => None,
+            Err(Error::Config { field, .. }) => Some(field),
+            Err(other) => panic!("{other}"),
+        };
+        assert_eq!(field, expected);
+    }
+
+    #[test]
+    fn names_the_setting_out_of_range() {
+        check(|_| (), None);
+        check(|c| c.block_size = 8, Some("block_size"));
+        check(|c| c.chunk_tokens = 100, Some("chunk_tokens"));
+        check(|c| c.chunk_tokens = 0, Some("chunk_tokens"));
+        check(|c| c.max_step_tokens = 0, Some("max_step_tokens"));
+        check(|c| c.num_blocks = Some(1 << 28), Some("num_blocks"));
+        check(|c| c.num_blocks = Some((1 << 27) - 2), None);
+    }
+
+    #[test]
+    fn reads_and_refuses_documents() {
+        let read = serde_json::from_str::<CudaConfig>;
+        assert!(read(r#"{"deterministic": true}"#).unwrap().deterministic);
+        assert_eq!(read("{}").unwrap(), CudaConfig::default());
+        assert!(read(r#"{"devise": 1}"#).is_err());
+    }
+}

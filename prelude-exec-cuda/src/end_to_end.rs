@@ -1,0 +1,500 @@
+//! Whole models in the emulation: against recorded outputs of the reference implementation, and
+//! against the CPU executor.
+
+use std::sync::Arc;
+
+use prelude_core::{
+    BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor, ForwardBatch, Normalise, OneShotBatch,
+    OutputHead, OutputRow, Pooling, Residency, RowOutput, SampleHead, SamplingParams, Segment,
+    SegmentIdx, SeqId, StepId, TokenSource,
+};
+use prelude_exec_cpu::{ComputePool, CpuConfig, CpuDtype, CpuExecutor};
+use safetensors::SafeTensors;
+
+use crate::{
+    CudaConfig, CudaExecutor,
+    testing::{checkpoint, emulation, small},
+};
+
+/// Tokens of the longest prompt run: more than a tile of keys.
+const MAX_LEN: usize = 70;
+/// Tokens of all prompts run, in one step: the emulation takes a second for 128 of them.
+const STEP_TOKENS: usize = 128;
+
+struct Golden {
+    bytes: Vec<u8>,
+    /// Largest difference of f32 and bf16 in the reference implementation, by array.
+    document: serde_json::Value,
+}
+
+impl Golden {
+    fn open(name: &str) -> Self {
+        let folder = format!("{}/../golden/{name}", env!("CARGO_MANIFEST_DIR"));
+        let json = std::fs::read(format!("{folder}/golden.json")).unwrap();
+        Self {
+            bytes: std::fs::read(format!("{folder}/golden.safetensors")).unwrap(),
+            document: serde_json::from_slice(&json).unwrap(),
+        }
+    }
+
+    fn words<T>(&self, name: &str, read: fn([u8; 4]) -> T) -> Option<Vec<T>> {
+        let file = SafeTensors::deserialize(&self.bytes).unwrap();
+        let tensor = file.tensor(name).ok()?;
+        let words = tensor.data().as_chunks::<4>().0.iter().copied();
+        Some(words.map(read).collect())
+    }
+
+    fn f32(&self, name: &str) -> Option<Vec<f32>> {
+        self.words(&format!("f32.{name}"), f32::from_le_bytes)
+    }
+
+    /// Prompts of at most [`MAX_LEN`] tokens: number, index of the first token, tokens.
+    fn prompts(&self) -> Vec<(usize, usize, Vec<u32>)> {
+        let tokens = self.words("tokens", u32::from_le_bytes).unwrap();
+        let offsets = self.words("offsets", u32::from_le_bytes).unwrap();
+        let all = offsets.windows(2).enumerate().map(|(p, w)| {
+            let range = w[0] as usize..w[1] as usize;
+            (p, range.start, tokens[range].to_vec())
+        });
+        let short = all.filter(|(_, _, tokens)| tokens.len() <= MAX_LEN);
+        let mut room = STEP_TOKENS;
+        let fits = short.filter(|(_, _, tokens)| {
+            let fits = tokens.len() <= room;
+            room -= if fits { tokens.len() } else { 0 };
+            fits
+        });
+        fits.collect()
+    }
+}
+
+/// Largest and mean difference seen, against what is allowed.
+#[derive(Default)]
+struct Differences {
+    max: f32,
+    sum: f64,
+    count: usize,
+}
+
+impl Differences {
+    fn add(&mut self, got: &[f32], expected: &[f32]) {
+        assert_eq!(got.len(), expected.len());
+        for (a, b) in got.iter().zip(expected) {
+            let difference = (a - b).abs();
+            assert!(difference.is_finite(), "{a} {b}");
+            self.max = self.max.max(difference);
+            self.sum += f64::from(difference);
+            self.count += 1;
+        }
+    }
+
+    /// Twice the largest and 1.5 times the mean that the reference implementation shows between
+    /// its own f32 and bf16.
+    fn check(&self, what: &str, golden: &Golden, array: &str) {
+        if self.count == 0 {
+            return;
+        }
+        let mean = (self.sum / self.count as f64) as f32;
+        let observed = &golden.document["tolerances"]["f32 against bf16"][array];
+        let number = |key: &str| observed[key].as_f64().unwrap() as f32;
+        let (max, mean_max) = (2.0 * number("max"), 1.5 * number("mean"));
+        println!(
+            "{what} {array}: max {} of {max}, mean {mean} of {mean_max}",
+            self.max
+        );
+        assert!(
+            self.max <= max && mean <= mean_max,
+            "{what} {array}: max {} of {max}, mean {mean} of {mean_max}",
+            self.max
+        );
+    }
+}
+
+fn unit(v: &[f32]) -> Vec<f32> {
+    let length = v.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+    v.iter().map(|&x| (f64::from(x) / length) as f32).collect()
+}
+
+fn root(
+    tokens: std::ops::Range<u32>,
+    context_len: u32,
+    cached: BlockSpan,
+    residency: Residency,
+) -> Segment {
+    Segment {
+        tokens,
+        parent: None,
+        context_len,
+        cached,
+        residency,
+    }
+}
+
+/// One prompt and its heads with the positions they read.
+fn prompt(tokens: &[u32], rows: Vec<(std::ops::Range<u32>, OutputHead)>) -> OneShotBatch {
+    let len = u32::try_from(tokens.len()).unwrap();
+    OneShotBatch {
+        tokens: tokens.to_vec(),
+        segments: vec![root(0..len, 0, BlockSpan::EMPTY, Residency::Transient)],
+        rows: rows
+            .into_iter()
+            .map(|(positions, head)| OutputRow {
+                segment: SegmentIdx(0),
+                positions,
+                head,
+            })
+            .collect(),
+        block_ids: vec![],
+    }
+}
+
+/// Puts another forest behind the first.
+fn append(batch: &mut OneShotBatch, other: OneShotBatch) {
+    let tokens = u32::try_from(batch.tokens.len()).unwrap();
+    let segments = u32::try_from(batch.segments.len()).unwrap();
+    let blocks = u32::try_from(batch.block_ids.len()).unwrap();
+    batch.tokens.extend(other.tokens);
+    batch.block_ids.extend(other.block_ids);
+    batch
+        .segments
+        .extend(other.segments.into_iter().map(|mut s| {
+            s.tokens = s.tokens.start + tokens..s.tokens.end + tokens;
+            s.parent = s.parent.map(|p| SegmentIdx(p.0 + segments));
+            s.cached.start += blocks;
+            if let Residency::Keep(span) = &mut s.residency {
+                span.start += blocks;
+            }
+            s
+        }));
+    batch.rows.extend(other.rows.into_iter().map(|mut row| {
+        row.segment.0 += segments;
+        row
+    }));
+}
+
+fn run(executor: &mut dyn Executor, batch: ForwardBatch) -> prelude_core::StepOutput {
+    executor.submit(StepId(0), batch).unwrap();
+    executor.collect(StepId(0)).unwrap()
+}
+
+fn executor(name: &str, config: &CudaConfig) -> Option<CudaExecutor> {
+    let device = emulation()?;
+    Some(CudaExecutor::emulated(&checkpoint(name), config, device).unwrap())
+}
+
+/// What a prompt of a model is asked.
+fn wants(
+    tokens: &[u32],
+    vocabulary: bool,
+    classes: bool,
+) -> Vec<(std::ops::Range<u32>, OutputHead)> {
+    let len = u32::try_from(tokens.len()).unwrap();
+    let embed = |pooling| OutputHead::Embed {
+        pooling,
+        normalise: true,
+        dimensions: None,
+    };
+    let mut rows = vec![
+        (len - 1..len, embed(Pooling::Last)),
+        (0..len, embed(Pooling::Mean)),
+    ];
+    if vocabulary {
+        let normalise = Normalise::OverVocab;
+        let labels: Arc<[u32]> = [7, 4000, 9].into();
+        let over_vocab = OutputHead::LabelScores {
+            labels: Arc::clone(&labels),
+            normalise,
+        };
+        rows.push((len - 1..len, over_vocab));
+        if len > 1 {
+            let targets = tokens[1..].to_vec();
+            rows.push((0..len - 1, OutputHead::Logprobs { targets, top: 5 }));
+        }
+    } else if classes {
+        rows.push((len - 1..len, OutputHead::Classify));
+    }
+    rows
+}
+
+/// A golden model's short prompts, all in one step.
+fn check(name: &str) {
+    let golden = Golden::open(name);
+    let config = CudaConfig {
+        deterministic: true,
+        logits_rows_max: 128,
+        chunk_tokens: 128,
+        ..small()
+    };
+    let Some(mut executor) = executor(name, &config) else {
+        return;
+    };
+    let vocabulary = golden.f32("logprob");
+    let has_classes = golden.f32("cls_logits").is_some();
+    let [mut logprobs, mut lse, mut classes, mut last, mut mean] =
+        std::array::from_fn(|_| Differences::default());
+    let prompts = golden.prompts();
+    let mut batch = OneShotBatch::default();
+    for (_, _, tokens) in &prompts {
+        let rows = wants(tokens, vocabulary.is_some(), has_classes);
+        append(&mut batch, prompt(tokens, rows));
+    }
+    let mut results = run(&mut executor, ForwardBatch::OneShot(batch))
+        .oneshot
+        .into_iter();
+    for (p, offset, tokens) in prompts {
+        let rows = wants(&tokens, vocabulary.is_some(), has_classes).len();
+        for (i, row) in results.by_ref().take(rows).enumerate() {
+            let at = |array: &str, width: usize| {
+                golden.f32(array).unwrap()[p * width..][..width].to_vec()
+            };
+            match row {
+                RowOutput::Embedding(v) if i == 0 => {
+                    last.add(&v, &unit(&at("embed_last", v.len())));
+                }
+                RowOutput::Embedding(v) => mean.add(&v, &unit(&at("embed_mean", v.len()))),
+                RowOutput::LabelScores(scores) => {
+                    lse.add(&[scores.log_sum_exp.unwrap()], &at("last_lse", 1));
+                }
+                RowOutput::Classes(logits) => {
+                    classes.add(&logits, &at("cls_logits", logits.len()));
+                }
+                RowOutput::Logprobs { entries, .. } => {
+                    let got: Vec<f32> = entries.iter().map(|e| e.logprob).collect();
+                    let all = vocabulary.as_ref().unwrap();
+                    logprobs.add(&got, &all[offset + 1..][..got.len()]);
+                }
+                other => panic!("{name}: {other:?}"),
+            }
+        }
+    }
+    assert!(last.count > 100 && mean.count > 100, "{name}");
+    let heads = logprobs.count.min(lse.count).max(classes.count);
+    assert!(heads > 2 || name == "rand-embed", "{name}: {heads}");
+    logprobs.check(name, &golden, "logprob");
+    lse.check(name, &golden, "last_lse");
+    classes.check(name, &golden, "cls_logits");
+    last.check(name, &golden, "embed_last_normalised");
+    mean.check(name, &golden, "embed_mean_normalised");
+}
+
+/// Rows as bits, to be compared exactly.
+fn bits(row: &RowOutput) -> String {
+    // `Debug` prints the shortest digits that read back as the same f32.
+    format!("{row:?}")
+}
+
+/// A prompt of 70 tokens alone; in a tree with siblings; behind cached blocks; in two chunks of a
+/// longer step; in two steps. The same bits everywhere.
+#[test]
+fn a_row_has_the_same_bits_in_every_batch() {
+    let config = CudaConfig {
+        deterministic: true,
+        ..small()
+    };
+    let Some(mut executor) = executor("demo-lm", &config) else {
+        return;
+    };
+    let tokens: Vec<u32> = (0..70).map(|i| (i * 997 + 31) % 4096).collect();
+    let heads = |from: u32| {
+        let labels: Arc<[u32]> = [7, 4000, 9].into();
+        let normalise = Normalise::OverVocab;
+        let embed = OutputHead::Embed {
+            pooling: Pooling::Last,
+            normalise: true,
+            dimensions: Some(50),
+        };
+        let sample = OutputHead::Sample(greedy(Some(3)));
+        let scores = OutputHead::LabelScores { labels, normalise };
+        [embed, scores, sample].map(|head| (from..from + 1, head))
+    };
+    let rows = |segment: u32| {
+        heads(69).map(|(positions, head)| OutputRow {
+            segment: SegmentIdx(segment),
+            positions,
+            head,
+        })
+    };
+    let mut results = |batch: OneShotBatch| -> Vec<String> {
+        let rows = run(&mut executor, ForwardBatch::OneShot(batch)).oneshot;
+        rows.iter().rev().take(3).rev().map(bits).collect()
+    };
+    let alone = results(prompt(&tokens, heads(69).to_vec()));
+    assert!(alone.iter().all(|row| !row.contains("Failed")), "{alone:?}");
+
+    // As a tree: 30 shared tokens, a sibling, then the rest of ours. 100 tokens: two chunks.
+    let child = |tokens, context_len| Segment {
+        parent: Some(SegmentIdx(0)),
+        ..root(tokens, context_len, BlockSpan::EMPTY, Residency::Transient)
+    };
+    let mut tree = OneShotBatch {
+        tokens: tokens[..30].to_vec(),
+        segments: vec![
+            root(0..30, 0, BlockSpan::EMPTY, Residency::Transient),
+            child(30..60, 30),
+            child(60..100, 30),
+        ],
+        rows: rows(2).to_vec(),
+        block_ids: vec![],
+    };
+    tree.tokens.extend(500..530);
+    tree.tokens.extend(&tokens[30..]);
+    assert_eq!(results(tree), alone, "in a tree");
+
+    // In two steps: 40 tokens kept in blocks, the last of them partly; then the rest.
+    let blocks: Vec<BlockId> = [9, 3, 30].map(BlockId).to_vec();
+    let all = BlockSpan { start: 0, len: 3 };
+    let first = OneShotBatch {
+        tokens: tokens[..40].to_vec(),
+        segments: vec![root(0..40, 0, BlockSpan::EMPTY, Residency::Keep(all))],
+        rows: vec![],
+        block_ids: blocks.clone(),
+    };
+    results(first);
+    let second = OneShotBatch {
+        tokens: tokens[40..].to_vec(),
+        segments: vec![root(0..30, 40, all, Residency::Transient)],
+        rows: rows(0).to_vec(),
+        block_ids: blocks,
+    };
+    assert_eq!(results(second.clone()), alone, "behind cached blocks");
+
+    // Among others, over an edge between chunks.
+    let mut crowd = prompt(&(100..150).collect::<Vec<_>>(), vec![]);
+    append(&mut crowd, second);
+    append(&mut crowd, prompt(&tokens, heads(69).to_vec()));
+    assert_eq!(results(crowd), alone, "in a crowd");
+}
+
+fn greedy(top_logprobs: Option<u32>) -> SampleHead {
+    SampleHead {
+        sampling: Arc::new(SamplingParams::default()),
+        choice: 0,
+        draws: 1,
+        output_position: 0,
+        top_logprobs,
+        history: None,
+    }
+}
+
+/// Prompts of two lengths prefilled in one step, then greedy text row by row: tokens of the last
+/// steps, and the smallest lead of the chosen token over the next.
+fn generate(executor: &mut dyn Executor, steps: usize) -> (Vec<Vec<u32>>, f32) {
+    let prompts = [20u32, 37].map(|n| (0..n).map(|i| (i * 57 + n) % 4096).collect::<Vec<u32>>());
+    let blocks = |r: u32| (0..4).map(|b| BlockId(r * 8 + b)).collect::<Vec<_>>();
+    let mut batch = OneShotBatch::default();
+    for (r, tokens) in prompts.iter().enumerate() {
+        let len = u32::try_from(tokens.len()).unwrap();
+        let kept = BlockSpan {
+            start: 0,
+            len: len.div_ceil(16),
+        };
+        append(
+            &mut batch,
+            OneShotBatch {
+                tokens: tokens.clone(),
+                segments: vec![root(0..len, 0, BlockSpan::EMPTY, Residency::Keep(kept))],
+                rows: vec![OutputRow {
+                    segment: SegmentIdx(0),
+                    positions: len - 1..len,
+                    head: OutputHead::Sample(greedy(Some(2))),
+                }],
+                block_ids: blocks(u32::try_from(r).unwrap()),
+            },
+        );
+    }
+    let step = ForwardBatch::Mixed {
+        oneshot: OneShotBatch::EMPTY,
+        prefill: batch,
+        decode: DecodeBatch::EMPTY,
+    };
+    let mut outputs = run(executor, step).prefill;
+    let mut texts = vec![Vec::new(); 2];
+    let mut lead = f32::INFINITY;
+    for _ in 0..steps {
+        let mut decode = DecodeBatch::EMPTY;
+        for (r, output) in outputs.iter().enumerate() {
+            let RowOutput::Sampled(tokens) = output else {
+                panic!("{output:?}");
+            };
+            let top = &tokens[0].top;
+            assert_eq!(top[0].token, tokens[0].token, "greedy takes the likeliest");
+            lead = lead.min(top[0].logprob - top[1].logprob);
+            let context_len = u32::try_from(prompts[r].len() + texts[r].len()).unwrap();
+            texts[r].push(tokens[0].token);
+            let row = u32::try_from(r).unwrap();
+            decode.rows.push(DecodeRow {
+                seq: SeqId(u64::from(row)),
+                token: TokenSource::Known(tokens[0].token),
+                context_len,
+                blocks: BlockSpan {
+                    start: row * 4,
+                    len: context_len / 16 + 1,
+                },
+                sample: greedy(Some(2)),
+            });
+            decode.block_ids.extend(blocks(row));
+        }
+        outputs = run(executor, ForwardBatch::Decode(decode)).decode;
+    }
+    (texts, lead)
+}
+
+/// Greedy text of the demo model by both attention paths, against the CPU executor's.
+#[test]
+fn greedy_text_is_the_cpu_executors() {
+    let cpu = CpuConfig {
+        num_blocks: Some(64),
+        max_context_len: Some(1024),
+        dtype: Some(CpuDtype::Bf16),
+        ..CpuConfig::default()
+    };
+    let pool = Arc::new(ComputePool::new(1));
+    let mut cpu = CpuExecutor::new(&checkpoint("demo-lm"), cpu, pool).unwrap();
+    let (expected, lead) = generate(&mut cpu, 4);
+    // The two executors' log-probabilities of this model differ by up to 0.05; a closer race
+    // could be decided either way. Greater leads make the comparison mean something.
+    assert!(
+        lead > 0.1,
+        "choose other prompts: a lead of {lead} is a near tie"
+    );
+    for deterministic in [true, false] {
+        let config = CudaConfig {
+            deterministic,
+            ..small()
+        };
+        let Some(mut executor) = executor("demo-lm", &config) else {
+            return;
+        };
+        let (texts, _) = generate(&mut executor, 4);
+        assert_eq!(texts, expected, "deterministic: {deterministic}");
+    }
+}
+
+#[test]
+fn demo_lm() {
+    check("demo-lm");
+}
+
+#[test]
+fn demo_classifier() {
+    check("demo-classifier");
+}
+
+#[test]
+fn untied_and_sharded() {
+    check("rand-untied-sharded");
+}
+
+#[test]
+fn yarn_and_one_class() {
+    check("rand-yarn-reward");
+}
+
+#[test]
+fn embedding_model() {
+    check("rand-embed");
+}
+
+#[test]
+fn three_classes_in_f16() {
+    check("rand-cls3");
+}

@@ -1,0 +1,365 @@
+//! [`Executor`] on a GPU.
+
+use std::sync::Arc;
+
+use prelude_core::{
+    Capacity, Executor, ExecutorError, ForwardBatch, Normalise, OutputHead, StepId, StepOutput,
+};
+use prelude_models::{Checkpoint, Model, ModelConfig, load_model};
+
+#[cfg(feature = "emu")]
+use crate::Recording;
+use crate::{
+    CudaConfig, CudaLoader, CudaOps, Error, StepPlan,
+    kernels::{cuda::CudaLauncher, image::Images, launch::Launcher},
+    memory::{context::Context, kv_pool::KvShape, space::Space},
+    ops::Sizes,
+};
+
+/// KV blocks where memory has no limit and nothing is said about them.
+const KV_BYTES_UNLIMITED: u64 = 64 << 20;
+
+/// Runs a model on one GPU. A step's kernels are queued by [`Executor::submit`]; its results are
+/// waited for by [`Executor::collect`].
+pub struct CudaExecutor {
+    model: Box<dyn Model<CudaOps>>,
+    ops: CudaOps,
+    plan: StepPlan,
+    outstanding: Option<StepId>,
+    capacity: Capacity,
+    hidden_size: usize,
+    /// Why the GPU can do nothing more.
+    lost: Option<String>,
+}
+
+impl std::fmt::Debug for CudaExecutor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CudaExecutor")
+            .field("capacity", &self.capacity)
+            .field("lost", &self.lost)
+            .finish_non_exhaustive()
+    }
+}
+
+impl CudaExecutor {
+    /// Takes a GPU, loads its kernels and the checkpoint's weights, and takes all memory that
+    /// steps will need. The checkpoint may be dropped afterwards.
+    ///
+    /// # Errors
+    /// [`Error::Config`] or [`Error::Model`] before the driver is asked; [`Error::NoDriver`] and
+    /// its like where there is no usable GPU; [`Error::KernelImageMissing`];
+    /// [`Error::OutOfMemory`].
+    pub fn new(checkpoint: &Checkpoint, config: CudaConfig) -> Result<Self, Error> {
+        config.check()?;
+        config.check_model(checkpoint.config())?;
+        let context = Arc::new(Context::open(config.device)?);
+        let images = Images::new(&config);
+        let launcher = Launcher::Cuda(Box::new(CudaLauncher::new(Arc::clone(&context), images)?));
+        Self::on(Space::Cuda(context), launcher, checkpoint, &config)
+    }
+
+    /// Runs kernels in the emulation: for tests, thousands of times slower than a GPU.
+    ///
+    /// # Errors
+    /// As [`CudaExecutor::new`], without those of a GPU.
+    #[cfg(feature = "emu")]
+    pub fn emulated(
+        checkpoint: &Checkpoint,
+        config: &CudaConfig,
+        device: Arc<kernels::emu::Device>,
+    ) -> Result<Self, Error> {
+        let launcher = Launcher::Emu(Arc::clone(&device));
+        Self::on(Space::Emu(device), launcher, checkpoint, config)
+    }
+
+    /// Launches nothing and writes down what it would have launched. Its results are arbitrary.
+    ///
+    /// # Errors
+    /// As [`CudaExecutor::new`], without those of a GPU.
+    #[cfg(feature = "emu")]
+    pub fn recording(
+        checkpoint: &Checkpoint,
+        config: &CudaConfig,
+    ) -> Result<(Self, Arc<Recording>), Error> {
+        let recording = Arc::new(Recording::default());
+        let launcher = Launcher::Record(Arc::clone(&recording));
+        let space = Space::Virtual(Arc::clone(&recording));
+        let this = Self::on(space, launcher, checkpoint, config)?;
+        drop(recording.take());
+        Ok((this, recording))
+    }
+
+    /// The plan of the latest step.
+    #[cfg(test)]
+    pub(crate) const fn plan(&self) -> &StepPlan {
+        &self.plan
+    }
+
+    fn on(
+        space: Space,
+        launcher: Launcher,
+        checkpoint: &Checkpoint,
+        config: &CudaConfig,
+    ) -> Result<Self, Error> {
+        config.check()?;
+        let model_config = checkpoint.config();
+        let max_context_len = config.check_model(model_config)?;
+        let vocab_size = u32::try_from(model_config.vocab_size)
+            .map_err(|_| Error::Model("a vocabulary beyond 2^32".to_owned()))?;
+        // Weights first: what is left of a GPU's memory is for KV blocks.
+        let mut loader = CudaLoader::new(space.clone());
+        let model = load_model::<CudaOps, _>(checkpoint, max_context_len as usize, &mut loader)?;
+        let sizes = Sizes::new(model_config, config);
+        let ops = CudaOps::new(space, launcher, model_config, config, sizes, |space| {
+            kv_shape(space, model_config, config)
+        })?;
+        let capacity = Capacity {
+            block_size: config.block_size,
+            num_blocks: u32::try_from(ops.num_blocks()).expect("configuration bounds blocks"),
+            max_step_tokens: config.max_step_tokens,
+            max_context_len,
+            vocab_size,
+            pipeline_depth: 1,
+        };
+        Ok(Self {
+            model,
+            ops,
+            plan: StepPlan::default(),
+            outstanding: None,
+            capacity,
+            hidden_size: model_config.hidden_size,
+            lost: None,
+        })
+    }
+
+    fn run(&mut self, batch: ForwardBatch) -> Result<(), ExecutorError> {
+        batch
+            .validate(&self.capacity)
+            .map_err(|e| ExecutorError::Step(e.to_string()))?;
+        self.plan.rebuild(batch, self.ops.layout)?;
+        self.refuse_heads();
+        self.ops.begin(&mut self.plan)?;
+        self.model.forward(&mut self.ops, &self.plan)?;
+        self.ops.heads.send()?;
+        Ok(())
+    }
+
+    /// Ids and sizes in heads, which [`ForwardBatch::validate`] does not know. A head that is
+    /// wrong fails its own row: others of the step may be other callers'.
+    fn refuse_heads(&mut self) {
+        for row in &mut self.plan.rows {
+            row.refused = check_head(&row.head, self.capacity.vocab_size, self.hidden_size).err();
+        }
+    }
+
+    /// Remembers that the GPU is lost, if it is.
+    fn note<T>(&mut self, result: Result<T, ExecutorError>) -> Result<T, ExecutorError> {
+        if let Err(ExecutorError::Lost(why)) = &result {
+            self.lost = Some(why.clone());
+        }
+        result
+    }
+
+    fn refuse_if_lost(&self) -> Result<(), ExecutorError> {
+        match &self.lost {
+            Some(why) => Err(ExecutorError::Lost(why.clone())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// As many blocks as were asked for, or as memory holds.
+fn kv_shape(space: &Space, model: &ModelConfig, config: &CudaConfig) -> Result<KvShape, Error> {
+    let shape = model.attn_shape();
+    let mut kv = KvShape {
+        layers: model.num_hidden_layers,
+        kv_heads: shape.kv_heads,
+        head_dim: shape.head_dim,
+        block_size: config.block_size as usize,
+        blocks: 0,
+    };
+    let block = kv.block_bytes();
+    let blocks = match (config.num_blocks, config.kv_bytes) {
+        (Some(blocks), _) => u64::from(blocks),
+        (None, Some(bytes)) => bytes / block,
+        (None, None) => {
+            let free = space.free_bytes()?;
+            let room = free.map_or(KV_BYTES_UNLIMITED, |f| {
+                f.saturating_sub(config.reserve_bytes)
+            });
+            // One more is the trash page.
+            (room / block).saturating_sub(1)
+        }
+    };
+    if blocks == 0 {
+        return Err(Error::OutOfMemory {
+            stage: format!("one KV block of {block} bytes beside the trash page"),
+            asked: 2 * block,
+            free: space.free_bytes()?.unwrap_or(0),
+        });
+    }
+    // Slots are numbered in 31 bits.
+    let most = i32::MAX as u32 / config.block_size - 1;
+    kv.blocks = u32::try_from(blocks).unwrap_or(most).min(most) as usize;
+    Ok(kv)
+}
+
+fn check_head(head: &OutputHead, vocab: u32, hidden: usize) -> Result<(), &'static str> {
+    let known = |ids: &[u32], what| match ids.iter().all(|&id| id < vocab) {
+        true => Ok(()),
+        false => Err(what),
+    };
+    match head {
+        OutputHead::Sample(sample) => {
+            if sample.sampling.first_invalid(vocab).is_some() {
+                return Err("a sampling parameter is out of range");
+            }
+            if let Some(history) = &sample.history {
+                let what = "a past token is outside the vocabulary";
+                known(&history.prompt, what)?;
+                known(&history.output, what)?;
+            }
+            Ok(())
+        }
+        OutputHead::LabelScores { labels, normalise } => {
+            let (Normalise::OverLabels | Normalise::OverVocab) = normalise;
+            known(labels, "a label is outside the vocabulary")
+        }
+        OutputHead::Logprobs { targets, .. } => {
+            known(targets, "a target is outside the vocabulary")
+        }
+        OutputHead::Embed { dimensions, .. } => match *dimensions {
+            Some(0) => Err("an embedding of 0 dimensions"),
+            Some(d) if d as usize > hidden => {
+                Err("more dimensions than the model's hidden state has")
+            }
+            _ => Ok(()),
+        },
+        OutputHead::Classify => Ok(()),
+    }
+}
+
+impl Executor for CudaExecutor {
+    fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    fn submit(&mut self, step: StepId, batch: ForwardBatch) -> Result<(), ExecutorError> {
+        self.refuse_if_lost()?;
+        if let Some(outstanding) = self.outstanding {
+            return Err(ExecutorError::Step(format!(
+                "step {step} was submitted before step {outstanding} was collected"
+            )));
+        }
+        let result = self.run(batch);
+        if result.is_err() {
+            // What was queued reads the host's buffers, which the next step writes.
+            let waited = self.ops.space.synchronize("a failed step");
+            self.note(waited.map_err(ExecutorError::from))?;
+        }
+        self.note(result)?;
+        self.outstanding = Some(step);
+        Ok(())
+    }
+
+    fn collect(&mut self, step: StepId) -> Result<StepOutput, ExecutorError> {
+        self.refuse_if_lost()?;
+        if self.outstanding != Some(step) {
+            return Err(ExecutorError::Step(format!(
+                "step {step} is not outstanding"
+            )));
+        }
+        self.outstanding = None;
+        let waited = self.ops.space.synchronize("a step's results");
+        self.note(waited.map_err(ExecutorError::from))?;
+        Ok(output(step, &mut self.ops, &self.plan))
+    }
+}
+
+/// What the heads left, by part of the batch.
+pub(crate) fn output(step: StepId, ops: &mut CudaOps, plan: &StepPlan) -> StepOutput {
+    let mut results = ops.heads.take(plan).into_iter();
+    let [oneshot, prefill, decode] = plan
+        .row_counts
+        .map(|count| results.by_ref().take(count).collect());
+    StepOutput {
+        step,
+        oneshot,
+        prefill,
+        decode,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{checkpoint, small};
+
+    /// On a machine without a driver this must be an error and not a panic; where there is one,
+    /// a GPU may be missing or take the model.
+    #[test]
+    fn opening_without_a_driver_is_an_error() {
+        match CudaExecutor::new(&checkpoint("demo-lm"), small()) {
+            Err(Error::NoDriver { why }) => assert!(!why.is_empty()),
+            Err(other) => assert!(driver_is_installed(), "{other}"),
+            Ok(_) => assert!(driver_is_installed()),
+        }
+    }
+
+    fn driver_is_installed() -> bool {
+        let places = [
+            "/usr/lib/x86_64-linux-gnu",
+            "/usr/lib64",
+            "/usr/local/cuda/compat",
+        ];
+        places
+            .iter()
+            .any(|p| std::path::Path::new(p).join("libcuda.so.1").exists())
+            || std::path::Path::new("/proc/driver/nvidia/version").exists()
+    }
+
+    #[test]
+    fn steps_are_collected_in_order() {
+        let (mut executor, _) = CudaExecutor::recording(&checkpoint("demo-lm"), &small()).unwrap();
+        let empty = || ForwardBatch::Decode(prelude_core::DecodeBatch::EMPTY);
+        assert!(executor.collect(StepId(0)).is_err());
+        executor.submit(StepId(0), empty()).unwrap();
+        let twice = executor.submit(StepId(1), empty()).unwrap_err();
+        assert!(
+            twice.to_string().contains("before step 0 was collected"),
+            "{twice}"
+        );
+        assert!(executor.collect(StepId(1)).is_err());
+        executor.collect(StepId(0)).unwrap();
+        assert!(executor.collect(StepId(0)).is_err());
+    }
+
+    #[test]
+    fn a_lost_device_refuses_everything() {
+        let (mut executor, _) = CudaExecutor::recording(&checkpoint("demo-lm"), &small()).unwrap();
+        let lost: ExecutorError = Error::DeviceLost {
+            code: "CUDA_ERROR_LAUNCH_FAILED".to_owned(),
+            kernel: "k",
+        }
+        .into();
+        executor.note::<()>(Err(lost.clone())).unwrap_err();
+        let empty = ForwardBatch::Decode(prelude_core::DecodeBatch::EMPTY);
+        assert!(matches!(
+            executor.submit(StepId(0), empty),
+            Err(ExecutorError::Lost(_))
+        ));
+        assert!(matches!(
+            executor.collect(StepId(0)),
+            Err(ExecutorError::Lost(_))
+        ));
+    }
+
+    #[test]
+    fn models_without_kernels_are_refused_by_name() {
+        let model = checkpoint("demo-lm");
+        let mut config = model.config().clone();
+        config.head_dim = 136;
+        let error = small().check_model(&config).unwrap_err().to_string();
+        assert!(error.contains("head_dim 136"), "{error}");
+    }
+}

@@ -1,0 +1,301 @@
+//! Plans and launches of whole steps, written down and compared with `tests/plans/*.txt`.
+//!
+//! `PRELUDE_BLESS=1 cargo test -p prelude-exec-cuda golden` rewrites the files: read the
+//! difference before committing it.
+
+use std::{fmt::Write as _, fs, path::PathBuf, sync::Arc};
+
+use prelude_core::{
+    BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor as _, ForwardBatch, Normalise,
+    OneShotBatch, OutputHead, OutputRow, Pooling, Residency, SampleHead, SamplingParams, Segment,
+    SegmentIdx, SeqId, StepId, TokenSource,
+};
+
+use crate::{
+    CudaConfig, CudaExecutor,
+    plan::StepPlan,
+    testing::{checkpoint, small},
+};
+
+/// The plan as a reader wants it: one line a thing.
+fn describe(plan: &StepPlan) -> String {
+    let mut text = String::new();
+    let mut line = |line: std::fmt::Arguments<'_>| {
+        text.write_fmt(line).expect("a string takes all text");
+        text.push('\n');
+    };
+    line(format_args!("tokens    {:?}", plan.tokens));
+    line(format_args!("positions {:?}", plan.positions));
+    line(format_args!("slots     {:?}", plan.slots));
+    line(format_args!("tables    {:?}", plan.blocks));
+    for (i, segment) in plan.segments.iter().enumerate() {
+        let spans = &plan.spans[segment.span_first as usize..][..segment.span_count as usize];
+        line(format_args!("segment {i}"));
+        for span in spans {
+            let place = match span.kind {
+                0 => format!("blocks from tables[{}]", span.at),
+                _ => format!("step rows from {}", span.at),
+            };
+            let end = span.kv_start + span.len;
+            line(format_args!(
+                "  positions {}..{end} in {place}",
+                span.kv_start
+            ));
+        }
+    }
+    for chunk in &plan.chunks {
+        line(format_args!("chunk of tokens {:?}", chunk.tokens));
+        for t in &plan.tiles[chunk.tiles.clone()] {
+            line(format_args!(
+                "  tile of {} rows from {}: segment {}, positions from {}",
+                t.rows, t.q_row, t.segment, t.q_pos
+            ));
+        }
+        for d in &plan.decode[chunk.decode.clone()] {
+            line(format_args!(
+                "  decode row {}: {} positions in blocks from tables[{}]",
+                d.q_row, d.context_len, d.block_first
+            ));
+        }
+    }
+    line(format_args!("outputs   {:?}", plan.outputs));
+    for row in &plan.rows {
+        let kind = match &row.head {
+            OutputHead::Sample(_) => "sample",
+            OutputHead::LabelScores { .. } => "label scores",
+            OutputHead::Logprobs { .. } => "log-probabilities",
+            OutputHead::Embed { .. } => "embedding",
+            OutputHead::Classify => "classes",
+        };
+        let refused = row
+            .refused
+            .map_or(String::new(), |why| format!(", refused: {why}"));
+        line(format_args!(
+            "row       {kind} of outputs {:?}{refused}",
+            plan.outputs_of(row)
+        ));
+    }
+    text
+}
+
+fn check(name: &str, model: &str, config: &CudaConfig, batch: ForwardBatch) {
+    let (mut executor, recording) = CudaExecutor::recording(&checkpoint(model), config).unwrap();
+    executor.submit(StepId(0), batch).unwrap();
+    let mut text = describe(executor.plan());
+    text.push('\n');
+    for line in recording.take() {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    executor.collect(StepId(0)).unwrap();
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/plans/{name}.txt"));
+    if std::env::var_os("PRELUDE_BLESS").is_some() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, &text).unwrap();
+    }
+    let expected = fs::read_to_string(&path).unwrap_or_default();
+    let first = text.lines().zip(expected.lines()).position(|(a, b)| a != b);
+    assert!(
+        text == expected,
+        "{} differs, first in line {:?}; PRELUDE_BLESS=1 rewrites it. Now:\n{text}",
+        path.display(),
+        first.map(|i| i + 1)
+    );
+}
+
+fn span(start: u32, len: u32) -> BlockSpan {
+    BlockSpan { start, len }
+}
+
+fn segment(
+    tokens: std::ops::Range<u32>,
+    parent: Option<u32>,
+    context_len: u32,
+    cached: BlockSpan,
+    residency: Residency,
+) -> Segment {
+    Segment {
+        tokens,
+        parent: parent.map(SegmentIdx),
+        context_len,
+        cached,
+        residency,
+    }
+}
+
+fn row(segment: u32, positions: std::ops::Range<u32>, head: OutputHead) -> OutputRow {
+    OutputRow {
+        segment: SegmentIdx(segment),
+        positions,
+        head,
+    }
+}
+
+fn sample() -> SampleHead {
+    SampleHead {
+        sampling: Arc::new(SamplingParams::default()),
+        choice: 0,
+        draws: 1,
+        output_position: 0,
+        top_logprobs: None,
+        history: None,
+    }
+}
+
+fn decode_row(token: u32, context_len: u32, start: u32) -> DecodeRow {
+    DecodeRow {
+        seq: SeqId(u64::from(token)),
+        token: TokenSource::Known(token),
+        context_len,
+        blocks: span(start, context_len / 16 + 1),
+        sample: sample(),
+    }
+}
+
+#[test]
+fn one_prompt() {
+    let batch = OneShotBatch {
+        tokens: vec![40, 521, 1200, 77, 30],
+        segments: vec![segment(
+            0..5,
+            None,
+            0,
+            BlockSpan::EMPTY,
+            Residency::Transient,
+        )],
+        rows: vec![row(0, 4..5, OutputHead::Classify)],
+        block_ids: vec![],
+    };
+    check(
+        "one-prompt",
+        "demo-classifier",
+        &small(),
+        ForwardBatch::OneShot(batch),
+    );
+}
+
+/// A cached root that keeps a block, two children of which one is read twice, and a grandchild.
+fn forest() -> OneShotBatch {
+    let labels: Arc<[u32]> = Arc::from([7, 9, 4000]);
+    let keep = Residency::Keep(span(2, 1));
+    OneShotBatch {
+        tokens: (100..140).collect(),
+        segments: vec![
+            segment(0..20, None, 32, span(0, 2), keep),
+            segment(20..30, Some(0), 52, BlockSpan::EMPTY, Residency::Transient),
+            segment(30..36, Some(0), 52, BlockSpan::EMPTY, Residency::Transient),
+            segment(36..40, Some(1), 62, BlockSpan::EMPTY, Residency::Transient),
+        ],
+        rows: vec![
+            row(
+                2,
+                57..58,
+                OutputHead::LabelScores {
+                    labels: Arc::clone(&labels),
+                    normalise: Normalise::OverLabels,
+                },
+            ),
+            row(
+                3,
+                65..66,
+                OutputHead::LabelScores {
+                    labels,
+                    normalise: Normalise::OverVocab,
+                },
+            ),
+            row(
+                1,
+                50..54,
+                OutputHead::Logprobs {
+                    targets: vec![118, 119, 120, 121],
+                    top: 2,
+                },
+            ),
+            row(
+                3,
+                32..66,
+                OutputHead::Embed {
+                    pooling: Pooling::Mean,
+                    normalise: true,
+                    dimensions: Some(64),
+                },
+            ),
+            row(
+                3,
+                65..66,
+                OutputHead::LabelScores {
+                    labels: Arc::from([5000]),
+                    normalise: Normalise::OverVocab,
+                },
+            ),
+        ],
+        block_ids: [3, 1, 9].map(BlockId).to_vec(),
+    }
+}
+
+#[test]
+fn a_forest() {
+    check(
+        "forest",
+        "demo-lm",
+        &small(),
+        ForwardBatch::OneShot(forest()),
+    );
+}
+
+/// Decode rows with one split and with three.
+fn decode() -> DecodeBatch {
+    DecodeBatch {
+        rows: vec![
+            decode_row(5, 15, 0),
+            decode_row(6, 700, 1),
+            decode_row(7, 16, 45),
+        ],
+        block_ids: (0..47).map(|i| BlockId(i * 5 % 64)).collect(),
+    }
+}
+
+#[test]
+fn decode_rows() {
+    check(
+        "decode",
+        "demo-lm",
+        &small(),
+        ForwardBatch::Decode(decode()),
+    );
+}
+
+fn mixed() -> ForwardBatch {
+    ForwardBatch::Mixed {
+        oneshot: forest(),
+        prefill: OneShotBatch {
+            tokens: (200..300).collect(),
+            segments: vec![segment(
+                0..100,
+                None,
+                0,
+                BlockSpan::EMPTY,
+                Residency::Keep(span(0, 7)),
+            )],
+            rows: vec![row(0, 99..100, OutputHead::Sample(sample()))],
+            block_ids: (20..27).map(BlockId).collect(),
+        },
+        decode: decode(),
+    }
+}
+
+/// A step of several chunks, of which a long segment spans two.
+#[test]
+fn a_mixed_step_in_chunks() {
+    check("mixed-chunked", "demo-lm", &small(), mixed());
+}
+
+#[test]
+fn a_deterministic_mixed_step() {
+    let config = CudaConfig {
+        deterministic: true,
+        chunk_tokens: 4096,
+        ..small()
+    };
+    check("mixed-deterministic", "demo-lm", &config, mixed());
+}

@@ -1,0 +1,200 @@
+//! What is read off hidden states.
+//!
+//! | file | |
+//! | --- | --- |
+//! | `pooling` | embeddings and class logits |
+//! | `labels` | logits of labels, with or without the sum over the vocabulary |
+//! | `logits` | full rows of logits: sampling and log-probabilities |
+//! | `results` | where kernels leave what the host reads |
+//!
+//! Everything is laid out before the step starts: lists of what to read are part of its metadata,
+//! and each row has a place for its result. A row whose result has no room fails alone.
+
+mod labels;
+mod logits;
+mod pooling;
+mod results;
+
+use half::bf16;
+use prelude_core::{Normalise, OutputHead, RowOutput};
+use prelude_models::ModelConfig;
+
+use self::{
+    labels::Labels,
+    logits::Logits,
+    pooling::{Classes, Pooled},
+    results::Results,
+};
+use crate::{
+    CudaConfig, Error, StepPlan,
+    kernels::launch::Launcher,
+    memory::{metadata::Metadata, space::Space, view::View},
+    plan::PlanRow,
+};
+
+/// What a row gets that no head of the model answered.
+const NO_HEAD: &str = "the model has no head for this row";
+/// What a row gets whose numbers are infinite or not numbers.
+const NOT_FINITE: &str = "the model's numbers for this row are not finite";
+/// What a row gets that the step's results have no room for.
+const NO_ROOM: &str = "the step's results exceed `results_bytes`";
+
+/// The heads of a step and where they leave what they find.
+#[derive(Debug)]
+pub(crate) struct Heads {
+    results: Results,
+    pooled: Pooled,
+    classes: Classes,
+    labels: Labels,
+    logits: Logits,
+    /// Which kinds of heads the model has run in this step.
+    ran: Ran,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Ran {
+    vocabulary: bool,
+    pooling: bool,
+    classes: bool,
+}
+
+impl Heads {
+    pub(crate) fn new(
+        space: &Space,
+        model: &ModelConfig,
+        config: &CudaConfig,
+    ) -> Result<Self, Error> {
+        let bytes = usize::try_from(config.results_bytes)
+            .map_err(|_| Error::config("results_bytes", "too large"))?;
+        Ok(Self {
+            results: Results::new(space, bytes)?,
+            pooled: Pooled::new(model.hidden_size),
+            classes: Classes::new(model.labels.len()),
+            labels: Labels::new(space, model.vocab_size)?,
+            logits: Logits::new(space, model, config)?,
+            ran: Ran::default(),
+        })
+    }
+
+    /// Lays out all rows of a step.
+    pub(crate) fn begin(
+        &mut self,
+        plan: &mut StepPlan,
+        metadata: &mut Metadata,
+    ) -> Result<(), Error> {
+        self.ran = Ran::default();
+        self.results.clear();
+        let results = &mut self.results;
+        self.pooled.begin(plan, results, metadata)?;
+        self.classes.begin(plan, results, metadata)?;
+        self.labels.begin(plan, results, metadata)?;
+        self.logits.begin(plan, results, metadata)
+    }
+
+    /// Sampling, label scores and log-probabilities. `hidden`: `[P, H]`; `head`: `[V, H]`.
+    pub(crate) fn vocabulary(
+        &mut self,
+        launcher: &mut Launcher,
+        metadata: &Metadata,
+        hidden: View<bf16>,
+        head: View<bf16>,
+    ) -> Result<(), Error> {
+        self.ran.vocabulary = true;
+        self.labels
+            .launch(launcher, metadata, &self.results, hidden, head)?;
+        self.logits
+            .launch(launcher, metadata, &self.results, hidden, head)
+    }
+
+    /// Embeddings. `hidden`: `[P, H]`.
+    pub(crate) fn pooling(
+        &mut self,
+        launcher: &mut Launcher,
+        metadata: &Metadata,
+        hidden: View<bf16>,
+    ) -> Result<(), Error> {
+        self.ran.pooling = true;
+        self.pooled
+            .launch(launcher, metadata, &self.results, hidden)
+    }
+
+    /// Class logits. `hidden`: `[P, H]`; `score`: `[labels, H]`.
+    pub(crate) fn classes(
+        &mut self,
+        launcher: &mut Launcher,
+        metadata: &Metadata,
+        hidden: View<bf16>,
+        score: View<bf16>,
+    ) -> Result<(), Error> {
+        self.ran.classes = true;
+        self.classes
+            .launch(launcher, metadata, &self.results, hidden, score)
+    }
+
+    /// Queues the copy of the results to the host.
+    pub(crate) fn send(&mut self) -> Result<(), Error> {
+        self.results.send()
+    }
+
+    /// Every row's result, once the copy has been waited for.
+    pub(crate) fn take(&mut self, plan: &StepPlan) -> Vec<RowOutput> {
+        let mut outputs = Vec::with_capacity(plan.rows.len());
+        for (i, row) in plan.rows.iter().enumerate() {
+            let output = match (row.refused, &row.head) {
+                (Some(why), _) => RowOutput::Failed(why),
+                (None, OutputHead::Embed { .. }) if self.ran.pooling => {
+                    self.pooled.read(i, &self.results)
+                }
+                (None, OutputHead::Classify) if self.ran.classes => {
+                    self.classes.read(i, &self.results)
+                }
+                (None, OutputHead::LabelScores { .. }) if self.ran.vocabulary => {
+                    self.labels.read(i, &self.results)
+                }
+                (None, OutputHead::Sample(_) | OutputHead::Logprobs { .. })
+                    if self.ran.vocabulary =>
+                {
+                    self.logits.read(row, i, &self.results)
+                }
+                _ => RowOutput::Failed(NO_HEAD),
+            };
+            outputs.push(output);
+        }
+        outputs
+    }
+}
+
+/// Rows of one kind that may be answered, with their places in the plan.
+fn rows(
+    plan: &StepPlan,
+    wanted: fn(&OutputHead) -> bool,
+) -> impl Iterator<Item = (usize, &PlanRow)> {
+    let rows = plan.rows.iter().enumerate();
+    rows.filter(move |(_, row)| row.refused.is_none() && wanted(&row.head))
+}
+
+/// Makes an output of finite numbers.
+fn finite(numbers: impl Iterator<Item = f32>, make: fn(Vec<f32>) -> RowOutput) -> RowOutput {
+    let numbers: Vec<f32> = numbers.collect();
+    if numbers.iter().all(|x| x.is_finite()) {
+        make(numbers)
+    } else {
+        RowOutput::Failed(NOT_FINITE)
+    }
+}
+
+/// A count or an index as the metadata has it.
+fn word(n: usize) -> u32 {
+    u32::try_from(n).expect("configuration bounds what a step counts")
+}
+
+/// Whether a head wants label scores normalised as given.
+fn wants_labels(head: &OutputHead, over_vocab: bool) -> bool {
+    match head {
+        OutputHead::LabelScores { normalise, .. } => match normalise {
+            Normalise::OverVocab => over_vocab,
+            Normalise::OverLabels => !over_vocab,
+        },
+        _ => false,
+    }
+}

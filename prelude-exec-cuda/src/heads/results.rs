@@ -1,0 +1,110 @@
+//! What a step leaves: words of 4 bytes on the GPU, copied to the host in one piece.
+
+use bytemuck::Pod;
+
+use crate::{
+    Error,
+    memory::{
+        pinned::Pinned,
+        space::{Buffer, Space},
+        view::View,
+    },
+};
+
+/// Parts start at multiples of this many words.
+const ALIGN: usize = 4;
+
+/// A part of a step's results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// First word.
+    pub(crate) at: usize,
+    /// Number of words.
+    pub(crate) len: usize,
+}
+
+/// The results of one step, on both sides.
+#[derive(Debug)]
+pub(crate) struct Results {
+    device: Buffer,
+    host: Pinned,
+    used: usize,
+    words: usize,
+}
+
+impl Results {
+    pub(crate) fn new(space: &Space, bytes: usize) -> Result<Self, Error> {
+        Ok(Self {
+            device: space.alloc("results", bytes)?,
+            host: space.pinned("results", bytes)?,
+            used: 0,
+            words: bytes / 4,
+        })
+    }
+
+    /// Forgets all parts.
+    pub(crate) const fn clear(&mut self) {
+        self.used = 0;
+    }
+
+    /// Reserves words, if there are so many.
+    pub(crate) fn take(&mut self, len: usize) -> Option<Part> {
+        let at = self.used;
+        let end = at.checked_add(len)?;
+        if end > self.words {
+            return None;
+        }
+        self.used = end.next_multiple_of(ALIGN).min(self.words);
+        Some(Part { at, len })
+    }
+
+    /// A part on the device, as rows.
+    pub(crate) fn view<T: Pod>(&self, part: Part, rows: usize) -> View<T> {
+        let width = part.len.checked_div(rows).unwrap_or(0);
+        self.device.view(part.at * 4, rows, width)
+    }
+
+    /// Queues a copy of words of another buffer into a part.
+    pub(crate) fn copy_from(&self, part: Part, from: &Buffer, word: usize) -> Result<(), Error> {
+        let range = word * 4..(word + part.len) * 4;
+        self.device.copy_from(part.at * 4, from, range)
+    }
+
+    /// Queues the copy to the host.
+    pub(crate) fn send(&mut self) -> Result<(), Error> {
+        self.device.download(&mut self.host, self.used * 4)
+    }
+
+    /// Words of a part, once the copy has been waited for.
+    pub(crate) fn words(&self, part: Part) -> impl Iterator<Item = u32> {
+        let bytes = &self.host.bytes()[part.at * 4..(part.at + part.len) * 4];
+        bytes
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|b| u32::from_le_bytes(*b))
+    }
+
+    /// The same as f32.
+    pub(crate) fn floats(&self, part: Part) -> impl Iterator<Item = f32> {
+        self.words(part).map(f32::from_bits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn parts_are_bounded() {
+        let mut results = Results::new(&Space::Virtual(Arc::default()), 40).unwrap();
+        assert_eq!(results.take(3), Some(Part { at: 0, len: 3 }));
+        assert_eq!(results.take(6), Some(Part { at: 4, len: 6 }));
+        assert_eq!(results.take(1), None);
+        results.clear();
+        assert_eq!(results.take(usize::MAX), None);
+        assert_eq!(results.take(10), Some(Part { at: 0, len: 10 }));
+    }
+}

@@ -1,0 +1,157 @@
+//! `embed`, `gather_rows`, `rms_norm`, `silu_mul`: work on rows, bound by memory.
+
+use half::bf16;
+use kernels::{
+    DevicePtr,
+    families::{EmbedParams, GatherRowsParams, RmsNormParams, SiluMulParams},
+};
+
+use super::{
+    check, int,
+    launch::{Launcher, access},
+};
+use crate::{Error, memory::view::View};
+
+/// `h[t] = table[ids[t]]`. `ids`: `[1, T]`, all known; `table`: `[V, H]`; `h`: `[T, H]`.
+pub(crate) fn embed(
+    launcher: &mut Launcher,
+    ids: View<i32>,
+    table: View<bf16>,
+    h: View<bf16>,
+) -> Result<(), Error> {
+    const KERNEL: &str = "embed";
+    check(
+        KERNEL,
+        table.width() == h.width(),
+        "table and h differ in width",
+    )?;
+    check(KERNEL, ids.width() >= h.rows(), "fewer ids than rows")?;
+    check(
+        KERNEL,
+        h.width().is_multiple_of(8),
+        "width is no multiple of 8",
+    )?;
+    check(
+        KERNEL,
+        table.stride() == table.width(),
+        "the table has gaps",
+    )?;
+    let params = EmbedParams {
+        ids: ids.ptr(),
+        sampled: DevicePtr::NULL,
+        table: table.ptr(),
+        h: h.ptr(),
+        live: DevicePtr::NULL,
+        rows: int(h.rows()),
+        width: int(h.width()),
+        vocab: int(table.rows()),
+        sampled_rows: 0,
+        h_stride: int(h.stride()),
+        reserved: 0,
+    };
+    let reads = [access("ids", ids), access("table", table)];
+    launcher.launch(&params.launch(), &params, &reads, &[access("h", h)])
+}
+
+/// `y[r] = x[index[r]]`. `index`: `[1, R]`; `x`: `[T, H]`; `y`: `[R, H]`.
+pub(crate) fn gather_rows(
+    launcher: &mut Launcher,
+    index: View<i32>,
+    x: View<bf16>,
+    y: View<bf16>,
+) -> Result<(), Error> {
+    const KERNEL: &str = "gather_rows";
+    check(KERNEL, x.width() == y.width(), "x and y differ in width")?;
+    check(KERNEL, index.width() >= y.rows(), "fewer indices than rows")?;
+    check(
+        KERNEL,
+        y.width().is_multiple_of(8),
+        "width is no multiple of 8",
+    )?;
+    let params = GatherRowsParams {
+        index: index.ptr(),
+        x: x.ptr(),
+        y: y.ptr(),
+        live: DevicePtr::NULL,
+        rows: int(y.rows()),
+        width: int(y.width()),
+        x_rows: int(x.rows()),
+        x_stride: int(x.stride()),
+        y_stride: int(y.stride()),
+        reserved: 0,
+    };
+    let reads = [access("index", index), access("x", x)];
+    launcher.launch(&params.launch(), &params, &reads, &[access("y", y)])
+}
+
+/// `x = h / sqrt(mean(h²) + eps) · w`, row by row. `h`, `x`: `[n, H]`; `w`: `[1, H]`.
+pub(crate) fn rms_norm(
+    launcher: &mut Launcher,
+    h: View<bf16>,
+    w: View<bf16>,
+    eps: f32,
+    x: View<bf16>,
+) -> Result<(), Error> {
+    const KERNEL: &str = "rms_norm";
+    check(KERNEL, h.rows() == x.rows(), "h and x differ in rows")?;
+    check(
+        KERNEL,
+        h.width() == x.width() && h.width() == w.width(),
+        "widths differ",
+    )?;
+    check(
+        KERNEL,
+        h.width().is_multiple_of(8),
+        "width is no multiple of 8",
+    )?;
+    let params = RmsNormParams {
+        h: h.ptr(),
+        d: DevicePtr::NULL,
+        w: w.ptr(),
+        x: x.ptr(),
+        live: DevicePtr::NULL,
+        rows: int(h.rows()),
+        width: int(h.width()),
+        h_stride: int(h.stride()),
+        d_stride: 0,
+        x_stride: int(x.stride()),
+        eps,
+    };
+    let reads = [access("h", h), access("w", w)];
+    launcher.launch(&params.launch(false), &params, &reads, &[access("x", x)])
+}
+
+/// `a = silu(g) · u`, row by row. `gate_up`: `[n, 2 I]`, g then u; `a`: `[n, I]`.
+pub(crate) fn silu_mul(
+    launcher: &mut Launcher,
+    gate_up: View<bf16>,
+    a: View<bf16>,
+) -> Result<(), Error> {
+    const KERNEL: &str = "silu_mul";
+    check(
+        KERNEL,
+        gate_up.rows() == a.rows(),
+        "gate_up and a differ in rows",
+    )?;
+    check(
+        KERNEL,
+        gate_up.width() == 2 * a.width(),
+        "gate_up is not twice as wide as a",
+    )?;
+    check(
+        KERNEL,
+        a.width().is_multiple_of(8),
+        "width is no multiple of 8",
+    )?;
+    let params = SiluMulParams {
+        gate_up: gate_up.ptr(),
+        a: a.ptr(),
+        live: DevicePtr::NULL,
+        rows: int(a.rows()),
+        width: int(a.width()),
+        gate_up_stride: int(gate_up.stride()),
+        a_stride: int(a.stride()),
+    };
+    let reads = [access("gate_up", gate_up)];
+    launcher.launch(&params.launch(), &params, &reads, &[access("a", a)])
+}

@@ -1,0 +1,227 @@
+//! Where compiled kernels come from: images that were built, the cache folder, NVRTC.
+//!
+//! An image in the cache is named by the hash of everything that decides what it holds: source,
+//! headers, options, compiler and GPU. So a stale one is never found, and nothing is ever removed.
+
+use std::{
+    ffi::{CStr, CString, c_char, c_int},
+    fs,
+    path::{Path, PathBuf},
+    ptr,
+};
+
+use cudarc::nvrtc::{result as nvrtc, sys};
+use kernels::{Family, HEADERS};
+use sha2::{Digest, Sha256};
+
+use super::libs::{self, Library};
+use crate::{CudaConfig, Error, memory::context::Context};
+
+/// Longest part of a compiler's log that a message repeats.
+const LOG_MAX: usize = 2000;
+
+/// Finds images.
+#[derive(Debug)]
+pub(crate) struct Images {
+    config: CudaConfig,
+    built: Result<kernels::Images, String>,
+}
+
+impl Images {
+    pub(crate) fn new(config: &CudaConfig) -> Self {
+        let built = match &config.image_dir {
+            None => Err("there is no `image_dir`".to_owned()),
+            Some(folder) => kernels::Images::open(folder).map_err(|e| e.to_string()),
+        };
+        Self {
+            config: config.clone(),
+            built,
+        }
+    }
+
+    /// An image of `family` that the GPU runs: a cubin, fatbin or PTX, ending in a zero byte.
+    ///
+    /// # Errors
+    /// [`Error::KernelImageMissing`] with what to do.
+    pub(crate) fn get(&self, family: &Family, context: &Context) -> Result<Vec<u8>, Error> {
+        let built = match &self.built {
+            Ok(images) => images.load(family).map_err(|e| e.to_string()),
+            Err(why) => Err(why.clone()),
+        };
+        let why = match built {
+            Ok(image) => return Ok(terminated(image)),
+            Err(why) => why,
+        };
+        let missing = |hint: String| Error::KernelImageMissing {
+            name: family.name.to_owned(),
+            hint: format!("{why}, and {hint}"),
+        };
+        libs::open(Library::Nvrtc, &self.config)
+            .map_err(|e| missing(format!("the compiler cannot be used: {e}")))?;
+        let target = target(context.compute_capability);
+        let version = compiler_version().map_err(&missing)?;
+        let folder = self.config.cache_dir.as_ref();
+        let path = folder.map(|folder| folder.join(image_name(family, &target, &version)));
+        if let Some(image) = path.as_ref().and_then(|path| fs::read(path).ok()) {
+            return Ok(terminated(image));
+        }
+        let image = compile(family, &target).map_err(&missing)?;
+        if let Some(path) = path {
+            // A cache that cannot be written costs time at the next start and nothing else.
+            let _ = keep(&path, &image);
+        }
+        Ok(terminated(image))
+    }
+}
+
+/// `sm_90a` for Hopper, whose special instructions need the `a`.
+fn target((major, minor): (i32, i32)) -> String {
+    let special = if (major, minor) == (9, 0) { "a" } else { "" };
+    format!("sm_{major}{minor}{special}")
+}
+
+fn image_name(family: &Family, target: &str, compiler: &str) -> String {
+    let mut hash = Sha256::new();
+    hash.update(family.hash());
+    hash.update(target);
+    hash.update(compiler);
+    let hash: String = hash.finalize()[..16]
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect();
+    format!("{}-{target}-{hash}.cubin", family.name)
+}
+
+/// PTX must end in a zero byte; one more behind other images does no harm.
+fn terminated(mut image: Vec<u8>) -> Vec<u8> {
+    if image.last() != Some(&0) {
+        image.push(0);
+    }
+    image
+}
+
+/// Writes a file that others find whole or not at all.
+fn keep(path: &Path, image: &[u8]) -> std::io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let partial = PathBuf::from(format!("{}.{}", path.display(), std::process::id()));
+    fs::write(&partial, image)?;
+    fs::rename(partial, path)
+}
+
+fn compiler_version() -> Result<String, String> {
+    let (mut major, mut minor): (c_int, c_int) = (0, 0);
+    // SAFETY: the library is open, and both outlive the call.
+    unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) }
+        .result()
+        .map_err(|e| format!("nvrtcVersion: {:?}", e.0))?;
+    Ok(format!("{major}.{minor}"))
+}
+
+/// A program under compilation; destroyed when dropped.
+struct Program(sys::nvrtcProgram);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: created in `compile`, destroyed here only.
+        let _ = unsafe { nvrtc::destroy_program(self.0) };
+    }
+}
+
+/// Compiles a family's embedded source with its embedded headers. The library is open.
+fn compile(family: &Family, target: &str) -> Result<Vec<u8>, String> {
+    let c = |text: &str| CString::new(text).map_err(|_| "a source holds a zero byte".to_owned());
+    let source = c(family.source)?;
+    let name = c(&format!("{}.cu", family.name))?;
+    let texts: Vec<CString> = HEADERS
+        .iter()
+        .map(|h| c(h.text))
+        .collect::<Result<_, _>>()?;
+    let names: Vec<CString> = HEADERS
+        .iter()
+        .map(|h| c(h.name))
+        .collect::<Result<_, _>>()?;
+    let pointers = |list: &[CString]| -> Vec<*const c_char> {
+        list.iter().map(|text| text.as_ptr()).collect()
+    };
+    let (texts_at, names_at) = (pointers(&texts), pointers(&names));
+    let count = c_int::try_from(HEADERS.len()).map_err(|_| "too many headers".to_owned())?;
+    let mut handle = ptr::null_mut();
+    // SAFETY: the strings and the arrays of their addresses outlive the call, which copies them.
+    unsafe {
+        sys::nvrtcCreateProgram(
+            &raw mut handle,
+            source.as_ptr(),
+            name.as_ptr(),
+            count,
+            texts_at.as_ptr(),
+            names_at.as_ptr(),
+        )
+    }
+    .result()
+    .map_err(|e| format!("nvrtcCreateProgram: {:?}", e.0))?;
+    let program = Program(handle);
+    let mut options = vec![format!("--gpu-architecture={target}")];
+    options.extend(Family::options().iter().map(|&o| o.to_owned()));
+    // SAFETY: the program was created above.
+    if let Err(error) = unsafe { nvrtc::compile_program(program.0, &options) } {
+        return Err(format!(
+            "it does not compile ({:?}): {}",
+            error.0,
+            log(&program)
+        ));
+    }
+    let mut bytes = 0;
+    // SAFETY: the program is compiled, and `bytes` outlives the call.
+    unsafe { sys::nvrtcGetCUBINSize(program.0, &raw mut bytes) }
+        .result()
+        .map_err(|e| format!("nvrtcGetCUBINSize: {:?}", e.0))?;
+    let mut image = vec![0u8; bytes];
+    // SAFETY: the compiler writes exactly the number of bytes that it gave.
+    unsafe { sys::nvrtcGetCUBIN(program.0, image.as_mut_ptr().cast()) }
+        .result()
+        .map_err(|e| format!("nvrtcGetCUBIN: {:?}", e.0))?;
+    Ok(image)
+}
+
+fn log(program: &Program) -> String {
+    // SAFETY: the program exists.
+    let Ok(log) = (unsafe { nvrtc::get_program_log(program.0) }) else {
+        return "and the compiler has no log".to_owned();
+    };
+    let bytes: Vec<u8> = log.iter().map(|&c| c.cast_unsigned()).collect();
+    let text = CStr::from_bytes_until_nul(&bytes).map(CStr::to_string_lossy);
+    text.unwrap_or_default().chars().take(LOG_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_are_named_by_what_they_are_made_of() {
+        let [a, b] = [&kernels::FAMILIES[0], &kernels::FAMILIES[1]];
+        let name = image_name(a, "sm_90a", "13.0");
+        assert!(name.starts_with(&format!("{}-sm_90a-", a.name)), "{name}");
+        assert_ne!(name, image_name(a, "sm_80", "13.0"));
+        assert_ne!(name, image_name(a, "sm_90a", "13.1"));
+        assert_ne!(name, image_name(b, "sm_90a", "13.0"));
+        assert_eq!(
+            (target((9, 0)), target((8, 6))),
+            ("sm_90a".into(), "sm_86".into())
+        );
+    }
+
+    #[test]
+    fn a_cached_image_is_whole() {
+        let folder = std::env::temp_dir().join(format!("prelude-images-{}", std::process::id()));
+        let path = folder.join("deep/image.cubin");
+        keep(&path, b"image").unwrap();
+        keep(&path, b"other").unwrap();
+        assert_eq!(terminated(fs::read(&path).unwrap()), b"other\0");
+        let names = fs::read_dir(path.parent().unwrap()).unwrap().count();
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(names, 1, "no partial files stay");
+    }
+}

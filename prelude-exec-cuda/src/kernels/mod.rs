@@ -1,0 +1,52 @@
+//! Kernels: one typed wrapper per family, and what launches them.
+//!
+//! | file | |
+//! | --- | --- |
+//! | `elementwise` | `embed`, `gather_rows`, `rms_norm`, `silu_mul` |
+//! | `rope` | `qk_norm_rope_store` |
+//! | `attention` | `attn_varlen`, `attn_decode`, `attn_combine` |
+//! | `gemm` | `gemm_mma` |
+//! | `vocabulary` | `adjust`, `sample`, `prompt_logprobs` |
+//! | `heads` | `pool`, `classify`, `label_dots`, `label_logits` |
+//! | `launch` | what every launch is checked for; the GPU, the emulation, the record |
+//! | `cuda` | modules and launches on a GPU |
+//! | `image` | where compiled kernels come from |
+//! | `libs` | finding and opening NVIDIA's libraries |
+//!
+//! Wrappers take views, check what the kernel relies on, and launch. `unsafe` is here and in
+//! `memory`, and nowhere else in this crate.
+#![expect(
+    unsafe_code,
+    reason = "the driver's calls; each wrapper is safe to call"
+)]
+
+pub(crate) mod attention;
+pub(crate) mod cuda;
+pub(crate) mod elementwise;
+pub(crate) mod gemm;
+pub(crate) mod heads;
+pub(crate) mod image;
+pub(crate) mod launch;
+pub(crate) mod libs;
+pub(crate) mod rope;
+pub(crate) mod vocabulary;
+
+use crate::Error;
+
+/// Refuses a launch whose arguments are not what the kernel takes: a defect of this crate or of
+/// a model definition, which costs the step and not the process.
+fn check(kernel: &'static str, holds: bool, otherwise: &'static str) -> Result<(), Error> {
+    if holds {
+        Ok(())
+    } else {
+        Err(Error::launch(kernel, otherwise))
+    }
+}
+
+/// A count as kernels take it.
+///
+/// # Panics
+/// Beyond 2³²: configuration keeps every buffer's rows and widths far below.
+fn int(n: usize) -> u32 {
+    u32::try_from(n).expect("counts of rows and widths fit u32")
+}

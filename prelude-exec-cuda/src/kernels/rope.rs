@@ -1,0 +1,121 @@
+//! `qk_norm_rope_store`: normalise q and k, rotate them, place K and V.
+
+use half::bf16;
+use kernels::{DevicePtr, families::QkNormRopeStoreParams};
+use prelude_models::AttnShape;
+
+use super::{
+    check, int,
+    launch::{Launcher, access},
+};
+use crate::{Error, memory::view::View};
+
+/// Arguments of one launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QkNormRopeStore {
+    pub(crate) shape: AttnShape,
+    /// `[n, (Hq + 2 Hkv) · D]`; q and k are rewritten in place.
+    pub(crate) qkv: View<bf16>,
+    /// `[1, n]`.
+    pub(crate) positions: View<i32>,
+    /// `[1, n]`, -1 for tokens that are not kept.
+    pub(crate) slots: View<i32>,
+    /// `[positions, D]`: D/2 cosines, then D/2 sines.
+    pub(crate) rope: View<f32>,
+    /// `[1, D]`.
+    pub(crate) q_norm: View<bf16>,
+    /// `[1, D]`.
+    pub(crate) k_norm: View<bf16>,
+    pub(crate) eps: f32,
+    /// This layer's keys and values in the pool, a row for each block.
+    pub(crate) pages: (View<bf16>, View<bf16>),
+    pub(crate) block_size: usize,
+    /// Where K and V of these rows go besides, for steps of several chunks: `[n, Hkv · D]` each.
+    pub(crate) step: Option<(View<bf16>, View<bf16>)>,
+}
+
+impl QkNormRopeStore {
+    pub(crate) fn launch(&self, launcher: &mut Launcher) -> Result<(), Error> {
+        const KERNEL: &str = "qk_norm_rope_store";
+        let Self { shape, qkv, .. } = *self;
+        let (n, dim) = (qkv.rows(), shape.head_dim);
+        let kv_width = shape.kv_heads * dim;
+        check(
+            KERNEL,
+            qkv.width() == shape.qkv_width(),
+            "qkv has another width",
+        )?;
+        check(
+            KERNEL,
+            dim.is_multiple_of(8) && dim <= 128,
+            "no such head_dim",
+        )?;
+        check(
+            KERNEL,
+            self.positions.width() >= n && self.slots.width() >= n,
+            "fewer positions or slots than rows",
+        )?;
+        check(
+            KERNEL,
+            self.rope.width() == dim,
+            "rotations of another width",
+        )?;
+        check(
+            KERNEL,
+            self.q_norm.width() == dim && self.k_norm.width() == dim,
+            "norms of another width",
+        )?;
+        let (k_pages, v_pages) = self.pages;
+        check(
+            KERNEL,
+            k_pages.width() == self.block_size * kv_width && v_pages.width() == k_pages.width(),
+            "pages of another shape",
+        )?;
+        let mut writes = vec![
+            access("qkv", qkv),
+            access("k_pages", k_pages),
+            access("v_pages", v_pages),
+        ];
+        if let Some((k, v)) = self.step {
+            check(
+                KERNEL,
+                k.rows() == n && v.rows() == n && k.width() == kv_width && v.width() == kv_width,
+                "the step's K/V have another shape",
+            )?;
+            check(KERNEL, k.stride() == v.stride(), "K and V differ in stride")?;
+            writes.extend([access("k_step", k), access("v_step", v)]);
+        }
+        let (k_step, v_step) = self.step.unzip();
+        let reads = [
+            access("positions", self.positions),
+            access("slots", self.slots),
+            access("rope", self.rope),
+            access("q_norm", self.q_norm),
+            access("k_norm", self.k_norm),
+        ];
+        let params = QkNormRopeStoreParams {
+            qkv: qkv.ptr(),
+            positions: self.positions.ptr(),
+            slots: self.slots.ptr(),
+            rope: self.rope.ptr(),
+            q_norm: self.q_norm.ptr(),
+            k_norm: self.k_norm.ptr(),
+            k_pages: k_pages.ptr(),
+            v_pages: v_pages.ptr(),
+            k_step: k_step.map_or(DevicePtr::NULL, |k| k.ptr()),
+            v_step: v_step.map_or(DevicePtr::NULL, |v| v.ptr()),
+            live: DevicePtr::NULL,
+            rows: int(n),
+            heads: int(shape.heads),
+            kv_heads: int(shape.kv_heads),
+            head_dim: int(dim),
+            qkv_stride: int(qkv.stride()),
+            block_size: int(self.block_size),
+            step_first: 0,
+            step_stride: int(k_step.map_or(0, |k| k.stride())),
+            rope_positions: int(self.rope.rows()),
+            eps: self.eps,
+        };
+        launcher.launch(&params.launch(), &params, &reads, &writes)
+    }
+}

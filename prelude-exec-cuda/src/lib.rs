@@ -1,0 +1,39 @@
+//! CUDA executor: models of `prelude-models` on one NVIDIA GPU.
+//!
+//! The driver, NVIDIA's libraries and compiled kernels are all found at run time, so this crate
+//! builds, and its tests run, on a machine that has none of them.
+//!
+//! Read first: [`CudaConfig`].
+#![deny(unsafe_code)]
+
+mod config;
+#[cfg(test)]
+mod conformance;
+#[cfg(test)]
+mod end_to_end;
+mod error;
+mod executor;
+#[cfg(test)]
+mod golden;
+mod heads;
+mod info;
+mod kernels;
+mod load;
+mod memory;
+mod ops;
+mod plan;
+#[cfg(feature = "emu")]
+mod record;
+#[cfg(test)]
+mod testing;
+
+pub use config::CudaConfig;
+pub use error::Error;
+pub use executor::CudaExecutor;
+pub use info::info;
+pub use load::{CudaLoader, Weight};
+pub use memory::arena::Tensor;
+pub use ops::CudaOps;
+pub use plan::StepPlan;
+#[cfg(feature = "emu")]
+pub use record::Recording;

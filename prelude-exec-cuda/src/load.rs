@@ -1,0 +1,319 @@
+//! Weights in GPU memory, and their loader.
+//!
+//! Matrices are bf16, `[out, in]` row-major as checkpoints store them, fused ones stacked: q rows
+//! first, then k, then v; gate, then up. What a checkpoint stores in other types is rounded.
+
+use half::bf16;
+use prelude_models::{DType, TensorView, WeightLoader};
+
+use crate::{
+    Error,
+    memory::{
+        space::{Buffer, Space},
+        view::View,
+    },
+};
+
+/// Elements converted and sent at a time.
+const STAGE_LEN: usize = 4 << 20;
+
+/// A matrix, vector or table.
+#[derive(Debug)]
+pub struct Weight(Repr);
+
+#[derive(Debug)]
+enum Repr {
+    /// bf16 `[rows, width]`.
+    Matrix {
+        data: Buffer,
+        rows: usize,
+        width: usize,
+        /// bf16 `[rows]`.
+        bias: Option<Buffer>,
+    },
+    /// bf16 `[width]`.
+    Vector { data: Buffer, width: usize },
+    /// f32 `[positions, width]`: `width / 2` cosines, then as many sines.
+    Rope {
+        data: Buffer,
+        positions: usize,
+        width: usize,
+    },
+}
+
+impl Weight {
+    const fn kind(&self) -> &'static str {
+        match self.0 {
+            Repr::Matrix { .. } => "a matrix",
+            Repr::Vector { .. } => "a vector",
+            Repr::Rope { .. } => "rotations",
+        }
+    }
+
+    /// The matrix, and its bias as one row.
+    ///
+    /// # Panics
+    /// If it is none: a model mixed up its weights.
+    pub(crate) fn matrix(&self) -> (View<bf16>, Option<View<bf16>>) {
+        match &self.0 {
+            Repr::Matrix {
+                data,
+                rows,
+                width,
+                bias,
+            } => {
+                let bias = bias.as_ref().map(|b| b.view(0, 1, *rows));
+                (data.view(0, *rows, *width), bias)
+            }
+            _ => panic!("a matrix was expected, not {}", self.kind()),
+        }
+    }
+
+    /// The vector, as one row.
+    ///
+    /// # Panics
+    /// If it is none: a model mixed up its weights.
+    pub(crate) fn vector(&self) -> View<bf16> {
+        match &self.0 {
+            Repr::Vector { data, width } => data.view(0, 1, *width),
+            _ => panic!("a vector was expected, not {}", self.kind()),
+        }
+    }
+
+    /// The rotations, a row for each position.
+    ///
+    /// # Panics
+    /// If it holds none: a model mixed up its weights.
+    pub(crate) fn rope(&self) -> View<f32> {
+        match &self.0 {
+            Repr::Rope {
+                data,
+                positions,
+                width,
+            } => data.view(0, *positions, *width),
+            _ => panic!("rotations were expected, not {}", self.kind()),
+        }
+    }
+}
+
+/// Converts a checkpoint's tensors and sends them to the GPU.
+#[derive(Debug)]
+pub struct CudaLoader {
+    space: Space,
+}
+
+impl CudaLoader {
+    pub(crate) const fn new(space: Space) -> Self {
+        Self { space }
+    }
+
+    /// `parts` one after the other.
+    fn send(&self, name: &str, parts: &[TensorView<'_>]) -> Result<Buffer, Error> {
+        let len: usize = parts.iter().map(TensorView::len).sum();
+        let mut buffer = self.space.alloc(name, len * size_of::<bf16>())?;
+        let mut offset = 0;
+        let mut converted = Vec::new();
+        for part in parts {
+            if part.dtype == DType::Bf16 {
+                // As stored; on a little-endian machine, which every host of a GPU is.
+                buffer.write(offset, part.bytes)?;
+                offset += part.bytes.len();
+                continue;
+            }
+            let mut wide = Vec::new();
+            for start in (0..part.len()).step_by(STAGE_LEN) {
+                wide.clear();
+                part.read_f32(start..part.len().min(start + STAGE_LEN), &mut wide);
+                converted.clear();
+                converted.extend(wide.iter().map(|&x| bf16::from_f32(x)));
+                if let Some(i) = converted.iter().position(|x: &bf16| !x.is_finite()) {
+                    let what = format!("element {} exceeds the range of bf16", start + i);
+                    return Err(Error::weight(name, what));
+                }
+                buffer.write(offset, bytemuck::cast_slice(&converted))?;
+                offset += size_of_val(&converted[..]);
+            }
+        }
+        Ok(buffer)
+    }
+
+    fn matrix(
+        &self,
+        name: &str,
+        parts: &[TensorView<'_>],
+        biases: &[TensorView<'_>],
+    ) -> Result<Weight, Error> {
+        let mut width = None;
+        let mut rows = 0;
+        for part in parts {
+            let [part_rows, part_width] = part.shape[..] else {
+                let what = format!("has shape {:?}, which is no matrix", part.shape);
+                return Err(Error::weight(name, what));
+            };
+            if *width.get_or_insert(part_width) != part_width {
+                return Err(Error::weight(name, "stacks matrices of different widths"));
+            }
+            rows += part_rows;
+        }
+        let width = width.unwrap_or(0);
+        if rows == 0 || width == 0 || !width.is_multiple_of(8) {
+            let what = format!("is [{rows}, {width}]; kernels take rows of a multiple of 8");
+            return Err(Error::weight(name, what));
+        }
+        let bias_len: usize = biases.iter().map(TensorView::len).sum();
+        if bias_len != 0 && bias_len != rows {
+            let what = format!("has {bias_len} biases for {rows} outputs");
+            return Err(Error::weight(name, what));
+        }
+        let bias = match bias_len {
+            0 => None,
+            _ => Some(self.send(&format!("{name}.bias"), biases)?),
+        };
+        Ok(Weight(Repr::Matrix {
+            data: self.send(name, parts)?,
+            rows,
+            width,
+            bias,
+        }))
+    }
+}
+
+impl WeightLoader for CudaLoader {
+    type Weight = Weight;
+    type Error = Error;
+
+    fn linear(
+        &mut self,
+        name: &str,
+        parts: &[TensorView<'_>],
+        biases: &[TensorView<'_>],
+    ) -> Result<Weight, Error> {
+        self.matrix(name, parts, biases)
+    }
+
+    fn embedding(
+        &mut self,
+        name: &str,
+        table: &TensorView<'_>,
+        _is_head: bool,
+    ) -> Result<Weight, Error> {
+        // One layout serves gathering and products.
+        self.matrix(name, std::slice::from_ref(table), &[])
+    }
+
+    fn vector(&mut self, name: &str, values: &TensorView<'_>) -> Result<Weight, Error> {
+        let data = self.send(name, std::slice::from_ref(values))?;
+        let width = values.len();
+        Ok(Weight(Repr::Vector { data, width }))
+    }
+
+    fn rope(
+        &mut self,
+        inv_freq: &[f32],
+        attention_scaling: f32,
+        positions: usize,
+    ) -> Result<Weight, Error> {
+        let width = 2 * inv_freq.len();
+        let bytes = positions
+            .checked_mul(width * size_of::<f32>())
+            .ok_or_else(|| Error::config("max_context_len", "exceeds the address space"))?;
+        let mut data = self.space.alloc("rope", bytes)?;
+        let stage_rows = (STAGE_LEN / width.max(1)).max(1);
+        let mut stage = Vec::new();
+        for first in (0..positions).step_by(stage_rows) {
+            stage.clear();
+            for position in first..positions.min(first + stage_rows) {
+                push_rotation(inv_freq, attention_scaling, position, &mut stage);
+            }
+            let offset = first * width * size_of::<f32>();
+            data.write(offset, bytemuck::cast_slice(&stage))?;
+        }
+        Ok(Weight(Repr::Rope {
+            data,
+            positions,
+            width,
+        }))
+    }
+}
+
+/// Cosines, then sines of one position. The angle is an f32 product, as in the reference: it
+/// decides which rotation is meant. What follows is as exact as can be.
+fn push_rotation(inv_freq: &[f32], scaling: f32, position: usize, out: &mut Vec<f32>) {
+    let angle = |frequency: &f32| f64::from(position as f32 * frequency);
+    let scaling = f64::from(scaling);
+    out.extend(inv_freq.iter().map(|f| (angle(f).cos() * scaling) as f32));
+    out.extend(inv_freq.iter().map(|f| (angle(f).sin() * scaling) as f32));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::testing::emulation;
+
+    fn view(dtype: DType, shape: &[usize], bytes: &[u8]) -> TensorView<'static> {
+        TensorView {
+            dtype,
+            shape: shape.to_vec(),
+            bytes: Box::leak(bytes.to_vec().into_boxed_slice()),
+        }
+    }
+
+    fn f32s(values: &[f32]) -> Vec<u8> {
+        values.iter().flat_map(|x| x.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn parts_are_stacked_and_rounded() {
+        let Some(device) = emulation() else { return };
+        let mut loader = CudaLoader::new(Space::Emu(Arc::clone(&device)));
+        let q: Vec<f32> = (0..16).map(|i| i as f32 + 0.001).collect();
+        let k: Vec<u8> = (0..8)
+            .flat_map(|i| bf16::from_f32(-(i as f32)).to_le_bytes())
+            .collect();
+        let parts = [
+            view(DType::F32, &[2, 8], &f32s(&q)),
+            view(DType::Bf16, &[1, 8], &k),
+        ];
+        let weight = loader.linear("qkv", &parts, &[]).unwrap();
+        let (matrix, bias) = weight.matrix();
+        assert_eq!(
+            (matrix.rows(), matrix.width(), bias.is_none()),
+            (3, 8, true)
+        );
+        let got: Vec<bf16> = device.download(matrix.ptr(), 24).unwrap();
+        let expected = q.iter().copied().chain((0..8).map(|i| -(i as f32)));
+        assert_eq!(got, expected.map(bf16::from_f32).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let mut loader = CudaLoader::new(Space::Virtual(Arc::default()));
+        let mut check = |parts: &[TensorView<'_>], biases: &[TensorView<'_>], what: &str| {
+            let error = loader.linear("w", parts, biases).unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
+        };
+        let matrix = |rows, width| view(DType::F32, &[rows, width], &vec![0; rows * width * 4]);
+        check(&[matrix(2, 12)], &[], "multiple of 8");
+        check(&[matrix(2, 8), matrix(2, 16)], &[], "different widths");
+        check(
+            &[matrix(2, 8)],
+            &[view(DType::F32, &[3], &[0; 12])],
+            "3 biases for 2",
+        );
+        check(&[view(DType::F32, &[8], &[0; 32])], &[], "no matrix");
+        let huge = view(DType::F32, &[1, 8], &f32s(&[3.4e38; 8]));
+        check(&[huge], &[], "range of bf16");
+    }
+
+    #[test]
+    fn rotations_are_cosines_then_sines() {
+        let mut row = Vec::new();
+        push_rotation(&[1.0, 0.01], 2.0, 3, &mut row);
+        let expected = [3f64.cos(), 0.03f64.cos(), 3f64.sin(), 0.03f64.sin()];
+        for (got, expected) in row.iter().zip(expected) {
+            assert!((f64::from(*got) - 2.0 * expected).abs() < 1e-6);
+        }
+    }
+}

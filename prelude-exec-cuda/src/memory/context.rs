@@ -1,0 +1,182 @@
+//! One GPU: its primary context and the stream that everything runs on.
+
+use cudarc::driver::{
+    DriverError,
+    result::{ctx, device, mem_get_info, primary_ctx, stream},
+    sys::{self, CUdevice_attribute, CUresult},
+};
+
+use crate::{Error, kernels::libs};
+
+/// Oldest compute capability that the kernels are written for: `cp.async` and bf16 products.
+const COMPUTE_MIN: (i32, i32) = (8, 0);
+
+/// A GPU in use.
+#[derive(Debug)]
+pub(crate) struct Context {
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+    stream: sys::CUstream,
+    /// What the GPU is called.
+    pub(crate) name: String,
+    /// Major and minor.
+    pub(crate) compute_capability: (i32, i32),
+    /// Streaming multiprocessors.
+    pub(crate) multiprocessors: u32,
+    /// Version of CUDA that the driver supports.
+    pub(crate) driver: String,
+    /// All of its memory.
+    pub(crate) total_bytes: u64,
+}
+
+// SAFETY: the handles are process-wide names of driver objects; the driver's calls that take them
+// may be made from any thread once the context is current there, which `bind` sees to.
+unsafe impl Send for Context {}
+// SAFETY: as above; no call of this crate takes a handle from two threads at once in a way that
+// the driver does not serialise.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// Starts the driver and takes a GPU.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`], [`Error::DriverTooOld`], [`Error::NoDevice`], [`Error::Unsupported`].
+    pub(crate) fn open(ordinal: u32) -> Result<Self, Error> {
+        let driver = libs::start_driver()?;
+        let count = device::get_count().map_err(|e| failed("cuDeviceGetCount", e))?;
+        let no_device = || Error::NoDevice {
+            ordinal,
+            count: count.unsigned_abs(),
+        };
+        let index = i32::try_from(ordinal).map_err(|_| no_device())?;
+        if index >= count {
+            return Err(no_device());
+        }
+        let handle = device::get(index).map_err(|e| failed("cuDeviceGet", e))?;
+        let attribute = |which| {
+            // SAFETY: the handle is the driver's.
+            unsafe { device::get_attribute(handle, which) }
+                .map_err(|e| failed("cuDeviceGetAttribute", e))
+        };
+        use CUdevice_attribute as A;
+        let compute_capability = (
+            attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        );
+        if compute_capability < COMPUTE_MIN {
+            let (major, minor) = compute_capability;
+            return Err(Error::Unsupported {
+                compute_capability: format!("{major}.{minor}"),
+            });
+        }
+        let multiprocessors = attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let name = device::get_name(handle).map_err(|e| failed("cuDeviceGetName", e))?;
+        // SAFETY: the handle is the driver's.
+        let total = unsafe { device::total_mem(handle) };
+        let total_bytes = total.map_err(|e| failed("cuDeviceTotalMem", e))? as u64;
+        // SAFETY: the handle is the driver's; released in `drop`.
+        let context = unsafe { primary_ctx::retain(handle) }
+            .map_err(|e| failed("cuDevicePrimaryCtxRetain", e))?;
+        // From here on `drop` releases what was taken.
+        let mut this = Self {
+            device: handle,
+            context,
+            stream: stream::null(),
+            name,
+            compute_capability,
+            multiprocessors: multiprocessors.unsigned_abs(),
+            driver,
+            total_bytes,
+        };
+        this.bind()?;
+        // Not the default stream: that one cannot be captured.
+        this.stream = stream::create(stream::StreamKind::NonBlocking)
+            .map_err(|e| failed("cuStreamCreate", e))?;
+        Ok(this)
+    }
+
+    /// Makes the context the calling thread's.
+    pub(crate) fn bind(&self) -> Result<(), Error> {
+        // SAFETY: the context is held until `drop`.
+        unsafe { ctx::set_current(self.context) }.map_err(|e| failed("cuCtxSetCurrent", e))
+    }
+
+    /// The stream that everything runs on.
+    pub(crate) const fn stream(&self) -> sys::CUstream {
+        self.stream
+    }
+
+    /// Bytes of memory that nobody has taken.
+    pub(crate) fn free_bytes(&self) -> Result<u64, Error> {
+        self.bind()?;
+        let (free, _) = mem_get_info().map_err(|e| failed("cuMemGetInfo", e))?;
+        Ok(free as u64)
+    }
+
+    /// Waits for everything queued.
+    pub(crate) fn synchronize(&self, what: &'static str) -> Result<(), Error> {
+        self.bind()?;
+        // SAFETY: the stream is this context's.
+        unsafe { stream::synchronize(self.stream) }.map_err(|e| failed(what, e))
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // What fails here fails because the context is already broken, and the process is ending
+        // or said so before.
+        if self.bind().is_ok() && self.stream != stream::null() {
+            // SAFETY: the stream was created here and is not used after.
+            let _ = unsafe { stream::destroy(self.stream) };
+        }
+        // SAFETY: retained once in `open`.
+        let _ = unsafe { primary_ctx::release(self.device) };
+    }
+}
+
+/// The error of a driver's call: errors after which the context is of no more use are
+/// [`Error::DeviceLost`].
+pub(crate) fn failed(call: &'static str, error: DriverError) -> Error {
+    let code = libs::describe(error);
+    if is_sticky(error.0) {
+        return Error::DeviceLost { code, kernel: call };
+    }
+    Error::Driver { call, code }
+}
+
+/// Whether every later call in the context fails with it too.
+const fn is_sticky(code: CUresult) -> bool {
+    use CUresult as R;
+    matches!(
+        code,
+        R::CUDA_ERROR_ILLEGAL_ADDRESS
+            | R::CUDA_ERROR_LAUNCH_FAILED
+            | R::CUDA_ERROR_LAUNCH_TIMEOUT
+            | R::CUDA_ERROR_HARDWARE_STACK_ERROR
+            | R::CUDA_ERROR_ILLEGAL_INSTRUCTION
+            | R::CUDA_ERROR_MISALIGNED_ADDRESS
+            | R::CUDA_ERROR_INVALID_ADDRESS_SPACE
+            | R::CUDA_ERROR_INVALID_PC
+            | R::CUDA_ERROR_ASSERT
+            | R::CUDA_ERROR_ECC_UNCORRECTABLE
+            | R::CUDA_ERROR_CONTEXT_IS_DESTROYED
+            | R::CUDA_ERROR_DEVICE_UNAVAILABLE
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sticky_errors_lose_the_device() {
+        let check = |code, lost: bool| {
+            let error = failed("call", DriverError(code));
+            assert_eq!(matches!(error, Error::DeviceLost { .. }), lost, "{error}");
+        };
+        check(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, true);
+        check(CUresult::CUDA_ERROR_ECC_UNCORRECTABLE, true);
+        check(CUresult::CUDA_ERROR_INVALID_VALUE, false);
+        check(CUresult::CUDA_ERROR_OUT_OF_MEMORY, false);
+    }
+}

@@ -1,0 +1,105 @@
+//! Pages of keys and values.
+//!
+//! ```text
+//! pages   [layer][k | v][block][kv_head][block_size][head_dim]   bf16
+//! ```
+//!
+//! One head's rows of a block lie together (4 KB at 16 × 128). Behind the blocks that the
+//! scheduler knows there is one more, the trash page, to which padding writes.
+
+use half::bf16;
+
+use super::{
+    space::{Buffer, Space},
+    view::View,
+};
+use crate::Error;
+
+/// The pool's shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KvShape {
+    pub(crate) layers: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) block_size: usize,
+    /// Without the trash page.
+    pub(crate) blocks: usize,
+}
+
+impl KvShape {
+    /// Elements of one block's keys (or values) in one layer.
+    const fn block_len(&self) -> usize {
+        self.kv_heads * self.block_size * self.head_dim
+    }
+
+    /// Bytes of one block: keys and values of all layers.
+    pub(crate) const fn block_bytes(&self) -> u64 {
+        (2 * self.layers * self.block_len() * size_of::<bf16>()) as u64
+    }
+
+    /// Bytes of the pool.
+    pub(crate) const fn bytes(&self) -> u64 {
+        (self.blocks as u64 + 1) * self.block_bytes()
+    }
+}
+
+/// The pool.
+#[derive(Debug)]
+pub(crate) struct KvPool {
+    buffer: Buffer,
+    shape: KvShape,
+}
+
+impl KvPool {
+    pub(crate) fn new(space: &Space, shape: KvShape) -> Result<Self, Error> {
+        let bytes = usize::try_from(shape.bytes())
+            .map_err(|_| Error::config("num_blocks", "exceeds the address space"))?;
+        Ok(Self {
+            buffer: space.alloc("kv", bytes)?,
+            shape,
+        })
+    }
+
+    pub(crate) const fn shape(&self) -> KvShape {
+        self.shape
+    }
+
+    /// Keys and values of a layer, a row for each block, the trash page last.
+    ///
+    /// # Panics
+    /// If there is no such layer.
+    pub(crate) fn layer(&self, layer: usize) -> (View<bf16>, View<bf16>) {
+        assert!(
+            layer < self.shape.layers,
+            "layer {layer} of {}",
+            self.shape.layers
+        );
+        let len = self.shape.block_len();
+        let rows = self.shape.blocks + 1;
+        let half = rows * len * size_of::<bf16>();
+        let at = |which| self.buffer.view(which * half, rows, len);
+        (at(2 * layer), at(2 * layer + 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_do_not_overlap_and_fill_the_pool() {
+        let shape = KvShape {
+            layers: 2,
+            kv_heads: 2,
+            head_dim: 8,
+            block_size: 16,
+            blocks: 3,
+        };
+        let pool = KvPool::new(&Space::Virtual(std::sync::Arc::default()), shape).unwrap();
+        let (k, v) = pool.layer(0);
+        assert_eq!((k.rows(), k.width()), (4, 2 * 16 * 8));
+        assert_eq!(k.span().end, v.span().start);
+        assert_eq!(v.span().end, pool.layer(1).0.span().start);
+        assert_eq!(pool.layer(1).1.span().end - k.span().start, shape.bytes());
+    }
+}

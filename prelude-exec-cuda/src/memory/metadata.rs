@@ -1,0 +1,128 @@
+//! What a step tells the GPU besides its activations: packed on the host, sent by one copy.
+
+use std::marker::PhantomData;
+
+use bytemuck::Pod;
+
+use super::{
+    pinned::Pinned,
+    space::{Buffer, Space},
+    view::View,
+};
+use crate::Error;
+
+/// Every array starts at a multiple of this many bytes.
+const ALIGN: usize = 16;
+
+/// One array among the metadata.
+#[derive(Debug)]
+pub(crate) struct Field<T> {
+    offset: usize,
+    len: usize,
+    element: PhantomData<T>,
+}
+
+// By hand: the element type need not be `Clone`.
+impl<T> Clone for Field<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Field<T> {}
+
+impl<T> Default for Field<T> {
+    fn default() -> Self {
+        Self {
+            offset: 0,
+            len: 0,
+            element: PhantomData,
+        }
+    }
+}
+
+/// The metadata of one step, on both sides.
+#[derive(Debug)]
+pub(crate) struct Metadata {
+    host: Pinned,
+    device: Buffer,
+    used: usize,
+}
+
+impl Metadata {
+    pub(crate) fn new(space: &Space, bytes: usize) -> Result<Self, Error> {
+        Ok(Self {
+            host: space.pinned("metadata", bytes)?,
+            device: space.alloc("metadata", bytes)?,
+            used: 0,
+        })
+    }
+
+    /// Forgets all arrays.
+    pub(crate) const fn clear(&mut self) {
+        self.used = 0;
+    }
+
+    /// Adds an array.
+    ///
+    /// # Errors
+    /// [`Error::Step`] if there is no room.
+    pub(crate) fn push<T: Pod>(&mut self, values: &[T]) -> Result<Field<T>, Error> {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let end = self.used + bytes.len();
+        let room = self.host.bytes().len();
+        if end > room {
+            return Err(Error::Step(format!(
+                "its ids, block tables and tiles take more than the {room} bytes of \
+                 `metadata_bytes`"
+            )));
+        }
+        self.host.bytes_mut()[self.used..end].copy_from_slice(bytes);
+        let field = Field {
+            offset: self.used,
+            len: values.len(),
+            element: PhantomData,
+        };
+        self.used = end.next_multiple_of(ALIGN).min(room);
+        Ok(field)
+    }
+
+    /// Queues the copy to the device.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn send(&mut self) -> Result<(), Error> {
+        self.device.upload(&self.host, self.used)
+    }
+
+    /// An array on the device, as one row.
+    pub(crate) fn view<T: Pod>(&self, field: Field<T>) -> View<T> {
+        self.device.view(field.offset, 1, field.len)
+    }
+
+    /// A part of an array on the device, as one row.
+    pub(crate) fn part<T: Pod>(&self, field: Field<T>, range: std::ops::Range<usize>) -> View<T> {
+        self.view(field).columns(range)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn arrays_are_aligned_and_bounded() {
+        let mut metadata = Metadata::new(&Space::Virtual(Arc::default()), 40).unwrap();
+        let a = metadata.push(&[1u8, 2, 3]).unwrap();
+        let b = metadata.push(&[7u32, 8]).unwrap();
+        assert_eq!((a.offset, b.offset, b.len), (0, 16, 2));
+        assert!(matches!(metadata.push(&[0u32; 3]), Err(Error::Step(_))));
+        assert!(metadata.push(&[0u32; 2]).is_ok());
+        assert!(metadata.push(&[0u8; 1]).is_err());
+        assert_eq!(metadata.part(b, 1..2).width(), 1);
+        metadata.clear();
+        assert_eq!(metadata.push(&[0u8; 40]).unwrap().offset, 0);
+    }
+}

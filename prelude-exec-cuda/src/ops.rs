@@ -1,0 +1,424 @@
+//! [`Ops`] on a GPU: each method is one or two launches.
+
+use std::ops::Range;
+
+use half::bf16;
+use kernels::families::{DecodeRow, Segment, Span, Tile};
+use prelude_models::{AttnShape, ModelConfig, Ops};
+
+use crate::{
+    CudaConfig, Error, StepPlan, Tensor,
+    heads::Heads,
+    kernels::{
+        attention::{Attention, Decode, Prompts, SPLIT_KEYS},
+        elementwise,
+        gemm::{self, Output},
+        launch::Launcher,
+        rope::QkNormRopeStore,
+    },
+    load::Weight,
+    memory::{
+        arena::Arena,
+        kv_pool::{KvPool, KvShape},
+        metadata::{Field, Metadata},
+        space::{Buffer, Space},
+        view::View,
+    },
+    plan::{Chunk, Layout},
+};
+
+/// Room for the splits of decode rows. One row of the longest context of Qwen3-4B takes 2.7 MB;
+/// more rows than fit run one after the other.
+const PARTIAL_BYTES: usize = 64 << 20;
+
+/// The operations, their buffers and the KV cache.
+#[derive(Debug)]
+pub struct CudaOps {
+    pub(crate) space: Space,
+    pub(crate) launcher: Launcher,
+    pub(crate) arena: Arena,
+    kv: KvPool,
+    /// One layer's keys, then values, of all tokens of a step, for steps of several chunks.
+    step_kv: Option<Buffer>,
+    partial: Buffer,
+    metadata: Metadata,
+    fields: Fields,
+    pub(crate) heads: Heads,
+    pub(crate) layout: Layout,
+}
+
+/// Where a plan's arrays are among the metadata.
+#[derive(Debug, Default)]
+struct Fields {
+    tokens: Field<i32>,
+    positions: Field<i32>,
+    slots: Field<i32>,
+    tables: Field<i32>,
+    segments: Field<Segment>,
+    spans: Field<Span>,
+    tiles: Field<Tile>,
+    decode: Field<DecodeRow>,
+    outputs: Field<i32>,
+}
+
+/// Bytes of the buffers that are sized by configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    pub(crate) arena_bytes: usize,
+    pub(crate) step_kv_bytes: usize,
+    pub(crate) partial_bytes: usize,
+}
+
+impl Sizes {
+    /// For a model, and activations of `arena_bytes`.
+    pub(crate) fn new(model: &ModelConfig, config: &CudaConfig) -> Self {
+        let shape = model.attn_shape();
+        let tokens = config.max_step_tokens as usize;
+        let chunked = config.max_step_tokens > config.chunk_tokens;
+        let kv_row = 2 * shape.kv_heads * shape.head_dim * size_of::<bf16>();
+        let longest = model.max_position_embeddings;
+        let longest = config
+            .max_context_len
+            .map_or(longest, |len| longest.min(len as usize));
+        let row = shape.heads * longest.div_ceil(SPLIT_KEYS) * partial_row_bytes(shape);
+        Self {
+            arena_bytes: arena_bytes(model, config),
+            step_kv_bytes: if chunked { tokens * kv_row } else { 0 },
+            partial_bytes: match config.deterministic {
+                true => 0,
+                false => row.max(PARTIAL_BYTES.min(tokens * row)),
+            },
+        }
+    }
+}
+
+/// Maximum, sum and output of one split.
+const fn partial_row_bytes(shape: AttnShape) -> usize {
+    (shape.head_dim + 2) * size_of::<f32>()
+}
+
+/// Activations of the largest step, as `Model::forward` takes them: all hidden states, a chunk's
+/// intermediates, and the output positions before and after the norm.
+fn arena_bytes(model: &ModelConfig, config: &CudaConfig) -> usize {
+    let shape = model.attn_shape();
+    let tokens = config.max_step_tokens as usize;
+    let chunk = (config.chunk_tokens as usize).min(tokens);
+    let hidden = model.hidden_size;
+    let chunk_widths = [
+        hidden,
+        shape.qkv_width(),
+        shape.out_width(),
+        2 * model.intermediate_size,
+        model.intermediate_size,
+    ];
+    3 * Arena::room(tokens, hidden)
+        + chunk_widths
+            .into_iter()
+            .map(|width| Arena::room(chunk, width))
+            .sum::<usize>()
+}
+
+impl CudaOps {
+    /// Takes all memory that steps will need, the KV pool last.
+    pub(crate) fn new(
+        space: Space,
+        launcher: Launcher,
+        model: &ModelConfig,
+        config: &CudaConfig,
+        sizes: Sizes,
+        kv_shape: impl FnOnce(&Space) -> Result<KvShape, Error>,
+    ) -> Result<Self, Error> {
+        let shape = model.attn_shape();
+        let bytes =
+            |n: u64| usize::try_from(n).map_err(|_| Error::config("metadata_bytes", "too large"));
+        let arena = Arena::new(&space, sizes.arena_bytes)?;
+        let step_kv = match sizes.step_kv_bytes {
+            0 => None,
+            bytes => Some(space.alloc("step_kv", bytes)?),
+        };
+        let partial = space.alloc("partial", sizes.partial_bytes)?;
+        let metadata = Metadata::new(&space, bytes(config.metadata_bytes)?)?;
+        let heads = Heads::new(&space, model, config)?;
+        let kv = KvPool::new(&space, kv_shape(&space)?)?;
+        Ok(Self {
+            layout: Layout {
+                block_size: config.block_size,
+                chunk_tokens: config.chunk_tokens as usize,
+                group: shape.heads / shape.kv_heads,
+                decode_as_segments: config.deterministic,
+            },
+            space,
+            launcher,
+            arena,
+            kv,
+            step_kv,
+            partial,
+            metadata,
+            fields: Fields::default(),
+            heads,
+        })
+    }
+
+    /// Forgets the previous step and sends what the next one needs.
+    ///
+    /// # Errors
+    /// [`Error::Step`] if the plan exceeds the metadata buffer, or the driver's.
+    pub(crate) fn begin(&mut self, plan: &mut StepPlan) -> Result<(), Error> {
+        self.arena.reset();
+        let metadata = &mut self.metadata;
+        metadata.clear();
+        self.fields = Fields {
+            tokens: metadata.push(&plan.tokens)?,
+            positions: metadata.push(&plan.positions)?,
+            slots: metadata.push(&plan.slots)?,
+            tables: metadata.push(&plan.blocks)?,
+            segments: metadata.push(&plan.segments)?,
+            spans: metadata.push(&plan.spans)?,
+            tiles: metadata.push(&plan.tiles)?,
+            decode: metadata.push(&plan.decode)?,
+            outputs: metadata.push(&plan.outputs)?,
+        };
+        self.heads.begin(plan, metadata)?;
+        metadata.send()
+    }
+
+    pub(crate) const fn num_blocks(&self) -> usize {
+        self.kv.shape().blocks
+    }
+
+    fn multiply(&mut self, x: View<bf16>, weight: &Weight, output: Output) -> Result<(), Error> {
+        let (w, bias) = weight.matrix();
+        gemm::gemm_mma(&mut self.launcher, x, w, bias, output)
+    }
+
+    /// Where the step's own keys and values are: in the one-layer buffer if the step has several
+    /// chunks, else in the chunk's fused rows.
+    fn step_kv(
+        &self,
+        plan: &StepPlan,
+        shape: AttnShape,
+        qkv: View<bf16>,
+    ) -> Result<(View<bf16>, View<bf16>), Error> {
+        let (q, kv) = (shape.out_width(), shape.kv_heads * shape.head_dim);
+        if plan.chunks.len() < 2 {
+            return Ok((qkv.columns(q..q + kv), qkv.columns(q + kv..q + 2 * kv)));
+        }
+        let tokens = plan.tokens.len();
+        let buffer = self.step_kv.as_ref().ok_or_else(|| {
+            Error::Step("it has several chunks, but no buffer for their keys".to_owned())
+        })?;
+        let half = tokens * kv * size_of::<bf16>();
+        Ok((buffer.view(0, tokens, kv), buffer.view(half, tokens, kv)))
+    }
+
+    fn attend_decode(
+        &mut self,
+        on: Attention,
+        decode: Range<usize>,
+        plan: &StepPlan,
+    ) -> Result<(), Error> {
+        let per_split = on.shape.heads * partial_row_bytes(on.shape);
+        let width = on.shape.head_dim + 2;
+        let splits_of = |row: &DecodeRow| (row.context_len as usize).div_ceil(SPLIT_KEYS);
+        let mut start = decode.start;
+        while start < decode.end {
+            // As many rows as fit; one always does.
+            let (mut end, mut splits) = (start, 0);
+            while end < decode.end {
+                let wider = splits.max(splits_of(&plan.decode[end]));
+                if end > start && (end + 1 - start) * wider * per_split > self.partial.bytes() {
+                    break;
+                }
+                (end, splits) = (end + 1, wider);
+            }
+            let rows = (end - start) * on.shape.heads * splits;
+            on.decode(
+                &mut self.launcher,
+                Decode {
+                    rows: self.metadata.part(self.fields.decode, start..end),
+                    splits,
+                    partial: self.partial.view(0, rows, width),
+                },
+            )?;
+            start = end;
+        }
+        Ok(())
+    }
+}
+
+/// The chunk that a layer method was given.
+fn chunk<'a>(plan: &'a StepPlan, rows: &Range<usize>) -> Result<&'a Chunk, Error> {
+    let found = plan.chunks.iter().find(|chunk| chunk.tokens == *rows);
+    found.ok_or_else(|| Error::Step(format!("tokens {rows:?} are no chunk of the plan")))
+}
+
+impl Ops for CudaOps {
+    type Tensor = Tensor;
+    type Weight = Weight;
+    type Inputs<'a> = StepPlan;
+    type Error = Error;
+
+    fn num_tokens(&self, inputs: &StepPlan) -> usize {
+        inputs.tokens.len()
+    }
+
+    fn num_outputs(&self, inputs: &StepPlan) -> usize {
+        inputs.outputs.len()
+    }
+
+    fn chunk_tokens(&self) -> usize {
+        self.layout.chunk_tokens
+    }
+
+    fn alloc(&mut self, rows: usize, width: usize) -> Result<Tensor, Error> {
+        self.arena.alloc(rows, width)
+    }
+
+    fn embed(&mut self, inputs: &StepPlan, table: &Weight, h: &mut Tensor) -> Result<(), Error> {
+        let h = self.arena.view(h).slice(0..inputs.tokens.len());
+        let ids = self.metadata.view(self.fields.tokens);
+        elementwise::embed(&mut self.launcher, ids, table.matrix().0, h)
+    }
+
+    fn rms_norm(
+        &mut self,
+        h: &Tensor,
+        rows: Range<usize>,
+        weight: &Weight,
+        eps: f32,
+        x: &mut Tensor,
+    ) -> Result<(), Error> {
+        let x = self.arena.view(x).slice(0..rows.len());
+        let h = self.arena.view(h).slice(rows);
+        elementwise::rms_norm(&mut self.launcher, h, weight.vector(), eps, x)
+    }
+
+    fn linear(
+        &mut self,
+        x: &Tensor,
+        n: usize,
+        weight: &Weight,
+        y: &mut Tensor,
+    ) -> Result<(), Error> {
+        let x = self.arena.view(x).slice(0..n);
+        let y = self.arena.view(y).slice(0..n);
+        self.multiply(x, weight, Output::Write(y))
+    }
+
+    fn linear_add(
+        &mut self,
+        x: &Tensor,
+        rows: Range<usize>,
+        weight: &Weight,
+        h: &mut Tensor,
+    ) -> Result<(), Error> {
+        let x = self.arena.view(x).slice(0..rows.len());
+        let h = self.arena.view(h).slice(rows);
+        self.multiply(x, weight, Output::Add(h))
+    }
+
+    fn qk_norm_rope_store(
+        &mut self,
+        inputs: &StepPlan,
+        layer: usize,
+        rows: Range<usize>,
+        shape: AttnShape,
+        q_norm: &Weight,
+        k_norm: &Weight,
+        eps: f32,
+        rope: &Weight,
+        qkv: &mut Tensor,
+    ) -> Result<(), Error> {
+        let qkv = self.arena.view(qkv).slice(0..rows.len());
+        let step = match inputs.chunks.len() {
+            0 | 1 => None,
+            _ => {
+                let (k, v) = self.step_kv(inputs, shape, qkv)?;
+                Some((k.slice(rows.clone()), v.slice(rows.clone())))
+            }
+        };
+        QkNormRopeStore {
+            shape,
+            qkv,
+            positions: self.metadata.part(self.fields.positions, rows.clone()),
+            slots: self.metadata.part(self.fields.slots, rows),
+            rope: rope.rope(),
+            q_norm: q_norm.vector(),
+            k_norm: k_norm.vector(),
+            eps,
+            pages: self.kv.layer(layer),
+            block_size: self.kv.shape().block_size,
+            step,
+        }
+        .launch(&mut self.launcher)
+    }
+
+    fn attention(
+        &mut self,
+        inputs: &StepPlan,
+        layer: usize,
+        rows: Range<usize>,
+        shape: AttnShape,
+        qkv: &Tensor,
+        out: &mut Tensor,
+    ) -> Result<(), Error> {
+        let chunk = chunk(inputs, &rows)?;
+        let qkv = self.arena.view(qkv).slice(0..rows.len());
+        let attention = Attention {
+            shape,
+            q: qkv.columns(0..shape.out_width()),
+            out: self.arena.view(out).slice(0..rows.len()),
+            pages: self.kv.layer(layer),
+            block_size: self.kv.shape().block_size,
+            tables: self.metadata.view(self.fields.tables),
+        };
+        let prompts = Prompts {
+            step: self.step_kv(inputs, shape, qkv)?,
+            segments: self.metadata.view(self.fields.segments),
+            spans: self.metadata.view(self.fields.spans),
+            tiles: self.metadata.part(self.fields.tiles, chunk.tiles.clone()),
+        };
+        attention.prompts(&mut self.launcher, prompts)?;
+        self.attend_decode(attention, chunk.decode.clone(), inputs)
+    }
+
+    fn silu_mul(&mut self, gate_up: &Tensor, n: usize, a: &mut Tensor) -> Result<(), Error> {
+        let gate_up = self.arena.view(gate_up).slice(0..n);
+        let a = self.arena.view(a).slice(0..n);
+        elementwise::silu_mul(&mut self.launcher, gate_up, a)
+    }
+
+    fn gather_rows(&mut self, inputs: &StepPlan, h: &Tensor, y: &mut Tensor) -> Result<(), Error> {
+        let y = self.arena.view(y).slice(0..inputs.outputs.len());
+        let index = self.metadata.view(self.fields.outputs);
+        elementwise::gather_rows(&mut self.launcher, index, self.arena.view(h), y)
+    }
+
+    fn vocabulary_heads(
+        &mut self,
+        inputs: &StepPlan,
+        hidden: &Tensor,
+        head: &Weight,
+    ) -> Result<(), Error> {
+        let hidden = self.arena.view(hidden).slice(0..inputs.outputs.len());
+        self.heads
+            .vocabulary(&mut self.launcher, &self.metadata, hidden, head.matrix().0)
+    }
+
+    fn pooling_heads(&mut self, inputs: &StepPlan, hidden: &Tensor) -> Result<(), Error> {
+        let hidden = self.arena.view(hidden).slice(0..inputs.outputs.len());
+        self.heads
+            .pooling(&mut self.launcher, &self.metadata, hidden)
+    }
+
+    fn class_heads(
+        &mut self,
+        inputs: &StepPlan,
+        hidden: &Tensor,
+        score: &Weight,
+    ) -> Result<(), Error> {
+        let hidden = self.arena.view(hidden).slice(0..inputs.outputs.len());
+        self.heads
+            .classes(&mut self.launcher, &self.metadata, hidden, score.matrix().0)
+    }
+}

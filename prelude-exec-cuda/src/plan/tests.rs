@@ -1,0 +1,294 @@
+//! A plan against what its batch means, position by position.
+
+use std::sync::Arc;
+
+use prelude_core::{
+    DecodeRow as BatchRow, OutputRow, SampleHead, SamplingParams, Segment as BatchSegment,
+    SegmentIdx, SeqId, StepId,
+};
+use proptest::prelude::*;
+
+use super::*;
+
+const BLOCK: u32 = 16;
+
+fn layout(chunk_tokens: usize, group: usize) -> Layout {
+    Layout {
+        block_size: BLOCK,
+        chunk_tokens,
+        group,
+        decode_as_segments: false,
+    }
+}
+
+fn decode_row(token: TokenSource, context_len: u32, start: u32) -> BatchRow {
+    BatchRow {
+        seq: SeqId(0),
+        token,
+        context_len,
+        blocks: BlockSpan {
+            start,
+            len: context_len / BLOCK + 1,
+        },
+        sample: SampleHead {
+            sampling: Arc::new(SamplingParams::default()),
+            choice: 0,
+            draws: 1,
+            output_position: 0,
+            top_logprobs: None,
+            history: None,
+        },
+    }
+}
+
+/// Where one position's keys and values lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Slot(i32),
+    Token(u32),
+}
+
+/// What every token of a forest sees, itself last: straight from the batch's definition.
+fn meaning(batch: &OneShotBatch, first_token: u32) -> Vec<Vec<Source>> {
+    let mut seen: Vec<Vec<Source>> = Vec::new();
+    for segment in &batch.segments {
+        let mut context = match segment.parent {
+            None => {
+                let blocks = segment.cached.of(&batch.block_ids);
+                let at = |p: u32| slot(blocks[(p / BLOCK) as usize], p, BLOCK);
+                (0..segment.context_len)
+                    .map(|p| Source::Slot(at(p)))
+                    .collect()
+            }
+            Some(parent) => {
+                let last = batch.segments[parent.index()].tokens.end - 1;
+                seen[last as usize].clone()
+            }
+        };
+        for token in segment.tokens.clone() {
+            context.push(Source::Token(first_token + token));
+            seen.push(context.clone());
+        }
+    }
+    seen
+}
+
+/// What the plan shows a query at `position` of a segment.
+fn shown(plan: &StepPlan, segment: u32, position: u32) -> Vec<Source> {
+    let Segment {
+        span_first,
+        span_count,
+    } = plan.segments[segment as usize];
+    let spans = &plan.spans[span_first as usize..][..span_count as usize];
+    let mut sources = Vec::new();
+    for span in spans {
+        assert_eq!(span.kv_start as usize, sources.len(), "a gap or an overlap");
+        for i in 0..span.len {
+            let p = span.kv_start + i;
+            sources.push(match span.kind {
+                Span::STEP => Source::Token(span.at + i),
+                _ => {
+                    let block = plan.blocks[(span.at + p / BLOCK) as usize];
+                    Source::Slot(block * BLOCK as i32 + (p % BLOCK) as i32)
+                }
+            });
+        }
+    }
+    assert!(sources.len() > position as usize);
+    sources.truncate(position as usize + 1);
+    sources
+}
+
+/// Every query of every chunk is in one tile or is one decode row, sees what it should, and the
+/// tiles of a chunk come longest first.
+fn check(batch: &ForwardBatch, layout: Layout) {
+    let mut plan = StepPlan::default();
+    plan.rebuild(batch.clone(), layout).unwrap();
+    let (oneshot, prefill, decode) = batch.parts();
+    let mut expected = meaning(oneshot, 0);
+    expected.extend(meaning(prefill, count(oneshot.tokens.len())));
+    let mut got: Vec<Option<Vec<Source>>> = vec![None; plan.tokens.len()];
+    for chunk in &plan.chunks {
+        assert!(chunk.tokens.len() <= layout.chunk_tokens);
+        let tiles = &plan.tiles[chunk.tiles.clone()];
+        assert!(tiles.is_sorted_by_key(|t| std::cmp::Reverse(t.q_pos + t.rows)));
+        for tile in tiles {
+            assert!((1..=count(64 / layout.group)).contains(&tile.rows));
+            for i in 0..tile.rows {
+                let row = (tile.q_row + i) as usize;
+                assert!(row < chunk.tokens.len());
+                let token = chunk.tokens.start + row;
+                let position = tile.q_pos + i;
+                assert_eq!(plan.positions[token], int(position));
+                let seen = shown(&plan, tile.segment, position);
+                assert!(got[token].replace(seen).is_none(), "token {token} twice");
+            }
+        }
+        for row in &plan.decode[chunk.decode.clone()] {
+            let token = chunk.tokens.start + row.q_row as usize;
+            assert_eq!(row.context_len, plan.positions[token].unsigned_abs() + 1);
+            let seen = (0..row.context_len).map(|p| {
+                let block = plan.blocks[(row.block_first + p / BLOCK) as usize];
+                Source::Slot(block * BLOCK as i32 + (p % BLOCK) as i32)
+            });
+            assert!(got[token].replace(seen.collect()).is_none());
+        }
+    }
+    for (i, row) in decode.rows.iter().enumerate() {
+        let blocks = row.blocks.of(&decode.block_ids);
+        let at = |p: u32| Source::Slot(slot(blocks[(p / BLOCK) as usize], p, BLOCK));
+        let mut seen: Vec<_> = (0..=row.context_len).map(at).collect();
+        let token = expected.len();
+        // The new token's K/V are written to the page first, so either place will do.
+        assert_eq!(
+            Source::Slot(plan.slots[token]),
+            seen[seen.len() - 1],
+            "row {i}"
+        );
+        if layout.decode_as_segments {
+            let last = seen.len() - 1;
+            seen[last] = Source::Token(count(token));
+        }
+        expected.push(seen);
+    }
+    for (token, (got, expected)) in got.iter().zip(&expected).enumerate() {
+        assert_eq!(got.as_ref(), Some(expected), "token {token}");
+    }
+    for row in &plan.rows {
+        for (&output, i) in plan.outputs_of(row).iter().zip(0..) {
+            let token = plan.outputs[output as usize] as usize;
+            assert_eq!(plan.positions[token], int(row.first_position + i));
+        }
+    }
+}
+
+/// A forest from `(parent, tokens, cached positions, whether it is kept)`. Parents are chosen
+/// among the earlier ones.
+fn forest(shape: &[(u32, u32, u32, bool)]) -> OneShotBatch {
+    let mut batch = OneShotBatch::default();
+    let mut block = 0;
+    for (i, &(parent, len, cached, keep)) in shape.iter().enumerate() {
+        let parent = (parent as usize % (i + 1))
+            .checked_sub(1)
+            .map(|p| SegmentIdx(count(p)));
+        let mut take = |n: u32| {
+            let start = count(batch.block_ids.len());
+            batch
+                .block_ids
+                .extend((block..block + n).map(|b| BlockId(b * 7 % 997)));
+            block += n;
+            BlockSpan { start, len: n }
+        };
+        let (context_len, cached) = match parent {
+            Some(p) => (batch.segments[p.index()].end(), BlockSpan::EMPTY),
+            None => (cached, take(cached.div_ceil(BLOCK))),
+        };
+        let whole = (context_len + len) / BLOCK - context_len / BLOCK;
+        let residency = if keep && context_len.is_multiple_of(BLOCK) && whole > 0 {
+            Residency::Keep(take(whole))
+        } else {
+            Residency::Transient
+        };
+        let first = count(batch.tokens.len());
+        batch
+            .tokens
+            .extend((first..first + len).map(|t| t * 31 % 1009));
+        batch.segments.push(BatchSegment {
+            tokens: first..first + len,
+            parent,
+            context_len,
+            cached,
+            residency,
+        });
+        let segment = SegmentIdx(count(i));
+        let last = context_len + len;
+        let start = batch.first_computed(segment);
+        for positions in [last - 1..last, start..last] {
+            let head = OutputHead::Classify;
+            batch.rows.push(OutputRow {
+                segment,
+                positions,
+                head,
+            });
+        }
+    }
+    batch
+}
+
+fn shapes(max: usize) -> impl Strategy<Value = Vec<(u32, u32, u32, bool)>> {
+    let segment = (0u32..40, 1u32..90, 0u32..200, any::<bool>());
+    prop::collection::vec(segment, 0..max)
+}
+
+proptest! {
+    #[test]
+    fn every_query_sees_what_its_batch_says(
+        oneshot in shapes(9),
+        prefill in shapes(4),
+        decode in prop::collection::vec(0u32..300, 0..5),
+        chunk in 1usize..5,
+        group in prop_oneof![Just(1usize), Just(2), Just(3), Just(4), Just(8)],
+        decode_as_segments: bool,
+    ) {
+        let mut rows = DecodeBatch::default();
+        for (i, context_len) in decode.into_iter().enumerate() {
+            let start = count(rows.block_ids.len());
+            let row = decode_row(TokenSource::Known(5), context_len, start);
+            rows.block_ids.extend((0..row.blocks.len).map(|b| BlockId(b * 13 + count(i))));
+            rows.rows.push(row);
+        }
+        let batch = ForwardBatch::Mixed {
+            oneshot: forest(&oneshot),
+            prefill: forest(&prefill),
+            decode: rows,
+        };
+        let layout = Layout { decode_as_segments, ..layout(chunk * 64, group) };
+        check(&batch, layout);
+    }
+}
+
+#[test]
+fn a_chain_that_lies_together_is_one_span() {
+    let shape: Vec<_> = (0..40).map(|i| (i, 3, 20, false)).collect();
+    let mut plan = StepPlan::default();
+    let chain = forest(&shape);
+    plan.rebuild(ForwardBatch::OneShot(chain.clone()), layout(64, 2))
+        .unwrap();
+    let last = plan.segments[39];
+    assert_eq!(
+        last.span_count, 2,
+        "cached blocks, and all tokens of the step"
+    );
+    check(&ForwardBatch::OneShot(chain), layout(64, 2));
+}
+
+/// A path of many runs with other runs between them.
+#[test]
+fn a_deep_path_has_a_span_for_each_run() {
+    // Each level has two children, of which the first goes on: the other lies between.
+    let mut batch = forest(&[(0, 1, 0, false)]);
+    for level in 0..40u32 {
+        for _ in 0..2 {
+            let at = count(batch.tokens.len());
+            batch.tokens.push(1);
+            batch.segments.push(BatchSegment {
+                tokens: at..at + 1,
+                parent: Some(SegmentIdx((level * 2).saturating_sub(1))),
+                context_len: level + 1,
+                cached: BlockSpan::EMPTY,
+                residency: Residency::Transient,
+            });
+        }
+    }
+    check(&ForwardBatch::OneShot(batch), layout(64, 2));
+}
+
+#[test]
+fn tokens_of_uncollected_steps_are_refused() {
+    let batch = ForwardBatch::Decode(DecodeBatch {
+        rows: vec![decode_row(TokenSource::Sampled(StepId(1)), 5, 0)],
+        block_ids: vec![BlockId(0)],
+    });
+    let result = StepPlan::default().rebuild(batch, layout(64, 2));
+    assert!(matches!(result, Err(ExecutorError::Step(_))));
+}

@@ -1,0 +1,59 @@
+//! Emulated devices, small executors and golden checkpoints for this crate's tests.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+};
+
+use kernels::emu::{Build, Device, Error, Library, Schedule};
+use prelude_models::Checkpoint;
+
+use crate::CudaConfig;
+
+fn library() -> Option<&'static Library> {
+    static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
+    let library = LIBRARY.get_or_init(|| match Library::build(&Build::default()) {
+        Ok(library) => Some(library),
+        Err(Error::NoCompiler { program, why }) => {
+            println!("SKIP: no C++ compiler `{program}` ({why})");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    });
+    library.as_ref()
+}
+
+/// A device; `None`, said aloud, where there is no C++ compiler.
+pub(crate) fn emulation() -> Option<Arc<Device>> {
+    emulation_with(Schedule::WarpGreedy)
+}
+
+/// A device whose threads run in this order.
+pub(crate) fn emulation_with(schedule: Schedule) -> Option<Arc<Device>> {
+    Some(Arc::new(library()?.device(schedule)))
+}
+
+/// The checkpoint of a golden model.
+pub(crate) fn checkpoint(name: &str) -> Checkpoint {
+    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let folder = if name.starts_with("demo-") {
+        root.join("prelude-server/demo").join(name)
+    } else {
+        root.join("golden").join(name).join("model")
+    };
+    Checkpoint::open(&folder).unwrap()
+}
+
+/// Small enough to make many, with chunks of 64 so that steps have several.
+pub(crate) fn small() -> CudaConfig {
+    CudaConfig {
+        num_blocks: Some(64),
+        max_step_tokens: 512,
+        chunk_tokens: 64,
+        max_context_len: Some(1024),
+        logits_rows_max: 8,
+        metadata_bytes: 1 << 20,
+        results_bytes: 1 << 20,
+        ..CudaConfig::default()
+    }
+}
