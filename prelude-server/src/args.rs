@@ -3,7 +3,10 @@
 use std::{net::IpAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use prelude_server::{ModelKind, executor::ExecutorDtype};
+use prelude_server::{
+    ModelKind,
+    executor::{Device, ExecutorDtype},
+};
 
 const EXAMPLES: &str = "\
 Try it, nothing to download (the program carries two small demo models):
@@ -50,6 +53,11 @@ pub(crate) enum Command {
     RunBatch(RunBatchArgs),
     /// Print the token ids of each text.
     Tokenize(TokenizeArgs),
+    /// Say what this machine has of CUDA, or install NVIDIA's libraries for it.
+    Cuda {
+        #[command(subcommand)]
+        command: CudaCommand,
+    },
     /// Run the separate program prelude-bench.
     #[command(disable_help_flag = true)]
     Bench {
@@ -59,10 +67,33 @@ pub(crate) enum Command {
     },
 }
 
+#[derive(Debug, Subcommand)]
+pub(crate) enum CudaCommand {
+    /// Print driver, GPU, libraries with their paths, and kernels.
+    Info {
+        /// Which GPU, as the driver counts them.
+        #[arg(long, default_value_t = 0)]
+        device: u32,
+    },
+    /// Put NVIDIA's cuBLAS, which multiplies matrices fastest, into the user's data folder, with
+    /// this machine's pip.
+    Install {
+        /// NVRTC too, which compiles kernels that no built-in image fits.
+        #[arg(long)]
+        nvrtc: bool,
+        /// Another folder; name it in PRELUDE_CUDA_LIBS then.
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
+}
+
 /// How a model runs: the same for servers and single answers.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
+    /// What it runs on: cpu, cuda or cuda:N (a program built with the feature cuda).
+    #[arg(long, default_value_t)]
+    pub(crate) device: Device,
     /// Arithmetic; auto follows the checkpoint.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) dtype: Dtype,
@@ -383,6 +414,11 @@ mod tests {
         check("prelude classify hello --template x", false);
         check("prelude classify hello --input f", false);
         check("prelude decide", false);
+        check("prelude serve --device cuda:1", true);
+        check("prelude serve --device tpu", false);
+        check("prelude cuda info", true);
+        check("prelude cuda install --nvrtc --dir x", true);
+        check("prelude cuda", false);
         check("prelude bench accuracy --url x", true);
         check("prelude speak", false);
     }

@@ -1,29 +1,112 @@
 //! The one place that knows which executors there are.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
 
 use prelude_core::Executor;
 use prelude_exec_cpu::{ComputePool, CpuConfig, CpuExecutor};
+#[cfg(feature = "cuda")]
+use prelude_exec_cuda::{CudaExecutor, Error as CudaError, info};
 use prelude_models::Checkpoint;
 
 pub use prelude_exec_cpu::{CpuConfig as ExecutorConfig, CpuDtype as ExecutorDtype};
+#[cfg(feature = "cuda")]
+pub use prelude_exec_cuda::CudaConfig;
 
 use crate::assets::LoadError;
+
+/// What a program without CUDA says to those who ask for it.
+#[cfg(not(feature = "cuda"))]
+const WITHOUT_CUDA: &str =
+    "this program was built without CUDA; build it with `cargo build --release --features cuda`";
+
+/// Settings of executors on NVIDIA GPUs. None in a program built without CUDA.
+#[cfg(not(feature = "cuda"))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CudaConfig {}
+
+/// What a model runs on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Device {
+    /// The host.
+    #[default]
+    Cpu,
+    /// An NVIDIA GPU, as the driver counts them.
+    Cuda(u32),
+}
+
+impl FromStr for Device {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let gpu = |n: &str| n.parse().ok().map(Self::Cuda);
+        let device = match text.split_once(':') {
+            None if text == "cpu" => Some(Self::Cpu),
+            None if text == "cuda" => Some(Self::Cuda(0)),
+            Some(("cuda", n)) => gpu(n),
+            _ => None,
+        };
+        device.ok_or_else(|| "must be cpu, cuda or cuda:N".to_owned())
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(n) => write!(f, "cuda:{n}"),
+        }
+    }
+}
+
+/// Where a program looks for NVIDIA's libraries and keeps compiled kernels, unless settings say
+/// otherwise.
+#[derive(Clone, Debug, Default)]
+pub struct CudaPlaces {
+    /// Before anywhere else.
+    pub first: Vec<PathBuf>,
+    /// Where the system's loader finds none.
+    pub fallback: Vec<PathBuf>,
+    /// Compiled kernels.
+    pub cache: Option<PathBuf>,
+}
 
 /// What all models of a process compute on. Executors take turns, so that two models share the
 /// machine instead of fighting over it.
 #[derive(Clone)]
 pub struct Devices {
     cpu: Arc<ComputePool>,
+    /// Where models go instead, if anywhere.
+    cuda: Option<CudaConfig>,
 }
 
 impl Devices {
-    /// All that this process may use.
+    /// All of the host that this process may use.
     #[must_use]
     pub fn of_machine() -> Self {
         Self {
             cpu: Arc::new(ComputePool::for_machine()),
+            cuda: None,
         }
+    }
+
+    /// The device for models. Nothing is asked of a GPU before a model is put on it.
+    ///
+    /// # Errors
+    /// [`LoadError::Option`] for a GPU if this program was built without CUDA.
+    pub fn new(
+        device: Device,
+        config: &CudaConfig,
+        places: &CudaPlaces,
+    ) -> Result<Self, LoadError> {
+        let cuda = match device {
+            Device::Cpu => None,
+            Device::Cuda(ordinal) => Some(configured(ordinal, config, places)?),
+        };
+        Ok(Self {
+            cuda,
+            ..Self::of_machine()
+        })
     }
 
     /// Puts a model on a device. Weights are read and converted here.
@@ -36,6 +119,9 @@ impl Devices {
         max_model_len: u32,
         config: &ExecutorConfig,
     ) -> Result<Box<dyn Executor>, LoadError> {
+        if let Some(cuda) = &self.cuda {
+            return open_cuda(checkpoint, max_model_len, config, cuda);
+        }
         let config = CpuConfig {
             max_context_len: Some(max_model_len),
             ..config.clone()
@@ -50,6 +136,128 @@ impl fmt::Debug for Devices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Devices")
             .field("cpu_threads", &self.cpu.threads())
+            .field("cuda", &self.cuda)
             .finish()
+    }
+}
+
+/// Settings, completed by what the program knows of its machine.
+#[cfg(feature = "cuda")]
+fn configured(
+    ordinal: u32,
+    config: &CudaConfig,
+    places: &CudaPlaces,
+) -> Result<CudaConfig, LoadError> {
+    let mut config = config.clone();
+    config.device = ordinal;
+    config.library_dirs.extend(places.first.iter().cloned());
+    config.fallback_dirs.extend(places.fallback.iter().cloned());
+    config.cache_dir = config.cache_dir.or_else(|| places.cache.clone());
+    Ok(config)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn configured(_: u32, _: &CudaConfig, _: &CudaPlaces) -> Result<CudaConfig, LoadError> {
+    Err(LoadError::Option(WITHOUT_CUDA.to_owned()))
+}
+
+#[cfg(feature = "cuda")]
+fn open_cuda(
+    checkpoint: &Checkpoint,
+    max_model_len: u32,
+    config: &ExecutorConfig,
+    cuda: &CudaConfig,
+) -> Result<Box<dyn Executor>, LoadError> {
+    if config.dtype == Some(ExecutorDtype::F32) {
+        let message = "models run in bf16 on a GPU: leave --dtype at auto, or use --device cpu";
+        return Err(LoadError::Option(message.to_owned()));
+    }
+    let default = ExecutorConfig::default();
+    let mut cuda = cuda.clone();
+    cuda.max_context_len = Some(max_model_len);
+    // The flags that every executor has: what they say wins.
+    cuda.num_blocks = config.num_blocks.or(cuda.num_blocks);
+    if config.block_size != default.block_size {
+        cuda.block_size = config.block_size;
+    }
+    let executor = CudaExecutor::new(checkpoint, cuda).map_err(|e| match e {
+        CudaError::Config { .. } => LoadError::Option(e.to_string()),
+        _ => LoadError::Executor(e.to_string()),
+    })?;
+    Ok(Box::new(executor))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn open_cuda(
+    _: &Checkpoint,
+    _: u32,
+    _: &ExecutorConfig,
+    _: &CudaConfig,
+) -> Result<Box<dyn Executor>, LoadError> {
+    Err(LoadError::Option(WITHOUT_CUDA.to_owned()))
+}
+
+/// What can be said about CUDA on this machine, a line for each thing: driver, GPUs, libraries
+/// with their paths, kernels.
+///
+/// # Errors
+/// [`LoadError::Option`] if this program was built without CUDA.
+#[cfg(feature = "cuda")]
+pub fn cuda_info(
+    ordinal: u32,
+    config: &CudaConfig,
+    places: &CudaPlaces,
+) -> Result<Vec<String>, LoadError> {
+    Ok(info(&configured(ordinal, config, places)?))
+}
+
+/// Says that there is no CUDA in this program.
+///
+/// # Errors
+/// Always.
+#[cfg(not(feature = "cuda"))]
+pub fn cuda_info(_: u32, _: &CudaConfig, _: &CudaPlaces) -> Result<Vec<String>, LoadError> {
+    Err(LoadError::Option(WITHOUT_CUDA.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_have_names() {
+        let check = |text: &str, expected| {
+            let device = text.parse::<Device>().ok();
+            assert_eq!(device, expected, "{text}");
+            if let Some(device) = device {
+                assert_eq!(device.to_string().parse(), Ok(device));
+            }
+        };
+        check("cpu", Some(Device::Cpu));
+        check("cuda", Some(Device::Cuda(0)));
+        check("cuda:3", Some(Device::Cuda(3)));
+        for wrong in ["", "gpu", "cuda:", "cuda:-1", "cuda:x", "cpu:0", "CUDA"] {
+            check(wrong, None);
+        }
+    }
+
+    #[test]
+    fn a_gpu_that_cannot_be_used_is_an_error() {
+        let assets = crate::assets::Assets::embedded(&crate::demo::CLASSIFIER).unwrap();
+        let places = CudaPlaces::default();
+        // No machine has so many.
+        let opened =
+            Devices::new(Device::Cuda(4000), &CudaConfig::default(), &places).and_then(|d| {
+                d.open(&assets.checkpoint, 128, &ExecutorConfig::default())
+                    .map(|_| ())
+            });
+        let text = opened.unwrap_err().to_string();
+        let expected = [
+            "built without CUDA",
+            "no NVIDIA driver",
+            "no GPU 4000",
+            "driver supports",
+        ];
+        assert!(expected.iter().any(|e| text.contains(e)), "{text}");
     }
 }

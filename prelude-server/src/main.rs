@@ -11,7 +11,7 @@ use clap::Parser as _;
 
 use crate::{
     args::{Cli, Command, ServeArgs},
-    commands::{Code, Failure, one_shot, run_batch, say, serve},
+    commands::{Code, Failure, cuda, one_shot, run_batch, say, serve},
 };
 
 fn main() -> ExitCode {
@@ -36,6 +36,7 @@ fn run(command: Command) -> Result<u8, Failure> {
         Command::Rerank(args) => one_shot::rerank(&args),
         Command::Decide(args) => one_shot::decide(&args),
         Command::Tokenize(args) => one_shot::tokenize(&args),
+        Command::Cuda { command } => cuda::run(&command),
         Command::Bench { args } => bench(&args),
     }?;
     Ok(0)

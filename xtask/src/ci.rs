@@ -92,6 +92,7 @@ fn features() -> Result<()> {
         ("kernels", &["emu"]),
         ("fasttoken", &["cli", "reference"]),
         ("prelude-exec-cuda", &["emu"]),
+        ("prelude-server", &["cuda"]),
     ] {
         cargo(["check", "-p", package, "--no-default-features"]).run()?;
         for feature in features {

@@ -12,13 +12,14 @@ use prelude_engine::{EngineConfig, SchedulerConfig};
 use prelude_server::{
     DecideConfig, Limits, ServerConfig,
     assets::{Assets, EmbeddedModel, LoadError},
-    executor::{Devices, ExecutorConfig},
+    executor::{CudaConfig, Device, Devices, ExecutorConfig},
     load::{LoadOptions, Loaded, load},
 };
 use serde::{Deserialize, Serialize};
 
 use crate::args::ModelArgs;
 
+pub(crate) mod cuda;
 pub(crate) mod one_shot;
 pub(crate) mod run_batch;
 pub(crate) mod serve;
@@ -89,6 +90,8 @@ pub(crate) struct Settings {
     pub(crate) scheduler: SchedulerConfig,
     /// Memory and arithmetic.
     pub(crate) executor: ExecutorConfig,
+    /// The same on NVIDIA GPUs.
+    pub(crate) cuda: CudaConfig,
 }
 
 impl Settings {
@@ -128,6 +131,15 @@ impl Settings {
             decide: self.decide.clone(),
             ..self.server.clone()
         }
+    }
+
+    /// What models run on.
+    pub(crate) fn devices(&self, device: Device) -> Result<Devices, Failure> {
+        let places = match device {
+            Device::Cpu => cuda::CudaPlaces::default(),
+            Device::Cuda(_) => cuda::places(),
+        };
+        Ok(Devices::new(device, &self.cuda, &places)?)
     }
 
     /// Puts the flags of a model over the settings.

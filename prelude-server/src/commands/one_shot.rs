@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, io::Read as _, sync::Arc};
 
 use prelude_engine::ScheduledEngine;
-use prelude_server::{ApiKeys, App, ServerConfig, assets::EmbeddedModel, demo, executor::Devices};
+use prelude_server::{ApiKeys, App, ServerConfig, assets::EmbeddedModel, demo};
 use serde_json::{Value, json};
 
 use super::{Code, Failure, Settings, Source, print, texts};
@@ -26,8 +26,10 @@ struct Asker {
 impl Asker {
     fn new(args: &OneShotArgs, demo: EmbeddedModel) -> Result<Self, Failure> {
         let source = source(args, demo);
-        let options = Settings::default().load_options(&args.model_args);
-        let loaded = source.load(&options, &Devices::of_machine())?;
+        let settings = Settings::default();
+        let options = settings.load_options(&args.model_args);
+        let devices = settings.devices(args.model_args.device)?;
+        let loaded = source.load(&options, &devices)?;
         let app = App::new(ServerConfig::default(), ApiKeys::default());
         app.set_models(vec![loaded.model]);
         let runtime = tokio::runtime::Builder::new_current_thread();

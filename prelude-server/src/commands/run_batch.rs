@@ -14,7 +14,7 @@ use std::{
 };
 
 use prelude_engine::ScheduledEngine;
-use prelude_server::{Answered, ApiKeys, App, demo, executor::Devices};
+use prelude_server::{Answered, ApiKeys, App, demo};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::task::JoinSet;
@@ -128,7 +128,7 @@ fn load(args: &RunBatchArgs) -> Result<(Arc<App>, Vec<ScheduledEngine>), Failure
             Source::Embedded(demo::CLASSIFIER),
         ],
     };
-    let devices = Devices::of_machine();
+    let devices = settings.devices(args.model_args.device)?;
     let mut models = Vec::new();
     let mut engines = Vec::new();
     for source in sources {

@@ -9,9 +9,7 @@ use std::{
 };
 
 use prelude_engine::ScheduledEngine;
-use prelude_server::{
-    ApiKeys, App, Ended, ServedModel, Server, ServerConfig, demo, executor::Devices, report_panic,
-};
+use prelude_server::{ApiKeys, App, Ended, ServedModel, Server, ServerConfig, demo, report_panic};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{Code, Failure, Settings, Source, on_terminal, print, say};
@@ -149,7 +147,7 @@ fn load_all(
     settings: &Settings,
     app: &App,
 ) -> Result<Vec<ScheduledEngine>, Failure> {
-    let devices = Devices::of_machine();
+    let devices = settings.devices(args.model_args.device)?;
     let mut options = settings.load_options(&args.model_args);
     options.generation_config = args.generation_config == GenerationConfig::Auto;
     options.name.clone_from(&args.served_model_name);
