@@ -1,5 +1,8 @@
 //! Asking the processor for memory before it is needed.
-#![expect(unsafe_code, reason = "there is no safe prefetch")]
+#![cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "there is no safe prefetch")
+)]
 
 /// Asks for the cache line of `slice[index]`. Does nothing where that is outside of
 /// `slice` or the machine has no such instruction.

@@ -1,7 +1,10 @@
 //! Choosing the vector instructions that find ends of words.
-#![expect(
-    unsafe_code,
-    reason = "calling code for the machine's vector instructions"
+#![cfg_attr(
+    target_arch = "x86_64",
+    expect(
+        unsafe_code,
+        reason = "calling code for the machine's vector instructions"
+    )
 )]
 
 use super::planes::{self, Level};
