@@ -33,7 +33,6 @@ fn tokenizer(args: &[String]) -> Result<()> {
     cargo([
         "run",
         "--release",
-        "--locked",
         "--manifest-path",
         "bench/tokenizer/Cargo.toml",
         "--target-dir",
