@@ -1,5 +1,6 @@
 //! From ids back to text, at once or as the ids arrive.
 
+use crate::sentencepiece;
 use crate::tokenizer::Tokenizer;
 
 impl Tokenizer {
@@ -9,6 +10,9 @@ impl Tokenizer {
     /// becomes U+FFFD. Ids that no token has are dropped. With
     /// `skip_special_tokens`, special tokens are left out.
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> String {
+        if let Some(family) = &self.sentencepiece {
+            return family.decode(ids, skip_special_tokens);
+        }
         String::from_utf8(self.decode_bytes(ids, skip_special_tokens))
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
     }
@@ -17,6 +21,9 @@ impl Tokenizer {
     /// UTF-8. Ids that no token has are dropped, and special tokens as in
     /// [`Tokenizer::decode`].
     pub fn decode_bytes(&self, ids: &[u32], skip_special_tokens: bool) -> Vec<u8> {
+        if let Some(family) = &self.sentencepiece {
+            return family.decode_bytes(ids, skip_special_tokens);
+        }
         // Tokens of common text have four bytes and a half on average.
         let mut bytes = Vec::with_capacity(ids.len() * 5 + 64);
         self.vocab
@@ -93,6 +100,8 @@ pub struct StreamState {
     /// Bytes of `held` that hold something.
     len: usize,
     held: [u8; HELD_MAX],
+    /// All else, for models that are not byte-level.
+    sentencepiece: sentencepiece::Stream,
 }
 
 /// Bytes that a stream may hold back.
@@ -105,12 +114,16 @@ impl StreamState {
             skip_special_tokens,
             len: 0,
             held: [0; HELD_MAX],
+            sentencepiece: sentencepiece::Stream::default(),
         }
     }
 
     /// Appends to `out` the text that `id` completes.
     #[inline]
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32, out: &mut String) {
+        if let Some(family) = &tokenizer.sentencepiece {
+            return family.push(&mut self.sentencepiece, id, self.skip_special_tokens, out);
+        }
         let piece = tokenizer.vocab.shown_piece(id, self.skip_special_tokens);
         match std::str::from_utf8(piece) {
             Ok(text) if self.len == 0 && !text.ends_with(char::REPLACEMENT_CHARACTER) => {
@@ -122,7 +135,10 @@ impl StreamState {
 
     /// Ends the text: bytes still held back are written, unfinished characters as
     /// U+FFFD, and the state is as new.
-    pub fn finish(&mut self, _tokenizer: &Tokenizer, out: &mut String) {
+    pub fn finish(&mut self, tokenizer: &Tokenizer, out: &mut String) {
+        if let Some(family) = &tokenizer.sentencepiece {
+            return family.finish(&mut self.sentencepiece, out);
+        }
         push_lossy(&self.held[..self.len], out);
         self.len = 0;
     }

@@ -16,8 +16,9 @@
 //! maps and uses in place, without parsing anything big.
 //!
 //! Supported are byte-level BPE models, as of GPT-2, StarCoder, Llama 3, Qwen,
-//! DeepSeek, GPT-4 (cl100k) and GPT-4o (o200k). There is no training and no changing
-//! of a loaded tokenizer.
+//! DeepSeek, GPT-4 (cl100k) and GPT-4o (o200k), and SentencePiece-style BPE with bytes
+//! for unknown characters, as of Llama 2, Mistral and Gemma. There is no training and no
+//! changing of a loaded tokenizer.
 //!
 //! ```
 //! use fasttoken::Tokenizer;
@@ -54,6 +55,7 @@ mod prefetch;
 mod prefix;
 mod pretokenize;
 mod scan;
+mod sentencepiece;
 mod special;
 mod store;
 mod table;

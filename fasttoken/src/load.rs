@@ -10,6 +10,7 @@ use crate::normalize::Normalizer;
 use crate::padding::Padding;
 use crate::postprocess::{Piece, PostProcessor};
 use crate::pretokenize::PreTokenizer;
+use crate::sentencepiece;
 use crate::table::{Merge, PairTable, PairTableBuilder};
 use crate::tokenizer::Tokenizer;
 use crate::truncation::Truncation;
@@ -21,12 +22,32 @@ use serde_json::value::RawValue;
 
 /// Loads a `tokenizer.json`.
 pub(crate) fn load(json: &[u8]) -> Result<Tokenizer, Error> {
-    load_file(&serde_json::from_slice(json)?)
+    let file: File<'_> = serde_json::from_slice(json)?;
+    if is_sentencepiece(&file) {
+        return load_sentencepiece(json, &file);
+    }
+    load_file(&file)
+}
+
+fn is_sentencepiece(file: &File<'_>) -> bool {
+    sentencepiece::is_sentencepiece(file.pre_tokenizer.as_ref(), file.decoder.as_ref())
+}
+
+/// Whether [`load_with_config`] takes the file: there are images of byte-level models only.
+pub(crate) fn has_image(json: &[u8]) -> Result<bool, Error> {
+    let file: File<'_> = serde_json::from_slice(json)?;
+    Ok(!is_sentencepiece(&file))
 }
 
 /// Also gives the configuration for [`from_parts`].
 pub(crate) fn load_with_config(json: &[u8]) -> Result<(Tokenizer, Vec<u8>), Error> {
     let file: File<'_> = serde_json::from_slice(json)?;
+    if is_sentencepiece(&file) {
+        return Err(Error::unsupported(
+            "$.decoder",
+            "a compiled image of a SentencePiece-style model; load its JSON",
+        ));
+    }
     Ok((load_file(&file)?, serde_json::to_vec(&file)?))
 }
 
@@ -72,6 +93,47 @@ fn load_file(file: &File<'_>) -> Result<Tokenizer, Error> {
     settings.finish(added, vocab, bpe)
 }
 
+/// A file of the other family: only what both share is looked at here.
+fn load_sentencepiece(json: &[u8], file: &File<'_>) -> Result<Tokenizer, Error> {
+    check_version(file.version.as_deref())?;
+    let truncation = read_setting::<Truncation>(file.truncation.as_ref(), "$.truncation")?;
+    let padding = read_setting::<Padding>(file.padding.as_ref(), "$.padding")?;
+    if let Some(padding) = &padding {
+        let refuse = |problem: EncodeError| Error::invalid("$.padding", problem.to_string());
+        padding.check().map_err(refuse)?;
+    }
+    check_model(&file.model)?;
+    let normalizer = Normalizer::load(file.normalizer.as_ref(), "$.normalizer")?;
+    let post_processor = PostProcessor::load(file.post_processor.as_ref(), "$.post_processor")?;
+    if post_processor.trims() {
+        return Err(Error::unsupported(
+            "$.post_processor",
+            "post-processor that trims offsets, for a model without ByteLevel",
+        ));
+    }
+    let model = sentencepiece::File::read(json)?;
+    let ids = model.ids();
+    let model_id = |token: &str| ids.get(token).copied();
+    let added = AddedTokens::load(&file.added_tokens, model.len(), model_id, &normalizer)?;
+    let (pre_tokenizer, decoder) = (file.pre_tokenizer.as_ref(), file.decoder.as_ref());
+    let family = sentencepiece::load(&model, pre_tokenizer, decoder, &added)?;
+    check_template_ids(&post_processor, |id| family.contains(id))?;
+    let empty = Builder::default();
+    let names = empty.index().expect("nothing is there twice");
+    Ok(Tokenizer {
+        normalizer,
+        pre_tokenizer: PreTokenizer::none(),
+        post_processor,
+        added,
+        vocab: empty.finish(names, 0),
+        bpe: Bpe::new([NO_TOKEN; 256], PairTableBuilder::with_capacity(0).finish()),
+        truncation,
+        padding,
+        safe_cuts: false,
+        sentencepiece: Some(Box::new(family)),
+    })
+}
+
 /// What a file says besides its vocabulary and merges.
 struct Settings {
     normalizer: Normalizer,
@@ -91,6 +153,7 @@ impl Settings {
             padding.check().map_err(refuse)?;
         }
         let normalizer = Normalizer::load(file.normalizer.as_ref(), "$.normalizer")?;
+        normalizer.only_forms("$.normalizer")?;
         let pre_tokenizer = PreTokenizer::load(file.pre_tokenizer.as_ref(), "$.pre_tokenizer")?;
         let post_processor = PostProcessor::load(file.post_processor.as_ref(), "$.post_processor")?;
         check_decoder(file.decoder.as_ref())?;
@@ -113,7 +176,7 @@ impl Settings {
     }
 
     fn finish(self, added: AddedTokens, vocab: Vocab, bpe: Bpe) -> Result<Tokenizer, Error> {
-        check_template_ids(&self.post_processor, &vocab)?;
+        check_template_ids(&self.post_processor, |id| vocab.contains(id))?;
         let safe_cuts = window::are_safe(&self.pre_tokenizer, &added);
         Ok(Tokenizer {
             normalizer: self.normalizer,
@@ -125,6 +188,7 @@ impl Settings {
             truncation: self.truncation,
             padding: self.padding,
             safe_cuts,
+            sentencepiece: None,
         })
     }
 }
@@ -373,10 +437,13 @@ fn duplicate(token: &str) -> Error {
     }
 }
 
-fn check_template_ids(processor: &PostProcessor, vocab: &Vocab) -> Result<(), Error> {
+fn check_template_ids(
+    processor: &PostProcessor,
+    contains: impl Fn(u32) -> bool,
+) -> Result<(), Error> {
     for piece in processor.single.iter().chain(&processor.pair) {
         if let Piece::Special(ids) = piece
-            && let Some(id) = ids.iter().find(|id| !vocab.contains(**id))
+            && let Some(id) = ids.iter().find(|id| !contains(**id))
         {
             return Err(Error::invalid(
                 "$.post_processor",

@@ -78,10 +78,95 @@ fn is_inert_lead(byte: u8) -> bool {
         | (byte.wrapping_sub(0xEB) < 2)
 }
 
+/// One normalizer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Step {
+    Form(Form),
+    /// Puts a string before every text that is not empty.
+    Prepend(String),
+    Replace {
+        from: String,
+        to: String,
+    },
+}
+
+impl From<Form> for Step {
+    fn from(form: Form) -> Self {
+        Self::Form(form)
+    }
+}
+
+impl Step {
+    /// The normalized text, unless it is `text`.
+    fn apply(&self, text: &str) -> Option<String> {
+        match self {
+            Self::Form(form) => form.apply(text),
+            Self::Prepend(prefix) => (!text.is_empty()).then(|| format!("{prefix}{text}")),
+            Self::Replace { from, to } => {
+                text.contains(from.as_str()).then(|| text.replace(from, to))
+            }
+        }
+    }
+
+    /// [`Step::apply`] with the ranges of its bytes, given those of the bytes of `text`.
+    fn align(&self, text: &str, alignment: &[(usize, usize)]) -> (String, Vec<(usize, usize)>) {
+        let mut normalized = String::with_capacity(text.len() + 8);
+        let mut next = Vec::with_capacity(alignment.len() + 8);
+        match self {
+            Self::Form(form) => {
+                // Where in `text` the next character that replaces one stands.
+                let mut at = 0usize;
+                let mut replaced = text.chars();
+                form.transform(text, |(c, change)| {
+                    let range = if change > 0 {
+                        // An inserted character shares the range of the one before it.
+                        at.checked_sub(1).map_or((0, 0), |last| alignment[last])
+                    } else {
+                        alignment.get(at).copied().unwrap_or_default()
+                    };
+                    if change <= 0 {
+                        let gone = 1 + change.unsigned_abs();
+                        at += replaced
+                            .by_ref()
+                            .take(gone)
+                            .map(char::len_utf8)
+                            .sum::<usize>();
+                    }
+                    next.extend(std::iter::repeat_n(range, c.len_utf8()));
+                    normalized.push(c);
+                });
+            }
+            Self::Prepend(prefix) => {
+                if let Some(first) = alignment.first() {
+                    normalized.push_str(prefix);
+                    next.extend(std::iter::repeat_n(*first, prefix.len()));
+                }
+                normalized.push_str(text);
+                next.extend_from_slice(alignment);
+            }
+            Self::Replace { from, to } => {
+                let mut done = 0;
+                for (at, _) in text.match_indices(from.as_str()) {
+                    let end = at + from.len();
+                    normalized.push_str(&text[done..at]);
+                    next.extend_from_slice(&alignment[done..at]);
+                    normalized.push_str(to);
+                    // What comes in takes the range of the last byte that goes.
+                    next.extend(std::iter::repeat_n(alignment[end - 1], to.len()));
+                    done = end;
+                }
+                normalized.push_str(&text[done..]);
+                next.extend_from_slice(&alignment[done..]);
+            }
+        }
+        (normalized, next)
+    }
+}
+
 /// The normalizers of a tokenizer, in order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Normalizer {
-    forms: Vec<Form>,
+    steps: Vec<Step>,
 }
 
 impl Normalizer {
@@ -94,11 +179,13 @@ impl Normalizer {
     }
 
     fn add(&mut self, component: &Component, path: &str) -> Result<(), Error> {
-        self.forms.push(match component.kind(path)? {
-            "NFC" => Form::Nfc,
-            "NFD" => Form::Nfd,
-            "NFKC" => Form::Nfkc,
-            "NFKD" => Form::Nfkd,
+        self.steps.push(match component.kind(path)? {
+            "NFC" => Form::Nfc.into(),
+            "NFD" => Form::Nfd.into(),
+            "NFKC" => Form::Nfkc.into(),
+            "NFKD" => Form::Nfkd.into(),
+            "Prepend" => Step::Prepend(component.string("prepend", path)?.to_owned()),
+            "Replace" => replace(component, path)?,
             "Sequence" => {
                 for (part, path) in component.parts("normalizers", path)? {
                     self.add(&part, &path)?;
@@ -109,7 +196,7 @@ impl Normalizer {
                 return Err(Error::unsupported(
                     path,
                     format!(
-                        "normalizer {other} (supported: NFC, NFD, NFKC, NFKD, Sequence of these)"
+                        "normalizer {other} (supported: NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence of these)"
                     ),
                 ));
             }
@@ -117,11 +204,23 @@ impl Normalizer {
         Ok(())
     }
 
+    /// Refuses steps that are no normalization form, which byte-level models do without
+    /// and which their cuts do not know.
+    pub(crate) fn only_forms(&self, path: &str) -> Result<(), Error> {
+        if self.steps.iter().all(|step| matches!(step, Step::Form(_))) {
+            return Ok(());
+        }
+        Err(Error::unsupported(
+            path,
+            "normalizer Prepend or Replace for a ByteLevel model (supported: NFC, NFD, NFKC, NFKD, Sequence of these)",
+        ))
+    }
+
     /// The normalized text; borrowed when it is seen to be normalized already.
     pub(crate) fn apply<'t>(&self, text: &'t str) -> Cow<'t, str> {
         let mut text = Cow::Borrowed(text);
-        for form in &self.forms {
-            if let Some(normalized) = form.apply(&text) {
+        for step in &self.steps {
+            if let Some(normalized) = step.apply(&text) {
                 text = Cow::Owned(normalized);
             }
         }
@@ -136,34 +235,26 @@ impl Normalizer {
         for (at, c) in text.char_indices() {
             alignment.extend(std::iter::repeat_n((at, at + c.len_utf8()), c.len_utf8()));
         }
-        for form in &self.forms {
-            let mut normalized = String::with_capacity(text.len() + 8);
-            let mut next = Vec::with_capacity(alignment.len() + 8);
-            // Where in `text` the next character that replaces one stands.
-            let mut at = 0usize;
-            let mut replaced = text.chars();
-            form.transform(&text, |(c, change)| {
-                let range = if change > 0 {
-                    // An inserted character shares the range of the one before it.
-                    at.checked_sub(1).map_or((0, 0), |last| alignment[last])
-                } else {
-                    alignment.get(at).copied().unwrap_or_default()
-                };
-                if change <= 0 {
-                    let gone = 1 + change.unsigned_abs();
-                    at += replaced
-                        .by_ref()
-                        .take(gone)
-                        .map(char::len_utf8)
-                        .sum::<usize>();
-                }
-                next.extend(std::iter::repeat_n(range, c.len_utf8()));
-                normalized.push(c);
-            });
+        for step in &self.steps {
+            let (normalized, next) = step.align(&text, &alignment);
             text = Cow::Owned(normalized);
             alignment = next;
         }
         alignment
+    }
+}
+
+fn replace(component: &Component, path: &str) -> Result<Step, Error> {
+    let pattern = component.object("pattern", path)?;
+    match pattern.get("String").and_then(|pattern| pattern.as_str()) {
+        Some(from) if !from.is_empty() => Ok(Step::Replace {
+            from: from.to_owned(),
+            to: component.string("content", path)?.to_owned(),
+        }),
+        _ => Err(Error::unsupported(
+            path,
+            "normalizer Replace by a regular expression or of nothing",
+        )),
     }
 }
 
@@ -185,7 +276,9 @@ mod tests {
         for (form, reference) in forms {
             let mut expected = NormalizedString::from(text);
             reference.normalize(&mut expected).unwrap();
-            let ours = Normalizer { forms: vec![form] };
+            let ours = Normalizer {
+                steps: vec![form.into()],
+            };
             assert_eq!(ours.apply(text), expected.get(), "{form:?} of {text:?}");
             assert_eq!(ours.alignment(text).len(), expected.get().len());
         }
@@ -230,7 +323,7 @@ mod tests {
         let text = "a\u{301}\u{10D69}\u{105D2}\u{307}";
         check(text);
         let nfc = Normalizer {
-            forms: vec![Form::Nfc],
+            steps: vec![Form::Nfc.into()],
         };
         assert_eq!(nfc.apply("\u{105D2}\u{307}"), "\u{105D2}\u{307}");
     }

@@ -5,6 +5,7 @@ use crate::alphabet;
 use crate::bpe::MergeScratch;
 use crate::encoding::Encoding;
 use crate::pretokenize::Word;
+use crate::sentencepiece::SentencePiece;
 use crate::tokenizer::{Tokenizer, Visitor};
 use crate::truncation::Side;
 use std::ops::{ControlFlow, Range};
@@ -48,6 +49,9 @@ impl Tokenizer {
         offsets: Offsets,
         limit: Option<(usize, Side)>,
     ) -> (Encoding, bool) {
+        if let Some(family) = &self.sentencepiece {
+            return self.encode_text_by(family, text, offsets, limit);
+        }
         let mut collector = Collector {
             tokenizer: self,
             scratch: MergeScratch::default(),
@@ -74,20 +78,48 @@ impl Tokenizer {
             words,
             ..
         } = collector;
-        let len = out.ids.len();
-        out.type_ids = vec![0; len];
-        out.special_tokens_mask = vec![0; len];
-        out.attention_mask = vec![1; len];
-        if !matches!(offsets, Offsets::None) {
-            debug_assert_eq!(out.offsets.len(), len);
-        } else {
-            out.offsets = vec![(0, 0); len];
-            out.word_ids = vec![None; len];
-        }
+        fill(&mut out, offsets);
         if let Some((max, Side::Left)) = limit {
             keep_right(&mut out, &starts, words, max);
         }
         (out, flow.is_break())
+    }
+
+    /// [`Tokenizer::encode_text`] for a model that is not byte-level.
+    fn encode_text_by(
+        &self,
+        family: &SentencePiece,
+        text: &str,
+        offsets: Offsets,
+        limit: Option<(usize, Side)>,
+    ) -> (Encoding, bool) {
+        let stop_at = match limit {
+            Some((max, Side::Right)) => max,
+            Some((_, Side::Left)) | None => usize::MAX,
+        };
+        let (mut out, starts, stopped) =
+            family.encode_text(self, text, offsets != Offsets::None, stop_at);
+        fill(&mut out, offsets);
+        if let Some((max, Side::Left)) = limit {
+            let start = |&(at, is_word): &(usize, bool)| Start { at, is_word };
+            let starts: Vec<Start> = starts.iter().map(start).collect();
+            keep_right(&mut out, &starts, starts.len() as u32, max);
+        }
+        (out, stopped)
+    }
+}
+
+/// Makes all columns as long as the ids.
+fn fill(out: &mut Encoding, offsets: Offsets) {
+    let len = out.ids.len();
+    out.type_ids = vec![0; len];
+    out.special_tokens_mask = vec![0; len];
+    out.attention_mask = vec![1; len];
+    if !matches!(offsets, Offsets::None) {
+        debug_assert_eq!(out.offsets.len(), len);
+    } else {
+        out.offsets = vec![(0, 0); len];
+        out.word_ids = vec![None; len];
     }
 }
 

@@ -33,6 +33,9 @@ impl Tokenizer {
         if max_tokens == 0 {
             return (Vec::new(), 0);
         }
+        if let Some(family) = &self.sentencepiece {
+            return family.prefix(self, text, max_tokens);
+        }
         for (window, whole) in Windows::new(self, text, max_tokens) {
             let (ids, covered) = self.prefix_of(window, max_tokens);
             match covered {

@@ -88,6 +88,15 @@ pub(crate) struct SplitScratch {
 }
 
 impl PreTokenizer {
+    /// One that does nothing, for models that are not byte-level.
+    pub(crate) fn none() -> Self {
+        Self {
+            splits: Vec::new(),
+            add_prefix_space: false,
+            use_regex: false,
+        }
+    }
+
     pub(crate) fn load(component: Option<&Component>, path: &str) -> Result<Self, Error> {
         let Some(component) = component else {
             return Err(missing_byte_level(path));

@@ -8,6 +8,7 @@ use crate::normalize::Normalizer;
 use crate::padding::Padding;
 use crate::postprocess::{Piece, PostProcessor};
 use crate::pretokenize::{PreTokenizer, SplitScratch, Word, Words};
+use crate::sentencepiece::SentencePiece;
 use crate::truncation::Truncation;
 use crate::vocab::Vocab;
 use std::borrow::Cow;
@@ -31,6 +32,8 @@ pub struct Tokenizer {
     pub(crate) padding: Option<Padding>,
     /// Whether texts can be cut as [`crate::window`] does.
     pub(crate) safe_cuts: bool,
+    /// The model, if it is not byte-level; `vocab` and `bpe` are empty then.
+    pub(crate) sentencepiece: Option<Box<SentencePiece>>,
 }
 
 /// What encoding a text comes across, in order.
@@ -120,6 +123,9 @@ impl Tokenizer {
     /// the model's vocabulary has the token and a word equals it: such a word becomes
     /// one token per byte. No special tokens are added.
     pub fn encode_plain_into(&self, text: &str, out: &mut Vec<u32>) {
+        if let Some(family) = &self.sentencepiece {
+            return family.encode_plain(self, text, out);
+        }
         let mut visitor = Ids {
             tokenizer: self,
             scratch: MergeScratch::default(),
@@ -133,6 +139,9 @@ impl Tokenizer {
     /// Appends the ids of `text`, recognising only some added tokens, as the reference
     /// does with the same setting. No special tokens are added.
     pub fn encode_recognising(&self, text: &str, recognise: Recognise, out: &mut Vec<u32>) {
+        if let Some(family) = &self.sentencepiece {
+            return family.encode(self, text, recognise, out);
+        }
         let mut visitor = Ids {
             tokenizer: self,
             scratch: MergeScratch::default(),
@@ -156,6 +165,9 @@ impl Tokenizer {
     }
 
     fn count_text(&self, text: &str) -> usize {
+        if let Some(family) = &self.sentencepiece {
+            return family.count(self, text);
+        }
         let mut visitor = Count {
             tokenizer: self,
             scratch: MergeScratch::default(),
@@ -217,29 +229,40 @@ impl Tokenizer {
     /// The bytes that `id` stands for, which need not be whole characters: the
     /// token's bytes, or the text of an added token.
     pub fn id_to_piece(&self, id: u32) -> Option<&[u8]> {
+        if let Some(family) = &self.sentencepiece {
+            return family.contains(id).then(|| family.piece(id));
+        }
         self.vocab.contains(id).then(|| self.vocab.piece(id))
     }
 
     /// The token as the vocabulary spells it, such as `Ġthe`.
     pub fn id_to_token(&self, id: u32) -> Option<Cow<'_, str>> {
+        if let Some(family) = &self.sentencepiece {
+            return family.spelling(id).map(Cow::Borrowed);
+        }
         self.vocab.spelling(id)
     }
 
     /// The id of a token as the vocabulary spells it, added tokens first.
     pub fn token_to_id(&self, token: &str) -> Option<u32> {
         let added = self.added.ids.get(token).copied();
-        added.or_else(|| self.vocab.model_id(token))
+        added.or_else(|| match &self.sentencepiece {
+            Some(family) => family.id(self, token),
+            None => self.vocab.model_id(token),
+        })
     }
 
     /// The number of tokens, with added ones. Ids can be larger where the file
     /// leaves holes.
     pub fn vocab_size(&self) -> usize {
-        self.vocab.size()
+        let family = self.sentencepiece.as_ref();
+        family.map_or_else(|| self.vocab.size(), |family| family.size())
     }
 
     /// Whether `id` is an added token that is marked special.
     pub fn is_special(&self, id: u32) -> bool {
-        self.vocab.is_special(id)
+        let family = self.sentencepiece.as_ref();
+        family.map_or_else(|| self.vocab.is_special(id), |f| f.is_special(id))
     }
 
     /// The added tokens and their ids, by rising id.

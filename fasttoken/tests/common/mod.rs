@@ -1,6 +1,7 @@
 //! Adversarial strings, and the comparison of one tokenizer with the reference.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub(crate) mod pieces;
 pub(crate) mod small;
 pub(crate) mod tiktoken;
 
@@ -228,6 +229,8 @@ pub(crate) struct Both {
     pub(crate) ours: Tokenizer,
     pub(crate) reference: Reference,
     pub(crate) added: Vec<String>,
+    /// Whether decoding takes runs of tokens for bytes as a whole.
+    pub(crate) bytes_are_runs: bool,
 }
 
 impl Both {
@@ -242,6 +245,7 @@ impl Both {
             ours,
             reference: Reference::from_bytes(json).unwrap_or_else(|e| panic!("{name}: {e}")),
             added,
+            bytes_are_runs: false,
         }
     }
 
@@ -310,6 +314,11 @@ impl Both {
                 decoder.push(id, &mut streamed);
             }
             decoder.finish(&mut streamed);
+            // Tokens for bytes are text only as a whole run: what a stream has written
+            // of a run that breaks later is not taken back.
+            if self.bytes_are_runs && expected.contains(char::REPLACEMENT_CHARACTER) {
+                continue;
+            }
             assert_eq!(streamed, expected, "{name}: streaming {ids:?}");
         }
     }
@@ -329,9 +338,16 @@ impl Both {
         assert_eq!(ours.offsets, offsets, "{name}: characters of {text:?}");
     }
 
-    /// Our stream writes no later than the reference's, and the same text.
     /// Our chunks are those of the reference, id by id.
     pub(crate) fn check_stream(&self, ids: &[u32]) {
+        // What becomes U+FFFD is held back differently; see `check_decode`.
+        let replaced = self
+            .ours
+            .decode(ids, true)
+            .contains(char::REPLACEMENT_CHARACTER);
+        if self.bytes_are_runs && replaced {
+            return;
+        }
         let mut reference = self.reference.decode_stream(true);
         let mut decoder = self.ours.stream_decoder(true);
         let mut held = 0;

@@ -1,0 +1,301 @@
+//! From ids back to text: the chain of decoders, folded into a few facts at load.
+
+use super::META;
+use super::split::{Prepend, check_replacement, prepend_scheme};
+use super::vocab::Vocab;
+use crate::error::Error;
+use crate::json::Component;
+
+/// What the file's chain of decoders does.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Decoder {
+    /// Replacements in each token, in order.
+    replace: Vec<(String, String)>,
+    /// `Metaspace`: the first token loses each of its `▁`.
+    first_loses_meta: bool,
+    /// `<0x41>` is a byte; else it is text.
+    bytes: bool,
+    /// How many of this character the text loses at its beginning.
+    strip: Option<(char, usize)>,
+}
+
+/// The state of decoding id by id.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Stream {
+    /// A token has been written.
+    begun: bool,
+    /// How many characters were stripped, and whether that has come to an end.
+    stripped: usize,
+    stripping_done: bool,
+    /// The bytes of a character whose rest has not come.
+    pending: [u8; 4],
+    pending_len: usize,
+    /// The run of bytes that is going on is not UTF-8.
+    broken: bool,
+}
+
+impl Decoder {
+    pub(super) fn load(component: Option<&Component>, path: &str) -> Result<Self, Error> {
+        let Some(component) = component else {
+            return Err(refuse(path, "null"));
+        };
+        let mut this = Self::default();
+        let mut fused = false;
+        this.add(component, path, &mut fused)?;
+        Ok(this)
+    }
+
+    fn add(&mut self, component: &Component, path: &str, fused: &mut bool) -> Result<(), Error> {
+        let kind = component.kind(path)?;
+        // What comes after the strip would see another text than the tokens.
+        if self.strip.is_some() {
+            return Err(refuse(path, "a step after Strip"));
+        }
+        match kind {
+            "Sequence" => {
+                for (part, path) in component.parts("decoders", path)? {
+                    self.add(&part, &path, fused)?;
+                }
+            }
+            "Replace" if !self.bytes && !*fused => {
+                let pattern = component.object("pattern", path)?;
+                let from = pattern.get("String").and_then(|p| p.as_str());
+                let Some(from) = from.filter(|from| !from.is_empty()) else {
+                    return Err(refuse(path, "Replace by a regular expression"));
+                };
+                let to = component.string("content", path)?;
+                self.replace.push((from.to_owned(), to.to_owned()));
+            }
+            "Metaspace" if !self.bytes && !*fused && self.replace.is_empty() => {
+                check_replacement(component, path)?;
+                self.first_loses_meta = prepend_scheme(component, path)? != Prepend::Never;
+                self.replace.push((META.to_string(), " ".to_owned()));
+            }
+            "ByteFallback" if !*fused => self.bytes = true,
+            "Fuse" => *fused = true,
+            "Strip" if *fused => {
+                let count = |name| {
+                    let value = component.get(name).and_then(serde_json::Value::as_u64);
+                    value.ok_or_else(|| Error::invalid(path, format!("{name} must be a number")))
+                };
+                let (start, stop) = (count("start")?, count("stop")?);
+                let content = component.string("content", path)?;
+                let mut chars = content.chars();
+                let (Some(c), None) = (chars.next(), chars.next()) else {
+                    return Err(Error::invalid(path, "content must be one character"));
+                };
+                if stop != 0 {
+                    return Err(refuse(path, "Strip at the end of the text"));
+                }
+                self.strip = Some((c, usize::try_from(start).unwrap_or(usize::MAX)));
+            }
+            other => return Err(refuse(path, &format!("{other} at this place"))),
+        }
+        Ok(())
+    }
+
+    /// What a token becomes when it is not the first, and whether it is a byte.
+    pub(super) fn piece(&self, spelling: &str) -> (Vec<u8>, bool) {
+        let text = self.replaced(spelling);
+        match byte(&text).filter(|_| self.bytes) {
+            Some(byte) => (vec![byte], true),
+            None => (text.into_bytes(), false),
+        }
+    }
+
+    fn replaced(&self, spelling: &str) -> String {
+        let mut text = spelling.to_owned();
+        for (from, to) in &self.replace {
+            text = text.replace(from.as_str(), to);
+        }
+        text
+    }
+
+    /// The piece of the first token, if it is not the one of all others. It is never a
+    /// byte then: those hold no `▁`.
+    fn first<'v>(&self, vocab: &'v Vocab, id: u32) -> Option<std::borrow::Cow<'v, str>> {
+        let spelling = vocab.spelling(id)?;
+        let loses = self.first_loses_meta && spelling.contains(META);
+        loses.then(|| spelling.replace(META, "").into())
+    }
+
+    /// The text of `ids`.
+    pub(super) fn decode(&self, vocab: &Vocab, ids: impl Iterator<Item = u32>) -> String {
+        let mut text = String::new();
+        let mut run = Vec::new();
+        let mut first = true;
+        for id in ids.filter(|id| vocab.contains(*id)) {
+            let other = std::mem::take(&mut first).then(|| self.first(vocab, id));
+            if let Some(piece) = other.flatten() {
+                // May spell a byte now that the `▁` is gone.
+                match byte(&piece).filter(|_| self.bytes) {
+                    Some(byte) => run.push(byte),
+                    None => text.push_str(&piece),
+                }
+            } else if vocab.is_byte(id) {
+                run.extend_from_slice(vocab.piece(id));
+            } else {
+                end_run(&mut run, &mut text);
+                let piece = std::str::from_utf8(vocab.piece(id));
+                text.push_str(piece.expect("only bytes are not text"));
+            }
+        }
+        end_run(&mut run, &mut text);
+        if let Some((c, count)) = self.strip {
+            let rest = text.strip_prefix_times(c, count);
+            if rest < text.len() {
+                text.drain(..text.len() - rest);
+            }
+        }
+        text
+    }
+
+    /// The bytes of `ids`; runs that are no text stay as they are.
+    pub(super) fn decode_bytes(&self, vocab: &Vocab, ids: impl Iterator<Item = u32>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut known = ids.filter(|id| vocab.contains(*id));
+        if let Some(id) = known.next() {
+            match self.first(vocab, id) {
+                Some(piece) => match byte(&piece).filter(|_| self.bytes) {
+                    Some(byte) => bytes.push(byte),
+                    None => bytes.extend_from_slice(piece.as_bytes()),
+                },
+                None => bytes.extend_from_slice(vocab.piece(id)),
+            }
+        }
+        for id in known {
+            bytes.extend_from_slice(vocab.piece(id));
+        }
+        if let Some((c, count)) = self.strip {
+            let mut buffer = [0; 4];
+            let c: &[u8] = c.encode_utf8(&mut buffer).as_bytes();
+            let times = bytes.chunks_exact(c.len()).take(count);
+            let gone = times.take_while(|chunk| *chunk == c).count() * c.len();
+            bytes.drain(..gone);
+        }
+        bytes
+    }
+
+    /// Appends the text that `id` completes.
+    pub(super) fn push(&self, state: &mut Stream, vocab: &Vocab, id: u32, out: &mut String) {
+        if !vocab.contains(id) {
+            return;
+        }
+        let from = out.len();
+        let other = (!state.begun).then(|| self.first(vocab, id)).flatten();
+        state.begun = true;
+        let spelled = other.as_deref().and_then(byte).filter(|_| self.bytes);
+        if let Some(byte) = spelled {
+            state.push_byte(byte, out);
+        } else if let Some(piece) = other {
+            state.end_run(out);
+            out.push_str(&piece);
+        } else if vocab.is_byte(id) {
+            state.push_byte(vocab.piece(id)[0], out);
+        } else {
+            state.end_run(out);
+            let piece = std::str::from_utf8(vocab.piece(id));
+            out.push_str(piece.expect("only bytes are not text"));
+        }
+        self.strip_new(state, out, from);
+    }
+
+    /// Ends the text.
+    pub(super) fn finish(&self, state: &mut Stream, out: &mut String) {
+        let from = out.len();
+        state.end_run(out);
+        self.strip_new(state, out, from);
+        *state = Stream::default();
+    }
+
+    /// Strips what was appended from `from` on, as far as the beginning still goes.
+    fn strip_new(&self, state: &mut Stream, out: &mut String, from: usize) {
+        let Some((c, count)) = self.strip else { return };
+        while !state.stripping_done && from < out.len() {
+            if state.stripped == count || !out[from..].starts_with(c) {
+                state.stripping_done = true;
+            } else {
+                out.replace_range(from..from + c.len_utf8(), "");
+                state.stripped += 1;
+            }
+        }
+    }
+}
+
+/// The length of a text without some leading characters.
+trait StripTimes {
+    fn strip_prefix_times(&self, c: char, count: usize) -> usize;
+}
+
+impl StripTimes for str {
+    fn strip_prefix_times(&self, c: char, count: usize) -> usize {
+        let mut rest = self;
+        for _ in 0..count {
+            match rest.strip_prefix(c) {
+                Some(after) => rest = after,
+                None => break,
+            }
+        }
+        rest.len()
+    }
+}
+
+impl Stream {
+    /// Adds a byte of a run. A run is text only as a whole; what the reference makes of
+    /// a broken one is a U+FFFD per byte.
+    fn push_byte(&mut self, byte: u8, out: &mut String) {
+        if self.broken {
+            out.push(char::REPLACEMENT_CHARACTER);
+            return;
+        }
+        self.pending[self.pending_len] = byte;
+        self.pending_len += 1;
+        match std::str::from_utf8(&self.pending[..self.pending_len]) {
+            Ok(text) => {
+                out.push_str(text);
+                self.pending_len = 0;
+            }
+            Err(error) if error.error_len().is_none() => {}
+            Err(_) => {
+                self.replace_pending(out);
+                self.broken = true;
+            }
+        }
+    }
+
+    fn replace_pending(&mut self, out: &mut String) {
+        for _ in 0..std::mem::take(&mut self.pending_len) {
+            out.push(char::REPLACEMENT_CHARACTER);
+        }
+    }
+
+    fn end_run(&mut self, out: &mut String) {
+        self.replace_pending(out);
+        self.broken = false;
+    }
+}
+
+fn refuse(path: &str, what: &str) -> Error {
+    Error::unsupported(
+        path,
+        format!(
+            "decoder {what} (supported: ByteLevel, or in this order Replace or Metaspace, ByteFallback, Fuse, Strip)"
+        ),
+    )
+}
+
+/// The byte that a token such as `<0x41>` spells.
+fn byte(token: &str) -> Option<u8> {
+    let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
+    // A sign would do for the parser of numbers, and does for the reference.
+    (token.len() == 6).then(|| u8::from_str_radix(digits, 16).ok())?
+}
+
+/// Writes a run of bytes: as text if all of it is, else one U+FFFD per byte.
+fn end_run(run: &mut Vec<u8>, text: &mut String) {
+    match std::str::from_utf8(run) {
+        Ok(all) => text.push_str(all),
+        Err(_) => text.extend(run.iter().map(|_| char::REPLACEMENT_CHARACTER)),
+    }
+    run.clear();
+}

@@ -1,0 +1,318 @@
+//! From the parts of a `tokenizer.json` to a checked [`SentencePiece`].
+
+use super::borders::Borders;
+use super::decode::Decoder;
+use super::merge::{Model, NO_ID, RANK_MAX, Scratch, key};
+use super::split::Splitter;
+use super::table::{Table, pair};
+use super::vocab::{Info, Vocab};
+use super::{SentencePiece, json};
+use crate::added::AddedTokens;
+use crate::error::Error;
+use crate::json::Component;
+use std::collections::HashMap;
+
+/// What a file says of the model.
+#[derive(Debug)]
+pub(crate) struct File {
+    /// Tokens and ids, as the file orders them.
+    tokens: Vec<(String, u32)>,
+    /// Left and right part of each rule.
+    merges: Vec<(String, String)>,
+    unk_token: Option<String>,
+    fuse_unk: bool,
+    byte_fallback: bool,
+    ignore_merges: bool,
+}
+
+impl File {
+    pub(crate) fn read(json: &[u8]) -> Result<Self, Error> {
+        let json::File { model } = serde_json::from_slice(json)?;
+        let tokens = model.vocab.0;
+        let limit = id_limit(tokens.len());
+        let count = tokens.len();
+        let tokens = tokens.into_iter().map(|(token, id)| {
+            match u32::try_from(id).ok().filter(|id| u64::from(*id) <= limit) {
+                Some(id) => Ok((token, id)),
+                None => Err(Error::IdOutOfRange {
+                    token,
+                    id,
+                    tokens: count,
+                    limit,
+                }),
+            }
+        });
+        let tokens = tokens.collect::<Result<Vec<_>, _>>()?;
+        let text: usize = tokens.iter().map(|(token, _)| token.len()).sum();
+        if text > u32::MAX as usize / 4 {
+            return Err(Error::invalid(
+                "$.model.vocab",
+                "more than a gigabyte of text",
+            ));
+        }
+        let rules = model.merges.into_iter().enumerate();
+        // Left over from the text format that these lists were read from.
+        let rules = rules.filter(|(_, rule)| {
+            let comment = |text: &String| text.starts_with("#version");
+            !rule.0.as_ref().is_err_and(comment)
+        });
+        let merges =
+            rules.map(|(index, rule)| rule.0.map_err(|text| Error::MalformedMerge { index, text }));
+        Ok(Self {
+            tokens,
+            merges: merges.collect::<Result<_, _>>()?,
+            unk_token: model.unk_token,
+            fuse_unk: model.fuse_unk.unwrap_or(false),
+            byte_fallback: model.byte_fallback.unwrap_or(false),
+            ignore_merges: model.ignore_merges.unwrap_or(false),
+        })
+    }
+
+    /// The number of tokens, without added ones.
+    pub(crate) fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    pub(crate) fn ids(&self) -> HashMap<&str, u32> {
+        let tokens = self.tokens.iter();
+        tokens.map(|(token, id)| (token.as_str(), *id)).collect()
+    }
+}
+
+/// Largest id accepted for a vocabulary of `tokens`: leaves room for the holes of real
+/// files, and keeps a damaged id from asking for gigabytes.
+fn id_limit(tokens: usize) -> u64 {
+    (tokens as u64 * 4 + 0xFFFF).min(u64::from(u32::MAX / 4))
+}
+
+/// Whether a file is of this family: its decoder is a chain, or puts spaces for `▁`, and
+/// its pre-tokenizer is not byte-level.
+pub(crate) fn is_sentencepiece(
+    pre_tokenizer: Option<&Component>,
+    decoder: Option<&Component>,
+) -> bool {
+    let kind = decoder.and_then(|decoder| decoder.kind("$.decoder").ok());
+    matches!(kind, Some("Sequence" | "Metaspace")) && !pre_tokenizer.is_some_and(is_byte_level)
+}
+
+fn is_byte_level(component: &Component) -> bool {
+    let path = "$.pre_tokenizer";
+    let parts = component.parts("pretokenizers", path).unwrap_or_default();
+    matches!(component.kind(path), Ok("ByteLevel"))
+        || parts.iter().any(|(part, _)| is_byte_level(part))
+}
+
+/// Builds everything; `added` was loaded with the ids of `file`.
+pub(crate) fn load(
+    file: &File,
+    pre_tokenizer: Option<&Component>,
+    decoder: Option<&Component>,
+    added: &AddedTokens,
+) -> Result<SentencePiece, Error> {
+    let splitter = Splitter::load(pre_tokenizer, "$.pre_tokenizer")?;
+    let decoder = Decoder::load(decoder, "$.decoder")?;
+    let ids = file.ids();
+    let vocab = vocabulary(file, &ids, added, &decoder)?;
+    let mut model = model(file, &ids)?;
+    model.words = words(file, &model);
+    Ok(SentencePiece {
+        model,
+        splitter,
+        decoder,
+        vocab,
+    })
+}
+
+fn model(file: &File, ids: &HashMap<&str, u32>) -> Result<Model, Error> {
+    let mut ascii = [NO_ID; 128];
+    let single: Vec<(char, u32)> = file.tokens.iter().filter_map(single_character).collect();
+    let mut chars = Table::with_capacity(single.len());
+    for (c, id) in single {
+        if c.is_ascii() {
+            ascii[c as usize] = id;
+        } else {
+            chars.insert(u64::from(u32::from(c)), (id, 0));
+        }
+    }
+    let mut bytes = [NO_ID; 256];
+    if file.byte_fallback {
+        for (byte, id) in bytes.iter_mut().enumerate() {
+            *id = ids
+                .get(&*format!("<{byte:#04X}>"))
+                .copied()
+                .unwrap_or(NO_ID);
+        }
+    }
+    // Bytes that UTF-8 never uses are not missed.
+    let used = |byte: usize| !matches!(byte, 0xC0 | 0xC1 | 0xF5..);
+    let complete = bytes
+        .iter()
+        .enumerate()
+        .all(|(b, id)| !used(b) || *id != NO_ID);
+    let unk = match file
+        .unk_token
+        .as_deref()
+        .map(|token| (token, ids.get(token)))
+    {
+        Some((token, None)) if !complete => {
+            return Err(Error::invalid(
+                "$.model.unk_token",
+                format!("{token:?} is not in the vocabulary"),
+            ));
+        }
+        Some((_, id)) => id.copied(),
+        None => None,
+    };
+    let pairs = pairs(file, ids, |id| Some(id) == unk || bytes.contains(&id))?;
+    let rules = file.merges.iter();
+    let borders = Borders::new(rules.map(|(left, right)| (left.as_str(), right.as_str())));
+    Ok(Model {
+        ascii,
+        chars,
+        bytes,
+        unk,
+        fuse_unk: file.fuse_unk,
+        pairs,
+        borders,
+        words: Table::with_capacity(0),
+        whole: file
+            .ignore_merges
+            .then(|| file.tokens.iter().cloned().collect()),
+        complete,
+    })
+}
+
+fn single_character((token, id): &(String, u32)) -> Option<(char, u32)> {
+    let mut chars = token.chars();
+    let c = chars.next()?;
+    chars.next().is_none().then_some((c, *id))
+}
+
+fn pairs(
+    file: &File,
+    ids: &HashMap<&str, u32>,
+    is_other: impl Fn(u32) -> bool,
+) -> Result<Table<u64>, Error> {
+    let path = "$.model.merges";
+    if file.merges.len() > RANK_MAX {
+        return Err(Error::invalid(path, format!("more than {RANK_MAX} merges")));
+    }
+    let mut pairs = Table::with_capacity(file.merges.len());
+    let mut joined = String::new();
+    for (index, (left, right)) in file.merges.iter().enumerate() {
+        let id = |token: &str| {
+            ids.get(token)
+                .copied()
+                .ok_or_else(|| Error::UnknownMergeToken {
+                    index,
+                    token: token.to_owned(),
+                })
+        };
+        let (left_id, right_id) = (id(left)?, id(right)?);
+        if let Some(part) = [(left, left_id), (right, right_id)]
+            .into_iter()
+            .find(|(_, id)| is_other(*id))
+        {
+            return Err(Error::unsupported(
+                format!("{path}[{index}]"),
+                format!(
+                    "a merge of {:?}, which stands for bytes or for unknown text",
+                    part.0
+                ),
+            ));
+        }
+        joined.clear();
+        joined.push_str(left);
+        joined.push_str(right);
+        // Of two rules for one pair, the later wins, as in the reference.
+        pairs.insert(pair(left_id, right_id), (index as u32, id(&joined)?));
+    }
+    Ok(pairs)
+}
+
+/// The short tokens that their own characters are merged to.
+fn words(file: &File, model: &Model) -> Table<u128> {
+    let mut found = Vec::new();
+    let mut scratch = Scratch::default();
+    let mut merged = Vec::new();
+    for (token, id) in &file.tokens {
+        let Some(key) = key(token.as_bytes()).filter(|_| !token.is_empty()) else {
+            continue;
+        };
+        merged.clear();
+        model.merge_all(token, &mut scratch, |id, _| merged.push(id));
+        if merged == [*id] {
+            found.push((key, *id));
+        }
+    }
+    let mut words = Table::with_capacity(found.len());
+    for (key, id) in found {
+        words.insert(key, (id, 0));
+    }
+    words
+}
+
+fn vocabulary(
+    file: &File,
+    ids: &HashMap<&str, u32>,
+    added: &AddedTokens,
+    decoder: &Decoder,
+) -> Result<Vocab, Error> {
+    if ids.len() != file.tokens.len() {
+        let mut seen = std::collections::HashSet::new();
+        let twice = file.tokens.iter().find(|(token, _)| !seen.insert(token));
+        return Err(Error::DuplicateToken {
+            token: twice.map(|(token, _)| token.clone()).unwrap_or_default(),
+        });
+    }
+    let tokens = file.tokens.len();
+    let end = |ids: &mut dyn Iterator<Item = u32>| ids.max().map_or(0, |id| id as usize + 1);
+    let model_end = end(&mut file.tokens.iter().map(|(_, id)| *id));
+    let added_end = end(&mut added.tokens.iter().map(|(id, _)| *id));
+    let mut infos: Vec<Option<Info>> = vec![None; model_end.max(added_end)];
+    for (token, id) in &file.tokens {
+        let (piece, byte) = decoder.piece(token);
+        let info = Info {
+            spelling: token.clone(),
+            piece,
+            byte,
+            hidden: added.special_contents.contains(token),
+            ..Info::default()
+        };
+        if let Some(other) = infos[*id as usize].replace(info) {
+            return Err(Error::DuplicateId {
+                id: *id,
+                first: other.spelling,
+                second: token.clone(),
+            });
+        }
+    }
+    for (id, token) in &added.tokens {
+        if let Some(other) = &infos[*id as usize]
+            && other.spelling != token.content
+        {
+            // Happens where the vocabulary has holes: the next free id is not free.
+            return Err(Error::DuplicateId {
+                id: *id,
+                first: other.spelling.clone(),
+                second: token.content.clone(),
+            });
+        }
+        // Decoding shows an added token as it is searched for.
+        let spelling = added.normalized_forms.get(id).unwrap_or(&token.content);
+        let (piece, byte) = decoder.piece(spelling);
+        infos[*id as usize] = Some(Info {
+            spelling: spelling.clone(),
+            piece,
+            byte,
+            hidden: added.special_contents.contains(spelling),
+            special: token.special,
+            added: true,
+        });
+    }
+    let new = added
+        .ids
+        .keys()
+        .filter(|content| !ids.contains_key(content.as_str()));
+    Ok(Vocab::new(&infos, tokens + new.count()))
+}

@@ -1,0 +1,96 @@
+//! Byte-pair encoding as SentencePiece does it: Llama 2, Mistral, Gemma and their like.
+//!
+//! Texts are not bytes here but characters, spaces are the visible `▁`, nothing splits a
+//! text into words before it is merged, and a character that the vocabulary lacks becomes
+//! one token per byte (`<0xE2>`). [`borders`] says how a text is cut all the same, and
+//! why that changes nothing.
+//!
+//! A [`SentencePiece`] is the part of a tokenizer that knows this family; added tokens,
+//! templates, truncation and padding are those of [`Tokenizer`].
+
+mod borders;
+mod decode;
+mod encode;
+mod json;
+mod load;
+mod merge;
+mod split;
+mod table;
+mod vocab;
+
+pub(crate) use decode::Stream;
+pub(crate) use load::{File, is_sentencepiece, load};
+
+use crate::tokenizer::Tokenizer;
+use decode::Decoder;
+use merge::Model;
+use split::Splitter;
+use vocab::Vocab;
+
+/// What stands for a space.
+const META: char = '▁';
+
+/// Model, vocabulary and decoder of a file of this family.
+#[derive(Debug)]
+pub(crate) struct SentencePiece {
+    model: Model,
+    splitter: Splitter,
+    decoder: Decoder,
+    vocab: Vocab,
+}
+
+impl SentencePiece {
+    /// The text of `ids`.
+    pub(crate) fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> String {
+        let hidden = |id: u32| skip_special_tokens && self.vocab.is_hidden(id);
+        let ids = ids.iter().copied().filter(|id| !hidden(*id));
+        self.decoder.decode(&self.vocab, ids)
+    }
+
+    /// The bytes of `ids`, as they are.
+    pub(crate) fn decode_bytes(&self, ids: &[u32], skip_special_tokens: bool) -> Vec<u8> {
+        let hidden = |id: u32| skip_special_tokens && self.vocab.is_hidden(id);
+        let ids = ids.iter().copied().filter(|id| !hidden(*id));
+        self.decoder.decode_bytes(&self.vocab, ids)
+    }
+
+    /// Appends the text that `id` completes.
+    pub(crate) fn push(&self, state: &mut Stream, id: u32, skip: bool, out: &mut String) {
+        if !(skip && self.vocab.is_hidden(id)) {
+            self.decoder.push(state, &self.vocab, id, out);
+        }
+    }
+
+    /// Ends a text that was decoded id by id.
+    pub(crate) fn finish(&self, state: &mut Stream, out: &mut String) {
+        self.decoder.finish(state, out);
+    }
+
+    pub(crate) fn contains(&self, id: u32) -> bool {
+        self.vocab.contains(id)
+    }
+
+    pub(crate) fn piece(&self, id: u32) -> &[u8] {
+        self.vocab.piece(id)
+    }
+
+    pub(crate) fn spelling(&self, id: u32) -> Option<&str> {
+        self.vocab.spelling(id)
+    }
+
+    /// The id of a token that is not looked up as an added one.
+    pub(crate) fn id(&self, tokenizer: &Tokenizer, token: &str) -> Option<u32> {
+        let id = self.vocab.id(token)?;
+        // Such a token is kept as it is searched for, which is no name of it.
+        let renamed = tokenizer.added.normalized_forms.contains_key(&id);
+        (!renamed).then_some(id)
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.vocab.size
+    }
+
+    pub(crate) fn is_special(&self, id: u32) -> bool {
+        self.vocab.is_special(id)
+    }
+}
