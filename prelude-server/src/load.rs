@@ -39,6 +39,8 @@ pub struct LoadOptions {
     pub rerank_template: Option<PathBuf>,
     /// Whether sampling parameters come from `generation_config.json` unless a request names them.
     pub generation_config: bool,
+    /// A folder where compiled tokenizers are kept from one start to the next.
+    pub tokenizer_cache: Option<PathBuf>,
     /// Where it runs.
     pub executor: ExecutorConfig,
     /// How its requests are scheduled.
@@ -55,6 +57,7 @@ impl Default for LoadOptions {
             pooling: None,
             rerank_template: None,
             generation_config: true,
+            tokenizer_cache: None,
             executor: ExecutorConfig::default(),
             engine: EngineConfig::default(),
         }
@@ -88,7 +91,8 @@ pub fn load(
     let kind = served_kind(assets.checkpoint.kind(), options.kind)?;
     let max_model_len = max_model_len(&assets.checkpoint, options.max_model_len)?;
     let pooling = pooling(&assets.checkpoint, kind, options.pooling)?;
-    let mut warnings = Vec::new();
+    let mut warnings = std::mem::take(&mut assets.warnings);
+    warnings.extend(reassigned(&assets.tokenizer));
     let has_vocabulary = matches!(kind, ModelKind::Lm | ModelKind::Reranker)
         && matches!(assets.checkpoint.kind(), CheckpointKind::CausalLm);
     let labels = match (kind, &template) {
@@ -303,6 +307,23 @@ fn decide_labels(template: &ChatTemplate, tokenizer: &Tokenizer) -> Result<Decid
         .map_err(|e: Unfit| e.to_string())
 }
 
+/// A warning if the tokenizer's file states other ids for added tokens than it gets: the model
+/// may have been trained with the stated ones.
+fn reassigned(tokenizer: &Tokenizer) -> Option<String> {
+    let [first, rest @ ..] = tokenizer.reassigned_tokens() else {
+        return None;
+    };
+    let others = match rest.len() {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    Some(format!(
+        "tokenizer.json states id {} for the added token {:?}{others}, but tokenizers that follow \
+         its format use {}; if the model was trained with the stated ids, correct the file",
+        first.stated, first.content, first.used
+    ))
+}
+
 /// The token that ends an assistant's turn: the tokenizer's end token, if the model knows it as
 /// one.
 fn end_of_turn(
@@ -348,4 +369,30 @@ fn fingerprint(checkpoint: &Checkpoint, config: &ExecutorConfig) -> Result<Strin
     let digest = hash.finalize();
     let hex: String = digest[..8].iter().map(|b| format!("{b:02x}")).collect();
     Ok(format!("fp_{hex}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo;
+
+    #[test]
+    fn other_ids_than_stated_are_told() {
+        let json = std::str::from_utf8(demo::LM.tokenizer).unwrap();
+        let tokenizer = Tokenizer::from_bytes(json.as_bytes()).unwrap();
+        assert_eq!(reassigned(&tokenizer), None);
+        let (id, token) = tokenizer.added_tokens().last().unwrap();
+        let mut file: serde_json::Value = serde_json::from_str(json).unwrap();
+        let added = file["added_tokens"].as_array_mut().unwrap();
+        let stated = added
+            .iter_mut()
+            .find(|t| t["content"] == token.content)
+            .unwrap();
+        stated["id"] = (id + 5).into();
+        let tokenizer = Tokenizer::from_bytes(file.to_string().as_bytes()).unwrap();
+        let warning = reassigned(&tokenizer).unwrap();
+        for part in [format!("{}", id + 5), format!("{:?} ", token.content)] {
+            assert!(warning.contains(part.trim()), "{warning}");
+        }
+    }
 }

@@ -6,7 +6,7 @@ mod error;
 
 use std::{borrow::Cow, fs, io, path::Path};
 
-use fasttoken::Tokenizer;
+use fasttoken::{CacheUse, Tokenizer};
 use prelude_models::{Checkpoint, CheckpointFiles};
 use serde_json::{Map, Value};
 
@@ -38,6 +38,8 @@ pub struct Assets {
     pub prompts: SentencePrompts,
     /// Sizes to which embeddings may be cut; empty if the model does not say.
     pub matryoshka: Vec<u32>,
+    /// What the operator should know about the files.
+    pub warnings: Vec<String>,
 }
 
 /// The files of a model inside the program.
@@ -63,6 +65,15 @@ impl Assets {
     /// # Errors
     /// [`LoadError`] with the file at fault.
     pub fn open(folder: &Path) -> Result<Self, LoadError> {
+        Self::open_cached(folder, None)
+    }
+
+    /// [`Assets::open`], with a folder where compiled tokenizers are kept from one start to the
+    /// next. A folder that cannot be written to is a warning.
+    ///
+    /// # Errors
+    /// As [`Assets::open`].
+    pub fn open_cached(folder: &Path, tokenizers: Option<&Path>) -> Result<Self, LoadError> {
         if !folder.is_dir() {
             return Err(LoadError::NoFolder(folder.to_owned()));
         }
@@ -83,15 +94,31 @@ impl Assets {
             Some(bytes) => SentencePrompts::from_json(&bytes)?,
             None => SentencePrompts::default(),
         };
+        let mut warnings = Vec::new();
+        let tokenizer = match tokenizers {
+            None => Tokenizer::from_bytes(&tokenizer_json)?,
+            Some(cache) => {
+                let file = folder.join("tokenizer.json");
+                let (tokenizer, used) = Tokenizer::from_file_cached(file, cache)?;
+                if let CacheUse::NotWritten(why) = used {
+                    let cache = cache.display();
+                    warnings.push(format!(
+                        "the compiled tokenizer cannot be kept in {cache}: {why}"
+                    ));
+                }
+                tokenizer
+            }
+        };
         Ok(Self {
             name: folder_name(folder),
             checkpoint: Checkpoint::open(folder)?,
-            tokenizer: Tokenizer::from_bytes(&tokenizer_json)?,
+            tokenizer,
             cuts: SafeCuts::of(&tokenizer_json),
             tokenizer_config,
             chat_template,
             prompts,
             matryoshka: matryoshka(folder)?,
+            warnings,
         })
     }
 
@@ -115,6 +142,7 @@ impl Assets {
             tokenizer_config,
             prompts: SentencePrompts::default(),
             matryoshka: Vec::new(),
+            warnings: Vec::new(),
         })
     }
 
@@ -214,6 +242,25 @@ mod tests {
             assets.tokenizer.encode("card", true),
             embedded.tokenizer.encode("card", true)
         );
+    }
+
+    #[test]
+    fn compiled_tokenizers_are_kept() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/demo/demo-lm");
+        let cache = std::env::temp_dir().join(format!("prelude-tokenizers-{}", std::process::id()));
+        let expected = Assets::open(folder.as_ref()).unwrap();
+        for _ in 0..2 {
+            let assets = Assets::open_cached(folder.as_ref(), Some(&cache)).unwrap();
+            assert_eq!(assets.warnings, [""; 0]);
+            let ids = |assets: &Assets| assets.tokenizer.encode("my card <|im_end|>", true);
+            assert_eq!(ids(&assets), ids(&expected));
+            assert_eq!(fs::read_dir(&cache).unwrap().count(), 1);
+        }
+        fs::remove_dir_all(&cache).unwrap();
+        fs::write(&cache, "a file").unwrap();
+        let assets = Assets::open_cached(folder.as_ref(), Some(&cache)).unwrap();
+        fs::remove_file(&cache).unwrap();
+        assert!(assets.warnings[0].contains("cannot be kept in"));
     }
 
     #[test]

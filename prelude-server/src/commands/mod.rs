@@ -92,6 +92,18 @@ pub(crate) struct Settings {
     pub(crate) executor: ExecutorConfig,
     /// The same on NVIDIA GPUs.
     pub(crate) cuda: CudaConfig,
+    /// Text to ids.
+    pub(crate) tokenizer: TokenizerSettings,
+}
+
+/// How tokenizers are loaded.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct TokenizerSettings {
+    /// Folder where compiled tokenizers are kept: a start then takes milliseconds of tokenizer
+    /// instead of a tenth of a second. Whoever can write there decides what ids come out. By
+    /// default nothing is kept.
+    pub(crate) cache: Option<PathBuf>,
 }
 
 impl Settings {
@@ -154,6 +166,7 @@ impl Settings {
             chat_template: args.chat_template.clone(),
             pooling: args.pooling.map(Into::into),
             rerank_template: args.rerank_template.clone(),
+            tokenizer_cache: self.tokenizer.cache.clone(),
             executor,
             engine: EngineConfig {
                 scheduler: self.scheduler.clone(),
@@ -194,9 +207,10 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    pub(crate) fn assets(&self) -> Result<Assets, LoadError> {
+    /// `tokenizers` is the folder of compiled tokenizers, if there is one.
+    pub(crate) fn assets(&self, tokenizers: Option<&Path>) -> Result<Assets, LoadError> {
         match self {
-            Self::Folder(path) => Assets::open(path),
+            Self::Folder(path) => Assets::open_cached(path, tokenizers),
             Self::Embedded(files) => Assets::embedded(files),
         }
     }
@@ -211,7 +225,7 @@ impl Source {
         let progress = ProgressBar::new_spinner().with_message(format!("loading {name}"));
         progress.enable_steady_tick(Duration::from_millis(100));
         let loaded = self
-            .assets()
+            .assets(options.tokenizer_cache.as_deref())
             .and_then(|assets| load(assets, options, devices));
         progress.finish_and_clear();
         let loaded = loaded?;

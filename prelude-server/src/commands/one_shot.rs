@@ -278,7 +278,7 @@ fn show_decisions(answer: &Value) -> String {
 /// `prelude tokenize`. Needs the model's files, not its weights.
 pub(crate) fn tokenize(args: &TokenizeArgs) -> Result<(), Failure> {
     let texts = texts::read(&args.texts)?;
-    let assets = source(&args.common, demo::LM).assets()?;
+    let assets = source(&args.common, demo::LM).assets(None)?;
     for text in texts {
         let tokens = assets.tokenizer.encode(&text, true);
         let pieces: Vec<String> = tokens
