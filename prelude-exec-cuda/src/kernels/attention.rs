@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{Error, memory::view::View};
 
-/// Keys of a split of [`AttnDecode`], at absolute positions.
+/// Keys of a split of `attn_decode`, at absolute positions.
 pub(crate) const SPLIT_KEYS: usize = AttnDecodeParams::SPLIT_KEYS as usize;
 
 /// What all attention of one layer reads and writes.
