@@ -5,7 +5,7 @@
 //!   nothing but [`HEADERS`].
 //! - [`families`]: for each family the parameter struct, mirrored from its `.cuh` file, and the
 //!   grid and block that its launch contract prescribes.
-//! - [`emu`] (feature `emu`): the same kernels compiled by g++ and run on the host, one fibre a
+//! - `emu` (feature `emu`): the same kernels compiled by g++ and run on the host, one fibre a
 //!   CUDA thread, with bounds, races and missing barriers reported.
 //!
 //! No CUDA library is needed or used here. Who launches is `prelude-exec-cuda`.

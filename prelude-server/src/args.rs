@@ -179,7 +179,7 @@ pub(crate) struct ServeArgs {
     /// Settings of the environment: `PRELUDE_LIMITS__ROWS` as (`LIMITS__ROWS`, its value).
     #[arg(skip)]
     pub(crate) variables: Vec<(String, String)>,
-    /// Settings in TOML; flags and PRELUDE_<TABLE>__<FIELD> in the environment win over it.
+    /// Settings in TOML; flags and `PRELUDE_<TABLE>__<FIELD>` in the environment win over it.
     /// --print-config shows all there are.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
