@@ -20,6 +20,15 @@
 #define PRELUDE_UNROLL
 #endif
 
+// NVRTC has no host compiler, and so not its builtins.
+#ifdef __CUDACC_RTC__
+#define PRELUDE_MEMCPY memcpy
+#define PRELUDE_INFINITY __builtin_bit_cast(float, 0x7f800000u)
+#else
+#define PRELUDE_MEMCPY __builtin_memcpy
+#define PRELUDE_INFINITY __builtin_huge_valf()
+#endif
+
 #include "prelude/types.h"
 
 #if PRELUDE_CUDA

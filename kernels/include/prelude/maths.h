@@ -5,7 +5,7 @@ namespace prelude {
 
 constexpr u32 FULL_WARP = 0xffffffffu;
 constexpr u32 WARP = 32;
-constexpr float NEG_INFINITY = -__builtin_huge_valf();
+constexpr float NEG_INFINITY = -PRELUDE_INFINITY;
 
 PRELUDE_DEVICE u32 min_u32(u32 a, u32 b) { return a < b ? a : b; }
 PRELUDE_DEVICE u32 max_u32(u32 a, u32 b) { return a > b ? a : b; }

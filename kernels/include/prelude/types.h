@@ -91,7 +91,7 @@ template <class To, class From>
 PRELUDE_DEVICE To bit_cast(From from) {
     static_assert(sizeof(To) == sizeof(From), "bit_cast needs equal sizes");
     To to;
-    __builtin_memcpy(&to, &from, sizeof(To));
+    PRELUDE_MEMCPY(&to, &from, sizeof(To));
     return to;
 }
 
