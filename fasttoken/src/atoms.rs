@@ -3,8 +3,9 @@
 //! Merging begins with bytes, of which characters beyond ASCII have two to four. For
 //! most characters it is certain that their own bytes merge to one token first,
 //! whatever stands around them; such a character is an *atom*, from which merging can
-//! begin as well. The proof, for words that are whole characters: let `r` be the rank of the next merge inside of the
-//! character, in each state on the way to its token, and let every rule that joins the
+//! begin as well. The proof, for words that are whole characters and of which every byte
+//! has a token (others are merged whole): let `r` be the rank of the next merge inside of
+//! the character, in each state on the way to its token, and let every rule that joins the
 //! state's first or last symbol with anything outside come after `r`. Then no such
 //! rule is applied before the character is whole, since the first rule of all that
 //! apply is taken. If moreover the rules that join the whole token with anything come

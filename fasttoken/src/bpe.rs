@@ -57,6 +57,8 @@ pub(crate) struct Bpe {
     parts_owner: Owner,
     /// Whether words that are one token are so by their merges.
     proved: bool,
+    /// Whether a byte that text can have lacks a token.
+    loses_bytes: bool,
 }
 
 /// What a thread keeps between words and calls.
@@ -157,6 +159,7 @@ impl Bpe {
             owner: Owner::NONE,
             parts_owner: Owner::NONE,
             proved: false,
+            loses_bytes: loses_bytes(&byte_ids),
         }
     }
 
@@ -182,10 +185,11 @@ impl Bpe {
             return Err(Section::WordFacts.invalid("there are not three of them"));
         };
         let unlike = "it is not a table";
+        let byte_ids: [u32; 256] = byte_ids[..]
+            .try_into()
+            .map_err(|_| Section::ByteIds.invalid("there are not 256 of them"))?;
         let mut this = Self {
-            byte_ids: byte_ids[..]
-                .try_into()
-                .map_err(|_| Section::ByteIds.invalid("there are not 256 of them"))?,
+            byte_ids,
             pairs: PairTable::read(image)?,
             words: words.ok_or_else(|| Section::Words.invalid(unlike))?,
             long_words: long_words.ok_or_else(|| Section::LongWords.invalid(unlike))?,
@@ -194,6 +198,7 @@ impl Bpe {
             owner: Owner::NONE,
             parts_owner: Owner::NONE,
             proved: proved == 1,
+            loses_bytes: loses_bytes(&byte_ids),
         };
         this.name_owners();
         Ok(this)
@@ -359,6 +364,9 @@ impl Bpe {
     }
 
     /// Merges a word that is valid UTF-8, part by part ([`crate::atoms`]).
+    ///
+    /// Atoms and their neighbours are known for words of which every byte has a token:
+    /// where one vanishes, tokens meet that no text has side by side.
     fn merge_parts(
         &self,
         word: &[u8],
@@ -366,6 +374,9 @@ impl Bpe {
         merging: &mut Merging,
         out: &mut Vec<u32>,
     ) {
+        if self.loses_bytes && word.iter().any(|byte| !self.has_byte(*byte)) {
+            return self.merge(word, merging, out);
+        }
         let mut symbols = Symbols::default();
         // Where the part begins, and the atom before `at`.
         let (mut start, mut before) = (0, None);
@@ -603,6 +614,13 @@ impl Work for EncodeWords<'_, '_> {
             out.extend_from_slice(&ids[..count]);
         }
     }
+}
+
+/// Whether the vocabulary lacks a byte that UTF-8 uses.
+fn loses_bytes(byte_ids: &[u32; 256]) -> bool {
+    let never = |byte: usize| matches!(byte, 0xC0 | 0xC1 | 0xF5..);
+    let mut lacking = byte_ids.iter().enumerate();
+    lacking.any(|(byte, id)| *id == NO_TOKEN && !never(byte))
 }
 
 fn entry(rank: u32, at: usize) -> u64 {

@@ -7,8 +7,9 @@ use common::small::Small;
 use fasttoken::Tokenizer;
 use proptest::prelude::*;
 
-/// Spellings of the bytes C3, C4, A8, A9, E4, B8, BA, of `a` and of the space.
-const BYTES: &[&str] = &["Ã", "Ä", "¨", "©", "ä", "¸", "º", "a", "Ġ"];
+/// Spellings of the bytes C3, C4, A8, A9, E4, B8, BA, of `a` and of the space, and of F1
+/// and 80, of which U+40000 is made.
+const BYTES: &[&str] = &["Ã", "Ä", "¨", "©", "ä", "¸", "º", "a", "Ġ", "ñ", "Ģ"];
 
 /// The rules that training would find, as indexes into the tokens made so far.
 const NATURAL: &[(&str, &str)] = &[
@@ -27,9 +28,14 @@ fn rule() -> impl Strategy<Value = (bool, usize, usize)> {
     (prop::bool::weighted(0.6), 0..1000usize, 0..1000usize)
 }
 
-fn tokenizer(rules: &[(bool, usize, usize)], ignore_merges: bool) -> Vec<u8> {
+/// Without those of `BYTES` that `missing` names by index.
+fn tokenizer(rules: &[(bool, usize, usize)], ignore_merges: bool, missing: &[usize]) -> Vec<u8> {
     let mut small = Small::new().with_model("ignore_merges", ignore_merges.into());
-    let mut tokens: Vec<String> = BYTES.iter().map(|byte| (*byte).to_owned()).collect();
+    let bytes = BYTES.iter().enumerate();
+    let mut tokens: Vec<String> = bytes
+        .filter(|(n, _)| !missing.contains(n))
+        .map(|(_, byte)| (*byte).to_owned())
+        .collect();
     for &(natural, left, right) in rules {
         let (left, right) = if natural {
             let (left, right) = NATURAL[left % NATURAL.len()];
@@ -47,7 +53,44 @@ fn tokenizer(rules: &[(bool, usize, usize)], ignore_merges: bool) -> Vec<u8> {
         small = small.merge(&left, &right);
         tokens.push(left + &right);
     }
+    for n in missing {
+        small = small.without_token(BYTES[*n]);
+    }
     small.bytes()
+}
+
+/// A byte without a token vanishes, and what was on its two sides merges.
+#[test]
+fn what_a_missing_byte_was_between_merges() {
+    let ascii = Small::new().merge("a", "c").without_token("b");
+    let lead = Small::new().merge("¡", "Ģ").merge("Â", "¡");
+    let lead = lead.without_token("ñ");
+    let tail = Small::new().merge("Ã", "Ã").merge("Ã", "¨");
+    let tail = tail.without_token("©");
+    for (small, text, expected) in [
+        (ascii, "abc", vec!["ac"]),
+        (lead, "¡\u{40000}", vec!["Â", "¡Ģ", "Ģ", "Ģ"]),
+        (tail, "éè", vec!["ÃÃ", "¨"]),
+    ] {
+        let json = small.bytes();
+        let ours = Tokenizer::from_bytes(&json).unwrap();
+        let reference = tokenizers::Tokenizer::from_bytes(&json).unwrap();
+        let image = ours_from_image(&json);
+        // Alone and in a word that is merged by the heap.
+        for text in [text.to_owned(), text.repeat(40)] {
+            let theirs = reference.encode_fast(text.as_str(), false).unwrap();
+            assert_eq!(ours.encode(&text, false), theirs.get_ids(), "{text:?}");
+            assert_eq!(image.encode(&text, false), theirs.get_ids(), "{text:?}");
+        }
+        let ids = ours.encode(text, false);
+        let found: Vec<_> = ids.iter().filter_map(|id| ours.id_to_token(*id)).collect();
+        assert_eq!(found, expected, "{text:?}");
+    }
+}
+
+fn ours_from_image(json: &[u8]) -> Tokenizer {
+    let image = Tokenizer::compile(json).expect("the file compiles");
+    Tokenizer::from_image_bytes(&image).expect("the image opens")
 }
 
 proptest! {
@@ -56,10 +99,17 @@ proptest! {
     #[test]
     fn any_rules_merge_as_in_the_reference(
         rules in prop::collection::vec(rule(), 0..40),
-        texts in prop::collection::vec("[éèĩĨ为亸a ]{0,24}|[éè]{0,70}|[为a]{0,30}", 8),
+        texts in prop::collection::vec(
+            "[éèĩĨ为亸a \u{40000}]{0,24}|[éè]{0,70}|[为a]{0,30}|[éèĩa]{1,4}",
+            8,
+        ),
         ignore_merges in prop::bool::weighted(0.2),
+        missing in prop_oneof![
+            Just(Vec::new()),
+            prop::collection::vec(0..BYTES.len(), 1..3),
+        ],
     ) {
-        let json = tokenizer(&rules, ignore_merges);
+        let json = tokenizer(&rules, ignore_merges, &missing);
         let ours = Tokenizer::from_bytes(&json).unwrap();
         let reference = tokenizers::Tokenizer::from_bytes(&json).unwrap();
         // Twice, since the thread remembers words.
