@@ -30,7 +30,7 @@ impl Level {
     pub(crate) fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
-            let bits = is_x86_feature_detected!("bmi2") && is_x86_feature_detected!("lzcnt");
+            let bits = crate::cpu::has_bit_instructions();
             if bits && is_x86_feature_detected!("avx512f") {
                 return Self::Avx512;
             }

@@ -37,6 +37,8 @@ mod atoms;
 mod bpe;
 mod cache;
 mod compare;
+#[cfg(target_arch = "x86_64")]
+mod cpu;
 mod decode;
 mod encode_error;
 mod encoding;

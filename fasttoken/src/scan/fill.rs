@@ -98,8 +98,8 @@ pub(super) fn every_way() -> Vec<Fill> {
         fill_blocks::<planes::tests::Naive>,
     ];
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2") {
-        // SAFETY: just asked for; the others are part of every machine with AVX2.
+    if crate::cpu::has_bit_instructions() && is_x86_feature_detected!("avx2") {
+        // SAFETY: all that it is compiled for was just asked for.
         ways.push(|scanner, grammar, at, ends| unsafe {
             x86::fill_avx2(scanner, grammar, at, ends)
         });

@@ -54,10 +54,10 @@ impl Level {
     #[cfg(target_arch = "x86_64")]
     #[inline]
     pub(super) fn detect() -> Self {
-        // Each answer is a load from a table that the standard library fills once.
-        if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("bmi2") {
+        let bits = crate::cpu::has_bit_instructions();
+        if bits && is_x86_feature_detected!("avx512bw") {
             Self::Avx512
-        } else if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2") {
+        } else if bits && is_x86_feature_detected!("avx2") {
             Self::Avx2
         } else {
             Self::Scalar
