@@ -5,6 +5,10 @@
 /// pieces together as large as the square of the text.
 const OVERFLOWING_IDS_MAX: usize = 1 << 24;
 
+/// Most ids that padding adds to a batch, for the same reason: the length is that of the
+/// longest text, or any number, and there are as many of it as texts and pieces.
+const PADDING_IDS_MAX: usize = 1 << 24;
+
 /// Why an input could not be encoded with the options that were given.
 ///
 /// Only truncation and padding can fail; any text is fine by definition.
@@ -55,6 +59,17 @@ pub enum EncodeError {
         /// The limit.
         limit: usize,
     },
+    /// Padding would take too much memory.
+    #[error(
+        "padding would add {ids} ids to all texts of the batch and what overflows from them, \
+         more than {limit}; fill up to less, switch overflowing off, or take smaller batches"
+    )]
+    TooMuchPadding {
+        /// Number of ids.
+        ids: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// Padding would fill up to an absurd length.
     #[error("padding is to fill up to {length} ids, or a multiple of that; the most is {limit}")]
     PaddingTooLong {
@@ -71,6 +86,15 @@ impl EncodeError {
         let limit = OVERFLOWING_IDS_MAX;
         if ids > limit {
             return Err(Self::TooMuchOverflow { ids, limit });
+        }
+        Ok(())
+    }
+
+    /// Refuses to add `ids` to a batch by padding, if that is too many.
+    pub(crate) fn check_padding(ids: usize) -> Result<(), Self> {
+        let limit = PADDING_IDS_MAX;
+        if ids > limit {
+            return Err(Self::TooMuchPadding { ids, limit });
         }
         Ok(())
     }

@@ -162,6 +162,13 @@ impl Encoding {
         self.attention_mask.extend_from_slice(&other.attention_mask);
     }
 
+    /// The number of ids that [`Encoding::pad`] would add.
+    pub(crate) fn missing(&self, len: usize) -> usize {
+        let own = len.saturating_sub(self.len());
+        let pieces = self.overflowing.iter().map(|piece| piece.missing(len));
+        pieces.fold(own, usize::saturating_add)
+    }
+
     /// Fills up to `len` ids, here and in what overflowed.
     pub(crate) fn pad(&mut self, len: usize, id: u32, type_id: u32, left: bool) {
         for piece in &mut self.overflowing {

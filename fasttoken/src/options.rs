@@ -139,7 +139,8 @@ impl Tokenizer {
     /// Encodes one text or a pair with all that is known about each id, as the
     /// reference's `encode` (or `encode_char_offsets`, or `encode_fast`) does.
     ///
-    /// With truncation at the right, the text is encoded only up to the limit.
+    /// With truncation at the right, the text is encoded only up to the limit; models in
+    /// the style of SentencePiece may encode all of it before they cut.
     ///
     /// # Errors
     /// When truncation or padding cannot do what is asked; see [`EncodeError`].

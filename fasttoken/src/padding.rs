@@ -109,6 +109,9 @@ impl Padding {
         if let Some(multiple) = self.pad_to_multiple_of.filter(|n| *n > 0) {
             length = length.next_multiple_of(multiple);
         }
+        let added = |encoding: &Encoding| encoding.missing(length);
+        let added = encodings.iter().map(added).fold(0, usize::saturating_add);
+        EncodeError::check_padding(added)?;
         for encoding in encodings {
             encoding.pad(length, self.id, self.type_id, self.side == Side::Left);
         }

@@ -14,7 +14,8 @@ impl Tokenizer {
     ///
     /// Looks at as much of the text as it needs for that, and not at all of it, where
     /// the file's split pattern is a common one and the text has spaces or Chinese or
-    /// Japanese punctuation here and there.
+    /// Japanese punctuation here and there. Models in the style of SentencePiece, whose
+    /// words can be whole texts, look at all of it.
     ///
     /// The number of bytes is where the first character begins that the ids do not
     /// cover wholly, so it is a character boundary, and `text.len()` when there are

@@ -121,7 +121,8 @@ impl Tokenizer {
     /// For text from people who must not be able to write `<|im_start|>` and be
     /// taken for the program. The id of an added token does not come out even where
     /// the model's vocabulary has the token and a word equals it: such a word becomes
-    /// one token per byte. No special tokens are added.
+    /// one token per byte. The exception is an added token that is itself the token of a
+    /// single byte, which has no other spelling. No special tokens are added.
     pub fn encode_plain_into(&self, text: &str, out: &mut Vec<u32>) {
         if let Some(family) = &self.sentencepiece {
             return family.encode_plain(self, text, out);

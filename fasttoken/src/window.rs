@@ -19,7 +19,9 @@
 //! Normal forms do not change across the cut, since what follows it is a starter that
 //! composes with nothing before it, nor does either side become something else: ASCII
 //! stays, and compatibility forms of the punctuation are punctuation. An added token could
-//! be cut in two; [`are_safe`] looks whether one contains such a place.
+//! be cut in two; [`are_safe`] looks whether one contains such a place, or what normal
+//! forms make of one: the kana may have become a kana and a mark, and the punctuation
+//! that of ASCII.
 //!
 //! [`Grammar`]: crate::scan::Grammar
 
@@ -33,6 +35,13 @@ const WINDOW_BYTES_MIN: usize = 256;
 const BYTES_PER_ID: usize = 8;
 /// How much longer the next window is. What is encoded in vain adds up to a third.
 const GROWTH: usize = 4;
+
+/// Punctuation of Chinese and Japanese, and what NFKC and NFKD make of it.
+const PUNCTUATION: [char; 12] = [
+    '。', '，', '、', '！', '？', '；', '：', ',', '!', '?', ';', ':',
+];
+/// How many of those are wide.
+const WIDE: usize = 7;
 
 /// Whether texts can be cut, with this pre-tokenizer and these added tokens.
 pub(crate) fn are_safe(pre_tokenizer: &PreTokenizer, added: &AddedTokens) -> bool {
@@ -115,7 +124,7 @@ fn is_wide_pair(text: &str, at: usize) -> bool {
     matches!(
         previous,
         Some('\u{4E00}'..='\u{9FA5}' | 'ぁ'..='ゖ' | 'ァ'..='ヺ')
-    ) && matches!(next, Some('。' | '，' | '、' | '！' | '？' | '；' | '：'))
+    ) && next.is_some_and(|next| PUNCTUATION[..WIDE].contains(&next))
 }
 
 /// Whether a token with this content could reach across a safe cut. What follows a
@@ -125,10 +134,9 @@ fn may_cross_cut(content: &str) -> bool {
     let space = bytes
         .windows(2)
         .any(|pair| pair[0].is_ascii_graphic() && pair[1] == b' ');
-    space
-        || content
-            .char_indices()
-            .any(|(at, _)| is_wide_pair(content, at))
+    let chars = content.chars();
+    let mut pairs = chars.clone().zip(chars.skip(1));
+    space || pairs.any(|(previous, next)| !previous.is_ascii() && PUNCTUATION.contains(&next))
 }
 
 #[cfg(test)]
@@ -161,6 +169,10 @@ mod tests {
         assert_eq!(cuts("，，"), [0; 0]);
         assert!(may_cross_cut("a "));
         assert!(may_cross_cut("x中，"));
+        // What NFKC and NFD make of pairs before which a text is cut.
+        assert!(may_cross_cut("中,"));
+        assert!(may_cross_cut("\u{3099}，"));
+        assert!(!may_cross_cut("，"));
         assert!(!may_cross_cut("<|im_start|>"));
         assert!(!may_cross_cut("  "));
     }
@@ -196,6 +208,7 @@ mod tests {
                 (["a", "<x>"], "single_word"),
                 (["ōx", "a"], "normalized"),
                 (["B ", "中，"], "special"),
+                (["中,", "\u{3099}，"], "normalized"),
             ] {
                 let mut json = demo.clone();
                 json["normalizer"] = json!({"type": form});
@@ -208,7 +221,8 @@ mod tests {
                 }
                 let json = serde_json::to_vec(&json).unwrap();
                 let tokenizer = Tokenizer::from_bytes(&json).unwrap();
-                assert_eq!(tokenizer.safe_cuts, flag != "special");
+                let cut = contents.iter().any(|content| may_cross_cut(content));
+                assert_eq!(tokenizer.safe_cuts, !cut);
                 for _ in 0..2_000 {
                     let text: String = (0..below(14)).map(|_| parts[below(parts.len())]).collect();
                     let all = tokenizer.encode(&text, false);

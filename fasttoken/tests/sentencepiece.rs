@@ -182,6 +182,30 @@ fn long_inputs_are_exact_and_finish() {
     }
 }
 
+/// Each part after an added token asks where it begins; a look at the whole segment for
+/// each would take minutes.
+#[test]
+fn many_parts_of_one_segment_finish() {
+    let mut shape = Shape::metaspace("first", false);
+    shape.add("<tool>", false, true);
+    let both = both("parts", &shape);
+    let text = "a<tool>".repeat(1 << 17);
+    assert!(both.ours.count(&text, false) >= 1 << 18);
+    both.check_text(&"a<tool>".repeat(300));
+}
+
+#[test]
+fn a_prefix_of_any_length_is_the_whole() {
+    for shape in [Shape::legacy(), Shape::gemma()] {
+        let ours = both("prefix", &shape).ours;
+        let text = "Where is my card? 🙂";
+        for max in [usize::MAX, usize::MAX - 1] {
+            let whole = (ours.encode(text, false), text.len());
+            assert_eq!(ours.encode_prefix(text, max), whole);
+        }
+    }
+}
+
 /// Text from people must not speak as the program.
 #[test]
 fn plain_text_gives_no_added_tokens() {

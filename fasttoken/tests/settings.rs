@@ -495,6 +495,39 @@ fn overflowing_has_a_bound() {
 }
 
 #[test]
+fn a_prefix_of_any_length_is_the_whole() {
+    let tokenizer = Tokenizer::from_bytes(DEMO).expect("the demo loads");
+    let text = "Where is my card? 🙂";
+    for max in [usize::MAX, usize::MAX - 1] {
+        let whole = (tokenizer.encode(text, false), text.len());
+        assert_eq!(tokenizer.encode_prefix(text, max), whole);
+    }
+}
+
+/// Neither the pieces nor the length are many, but their product is.
+#[test]
+fn padding_of_all_pieces_has_a_bound() {
+    let tokenizer = Tokenizer::from_bytes(DEMO).expect("the demo loads");
+    let options = EncodeOptions::new()
+        .truncation(Some(Truncation::new(1)))
+        .padding(Some(
+            Padding::new(0, "").length(PaddingLength::Fixed(1 << 16)),
+        ));
+    let refused = |error| matches!(error, Err(EncodeError::TooMuchPadding { .. }));
+    let text = "\u{10FFFF}".repeat(25_000);
+    assert!(refused(tokenizer.encode_with(&text, &options).map(drop)));
+    let kept = tokenizer.encode_with(&text, &options.clone().overflowing(false));
+    assert_eq!(kept.map(|encoding| encoding.len()), Ok(1 << 16));
+    // One long text in a batch of many short ones.
+    let long = "\u{10FFFF}".repeat(1 << 12);
+    let mut batch = vec!["a"; 1 << 12];
+    batch.push(&long);
+    let longest = EncodeOptions::new().padding(Some(Padding::new(0, "")));
+    let error = tokenizer.encode_batch_with(&batch, &longest, 1);
+    assert!(refused(error.map(drop)));
+}
+
+#[test]
 fn absurd_padding_is_refused() {
     let tokenizer = Tokenizer::from_bytes(DEMO).expect("the demo loads");
     let padding = Padding::new(0, "");

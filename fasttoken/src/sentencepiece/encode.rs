@@ -6,6 +6,7 @@ use super::{META, SentencePiece};
 use crate::added::{Part as Found, Pass, Recognise};
 use crate::encoding::Encoding;
 use crate::tokenizer::Tokenizer;
+use std::cell::OnceCell;
 use std::ops::{ControlFlow, Range};
 
 /// What encoding a text comes across, in order.
@@ -39,6 +40,8 @@ impl SentencePiece {
             let raw = &text[range.clone()];
             let normalized = normalizer.apply(raw);
             visitor.segment(range.start, raw, &normalized);
+            // Made once for all parts of the segment, and only if one asks.
+            let alignment = OnceCell::new();
             added.split(Pass::Normalized, recognise, &normalized, |found| {
                 let part = match found {
                     Found::Token(id, range) => return visitor.normalized_token(id, range),
@@ -47,7 +50,8 @@ impl SentencePiece {
                 let begins = || {
                     // Where the part begins in the text; the first part of the first
                     // segment needs no look.
-                    let own = || normalizer.alignment(raw).get(part.start).map(|from| from.0);
+                    let alignment = || alignment.get_or_init(|| normalizer.alignment(raw));
+                    let own = || alignment().get(part.start).map(|from| from.0);
                     range.start == 0 && (part.start == 0 || own() == Some(0))
                 };
                 let mut each = |word: Word<'_>| visitor.word(word);
@@ -109,7 +113,7 @@ impl SentencePiece {
         max: usize,
     ) -> (Vec<u32>, usize) {
         let mut collector = Collector::new(self, tokenizer, true);
-        collector.break_at = max + 1;
+        collector.break_at = max.saturating_add(1);
         // Stopped or not, the ids tell.
         let _ = self.walk(tokenizer, text, Recognise::All, &mut collector);
         let Encoding {
