@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::{
     Call, Reply,
     input::{self, Encoding, Inputs, Prompt, check_length},
+    meter::Meter,
     read,
     submit::{Common, UsageBody},
     truncate::Truncation,
@@ -217,28 +218,48 @@ async fn by_labels<'m>(
 
     let bytes = texts.iter().map(|t| t.len() + template.len()).sum();
     let encoded = call.app.encoder.run(bytes, || {
+        let meter = Meter::new(call);
+        let max_rows = call.app.config.limits.rows;
+        let max_places = usize::try_from(max_rows).unwrap_or(usize::MAX) / texts.len();
+        let trie_behind = |prompt| {
+            label_trie_within(model, &meter, prompt, &labels, max_places)?.ok_or_else(|| {
+                // One more than the limit is what is known; the rest was not counted.
+                let rows = (max_places as u64 + 1).saturating_mul(texts.len() as u64);
+                ApiError::too_many_rows(rows, max_rows)
+            })
+        };
+        let truncation = match truncation {
+            None => None,
+            Some(truncation) => {
+                // Where a text is cut is learned from the whole prompt, for each text anew.
+                meter.read_again(template.len(), texts.len() - 1)?;
+                // The context also holds the labels behind each text.
+                let depth = trie_behind(turn("")?)?.depth();
+                let limit = model.max_model_len as usize;
+                Some(truncation.within(limit.saturating_sub(depth)))
+            }
+        };
+        let mut first = None;
         let count = |text: &str| Ok(model.tokenizer.count(&turn(text)?, false));
-        let turns = texts.iter().map(|text| match &truncation {
-            None => turn(text),
-            Some(truncation) => turn(&truncation.fit(model, "input", text, count)?),
+        let turns = texts.iter().map(|text| {
+            let turn = match &truncation {
+                None => turn(text)?,
+                Some(truncation) => turn(&truncation.fit(model, "input", text, count)?)?,
+            };
+            first.get_or_insert_with(|| turn.clone());
+            Ok(turn)
         });
         let prompts = SharedPrompts::encode(turns, model.cuts, |text, out| {
             model.tokenizer.encode_into(text, false, out);
             // At once: a long template is not encoded again with every text to learn it.
-            check_length("input", out.len(), 0, model)
+            check_length("input", out.len(), 0, model)?;
+            meter.add(out.len())
         })?;
         // A text that is too long is refused before labels are put behind it.
         for len in prompts.lens() {
             check_length("input", len, 0, model)?;
         }
-        let max_rows = call.app.config.limits.rows;
-        let max_places = usize::try_from(max_rows).unwrap_or(usize::MAX) / texts.len();
-        let trie =
-            label_trie_within(model, turn(&texts[0])?, &labels, max_places)?.ok_or_else(|| {
-                // One more than the limit is what is known; the rest was not counted.
-                let rows = (max_places as u64 + 1).saturating_mul(texts.len() as u64);
-                ApiError::too_many_rows(rows, max_rows)
-            })?;
+        let trie = trie_behind(first.expect("there are texts"))?;
         Ok::<_, ApiError>((trie, prompts))
     });
     let (trie, prompts) = encoded.await??;
@@ -330,6 +351,7 @@ pub(crate) fn prompt(model: &ServedModel, messages: &[Value]) -> Result<String, 
 /// trie has more than `max_places` places.
 pub(crate) fn label_trie_within<L: std::fmt::Display>(
     model: &ServedModel,
+    meter: &Meter,
     prompt: String,
     labels: &[L],
     max_places: usize,
@@ -342,7 +364,8 @@ pub(crate) fn label_trie_within<L: std::fmt::Display>(
     let texts = [prompt.clone()].into_iter().chain(with_label);
     let encoded = SharedPrompts::encode(texts.map(Ok::<_, ApiError>), model.cuts, |text, out| {
         model.tokenizer.encode_into(text, false, out);
-        check_length("labels", out.len(), 0, model)
+        check_length("labels", out.len(), 0, model)?;
+        meter.add(out.len())
     })?;
     let mut prompts = encoded.into_prompts();
     let prompt = prompts.next().expect("the prompt was put first");
@@ -504,6 +527,30 @@ mod tests {
                 "{label}: {found}, not {expected}"
             );
         }
+    }
+
+    /// A text is cut before labels are put behind it, and leaves them room.
+    #[test]
+    fn long_texts_are_cut_when_asked() {
+        let model = demos().model(Some("demo-lm")).unwrap();
+        let context = u64::from(model.max_model_len);
+        let long = "Where is my card? ".repeat(2_000);
+        let labels = json!(["card", "a transfer that has not arrived"]);
+        let tokens = |keep: i64| {
+            let body = json!({"model": "demo-lm", "input": long, "labels": labels,
+                "truncate_prompt_tokens": keep});
+            let found = answer(demos(), PATH, &body);
+            found["usage"]["prompt_tokens"].as_u64().unwrap()
+        };
+        let at = tokens(40);
+        assert!((32..=40).contains(&at), "{at}");
+        let labels: Vec<String> = serde_json::from_value(labels.clone()).unwrap();
+        let turn = user_turn(model, "").unwrap();
+        let meter = Meter::up_to(1 << 20);
+        let trie = label_trie_within(model, &meter, turn, &labels, 1 << 10);
+        let room = context - trie.unwrap().unwrap().depth() as u64;
+        let at = tokens(-1);
+        assert!((room - 8..=room).contains(&at), "{at} of {room}");
     }
 
     /// A template is rendered and encoded with every text, so 4,096 of these would be gigabytes:

@@ -57,20 +57,20 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
 
     call.reservation
         .set_rows(prompts.len() as u64 * u64::from(params.n))?;
-    let mut echoes = echo_texts(&options, &prompts);
-    let encoding = Encoding {
+    let encoding = |truncation| Encoding {
         field: "prompt",
         add_special_tokens,
-        // Cut below: whoever wants an echo wants to know.
-        truncation: None,
+        truncation,
     };
-    let mut prompts = input::encode(call, model, prompts, encoding).await?;
-    for (index, ids) in prompts.iter_mut().enumerate() {
-        let is_cut = truncation.as_ref().is_some_and(|t| t.apply(ids));
+    // Cut first: an echo is of what was read.
+    let prompts = input::cut(call, model, prompts, encoding(truncation)).await?;
+    let mut echoes = echo_texts(&options, &prompts);
+    let prompts = input::encode(call, model, prompts, encoding(None)).await?;
+    for (index, ids) in prompts.iter().enumerate() {
         input::check_length("prompt", ids.len(), u64::from(max_tokens), model)?;
         params.check_prompt(ids.len())?;
         if let Some(echo) = echoes.get_mut(index)
-            && (is_cut || echo.is_none())
+            && echo.is_none()
         {
             *echo = Some(Cow::Owned(model.tokenizer.decode(ids, false)));
         }

@@ -10,6 +10,7 @@ use super::{
     Call,
     classify::{label_trie_within, normalised, prompt, user_turn},
     input::check_length,
+    meter::Meter,
     read,
     submit::Common,
 };
@@ -136,18 +137,27 @@ pub(crate) async fn decide(
     let calibration = &call.app.config.decide.calibration;
     let bytes = bytes + asking.questions.len() * asking.options.permutations * 512;
     let encoded = call.app.encoder.run(bytes, || {
+        let meter = Meter::new(call);
         let mut plans = Vec::with_capacity(asking.questions.len());
         let mut rows = 0;
         let most = usize::try_from(call.app.config.limits.rows).unwrap_or(usize::MAX);
         for asked in &asking.questions {
             // No trie is built larger than what the questions before it have left.
             let room = (rows, most);
-            let plan = Plan::new(asked, &asking.options, room, calibration, model, labels)?;
+            let plan = Plan::new(
+                asked,
+                &asking.options,
+                room,
+                &meter,
+                calibration,
+                model,
+                labels,
+            )?;
             rows += plan.num_rows();
             plans.push(plan);
         }
         call.reservation.set_rows(rows as u64)?;
-        let prompts = encode(model, asking, &plans)?;
+        let prompts = encode(model, &meter, asking, &plans)?;
         Ok::<_, ApiError>((plans, prompts))
     });
     let (plans, prompts) = encoded.await??;
@@ -198,6 +208,7 @@ impl Plan {
         asked: &Asked<'_>,
         options: &Options,
         (used_rows, max_rows): (usize, usize),
+        meter: &Meter,
         calibration: &Calibration,
         model: &ServedModel,
         labels: &DecideLabels,
@@ -214,7 +225,8 @@ impl Plan {
                 let names: Vec<&str> = choices.iter().map(|o| o.name.as_str()).collect();
                 // What stands before the generation prompt does not change the names' tokens.
                 let max_places = max_rows.saturating_sub(used_rows) / rotations;
-                let trie = label_trie_within(model, user_turn(model, "")?, &names, max_places);
+                let trie =
+                    label_trie_within(model, meter, user_turn(model, "")?, &names, max_places);
                 let trie = trie.map_err(|e| e.with_param(asked.pointer.clone()))?;
                 // One more than the limit is what is known; the rest was not counted.
                 let most = max_rows as u64;
@@ -275,6 +287,7 @@ impl Plan {
 /// The prompts of all questions in order, each with its rotations.
 fn encode(
     model: &ServedModel,
+    meter: &Meter,
     asking: &Asking<'_>,
     plans: &[Plan],
 ) -> Result<SharedPrompts, ApiError> {
@@ -299,7 +312,8 @@ fn encode(
         });
     let prompts = SharedPrompts::encode(turns, model.cuts, |text, out: &mut Vec<TokenId>| {
         model.tokenizer.encode_into(text, false, out);
-        check_length(asking.state_field, out.len(), 0, model)
+        check_length(asking.state_field, out.len(), 0, model)?;
+        meter.add(out.len())
     })?;
     let depths = plans
         .iter()

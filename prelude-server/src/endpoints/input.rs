@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use super::{
     Call,
     chat::Conversation,
+    meter::Meter,
     truncate::{Side, Truncation},
 };
 use crate::{
@@ -160,7 +161,26 @@ pub(crate) async fn encode(
     prompts: Vec<Prompt<'_>>,
     encoding: Encoding<'_>,
 ) -> Result<Vec<Vec<TokenId>>, ApiError> {
-    encode_each(call, model, prompts, encoding, "", |_| Ok(())).await
+    encode_each(call, model, prompts, encoding, "", |_, _| Ok(())).await
+}
+
+/// Cuts prompts as `encoding` asks, and encodes none: for whoever shows them as they were cut.
+///
+/// # Errors
+/// 400 naming the field, 429 if the encode pool is full.
+pub(crate) async fn cut<'a>(
+    call: &Call,
+    model: &ServedModel,
+    prompts: Vec<Prompt<'a>>,
+    encoding: Encoding<'_>,
+) -> Result<Vec<Prompt<'a>>, ApiError> {
+    if encoding.truncation.is_none() {
+        return Ok(prompts);
+    }
+    let cut = |prompt| cut_one(model, prompt, encoding, "");
+    let bytes = bytes(&prompts, "");
+    let work = || prompts.into_iter().map(cut).collect();
+    call.app.encoder.run(bytes, work).await?
 }
 
 /// As [`encode`], with `before` put before every text, of prompts that must fit the context. It is
@@ -182,7 +202,10 @@ pub(crate) async fn encode_behind(
         let must = "be text where an instruction or prompt is to precede it";
         return Err(ApiError::invalid_value(encoding.field.to_owned(), must));
     }
-    let fits = |len| check_length(encoding.field, len, 0, model);
+    let fits = |meter: &Meter, len| {
+        check_length(encoding.field, len, 0, model)?;
+        meter.add(len)
+    };
     encode_each(call, model, prompts, encoding, before, fits).await
 }
 
@@ -192,37 +215,14 @@ async fn encode_each(
     prompts: Vec<Prompt<'_>>,
     encoding: Encoding<'_>,
     before: &str,
-    check_len: impl Fn(usize) -> Result<(), ApiError>,
+    check_len: impl Fn(&Meter, usize) -> Result<(), ApiError>,
 ) -> Result<Vec<Vec<TokenId>>, ApiError> {
-    let bytes = prompts
-        .iter()
-        .map(|p| match p {
-            Prompt::Text(text) => text.len().saturating_add(before.len()),
-            Prompt::Ids(_) => 0,
-        })
-        .fold(0, usize::saturating_add);
+    let bytes = bytes(&prompts, before);
     let start = Instant::now();
-    let encode_one = |prompt: Prompt<'_>| {
-        let ids = match prompt {
-            Prompt::Ids(mut ids) => {
-                if let Some(truncation) = &encoding.truncation {
-                    truncation.apply(&mut ids);
-                }
-                ids
-            }
+    let encode_one = |meter: &Meter, prompt| {
+        let ids = match cut_one(model, prompt, encoding, before)? {
+            Prompt::Ids(ids) => ids,
             Prompt::Text(mut text) => {
-                if let Some(truncation) = &encoding.truncation {
-                    let special = encoding.add_special_tokens;
-                    let measure = |text: &str| match before {
-                        "" => Ok(model.tokenizer.count(text, special)),
-                        before => Ok(model.tokenizer.count(&format!("{before}{text}"), special)),
-                    };
-                    let cut = match truncation.fit(model, encoding.field, &text, measure)? {
-                        Cow::Borrowed(_) => None,
-                        Cow::Owned(cut) => Some(cut),
-                    };
-                    text = cut.map_or(text, Cow::Owned);
-                }
                 if !before.is_empty() {
                     text.to_mut().insert_str(0, before);
                 }
@@ -233,19 +233,15 @@ async fn encode_each(
                 ids
             }
         };
-        check_len(ids.len())?;
+        check_len(meter, ids.len())?;
         Ok::<_, ApiError>(ids)
     };
-    let encoded: Vec<Vec<TokenId>> = call
-        .app
-        .encoder
-        .run(bytes, || {
-            prompts
-                .into_iter()
-                .map(encode_one)
-                .collect::<Result<_, _>>()
-        })
-        .await??;
+    let work = || {
+        let meter = Meter::new(call);
+        let encoded = prompts.into_iter().map(|p| encode_one(&meter, p));
+        encoded.collect::<Result<Vec<_>, _>>()
+    };
+    let encoded = call.app.encoder.run(bytes, work).await??;
     if bytes > 0 {
         call.app.metrics.encoded(start.elapsed().as_secs_f64());
     }
@@ -253,6 +249,44 @@ async fn encode_each(
         check_ids(encoding.field, ids, model)?;
     }
     Ok(encoded)
+}
+
+/// About how much text there is to encode.
+fn bytes(prompts: &[Prompt<'_>], before: &str) -> usize {
+    let bytes = prompts.iter().map(|prompt| match prompt {
+        Prompt::Text(text) => text.len().saturating_add(before.len()),
+        Prompt::Ids(_) => 0,
+    });
+    bytes.fold(0, usize::saturating_add)
+}
+
+/// Cuts ids, or so much of a text that it fits with `before` and special tokens around it.
+fn cut_one<'a>(
+    model: &ServedModel,
+    prompt: Prompt<'a>,
+    encoding: Encoding<'_>,
+    before: &str,
+) -> Result<Prompt<'a>, ApiError> {
+    let Some(truncation) = &encoding.truncation else {
+        return Ok(prompt);
+    };
+    let text = match prompt {
+        Prompt::Ids(mut ids) => {
+            truncation.apply(&mut ids);
+            return Ok(Prompt::Ids(ids));
+        }
+        Prompt::Text(text) => text,
+    };
+    let special = encoding.add_special_tokens;
+    let measure = |text: &str| match before {
+        "" => Ok(model.tokenizer.count(text, special)),
+        before => Ok(model.tokenizer.count(&format!("{before}{text}"), special)),
+    };
+    let cut = match truncation.fit(model, encoding.field, &text, measure)? {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(cut) => Some(cut),
+    };
+    Ok(Prompt::Text(cut.map_or(text, Cow::Owned)))
 }
 
 /// Checks that a prompt has tokens and that they are in the vocabulary.

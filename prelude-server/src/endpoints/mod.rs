@@ -28,6 +28,7 @@ pub(crate) mod generate;
 pub(crate) mod health;
 pub(crate) mod input;
 pub(crate) mod messages;
+pub(crate) mod meter;
 pub(crate) mod metrics;
 pub(crate) mod models;
 pub(crate) mod pairs;

@@ -1,7 +1,7 @@
 //! Relevance of documents to queries, by whatever means the model has: the heart of `/rerank` and
 //! of `/score` on pairs.
 
-use std::{borrow::Cow, collections::HashMap};
+use std::{borrow::Cow, collections::HashMap, ptr};
 
 use prelude_core::{Head, Normalise, RowOutput, RowSpec};
 use prelude_engine::Usage;
@@ -9,6 +9,7 @@ use prelude_engine::Usage;
 use super::{
     Call,
     input::check_length,
+    meter::Meter,
     read,
     submit::Common,
     truncate::{Side, Truncation, cut_text},
@@ -94,26 +95,36 @@ async fn by_prompt(
     };
     // Rendered prompts bring their special tokens with them.
     let count = |text: &str| model.tokenizer.count(text, false);
-    let prompt = |&(query, document): &(&str, &str)| {
-        let query = capped(model, query, options.max_tokens_per_query);
-        let mut document = capped(model, document, options.max_tokens_per_doc);
-        if let Some(truncation) = &options.truncation {
-            let measure = |document: &str| Ok(count(&render(&query, document)?));
-            let fitting = truncation.fit(model, options.field, &document, measure)?;
-            document = Cow::Owned(fitting.into_owned());
-        }
-        render(&query, &document)
-    };
     let bytes = bytes(pairs) + instruction.len() * pairs.len();
-    let max = call.app.config.limits.queued_tokens;
-    let mut encoded = 0;
     let work = || {
-        SharedPrompts::encode(pairs.iter().map(prompt), model.cuts, |text, out| {
-            model.tokenizer.encode_into(text, false, out);
-            encoded += out.len() as u64;
-            if encoded > max {
-                return Err(ApiError::larger_than_queue("prompt tokens", encoded, max));
+        let meter = Meter::new(call);
+        // One query for many documents is one `&str`, and cut once.
+        let mut last: Option<(&str, Cow<'_, str>)> = None;
+        let query_cap = options.max_tokens_per_query;
+        if options.truncation.is_some()
+            && let [(first, _), rest @ ..] = pairs
+        {
+            // Where a document is cut is learned from the whole prompt around it.
+            let again = rest.iter().filter(|(query, _)| ptr::eq(*query, *first));
+            meter.read_again(capped(model, first, query_cap).len(), again.count())?;
+            meter.read_again(instruction.len(), rest.len())?;
+        }
+        let prompts = pairs.iter().map(|&(whole, document)| {
+            if last.as_ref().is_none_or(|(of, _)| !ptr::eq(*of, whole)) {
+                last = Some((whole, capped(model, whole, query_cap)));
             }
+            let query: &str = &last.as_ref().expect("set above").1;
+            let mut document = capped(model, document, options.max_tokens_per_doc);
+            if let Some(truncation) = &options.truncation {
+                let measure = |document: &str| Ok(count(&render(query, document)?));
+                let fitting = truncation.fit(model, options.field, &document, measure)?;
+                document = Cow::Owned(fitting.into_owned());
+            }
+            render(query, &document)
+        });
+        SharedPrompts::encode(prompts, model.cuts, |text, out| {
+            model.tokenizer.encode_into(text, false, out);
+            meter.add(out.len())?;
             // At once: a long query is not encoded again with every document to learn it.
             check_length(options.field, out.len(), 0, model)
         })
@@ -177,10 +188,17 @@ async fn by_cosine(
         let roles_are_one =
             before.is_empty() && options.max_tokens_per_query == options.max_tokens_per_doc;
         let mut of_pair = Vec::with_capacity(pairs.len());
+        // One query for many documents is one `&str`, and looked up once.
+        let mut last: Option<(&str, usize)> = None;
         for &(query, document) in pairs {
-            let query = texts.index(query, true);
-            of_pair.push((query, texts.index(document, roles_are_one)));
+            let place = match last {
+                Some((of, place)) if ptr::eq(of, query) => place,
+                _ => texts.index(query, true),
+            };
+            last = Some((query, place));
+            of_pair.push((place, texts.index(document, roles_are_one)));
         }
+        let meter = Meter::new(call);
         let encode = |&(text, is_query): &(&str, bool)| {
             let (before, max) = match is_query {
                 true => (before.as_str(), options.max_tokens_per_query),
@@ -196,6 +214,7 @@ async fn by_cosine(
             };
             let ids = model.tokenizer.encode(&whole(&text), true);
             check_length(options.field, ids.len(), 0, model)?;
+            meter.add(ids.len())?;
             Ok::<_, ApiError>(ids)
         };
         let ids = texts

@@ -56,6 +56,10 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         }
         Pooled::Classify => {
             let format = embeddings::format(&mut fields)?;
+            // Of embeddings.
+            for name in ["dimensions", "instruction", "prompt_name", "input_type"] {
+                fields.refuse(name, &[])?;
+            }
             let classified = classify::classify(call, model, &common, fields).await?;
             #[expect(
                 clippy::cast_possible_truncation,
@@ -165,6 +169,11 @@ mod tests {
             "task",
         );
         check(json!({"task": "sing"}), "invalid_value", "task");
+        check(
+            json!({"dimensions": 8}),
+            "unsupported_parameter",
+            "dimensions",
+        );
         check(json!({"model": "demo-lm"}), "unsupported_task", "model");
         let (_, found, _) =
             crate::testing::ask(demos(), PATH, &json!({"model": "demo-lm", "input": "x"}));

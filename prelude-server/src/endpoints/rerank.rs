@@ -46,6 +46,11 @@ async fn documents(call: &Call, fields: &mut Fields<'_>) -> Result<Reply, ApiErr
     let is_cohere = call.endpoint == Endpoint::RerankV2;
     let (common, model) = begin(call, fields)?;
     fields.refuse("rank_fields", &["[]"])?;
+    // Of pairs, and TEI's.
+    fields.refuse("max_tokens_per_query", &["0"])?;
+    for name in ["truncate", "raw_scores", "return_text"] {
+        fields.refuse(name, &["false"])?;
+    }
     let query = query(fields)?;
     let documents = take_documents(fields)?;
     // Zero asks for all, as no number does.
@@ -115,6 +120,25 @@ async fn documents(call: &Call, fields: &mut Fields<'_>) -> Result<Reply, ApiErr
 /// TEI's dialect.
 async fn tei(call: &Call, fields: &mut Fields<'_>) -> Result<Reply, ApiError> {
     let (common, model) = begin(call, fields)?;
+    // The other dialects', and what TEI says in words of its own.
+    for (name, neutral) in [
+        ("rank_fields", "[]"),
+        ("top_n", "0"),
+        ("return_documents", "false"),
+        ("max_tokens_per_doc", "0"),
+        ("max_tokens_per_query", "0"),
+        ("use_activation", "true"),
+    ] {
+        fields.refuse(name, &[neutral])?;
+    }
+    for name in [
+        "instruction",
+        "instruct",
+        "truncate_prompt_tokens",
+        "truncation_side",
+    ] {
+        fields.refuse(name, &[])?;
+    }
     let query = query(fields)?;
     let texts: Option<Vec<Text<'_>>> = fields.get("texts", "a list of strings")?;
     let texts = texts.unwrap_or_default();
@@ -458,6 +482,29 @@ mod tests {
         assert_eq!(score(&found), score(&short));
     }
 
+    /// A query is cut once, not with every document: the test ends at all because these are not
+    /// gigabytes of text to encode. The last document is too long, so the model has no work.
+    #[test]
+    fn a_long_query_is_cut_once() {
+        let long = "x ".repeat(1 << 22);
+        let mut documents = vec!["d".to_owned(); 512];
+        documents.push("x ".repeat(5_000));
+        let body = json!({"text_1": long, "text_2": documents, "max_tokens_per_query": 3});
+        let too_long = (400, "context_length_exceeded", Some("text_2"));
+        refused(qwen3(), "/score", &body, too_long);
+    }
+
+    /// To cut a document its whole prompt is measured, so a query is measured with each.
+    #[test]
+    fn a_query_is_not_measured_with_too_many_documents() {
+        let rows = qwen3().config.limits.rows as usize;
+        let query = "Where is my card? ".repeat(600);
+        let documents = vec!["d"; rows];
+        let body = json!({"query": query, "documents": documents, "truncate_prompt_tokens": -1});
+        let too_large = (400, "larger_than_queue", None);
+        refused(qwen3(), "/rerank", &body, too_large);
+    }
+
     #[test]
     fn refusals() {
         let check = |path: &str, body: Value, reason: &str, param: &str| {
@@ -505,6 +552,31 @@ mod tests {
             "unsupported_parameter",
             "rank_fields",
         );
+        // Of another dialect, and so not to be passed over in silence.
+        let other = |name: &str, value: Value| {
+            let mut body = json!({"query": "q", "texts": ["d"]});
+            body[name] = value;
+            let (status, found, _) = ask(qwen3(), "/rerank", &body);
+            let message = found["error"].as_str().unwrap_or("");
+            assert!(status == 400 && message.contains(name), "{name}: {found}");
+        };
+        other("top_n", json!(1));
+        other("return_documents", json!(true));
+        other("max_tokens_per_doc", json!(3));
+        other("use_activation", json!(false));
+        other("instruction", json!("i"));
+        other("truncate_prompt_tokens", json!(-1));
+        other("truncation_side", json!("left"));
+        for name in ["truncate", "raw_scores", "return_text"] {
+            let mut body = json!({"query": "q", "documents": ["d"]});
+            body[name] = json!(true);
+            check("/rerank", body, "unsupported_parameter", name);
+        }
+        for name in ["item_first", "apply_softmax"] {
+            let mut body = json!({"text_1": "q", "text_2": "d"});
+            body[name] = json!(true);
+            check("/score", body, "unsupported_parameter", name);
+        }
         let tei = json!({"query": "q", "texts": []});
         let (status, found, _) = ask(qwen3(), "/rerank", &tei);
         assert_eq!(status, 400);

@@ -100,6 +100,16 @@ async fn by_labels(call: &Call, mut fields: Fields<'_>) -> Result<Reply, ApiErro
     fields.refuse("stream", &["false"])?;
     let apply_softmax = fields.bool("apply_softmax")?.unwrap_or(is_list);
     let item_first = fields.bool("item_first")?.unwrap_or(false);
+    // Of pairs. Logits come of a classification head without softmax alone.
+    let activated = model.has_vocabulary() || apply_softmax;
+    fields.refuse(
+        "use_activation",
+        &[if activated { "true" } else { "false" }],
+    )?;
+    fields.refuse("instruction", &[])?;
+    for name in ["max_tokens_per_query", "max_tokens_per_doc"] {
+        fields.refuse(name, &["0"])?;
+    }
     let labels = match model.has_vocabulary() {
         true => Some(labels(&mut fields, model)?),
         false => refuse_labels(&fields)?,
@@ -154,7 +164,10 @@ async fn by_labels(call: &Call, mut fields: Fields<'_>) -> Result<Reply, ApiErro
 async fn pairs(call: &Call, mut fields: Fields<'_>) -> Result<Reply, ApiError> {
     let common = Common::take(call, &mut fields)?;
     let model = call.app.model_for(common.model.as_deref(), Task::Pairs)?;
-    fields.refuse("stream", &["false"])?;
+    // The last two are of labels.
+    for name in ["stream", "item_first", "apply_softmax"] {
+        fields.refuse(name, &["false"])?;
+    }
     let (left, right) = names(&fields)?;
     let queries = texts(&mut fields, left)?;
     let documents = texts(&mut fields, right)?;
@@ -520,7 +533,31 @@ mod tests {
             let text = json!("x ".repeat(100_000));
             let items: Vec<String> = (0..rows).map(|i| i.to_string()).collect();
             check(text, json!(items), first, too_long);
+            // Where a prompt is cut is learned from the whole of it.
+            let body = json!({"query": "x ".repeat(10_000), "items": vec!["y"; rows],
+                "item_first": first, "label_token_ids": [1], "truncate_prompt_tokens": 7});
+            refused(demos(), PATH, &body, (400, "larger_than_queue", None));
         }
+    }
+
+    /// What only the other dialect reads is not passed over in silence.
+    #[test]
+    fn fields_of_the_other_dialect_are_refused() {
+        let labels = json!({"query": "q", "items": ["i"], "label_token_ids": [1]});
+        let with = |name: &str, value: Value| {
+            let mut body = labels.clone();
+            body[name] = value;
+            body
+        };
+        let is_refused = |name: &str, value| {
+            let unsupported = (400, "unsupported_parameter", Some(name));
+            refused(demos(), PATH, &with(name, value), unsupported);
+        };
+        is_refused("use_activation", json!(false));
+        is_refused("instruction", json!("i"));
+        is_refused("max_tokens_per_query", json!(3));
+        is_refused("max_tokens_per_doc", json!(3));
+        answer(demos(), PATH, &with("use_activation", json!(true)));
     }
 
     /// Query and items encoded apart, the first label's share of the labels.

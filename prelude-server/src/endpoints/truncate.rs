@@ -1,6 +1,6 @@
 //! `truncate_prompt_tokens` and what it spares.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::Range};
 
 use prelude_core::TokenId;
 
@@ -65,14 +65,56 @@ impl Truncation {
         }))
     }
 
-    /// Cuts `ids` if they are too many, and says whether they were.
-    pub(crate) fn apply(&self, ids: &mut Vec<TokenId>) -> bool {
+    /// The same, keeping no more than `limit` tokens.
+    pub(crate) fn within(self, limit: usize) -> Self {
+        Self {
+            keep: self.keep.min(limit),
+            ..self
+        }
+    }
+
+    /// Cuts ids that the caller gave, if they are too many.
+    pub(crate) fn apply(&self, ids: &mut Vec<TokenId>) {
         let over = ids.len().saturating_sub(self.keep);
         match self.side {
             Side::Left => drop(ids.drain(..over)),
             Side::Right => ids.truncate(self.keep),
         }
-        over > 0
+    }
+
+    /// Cuts ids of texts, if they are too many; those in `spared` stay: they are no text's.
+    ///
+    /// # Errors
+    /// 400 naming `field` if nothing of the texts would be left.
+    pub(crate) fn apply_between(
+        &self,
+        field: &str,
+        ids: &mut Vec<TokenId>,
+        spared: [Range<usize>; 2],
+    ) -> Result<(), ApiError> {
+        let over = ids.len().saturating_sub(self.keep);
+        if over == 0 {
+            return Ok(());
+        }
+        let around = spared.iter().map(ExactSizeIterator::len).sum();
+        if self.keep <= around {
+            return Err(nothing_left(field, around));
+        }
+        let texts = ids.len() - around;
+        let mut place = 0..;
+        let mut of_texts = 0..;
+        ids.retain(|_| {
+            let place = place.next().expect("it has no end");
+            if spared.iter().any(|range| range.contains(&place)) {
+                return true;
+            }
+            let of_texts = of_texts.next().expect("it has no end");
+            match self.side {
+                Side::Left => of_texts >= over,
+                Side::Right => of_texts < texts - over,
+            }
+        });
+        Ok(())
     }
 
     /// Cuts `text` until the prompt around it is short enough; `measure` counts the tokens of the
@@ -93,8 +135,9 @@ impl Truncation {
         }
         let around = measure("")?;
         let mut room = self.keep.saturating_sub(around);
+        let ids = ids_to_cut(model, text, room, self.side);
         while room > 0 {
-            let cut = cut_text(model, text, room, self.side);
+            let cut = cut_ids(model, text, &ids, room, self.side);
             let len = measure(&cut)?;
             if len <= self.keep {
                 return Ok(cut);
@@ -102,11 +145,14 @@ impl Truncation {
             // Tokens at the seams may come out otherwise than apart.
             room = room.saturating_sub(len - self.keep);
         }
-        let must = format!(
-            "be more than {around}: so many tokens are put around `{field}` and are never cut"
-        );
-        Err(ApiError::invalid_value("truncate_prompt_tokens", must))
+        Err(nothing_left(field, around))
     }
+}
+
+fn nothing_left(field: &str, around: usize) -> ApiError {
+    let must =
+        format!("be more than {around}: so many tokens are put around `{field}` and are never cut");
+    ApiError::invalid_value("truncate_prompt_tokens", must)
 }
 
 /// At most `keep` tokens of `text`, as text. Part of a character at the cut is dropped.
@@ -116,12 +162,41 @@ pub(crate) fn cut_text<'t>(
     keep: usize,
     side: Side,
 ) -> Cow<'t, str> {
+    cut_ids(
+        model,
+        text,
+        &ids_to_cut(model, text, keep, side),
+        keep,
+        side,
+    )
+}
+
+/// As many of the text's ids as [`cut_ids`] has to see. A long text whose end is cut off is not
+/// read to its end.
+fn ids_to_cut(model: &ServedModel, text: &str, keep: usize, side: Side) -> Vec<TokenId> {
+    match side {
+        Side::Left => model.tokenizer.encode(text, false),
+        // One more tells that there are more.
+        Side::Right => {
+            model
+                .tokenizer
+                .encode_prefix(text, keep.saturating_add(1))
+                .0
+        }
+    }
+}
+
+fn cut_ids<'t>(
+    model: &ServedModel,
+    text: &'t str,
+    ids: &[TokenId],
+    mut keep: usize,
+    side: Side,
+) -> Cow<'t, str> {
     let tokenizer = &model.tokenizer;
-    let ids = tokenizer.encode(text, false);
     if ids.len() <= keep {
         return Cow::Borrowed(text);
     }
-    let mut keep = keep;
     loop {
         let kept = match side {
             Side::Left => &ids[ids.len() - keep..],
@@ -162,6 +237,27 @@ mod tests {
             }
         }
         assert_eq!(cut_text(model, text, count(text), Side::Left), text);
+    }
+
+    #[test]
+    fn ids_that_are_no_text_stay() {
+        let check = |keep, side, expected: &[TokenId]| {
+            // A token before the first text and one behind it, then the second text.
+            let mut ids = vec![100, 1, 2, 101, 3, 4];
+            let truncation = Truncation { keep, side };
+            let cut = truncation.apply_between("items", &mut ids, [0..1, 3..4]);
+            match expected {
+                [] => assert_eq!(cut.unwrap_err().param(), Some("truncate_prompt_tokens")),
+                _ => assert_eq!(ids, expected, "{keep} {side:?}"),
+            }
+        };
+        check(6, Side::Left, &[100, 1, 2, 101, 3, 4]);
+        check(5, Side::Left, &[100, 2, 101, 3, 4]);
+        check(3, Side::Left, &[100, 101, 4]);
+        check(2, Side::Left, &[]);
+        check(5, Side::Right, &[100, 1, 2, 101, 3]);
+        check(3, Side::Right, &[100, 1, 101]);
+        check(1, Side::Right, &[]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::{
     endpoints::{
         Call,
         input::{Prompt, check_ids, check_length, parse_prompts, prompts},
+        meter::Meter,
         read,
         truncate::Truncation,
     },
@@ -100,7 +101,7 @@ impl<'a> Joined<'a> {
         joining: &Joining,
     ) -> Result<(PromptTree, Vec<NodeIdx>, u64), ApiError> {
         let prompts = match self {
-            Self::Ids { query, items } => join_ids(call, model, query, items, joining)?,
+            Self::Ids { query, items } => join_ids(call, model, query, items, (0, 0), joining)?,
             Self::Texts { query, items } if joining.apart => {
                 let bytes = query.len() + items.iter().map(|item| item.len()).sum::<usize>();
                 let encode = |text: &str, special| model.tokenizer.encode(text, special);
@@ -108,10 +109,10 @@ impl<'a> Joined<'a> {
                     // What begins the prompt begins it with the tokenizer's special tokens.
                     let first = joining.item_first;
                     let items = items.iter().map(|item| encode(item, first)).collect();
-                    (encode(&query, !first), items)
+                    (encode(&query, !first), items, special_around(model))
                 };
-                let (query, items) = call.app.encoder.run(bytes, work).await?;
-                join_ids(call, model, query, items, joining)?
+                let (query, items, special) = call.app.encoder.run(bytes, work).await?;
+                join_ids(call, model, query, items, special, joining)?
             }
             Self::Texts { query, items } => {
                 join_texts(call, model, &query, &items, joining).await?
@@ -140,9 +141,12 @@ async fn join_texts(
 ) -> Result<SharedPrompts, ApiError> {
     // Without a place to cut, the query is encoded with every item.
     let bytes = items.iter().map(|item| item.len()).sum::<usize>() + query.len() * items.len();
-    let max = call.app.config.limits.queued_tokens;
-    let mut encoded = 0;
     let work = || {
+        let meter = Meter::new(call);
+        if joining.truncation.is_some() {
+            // Where a prompt is cut is learned from the whole of it, for each item anew.
+            meter.read_again(query.len(), items.len() - 1)?;
+        }
         let join = |item: &Cow<'_, str>| {
             let text = match joining.item_first {
                 true => format!("{item}{query}"),
@@ -157,10 +161,7 @@ async fn join_texts(
         };
         SharedPrompts::encode(items.iter().map(join), model.text_cuts(), |text, out| {
             model.tokenizer.encode_into(text, true, out);
-            encoded += out.len() as u64;
-            if encoded > max {
-                return Err(ApiError::larger_than_queue("prompt tokens", encoded, max));
-            }
+            meter.add(out.len())?;
             // At once: a long query is not encoded again with every item to learn it.
             check_length("items", out.len(), 0, model)
         })
@@ -169,12 +170,14 @@ async fn join_texts(
 }
 
 /// Each item with the query. All lengths are checked before anything is copied: a long query and
-/// many items are far more joined than they were in the body.
+/// many items are far more joined than they were in the body. `special` is how many ids before and
+/// behind the part that comes first are the tokenizer's own: these are never cut.
 fn join_ids(
     call: &Call,
     model: &ServedModel,
     query: Vec<TokenId>,
     items: Vec<Vec<TokenId>>,
+    special: (usize, usize),
     joining: &Joining,
 ) -> Result<SharedPrompts, ApiError> {
     for item in &items {
@@ -199,15 +202,29 @@ fn join_ids(
         return Err(ApiError::larger_than_queue("prompt tokens", copies, max));
     }
     let join = |item: Vec<TokenId>| {
-        let mut joined = match joining.item_first {
-            true => [item.as_slice(), &query].concat(),
-            false => [query.as_slice(), &item].concat(),
+        let (first, second) = match joining.item_first {
+            true => (item.as_slice(), query.as_slice()),
+            false => (query.as_slice(), item.as_slice()),
         };
+        let mut joined = [first, second].concat();
         if let Some(truncation) = &joining.truncation {
-            truncation.apply(&mut joined);
+            let spared = [0..special.0, first.len() - special.1..first.len()];
+            truncation.apply_between("items", &mut joined, spared)?;
         }
-        joined
+        Ok(joined)
     };
-    let joined = items.into_iter().map(join).collect();
+    let joined = items
+        .into_iter()
+        .map(join)
+        .collect::<Result<_, ApiError>>()?;
     Ok(SharedPrompts::after(Vec::new(), joined))
+}
+
+/// How many ids the tokenizer puts before and behind every text it is asked to.
+fn special_around(model: &ServedModel) -> (usize, usize) {
+    let [with, without] = [true, false].map(|special| model.tokenizer.encode("a", special));
+    let around = with.len().saturating_sub(without.len());
+    let is_before = |&before: &usize| with[before..].starts_with(&without);
+    let before = (0..=around).find(is_before).unwrap_or(around);
+    (before, around - before)
 }
