@@ -31,7 +31,7 @@ const CUBLAS: Wheel = Wheel {
 const NVRTC: Wheel = Wheel {
     requirement: "nvidia-cuda-nvrtc==13.0.88",
     sha256: "ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575",
-    megabytes: 43,
+    megabytes: 91,
 };
 
 const LICENCE: &str = "These libraries are NVIDIA's, under its CUDA Toolkit end user licence: \
@@ -76,10 +76,18 @@ fn user_folder(variable: &str, in_home: &str) -> Option<PathBuf> {
     absolute(variable).or_else(|| absolute("HOME").map(|home| home.join(in_home)))
 }
 
+/// Isolated: otherwise modules of the current folder, which may be a model's that someone
+/// downloaded, would go before Python's own.
+fn python() -> Command {
+    let mut command = Command::new("python3");
+    command.arg("-I");
+    command
+}
+
 /// The active Python's packages: a machine with torch has the libraries there.
 fn site_packages() -> Option<PathBuf> {
     let script = "import sysconfig; print(sysconfig.get_path('platlib'))";
-    let output = Command::new("python3").args(["-c", script]).output().ok()?;
+    let output = python().args(["-c", script]).output().ok()?;
     let path = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
     (output.status.success() && path.is_absolute()).then_some(path)
 }
@@ -127,10 +135,8 @@ fn install(nvrtc: bool, dir: Option<PathBuf>) -> Result<(), Failure> {
         let message = "NVIDIA's libraries are known here for Linux on x86-64 only";
         return Err(Failure::new(Code::Failed, message));
     }
-    let python = Command::new("python3")
-        .args(["-m", "pip", "--version"])
-        .output();
-    if !python.is_ok_and(|o| o.status.success()) {
+    let pip = python().args(["-m", "pip", "--version"]).output();
+    if !pip.is_ok_and(|o| o.status.success()) {
         let message = format!("this machine's python3 has no pip; {}", by_hand());
         return Err(Failure::new(Code::Failed, message));
     }
@@ -140,12 +146,17 @@ fn install(nvrtc: bool, dir: Option<PathBuf>) -> Result<(), Failure> {
         "fetching {megabytes} MB into {}",
         target.display()
     ));
-    let status = with_requirements(&target, &requirements, |file| {
-        let mut pip = Command::new("python3");
+    let status = with_fresh_folder(&target, |fresh| {
+        let (list, site) = (fresh.join("requirements.txt"), fresh.join("site"));
+        fs::write(&list, &requirements)?;
+        let mut pip = python();
         pip.args(["-m", "pip", "install", "--no-deps", "--require-hashes"]);
-        pip.args(["--only-binary", ":all:", "--upgrade", "--target"]);
-        pip.arg(&target).arg("--requirement").arg(file);
-        pip.status()
+        pip.args(["--only-binary", ":all:", "--target"]);
+        let status = pip.arg(&site).arg("--requirement").arg(list).status()?;
+        if status.success() {
+            merge(&site, &target)?;
+        }
+        Ok(status)
     });
     match status {
         Ok(status) if status.success() => {}
@@ -175,18 +186,33 @@ fn requirements(wheels: &[&Wheel]) -> String {
     wheels.iter().map(line).collect()
 }
 
-/// Runs `f` on a file that holds `text`, and removes it.
-fn with_requirements<T>(
+/// Runs `f` on a new folder within `target`, and removes it. pip must not write to `target`
+/// itself: to replace a package it deletes whole folders, and `nvidia` is shared by many.
+fn with_fresh_folder<T>(
     target: &Path,
-    text: &str,
     f: impl FnOnce(&Path) -> std::io::Result<T>,
 ) -> std::io::Result<T> {
+    let fresh = target.join(format!(".prelude-install-{}", std::process::id()));
     fs::create_dir_all(target)?;
-    let file = target.join(format!("requirements-{}.txt", std::process::id()));
-    fs::write(&file, text)?;
-    let result = f(&file);
-    let _ = fs::remove_file(&file);
+    fs::create_dir(&fresh)?;
+    let result = f(&fresh);
+    let _ = fs::remove_dir_all(&fresh);
     result
+}
+
+/// Moves all files below `from` to the same places below `to`; what else is there stays.
+fn merge(from: &Path, to: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let place = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            merge(&entry.path(), &place)?;
+        } else {
+            fs::rename(entry.path(), place)?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -204,12 +230,63 @@ mod tests {
         assert_eq!(text.lines().count(), 2);
     }
 
+    fn folder(name: &str) -> PathBuf {
+        env::temp_dir().join(format!("prelude-{name}-{}", std::process::id()))
+    }
+
     #[test]
-    fn the_requirements_file_is_removed() {
-        let folder = env::temp_dir().join(format!("prelude-install-{}", std::process::id()));
-        let read = with_requirements(&folder, "text", |file| fs::read_to_string(file)).unwrap();
-        let left = fs::read_dir(&folder).unwrap().count();
+    fn installing_keeps_what_others_put_there() {
+        let target = folder("install");
+        let write = |path: PathBuf, text: &str| {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write(target.join("nvidia/cudnn/lib/libcudnn.so"), "theirs");
+        write(target.join("nvidia/cu13/lib/libcublasLt.so.13"), "old");
+        with_fresh_folder(&target, |fresh| {
+            write(fresh.join("site/nvidia/cu13/lib/libcublasLt.so.13"), "new");
+            merge(&fresh.join("site"), &target)
+        })
+        .unwrap();
+        let failed: std::io::Result<()> = with_fresh_folder(&target, |fresh| {
+            write(fresh.join("site/half"), "a wheel");
+            Err(std::io::Error::other("pip"))
+        });
+        let read = |path: &str| fs::read_to_string(target.join(path)).unwrap();
+        let texts = [
+            read("nvidia/cudnn/lib/libcudnn.so"),
+            read("nvidia/cu13/lib/libcublasLt.so.13"),
+        ];
+        let left = fs::read_dir(&target).unwrap().count();
+        fs::remove_dir_all(&target).unwrap();
+        assert_eq!(texts, ["theirs", "new"]);
+        assert_eq!(
+            (left, failed.is_err()),
+            (1, true),
+            "fresh folders are removed"
+        );
+    }
+
+    /// A model's folder may hold a `sysconfig.py`; it must not run.
+    #[test]
+    fn python_ignores_the_current_folder() {
+        if Command::new("python3").arg("--version").output().is_err() {
+            let _ = std::io::Write::write_all(
+                &mut std::io::stderr(),
+                b"SKIP: no python3: its isolation is not tested\n",
+            );
+            return;
+        }
+        let folder = folder("python");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("sysconfig.py"), "open('ran', 'w')").unwrap();
+        let output = python()
+            .args(["-c", "import sysconfig"])
+            .current_dir(&folder)
+            .output()
+            .unwrap();
+        let ran = folder.join("ran").exists();
         fs::remove_dir_all(&folder).unwrap();
-        assert_eq!((read.as_str(), left), ("text", 0));
+        assert!(output.status.success() && !ran);
     }
 }
