@@ -54,6 +54,19 @@ pub enum Error {
         /// Where it was looked for, in order.
         searched: Vec<PathBuf>,
     },
+    /// A library of NVIDIA's is of another version than the bindings to it.
+    #[error(
+        "{name} is version {found}, but {need} is needed; put the folder of the right one first \
+         in PRELUDE_CUDA_LIBS, or run `prelude cuda install`"
+    )]
+    LibraryVersion {
+        /// File name.
+        name: &'static str,
+        /// Its version, or why it does not say.
+        found: String,
+        /// Versions that work.
+        need: &'static str,
+    },
     /// No compiled form of a kernel fits the GPU.
     #[error("no compiled kernels `{name}` for this GPU: {hint}")]
     KernelImageMissing {

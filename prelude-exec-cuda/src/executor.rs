@@ -113,6 +113,7 @@ impl CudaExecutor {
         let ops = CudaOps::new(space, launcher, model_config, config, sizes, |space| {
             kv_shape(space, model_config, config)
         })?;
+        ops.space.settle()?;
         let capacity = Capacity {
             block_size: config.block_size,
             num_blocks: u32::try_from(ops.num_blocks()).expect("configuration bounds blocks"),
@@ -165,6 +166,13 @@ impl CudaExecutor {
             Some(why) => Err(ExecutorError::Lost(why.clone())),
             None => Ok(()),
         }
+    }
+}
+
+impl Drop for CudaExecutor {
+    /// Kernels of a step that nobody collected may still use the memory that goes now.
+    fn drop(&mut self) {
+        let _ = self.ops.space.synchronize("the last step");
     }
 }
 
@@ -296,13 +304,20 @@ mod tests {
     use crate::testing::{checkpoint, small};
 
     /// On a machine without a driver this must be an error and not a panic; where there is one,
-    /// a GPU may be missing or take the model.
+    /// a GPU takes the model, or something that it needs is missing and said by name.
     #[test]
     fn opening_without_a_driver_is_an_error() {
         match CudaExecutor::new(&checkpoint("demo-lm"), small()) {
             Err(Error::NoDriver { why }) => assert!(!why.is_empty()),
-            Err(other) => assert!(driver_is_installed(), "{other}"),
-            Ok(_) => assert!(driver_is_installed()),
+            Ok(_)
+            | Err(
+                Error::DriverTooOld { .. }
+                | Error::NoDevice { .. }
+                | Error::Unsupported { .. }
+                | Error::KernelImageMissing { .. }
+                | Error::OutOfMemory { .. },
+            ) => assert!(driver_is_installed()),
+            Err(other) => panic!("{other}"),
         }
     }
 

@@ -4,7 +4,10 @@
 //! scored positions, is sorted by output position and cut into the same groups; an output position
 //! that more rows read than fit one group is computed again in the next.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ops::Range,
+};
 
 use half::bf16;
 use kernels::families::{AdjustRow, LogprobRow, SampleRow, SampleStatus};
@@ -14,7 +17,7 @@ use prelude_core::{
 use prelude_models::ModelConfig;
 
 use super::{
-    NO_ROOM, NOT_FINITE,
+    NO_LIST_ROOM, NO_ROOM, NOT_FINITE,
     results::{Part, Results},
     word,
 };
@@ -178,6 +181,12 @@ impl Logits {
         let mut items = items(plan);
         // Stable: the positions of one row stay in order, since equal outputs are one position.
         items.sort_by_key(|item| item.output);
+        let mut seen = seen(&items);
+        let room = metadata.room().saturating_sub(self.fixed_bytes(&items));
+        let too_long = too_long(&items, &seen, room);
+        items.retain(|item| !too_long.contains(&item.row));
+        refused.extend(too_long.into_iter().map(|row| (row, NO_LIST_ROOM)));
+        let mut allowed_at = HashMap::new();
         let mut rest = &items[..];
         while !rest.is_empty() {
             let (group, tail) = rest.split_at(self.group_len(rest));
@@ -185,9 +194,11 @@ impl Logits {
             let builder = Builder {
                 logits: self,
                 lists: &mut lists,
+                seen: &mut seen,
+                allowed_at: &mut allowed_at,
             };
             if !builder.add(group, results, metadata)? {
-                refused.extend(group.iter().map(|item| item.row));
+                refused.extend(group.iter().map(|item| (item.row, NO_ROOM)));
             }
         }
         self.lists = Lists {
@@ -208,10 +219,29 @@ impl Logits {
                 *found = order.iter().map(|&at| found[at]).collect();
             }
         }
-        for row in refused {
-            plan.rows[row].refused = Some(NO_ROOM);
+        for (row, why) in refused {
+            plan.rows[row].refused = Some(why);
         }
         Ok(())
+    }
+
+    /// Most bytes of metadata that the items take beside their lists.
+    fn fixed_bytes(&self, items: &[Item<'_>]) -> usize {
+        let mut groups = 0;
+        let mut rest = items;
+        while !rest.is_empty() {
+            rest = &rest[self.group_len(rest)..];
+            groups += 1;
+        }
+        let item = |item: &Item<'_>| {
+            let row = match item.want {
+                Want::Sample(_) => size_of::<AdjustRow>() + size_of::<SampleRow>(),
+                Want::Score { .. } => size_of::<i32>(),
+            };
+            row + size_of::<i32>() + size_of::<LogprobRow>()
+        };
+        // Six arrays of each group, and the four lists.
+        items.iter().map(item).sum::<usize>() + (6 * groups + 4) * Metadata::PADDING
     }
 
     /// How many of the items fit one group.
@@ -364,10 +394,91 @@ fn changes(head: &SampleHead) -> bool {
         || head.masks_stops() && !params.stop_token_ids.is_empty()
 }
 
+/// Past tokens and how often each was put out, one after the other, of each row that has a past.
+fn seen(items: &[Item<'_>]) -> BTreeMap<usize, Vec<u32>> {
+    let mut all = BTreeMap::new();
+    for item in items {
+        let Want::Sample(SampleHead {
+            history: Some(history),
+            ..
+        }) = item.want
+        else {
+            continue;
+        };
+        let mut seen: BTreeMap<TokenId, u32> = BTreeMap::new();
+        for &id in &*history.prompt {
+            seen.entry(id).or_default();
+        }
+        for &id in &history.output {
+            *seen.entry(id).or_default() += 1;
+        }
+        all.insert(
+            item.row,
+            seen.into_iter().flat_map(|(id, n)| [id, n]).collect(),
+        );
+    }
+    all
+}
+
+/// Tokens that stop a row's text and may not be drawn yet.
+fn masked(head: &SampleHead) -> &[TokenId] {
+    match head.masks_stops() {
+        true => &head.sampling.stop_token_ids,
+        false => &[],
+    }
+}
+
+/// A list by where it is: rows of one request share theirs, and it is sent once.
+fn identity(list: &[TokenId]) -> (usize, usize) {
+    (list.as_ptr().addr(), list.len())
+}
+
+/// Rows whose lists do not fit `room` bytes. Short lists go first, so that one caller's long one
+/// costs no other its place.
+fn too_long(
+    items: &[Item<'_>],
+    seen: &BTreeMap<usize, Vec<u32>>,
+    mut room: usize,
+) -> BTreeSet<usize> {
+    let mut rows = Vec::new();
+    for item in items {
+        if let Want::Sample(head) = item.want {
+            let params = &*head.sampling;
+            let allowed = params.allowed_token_ids.as_deref();
+            let own = seen.get(&item.row).map_or(0, Vec::len)
+                + 2 * params.logit_bias.len()
+                + masked(head).len();
+            let all = own + allowed.map_or(0, <[TokenId]>::len);
+            rows.push((all, own, item.row, allowed.map(identity)));
+        }
+    }
+    rows.sort_unstable();
+    let mut refused = BTreeSet::new();
+    let mut sent = BTreeSet::new();
+    for (all, own, row, allowed) in rows {
+        let shared = allowed.is_some_and(|list| sent.contains(&list));
+        let bytes = size_of::<u32>() * if shared { own } else { all };
+        match room.checked_sub(bytes) {
+            Some(left) => {
+                room = left;
+                sent.extend(allowed);
+            }
+            None => {
+                refused.insert(row);
+            }
+        }
+    }
+    refused
+}
+
 /// Lays out one group.
 struct Builder<'a> {
     logits: &'a mut Logits,
     lists: &'a mut Lists<Vec<u32>>,
+    /// Past tokens of each row, with how often.
+    seen: &'a mut BTreeMap<usize, Vec<u32>>,
+    /// Where lists of allowed tokens were put.
+    allowed_at: &'a mut HashMap<(usize, usize), u32>,
 }
 
 /// Rows of one launch of `prompt_logprobs`, before there are places for its results.
@@ -473,7 +584,7 @@ impl Builder<'_> {
                     let mut from = raw;
                     if changes(head) {
                         from = self.logits.row(&self.logits.adjusted, adjust.len());
-                        adjust.push(self.adjust(head, raw, from));
+                        adjust.push(self.adjust(item.row, head, raw, from));
                     }
                     sampled.push((item.row, sample.len(), draws, head.draws as usize));
                     sample.push(sample_row(head, from, raw, draws));
@@ -543,32 +654,34 @@ impl Builder<'_> {
         Ok(true)
     }
 
-    fn adjust(&mut self, head: &SampleHead, logits: View<f32>, out: View<f32>) -> AdjustRow {
+    fn adjust(
+        &mut self,
+        row: usize,
+        head: &SampleHead,
+        logits: View<f32>,
+        out: View<f32>,
+    ) -> AdjustRow {
         let params = &*head.sampling;
-        let mut seen: BTreeMap<TokenId, u32> = BTreeMap::new();
-        if let Some(history) = &head.history {
-            for &id in &*history.prompt {
-                seen.entry(id).or_default();
-            }
-            for &id in &history.output {
-                *seen.entry(id).or_default() += 1;
-            }
-        }
+        let seen = self.seen.remove(&row).unwrap_or_default();
         let lists = &mut *self.lists;
         let allowed = params.allowed_token_ids.as_deref();
-        let masked: &[TokenId] = if head.masks_stops() {
-            &params.stop_token_ids
-        } else {
-            &[]
+        let masked = masked(head);
+        let allowed_first = match allowed {
+            None => 0,
+            Some(list) => *self.allowed_at.entry(identity(list)).or_insert_with(|| {
+                let first = word(lists.allowed.len());
+                lists.allowed.extend(list);
+                first
+            }),
         };
         let row = AdjustRow {
             logits: logits.ptr(),
             out: out.ptr(),
             seen_first: word(lists.seen.len() / 2),
-            seen_count: word(seen.len()),
+            seen_count: word(seen.len() / 2),
             bias_first: word(lists.bias.len() / 2),
             bias_count: word(params.logit_bias.len()),
-            allowed_first: word(lists.allowed.len()),
+            allowed_first,
             allowed_count: word(allowed.map_or(0, <[TokenId]>::len)),
             masked_first: word(lists.masked.len()),
             masked_count: word(masked.len()),
@@ -577,14 +690,11 @@ impl Builder<'_> {
             presence: params.presence_penalty,
             allows_all: u32::from(allowed.is_none()),
         };
-        lists
-            .seen
-            .extend(seen.into_iter().flat_map(|(id, n)| [id, n]));
+        lists.seen.extend(seen);
         let bias = params.logit_bias.iter();
         lists
             .bias
             .extend(bias.flat_map(|&(id, b)| [id, b.to_bits()]));
-        lists.allowed.extend(allowed.into_iter().flatten());
         lists.masked.extend(masked);
         row
     }
@@ -710,7 +820,86 @@ fn read_top(at: &Scored, results: &Results) -> Vec<TokenLogprob> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use prelude_core::{
+        BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor as _, ForwardBatch, SamplingParams,
+        SeqId, StepId, TokenSource,
+    };
+
     use super::*;
+    use crate::{
+        CudaExecutor,
+        testing::{checkpoint, small},
+    };
+
+    /// Why rows that are sampled so are refused, with 40 KiB of metadata.
+    fn refusals(sampling: &[&Arc<SamplingParams>]) -> Vec<Option<&'static str>> {
+        let config = CudaConfig {
+            metadata_bytes: 40 << 10,
+            ..small()
+        };
+        let (mut executor, _) = CudaExecutor::recording(&checkpoint("demo-lm"), &config).unwrap();
+        let mut batch = DecodeBatch::EMPTY;
+        for (i, sampling) in (0..).zip(sampling) {
+            batch.block_ids.push(BlockId(i));
+            batch.rows.push(DecodeRow {
+                seq: SeqId(u64::from(i)),
+                token: TokenSource::Known(7),
+                context_len: 3,
+                blocks: BlockSpan { start: i, len: 1 },
+                sample: SampleHead {
+                    sampling: Arc::clone(sampling),
+                    choice: 0,
+                    draws: 1,
+                    output_position: 0,
+                    top_logprobs: None,
+                    history: None,
+                },
+            });
+        }
+        executor
+            .submit(StepId(0), ForwardBatch::Decode(batch))
+            .unwrap();
+        executor.plan().rows.iter().map(|row| row.refused).collect()
+    }
+
+    fn biased(n: u32) -> Arc<SamplingParams> {
+        Arc::new(SamplingParams {
+            logit_bias: (0..n).map(|id| (id, 1.0)).collect(),
+            ..SamplingParams::default()
+        })
+    }
+
+    #[test]
+    fn long_lists_cost_no_other_row_its_place() {
+        // 8 bytes an entry: one list of 4096 fits beside short ones, two do not.
+        let (long, short) = (biased(4096), biased(20));
+        let found = refusals(&[&long, &short, &long, &short]);
+        assert_eq!((found[1], found[3]), (None, None));
+        assert_eq!(
+            [found[0], found[2]].iter().flatten().count(),
+            1,
+            "{found:?}"
+        );
+        assert!(found.contains(&Some(NO_LIST_ROOM)));
+    }
+
+    #[test]
+    fn a_list_of_allowed_tokens_is_sent_once() {
+        let allowed = |n| {
+            Arc::new(SamplingParams {
+                allowed_token_ids: Some((0..n).collect()),
+                ..SamplingParams::default()
+            })
+        };
+        // 16 KiB each.
+        let (one, two, three) = (allowed(4096), allowed(4096), allowed(4096));
+        assert_eq!(refusals(&[&one; 9]), [None; 9]);
+        assert_eq!(refusals(&[&one, &two, &two, &one]), [None; 4]);
+        let found = refusals(&[&one, &two, &three]);
+        assert_eq!(found.iter().flatten().count(), 1, "{found:?}");
+    }
 
     #[test]
     fn whole_rows_are_ranked_like_the_kernel_does() {

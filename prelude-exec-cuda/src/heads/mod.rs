@@ -39,6 +39,10 @@ const NOT_FINITE: &str = "the model's numbers for this row are not finite";
 /// What a row gets that the step's results have no room for.
 const NO_ROOM: &str = "the step's results exceed `results_bytes`";
 
+/// What a row gets whose penalties, bias and masks the step's metadata has no room for.
+const NO_LIST_ROOM: &str =
+    "the step's lists of past, biased, allowed and masked tokens exceed `metadata_bytes`";
+
 /// The heads of a step and where they leave what they find.
 #[derive(Debug)]
 pub(crate) struct Heads {

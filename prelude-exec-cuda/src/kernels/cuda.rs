@@ -59,14 +59,12 @@ impl CudaLauncher {
     }
 
     fn load(&mut self, family: &'static kernels::Family) -> Result<(), Error> {
-        let image = self.images.get(family, &self.context)?;
-        // SAFETY: the image is a fatbin, cubin or PTX that ends in a zero byte, which is what the
-        // driver takes; it copies what it needs.
-        let module = unsafe { module::load_data(image.as_ptr().cast()) }.map_err(|e| {
-            Error::KernelImageMissing {
-                name: family.name.to_owned(),
-                hint: format!("its image does not load ({})", describe(e)),
-            }
+        let capability = self.context.compute_capability;
+        let module = self.images.get(family, capability, |image| {
+            // SAFETY: the image is a fatbin, cubin or PTX that ends in a zero byte, which is what
+            // the driver takes; it copies what it needs.
+            unsafe { module::load_data(image.as_ptr().cast()) }
+                .map_err(|e| format!("its image does not load ({})", describe(e)))
         })?;
         self.modules.push(module);
         for &entry in family.kernels {
@@ -108,8 +106,8 @@ impl CudaLauncher {
         // SAFETY: the kernel takes one struct by value, which the driver copies before the call
         // returns. Its pointers are to the buffers in `reads` and `writes`, whose lengths the
         // family's wrapper has checked against what the kernel touches; they live as long as the
-        // executor, which waits for the stream before it frees them. Indices within them come
-        // from a plan made of a validated batch.
+        // executor, whose `drop` waits for the stream before any is freed. Indices within them
+        // come from a plan made of a validated batch.
         unsafe {
             result::launch_kernel(
                 kernel.function,

@@ -1,13 +1,14 @@
 //! Where compiled kernels come from: images that were built, the cache folder, NVRTC.
 //!
 //! An image in the cache is named by the hash of everything that decides what it holds: source,
-//! headers, options, compiler and GPU. So a stale one is never found, and nothing is ever removed.
+//! headers, options, compiler and GPU. So a stale one is never found, and only one that does not load is removed.
 
 use std::{
     ffi::{CStr, CString, c_char, c_int},
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     ptr,
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use cudarc::nvrtc::{result as nvrtc, sys};
@@ -15,7 +16,7 @@ use kernels::{Family, HEADERS};
 use sha2::{Digest, Sha256};
 
 use super::libs::{self, Library};
-use crate::{CudaConfig, Error, memory::context::Context};
+use crate::{CudaConfig, Error};
 
 /// Longest part of a compiler's log that a message repeats.
 const LOG_MAX: usize = 2000;
@@ -39,17 +40,23 @@ impl Images {
         }
     }
 
-    /// An image of `family` that the GPU runs: a cubin, fatbin or PTX, ending in a zero byte.
+    /// What `load` makes of the first image of `family` that it takes: a cubin, fatbin or PTX,
+    /// ending in a zero byte. `load` says why it does not take one.
     ///
     /// # Errors
     /// [`Error::KernelImageMissing`] with what to do.
-    pub(crate) fn get(&self, family: &Family, context: &Context) -> Result<Vec<u8>, Error> {
+    pub(crate) fn get<T>(
+        &self,
+        family: &Family,
+        compute_capability: (i32, i32),
+        mut load: impl FnMut(&[u8]) -> Result<T, String>,
+    ) -> Result<T, Error> {
         let built = match &self.built {
             Ok(images) => images.load(family).map_err(|e| e.to_string()),
             Err(why) => Err(why.clone()),
         };
-        let why = match built {
-            Ok(image) => return Ok(terminated(image)),
+        let why = match built.map(terminated).and_then(|image| load(&image)) {
+            Ok(loaded) => return Ok(loaded),
             Err(why) => why,
         };
         let missing = |hint: String| Error::KernelImageMissing {
@@ -58,20 +65,34 @@ impl Images {
         };
         libs::open(Library::Nvrtc, &self.config)
             .map_err(|e| missing(format!("the compiler cannot be used: {e}")))?;
-        let target = target(context.compute_capability);
-        let version = compiler_version().map_err(&missing)?;
-        let folder = self.config.cache_dir.as_ref();
-        let path = folder.map(|folder| folder.join(image_name(family, &target, &version)));
-        if let Some(image) = path.as_ref().and_then(|path| fs::read(path).ok()) {
-            return Ok(terminated(image));
-        }
-        let image = compile(family, &target).map_err(&missing)?;
-        if let Some(path) = path {
-            // A cache that cannot be written costs time at the next start and nothing else.
-            let _ = keep(&path, &image);
-        }
-        Ok(terminated(image))
+        let target = target(compute_capability);
+        let (major, minor) = libs::nvrtc_version().map_err(&missing)?;
+        let name = image_name(family, &target, &format!("{major}.{minor}"));
+        let path = self.config.cache_dir.as_ref().map(|dir| dir.join(name));
+        cached_or(path.as_deref(), || compile(family, &target), load).map_err(missing)
     }
+}
+
+/// What `load` makes of the image in the cache, or else of a new one. An image in the cache that
+/// does not load, because a disk was full or broken, is replaced.
+fn cached_or<T>(
+    path: Option<&Path>,
+    compile: impl FnOnce() -> Result<Vec<u8>, String>,
+    mut load: impl FnMut(&[u8]) -> Result<T, String>,
+) -> Result<T, String> {
+    if let Some((path, image)) = path.and_then(|path| Some((path, fs::read(path).ok()?))) {
+        if let Ok(loaded) = load(&terminated(image)) {
+            return Ok(loaded);
+        }
+        let _ = fs::remove_file(path);
+    }
+    let image = terminated(compile()?);
+    let loaded = load(&image)?;
+    if let Some(path) = path {
+        // A cache that cannot be written costs time at the next start and nothing else.
+        let _ = keep(path, &image);
+    }
+    Ok(loaded)
 }
 
 /// `sm_90a` for Hopper, whose special instructions need the `a`.
@@ -105,18 +126,16 @@ fn keep(path: &Path, image: &[u8]) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    let partial = PathBuf::from(format!("{}.{}", path.display(), std::process::id()));
-    fs::write(&partial, image)?;
-    fs::rename(partial, path)
-}
-
-fn compiler_version() -> Result<String, String> {
-    let (mut major, mut minor): (c_int, c_int) = (0, 0);
-    // SAFETY: the library is open, and both outlive the call.
-    unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) }
-        .result()
-        .map_err(|e| format!("nvrtcVersion: {:?}", e.0))?;
-    Ok(format!("{major}.{minor}"))
+    // Threads of one process may make the same image at the same time.
+    static UNIQUE: AtomicU64 = AtomicU64::new(0);
+    let unique = UNIQUE.fetch_add(1, Ordering::Relaxed);
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(format!(".{}-{unique}", std::process::id()));
+    let result = fs::write(&partial, image).and_then(|()| fs::rename(&partial, path));
+    if result.is_err() {
+        let _ = fs::remove_file(&partial);
+    }
+    result
 }
 
 /// A program under compilation; destroyed when dropped.
@@ -197,6 +216,8 @@ fn log(program: &Program) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     #[test]
@@ -211,6 +232,63 @@ mod tests {
             (target((9, 0)), target((8, 6))),
             ("sm_90a".into(), "sm_86".into())
         );
+    }
+
+    #[test]
+    fn an_image_that_does_not_load_is_made_again() {
+        let folder = std::env::temp_dir().join(format!("prelude-broken-{}", std::process::id()));
+        let path = folder.join("image.cubin");
+        keep(&path, b"broken").unwrap();
+        let mut made = 0;
+        let mut get = || {
+            let compile = || {
+                made += 1;
+                Ok(b"good".to_vec())
+            };
+            cached_or(Some(&path), compile, |image| match image {
+                b"good\0" => Ok(()),
+                other => Err(format!("{other:?}")),
+            })
+        };
+        let results = [get(), get()];
+        // What the compiler makes and the driver refuses is not kept, nor made twice.
+        let bad = cached_or(
+            Some(&folder.join("bad")),
+            || Ok(vec![1]),
+            |_| Err::<(), _>("refused".to_owned()),
+        );
+        let files = fs::read_dir(&folder).unwrap().count();
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(results, [Ok(()), Ok(())]);
+        assert_eq!((made, files), (1, 1));
+        assert_eq!(bad, Err("refused".to_owned()));
+    }
+
+    /// NVRTC needs no GPU: `cargo xtask kernels nvrtc` names a folder that has it. Images that
+    /// were made before are not made again.
+    #[test]
+    fn nvrtc_compiles_every_family() {
+        let variable = "PRELUDE_TEST_NVRTC";
+        let Some(folder) = std::env::var_os(variable).map(PathBuf::from) else {
+            crate::testing::say("SKIP: NVRTC is not tested: PRELUDE_TEST_NVRTC names no folder");
+            return;
+        };
+        let config = CudaConfig {
+            library_dirs: vec![folder.clone()],
+            cache_dir: Some(folder.join("images")),
+            ..CudaConfig::default()
+        };
+        let images = Images::new(&config);
+        for family in kernels::FAMILIES {
+            for capability in [(8, 0), (9, 0), (12, 0)] {
+                let load = |image: &[u8]| match image.starts_with(b"\x7fELF") {
+                    true => Ok(image.len()),
+                    false => Err("it is no ELF file".to_owned()),
+                };
+                let bytes = images.get(family, capability, load).unwrap();
+                println!("{} {capability:?}: {bytes} bytes", family.name);
+            }
+        }
     }
 
     #[test]

@@ -14,6 +14,8 @@ use crate::{CudaConfig, Error};
 
 /// Oldest version that works, as `cuDriverGetVersion` counts: 1000 · major + 10 · minor.
 const CUDA_MIN: i32 = 13_000;
+/// Major version of NVRTC that the bindings are for.
+const NVRTC_MAJOR: i32 = 13;
 /// Where a folder may keep its libraries, the folder itself first.
 const SUBFOLDERS: [&str; 4] = ["", "nvidia/cu13/lib", "nvidia/cublas/lib", "lib64"];
 
@@ -27,20 +29,43 @@ pub(crate) enum Library {
 }
 
 impl Library {
-    /// File names in the order in which they must be opened: what the library itself looks for
-    /// comes first.
-    const fn files(self) -> &'static [&'static str] {
-        match self {
-            Self::CublasLt => &["libcublasLt.so.13"],
-            Self::Nvrtc => &["libnvrtc-builtins.so.13.0", "libnvrtc.so.13"],
-        }
-    }
-
     /// The file that callers know it by.
     #[must_use]
     pub(crate) const fn file(self) -> &'static str {
-        let files = self.files();
-        files[files.len() - 1]
+        match self {
+            Self::CublasLt => "libcublasLt.so.13",
+            Self::Nvrtc => "libnvrtc.so.13",
+        }
+    }
+
+    /// What the library itself opens by name, and must lie beside it: names start with this, and
+    /// go on with the minor version, which the library's own name does not tell.
+    const fn companion(self) -> Option<&'static str> {
+        match self {
+            Self::CublasLt => None,
+            Self::Nvrtc => Some("libnvrtc-builtins.so.13."),
+        }
+    }
+
+    /// Its files in a folder, in the order in which they must be opened: companions first. `None`
+    /// where one is missing, so that no half of a version is opened.
+    fn files(self, folder: &Path) -> Option<Vec<PathBuf>> {
+        let library = folder.join(self.file());
+        if !library.exists() {
+            return None;
+        }
+        let mut files = Vec::new();
+        if let Some(start) = self.companion() {
+            let entries = std::fs::read_dir(folder).ok()?.flatten();
+            let beside = entries.filter(|e| e.file_name().to_string_lossy().starts_with(start));
+            files.extend(beside.map(|e| e.path()));
+            if files.is_empty() {
+                return None;
+            }
+            files.sort();
+        }
+        files.push(library);
+        Some(files)
     }
 
     fn bindings_find_it(self) -> bool {
@@ -67,17 +92,24 @@ pub(crate) enum Found {
 /// Opens a library for the life of the process.
 ///
 /// # Errors
-/// [`Error::LibraryMissing`] with everywhere it was looked for.
+/// [`Error::LibraryMissing`] with everywhere it was looked for; [`Error::LibraryVersion`].
 pub(crate) fn open(library: Library, config: &CudaConfig) -> Result<Found, Error> {
     let mut searched = Vec::new();
     let found = open_from(library, &config.library_dirs, &mut searched)
         .or_else(|| {
             searched.push(PathBuf::from("the system's loader"));
-            open_all(library, |file| PathBuf::from(file)).then_some(Found::Loader)
+            // It finds companions as it finds the library.
+            open_all(&[PathBuf::from(library.file())]).then_some(Found::Loader)
         })
         .or_else(|| open_from(library, &config.fallback_dirs, &mut searched));
     match found {
-        Some(found) if library.bindings_find_it() => Ok(found),
+        Some(found) if library.bindings_find_it() => {
+            // The bindings look for it by several names, and may have found another.
+            if library == Library::Nvrtc {
+                check_nvrtc(nvrtc_version())?;
+            }
+            Ok(found)
+        }
         _ => Err(Error::LibraryMissing {
             name: library.file(),
             searched,
@@ -88,14 +120,7 @@ pub(crate) fn open(library: Library, config: &CudaConfig) -> Result<Found, Error
 fn open_from(library: Library, folders: &[PathBuf], searched: &mut Vec<PathBuf>) -> Option<Found> {
     for folder in candidates(folders) {
         searched.push(folder.clone());
-        // A folder without the file is passed over before anything of it is opened, so that no
-        // half of a version is.
-        if library
-            .files()
-            .iter()
-            .all(|file| folder.join(file).exists())
-            && open_all(library, |file| folder.join(file))
-        {
+        if library.files(&folder).is_some_and(|files| open_all(&files)) {
             return Some(Found::At(folder.join(library.file())));
         }
     }
@@ -117,12 +142,35 @@ fn join(folder: &Path, sub: &str) -> PathBuf {
     }
 }
 
-/// Opens all files of a library; those that opened stay open.
-fn open_all(library: Library, path: impl Fn(&str) -> PathBuf) -> bool {
-    library.files().iter().all(|file| {
+/// Major and minor version of the compiler that the bindings call. The library is open.
+pub(crate) fn nvrtc_version() -> Result<(i32, i32), String> {
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: the library is open, and both outlive the call.
+    unsafe { nvrtc::sys::nvrtcVersion(&raw mut major, &raw mut minor) }
+        .result()
+        .map_err(|e| format!("unknown (nvrtcVersion: {:?})", e.0))?;
+    Ok((major, minor))
+}
+
+fn check_nvrtc(version: Result<(i32, i32), String>) -> Result<(), Error> {
+    let found = match version {
+        Ok((NVRTC_MAJOR, _)) => return Ok(()),
+        Ok((major, minor)) => format!("{major}.{minor}"),
+        Err(why) => why,
+    };
+    Err(Error::LibraryVersion {
+        name: Library::Nvrtc.file(),
+        found,
+        need: "13",
+    })
+}
+
+/// Opens files of a library; those that opened stay open.
+fn open_all(files: &[PathBuf]) -> bool {
+    files.iter().all(|file| {
         // SAFETY: opening runs the library's initialisers. The name is that of NVIDIA's library,
         // in the system's folders or in one that the owner of the process named.
-        match unsafe { Handle::open(Some(path(file)), RTLD_NOW | RTLD_GLOBAL) } {
+        match unsafe { Handle::open(Some(file), RTLD_NOW | RTLD_GLOBAL) } {
             Ok(handle) => {
                 // Kept for the life of the process: the bindings hold addresses in it.
                 std::mem::forget(handle);
@@ -196,12 +244,44 @@ mod tests {
         assert_eq!(folders[4], Path::new("/b"));
     }
 
+    #[test]
+    fn any_minor_version_of_the_compiler_will_do() {
+        let folder = std::env::temp_dir().join(format!("prelude-nvrtc-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let write = |file: &str| std::fs::write(folder.join(file), b"").unwrap();
+        let names = || -> Option<Vec<String>> {
+            let files = Library::Nvrtc.files(&folder)?;
+            let name = |f: &PathBuf| f.file_name().unwrap().to_string_lossy().into_owned();
+            Some(files.iter().map(name).collect())
+        };
+        write("libnvrtc.so.13");
+        write("libnvrtc-builtins.alt.so.13.0");
+        write("libnvrtc-builtins.so.12.9");
+        let without = names();
+        write("libnvrtc-builtins.so.13.2");
+        let with = names();
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(without, None);
+        assert_eq!(
+            with.unwrap(),
+            ["libnvrtc-builtins.so.13.2", "libnvrtc.so.13"]
+        );
+    }
+
+    #[test]
+    fn another_major_version_of_the_compiler_is_refused() {
+        assert!(check_nvrtc(Ok((13, 2))).is_ok());
+        let text = check_nvrtc(Ok((12, 9))).unwrap_err().to_string();
+        assert!(text.contains("version 12.9, but 13 is needed"), "{text}");
+        assert!(check_nvrtc(Err("unknown".to_owned())).is_err());
+    }
+
     /// A file of the right name that is no library is passed over, and the message says so.
     #[test]
     fn a_missing_library_says_where_it_was_looked_for() {
         let folder = std::env::temp_dir().join(format!("prelude-libs-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        for file in Library::Nvrtc.files() {
+        for file in ["libnvrtc-builtins.so.13.0", Library::Nvrtc.file()] {
             std::fs::write(folder.join(file), b"not a library").unwrap();
         }
         let config = CudaConfig {

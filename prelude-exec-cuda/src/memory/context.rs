@@ -113,11 +113,25 @@ impl Context {
         Ok(free as u64)
     }
 
-    /// Waits for everything queued.
+    /// Waits for everything queued on the stream.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`], whatever the driver says: without knowing that the stream has
+    /// passed, no buffer of a step may be written again.
     pub(crate) fn synchronize(&self, what: &'static str) -> Result<(), Error> {
-        self.bind()?;
+        self.bind().map_err(|e| lost(what, e))?;
         // SAFETY: the stream is this context's.
-        unsafe { stream::synchronize(self.stream) }.map_err(|e| failed(what, e))
+        unsafe { stream::synchronize(self.stream) }.map_err(|e| lost(what, failed(what, e)))
+    }
+
+    /// Waits for everything in the context, on all its streams: the stream of the steps does not
+    /// wait for the default stream, on which copies of loading run.
+    ///
+    /// # Errors
+    /// As [`Context::synchronize`].
+    pub(crate) fn synchronize_all(&self, what: &'static str) -> Result<(), Error> {
+        self.bind().map_err(|e| lost(what, e))?;
+        ctx::synchronize().map_err(|e| lost(what, failed(what, e)))
     }
 }
 
@@ -131,6 +145,14 @@ impl Drop for Context {
         }
         // SAFETY: retained once in `open`.
         let _ = unsafe { primary_ctx::release(self.device) };
+    }
+}
+
+/// An error of waiting.
+fn lost(what: &'static str, error: Error) -> Error {
+    match error {
+        Error::Driver { code, .. } => Error::DeviceLost { code, kernel: what },
+        other => other,
     }
 }
 
@@ -159,6 +181,14 @@ const fn is_sticky(code: CUresult) -> bool {
             | R::CUDA_ERROR_INVALID_PC
             | R::CUDA_ERROR_ASSERT
             | R::CUDA_ERROR_ECC_UNCORRECTABLE
+            | R::CUDA_ERROR_NVLINK_UNCORRECTABLE
+            | R::CUDA_ERROR_CONTAINED
+            | R::CUDA_ERROR_EXTERNAL_DEVICE
+            | R::CUDA_ERROR_TENSOR_MEMORY_LEAK
+            | R::CUDA_ERROR_MPS_CLIENT_TERMINATED
+            | R::CUDA_ERROR_MPS_CONNECTION_FAILED
+            | R::CUDA_ERROR_MPS_RPC_FAILURE
+            | R::CUDA_ERROR_UNKNOWN
             | R::CUDA_ERROR_CONTEXT_IS_DESTROYED
             | R::CUDA_ERROR_DEVICE_UNAVAILABLE
     )
@@ -176,7 +206,19 @@ mod tests {
         };
         check(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, true);
         check(CUresult::CUDA_ERROR_ECC_UNCORRECTABLE, true);
+        check(CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE, true);
+        check(CUresult::CUDA_ERROR_MPS_CLIENT_TERMINATED, true);
+        check(CUresult::CUDA_ERROR_UNKNOWN, true);
         check(CUresult::CUDA_ERROR_INVALID_VALUE, false);
         check(CUresult::CUDA_ERROR_OUT_OF_MEMORY, false);
+    }
+
+    #[test]
+    fn failing_to_wait_loses_the_device() {
+        let error = failed("call", DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY));
+        let error = lost("a step's results", error);
+        let text = error.to_string();
+        assert!(matches!(error, Error::DeviceLost { .. }), "{text}");
+        assert!(text.contains("a step's results"), "{text}");
     }
 }

@@ -63,6 +63,14 @@ impl Metadata {
         self.used = 0;
     }
 
+    /// Bytes that arrays may still take, each rounded up by at most [`Metadata::PADDING`].
+    pub(crate) fn room(&self) -> usize {
+        self.host.bytes().len() - self.used
+    }
+
+    /// Most bytes that an array takes beside its own.
+    pub(crate) const PADDING: usize = ALIGN - 1;
+
     /// Adds an array.
     ///
     /// # Errors
@@ -122,7 +130,9 @@ mod tests {
         assert!(metadata.push(&[0u32; 2]).is_ok());
         assert!(metadata.push(&[0u8; 1]).is_err());
         assert_eq!(metadata.part(b, 1..2).width(), 1);
+        assert_eq!(metadata.room(), 0);
         metadata.clear();
+        assert_eq!(metadata.room(), 40);
         assert_eq!(metadata.push(&[0u8; 40]).unwrap().offset, 0);
     }
 }

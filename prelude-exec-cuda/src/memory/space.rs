@@ -94,10 +94,22 @@ impl Space {
         }
     }
 
-    /// Waits for everything queued.
+    /// Waits until what [`Buffer::write`] wrote is there.
     ///
     /// # Errors
-    /// [`Error::DeviceLost`] if a kernel went wrong.
+    /// [`Error::DeviceLost`] if it cannot be waited for.
+    pub(crate) fn settle(&self) -> Result<(), Error> {
+        match self {
+            Self::Cuda(context) => context.synchronize_all("loading"),
+            #[cfg(feature = "emu")]
+            Self::Emu(_) | Self::Virtual(_) => Ok(()),
+        }
+    }
+
+    /// Waits for everything that steps queued.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`] if a kernel went wrong or cannot be waited for.
     pub(crate) fn synchronize(&self, what: &'static str) -> Result<(), Error> {
         match self {
             Self::Cuda(context) => context.synchronize(what),
@@ -154,7 +166,9 @@ impl Buffer {
         );
     }
 
-    /// Writes bytes and waits until they are there. For loading.
+    /// Writes bytes. For loading: returns when `bytes` have been read, but they are there for
+    /// steps only after [`Space::settle`], since the last part of a copy from pageable memory may
+    /// still be on its way, on a stream that the steps' does not wait for.
     ///
     /// # Errors
     /// The driver's.
@@ -168,7 +182,7 @@ impl Buffer {
             Space::Cuda(context) => {
                 context.bind()?;
                 // SAFETY: the range is within this buffer; the call returns when `bytes` have
-                // been read.
+                // been read, into the driver's own memory or the GPU's.
                 unsafe { result::memcpy_htod_sync(to, bytes) }
                     .map_err(|e| failed("cuMemcpyHtoD", e))
             }

@@ -3,6 +3,7 @@
 mod build;
 mod compiler;
 mod mutate;
+mod nvrtc;
 mod table;
 
 use anyhow::{Context as _, Result, bail};
@@ -23,6 +24,8 @@ pub(crate) enum Command {
         #[arg(long)]
         accept: bool,
     },
+    /// Compile all families with NVRTC, as a machine without images does when it starts.
+    Nvrtc,
     /// Run the kernels' tests by emulation on this machine.
     Emu {
         /// Also with this random schedule.
@@ -51,6 +54,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
         }
         Command::Build => build::run(&compiler::Compiler::find()?),
         Command::Table { accept } => table::run(&compiler::Compiler::find()?, accept),
+        Command::Nvrtc => nvrtc::run(&nvrtc::set_up()?),
         Command::Emu {
             mutate: true,
             filter,
@@ -66,12 +70,17 @@ pub(crate) fn run(command: Command) -> Result<()> {
     }
 }
 
-/// In `ci`: the resource table, if the compiler is here or can be had.
+/// In `ci`: the resource table and NVRTC, if the compilers are here or can be had.
 pub(crate) fn ci() -> Result<String> {
-    match compiler::Compiler::set_up() {
-        Ok(compiler) => table::run(&compiler, false).map(|()| "pass".to_owned()),
-        Err(error) => Ok(format!("SKIP: no CUDA compiler: {error:#}")),
-    }
+    let table = match compiler::Compiler::set_up() {
+        Ok(compiler) => table::run(&compiler, false).map(|()| "pass".to_owned())?,
+        Err(error) => format!("SKIP: no CUDA compiler: {error:#}"),
+    };
+    let nvrtc = match nvrtc::set_up() {
+        Ok(folder) => nvrtc::run(&folder).map(|()| "pass".to_owned())?,
+        Err(error) => format!("SKIP: no NVRTC: {error:#}"),
+    };
+    Ok(format!("table: {table}; nvrtc: {nvrtc}"))
 }
 
 fn emulate(
