@@ -215,10 +215,10 @@ impl Loop {
             .err()
             .filter(|e| matches!(e, ExecutorError::Lost(_)))
             .cloned();
-        if report.succeeded {
+        if report.succeeded && report.computed_tokens() <= EngineHandle::TINY_STEP_TOKENS {
             let ns = u64::try_from(report.duration.as_nanos()).unwrap_or(u64::MAX);
-            self.shared.fastest_step_ns.fetch_min(ns, Ordering::Relaxed);
-            self.shared.steps.fetch_add(1, Ordering::Relaxed);
+            self.shared.fastest_tiny_ns.fetch_min(ns, Ordering::Relaxed);
+            self.shared.tiny_steps.fetch_add(1, Ordering::Relaxed);
         }
         let step = report.step;
         self.reports().step(report);

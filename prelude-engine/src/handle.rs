@@ -56,9 +56,9 @@ pub(crate) struct Shared {
     pub(crate) started: Instant,
     pub(crate) alive: AtomicBool,
     pub(crate) reports: Mutex<Reports>,
-    /// Steps that succeeded, and nanoseconds of the fastest of them.
-    pub(crate) steps: AtomicU64,
-    pub(crate) fastest_step_ns: AtomicU64,
+    /// Tiny steps that succeeded, and nanoseconds of the fastest of them.
+    pub(crate) tiny_steps: AtomicU64,
+    pub(crate) fastest_tiny_ns: AtomicU64,
     next_id: AtomicU64,
 }
 
@@ -70,8 +70,8 @@ impl Shared {
             started: Instant::now(),
             alive: AtomicBool::new(true),
             reports: Mutex::new(Reports::new(recent_steps)),
-            steps: AtomicU64::new(0),
-            fastest_step_ns: AtomicU64::new(u64::MAX),
+            tiny_steps: AtomicU64::new(0),
+            fastest_tiny_ns: AtomicU64::new(u64::MAX),
             next_id: AtomicU64::new(0),
         }
     }
@@ -134,17 +134,23 @@ impl EngineHandle {
         snapshot
     }
 
-    /// The fastest step so far, once there were [`Self::STEPS_TO_KNOW`]: no answer comes much
-    /// sooner, however idle the engine and however much of its prompt is cached.
+    /// The fastest of the steps so far that computed next to nothing (at most
+    /// [`Self::TINY_STEP_TOKENS`]), once there were [`Self::STEPS_TO_KNOW`] of them: no answer
+    /// comes much sooner, however idle the engine and however much of its prompt is cached.
+    /// Larger steps say nothing about that, so an engine that ran no others answers `None`.
     #[must_use]
     pub fn fastest_step(&self) -> Option<Duration> {
-        let steps = self.shared.steps.load(Ordering::Relaxed);
-        let fastest = self.shared.fastest_step_ns.load(Ordering::Relaxed);
+        let steps = self.shared.tiny_steps.load(Ordering::Relaxed);
+        let fastest = self.shared.fastest_tiny_ns.load(Ordering::Relaxed);
         (steps >= Self::STEPS_TO_KNOW).then(|| Duration::from_nanos(fastest))
     }
 
-    /// Steps of which the fastest is taken for the least there is.
+    /// Tiny steps of which the fastest is taken for the least there is.
     pub const STEPS_TO_KNOW: u64 = 32;
+
+    /// Most tokens that a tiny step computes: a step of so few costs about what a step of one
+    /// costs, because both read all weights once.
+    pub const TINY_STEP_TOKENS: usize = 32;
 
     /// The latest steps, oldest first, at most `EngineConfig::recent_steps` of them.
     #[must_use]

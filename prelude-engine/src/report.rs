@@ -36,6 +36,14 @@ pub struct StepReport {
     pub succeeded: bool,
 }
 
+impl StepReport {
+    /// Tokens that the step computed, for whomever.
+    #[must_use]
+    pub fn computed_tokens(&self) -> usize {
+        self.oneshot_tokens + self.prefill_tokens + self.decode_rows
+    }
+}
+
 /// Steps of one kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepTotals {

@@ -206,6 +206,28 @@ fn answers_and_counts() {
 }
 
 #[test]
+fn only_tiny_steps_say_how_fast_a_step_can_be() {
+    let (_engine, handle, _) = engine(Mode::Work, 16);
+    let ask = |tokens: &[u32]| {
+        let answer = handle.submit(classify(tokens)).unwrap();
+        answer.blocking_collect().unwrap();
+    };
+    let large = EngineHandle::TINY_STEP_TOKENS + 1;
+    let times = u32::try_from(EngineHandle::STEPS_TO_KNOW).unwrap();
+    // Every prompt begins with a token of its own, so that none is cached.
+    for i in 0..times {
+        ask(&vec![i; large]);
+    }
+    assert_eq!(handle.fastest_step(), None);
+    for i in 0..times {
+        assert_eq!(handle.fastest_step(), None);
+        ask(&[500 + i]);
+    }
+    let tiny = handle.recent_steps().into_iter().rev().take(times as usize);
+    assert_eq!(handle.fastest_step(), tiny.map(|step| step.duration).min());
+}
+
+#[test]
 fn generations_stream_token_by_token() {
     let (_engine, handle, _) = engine(Mode::Work, 16);
     let mut answer = handle.submit(generate(&[1, 2, 3], 4)).unwrap();
