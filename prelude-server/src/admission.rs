@@ -23,12 +23,16 @@ pub(crate) struct Admission {
     limits: Limits,
     rows: AtomicU64,
     tokens: AtomicU64,
+    /// Of `tokens`, those of requests that an engine has: what is still being received keeps
+    /// nobody waiting.
+    submitted: AtomicU64,
     body_bytes: AtomicU64,
     rate: Mutex<Rate>,
 }
 
-/// Tokens per second leaving the queue, measured over windows of a second or more in which the
-/// queue is never empty: what nobody asked for says nothing about how fast it would have been.
+/// Tokens per second of requests that engines answered, measured over windows of a second or more
+/// in which they always had some: what nobody asked for says nothing about how fast it would have
+/// been, and nothing is learned from what was refused or given up.
 #[derive(Debug)]
 struct Rate {
     window_start: Instant,
@@ -43,6 +47,7 @@ impl Admission {
             limits,
             rows: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
+            submitted: AtomicU64::new(0),
             body_bytes: AtomicU64::new(0),
             rate: Mutex::new(Rate {
                 window_start: Instant::now(),
@@ -81,6 +86,7 @@ impl Admission {
             is_queued: true,
             rows: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
+            submitted: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
         }
     }
@@ -113,7 +119,7 @@ impl Admission {
         self.rate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The queue was empty and is not any more.
+    /// Engines had nothing to do and now have.
     fn note_busy(&self) {
         let mut rate = self.rate();
         rate.window_tokens = 0;
@@ -142,6 +148,7 @@ pub(crate) struct Reservation {
     is_queued: bool,
     rows: AtomicU64,
     tokens: AtomicU64,
+    submitted: AtomicU64,
     bytes: AtomicU64,
 }
 
@@ -159,11 +166,7 @@ impl Reservation {
             let max = limits.queued_rows;
             return Err(ApiError::larger_than_queue("rows", rows, max));
         }
-        let queue = &self.admission.rows;
-        if rows > 0 && queue.load(Ordering::Relaxed) == 0 {
-            self.admission.note_busy();
-        }
-        set(queue, &self.rows, rows, limits.queued_rows).map_err(|queued| {
+        set(&self.admission.rows, &self.rows, rows, limits.queued_rows).map_err(|queued| {
             let message = format!("queue is full: {queued} of {} rows", limits.queued_rows);
             let mine = self.tokens.load(Ordering::Relaxed);
             ApiError::queue_full(message, self.admission.retry_after(mine))
@@ -206,14 +209,25 @@ impl Reservation {
         self.set_tokens(bytes.div_ceil(BYTES_PER_TOKEN).min(max))
     }
 
-    /// How long what others have reserved will take, at the rate measured last; nothing if none
+    /// An engine has the request: its tokens are ahead of whoever comes next.
+    pub(crate) fn submitted(&self) {
+        let tokens = self.tokens.load(Ordering::Relaxed);
+        let before = self.submitted.swap(tokens, Ordering::Relaxed);
+        let all = &self.admission.submitted;
+        all.fetch_sub(before, Ordering::Relaxed);
+        if all.fetch_add(tokens, Ordering::Relaxed) == 0 {
+            self.admission.note_busy();
+        }
+    }
+
+    /// How long what engines have of others will take, at the rate measured last; nothing if none
     /// was.
     pub(crate) fn predicted_wait(&self) -> Duration {
         let Some(per_second) = self.admission.rate().per_second else {
             return Duration::ZERO;
         };
-        let mine = self.tokens.load(Ordering::Relaxed);
-        let all = self.admission.tokens.load(Ordering::Relaxed);
+        let mine = self.submitted.load(Ordering::Relaxed);
+        let all = self.admission.submitted.load(Ordering::Relaxed);
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
         let seconds = all.saturating_sub(mine) as f64 / per_second.max(1.0);
         // A day: far beyond any deadline, and no float that a duration cannot hold.
@@ -229,10 +243,17 @@ impl Reservation {
     pub(crate) fn release(&self) {
         self.release_body();
         give_back(&self.admission.rows, &self.rows);
-        let tokens = give_back(&self.admission.tokens, &self.tokens);
+        give_back(&self.admission.tokens, &self.tokens);
+        give_back(&self.admission.submitted, &self.submitted);
+    }
+
+    /// As [`Self::release`], because the engine has answered: its tokens count for the rate.
+    pub(crate) fn answered(&self) {
+        let tokens = self.submitted.load(Ordering::Relaxed);
         if tokens > 0 {
             self.admission.note_left(tokens);
         }
+        self.release();
     }
 }
 
@@ -259,10 +280,9 @@ fn set(total: &AtomicU64, mine: &AtomicU64, amount: u64, max: u64) -> Result<(),
     Ok(())
 }
 
-fn give_back(total: &AtomicU64, mine: &AtomicU64) -> u64 {
+fn give_back(total: &AtomicU64, mine: &AtomicU64) {
     let amount = mine.swap(0, Ordering::Relaxed);
     total.fetch_sub(amount, Ordering::Relaxed);
-    amount
 }
 
 #[cfg(test)]
@@ -315,9 +335,10 @@ mod tests {
         assert_eq!(excess(&queue), 1);
         let leave = |tokens: u64, after: Duration| {
             let one = queue.reserve(0).unwrap();
-            queue.rate().window_start -= after;
             one.set_tokens(tokens).unwrap();
-            one.release();
+            one.submitted();
+            queue.rate().window_start -= after;
+            one.answered();
         };
         leave(20, Duration::from_secs(2));
         let busy = queue.rate().per_second.unwrap();
@@ -327,6 +348,39 @@ mod tests {
         leave(20, Duration::from_secs(2));
         let again = queue.rate().per_second.unwrap();
         assert!((9.0..=10.0).contains(&again), "{again}");
+    }
+
+    #[test]
+    fn only_what_engines_have_makes_others_wait() {
+        let queue = admission();
+        queue.rate().per_second = Some(10.0);
+        let wait = |who: &Reservation| who.predicted_wait().as_secs();
+        let stalled = queue.reserve(60).unwrap();
+        let me = queue.reserve(0).unwrap();
+        assert_eq!((queue.reserved().1, wait(&me)), (20, 0));
+        stalled.submitted();
+        assert_eq!((wait(&me), wait(&stalled)), (2, 0));
+        // Said twice, counted once.
+        stalled.submitted();
+        assert_eq!(wait(&me), 2);
+        drop(stalled);
+        assert_eq!(wait(&me), 0);
+    }
+
+    #[test]
+    fn what_was_not_answered_does_not_count_for_the_rate() {
+        let queue = admission();
+        let leave = |is_submitted: bool| {
+            let one = queue.reserve(60).unwrap();
+            if is_submitted {
+                one.submitted();
+            }
+            queue.rate().window_start -= Duration::from_secs(2);
+            one.release();
+        };
+        leave(false);
+        leave(true);
+        assert_eq!(queue.rate().per_second, None);
     }
 
     #[test]

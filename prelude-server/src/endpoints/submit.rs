@@ -108,7 +108,10 @@ pub(crate) fn submit(
             OnDeadline::Finish => slo.saturating_sub(call.arrival.elapsed()),
         });
     }
-    model.engine.submit(spec).map_err(|e| reject::of_submit(&e))
+    let answer = model.engine.submit(spec);
+    let answer = answer.map_err(|e| reject::of_submit(&e))?;
+    call.reservation.submitted();
+    Ok(answer)
 }
 
 /// What is left of a deadline, if it can be met at all as far as anybody knows.
@@ -117,8 +120,8 @@ pub(crate) fn submit(
 /// 400 `deadline_infeasible` if an idle engine could not meet it, 429 `deadline_unmeetable` if
 /// what waits already takes longer, 429 `deadline_expired`.
 fn time_left(call: &Call, model: &ServedModel, slo: Duration) -> Result<Duration, ApiError> {
-    // Half of the fastest: a step may yet be faster than all before it, and a refusal that is
-    // wrong is worse than an answer that is late.
+    // Half of the fastest tiny step: one may yet be faster than all before it, and a refusal that
+    // is wrong is worse than an answer that is late.
     let least = model.engine.fastest_step().map(|fastest| fastest / 2);
     if let Some(least) = least.filter(|&least| slo < least) {
         return Err(ApiError::deadline_infeasible(slo, least));
@@ -140,7 +143,10 @@ fn time_left(call: &Call, model: &ServedModel, slo: Duration) -> Result<Duration
 /// Whatever the engine says, as a status.
 pub(crate) async fn collect(call: &Call, answer: Answer) -> Result<Collected, ApiError> {
     let collected = answer.collect().await;
-    call.reservation.release();
+    match collected {
+        Ok(_) => call.reservation.answered(),
+        Err(_) => call.reservation.release(),
+    }
     match collected {
         Ok(collected) => {
             call.note(|seen| seen.usage = Some(collected.usage));
