@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use crate::{
     app::App,
+    caught::caught,
     endpoints::{self, Call, Reply},
     error::ApiError,
     routes::{self, Needs},
@@ -84,16 +85,47 @@ impl App {
             return Err(ApiError::body_too_large(max_bytes));
         }
         let call = Call::in_process(self, route.endpoint, tail, request_id)?;
-        match endpoints::dispatch(&call, body).await? {
-            Reply::Json(body) | Reply::Text { body, .. } => Ok(body),
-            Reply::Empty => Ok(Bytes::new()),
-            Reply::Stream(mut events) => {
-                let mut all = Vec::new();
-                while let Some(bytes) = std::future::poll_fn(|cx| events.poll_next(cx)).await {
-                    all.extend_from_slice(&bytes);
-                }
-                Ok(all.into())
+        caught(&call.request_id, whole(&call, body)).await
+    }
+}
+
+/// The answer's bytes; of a stream, all there are.
+async fn whole(call: &Arc<Call>, body: Bytes) -> Result<Bytes, ApiError> {
+    match endpoints::dispatch(call, body).await? {
+        Reply::Json(body) | Reply::Text { body, .. } => Ok(body),
+        Reply::Empty => Ok(Bytes::new()),
+        Reply::Stream(mut events) => {
+            let mut all = Vec::new();
+            while let Some(bytes) = std::future::poll_fn(|cx| events.poll_next(cx)).await {
+                all.extend_from_slice(&bytes);
             }
+            Ok(all.into())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        demo,
+        served_model::Task,
+        testing::{app, embedded, options},
+    };
+
+    #[tokio::test]
+    async fn a_panic_fails_its_request_alone() {
+        let mut broken = embedded(&demo::LM, &options());
+        // A promise that loading keeps, broken here.
+        broken.model.tasks.push(Task::Embeddings);
+        assert_eq!(broken.model.pooling, None);
+        let app = app(vec![broken]);
+        let failed = app.answer("POST", "/v1/embeddings", r#"{"input":"a"}"#);
+        assert_eq!(failed.await.status, 500);
+        let fine = r#"{"prompt":"a","max_tokens":1}"#;
+        assert_eq!(
+            app.answer("POST", "/v1/completions", fine).await.status,
+            200
+        );
+        assert_eq!(app.admission.reserved(), (0, 0, 0));
     }
 }

@@ -27,6 +27,7 @@
 mod admission;
 mod app;
 pub mod assets;
+mod caught;
 mod config;
 pub mod decide;
 pub mod demo;

@@ -2,13 +2,8 @@
 //! a refusal costs less than what it refuses.
 
 use std::{
-    any::Any,
     convert::Infallible,
-    future::Future,
-    panic::{AssertUnwindSafe, catch_unwind},
-    pin::Pin,
     sync::{Arc, Mutex, OnceLock},
-    task::Poll,
     time::Duration,
 };
 
@@ -27,11 +22,11 @@ use super::{
 };
 use crate::{
     app::App,
+    caught::caught,
     endpoints::{self, Call, Reply},
     error::{ApiError, Dialect},
     identity,
     lifecycle::Phase,
-    log,
     routes::{self, Needs, Route},
 };
 
@@ -106,12 +101,7 @@ async fn admit(
     let call = admit_call(app, parts, route, tail, declared.unwrap_or(0), ticket)?;
     ticket.admitted(&call);
     let body = body::read(body, declared, limits, &call.reservation).await?;
-    let handler = endpoints::dispatch(&call, body);
-    Caught(Box::pin(handler)).await.unwrap_or_else(|payload| {
-        let what = log::panic_message(&*payload);
-        log::line(format_args!("panic id={} {what}", call.request_id));
-        Err(ApiError::internal(&call.request_id))
-    })
+    caught(&call.request_id, endpoints::dispatch(&call, body)).await
 }
 
 /// The last checks before the body is read, and room in the queue.
@@ -239,24 +229,6 @@ fn slo(headers: &HeaderMap) -> Result<Option<Duration>, ApiError> {
         _ => {
             let must = format!("be an integer in 1..={SLO_MAX_MS}");
             Err(ApiError::invalid_value("x-slo-ttft-ms", must))
-        }
-    }
-}
-
-/// A handler whose panic is an answer: a bug in one request must not take a connection's others
-/// with it.
-struct Caught<F>(Pin<Box<F>>);
-
-impl<F: Future> Future for Caught<F> {
-    type Output = Result<F::Output, Box<dyn Any + Send>>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<Self::Output> {
-        // After a panic the future is dropped and never polled again; what it shares is behind
-        // locks that ignore poisoning and valid between statements.
-        let poll = catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx)));
-        match poll {
-            Ok(poll) => poll.map(Ok),
-            Err(payload) => Poll::Ready(Err(payload)),
         }
     }
 }
