@@ -49,7 +49,8 @@ pub(crate) enum Command {
     /// Answer a file of requests, one JSON object per line, into a file of answers.
     ///
     /// A line: {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {..}}.
-    /// Exit codes: 0 every line was answered 200, 2 some were not, 1 file or model unusable.
+    /// Exit codes: 0 every line was answered 200, 2 some were not, 1 file or model unusable, or
+    /// the engine was lost.
     RunBatch(RunBatchArgs),
     /// Print the token ids of each text.
     Tokenize(TokenizeArgs),
@@ -176,9 +177,6 @@ pub(crate) struct ServeArgs {
     /// Makes the seeds of requests that name none the same in every run.
     #[arg(long, value_name = "N", help_heading = "Requests")]
     pub(crate) seed: Option<u64>,
-    /// Settings of the environment: `PRELUDE_LIMITS__ROWS` as (`LIMITS__ROWS`, its value).
-    #[arg(skip)]
-    pub(crate) variables: Vec<(String, String)>,
     /// Settings in TOML; flags and `PRELUDE_<TABLE>__<FIELD>` in the environment win over it.
     /// --print-config shows all there are.
     #[arg(long, value_name = "FILE")]
@@ -296,7 +294,8 @@ pub(crate) struct RunBatchArgs {
     /// Write answers in the order of their requests, not as they come.
     #[arg(long)]
     pub(crate) ordered: bool,
-    /// Skip requests whose answers the output has already.
+    /// Skip requests whose answers the output has already; ask again what never ran and what was
+    /// answered 429 or 5xx (the last line of a custom_id is the one that counts then).
     #[arg(long)]
     pub(crate) resume: bool,
     /// Folder of the model; the demo models if there is none.

@@ -11,7 +11,7 @@ use clap::Parser as _;
 
 use crate::{
     args::{Cli, Command, ServeArgs},
-    commands::{Code, Failure, cuda, one_shot, run_batch, say, serve},
+    commands::{Code, Environment, Failure, cuda, one_shot, run_batch, say, serve},
 };
 
 fn main() -> ExitCode {
@@ -27,28 +27,33 @@ fn main() -> ExitCode {
 
 /// The exit code of a command that did what it was told.
 fn run(command: Command) -> Result<u8, Failure> {
+    let environment = environment();
     match command {
-        Command::RunBatch(args) => return run_batch::run(&args),
-        Command::Serve(args) => serve::run(&with_environment(*args)?),
-        Command::Classify(args) => one_shot::classify(&args),
-        Command::Complete(args) => one_shot::complete(&args),
-        Command::Embed(args) => one_shot::embed(&args),
-        Command::Rerank(args) => one_shot::rerank(&args),
-        Command::Decide(args) => one_shot::decide(&args),
-        Command::Tokenize(args) => one_shot::tokenize(&args),
+        Command::RunBatch(args) => return run_batch::run(&args, &environment),
+        Command::Serve(args) => serve::run(&with_keys(*args)?, &environment),
+        Command::Classify(args) => one_shot::classify(&args, &environment),
+        Command::Complete(args) => one_shot::complete(&args, &environment),
+        Command::Embed(args) => one_shot::embed(&args, &environment),
+        Command::Rerank(args) => one_shot::rerank(&args, &environment),
+        Command::Decide(args) => one_shot::decide(&args, &environment),
+        Command::Tokenize(args) => one_shot::tokenize(&args, &environment),
         Command::Cuda { command } => cuda::run(&command),
         Command::Bench { args } => bench(&args),
     }?;
     Ok(0)
 }
 
-/// The environment, below the flags. It is read here and nowhere else.
-fn with_environment(mut args: ServeArgs) -> Result<ServeArgs, Failure> {
-    let path = |name: &str| {
-        env::var_os(name)
-            .filter(|v| !v.is_empty())
-            .map(PathBuf::from)
-    };
+/// A variable that names a file.
+fn path(name: &str) -> Option<PathBuf> {
+    env::var_os(name)
+        .filter(|v| !v.is_empty())
+        .map(PathBuf::from)
+}
+
+/// What the environment says for all commands. It is read here and in [`with_keys`] and nowhere
+/// else.
+fn environment() -> Environment {
+    let mut variables = Vec::new();
     for (name, value) in env::vars_os() {
         let (Ok(name), Ok(value)) = (name.into_string(), value.into_string()) else {
             // Not a name of ours: ours are ASCII. A value of ours that is no text is no value.
@@ -58,12 +63,19 @@ fn with_environment(mut args: ServeArgs) -> Result<ServeArgs, Failure> {
             .strip_prefix("PRELUDE_")
             .filter(|rest| rest.contains("__"))
         {
-            args.variables.push((rest.to_owned(), value));
+            variables.push((rest.to_owned(), value));
         }
     }
     // In a fixed order, so that the same environment gives the same message.
-    args.variables.sort_unstable();
-    args.config = args.config.or_else(|| path("PRELUDE_CONFIG"));
+    variables.sort_unstable();
+    Environment {
+        config: path("PRELUDE_CONFIG"),
+        variables,
+    }
+}
+
+/// The keys that the environment has, below the flags.
+fn with_keys(mut args: ServeArgs) -> Result<ServeArgs, Failure> {
     if args.api_key.is_none() && args.api_key_file.is_none() {
         args.api_key_file = path("PRELUDE_API_KEY_FILE");
         if args.api_key_file.is_none() {

@@ -389,3 +389,53 @@ fn the_environment_sets_what_files_set() {
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("PRELUDE_LIMITS__RAWS"));
 }
+
+/// Two texts are two rows, of which one is allowed.
+#[test]
+fn the_environment_sets_all_commands() {
+    let refused = |args: &[&str], input: &str| {
+        let mut command = prelude(args);
+        command.env("PRELUDE_LIMITS__ROWS", "1");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(input.as_bytes()).unwrap();
+        drop(stdin);
+        let output = child.wait_with_output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+        )
+    };
+    let line = r#"{"custom_id":"a","url":"/classify","body":{"input":["a","b"]}}"#;
+    let (code, answers) = refused(&["run-batch", "-i", "-", "-o", "-"], line);
+    assert_eq!(code, Some(2));
+    assert!(answers.contains("too_many_rows"), "{answers}");
+    let question = r#"{"state":"s","questions":{"q":{"type":"noul"},"r":{"type":"noul"}}}"#;
+    assert_eq!(refused(&["decide", "-"], question).0, Some(1));
+}
+
+#[test]
+fn a_batch_destroys_no_file() {
+    let folder = std::env::temp_dir().join(format!("prelude-keep-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let (input, output) = (path("in.jsonl"), path("out.jsonl"));
+    let line = "{\"custom_id\":\"a\",\"url\":\"/classify\",\"body\":{\"input\":\"x\"}}\n";
+    std::fs::write(&input, line).unwrap();
+    let foreign = "my notes\nare not answers\n";
+    std::fs::write(&output, foreign).unwrap();
+    let refused = |output: &str, more: &[&str], err: &str| {
+        let args = [&["run-batch", "-i", &input, "-o", output], more].concat();
+        check(&args, "", 1, "", err);
+    };
+    // Another name of the same file is the same file.
+    std::os::unix::fs::symlink(&input, path("link")).unwrap();
+    refused(&input, &[], "it is the input");
+    refused(&path("link"), &["--resume"], "it is the input");
+    refused(&output, &["--resume"], "line 1");
+    refused(&output, &["--model", "/no/such/model"], "/no/such/model");
+    assert_eq!(std::fs::read_to_string(&input).unwrap(), line);
+    assert_eq!(std::fs::read_to_string(&output).unwrap(), foreign);
+    std::fs::remove_dir_all(&folder).unwrap();
+}

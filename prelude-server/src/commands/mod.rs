@@ -106,6 +106,22 @@ pub(crate) struct TokenizerSettings {
     pub(crate) cache: Option<PathBuf>,
 }
 
+/// What the environment says for all commands.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Environment {
+    /// The configuration file, unless a flag names one.
+    pub(crate) config: Option<PathBuf>,
+    /// Settings: `PRELUDE_LIMITS__ROWS` as (`LIMITS__ROWS`, its value).
+    pub(crate) variables: Vec<(String, String)>,
+}
+
+impl Environment {
+    /// The settings in effect where `config` is the file that a flag names.
+    pub(crate) fn settings(&self, config: Option<&Path>) -> Result<Settings, Failure> {
+        Settings::read(config.or(self.config.as_deref()), &self.variables)
+    }
+}
+
 impl Settings {
     /// Reads a TOML file, if there is one, with `variables` over it: each the rest of an
     /// environment variable's name behind `PRELUDE_` (`LIMITS__ROWS`) and its value.

@@ -3,10 +3,10 @@
 use std::{fmt::Write as _, io::Read as _, sync::Arc};
 
 use prelude_engine::ScheduledEngine;
-use prelude_server::{ApiKeys, App, ServerConfig, assets::EmbeddedModel, demo};
+use prelude_server::{ApiKeys, App, assets::EmbeddedModel, demo};
 use serde_json::{Value, json};
 
-use super::{Code, Failure, Settings, Source, print, texts};
+use super::{Code, Environment, Failure, Source, print, texts};
 use crate::args::{
     ClassifyArgs, CompleteArgs, DecideArgs, EmbedArgs, Format, Kind, OneShotArgs, PoolingArg,
     RerankArgs, TokenizeArgs,
@@ -24,13 +24,17 @@ struct Asker {
 }
 
 impl Asker {
-    fn new(args: &OneShotArgs, demo: EmbeddedModel) -> Result<Self, Failure> {
+    fn new(
+        args: &OneShotArgs,
+        environment: &Environment,
+        demo: EmbeddedModel,
+    ) -> Result<Self, Failure> {
         let source = source(args, demo);
-        let settings = Settings::default();
+        let settings = environment.settings(None)?;
         let options = settings.load_options(&args.model_args);
         let devices = settings.devices(args.model_args.device)?;
         let loaded = source.load(&options, &devices)?;
-        let app = App::new(ServerConfig::default(), ApiKeys::default());
+        let app = App::new(settings.server_config(), ApiKeys::default());
         app.set_models(vec![loaded.model]);
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }
@@ -102,13 +106,13 @@ fn source(args: &OneShotArgs, demo: EmbeddedModel) -> Source {
 }
 
 /// `prelude classify`.
-pub(crate) fn classify(args: &ClassifyArgs) -> Result<(), Failure> {
+pub(crate) fn classify(args: &ClassifyArgs, environment: &Environment) -> Result<(), Failure> {
     let texts = texts::read(&args.texts)?;
     let demo = match args.labels.is_empty() {
         true => demo::CLASSIFIER,
         false => demo::LM,
     };
-    let asker = Asker::new(&args.common, demo)?;
+    let asker = Asker::new(&args.common, environment, demo)?;
     // Labels of many tokens make many rows of each text: as many texts go at once as fit.
     let mut at_once = CHUNK;
     let mut rest = &texts[..];
@@ -149,9 +153,9 @@ fn show_classes(answer: &Value, texts: &[String]) -> String {
 }
 
 /// `prelude complete`.
-pub(crate) fn complete(args: &CompleteArgs) -> Result<(), Failure> {
+pub(crate) fn complete(args: &CompleteArgs, environment: &Environment) -> Result<(), Failure> {
     let texts = texts::read(&args.texts)?;
-    let asker = Asker::new(&args.common, demo::LM)?;
+    let asker = Asker::new(&args.common, environment, demo::LM)?;
     let fields = |mut body: Value| {
         body["max_tokens"] = json!(args.max_tokens);
         body["temperature"] = json!(args.temperature);
@@ -177,7 +181,7 @@ pub(crate) fn complete(args: &CompleteArgs) -> Result<(), Failure> {
 }
 
 /// `prelude embed`: a line of numbers for each text.
-pub(crate) fn embed(args: &EmbedArgs) -> Result<(), Failure> {
+pub(crate) fn embed(args: &EmbedArgs, environment: &Environment) -> Result<(), Failure> {
     let texts = texts::read(&args.texts)?;
     let mut common = args.common.clone();
     if common.model.is_none() {
@@ -185,7 +189,7 @@ pub(crate) fn embed(args: &EmbedArgs) -> Result<(), Failure> {
         let pooling = &mut common.model_args.pooling;
         *pooling = pooling.or(Some(PoolingArg::Last));
     }
-    let asker = Asker::new(&common, demo::LM)?;
+    let asker = Asker::new(&common, environment, demo::LM)?;
     for chunk in texts.chunks(CHUNK) {
         let body = json!({"input": chunk});
         asker.ask("/v1/embeddings", body.to_string(), show_vectors)?;
@@ -203,14 +207,14 @@ fn show_vectors(answer: &Value) -> String {
 }
 
 /// `prelude rerank`: a line for each text, the most relevant first.
-pub(crate) fn rerank(args: &RerankArgs) -> Result<(), Failure> {
+pub(crate) fn rerank(args: &RerankArgs, environment: &Environment) -> Result<(), Failure> {
     let texts = texts::read(&args.texts)?;
     let mut common = args.common.clone();
     if common.model.is_none() {
         let kind = &mut common.model_args.kind;
         *kind = kind.or(Some(Kind::Reranker));
     }
-    let asker = Asker::new(&common, demo::LM)?;
+    let asker = Asker::new(&common, environment, demo::LM)?;
     let body = json!({
         "query": args.query,
         "documents": texts,
@@ -229,7 +233,7 @@ pub(crate) fn rerank(args: &RerankArgs) -> Result<(), Failure> {
 }
 
 /// `prelude decide`.
-pub(crate) fn decide(args: &DecideArgs) -> Result<(), Failure> {
+pub(crate) fn decide(args: &DecideArgs, environment: &Environment) -> Result<(), Failure> {
     let path = &args.request;
     let body = if path.as_os_str() == "-" {
         let mut text = String::new();
@@ -243,7 +247,7 @@ pub(crate) fn decide(args: &DecideArgs) -> Result<(), Failure> {
             format_args!("cannot read {}: {e}", path.display()),
         )
     })?;
-    let asker = Asker::new(&args.common, demo::LM)?;
+    let asker = Asker::new(&args.common, environment, demo::LM)?;
     asker.ask("/v1/systemone", body, show_decisions)
 }
 
@@ -276,9 +280,11 @@ fn show_decisions(answer: &Value) -> String {
 }
 
 /// `prelude tokenize`. Needs the model's files, not its weights.
-pub(crate) fn tokenize(args: &TokenizeArgs) -> Result<(), Failure> {
+pub(crate) fn tokenize(args: &TokenizeArgs, environment: &Environment) -> Result<(), Failure> {
     let texts = texts::read(&args.texts)?;
-    let assets = source(&args.common, demo::LM).assets(None)?;
+    let settings = environment.settings(None)?;
+    let source = source(&args.common, demo::LM);
+    let assets = source.assets(settings.tokenizer.cache.as_deref())?;
     for text in texts {
         let tokens = assets.tokenizer.encode(&text, true);
         let pieces: Vec<String> = tokens

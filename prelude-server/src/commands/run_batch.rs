@@ -5,10 +5,8 @@
 
 use std::{
     borrow::Cow,
-    collections::HashSet,
-    fs::{File, OpenOptions},
-    io::{self, BufRead, BufReader, Seek as _, SeekFrom, Write},
-    path::{Path, PathBuf},
+    collections::{BTreeSet, HashSet},
+    io::{self, BufRead, Write},
     sync::Arc,
     time::Duration,
 };
@@ -19,8 +17,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::task::JoinSet;
 
-use super::{Code, Failure, Settings, Source, say};
+use self::files::{Done, OutputFile, open_input};
+use super::{Code, Environment, Failure, Source, say};
 use crate::args::RunBatchArgs;
+
+mod files;
 
 /// Requests on their way at the same time: enough to fill steps, and a bound on memory.
 const IN_FLIGHT: usize = 64;
@@ -89,14 +90,26 @@ struct Counts {
     refused: u64,
     never_ran: u64,
     skipped: u64,
+    /// Of the skipped: those that an earlier run was refused.
+    skipped_refused: u64,
+}
+
+impl Counts {
+    /// Whether every line was answered, now or before.
+    fn is_all_answered(&self) -> bool {
+        self.refused + self.never_ran + self.skipped_refused == 0
+    }
 }
 
 /// Runs the whole file. The exit code says whether every line was answered.
-pub(crate) fn run(args: &RunBatchArgs) -> Result<u8, Failure> {
+pub(crate) fn run(args: &RunBatchArgs, environment: &Environment) -> Result<u8, Failure> {
     let unusable = |failure: Failure| Failure::new(Code::Failed, failure);
-    let input = open_input(&args.input).map_err(unusable)?;
-    let (done, mut output) = open_output(&args.output, args.resume).map_err(unusable)?;
-    let (app, engines) = load(args).map_err(unusable)?;
+    let (input, input_file) = open_input(&args.input).map_err(unusable)?;
+    let output = OutputFile::open(&args.output, input_file.as_ref(), args.resume);
+    let (output, done) = output.map_err(unusable)?;
+    let (app, engines) = load(args, environment).map_err(unusable)?;
+    // What was there is touched only now that the requests can be answered.
+    let mut output = output.start().map_err(unusable)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -115,11 +128,14 @@ pub(crate) fn run(args: &RunBatchArgs) -> Result<u8, Failure> {
         "{} answered, {} refused, {} never ran, {} were there already",
         counts.answered, counts.refused, counts.never_ran, counts.skipped
     ));
-    Ok(u8::from(counts.refused + counts.never_ran > 0) * 2)
+    Ok(u8::from(!counts.is_all_answered()) * 2)
 }
 
-fn load(args: &RunBatchArgs) -> Result<(Arc<App>, Vec<ScheduledEngine>), Failure> {
-    let settings = Settings::read(args.config.as_deref(), &[])?;
+fn load(
+    args: &RunBatchArgs,
+    environment: &Environment,
+) -> Result<(Arc<App>, Vec<ScheduledEngine>), Failure> {
+    let settings = environment.settings(args.config.as_deref())?;
     let options = settings.load_options(&args.model_args);
     let sources = match &args.model {
         Some(folder) => vec![Source::Folder(folder.clone())],
@@ -141,74 +157,6 @@ fn load(args: &RunBatchArgs) -> Result<(Arc<App>, Vec<ScheduledEngine>), Failure
     Ok((app, engines))
 }
 
-fn is_standard(path: &Path) -> bool {
-    path.as_os_str() == "-"
-}
-
-fn unusable(path: &Path, why: &dyn std::fmt::Display) -> Failure {
-    Failure::new(
-        Code::Failed,
-        format_args!("cannot use {}: {why}", path.display()),
-    )
-}
-
-fn open_input(path: &PathBuf) -> Result<Box<dyn BufRead>, Failure> {
-    if is_standard(path) {
-        return Ok(Box::new(BufReader::new(io::stdin())));
-    }
-    let file = File::open(path).map_err(|e| unusable(path, &e))?;
-    Ok(Box::new(BufReader::new(file)))
-}
-
-/// The output, and the ids of the lines it has already.
-fn open_output(path: &PathBuf, resume: bool) -> Result<(HashSet<String>, Box<dyn Write>), Failure> {
-    if is_standard(path) {
-        if resume {
-            let message = "--resume needs an output file: standard output cannot be read";
-            return Err(Failure::new(Code::Usage, message));
-        }
-        return Ok((HashSet::new(), Box::new(io::stdout())));
-    }
-    let mut options = OpenOptions::new();
-    options
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(!resume);
-    let mut file = options.open(path).map_err(|e| unusable(path, &e))?;
-    let mut done = HashSet::new();
-    if resume {
-        let whole = read_done(&file, &mut done).map_err(|e| unusable(path, &e))?;
-        // A line that a crash tore is written again.
-        file.set_len(whole).map_err(|e| unusable(path, &e))?;
-        file.seek(SeekFrom::End(0))
-            .map_err(|e| unusable(path, &e))?;
-    }
-    Ok((done, Box::new(file)))
-}
-
-/// Collects the ids of whole lines and returns how many bytes those are.
-fn read_done(file: &File, done: &mut HashSet<String>) -> io::Result<u64> {
-    let mut reader = BufReader::new(file);
-    let mut whole = 0;
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        let len = reader.read_until(b'\n', &mut line)?;
-        if len == 0 || line.last() != Some(&b'\n') {
-            return Ok(whole);
-        }
-        let parsed: Result<serde_json::Value, _> = serde_json::from_slice(&line);
-        let Ok(parsed) = parsed else {
-            return Ok(whole);
-        };
-        if let Some(id) = parsed["custom_id"].as_str() {
-            done.insert(id.to_owned());
-        }
-        whole += len as u64;
-    }
-}
-
 struct Batch {
     app: Arc<App>,
     window: usize,
@@ -219,7 +167,7 @@ impl Batch {
     async fn run(
         &self,
         mut input: impl BufRead,
-        done: HashSet<String>,
+        done: Done,
         output: &mut dyn Write,
     ) -> Result<Counts, Failure> {
         let mut counts = Counts::default();
@@ -238,8 +186,13 @@ impl Batch {
                     continue;
                 }
                 match line.and_then(|line| self.read(&line, index, &mut seen)) {
-                    Ok(job) if done.contains(&job.custom_id) => counts.skipped += 1,
-                    Ok(job) => jobs.push(job),
+                    Ok(job) => match done.get(&job.custom_id) {
+                        Some(&is_answered) => {
+                            counts.skipped += 1;
+                            counts.skipped_refused += u64::from(!is_answered);
+                        }
+                        None => jobs.push(job),
+                    },
                     // Whoever resumes would be told twice, which is better than never.
                     Err((custom_id, error)) => {
                         counts.never_ran += 1;
@@ -305,6 +258,11 @@ impl Batch {
         })
     }
 
+    /// Asks everything and writes what comes.
+    ///
+    /// # Errors
+    /// The output cannot be written, or an engine is lost: what it did not answer has no line
+    /// then, so that `--resume` asks it.
     async fn ask_all(
         &self,
         mut jobs: Vec<Job>,
@@ -313,25 +271,43 @@ impl Batch {
         output: &mut dyn Write,
     ) -> Result<(), Failure> {
         jobs.sort_by(|a, b| (&a.url, &a.body).cmp(&(&b.url, &b.body)));
+        let mut missing: BTreeSet<usize> = jobs.iter().map(|job| job.index).collect();
+        let mut is_lost = false;
         let mut asked = JoinSet::new();
         let mut jobs = jobs.into_iter();
         loop {
             while asked.len() < IN_FLIGHT
+                && !is_lost
                 && let Some(job) = jobs.next()
             {
                 asked.spawn(ask(Arc::clone(&self.app), job));
             }
             let Some(answered) = asked.join_next().await else {
-                return Ok(());
+                break;
             };
             let (job, answered) = answered
                 .map_err(|e| Failure::new(Code::Failed, format_args!("a request failed: {e}")))?;
+            if answered.reason == Some("engine_dead") {
+                is_lost = true;
+                continue;
+            }
+            missing.remove(&job.index);
             match answered.status {
                 200 => counts.answered += 1,
                 _ => counts.refused += 1,
             }
             lines.put(job.index, self.answered(&job.custom_id, &answered), output)?;
         }
+        if !is_lost {
+            return Ok(());
+        }
+        if let Some(&first) = missing.first() {
+            // In the order of the input, nothing may stand where a later run puts a line.
+            lines.keep_before(first);
+        }
+        lines.finish(output)?;
+        let message = "the engine is lost; what it did not answer has no line: run with --resume";
+        Err(Failure::new(Code::Failed, message))
     }
 
     fn answered(&self, custom_id: &str, answered: &Answered) -> Vec<u8> {
@@ -435,6 +411,11 @@ impl Lines {
         write(output, &line)
     }
 
+    /// Forgets what is not written yet and stands behind `index`.
+    fn keep_before(&mut self, index: usize) {
+        self.kept.retain(|&(at, _)| at < index);
+    }
+
     fn finish(&mut self, output: &mut dyn Write) -> Result<(), Failure> {
         self.kept.sort_by_key(|(index, _)| *index);
         for (_, line) in self.kept.drain(..) {
@@ -451,4 +432,65 @@ fn write(output: &mut dyn Write, line: &[u8]) -> Result<(), Failure> {
     output
         .write_all(line)
         .map_err(|e| Failure::new(Code::Failed, format_args!("cannot write the output: {e}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINES: &str = "\
+{\"custom_id\":\"a\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"a\",\"max_tokens\":1}}
+{\"custom_id\":\"b\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"\"}}
+{\"custom_id\":\"c\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"c\",\"max_tokens\":1}}
+";
+
+    /// Runs [`LINES`] on a new engine, stopped before if it is to be lost.
+    fn run(is_lost: bool, done: &[(&str, bool)]) -> (Result<Counts, Failure>, String) {
+        let args = RunBatchArgs {
+            input: "-".into(),
+            output: "-".into(),
+            window: 8,
+            ordered: true,
+            resume: false,
+            model: None,
+            config: None,
+            model_args: crate::args::ModelArgs::default(),
+        };
+        let (app, engines) = load(&args, &Environment::default()).unwrap();
+        let mut engines = Some(engines);
+        if is_lost {
+            engines.take().into_iter().flatten().for_each(|e| e.stop());
+        }
+        let batch = Batch {
+            app,
+            window: 8,
+            is_ordered: true,
+        };
+        let done = done.iter().map(|&(id, ok)| (id.to_owned(), ok)).collect();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let mut output = Vec::new();
+        let counts = runtime.block_on(batch.run(LINES.as_bytes(), done, &mut output));
+        (counts, String::from_utf8(output).unwrap())
+    }
+
+    #[test]
+    fn a_lost_engine_leaves_its_lines_to_a_later_run() {
+        let (counts, output) = run(true, &[("a", true)]);
+        assert_eq!(counts.unwrap_err().code(), 1);
+        // Not asked of the engine, so refused as ever.
+        assert_eq!(output.lines().count(), 1, "{output}");
+        assert!(output.contains("\"custom_id\":\"b\""), "{output}");
+        let (_, output) = run(true, &[]);
+        assert_eq!(output, "");
+    }
+
+    #[test]
+    fn what_an_earlier_run_was_refused_still_counts() {
+        let (counts, _) = run(false, &[("a", true), ("b", false)]);
+        let counts = counts.unwrap();
+        assert_eq!((counts.answered, counts.skipped), (1, 2));
+        assert!(!counts.is_all_answered());
+        let (counts, _) = run(false, &[("a", true), ("b", true), ("c", true)]);
+        assert!(counts.unwrap().is_all_answered());
+    }
 }

@@ -12,13 +12,13 @@ use prelude_engine::ScheduledEngine;
 use prelude_server::{ApiKeys, App, Ended, ServedModel, Server, ServerConfig, demo, report_panic};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{Code, Failure, Settings, Source, on_terminal, print, say};
+use super::{Code, Environment, Failure, Settings, Source, on_terminal, print, say};
 use crate::args::{GenerationConfig, ServeArgs};
 
 /// Runs until told to stop.
-pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &ServeArgs, environment: &Environment) -> Result<(), Failure> {
     std::panic::set_hook(Box::new(report_panic));
-    let settings = settings(args)?;
+    let settings = settings(args, environment)?;
     if args.print_config {
         let text = toml::to_string(&settings).map_err(|e| {
             Failure::new(Code::Failed, format_args!("cannot print the settings: {e}"))
@@ -34,10 +34,11 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     runtime.block_on(serve(args, settings, keys))
 }
 
-/// Flags over the file over defaults.
-fn settings(args: &ServeArgs) -> Result<Settings, Failure> {
-    let mut settings = Settings::read(args.config.as_deref(), &args.variables)?;
-    if args.config.is_none() && args.variables.is_empty() && args.model.is_none() {
+/// Flags over the environment over the file over defaults.
+fn settings(args: &ServeArgs, environment: &Environment) -> Result<Settings, Failure> {
+    let mut settings = environment.settings(args.config.as_deref())?;
+    let is_untouched = environment.config.is_none() && environment.variables.is_empty();
+    if args.config.is_none() && is_untouched && args.model.is_none() {
         // Somebody is trying the demo: no balancer needs time to notice its end.
         settings.server.drain_delay_ms = 0;
     }
@@ -314,7 +315,7 @@ mod tests {
             no_enable_prefix_caching: true,
             ..ServeArgs::default()
         };
-        let settings = settings(&args).unwrap();
+        let settings = settings(&args, &Environment::default()).unwrap();
         assert_eq!(settings.server.port, 0);
         assert_eq!(settings.server.drain_delay_ms, 0);
         assert_eq!(settings.scheduler.max_batch_tokens, 64);
