@@ -67,6 +67,17 @@ pub enum Error {
         /// Versions that work.
         need: &'static str,
     },
+    /// A library of NVIDIA's lacks a function that it should have.
+    #[error(
+        "{name} has no `{symbol}`; put the folder of another one first in PRELUDE_CUDA_LIBS, or \
+         run `prelude cuda install`"
+    )]
+    LibrarySymbol {
+        /// File name.
+        name: &'static str,
+        /// The function.
+        symbol: &'static str,
+    },
     /// No compiled form of a kernel fits the GPU.
     #[error("no compiled kernels `{name}` for this GPU: {hint}")]
     KernelImageMissing {
@@ -104,12 +115,12 @@ pub enum Error {
         /// What was waited for.
         kernel: &'static str,
     },
-    /// Some other call of the driver failed.
+    /// Some other call of the driver, or of a library of NVIDIA's, failed.
     #[error("{call}: {code}")]
     Driver {
         /// The call.
         call: &'static str,
-        /// The driver's error.
+        /// The driver's or the library's error.
         code: String,
     },
     /// A setting out of range.

@@ -10,7 +10,7 @@ use prelude_models::{Checkpoint, Model, ModelConfig, load_model};
 #[cfg(feature = "emu")]
 use crate::Recording;
 use crate::{
-    CudaConfig, CudaLoader, CudaOps, Error, StepPlan,
+    CudaConfig, CudaLoader, CudaOps, Error, ProductEngine, StepPlan,
     kernels::{cuda::CudaLauncher, image::Images, launch::Launcher},
     memory::{context::Context, kv_pool::KvShape, space::Space},
     ops::Sizes,
@@ -87,6 +87,18 @@ impl CudaExecutor {
         let this = Self::on(space, launcher, checkpoint, config)?;
         drop(recording.take());
         Ok((this, recording))
+    }
+
+    /// What the executor's matrix products run on: worth a line in a log, since without NVIDIA's
+    /// library they are slower.
+    #[must_use]
+    pub const fn products(&self) -> &ProductEngine {
+        self.ops.products.engine()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_products(&mut self, products: crate::kernels::gemm::Products) {
+        self.ops.products = products;
     }
 
     /// The plan of the latest step.

@@ -2,7 +2,10 @@
 
 use crate::{
     CudaConfig,
-    kernels::libs::{self, Found, Library},
+    kernels::{
+        libs::{self, Found, Library},
+        lt,
+    },
     memory::context::Context,
 };
 
@@ -25,14 +28,18 @@ pub fn info(config: &CudaConfig) -> Vec<String> {
         }
         Err(error) => lines.push(format!("GPU {}       {error}", config.device)),
     }
-    for (name, library) in [("cuBLASLt", Library::CublasLt), ("NVRTC", Library::Nvrtc)] {
-        let place = match libs::open(library, config) {
-            Ok(Found::At(path)) => path.display().to_string(),
-            Ok(Found::Loader) => format!("{}, by the system's loader", library.file()),
-            Err(error) => error.to_string(),
-        };
-        lines.push(format!("{name:<11} {place}"));
-    }
+    lines.push(match lt::version(config) {
+        Ok((version, path)) => format!("cuBLASLt    {version}, {}", path.display()),
+        Err(error) => format!("cuBLASLt    {error}"),
+    });
+    lines.push(match libs::open(Library::Nvrtc, config) {
+        Ok(Found::At(path)) => format!("NVRTC       {}", path.display()),
+        Ok(Found::Loader) => format!(
+            "NVRTC       {}, by the system's loader",
+            Library::Nvrtc.file()
+        ),
+        Err(error) => format!("NVRTC       {error}"),
+    });
     let cache = config
         .cache_dir
         .as_ref()

@@ -22,6 +22,7 @@ mod load;
 mod memory;
 mod ops;
 mod plan;
+mod product_engine;
 #[cfg(feature = "emu")]
 mod record;
 #[cfg(test)]
@@ -35,5 +36,6 @@ pub use load::{CudaLoader, Weight};
 pub use memory::arena::Tensor;
 pub use ops::CudaOps;
 pub use plan::StepPlan;
+pub use product_engine::ProductEngine;
 #[cfg(feature = "emu")]
 pub use record::Recording;

@@ -12,7 +12,7 @@ use crate::{
     kernels::{
         attention::{Attention, Decode, Prompts, SPLIT_KEYS},
         elementwise,
-        gemm::{self, Output},
+        gemm::{Output, Products},
         launch::Launcher,
         rope::QkNormRopeStore,
     },
@@ -36,6 +36,7 @@ const PARTIAL_BYTES: usize = 64 << 20;
 pub struct CudaOps {
     pub(crate) space: Space,
     pub(crate) launcher: Launcher,
+    pub(crate) products: Products,
     pub(crate) arena: Arena,
     kv: KvPool,
     /// One layer's keys, then values, of all tokens of a step, for steps of several chunks.
@@ -137,6 +138,7 @@ impl CudaOps {
             bytes => Some(space.alloc("step_kv", bytes)?),
         };
         let partial = space.alloc("partial", sizes.partial_bytes)?;
+        let products = Products::new(&space, config)?;
         let metadata = Metadata::new(&space, bytes(config.metadata_bytes)?)?;
         let heads = Heads::new(&space, model, config)?;
         let kv = KvPool::new(&space, kv_shape(&space)?)?;
@@ -149,6 +151,7 @@ impl CudaOps {
             },
             space,
             launcher,
+            products,
             arena,
             kv,
             step_kv,
@@ -188,7 +191,8 @@ impl CudaOps {
 
     fn multiply(&mut self, x: View<bf16>, weight: &Weight, output: Output) -> Result<(), Error> {
         let (w, bias) = weight.matrix();
-        gemm::gemm_mma(&mut self.launcher, x, w, bias, output)
+        self.products
+            .multiply(&mut self.launcher, x, w, bias, output)
     }
 
     /// Where the step's own keys and values are: in the one-layer buffer if the step has several
@@ -401,8 +405,13 @@ impl Ops for CudaOps {
         head: &Weight,
     ) -> Result<(), Error> {
         let hidden = self.arena.view(hidden).slice(0..inputs.outputs.len());
-        self.heads
-            .vocabulary(&mut self.launcher, &self.metadata, hidden, head.matrix().0)
+        self.heads.vocabulary(
+            &mut self.launcher,
+            &mut self.products,
+            &self.metadata,
+            hidden,
+            head.matrix().0,
+        )
     }
 
     fn pooling_heads(&mut self, inputs: &StepPlan, hidden: &Tensor) -> Result<(), Error> {

@@ -184,6 +184,8 @@ fn open_cuda(
         CudaError::Config { .. } => LoadError::Option(e.to_string()),
         _ => LoadError::Executor(e.to_string()),
     })?;
+    // Without NVIDIA's library products are slower, and nobody would know why.
+    crate::log::line(format_args!("{}", executor.products()));
     Ok(Box::new(executor))
 }
 

@@ -25,7 +25,7 @@ use crate::{
     CudaConfig, Error, StepPlan,
     kernels::{
         elementwise,
-        gemm::{self, Output},
+        gemm::{Output, Products},
         launch::Launcher,
         vocabulary::{self, Adjust, Logprobs, Sample},
     },
@@ -266,6 +266,7 @@ impl Logits {
     pub(super) fn launch(
         &self,
         launcher: &mut Launcher,
+        products: &mut Products,
         metadata: &Metadata,
         results: &Results,
         hidden: View<bf16>,
@@ -276,7 +277,7 @@ impl Logits {
             elementwise::gather_rows(launcher, metadata.view(group.index), hidden, states)?;
             let logits = self.logits.view::<f32>(0, group.len, self.stride);
             let output = Output::Logits(logits.columns(0..self.vocab));
-            gemm::gemm_mma(launcher, states, head, None, output)?;
+            products.multiply(launcher, states, head, None, output)?;
             let adjusted = self.adjusted.view::<f32>(0, self.rows_max, self.stride);
             Adjust {
                 rows: metadata.view(group.adjust),

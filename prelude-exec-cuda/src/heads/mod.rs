@@ -27,7 +27,7 @@ use self::{
 };
 use crate::{
     CudaConfig, Error, StepPlan,
-    kernels::launch::Launcher,
+    kernels::{gemm::Products, launch::Launcher},
     memory::{metadata::Metadata, space::Space, view::View},
     plan::PlanRow,
 };
@@ -99,6 +99,7 @@ impl Heads {
     pub(crate) fn vocabulary(
         &mut self,
         launcher: &mut Launcher,
+        products: &mut Products,
         metadata: &Metadata,
         hidden: View<bf16>,
         head: View<bf16>,
@@ -106,8 +107,9 @@ impl Heads {
         self.ran.vocabulary = true;
         self.labels
             .launch(launcher, metadata, &self.results, hidden, head)?;
+        let results = &self.results;
         self.logits
-            .launch(launcher, metadata, &self.results, hidden, head)
+            .launch(launcher, products, metadata, results, hidden, head)
     }
 
     /// Embeddings. `hidden`: `[P, H]`.

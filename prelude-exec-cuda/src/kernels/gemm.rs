@@ -1,4 +1,7 @@
-//! `gemm_mma`: products on tensor cores, the same algorithm for every number of rows.
+//! Products `x · wᵀ`: by cuBLASLt where it is, else by `gemm_mma`.
+//!
+//! `gemm_mma` is one algorithm for every number of rows, so a row's bits do not depend on how many
+//! there are: it is also what deterministic mode runs, and what the emulation has.
 
 use bytemuck::Pod;
 use half::bf16;
@@ -9,9 +12,10 @@ use kernels::{
 
 use super::{
     check, int,
-    launch::{Access, Launcher, access},
+    launch::{Access, Launcher, access, check_accesses},
+    lt::Lt,
 };
-use crate::{Error, memory::view::View};
+use crate::{CudaConfig, Error, ProductEngine, memory::space::Space, memory::view::View};
 
 /// Where a product goes.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +28,79 @@ pub(crate) enum Output {
     Logits(View<f32>),
 }
 
-/// `x · wᵀ (+ bias)`. `x`: `[m, k]`; `w`: `[n, k]`; `bias`: `[1, n]`; output `[m, n]`.
+/// What multiplies.
+#[derive(Debug)]
+pub(crate) struct Products {
+    lt: Option<Lt>,
+    engine: ProductEngine,
+}
+
+impl Products {
+    /// cuBLASLt if it can be had and the configuration permits; what it cannot is no error.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] for its workspace.
+    pub(crate) fn new(space: &Space, config: &CudaConfig) -> Result<Self, Error> {
+        if config.deterministic {
+            return Ok(Self::mma(ProductEngine::Deterministic));
+        }
+        match space {
+            Space::Cuda(context) => match Lt::open(context, space, config) {
+                Ok(lt) => Ok(Self::lt(lt)),
+                Err(e @ (Error::OutOfMemory { .. } | Error::DeviceLost { .. })) => Err(e),
+                Err(why) => Ok(Self::mma(ProductEngine::GemmMma { why })),
+            },
+            #[cfg(feature = "emu")]
+            Space::Emu(_) => Ok(Self::mma(ProductEngine::Emulated)),
+            #[cfg(feature = "emu")]
+            Space::Virtual(recording) => Ok(Self::lt(Lt::recorded(recording, space)?)),
+        }
+    }
+
+    const fn mma(engine: ProductEngine) -> Self {
+        Self { lt: None, engine }
+    }
+
+    pub(super) fn lt(lt: Lt) -> Self {
+        Self {
+            engine: lt.engine(),
+            lt: Some(lt),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) const fn library(&self) -> Option<&Lt> {
+        self.lt.as_ref()
+    }
+
+    pub(crate) const fn engine(&self) -> &ProductEngine {
+        &self.engine
+    }
+
+    /// `x · wᵀ (+ bias)`. `x`: `[m, k]`; `w`: `[n, k]`; `bias`: `[1, n]`; output `[m, n]`.
+    ///
+    /// # Errors
+    /// [`Error::Launch`].
+    pub(crate) fn multiply(
+        &mut self,
+        launcher: &mut Launcher,
+        x: View<bf16>,
+        w: View<bf16>,
+        bias: Option<View<bf16>>,
+        output: Output,
+    ) -> Result<(), Error> {
+        let product = Product::new(x, w, bias, output)?;
+        if let Some(lt) = &mut self.lt
+            && lt.multiply(&product)?
+        {
+            return Ok(());
+        }
+        product.mma(launcher)
+    }
+}
+
+/// The same by `gemm_mma`, wherever cuBLASLt is.
+#[cfg(test)]
 pub(crate) fn gemm_mma(
     launcher: &mut Launcher,
     x: View<bf16>,
@@ -32,47 +108,79 @@ pub(crate) fn gemm_mma(
     bias: Option<View<bf16>>,
     output: Output,
 ) -> Result<(), Error> {
-    let (form, y) = match output {
-        Output::Write(y) => (GemmOutput::Write, part(y)),
-        Output::Add(y) => (GemmOutput::Add, part(y)),
-        Output::Logits(y) => (GemmOutput::F32, part(y)),
-    };
-    let kernel = "gemm_mma";
-    check(kernel, x.width() == w.width(), "x and w differ in width")?;
-    check(kernel, x.rows() == y.rows, "x and y differ in rows")?;
-    check(
-        kernel,
-        w.rows() == y.width,
-        "w has not a row for each column of y",
-    )?;
-    check(kernel, x.width().is_multiple_of(8), "k is no multiple of 8")?;
-    check(
-        kernel,
-        bias.is_none_or(|b| b.width() == y.width),
-        "the bias has another width",
-    )?;
-    let mut reads = vec![access("x", x), access("w", w)];
-    reads.extend(bias.map(|b| access("bias", b)));
-    // Pairs of neighbours are stored at once.
-    check(
-        kernel,
-        y.stride.is_multiple_of(2),
-        "rows of y begin at odd elements",
-    )?;
-    let params = GemmParams {
-        x: x.ptr(),
-        w: w.ptr(),
-        bias: bias.map_or(DevicePtr::NULL, |b| b.ptr()),
-        y: y.ptr,
-        live: DevicePtr::NULL,
-        m: int(y.rows),
-        n: int(y.width),
-        k: int(x.width()),
-        x_stride: int(x.stride()),
-        w_stride: int(w.stride()),
-        y_stride: int(y.stride),
-    };
-    launcher.launch(&params.launch(form), &params, &reads, &[y.access])
+    Product::new(x, w, bias, output)?.mma(launcher)
+}
+
+/// A product whose arguments fit each other.
+#[derive(Debug)]
+pub(super) struct Product {
+    pub(super) form: GemmOutput,
+    pub(super) params: GemmParams,
+    reads: Vec<Access>,
+    writes: [Access; 1],
+}
+
+impl Product {
+    fn new(
+        x: View<bf16>,
+        w: View<bf16>,
+        bias: Option<View<bf16>>,
+        output: Output,
+    ) -> Result<Self, Error> {
+        let (form, y) = match output {
+            Output::Write(y) => (GemmOutput::Write, part(y)),
+            Output::Add(y) => (GemmOutput::Add, part(y)),
+            Output::Logits(y) => (GemmOutput::F32, part(y)),
+        };
+        let kernel = "gemm_mma";
+        check(kernel, x.width() == w.width(), "x and w differ in width")?;
+        check(kernel, x.rows() == y.rows, "x and y differ in rows")?;
+        check(
+            kernel,
+            w.rows() == y.width,
+            "w has not a row for each column of y",
+        )?;
+        check(kernel, x.width().is_multiple_of(8), "k is no multiple of 8")?;
+        check(
+            kernel,
+            bias.is_none_or(|b| b.width() == y.width),
+            "the bias has another width",
+        )?;
+        // Pairs of neighbours are stored at once.
+        check(
+            kernel,
+            y.stride.is_multiple_of(2),
+            "rows of y begin at odd elements",
+        )?;
+        let mut reads = vec![access("x", x), access("w", w)];
+        reads.extend(bias.map(|b| access("bias", b)));
+        let writes = [y.access];
+        check_accesses(&reads, &writes).map_err(|what| Error::launch(kernel, what))?;
+        let params = GemmParams {
+            x: x.ptr(),
+            w: w.ptr(),
+            bias: bias.map_or(DevicePtr::NULL, |b| b.ptr()),
+            y: y.ptr,
+            live: DevicePtr::NULL,
+            m: int(y.rows),
+            n: int(y.width),
+            k: int(x.width()),
+            x_stride: int(x.stride()),
+            w_stride: int(w.stride()),
+            y_stride: int(y.stride),
+        };
+        Ok(Self {
+            form,
+            params,
+            reads,
+            writes,
+        })
+    }
+
+    fn mma(&self, launcher: &mut Launcher) -> Result<(), Error> {
+        let launch = self.params.launch(self.form);
+        launcher.launch(&launch, &self.params, &self.reads, &self.writes)
+    }
 }
 
 /// An output of either type.

@@ -100,6 +100,11 @@ fn check<P: Params>(launch: &Launch, reads: &[Access], writes: &[Access]) -> Res
     if size_of::<P>() > PARAMS_MAX {
         return Err(format!("{} bytes of parameters", size_of::<P>()));
     }
+    check_accesses(reads, writes)
+}
+
+/// What holds for the memory of every launch, ours or a library's.
+pub(super) fn check_accesses(reads: &[Access], writes: &[Access]) -> Result<(), String> {
     if let Some(a) = reads.iter().chain(writes).find(|a| !a.is_aligned) {
         return Err(format!(
             "`{}` is not in rows of multiples of 16 bytes",

@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use cudarc::{cublaslt, driver, nvrtc};
+use cudarc::{driver, nvrtc};
 use libloading::os::unix::{Library as Handle, RTLD_GLOBAL, RTLD_NOW};
 
 use crate::{CudaConfig, Error};
@@ -68,14 +68,14 @@ impl Library {
         Some(files)
     }
 
+    /// Whether the bindings find it by name. Those of cuBLASLt are not called, see
+    /// `lt/functions.rs`.
     fn bindings_find_it(self) -> bool {
-        // SAFETY: the calls open libraries, whose initialisers run; both are NVIDIA's own, which
-        // any CUDA program opens.
-        unsafe {
-            match self {
-                Self::CublasLt => cublaslt::sys::is_culib_present(),
-                Self::Nvrtc => nvrtc::sys::is_culib_present(),
-            }
+        match self {
+            Self::CublasLt => true,
+            // SAFETY: the call opens the library, whose initialisers run; it is NVIDIA's own,
+            // which any CUDA program opens.
+            Self::Nvrtc => unsafe { nvrtc::sys::is_culib_present() },
         }
     }
 }

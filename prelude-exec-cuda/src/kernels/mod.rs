@@ -5,7 +5,8 @@
 //! | `elementwise` | `embed`, `gather_rows`, `rms_norm`, `silu_mul` |
 //! | `rope` | `qk_norm_rope_store` |
 //! | `attention` | `attn_varlen`, `attn_decode`, `attn_combine` |
-//! | `gemm` | `gemm_mma` |
+//! | `gemm` | products: by `lt`, or `gemm_mma` |
+//! | `lt` | cuBLASLt, its plans, and the file of measured ones |
 //! | `vocabulary` | `adjust`, `sample`, `prompt_logprobs` |
 //! | `heads` | `pool`, `classify`, `label_dots`, `label_logits` |
 //! | `launch` | what every launch is checked for; the GPU, the emulation, the record |
@@ -28,6 +29,7 @@ pub(crate) mod heads;
 pub(crate) mod image;
 pub(crate) mod launch;
 pub(crate) mod libs;
+pub(crate) mod lt;
 pub(crate) mod rope;
 pub(crate) mod vocabulary;
 

@@ -1,0 +1,219 @@
+//! cuBLASLt's entry points, taken from the very library that was opened.
+//!
+//! The types and values are those of the bindings, and each signature here is compared with
+//! theirs when this is compiled. The bindings' own functions are not called: they open whichever
+//! library the system's loader gives for several names, older versions among them, and panic
+//! where a symbol is missing.
+
+use std::{ffi::c_int, path::Path};
+
+use cudarc::cublaslt::sys;
+use libloading::os::unix::{Library as Handle, RTLD_GLOBAL, RTLD_NOW};
+
+use crate::{Error, kernels::libs::Library};
+
+/// Major version that the bindings are for.
+const MAJOR: usize = 13;
+
+/// `cublasStatus_t`. A number: later versions have statuses that the bindings do not list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub(super) struct Status(c_int);
+
+impl Status {
+    /// # Errors
+    /// [`Error::Driver`] with the status's name.
+    pub(super) fn of(self, call: &'static str) -> Result<(), Error> {
+        match self.0 {
+            0 => Ok(()),
+            code => Err(Error::Driver {
+                call,
+                code: name(code),
+            }),
+        }
+    }
+
+    pub(super) const fn is_success(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// As the header lists them.
+fn name(code: c_int) -> String {
+    match code {
+        1 => "CUBLAS_STATUS_NOT_INITIALIZED".to_owned(),
+        3 => "CUBLAS_STATUS_ALLOC_FAILED".to_owned(),
+        7 => "CUBLAS_STATUS_INVALID_VALUE".to_owned(),
+        8 => "CUBLAS_STATUS_ARCH_MISMATCH".to_owned(),
+        11 => "CUBLAS_STATUS_MAPPING_ERROR".to_owned(),
+        13 => "CUBLAS_STATUS_EXECUTION_FAILED".to_owned(),
+        14 => "CUBLAS_STATUS_INTERNAL_ERROR".to_owned(),
+        15 => "CUBLAS_STATUS_NOT_SUPPORTED".to_owned(),
+        16 => "CUBLAS_STATUS_LICENSE_ERROR".to_owned(),
+        other => format!("status {other}"),
+    }
+}
+
+/// `cublasLtMatmulHeuristicResult_t`, its state as a number.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Found {
+    pub(super) algo: sys::cublasLtMatmulAlgo_t,
+    pub(super) workspace_bytes: usize,
+    pub(super) state: Status,
+    pub(super) waves: f32,
+    reserved: [c_int; 4],
+}
+
+impl Found {
+    /// To be written by the library.
+    pub(super) const EMPTY: Self = Self {
+        algo: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
+        workspace_bytes: 0,
+        state: Status(-1),
+        waves: 0.0,
+        reserved: [0; 4],
+    };
+}
+
+const _: () = {
+    use std::mem::offset_of;
+    use sys::cublasLtMatmulHeuristicResult_t as Theirs;
+    assert!(size_of::<Found>() == size_of::<Theirs>());
+    assert!(align_of::<Found>() == align_of::<Theirs>());
+    assert!(offset_of!(Found, workspace_bytes) == offset_of!(Theirs, workspaceSize));
+    assert!(offset_of!(Found, state) == offset_of!(Theirs, state));
+    assert!(offset_of!(Found, waves) == offset_of!(Theirs, wavesCount));
+    assert!(size_of::<Status>() == size_of::<sys::cublasStatus_t>());
+};
+
+/// One function each: its field, its symbol, its arguments, and those of the bindings where they
+/// differ in the type of [`Found`].
+macro_rules! functions {
+    ($($field:ident: $symbol:ident($($argument:ty),* $(,)?) $(as ($($theirs:ty),* $(,)?))?;)*) => {
+        /// The functions that products need.
+        #[derive(Clone, Copy, Debug)]
+        pub(super) struct Functions {
+            $(pub(super) $field: unsafe extern "C" fn($($argument),*) -> Status,)*
+        }
+
+        impl Functions {
+            /// Or the name of the first that is missing.
+            fn of(library: &Handle) -> Result<Self, &'static str> {
+                Ok(Self {
+                    $($field: {
+                        let symbol = stringify!($symbol);
+                        // SAFETY: the type is that of the function of this name, as compared
+                        // with the bindings below; the library is never closed.
+                        let function = unsafe {
+                            library.get::<unsafe extern "C" fn($($argument),*) -> Status>(
+                                symbol.as_bytes(),
+                            )
+                        };
+                        *function.map_err(|_| symbol)?
+                    },)*
+                })
+            }
+        }
+
+        $(functions!(@same $symbol($($argument),*) $(as ($($theirs),*))?);)*
+    };
+    (@same $symbol:ident($($argument:ty),*)) => {
+        const _: unsafe fn($($argument),*) -> sys::cublasStatus_t = sys::$symbol;
+    };
+    (@same $symbol:ident($($argument:ty),*) as ($($theirs:ty),*)) => {
+        const _: unsafe fn($($theirs),*) -> sys::cublasStatus_t = sys::$symbol;
+    };
+}
+
+type Context = sys::cublasLtHandle_t;
+type Desc = sys::cublasLtMatmulDesc_t;
+type Layout = sys::cublasLtMatrixLayout_t;
+type Preference = sys::cublasLtMatmulPreference_t;
+type Algo = sys::cublasLtMatmulAlgo_t;
+type Theirs = sys::cublasLtMatmulHeuristicResult_t;
+type Const = *const std::ffi::c_void;
+type Mut = *mut std::ffi::c_void;
+
+functions! {
+    create: cublasLtCreate(*mut Context);
+    destroy: cublasLtDestroy(Context);
+    desc_create: cublasLtMatmulDescCreate(
+        *mut Desc, sys::cublasComputeType_t, sys::cudaDataType_t,
+    );
+    desc_destroy: cublasLtMatmulDescDestroy(Desc);
+    desc_set: cublasLtMatmulDescSetAttribute(
+        Desc, sys::cublasLtMatmulDescAttributes_t, Const, usize,
+    );
+    layout_create: cublasLtMatrixLayoutCreate(*mut Layout, sys::cudaDataType, u64, u64, i64);
+    layout_destroy: cublasLtMatrixLayoutDestroy(Layout);
+    layout_set: cublasLtMatrixLayoutSetAttribute(
+        Layout, sys::cublasLtMatrixLayoutAttribute_t, Const, usize,
+    );
+    preference_create: cublasLtMatmulPreferenceCreate(*mut Preference);
+    preference_destroy: cublasLtMatmulPreferenceDestroy(Preference);
+    preference_set: cublasLtMatmulPreferenceSetAttribute(
+        Preference, sys::cublasLtMatmulPreferenceAttributes_t, Const, usize,
+    );
+    heuristic: cublasLtMatmulAlgoGetHeuristic(
+        Context, Desc, Layout, Layout, Layout, Layout, Preference, c_int, *mut Found, *mut c_int,
+    ) as (
+        Context, Desc, Layout, Layout, Layout, Layout, Preference, c_int, *mut Theirs, *mut c_int,
+    );
+    check: cublasLtMatmulAlgoCheck(
+        Context, Desc, Layout, Layout, Layout, Layout, *const Algo, *mut Found,
+    ) as (
+        Context, Desc, Layout, Layout, Layout, Layout, *const Algo, *mut Theirs,
+    );
+    matmul: cublasLtMatmul(
+        Context, Desc, Const, Const, Layout, Const, Layout, Const, Const, Layout, Mut, Layout,
+        *const Algo, Mut, usize, sys::cudaStream_t,
+    );
+}
+
+impl Functions {
+    /// Those of a library that [`crate::kernels::libs::open`] has opened, and its version as
+    /// `cublasLtGetVersion` counts: 10000 · major + 100 · minor + patch.
+    ///
+    /// # Errors
+    /// [`Error::LibraryVersion`], [`Error::LibrarySymbol`].
+    pub(super) fn load(path: &Path) -> Result<(Self, usize), Error> {
+        let name = Library::CublasLt.file();
+        // SAFETY: the library is open already, so that no initialiser runs; this finds it again.
+        let handle = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
+        let handle = handle.map_err(|e| Error::LibraryVersion {
+            name,
+            found: format!("unknown ({e})"),
+            need: "13",
+        })?;
+        let missing = |symbol| Error::LibrarySymbol { name, symbol };
+        let symbol = "cublasLtGetVersion";
+        const _: unsafe fn() -> usize = sys::cublasLtGetVersion;
+        // SAFETY: the type is that of the bindings.
+        let version = unsafe { handle.get::<unsafe extern "C" fn() -> usize>(symbol.as_bytes()) };
+        let version = *version.map_err(|_| missing(symbol))?;
+        // SAFETY: it takes nothing and needs nothing to be set up.
+        let version = unsafe { version() };
+        if version / 10_000 != MAJOR {
+            return Err(Error::LibraryVersion {
+                name,
+                found: dotted(version),
+                need: "13",
+            });
+        }
+        let functions = Self::of(&handle).map_err(missing)?;
+        // Never closed: the functions are in it.
+        std::mem::forget(handle);
+        Ok((functions, version))
+    }
+}
+
+/// `13.1.0`.
+pub(super) fn dotted(version: usize) -> String {
+    format!(
+        "{}.{}.{}",
+        version / 10_000,
+        version / 100 % 100,
+        version % 100
+    )
+}

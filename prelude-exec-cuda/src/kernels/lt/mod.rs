@@ -1,0 +1,364 @@
+//! Products by cuBLASLt: one plan for each (shape, bucket of rows, form), chosen once and kept.
+//!
+//! | file | |
+//! | --- | --- |
+//! | `plans` | keys, buckets of rows, `gemm-plans.json`; plain data |
+//! | `functions` | the library's entry points, from the library that was opened |
+//! | `blas` | what is called with what; on a GPU, or on anything that has the same functions |
+//!
+//! The bindings' safe interface is not used: it asks the heuristic at every call and cannot add
+//! to an output. What is launched in a step is decided before: a plan is of the number of rows
+//! rounded up, so that steps of similar size run the same algorithm.
+
+mod blas;
+mod functions;
+mod plans;
+#[cfg(test)]
+mod tests;
+
+#[cfg(feature = "emu")]
+use std::fmt::Write as _;
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use kernels::{
+    DevicePtr,
+    families::{GemmOutput, GemmParams},
+};
+
+use self::{
+    blas::CublasLt,
+    functions::{Functions, dotted},
+    plans::{Algo, Key, Machine, Plan, Plans},
+};
+use super::{
+    gemm::Product,
+    libs::{self, Found, Library},
+};
+#[cfg(feature = "emu")]
+use crate::record::Recording;
+use crate::{
+    CudaConfig, Error, ProductEngine,
+    memory::{
+        context::Context,
+        space::{Buffer, Space},
+    },
+};
+
+/// Bytes that products may use while they run; taken at start.
+const WORKSPACE_BYTES: u64 = 32 << 20;
+/// What every operand's address and rows are multiples of; the library assumes 256 unless told.
+const ALIGN_BYTES: u32 = 16;
+/// Algorithms that the heuristic is asked for.
+const ASKED: usize = 8;
+/// Most shapes whose plan is kept. Rows of a step vary without end; plans do not.
+const SHAPES_MAX: usize = 4096;
+
+/// One product, as it is asked of the library.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    form: GemmOutput,
+    params: GemmParams,
+}
+
+/// All that an algorithm depends on; addresses do not matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Shape {
+    key: Key,
+    m: u32,
+    strides: [u32; 3],
+}
+
+impl Call {
+    fn shape(&self) -> Shape {
+        let p = &self.params;
+        let key = Key {
+            n: p.n,
+            k: p.k,
+            m: plans::bucket(p.m),
+            form: self.form.into(),
+            bias: p.bias != DevicePtr::NULL,
+        };
+        Shape {
+            key,
+            m: p.m,
+            strides: [p.x_stride, p.w_stride, p.y_stride],
+        }
+    }
+
+    /// Whether all operands lie as the library was told that they do. Of outputs in f32 our own
+    /// kernel asks less.
+    fn is_aligned(&self) -> bool {
+        let p = &self.params;
+        let element = if self.form == GemmOutput::F32 { 4 } else { 2 };
+        let strides = [(p.x_stride, 2), (p.w_stride, 2), (p.y_stride, element)];
+        let aligned = |bytes: u64| bytes.is_multiple_of(ALIGN_BYTES.into());
+        [p.x, p.w, p.bias, p.y].iter().all(|at| aligned(at.0))
+            && strides
+                .iter()
+                .all(|&(stride, bytes)| aligned(u64::from(stride) * bytes))
+    }
+
+    /// The same with as many rows as its bucket. Such a call is asked about, not made.
+    const fn of_bucket(mut self) -> Self {
+        self.params.m = plans::bucket(self.params.m);
+        self
+    }
+}
+
+/// The library, or what stands in for it.
+trait Blas: std::fmt::Debug + Send {
+    /// Algorithms for a call, best first; none if it has none.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    fn candidates(&mut self, call: &Call) -> Result<Vec<Plan>, Error>;
+
+    /// Whether an algorithm, which may come from a file, runs a call within the workspace.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    fn check(&mut self, call: &Call, algo: Algo) -> Result<Option<Plan>, Error>;
+
+    /// Queues a call whose plan is one of the above.
+    ///
+    /// # Errors
+    /// [`Error::Launch`].
+    fn multiply(&mut self, call: &Call, plan: &Plan) -> Result<(), Error>;
+}
+
+/// Plans, and the library that runs them.
+#[derive(Debug)]
+pub(crate) struct Lt {
+    blas: Box<dyn Blas>,
+    engine: ProductEngine,
+    /// From the file.
+    recorded: Plans,
+    /// `None` where the library has no algorithm.
+    chosen: BTreeMap<Key, Option<Plan>>,
+    by_shape: HashMap<Shape, Option<Plan>>,
+    /// Freed after the library's handle.
+    _workspace: Buffer,
+}
+
+impl Lt {
+    /// Opens the library, and reads the plan file for this GPU if there is one.
+    ///
+    /// # Errors
+    /// [`Error::LibraryMissing`], [`Error::LibraryVersion`], [`Error::LibrarySymbol`],
+    /// [`Error::Driver`] if the library does not start, [`Error::OutOfMemory`].
+    pub(crate) fn open(
+        context: &Arc<Context>,
+        space: &Space,
+        config: &CudaConfig,
+    ) -> Result<Self, Error> {
+        let (functions, version, library) = load(config)?;
+        let workspace = workspace(space)?;
+        let address = workspace.view::<u8>(0, 1, 1).ptr().0;
+        let blas = CublasLt::new(functions, Some(Arc::clone(context)), address)?;
+        let machine = Machine {
+            device: context.name.clone(),
+            driver: context.driver.clone(),
+            cublaslt: version as u64,
+            build: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        let (recorded, plans) = recorded(config, &machine);
+        let engine = ProductEngine::CublasLt {
+            version: dotted(version),
+            library,
+            plans,
+        };
+        Ok(Self::new(Box::new(blas), workspace, engine, recorded))
+    }
+
+    /// Writes calls down.
+    #[cfg(feature = "emu")]
+    pub(crate) fn recorded(recording: &Arc<Recording>, space: &Space) -> Result<Self, Error> {
+        let blas = Recorder(Arc::clone(recording));
+        let engine = ProductEngine::CublasLt {
+            version: "recorded".to_owned(),
+            library: PathBuf::new(),
+            plans: "none".to_owned(),
+        };
+        let workspace = workspace(space)?;
+        Ok(Self::new(Box::new(blas), workspace, engine, Plans::new()))
+    }
+
+    fn new(blas: Box<dyn Blas>, workspace: Buffer, engine: ProductEngine, recorded: Plans) -> Self {
+        Self {
+            blas,
+            engine,
+            recorded,
+            chosen: BTreeMap::new(),
+            by_shape: HashMap::new(),
+            _workspace: workspace,
+        }
+    }
+
+    pub(super) fn engine(&self) -> ProductEngine {
+        self.engine.clone()
+    }
+
+    /// Queues a product. False if the library has no algorithm for it.
+    ///
+    /// # Errors
+    /// [`Error::Launch`], [`Error::Driver`].
+    pub(super) fn multiply(&mut self, product: &Product) -> Result<bool, Error> {
+        let call = Call {
+            form: product.form,
+            params: product.params,
+        };
+        if call.params.m == 0 || call.params.n == 0 {
+            return Ok(true);
+        }
+        if !call.is_aligned() {
+            return Ok(false);
+        }
+        match self.plan(&call)? {
+            Some(plan) => self.blas.multiply(&call, &plan).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// The plan for exactly this shape.
+    fn plan(&mut self, call: &Call) -> Result<Option<Plan>, Error> {
+        let shape = call.shape();
+        if let Some(plan) = self.by_shape.get(&shape) {
+            return Ok(*plan);
+        }
+        let plan = match self.of_bucket(call, shape.key)? {
+            // Most algorithms run any number of rows; those that do not are asked about here, and
+            // once only.
+            Some(plan) => match self.blas.check(call, plan.algo)? {
+                Some(checked) => Some(checked),
+                None => self.first(call)?,
+            },
+            None => self.first(call)?,
+        };
+        if self.by_shape.len() >= SHAPES_MAX {
+            self.by_shape.clear();
+        }
+        self.by_shape.insert(shape, plan);
+        Ok(plan)
+    }
+
+    /// The plan of the bucket: the file's if the library takes it, else the heuristic's first.
+    fn of_bucket(&mut self, call: &Call, key: Key) -> Result<Option<Plan>, Error> {
+        if let Some(plan) = self.chosen.get(&key) {
+            return Ok(*plan);
+        }
+        let whole = call.of_bucket();
+        let mut plan = None;
+        if let Some(recorded) = self.recorded.get(&key) {
+            plan = self.blas.check(&whole, recorded.algo)?;
+        }
+        if plan.is_none() {
+            plan = self.first(&whole)?;
+        }
+        self.chosen.insert(key, plan);
+        Ok(plan)
+    }
+
+    fn first(&mut self, call: &Call) -> Result<Option<Plan>, Error> {
+        // A shape that the heuristic refuses is a shape without algorithms; `gemm_mma` takes it.
+        match self.blas.candidates(call) {
+            Ok(plans) => Ok(plans.into_iter().next()),
+            Err(Error::Driver { .. }) => Ok(None),
+            Err(other) => Err(other),
+        }
+    }
+}
+
+fn workspace(space: &Space) -> Result<Buffer, Error> {
+    space.alloc(
+        "workspace",
+        usize::try_from(WORKSPACE_BYTES).expect("32 MiB"),
+    )
+}
+
+/// The library's functions, its version, and its file.
+fn load(config: &CudaConfig) -> Result<(Functions, usize, PathBuf), Error> {
+    let library = Library::CublasLt;
+    let path = match libs::open(library, config)? {
+        Found::At(path) => path,
+        Found::Loader => PathBuf::from(library.file()),
+    };
+    let (functions, version) = Functions::load(&path)?;
+    Ok((functions, version, path))
+}
+
+/// Version of cuBLASLt, if it can be used: for reports.
+///
+/// # Errors
+/// As [`Lt::open`], without those of a GPU.
+pub(crate) fn version(config: &CudaConfig) -> Result<(String, PathBuf), Error> {
+    load(config).map(|(_, version, path)| (dotted(version), path))
+}
+
+/// Plans of the file in the cache folder, and a line about them.
+fn recorded(config: &CudaConfig, machine: &Machine) -> (Plans, String) {
+    let Some(folder) = &config.cache_dir else {
+        return (Plans::new(), "no `cache_dir` to keep them in".to_owned());
+    };
+    let path = folder.join(plans::FILE);
+    match plans::read(&path, machine, WORKSPACE_BYTES) {
+        Ok(plans) => {
+            let line = format!("{} in {}", plans.len(), path.display());
+            (plans, line)
+        }
+        Err(why) => (
+            Plans::new(),
+            format!("{} is not used: {why}", path.display()),
+        ),
+    }
+}
+
+/// Multiplies nothing.
+#[cfg(feature = "emu")]
+#[derive(Debug)]
+struct Recorder(Arc<Recording>);
+
+#[cfg(feature = "emu")]
+impl Blas for Recorder {
+    fn candidates(&mut self, _: &Call) -> Result<Vec<Plan>, Error> {
+        Ok(vec![Plan {
+            algo: Algo::default(),
+            workspace_bytes: 0,
+            us: None,
+        }])
+    }
+
+    fn check(&mut self, _: &Call, algo: Algo) -> Result<Option<Plan>, Error> {
+        Ok(Some(Plan {
+            algo,
+            workspace_bytes: 0,
+            us: None,
+        }))
+    }
+
+    fn multiply(&mut self, call: &Call, _: &Plan) -> Result<(), Error> {
+        let p = &call.params;
+        let mut line = format!("cublasLtMatmul {:?}", call.form);
+        for (name, at) in [("x", p.x), ("w", p.w), ("bias", p.bias), ("y", p.y)] {
+            if at != DevicePtr::NULL {
+                let _ = write!(line, " {name}={}", self.0.name(at.0));
+            }
+        }
+        let _ = write!(
+            line,
+            " m={} of {} n={} k={} x_stride={} w_stride={} y_stride={}",
+            p.m,
+            plans::bucket(p.m),
+            p.n,
+            p.k,
+            p.x_stride,
+            p.w_stride,
+            p.y_stride
+        );
+        self.0.push(line);
+        Ok(())
+    }
+}

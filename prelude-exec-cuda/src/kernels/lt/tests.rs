@@ -1,0 +1,520 @@
+//! The library's side is played by `tests/fake/cublaslt.c`, built here where there is a C
+//! compiler: it multiplies in the emulation's memory, which is the host's.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Arc, Mutex},
+};
+
+use half::bf16;
+use prelude_core::{
+    BlockSpan, Executor as _, ForwardBatch, OneShotBatch, OutputHead, OutputRow, Residency,
+    RowOutput, Segment, SegmentIdx, StepId,
+};
+
+use super::*;
+use crate::{
+    CudaExecutor,
+    kernels::{
+        gemm::{self, Output, Products},
+        launch::Launcher,
+    },
+    memory::view::View,
+    testing::{checkpoint, emulation, say, small},
+};
+
+/// A folder with a library of this name and these options; `None`, said aloud, without a C
+/// compiler. Each test's folder is its own, since a path that was opened stays that library.
+fn fake(test: &str, options: &[&str]) -> Option<PathBuf> {
+    let folder = std::env::temp_dir().join(format!("prelude-lt-{test}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake/cublaslt.c");
+    // A name of its own for the loader, or it would give the library of another test.
+    let soname = format!("-Wl,-soname,{test}-{}", Library::CublasLt.file());
+    let built = Command::new("cc")
+        .args([
+            "-std=c11", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror",
+        ])
+        .args(options)
+        .args([soname.as_str(), source, "-o"])
+        .arg(folder.join(Library::CublasLt.file()))
+        .output();
+    match built {
+        Ok(output) if output.status.success() => Some(folder),
+        Ok(output) => panic!("{}", String::from_utf8_lossy(&output.stderr)),
+        Err(why) => {
+            say(&format!(
+                "SKIP: no C compiler `cc` ({why}): cuBLASLt is not played"
+            ));
+            None
+        }
+    }
+}
+
+fn config(folder: &Path) -> CudaConfig {
+    CudaConfig {
+        library_dirs: vec![folder.to_owned()],
+        ..small()
+    }
+}
+
+/// The fake library over an emulated device.
+fn lt(folder: &Path, space: &Space) -> Result<Lt, Error> {
+    let (functions, version, library) = load(&config(folder))?;
+    let workspace = workspace(space)?;
+    let address = workspace.view::<u8>(0, 1, 1).ptr().0;
+    let blas = CublasLt::new(functions, None, address)?;
+    let engine = ProductEngine::CublasLt {
+        version: dotted(version),
+        library,
+        plans: String::new(),
+    };
+    Ok(Lt::new(Box::new(blas), workspace, engine, Plans::new()))
+}
+
+#[test]
+fn a_library_that_cannot_be_used_says_why() {
+    let check = |test: &str, options: &[&str], expected: &str| {
+        let Some(folder) = fake(test, options) else {
+            return;
+        };
+        let space = Space::Virtual(Arc::default());
+        let error = lt(&folder, &space).unwrap_err().to_string();
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(error.contains(expected), "{error}");
+    };
+    check(
+        "old",
+        &["-DVERSION=120800"],
+        "version 12.8.0, but 13 is needed",
+    );
+    check("new", &["-DVERSION=140000"], "version 14.0.0");
+    check(
+        "without",
+        &["-DVERSION=130100", "-DWITHOUT_MATMUL"],
+        "libcublasLt.so.13 has no `cublasLtMatmul`",
+    );
+    check(
+        "create",
+        &["-DVERSION=130100", "-DNO_CREATE"],
+        "cublasLtCreate: CUBLAS_STATUS_NOT_INITIALIZED",
+    );
+}
+
+/// Nothing is opened in place of a library that is not there.
+#[test]
+fn a_missing_library_is_an_error() {
+    match load(&config(Path::new("/nowhere"))) {
+        Err(Error::LibraryMissing { name, searched }) => {
+            assert_eq!(name, "libcublasLt.so.13");
+            assert!(searched.contains(&"/nowhere/nvidia/cu13/lib".into()));
+        }
+        // Where the system has it, it is found there.
+        Ok((_, _, path)) => assert_eq!(path, Path::new("libcublasLt.so.13")),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    m: usize,
+    n: usize,
+    k: usize,
+    form: GemmOutput,
+    bias: bool,
+    /// Elements between the end of a row and the next, of x, w and y.
+    gaps: [usize; 3],
+}
+
+/// Rows of small numbers, exact in bf16.
+fn rows(space: &Space, rows: usize, width: usize, gap: usize, seed: usize) -> Buffer {
+    let stride = width + gap;
+    let value = |i: usize| ((i * 7 + seed * 13) % 31) as f32 / 8.0 - 1.75;
+    let values: Vec<bf16> = (0..rows * stride)
+        .map(|i| bf16::from_f32(value(i)))
+        .collect();
+    let mut buffer = space.alloc("rows", rows * stride * 2).unwrap();
+    buffer.write(0, bytemuck::cast_slice(&values)).unwrap();
+    buffer
+}
+
+/// The product's bits, row by row, by whatever `multiply` calls.
+fn product(
+    case: Case,
+    space: &Space,
+    mut multiply: impl FnMut(View<bf16>, View<bf16>, Option<View<bf16>>, Output),
+) -> Vec<u32> {
+    let Case {
+        m,
+        n,
+        k,
+        form,
+        bias,
+        gaps,
+    } = case;
+    let (x, w) = (rows(space, m, k, gaps[0], 1), rows(space, n, k, gaps[1], 2));
+    let b = rows(space, 1, n, 0, 3);
+    let y = rows(space, m, 2 * (n + gaps[2]), 0, 4);
+    let x = x.view::<bf16>(0, m, k + gaps[0]).columns(0..k);
+    let w = w.view::<bf16>(0, n, k + gaps[1]).columns(0..k);
+    let b = bias.then(|| b.view::<bf16>(0, 1, n));
+    let narrow = y.view::<bf16>(0, m, n + gaps[2]).columns(0..n);
+    let wide = y.view::<f32>(0, m, n + gaps[2]).columns(0..n);
+    let output = match form {
+        GemmOutput::Write => Output::Write(narrow),
+        GemmOutput::Add => Output::Add(narrow),
+        GemmOutput::F32 => Output::Logits(wide),
+    };
+    multiply(x, w, b, output);
+    let Space::Emu(device) = space else {
+        unreachable!("products are read back from the emulation")
+    };
+    // With the gaps, which must be as they were.
+    match form {
+        GemmOutput::F32 => device.download(wide.ptr(), m * (n + gaps[2])).unwrap(),
+        _ => {
+            let halves: Vec<u16> = device.download(narrow.ptr(), m * (n + gaps[2])).unwrap();
+            halves.into_iter().map(u32::from).collect()
+        }
+    }
+}
+
+/// The same products by the fake library and by our kernel: sums of these numbers are exact in
+/// f32 in any order, so the bits must be equal.
+fn compare(test: &str, options: &[&str], cases: &[Case], mut check: impl FnMut(&Lt)) {
+    let Some(device) = emulation() else { return };
+    let options: Vec<_> = options
+        .iter()
+        .chain(&["-DVERSION=130100"])
+        .copied()
+        .collect();
+    let Some(folder) = fake(test, &options) else {
+        return;
+    };
+    let space = Space::Emu(Arc::clone(&device));
+    let mut products = Products::lt(lt(&folder, &space).unwrap());
+    std::fs::remove_dir_all(&folder).unwrap();
+    let mut launcher = Launcher::Emu(device);
+    for &case in cases {
+        let by_lt = product(case, &space, |x, w, b, y| {
+            products.multiply(&mut launcher, x, w, b, y).unwrap();
+        });
+        let by_mma = product(case, &space, |x, w, b, y| {
+            gemm::gemm_mma(&mut launcher, x, w, b, y).unwrap();
+        });
+        assert_eq!(by_lt, by_mma, "{case:?}");
+    }
+    check(products.library().unwrap());
+}
+
+fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (m, n, k) in [(1, 24, 16), (33, 40, 8), (5, 136, 40)] {
+        for form in [GemmOutput::Write, GemmOutput::Add, GemmOutput::F32] {
+            for (bias, gaps) in [(false, [0; 3]), (true, [8, 16, 24]), (false, [24, 8, 40])] {
+                cases.push(Case {
+                    m,
+                    n,
+                    k,
+                    form,
+                    bias,
+                    gaps,
+                });
+            }
+        }
+    }
+    cases
+}
+
+#[test]
+fn products_are_those_of_our_kernel() {
+    compare("products", &[], &cases(), |lt| {
+        assert!(lt.by_shape.values().all(Option::is_some));
+    });
+}
+
+/// Rows of the output that begin at other than 16 bytes, which the library was not promised.
+#[test]
+fn outputs_with_less_alignment_are_our_kernels() {
+    let case = Case {
+        m: 3,
+        n: 130,
+        k: 16,
+        form: GemmOutput::F32,
+        bias: false,
+        gaps: [0; 3],
+    };
+    compare("aligned", &[], &[case], |lt| {
+        assert!(lt.by_shape.is_empty())
+    });
+}
+
+/// Bucketed plans that do not run a number of rows are replaced for it.
+#[test]
+fn shapes_that_a_plan_does_not_run_get_their_own() {
+    compare("odd", &["-DODD_ROWS_ONLY"], &cases(), |lt| {
+        assert!(lt.chosen.values().all(Option::is_none), "buckets are even");
+        assert!(lt.by_shape.values().all(Option::is_some), "rows are odd");
+    });
+}
+
+#[test]
+fn products_without_an_algorithm_are_our_kernels() {
+    compare("none", &["-DNO_ALGORITHMS"], &cases(), |lt| {
+        assert!(lt.by_shape.values().all(Option::is_none));
+    });
+}
+
+/// A whole model by the library's products, against the same by our kernel.
+#[test]
+fn a_model_runs_by_the_librarys_products() {
+    let Some(device) = emulation() else { return };
+    let Some(folder) = fake("model", &["-DVERSION=130100"]) else {
+        return;
+    };
+    let tokens: Vec<u32> = (0..40).map(|i| (i * 997 + 31) % 4096).collect();
+    let mut classes = Vec::new();
+    for by_library in [false, true] {
+        let mut executor = CudaExecutor::emulated(
+            &checkpoint("demo-classifier"),
+            &small(),
+            Arc::clone(&device),
+        )
+        .unwrap();
+        if by_library {
+            let space = Space::Emu(Arc::clone(&device));
+            executor.set_products(Products::lt(lt(&folder, &space).unwrap()));
+            assert!(executor.products().to_string().contains("cuBLASLt 13.1.0"));
+        }
+        let batch = OneShotBatch {
+            tokens: tokens.clone(),
+            segments: vec![Segment {
+                tokens: 0..40,
+                parent: None,
+                context_len: 0,
+                cached: BlockSpan::EMPTY,
+                residency: Residency::Transient,
+            }],
+            rows: vec![OutputRow {
+                segment: SegmentIdx(0),
+                positions: 39..40,
+                head: OutputHead::Classify,
+            }],
+            block_ids: vec![],
+        };
+        executor
+            .submit(StepId(0), ForwardBatch::OneShot(batch))
+            .unwrap();
+        let output = executor.collect(StepId(0)).unwrap().oneshot;
+        let [RowOutput::Classes(logits)] = &output[..] else {
+            panic!("{output:?}");
+        };
+        classes.push(logits.clone());
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    let difference = classes[0].iter().zip(&classes[1]);
+    let largest = difference.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let spread = classes[0]
+        .iter()
+        .copied()
+        .fold(0.0, |m: f32, x| m.max(x.abs()));
+    // Sums in another order, rounded to bf16 after each of 12 products.
+    assert!(largest < 0.02 * spread, "{largest} of {spread}");
+}
+
+/// Answers as it is told, and remembers what it was asked.
+#[derive(Clone, Debug, Default)]
+struct Told(Arc<Mutex<Answers>>);
+
+#[derive(Debug, Default)]
+struct Answers {
+    /// Rows of calls that were asked about, and of those that were made, with the algorithm.
+    asked: Vec<u32>,
+    checked: Vec<(u32, u64)>,
+    made: Vec<(u32, u64)>,
+    /// The only rows that algorithms of this number run.
+    rows_of: Vec<(u64, u32)>,
+}
+
+fn algo(word: u64) -> Algo {
+    Algo([word, 0, 0, 0, 0, 0, 0, 0])
+}
+
+impl Blas for Told {
+    fn candidates(&mut self, call: &Call) -> Result<Vec<Plan>, Error> {
+        self.0.lock().unwrap().asked.push(call.params.m);
+        let plan = |word| Plan {
+            algo: algo(word),
+            workspace_bytes: 0,
+            us: None,
+        };
+        Ok(vec![plan(u64::from(call.params.m)), plan(0)])
+    }
+
+    fn check(&mut self, call: &Call, algo: Algo) -> Result<Option<Plan>, Error> {
+        let mut answers = self.0.lock().unwrap();
+        let m = call.params.m;
+        answers.checked.push((m, algo.0[0]));
+        let only = answers.rows_of.iter().find(|(word, _)| *word == algo.0[0]);
+        let runs = only.is_none_or(|(_, rows)| *rows == m);
+        Ok(runs.then_some(Plan {
+            algo,
+            workspace_bytes: 0,
+            us: None,
+        }))
+    }
+
+    fn multiply(&mut self, call: &Call, plan: &Plan) -> Result<(), Error> {
+        let mut answers = self.0.lock().unwrap();
+        answers.made.push((call.params.m, plan.algo.0[0]));
+        Ok(())
+    }
+}
+
+/// The rows and algorithms of products of 5, 20, 40 and 5 rows.
+fn choices(told: &Told, recorded: Plans) -> Vec<(u32, u64)> {
+    let recording = Arc::new(Recording::default());
+    let space = Space::Virtual(Arc::clone(&recording));
+    let buffer = workspace(&space).unwrap();
+    let lt = Lt::new(
+        Box::new(told.clone()),
+        buffer,
+        ProductEngine::Emulated,
+        recorded,
+    );
+    let mut products = Products::lt(lt);
+    let mut launcher = Launcher::Record(recording);
+    let memory = space.alloc("memory", 1 << 20).unwrap();
+    for m in [5, 20, 40, 5] {
+        let x = memory.view::<bf16>(0, m, 64);
+        let w = memory.view::<bf16>(64 << 10, 24, 64);
+        let y = Output::Write(memory.view::<bf16>(128 << 10, m, 24));
+        products.multiply(&mut launcher, x, w, None, y).unwrap();
+    }
+    std::mem::take(&mut told.0.lock().unwrap().made)
+}
+
+fn key(m: u32) -> Key {
+    Key {
+        n: 24,
+        k: 64,
+        m,
+        form: plans::Form::Write,
+        bias: false,
+    }
+}
+
+fn recorded(word: u64) -> Plans {
+    let plan = Plan {
+        algo: algo(word),
+        workspace_bytes: 0,
+        us: Some(1.0),
+    };
+    [(key(32), plan)].into()
+}
+
+#[test]
+fn a_bucket_has_one_plan() {
+    let told = Told::default();
+    let made = choices(&told, Plans::new());
+    assert_eq!(made, [(5, 32), (20, 32), (40, 64), (5, 32)]);
+    // The heuristic is asked once a bucket, and each shape is checked once.
+    let answers = told.0.lock().unwrap();
+    assert_eq!(answers.asked, [32, 64]);
+    assert_eq!(answers.checked, [(5, 32), (20, 32), (40, 64)]);
+}
+
+#[test]
+fn measured_plans_come_first() {
+    let told = Told::default();
+    let made = choices(&told, recorded(777));
+    assert_eq!(made, [(5, 777), (20, 777), (40, 64), (5, 777)]);
+    let answers = told.0.lock().unwrap();
+    assert_eq!(answers.asked, [64]);
+    assert_eq!(answers.checked[0], (32, 777), "before it is used");
+}
+
+#[test]
+fn measured_plans_that_the_library_refuses_are_not_used() {
+    let told = Told::default();
+    told.0.lock().unwrap().rows_of.push((777, 0));
+    let made = choices(&told, recorded(777));
+    assert_eq!(made, [(5, 32), (20, 32), (40, 64), (5, 32)]);
+}
+
+#[test]
+fn rows_that_a_plan_does_not_run_have_their_own() {
+    let told = Told::default();
+    told.0.lock().unwrap().rows_of.push((32, 20));
+    let made = choices(&told, Plans::new());
+    assert_eq!(made, [(5, 5), (20, 32), (40, 64), (5, 5)]);
+}
+
+/// The file in the cache folder is used, or the report says why it is not.
+#[test]
+fn the_plan_file_is_reported() {
+    let folder = std::env::temp_dir().join(format!("prelude-lt-file-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let machine = Machine {
+        device: "a GPU".to_owned(),
+        driver: "13.0".to_owned(),
+        cublaslt: 130_100,
+        build: "0".to_owned(),
+    };
+    let other = Machine {
+        cublaslt: 130_000,
+        ..machine.clone()
+    };
+    let config = CudaConfig {
+        cache_dir: Some(folder.clone()),
+        ..small()
+    };
+    std::fs::write(
+        folder.join(plans::FILE),
+        plans::text(&recorded(7), &machine),
+    )
+    .unwrap();
+    let (same, line) = super::recorded(&config, &machine);
+    let (foreign, why) = super::recorded(&config, &other);
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!((same.len(), foreign.len()), (1, 0));
+    assert!(line.starts_with("1 in "), "{line}");
+    assert!(why.contains("is not used: it is for"), "{why}");
+    let (none, why) = super::recorded(&small(), &machine);
+    assert!(none.is_empty() && why.contains("cache_dir"), "{why}");
+}
+
+/// The real library, which needs no GPU for what it only describes: `cargo xtask kernels
+/// cublaslt` names a folder that has it.
+#[test]
+fn the_real_library_takes_our_descriptions() {
+    let Some(folder) = std::env::var_os("PRELUDE_TEST_CUBLASLT").map(PathBuf::from) else {
+        say("SKIP: cuBLASLt is not tested: PRELUDE_TEST_CUBLASLT names no folder");
+        return;
+    };
+    let (functions, version, path) = load(&config(&folder)).unwrap();
+    println!("{} {}", dotted(version), path.display());
+    assert_eq!(version / 10_000, 13);
+    blas::describes(functions);
+}
+
+/// The numbers and sizes that the library's part is played with are those of NVIDIA's header.
+#[test]
+fn the_real_librarys_numbers_are_those_played() {
+    let Some(folder) = std::env::var_os("PRELUDE_TEST_CUBLASLT").map(PathBuf::from) else {
+        say("SKIP: cuBLASLt's header is not compared: PRELUDE_TEST_CUBLASLT names no folder");
+        return;
+    };
+    let checked = Command::new("cc")
+        .args(["-std=c11", "-fsyntax-only", "-DREAL_HEADER", "-I"])
+        .arg(folder.join("nvidia/cu13/include"))
+        .arg(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/fake/cublaslt.c"
+        ))
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&checked.stderr);
+    assert!(checked.status.success(), "{errors}");
+}
