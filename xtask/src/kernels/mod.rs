@@ -2,8 +2,8 @@
 
 mod build;
 mod compiler;
+mod libraries;
 mod mutate;
-mod nvrtc;
 mod table;
 
 use anyhow::{Context as _, Result, bail};
@@ -26,6 +26,8 @@ pub(crate) enum Command {
     },
     /// Compile all families with NVRTC, as a machine without images does when it starts.
     Nvrtc,
+    /// Compare what is said to cuBLASLt with its headers and the library itself (430 MB).
+    Cublaslt,
     /// Run the kernels' tests by emulation on this machine.
     Emu {
         /// Also with this random schedule.
@@ -54,7 +56,8 @@ pub(crate) fn run(command: Command) -> Result<()> {
         }
         Command::Build => build::run(&compiler::Compiler::find()?),
         Command::Table { accept } => table::run(&compiler::Compiler::find()?, accept),
-        Command::Nvrtc => nvrtc::run(&nvrtc::set_up()?),
+        Command::Nvrtc => libraries::run(&libraries::set_up()?),
+        Command::Cublaslt => libraries::run_cublaslt(&libraries::set_up_cublaslt()?),
         Command::Emu {
             mutate: true,
             filter,
@@ -76,8 +79,8 @@ pub(crate) fn ci() -> Result<String> {
         Ok(compiler) => table::run(&compiler, false).map(|()| "pass".to_owned())?,
         Err(error) => format!("SKIP: no CUDA compiler: {error:#}"),
     };
-    let nvrtc = match nvrtc::set_up() {
-        Ok(folder) => nvrtc::run(&folder).map(|()| "pass".to_owned())?,
+    let nvrtc = match libraries::set_up() {
+        Ok(folder) => libraries::run(&folder).map(|()| "pass".to_owned())?,
         Err(error) => format!("SKIP: no NVRTC: {error:#}"),
     };
     Ok(format!("table: {table}; nvrtc: {nvrtc}"))
