@@ -49,8 +49,8 @@ pub struct CudaConfig {
     pub logits_rows_max: u32,
     /// Bytes of a step's metadata: ids, block tables, spans, tiles, sampling parameters; default
     /// 32 MiB, 8 million block-table entries. Taken twice, on the host and on the GPU. A step
-    /// that needs more is refused; sampling rows whose lists of past, biased, allowed and masked
-    /// tokens do not fit fail alone.
+    /// that needs more is refused; rows whose lists of labels, positions, past, biased, allowed and
+    /// masked tokens do not fit fail alone.
     pub metadata_bytes: u64,
     /// Bytes of a step's results; default 64 MiB. Taken twice, on the host and on the GPU. Rows
     /// that do not fit fail. A row that asks for more than 64 of the likeliest tokens takes a

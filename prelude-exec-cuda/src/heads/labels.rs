@@ -11,7 +11,7 @@ use prelude_core::{LabelScores, OutputHead, RowOutput};
 
 use super::{
     NO_ROOM, NOT_FINITE,
-    results::{Part, Results},
+    results::{self, Part, Results},
     rows, wants_labels, word,
 };
 use crate::{
@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Rows for which the head is read once: a tile of the kernel.
-const GROUP_ROWS: usize = 64;
+pub(super) const GROUP_ROWS: usize = 64;
 
 /// Rows that want logits of labels.
 #[derive(Debug)]
@@ -104,28 +104,32 @@ impl Labels {
     ) -> Result<(), Error> {
         let (mut states, mut ids) = (Vec::new(), Vec::new());
         let mut ranges = Vec::new();
+        let mut refused = Vec::new();
         for (i, row) in rows(plan, |head| wants_labels(head, false)) {
             let labels = labels_of(&row.head);
+            if ids.len() + labels.len() > results.room() {
+                refused.push(i);
+                continue;
+            }
             ranges.push((i, ids.len()..ids.len() + labels.len()));
             states.extend(labels.iter().map(|_| plan.outputs_of(row)[0]));
             ids.extend_from_slice(labels);
         }
+        for i in refused {
+            plan.rows[i].refused = Some(NO_ROOM);
+        }
         self.dots.out = results.take(ids.len());
+        let first = self.dots.out.map_or(0, |out| out.at);
         for (i, range) in ranges {
-            match self.dots.out {
-                Some(out) => {
-                    let logits = Part {
-                        at: out.at + range.start,
-                        len: range.len(),
-                    };
-                    let place = Place {
-                        logits,
-                        log_sum_exp: None,
-                    };
-                    self.places.insert(i, place);
-                }
-                None => plan.rows[i].refused = Some(NO_ROOM),
-            }
+            let logits = Part {
+                at: first + range.start,
+                len: range.len(),
+            };
+            let place = Place {
+                logits,
+                log_sum_exp: None,
+            };
+            self.places.insert(i, place);
         }
         self.dots.rows = metadata.push(&states)?;
         self.dots.ids = metadata.push(&ids)?;
@@ -143,20 +147,27 @@ impl Labels {
         let mut pairs: Vec<(u32, u32, u32)> = Vec::new();
         let mut index = Vec::new();
         let mut ranges = Vec::new();
-        for (r, &i) in group.iter().enumerate() {
+        // Both parts of the results begin aligned.
+        let room = results.room().saturating_sub(group.len() + results::ALIGN);
+        let mut refused = Vec::new();
+        for &i in group {
             let row = &plan.rows[i];
             let labels = labels_of(&row.head);
-            let first = pairs.len();
+            let (r, first) = (index.len(), pairs.len());
+            if first + labels.len() > room {
+                refused.push(i);
+                continue;
+            }
             index.push(plan.outputs_of(row)[0]);
             let outs = word(first)..;
             pairs.extend(labels.iter().zip(outs).map(|(&id, out)| (id, word(r), out)));
             ranges.push((i, first..pairs.len()));
         }
-        let parts = results.take(pairs.len()).zip(results.take(group.len()));
-        let Some((out, log_sum_exp)) = parts else {
-            for &i in group {
-                plan.rows[i].refused = Some(NO_ROOM);
-            }
+        for i in refused {
+            plan.rows[i].refused = Some(NO_ROOM);
+        }
+        let parts = results.take(pairs.len()).zip(results.take(index.len()));
+        let Some((out, log_sum_exp)) = parts.filter(|_| !index.is_empty()) else {
             return Ok(());
         };
         for (r, (i, range)) in ranges.into_iter().enumerate() {
@@ -177,7 +188,7 @@ impl Labels {
         pairs.sort_unstable();
         let column = |f: fn(&(u32, u32, u32)) -> u32| pairs.iter().map(f).collect::<Vec<_>>();
         self.groups.push(Group {
-            rows: group.len(),
+            rows: index.len(),
             index: metadata.push(&index)?,
             pair_ids: metadata.push(&column(|p| p.0))?,
             pair_rows: metadata.push(&column(|p| p.1))?,

@@ -14,6 +14,7 @@ mod labels;
 mod logits;
 mod pooling;
 mod results;
+mod room;
 
 use half::bf16;
 use prelude_core::{Normalise, OutputHead, RowOutput};
@@ -39,9 +40,9 @@ const NOT_FINITE: &str = "the model's numbers for this row are not finite";
 /// What a row gets that the step's results have no room for.
 const NO_ROOM: &str = "the step's results exceed `results_bytes`";
 
-/// What a row gets whose penalties, bias and masks the step's metadata has no room for.
-const NO_LIST_ROOM: &str =
-    "the step's lists of past, biased, allowed and masked tokens exceed `metadata_bytes`";
+/// What a row gets whose lists the step's metadata has no room for.
+const NO_LIST_ROOM: &str = "the step's lists of labels, positions, past, biased, allowed and masked tokens exceed \
+     `metadata_bytes`";
 
 /// The heads of a step and where they leave what they find.
 #[derive(Debug)]
@@ -89,10 +90,12 @@ impl Heads {
         self.ran = Ran::default();
         self.results.clear();
         let results = &mut self.results;
+        let seen = logits::seen(plan);
+        room::refuse(plan, &seen, metadata.room(), self.logits.group_rows());
         self.pooled.begin(plan, results, metadata)?;
         self.classes.begin(plan, results, metadata)?;
         self.labels.begin(plan, results, metadata)?;
-        self.logits.begin(plan, results, metadata)
+        self.logits.begin(plan, seen, results, metadata)
     }
 
     /// Sampling, label scores and log-probabilities. `hidden`: `[P, H]`; `head`: `[V, H]`.

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Parts start at multiples of this many words.
-const ALIGN: usize = 4;
+pub(super) const ALIGN: usize = 4;
 
 /// A part of a step's results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,11 @@ impl Results {
     /// Forgets all parts.
     pub(crate) const fn clear(&mut self) {
         self.used = 0;
+    }
+
+    /// Words that parts may still take.
+    pub(crate) const fn room(&self) -> usize {
+        self.words - self.used
     }
 
     /// Reserves words, if there are so many.

@@ -2,7 +2,9 @@
 
 use kernels::{
     DevicePtr,
-    families::{AdjustParams, AdjustRow, LogprobRow, LogprobsParams, SampleParams, SampleRow},
+    families::{
+        AdjustParams, AdjustRow, ArgmaxParams, LogprobRow, LogprobsParams, SampleParams, SampleRow,
+    },
 };
 
 use super::{
@@ -65,6 +67,34 @@ impl Adjust {
             &[access("out", self.out)],
         )
     }
+}
+
+/// The largest of each row of `logits`, ties to the smaller id. `ids`, `status`: `[1, rows]`.
+pub(crate) fn argmax(
+    launcher: &mut Launcher,
+    logits: View<f32>,
+    ids: View<i32>,
+    status: View<u32>,
+) -> Result<(), Error> {
+    let rows = logits.rows();
+    check(
+        "argmax",
+        ids.width() == rows && status.width() == rows,
+        "not an id and a status for each row",
+    )?;
+    let params = ArgmaxParams {
+        logits: logits.ptr(),
+        ids: ids.ptr(),
+        status: status.ptr(),
+        live: DevicePtr::NULL,
+        rows: int(rows),
+        vocab: int(logits.width()),
+        logits_stride: int(logits.stride()),
+        reserved: 0,
+    };
+    let reads = [access("logits", logits)];
+    let writes = [access("ids", ids), access("status", status)];
+    launcher.launch(&params.launch(), &params, &reads, &writes)
 }
 
 /// Choosing tokens.
