@@ -1,4 +1,5 @@
-//! Compiled kernels in a folder, as `cargo xtask kernels build` leaves them.
+//! Compiled kernels: in a folder, as `cargo xtask kernels build` leaves them, or packed into the
+//! program, if it was built with `PRELUDE_KERNEL_IMAGES` naming such a folder.
 
 use std::{
     collections::BTreeMap,
@@ -12,6 +13,9 @@ use crate::Family;
 
 /// Name of the file that says what the images were compiled from.
 pub const MANIFEST: &str = "manifest.json";
+
+/// What messages call the program's own images.
+const PROGRAM: &str = "this program";
 
 /// Largest image that is read: all families together are below 2 MB.
 const IMAGE_BYTES_MAX: u64 = 64 << 20;
@@ -74,11 +78,27 @@ struct Entry {
     bytes: u64,
 }
 
-/// A folder of images.
+include!(concat!(env!("OUT_DIR"), "/packed.rs"));
+
+/// A folder of images, as a program carries it.
+#[derive(Clone, Copy, Debug)]
+struct Packed {
+    manifest: &'static str,
+    /// By family.
+    images: &'static [(&'static str, &'static [u8])],
+}
+
+/// Images of one place.
 #[derive(Debug)]
 pub struct Images {
-    folder: PathBuf,
+    place: Place,
     entries: BTreeMap<String, Entry>,
+}
+
+#[derive(Debug)]
+enum Place {
+    Folder(PathBuf),
+    Program(Packed),
 }
 
 impl Images {
@@ -93,17 +113,32 @@ impl Images {
             path: path.clone(),
             source,
         })?;
-        let entries = serde_json::from_slice(&text).map_err(|e| ImageError::Manifest {
-            path,
-            why: e.to_string(),
-        })?;
-        Ok(Self { folder, entries })
+        let entries = entries(&text, &path)?;
+        let place = Place::Folder(folder);
+        Ok(Self { place, entries })
     }
 
-    /// Where they lie.
+    /// Those that the program carries, if it was built with some.
+    ///
+    /// # Errors
+    /// [`ImageError::Manifest`].
+    pub fn packed() -> Option<Result<Self, ImageError>> {
+        PACKED.map(Self::of_program)
+    }
+
+    fn of_program(packed: Packed) -> Result<Self, ImageError> {
+        let entries = entries(packed.manifest.as_bytes(), Path::new(PROGRAM))?;
+        let place = Place::Program(packed);
+        Ok(Self { place, entries })
+    }
+
+    /// Where they lie, for messages.
     #[must_use]
-    pub fn folder(&self) -> &Path {
-        &self.folder
+    pub fn place(&self) -> &Path {
+        match &self.place {
+            Place::Folder(folder) => folder,
+            Place::Program(_) => Path::new(PROGRAM),
+        }
     }
 
     /// The image of a family, if it was compiled from this crate's sources.
@@ -114,20 +149,23 @@ impl Images {
     pub fn load(&self, family: &Family) -> Result<Vec<u8>, ImageError> {
         let Some(entry) = self.entries.get(family.name) else {
             return Err(ImageError::Missing {
-                folder: self.folder.clone(),
+                folder: self.place().to_owned(),
                 family: family.name,
             });
         };
         let wanted = family.hash();
         if entry.source != wanted {
             return Err(ImageError::Stale {
-                folder: self.folder.clone(),
+                folder: self.place().to_owned(),
                 family: family.name,
                 found: entry.source.clone(),
                 wanted,
             });
         }
-        let path = self.folder.join(format!("{}.fatbin", family.name));
+        let path = self.place().join(format!("{}.fatbin", family.name));
+        if let Place::Program(packed) = &self.place {
+            return carried(packed, family, entry, path);
+        }
         let read = |source| ImageError::Read {
             path: path.clone(),
             source,
@@ -144,10 +182,78 @@ impl Images {
     }
 }
 
+/// An image of the program's.
+fn carried(
+    packed: &Packed,
+    family: &Family,
+    entry: &Entry,
+    path: PathBuf,
+) -> Result<Vec<u8>, ImageError> {
+    let image = packed.images.iter().find(|(name, _)| *name == family.name);
+    let image = image.map_or(&[][..], |(_, image)| image);
+    if image.len() as u64 != entry.bytes {
+        return Err(ImageError::Truncated {
+            path,
+            found: image.len() as u64,
+            expected: entry.bytes,
+        });
+    }
+    Ok(image.to_vec())
+}
+
+fn entries(manifest: &[u8], path: &Path) -> Result<BTreeMap<String, Entry>, ImageError> {
+    serde_json::from_slice(manifest).map_err(|e| ImageError::Manifest {
+        path: path.to_owned(),
+        why: e.to_string(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::FAMILIES;
+
+    /// Programs that were built with images carry all of them, of these sources.
+    #[test]
+    fn packed_images_are_whole() {
+        let Some(images) = Images::packed() else {
+            println!("SKIP: built without PRELUDE_KERNEL_IMAGES, no images are packed");
+            return;
+        };
+        let images = images.unwrap();
+        for family in FAMILIES {
+            let image = images.load(family).unwrap();
+            // As fatbins begin.
+            assert_eq!(image[..4], 0xba55_ed50_u32.to_le_bytes(), "{}", family.name);
+        }
+    }
+
+    #[test]
+    fn carried_images_are_checked() {
+        let family = &FAMILIES[0];
+        let check = |manifest: &str, expected: &str| {
+            let packed = Packed {
+                manifest: manifest.to_owned().leak(),
+                images: vec![(family.name, &b"image"[..])].leak(),
+            };
+            let result = Images::of_program(packed).and_then(|images| images.load(family));
+            match result {
+                Ok(image) => assert_eq!((&image[..], expected), (&b"image"[..], "")),
+                Err(error) => {
+                    let error = error.to_string();
+                    assert!(!expected.is_empty() && error.contains(expected), "{error}");
+                }
+            }
+        };
+        let entry = |name: &str, hash: &str, bytes: u64| {
+            format!(r#"{{"{name}": {{"source": "{hash}", "bytes": {bytes}}}}}"#)
+        };
+        check(&entry(family.name, &family.hash(), 5), "");
+        check("[]", "this program is not a manifest");
+        check("{}", "this program has no image");
+        check(&entry(family.name, "abc", 5), "of other sources: abc");
+        check(&entry(family.name, &family.hash(), 6), "has 5 bytes");
+    }
 
     #[test]
     fn images_are_checked() {

@@ -3,6 +3,7 @@
 use crate::{
     CudaConfig,
     kernels::{
+        image::Images,
         libs::{self, Found, Library},
         lt,
     },
@@ -50,6 +51,11 @@ pub fn info(config: &CudaConfig) -> Vec<String> {
         families.len(),
         families.join(", ")
     ));
+    let mut images: Vec<_> = Images::new(config).places().collect();
+    if images.is_empty() {
+        images.push("none: NVRTC compiles what the cache lacks".to_owned());
+    }
+    lines.push(format!("images      {}", images.join(", ")));
     lines.push(format!("cache       {cache}"));
     lines
 }
@@ -62,7 +68,9 @@ mod tests {
     #[test]
     fn says_what_is_there_and_what_is_not() {
         let lines = info(&CudaConfig::default()).join("\n");
-        for name in ["GPU 0", "cuBLASLt", "NVRTC", "kernels", "rms_norm", "cache"] {
+        for name in [
+            "GPU 0", "cuBLASLt", "NVRTC", "kernels", "rms_norm", "images", "cache",
+        ] {
             assert!(lines.contains(name), "{lines}");
         }
     }

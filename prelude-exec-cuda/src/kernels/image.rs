@@ -1,4 +1,5 @@
-//! Where compiled kernels come from: images that were built, the cache folder, NVRTC.
+//! Where compiled kernels come from: images that were built, in a folder or in this program, the
+//! cache folder, NVRTC.
 //!
 //! An image in the cache is named by the hash of everything that decides what it holds: source,
 //! headers, options, compiler and GPU. So a stale one is never found, and only one that does not load is removed.
@@ -25,19 +26,29 @@ const LOG_MAX: usize = 2000;
 #[derive(Debug)]
 pub(crate) struct Images {
     config: CudaConfig,
-    built: Result<kernels::Images, String>,
+    /// In the order in which they are asked; what cannot be opened says why.
+    built: Vec<Result<kernels::Images, String>>,
 }
 
 impl Images {
     pub(crate) fn new(config: &CudaConfig) -> Self {
-        let built = match &config.image_dir {
-            None => Err("there is no `image_dir`".to_owned()),
-            Some(folder) => kernels::Images::open(folder).map_err(|e| e.to_string()),
-        };
+        let folder = config.image_dir.as_ref().map(kernels::Images::open);
+        let built = [folder, kernels::Images::packed()].into_iter().flatten();
+        let built = built
+            .map(|images| images.map_err(|e| e.to_string()))
+            .collect();
         Self {
             config: config.clone(),
             built,
         }
+    }
+
+    /// Where built images lie, or why they cannot be opened.
+    pub(crate) fn places(&self) -> impl Iterator<Item = String> {
+        self.built.iter().map(|images| match images {
+            Ok(images) => images.place().display().to_string(),
+            Err(why) => why.clone(),
+        })
     }
 
     /// What `load` makes of the first image of `family` that it takes: a cubin, fatbin or PTX,
@@ -51,17 +62,23 @@ impl Images {
         compute_capability: (i32, i32),
         mut load: impl FnMut(&[u8]) -> Result<T, String>,
     ) -> Result<T, Error> {
-        let built = match &self.built {
-            Ok(images) => images.load(family).map_err(|e| e.to_string()),
-            Err(why) => Err(why.clone()),
-        };
-        let why = match built.map(terminated).and_then(|image| load(&image)) {
-            Ok(loaded) => return Ok(loaded),
-            Err(why) => why,
-        };
+        let mut why = Vec::new();
+        for images in &self.built {
+            let image = match images {
+                Ok(images) => images.load(family).map_err(|e| e.to_string()),
+                Err(why) => Err(why.clone()),
+            };
+            match image.map(terminated).and_then(|image| load(&image)) {
+                Ok(loaded) => return Ok(loaded),
+                Err(e) => why.push(e),
+            }
+        }
+        if self.built.is_empty() {
+            why.push("this program carries none and there is no `image_dir`".to_owned());
+        }
         let missing = |hint: String| Error::KernelImageMissing {
             name: family.name.to_owned(),
-            hint: format!("{why}, and {hint}"),
+            hint: format!("{}, and {hint}", why.join(", ")),
         };
         libs::open(Library::Nvrtc, &self.config)
             .map_err(|e| missing(format!("the compiler cannot be used: {e}")))?;
@@ -231,6 +248,28 @@ mod tests {
         assert_eq!(
             (target((9, 0)), target((8, 6))),
             ("sm_90a".into(), "sm_86".into())
+        );
+    }
+
+    /// Every place that was asked is in the message.
+    #[test]
+    fn a_missing_image_says_what_was_tried() {
+        let config = CudaConfig {
+            image_dir: Some("/nowhere".into()),
+            library_dirs: vec!["/neither".into()],
+            ..CudaConfig::default()
+        };
+        let images = Images::new(&config);
+        let refuse = |_: &[u8]| Err::<(), _>("refused".to_owned());
+        let error = images.get(&kernels::FAMILIES[0], (8, 0), refuse);
+        let error = error.unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, Error::KernelImageMissing { .. }), "{text}");
+        assert!(text.contains("/nowhere"), "{text}");
+        // Where the system has the compiler, its image is refused like any other.
+        assert!(
+            text.contains("/neither") || text.contains("refused"),
+            "{text}"
         );
     }
 

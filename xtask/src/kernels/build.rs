@@ -108,5 +108,6 @@ pub(super) fn run(compiler: &Compiler) -> Result<()> {
         serde_json::to_string_pretty(&manifest)?,
     )?;
     println!("{total} bytes in {}", folder().display());
+    println!("PRELUDE_KERNEL_IMAGES names that folder to builds whose program is to carry them");
     Ok(())
 }
