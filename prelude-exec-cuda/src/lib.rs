@@ -19,6 +19,8 @@ mod heads;
 mod info;
 mod kernels;
 mod load;
+#[cfg(feature = "measure")]
+pub mod measure;
 mod memory;
 mod ops;
 mod plan;

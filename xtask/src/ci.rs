@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::{accuracy, asan, fuzz, kernels, package, parity, run::cargo, smoke, tidy};
+use crate::{accuracy, asan, fuzz, gpu, kernels, package, parity, run::cargo, smoke, tidy};
 
 /// Enough to see that the targets run; `cargo xtask fuzz` has time for more.
 const FUZZ_SECONDS: u32 = 20;
@@ -66,6 +66,10 @@ const STEPS: &[Step] = &[
         run: || kernels::ci().map(Some),
     },
     Step {
+        name: "gpu",
+        run: || gpu::ci().map(Some),
+    },
+    Step {
         name: "accuracy",
         run: || accuracy::run(None).map(Some),
     },
@@ -91,7 +95,7 @@ fn features() -> Result<()> {
         ("prelude-models", &["conformance"]),
         ("kernels", &["emu"]),
         ("fasttoken", &["cli", "reference"]),
-        ("prelude-exec-cuda", &["emu"]),
+        ("prelude-exec-cuda", &["emu", "measure"]),
         ("prelude-server", &["cuda"]),
     ] {
         cargo(["check", "-p", package, "--no-default-features"]).run()?;

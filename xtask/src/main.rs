@@ -8,6 +8,7 @@ mod ci;
 mod demo_server;
 mod fuzz;
 mod golden;
+mod gpu;
 mod kernels;
 mod metadata;
 mod package;
@@ -76,6 +77,9 @@ enum Command {
     /// CUDA kernels: set up the compiler, build images, check resources, run the emulation.
     #[command(subcommand)]
     Kernels(kernels::Command),
+    /// Check and measure on a GPU: pack what it needs into one folder, and run it if there is a GPU
+    /// here; `--smoke` walks through it without one, `import DIR` files what a run found.
+    Gpu(gpu::Options),
     /// Compare the tokenizer with the reference: 100,000 adversarial strings for each vocabulary,
     /// and a folder of texts if there is one.
     TokenizerGate(tokenizer_gate::Options),
@@ -107,6 +111,7 @@ fn main() -> Result<()> {
         Command::Accuracy { data } => accuracy::run(data).map(|outcome| println!("{outcome}")),
         Command::Asan => asan::run().map(|outcome| println!("{outcome}")),
         Command::Kernels(command) => kernels::run(command),
+        Command::Gpu(options) => gpu::run(&options),
         Command::TokenizerGate(options) => tokenizer_gate::run(&options),
         Command::Fuzz { seconds, target } => {
             fuzz::run(seconds, target.as_deref()).map(|outcome| println!("{outcome}"))

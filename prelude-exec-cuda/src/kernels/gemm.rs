@@ -77,6 +77,22 @@ impl Products {
         &self.engine
     }
 
+    /// The library and a product as it takes it, where it is used and the product lies well: for
+    /// measuring its algorithms.
+    ///
+    /// # Errors
+    /// [`Error::Launch`] if the operands do not fit each other.
+    #[cfg(feature = "measure")]
+    pub(crate) fn measured(
+        &mut self,
+        x: View<bf16>,
+        w: View<bf16>,
+        output: Output,
+    ) -> Result<Option<(&mut Lt, Product)>, Error> {
+        let product = Product::new(x, w, None, output)?;
+        Ok(self.lt.as_mut().map(|lt| (lt, product)))
+    }
+
     /// `x · wᵀ (+ bias)`. `x`: `[m, k]`; `w`: `[n, k]`; `bias`: `[1, n]`; output `[m, n]`.
     ///
     /// # Errors
@@ -100,7 +116,7 @@ impl Products {
 }
 
 /// The same by `gemm_mma`, wherever cuBLASLt is.
-#[cfg(test)]
+#[cfg(any(test, feature = "measure"))]
 pub(crate) fn gemm_mma(
     launcher: &mut Launcher,
     x: View<bf16>,
@@ -113,7 +129,7 @@ pub(crate) fn gemm_mma(
 
 /// A product whose arguments fit each other.
 #[derive(Debug)]
-pub(super) struct Product {
+pub(crate) struct Product {
     pub(super) form: GemmOutput,
     pub(super) params: GemmParams,
     reads: Vec<Access>,

@@ -84,6 +84,38 @@ impl Arena {
         let rows = self.buffer.view(t.offset, t.rows, stride(t.width));
         rows.columns(0..t.width)
     }
+
+    /// Fills a tensor, row-major. For tests and measurements: see [`Buffer::write`].
+    ///
+    /// # Errors
+    /// The driver's.
+    #[cfg(feature = "measure")]
+    pub(crate) fn write(&mut self, t: &Tensor, values: &[bf16]) -> Result<(), Error> {
+        assert_eq!(values.len(), t.rows * t.width, "a value for each element");
+        let (offset, stride) = (t.offset, stride(t.width));
+        if stride == t.width {
+            return self.buffer.write(offset, bytemuck::cast_slice(values));
+        }
+        for (i, row) in values.chunks_exact(t.width).enumerate() {
+            let at = offset + i * stride * size_of::<bf16>();
+            self.buffer.write(at, bytemuck::cast_slice(row))?;
+        }
+        Ok(())
+    }
+
+    /// All elements of a tensor, row-major. What fills it has been waited for.
+    ///
+    /// # Errors
+    /// The driver's.
+    #[cfg(feature = "measure")]
+    pub(crate) fn read(&self, t: &Tensor) -> Result<Vec<bf16>, Error> {
+        let stride = stride(t.width);
+        let mut rows = vec![bf16::ZERO; t.rows * stride];
+        self.buffer
+            .read(t.offset, bytemuck::cast_slice_mut(&mut rows))?;
+        let rows = rows.chunks_exact(stride);
+        Ok(rows.flat_map(|row| &row[..t.width]).copied().collect())
+    }
 }
 
 /// Elements from one row of a tensor to the next.

@@ -195,6 +195,31 @@ impl Buffer {
         }
     }
 
+    /// Reads bytes that have been waited for. For tests and measurements.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Panics
+    /// If they are not within the buffer.
+    #[cfg(feature = "measure")]
+    pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        self.check(&(offset..offset + bytes.len()));
+        let from = self.address + offset as u64;
+        match &self.space {
+            Space::Cuda(context) => {
+                context.bind()?;
+                // SAFETY: the range is within this buffer; the call returns when it has been read.
+                unsafe { result::memcpy_dtoh_sync(bytes, from) }
+                    .map_err(|e| failed("cuMemcpyDtoH", e))
+            }
+            Space::Emu(device) => device
+                .read(DevicePtr(from), bytes)
+                .map_err(|e| emulated("read", &e)),
+            Space::Virtual(_) => Ok(()),
+        }
+    }
+
     /// Queues a copy of the first `bytes` of `from` to the front of this buffer. `from` must not
     /// be written before the stream has passed the copy, which [`Pinned`]'s owners see to by
     /// waiting for the step.

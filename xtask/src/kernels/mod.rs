@@ -73,6 +73,11 @@ pub(crate) fn run(command: Command) -> Result<()> {
     }
 }
 
+/// Compiles what has changed, into `target/kernels`, if the compiler is set up.
+pub(crate) fn build_images() -> Result<()> {
+    build::run(&compiler::Compiler::find()?)
+}
+
 /// In `ci`: the resource table and NVRTC, if the compilers are here or can be had.
 pub(crate) fn ci() -> Result<String> {
     let table = match compiler::Compiler::set_up() {

@@ -12,7 +12,7 @@
 
 mod blas;
 mod functions;
-mod plans;
+pub(crate) mod plans;
 #[cfg(test)]
 mod tests;
 
@@ -140,6 +140,9 @@ pub(crate) struct Lt {
     /// `None` where the library has no algorithm.
     chosen: BTreeMap<Key, Option<Plan>>,
     by_shape: HashMap<Shape, Option<Plan>>,
+    /// What measured plans are for; none where nothing is measured.
+    #[cfg(feature = "measure")]
+    machine: Option<Machine>,
     /// Freed after the library's handle.
     _workspace: Buffer,
 }
@@ -171,7 +174,16 @@ impl Lt {
             library,
             plans,
         };
-        Ok(Self::new(Box::new(blas), workspace, engine, recorded))
+        #[cfg_attr(
+            not(feature = "measure"),
+            expect(unused_mut, reason = "one field more when measuring")
+        )]
+        let mut this = Self::new(Box::new(blas), workspace, engine, recorded);
+        #[cfg(feature = "measure")]
+        {
+            this.machine = Some(machine);
+        }
+        Ok(this)
     }
 
     /// Writes calls down.
@@ -184,7 +196,21 @@ impl Lt {
             plans: "none".to_owned(),
         };
         let workspace = workspace(space)?;
-        Ok(Self::new(Box::new(blas), workspace, engine, Plans::new()))
+        #[cfg_attr(
+            not(feature = "measure"),
+            expect(unused_mut, reason = "one field more when measuring")
+        )]
+        let mut this = Self::new(Box::new(blas), workspace, engine, Plans::new());
+        #[cfg(feature = "measure")]
+        {
+            this.machine = Some(Machine {
+                device: "recorded".to_owned(),
+                driver: "none".to_owned(),
+                cublaslt: 0,
+                build: env!("CARGO_PKG_VERSION").to_owned(),
+            });
+        }
+        Ok(this)
     }
 
     fn new(blas: Box<dyn Blas>, workspace: Buffer, engine: ProductEngine, recorded: Plans) -> Self {
@@ -194,6 +220,8 @@ impl Lt {
             recorded,
             chosen: BTreeMap::new(),
             by_shape: HashMap::new(),
+            #[cfg(feature = "measure")]
+            machine: None,
             _workspace: workspace,
         }
     }
@@ -221,6 +249,43 @@ impl Lt {
             Some(plan) => self.blas.multiply(&call, &plan).map(|()| true),
             None => Ok(false),
         }
+    }
+
+    /// Algorithms for a product, the heuristic's first one first, and what plans of its bucket
+    /// are kept under. None where the library has none for it.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    #[cfg(feature = "measure")]
+    pub(crate) fn candidates(&mut self, product: &Product) -> Result<(Key, Vec<Plan>), Error> {
+        let call = Call {
+            form: product.form,
+            params: product.params,
+        };
+        let key = call.shape().key;
+        match call.is_aligned() {
+            true => Ok((key, self.blas.candidates(&call)?)),
+            false => Ok((key, Vec::new())),
+        }
+    }
+
+    /// Queues a product by one of its [`Lt::candidates`].
+    ///
+    /// # Errors
+    /// [`Error::Launch`].
+    #[cfg(feature = "measure")]
+    pub(crate) fn multiply_by(&mut self, product: &Product, plan: &Plan) -> Result<(), Error> {
+        let call = Call {
+            form: product.form,
+            params: product.params,
+        };
+        self.blas.multiply(&call, plan)
+    }
+
+    /// What plans measured now are for.
+    #[cfg(feature = "measure")]
+    pub(crate) const fn machine(&self) -> Option<&Machine> {
+        self.machine.as_ref()
     }
 
     /// The plan for exactly this shape.

@@ -1,0 +1,240 @@
+//! Recorded outputs of the reference implementation: `golden/` in the sources, carried along.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
+use prelude_core::{OutputHead, Pooling, RowOutput};
+use prelude_models::Checkpoint;
+use safetensors::SafeTensors;
+use serde_json::Value;
+
+use crate::{
+    batches::{Forest, Wanted, count, embed, rows, scores},
+    compare::{Allowed, Differences, unit},
+    session::Session,
+};
+
+/// Models and the prompt they were asked in, all in `golden/`.
+pub(crate) const NAMES: [&str; 6] = [
+    "demo-lm",
+    "demo-classifier",
+    "rand-untied-sharded",
+    "rand-yarn-reward",
+    "rand-embed",
+    "rand-cls3",
+];
+
+struct Golden {
+    bytes: Vec<u8>,
+    document: Value,
+}
+
+impl Golden {
+    fn open(folder: &Path) -> Result<Self> {
+        let read = |name: &str| {
+            let path = folder.join(name);
+            fs::read(&path).with_context(|| format!("cannot read {}", path.display()))
+        };
+        Ok(Self {
+            bytes: read("golden.safetensors")?,
+            document: serde_json::from_slice(&read("golden.json")?).context("golden.json")?,
+        })
+    }
+
+    fn words<T>(&self, name: &str, read: fn([u8; 4]) -> T) -> Result<Option<Vec<T>>> {
+        let file = SafeTensors::deserialize(&self.bytes)?;
+        let Ok(tensor) = file.tensor(name) else {
+            return Ok(None);
+        };
+        let words = tensor.data().as_chunks::<4>().0.iter().copied();
+        Ok(Some(words.map(read).collect()))
+    }
+
+    fn f32(&self, name: &str) -> Result<Option<Vec<f32>>> {
+        self.words(&format!("f32.{name}"), f32::from_le_bytes)
+    }
+
+    /// Number, index of the first token, and tokens of each prompt.
+    fn prompts(&self) -> Result<Vec<(usize, usize, Vec<u32>)>> {
+        let ids = |name: &str| -> Result<Vec<u32>> {
+            let ids = self.words(name, u32::from_le_bytes)?;
+            ids.with_context(|| format!("no {name}"))
+        };
+        let (tokens, offsets) = (ids("tokens")?, ids("offsets")?);
+        let prompts = offsets.windows(2).enumerate().map(|(p, w)| {
+            let range = w[0] as usize..w[1] as usize;
+            (p, range.start, tokens[range].to_vec())
+        });
+        Ok(prompts.collect())
+    }
+
+    /// The reference's own difference of f32 and bf16.
+    fn allowed(&self, array: &str) -> Option<Allowed> {
+        let observed = &self.document["tolerances"]["f32 against bf16"][array];
+        let number = |key: &str| observed[key].as_f64();
+        Some(Allowed::from_observed(number("max")?, number("mean")?))
+    }
+}
+
+/// What a prompt is asked, in the order of [`Seen`]'s fields.
+fn wants(tokens: &[u32], vocabulary: bool, classes: bool) -> Vec<Wanted> {
+    let len = count(tokens.len());
+    let last = len - 1..len;
+    let mut rows = vec![
+        (last.clone(), embed(Pooling::Last)),
+        (0..len, embed(Pooling::Mean)),
+    ];
+    if vocabulary {
+        rows.push((last, scores(&[7, 4000, 9])));
+        if len > 1 {
+            let targets = tokens[1..].to_vec();
+            rows.push((0..len - 1, OutputHead::Logprobs { targets, top: 5 }));
+        }
+    } else if classes {
+        rows.push((last, OutputHead::Classify));
+    }
+    rows
+}
+
+#[derive(Default)]
+struct Seen {
+    last: Differences,
+    mean: Differences,
+    lse: Differences,
+    logprob: Differences,
+    classes: Differences,
+}
+
+/// One model's prompts of at most `longest` tokens, in steps of at most `step` tokens, `most`
+/// tokens in all.
+pub(crate) fn check(
+    session: &mut Session,
+    name: &str,
+    longest: usize,
+    step: usize,
+    most: usize,
+    deterministic: bool,
+) -> Result<String> {
+    let folder = session.home.join("golden").join(name);
+    let golden = Golden::open(&folder)?;
+    let checkpoint = Checkpoint::open(&folder.join("model"))?;
+    let mut executor = session.executor(&checkpoint, |config| {
+        config.num_blocks = Some(64);
+        config.max_step_tokens = count(step);
+        config.max_context_len = Some(2048.min(count(longest.max(64))));
+        config.chunk_tokens = 128;
+        config.logits_rows_max = 128;
+        config.deterministic = deterministic;
+    })?;
+    let vocabulary = golden.f32("logprob")?.is_some();
+    let classes = golden.f32("cls_logits")?.is_some();
+    let mut seen = Seen::default();
+    let (mut forest, mut asked, mut room) = (Forest::default(), Vec::new(), most);
+    for prompt in golden.prompts()? {
+        let len = prompt.2.len();
+        if len > longest || len > room {
+            continue;
+        }
+        room -= len;
+        if forest.tokens() + len > step {
+            let answers = rows(&mut executor, std::mem::take(&mut forest))?;
+            add(&golden, &asked, answers, &mut seen)?;
+            asked.clear();
+        }
+        let root = forest.root(&prompt.2);
+        forest.read(root, wants(&prompt.2, vocabulary, classes));
+        asked.push(prompt);
+    }
+    let answers = rows(&mut executor, forest)?;
+    add(&golden, &asked, answers, &mut seen)?;
+    verdict(&golden, &seen)
+}
+
+/// Compares the answers to prompts.
+fn add(
+    golden: &Golden,
+    asked: &[(usize, usize, Vec<u32>)],
+    answers: Vec<RowOutput>,
+    seen: &mut Seen,
+) -> Result<()> {
+    let array = |name: &str| -> Result<Vec<f32>> {
+        golden.f32(name)?.with_context(|| format!("no {name}"))
+    };
+    let part = |name: &str, prompt: usize, width: usize| -> Result<Vec<f32>> {
+        Ok(array(name)?[prompt * width..][..width].to_vec())
+    };
+    let mut prompts = asked.iter();
+    let mut prompt = None;
+    let mut embeddings = 0;
+    for answer in answers {
+        // The embedding of the last token comes first of each prompt's rows.
+        if matches!(answer, RowOutput::Embedding(_)) {
+            if embeddings % 2 == 0 {
+                prompt = prompts.next();
+            }
+            embeddings += 1;
+        }
+        let (p, offset, _) = prompt.context("more answers than were asked for")?;
+        match answer {
+            RowOutput::Embedding(v) if embeddings % 2 == 1 => {
+                seen.last
+                    .add(&v, &unit(&part("embed_last", *p, v.len())?))?;
+            }
+            RowOutput::Embedding(v) => {
+                seen.mean
+                    .add(&v, &unit(&part("embed_mean", *p, v.len())?))?;
+            }
+            RowOutput::LabelScores(scores) => {
+                let lse = scores.log_sum_exp.context("scores without their sum")?;
+                seen.lse.add(&[lse], &part("last_lse", *p, 1)?)?;
+            }
+            RowOutput::Classes(logits) => {
+                let expected = part("cls_logits", *p, logits.len())?;
+                seen.classes.add(&logits, &expected)?;
+            }
+            RowOutput::Logprobs { entries, .. } => {
+                let got: Vec<f32> = entries.iter().map(|e| e.logprob).collect();
+                let all = array("logprob")?;
+                seen.logprob.add(&got, &all[offset + 1..][..got.len()])?;
+            }
+            other => anyhow::bail!("an answer nobody asked for: {other:?}"),
+        }
+    }
+    ensure!(
+        prompts.next().is_none(),
+        "fewer answers than were asked for"
+    );
+    Ok(())
+}
+
+/// The worst array, if even that is within what is allowed.
+fn verdict(golden: &Golden, seen: &Seen) -> Result<String> {
+    let (mut worst, mut arrays, mut numbers) = ((0.0, ""), 0, 0);
+    for (array, differences) in [
+        ("embed_last_normalised", seen.last),
+        ("embed_mean_normalised", seen.mean),
+        ("last_lse", seen.lse),
+        ("logprob", seen.logprob),
+        ("cls_logits", seen.classes),
+    ] {
+        let Some(allowed) = golden.allowed(array) else {
+            ensure!(differences.count == 0, "{array} has no tolerance");
+            continue;
+        };
+        differences
+            .check(allowed)
+            .with_context(|| array.to_owned())?;
+        let share = (differences.max / allowed.max).max(differences.mean() / allowed.mean);
+        if share >= worst.0 {
+            worst = (share, array);
+        }
+        arrays += 1;
+        numbers += differences.count;
+    }
+    ensure!(arrays > 0, "nothing was compared");
+    let (share, array) = worst;
+    Ok(format!(
+        "{numbers} numbers of {arrays} arrays; closest to its limit is {array} at {:.0} %",
+        100.0 * share
+    ))
+}

@@ -1,0 +1,378 @@
+//! Executors alone: what a step costs without scheduler and server.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use prelude_core::{BlockId, Executor as _, OutputHead};
+use prelude_exec_cuda::{
+    CudaExecutor,
+    measure::{Device, seconds},
+};
+use prelude_models::{Checkpoint, Ops as _};
+
+use super::{Layer, checked, checkpoint};
+use crate::{
+    batches::{Forest, Sequence, count, decode, greedy, sampled, step, tokens},
+    results::{Goal, Outcome, Verdict},
+    session::{Figure, Session, at_least, at_most, median},
+    values,
+};
+
+/// Tokens of a block.
+const BLOCK: usize = 16;
+
+pub(super) fn run(session: &mut Session) -> Result<()> {
+    let small = session.pick("qwen3-0.6b", "tiny");
+    session.attempt(small, |s| small_model(s, small))?;
+    session.attempt("one layer", |s| one_layer(s, small, s.pick(128, 8)))?;
+    if session.has_time("qwen3-4b", 120.0)? {
+        let large = session.pick("qwen3-4b", "tiny");
+        session.attempt(large, |s| large_model(s, large))?;
+    }
+    session.skip(
+        "graphs: bytes, capture, gap",
+        "captured graphs are not built yet",
+    )?;
+    session.skip("programmatic dependent launch", "it is not built yet")
+}
+
+/// Room for prompts of a length and for sequences of a context.
+fn open(
+    session: &Session,
+    checkpoint: &Checkpoint,
+    step_tokens: usize,
+    blocks: usize,
+    context: usize,
+    deterministic: bool,
+) -> Result<CudaExecutor> {
+    session.executor(checkpoint, |config| {
+        config.num_blocks = Some(count(blocks));
+        config.max_step_tokens = count(step_tokens);
+        config.max_context_len = Some(count(context));
+        config.chunk_tokens = session.pick(4096, 64);
+        config.logits_rows_max = session.pick(256, 8);
+        config.deterministic = deterministic;
+    })
+}
+
+/// Time to first token and between tokens.
+fn small_model(session: &mut Session, name: &str) -> Result<()> {
+    let start = Instant::now();
+    let checkpoint = checkpoint(session, name, None)?;
+    let made = start.elapsed();
+    let (input, repetitions) = session.pick((128, 100), (12, 2));
+    let context = session.pick(640, 64);
+    let rows_max = session.pick(64, 3);
+    let opening = Instant::now();
+    let blocks = rows_max * context / BLOCK;
+    let mut executor = open(
+        session,
+        &checkpoint,
+        session.pick(8192, 256),
+        blocks,
+        context,
+        false,
+    )?;
+    let load = opening.elapsed().as_secs_f64();
+    session.log(&format!("weights made in {:.1} s", made.as_secs_f64()))?;
+    session.figure(Figure {
+        name: &format!("{name}: open, weights in the page cache"),
+        seconds: &[load],
+        ms: true,
+        ..Figure::default()
+    })?;
+    let times = oneshot(&mut executor, input, 1, repetitions)?;
+    wall(
+        session,
+        &format!("{name}: {input} in, 1 out, wall"),
+        &times,
+        at_most(2.0),
+    )?;
+    let (steps, context_now) = session.pick((64, 512), (3, 30));
+    for (rows, must) in session.pick(
+        vec![(4, 1.2), (64, 2.0), (1, f64::NAN)],
+        vec![(2, 1.2), (3, 2.0)],
+    ) {
+        let times = generation(&mut executor, rows, context_now, steps)?;
+        let goal = at_most(must).filter(|goal| goal.must.is_finite());
+        wall(
+            session,
+            &format!("{name}: {rows} rows at {context_now}, a token, wall"),
+            &times,
+            goal,
+        )?;
+    }
+    let mut fixed = open(
+        session,
+        &checkpoint,
+        session.pick(8192, 256),
+        blocks,
+        context,
+        true,
+    )?;
+    let slow = oneshot(&mut fixed, input, 1, repetitions)?;
+    wall(
+        session,
+        &format!("{name}: {input} in, 1 out, deterministic"),
+        &slow,
+        None,
+    )
+}
+
+/// A figure of wall time from ids to an answer.
+fn wall(session: &mut Session, name: &str, times: &[f64], goal: Option<Goal>) -> Result<()> {
+    session.figure(Figure {
+        name,
+        seconds: times,
+        ms: true,
+        goal,
+        ..Figure::default()
+    })
+}
+
+/// Seconds of steps of `many` fresh prompts each, one greedy token out.
+fn oneshot(executor: &mut CudaExecutor, len: usize, many: usize, steps: usize) -> Result<Vec<f64>> {
+    let vocab = executor.capacity().vocab_size;
+    let mut times = Vec::new();
+    // The first ones warm up.
+    for i in 0..steps + 2 {
+        let mut forest = Forest::default();
+        for j in 0..many {
+            let prompt = tokens((i * many + j) as u64, len, vocab);
+            let root = forest.root(&prompt);
+            let last = count(len) - 1;
+            forest.read(
+                root,
+                vec![(last..last + 1, OutputHead::Sample(greedy(None)))],
+            );
+        }
+        let start = Instant::now();
+        let output = step(executor, forest.oneshot())?;
+        times.push(start.elapsed().as_secs_f64());
+        ensure!(output.oneshot.len() == many, "not an answer to each prompt");
+        for row in &output.oneshot {
+            sampled(row)?;
+        }
+    }
+    Ok(times.split_off(2))
+}
+
+/// Seconds of steps of one token for each of `rows` sequences of `context` tokens.
+fn generation(
+    executor: &mut CudaExecutor,
+    rows: usize,
+    context: usize,
+    steps: usize,
+) -> Result<Vec<f64>> {
+    let each = (context + steps + 2).div_ceil(BLOCK);
+    ensure!(
+        rows * each <= executor.capacity().num_blocks as usize,
+        "{} blocks are needed",
+        rows * each
+    );
+    let vocab = executor.capacity().vocab_size;
+    let mut sequences = Vec::new();
+    for row in 0..rows {
+        let blocks: Vec<BlockId> = (row * each..(row + 1) * each)
+            .map(|b| BlockId(count(b)))
+            .collect();
+        let mut forest = Forest::default();
+        forest.kept_root(
+            &tokens(row as u64, context, vocab),
+            &blocks[..context.div_ceil(BLOCK)],
+        );
+        step(executor, forest.oneshot())?;
+        sequences.push(Sequence {
+            blocks,
+            len: context,
+            next: 1,
+        });
+    }
+    let mut times = Vec::new();
+    for _ in 0..steps + 2 {
+        let batch = decode(&sequences, BLOCK, None);
+        let start = Instant::now();
+        let output = step(executor, batch)?;
+        times.push(start.elapsed().as_secs_f64());
+        ensure!(output.decode.len() == rows, "not a token for each row");
+        for (row, sequence) in output.decode.iter().zip(&mut sequences) {
+            sequence.next = sampled(row)?.0;
+            sequence.len += 1;
+        }
+    }
+    Ok(times.split_off(2))
+}
+
+/// Requests a second at saturation, and one long prompt.
+fn large_model(session: &mut Session, name: &str) -> Result<()> {
+    let checkpoint = checkpoint(session, name, None)?;
+    let (input, long) = session.pick((512, 32_000usize), (20, 200));
+    let mut executor = open(
+        session,
+        &checkpoint,
+        long.next_multiple_of(64),
+        64,
+        long,
+        false,
+    )?;
+    let single = oneshot(&mut executor, input, 1, session.pick(20, 1))?;
+    rate(
+        session,
+        &format!("{name}: {input} in, 1 out, alone"),
+        &single,
+        1,
+        Some(110.0),
+    )?;
+    let many = session.pick(16, 2);
+    let full = oneshot(&mut executor, input, many, session.pick(10, 1))?;
+    rate(
+        session,
+        &format!("{name}: {input} in, 1 out, {many} a step"),
+        &full,
+        many,
+        Some(175.0),
+    )?;
+    let before = session.target.free_bytes()?;
+    let name = format!("{name}: one prompt of {long}");
+    if session.has_time(&name, 60.0)? {
+        let times = oneshot(&mut executor, long, 1, session.pick(2, 1))?;
+        wall(session, &name, &times, None)?;
+    }
+    let after = session.target.free_bytes()?;
+    let what = "steps take no device memory";
+    let (Some(before), Some(after)) = (before, after) else {
+        return session.skip(what, "emulated: its memory has no limit to look at");
+    };
+    session.check(what, |_| {
+        ensure!(before == after, "{before} bytes were free, {after} are");
+        Ok(format!("{after} bytes free before and after"))
+    })
+}
+
+/// Requests a second; its goal is in those.
+fn rate(
+    session: &mut Session,
+    name: &str,
+    times: &[f64],
+    many: usize,
+    must: Option<f64>,
+) -> Result<()> {
+    let rate = many as f64 / median(times);
+    let mut outcome = Outcome::new(name, Verdict::Note);
+    outcome.value = Some(rate);
+    outcome.unit = "req/s".to_owned();
+    outcome.repetitions = Some(times.len());
+    outcome.goal = must.and_then(at_least);
+    if let Some(must) = must {
+        outcome.verdict = match rate >= must {
+            true => Verdict::Pass,
+            false => Verdict::Miss,
+        };
+    }
+    session.timed(outcome)
+}
+
+/// The nine operations of one layer, one by one: what a step could not be faster than.
+fn one_layer(session: &mut Session, name: &str, tokens: usize) -> Result<()> {
+    let layer = Layer::of(name)?;
+    let shape = layer.shape;
+    let widths = 3 * layer.hidden + shape.qkv_width() + shape.out_width() + 3 * layer.mlp;
+    let room = layer.room(tokens, 4, tokens.max(64), tokens * widths)?;
+    let mut device = Device::open(&session.target, &room, false)?;
+    let mut loader = device.loader();
+    let norm = values::vector(&mut loader, 1, layer.hidden)?;
+    let head_norm = values::vector(&mut loader, 2, shape.head_dim)?;
+    let mut weights = Vec::new();
+    for (i, (_, n, k)) in layer.matrices().into_iter().enumerate() {
+        weights.push(values::matrix(&mut loader, i as u64, n, k)?.0);
+    }
+    let rope = super::attn::rope(&mut loader, shape.head_dim, room.context_len as usize)?;
+    let hidden = values::values(5, tokens * layer.hidden);
+    let repetitions = session.pick(20, 2);
+    let batch = checked(Forest::prompt(&vec![1; tokens], vec![]).oneshot(), &room)?;
+    let (table, _) = device.step(batch, |ops, plan| {
+        let mut h = ops.filled(tokens, layer.hidden, &hidden)?;
+        let mut x = ops.alloc(tokens, layer.hidden)?;
+        let mut qkv = ops.alloc(tokens, shape.qkv_width())?;
+        let mut out = ops.alloc(tokens, shape.out_width())?;
+        let mut gate_up = ops.alloc(tokens, 2 * layer.mlp)?;
+        let mut a = ops.alloc(tokens, layer.mlp)?;
+        let n = repetitions;
+        let t = tokens;
+        let [wqkv, wo, wgu, wd] = &weights[..] else {
+            return Ok(vec![]);
+        };
+        Ok(vec![
+            (
+                "rms_norm",
+                seconds(ops, n, |o, _| o.rms_norm(&h, 0..t, &norm, 1e-6, &mut x))?,
+            ),
+            (
+                "qkv",
+                seconds(ops, n, |o, _| o.linear(&x, t, wqkv, &mut qkv))?,
+            ),
+            (
+                "qk_norm_rope_store",
+                seconds(ops, n, |o, _| {
+                    o.qk_norm_rope_store(
+                        plan,
+                        0,
+                        0..t,
+                        shape,
+                        &head_norm,
+                        &head_norm,
+                        1e-6,
+                        &rope,
+                        &mut qkv,
+                    )
+                })?,
+            ),
+            (
+                "attention",
+                seconds(ops, n, |o, _| {
+                    o.attention(plan, 0, 0..t, shape, &qkv, &mut out)
+                })?,
+            ),
+            (
+                "o",
+                seconds(ops, n, |o, _| o.linear_add(&out, 0..t, wo, &mut h))?,
+            ),
+            (
+                "gate-up",
+                seconds(ops, n, |o, _| o.linear(&x, t, wgu, &mut gate_up))?,
+            ),
+            (
+                "silu_mul",
+                seconds(ops, n, |o, _| o.silu_mul(&gate_up, t, &mut a))?,
+            ),
+            (
+                "down",
+                seconds(ops, n, |o, _| o.linear_add(&a, 0..t, wd, &mut h))?,
+            ),
+        ])
+    })?;
+    let mut sum = 0.0;
+    for (op, times) in &table {
+        let times = &times[1..];
+        // The norm runs twice in a layer.
+        sum += median(times) * if *op == "rms_norm" { 2.0 } else { 1.0 };
+        session.figure(Figure {
+            name: &format!("{name}, {tokens} tokens: {op}"),
+            seconds: times,
+            detail: true,
+            ..Figure::default()
+        })?;
+    }
+    let flops: usize = layer
+        .matrices()
+        .iter()
+        .map(|(_, n, k)| 2 * tokens * n * k)
+        .sum();
+    session.figure(Figure {
+        name: &format!("{name}, {tokens} tokens: sum over {} layers", layer.layers),
+        seconds: &[sum * layer.layers as f64],
+        bound_s: Some(flops as f64 * layer.layers as f64 / session.ceilings.flops),
+        ms: true,
+        ..Figure::default()
+    })
+}

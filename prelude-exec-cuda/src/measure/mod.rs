@@ -1,0 +1,184 @@
+//! What `gpu-check` looks at a device with: single operations, their times, whole suites.
+//!
+//! Behind the feature `measure`, and not for anybody else: it changes with the needs of that
+//! program. A [`Target`] is a GPU, the emulation, or the device that writes launches down; what
+//! runs on one of them runs on all, so that nothing meets its first mistake on a GPU.
+
+mod device;
+mod products;
+
+use std::{sync::Arc, time::Instant};
+
+pub use self::{
+    device::{Device, Room},
+    products::{Measured, Tuner, product_f32},
+};
+use crate::{
+    CudaConfig, CudaOps, Error, Recording,
+    kernels::{cuda::CudaLauncher, image::Images, launch::Launcher},
+    memory::{context::Context, event::Event, space::Space},
+};
+
+/// Something that runs kernels, or stands in for it.
+#[derive(Clone, Debug)]
+pub struct Target(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Gpu(Arc<Context>, Box<CudaConfig>),
+    Emulated(Arc<kernels::emu::Device>),
+    Recorded(Arc<Recording>),
+}
+
+/// What a GPU says of itself.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// What it is called.
+    pub name: String,
+    /// Major and minor.
+    pub compute_capability: (i32, i32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Version of CUDA that the driver supports.
+    pub driver: String,
+    /// All of its memory.
+    pub total_bytes: u64,
+}
+
+impl Target {
+    /// The GPU of a configuration, its images and its libraries.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`] and its like.
+    pub fn gpu(config: &CudaConfig) -> Result<Self, Error> {
+        let context = Arc::new(Context::open(config.device)?);
+        Ok(Self(Kind::Gpu(context, Box::new(config.clone()))))
+    }
+
+    /// The emulation.
+    #[must_use]
+    pub const fn emulated(device: Arc<kernels::emu::Device>) -> Self {
+        Self(Kind::Emulated(device))
+    }
+
+    /// The device that computes nothing.
+    #[must_use]
+    pub fn recorded() -> Self {
+        Self(Kind::Recorded(Arc::default()))
+    }
+
+    /// Whether times mean something.
+    #[must_use]
+    pub const fn is_gpu(&self) -> bool {
+        matches!(self.0, Kind::Gpu(..))
+    }
+
+    /// What the GPU says of itself, if it is one.
+    #[must_use]
+    pub fn facts(&self) -> Option<Facts> {
+        let Kind::Gpu(context, _) = &self.0 else {
+            return None;
+        };
+        Some(Facts {
+            name: context.name.clone(),
+            compute_capability: context.compute_capability,
+            multiprocessors: context.multiprocessors,
+            driver: context.driver.clone(),
+            total_bytes: context.total_bytes,
+        })
+    }
+
+    /// Bytes that nobody has taken, where memory has a limit.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn free_bytes(&self) -> Result<Option<u64>, Error> {
+        self.space().free_bytes()
+    }
+
+    /// Loads every kernel, as an executor does at its start, and forgets them.
+    ///
+    /// # Errors
+    /// [`Error::KernelImageMissing`], or the driver's.
+    pub fn load_kernels(&self) -> Result<(), Error> {
+        self.launcher().map(drop)
+    }
+
+    /// Seconds of `repetitions` copies of `bytes` bytes from one buffer to another on the device.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], or the driver's.
+    pub fn copy_seconds(&self, bytes: usize, repetitions: usize) -> Result<Vec<f64>, Error> {
+        let space = self.space();
+        let [from, to] = [space.alloc("from", bytes)?, space.alloc("to", bytes)?];
+        clocked(&space, repetitions, |_| to.copy_from(0, &from, 0..bytes))
+    }
+
+    pub(crate) fn space(&self) -> Space {
+        match &self.0 {
+            Kind::Gpu(context, _) => Space::Cuda(Arc::clone(context)),
+            Kind::Emulated(device) => Space::Emu(Arc::clone(device)),
+            Kind::Recorded(recording) => Space::Virtual(Arc::clone(recording)),
+        }
+    }
+
+    pub(crate) fn launcher(&self) -> Result<Launcher, Error> {
+        Ok(match &self.0 {
+            Kind::Gpu(context, config) => {
+                let images = Images::new(config);
+                Launcher::Cuda(Box::new(CudaLauncher::new(Arc::clone(context), images)?))
+            }
+            Kind::Emulated(device) => Launcher::Emu(Arc::clone(device)),
+            Kind::Recorded(recording) => Launcher::Record(Arc::clone(recording)),
+        })
+    }
+
+    /// The configuration that the GPU was opened with; the default elsewhere.
+    fn config(&self) -> CudaConfig {
+        match &self.0 {
+            Kind::Gpu(_, config) => (**config).clone(),
+            Kind::Emulated(_) | Kind::Recorded(_) => CudaConfig::default(),
+        }
+    }
+}
+
+/// Seconds of each of `repetitions` calls of `queue` with its number, as the GPU notes them
+/// between what the calls queue; elsewhere as the host's clock has them.
+///
+/// # Errors
+/// `queue`'s, or the driver's.
+pub fn seconds(
+    ops: &mut CudaOps,
+    repetitions: usize,
+    mut queue: impl FnMut(&mut CudaOps, usize) -> Result<(), Error>,
+) -> Result<Vec<f64>, Error> {
+    let space = ops.space.clone();
+    clocked(&space, repetitions, |i| queue(ops, i))
+}
+
+fn clocked(
+    space: &Space,
+    repetitions: usize,
+    mut queue: impl FnMut(usize) -> Result<(), Error>,
+) -> Result<Vec<f64>, Error> {
+    let Space::Cuda(context) = space else {
+        let run = |i| {
+            let start = Instant::now();
+            queue(i)?;
+            Ok(start.elapsed().as_secs_f64())
+        };
+        return (0..repetitions).map(run).collect();
+    };
+    // One more event than repetitions: the end of one is the start of the next.
+    let events: Vec<Event> = (0..=repetitions)
+        .map(|_| Event::new(context))
+        .collect::<Result<_, _>>()?;
+    events[0].record()?;
+    for i in 0..repetitions {
+        queue(i)?;
+        events[i + 1].record()?;
+    }
+    space.synchronize("a measurement")?;
+    let pairs = events.windows(2);
+    pairs.map(|pair| pair[1].seconds_since(&pair[0])).collect()
+}

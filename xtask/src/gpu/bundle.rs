@@ -1,0 +1,209 @@
+//! The folder that is carried to a GPU.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use kernels::{Images, MANIFEST};
+use serde_json::json;
+
+use super::elf;
+use crate::{
+    kernels as compiled,
+    run::{cargo, program, root},
+};
+
+/// Most that the folder may have: it goes through narrow doors.
+const BYTES_MAX: u64 = 48_000_000;
+
+/// Models and recorded outputs that go along.
+const GOLDEN: [&str; 6] = [
+    "demo-lm",
+    "demo-classifier",
+    "rand-untied-sharded",
+    "rand-yarn-reward",
+    "rand-embed",
+    "rand-cls3",
+];
+
+/// Builds the bundle anew; its folder.
+pub(super) fn build() -> Result<PathBuf> {
+    cargo([
+        "build",
+        "--release",
+        "-p",
+        "prelude-exec-cuda",
+        "--example",
+        "gpu-check",
+    ])
+    .run()?;
+    cargo([
+        "build",
+        "--release",
+        "-p",
+        "prelude-server",
+        "-p",
+        "prelude-bench",
+    ])
+    .args(["--features", "prelude-server/cuda"])
+    .run()?;
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    let folder = root().join("target/gpu/bundle");
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
+    }
+    fs::create_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
+    let release = target.join("release");
+    for (name, from) in [
+        ("gpu-check", release.join("examples/gpu-check")),
+        ("prelude", release.join("prelude")),
+        ("prelude-bench", release.join("prelude-bench")),
+    ] {
+        let to = folder.join(name);
+        program("strip").args(["-o"]).args([&to, &from]).run()?;
+        elf::check(&to)?;
+    }
+    for name in ["run.sh", "parity.py"] {
+        copy(
+            &root().join("prelude-exec-cuda/gpu-check").join(name),
+            &folder.join(name),
+        )?;
+    }
+    for part in ["include", "src", "emu"] {
+        copy_sources(
+            &root().join("kernels").join(part),
+            &folder.join("kernels").join(part),
+        )?;
+    }
+    for name in GOLDEN {
+        golden(name, &folder.join("golden").join(name))?;
+    }
+    images(&folder.join("images"))?;
+    let about = json!({
+        "commit": commit(),
+        "build": checksum(&folder.join("gpu-check"))?,
+    });
+    fs::write(
+        folder.join("bundle.json"),
+        serde_json::to_vec_pretty(&about)?,
+    )?;
+    let bytes = size(&folder)?;
+    println!("{bytes} bytes in {}", folder.display());
+    ensure!(
+        bytes <= BYTES_MAX,
+        "the bundle has {bytes} bytes, more than {BYTES_MAX}"
+    );
+    Ok(folder)
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::copy(from, to)
+        .map(drop)
+        .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
+}
+
+/// Files that a compiler reads, with their folders.
+fn copy_sources(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))? {
+        let path = entry?.path();
+        let name = path.file_name().context("a file has a name")?.to_owned();
+        let is_source = path.extension().is_some_and(|end| {
+            ["cu", "cuh", "h", "cpp", "S", "inc"]
+                .iter()
+                .any(|e| end == *e)
+        });
+        if path.is_dir() {
+            copy_sources(&path, &to.join(name))?;
+        } else if is_source {
+            copy(&path, &to.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// A golden model: recorded outputs, and the checkpoint that they are of.
+fn golden(name: &str, to: &Path) -> Result<()> {
+    let from = root().join("golden").join(name);
+    let model = match name.starts_with("demo-") {
+        true => root().join("prelude-server/demo").join(name),
+        false => from.join("model"),
+    };
+    fs::create_dir_all(to)?;
+    for file in ["golden.json", "golden.safetensors"] {
+        copy(&from.join(file), &to.join(file))?;
+    }
+    copy_all(&model, &to.join("model"))
+}
+
+fn copy_all(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))? {
+        let path = entry?.path();
+        let name = path.file_name().context("a file has a name")?.to_owned();
+        match path.is_dir() {
+            true => copy_all(&path, &to.join(name))?,
+            false => copy(&path, &to.join(name))?,
+        }
+    }
+    Ok(())
+}
+
+/// Compiled kernels, where the compiler is set up. Without them a GPU machine compiles its own, if
+/// it has NVRTC or nvcc.
+fn images(to: &Path) -> Result<()> {
+    if let Err(error) = compiled::build_images() {
+        println!("SKIP: no compiled kernels in the bundle: {error:#}");
+        return Ok(());
+    }
+    let from = root().join("target/kernels");
+    fs::create_dir_all(to)?;
+    let images = Images::open(&from)?;
+    for family in kernels::FAMILIES {
+        // Fails on an image of other sources.
+        images.load(family)?;
+        let name = format!("{}.fatbin", family.name);
+        copy(&from.join(&name), &to.join(&name))?;
+    }
+    copy(&from.join(MANIFEST), &to.join(MANIFEST))
+}
+
+/// The sources' commit, with `+` behind it if files differ from it.
+fn commit() -> String {
+    let git = |args: &[&str]| program("git").args(args).output().ok();
+    let Some(head) = git(&["rev-parse", "--short=12", "HEAD"]) else {
+        return "unknown".to_owned();
+    };
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"]);
+    let mark = if changed.is_none_or(|c| !c.is_empty()) {
+        "+"
+    } else {
+        ""
+    };
+    format!("{}{mark}", head.trim())
+}
+
+/// First digits of a file's SHA-256.
+fn checksum(path: &Path) -> Result<String> {
+    let output = program("sha256sum").args([path]).output()?;
+    match output.get(..16) {
+        Some(digits) => Ok(digits.to_owned()),
+        None => bail!("sha256sum said `{output}`"),
+    }
+}
+
+/// Bytes of all files below a folder.
+fn size(folder: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        bytes += match entry.file_type()?.is_dir() {
+            true => size(&entry.path())?,
+            false => entry.metadata()?.len(),
+        };
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,277 @@
+//! Files the results of a run: `bench/gpu/DATE-DEVICE.json`, `.txt`, `.log`, flat.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::json;
+
+use super::results::{self, Results};
+
+/// Largest file that is filed.
+const BYTES_MAX: u64 = 16 << 20;
+const BASELINE: &str = "baseline.json";
+
+pub(super) fn run(folder: &Path, to: &Path, baseline: bool) -> Result<()> {
+    for path in file(folder, to, baseline)? {
+        println!("{}", path.display());
+    }
+    let results = results::read(folder)?;
+    println!(
+        "{} of commit {}: {}",
+        results.run.device.as_deref().unwrap_or("no GPU"),
+        results.run.commit,
+        results.summary()
+    );
+    compare(&results, &to.join(BASELINE))
+}
+
+/// Copies results, after all of them have been read. The files made.
+pub(super) fn file(folder: &Path, to: &Path, baseline: bool) -> Result<Vec<PathBuf>> {
+    let results = results::read(folder)?;
+    if baseline {
+        ensure!(
+            results.run.target == "gpu",
+            "a run without a GPU cannot be a baseline"
+        );
+        ensure!(
+            results.results.iter().all(|r| r.verdict != "FAIL"),
+            "a run with failures cannot be a baseline"
+        );
+    }
+    let name = stem(&results)?;
+    let mut files = Vec::new();
+    for (from, end, needed) in [
+        ("gpu.json", "json", true),
+        ("table.txt", "txt", true),
+        ("log.txt", "log", true),
+        ("gemm-plans.json", "gemm-plans.json", false),
+    ] {
+        let path = folder.join(from);
+        match fs::metadata(&path) {
+            Ok(about) if about.len() <= BYTES_MAX => files.push((path, format!("{name}.{end}"))),
+            Ok(about) => bail!("{} has {} bytes", path.display(), about.len()),
+            Err(error) if needed => {
+                return Err(error).with_context(|| format!("{} has no {from}", folder.display()));
+            }
+            Err(_) => {}
+        }
+    }
+    if let Some((_, there)) = files.iter().find(|(_, name)| to.join(name).exists()) {
+        bail!("{} is there already", to.join(there).display());
+    }
+    fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
+    let mut made = Vec::new();
+    for (from, name) in files {
+        let path = to.join(name);
+        fs::copy(&from, &path).with_context(|| format!("cannot write {}", path.display()))?;
+        made.push(path);
+    }
+    if baseline {
+        let path = to.join(BASELINE);
+        let figures: BTreeMap<String, _> = figures(&results)
+            .map(|(name, value, unit)| (name, json!({"value": value, "unit": unit})))
+            .collect();
+        let text = json!({"run": name, "figures": figures});
+        fs::write(&path, serde_json::to_vec_pretty(&text)?)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        made.push(path);
+    }
+    Ok(made)
+}
+
+/// `2026-11-22-1405-nvidia-h200`: from the run's own words, which come from another machine.
+fn stem(results: &Results) -> Result<String> {
+    let date = &results.run.date;
+    let plain = |part: Option<&str>, len: usize| {
+        part.filter(|p| p.len() == len && p.bytes().all(|b| b.is_ascii_digit() || b == b'-'))
+            .map(str::to_owned)
+    };
+    let day = plain(date.get(..10), 10);
+    let minute = date.get(11..16).map(|time| time.replace(':', ""));
+    let (Some(day), Some(minute)) = (day, plain(minute.as_deref(), 4)) else {
+        bail!("`{date}` is no date such as 2026-11-22T14:05:00Z");
+    };
+    let device = results.run.device.as_deref().unwrap_or("no-gpu");
+    let device = device.split(',').next().unwrap_or_default().to_lowercase();
+    let device: String = device
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .take(40)
+        .collect();
+    Ok(format!("{day}-{minute}-{}", device.trim_matches('-')))
+}
+
+/// Names, values and units of figures.
+fn figures(results: &Results) -> impl Iterator<Item = (String, f64, &str)> {
+    let all = results.results.iter();
+    all.filter_map(|r| Some((format!("{}: {}", r.part, r.name), r.value?, r.unit.as_str())))
+}
+
+/// Says which figures moved by more than a twentieth since the baseline.
+fn compare(results: &Results, baseline: &Path) -> Result<()> {
+    let Ok(text) = fs::read(baseline) else {
+        println!("there is no baseline to compare with; --baseline makes this run one");
+        return Ok(());
+    };
+    let document: serde_json::Value = serde_json::from_slice(&text)
+        .with_context(|| format!("{} is no baseline", baseline.display()))?;
+    let (mut same, mut moved) = (0, 0);
+    for (name, value, unit) in figures(results) {
+        let Some(before) = document["figures"][&name]["value"].as_f64() else {
+            continue;
+        };
+        let ratio = value / before;
+        if (0.95..=1.05).contains(&ratio) {
+            same += 1;
+        } else {
+            moved += 1;
+            println!("{ratio:6.2}x  {name}: {before:.4} to {value:.4} {unit}");
+        }
+    }
+    println!("against {}: {moved} moved, {same} did not", document["run"]);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder of its own for each test, removed at its end.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path =
+                std::env::temp_dir().join(format!("gpu-import-{}-{name}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            fs::write(self.0.join(name), text).unwrap();
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn results(date: &str, target: &str, part: &str) -> String {
+        json!({
+            "schema": 1,
+            "run": {"date": date, "target": target, "device": "NVIDIA H200, and more", "commit": "c"},
+            "parts": {"env": {"state": "done", "why": null}},
+            "results": [{"part": part, "name": "copy", "verdict": "NOTE", "value": 4.2, "unit": "TB/s"}],
+        })
+        .to_string()
+    }
+
+    const DATE: &str = "2026-11-22T14:05:33Z";
+
+    /// What filing a folder with this `gpu.json` says is wrong.
+    fn refused(name: &str, json: Option<&str>, baseline: bool) -> String {
+        let (from, to) = (
+            Folder::new(&format!("{name}-from")),
+            Folder::new(&format!("{name}-to")),
+        );
+        if let Some(json) = json {
+            from.write("gpu.json", json);
+        }
+        from.write("table.txt", "t");
+        let error = file(&from.0, &to.0, baseline).unwrap_err();
+        assert_eq!(fs::read_dir(&to.0).unwrap().count(), 0, "nothing is filed");
+        format!("{error:#}")
+    }
+
+    #[test]
+    fn results_are_filed_by_date_and_device_once() {
+        let (from, to) = (Folder::new("ok-from"), Folder::new("ok-to"));
+        from.write("gpu.json", &results(DATE, "gpu", "env"));
+        from.write("table.txt", "t");
+        from.write("log.txt", "l");
+        let made = file(&from.0, &to.0, true).unwrap();
+        let names: Vec<_> = made
+            .iter()
+            .map(|p| p.file_name().unwrap().to_string_lossy().into_owned())
+            .collect();
+        let stem = "2026-11-22-1405-nvidia-h200";
+        let expected = ["json", "txt", "log"].map(|end| format!("{stem}.{end}"));
+        assert_eq!(names[..3], expected);
+        assert_eq!(names[3], BASELINE);
+        let again = file(&from.0, &to.0, false).unwrap_err().to_string();
+        assert!(again.contains("is there already"), "{again}");
+        run(&from.0, &Folder::new("ok-other").0, false).unwrap();
+    }
+
+    #[test]
+    fn malformed_folders_are_refused_with_the_reason() {
+        let good = results(DATE, "gpu", "env");
+        let check = |name, json: Option<&str>, reason: &str| {
+            let said = refused(name, json, false);
+            assert!(said.contains(reason), "{name}: {said}");
+        };
+        check("none", None, "no gpu.json");
+        check(
+            "cut",
+            Some(&good[..good.len() / 2]),
+            "not what gpu-check writes",
+        );
+        check("other", Some("{}"), "not what gpu-check writes");
+        check(
+            "schema",
+            Some(&good.replace(r#""schema":1"#, r#""schema":9"#)),
+            "format 9",
+        );
+        check(
+            "orphan",
+            Some(&results(DATE, "gpu", "gemm")),
+            "which did not run",
+        );
+        check(
+            "date",
+            Some(&results("../../../etc", "gpu", "env")),
+            "no date",
+        );
+        check("log", Some(&good), "no log.txt");
+        let nowhere = file(Path::new("no-such-folder"), Path::new("x"), false);
+        assert!(nowhere.unwrap_err().to_string().contains("is no folder"));
+    }
+
+    #[test]
+    fn a_baseline_is_of_a_gpu() {
+        let emulated = results(DATE, "emulated", "env");
+        assert!(refused("emulated", Some(&emulated), true).contains("without a GPU"));
+        let failed = results(DATE, "gpu", "env").replace("NOTE", "FAIL");
+        assert!(refused("failed", Some(&failed), true).contains("failures"));
+    }
+
+    #[test]
+    fn a_walk_must_end_well_in_every_part() {
+        let read = |text: &str| serde_json::from_str::<Results>(text).unwrap();
+        let good = results(DATE, "emulated", "env").replace("NOTE", "PASS");
+        assert!(read(&good).check_smoke(&["env"]).is_ok());
+        assert!(read(&good).check_smoke(&["env", "gemm"]).is_err());
+        assert!(
+            read(&good.replace("PASS", "FAIL"))
+                .check_smoke(&["env"])
+                .is_err()
+        );
+        assert!(
+            read(&good.replace("PASS", "SKIP"))
+                .check_smoke(&["env"])
+                .is_err()
+        );
+        assert!(
+            read(&good.replace("done", "killed"))
+                .check_smoke(&["env"])
+                .is_err()
+        );
+    }
+}

@@ -1,0 +1,193 @@
+//! `cargo xtask gpu`: everything that needs a GPU, in one folder that is carried to one.
+//!
+//! GPU machines have no toolchain and no network, so programs, compiled kernels, models and
+//! scripts are packed here, and one command does the rest there. `--smoke` walks through all of it
+//! on this machine.
+
+mod bundle;
+mod elf;
+mod import;
+mod results;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::{Args, Subcommand};
+
+use crate::run::root;
+
+/// Longest that a walk through all parts may take.
+const SMOKE_WITHIN: Duration = Duration::from_secs(180);
+/// What a part gets in it: none needs half of that.
+const SMOKE_PART_SECONDS: u64 = 90;
+/// Lines of `table.txt`.
+const TABLE_LINES_MAX: usize = 120;
+/// All parts, as `run.sh` and `gpu-check` name them.
+const PARTS: [&str; 9] = [
+    "env",
+    "kernels",
+    "parity",
+    "gemm",
+    "attn",
+    "model",
+    "serve",
+    "invariance",
+    "sanitize",
+];
+
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    command: Option<Gpu>,
+    /// Walk through every part on this machine, without a GPU: emulated kernels, tiny shapes.
+    #[arg(long)]
+    smoke: bool,
+    /// Only these parts.
+    #[arg(long, value_delimiter = ',', value_name = "A,B,..")]
+    parts: Vec<String>,
+}
+
+#[derive(Subcommand)]
+enum Gpu {
+    /// File the results of a run under bench/gpu/.
+    Import {
+        /// What `run.sh --out` named.
+        folder: PathBuf,
+        /// Compare later runs with this one.
+        #[arg(long)]
+        baseline: bool,
+    },
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    if let Some(Gpu::Import { folder, baseline }) = &options.command {
+        return import::run(folder, &root().join("bench/gpu"), *baseline);
+    }
+    for part in &options.parts {
+        if !PARTS.contains(&part.as_str()) {
+            bail!("no part `{part}`; there are: {}", PARTS.join(", "));
+        }
+    }
+    if options.smoke {
+        return smoke(&options.parts).map(|line| println!("{line}"));
+    }
+    let bundle = bundle::build()?;
+    let command = command_line(&options.parts);
+    if !Path::new("/proc/driver/nvidia/version").exists() {
+        println!(
+            "There is no GPU here. Carry {} to one and run there:",
+            bundle.display()
+        );
+        println!("  {command}");
+        println!("then, here: cargo xtask gpu import DIR");
+        return Ok(());
+    }
+    let status = run_sh(&bundle, &options.parts).status();
+    let status = status.context("cannot start run.sh")?;
+    ensure!(status.success(), "`{command}` ended with {status}");
+    Ok(())
+}
+
+fn command_line(parts: &[String]) -> String {
+    match parts {
+        [] => "./run.sh".to_owned(),
+        some => format!("./run.sh --parts {}", some.join(",")),
+    }
+}
+
+fn run_sh(bundle: &Path, parts: &[String]) -> Command {
+    let mut command = Command::new("./run.sh");
+    command.current_dir(bundle).stdin(Stdio::null());
+    if !parts.is_empty() {
+        command.args(["--parts", &parts.join(",")]);
+    }
+    command
+}
+
+/// In `ci`: the bundle, its size, and a walk through every part.
+pub(crate) fn ci() -> Result<String> {
+    if !crate::run::program("g++").args(["--version"]).succeeds() {
+        return Ok("SKIP: no g++ to emulate with".to_owned());
+    }
+    smoke(&[])
+}
+
+fn smoke(parts: &[String]) -> Result<String> {
+    let bundle = bundle::build()?;
+    refuses_bad_arguments(&bundle)?;
+    let folder = root().join("target/gpu");
+    let out = folder.join("smoke");
+    if out.exists() {
+        fs::remove_dir_all(&out)?;
+    }
+    let start = Instant::now();
+    let status = run_sh(&bundle, parts)
+        .args([
+            "--smoke",
+            "--seconds",
+            &SMOKE_PART_SECONDS.to_string(),
+            "--out",
+        ])
+        .arg(&out)
+        .arg("--models")
+        .arg(folder.join("smoke-models"))
+        .arg("--emu-cache")
+        .arg(root().join("target/kernels-emu"))
+        .status()
+        .context("cannot start run.sh")?;
+    let took = start.elapsed();
+    ensure!(status.success(), "run.sh --smoke ended with {status}");
+    let wanted: Vec<&str> = match parts {
+        [] => PARTS.to_vec(),
+        some => some.iter().map(String::as_str).collect(),
+    };
+    let summary = results::read(&out)?.check_smoke(&wanted)?;
+    let table = fs::read_to_string(out.join("table.txt"))?;
+    let lines = table.lines().count();
+    ensure!(lines <= TABLE_LINES_MAX, "table.txt has {lines} lines");
+    ensure!(
+        took <= SMOKE_WITHIN,
+        "the walk took {:.0} s",
+        took.as_secs_f64()
+    );
+    // What was found can be filed.
+    let filed = folder.join("smoke-import");
+    if filed.exists() {
+        fs::remove_dir_all(&filed)?;
+    }
+    import::file(&out, &filed, false)?;
+    Ok(format!("pass: {summary}, {:.0} s", took.as_secs_f64()))
+}
+
+/// `run.sh` explains what is wrong before it starts anything.
+fn refuses_bad_arguments(bundle: &Path) -> Result<()> {
+    for (arguments, reason) in [
+        (&["--parts", "env,nonsense"][..], "no part `nonsense`"),
+        (&["--seconds", "1000"], "5 to 600"),
+        (&["--seconds", "ten"], "5 to 600"),
+        (&["--seconds"], "needs a value"),
+        (&["--out", ""], "needs a value"),
+        (&["--device", "x"], "--device takes a number"),
+        (&["--fast"], "no option `--fast`"),
+        (&["env"], "no option `env`"),
+    ] {
+        let output = Command::new("./run.sh")
+            .current_dir(bundle)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .context("cannot start run.sh")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.code() == Some(2) && said.contains(reason) && said.contains("usage:"),
+            "run.sh {arguments:?} ended with {} and said: {said}",
+            output.status
+        );
+    }
+    Ok(())
+}
