@@ -110,7 +110,8 @@ fn mem_available(meminfo: &str) -> Option<u64> {
 }
 
 /// f32 of activations in the largest step, as [`prelude_models::Model::forward`] takes them: all
-/// hidden states, a chunk's intermediates, and the output positions before and after the norm.
+/// hidden states, a chunk's intermediates, and the output positions before and after the norm; or,
+/// if at most half of the tokens are output positions, those and what they attended to.
 pub(crate) fn arena_len(model: &ModelConfig, config: &CpuConfig) -> usize {
     let shape = model.attn_shape();
     let tokens = config.max_step_tokens as usize;
@@ -123,7 +124,9 @@ pub(crate) fn arena_len(model: &ModelConfig, config: &CpuConfig) -> usize {
         2 * model.intermediate_size,
         model.intermediate_size,
     ];
-    3 * Arena::room(tokens, hidden)
+    let few = 2 * Arena::room(tokens / 2, hidden) + Arena::room(tokens / 2, shape.out_width());
+    Arena::room(tokens, hidden)
+        + few.max(2 * Arena::room(tokens, hidden))
         + chunk_widths
             .into_iter()
             .map(|width| Arena::room(chunk, width))

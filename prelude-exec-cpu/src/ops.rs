@@ -163,6 +163,11 @@ impl Ops for CpuOps {
         inputs.outputs.len()
     }
 
+    fn has_outputs(&self, inputs: &StepPlan, rows: Range<usize>) -> bool {
+        let mut outputs = inputs.outputs.iter();
+        outputs.any(|&token| rows.contains(&(token as usize)))
+    }
+
     fn chunk_tokens(&self) -> usize {
         self.chunk_tokens
     }
@@ -341,11 +346,20 @@ impl Ops for CpuOps {
         Ok(())
     }
 
-    fn gather_rows(&mut self, inputs: &StepPlan, h: &Tensor, y: &mut Tensor) -> Result<(), Error> {
-        let width = h.width();
-        let (h, y) = self.arena.pair(h, y);
+    fn gather_rows(
+        &mut self,
+        inputs: &StepPlan,
+        x: &Tensor,
+        rows: Range<usize>,
+        y: &mut Tensor,
+    ) -> Result<(), Error> {
+        let width = x.width();
+        let (x, y) = self.arena.pair(x, y);
         for (row, &token) in y.chunks_exact_mut(width).zip(&inputs.outputs) {
-            row.copy_from_slice(&h[token as usize * width..][..width]);
+            let token = token as usize;
+            if rows.contains(&token) {
+                row.copy_from_slice(&x[(token - rows.start) * width..][..width]);
+            }
         }
         Ok(())
     }

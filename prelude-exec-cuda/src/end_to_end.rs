@@ -322,6 +322,15 @@ fn a_row_has_the_same_bits_in_every_batch() {
     let alone = results(prompt(&tokens, heads(69).to_vec()));
     assert!(alone.iter().all(|row| !row.contains("Failed")), "{alone:?}");
 
+    // With every position read, so that no row leaves the last layer early.
+    let embed = OutputHead::Embed {
+        pooling: Pooling::Mean,
+        normalise: false,
+        dimensions: None,
+    };
+    let all = std::iter::once((0..70, embed)).chain(heads(69)).collect();
+    assert_eq!(results(prompt(&tokens, all)), alone, "with every position");
+
     // As a tree: 30 shared tokens, a sibling, then the rest of ours. 100 tokens: two chunks.
     let child = |tokens, context_len| Segment {
         parent: Some(SegmentIdx(0)),

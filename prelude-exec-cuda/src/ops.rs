@@ -99,7 +99,8 @@ const fn partial_row_bytes(shape: AttnShape) -> usize {
 }
 
 /// Activations of the largest step, as `Model::forward` takes them: all hidden states, a chunk's
-/// intermediates, and the output positions before and after the norm.
+/// intermediates, and the output positions before and after the norm; or, if at most half of the
+/// tokens are output positions, those and what they attended to.
 fn arena_bytes(model: &ModelConfig, config: &CudaConfig) -> usize {
     let shape = model.attn_shape();
     let tokens = config.max_step_tokens as usize;
@@ -112,7 +113,9 @@ fn arena_bytes(model: &ModelConfig, config: &CudaConfig) -> usize {
         2 * model.intermediate_size,
         model.intermediate_size,
     ];
-    3 * Arena::room(tokens, hidden)
+    let few = 2 * Arena::room(tokens / 2, hidden) + Arena::room(tokens / 2, shape.out_width());
+    Arena::room(tokens, hidden)
+        + few.max(2 * Arena::room(tokens, hidden))
         + chunk_widths
             .into_iter()
             .map(|width| Arena::room(chunk, width))
@@ -270,6 +273,11 @@ impl Ops for CudaOps {
         inputs.outputs.len()
     }
 
+    fn has_outputs(&self, inputs: &StepPlan, rows: Range<usize>) -> bool {
+        let token = |&output: &i32| usize::try_from(output).expect("tokens are not negative");
+        inputs.outputs.iter().any(|o| rows.contains(&token(o)))
+    }
+
     fn chunk_tokens(&self) -> usize {
         self.layout.chunk_tokens
     }
@@ -392,10 +400,20 @@ impl Ops for CudaOps {
         elementwise::silu_mul(&mut self.launcher, gate_up, a)
     }
 
-    fn gather_rows(&mut self, inputs: &StepPlan, h: &Tensor, y: &mut Tensor) -> Result<(), Error> {
+    fn gather_rows(
+        &mut self,
+        inputs: &StepPlan,
+        x: &Tensor,
+        rows: Range<usize>,
+        y: &mut Tensor,
+    ) -> Result<(), Error> {
         let y = self.arena.view(y).slice(0..inputs.outputs.len());
+        let x = self.arena.view(x).slice(0..rows.len());
         let index = self.metadata.view(self.fields.outputs);
-        elementwise::gather_rows(&mut self.launcher, index, self.arena.view(h), y)
+        if rows == (0..inputs.tokens.len()) {
+            return elementwise::gather_rows(&mut self.launcher, index, x, y);
+        }
+        elementwise::gather_part(&mut self.launcher, index, x, rows.start, y)
     }
 
     fn vocabulary_heads(

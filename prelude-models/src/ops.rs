@@ -68,6 +68,9 @@ pub trait Ops {
     /// `P`: output positions of the step, in the order in which heads read them.
     fn num_outputs(&self, inputs: &Self::Inputs<'_>) -> usize;
 
+    /// Whether some output position is among these tokens of the step.
+    fn has_outputs(&self, inputs: &Self::Inputs<'_>, rows: Range<usize>) -> bool;
+
     /// Most tokens that a layer's intermediates have room for.
     fn chunk_tokens(&self) -> usize;
 
@@ -181,14 +184,17 @@ pub trait Ops {
         a: &mut Self::Tensor,
     ) -> Result<(), Self::Error>;
 
-    /// `y[p] = h[output position p]`. `h`: `[T, H]`; `y`: `[P, H]`.
+    /// `y[p] = x[output position p - rows.start]` for the output positions among `rows`, the
+    /// tokens of the step that `x` holds; other rows of `y` stay as they are. `x`: `[≥ n, _]` of
+    /// any width; `y`: `[P, _]`.
     ///
     /// # Errors
     /// [`Ops::Error`].
     fn gather_rows(
         &mut self,
         inputs: &Self::Inputs<'_>,
-        h: &Self::Tensor,
+        x: &Self::Tensor,
+        rows: Range<usize>,
         y: &mut Self::Tensor,
     ) -> Result<(), Self::Error>;
 

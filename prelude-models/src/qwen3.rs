@@ -284,70 +284,144 @@ where
         };
         // A layer's chunks run in token order and ancestors precede descendants in it, so the K/V
         // of everything that a query sees have been placed when its chunk attends.
-        for index in 0..self.layers.len() {
+        let outputs = ops.num_outputs(inputs);
+        // Few output positions: the others leave the last layer once their K/V are placed. With
+        // many, taking the few others out costs more memory than it saves work.
+        let last = self.layers.len().checked_sub(1);
+        let pruned = last.filter(|_| 2 * outputs <= tokens);
+        for (index, layer) in self.layers.iter().enumerate() {
+            if pruned == Some(index) {
+                break;
+            }
             for start in (0..tokens).step_by(room) {
                 let rows = start..tokens.min(start + room);
-                self.run_layer(index, ops, inputs, rows, &mut h, &mut chunk)?;
+                self.attend(index, ops, inputs, rows.clone(), &h, &mut chunk)?;
+                ops.linear_add(&chunk.attn, rows.clone(), &layer.o, &mut h)?;
+                self.run_mlp(layer, ops, rows, &mut h, &mut chunk)?;
             }
         }
-        self.run_heads(ops, inputs, &h)
+        let picked = match pruned {
+            Some(index) => self.run_pruned(index, ops, inputs, &h, &mut chunk, room)?,
+            None => {
+                let mut picked = ops.alloc(outputs, self.hidden)?;
+                ops.gather_rows(inputs, &h, 0..tokens, &mut picked)?;
+                Some(picked)
+            }
+        };
+        match picked {
+            Some(picked) => self.run_heads(ops, inputs, &picked),
+            None => Ok(()),
+        }
     }
 }
 
 impl<W> Qwen3<W> {
-    fn run_layer<O: Ops<Weight = W>>(
+    /// Norm, fused product and rotation of a chunk; its K/V are placed.
+    fn place<O: Ops<Weight = W>>(
         &self,
         index: usize,
         ops: &mut O,
         inputs: &O::Inputs<'_>,
         rows: Range<usize>,
-        h: &mut O::Tensor,
+        h: &O::Tensor,
         chunk: &mut Chunk<O::Tensor>,
     ) -> Result<(), O::Error> {
         let layer = &self.layers[index];
-        let n = rows.len();
-        let Chunk {
-            x,
-            qkv,
-            attn,
-            gate_up,
-            act,
-        } = chunk;
-        ops.rms_norm(h, rows.clone(), &layer.input_norm, self.eps, x)?;
-        ops.linear(x, n, &layer.qkv, qkv)?;
+        ops.rms_norm(h, rows.clone(), &layer.input_norm, self.eps, &mut chunk.x)?;
+        ops.linear(&chunk.x, rows.len(), &layer.qkv, &mut chunk.qkv)?;
         ops.qk_norm_rope_store(
             inputs,
             index,
-            rows.clone(),
+            rows,
             self.shape,
             &layer.q_norm,
             &layer.k_norm,
             self.eps,
             &self.rope,
-            qkv,
-        )?;
-        ops.attention(inputs, index, rows.clone(), self.shape, qkv, attn)?;
-        ops.linear_add(attn, rows.clone(), &layer.o, h)?;
+            &mut chunk.qkv,
+        )
+    }
+
+    /// The same, and what its queries attend to, into `chunk.attn`.
+    fn attend<O: Ops<Weight = W>>(
+        &self,
+        index: usize,
+        ops: &mut O,
+        inputs: &O::Inputs<'_>,
+        rows: Range<usize>,
+        h: &O::Tensor,
+        chunk: &mut Chunk<O::Tensor>,
+    ) -> Result<(), O::Error> {
+        self.place(index, ops, inputs, rows.clone(), h, chunk)?;
+        let Chunk { qkv, attn, .. } = chunk;
+        ops.attention(inputs, index, rows, self.shape, qkv, attn)
+    }
+
+    /// The second half of a layer, added to rows of `h`.
+    fn run_mlp<O: Ops<Weight = W>>(
+        &self,
+        layer: &Layer<W>,
+        ops: &mut O,
+        rows: Range<usize>,
+        h: &mut O::Tensor,
+        chunk: &mut Chunk<O::Tensor>,
+    ) -> Result<(), O::Error> {
+        let n = rows.len();
+        let Chunk {
+            x, gate_up, act, ..
+        } = chunk;
         ops.rms_norm(h, rows.clone(), &layer.post_norm, self.eps, x)?;
         ops.linear(x, n, &layer.gate_up, gate_up)?;
         ops.silu_mul(gate_up, n, act)?;
         ops.linear_add(act, rows, &layer.down, h)
     }
 
+    /// The last layer, of which nothing but K/V and the output positions' hidden states is ever
+    /// read (suffix discard, PrefillOnly §5.1, by rows): those states, if there are any.
+    fn run_pruned<O: Ops<Weight = W>>(
+        &self,
+        index: usize,
+        ops: &mut O,
+        inputs: &O::Inputs<'_>,
+        h: &O::Tensor,
+        chunk: &mut Chunk<O::Tensor>,
+        room: usize,
+    ) -> Result<Option<O::Tensor>, O::Error> {
+        let (tokens, outputs) = (ops.num_tokens(inputs), ops.num_outputs(inputs));
+        let layer = &self.layers[index];
+        let mut picked = ops.alloc(outputs, self.hidden)?;
+        let mut attended = ops.alloc(outputs, self.shape.out_width())?;
+        for start in (0..tokens).step_by(room) {
+            let rows = start..tokens.min(start + room);
+            if ops.has_outputs(inputs, rows.clone()) {
+                self.attend(index, ops, inputs, rows.clone(), h, chunk)?;
+                ops.gather_rows(inputs, &chunk.attn, rows, &mut attended)?;
+            } else {
+                self.place(index, ops, inputs, rows, h, chunk)?;
+            }
+        }
+        if outputs == 0 {
+            return Ok(None);
+        }
+        ops.gather_rows(inputs, h, 0..tokens, &mut picked)?;
+        ops.linear_add(&attended, 0..outputs, &layer.o, &mut picked)?;
+        for start in (0..outputs).step_by(room) {
+            let rows = start..outputs.min(start + room);
+            self.run_mlp(layer, ops, rows, &mut picked, chunk)?;
+        }
+        Ok(Some(picked))
+    }
+
+    /// `picked`: hidden states of the output positions, of which there is one.
     fn run_heads<O: Ops<Weight = W>>(
         &self,
         ops: &mut O,
         inputs: &O::Inputs<'_>,
-        h: &O::Tensor,
+        picked: &O::Tensor,
     ) -> Result<(), O::Error> {
         let outputs = ops.num_outputs(inputs);
-        if outputs == 0 {
-            return Ok(());
-        }
-        let mut picked = ops.alloc(outputs, self.hidden)?;
-        ops.gather_rows(inputs, h, &mut picked)?;
         let mut hidden = ops.alloc(outputs, self.hidden)?;
-        ops.rms_norm(&picked, 0..outputs, &self.norm, self.eps, &mut hidden)?;
+        ops.rms_norm(picked, 0..outputs, &self.norm, self.eps, &mut hidden)?;
         ops.pooling_heads(inputs, &hidden)?;
         match &self.head {
             Head::Tied => ops.vocabulary_heads(inputs, &hidden, &self.embed),

@@ -1,11 +1,13 @@
 // Copies of rows, exact.
 //
 // embed:        h[t] = E[id[t]]       id `i32 [rows]`, E `[vocab, width]`, h `[rows, width]`
-// gather_rows:  y[r] = x[index[r]]    index `i32 [rows]`, x `[x_rows, width]`, y `[rows, width]`
+// gather_rows:  y[r] = x[index[r] - first]    index `i32 [rows]`, x `[x_rows, width]`,
+//               y `[rows, width]`
 //
 // A negative id -(r+1) means "row r of the ids sampled by the previous step" (depth 2). An id or
 // index out of range fills its row with NaN, so that the row fails and no other: host code has
-// checked the ids it knows. width and strides are multiples of 8 elements.
+// checked the ids it knows. Where x is a part of what indices name, a row whose index is elsewhere
+// stays as it is: another launch fills it. width and strides are multiples of 8 elements.
 //
 // Launch: 256 threads, a warp a row: ⌈rows / 8⌉ blocks. Bound: 4 · rows · width bytes.
 #pragma once
@@ -40,10 +42,12 @@ struct GatherRowsParams {
     u32 x_rows;
     u32 x_stride;
     u32 y_stride;
+    u32 first;    // index of the first row of x
+    u32 is_part;  // 1 if indices may name rows that x does not hold
     u32 reserved;
 };
-PRELUDE_PARAMS(GatherRowsParams, 56, index, x, y, live, rows, width, x_rows, x_stride, y_stride,
-               reserved);
+PRELUDE_PARAMS(GatherRowsParams, 64, index, x, y, live, rows, width, x_rows, x_stride, y_stride,
+               first, is_part, reserved);
 
 PRELUDE_DEVICE u32 row_of_warp() { return block_idx().x * (block_dim().x / WARP) + warp_id(); }
 
@@ -76,8 +80,10 @@ PRELUDE_DEVICE void gather_rows(const GatherRowsParams& p) {
     u32 row = row_of_warp();
     if (row >= live_rows(p.live, p.rows)) return;
     i32 index = load(p.index + row);
-    bool there = index >= 0 && u32(index) < p.x_rows;
-    Global<const bf16> from = p.x + u64(there ? index : 0) * p.x_stride;
+    u32 at = u32(index) - p.first;  // below the first: too large
+    bool there = index >= 0 && at < p.x_rows;
+    if (!there && p.is_part != 0) return;
+    Global<const bf16> from = p.x + u64(there ? at : 0) * p.x_stride;
     copy_row(from, there, p.y + u64(row) * p.y_stride, p.width);
     dep_launch();
 }

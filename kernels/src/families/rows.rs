@@ -29,13 +29,13 @@ params! {
 }
 
 params! {
-    /// Of `prelude_gather_rows`: `y[r] = x[index[r]]`. bf16.
-    pub struct GatherRowsParams: 56 {
+    /// Of `prelude_gather_rows`: `y[r] = x[index[r] - first]`. bf16.
+    pub struct GatherRowsParams: 64 {
         /// i32 `[rows]`.
         pub index: DevicePtr,
         /// `[x_rows, width]`.
         pub x: DevicePtr,
-        /// `[rows, width]`; a row is NaN whose index is out of range.
+        /// `[rows, width]`; a row is NaN whose index is out of range, or stays if `is_part`.
         pub y: DevicePtr,
         /// Number of rows that count (u32), or null for all.
         pub live: DevicePtr,
@@ -49,6 +49,10 @@ params! {
         pub x_stride: u32,
         /// The same of `y`.
         pub y_stride: u32,
+        /// Index of the first row of `x`.
+        pub first: u32,
+        /// 1 if indices may name rows that `x` does not hold.
+        pub is_part: u32,
         /// 0.
         pub reserved: u32,
     }

@@ -90,6 +90,8 @@ fn gather(device: &Device, rows: usize, width: usize, live: Option<u32>) {
         x_rows: x_rows as u32,
         x_stride: width as u32,
         y_stride: width as u32,
+        first: 0,
+        is_part: 0,
         reserved: 0,
     };
     launch(device, params.launch(), &params);
@@ -103,6 +105,57 @@ fn gather(device: &Device, rows: usize, width: usize, live: Option<u32>) {
     );
 }
 
+/// Rows from two parts of what indices name, a launch each.
+fn gather_parts(device: &Device, rows: usize, width: usize) {
+    let mut values = Values::new(5);
+    let x_rows = 11;
+    let x = values.bf16s(x_rows * width, -2.0, 2.0);
+    // Parts hold 15..19 and 19..26.
+    let index: Vec<i32> = (0..rows)
+        .map(|i| match i {
+            0 => 14,
+            1 => 25,
+            2 => 26,
+            3 => -1,
+            4 => 0,
+            _ => 15 + values.below(x_rows) as i32,
+        })
+        .collect();
+    let y = room_bf16(device, rows * width);
+    let index_at = upload(device, &index);
+    for part in [0..4, 4..x_rows] {
+        let params = GatherRowsParams {
+            index: index_at,
+            x: upload(device, &x[part.start * width..part.end * width]),
+            y,
+            live: DevicePtr::NULL,
+            rows: rows as u32,
+            width: width as u32,
+            x_rows: part.len() as u32,
+            x_stride: width as u32,
+            y_stride: width as u32,
+            first: 15 + part.start as u32,
+            is_part: 1,
+            reserved: 0,
+        };
+        launch(device, params.launch(), &params);
+    }
+    let got: Vec<u16> = device.download(y, rows * width).unwrap();
+    for (r, &i) in index.iter().enumerate() {
+        let at = usize::try_from(i - 15).ok().filter(|&at| at < x_rows);
+        let row = &got[r * width..][..width];
+        match at {
+            Some(at) => assert!(
+                row.iter()
+                    .zip(&x[at * width..])
+                    .all(|(a, b)| *a == b.to_bits()),
+                "row {r} of [{rows}, {width}]"
+            ),
+            None => assert!(row.iter().all(|&bits| bits == 0xffff), "row {r} stays"),
+        }
+    }
+}
+
 #[test]
 fn copies() {
     under_all_schedules(|device| {
@@ -111,6 +164,7 @@ fn copies() {
                 let live = (rows == 17).then_some(12);
                 embed(device, rows, width, live);
                 gather(device, rows, width, live);
+                gather_parts(device, rows, width);
             }
         }
     });

@@ -60,6 +60,27 @@ pub(crate) fn gather_rows(
     x: View<bf16>,
     y: View<bf16>,
 ) -> Result<(), Error> {
+    gather(launcher, index, x, y, None)
+}
+
+/// The same of indices from `first` on, as many as `x` has rows; other rows of `y` stay.
+pub(crate) fn gather_part(
+    launcher: &mut Launcher,
+    index: View<i32>,
+    x: View<bf16>,
+    first: usize,
+    y: View<bf16>,
+) -> Result<(), Error> {
+    gather(launcher, index, x, y, Some(first))
+}
+
+fn gather(
+    launcher: &mut Launcher,
+    index: View<i32>,
+    x: View<bf16>,
+    y: View<bf16>,
+    part: Option<usize>,
+) -> Result<(), Error> {
     const KERNEL: &str = "gather_rows";
     check(KERNEL, x.width() == y.width(), "x and y differ in width")?;
     check(KERNEL, index.width() >= y.rows(), "fewer indices than rows")?;
@@ -78,6 +99,8 @@ pub(crate) fn gather_rows(
         x_rows: int(x.rows()),
         x_stride: int(x.stride()),
         y_stride: int(y.stride()),
+        first: int(part.unwrap_or(0)),
+        is_part: u32::from(part.is_some()),
         reserved: 0,
     };
     let reads = [access("index", index), access("x", x)];

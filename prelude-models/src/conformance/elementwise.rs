@@ -162,7 +162,7 @@ fn embed_and_gather<D: ConformanceDevice>(
         width,
         SMALL_SHAPE,
         rows + 1,
-        (rows + 1 + tokens.len()) * width,
+        2 * (rows + 1 + tokens.len()) * width,
     ));
     let w = device
         .loader()
@@ -176,9 +176,20 @@ fn embed_and_gather<D: ConformanceDevice>(
         ops.embed(inputs, &w, &mut hidden).expect("embed runs");
         h = D::read(ops, &hidden);
         let mut output = ops.alloc(tokens.len(), width).expect("room");
-        ops.gather_rows(inputs, &hidden, &mut output)
+        ops.gather_rows(inputs, &hidden, 0..rows + 1, &mut output)
             .expect("gather_rows runs");
         y = D::read(ops, &output);
+        // The same from two chunks: each fills its own rows and leaves the others.
+        let mut output = ops.alloc(tokens.len(), width).expect("room");
+        for chunk in [0..rows, rows..rows + 1] {
+            let mut x = ops.alloc(chunk.len(), width).expect("room");
+            D::write(ops, &mut x, &h[chunk.start * width..chunk.end * width]);
+            let wanted = tokens.iter().any(|t| chunk.contains(t));
+            assert_eq!(ops.has_outputs(inputs, chunk.clone()), wanted, "{chunk:?}");
+            ops.gather_rows(inputs, &x, chunk, &mut output)
+                .expect("gather_rows runs");
+        }
+        assert_eq!(D::read(ops, &output), y, "gather_rows by chunks");
     });
     let row_of = |token: usize| &table[batch.tokens[token] as usize * width..][..width];
     for token in 0..=rows {

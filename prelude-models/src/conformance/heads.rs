@@ -166,7 +166,7 @@ impl Heads {
             D::write(ops, &mut hidden, h);
             let outputs = ops.num_outputs(inputs);
             let mut read = ops.alloc(outputs, HIDDEN).expect("room");
-            ops.gather_rows(inputs, &hidden, &mut read)
+            ops.gather_rows(inputs, &hidden, 0..tokens, &mut read)
                 .expect("gather_rows runs");
             ops.pooling_heads(inputs, &read)
                 .expect("pooling_heads runs");

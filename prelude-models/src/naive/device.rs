@@ -253,6 +253,10 @@ impl Ops for NaiveOps {
         plan.outputs.len()
     }
 
+    fn has_outputs(&self, plan: &Plan, rows: Range<usize>) -> bool {
+        plan.outputs.iter().any(|t| rows.contains(t))
+    }
+
     fn chunk_tokens(&self) -> usize {
         self.chunk
     }
@@ -436,13 +440,21 @@ impl Ops for NaiveOps {
         Ok(())
     }
 
-    fn gather_rows(&mut self, plan: &Plan, h: &Rows, y: &mut Rows) -> Result<(), Infallible> {
+    fn gather_rows(
+        &mut self,
+        plan: &Plan,
+        x: &Rows,
+        rows: Range<usize>,
+        y: &mut Rows,
+    ) -> Result<(), Infallible> {
         let mut outputs = plan.outputs.clone();
         if self.has(Fault::GathersInTokenOrder) {
             outputs.sort_unstable();
         }
         for (i, &t) in outputs.iter().enumerate() {
-            y.row_mut(i).copy_from_slice(h.row(t));
+            if rows.contains(&t) {
+                y.row_mut(i).copy_from_slice(x.row(t - rows.start));
+            }
         }
         Ok(())
     }

@@ -143,7 +143,18 @@ fn chunks_and_outputs_do_not_change_results() {
     for chunk in [0, 1, 3, 12, 13] {
         assert_eq!(hidden(0..13, chunk), whole);
     }
-    assert_eq!(hidden(5..7, 4), whole[5..7]);
+    // Few outputs: the others leave the last layer early. More of them than a chunk holds, none in
+    // some chunks, the last alone, one too many to leave any out.
+    for positions in [0..1, 5..7, 4..10, 12..13, 6..13] {
+        for chunk in [1, 2, 4, 5, 13] {
+            let at = positions.start as usize..positions.end as usize;
+            assert_eq!(
+                hidden(positions.clone(), chunk),
+                whole[at],
+                "{positions:?} in chunks of {chunk}"
+            );
+        }
+    }
     // A step without outputs runs no head: its work is in the K/V that it places.
     assert!(run(&model, &ids, vec![], 4).1.hidden.is_empty());
 }
