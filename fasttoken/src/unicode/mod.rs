@@ -4,7 +4,7 @@
 //! the Rust standard library. The generated [`table`] records, for every code
 //! point, its general category and whether `\s` matches it there, and whether
 //! `\w` of the `regex` crate matches it (used for `single_word` added tokens).
-//! `scripts/unicode_table.rs` writes it; `tests/unicode_table.rs` compares it
+//! `scripts/unicode_table.rs` writes it; `tests/suite/unicode_table.rs` compares it
 //! with the reference over all code points.
 
 mod table;

@@ -1,6 +1,7 @@
 //! Adversarial strings, and the comparison of one tokenizer with the reference.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub(crate) mod onig;
 pub(crate) mod pieces;
 pub(crate) mod small;
 pub(crate) mod tiktoken;

@@ -1,14 +1,13 @@
 //! Invariants of the interface, on strings that proptest makes and shrinks.
 
-mod common;
-
-use common::{Both, Rng, adversarial};
+use crate::common::{Both, Rng, adversarial};
 use fasttoken::{StreamState, Tokenizer};
 use proptest::prelude::*;
 use std::sync::LazyLock;
 
-static DEMO: LazyLock<Tokenizer> =
-    LazyLock::new(|| Tokenizer::from_bytes(common::DEMO).expect("the demo vocabulary loads"));
+static DEMO: LazyLock<Tokenizer> = LazyLock::new(|| {
+    Tokenizer::from_bytes(crate::common::DEMO).expect("the demo vocabulary loads")
+});
 
 /// Any text, with whole and cut added tokens in some.
 fn text() -> impl Strategy<Value = String> {

@@ -1,9 +1,7 @@
 //! Compiled images: the same tokenizer, or an error.
 
-mod common;
-
-use common::small::Small;
-use common::{DEMO, Rng, adversarial, shared_vocabularies};
+use crate::common::small::Small;
+use crate::common::{DEMO, Rng, adversarial, shared_vocabularies};
 use fasttoken::{CacheUse, Error, ImageError, StreamState, Tokenizer};
 use proptest::prelude::*;
 use serde_json::json;

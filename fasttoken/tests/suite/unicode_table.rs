@@ -1,8 +1,8 @@
 //! The generated class table against the reference, over all code points.
 
-#[path = "common/onig.rs"]
-mod onig;
-#[path = "../src/unicode/table.rs"]
+use crate::common::onig;
+
+#[path = "../../src/unicode/table.rs"]
 mod table;
 
 #[test]

@@ -1,9 +1,7 @@
 //! Recorded results of the reference for the demo vocabulary, so that the crate can
 //! be checked without it, and so that a new reference version shows as a change.
 
-mod common;
-
-use common::Both;
+use crate::common::Both;
 use serde_json::{Value, json};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/vectors.json");
@@ -60,9 +58,9 @@ fn recorded_vectors_hold() {
 #[ignore = "writes tests/data/vectors.json from the reference; run it when that changes"]
 fn record_vectors() {
     let both = Both::demo();
-    let mut rng = common::Rng(2026);
+    let mut rng = crate::common::Rng(2026);
     let mut texts: Vec<String> = TEXTS.iter().map(|text| (*text).to_owned()).collect();
-    texts.extend((0..100).map(|_| common::adversarial(&mut rng, &both.added)));
+    texts.extend((0..100).map(|_| crate::common::adversarial(&mut rng, &both.added)));
     let lines: Vec<String> = texts
         .iter()
         .map(|text| {

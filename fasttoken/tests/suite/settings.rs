@@ -1,9 +1,7 @@
 //! Pairs, templates, truncation, padding and every column of an encoding, as in the
 //! reference.
 
-mod common;
-
-use common::{Both, DEMO, Rng, adversarial, shared_vocabularies};
+use crate::common::{Both, DEMO, Rng, adversarial, shared_vocabularies};
 use fasttoken::{
     EncodeError, EncodeOptions, Encoding, Input, Offsets, Padding, PaddingLength, Side, Tokenizer,
     Truncation, TruncationStrategy,

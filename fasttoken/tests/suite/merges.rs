@@ -1,9 +1,7 @@
 //! Merging from whole characters and part by part, with rules that no training would
 //! make: whether a character may be taken for whole depends on the order of all rules.
 
-mod common;
-
-use common::small::Small;
+use crate::common::small::Small;
 use fasttoken::Tokenizer;
 use proptest::prelude::*;
 

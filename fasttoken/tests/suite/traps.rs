@@ -1,10 +1,8 @@
 //! The traps of the format, one test each. Every one compares with the reference,
 //! and says by hand what must come out, so that it cannot pass for no reason.
 
-mod common;
-
-use common::small::{Small, byte_level, sequence, split};
-use common::{Both, DEMO};
+use crate::common::small::{Small, byte_level, sequence, split};
+use crate::common::{Both, DEMO};
 use fasttoken::{Error, Recognise, Tokenizer};
 use serde_json::{Value, json};
 
@@ -167,9 +165,9 @@ fn plain_text_is_that_of_a_tokenizer_without_added_tokens() {
     json["added_tokens"] = json!([]);
     let bare = Both::from_json("bare", &serde_json::to_vec(&json).unwrap());
     let demo = Both::demo();
-    let mut rng = common::Rng(9);
+    let mut rng = crate::common::Rng(9);
     for _ in 0..2_000 {
-        let text = common::adversarial(&mut rng, &demo.added);
+        let text = crate::common::adversarial(&mut rng, &demo.added);
         let mut plain = Vec::new();
         demo.ours.encode_plain_into(&text, &mut plain);
         assert_eq!(
@@ -455,7 +453,7 @@ fn blanks_leave_their_last_to_the_next_word() {
 /// Made-up tokenizers in every combination of what is supported.
 #[test]
 fn random_tokenizers_are_exact() {
-    let mut rng = common::Rng(77);
+    let mut rng = crate::common::Rng(77);
     let contents = [
         "<x>", "<x", " <x>", "x>", "  ", "\n", "ab", "a", "é", "e\u{301}", "ﬁ", "Å", "Å", "가",
         "Ġ", "ĠĠ", "<|a b|>", "'s", "漢", "1",

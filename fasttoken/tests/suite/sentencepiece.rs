@@ -1,10 +1,8 @@
 //! The gate for SentencePiece-style models: equality with the reference in the shapes of
 //! published files, and in shapes that nobody publishes but the format allows.
 
-mod common;
-
-use common::Both;
-use common::pieces::{Shape, decoder, replace};
+use crate::common::Both;
+use crate::common::pieces::{Shape, decoder, replace};
 use serde_json::json;
 
 /// Strings for each of the three published shapes in every run, and for each unusual one:

@@ -1,0 +1,15 @@
+//! All tests through the public interface but the gate (`tests/exact.rs`), in one binary:
+//! linking the reference and compiling what they share takes longer than running them.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod image;
+mod load;
+mod merges;
+mod properties;
+mod sentencepiece;
+mod settings;
+mod traps;
+mod unicode_table;
+mod vectors;
