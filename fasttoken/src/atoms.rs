@@ -22,8 +22,8 @@
 use crate::bpe::NO_TOKEN;
 use crate::image::ImageError;
 use crate::image::format::{Reader, Section, Writer};
-use crate::store::Flat;
-use crate::table::PairTable;
+use crate::pairs::{NO_RANK, PairTable};
+use crate::store::{Flat, Movable};
 use crate::vocab::Vocab;
 use std::collections::HashMap;
 
@@ -33,6 +33,11 @@ const BLOCK: usize = 64;
 const END: usize = 0x2_0000;
 /// In the table: no atom.
 pub(crate) const NO_ATOM: u32 = u32::MAX;
+/// The lower bits of an entry, which are the token.
+const TOKEN_BITS: u32 = 20;
+const TOKEN: u32 = (1 << TOKEN_BITS) - 1;
+/// More different sets than the upper bits can name: later characters are no atoms.
+const SETS_MAX: usize = (1 << (32 - TOKEN_BITS)) - 1;
 
 /// A bit per pair of characters, by hash: 128 KiB, of which the pairs of a large
 /// vocabulary set one in ten.
@@ -46,10 +51,9 @@ type ByteSet = [u64; 4];
 pub(crate) struct Atoms {
     /// Block of each 64 code points.
     index: Flat<u16>,
-    /// Token of each character, or [`NO_ATOM`].
+    /// For each character [`NO_ATOM`], or its token in the lower 20 bits and which of
+    /// `excluded` in the upper ones.
     tokens: Flat<u32>,
-    /// For each of `tokens`, which of `excluded`.
-    contexts: Flat<u16>,
     /// Sets of bytes after which a character is no atom. The first is empty.
     excluded: Flat<ByteSet>,
     neighbours: Flat<u64>,
@@ -68,17 +72,17 @@ impl Atoms {
         // character with what is in the next. With a token on the right, all of them.
         let mut first_as_left = vec![u32::MAX; end];
         let mut as_right = Vec::new();
-        for (left, right, merge) in pairs.iter() {
+        for (left, right, rank) in pairs.iter() {
             if begins_character(vocab.piece(right))
                 && let Some(first) = first_as_left.get_mut(left as usize)
             {
-                *first = merge.rank.min(*first);
+                *first = rank.min(*first);
             }
             let piece = vocab.piece(left);
             if ends_character(piece)
                 && let Some(&last) = piece.last()
             {
-                as_right.push((right, merge.rank, last));
+                as_right.push((right, rank, last));
             }
         }
         as_right.sort_unstable();
@@ -91,9 +95,8 @@ impl Atoms {
 
         let mut index = vec![0; END / BLOCK];
         let mut tokens = vec![NO_ATOM; BLOCK];
-        let mut contexts = vec![0u16; BLOCK];
         let mut excluded: Vec<ByteSet> = vec![[0; 4]];
-        let mut known = HashMap::from([([0; 4], 0u16)]);
+        let mut known = HashMap::from([([0; 4], 0u32)]);
         let mut neighbours = vec![0u64; NEIGHBOUR_BITS / 64];
         for &id in ids {
             let piece = vocab.piece(id);
@@ -101,21 +104,21 @@ impl Atoms {
                 && len == piece.len()
                 && len > 1
                 && (code as usize) < END
+                && id <= TOKEN
+                && excluded.len() < SETS_MAX
                 && let Some(set) = rules.atom(piece, id)
-                && let Ok(fresh) = u16::try_from(excluded.len())
             {
                 let block: &mut u16 = &mut index[code as usize / BLOCK];
                 if *block == 0 {
                     *block = (tokens.len() / BLOCK) as u16;
                     tokens.resize(tokens.len() + BLOCK, NO_ATOM);
-                    contexts.resize(tokens.len(), 0);
                 }
                 let at = usize::from(*block) * BLOCK + code as usize % BLOCK;
-                tokens[at] = id;
-                contexts[at] = *known.entry(set).or_insert_with(|| {
+                let context = *known.entry(set).or_insert_with(|| {
                     excluded.push(set);
-                    fresh
+                    excluded.len() as u32 - 1
                 });
+                tokens[at] = context << TOKEN_BITS | id;
             }
             // Tokens can begin and end inside of a character; those bytes are none.
             let mut before = None;
@@ -133,7 +136,6 @@ impl Atoms {
         Self {
             index: index.into(),
             tokens: tokens.into(),
-            contexts: contexts.into(),
             excluded: excluded.into(),
             neighbours: neighbours.into(),
         }
@@ -142,9 +144,17 @@ impl Atoms {
     pub(crate) fn write(&self, image: &mut Writer) {
         image.put(Section::AtomIndex, &self.index);
         image.put(Section::AtomTokens, &self.tokens);
-        image.put(Section::AtomContexts, &self.contexts);
         image.put(Section::AtomSets, &self.excluded);
         image.put(Section::Neighbours, &self.neighbours);
+    }
+
+    pub(crate) fn tables(&mut self) -> [&mut dyn Movable; 4] {
+        [
+            &mut self.index,
+            &mut self.tokens,
+            &mut self.excluded,
+            &mut self.neighbours,
+        ]
     }
 
     /// Look-ups check every index, so any contents will do.
@@ -152,7 +162,6 @@ impl Atoms {
         Ok(Self {
             index: image.get(Section::AtomIndex)?,
             tokens: image.get(Section::AtomTokens)?,
-            contexts: image.get(Section::AtomContexts)?,
             excluded: image.get(Section::AtomSets)?,
             neighbours: image.get(Section::Neighbours)?,
         })
@@ -164,19 +173,23 @@ impl Atoms {
     pub(crate) fn token(&self, code: u32, before: Option<u8>) -> u32 {
         let block = self.index.get(code as usize / BLOCK).copied().unwrap_or(0);
         let at = usize::from(block) * BLOCK + code as usize % BLOCK;
-        let (Some(&token), Some(&context)) = (self.tokens.get(at), self.contexts.get(at)) else {
-            return NO_ATOM;
-        };
+        let entry = self.tokens.get(at).copied().unwrap_or(NO_ATOM);
+        let context = entry >> TOKEN_BITS;
         if context != 0
+            && entry != NO_ATOM
             && let Some(byte) = before
         {
-            let excluded = self.excluded.get(usize::from(context));
+            let excluded = self.excluded.get(context as usize);
             let excludes = |set: &ByteSet| set[usize::from(byte / 64)] >> (byte % 64) & 1 == 1;
             if excluded.is_none_or(excludes) {
                 return NO_ATOM;
             }
         }
-        token
+        if entry == NO_ATOM {
+            entry
+        } else {
+            entry & TOKEN
+        }
     }
 
     /// Whether a token may have these two characters side by side.
@@ -257,8 +270,8 @@ impl Rules<'_> {
         let mut last_rank = 0;
         while symbols.len() > 1 {
             let merges = symbols.windows(2).enumerate().filter_map(|(at, pair)| {
-                let merge = self.pairs.get(pair[0], pair[1])?;
-                Some((merge.rank, at, merge.id))
+                let rank = self.pairs.rank(pair[0], pair[1]);
+                (rank != NO_RANK).then(|| (rank, at, self.pairs.product(rank)))
             });
             let (rank, at, id) = merges.min()?;
             close_until(&symbols, rank)?;

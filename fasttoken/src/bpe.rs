@@ -18,20 +18,25 @@ use crate::cache::{Cache, LongKey, Owner};
 use crate::compare::{self, Compare, Scalar, Work};
 use crate::image::ImageError;
 use crate::image::format::{Reader, Section, Writer};
+use crate::pairs::{NO_RANK, PairTable};
 use crate::pretokenize::Words;
-use crate::table::{Merge, PairTable, StringTable, StringTableBuilder};
+use crate::store::Movable;
+use crate::table::{StringTable, StringTableBuilder};
 use crate::vocab::Vocab;
 use crate::words::{KEY_MAX, Key, WordTable};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 
 /// Longest word that is merged by scanning; at this length the heap is as fast.
 const SCAN_MAX: usize = 48;
 
-/// Ranks share a heap key with positions; far above any real number of merges.
-pub(crate) const RANK_MAX: usize = (1 << 24) - 1;
+/// Parts of so many symbols are merged at once: to look for one that was merged before
+/// takes as long.
+const FEW: usize = 4;
 
-const NO_RANK: u32 = u32::MAX;
+/// Most bytes after a run that is merged as one.
+const RUN_TAIL: usize = 16;
 
 /// In place of a byte's token: the vocabulary lacks it, and such bytes vanish from
 /// words, as in the reference. StarCoder lacks eleven that start rare characters.
@@ -68,6 +73,40 @@ pub(crate) struct Scratch {
     merging: Merging,
     /// Tokens of one word.
     ids: Vec<u32>,
+    groups: Box<Groups>,
+}
+
+/// Words that are looked up together; kept between calls, since clearing them would take
+/// as long as encoding a short text.
+#[derive(Debug)]
+struct Groups {
+    /// Those of this group and of the next one.
+    probes: [[Probe; GROUP]; 2],
+    /// Tokens of up to three per word, and room to write four.
+    staged: [u32; GROUP * 7 + 4],
+}
+
+impl Default for Groups {
+    fn default() -> Self {
+        let probe = Probe {
+            key: Key::NONE,
+            hash: 0,
+            line: 0,
+        };
+        Self {
+            probes: [[probe; GROUP]; 2],
+            staged: [0; GROUP * 7 + 4],
+        }
+    }
+}
+
+/// A word that will be looked up.
+#[derive(Debug, Clone, Copy)]
+struct Probe {
+    key: Key,
+    hash: u64,
+    /// Its line of the table of words.
+    line: usize,
 }
 
 /// Memory for merging long words.
@@ -78,8 +117,9 @@ struct Merging {
     heap: BinaryHeap<Reverse<u64>>,
 }
 
-/// Words of which keys are made before any is looked up. The memory that is asked for
-/// meanwhile is what the processor can have under way, a few dozen lines.
+/// Words of which keys are made before any is looked up, while those of the group before
+/// are: the memory that is asked for meanwhile is what the processor can have under way, a
+/// few dozen lines.
 const GROUP: usize = 32;
 
 /// Bytes of memory for long words that a thread keeps: a word of some ten thousand
@@ -119,18 +159,14 @@ impl Symbols {
 #[derive(Debug, Clone, Copy)]
 struct Symbol {
     id: u32,
-    /// The merge with the following symbol; `NO_RANK` when there is none or when
+    /// Rank of the merge with the following symbol; `NO_RANK` when there is none or when
     /// this symbol was swallowed, so that old heap entries do not fit any more.
-    merge: Merge,
+    rank: u32,
     previous: usize,
     next: usize,
 }
 
 const NONE: usize = usize::MAX;
-const NO_MERGE: Merge = Merge {
-    rank: NO_RANK,
-    id: 0,
-};
 
 impl Scratch {
     /// Gives back what an unusually long word took.
@@ -202,6 +238,13 @@ impl Bpe {
         };
         this.name_owners();
         Ok(this)
+    }
+
+    /// All tables, those that encoding reads most first.
+    pub(crate) fn tables(&mut self) -> impl Iterator<Item = &mut dyn Movable> {
+        let first = self.atoms.tables().into_iter();
+        let rest = [self.words.table(), self.long_words.table()];
+        first.chain(self.pairs.tables()).chain(rest)
     }
 
     /// Takes names for the threads' caches.
@@ -284,7 +327,10 @@ impl Bpe {
         let scratch = scratch.get();
         match scratch.cache.short(self.owner, key, hash) {
             Some((four, tokens)) => out.extend_from_slice(&four[..tokens]),
-            None => self.encode_rare(word, key, hash, vocab, scratch, out),
+            None => {
+                let rest = (&mut scratch.cache, &mut scratch.merging, &mut scratch.ids);
+                self.encode_rare(word, key, hash, vocab, rest, out);
+            }
         }
     }
 
@@ -297,15 +343,15 @@ impl Bpe {
         key: Key,
         hash: u64,
         vocab: &Vocab,
-        scratch: &mut Scratch,
+        (cache, merging, ids): (&mut Cache, &mut Merging, &mut Vec<u32>),
         out: &mut Vec<u32>,
     ) {
-        let Scratch {
-            cache,
-            merging,
-            ids,
-        } = scratch;
-        let long = LongKey::new(word);
+        // Clauses of Chinese and Japanese rarely come back as a whole.
+        let clause = word.len() > KEY_MAX && matches!(word[0], 0xE3..=0xE9 | 0xEF);
+        if clause && self.proved {
+            return self.merge_parts(word, cache, merging, out);
+        }
+        let long = if clause { None } else { LongKey::new(word) };
         if let Some(key) = &long
             && let Some(known) = cache.long(self.owner, key)
         {
@@ -341,9 +387,9 @@ impl Bpe {
             for &byte in word {
                 symbols.push(self.byte_ids[usize::from(byte)]);
             }
-            let len = self.merge_by_scan(&mut symbols.ids, symbols.len);
+            let len = self.merge_by_scan::<SCAN_MAX>(&mut symbols.ids, symbols.len);
             out.extend_from_slice(&symbols.ids[..len]);
-        } else {
+        } else if !self.merge_run(word, out) {
             self.merge_by_heap(word, scratch, out);
         }
     }
@@ -357,10 +403,6 @@ impl Bpe {
     /// Whether the vocabulary has a token for `byte`.
     pub(crate) fn has_byte(&self, byte: u8) -> bool {
         self.byte_ids[usize::from(byte)] != NO_TOKEN
-    }
-
-    fn merge_of(&self, left: u32, right: u32) -> Merge {
-        self.pairs.get(left, right).unwrap_or(NO_MERGE)
     }
 
     /// Merges a word that is valid UTF-8, part by part ([`crate::atoms`]).
@@ -382,20 +424,24 @@ impl Bpe {
         let (mut start, mut before) = (0, None);
         let mut at = 0;
         while at < word.len() {
+            let lead = word[at];
             let (code, len) = decode(word, at).unwrap_or((0, 1));
-            let (atom, token) = match (len, self.byte_ids[usize::from(word[at])]) {
-                (1, token) => (word[at].is_ascii(), token),
-                _ => {
-                    let token = self.atoms.token(code, word[..at].last().copied());
-                    (token != NO_ATOM, token)
-                }
+            let token = match len {
+                1 if lead.is_ascii() => self.byte_ids[usize::from(lead)],
+                1 => NO_ATOM,
+                _ => self.atoms.token(code, word[..at].last().copied()),
             };
+            let atom = token != NO_ATOM;
             if atom
                 && let Some(left) = before
                 && !self.atoms.may_join(left, code)
             {
-                self.finish_part(&word[start..at], &mut symbols, cache, merging, out);
+                self.finish_part(word, start..at, &mut symbols, cache, merging, out);
                 start = at;
+            } else if atom && before.is_some() {
+                let last = symbols.ids.get(symbols.len.wrapping_sub(1));
+                self.pairs
+                    .prefetch(last.copied().unwrap_or(NO_TOKEN), token);
             }
             before = atom.then_some(code);
             if atom {
@@ -407,13 +453,16 @@ impl Bpe {
             }
             at += len;
         }
-        self.finish_part(&word[start..], &mut symbols, cache, merging, out);
+        self.finish_part(word, start..word.len(), &mut symbols, cache, merging, out);
     }
 
-    /// Appends the tokens of a part, which begins as `symbols`, and empties those.
+    /// Appends the tokens of a part of `word`, which begins as `symbols`, and empties
+    /// those.
+    #[inline(always)]
     fn finish_part(
         &self,
-        part: &[u8],
+        word: &[u8],
+        part: Range<usize>,
         symbols: &mut Symbols,
         cache: &mut Cache,
         merging: &mut Merging,
@@ -422,49 +471,76 @@ impl Bpe {
         let len = std::mem::take(&mut symbols.len);
         if len <= 1 {
             out.extend_from_slice(&symbols.ids[..len]);
-            return;
-        }
-        if len == 2 {
+        } else if len == 2 {
             let [left, right, ..] = symbols.ids;
-            match self.pairs.get(left, right) {
-                Some(merge) => out.push(merge.id),
+            match self.pairs.merged(left, right) {
+                Some(id) => out.push(id),
                 None => out.extend([left, right]),
             }
-            return;
-        }
-        let key = Key::new(part, 0, part.len());
-        let hash = key.hash();
-        if self.proved
-            && let Some(id) = self.words.get::<Scalar>(key, self.words.home(hash))
-        {
-            out.push(id);
-            return;
-        }
-        if let Some((four, tokens)) = cache.short(self.parts_owner, key, hash) {
-            out.extend_from_slice(&four[..tokens]);
-            return;
-        }
-        let before = out.len();
-        if len <= SCAN_MAX {
-            let len = self.merge_by_scan(&mut symbols.ids, len);
+        } else if len <= FEW {
+            let len = self.merge_by_scan::<FEW>(&mut symbols.ids, len);
             out.extend_from_slice(&symbols.ids[..len]);
         } else {
-            self.merge_by_heap(part, merging, out);
+            self.merge_part(word, part, symbols, len, cache, merging, out);
         }
-        cache.remember_short(self.parts_owner, key, hash, &out[before..]);
     }
 
-    /// Merges the first `len` of `ids`; the number of tokens left.
-    fn merge_by_scan(&self, ids: &mut [u32; SCAN_MAX], mut len: usize) -> usize {
-        let mut ranks = [NO_RANK; SCAN_MAX];
-        let mut merged = [0; SCAN_MAX];
-        for at in 1..len {
-            let merge = self.merge_of(ids[at - 1], ids[at]);
-            (ranks[at - 1], merged[at - 1]) = (merge.rank, merge.id);
+    /// [`Bpe::finish_part`] for a part that merging takes a while for.
+    #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "of one function, cut in two")]
+    fn merge_part(
+        &self,
+        word: &[u8],
+        part: Range<usize>,
+        symbols: &mut Symbols,
+        len: usize,
+        cache: &mut Cache,
+        merging: &mut Merging,
+        out: &mut Vec<u32>,
+    ) {
+        // Whole words were looked for before they came here.
+        let whole = part.len() == word.len();
+        let part = &word[part];
+        let key = Key::new(part, 0, part.len());
+        let hash = key.hash();
+        if !whole {
+            if self.proved
+                && let Some(id) = self.words.get::<Scalar>(key, self.words.home(hash))
+            {
+                out.push(id);
+                return;
+            }
+            if let Some((four, tokens)) = cache.short(self.parts_owner, key, hash) {
+                out.extend_from_slice(&four[..tokens]);
+                return;
+            }
+        }
+        let before = out.len();
+        if len <= 16 {
+            let len = self.merge_by_scan::<16>(&mut symbols.ids, len);
+            out.extend_from_slice(&symbols.ids[..len]);
+        } else if len <= SCAN_MAX {
+            let len = self.merge_by_scan::<SCAN_MAX>(&mut symbols.ids, len);
+            out.extend_from_slice(&symbols.ids[..len]);
+        } else {
+            self.merge(part, merging, out);
+        }
+        if !whole {
+            cache.remember_short(self.parts_owner, key, hash, &out[before..]);
+        }
+    }
+
+    /// Merges the first `len` of `ids`, at most `N`; the number of tokens left.
+    #[inline(always)]
+    fn merge_by_scan<const N: usize>(&self, ids: &mut [u32; SCAN_MAX], mut len: usize) -> usize {
+        let mut ranks = [NO_RANK; N];
+        let len_max = len.min(N);
+        for at in 1..len_max {
+            ranks[at - 1] = self.pairs.rank(ids[at - 1], ids[at]);
         }
         while len > 1 {
             let (mut best, mut at) = (NO_RANK, 0);
-            for (n, &rank) in ranks[..len - 1].iter().enumerate() {
+            for (n, &rank) in ranks[..(len - 1).min(N)].iter().enumerate() {
                 if rank < best {
                     (best, at) = (rank, n);
                 }
@@ -472,25 +548,89 @@ impl Bpe {
             if best == NO_RANK {
                 break;
             }
-            ids[at] = merged[at];
+            ids[at] = self.pairs.product(best);
             len -= 1;
             // Plain loops: calls for moves of a few numbers cost more than the moves.
             for n in at + 1..len {
                 ids[n] = ids[n + 1];
                 ranks[n - 1] = ranks[n];
-                merged[n - 1] = merged[n];
             }
             ranks[len - 1] = NO_RANK;
             if at + 1 < len {
-                let merge = self.merge_of(ids[at], ids[at + 1]);
-                (ranks[at], merged[at]) = (merge.rank, merge.id);
+                ranks[at] = self.pairs.rank(ids[at], ids[at + 1]);
             }
             if at > 0 {
-                let merge = self.merge_of(ids[at - 1], ids[at]);
-                (ranks[at - 1], merged[at - 1]) = (merge.rank, merge.id);
+                ranks[at - 1] = self.pairs.rank(ids[at - 1], ids[at]);
             }
         }
         len
+    }
+
+    /// Merges a long word that begins with a run of one byte, if what follows is short:
+    /// rulers, indentation, screams. A run of `n` equal symbols becomes one of `n / 2`
+    /// in one step, as long as no pair that this makes comes before the pair of the run.
+    /// Returns whether the word was of this kind; `out` is unchanged if not.
+    fn merge_run(&self, word: &[u8], out: &mut Vec<u32>) -> bool {
+        let Some(&first) = word.first() else {
+            return false;
+        };
+        let run = word.iter().take_while(|byte| **byte == first).count();
+        let mut symbol = self.byte_ids[usize::from(first)];
+        if word.len() - run > RUN_TAIL || symbol == NO_TOKEN {
+            return false;
+        }
+        let mut count = run;
+        let mut tail: Vec<u32> = self.byte_tokens(&word[run..]).collect();
+        while count + tail.len() > SCAN_MAX {
+            if tail.len() > 2 * RUN_TAIL {
+                return false;
+            }
+            let own = self.pairs.rank(symbol, symbol);
+            // The best pair after the first symbol of the run's last pair.
+            let mut best = (own, 0);
+            let mut left = symbol;
+            for (at, &right) in tail.iter().enumerate() {
+                let rank = self.pairs.rank(left, right);
+                if rank < best.0 {
+                    best = (rank, at + 1);
+                }
+                left = right;
+            }
+            match best {
+                (NO_RANK, _) => {
+                    out.extend(std::iter::repeat_n(symbol, count));
+                    out.extend(tail);
+                    return true;
+                }
+                (_, 0) => {
+                    let made = self.pairs.product(own);
+                    let after = tail.first().copied();
+                    let meets = [Some(made), Some(symbol), after].into_iter().flatten();
+                    let first_of_new = meets.map(|right| self.pairs.rank(made, right)).min();
+                    if first_of_new.is_some_and(|rank| rank < own) {
+                        return false;
+                    }
+                    if count % 2 == 1 {
+                        tail.insert(0, symbol);
+                    }
+                    (symbol, count) = (made, count / 2);
+                }
+                (rank, 1) => {
+                    tail[0] = self.pairs.product(rank);
+                    count -= 1;
+                }
+                (rank, at) => {
+                    tail[at - 2] = self.pairs.product(rank);
+                    tail.remove(at - 1);
+                }
+            }
+        }
+        let mut ids = [0; SCAN_MAX];
+        ids[..count].fill(symbol);
+        ids[count..count + tail.len()].copy_from_slice(&tail);
+        let len = self.merge_by_scan::<SCAN_MAX>(&mut ids, count + tail.len());
+        out.extend_from_slice(&ids[..len]);
+        true
     }
 
     fn merge_by_heap(&self, word: &[u8], scratch: &mut Merging, out: &mut Vec<u32>) {
@@ -498,7 +638,7 @@ impl Bpe {
         symbols.clear();
         symbols.extend(self.byte_tokens(word).enumerate().map(|(at, id)| Symbol {
             id,
-            merge: NO_MERGE,
+            rank: NO_RANK,
             previous: at.wrapping_sub(1),
             next: at + 1,
         }));
@@ -509,23 +649,23 @@ impl Bpe {
         let mut entries = std::mem::take(heap).into_vec();
         entries.clear();
         for at in 1..symbols.len() {
-            let merge = self.merge_of(symbols[at - 1].id, symbols[at].id);
-            symbols[at - 1].merge = merge;
-            if merge.rank != NO_RANK {
-                entries.push(Reverse(entry(merge.rank, at - 1)));
+            let rank = self.pairs.rank(symbols[at - 1].id, symbols[at].id);
+            symbols[at - 1].rank = rank;
+            if rank != NO_RANK {
+                entries.push(Reverse(entry(rank, at - 1)));
             }
         }
         *heap = BinaryHeap::from(entries);
 
         while let Some(Reverse(top)) = heap.pop() {
             let (rank, at) = ((top >> 40) as u32, (top & ((1 << 40) - 1)) as usize);
-            let Symbol { merge, next, .. } = symbols[at];
-            if merge.rank != rank {
+            if symbols[at].rank != rank {
                 continue;
             }
+            let next = symbols[at].next;
             let right = symbols[next];
-            symbols[next].merge = NO_MERGE;
-            symbols[at].id = merge.id;
+            symbols[next].rank = NO_RANK;
+            symbols[at].id = self.pairs.product(rank);
             symbols[at].next = right.next;
             if right.next != NONE {
                 symbols[right.next].previous = at;
@@ -547,13 +687,13 @@ impl Bpe {
     /// Looks up the merge of `at` with its right neighbour, after either changed.
     fn update(&self, symbols: &mut [Symbol], heap: &mut BinaryHeap<Reverse<u64>>, at: usize) {
         let Symbol { id, next, .. } = symbols[at];
-        let merge = match symbols.get(next) {
-            Some(right) => self.merge_of(id, right.id),
-            None => NO_MERGE,
+        let rank = match symbols.get(next) {
+            Some(right) => self.pairs.rank(id, right.id),
+            None => NO_RANK,
         };
-        symbols[at].merge = merge;
-        if merge.rank != NO_RANK {
-            heap.push(Reverse(entry(merge.rank, at)));
+        symbols[at].rank = rank;
+        if rank != NO_RANK {
+            heap.push(Reverse(entry(rank, at)));
         }
     }
 }
@@ -578,40 +718,64 @@ impl Work for EncodeWords<'_, '_> {
             out,
         } = self;
         let bytes = words.text.as_bytes();
-        let mut keys = [(Key::NONE, 0); GROUP];
-        let mut ids = [0u32; GROUP * KEY_MAX + 4];
-        let mut start = words.start;
-        for ends in words.ends.chunks(GROUP) {
-            let mut from = start;
-            for (slot, &end) in keys.iter_mut().zip(ends) {
-                let key = Key::new(bytes, start, end);
-                let line = bpe.words.home(key.hash());
+        let Scratch {
+            cache,
+            merging,
+            ids,
+            groups,
+        } = scratch.get();
+        let Groups {
+            probes: [now, next],
+            staged,
+        } = &mut **groups;
+        let (mut from, mut ahead) = (words.start, words.start);
+        let mut look_ahead = |ends: &[usize], probes: &mut [Probe; GROUP]| {
+            for (probe, &end) in probes.iter_mut().zip(ends) {
+                let key = Key::new(bytes, ahead, end);
+                let hash = key.hash();
+                let line = bpe.words.home(hash);
                 bpe.words.prefetch(line);
-                *slot = (key, line);
-                start = end;
+                *probe = Probe { key, hash, line };
+                ahead = end;
+            }
+        };
+        let (mut now, mut next) = (now, next);
+        let mut chunks = words.ends.chunks(GROUP);
+        let mut chunk = chunks.next();
+        if let Some(ends) = chunk {
+            look_ahead(ends, now);
+        }
+        while let Some(ends) = chunk {
+            chunk = chunks.next();
+            if let Some(ends) = chunk {
+                look_ahead(ends, next);
+            }
+            let mut found = [NO_TOKEN; GROUP];
+            for (found, probe) in found.iter_mut().zip(&now[..ends.len()]) {
+                *found = bpe.words.get_or::<C>(probe.key, probe.line, NO_TOKEN);
+                if *found == NO_TOKEN {
+                    cache.prefetch_short(probe.hash);
+                }
             }
             let mut count = 0;
-            for (&(key, line), &end) in keys.iter().zip(ends) {
-                if let Some(id) = bpe.words.get::<C>(key, line) {
-                    ids[count] = id;
+            for ((&found, probe), &end) in found.iter().zip(&*now).zip(ends) {
+                if found != NO_TOKEN {
+                    staged[count] = found;
                     count += 1;
+                } else if let Some((four, tokens)) = cache.short(bpe.owner, probe.key, probe.hash) {
+                    // All four in one move; those after the last token are overwritten.
+                    staged[count..count + 4].copy_from_slice(four);
+                    count += tokens;
                 } else {
-                    let scratch = scratch.get();
-                    let hash = key.hash();
-                    if let Some((four, tokens)) = scratch.cache.short(bpe.owner, key, hash) {
-                        // All four in one move; those after the last token are
-                        // overwritten.
-                        ids[count..count + 4].copy_from_slice(four);
-                        count += tokens;
-                    } else {
-                        out.extend_from_slice(&ids[..count]);
-                        count = 0;
-                        bpe.encode_rare(&bytes[from..end], key, hash, vocab, scratch, out);
-                    }
+                    out.extend_from_slice(&staged[..count]);
+                    count = 0;
+                    let rest = (&mut *cache, &mut *merging, &mut *ids);
+                    bpe.encode_rare(&bytes[from..end], probe.key, probe.hash, vocab, rest, out);
                 }
                 from = end;
             }
-            out.extend_from_slice(&ids[..count]);
+            out.extend_from_slice(&staged[..count]);
+            std::mem::swap(&mut now, &mut next);
         }
     }
 }
@@ -630,28 +794,28 @@ fn entry(rank: u32, at: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::PairTableBuilder;
     use proptest::prelude::*;
 
     /// Bytes 0..4 are tokens 0..4; each rule makes a new token.
     fn bpe(rules: &[(u32, u32)]) -> Bpe {
-        let mut pairs = PairTableBuilder::with_capacity(rules.len());
-        for (rank, &(left, right)) in rules.iter().enumerate() {
-            let id = 4 + rank as u32;
-            let rank = rank as u32;
-            pairs.insert(left, right, Merge { rank, id });
-        }
-        Bpe::new(std::array::from_fn(|byte| byte as u32), pairs.finish())
+        let rules: Vec<_> = rules
+            .iter()
+            .enumerate()
+            .map(|(rank, &(left, right))| [left, right, 4 + rank as u32])
+            .collect();
+        let pairs = PairTable::new(&rules);
+        Bpe::new(std::array::from_fn(|byte| byte as u32), pairs)
     }
 
     /// The definition, one merge at a time.
     fn naive(bpe: &Bpe, word: &[u8]) -> Vec<u32> {
         let mut ids: Vec<u32> = word.iter().map(|&b| u32::from(b)).collect();
-        while let Some((merge, at)) = (1..ids.len())
-            .filter_map(|at| Some((bpe.pairs.get(ids[at - 1], ids[at])?, at)))
-            .min_by_key(|(merge, at)| (merge.rank, *at))
+        while let Some((rank, at)) = (1..ids.len())
+            .map(|at| (bpe.pairs.rank(ids[at - 1], ids[at]), at))
+            .filter(|(rank, _)| *rank != NO_RANK)
+            .min()
         {
-            ids.splice(at - 1..=at, [merge.id]);
+            ids.splice(at - 1..=at, [bpe.pairs.product(rank)]);
         }
         ids
     }
@@ -674,6 +838,48 @@ mod tests {
             heaped.clear();
             bpe.merge_by_heap(&word, &mut scratch, &mut heaped);
             prop_assert_eq!(&heaped, &expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn runs_are_the_definition(
+            rules in prop::collection::vec((0u32..12, 0u32..12), 0..12),
+            run in SCAN_MAX..300,
+            tail in prop::collection::vec(0u8..4, 0..RUN_TAIL + 2),
+        ) {
+            let bpe = bpe(&rules);
+            let mut word = vec![0; run];
+            word.extend(&tail);
+            let mut merged = vec![9];
+            if bpe.merge_run(&word, &mut merged) {
+                prop_assert_eq!(&merged[1..], &naive(&bpe, &word));
+            } else {
+                prop_assert_eq!(merged, [9]);
+            }
+        }
+
+        #[test]
+        fn runs_of_trained_rules_are_merged(
+            order in any::<u64>(),
+            run in SCAN_MAX..300,
+            tail in prop::collection::vec(0u8..2, 0..RUN_TAIL - 1),
+        ) {
+            // Tokens of zeros, each made of two that were made before.
+            let mut rules = vec![(0, 0)];
+            for n in 1..8u32 {
+                let pick = |shift: u32| (order >> (8 * n - shift)) as u32 % (n + 1);
+                let token = |n: u32| if n == 0 { 0 } else { 3 + n };
+                let rule = (token(pick(0)), token(pick(4)));
+                rules.push(rule);
+            }
+            let bpe = bpe(&rules);
+            let mut word = vec![0; run];
+            word.push(3);
+            word.extend(&tail);
+            let mut merged = Vec::new();
+            prop_assert!(bpe.merge_run(&word, &mut merged));
+            prop_assert_eq!(&merged, &naive(&bpe, &word));
         }
     }
 

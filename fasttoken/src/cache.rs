@@ -1,14 +1,15 @@
 //! What each thread remembers between calls: tokens of words that are not one token.
 //!
-//! A word is either in the one place that its hash names or not there at all, so the
-//! caches need no upkeep and their size is fixed: 768 KiB per thread, which leaves
-//! half of a second-level cache to the tables that all threads share. Entries name
-//! the tokenizer that made them, so tokenizers share the memory of a thread.
+//! A word is either in the one line that its hash names or not there at all, so the
+//! caches need no upkeep and their size is fixed: 1.5 MiB per thread, which lie in one
+//! huge page and of which a text touches its own words' lines only. Entries name the
+//! tokenizer that made them, so tokenizers share the memory of a thread.
 //!
 //! A thread's memory is taken when a call first meets such a word and given back when
 //! the call ends; no lock or shared memory is involved.
 
 use crate::bpe::Scratch;
+use crate::store::Large;
 use crate::words::Key;
 use bytemuck::{Pod, Zeroable};
 use std::cell::Cell;
@@ -51,7 +52,14 @@ struct Short {
 
 /// Most tokens of an entry for a short word.
 const SHORT_TOKENS: usize = 3;
-const SHORTS: usize = 1 << 14;
+
+/// The latest two short words of a hash, the newer one first: with one, a third of the
+/// words of a long text would drive each other out.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+struct ShortLine([Short; 2]);
+
+const SHORT_LINES: usize = 1 << 14;
 
 /// Tokens of a word of up to 31 bytes that is too long, or of too many tokens, for
 /// [`Short`].
@@ -68,38 +76,45 @@ struct Long {
 pub(crate) const LONG_MAX: usize = 31;
 /// Most tokens of an entry for a long word.
 const LONG_TOKENS: usize = 7;
-const LONGS: usize = 1 << 12;
+const LONGS: usize = 1 << 13;
 
 /// The two caches of a thread.
 #[derive(Debug)]
-pub(crate) struct Cache {
-    shorts: Box<[Short; SHORTS]>,
-    longs: Box<[Long; LONGS]>,
+pub(crate) struct Cache(Large<Memory>);
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Memory {
+    shorts: [ShortLine; SHORT_LINES],
+    longs: [Long; LONGS],
 }
 
 impl Default for Cache {
     fn default() -> Self {
-        // Zeroed memory comes from the system page by page, as it is used.
-        Self {
-            shorts: zeroed(),
-            longs: zeroed(),
-        }
+        Self(Large::zeroed())
     }
 }
 
-fn zeroed<T: Pod, const N: usize>() -> Box<[T; N]> {
-    let entries = bytemuck::zeroed_slice_box(N).try_into();
-    entries.unwrap_or_else(|_| panic!("made with the size of the array"))
-}
-
 impl Cache {
+    /// Asks for the memory of [`Cache::short`].
+    #[inline(always)]
+    pub(crate) fn prefetch_short(&self, hash: u64) {
+        crate::prefetch::prefetch(&self.0.shorts, hash as usize % SHORT_LINES);
+    }
+
     /// Tokens of a short word: the first `n` of four numbers.
     #[inline(always)]
     pub(crate) fn short(&self, owner: Owner, key: Key, hash: u64) -> Option<(&[u32; 4], usize)> {
-        let entry = &self.shorts[hash as usize % SHORTS];
-        let tag = entry.ids[3];
-        let found = entry.key == [key.low, key.high] && tag >> 3 == owner.0;
-        found.then_some((&entry.ids, tag as usize & 7))
+        let ShortLine([newer, older]) = &self.0.shorts[hash as usize % SHORT_LINES];
+        let is = |entry: &Short| entry.key == [key.low, key.high] && entry.ids[3] >> 3 == owner.0;
+        let entry = if is(newer) {
+            newer
+        } else if is(older) {
+            older
+        } else {
+            return None;
+        };
+        Some((&entry.ids, entry.ids[3] as usize & 7))
     }
 
     /// Whether the tokens were few enough.
@@ -122,14 +137,15 @@ impl Cache {
         };
         entry.ids[..ids.len()].copy_from_slice(ids);
         entry.ids[3] = owner.tag(ids.len());
-        self.shorts[hash as usize % SHORTS] = entry;
+        let ShortLine(line) = &mut self.0.shorts[hash as usize % SHORT_LINES];
+        *line = [entry, line[0]];
         true
     }
 
     /// Tokens of a word of up to 31 bytes.
     #[inline]
     pub(crate) fn long(&self, owner: Owner, key: &LongKey) -> Option<&[u32]> {
-        let entry = &self.longs[key.hash as usize % LONGS];
+        let entry = &self.0.longs[key.hash as usize % LONGS];
         let tag = entry.ids[7];
         let found = entry.key == key.words && tag >> 3 == owner.0;
         found.then(|| &entry.ids[..tag as usize & 7])
@@ -145,7 +161,7 @@ impl Cache {
         };
         entry.ids[..ids.len()].copy_from_slice(ids);
         entry.ids[7] = owner.tag(ids.len());
-        self.longs[key.hash as usize % LONGS] = entry;
+        self.0.longs[key.hash as usize % LONGS] = entry;
     }
 }
 

@@ -50,6 +50,8 @@ mod normalize;
 mod offsets;
 mod options;
 mod padding;
+mod pages;
+mod pairs;
 mod parallel;
 mod pattern;
 mod postprocess;

@@ -2,16 +2,17 @@
 
 use crate::added::AddedTokens;
 use crate::alphabet;
-use crate::bpe::{Bpe, NO_TOKEN, RANK_MAX};
+use crate::bpe::{Bpe, NO_TOKEN};
 use crate::encode_error::EncodeError;
 use crate::error::Error;
 use crate::json::{Component, File, ModelJson, for_each_merge, for_each_token};
 use crate::normalize::Normalizer;
 use crate::padding::Padding;
+use crate::pairs::{PairTable, RANK_MAX, TOKEN_END};
 use crate::postprocess::{Piece, PostProcessor};
 use crate::pretokenize::PreTokenizer;
 use crate::sentencepiece;
-use crate::table::{Merge, PairTable, PairTableBuilder};
+use crate::store;
 use crate::tokenizer::Tokenizer;
 use crate::truncation::Truncation;
 use crate::vocab::{Builder, Clash, Names, Vocab};
@@ -86,10 +87,12 @@ fn load_file(file: &File<'_>) -> Result<Tokenizer, Error> {
     let byte_ids = model.byte_ids(plain)?;
     let model_id = |token: &str| model.id(token);
     let added = settings.added_tokens(file, model.tokens.model_len(), model_id)?;
-    let vocab = model.finish(&added)?;
+    let mut vocab = model.finish(&added)?;
     let words: Vec<u32> = vocab.words().collect();
     let mut bpe = Bpe::new(byte_ids, pairs);
     bpe.index_words(&words, &vocab, options.ignore_merges.unwrap_or(false));
+    let mut tables: Vec<_> = bpe.tables().chain(vocab.tables()).collect();
+    store::gather(&mut tables);
     settings.finish(added, vocab, bpe)
 }
 
@@ -126,7 +129,7 @@ fn load_sentencepiece(json: &[u8], file: &File<'_>) -> Result<Tokenizer, Error> 
         post_processor,
         added,
         vocab: empty.finish(names, 0),
-        bpe: Bpe::new([NO_TOKEN; 256], PairTableBuilder::with_capacity(0).finish()),
+        bpe: Bpe::new([NO_TOKEN; 256], PairTable::new(&[])),
         truncation,
         padding,
         safe_cuts: false,
@@ -387,13 +390,15 @@ impl Model {
             rules.push([left, right, id]);
             Ok(())
         })?;
-        let mut pairs = PairTableBuilder::with_capacity(rules.len());
-        for (rank, &[left, right, id]) in rules.iter().enumerate() {
-            // Of two rules for one pair, the later wins, as in the reference.
-            let rank = rank as u32;
-            pairs.insert(left, right, Merge { rank, id });
+        let far = rules.iter().flat_map(|rule| &rule[..2]).max();
+        if far.is_some_and(|id| *id >= TOKEN_END) {
+            return Err(Error::unsupported(
+                "$.model.merges",
+                format!("merges of tokens with ids from {TOKEN_END} on"),
+            ));
         }
-        Ok(pairs.finish())
+        // Of two rules for one pair, the later wins, as in the reference.
+        Ok(PairTable::new(&rules))
     }
 
     /// The whole vocabulary.

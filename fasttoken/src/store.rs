@@ -9,13 +9,14 @@
     reason = "a slice that does not borrow from its keeper, and mapping a file"
 )]
 
+use crate::pages::Pages;
 use bytemuck::Pod;
 use memmap2::{Mmap, MmapOptions};
 use std::any::Any;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::ops::{Deref, Range};
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -71,6 +72,46 @@ impl<T: Send + Sync + 'static> Default for Flat<T> {
     }
 }
 
+/// A [`Flat`] of any elements, to be moved.
+pub(crate) trait Movable {
+    fn bytes(&self) -> &[u8];
+    /// Points it to `range` of `pages`, which has a copy of its bytes, aligned to a line.
+    fn point_to(&mut self, pages: &Arc<Pages>, range: Range<usize>);
+}
+
+impl<T: Pod> Movable for Flat<T> {
+    fn bytes(&self) -> &[u8] {
+        bytemuck::cast_slice(self)
+    }
+
+    fn point_to(&mut self, pages: &Arc<Pages>, range: Range<usize>) {
+        *self = Self::new(bytemuck::cast_slice(&pages[range]), pages.clone());
+    }
+}
+
+/// Copies arrays into huge pages, one after the other, and lets go of where they were.
+/// Does nothing where there are no such pages.
+pub(crate) fn gather(arrays: &mut [&mut dyn Movable]) {
+    let sizes = arrays.iter().map(|array| array.bytes().len());
+    let total = sizes.map(|bytes| bytes.next_multiple_of(LINE)).sum();
+    let Some(mut pages) = Pages::zeroed(total) else {
+        return;
+    };
+    let mut ranges = Vec::with_capacity(arrays.len());
+    let mut start = 0;
+    for array in &*arrays {
+        let bytes = array.bytes();
+        let range = start..start + bytes.len();
+        pages[range.clone()].copy_from_slice(bytes);
+        start = range.end.next_multiple_of(LINE);
+        ranges.push(range);
+    }
+    let pages = Arc::new(pages);
+    for (array, range) in arrays.iter_mut().zip(ranges) {
+        array.point_to(&pages, range);
+    }
+}
+
 impl<T> Clone for Flat<T> {
     fn clone(&self) -> Self {
         Self {
@@ -85,6 +126,63 @@ impl<T> fmt::Debug for Flat<T> {
     /// Names and counts the elements: tables hold hundreds of thousands.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Flat<{}>[{}]", std::any::type_name::<T>(), self.len)
+    }
+}
+
+/// A value that begins with all bits zero and stays where it is, in a huge page if it is
+/// large.
+pub(crate) struct Large<T> {
+    data: NonNull<T>,
+    /// Owns what `data` points to, and is not looked at otherwise.
+    _keeper: Keeper<T>,
+}
+
+enum Keeper<T> {
+    Pages { _pages: Pages },
+    Heap { _one: Vec<T> },
+}
+
+impl<T: Pod> Large<T> {
+    pub(crate) fn zeroed() -> Self {
+        if let Some(mut pages) = Pages::zeroed(size_of::<T>())
+            && let Ok(value) = bytemuck::try_from_bytes_mut(&mut pages)
+        {
+            return Self {
+                data: NonNull::from(value),
+                _keeper: Keeper::Pages { _pages: pages },
+            };
+        }
+        // Not a box: moving one would end the pointer's right to its contents.
+        let mut one = bytemuck::zeroed_vec(1);
+        Self {
+            data: NonNull::from(&mut one[0]),
+            _keeper: Keeper::Heap { _one: one },
+        }
+    }
+}
+
+impl<T> Deref for Large<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: `zeroed` took the pointer from memory that the keeper owns, holds a
+        // valid `T` and does not move; only this value has it.
+        unsafe { self.data.as_ref() }
+    }
+}
+
+impl<T> DerefMut for Large<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and `&mut self` is exclusive.
+        unsafe { self.data.as_mut() }
+    }
+}
+
+impl<T> fmt::Debug for Large<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Large<{}>", std::any::type_name::<T>())
     }
 }
 
@@ -178,6 +276,31 @@ mod tests {
         assert_eq!(*numbers, expected);
         let sent = std::thread::spawn(move || numbers.len());
         assert_eq!(sent.join().unwrap(), 2);
+    }
+
+    #[test]
+    fn gathered_arrays_are_what_they_were() {
+        let numbers: Vec<u64> = (0..300_000).collect();
+        let bytes = vec![7u8; 100];
+        let (mut a, mut b) = (Flat::from(numbers.clone()), Flat::from(bytes.clone()));
+        let (mut empty, old) = (Flat::<u32>::default(), a.clone());
+        gather(&mut [&mut b, &mut empty, &mut a]);
+        assert_eq!((a.to_vec(), b.to_vec(), empty.len()), (numbers, bytes, 0));
+        assert_eq!(*a, *old);
+        assert!(!cfg!(target_os = "linux") || a.as_ptr() != old.as_ptr());
+    }
+
+    #[test]
+    fn large_values_begin_with_zeros() {
+        fn check<const N: usize>() {
+            let mut large = Large::<[u32; N]>::zeroed();
+            assert!(large.iter().all(|n| *n == 0));
+            large[N - 1] = 7;
+            let moved = large;
+            assert_eq!(moved[N - 1], 7);
+        }
+        check::<3>();
+        check::<400_000>();
     }
 
     #[test]

@@ -3,22 +3,20 @@
 //! Text cannot make them slow: look-ups never insert, so the longest probe is
 //! fixed by the vocabulary file alone.
 
-use crate::image::ImageError;
-use crate::image::format::{Reader, Section, Writer};
-use crate::store::Flat;
+use crate::store::{Flat, Movable};
 use bytemuck::{Pod, Zeroable};
 use std::ops::Deref;
 
 /// Multiplies and folds the halves together: a cheap and good mixer.
-#[inline]
-fn fold(a: u64, b: u64) -> u64 {
+#[inline(always)]
+pub(crate) fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     (product as u64) ^ ((product >> 64) as u64)
 }
 
 // Odd constants without structure: the fractional parts of pi and e.
-const K0: u64 = 0x243F_6A88_85A3_08D3;
-const K1: u64 = 0xB7E1_5162_8AED_2A6B;
+pub(crate) const K0: u64 = 0x243F_6A88_85A3_08D3;
+pub(crate) const K1: u64 = 0xB7E1_5162_8AED_2A6B;
 
 #[inline]
 fn read8(bytes: &[u8], at: usize) -> u64 {
@@ -119,6 +117,10 @@ impl StringTableBuilder {
 }
 
 impl StringTable {
+    pub(crate) fn table(&mut self) -> &mut dyn Movable {
+        &mut self.slots
+    }
+
     pub(crate) fn slots(&self) -> &[StringSlot] {
         &self.slots
     }
@@ -154,133 +156,6 @@ impl<S: Deref<Target = [StringSlot]>> StringTable<S> {
     }
 }
 
-/// What a pair of neighbouring tokens becomes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
-#[repr(C)]
-pub(crate) struct Merge {
-    /// Position among the merge rules; lower merges first.
-    pub(crate) rank: u32,
-    /// The token made.
-    pub(crate) id: u32,
-}
-
-/// From pairs of ids to their [`Merge`].
-#[derive(Debug)]
-pub(crate) struct PairTable<S = Flat<PairSlot>, B = Flat<u64>> {
-    slots: S,
-    /// A bit for each of 8 to 16 times as many hashes as there are pairs: most pairs
-    /// that are looked up have no merge, and this says so from the second-level cache.
-    bits: B,
-}
-
-/// A [`PairTable`] that is being filled.
-pub(crate) type PairTableBuilder = PairTable<Vec<PairSlot>, Vec<u64>>;
-
-/// Left id in the upper half of the key, right id in the lower; `EMPTY_PAIR` where
-/// free.
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-pub(crate) struct PairSlot {
-    key: u64,
-    merge: Merge,
-}
-
-const EMPTY_PAIR: u64 = u64::MAX;
-
-impl PairTableBuilder {
-    pub(crate) fn with_capacity(entries: usize) -> Self {
-        let free = PairSlot {
-            key: EMPTY_PAIR,
-            merge: Merge { rank: 0, id: 0 },
-        };
-        Self {
-            slots: vec![free; capacity(entries)],
-            bits: vec![0; (capacity(entries) / 8).max(1)],
-        }
-    }
-
-    pub(crate) fn finish(self) -> PairTable {
-        PairTable {
-            slots: self.slots.into(),
-            bits: self.bits.into(),
-        }
-    }
-
-    /// Sets the merge of a pair; a later rule for the same pair wins.
-    pub(crate) fn insert(&mut self, left: u32, right: u32, merge: Merge) {
-        let key = pair(left, right);
-        let hash = fold(key ^ K0, K1);
-        let (word, bit) = self.bit(hash);
-        self.bits[word] |= bit;
-        let mut at = hash as usize & (self.slots.len() - 1);
-        while self.slots[at].key != EMPTY_PAIR && self.slots[at].key != key {
-            at = (at + 1) & (self.slots.len() - 1);
-        }
-        self.slots[at] = PairSlot { key, merge };
-    }
-}
-
-impl PairTable {
-    pub(crate) fn write(&self, image: &mut Writer) {
-        image.put(Section::Pairs, &self.slots);
-        image.put(Section::PairBits, &self.bits);
-    }
-
-    pub(crate) fn read(image: &Reader) -> Result<Self, ImageError> {
-        let this = Self::from_parts(image.get(Section::Pairs)?, image.get(Section::PairBits)?);
-        this.ok_or_else(|| Section::Pairs.invalid("it is not a table"))
-    }
-
-    /// From the parts of another; `None` if no table has such.
-    fn from_parts(slots: Flat<PairSlot>, bits: Flat<u64>) -> Option<Self> {
-        // Probing ends at a free slot.
-        let free = slots.iter().any(|slot| slot.key == EMPTY_PAIR);
-        let sizes = slots.len().is_power_of_two() && bits.len().is_power_of_two();
-        (free && sizes).then_some(Self { slots, bits })
-    }
-
-    /// Left, right and merge of every pair, in no order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32, Merge)> {
-        let used = self.slots.iter().filter(|slot| slot.key != EMPTY_PAIR);
-        used.map(|slot| ((slot.key >> 32) as u32, slot.key as u32, slot.merge))
-    }
-}
-
-impl<S: Deref<Target = [PairSlot]>, B: Deref<Target = [u64]>> PairTable<S, B> {
-    #[inline]
-    pub(crate) fn get(&self, left: u32, right: u32) -> Option<Merge> {
-        let key = pair(left, right);
-        let hash = fold(key ^ K0, K1);
-        let (word, bit) = self.bit(hash);
-        if self.bits[word] & bit == 0 {
-            return None;
-        }
-        let mut at = hash as usize & (self.slots.len() - 1);
-        loop {
-            let slot = self.slots[at];
-            if slot.key == key {
-                return Some(slot.merge);
-            }
-            if slot.key == EMPTY_PAIR {
-                return None;
-            }
-            at = (at + 1) & (self.slots.len() - 1);
-        }
-    }
-
-    #[inline]
-    fn bit(&self, hash: u64) -> (usize, u64) {
-        // The upper half, since the lower decides over the slot.
-        let at = (hash >> 32) as usize;
-        ((at / 64) & (self.bits.len() - 1), 1 << (at % 64))
-    }
-}
-
-#[inline]
-fn pair(left: u32, right: u32) -> u64 {
-    u64::from(left) << 32 | u64::from(right)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -307,24 +182,6 @@ mod tests {
                 prop_assert_eq!(table.get(&other, resolve), None);
             }
         }
-
-        #[test]
-        fn pair_table_is_a_map(pairs in prop::collection::vec((0u32..6, 0u32..6), 0..60)) {
-            let mut table = PairTableBuilder::with_capacity(pairs.len());
-            let mut map = HashMap::new();
-            for (rank, &(left, right)) in pairs.iter().enumerate() {
-                let merge = Merge { rank: rank as u32, id: left + right };
-                table.insert(left, right, merge);
-                map.insert((left, right), merge);
-            }
-            let table = table.finish();
-            let table = PairTable::from_parts(table.slots, table.bits).unwrap();
-            for left in 0..7 {
-                for right in 0..7 {
-                    prop_assert_eq!(table.get(left, right), map.get(&(left, right)).copied());
-                }
-            }
-        }
     }
 
     #[test]
@@ -336,19 +193,5 @@ mod tests {
         for slots in [&[full, full][..], &[full, full, free], &[]] {
             assert!(strings(slots).is_none());
         }
-        let merge = Merge { rank: 0, id: 0 };
-        let free = PairSlot {
-            key: EMPTY_PAIR,
-            merge,
-        };
-        let full = PairSlot { key: 1, merge };
-        let pairs =
-            |slots: &[PairSlot]| PairTable::from_parts(slots.to_vec().into(), vec![0].into());
-        assert!(pairs(&[full, free]).is_some());
-        for slots in [&[full, full][..], &[full, full, free], &[]] {
-            assert!(pairs(slots).is_none());
-        }
-        let uneven = vec![0; 3];
-        assert!(PairTable::from_parts(vec![full, free].into(), uneven.into()).is_none());
     }
 }

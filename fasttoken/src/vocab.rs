@@ -18,7 +18,7 @@
 use crate::alphabet;
 use crate::image::ImageError;
 use crate::image::format::{Reader, Section, Writer};
-use crate::store::Flat;
+use crate::store::{Flat, Movable};
 use std::borrow::Cow;
 
 /// Where the piece of one id is; see the picture above.
@@ -93,6 +93,15 @@ impl Vocab {
             long: &self.long,
             flags: &self.flags,
         }
+    }
+
+    pub(crate) fn tables(&mut self) -> [&mut dyn Movable; 4] {
+        [
+            &mut self.slots,
+            &mut self.long,
+            &mut self.flags,
+            &mut self.names.entries,
+        ]
     }
 
     pub(crate) fn size(&self) -> usize {

@@ -27,7 +27,7 @@ use twox_hash::XxHash3_64;
 
 /// Format version: changes with anything that a section means, its order of elements,
 /// its hash function, or its config's reading.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 pub(super) const MAGIC: [u8; 8] = *b"fasttokn";
 const ORDER: u32 = 0x0102_0304;
@@ -50,7 +50,7 @@ pub(crate) enum Section {
     Names = 6,
     /// Tokens of single bytes.
     ByteIds = 7,
-    /// Merges by pairs of ids.
+    /// Ranks of merges by pairs of ids.
     Pairs = 8,
     /// Short words that are one token.
     Words = 9,
@@ -62,14 +62,18 @@ pub(crate) enum Section {
     PairBits = 12,
     /// Blocks of the table of atoms.
     AtomIndex = 13,
-    /// Tokens of characters that merge first.
+    /// Tokens of characters that merge first, and which set of bytes excludes them.
     AtomTokens = 14,
-    /// Which set of bytes excludes them.
-    AtomContexts = 15,
     /// The sets.
     AtomSets = 16,
     /// Which characters tokens have side by side.
     Neighbours = 17,
+    /// Ranks of merges of the first tokens.
+    DensePairs = 18,
+    /// What the merge of each rank makes.
+    Products = 19,
+    /// What the first merge makes.
+    PairFacts = 20,
 }
 
 impl Section {
@@ -89,9 +93,11 @@ impl Section {
             Self::PairBits => "filter of merges",
             Self::AtomIndex => "index of characters",
             Self::AtomTokens => "tokens of characters",
-            Self::AtomContexts => "contexts of characters",
             Self::AtomSets => "sets of bytes",
             Self::Neighbours => "filter of neighbours",
+            Self::DensePairs => "square of merges",
+            Self::Products => "list of what merges make",
+            Self::PairFacts => "list of facts about merges",
         }
     }
 

@@ -1,0 +1,339 @@
+//! What pairs of neighbouring tokens merge to.
+//!
+//! ```text
+//! slot, 8 bytes:   left token (20 bits) | right token (20 bits) | rank (24 bits)
+//! line, 64 bytes:  eight slots, filled in order, all compared at once
+//! ```
+//!
+//! Three ways answer, each cheaper than the next:
+//!
+//! - A square of ranks for the pairs of the first [`DENSE`] tokens, which are the single
+//!   bytes and what is merged first of them. Every merge of a word begins there.
+//! - A filter: two bits of one number for each pair that has a merge. Most of the pairs
+//!   that are asked for have none, and this says so from the second-level cache.
+//! - The lines, half as large as with keys and values apart.
+//!
+//! In most files each merge makes the token after the one that the merge before it
+//! made; then a rank says the token by itself.
+
+use crate::image::ImageError;
+use crate::image::format::{Reader, Section, Writer};
+use crate::store::{Flat, Movable};
+use crate::table::{K0, K1, fold};
+use bytemuck::{Pod, Zeroable};
+
+/// In place of a rank: no merge.
+pub(crate) const NO_RANK: u32 = u32::MAX;
+/// Most merges of a file.
+pub(crate) const RANK_MAX: usize = (1 << RANK_BITS) - 1;
+/// Tokens from here on are in no merge.
+pub(crate) const TOKEN_END: u32 = (1 << TOKEN_BITS) - 1;
+
+const TOKEN_BITS: u32 = 20;
+const RANK_BITS: u32 = 24;
+
+/// Tokens of the square, one megabyte of ranks. Most of it is never looked at: the
+/// letters of a script are neighbours in it.
+const DENSE: u32 = 512;
+
+/// Slots per cache line.
+const SLOTS: usize = 8;
+const FREE: u64 = u64::MAX;
+
+/// Eight slots.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub(crate) struct PairLine([u64; SLOTS]);
+
+/// From pairs of tokens to the rank of their merge, and from there to the token made.
+#[derive(Debug)]
+pub(crate) struct PairTable {
+    lines: Flat<PairLine>,
+    /// A power of two of numbers.
+    filter: Flat<u64>,
+    /// Rank of `left * DENSE + right`; empty for small models.
+    dense: Flat<u32>,
+    /// What the merge of each rank makes; empty if that is `rank + shift`.
+    products: Flat<u32>,
+    shift: u32,
+}
+
+impl PairTable {
+    /// Left token, right token and product of each rule, in the order of ranks. Of two
+    /// rules for one pair, the later wins. There must be at most [`RANK_MAX`] of them,
+    /// and the tokens below [`TOKEN_END`].
+    pub(crate) fn new(rules: &[[u32; 3]]) -> Self {
+        // At 60 % full, one line in thirty is full.
+        let free = PairLine([FREE; SLOTS]);
+        let mut lines = vec![free; rules.len() * 5 / (3 * SLOTS) + 1];
+        let mut filter = vec![0u64; (rules.len() / 12 + 1).next_power_of_two()];
+        let side = if rules.len() < DENSE as usize {
+            0
+        } else {
+            DENSE
+        };
+        let mut dense = vec![NO_RANK; (side * side) as usize];
+        let first = rules.first().map_or(0, |rule| rule[2]);
+        let in_order =
+            |(rank, rule): (usize, &[u32; 3])| rule[2] == first.wrapping_add(rank as u32);
+        let products = if rules.iter().enumerate().all(in_order) {
+            Vec::new()
+        } else {
+            rules.iter().map(|rule| rule[2]).collect()
+        };
+        for (rank, &[left, right, _]) in rules.iter().enumerate() {
+            let key = key(left, right);
+            let hash = hash(key);
+            let (word, bits) = filter_bits(hash, filter.len());
+            filter[word] |= bits;
+            if left < side && right < side {
+                dense[(left * side + right) as usize] = rank as u32;
+            }
+            let mut at = home(hash, lines.len());
+            let slot = loop {
+                let ours = |slot: &u64| *slot == FREE || *slot >> RANK_BITS == key;
+                match lines[at].0.iter_mut().find(|slot| ours(slot)) {
+                    Some(slot) => break slot,
+                    None => at = (at + 1) % lines.len(),
+                }
+            };
+            *slot = key << RANK_BITS | rank as u64;
+        }
+        Self {
+            lines: lines.into(),
+            filter: filter.into(),
+            dense: dense.into(),
+            products: products.into(),
+            shift: first,
+        }
+    }
+
+    pub(crate) fn write(&self, image: &mut Writer) {
+        image.put(Section::Pairs, &self.lines);
+        image.put(Section::PairBits, &self.filter);
+        image.put(Section::DensePairs, &self.dense);
+        image.put(Section::Products, &self.products);
+        image.put(Section::PairFacts, &[self.shift]);
+    }
+
+    pub(crate) fn read(image: &Reader) -> Result<Self, ImageError> {
+        let facts = image.get::<u32>(Section::PairFacts)?;
+        let &[shift] = &*facts else {
+            return Err(Section::PairFacts.invalid("there is not one of them"));
+        };
+        let this = Self {
+            lines: image.get(Section::Pairs)?,
+            filter: image.get(Section::PairBits)?,
+            dense: image.get(Section::DensePairs)?,
+            products: image.get(Section::Products)?,
+            shift,
+        };
+        let this = this.checked();
+        this.ok_or_else(|| Section::Pairs.invalid("it is not a table"))
+    }
+
+    /// `None` if no table is like this one. What else its contents say is checked when
+    /// it is used.
+    fn checked(self) -> Option<Self> {
+        // Probing ends at a line that is not full.
+        let open = self.lines.iter().any(|line| line.0[SLOTS - 1] == FREE);
+        let square = self.dense.is_empty() || self.dense.len() == (DENSE * DENSE) as usize;
+        (open && square && self.filter.len().is_power_of_two()).then_some(self)
+    }
+
+    /// All tables, those that merging reads most first.
+    pub(crate) fn tables(&mut self) -> [&mut dyn Movable; 4] {
+        [
+            &mut self.filter,
+            &mut self.dense,
+            &mut self.lines,
+            &mut self.products,
+        ]
+    }
+
+    /// Left token, right token and rank of every merge, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32, u32)> {
+        let slots = self.lines.iter().flat_map(|line| &line.0);
+        let used = slots.filter(|slot| **slot != FREE);
+        used.map(|slot| {
+            let key = slot >> RANK_BITS;
+            let right = key as u32 & TOKEN_END;
+            ((key >> TOKEN_BITS) as u32, right, rank_of(*slot))
+        })
+    }
+
+    /// The rank of the merge of two tokens, or [`NO_RANK`].
+    #[inline(always)]
+    pub(crate) fn rank(&self, left: u32, right: u32) -> u32 {
+        if (left | right) < DENSE
+            && let Some(&rank) = self.dense.get((left * DENSE + right) as usize)
+        {
+            return rank;
+        }
+        if left.max(right) >= TOKEN_END {
+            return NO_RANK;
+        }
+        let key = key(left, right);
+        let hash = hash(key);
+        let (word, bits) = filter_bits(hash, self.filter.len());
+        if self.filter.get(word).is_none_or(|word| word & bits != bits) {
+            return NO_RANK;
+        }
+        self.look_up(key, home(hash, self.lines.len()))
+    }
+
+    #[inline(always)]
+    fn look_up(&self, key: u64, mut at: usize) -> u32 {
+        while let Some(line) = self.lines.get(at) {
+            // Which slot it is cannot be predicted, so all are looked at.
+            let mut found = NO_RANK;
+            for slot in &line.0 {
+                let rank = rank_of(*slot);
+                found = if slot >> RANK_BITS == key {
+                    rank
+                } else {
+                    found
+                };
+            }
+            if found != NO_RANK || line.0[SLOTS - 1] == FREE {
+                return found;
+            }
+            at = if at + 1 == self.lines.len() {
+                0
+            } else {
+                at + 1
+            };
+        }
+        NO_RANK
+    }
+
+    /// Asks for the memory that [`PairTable::rank`] will read, if it is far away.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, left: u32, right: u32) {
+        let hash = hash(key(left, right));
+        crate::prefetch::prefetch(&self.lines, home(hash, self.lines.len()));
+    }
+
+    /// The token that a merge makes.
+    #[inline(always)]
+    pub(crate) fn product(&self, rank: u32) -> u32 {
+        match self.products.get(rank as usize) {
+            Some(product) => *product,
+            None => rank.wrapping_add(self.shift),
+        }
+    }
+
+    /// What two tokens merge to.
+    #[inline(always)]
+    pub(crate) fn merged(&self, left: u32, right: u32) -> Option<u32> {
+        let rank = self.rank(left, right);
+        (rank != NO_RANK).then(|| self.product(rank))
+    }
+}
+
+#[inline(always)]
+fn key(left: u32, right: u32) -> u64 {
+    u64::from(left) << TOKEN_BITS | u64::from(right)
+}
+
+#[inline(always)]
+fn rank_of(slot: u64) -> u32 {
+    slot as u32 & RANK_MAX as u32
+}
+
+#[inline(always)]
+fn hash(key: u64) -> u64 {
+    fold(key ^ K0, K1)
+}
+
+/// The upper bits of the hash decide over the line.
+#[inline(always)]
+fn home(hash: u64, lines: usize) -> usize {
+    ((u128::from(hash) * lines as u128) >> 64) as usize
+}
+
+/// The lower bits decide over the filter: which of `words` numbers, and two bits of it.
+#[inline(always)]
+fn filter_bits(hash: u64, words: usize) -> (usize, u64) {
+    let word = hash as usize & words.wrapping_sub(1);
+    let bit = |from: u32| 1u64 << (hash >> from & 63);
+    (word, bit(26) | bit(32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    fn check(rules: &[[u32; 3]], tokens: &[u32]) {
+        let mut map = HashMap::new();
+        for (rank, &[left, right, product]) in rules.iter().enumerate() {
+            map.insert((left, right), (rank as u32, product));
+        }
+        let table = PairTable::new(rules).checked().expect("made just now");
+        for &left in tokens {
+            for &right in tokens {
+                let expected = map.get(&(left, right)).copied();
+                let rank = table.rank(left, right);
+                assert_eq!(rank, expected.map_or(NO_RANK, |merge| merge.0));
+                let product = expected.map(|merge| merge.1);
+                assert_eq!(table.merged(left, right), product);
+            }
+        }
+        let mut all: Vec<_> = table.iter().collect();
+        all.sort_unstable();
+        let mut expected: Vec<_> = map.iter().map(|((l, r), (n, _))| (*l, *r, *n)).collect();
+        expected.sort_unstable();
+        assert_eq!(all, expected);
+    }
+
+    proptest! {
+        #[test]
+        fn the_table_is_a_map(
+            pairs in prop::collection::vec((0u32..6, 0u32..6), 0..60),
+            shifted in any::<bool>(),
+        ) {
+            let product = |(rank, pair): (usize, &(u32, u32))| {
+                let id = if shifted { 300 + rank as u32 } else { pair.0 };
+                [pair.0, pair.1, id]
+            };
+            let rules: Vec<_> = pairs.iter().enumerate().map(product).collect();
+            check(&rules, &[0, 1, 2, 3, 4, 5, 6, TOKEN_END - 1, TOKEN_END, u32::MAX]);
+        }
+    }
+
+    #[test]
+    fn the_square_and_the_lines_agree() {
+        let near = |n: u32| n % 37 * 14;
+        let far = |n: u32| TOKEN_END - 1 - n % 41;
+        let rules: Vec<_> = (0..4000u32)
+            .map(|n| match n % 3 {
+                0 => [near(n), near(n / 37), n],
+                1 => [near(n), far(n / 37), n],
+                _ => [far(n), far(n / 41), n],
+            })
+            .collect();
+        let tokens: Vec<_> = (0..41)
+            .flat_map(|n| [near(n), far(n), near(n) + 1])
+            .collect();
+        check(&rules, &tokens);
+    }
+
+    #[test]
+    fn lines_of_no_table_are_refused() {
+        let table = |slots: &[u64; SLOTS], filter: usize, dense: usize| PairTable {
+            lines: vec![PairLine(*slots)].into(),
+            filter: vec![0; filter].into(),
+            dense: vec![0; dense].into(),
+            products: Flat::default(),
+            shift: 0,
+        };
+        let open = [1, FREE, FREE, FREE, FREE, FREE, FREE, FREE];
+        assert!(table(&open, 2, 0).checked().is_some());
+        assert!(table(&[1; SLOTS], 2, 0).checked().is_none());
+        assert!(table(&open, 3, 0).checked().is_none());
+        assert!(table(&open, 0, 0).checked().is_none());
+        assert!(table(&open, 2, 7).checked().is_none());
+    }
+}
