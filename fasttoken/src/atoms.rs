@@ -11,8 +11,9 @@
 //! apply is taken. If moreover the rules that join the whole token with anything come
 //! after all of those inside, then taking the inner merges first changes nothing about
 //! the order of the others. Rules that join something on the left often come early
-//! (a space and the first byte of Cyrillic letters), but only few bytes end what they
-//! join; after those bytes the character is no atom, after others it is.
+//! (a space and the first byte of Cyrillic letters), but only few characters end what they
+//! join; after those the character is no atom, after others it is. Asking for the last
+//! byte alone, which 64 characters share, would turn down one Chinese character in six.
 //!
 //! Between two atoms that stand side by side in no token nothing is ever merged, since
 //! the result would be a token with both. There a word falls apart, into parts that
@@ -46,6 +47,25 @@ const NEIGHBOUR_BITS: usize = 1 << 20;
 /// A bit for each value of a byte.
 type ByteSet = [u64; 4];
 
+/// A bit per set and character that it excludes, by hash.
+const EXCLUDED_BITS: usize = 1 << 18;
+
+/// After what a character is no atom.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Context {
+    /// Last bytes of all that excludes it: nearly always this decides.
+    suspects: ByteSet,
+    /// Bytes that exclude it whatever their character is.
+    always: ByteSet,
+    /// Characters that exclude it, rising.
+    chars: Vec<u32>,
+}
+
+fn contains(set: &[u64], byte: u8) -> bool {
+    set.get(usize::from(byte / 64))
+        .is_none_or(|bits| bits >> (byte % 64) & 1 == 1)
+}
+
 /// The atoms of a vocabulary, and which of them can be neighbours in a token.
 #[derive(Debug, Default)]
 pub(crate) struct Atoms {
@@ -54,8 +74,10 @@ pub(crate) struct Atoms {
     /// For each character [`NO_ATOM`], or its token in the lower 20 bits and which of
     /// `excluded` in the upper ones.
     tokens: Flat<u32>,
-    /// Sets of bytes after which a character is no atom. The first is empty.
-    excluded: Flat<ByteSet>,
+    /// Suspects, then the others, of each context. The first is empty.
+    excluded: Flat<[u64; 8]>,
+    /// The characters of contexts.
+    excluded_chars: Flat<u64>,
     neighbours: Flat<u64>,
 }
 
@@ -80,7 +102,7 @@ impl Atoms {
             }
             let piece = vocab.piece(left);
             if ends_character(piece)
-                && let Some(&last) = piece.last()
+                && let Some(last) = End::of(piece)
             {
                 as_right.push((right, rank, last));
             }
@@ -95,8 +117,9 @@ impl Atoms {
 
         let mut index = vec![0; END / BLOCK];
         let mut tokens = vec![NO_ATOM; BLOCK];
-        let mut excluded: Vec<ByteSet> = vec![[0; 4]];
-        let mut known = HashMap::from([([0; 4], 0u32)]);
+        let mut excluded: Vec<[u64; 8]> = vec![[0; 8]];
+        let mut excluded_chars = vec![0u64; EXCLUDED_BITS / 64];
+        let mut known = HashMap::from([(Context::default(), 0u32)]);
         let mut neighbours = vec![0u64; NEIGHBOUR_BITS / 64];
         for &id in ids {
             let piece = vocab.piece(id);
@@ -106,7 +129,7 @@ impl Atoms {
                 && (code as usize) < END
                 && id <= TOKEN
                 && excluded.len() < SETS_MAX
-                && let Some(set) = rules.atom(piece, id)
+                && let Some(context) = rules.atom(piece, id)
             {
                 let block: &mut u16 = &mut index[code as usize / BLOCK];
                 if *block == 0 {
@@ -114,10 +137,20 @@ impl Atoms {
                     tokens.resize(tokens.len() + BLOCK, NO_ATOM);
                 }
                 let at = usize::from(*block) * BLOCK + code as usize % BLOCK;
-                let context = *known.entry(set).or_insert_with(|| {
-                    excluded.push(set);
-                    excluded.len() as u32 - 1
-                });
+                let context = match known.get(&context) {
+                    Some(number) => *number,
+                    None => {
+                        let number = excluded.len() as u32;
+                        let ([a, b, c, d], [e, f, g, h]) = (context.suspects, context.always);
+                        excluded.push([a, b, c, d, e, f, g, h]);
+                        for code in &context.chars {
+                            let bit = excluded_bit(number, *code);
+                            excluded_chars[bit / 64] |= 1 << (bit % 64);
+                        }
+                        known.insert(context, number);
+                        number
+                    }
+                };
                 tokens[at] = context << TOKEN_BITS | id;
             }
             // Tokens can begin and end inside of a character; those bytes are none.
@@ -137,6 +170,7 @@ impl Atoms {
             index: index.into(),
             tokens: tokens.into(),
             excluded: excluded.into(),
+            excluded_chars: excluded_chars.into(),
             neighbours: neighbours.into(),
         }
     }
@@ -145,14 +179,16 @@ impl Atoms {
         image.put(Section::AtomIndex, &self.index);
         image.put(Section::AtomTokens, &self.tokens);
         image.put(Section::AtomSets, &self.excluded);
+        image.put(Section::AtomChars, &self.excluded_chars);
         image.put(Section::Neighbours, &self.neighbours);
     }
 
-    pub(crate) fn tables(&mut self) -> [&mut dyn Movable; 4] {
+    pub(crate) fn tables(&mut self) -> [&mut dyn Movable; 5] {
         [
             &mut self.index,
             &mut self.tokens,
             &mut self.excluded,
+            &mut self.excluded_chars,
             &mut self.neighbours,
         ]
     }
@@ -163,33 +199,43 @@ impl Atoms {
             index: image.get(Section::AtomIndex)?,
             tokens: image.get(Section::AtomTokens)?,
             excluded: image.get(Section::AtomSets)?,
+            excluded_chars: image.get(Section::AtomChars)?,
             neighbours: image.get(Section::Neighbours)?,
         })
     }
 
-    /// The token of a character beyond ASCII that stands after the byte `before` of its
-    /// word, or [`NO_ATOM`].
+    /// The token of a character beyond ASCII, or [`NO_ATOM`]. `before` is what its word
+    /// has before it: the last byte, and the character that this ends.
     #[inline(always)]
-    pub(crate) fn token(&self, code: u32, before: Option<u8>) -> u32 {
+    pub(crate) fn token(&self, code: u32, before: Option<(u8, u32)>) -> u32 {
         let block = self.index.get(code as usize / BLOCK).copied().unwrap_or(0);
         let at = usize::from(block) * BLOCK + code as usize % BLOCK;
         let entry = self.tokens.get(at).copied().unwrap_or(NO_ATOM);
+        if entry == NO_ATOM {
+            return NO_ATOM;
+        }
         let context = entry >> TOKEN_BITS;
         if context != 0
-            && entry != NO_ATOM
-            && let Some(byte) = before
+            && let Some((byte, left)) = before
+            && self.excludes(context, byte, left)
         {
-            let excluded = self.excluded.get(context as usize);
-            let excludes = |set: &ByteSet| set[usize::from(byte / 64)] >> (byte % 64) & 1 == 1;
-            if excluded.is_none_or(excludes) {
-                return NO_ATOM;
-            }
+            return NO_ATOM;
         }
-        if entry == NO_ATOM {
-            entry
-        } else {
-            entry & TOKEN
+        entry & TOKEN
+    }
+
+    #[inline(always)]
+    fn excludes(&self, context: u32, byte: u8, left: u32) -> bool {
+        let Some(sets) = self.excluded.get(context as usize) else {
+            return true;
+        };
+        let (suspects, always) = sets.split_at(4);
+        if !contains(suspects, byte) {
+            return false;
         }
+        let bit = excluded_bit(context, left);
+        let chars = self.excluded_chars.get(bit / 64);
+        contains(always, byte) || chars.is_none_or(|bits| bits >> (bit % 64) & 1 == 1)
     }
 
     /// Whether a token may have these two characters side by side.
@@ -207,6 +253,37 @@ fn neighbour_bit(left: u32, right: u32) -> usize {
     let pair = u64::from(left) << 32 | u64::from(right);
     // The upper bits of a product depend on all of the factor.
     (pair.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 44) as usize % NEIGHBOUR_BITS
+}
+
+#[inline(always)]
+fn excluded_bit(context: u32, code: u32) -> usize {
+    let pair = u64::from(context) << 32 | u64::from(code);
+    (pair.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 46) as usize % EXCLUDED_BITS
+}
+
+/// What a token ends with that ends where a character does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum End {
+    /// A whole character, so text has this one there.
+    Char(u32, u8),
+    /// The last bytes of one that begins before the token: any with this last byte.
+    Byte(u8),
+}
+
+impl End {
+    fn of(piece: &[u8]) -> Option<Self> {
+        let last = *piece.last()?;
+        let tail = piece.iter().rev().take_while(|byte| *byte & 0xC0 == 0x80);
+        let whole = piece
+            .len()
+            .checked_sub(tail.count() + 1)
+            .and_then(|at| Some((at, decode(piece, at)?)))
+            .filter(|(at, (_, len))| at + len == piece.len());
+        Some(match whole {
+            Some((_, (code, _))) => Self::Char(code, last),
+            None => Self::Byte(last),
+        })
+    }
 }
 
 /// Whether a token can stand where a character begins.
@@ -237,15 +314,15 @@ struct Rules<'a> {
     byte_ids: &'a [u32; 256],
     pairs: &'a PairTable,
     first_as_left: Vec<u32>,
-    /// The right token, the rank, and the last byte of the left token of every rule
-    /// that can join what is in one character with the next one; sorted.
-    as_right: Vec<(u32, u32, u8)>,
+    /// The right token, the rank, and the end of the left token of every rule that can
+    /// join what is in one character with the next one; sorted.
+    as_right: Vec<(u32, u32, End)>,
 }
 
 impl Rules<'_> {
-    /// Whether the bytes of the character `piece` always merge to `token` first: the
-    /// bytes after which they may not.
-    fn atom(&self, piece: &[u8], token: u32) -> Option<ByteSet> {
+    /// Whether the bytes of the character `piece` always merge to `token` first: after
+    /// what they may not.
+    fn atom(&self, piece: &[u8], token: u32) -> Option<Context> {
         let mut symbols: Vec<u32> = piece
             .iter()
             .map(|byte| self.byte_ids[usize::from(*byte)])
@@ -253,16 +330,26 @@ impl Rules<'_> {
         if symbols.contains(&NO_TOKEN) {
             return None;
         }
-        let mut excluded = [0; 4];
+        let mut context = Context::default();
+        let add = |set: &mut ByteSet, byte: u8| set[usize::from(byte / 64)] |= 1 << (byte % 64);
         // Nothing from outside may come before a rule of this rank.
         let mut close_until = |symbols: &[u32], rank: u32| {
             let (first, last) = (symbols[0], symbols[symbols.len() - 1]);
             let from = self.as_right.partition_point(|rule| rule.0 < first);
-            for &(right, other, byte) in &self.as_right[from..] {
+            for &(right, other, end) in &self.as_right[from..] {
                 if right != first || other > rank {
                     break;
                 }
-                excluded[usize::from(byte / 64)] |= 1 << (byte % 64);
+                match end {
+                    End::Char(code, byte) => {
+                        add(&mut context.suspects, byte);
+                        context.chars.push(code);
+                    }
+                    End::Byte(byte) => {
+                        add(&mut context.suspects, byte);
+                        add(&mut context.always, byte);
+                    }
+                }
             }
             let closed = self.first_as_left.get(last as usize);
             closed.is_some_and(|other| *other > rank).then_some(())
@@ -279,7 +366,9 @@ impl Rules<'_> {
             last_rank = rank.max(last_rank);
         }
         close_until(&symbols, last_rank)?;
-        (symbols == [token]).then_some(excluded)
+        context.chars.sort_unstable();
+        context.chars.dedup();
+        (symbols == [token]).then_some(context)
     }
 }
 

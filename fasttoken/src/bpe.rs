@@ -14,7 +14,7 @@
 
 use crate::atoms::{Atoms, NO_ATOM, decode};
 pub(crate) use crate::cache::MergeScratch;
-use crate::cache::{Cache, LongKey, Owner};
+use crate::cache::{Cache, Known, LongKey, Owner};
 use crate::compare::{self, Compare, Scalar, Work};
 use crate::image::ImageError;
 use crate::image::format::{Reader, Section, Writer};
@@ -83,7 +83,7 @@ struct Groups {
     /// Those of this group and of the next one.
     probes: [[Probe; GROUP]; 2],
     /// Tokens of up to three per word, and room to write four.
-    staged: [u32; GROUP * 7 + 4],
+    staged: [u32; GROUP * 3 + 4],
 }
 
 impl Default for Groups {
@@ -95,7 +95,7 @@ impl Default for Groups {
         };
         Self {
             probes: [[probe; GROUP]; 2],
-            staged: [0; GROUP * 7 + 4],
+            staged: [0; GROUP * 3 + 4],
         }
     }
 }
@@ -326,10 +326,11 @@ impl Bpe {
         }
         let scratch = scratch.get();
         match scratch.cache.short(self.owner, key, hash) {
-            Some((four, tokens)) => out.extend_from_slice(&four[..tokens]),
-            None => {
+            Known::Tokens(four, tokens) => out.extend_from_slice(&four[..tokens]),
+            known => {
+                let elsewhere = matches!(known, Known::Elsewhere);
                 let rest = (&mut scratch.cache, &mut scratch.merging, &mut scratch.ids);
-                self.encode_rare(word, key, hash, vocab, rest, out);
+                self.encode_rare(word, (key, hash, elsewhere), vocab, rest, out);
             }
         }
     }
@@ -340,18 +341,18 @@ impl Bpe {
     fn encode_rare(
         &self,
         word: &[u8],
-        key: Key,
-        hash: u64,
+        (key, hash, elsewhere): (Key, u64, bool),
         vocab: &Vocab,
         (cache, merging, ids): (&mut Cache, &mut Merging, &mut Vec<u32>),
         out: &mut Vec<u32>,
     ) {
         // Clauses of Chinese and Japanese rarely come back as a whole.
-        let clause = word.len() > KEY_MAX && matches!(word[0], 0xE3..=0xE9 | 0xEF);
-        if clause && self.proved {
+        let clause = matches!(word.first(), Some(0xE3..=0xE9 | 0xEF));
+        if clause && word.len() > KEY_MAX && self.proved {
             return self.merge_parts(word, cache, merging, out);
         }
-        let long = if clause { None } else { LongKey::new(word) };
+        let key_of_long = |repeats: bool| (repeats && !clause).then(|| LongKey::new(word));
+        let mut long = key_of_long(word.len() > KEY_MAX || elsewhere).flatten();
         if let Some(key) = &long
             && let Some(known) = cache.long(self.owner, key)
         {
@@ -368,10 +369,11 @@ impl Bpe {
             Some(id) => ids.push(id),
             None => self.merge_parts(word, cache, merging, ids),
         }
-        if !cache.remember_short(self.owner, key, hash, ids)
-            && let Some(key) = &long
-        {
-            cache.remember_long(self.owner, key, ids);
+        if !cache.remember_short(self.owner, key, hash, ids) {
+            long = long.or_else(|| key_of_long(true).flatten());
+            if let Some(key) = &long {
+                cache.remember_long(self.owner, key, ids);
+            }
         }
         out.extend_from_slice(ids);
     }
@@ -422,6 +424,8 @@ impl Bpe {
         let mut symbols = Symbols::default();
         // Where the part begins, and the atom before `at`.
         let (mut start, mut before) = (0, None);
+        // The last character, atom or not.
+        let mut previous = None;
         let mut at = 0;
         while at < word.len() {
             let lead = word[at];
@@ -429,7 +433,7 @@ impl Bpe {
             let token = match len {
                 1 if lead.is_ascii() => self.byte_ids[usize::from(lead)],
                 1 => NO_ATOM,
-                _ => self.atoms.token(code, word[..at].last().copied()),
+                _ => self.atoms.token(code, previous),
             };
             let atom = token != NO_ATOM;
             if atom
@@ -452,6 +456,7 @@ impl Bpe {
                 }
             }
             at += len;
+            previous = Some((word[at - 1], code));
         }
         self.finish_part(word, start..word.len(), &mut symbols, cache, merging, out);
     }
@@ -510,7 +515,7 @@ impl Bpe {
                 out.push(id);
                 return;
             }
-            if let Some((four, tokens)) = cache.short(self.parts_owner, key, hash) {
+            if let Known::Tokens(four, tokens) = cache.short(self.parts_owner, key, hash) {
                 out.extend_from_slice(&four[..tokens]);
                 return;
             }
@@ -525,7 +530,7 @@ impl Bpe {
         } else {
             self.merge(part, merging, out);
         }
-        if !whole {
+        if !whole && out.len() - before <= FEW {
             cache.remember_short(self.parts_owner, key, hash, &out[before..]);
         }
     }
@@ -762,15 +767,23 @@ impl Work for EncodeWords<'_, '_> {
                 if found != NO_TOKEN {
                     staged[count] = found;
                     count += 1;
-                } else if let Some((four, tokens)) = cache.short(bpe.owner, probe.key, probe.hash) {
-                    // All four in one move; those after the last token are overwritten.
-                    staged[count..count + 4].copy_from_slice(four);
-                    count += tokens;
                 } else {
-                    out.extend_from_slice(&staged[..count]);
-                    count = 0;
-                    let rest = (&mut *cache, &mut *merging, &mut *ids);
-                    bpe.encode_rare(&bytes[from..end], probe.key, probe.hash, vocab, rest, out);
+                    match cache.short(bpe.owner, probe.key, probe.hash) {
+                        Known::Tokens(four, tokens) => {
+                            // All four in one move; those after the last token are
+                            // overwritten.
+                            staged[count..count + 4].copy_from_slice(four);
+                            count += tokens;
+                        }
+                        known => {
+                            out.extend_from_slice(&staged[..count]);
+                            count = 0;
+                            let elsewhere = matches!(known, Known::Elsewhere);
+                            let what = (probe.key, probe.hash, elsewhere);
+                            let rest = (&mut *cache, &mut *merging, &mut *ids);
+                            bpe.encode_rare(&bytes[from..end], what, vocab, rest, out);
+                        }
+                    }
                 }
                 from = end;
             }

@@ -52,6 +52,8 @@ struct Short {
 
 /// Most tokens of an entry for a short word.
 const SHORT_TOKENS: usize = 3;
+/// In place of the number of tokens: they are too many, and may be in a [`Long`].
+const ELSEWHERE: usize = 7;
 
 /// The latest two short words of a hash, the newer one first: with one, a third of the
 /// words of a long text would drive each other out.
@@ -78,6 +80,17 @@ pub(crate) const LONG_MAX: usize = 31;
 const LONG_TOKENS: usize = 7;
 const LONGS: usize = 1 << 13;
 
+/// What the cache says of a short word.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Known<'a> {
+    Nothing,
+    /// The first `n` of four numbers.
+    Tokens(&'a [u32; 4], usize),
+    /// It has more tokens than that, and may be in the cache of long words. A short word
+    /// that is not known to be there is not looked up there.
+    Elsewhere,
+}
+
 /// The two caches of a thread.
 #[derive(Debug)]
 pub(crate) struct Cache(Large<Memory>);
@@ -102,9 +115,9 @@ impl Cache {
         crate::prefetch::prefetch(&self.0.shorts, hash as usize % SHORT_LINES);
     }
 
-    /// Tokens of a short word: the first `n` of four numbers.
+    /// What is known of a short word.
     #[inline(always)]
-    pub(crate) fn short(&self, owner: Owner, key: Key, hash: u64) -> Option<(&[u32; 4], usize)> {
+    pub(crate) fn short(&self, owner: Owner, key: Key, hash: u64) -> Known<'_> {
         let ShortLine([newer, older]) = &self.0.shorts[hash as usize % SHORT_LINES];
         let is = |entry: &Short| entry.key == [key.low, key.high] && entry.ids[3] >> 3 == owner.0;
         let entry = if is(newer) {
@@ -112,12 +125,16 @@ impl Cache {
         } else if is(older) {
             older
         } else {
-            return None;
+            return Known::Nothing;
         };
-        Some((&entry.ids, entry.ids[3] as usize & 7))
+        match entry.ids[3] as usize & 7 {
+            tokens @ ..=SHORT_TOKENS => Known::Tokens(&entry.ids, tokens),
+            _ => Known::Elsewhere,
+        }
     }
 
-    /// Whether the tokens were few enough.
+    /// Remembers the tokens of a short word, or that they are too many. Returns whether
+    /// they were few enough.
     pub(crate) fn remember_short(
         &mut self,
         owner: Owner,
@@ -125,21 +142,23 @@ impl Cache {
         hash: u64,
         ids: &[u32],
     ) -> bool {
-        if key.is_none() || ids.len() > SHORT_TOKENS {
-            return false;
+        if key.is_none() || owner == Owner::NONE {
+            return ids.len() <= SHORT_TOKENS;
         }
-        if owner == Owner::NONE {
-            return true;
-        }
+        let few = ids.len() <= SHORT_TOKENS;
         let mut entry = Short {
             key: [key.low, key.high],
             ids: [0; 4],
         };
-        entry.ids[..ids.len()].copy_from_slice(ids);
-        entry.ids[3] = owner.tag(ids.len());
+        if few {
+            entry.ids[..ids.len()].copy_from_slice(ids);
+            entry.ids[3] = owner.tag(ids.len());
+        } else {
+            entry.ids[3] = owner.tag(ELSEWHERE);
+        }
         let ShortLine(line) = &mut self.0.shorts[hash as usize % SHORT_LINES];
         *line = [entry, line[0]];
-        true
+        few
     }
 
     /// Tokens of a word of up to 31 bytes.

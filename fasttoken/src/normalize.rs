@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::json::Component;
+use crate::unicode::{char_at, classes};
 use std::borrow::Cow;
 use unicode_normalization_alignments::{
     IsNormalized, UnicodeNormalization, is_nfc_quick, is_nfd_quick, is_nfkc_quick, is_nfkd_quick,
@@ -52,29 +53,54 @@ impl Form {
 }
 
 /// Whether `text` is known to be in NFC. Most text is: the characters of
-/// [`is_inert_lead`] cost a look at their first byte.
+/// [`is_inert_lead`] cost a look at their first byte, others one at their class. Only what
+/// stands between two that NFC leaves alone is checked by its rules.
 fn is_nfc(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    let (blocks, rest) = bytes.as_chunks::<32>();
-    let inert = |block: &[u8]| {
-        block
-            .iter()
-            .fold(true, |all, byte| all & is_inert_lead(*byte))
+    let classes = classes();
+    let inert = |at: usize| {
+        let c = char_at(text, at)?;
+        Some((classes.is_inert(c), at + c.len_utf8()))
     };
-    if blocks.iter().all(|block| inert(block)) && inert(rest) {
-        return true;
+    let mut at = 0;
+    while let Some(start) = next_unsure(text.as_bytes(), at) {
+        let mut end = start;
+        at = loop {
+            match inert(end) {
+                Some((false, next)) => end = next,
+                Some((true, next)) => break next,
+                None => break end,
+            }
+        };
+        if start < end && is_nfc_quick(text[start..end].chars()) != IsNormalized::Yes {
+            return false;
+        }
     }
-    is_nfc_quick(text.chars()) == IsNormalized::Yes
+    true
+}
+
+/// The first byte from `at` on that is not [`is_inert_lead`].
+fn next_unsure(bytes: &[u8], at: usize) -> Option<usize> {
+    let (blocks, rest) = bytes.get(at..)?.as_chunks::<32>();
+    let unsure = |block: &[u8]| block.iter().position(|byte| !is_inert_lead(*byte));
+    for (n, block) in blocks.iter().enumerate() {
+        let all = block
+            .iter()
+            .fold(true, |all, byte| all & is_inert_lead(*byte));
+        if !all {
+            return unsure(block).map(|found| at + n * 32 + found);
+        }
+    }
+    unsure(rest).map(|found| at + blocks.len() * 32 + found)
 }
 
 /// Whether a byte begins no character that NFC could change or reorder: ASCII, bytes
 /// inside of characters, and the first bytes of U+0080 to U+02FF, U+0400 to U+047F,
-/// U+5000 to U+9FFF, and U+B000 to U+CFFF (most of Latin, Cyrillic, Han, Hangul).
+/// U+4000 to U+9FFF, and U+B000 to U+CFFF (most of Latin, Cyrillic, Han, Hangul).
 #[inline(always)]
 fn is_inert_lead(byte: u8) -> bool {
     (byte < 0xCC)
         | (byte & 0xFE == 0xD0)
-        | (byte.wrapping_sub(0xE5) < 5)
+        | (byte.wrapping_sub(0xE4) < 6)
         | (byte.wrapping_sub(0xEB) < 2)
 }
 
@@ -308,7 +334,23 @@ mod tests {
         }
     }
 
+    #[test]
+    fn classes_know_what_nfc_leaves_alone() {
+        for c in '\0'..=char::MAX {
+            let yes = is_nfc_quick(std::iter::once(c)) == IsNormalized::Yes;
+            let starter = canonical_combining_class(c) == 0;
+            assert_eq!(classes().is_inert(c), yes && starter, "{c:?}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn the_check_in_parts_is_that_of_the_whole(
+            text in r"([a-cäж漢かがيَ이]|[\u{300}-\u{345}]|[\u{3099}\u{64B}\u{651}\u{5B0}\u{93C}\u{94D}]|[\u{1161}-\u{1165}]|\PC){0,40}"
+        ) {
+            prop_assert_eq!(is_nfc(&text), is_nfc_quick(text.chars()) == IsNormalized::Yes);
+        }
+
         #[test]
         fn strings_normalize_as_in_the_reference(
             text in r"([a-e]|[\u{300}-\u{345}]|[\u{1100}-\u{1112}\u{1161}-\u{1175}\u{11A8}-\u{11C2}]|[가각Åﬁ½\u{958}\u{F73}\u{1D15E}]|\PC){0,16}"

@@ -2,8 +2,10 @@
 
 use crate::tokenizer::Tokenizer;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-/// `work` of 0 to `count`, by up to `threads` threads that live as long as the call.
+/// `work` of 0 to `count`, by up to `threads` threads: this one and those of the process's
+/// pool. Threads of its own would cost a small batch more than its texts do.
 pub(crate) fn in_parallel<T, F>(count: usize, threads: usize, work: F) -> Vec<T>
 where
     T: Send,
@@ -13,29 +15,30 @@ where
     if threads <= 1 {
         return (0..count).map(work).collect();
     }
-    // Threads take the next input when they are done with one, since lengths differ.
+    // Threads take the next input when they are done with one, since lengths differ. Those
+    // of the pool that come late find nothing left.
     let next = AtomicUsize::new(0);
+    let all = Mutex::new(Vec::with_capacity(count));
     let run = || {
         let mut done = Vec::new();
         loop {
             let n = next.fetch_add(1, Ordering::Relaxed);
             if n >= count {
-                return done;
+                break;
             }
             done.push((n, work(n)));
         }
+        all.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .append(&mut done);
     };
-    let mut all = Vec::with_capacity(count);
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
-        all.extend(run());
-        for worker in workers {
-            match worker.join() {
-                Ok(done) => all.extend(done),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
+    rayon::in_place_scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(|_| run());
         }
+        run();
     });
+    let mut all = all.into_inner().unwrap_or_else(PoisonError::into_inner);
     all.sort_unstable_by_key(|(n, _)| *n);
     all.into_iter().map(|(_, result)| result).collect()
 }

@@ -74,6 +74,8 @@ pub(crate) enum Section {
     Products = 19,
     /// What the first merge makes.
     PairFacts = 20,
+    /// The characters that exclude others.
+    AtomChars = 21,
 }
 
 impl Section {
@@ -97,6 +99,7 @@ impl Section {
             Self::Neighbours => "filter of neighbours",
             Self::DensePairs => "square of merges",
             Self::Products => "list of what merges make",
+            Self::AtomChars => "filter of characters",
             Self::PairFacts => "list of facts about merges",
         }
     }

@@ -10,7 +10,7 @@
 //! and `x >> 1` about the byte after. Adding a bit to a run of ones clears the run
 //! and sets the bit after it, which finds the ends of runs.
 
-use super::planes::{BLOCK, Lanes, Planes};
+use super::planes::{BLOCK, Lanes, Planes, WidePlanes};
 use super::{Grammar, Scanner};
 use crate::unicode::{Kind, char_at};
 
@@ -143,7 +143,7 @@ fn certain_ends<L: Lanes, R: Rules>(
         let mask = word_ends::<R, false>(&planes, other, u64::MAX, block, valid_mask, false);
         return (mask != 0).then_some((mask, false));
     }
-    let wide = add_wide(scanner, at, &mut planes, block)?;
+    let wide = add_wide::<L>(scanner, at, &mut planes, block)?;
     if R::DIGITS > 1 && planes.number & wide.bytes != 0 {
         // Counting numbers of several bytes is left to the twin.
         return None;
@@ -185,14 +185,20 @@ struct Wide {
 /// their kind. `None` if the first character is cut, which cannot be in a block of
 /// 64 bytes that begins with a character.
 #[inline(always)]
-fn add_wide(
+fn add_wide<L: Lanes>(
     scanner: Scanner<'_>,
     at: usize,
     planes: &mut Planes,
     block: &[u8; BLOCK],
 ) -> Option<Wide> {
-    let mut left = planes.non_ascii;
-    let mut leads = !planes.non_ascii;
+    // Most letters of some scripts are told by their first bytes, all at once. Those that
+    // the block cuts are left to the loop.
+    let WidePlanes { tail, two, three } = L::wide(block);
+    let (two, three) = (two << 1 >> 1, three << 2 >> 2);
+    let letters = two | two << 1 | three | three << 1 | three << 2;
+    planes.letter |= letters;
+    let mut left = planes.non_ascii & !letters;
+    let leads = !tail;
     let mut valid_mask = u64::MAX;
     while left != 0 {
         let offset = left.trailing_zeros() as usize;
@@ -204,7 +210,6 @@ fn add_wide(
         } else {
             let bits = ((1u64 << len) - 1) << offset;
             left &= !bits;
-            leads |= 1 << offset;
             let kind = match char_at(scanner.text, at + offset) {
                 Some(c) => scanner.classes.kind(c),
                 None => return None,

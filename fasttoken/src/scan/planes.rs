@@ -30,9 +30,37 @@ pub(super) struct Planes {
     pub(super) non_ascii: u64,
 }
 
+/// Bytes of characters beyond ASCII, of a block of UTF-8.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct WidePlanes {
+    /// bytes 80 to BF, which begin no character
+    pub(super) tail: u64,
+    /// first bytes of letters of two bytes: U+00C0 to U+00FF but `×` and `÷`, and
+    /// U+0400 to U+047F
+    pub(super) two: u64,
+    /// first bytes of letters of three bytes: U+4000 to U+9FFF but the hexagrams, and
+    /// U+B000 to U+CFFF
+    pub(super) three: u64,
+}
+
+impl WidePlanes {
+    /// Given the bytes in which each byte is one of some values.
+    #[inline(always)]
+    fn new(tail: u64, within: impl Fn(u8, u8) -> u64) -> Self {
+        let equal = |byte| within(byte, 1);
+        let signs = equal(0x97) | equal(0xB7);
+        Self {
+            tail,
+            two: within(0xD0, 2) | equal(0xC3) & !(signs >> 1),
+            three: within(0xE5, 5) | within(0xEB, 2) | equal(0xE4) & !(equal(0xB7) >> 1),
+        }
+    }
+}
+
 /// A way to compute planes that this machine has.
 pub(super) trait Lanes {
     fn planes(block: &[u8; BLOCK]) -> Planes;
+    fn wide(block: &[u8; BLOCK]) -> WidePlanes;
 }
 
 /// Instruction sets in the order of preference.
@@ -82,7 +110,7 @@ pub(super) use x86::{Avx2, Avx512};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{BLOCK, Lanes, Planes};
+    use super::{BLOCK, Lanes, Planes, WidePlanes};
     use std::arch::x86_64::*;
 
     /// Only for use inside functions compiled for AVX-512BW.
@@ -95,6 +123,12 @@ mod x86 {
             // says, so the machine has it.
             unsafe { avx512(block) }
         }
+
+        #[inline(always)]
+        fn wide(block: &[u8; BLOCK]) -> WidePlanes {
+            // SAFETY: as above.
+            unsafe { avx512_wide(block) }
+        }
     }
 
     /// Only for use inside functions compiled for AVX2.
@@ -106,6 +140,12 @@ mod x86 {
             // SAFETY: the caller is compiled for AVX2, as this type's contract says,
             // so the machine has it.
             unsafe { avx2(block) }
+        }
+
+        #[inline(always)]
+        fn wide(block: &[u8; BLOCK]) -> WidePlanes {
+            // SAFETY: as above.
+            unsafe { avx2_wide(block) }
         }
     }
 
@@ -132,6 +172,39 @@ mod x86 {
             slash: equal(b'/'),
             non_ascii: _mm512_movepi8_mask(bytes),
         }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512bw")]
+    fn avx512_wide(block: &[u8; BLOCK]) -> WidePlanes {
+        // SAFETY: 64 bytes are readable there, and the load needs no alignment.
+        let bytes = unsafe { _mm512_loadu_si512(block.as_ptr().cast()) };
+        let within = |low: u8, count: u8| {
+            let from_low = _mm512_sub_epi8(bytes, _mm512_set1_epi8(low as i8));
+            _mm512_cmplt_epu8_mask(from_low, _mm512_set1_epi8(count as i8))
+        };
+        WidePlanes::new(within(0x80, 0x40), within)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn avx2_wide(block: &[u8; BLOCK]) -> WidePlanes {
+        // SAFETY: 32 bytes are readable there, and the load needs no alignment.
+        let low = unsafe { _mm256_loadu_si256(block.as_ptr().cast()) };
+        // SAFETY: the second half of the same 64 bytes.
+        let high = unsafe { _mm256_loadu_si256(block.as_ptr().add(32).cast()) };
+        let within = |first: u8, count: u8| {
+            // As in `avx2`.
+            let (first, last) = (_mm256_set1_epi8(first as i8), count as i8 - 1);
+            let last = _mm256_set1_epi8(last);
+            let half = |x| {
+                let x = _mm256_sub_epi8(x, first);
+                let inside = _mm256_cmpeq_epi8(_mm256_min_epu8(x, last), x);
+                u64::from(_mm256_movemask_epi8(inside) as u32)
+            };
+            half(low) | half(high) << 32
+        };
+        WidePlanes::new(within(0x80, 0x40), within)
     }
 
     #[inline]
@@ -185,7 +258,7 @@ pub(super) use arm::Neon;
 
 #[cfg(target_arch = "aarch64")]
 mod arm {
-    use super::{BLOCK, Lanes, Planes};
+    use super::{BLOCK, Lanes, Planes, WidePlanes};
     use std::arch::aarch64::*;
 
     /// NEON is part of the base instruction set.
@@ -196,6 +269,18 @@ mod arm {
         fn planes(block: &[u8; BLOCK]) -> Planes {
             // SAFETY: every aarch64 machine that the standard library runs on has NEON.
             unsafe { neon(block) }
+        }
+
+        /// Plain arithmetic on bytes, which compilers turn into vectors.
+        #[inline(always)]
+        fn wide(block: &[u8; BLOCK]) -> WidePlanes {
+            let within = |first: u8, count: u8| {
+                let bits = block.iter().enumerate();
+                bits.fold(0, |all, (at, byte)| {
+                    all | u64::from(byte.wrapping_sub(first) < count) << at
+                })
+            };
+            WidePlanes::new(within(0x80, 0x40), within)
         }
     }
 
@@ -256,6 +341,7 @@ mod arm {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::unicode::{Kind, classes};
     use proptest::prelude::*;
 
     /// The naive twin.
@@ -279,22 +365,40 @@ pub(super) mod tests {
                 non_ascii: plane(|b| b >= 0x80),
             }
         }
+
+        fn wide(block: &[u8; BLOCK]) -> WidePlanes {
+            let mut planes = WidePlanes::default();
+            for (at, byte) in block.iter().enumerate() {
+                let next = block.get(at + 1).copied().unwrap_or(0);
+                let (two, three) = match byte {
+                    0xC3 => (next != 0x97 && next != 0xB7, false),
+                    0xD0 | 0xD1 => (true, false),
+                    0xE4 => (false, next != 0xB7),
+                    0xE5..=0xE9 | 0xEB | 0xEC => (false, true),
+                    _ => (false, false),
+                };
+                planes.two |= u64::from(two) << at;
+                planes.three |= u64::from(three) << at;
+                planes.tail |= u64::from((0x80..0xC0).contains(byte)) << at;
+            }
+            planes
+        }
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512bw")]
-    fn avx512(block: &[u8; BLOCK]) -> Planes {
-        Avx512::planes(block)
+    fn avx512(block: &[u8; BLOCK]) -> (Planes, WidePlanes) {
+        (Avx512::planes(block), Avx512::wide(block))
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
-    fn avx2(block: &[u8; BLOCK]) -> Planes {
-        Avx2::planes(block)
+    fn avx2(block: &[u8; BLOCK]) -> (Planes, WidePlanes) {
+        (Avx2::planes(block), Avx2::wide(block))
     }
 
     fn check(block: &[u8; BLOCK]) {
-        let expected = Naive::planes(block);
+        let expected = (Naive::planes(block), Naive::wide(block));
         #[cfg(target_arch = "x86_64")]
         {
             if is_x86_feature_detected!("avx512bw") {
@@ -307,7 +411,7 @@ pub(super) mod tests {
             }
         }
         #[cfg(target_arch = "aarch64")]
-        assert_eq!(Neon::planes(block), expected);
+        assert_eq!((Neon::planes(block), Neon::wide(block)), expected);
         let _ = expected;
     }
 
@@ -319,6 +423,20 @@ pub(super) mod tests {
                 block[at] = byte;
                 check(&block);
             }
+        }
+    }
+
+    /// Each letter that is told by its first byte is one.
+    #[test]
+    fn wide_letters_are_letters() {
+        for c in '\u{80}'..='\u{FFFF}' {
+            let mut block = [0; BLOCK];
+            let len = c.encode_utf8(&mut block).len();
+            let planes = Naive::wide(&block);
+            let letter = classes().kind(c) == Kind::Letter;
+            let found = planes.two & 1 == 1 || planes.three & 1 == 1;
+            assert!(letter || !found, "{c:?}");
+            assert!(!found || len == 2 + usize::from(planes.three & 1 == 1));
         }
     }
 

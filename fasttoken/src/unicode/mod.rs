@@ -3,7 +3,8 @@
 //! The reference matches with Oniguruma, whose Unicode version is not the one of
 //! the Rust standard library. The generated [`table`] records, for every code
 //! point, its general category and whether `\s` matches it there, and whether
-//! `\w` of the `regex` crate matches it (used for `single_word` added tokens).
+//! `\w` of the `regex` crate matches it (used for `single_word` added tokens), and
+//! whether NFC leaves it alone: it neither changes nor changes place, in any text.
 //! `scripts/unicode_table.rs` writes it; `tests/suite/unicode_table.rs` compares it
 //! with the reference over all code points.
 
@@ -22,6 +23,7 @@ pub(crate) const CATEGORIES: [&str; 29] = [
 const CATEGORY_BITS: u8 = 0x1F;
 const SPACE: u8 = 0x20;
 const WORD: u8 = 0x40;
+const INERT: u8 = 0x80;
 
 /// The class of one character: category number, `\s` flag and `\w` flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +131,15 @@ impl Classes {
     pub(crate) fn class(&self, c: char) -> Class {
         let c = c as usize;
         let block = usize::from(self.index[c >> 8]);
-        Class(self.blocks[block << 8 | c & 0xFF])
+        Class(self.blocks[block << 8 | c & 0xFF] & !INERT)
+    }
+
+    /// Whether NFC leaves `c` alone, and lets nothing pass it.
+    #[inline]
+    pub(crate) fn is_inert(&self, c: char) -> bool {
+        let c = c as usize;
+        let block = usize::from(self.index[c >> 8]);
+        self.blocks[block << 8 | c & 0xFF] & INERT != 0
     }
 
     #[inline]

@@ -3,6 +3,8 @@
 use tokenizers::pre_tokenizers::whitespace::Whitespace;
 use tokenizers::utils::SysRegex;
 use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer};
+use unicode_normalization_alignments::char::canonical_combining_class;
+use unicode_normalization_alignments::{IsNormalized, is_nfc_quick};
 
 /// General categories in the order of `src/unicode/mod.rs`.
 pub(crate) const CATEGORIES: [&str; 29] = [
@@ -11,6 +13,7 @@ pub(crate) const CATEGORIES: [&str; 29] = [
 ];
 pub(crate) const SPACE: u8 = 0x20;
 pub(crate) const WORD: u8 = 0x40;
+pub(crate) const INERT: u8 = 0x80;
 
 /// Class byte of every code point; surrogates hold the class of unassigned ones.
 pub(crate) fn class_bytes() -> Vec<u8> {
@@ -41,6 +44,13 @@ pub(crate) fn class_bytes() -> Vec<u8> {
         );
     }
     add_word_flags(&mut classes);
+    for c in all.chars() {
+        // Normalization has tables of its own, of another version.
+        let yes = is_nfc_quick(std::iter::once(c)) == IsNormalized::Yes;
+        if yes && canonical_combining_class(c) == 0 {
+            classes[c as usize] |= INERT;
+        }
+    }
     classes
 }
 
