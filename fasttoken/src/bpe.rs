@@ -2,9 +2,7 @@
 //!
 //! A word starts as one token per byte. The pair of neighbours whose merge rule
 //! comes first in the file, and of equal ones the leftmost, becomes one token,
-//! until no rule applies. Two ways lead there: words of a few dozen bytes look for
-//! the best pair by a linear scan over arrays on the stack, longer ones keep the
-//! pairs in a heap, so that a word of n bytes takes O(n log n).
+//! until no rule applies ([`merge`]).
 //!
 //! Most words are a token themselves. For those the merges are skipped, if they
 //! are known to lead to that token: this is proved for each token at load by
@@ -12,31 +10,26 @@
 //! 12 bytes are found in [`WordTable`], longer ones in a table of strings. Words of
 //! several tokens are remembered by the thread ([`crate::cache`]).
 
+mod merge;
+
 use crate::atoms::{Atoms, NO_ATOM, decode};
 pub(crate) use crate::cache::MergeScratch;
 use crate::cache::{Cache, Known, LongKey, Owner};
 use crate::compare::{self, Compare, Scalar, Work};
 use crate::image::ImageError;
 use crate::image::format::{Reader, Section, Writer};
-use crate::pairs::{NO_RANK, PairTable};
+use crate::pairs::PairTable;
 use crate::pretokenize::Words;
 use crate::store::Movable;
 use crate::table::{StringTable, StringTableBuilder};
 use crate::vocab::Vocab;
 use crate::words::{KEY_MAX, Key, WordTable};
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use merge::{Merging, SCAN_MAX, Symbols};
 use std::ops::Range;
-
-/// Longest word that is merged by scanning; at this length the heap is as fast.
-const SCAN_MAX: usize = 48;
 
 /// Parts of so many symbols are merged at once: to look for one that was merged before
 /// takes as long.
-const FEW: usize = 4;
-
-/// Most bytes after a run that is merged as one.
-const RUN_TAIL: usize = 16;
+const FEW: usize = 8;
 
 /// In place of a byte's token: the vocabulary lacks it, and such bytes vanish from
 /// words, as in the reference. StarCoder lacks eleven that start rare characters.
@@ -109,14 +102,6 @@ struct Probe {
     line: usize,
 }
 
-/// Memory for merging long words.
-#[derive(Debug, Default)]
-struct Merging {
-    symbols: Vec<Symbol>,
-    /// Rank in the upper 24 bits, position in the lower 40.
-    heap: BinaryHeap<Reverse<u64>>,
-}
-
 /// Words of which keys are made before any is looked up, while those of the group before
 /// are: the memory that is asked for meanwhile is what the processor can have under way, a
 /// few dozen lines.
@@ -126,55 +111,10 @@ const GROUP: usize = 32;
 /// bytes. Those of longer ones are given back after the call.
 const KEPT_BYTES: usize = 1 << 19;
 
-/// The tokens with which merging begins, if they are few.
-struct Symbols {
-    ids: [u32; SCAN_MAX],
-    /// Larger than `SCAN_MAX` when there are too many.
-    len: usize,
-}
-
-impl Default for Symbols {
-    fn default() -> Self {
-        Self {
-            ids: [0; SCAN_MAX],
-            len: 0,
-        }
-    }
-}
-
-impl Symbols {
-    /// Adds a token, unless the vocabulary has none for the byte.
-    #[inline(always)]
-    fn push(&mut self, token: u32) {
-        if token != NO_TOKEN {
-            if let Some(id) = self.ids.get_mut(self.len) {
-                *id = token;
-            }
-            self.len += 1;
-        }
-    }
-}
-
-/// A token in a doubly linked list over the bytes of a word.
-#[derive(Debug, Clone, Copy)]
-struct Symbol {
-    id: u32,
-    /// Rank of the merge with the following symbol; `NO_RANK` when there is none or when
-    /// this symbol was swallowed, so that old heap entries do not fit any more.
-    rank: u32,
-    previous: usize,
-    next: usize,
-}
-
-const NONE: usize = usize::MAX;
-
 impl Scratch {
     /// Gives back what an unusually long word took.
     pub(crate) fn shrink(&mut self) {
-        let Merging { symbols, heap } = &self.merging;
-        let bytes = symbols.capacity() * size_of::<Symbol>()
-            + heap.capacity() * size_of::<u64>()
-            + self.ids.capacity() * size_of::<u32>();
+        let bytes = self.merging.bytes() + self.ids.capacity() * size_of::<u32>();
         if bytes > KEPT_BYTES {
             self.merging = Merging::default();
             self.ids = Vec::new();
@@ -383,19 +323,6 @@ impl Bpe {
         out.extend(self.byte_tokens(word));
     }
 
-    fn merge(&self, word: &[u8], scratch: &mut Merging, out: &mut Vec<u32>) {
-        if word.len() <= SCAN_MAX {
-            let mut symbols = Symbols::default();
-            for &byte in word {
-                symbols.push(self.byte_ids[usize::from(byte)]);
-            }
-            let len = self.merge_by_scan::<SCAN_MAX>(&mut symbols.ids, symbols.len);
-            out.extend_from_slice(&symbols.ids[..len]);
-        } else if !self.merge_run(word, out) {
-            self.merge_by_heap(word, scratch, out);
-        }
-    }
-
     /// The tokens of the bytes of `word`, of those that have one.
     fn byte_tokens(&self, word: &[u8]) -> impl Iterator<Item = u32> {
         let tokens = word.iter().map(|&byte| self.byte_ids[usize::from(byte)]);
@@ -534,173 +461,6 @@ impl Bpe {
             cache.remember_short(self.parts_owner, key, hash, &out[before..]);
         }
     }
-
-    /// Merges the first `len` of `ids`, at most `N`; the number of tokens left.
-    #[inline(always)]
-    fn merge_by_scan<const N: usize>(&self, ids: &mut [u32; SCAN_MAX], mut len: usize) -> usize {
-        let mut ranks = [NO_RANK; N];
-        let len_max = len.min(N);
-        for at in 1..len_max {
-            ranks[at - 1] = self.pairs.rank(ids[at - 1], ids[at]);
-        }
-        while len > 1 {
-            let (mut best, mut at) = (NO_RANK, 0);
-            for (n, &rank) in ranks[..(len - 1).min(N)].iter().enumerate() {
-                if rank < best {
-                    (best, at) = (rank, n);
-                }
-            }
-            if best == NO_RANK {
-                break;
-            }
-            ids[at] = self.pairs.product(best);
-            len -= 1;
-            // Plain loops: calls for moves of a few numbers cost more than the moves.
-            for n in at + 1..len {
-                ids[n] = ids[n + 1];
-                ranks[n - 1] = ranks[n];
-            }
-            ranks[len - 1] = NO_RANK;
-            if at + 1 < len {
-                ranks[at] = self.pairs.rank(ids[at], ids[at + 1]);
-            }
-            if at > 0 {
-                ranks[at - 1] = self.pairs.rank(ids[at - 1], ids[at]);
-            }
-        }
-        len
-    }
-
-    /// Merges a long word that begins with a run of one byte, if what follows is short:
-    /// rulers, indentation, screams. A run of `n` equal symbols becomes one of `n / 2`
-    /// in one step, as long as no pair that this makes comes before the pair of the run.
-    /// Returns whether the word was of this kind; `out` is unchanged if not.
-    fn merge_run(&self, word: &[u8], out: &mut Vec<u32>) -> bool {
-        let Some(&first) = word.first() else {
-            return false;
-        };
-        let run = word.iter().take_while(|byte| **byte == first).count();
-        let mut symbol = self.byte_ids[usize::from(first)];
-        if word.len() - run > RUN_TAIL || symbol == NO_TOKEN {
-            return false;
-        }
-        let mut count = run;
-        let mut tail: Vec<u32> = self.byte_tokens(&word[run..]).collect();
-        while count + tail.len() > SCAN_MAX {
-            if tail.len() > 2 * RUN_TAIL {
-                return false;
-            }
-            let own = self.pairs.rank(symbol, symbol);
-            // The best pair after the first symbol of the run's last pair.
-            let mut best = (own, 0);
-            let mut left = symbol;
-            for (at, &right) in tail.iter().enumerate() {
-                let rank = self.pairs.rank(left, right);
-                if rank < best.0 {
-                    best = (rank, at + 1);
-                }
-                left = right;
-            }
-            match best {
-                (NO_RANK, _) => {
-                    out.extend(std::iter::repeat_n(symbol, count));
-                    out.extend(tail);
-                    return true;
-                }
-                (_, 0) => {
-                    let made = self.pairs.product(own);
-                    let after = tail.first().copied();
-                    let meets = [Some(made), Some(symbol), after].into_iter().flatten();
-                    let first_of_new = meets.map(|right| self.pairs.rank(made, right)).min();
-                    if first_of_new.is_some_and(|rank| rank < own) {
-                        return false;
-                    }
-                    if count % 2 == 1 {
-                        tail.insert(0, symbol);
-                    }
-                    (symbol, count) = (made, count / 2);
-                }
-                (rank, 1) => {
-                    tail[0] = self.pairs.product(rank);
-                    count -= 1;
-                }
-                (rank, at) => {
-                    tail[at - 2] = self.pairs.product(rank);
-                    tail.remove(at - 1);
-                }
-            }
-        }
-        let mut ids = [0; SCAN_MAX];
-        ids[..count].fill(symbol);
-        ids[count..count + tail.len()].copy_from_slice(&tail);
-        let len = self.merge_by_scan::<SCAN_MAX>(&mut ids, count + tail.len());
-        out.extend_from_slice(&ids[..len]);
-        true
-    }
-
-    fn merge_by_heap(&self, word: &[u8], scratch: &mut Merging, out: &mut Vec<u32>) {
-        let Merging { symbols, heap } = scratch;
-        symbols.clear();
-        symbols.extend(self.byte_tokens(word).enumerate().map(|(at, id)| Symbol {
-            id,
-            rank: NO_RANK,
-            previous: at.wrapping_sub(1),
-            next: at + 1,
-        }));
-        if let Some(last) = symbols.last_mut() {
-            last.next = NONE;
-        }
-        // Filling a vector and heapifying is linear; pushing one by one is not.
-        let mut entries = std::mem::take(heap).into_vec();
-        entries.clear();
-        for at in 1..symbols.len() {
-            let rank = self.pairs.rank(symbols[at - 1].id, symbols[at].id);
-            symbols[at - 1].rank = rank;
-            if rank != NO_RANK {
-                entries.push(Reverse(entry(rank, at - 1)));
-            }
-        }
-        *heap = BinaryHeap::from(entries);
-
-        while let Some(Reverse(top)) = heap.pop() {
-            let (rank, at) = ((top >> 40) as u32, (top & ((1 << 40) - 1)) as usize);
-            if symbols[at].rank != rank {
-                continue;
-            }
-            let next = symbols[at].next;
-            let right = symbols[next];
-            symbols[next].rank = NO_RANK;
-            symbols[at].id = self.pairs.product(rank);
-            symbols[at].next = right.next;
-            if right.next != NONE {
-                symbols[right.next].previous = at;
-            }
-            self.update(symbols, heap, at);
-            let previous = symbols[at].previous;
-            if previous != NONE {
-                self.update(symbols, heap, previous);
-            }
-        }
-
-        let mut at = 0;
-        while let Some(symbol) = symbols.get(at) {
-            out.push(symbol.id);
-            at = symbol.next;
-        }
-    }
-
-    /// Looks up the merge of `at` with its right neighbour, after either changed.
-    fn update(&self, symbols: &mut [Symbol], heap: &mut BinaryHeap<Reverse<u64>>, at: usize) {
-        let Symbol { id, next, .. } = symbols[at];
-        let rank = match symbols.get(next) {
-            Some(right) => self.pairs.rank(id, right.id),
-            None => NO_RANK,
-        };
-        symbols[at].rank = rank;
-        if rank != NO_RANK {
-            heap.push(Reverse(entry(rank, at)));
-        }
-    }
 }
 
 /// [`Bpe::encode_words`], to be compiled for several instruction sets.
@@ -798,109 +558,4 @@ fn loses_bytes(byte_ids: &[u32; 256]) -> bool {
     let never = |byte: usize| matches!(byte, 0xC0 | 0xC1 | 0xF5..);
     let mut lacking = byte_ids.iter().enumerate();
     lacking.any(|(byte, id)| *id == NO_TOKEN && !never(byte))
-}
-
-fn entry(rank: u32, at: usize) -> u64 {
-    u64::from(rank) << 40 | at as u64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    /// Bytes 0..4 are tokens 0..4; each rule makes a new token.
-    fn bpe(rules: &[(u32, u32)]) -> Bpe {
-        let rules: Vec<_> = rules
-            .iter()
-            .enumerate()
-            .map(|(rank, &(left, right))| [left, right, 4 + rank as u32])
-            .collect();
-        let pairs = PairTable::new(&rules);
-        Bpe::new(std::array::from_fn(|byte| byte as u32), pairs)
-    }
-
-    /// The definition, one merge at a time.
-    fn naive(bpe: &Bpe, word: &[u8]) -> Vec<u32> {
-        let mut ids: Vec<u32> = word.iter().map(|&b| u32::from(b)).collect();
-        while let Some((rank, at)) = (1..ids.len())
-            .map(|at| (bpe.pairs.rank(ids[at - 1], ids[at]), at))
-            .filter(|(rank, _)| *rank != NO_RANK)
-            .min()
-        {
-            ids.splice(at - 1..=at, [bpe.pairs.product(rank)]);
-        }
-        ids
-    }
-
-    proptest! {
-        #[test]
-        fn scan_and_heap_are_the_definition(
-            rules in prop::collection::vec((0u32..24, 0u32..24), 0..24),
-            word in prop::collection::vec(0u8..4, 0..SCAN_MAX),
-        ) {
-            let bpe = bpe(&rules);
-            let expected = naive(&bpe, &word);
-            let mut scratch = Merging::default();
-            let (mut scanned, mut heaped) = (Vec::new(), Vec::new());
-            bpe.merge(&word[..word.len().min(SCAN_MAX)], &mut scratch, &mut scanned);
-            bpe.merge_by_heap(&word, &mut scratch, &mut heaped);
-            prop_assert_eq!(&scanned, &expected);
-            prop_assert_eq!(&heaped, &expected);
-            // The scratch carries nothing over.
-            heaped.clear();
-            bpe.merge_by_heap(&word, &mut scratch, &mut heaped);
-            prop_assert_eq!(&heaped, &expected);
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn runs_are_the_definition(
-            rules in prop::collection::vec((0u32..12, 0u32..12), 0..12),
-            run in SCAN_MAX..300,
-            tail in prop::collection::vec(0u8..4, 0..RUN_TAIL + 2),
-        ) {
-            let bpe = bpe(&rules);
-            let mut word = vec![0; run];
-            word.extend(&tail);
-            let mut merged = vec![9];
-            if bpe.merge_run(&word, &mut merged) {
-                prop_assert_eq!(&merged[1..], &naive(&bpe, &word));
-            } else {
-                prop_assert_eq!(merged, [9]);
-            }
-        }
-
-        #[test]
-        fn runs_of_trained_rules_are_merged(
-            order in any::<u64>(),
-            run in SCAN_MAX..300,
-            tail in prop::collection::vec(0u8..2, 0..RUN_TAIL - 1),
-        ) {
-            // Tokens of zeros, each made of two that were made before.
-            let mut rules = vec![(0, 0)];
-            for n in 1..8u32 {
-                let pick = |shift: u32| (order >> (8 * n - shift)) as u32 % (n + 1);
-                let token = |n: u32| if n == 0 { 0 } else { 3 + n };
-                let rule = (token(pick(0)), token(pick(4)));
-                rules.push(rule);
-            }
-            let bpe = bpe(&rules);
-            let mut word = vec![0; run];
-            word.push(3);
-            word.extend(&tail);
-            let mut merged = Vec::new();
-            prop_assert!(bpe.merge_run(&word, &mut merged));
-            prop_assert_eq!(&merged, &naive(&bpe, &word));
-        }
-    }
-
-    #[test]
-    fn long_words_are_merged() {
-        let bpe = bpe(&[(0, 0), (4, 4), (5, 5)]);
-        let mut out = Vec::new();
-        bpe.merge(&vec![0; 1 << 20], &mut Merging::default(), &mut out);
-        assert_eq!(out, vec![6; 1 << 17]);
-    }
 }

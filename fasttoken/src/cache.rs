@@ -55,8 +55,8 @@ const SHORT_TOKENS: usize = 3;
 /// In place of the number of tokens: they are too many, and may be in a [`Long`].
 const ELSEWHERE: usize = 7;
 
-/// The latest two short words of a hash, the newer one first: with one, a third of the
-/// words of a long text would drive each other out.
+/// The latest two short words of a hash, the newer one first: with one, frequent words
+/// that share a place would drive each other out.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct ShortLine([Short; 2]);

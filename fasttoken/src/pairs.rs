@@ -63,7 +63,7 @@ impl PairTable {
     /// rules for one pair, the later wins. There must be at most [`RANK_MAX`] of them,
     /// and the tokens below [`TOKEN_END`].
     pub(crate) fn new(rules: &[[u32; 3]]) -> Self {
-        // At 60 % full, one line in thirty is full.
+        // At 60 % full, one line in nine is full and sends look-ups to the next one.
         let free = PairLine([FREE; SLOTS]);
         let mut lines = vec![free; rules.len() * 5 / (3 * SLOTS) + 1];
         let mut filter = vec![0u64; (rules.len() / 12 + 1).next_power_of_two()];

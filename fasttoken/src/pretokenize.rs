@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::json::Component;
 use crate::pattern::{Frame, Pattern};
 use crate::scan::{ENDS, Grammar, Scanner};
+use std::cell::Cell;
 use std::ops::ControlFlow;
 
 /// The pre-tokenizer of a byte-level model: any number of splits, then `ByteLevel`.
@@ -85,6 +86,34 @@ impl<'a> Words<'a> {
 pub(crate) struct SplitScratch {
     frames: Vec<Frame>,
     prefixed: String,
+    ends: Ends,
+}
+
+/// Room for ends of words, which the thread keeps between calls, so that a text of a few
+/// words need not clear it.
+#[derive(Debug, Default)]
+struct Ends(Option<Box<[usize; ENDS]>>);
+
+thread_local! {
+    static KEPT: Cell<Option<Box<[usize; ENDS]>>> = const { Cell::new(None) };
+}
+
+impl Ends {
+    fn get(&mut self) -> &mut [usize; ENDS] {
+        // A call inside of a call makes its own.
+        let kept = || KEPT.try_with(Cell::take).ok().flatten();
+        self.0
+            .get_or_insert_with(|| kept().unwrap_or_else(|| Box::new([0; ENDS])))
+    }
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if let Some(ends) = self.0.take() {
+            // A thread that is ending has no place for it any more.
+            let _ = KEPT.try_with(|kept| kept.set(Some(ends)));
+        }
+    }
 }
 
 impl PreTokenizer {
@@ -145,16 +174,17 @@ impl PreTokenizer {
         grammar: Grammar,
         segment: &str,
         base: usize,
+        scratch: &mut SplitScratch,
         mut each: F,
     ) -> ControlFlow<()>
     where
         F: FnMut(Words<'_>) -> ControlFlow<()>,
     {
         let scanner = Scanner::new(segment);
-        let mut ends = [0; ENDS];
+        let ends = scratch.ends.get();
         let mut start = 0;
         loop {
-            let count = scanner.fill(grammar, start, &mut ends);
+            let count = scanner.fill(grammar, start, ends);
             let Some(&end) = ends[..count].last() else {
                 return ControlFlow::Continue(());
             };

@@ -217,6 +217,7 @@ impl Tokenizer {
                             grammar,
                             piece,
                             range.start,
+                            scratch,
                             |words| visitor.words(words),
                         );
                     }

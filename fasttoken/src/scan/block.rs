@@ -60,7 +60,7 @@ impl Rules for O200k {
 }
 
 /// Ends of words that one call finds at most; a block adds up to 64 more.
-pub(crate) const ENDS: usize = 192;
+pub(crate) const ENDS: usize = 576;
 
 /// Finds ends of words of `scanner`'s text from `at`, where a word begins, on. At
 /// least one, unless `at` is the end of the text. Returns their number.
