@@ -4,10 +4,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::{accuracy, asan, fuzz, gpu, kernels, package, parity, run::cargo, smoke, tidy};
+use crate::{
+    accuracy, asan, clients, fuzz, gpu, kernels, package, parity, run::cargo, smoke, tidy,
+};
 
 /// Enough to see that the targets run; `cargo xtask fuzz` has time for more.
 const FUZZ_SECONDS: u32 = 20;
+
+/// The step that runs only when asked for: it downloads what others wrote.
+const CLIENTS: &str = "clients";
 
 struct Step {
     name: &'static str,
@@ -86,6 +91,10 @@ const STEPS: &[Step] = &[
         name: "asan",
         run: || asan::run().map(Some),
     },
+    Step {
+        name: CLIENTS,
+        run: || clients::run(&[]).map(Some),
+    },
 ];
 
 /// Libraries build with no features and with each one alone.
@@ -114,7 +123,7 @@ fn features() -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn run(skip: &[String], only: &[String]) -> Result<()> {
+pub(crate) fn run(skip: &[String], only: &[String], clients: bool) -> Result<()> {
     for name in skip.iter().chain(only) {
         if !STEPS.iter().any(|s| s.name == name) {
             let names: Vec<_> = STEPS.iter().map(|s| s.name).collect();
@@ -123,7 +132,8 @@ pub(crate) fn run(skip: &[String], only: &[String]) -> Result<()> {
     }
     let wanted = |step: &&Step| {
         let named = |list: &[String]| list.iter().any(|n| n == step.name);
-        !named(skip) && (only.is_empty() || named(only))
+        let by_default = only.is_empty() && step.name != CLIENTS;
+        !named(skip) && (by_default || named(only) || (clients && step.name == CLIENTS))
     };
     let mut lines = Vec::new();
     let mut failed = false;

@@ -1,6 +1,7 @@
 //! The demo server as a process of its own.
 
 use std::{
+    ffi::OsStr,
     io::{BufRead as _, BufReader},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -33,13 +34,24 @@ impl Drop for DemoServer {
 
 /// Builds the program as the README says, and starts it on a free port.
 pub(crate) fn start() -> Result<DemoServer> {
+    build()?;
+    start_with(&[])
+}
+
+/// Builds the program as the README says.
+pub(crate) fn build() -> Result<()> {
     // That it prints its version shows that cargo found the program to run.
-    cargo(["run", "--release", "--", "--version"]).run()?;
+    cargo(["run", "--release", "--", "--version"]).run()
+}
+
+/// Starts the program that [`build`] built, on a free port, with more arguments.
+pub(crate) fn start_with(args: &[&OsStr]) -> Result<DemoServer> {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
     let started = Instant::now();
     let child = Command::new(target.join("release/prelude"))
         .args(["serve", "--port", "0"])
+        .args(args)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

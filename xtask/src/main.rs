@@ -5,6 +5,7 @@ mod accuracy;
 mod asan;
 mod bench;
 mod ci;
+mod clients;
 mod demo_server;
 mod fuzz;
 mod golden;
@@ -47,6 +48,15 @@ enum Command {
         /// Run only the named steps.
         #[arg(long, value_delimiter = ',')]
         only: Vec<String>,
+        /// Run the step `clients` too, which installs other people's clients.
+        #[arg(long)]
+        clients: bool,
+    },
+    /// Install other people's clients into target/clients and run them, unmodified, against the
+    /// demo models. PRELUDE_REQUIRE_CLIENTS=1 fails where one cannot be installed.
+    Clients {
+        /// Only these; all by default.
+        names: Vec<String>,
     },
     /// Check what compilers do not: dependency arrows between our crates, licences, where `unsafe`
     /// is, notes on golden data, READMEs.
@@ -103,7 +113,12 @@ enum Command {
 fn main() -> Result<()> {
     match Args::parse().command {
         Command::Test { args } => test(&args),
-        Command::Ci { skip, only } => ci::run(&skip, &only),
+        Command::Ci {
+            skip,
+            only,
+            clients,
+        } => ci::run(&skip, &only, clients),
+        Command::Clients { names } => clients::run(&names).map(|outcome| println!("{outcome}")),
         Command::Tidy => tidy::run(),
         Command::Parity => parity(),
         Command::Bench { args } => bench::run(&args),

@@ -1,0 +1,241 @@
+//! Clients that nobody here wrote, unmodified, against the release server on the demo models.
+//!
+//! Each file in `prelude-server/clients` that begins with a `requires:` line is one client: it
+//! names the packages, which are installed into a folder under `target/clients`, and asserts
+//! values. Where packages cannot be had the client says SKIP; `PRELUDE_REQUIRE_CLIENTS=1` makes
+//! that a failure.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::{
+    demo_server::{DemoServer, build, start_with},
+    run::root,
+};
+
+/// The key of the server that has one.
+const KEY: &str = "a-key-for-clients";
+
+/// The context of `demo-lm` for clients: one of them asks about 255 described options at once.
+const CONTEXT: u32 = 16_384;
+
+/// One client: a script and the packages it runs with.
+struct Client {
+    name: String,
+    script: PathBuf,
+    requires: Vec<String>,
+    is_node: bool,
+}
+
+/// Runs the named clients, or all. Returns what to show.
+pub(crate) fn run(names: &[String]) -> Result<String> {
+    let clients = all()?;
+    for name in names {
+        ensure!(
+            clients.iter().any(|c| c.name == *name),
+            "no client `{name}`; there are: {}",
+            clients
+                .iter()
+                .map(|c| &*c.name)
+                .collect::<Vec<_>>()
+                .join(", ")
+        );
+    }
+    build()?;
+    let work = work_folder();
+    fs::create_dir_all(&work)?;
+    let model = long_model(&work)?;
+    let key_file = work.join("keys");
+    fs::write(&key_file, KEY)?;
+    let demo = start_with(&[])?;
+    let full = start_with(&[
+        model.as_os_str(),
+        "--served-model-name=demo-lm".as_ref(),
+        "--dtype=f32".as_ref(),
+        "--pooling=last".as_ref(),
+        "--rerank-template=qwen3".as_ref(),
+        "--api-key-file".as_ref(),
+        key_file.as_os_str(),
+    ])?;
+    let (mut passed, mut skipped, mut failed) = (0, Vec::new(), Vec::new());
+    for client in &clients {
+        if !names.is_empty() && !names.contains(&client.name) {
+            continue;
+        }
+        println!("\n--- {} ({}) ---", client.name, client.requires.join(", "));
+        match install(client, &work) {
+            Err(why) => {
+                println!("SKIP {}: {why:#}", client.name);
+                skipped.push(client.name.clone());
+                continue;
+            }
+            Ok(home) => match ask(client, &home, [&demo, &full], &model) {
+                Ok(()) => {
+                    println!("pass");
+                    passed += 1;
+                }
+                Err(why) => {
+                    println!("FAIL {}: {why:#}", client.name);
+                    failed.push(client.name.clone());
+                }
+            },
+        }
+    }
+    let is_strict = std::env::var_os("PRELUDE_REQUIRE_CLIENTS").is_some_and(|v| v == "1");
+    if is_strict {
+        failed.append(&mut skipped);
+    }
+    if !failed.is_empty() {
+        bail!("clients failed: {}", failed.join(", "));
+    }
+    let mut note = format!("{passed} clients pass");
+    if !skipped.is_empty() {
+        note = format!(
+            "{note}; SKIP (not installable here): {}",
+            skipped.join(", ")
+        );
+    }
+    Ok(note)
+}
+
+/// Every script that says what it requires, by name.
+fn all() -> Result<Vec<Client>> {
+    let folder = root().join("prelude-server/clients");
+    let mut clients = Vec::new();
+    for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+        let script = entry?.path();
+        let is_node = match script.extension().and_then(|e| e.to_str()) {
+            Some("py") => false,
+            Some("mjs") => true,
+            _ => continue,
+        };
+        let text = fs::read_to_string(&script)?;
+        let first = text.lines().next().unwrap_or_default();
+        let Some((_, requires)) = first.split_once("requires: ") else {
+            continue;
+        };
+        let name = script
+            .file_stem()
+            .context("a script has a name")?
+            .to_string_lossy()
+            .into_owned();
+        clients.push(Client {
+            name,
+            requires: requires.split_whitespace().map(str::to_owned).collect(),
+            script,
+            is_node,
+        });
+    }
+    clients.sort_by(|a, b| a.name.cmp(&b.name));
+    ensure!(!clients.is_empty(), "no client in {}", folder.display());
+    Ok(clients)
+}
+
+fn work_folder() -> PathBuf {
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
+    target.join("clients")
+}
+
+/// A copy of `demo-lm` whose configuration allows [`CONTEXT`] tokens.
+fn long_model(work: &Path) -> Result<PathBuf> {
+    let (from, to) = (
+        root().join("prelude-server/demo/demo-lm"),
+        work.join("model"),
+    );
+    fs::create_dir_all(&to)?;
+    for entry in fs::read_dir(&from).with_context(|| from.display().to_string())? {
+        let path = entry?.path();
+        let name = path.file_name().context("a file has a name")?;
+        fs::copy(&path, to.join(name))?;
+    }
+    let config = to.join("config.json");
+    let mut document: serde_json::Value = serde_json::from_str(&fs::read_to_string(&config)?)?;
+    document["max_position_embeddings"] = CONTEXT.into();
+    fs::write(&config, document.to_string())?;
+    Ok(to)
+}
+
+/// The client's own folder with its packages in it.
+fn install(client: &Client, work: &Path) -> Result<PathBuf> {
+    let home = work.join(&client.name);
+    let stamp = home.join("installed");
+    let wanted = client.requires.join(" ");
+    if fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) {
+        return Ok(home);
+    }
+    if home.exists() {
+        fs::remove_dir_all(&home)?;
+    }
+    fs::create_dir_all(&home)?;
+    if client.is_node {
+        let mut npm = Command::new("npm");
+        npm.args(["install", "--no-audit", "--no-fund", "--loglevel=error"]);
+        npm.arg("--prefix").arg(&home).args(&client.requires);
+        quiet(&mut npm)?;
+    } else {
+        let mut venv = Command::new("python3");
+        quiet(venv.args(["-m", "venv"]).arg(&home))?;
+        let mut pip = Command::new(home.join("bin/python"));
+        pip.args(["-m", "pip", "install", "--quiet"]);
+        pip.arg("--disable-pip-version-check");
+        quiet(pip.args(&client.requires))?;
+    }
+    fs::write(stamp, wanted)?;
+    Ok(home)
+}
+
+/// Runs an installer; of what it says, an error keeps the first line that names one.
+fn quiet(command: &mut Command) -> Result<()> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot start {name}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let errors = |line: &&str| line.to_lowercase().contains("error");
+    let line = said.lines().find(errors).or_else(|| said.lines().last());
+    let line: String = line.unwrap_or_default().chars().take(200).collect();
+    bail!("{} ({line})", output.status)
+}
+
+fn ask(client: &Client, home: &Path, [demo, full]: [&DemoServer; 2], model: &Path) -> Result<()> {
+    let mut command = if client.is_node {
+        // Node looks for packages beside the script.
+        let script = home.join("client.mjs");
+        fs::copy(&client.script, &script)?;
+        let own = home.join("node_modules/node/bin/node");
+        let mut node = Command::new(if own.is_file() { own } else { "node".into() });
+        node.arg(script);
+        node
+    } else {
+        let mut python = Command::new(home.join("bin/python"));
+        // No bytecode beside the sources.
+        python.arg("-B").arg(&client.script);
+        python
+    };
+    let status = command
+        .current_dir(client.script.parent().context("a script has a folder")?)
+        .env("PRELUDE_URL", format!("http://{}", demo.address))
+        .env("PRELUDE_FULL_URL", format!("http://{}", full.address))
+        .env("PRELUDE_KEY", KEY)
+        .env("PRELUDE_MODEL_DIR", model)
+        // Programs of the client's own, before those of the machine.
+        .env("PRELUDE_CLIENT_BIN", home.join("bin"))
+        .env("HF_HUB_OFFLINE", "1")
+        .env("HF_HOME", home.join("hub"))
+        .env("TOKENIZERS_PARALLELISM", "false")
+        .stdin(Stdio::null())
+        .status()
+        .context("cannot start it")?;
+    ensure!(status.success(), "{status}");
+    Ok(())
+}
