@@ -9,7 +9,7 @@ use std::{
 use prelude_core::{
     ExecutionClass, Executor, ExecutorError, ForwardBatch, RequestId, StepId, Timestamp,
 };
-use prelude_sched::{Event, Outcome, Scheduler};
+use prelude_sched::{Event, Outcome, Scheduler, SchedulerPolicy};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::{
@@ -37,8 +37,32 @@ impl ScheduledEngine {
         config: EngineConfig,
         executor: Box<dyn Executor>,
     ) -> Result<Self, EngineError> {
+        let scheduler = Scheduler::new(config.scheduler.clone(), executor.capacity())?;
+        Self::start(name, &config, scheduler, executor)
+    }
+
+    /// As [`Self::spawn`], with a policy of the caller's in place of `config.scheduler.policy`.
+    ///
+    /// # Errors
+    /// As [`Self::spawn`].
+    pub fn spawn_with_policy(
+        name: &str,
+        config: EngineConfig,
+        policy: Box<dyn SchedulerPolicy>,
+        executor: Box<dyn Executor>,
+    ) -> Result<Self, EngineError> {
         let capacity = executor.capacity();
-        let scheduler = Scheduler::new(config.scheduler, capacity)?;
+        let scheduler = Scheduler::with_policy(config.scheduler.clone(), capacity, policy)?;
+        Self::start(name, &config, scheduler, executor)
+    }
+
+    fn start(
+        name: &str,
+        config: &EngineConfig,
+        scheduler: Scheduler,
+        executor: Box<dyn Executor>,
+    ) -> Result<Self, EngineError> {
+        let capacity = executor.capacity();
         let inbox = Inbox::new(config.command_queue);
         let shared = Arc::new(Shared::new(inbox, capacity, config.recent_steps));
         let engine = Loop {

@@ -66,6 +66,7 @@ const STEPS: &[Step] = &[
         .run()
     ),
     step!("smoke", smoke::run()),
+    step!("examples", examples()),
     Step {
         name: "kernels",
         run: || kernels::ci().map(Some),
@@ -96,6 +97,24 @@ const STEPS: &[Step] = &[
         run: || clients::run(&[]).map(Some),
     },
 ];
+
+/// Examples that build something of one's own from the crates; each asserts what it finds.
+fn examples() -> Result<()> {
+    const MODEL: &str = "prelude-server/demo/demo-lm";
+    for (package, example, args) in [
+        ("prelude-server", "in_process", &[][..]),
+        ("prelude-server", "own_endpoint", &[]),
+        ("prelude-server", "without_http", &[MODEL]),
+        ("prelude-engine", "own_policy", &[MODEL]),
+        ("prelude-engine", "classify", &[MODEL, "660", "319", "281"]),
+        ("prelude-sched", "by_hand", &[]),
+    ] {
+        cargo(["run", "--quiet", "-p", package, "--example", example, "--"])
+            .args(args)
+            .run()?;
+    }
+    Ok(())
+}
 
 /// Libraries build with no features and with each one alone.
 fn features() -> Result<()> {
