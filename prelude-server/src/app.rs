@@ -51,11 +51,10 @@ impl App {
     pub fn set_models(&self, models: Vec<ServedModel>) {
         assert!(!models.is_empty(), "a server serves at least one model");
         let models: Vec<_> = models.into_iter().map(Arc::new).collect();
-        let distinct = |(i, m): (usize, &Arc<ServedModel>)| {
-            models[..i].iter().all(|other| other.name != m.name)
-        };
+        let mut names: Vec<&str> = models.iter().flat_map(|m| m.names()).collect();
+        names.sort_unstable();
         assert!(
-            models.iter().enumerate().all(distinct),
+            names.windows(2).all(|w| w[0] != w[1]),
             "served names are distinct"
         );
         self.models.set(models).expect("models are set once");
@@ -87,7 +86,7 @@ impl App {
             None => Ok(default),
             Some(name) => models
                 .iter()
-                .find(|m| m.name == name)
+                .find(|m| m.names().any(|n| n == name))
                 .ok_or_else(|| ApiError::model_not_found(name)),
         }
     }

@@ -128,9 +128,10 @@ pub(crate) struct ServeArgs {
     /// Folder of the model; the demo models if there is none.
     #[arg(value_name = "MODEL_DIR")]
     pub(crate) model: Option<PathBuf>,
-    /// The name requests use; by default the folder's.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) served_model_name: Option<String>,
+    /// The names requests may use, the first of which answers carry; by default the folder's.
+    /// Everything behind it is a name, so MODEL_DIR goes before it.
+    #[arg(long, value_name = "NAME", num_args = 1..)]
+    pub(crate) served_model_name: Vec<String>,
     /// Address to listen on [default: 127.0.0.1].
     #[arg(long)]
     pub(crate) host: Option<IpAddr>,
@@ -148,9 +149,22 @@ pub(crate) struct ServeArgs {
     /// Most tokens computed in one step [default: 2048].
     #[arg(long, value_name = "TOKENS", help_heading = "Scheduling")]
     pub(crate) max_num_batched_tokens: Option<u32>,
+    /// Remember prompt prefixes between requests: the default.
+    #[arg(
+        long,
+        help_heading = "Scheduling",
+        overrides_with = "no_enable_prefix_caching"
+    )]
+    pub(crate) enable_prefix_caching: bool,
     /// Forget prompt prefixes between requests.
     #[arg(long, help_heading = "Scheduling")]
     pub(crate) no_enable_prefix_caching: bool,
+    /// Who of those that wait goes first [default: fcfs].
+    #[arg(long, value_name = "NAME", help_heading = "Scheduling")]
+    pub(crate) policy: Option<String>,
+    /// The same bits whatever else is in a step, also on a GPU. On the CPU it is always so.
+    #[arg(long, help_heading = "Scheduling")]
+    pub(crate) deterministic: bool,
     /// Most alternatives a request may see beside a token; -1 allows the vocabulary [default: 20].
     #[arg(
         long,
@@ -177,6 +191,9 @@ pub(crate) struct ServeArgs {
     /// Makes the seeds of requests that name none the same in every run.
     #[arg(long, value_name = "N", help_heading = "Requests")]
     pub(crate) seed: Option<u64>,
+    /// What is written to stderr: failures alone, or a line for each request too [default: info].
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    pub(crate) log_level: Option<LogLevel>,
     /// Settings in TOML; flags and `PRELUDE_<TABLE>__<FIELD>` in the environment win over it.
     /// --print-config shows all there are.
     #[arg(long, value_name = "FILE")]
@@ -330,6 +347,12 @@ pub(crate) enum GenerationConfig {
     None,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogLevel {
+    Error,
+    Info,
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Dtype {
     #[default]
@@ -405,6 +428,16 @@ mod tests {
         check("prelude serve", true);
         check(
             "prelude serve ./m --port 0 --max-logprobs -1 --dtype f32 --pooling last",
+            true,
+        );
+        check("prelude serve ./m --served-model-name a b --port 0", true);
+        check(
+            "prelude serve --policy fcfs --deterministic --log-level error",
+            true,
+        );
+        check("prelude serve --log-level loud", false);
+        check(
+            "prelude serve --no-enable-prefix-caching --enable-prefix-caching",
             true,
         );
         check("prelude serve --port 70000", false);

@@ -25,6 +25,23 @@ const WITHOUT_CUDA: &str =
 #[serde(default, deny_unknown_fields)]
 pub struct CudaConfig {}
 
+/// What was built in beyond the host's executor.
+pub(crate) const FEATURES: &[&str] = if cfg!(feature = "cuda") {
+    &["cuda"]
+} else {
+    &[]
+};
+
+/// Makes results the same bits whatever else is in a step. The host's always are.
+#[cfg(feature = "cuda")]
+pub fn make_deterministic(config: &mut CudaConfig) {
+    config.deterministic = true;
+}
+
+/// Makes results the same bits whatever else is in a step. The host's always are.
+#[cfg(not(feature = "cuda"))]
+pub fn make_deterministic(_: &mut CudaConfig) {}
+
 /// What a model runs on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Device {

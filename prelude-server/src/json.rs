@@ -69,6 +69,9 @@ pub(crate) struct Fields<'a> {
     /// JSON pointer of the object; empty for the body itself.
     pointer: String,
     entries: Vec<Entry<'a>>,
+    /// Names asked for so far, to be compared with the API's description.
+    #[cfg(debug_assertions)]
+    asked: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -121,7 +124,12 @@ impl<'a> Fields<'a> {
                 raw: Some(raw.get()),
             })
             .collect();
-        Ok(Self { pointer, entries })
+        Ok(Self {
+            pointer,
+            entries,
+            #[cfg(debug_assertions)]
+            asked: Vec::new(),
+        })
     }
 
     /// The name by which errors call field `name` of this object.
@@ -135,6 +143,18 @@ impl<'a> Fields<'a> {
 
     /// Takes a field as raw JSON text; `null` is `None`.
     pub(crate) fn raw(&mut self, name: &str) -> Option<&'a str> {
+        #[cfg(debug_assertions)]
+        self.asked.push(name.to_owned());
+        self.take(name)
+    }
+
+    /// Fields asked for so far, those not counted that are only refused.
+    #[cfg(debug_assertions)]
+    pub(crate) fn asked(&self) -> &[String] {
+        &self.asked
+    }
+
+    fn take(&mut self, name: &str) -> Option<&'a str> {
         let entry = self.entries.iter_mut().find(|e| e.name == name)?;
         entry.raw.take().filter(|raw| *raw != "null")
     }
@@ -244,7 +264,7 @@ impl<'a> Fields<'a> {
     /// Takes a known field that is not implemented: refused unless absent, null or `neutral`
     /// (compact JSON texts).
     pub(crate) fn refuse(&mut self, name: &str, neutral: &[&str]) -> Result<(), ApiError> {
-        match self.raw(name) {
+        match self.take(name) {
             Some(raw) if !neutral.contains(&raw) => {
                 Err(ApiError::unsupported_parameter(self.path(name)))
             }

@@ -44,6 +44,7 @@ mod lifecycle;
 pub mod load;
 mod log;
 mod metrics;
+mod openapi;
 mod reject;
 pub mod rerank_template;
 mod routes;

@@ -155,6 +155,7 @@ pub fn load(
         fingerprint: fingerprint(checkpoint, &options.executor)?,
         tokenizer: Arc::new(assets.tokenizer),
         name,
+        aliases: Vec::new(),
     };
     Ok(Loaded {
         model,

@@ -7,10 +7,10 @@ mod commands;
 
 use std::{env, ffi::OsString, path::PathBuf, process::ExitCode};
 
-use clap::Parser as _;
+use clap::{Parser as _, ValueEnum as _};
 
 use crate::{
-    args::{Cli, Command, ServeArgs},
+    args::{Cli, Command, LogLevel, ServeArgs},
     commands::{Code, Environment, Failure, cuda, one_shot, run_batch, say, serve},
 };
 
@@ -88,6 +88,14 @@ fn with_keys(mut args: ServeArgs) -> Result<ServeArgs, Failure> {
                 }
             };
         }
+    }
+    if args.log_level.is_none()
+        && let Ok(level) = env::var("PRELUDE_LOG")
+        && !level.is_empty()
+    {
+        let level = LogLevel::from_str(&level, true)
+            .map_err(|e| Failure::new(Code::Usage, format_args!("PRELUDE_LOG={level}: {e}")))?;
+        args.log_level = Some(level);
     }
     Ok(args)
 }

@@ -26,6 +26,7 @@ pub(crate) enum Endpoint {
     Live,
     Version,
     Metrics,
+    OpenApi,
 }
 
 /// What an endpoint needs of the process.
@@ -95,6 +96,7 @@ pub(crate) const ROUTES: &[Route] = &[
     get("/live", Endpoint::Live),
     get("/version", Endpoint::Version),
     get("/metrics", Endpoint::Metrics),
+    get("/openapi.json", Endpoint::OpenApi),
 ];
 
 impl Endpoint {
@@ -132,9 +134,12 @@ impl Endpoint {
             | Self::TokenizerInfo
             | Self::Models
             | Self::Model => Needs::Models,
-            Self::Health | Self::Ready | Self::Live | Self::Version | Self::Metrics => {
-                Needs::Nothing
-            }
+            Self::Health
+            | Self::Ready
+            | Self::Live
+            | Self::Version
+            | Self::Metrics
+            | Self::OpenApi => Needs::Nothing,
         }
     }
 

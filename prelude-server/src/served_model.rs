@@ -132,8 +132,10 @@ pub enum Judge {
 
 /// A model ready to answer.
 pub struct ServedModel {
-    /// The name requests use.
+    /// The name that answers, metrics and logs use.
     pub name: String,
+    /// Other names by which requests may ask for it.
+    pub aliases: Vec<String>,
     /// What the checkpoint is for.
     pub kind: ModelKind,
     /// What may be asked of it, in the order in which it is listed.
@@ -183,6 +185,11 @@ pub struct ServedModel {
 }
 
 impl ServedModel {
+    /// Every name that requests may use, the model's own first.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&*self.name).chain(self.aliases.iter().map(String::as_str))
+    }
+
     /// Whether the model scores tokens of its vocabulary.
     #[must_use]
     pub fn has_vocabulary(&self) -> bool {

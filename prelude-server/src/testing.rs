@@ -16,8 +16,12 @@ use crate::{
     executor::{Devices, ExecutorConfig, ExecutorDtype},
     identity::ApiKeys,
     load::{LoadOptions, Loaded, load},
+    openapi::{self, validate},
     routes,
 };
+
+/// `/openapi.json`.
+static DOCUMENT: LazyLock<Value> = LazyLock::new(openapi::document);
 
 /// Engines of all apps, kept until the test process ends.
 static ENGINES: Mutex<Vec<prelude_engine::ScheduledEngine>> = Mutex::new(Vec::new());
@@ -88,22 +92,39 @@ pub(crate) fn ask(app: &Arc<App>, path: &str, body: &Value) -> (u16, Value, Infe
 
 /// As [`ask`], with a body that need not be JSON.
 pub(crate) fn ask_raw(app: &Arc<App>, path: &str, body: String) -> (u16, Value, Inference) {
+    ask_as(app, path, body, false)
+}
+
+fn ask_as(app: &Arc<App>, path: &str, body: String, is_strict: bool) -> (u16, Value, Inference) {
     let runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = { runtime }.enable_all().build().unwrap();
     runtime.block_on(async {
         let (route, tail) = routes::find("POST", path).unwrap();
         let call = Call::in_process(app, route.endpoint, tail, app.ids.next("req-")).unwrap();
+        let mut call = Arc::into_inner(call).unwrap();
+        call.strict = is_strict;
+        let call = Arc::new(call);
         let answer = dispatch(&call, body.into()).await;
         let seen = call.inference();
-        match answer {
-            Ok(Reply::Json(body)) => (200, serde_json::from_slice(&body).unwrap(), seen),
+        let (status, body) = match answer {
+            Ok(Reply::Json(body)) => (200, body),
             Ok(other) => panic!("not JSON: {other:?}"),
             Err(error) => {
                 let body = error.to_json(call.endpoint.dialect());
-                (error.status(), serde_json::from_slice(&body).unwrap(), seen)
+                (error.status(), body.into())
             }
-        }
+        };
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        // Whatever is asked in a test is answered as the document says.
+        validate::check(&DOCUMENT, "POST", path, status, &body).unwrap();
+        (status, body, seen)
     })
+}
+
+/// Asks as a client does who wants fields refused that nobody knows.
+pub(crate) fn ask_strictly(app: &Arc<App>, path: &str, body: &Value) -> (u16, Value) {
+    let (status, answer, _) = ask_as(app, path, body.to_string(), true);
+    (status, answer)
 }
 
 /// Asks, which must succeed, and returns the body.

@@ -252,6 +252,11 @@ fn keys_protect() {
         model,
         "--served-model-name",
         "intents",
+        "intents-2",
+        "--log-level",
+        "error",
+        "--policy",
+        "fcfs",
         "--port",
         "0",
         "--api-key-file",
@@ -259,7 +264,11 @@ fn keys_protect() {
     ]);
     assert!(server.get("/v1/models", "").starts_with("HTTP/1.1 401"));
     let answer = server.get("/v1/models", "authorization: Bearer secret\r\n");
-    assert!(answer.contains("\"id\":\"intents\""), "{answer}");
+    for name in ["intents", "intents-2"] {
+        assert!(answer.contains(&format!("\"id\":\"{name}\"")), "{answer}");
+    }
+    let other = server.get("/v1/models/intents-2", "authorization: Bearer secret\r\n");
+    assert!(other.contains("\"root\":\"intents\""), "{other}");
     std::fs::remove_dir_all(&folder).unwrap();
 }
 

@@ -9,11 +9,13 @@ use std::{
 };
 
 use prelude_engine::ScheduledEngine;
-use prelude_server::{ApiKeys, App, Ended, ServedModel, Server, ServerConfig, demo, report_panic};
+use prelude_server::{
+    ApiKeys, App, Ended, ServedModel, Server, ServerConfig, demo, executor, report_panic,
+};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{Code, Environment, Failure, Settings, Source, on_terminal, print, say};
-use crate::args::{GenerationConfig, ServeArgs};
+use crate::args::{GenerationConfig, LogLevel, ServeArgs};
 
 /// Runs until told to stop.
 pub(crate) fn run(args: &ServeArgs, environment: &Environment) -> Result<(), Failure> {
@@ -51,6 +53,8 @@ fn settings(args: &ServeArgs, environment: &Environment) -> Result<Settings, Fai
     put(args.host, &mut server.host);
     put(args.port, &mut server.port);
     server.seed = args.seed.or(server.seed);
+    let access_log = args.log_level.map(|level| level == LogLevel::Info);
+    put(access_log, &mut server.access_log);
     put(args.max_logprobs, &mut server.max_logprobs);
     put(args.drain_delay_ms, &mut server.drain_delay_ms);
     put(args.drain_timeout_ms, &mut server.drain_timeout_ms);
@@ -59,6 +63,16 @@ fn settings(args: &ServeArgs, environment: &Environment) -> Result<Settings, Fai
     put(args.max_num_batched_tokens, &mut scheduler.max_batch_tokens);
     if args.no_enable_prefix_caching {
         scheduler.enable_prefix_caching = false;
+    } else if args.enable_prefix_caching {
+        scheduler.enable_prefix_caching = true;
+    }
+    if let Some(policy) = &args.policy {
+        let known = serde_json::from_value(policy.as_str().into());
+        scheduler.policy =
+            known.map_err(|e| Failure::new(Code::Usage, format_args!("--policy {policy}: {e}")))?;
+    }
+    if args.deterministic {
+        executor::make_deterministic(&mut settings.cuda);
     }
     let model = &args.model_args;
     settings.executor = settings.load_options(model).executor;
@@ -151,11 +165,13 @@ fn load_all(
     let devices = settings.devices(args.model_args.device)?;
     let mut options = settings.load_options(&args.model_args);
     options.generation_config = args.generation_config == GenerationConfig::Auto;
-    options.name.clone_from(&args.served_model_name);
+    let mut names = args.served_model_name.iter().cloned();
+    options.name = names.next();
     let sources = match &args.model {
         Some(folder) => vec![Source::Folder(folder.clone())],
-        None if args.served_model_name.is_some() => {
-            let message = "--served-model-name needs a MODEL_DIR: the demo models keep their names";
+        None if options.name.is_some() => {
+            let message = "--served-model-name needs a MODEL_DIR before it: everything behind it \
+                           is a name, and the demo models keep theirs";
             return Err(Failure::new(Code::Usage, message));
         }
         None => vec![
@@ -169,6 +185,15 @@ fn load_all(
         let loaded = source.load(&options, &devices)?;
         models.push(loaded.model);
         engines.push(loaded.engine);
+    }
+    if let Some(model) = models.first_mut() {
+        model.aliases.extend(names);
+        let mut all: Vec<&str> = model.names().collect();
+        all.sort_unstable();
+        if all.windows(2).any(|w| w[0] == w[1]) {
+            let message = "--served-model-name has one name twice";
+            return Err(Failure::new(Code::Usage, message));
+        }
     }
     app.set_models(models);
     Ok(engines)
@@ -313,6 +338,8 @@ mod tests {
             port: Some(0),
             max_num_batched_tokens: Some(64),
             no_enable_prefix_caching: true,
+            policy: Some("fcfs".to_owned()),
+            log_level: Some(LogLevel::Error),
             ..ServeArgs::default()
         };
         let settings = settings(&args, &Environment::default()).unwrap();
@@ -320,5 +347,17 @@ mod tests {
         assert_eq!(settings.server.drain_delay_ms, 0);
         assert_eq!(settings.scheduler.max_batch_tokens, 64);
         assert!(!settings.scheduler.enable_prefix_caching);
+        assert!(!settings.server.access_log);
+    }
+
+    #[test]
+    fn an_unknown_policy_says_which_there_are() {
+        let args = ServeArgs {
+            policy: Some("luck".to_owned()),
+            ..ServeArgs::default()
+        };
+        let failure = settings(&args, &Environment::default()).unwrap_err();
+        assert!(failure.to_string().contains("fcfs"), "{failure}");
+        assert_eq!(failure.code(), 2);
     }
 }

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prelude_core::TokenId;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{
     Call, Reply,
     generate::{
-        ChatLogprobs, Job, Params, PromptLogprobs, Readiness, Report, Run, Speaker, StopReason,
-        check_entries, entries, logprobs,
+        ChatLogprobs, Job, Params, PromptLogprobs, PromptLogprobsSchema, Readiness, Report, Run,
+        Speaker, StopReason, check_entries, entries, logprobs,
     },
     input, messages,
     submit::{Common, UsageBody},
@@ -218,8 +219,9 @@ fn values(fields: &mut Fields<'_>, name: &'static str) -> Result<Option<Vec<Valu
     }
 }
 
-#[derive(Serialize)]
-struct Body<'a, C> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Chat{C}")]
+pub(crate) struct Body<'a, C> {
     id: &'a str,
     object: &'static str,
     created: u64,
@@ -228,22 +230,25 @@ struct Body<'a, C> {
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<UsageBody>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "PromptLogprobsSchema")]
     prompt_logprobs: Option<Option<PromptLogprobs<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_token_ids: Option<&'a [TokenId]>,
     system_fingerprint: &'a str,
 }
 
-#[derive(Serialize)]
-struct ChoiceBody<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Completion")]
+pub(crate) struct ChoiceBody<'a> {
     index: usize,
     message: Message<'a>,
     #[serde(flatten)]
     state: State<'a>,
 }
 
-#[derive(Serialize)]
-struct ChunkBody<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Chunk")]
+pub(crate) struct ChunkBody<'a> {
     index: usize,
     delta: Message<'a>,
     #[serde(flatten)]
@@ -251,7 +256,8 @@ struct ChunkBody<'a> {
 }
 
 /// The message of an answer, or a part of it.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ChatMessage")]
 struct Message<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
@@ -259,7 +265,8 @@ struct Message<'a> {
     content: Option<&'a str>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ChatState")]
 struct State<'a> {
     logprobs: Option<ChatLogprobs<'a>>,
     finish_reason: Option<&'static str>,

@@ -6,6 +6,7 @@ use std::{borrow::Cow, collections::HashSet, sync::Arc};
 use bytes::Bytes;
 use prelude_core::{Head, Normalise, RowOutput, RowSpec, TokenId};
 use prelude_engine::Usage;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -34,8 +35,9 @@ const LABELS_MAX: usize = 1_024;
 /// may not bring a program.
 const TEXT: &str = "{{ text }}";
 
-#[derive(Serialize)]
-struct Response<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Classification")]
+pub(crate) struct Response<'a> {
     id: String,
     object: &'static str,
     created: u64,
@@ -44,7 +46,8 @@ struct Response<'a> {
     usage: UsageBody,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Class")]
 struct Item<'a> {
     index: usize,
     label: Option<&'a str>,

@@ -4,13 +4,14 @@ use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
 use prelude_core::TokenId;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
     Call, Reply,
     generate::{
-        CompletionLogprobs, Job, Params, PromptLogprobs, Readiness, Report, Run, Speaker,
-        StopReason, check_entries, entries, logprobs,
+        CompletionLogprobs, Job, Params, PromptLogprobs, PromptLogprobsSchema, Readiness, Report,
+        Run, Speaker, StopReason, check_entries, entries, logprobs,
     },
     input::{self, Encoding, Prompt},
     submit::{Common, UsageBody},
@@ -139,8 +140,9 @@ fn report(options: &Options, params: &Params) -> Report {
     }
 }
 
-#[derive(Serialize)]
-struct Body<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Completion")]
+pub(crate) struct Body<'a> {
     id: &'a str,
     object: &'static str,
     created: u64,
@@ -151,14 +153,16 @@ struct Body<'a> {
     system_fingerprint: &'a str,
 }
 
-#[derive(Serialize)]
-struct ChoiceBody<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "CompletionChoice")]
+pub(crate) struct ChoiceBody<'a> {
     index: usize,
     text: Cow<'a, str>,
     logprobs: Option<CompletionLogprobs<'a>>,
     finish_reason: Option<&'static str>,
     stop_reason: Option<&'a StopReason>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "PromptLogprobsSchema")]
     prompt_logprobs: Option<Option<PromptLogprobs<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token_ids: Option<&'a [TokenId]>,

@@ -3,6 +3,7 @@
 use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -15,6 +16,7 @@ use crate::{
     decide::{Answer, ChoiceOption, Criteria, Level, Question},
     error::ApiError,
     json::{Fields, Text},
+    openapi::StringOrBool,
     served_model::Task,
 };
 
@@ -234,14 +236,16 @@ fn levels<'a>(fields: &mut Fields<'a>) -> Result<(Vec<Level>, Vec<Cow<'a, str>>)
     Ok((levels, labels))
 }
 
-#[derive(Serialize)]
-struct Response<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Decision")]
+pub(crate) struct Response<'a> {
     model: &'a str,
     answers: Vec<AnswerBody<'a>>,
     usage: Usage,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "DecisionUsage")]
 struct Usage {
     input_tokens: u64,
     input_tokens_details: InputDetails,
@@ -250,20 +254,23 @@ struct Usage {
     total_tokens: u64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "DecisionInputDetails")]
 struct InputDetails {
     cached_tokens: u64,
     /// Nothing is charged for what a later request may find in the cache.
     cache_write_tokens: u64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "DecisionOutputDetails")]
 struct OutputDetails {
     reasoning_tokens: u64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "lowercase")]
+#[schemars(rename = "DecisionAnswer")]
 enum AnswerBody<'a> {
     Predicate {
         name: Option<&'a str>,
@@ -271,6 +278,7 @@ enum AnswerBody<'a> {
     },
     Choice {
         name: Option<&'a str>,
+        #[schemars(with = "StringOrBool")]
         choice: &'a RawValue,
         confidence: f64,
         probabilities: Vec<OfValue<'a>>,
@@ -283,13 +291,16 @@ enum AnswerBody<'a> {
     },
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "DecisionChoiceProbability")]
 struct OfValue<'a> {
+    #[schemars(with = "StringOrBool")]
     value: &'a RawValue,
     probability: f64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "DecisionLevelProbability")]
 struct OfLevel<'a> {
     value: usize,
     label: &'a str,

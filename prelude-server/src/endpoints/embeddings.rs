@@ -6,6 +6,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use prelude_core::{Head, RowOutput, RowSpec};
 use prelude_engine::Usage;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
@@ -21,8 +22,9 @@ use crate::{
     served_model::{ServedModel, Task},
 };
 
-#[derive(Serialize)]
-struct Response<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Embeddings")]
+pub(crate) struct Response<'a> {
     id: String,
     object: &'static str,
     created: u64,
@@ -31,7 +33,8 @@ struct Response<'a> {
     usage: UsageBody,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Embedding")]
 struct Item {
     index: usize,
     object: &'static str,
@@ -39,7 +42,7 @@ struct Item {
 }
 
 /// Numbers, or their little-endian bytes in base64.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(untagged)]
 pub(crate) enum Vector {
     Floats(Vec<f32>),

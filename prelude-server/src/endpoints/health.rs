@@ -1,9 +1,24 @@
 //! `/health`, `/ping`, `/ready`, `/live`, `/version`: whether work should be sent here.
 
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::{Call, Reply};
-use crate::error::ApiError;
+use crate::{error::ApiError, executor};
+
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Readiness<'a> {
+    status: &'static str,
+    model: &'a str,
+    queue_rows: u64,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Version {
+    version: &'static str,
+    commit: Option<&'static str>,
+    features: &'static [&'static str],
+}
 
 /// In service or not, in the status alone.
 pub(crate) fn health(call: &Call) -> Result<Reply, ApiError> {
@@ -15,11 +30,11 @@ pub(crate) fn health(call: &Call) -> Result<Reply, ApiError> {
 pub(crate) fn ready(call: &Call) -> Result<Reply, ApiError> {
     call.app.healthy()?;
     let (queue_rows, ..) = call.app.admission.reserved();
-    Ok(Reply::json(&json!({
-        "status": "ready",
-        "model": call.app.model(None)?.name,
-        "queue_rows": queue_rows,
-    })))
+    Ok(Reply::json(&Readiness {
+        status: "ready",
+        model: &call.app.model(None)?.name,
+        queue_rows,
+    }))
 }
 
 /// Whether restarting the process would help: only a lost engine says no.
@@ -32,9 +47,9 @@ pub(crate) fn live(call: &Call) -> Result<Reply, ApiError> {
 
 /// What runs here.
 pub(crate) fn version() -> Reply {
-    Reply::json(&json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "commit": option_env!("PRELUDE_COMMIT"),
-        "features": Vec::<&str>::new(),
-    }))
+    Reply::json(&Version {
+        version: env!("CARGO_PKG_VERSION"),
+        commit: option_env!("PRELUDE_COMMIT"),
+        features: executor::FEATURES,
+    })
 }

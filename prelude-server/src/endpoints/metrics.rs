@@ -95,6 +95,16 @@ fn engine_gauges(page: &mut Page, snapshots: &Snapshots<'_>) {
         );
         page.line(name, &labels, 1);
     }
+    // Gateways read it of every server that calls itself by these names. Adapters there are none.
+    let name = "vllm:lora_requests_info";
+    page.family(name, "gauge", "Adapters in use; none are served.");
+    for (model, _) in snapshots {
+        let labels = format!(
+            "{},max_lora=\"0\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"",
+            engine_labels(model)
+        );
+        page.line(name, &labels, model.created);
+    }
     page.each_own(
         ("prelude:kv_blocks_used", "gauge"),
         "KV blocks referenced by sequences and steps.",

@@ -14,7 +14,7 @@ use prelude_engine::Usage;
 use serde::Serialize;
 
 use crate::{
-    admission::Reservation, app::App, error::ApiError, identity, json, routes::Endpoint,
+    admission::Reservation, app::App, error::ApiError, identity, json, openapi, routes::Endpoint,
     sse::EventStream,
 };
 
@@ -118,6 +118,8 @@ impl Call {
     /// # Errors
     /// 400 `unknown_field`.
     pub(crate) fn finish(&self, fields: &json::Fields<'_>) -> Result<(), ApiError> {
+        #[cfg(debug_assertions)]
+        openapi::check_described(self.endpoint, fields.asked());
         let mut unknown = 0;
         for (name, _) in fields.rest() {
             if self.strict {
@@ -204,6 +206,7 @@ pub(crate) async fn dispatch(call: &Arc<Call>, body: Bytes) -> Result<Reply, Api
         Endpoint::Live => health::live(call),
         Endpoint::Version => Ok(health::version()),
         Endpoint::Metrics => Ok(metrics::metrics(call)),
+        Endpoint::OpenApi => Ok(Reply::json(&openapi::document())),
     }
 }
 

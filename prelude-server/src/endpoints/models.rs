@@ -1,24 +1,62 @@
 //! `/v1/models`: what is served.
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::{Call, Reply};
 use crate::{error::ApiError, served_model::ServedModel};
 
-/// All models. `data` is OpenAI's list, `models` the one System One clients read.
+/// All models, in two lists: OpenAI's, and the one System One clients read.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Models")]
+pub(crate) struct List<'a> {
+    object: &'static str,
+    data: Vec<Described<'a>>,
+    models: Vec<Brief<'a>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Model")]
+pub(crate) struct Described<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    owned_by: &'static str,
+    /// The served name, never a path.
+    root: &'a str,
+    parent: Option<&'a str>,
+    max_model_len: u32,
+    permission: [(); 0],
+    kind: &'static str,
+    tasks: Vec<&'static str>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "BriefModel")]
+struct Brief<'a> {
+    name: &'a str,
+    description: String,
+    release_date: String,
+}
+
+/// All models.
 ///
 /// # Errors
 /// 503 while loading.
 pub(crate) fn list(call: &Call) -> Result<Reply, ApiError> {
     call.app.model(None)?;
     let models = call.app.models();
-    let data: Vec<Value> = models.iter().map(|m| describe(m)).collect();
-    let brief: Vec<Value> = models.iter().map(|m| brief(m)).collect();
-    Ok(Reply::json(&json!({
-        "object": "list",
-        "data": data,
-        "models": brief,
-    })))
+    Ok(Reply::json(&List {
+        object: "list",
+        data: models
+            .iter()
+            .flat_map(|m| m.names().map(|name| describe(m, name)))
+            .collect(),
+        models: models
+            .iter()
+            .flat_map(|m| m.names().map(|name| brief(m, name)))
+            .collect(),
+    }))
 }
 
 /// One model.
@@ -27,33 +65,32 @@ pub(crate) fn list(call: &Call) -> Result<Reply, ApiError> {
 /// 404, 503 while loading.
 pub(crate) fn one(call: &Call) -> Result<Reply, ApiError> {
     let name = percent_decode(call.tail.as_deref().unwrap_or_default());
-    Ok(Reply::json(&describe(call.app.model(Some(&name))?)))
+    let model = call.app.model(Some(&name))?;
+    Ok(Reply::json(&describe(model, &name)))
 }
 
-fn describe(model: &ServedModel) -> Value {
-    let tasks: Vec<&str> = model.tasks.iter().map(|t| t.as_str()).collect();
-    json!({
-        "id": model.name,
-        "object": "model",
-        "created": model.created,
-        "owned_by": "prelude",
-        // The served name, never a path.
-        "root": model.name,
-        "parent": null,
-        "max_model_len": model.max_model_len,
-        "permission": [],
-        "kind": model.kind.as_str(),
-        "tasks": tasks,
-    })
+fn describe<'a>(model: &'a ServedModel, name: &'a str) -> Described<'a> {
+    Described {
+        id: name,
+        object: "model",
+        created: model.created,
+        owned_by: "prelude",
+        root: &model.name,
+        parent: None,
+        max_model_len: model.max_model_len,
+        permission: [],
+        kind: model.kind.as_str(),
+        tasks: model.tasks.iter().map(|t| t.as_str()).collect(),
+    }
 }
 
-fn brief(model: &ServedModel) -> Value {
+fn brief<'a>(model: &'a ServedModel, name: &'a str) -> Brief<'a> {
     let context = model.max_model_len;
-    json!({
-        "name": model.name,
-        "description": format!("{} with a context of {context} tokens", model.kind.as_str()),
-        "release_date": date(model.created),
-    })
+    Brief {
+        name,
+        description: format!("{} with a context of {context} tokens", model.kind.as_str()),
+        release_date: date(model.created),
+    }
 }
 
 /// The day, as `YYYY-MM-DD`.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
@@ -16,8 +17,9 @@ use crate::{
     served_model::{ModelKind, ServedModel, Task},
 };
 
-#[derive(Serialize)]
-struct Response<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Pooling")]
+pub(crate) struct Response<'a> {
     id: String,
     object: &'static str,
     created: u64,
@@ -26,7 +28,8 @@ struct Response<'a> {
     usage: UsageBody,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "PooledItem")]
 struct Item {
     index: usize,
     object: &'static str,

@@ -4,6 +4,7 @@
 use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -223,21 +224,24 @@ fn ranked(judged: &Judged, activation: bool, top_n: Option<usize>) -> Vec<(usize
     ranked
 }
 
-#[derive(Serialize)]
-struct Body<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Ranking")]
+pub(crate) struct Body<'a> {
     id: String,
     model: &'a str,
     usage: Usage,
     results: Vec<RankedBody<'a>>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "RankingUsage")]
 struct Usage {
     prompt_tokens: u64,
     total_tokens: u64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Ranked")]
 struct RankedBody<'a> {
     index: usize,
     relevance_score: f64,
@@ -245,36 +249,42 @@ struct RankedBody<'a> {
     document: Option<DocumentBody<'a>>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "RankedDocument")]
 struct DocumentBody<'a> {
     text: &'a str,
 }
 
-#[derive(Serialize)]
-struct CohereBody<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "CohereRanking")]
+pub(crate) struct CohereBody<'a> {
     id: String,
     results: Vec<RankedBody<'a>>,
     meta: Meta,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "CohereMeta")]
 struct Meta {
     api_version: ApiVersion,
     billed_units: BilledUnits,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "CohereApiVersion")]
 struct ApiVersion {
     version: &'static str,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "CohereBilledUnits")]
 struct BilledUnits {
     search_units: u32,
 }
 
-#[derive(Serialize)]
-struct TeiBody<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "TeiRanked")]
+pub(crate) struct TeiBody<'a> {
     index: usize,
     score: f64,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -6,6 +6,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
 use prelude_core::{Head, Normalise, RowOutput, RowSpec, TokenId};
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -31,8 +32,9 @@ use crate::{
 /// Most label tokens of a request.
 const LABELS_MAX: usize = 1_024;
 
-#[derive(Serialize)]
-struct Response<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "LabelScoring")]
+pub(crate) struct Response<'a> {
     scores: Vec<Vec<f64>>,
     model: &'a str,
     usage: UsageBody,
@@ -40,8 +42,9 @@ struct Response<'a> {
 }
 
 /// One score for each item or pair.
-#[derive(Serialize)]
-struct ListResponse<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Scores")]
+pub(crate) struct ListResponse<'a> {
     id: String,
     object: &'static str,
     created: u64,
@@ -50,7 +53,8 @@ struct ListResponse<'a> {
     usage: UsageBody,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Score")]
 struct ListItem {
     index: usize,
     object: &'static str,

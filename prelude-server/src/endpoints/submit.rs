@@ -4,6 +4,7 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use prelude_core::{ExecutionClass, Head, OnDeadline, PromptTree, RowSpec};
 use prelude_engine::{Answer, AnswerError, Collected, RequestSpec, Usage};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Call;
@@ -173,7 +174,8 @@ pub(crate) fn failed(call: &Call, why: &str) -> ApiError {
 }
 
 /// Token counts as OpenAI's clients read them.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Usage")]
 pub(crate) struct UsageBody {
     pub(crate) prompt_tokens: u64,
     pub(crate) completion_tokens: u64,
@@ -182,7 +184,7 @@ pub(crate) struct UsageBody {
 }
 
 /// Where prompt tokens came from.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub(crate) struct PromptTokensDetails {
     pub(crate) cached_tokens: u64,
 }

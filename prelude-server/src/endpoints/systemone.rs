@@ -2,6 +2,8 @@
 
 mod wire;
 
+pub(crate) use wire::Response;
+
 use std::sync::Arc;
 
 use bytes::Bytes;

@@ -4,8 +4,8 @@ use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
 use prelude_core::TokenId;
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::json;
 
 use super::{Call, Reply, chat::Conversation, input::Prompt};
 use crate::{
@@ -14,8 +14,9 @@ use crate::{
     served_model::{ServedModel, Task},
 };
 
-#[derive(Serialize)]
-struct Tokens<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Tokens")]
+pub(crate) struct Tokens<'a> {
     count: usize,
     max_model_len: u32,
     tokens: Vec<TokenId>,
@@ -117,8 +118,9 @@ fn strings<'m>(model: &'m ServedModel, ids: &[TokenId]) -> Vec<Cow<'m, str>> {
 }
 
 /// Two names for one thing: vLLM's and SGLang's.
-#[derive(Serialize)]
-struct Detokenized<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Detokenized")]
+pub(crate) struct Detokenized<'a> {
     prompt: &'a str,
     text: &'a str,
 }
@@ -156,6 +158,17 @@ pub(crate) async fn detokenize(call: &Arc<Call>, body: Bytes) -> Result<Reply, A
     call.app.encoder.run(body.len(), decode).await?
 }
 
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "TokenizerInfo")]
+pub(crate) struct Info<'a> {
+    tokenizer_class: Option<&'a str>,
+    bos_token: Option<&'a str>,
+    eos_token: Option<&'a str>,
+    pad_token: Option<&'a str>,
+    chat_template: Option<&'a str>,
+    max_model_len: u32,
+}
+
 /// What harnesses ask of a tokenizer.
 ///
 /// # Errors
@@ -163,12 +176,12 @@ pub(crate) async fn detokenize(call: &Arc<Call>, body: Bytes) -> Result<Reply, A
 pub(crate) fn info(call: &Call) -> Result<Reply, ApiError> {
     let model = call.app.model(None)?;
     let config = &model.tokenizer_config;
-    Ok(Reply::json(&json!({
-        "tokenizer_class": config.tokenizer_class,
-        "bos_token": config.token("bos_token"),
-        "eos_token": config.token("eos_token"),
-        "pad_token": config.token("pad_token"),
-        "chat_template": model.template.as_ref().map(|t| t.source()),
-        "max_model_len": model.max_model_len,
-    })))
+    Ok(Reply::json(&Info {
+        tokenizer_class: config.tokenizer_class.as_deref(),
+        bos_token: config.token("bos_token"),
+        eos_token: config.token("eos_token"),
+        pad_token: config.token("pad_token"),
+        chat_template: model.template.as_ref().map(|t| t.source()),
+        max_model_len: model.max_model_len,
+    }))
 }

@@ -132,7 +132,7 @@ fn accept(app: &Arc<App>, connections: &Arc<AtomicUsize>, stream: TcpStream) {
     let Some(place) = Place::take(connections, app.config.limits.connections) else {
         app.metrics.reject("too_many_connections");
         // It fits the socket's empty buffer, or is not worth waiting for.
-        let _ = stream.try_write(&raw_error(&ApiError::too_many_connections()));
+        let _ = stream.try_write(&raw_error(app, &ApiError::too_many_connections()));
         return;
     };
     let app = Arc::clone(app);
@@ -141,7 +141,7 @@ fn accept(app: &Arc<App>, connections: &Arc<AtomicUsize>, stream: TcpStream) {
         // Answers are small and complete: waiting to fill a packet only delays them.
         let _ = stream.set_nodelay(true);
         let state = WireState::new();
-        let wire = Wire::new(stream, Arc::clone(&state), &app.config.limits);
+        let wire = Wire::new(stream, Arc::clone(&state), &app);
         let requests = Requests::default();
         let http = builder(&app.config.limits, requests.clone());
         let service = service_fn(|request| {

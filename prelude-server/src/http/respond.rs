@@ -182,7 +182,7 @@ fn number(text: String) -> HeaderValue {
 }
 
 /// A whole HTTP/1.1 response, for connections that never became a request.
-pub(super) fn raw_error(error: &ApiError) -> Vec<u8> {
+pub(super) fn raw_error(app: &App, error: &ApiError) -> Vec<u8> {
     let body = error.to_json(Dialect::OpenAi);
     let reason = StatusCode::from_u16(error.status())
         .ok()
@@ -192,9 +192,10 @@ pub(super) fn raw_error(error: &ApiError) -> Vec<u8> {
         format!("retry-after: {}\r\n", after.as_secs().max(1))
     });
     let head = format!(
-        "HTTP/1.1 {} {reason}\r\ncontent-type: application/json\r\n{retry}connection: close\r\n\
-         content-length: {}\r\n\r\n",
+        "HTTP/1.1 {} {reason}\r\ncontent-type: application/json\r\n{retry}x-request-id: {}\r\n\
+         connection: close\r\ncontent-length: {}\r\n\r\n",
         error.status(),
+        app.ids.next("req-"),
         body.len()
     );
     [head.as_bytes(), &body].concat()

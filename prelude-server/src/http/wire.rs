@@ -22,10 +22,7 @@ use tokio::{
 };
 
 use super::{respond::raw_error, timer::Timer};
-use crate::{
-    config::{Limits, ms},
-    error::ApiError,
-};
+use crate::{app::App, config::ms, error::ApiError};
 
 /// How the first bytes of an HTTP/2 connection read.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
@@ -106,6 +103,7 @@ impl Drop for Active {
 pub(super) struct Wire {
     stream: TcpStream,
     state: Arc<WireState>,
+    app: Arc<App>,
     keep_alive: Duration,
     header_read: Duration,
     write_stall: Duration,
@@ -126,10 +124,12 @@ enum Linger {
 }
 
 impl Wire {
-    pub(super) fn new(stream: TcpStream, state: Arc<WireState>, limits: &Limits) -> Self {
+    pub(super) fn new(stream: TcpStream, state: Arc<WireState>, app: &Arc<App>) -> Self {
+        let limits = &app.config.limits;
         Self {
             stream,
             state,
+            app: Arc::clone(app),
             keep_alive: ms(limits.keep_alive_ms),
             header_read: ms(limits.header_read_ms),
             write_stall: ms(limits.write_stall_ms),
@@ -173,7 +173,7 @@ impl Wire {
         if in_head {
             let error = ApiError::request_timeout("the request's headers did not arrive in time");
             // Nothing of ours is in the socket's buffer, so this either fits or is not worth it.
-            let _ = self.stream.try_write(&raw_error(&error));
+            let _ = self.stream.try_write(&raw_error(&self.app, &error));
         }
         Some(io::ErrorKind::TimedOut.into())
     }
@@ -196,7 +196,7 @@ impl Wire {
 
     /// The transport answers malformed heads by itself, with an empty body; ours take their
     /// place. Our own responses of this class always have one.
-    fn refusal_for(bytes: &[u8]) -> Option<Vec<u8>> {
+    fn refusal_for(&self, bytes: &[u8]) -> Option<Vec<u8>> {
         let status = bytes.strip_prefix(b"HTTP/1.1 ")?.get(..3)?;
         let is_empty = bytes
             .windows(19)
@@ -210,7 +210,7 @@ impl Wire {
             b"431" => ApiError::new(431, "headers_too_large", "the headers are too large"),
             _ => return None,
         };
-        Some(raw_error(&error.closing()))
+        Some(raw_error(&self.app, &error.closing()))
     }
 
     /// Writes what is left of a refusal, then reports the `len` bytes it replaces as written.
@@ -258,7 +258,7 @@ impl AsyncWrite for Wire {
     ) -> Poll<io::Result<usize>> {
         let this = &mut *self;
         if this.refusal.is_none()
-            && let Some(refusal) = Self::refusal_for(buf)
+            && let Some(refusal) = this.refusal_for(buf)
         {
             this.refusal = Some((refusal, 0));
         }

@@ -11,3 +11,5 @@ mod service;
 mod streams;
 mod support;
 mod transport;
+#[path = "../../src/openapi/validate.rs"]
+mod validate;

@@ -25,6 +25,8 @@ use prelude_server::{
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
+use crate::validate;
+
 /// A running server. Dropping it stops everything.
 pub(crate) struct TestServer {
     pub(crate) app: Arc<App>,
@@ -100,12 +102,40 @@ impl TestServer {
              application/json\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         );
-        Response::parse(&self.exchange(request.as_bytes()))
+        let response = Response::parse(&self.exchange(request.as_bytes()));
+        self.check_described("POST", path, &response);
+        response
+    }
+
+    /// Whatever a transcript holds is as `/openapi.json` says. Streams are described as text alone.
+    fn check_described(&self, method: &str, path: &str, response: &Response) {
+        static DOCUMENT: OnceLock<Value> = OnceLock::new();
+        let document = DOCUMENT.get_or_init(|| {
+            // On a thread of its own: the one that asks may be inside a runtime.
+            std::thread::scope(|scope| {
+                let ask = || {
+                    let runtime = tokio::runtime::Builder::new_current_thread();
+                    let runtime = { runtime }.enable_all().build().unwrap();
+                    runtime.block_on(self.app.answer("GET", "/openapi.json", ""))
+                };
+                let answered = scope.spawn(ask).join().unwrap();
+                serde_json::from_slice(&answered.body).unwrap()
+            })
+        });
+        let path = path.split('?').next().unwrap();
+        let is_json = response.header("content-type") == Some("application/json");
+        // A path or method that there is not has no description.
+        if is_json && !matches!(response.status, 404 | 405) {
+            let body = response.json();
+            validate::check(document, method, path, response.status, &body).unwrap();
+        }
     }
 
     pub(crate) fn get(&self, path: &str) -> Response {
         let request = format!("GET {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n");
-        Response::parse(&self.exchange(request.as_bytes()))
+        let response = Response::parse(&self.exchange(request.as_bytes()));
+        self.check_described("GET", path, &response);
+        response
     }
 
     /// Sends bytes and reads until the server closes.

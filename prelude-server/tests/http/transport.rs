@@ -69,6 +69,8 @@ fn check(server: &TestServer, head: &str, body: &str, expected: (u16, &str)) -> 
         "{head}\n{}",
         response.body
     );
+    let id = response.header("x-request-id");
+    assert!(id.is_some_and(|id| !id.is_empty()), "{}", response.head);
     response
 }
 

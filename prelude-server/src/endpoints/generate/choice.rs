@@ -1,10 +1,11 @@
 //! One continuation as it grows: tokens in, certain text and finish reason out.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use fasttoken::StreamState;
 use prelude_core::{SampledToken, TokenId};
 use prelude_engine::FinishReason;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 
 use super::{Params, stop::Stopper};
@@ -56,6 +57,20 @@ pub(crate) enum StopReason {
     Text(usize, Arc<[String]>),
     /// A stop id.
     Id(TokenId),
+}
+
+impl JsonSchema for StopReason {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "StopReason".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": ["string", "integer"] })
+    }
 }
 
 impl Serialize for StopReason {

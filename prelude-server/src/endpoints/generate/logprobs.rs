@@ -2,11 +2,13 @@
 
 use std::{
     borrow::Cow,
+    collections::BTreeMap,
     collections::{HashMap, hash_map::Entry},
     ops::Range,
 };
 
 use prelude_core::{PositionLogprobs, SampledToken, TokenId, TokenLogprob};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Serialize, Serializer,
     ser::{SerializeMap, SerializeSeq, SerializeStruct},
@@ -46,10 +48,12 @@ impl<'a> Printer<'a> {
 }
 
 /// `logprobs` of completions.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[schemars(rename = "CompletionLogprobs")]
 pub(crate) struct CompletionLogprobs<'a> {
     tokens: Vec<Cow<'a, str>>,
     token_logprobs: Vec<Option<f32>>,
+    #[schemars(with = "Vec<Option<BTreeMap<String, f32>>>")]
     top_logprobs: Vec<Option<Top<'a>>>,
     text_offset: Vec<usize>,
 }
@@ -218,8 +222,13 @@ struct PromptPosition<'a> {
     top: u32,
 }
 
-#[derive(Serialize)]
-struct Ranked<'a> {
+/// How [`PromptLogprobs`] read: by token id.
+pub(crate) type PromptLogprobsSchema = Option<Vec<Option<BTreeMap<String, Ranked<'static>>>>>;
+
+/// One of the tokens that might have stood at a place of the prompt.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "PromptLogprob")]
+pub(crate) struct Ranked<'a> {
     logprob: f32,
     rank: u32,
     decoded_token: Cow<'a, str>,
@@ -272,12 +281,37 @@ impl Serialize for ChatLogprobs<'_> {
     }
 }
 
+impl JsonSchema for ChatLogprobs<'_> {
+    fn schema_name() -> Cow<'static, str> {
+        "ChatLogprobs".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "object",
+            "properties": { "content": generator.subschema_for::<Vec<ChatTokenBody<'_>>>() },
+            "required": ["content"],
+        })
+    }
+}
+
+/// A token of an answer and the likeliest ones in its place.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ChatTokenLogprob")]
+struct ChatTokenBody<'a> {
+    #[serde(flatten)]
+    chosen: ChatEntry<'a>,
+    top_logprobs: Vec<ChatEntry<'a>>,
+}
+
 struct ChatToken<'a> {
     printer: Printer<'a>,
     token: &'a SampledToken,
 }
 
-#[derive(Serialize)]
+/// A token of an answer.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ChatTopLogprob")]
 struct ChatEntry<'a> {
     token: Cow<'a, str>,
     logprob: f32,
@@ -296,16 +330,10 @@ impl<'a> ChatEntry<'a> {
 
 impl Serialize for ChatToken<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        struct Body<'a> {
-            #[serde(flatten)]
-            chosen: ChatEntry<'a>,
-            top_logprobs: Vec<ChatEntry<'a>>,
-        }
         let Self { printer, token } = *self;
         let logprob = token.logprob.unwrap_or(FLOOR);
         let top = token.top.iter();
-        Body {
+        ChatTokenBody {
             chosen: ChatEntry::new(printer, token.token, logprob),
             top_logprobs: top
                 .map(|t| ChatEntry::new(printer, t.token, t.logprob))

@@ -1,7 +1,8 @@
 //! System One's request and response.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeMap};
 
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::value::RawValue;
 
@@ -163,34 +164,39 @@ fn text(raw: &str, path: &str) -> Result<String, ApiError> {
     }
 }
 
-#[derive(Serialize)]
-struct Response<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "SystemOneDecision")]
+pub(crate) struct Response<'a> {
     model: &'a str,
     answers: Entries<'a, AnswerBody<'a>>,
     usage: Usage,
     x_prelude: Extension<'a>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "SystemOneUsage")]
 struct Usage {
     input_tokens: u64,
     output_tokens: u64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "SystemOneExtension")]
 struct Extension<'a> {
     prompt_format: &'static str,
     diagnostics: Entries<'a, DiagnosticsBody>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Diagnostics")]
 struct DiagnosticsBody {
     label_mass: Option<f64>,
     margin: f64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "lowercase")]
+#[schemars(rename = "SystemOneAnswer")]
 enum AnswerBody<'a> {
     Noul {
         noul: f64,
@@ -202,6 +208,7 @@ enum AnswerBody<'a> {
     },
     Score {
         score: f64,
+        #[schemars(with = "BTreeMap<String, serde_json::Value>")]
         legend: Entries<'a, &'a RawValue>,
         probabilities: Entries<'a, f64>,
         confidence: f64,
@@ -210,6 +217,20 @@ enum AnswerBody<'a> {
 
 /// An object whose keys keep their order.
 struct Entries<'a, T>(Vec<(Cow<'a, str>, T)>);
+
+impl<T: JsonSchema> JsonSchema for Entries<'_, T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        BTreeMap::<String, T>::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        BTreeMap::<String, T>::json_schema(generator)
+    }
+}
 
 impl<T: Serialize> Serialize for Entries<'_, T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -1,0 +1,581 @@
+//! Request bodies as types, for the document alone.
+//!
+//! Handlers read bodies field by field (`json.rs`), which no derive can see. So that these types
+//! cannot drift from what is read, a debug build checks with every request that each field that
+//! was asked for is here, and a test sends each field that is here and wants it noticed.
+#![expect(dead_code, reason = "they are described, never built")]
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde_json::Value;
+
+/// Fields of every inference request.
+#[derive(JsonSchema)]
+pub(super) struct Common {
+    /// A served name; the first model that serves the route if absent.
+    model: Option<String>,
+    /// Lower runs first.
+    priority: Option<i64>,
+    /// Requests with different salts share no cache: 1 to 128 characters, none of `@ / \ NUL`.
+    #[schemars(length(min = 1, max = 128))]
+    cache_salt: Option<String>,
+    /// Milliseconds from the arrival of the headers to the first token of a generation, or to the
+    /// whole answer of anything one-shot.
+    #[schemars(range(min = 1, max = 86_400_000))]
+    slo_ttft_ms: Option<u64>,
+    /// What becomes of a request whose deadline passed before it began.
+    on_deadline: Option<OnDeadline>,
+    /// The request's id, unless the header `X-Request-Id` names one.
+    request_id: Option<String>,
+    /// Ignored by contract.
+    user: Option<Value>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(rename_all = "lowercase")]
+enum OnDeadline {
+    Drop,
+    Finish,
+}
+
+/// How a prompt that is too long is cut. Without, it is refused.
+#[derive(JsonSchema)]
+pub(super) struct Truncation {
+    /// Tokens to keep; -1 is what the context holds.
+    #[schemars(range(min = -1))]
+    truncate_prompt_tokens: Option<i64>,
+    /// The side that is cut.
+    truncation_side: Option<Side>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(rename_all = "lowercase")]
+enum Side {
+    Left,
+    Right,
+}
+
+/// Text, texts, token ids, or lists of token ids.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+enum Prompts {
+    Text(String),
+    Texts(#[schemars(length(min = 1))] Vec<String>),
+    Ids(#[schemars(length(min = 1))] Vec<u32>),
+    IdLists(#[schemars(length(min = 1))] Vec<Vec<u32>>),
+}
+
+/// A string or a list of strings.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+enum Texts {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// Fields that completions and chat share.
+#[derive(JsonSchema)]
+struct Generation {
+    /// Continuations of each prompt.
+    #[schemars(range(min = 1, max = 128))]
+    n: Option<u32>,
+    /// Only equal to `n`.
+    #[schemars(range(min = 1, max = 128))]
+    best_of: Option<u32>,
+    /// 0 always takes the likeliest token; by default what the model's own configuration says.
+    #[schemars(range(min = 0))]
+    temperature: Option<f64>,
+    /// Above 0 and at most 1.
+    #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
+    top_p: Option<f64>,
+    /// -1 and 0 are off.
+    #[schemars(range(min = -1))]
+    top_k: Option<i64>,
+    #[schemars(range(min = 0, max = 1))]
+    min_p: Option<f64>,
+    #[schemars(range(max = 100), extend("exclusiveMinimum" = 0))]
+    repetition_penalty: Option<f64>,
+    #[schemars(range(min = -2, max = 2))]
+    presence_penalty: Option<f64>,
+    #[schemars(range(min = -2, max = 2))]
+    frequency_penalty: Option<f64>,
+    /// Repeats the same draws in any batch.
+    seed: Option<i64>,
+    /// At most 16 strings of 1 to 256 bytes.
+    stop: Option<Texts>,
+    /// At most 128 ids.
+    stop_token_ids: Option<Vec<u32>>,
+    include_stop_str_in_output: Option<bool>,
+    /// Tokens before which nothing ends the text.
+    min_tokens: Option<u32>,
+    ignore_eos: Option<bool>,
+    /// Token id to what is added to its logit, -100 to 100; at most 1,024.
+    logit_bias: Option<BTreeMap<String, f64>>,
+    /// The only ids that may be chosen.
+    allowed_token_ids: Option<Vec<u32>>,
+    /// Likeliest tokens beside each prompt token; -1 is the whole vocabulary, where the server
+    /// allows it.
+    #[schemars(range(min = -1))]
+    prompt_logprobs: Option<i64>,
+    /// Positions `[a, b)` that `prompt_logprobs` are wanted for.
+    prompt_logprobs_range: Option<[u32; 2]>,
+    return_token_ids: Option<bool>,
+    /// Tokens print as `token_id:N`.
+    return_tokens_as_token_ids: Option<bool>,
+    skip_special_tokens: Option<bool>,
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    /// Text is the default.
+    response_format: Option<ResponseFormat>,
+}
+
+#[derive(JsonSchema)]
+struct StreamOptions {
+    /// One last chunk with the usage.
+    include_usage: Option<bool>,
+    /// The running usage on each chunk.
+    continuous_usage_stats: Option<bool>,
+}
+
+#[derive(JsonSchema)]
+struct ResponseFormat {
+    r#type: Option<String>,
+}
+
+/// `POST /v1/completions`.
+#[derive(JsonSchema)]
+pub(super) struct CompletionRequest {
+    prompt: Prompts,
+    /// 16 by default; 0 scores the prompt and generates nothing.
+    max_tokens: Option<u32>,
+    /// The prompt's text precedes the continuation.
+    echo: Option<bool>,
+    /// Likeliest tokens beside each token.
+    #[schemars(range(min = -1))]
+    logprobs: Option<i64>,
+    add_special_tokens: Option<bool>,
+    #[schemars(flatten)]
+    generation: Generation,
+    #[schemars(flatten)]
+    truncation: Truncation,
+    #[schemars(flatten)]
+    common: Common,
+}
+
+/// Messages and what the chat template is told beside them.
+#[derive(JsonSchema)]
+struct Conversation {
+    #[schemars(length(min = 1))]
+    messages: Vec<Message>,
+    /// False on embeddings and classification, else true.
+    add_generation_prompt: Option<bool>,
+    /// The answer goes on with the last message.
+    continue_final_message: Option<bool>,
+    /// Variables of the template.
+    chat_template_kwargs: Option<BTreeMap<String, Value>>,
+    /// Short for a template variable of the same name.
+    enable_thinking: Option<bool>,
+    /// Functions, as the template is given them.
+    tools: Option<Vec<BTreeMap<String, Value>>>,
+    /// `auto`, or `none`, which hides the tools.
+    tool_choice: Option<Value>,
+    documents: Option<Vec<BTreeMap<String, Value>>>,
+}
+
+#[derive(JsonSchema)]
+struct Message {
+    /// `system`, `developer`, `user`, `assistant` or `tool`.
+    role: Role,
+    /// A string, or parts of type `text`. Absent only where an assistant called tools.
+    content: Option<Content>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(rename_all = "lowercase")]
+enum Role {
+    System,
+    Developer,
+    User,
+    Assistant,
+    Tool,
+}
+
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+#[derive(JsonSchema)]
+struct Part {
+    /// `text` or `input_text`.
+    r#type: String,
+    text: String,
+}
+
+/// `POST /v1/chat/completions`.
+#[derive(JsonSchema)]
+pub(super) struct ChatRequest {
+    #[schemars(flatten)]
+    conversation: Conversation,
+    /// The context left if absent. `max_completion_tokens` wins.
+    max_tokens: Option<u32>,
+    max_completion_tokens: Option<u32>,
+    logprobs: Option<bool>,
+    /// Only with `logprobs`.
+    #[schemars(range(min = -1))]
+    top_logprobs: Option<i64>,
+    add_special_tokens: Option<bool>,
+    #[schemars(flatten)]
+    generation: Generation,
+    #[schemars(flatten)]
+    common: Common,
+}
+
+/// Texts to read, or a conversation in place of them.
+#[derive(JsonSchema)]
+struct Inputs {
+    input: Option<Prompts>,
+    #[schemars(length(min = 1))]
+    messages: Option<Vec<Message>>,
+    add_generation_prompt: Option<bool>,
+    continue_final_message: Option<bool>,
+    chat_template_kwargs: Option<BTreeMap<String, Value>>,
+    enable_thinking: Option<bool>,
+    tools: Option<Vec<BTreeMap<String, Value>>>,
+    tool_choice: Option<Value>,
+    documents: Option<Vec<BTreeMap<String, Value>>>,
+    add_special_tokens: Option<bool>,
+    /// For embeddings: whether they have length 1. For classes: probabilities, not logits.
+    use_activation: Option<bool>,
+    #[schemars(flatten)]
+    truncation: Truncation,
+    #[schemars(flatten)]
+    common: Common,
+}
+
+/// How vectors are made and written.
+#[derive(JsonSchema)]
+struct Vectors {
+    encoding_format: Option<EncodingFormat>,
+    /// Cut to this many components first, normalised after.
+    #[schemars(range(min = 1))]
+    dimensions: Option<u32>,
+    /// Put before each text as `Instruct: {instruction}\nQuery:`.
+    instruction: Option<String>,
+    /// A prompt that the model brings.
+    prompt_name: Option<String>,
+    /// `query`, `search_query`, `document`, `passage` or `search_document`.
+    input_type: Option<String>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(rename_all = "lowercase")]
+enum EncodingFormat {
+    Float,
+    /// Little-endian float32.
+    Base64,
+}
+
+/// `POST /v1/embeddings`.
+#[derive(JsonSchema)]
+pub(super) struct EmbeddingRequest {
+    #[schemars(flatten)]
+    vectors: Vectors,
+    #[schemars(flatten)]
+    inputs: Inputs,
+}
+
+/// `POST /pooling`.
+#[derive(JsonSchema)]
+pub(super) struct PoolingRequest {
+    /// `embed` or `classify`; the model's own if absent.
+    task: Option<String>,
+    /// For a language model: as on `/classify`.
+    labels: Option<Vec<String>>,
+    template: Option<String>,
+    #[schemars(flatten)]
+    vectors: Vectors,
+    #[schemars(flatten)]
+    inputs: Inputs,
+}
+
+/// `POST /classify`.
+#[derive(JsonSchema)]
+pub(super) struct ClassifyRequest {
+    /// 2 to 1,024 names for a language model to choose from.
+    labels: Option<Vec<String>>,
+    /// Text around each input, with `{{ text }}` in it once (with `labels`).
+    template: Option<String>,
+    #[schemars(flatten)]
+    inputs: Inputs,
+}
+
+/// A text, texts, or parts of one.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+enum PairSide {
+    Text(String),
+    Texts(Vec<String>),
+    Parts { content: Vec<Part> },
+}
+
+/// Items as texts or as token ids.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+enum Items {
+    Text(String),
+    Texts(Vec<String>),
+    IdLists(Vec<Vec<u32>>),
+    Parts { content: Vec<Part> },
+}
+
+/// A text or token ids.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+enum Query {
+    Text(String),
+    Ids(Vec<u32>),
+}
+
+/// Tokens whose scores are wanted behind each item.
+#[derive(JsonSchema)]
+struct Labels {
+    query: Option<Query>,
+    items: Option<Items>,
+    /// 1 to 1,024 ids.
+    label_token_ids: Option<Vec<u32>>,
+    /// Strings of one token each, in place of ids.
+    labels: Option<Vec<String>>,
+    /// Probabilities over the labels, not over the vocabulary.
+    apply_softmax: Option<bool>,
+    /// Items precede the query.
+    item_first: Option<bool>,
+}
+
+/// `POST /score`: `query` with `items` scores labels; two sides of pairs are judged.
+#[derive(JsonSchema)]
+pub(super) struct ScoreRequest {
+    #[schemars(flatten)]
+    labels: Labels,
+    queries: Option<PairSide>,
+    documents: Option<PairSide>,
+    text_1: Option<PairSide>,
+    text_2: Option<PairSide>,
+    data_1: Option<PairSide>,
+    data_2: Option<PairSide>,
+    /// What relevance means (pairs).
+    instruction: Option<String>,
+    /// 0 is no limit (pairs).
+    max_tokens_per_query: Option<u32>,
+    /// 0 is no limit (pairs).
+    max_tokens_per_doc: Option<u32>,
+    /// False: raw differences (pairs).
+    use_activation: Option<bool>,
+    #[schemars(flatten)]
+    truncation: Truncation,
+    #[schemars(flatten)]
+    common: Common,
+}
+
+/// `POST /generative_scoring`.
+#[derive(JsonSchema)]
+pub(super) struct GenerativeScoringRequest {
+    #[schemars(flatten)]
+    labels: Labels,
+    #[schemars(flatten)]
+    truncation: Truncation,
+    #[schemars(flatten)]
+    common: Common,
+}
+
+/// A string, or an object that holds it.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+enum Document {
+    Text(String),
+    Object { text: String },
+}
+
+/// `POST /rerank`: `documents` (Jina's, vLLM's and Cohere's dialect), or `texts` (TEI's).
+#[derive(JsonSchema)]
+pub(super) struct RerankRequest {
+    query: String,
+    #[schemars(length(min = 1))]
+    documents: Option<Vec<Document>>,
+    /// Results to return; 0 and null are all.
+    #[schemars(range(min = 0))]
+    top_n: Option<i64>,
+    return_documents: Option<bool>,
+    /// What relevance means.
+    instruction: Option<String>,
+    /// The same.
+    instruct: Option<String>,
+    /// 0 is no limit.
+    max_tokens_per_doc: Option<u32>,
+    /// False: raw differences.
+    use_activation: Option<bool>,
+    #[schemars(length(min = 1))]
+    texts: Option<Vec<String>>,
+    /// Cut texts that are too long (with `texts`).
+    truncate: Option<bool>,
+    /// `left` or `right` (with `texts`).
+    truncation_direction: Option<String>,
+    /// Raw differences (with `texts`).
+    raw_scores: Option<bool>,
+    /// Results carry their text (with `texts`).
+    return_text: Option<bool>,
+    #[schemars(flatten)]
+    truncation: Truncation,
+    #[schemars(flatten)]
+    common: Common,
+}
+
+/// How decisions are made.
+#[derive(JsonSchema)]
+struct DecideOptions {
+    /// `prelude-decide-1`.
+    prompt_format: Option<String>,
+    /// `code`: options by letters and numbers; `text`: by their names.
+    labels: Option<String>,
+    /// Rotations of the label assignment that a choice is averaged over.
+    #[schemars(range(min = 1, max = 8))]
+    permutations: Option<u32>,
+    /// Divides the labels' logits.
+    temperature: Option<f64>,
+}
+
+/// Text, or JSON that is shown as it came.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+enum TextOrJson {
+    Text(String),
+    Object(BTreeMap<String, Value>),
+    List(Vec<Value>),
+}
+
+/// `POST /v1/systemone`.
+#[derive(JsonSchema)]
+pub(super) struct SystemOneRequest {
+    /// What the questions are about.
+    state: TextOrJson,
+    /// 1 to 256 questions by ids of the caller's.
+    questions: BTreeMap<String, Question>,
+    instructions: Option<TextOrJson>,
+    x_prelude: Option<DecideOptions>,
+    #[schemars(flatten)]
+    common: Common,
+}
+
+/// `noul`: criteria for true and false, if any. `choice`: 2 to 255 options and what they mean.
+/// `score`: 2 to 10 levels in order.
+#[derive(JsonSchema)]
+struct Question {
+    /// `noul`, `choice` or `score`.
+    r#type: String,
+    instructions: Option<TextOrJson>,
+    criteria: Option<Criteria>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+enum Criteria {
+    Options(BTreeMap<String, Option<TextOrJson>>),
+    Levels(Vec<TextOrJson>),
+}
+
+/// `POST /v1/decisions`.
+#[derive(JsonSchema)]
+pub(super) struct DecisionRequest {
+    input: DecisionInput,
+    /// 1 to 256.
+    #[schemars(length(min = 1, max = 256))]
+    questions: Vec<DecisionQuestion>,
+    safety_identifier: Option<String>,
+    x_prelude: Option<DecideOptions>,
+    #[schemars(flatten)]
+    common: Common,
+}
+
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+enum DecisionInput {
+    Text(String),
+    Messages(#[schemars(length(min = 1))] Vec<DecisionMessage>),
+}
+
+#[derive(JsonSchema)]
+struct DecisionMessage {
+    /// `user`.
+    role: String,
+    content: Content,
+}
+
+#[derive(JsonSchema)]
+#[schemars(tag = "type", rename_all = "lowercase")]
+enum DecisionQuestion {
+    Predicate {
+        name: Option<String>,
+        instructions: String,
+    },
+    Choice {
+        name: Option<String>,
+        instructions: String,
+        #[schemars(length(min = 2, max = 255))]
+        choices: Vec<Choice>,
+    },
+    Score {
+        name: Option<String>,
+        instructions: String,
+        #[schemars(length(min = 2, max = 10))]
+        levels: Vec<Level>,
+    },
+}
+
+#[derive(JsonSchema)]
+struct Choice {
+    value: StringOrBool,
+    description: Option<String>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+pub(crate) enum StringOrBool {
+    String(String),
+    Bool(bool),
+}
+
+#[derive(JsonSchema)]
+struct Level {
+    label: String,
+    description: Option<String>,
+}
+
+/// `POST /tokenize`: a text, texts, or messages.
+#[derive(JsonSchema)]
+pub(super) struct TokenizeRequest {
+    model: Option<String>,
+    prompt: Option<Texts>,
+    #[schemars(length(min = 1))]
+    messages: Option<Vec<Message>>,
+    add_generation_prompt: Option<bool>,
+    continue_final_message: Option<bool>,
+    chat_template_kwargs: Option<BTreeMap<String, Value>>,
+    enable_thinking: Option<bool>,
+    tools: Option<Vec<BTreeMap<String, Value>>>,
+    tool_choice: Option<Value>,
+    documents: Option<Vec<BTreeMap<String, Value>>>,
+    add_special_tokens: Option<bool>,
+    /// Each token's text beside its id.
+    return_token_strs: Option<bool>,
+}
+
+/// `POST /detokenize`.
+#[derive(JsonSchema)]
+pub(super) struct DetokenizeRequest {
+    model: Option<String>,
+    tokens: Vec<u32>,
+    skip_special_tokens: Option<bool>,
+}

@@ -1,0 +1,156 @@
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::{
+    demo,
+    load::LoadOptions,
+    testing::{app, ask_strictly, embedded, options},
+};
+
+#[test]
+fn every_route_is_described_and_nothing_else() {
+    let document = document();
+    let mut described = BTreeSet::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            described.insert((path.clone(), method.to_uppercase()));
+            assert!(operation["responses"]["200"].is_object(), "{path}");
+            let has_body = operation["requestBody"].is_object();
+            assert_eq!(has_body, method == "post", "{method} {path}");
+        }
+    }
+    let mut routes = BTreeSet::new();
+    for route in ROUTES {
+        routes.insert((template(route), route.method.to_owned()));
+        if route.method == "GET" {
+            routes.insert((template(route), "HEAD".to_owned()));
+        }
+    }
+    assert_eq!(described, routes);
+}
+
+#[test]
+fn operations_have_names_of_their_own_and_references_lead_somewhere() {
+    fn walk(document: &Value, value: &Value, names: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(object) => {
+                if let Some(Value::String(to)) = object.get("$ref") {
+                    let pointer = to.strip_prefix('#').unwrap();
+                    assert!(document.pointer(pointer).is_some(), "{to}");
+                }
+                if let Some(Value::String(name)) = object.get("operationId") {
+                    assert!(names.insert(name.clone()), "{name} twice");
+                }
+                object.values().for_each(|v| walk(document, v, names));
+            }
+            Value::Array(list) => list.iter().for_each(|v| walk(document, v, names)),
+            _ => {}
+        }
+    }
+    let document = document();
+    let mut names = BTreeSet::new();
+    walk(&document, &document, &mut names);
+    assert!(names.len() > ROUTES.len(), "{names:?}");
+}
+
+/// Requests that are right, one for each way in which an endpoint is asked.
+fn right(endpoint: Endpoint) -> Vec<Value> {
+    let messages = json!([{"role": "user", "content": "a"}]);
+    match endpoint {
+        Endpoint::Completions => vec![json!({"prompt": "a"})],
+        Endpoint::Chat => vec![json!({"messages": messages})],
+        Endpoint::Tokenize => vec![json!({"messages": messages}), json!({"prompt": "a"})],
+        Endpoint::Classify | Endpoint::Pooling => vec![
+            json!({"input": "a", "model": "demo-classifier"}),
+            json!({"messages": messages, "model": "demo-classifier"}),
+            json!({"input": "a", "labels": ["b", "c"], "model": "demo-lm"}),
+            json!({"input": "a", "model": "demo-lm"}),
+        ],
+        Endpoint::Embeddings => vec![json!({"input": "a"}), json!({"messages": messages})],
+        Endpoint::Score => vec![
+            json!({"query": "a", "items": ["b"], "label_token_ids": [1]}),
+            json!({"text_1": "a", "text_2": ["b"]}),
+        ],
+        Endpoint::GenerativeScoring => {
+            vec![json!({"query": "a", "items": ["b"], "label_token_ids": [1]})]
+        }
+        Endpoint::Rerank | Endpoint::RerankV2 => vec![
+            json!({"query": "a", "documents": ["b"]}),
+            json!({"query": "a", "texts": ["b"]}),
+        ],
+        Endpoint::SystemOne => {
+            vec![json!({"state": "a", "questions": {"q": {"type": "noul", "instructions": "b"}}})]
+        }
+        Endpoint::Decisions => {
+            vec![json!({"input": "a", "questions": [{"type": "predicate", "instructions": "b"}]})]
+        }
+        Endpoint::Detokenize => vec![json!({"tokens": [1]})],
+        other => panic!("{other:?} takes no body"),
+    }
+}
+
+/// A request that is right but for one field, which has a value that no field takes: that it is
+/// complained of shows that the field is read.
+#[test]
+fn every_described_field_is_read() {
+    let all = LoadOptions {
+        pooling: Some(prelude_core::Pooling::Last),
+        rerank_template: Some("qwen3".into()),
+        ..options()
+    };
+    let app = app(vec![
+        embedded(&demo::LM, &all),
+        embedded(&demo::CLASSIFIER, &options()),
+    ]);
+    let mut checked = 0;
+    for route in ROUTES.iter().filter(|r| r.method == "POST") {
+        for name in fields(route.endpoint) {
+            // These take anything, or any object.
+            if matches!(
+                &*name,
+                "user" | "chat_template_kwargs" | "state" | "instructions"
+            ) {
+                continue;
+            }
+            let mut found = Vec::new();
+            let is_read = right(route.endpoint).into_iter().any(|mut body| {
+                body[&name] = json!({"no": [{"such": "value"}]});
+                let (status, answer) = ask_strictly(&app, route.path, &body);
+                let error = &answer["error"];
+                let param = error["param"].as_str().unwrap_or_default();
+                let is_complained_of = matches!(status, 400 | 422)
+                    && error["reason"] != "unknown_field"
+                    && param.trim_start_matches('/').starts_with(&*name);
+                // The TEI dialect names fields in its message alone.
+                let message = error.as_str().unwrap_or_default();
+                let is_named = status == 400 && message.contains(&format!("`{name}`"));
+                let is_read = is_complained_of || (is_named && !message.contains("is unknown"));
+                found.push(answer);
+                is_read
+            });
+            assert!(is_read, "{} does not read {name}: {found:?}", route.path);
+            checked += 1;
+        }
+    }
+    assert!(checked > 200, "{checked}");
+}
+
+#[test]
+fn a_wrong_answer_is_noticed() {
+    let document = document();
+    let check = |path: &str, status, body: Value, ok: bool| {
+        let found = validate::check(&document, "POST", path, status, &body);
+        assert_eq!(found.is_ok(), ok, "{path} {status} {body}: {found:?}");
+    };
+    let tokens = json!({"count": 1, "max_model_len": 2, "tokens": [3], "token_strs": null});
+    check("/tokenize", 200, tokens.clone(), true);
+    check("/tokenize", 200, json!([tokens]), true);
+    check("/tokenize", 200, json!({"count": 1}), false);
+    check("/tokenize", 200, json!([{"count": "1"}]), false);
+    let error = json!({"error": {"message": "a", "type": "b", "param": null, "code": 400,
+        "reason": "c"}});
+    check("/tokenize", 400, error.clone(), true);
+    check("/tokenize", 422, error.clone(), false);
+    check("/v1/systemone", 422, error, false);
+    check("/nowhere", 200, json!({}), false);
+}
