@@ -1,0 +1,290 @@
+//! The user's guide: every block of shell, Python and settings in `docs/` is run, against servers
+//! started as the guide says, and what is shown behind it is compared with what it printed.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use serde_json::Value;
+
+/// What numbers with a fraction may differ by: other machines round bfloat16 otherwise, and the
+/// guide shows three digits.
+const TOLERANCE: f64 = 0.02;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_prelude");
+
+/// A server of the guide's; ends with the test.
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(args: &[&str]) -> Self {
+        let mut child = Command::new(PROGRAM)
+            .args(["serve", "--port", "0"])
+            .args(args)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let mut seen = String::new();
+        let address = loop {
+            let mut line = String::new();
+            assert_ne!(said.read_line(&mut line).unwrap(), 0, "it ended: {seen}");
+            if let Some((_, rest)) = line.split_once("http://")
+                && line.starts_with("ready")
+            {
+                break rest.split(' ').next().unwrap().to_owned();
+            }
+            seen.push_str(&line);
+        };
+        // A full pipe would block its log.
+        std::thread::spawn(move || said.read_to_string(&mut String::new()));
+        Self { child, address }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Nothing is left to do if it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A fenced block: its language, its text, and the line it begins on.
+struct Block {
+    language: String,
+    text: String,
+    line: usize,
+    /// Whether only blank lines are between the block before it and this one.
+    follows: bool,
+}
+
+fn blocks(page: &str) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    let (mut open, mut follows) = (None, false);
+    for (number, line) in page.lines().enumerate() {
+        match (line.strip_prefix("```"), &mut open) {
+            (Some(language), None) => {
+                open = Some(Block {
+                    language: language.to_owned(),
+                    text: String::new(),
+                    line: number + 1,
+                    follows,
+                });
+            }
+            (Some(_), Some(_)) => {
+                blocks.extend(open.take());
+                follows = true;
+            }
+            (None, Some(block)) => {
+                block.text.push_str(line);
+                block.text.push('\n');
+            }
+            (None, None) if line.trim().is_empty() => {}
+            (None, None) => follows = false,
+        }
+    }
+    assert!(open.is_none(), "a block has no end");
+    blocks
+}
+
+/// Whether a program is there.
+fn has(program: &str) -> bool {
+    let mut command = Command::new(program);
+    let command = command.arg("--version").stdout(Stdio::null());
+    command.status().is_ok_and(|s| s.success())
+}
+
+/// Runs a block and returns what it printed.
+fn run(
+    program: &str,
+    block: &Block,
+    folder: &Path,
+    servers: &[(&str, &Server)],
+    at: &str,
+) -> String {
+    let mut text = block.text.clone();
+    for (shown, server) in servers {
+        text = text.replace(shown, &server.address);
+    }
+    let own = Path::new(PROGRAM).parent().unwrap();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path =
+        std::env::join_paths(std::iter::once(own.to_owned()).chain(std::env::split_paths(&path)));
+    let output = Command::new(program)
+        .args(["-c", &text])
+        .current_dir(folder)
+        .env("PATH", path.unwrap())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{at}: {}\n{errors}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What is shown is a part of what came.
+fn compare(shown: &Value, found: &Value, at: &str) {
+    match (shown, found) {
+        (Value::String(text), _) if text == "..." => {}
+        (Value::Object(shown), Value::Object(found)) => {
+            for (name, shown) in shown {
+                let found = found.get(name);
+                compare(
+                    shown,
+                    found.unwrap_or(&Value::Null),
+                    &format!("{at}/{name}"),
+                );
+            }
+        }
+        (Value::Array(shown), Value::Array(found)) => {
+            assert_eq!(shown.len(), found.len(), "{at}");
+            for (index, (shown, found)) in shown.iter().zip(found).enumerate() {
+                compare(shown, found, &format!("{at}/{index}"));
+            }
+        }
+        (Value::Number(shown), Value::Number(found)) if shown.is_f64() || found.is_f64() => {
+            let (shown, found) = (shown.as_f64().unwrap(), found.as_f64().unwrap());
+            assert!(
+                (shown - found).abs() <= TOLERANCE,
+                "{at}: {found}, shown {shown}"
+            );
+        }
+        (shown, found) => assert_eq!(shown, found, "{at}"),
+    }
+}
+
+/// Word by word, numbers with a fraction within the tolerance.
+fn compare_text(shown: &str, found: &str, at: &str) {
+    let words =
+        |text: &str| -> Vec<String> { text.split_whitespace().map(str::to_owned).collect() };
+    let (shown_words, found_words) = (words(shown), words(found));
+    let same = |(a, b): (&String, &String)| match (a.parse::<f64>(), b.parse::<f64>()) {
+        (Ok(a), Ok(b)) if a.fract() != 0.0 || b.fract() != 0.0 => (a - b).abs() <= TOLERANCE,
+        _ => a == b,
+    };
+    let all =
+        shown_words.len() == found_words.len() && shown_words.iter().zip(&found_words).all(same);
+    assert!(all, "{at}: printed\n{found}\nshown is\n{shown}");
+}
+
+fn check_settings(text: &str, folder: &Path, at: &str) {
+    let file = folder.join("settings.toml");
+    std::fs::write(&file, text).unwrap();
+    let output = Command::new(PROGRAM)
+        .args(["serve", "--print-config", "--config"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{at}: {errors}");
+    let found: toml::Table = toml::from_str(&String::from_utf8(output.stdout).unwrap()).unwrap();
+    let shown: toml::Table = toml::from_str(text).unwrap();
+    for (table, settings) in &shown {
+        for (name, value) in settings.as_table().unwrap() {
+            assert_eq!(found[table].get(name), Some(value), "{at}: {table}.{name}");
+        }
+    }
+}
+
+#[test]
+fn every_snippet_of_the_guide_runs_and_prints_what_it_shows() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    if !docs.is_dir() {
+        eprintln!("SKIPPED: docs/ is not here; it is part of the workspace");
+        return;
+    }
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("demo/demo-lm");
+    let model = model.to_str().unwrap().to_owned();
+    let demo = Server::start(&[]);
+    let ranks = Server::start(&[&model, "--rerank-template", "qwen3", "--pooling", "last"]);
+    let servers = [("localhost:8000", &demo), ("localhost:8001", &ranks)];
+    let folder = std::env::temp_dir().join(format!("prelude-guide-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (shell, python) = (has("bash") && has("curl"), has("python3"));
+    if !shell {
+        eprintln!("SKIPPED: blocks of shell; bash or curl is not here");
+    }
+    if !python {
+        eprintln!("SKIPPED: blocks of Python; python3 is not here");
+    }
+    let mut pages: Vec<PathBuf> = std::fs::read_dir(&docs)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|e| e == "md"))
+        .collect();
+    pages.sort();
+    let (mut ran, mut compared) = (0, 0);
+    for page in &pages {
+        let name = page.file_name().unwrap().to_string_lossy().into_owned();
+        let mut printed: Option<String> = None;
+        for block in blocks(&std::fs::read_to_string(page).unwrap()) {
+            let at = format!("{name}:{}", block.line);
+            let program = match &*block.language {
+                "sh" if shell => "bash",
+                "python" if python => "python3",
+                "sh" | "python" => {
+                    printed = None;
+                    continue;
+                }
+                "toml" => {
+                    check_settings(&block.text, &folder, &at);
+                    ran += 1;
+                    continue;
+                }
+                // What a reader types to start a server is what `Server::start` does.
+                "console" => continue,
+                "json" | "text" => {
+                    assert!(block.follows, "{at}: shown behind nothing");
+                    let Some(found) = printed.take() else {
+                        continue;
+                    };
+                    if block.language == "text" {
+                        compare_text(&block.text, &found, &at);
+                    } else {
+                        let shown = serde_json::from_str(&block.text).expect(&at);
+                        let found = serde_json::from_str(&found).expect(&found);
+                        compare(&shown, &found, &at);
+                    }
+                    compared += 1;
+                    continue;
+                }
+                other => panic!("{at}: nobody runs {other:?}"),
+            };
+            printed = Some(run(program, &block, &folder, &servers, &at));
+            ran += 1;
+        }
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    if shell && python {
+        assert!(ran > 20 && compared > 20, "{ran} run, {compared} compared");
+    }
+}
+
+#[test]
+fn a_wrong_page_is_noticed() {
+    let wrong = |shown: &str, found: &str| {
+        let (shown, found) = (
+            serde_json::from_str(shown).unwrap(),
+            serde_json::from_str(found).unwrap(),
+        );
+        std::panic::catch_unwind(|| compare(&shown, &found, "")).is_err()
+    };
+    assert!(!wrong(
+        r#"{"a": [1, 0.5], "b": "..."}"#,
+        r#"{"a": [1, 0.501], "b": 3, "c": 1}"#
+    ));
+    assert!(wrong(r#"{"a": 1}"#, r#"{"a": 2}"#));
+    assert!(wrong(r#"{"a": 0.5}"#, r#"{"a": 0.6}"#));
+    assert!(wrong(r#"{"a": [1]}"#, r#"{"a": [1, 2]}"#));
+    assert!(wrong(r#"{"a": 1}"#, "{}"));
+    let page = blocks("```sh\na\n```\n\n```json\n1\n```\ntext\n```json\n2\n```\n");
+    let follows: Vec<bool> = page.iter().map(|b| b.follows).collect();
+    assert_eq!(follows, [false, true, false]);
+}
