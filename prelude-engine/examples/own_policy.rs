@@ -62,7 +62,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Box::new(executor),
     )?;
 
-    // The first one keeps the engine busy while the others queue up.
+    // Submitted largest first.
     let sizes = [4_000_u32, 60, 50, 40];
     let mut answers = Vec::new();
     for (number, size) in (1_u32..).zip(sizes) {

@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let engine = ScheduledEngine::spawn("judge", EngineConfig::default(), Box::new(executor))?;
 
     // One message, three claims about it. The message is computed once.
-    let claims = ["card_arrival", "exchange_rate", "card_swallowed"];
+    let claims = ["card_arrival", "exchange_rate", "terminate_account"];
     let prompts: Vec<Vec<TokenId>> = claims
         .iter()
         .map(|claim| {
