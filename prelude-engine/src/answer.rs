@@ -1,8 +1,11 @@
 //! The caller's end of a request.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    vec::IntoIter,
 };
 
 use prelude_core::{RequestId, RowOutput, SampledToken};
@@ -24,7 +27,7 @@ pub enum AnswerEvent {
 }
 
 impl AnswerEvent {
-    const fn is_last(&self) -> bool {
+    pub(crate) const fn is_last(&self) -> bool {
         matches!(
             self,
             Self::Event(Event::Finished { .. }) | Self::Rejected(_) | Self::EngineStopped
@@ -36,7 +39,10 @@ impl AnswerEvent {
 pub struct Answer {
     id: RequestId,
     rows: usize,
-    events: UnboundedReceiver<AnswerEvent>,
+    /// Each message is what one step, or one command, did to the request.
+    events: UnboundedReceiver<Vec<AnswerEvent>>,
+    /// Of the last message, what was not asked for yet.
+    arrived: IntoIter<AnswerEvent>,
     shared: Arc<Shared>,
     over: bool,
     /// Whether the engine was told to give the request up: once is enough.
@@ -59,16 +65,17 @@ impl Drop for Answer {
 }
 
 impl Answer {
-    pub(crate) const fn new(
+    pub(crate) fn new(
         id: RequestId,
         rows: usize,
-        events: UnboundedReceiver<AnswerEvent>,
+        events: UnboundedReceiver<Vec<AnswerEvent>>,
         shared: Arc<Shared>,
     ) -> Self {
         Self {
             id,
             rows,
             events,
+            arrived: IntoIter::default(),
             shared,
             over: false,
             aborted: AtomicBool::new(false),
@@ -94,8 +101,15 @@ impl Answer {
         if self.over {
             return None;
         }
-        let event = self.events.recv().await;
-        self.note(event)
+        loop {
+            if let Some(event) = self.arrived.next() {
+                return self.note(event);
+            }
+            match self.events.recv().await {
+                Some(events) => self.arrived = events.into_iter(),
+                None => return self.note(AnswerEvent::EngineStopped),
+            }
+        }
     }
 
     /// An event that has already arrived, if there is one.
@@ -103,8 +117,12 @@ impl Answer {
         if self.over {
             return None;
         }
-        let event = self.events.try_recv().ok()?;
-        self.note(Some(event))
+        loop {
+            if let Some(event) = self.arrived.next() {
+                return self.note(event);
+            }
+            self.arrived = self.events.try_recv().ok()?.into_iter();
+        }
     }
 
     /// As [`Answer::next`], for threads outside an async runtime.
@@ -115,13 +133,19 @@ impl Answer {
         if self.over {
             return None;
         }
-        let event = self.events.blocking_recv();
-        self.note(event)
+        loop {
+            if let Some(event) = self.arrived.next() {
+                return self.note(event);
+            }
+            match self.events.blocking_recv() {
+                Some(events) => self.arrived = events.into_iter(),
+                // A channel that closes without a last event: the engine thread is gone.
+                None => return self.note(AnswerEvent::EngineStopped),
+            }
+        }
     }
 
-    /// A channel that closes without a last event means that the engine thread is gone.
-    fn note(&mut self, event: Option<AnswerEvent>) -> Option<AnswerEvent> {
-        let event = event.unwrap_or(AnswerEvent::EngineStopped);
+    fn note(&mut self, event: AnswerEvent) -> Option<AnswerEvent> {
         self.over = event.is_last();
         Some(event)
     }

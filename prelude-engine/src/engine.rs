@@ -1,7 +1,7 @@
 //! The loop.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, VecDeque, btree_map::Entry},
     sync::{Arc, PoisonError, atomic::Ordering},
     thread::JoinHandle,
 };
@@ -72,6 +72,7 @@ impl ScheduledEngine {
             live: BTreeMap::new(),
             in_flight: VecDeque::new(),
             events: Vec::new(),
+            touched: Vec::new(),
         };
         let thread = std::thread::Builder::new()
             .name(format!("prelude-{name}"))
@@ -105,7 +106,9 @@ impl Drop for ScheduledEngine {
 
 /// A request whose end has not been announced.
 struct Live {
-    events: UnboundedSender<AnswerEvent>,
+    events: UnboundedSender<Vec<AnswerEvent>>,
+    /// What happened to it and is not sent yet.
+    unsent: Vec<AnswerEvent>,
     timing: Timing,
     prompt_tokens: u64,
     class: ExecutionClass,
@@ -124,6 +127,7 @@ struct Loop {
     in_flight: VecDeque<InFlight>,
     /// Reused from step to step.
     events: Vec<Event>,
+    touched: Vec<RequestId>,
 }
 
 /// Tells everybody that the engine is gone, also when its thread panics.
@@ -162,6 +166,9 @@ impl Loop {
 
     fn obey(&mut self, commands: Commands) {
         for Submission { request, events } in commands.submissions {
+            let tokens = request.tree.distinct_tokens() as u64;
+            let unseen = &self.shared.unseen_tokens;
+            unseen.fetch_sub(tokens, Ordering::Relaxed);
             let now = self.shared.now();
             let id = request.id;
             let timing = Timing::new(request.arrival);
@@ -173,6 +180,7 @@ impl Loop {
                         id,
                         Live {
                             events,
+                            unsent: Vec::new(),
                             timing,
                             prompt_tokens,
                             class,
@@ -182,7 +190,7 @@ impl Loop {
                 Err(reject) => {
                     self.reports().snapshot.rejected += 1;
                     // The caller may have gone; then nobody needs to know.
-                    let _ = events.send(AnswerEvent::Rejected(reject));
+                    let _ = events.send(vec![AnswerEvent::Rejected(reject)]);
                 }
             }
         }
@@ -255,7 +263,8 @@ impl Loop {
         lost.map_or(Ok(()), Err)
     }
 
-    /// Sends the scheduler's events to whom they concern.
+    /// Sends the scheduler's events to whom they concern: whatever happened to a request in one
+    /// message, so that whoever waits for it wakes once and not for each row.
     fn dispatch(&mut self) {
         if self.events.is_empty() {
             return;
@@ -299,15 +308,25 @@ impl Loop {
                 }
                 _ => {}
             }
-            let last = matches!(event, Event::Finished { .. });
-            // Whoever dropped the answer has aborted the request; its last events concern nobody.
-            let _ = live.events.send(AnswerEvent::Event(event));
-            if last {
-                self.live.remove(&id);
+            if live.unsent.is_empty() {
+                self.touched.push(id);
             }
+            live.unsent.push(AnswerEvent::Event(event));
         }
         drop(reports);
         self.events = events;
+        for id in self.touched.drain(..) {
+            let Entry::Occupied(mut live) = self.live.entry(id) else {
+                continue;
+            };
+            let unsent = std::mem::take(&mut live.get_mut().unsent);
+            let is_over = unsent.last().is_some_and(AnswerEvent::is_last);
+            // Whoever dropped the answer has aborted the request; its last events concern nobody.
+            let _ = live.get().events.send(unsent);
+            if is_over {
+                live.remove();
+            }
+        }
     }
 
     /// Copies the scheduler's gauges to where handles see them.

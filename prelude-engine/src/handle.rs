@@ -59,6 +59,8 @@ pub(crate) struct Shared {
     /// Tiny steps that succeeded, and nanoseconds of the fastest of them.
     pub(crate) tiny_steps: AtomicU64,
     pub(crate) fastest_tiny_ns: AtomicU64,
+    /// Prompt tokens of requests that the engine thread has not looked at.
+    pub(crate) unseen_tokens: AtomicU64,
     next_id: AtomicU64,
 }
 
@@ -72,6 +74,7 @@ impl Shared {
             reports: Mutex::new(Reports::new(recent_steps)),
             tiny_steps: AtomicU64::new(0),
             fastest_tiny_ns: AtomicU64::new(u64::MAX),
+            unseen_tokens: AtomicU64::new(0),
             next_id: AtomicU64::new(0),
         }
     }
@@ -115,9 +118,24 @@ impl EngineHandle {
             cache_salt: spec.cache_salt,
         };
         let rows = request.rows.len();
+        let tokens = request.tree.distinct_tokens() as u64;
         let (events, receiver) = mpsc::unbounded_channel();
-        self.shared.inbox.submit(Submission { request, events })?;
+        // Before the engine thread can take it off again.
+        let unseen = &self.shared.unseen_tokens;
+        unseen.fetch_add(tokens, Ordering::Relaxed);
+        if let Err(error) = self.shared.inbox.submit(Submission { request, events }) {
+            unseen.fetch_sub(tokens, Ordering::Relaxed);
+            return Err(error);
+        }
         Ok(Answer::new(id, rows, receiver, Arc::clone(&self.shared)))
+    }
+
+    /// Tokens to be computed before those of a request submitted now: of steps in flight and of
+    /// requests that wait, less what of them is in the prefix cache.
+    #[must_use]
+    pub fn tokens_ahead(&self) -> u64 {
+        let unseen = self.shared.unseen_tokens.load(Ordering::Relaxed);
+        self.reports().snapshot.scheduler.tokens_ahead + unseen
     }
 
     /// Limits of the executor.

@@ -17,7 +17,7 @@ use crate::{AnswerEvent, SubmitError};
 /// rows and output budget, which admission has bounded.
 pub(crate) struct Submission {
     pub(crate) request: Request,
-    pub(crate) events: UnboundedSender<AnswerEvent>,
+    pub(crate) events: UnboundedSender<Vec<AnswerEvent>>,
 }
 
 /// A bounded queue of submissions, and the aborts that must never be lost.

@@ -17,6 +17,7 @@ pub struct KvCache {
     trie: PrefixTrie,
     block_size: usize,
     evicted: u64,
+    published: u64,
 }
 
 /// Whether an allocation may push out cached blocks.
@@ -69,6 +70,7 @@ impl KvCache {
             trie: PrefixTrie::new(num_blocks, block_size),
             block_size: block_size as usize,
             evicted: 0,
+            published: 0,
         }
     }
 
@@ -171,11 +173,18 @@ impl KvCache {
                         return i;
                     }
                     self.pool.enter_trie(*own);
+                    self.published += 1;
                 }
             }
             parent = Some(*own);
         }
         blocks.len()
+    }
+
+    /// Blocks that [`Self::publish`] has made findable so far and that were not so before.
+    #[must_use]
+    pub const fn published_blocks(&self) -> u64 {
+        self.published
     }
 
     /// Gives one block back.

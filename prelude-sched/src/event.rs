@@ -111,6 +111,10 @@ pub struct Usage {
     /// those that another row of the step computed already. Recomputation after a preemption,
     /// and what further choices compute, come on top.
     pub computed_tokens: u64,
+    /// Tokens whose K/V the request put into the prefix cache for later ones: whole blocks that
+    /// were not there before. Of a prefix that several requests of a step share, those of the
+    /// first.
+    pub cache_write_tokens: u64,
     /// Generated tokens, stop tokens included.
     pub output_tokens: u64,
     /// From arrival until some of it was first scheduled (or until the end, if never).

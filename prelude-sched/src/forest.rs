@@ -72,6 +72,8 @@ struct Node {
     start: u32,
     end: u32,
     source: Arc<[TokenId]>,
+    /// The row for which it is computed.
+    owner: usize,
 }
 
 #[derive(Debug)]
@@ -238,6 +240,7 @@ impl Forest {
                 start: spot.depth,
                 end,
                 source: tokens.clone(),
+                owner: self.rows.len(),
             });
             self.edges.insert((at, tokens[spot.depth as usize]), last);
         }
@@ -269,6 +272,7 @@ impl Forest {
             start: context,
             end: context,
             source: tokens.clone(),
+            owner: self.rows.len(),
         });
         self.root_of
             .insert((salt.cloned(), cached.blocks.last().copied()), root);
@@ -294,6 +298,9 @@ impl Forest {
             let spot = better.probe(row.salt.as_ref(), &row.tokens, &row.own.blocks);
             better.join(row.salt.as_ref(), &row.tokens, row.own.clone(), spot);
         }
+        for node in &mut better.nodes {
+            node.owner = order[node.owner];
+        }
         let mut rows: Vec<(usize, Row)> = order.into_iter().zip(better.rows).collect();
         rows.sort_by_key(|(row, _)| *row);
         better.rows = rows.into_iter().map(|(_, row)| row).collect();
@@ -306,8 +313,13 @@ impl Forest {
     fn split(&mut self, lower: usize, at: u32) -> usize {
         let upper = self.nodes.len();
         let node = &mut self.nodes[lower];
-        let (parent, root, start, source) =
-            (node.parent, node.root, node.start, node.source.clone());
+        let (parent, root, start, source, owner) = (
+            node.parent,
+            node.root,
+            node.start,
+            node.source.clone(),
+            node.owner,
+        );
         node.start = at;
         node.parent = Some(upper);
         let above = parent.expect("only a root lacks a parent, and it has no inside to cut");
@@ -319,6 +331,7 @@ impl Forest {
             start,
             end: at,
             source,
+            owner,
         });
         upper
     }

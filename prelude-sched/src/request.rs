@@ -33,12 +33,21 @@ pub(crate) struct Live {
     pub(crate) seqs: BTreeSet<SeqId>,
     /// Rows, and choices of `Decode` generations, without their last answer.
     pub(crate) unanswered: u64,
-    /// What the request holds of the queue's bounds: (rows, tokens).
-    pub(crate) reserved: Option<(u64, u64)>,
+    /// What the request holds of the queue's bounds while it waits.
+    pub(crate) reserved: Option<Reserved>,
     pub(crate) started: Option<Timestamp>,
     pub(crate) usage: Usage,
     /// The prompt asked for last: neighbouring rows often share it.
     memo: Option<(NodeIdx, Arc<[TokenId]>)>,
+}
+
+/// A request's part of the queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reserved {
+    pub(crate) rows: u64,
+    pub(crate) tokens: u64,
+    /// Of `tokens`, those that the prefix cache did not have when the request came.
+    pub(crate) uncached: u64,
 }
 
 /// When a request is dropped unless it has started.

@@ -16,7 +16,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use prelude_core::{
-    Capacity, ForwardBatch, Head, OutputRow, Request, RequestId, SeqId, StepId, Timestamp,
+    Capacity, ForwardBatch, Head, OutputRow, Request, RequestId, RowSpec, SeqId, StepId, Timestamp,
 };
 use prelude_kv::KvCache;
 use thiserror::Error;
@@ -28,7 +28,7 @@ use crate::{
     leader::Leaders,
     length::length_of,
     queue::{Queue, QueueKey},
-    request::{Live, expires},
+    request::{Live, Reserved, expires},
     row,
     sequence::{SeqState, Sequence},
     step::{Draft, RowTag, Step},
@@ -58,6 +58,7 @@ pub struct Scheduler {
     deadlines: BTreeSet<(Timestamp, RequestId)>,
     queued_rows: u64,
     queued_tokens: u64,
+    queued_uncached: u64,
     seqs: BTreeMap<SeqId, Sequence>,
     /// Sequences holding blocks, and those that lost them, by seniority.
     running: BTreeMap<u64, SeqId>,
@@ -116,6 +117,7 @@ impl Scheduler {
             deadlines: BTreeSet::new(),
             queued_rows: 0,
             queued_tokens: 0,
+            queued_uncached: 0,
             seqs: BTreeMap::new(),
             running: BTreeMap::new(),
             preempted: BTreeMap::new(),
@@ -154,8 +156,9 @@ impl Scheduler {
             return Err(Reject::DeadlineUnmeetable { deadline, now });
         }
         let reserved = self.check_queue(&request)?;
-        self.queued_rows += reserved.0;
-        self.queued_tokens += reserved.1;
+        self.queued_rows += reserved.rows;
+        self.queued_tokens += reserved.tokens;
+        self.queued_uncached += reserved.uncached;
         if let Some(deadline) = expires {
             self.deadlines.insert((deadline, request.id));
         }
@@ -196,7 +199,7 @@ impl Scheduler {
     }
 
     /// What the request takes of the queue's bounds, if it may.
-    fn check_queue(&self, request: &Request) -> Result<(u64, u64), Reject> {
+    fn check_queue(&self, request: &Request) -> Result<Reserved, Reject> {
         let rows = Live::queue_rows(request);
         let tokens = request.tree.distinct_tokens() as u64;
         let row_limit = u64::from(self.config.max_queued_rows);
@@ -229,7 +232,29 @@ impl Scheduler {
                 limit,
             });
         }
-        Ok((rows, tokens))
+        Ok(Reserved {
+            rows,
+            tokens,
+            uncached: tokens - self.cached_tokens(request),
+        })
+    }
+
+    /// Tokens of a request that the cache has now: the beginnings of its prompts. What several
+    /// prompts share further in is not looked up, so this is rather too few than too many.
+    fn cached_tokens(&self, request: &Request) -> u64 {
+        if !self.config.enable_prefix_caching {
+            return 0;
+        }
+        let needed = |row: &RowSpec| {
+            row::first_needed(&row.head, request.tree.prompt_len(row.node)) as usize
+        };
+        // What a row reads hidden states of is computed, cached or not.
+        let most = request.rows.iter().map(needed).min().unwrap_or(0);
+        let salt = request.cache_salt.as_ref();
+        let roots = request.tree.nodes().iter().filter(|n| n.parent.is_none());
+        roots
+            .map(|root| self.cache.cached_prefix(salt, &root.tokens, most) as u64)
+            .sum()
     }
 
     /// Gives a request up, wherever it is. Returns whether it was live; if so, its `Finished`
@@ -282,6 +307,8 @@ impl Scheduler {
             requests: self.requests.len() as u64,
             queued_rows: self.queued_rows,
             queued_tokens: self.queued_tokens,
+            tokens_ahead: self.queued_uncached
+                + self.in_flight.iter().map(|s| s.tokens).sum::<u64>(),
             waiting_oneshot_rows: self.oneshot.rows(),
             waiting_decode_seqs: self.decode.rows() + u64::from(self.preempted_decode),
             running_decode_seqs: u64::from(self.running_decode),
@@ -406,6 +433,11 @@ impl Scheduler {
         let before = draft.oneshot.tokens.len();
         let emitted = forest.emit(&mut draft.oneshot, &mut self.cache, rule);
         self.counters.oneshot_tokens += (draft.oneshot.tokens.len() - before) as u64;
+        for kept in emitted.kept {
+            kept.hashes.iter().for_each(|&hash| self.leaders.add(hash));
+            let owner = draft.forest_rows[kept.row].tag;
+            draft.record.kept.push((owner, kept));
+        }
         for (row, (segment, joined)) in draft.forest_rows.drain(..).zip(emitted.rows) {
             let (positions, head) = (row.positions, row.head);
             draft.oneshot.rows.push(OutputRow {
@@ -426,10 +458,6 @@ impl Scheduler {
                 live.usage.computed_tokens += u64::from(joined.computed);
             }
         }
-        for hash in emitted.kept.iter().flat_map(|kept| &kept.hashes) {
-            self.leaders.add(*hash);
-        }
-        draft.record.kept = emitted.kept;
         draft.record.pins = emitted.pins;
     }
 
@@ -471,10 +499,11 @@ impl Scheduler {
         }
     }
 
-    fn unreserve(&mut self, reserved: Option<(u64, u64)>) {
-        let (rows, tokens) = reserved.unwrap_or_default();
-        self.queued_rows -= rows;
-        self.queued_tokens -= tokens;
+    fn unreserve(&mut self, reserved: Option<Reserved>) {
+        let reserved = reserved.unwrap_or_default();
+        self.queued_rows -= reserved.rows;
+        self.queued_tokens -= reserved.tokens;
+        self.queued_uncached -= reserved.uncached;
     }
 
     /// Ends a request: takes it out of everything and frees what it holds, once.
@@ -496,10 +525,10 @@ impl Scheduler {
         self.unreserve(live.reserved);
         // After a failure, what is in the blocks is not to be trusted.
         let publish = !matches!(outcome, Outcome::Failed(_));
-        for seq in live.seqs {
-            self.remove_sequence(seq, publish);
-        }
         let mut usage = live.usage;
+        for seq in live.seqs {
+            usage.cache_write_tokens += self.remove_sequence(seq, publish);
+        }
         let arrival = live.key.arrival;
         usage.queue_time = live.started.unwrap_or(now).saturating_since(arrival);
         usage.exec_time = live
@@ -513,8 +542,8 @@ impl Scheduler {
         true
     }
 
-    /// Takes a sequence out of everything.
-    fn remove_sequence(&mut self, id: SeqId, publish: bool) {
+    /// Takes a sequence out of everything. Returns the tokens that this put into the cache.
+    fn remove_sequence(&mut self, id: SeqId, publish: bool) -> u64 {
         let mut seq = self
             .seqs
             .remove(&id)
@@ -525,9 +554,18 @@ impl Scheduler {
         } else if self.preempted.remove(&seq.seniority).is_some() {
             self.preempted_decode -= decode;
         }
+        let mut written = 0;
         if publish && self.config.enable_prefix_caching {
-            seq.publish(&mut self.cache, &mut self.leaders);
+            written = seq.publish(&mut self.cache, &mut self.leaders);
         }
         seq.vacate(&mut self.cache, &mut self.leaders);
+        written
+    }
+
+    /// Notes what a live request has put into the cache.
+    fn note_written(&mut self, request: RequestId, tokens: u64) {
+        if let Some(live) = self.requests.get_mut(&request) {
+            live.usage.cache_write_tokens += tokens;
+        }
     }
 }

@@ -170,8 +170,10 @@ impl Sequence {
         }
     }
 
-    /// Publishes the whole blocks that completed steps have computed.
-    pub(crate) fn publish(&mut self, cache: &mut KvCache, leaders: &mut Leaders) {
+    /// Publishes the whole blocks that completed steps have computed. Returns how many tokens the
+    /// cache did not have before.
+    pub(crate) fn publish(&mut self, cache: &mut KvCache, leaders: &mut Leaders) -> u64 {
+        let before = cache.published_blocks();
         let block_size = cache.block_size();
         let whole = (self.computed as usize / block_size).min(self.blocks.len());
         if whole > self.published {
@@ -192,6 +194,7 @@ impl Sequence {
             .drain(..done)
             .for_each(|hash| leaders.remove(hash));
         self.leading_from += done;
+        (cache.published_blocks() - before) * block_size as u64
     }
 
     /// Gives all blocks back.

@@ -46,6 +46,8 @@ pub(crate) struct ForestRow {
 #[derive(Debug, Default)]
 pub(crate) struct Step {
     pub(crate) id: StepId,
+    /// Tokens that it computes.
+    pub(crate) tokens: u64,
     /// One per one-shot output row.
     pub(crate) oneshot: Vec<RowTag>,
     /// How many of them are answered by this step alone.
@@ -56,8 +58,8 @@ pub(crate) struct Step {
     pub(crate) decode: Vec<SeqTag>,
     /// Prompts that get on, and to which position.
     pub(crate) chunks: Vec<(SeqTag, u32)>,
-    /// Segments to be published. Parents come first.
-    pub(crate) kept: Vec<Kept>,
+    /// Segments to be published, and for which request. Parents come first.
+    pub(crate) kept: Vec<(RowTag, Kept)>,
     /// Cached blocks that the step reads.
     pub(crate) pins: Vec<BlockId>,
 }
@@ -126,7 +128,7 @@ impl Draft {
             oneshot,
             prefill,
             decode,
-            record,
+            mut record,
             ..
         } = self;
         let batch = match (oneshot.is_empty(), prefill.is_empty(), decode.is_empty()) {
@@ -138,6 +140,7 @@ impl Draft {
                 decode,
             },
         };
+        record.tokens = batch.num_tokens() as u64;
         (batch, record)
     }
 }

@@ -30,7 +30,7 @@ pub(crate) struct Admission {
     rate: Mutex<Rate>,
 }
 
-/// Tokens per second of requests that engines answered, measured over windows of a second or more
+/// Tokens per second that engines computed for requests they answered, measured over windows of a second or more
 /// in which they always had some: what nobody asked for says nothing about how fast it would have
 /// been, and nothing is learned from what was refused or given up.
 #[derive(Debug)]
@@ -220,16 +220,14 @@ impl Reservation {
         }
     }
 
-    /// How long what engines have of others will take, at the rate measured last; nothing if none
+    /// How long `ahead` tokens will take to compute, at the rate measured last; no time if none
     /// was.
-    pub(crate) fn predicted_wait(&self) -> Duration {
+    pub(crate) fn predicted_wait(&self, ahead: u64) -> Duration {
         let Some(per_second) = self.admission.rate().per_second else {
             return Duration::ZERO;
         };
-        let mine = self.submitted.load(Ordering::Relaxed);
-        let all = self.admission.submitted.load(Ordering::Relaxed);
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-        let seconds = all.saturating_sub(mine) as f64 / per_second.max(1.0);
+        let seconds = ahead as f64 / per_second.max(1.0);
         // A day: far beyond any deadline, and no float that a duration cannot hold.
         Duration::from_secs_f64(seconds.min(86_400.0))
     }
@@ -247,10 +245,12 @@ impl Reservation {
         give_back(&self.admission.submitted, &self.submitted);
     }
 
-    /// As [`Self::release`], because the engine has answered: its tokens count for the rate.
-    pub(crate) fn answered(&self) {
-        let tokens = self.submitted.load(Ordering::Relaxed);
-        if tokens > 0 {
+    /// As [`Self::release`], because the engine has answered: the tokens that it computed count
+    /// for the rate, all of the prompts if it has not said yet how many it found in the cache.
+    pub(crate) fn answered(&self, computed_tokens: Option<u64>) {
+        let submitted = self.submitted.load(Ordering::Relaxed);
+        if submitted > 0 {
+            let tokens = computed_tokens.unwrap_or(submitted);
             self.admission.note_left(tokens);
         }
         self.release();
@@ -338,7 +338,7 @@ mod tests {
             one.set_tokens(tokens).unwrap();
             one.submitted();
             queue.rate().window_start -= after;
-            one.answered();
+            one.answered(None);
         };
         leave(20, Duration::from_secs(2));
         let busy = queue.rate().per_second.unwrap();
@@ -351,20 +351,19 @@ mod tests {
     }
 
     #[test]
-    fn only_what_engines_have_makes_others_wait() {
+    fn waits_follow_from_what_was_computed_and_not_from_what_was_cached() {
         let queue = admission();
-        queue.rate().per_second = Some(10.0);
-        let wait = |who: &Reservation| who.predicted_wait().as_secs();
-        let stalled = queue.reserve(60).unwrap();
         let me = queue.reserve(0).unwrap();
-        assert_eq!((queue.reserved().1, wait(&me)), (20, 0));
-        stalled.submitted();
-        assert_eq!((wait(&me), wait(&stalled)), (2, 0));
-        // Said twice, counted once.
-        stalled.submitted();
-        assert_eq!(wait(&me), 2);
-        drop(stalled);
-        assert_eq!(wait(&me), 0);
+        assert_eq!(me.predicted_wait(1_000), Duration::ZERO);
+        let one = queue.reserve(0).unwrap();
+        one.set_tokens(28).unwrap();
+        one.submitted();
+        queue.rate().window_start -= Duration::from_secs(2);
+        // Most of its prompt was cached.
+        one.answered(Some(8));
+        let wait = me.predicted_wait(40).as_secs_f64();
+        assert!((10.0..=10.2).contains(&wait), "{wait}");
+        assert_eq!(me.predicted_wait(u64::MAX).as_secs(), 86_400);
     }
 
     #[test]

@@ -11,6 +11,8 @@ use crate::length::length_of;
 /// Blocks that a segment fills, to be published when its step has completed.
 #[derive(Debug)]
 pub(crate) struct Kept {
+    /// The row for which they are computed, in the order of [`Forest::add`].
+    pub(crate) row: usize,
     pub(crate) salt: Option<Arc<str>>,
     pub(crate) after: After,
     /// A prompt, and which of its positions are in `blocks`.
@@ -167,6 +169,7 @@ impl Forest {
         let positions = start..start + blocks.len() * block_size;
         let (salt, source) = (root.salt.clone(), here.source.clone());
         Some(Kept {
+            row: here.owner,
             salt,
             after,
             source,

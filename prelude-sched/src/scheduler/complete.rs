@@ -104,7 +104,9 @@ impl Scheduler {
             if let Some(seq) = current(&mut self.seqs, tag) {
                 seq.computed = end;
                 if self.config.enable_prefix_caching {
-                    seq.publish(&mut self.cache, &mut self.leaders);
+                    let request = seq.request;
+                    let written = seq.publish(&mut self.cache, &mut self.leaders);
+                    self.note_written(request, written);
                 }
             }
         }
@@ -150,14 +152,15 @@ impl Scheduler {
         let mut published: Vec<usize> = Vec::with_capacity(step.kept.len());
         for i in 0..step.kept.len() {
             let (earlier, rest) = step.kept.split_at_mut(i);
-            let kept = &mut rest[0];
+            let (owner, kept) = &mut rest[0];
             let parent = match kept.after {
                 After::Cached(block) => Some(block),
                 // A parent that is not wholly in the trie has no children there.
-                After::Kept(above) => (published[above] == earlier[above].blocks.len())
-                    .then(|| earlier[above].blocks.last().copied()),
+                After::Kept(above) => (published[above] == earlier[above].1.blocks.len())
+                    .then(|| earlier[above].1.blocks.last().copied()),
             };
             let tokens = &kept.source[kept.positions.clone()];
+            let before = self.cache.published_blocks();
             let n = match parent {
                 Some(parent) if publish => {
                     self.cache
@@ -166,11 +169,20 @@ impl Scheduler {
                 _ => 0,
             };
             published.push(n);
+            let new = self.cache.published_blocks() - before;
+            if let RowTag::Row {
+                request, serial, ..
+            } = *owner
+                && let Some(live) = self.requests.get_mut(&request)
+                && live.serial == serial
+            {
+                live.usage.cache_write_tokens += new * self.cache.block_size() as u64;
+            }
             kept.hashes
                 .iter()
                 .for_each(|&hash| self.leaders.remove(hash));
         }
-        for kept in step.kept.drain(..).rev() {
+        for (_, kept) in step.kept.drain(..).rev() {
             self.cache.release_all(kept.blocks);
         }
         self.cache.release_all(std::mem::take(&mut step.pins));
@@ -313,7 +325,8 @@ impl Scheduler {
             .get_mut(&request)
             .expect("a sequence's request is live");
         live.seqs.remove(&tag.seq);
-        self.remove_sequence(tag.seq, true);
+        let written = self.remove_sequence(tag.seq, true);
+        self.note_written(request, written);
         self.answered(now, request, events);
     }
 

@@ -15,10 +15,11 @@ impl Scheduler {
     pub fn check_invariants(&self) {
         self.cache.check();
         let mut holders = vec![0; self.capacity.num_blocks as usize];
-        let held_by_steps = self
-            .in_flight
-            .iter()
-            .flat_map(|s| s.pins.iter().chain(s.kept.iter().flat_map(|k| &k.blocks)));
+        let held_by_steps = self.in_flight.iter().flat_map(|s| {
+            s.pins
+                .iter()
+                .chain(s.kept.iter().flat_map(|(_, k)| &k.blocks))
+        });
         let held_by_seqs = self.seqs.values().flat_map(|seq| &seq.blocks);
         for &block in held_by_steps.chain(held_by_seqs) {
             holders[block.index()] += 1;
@@ -132,7 +133,10 @@ impl Scheduler {
         assert_eq!(self.oneshot.rows(), oneshot as u64, "one-shot rows queued");
         assert_eq!(self.decode.rows(), decode, "generations queued");
         let reserved = self.requests.values().filter_map(|live| live.reserved);
-        let (rows, tokens) = reserved.fold((0, 0), |sum, r| (sum.0 + r.0, sum.1 + r.1));
+        let (rows, tokens, uncached) = reserved.fold((0, 0, 0), |sum, r| {
+            (sum.0 + r.rows, sum.1 + r.tokens, sum.2 + r.uncached)
+        });
+        assert_eq!(uncached, self.queued_uncached, "tokens not cached");
         assert_eq!(
             (self.queued_rows, self.queued_tokens),
             (rows, tokens),

@@ -134,8 +134,9 @@ impl Scheduler {
     /// Takes all blocks from a sequence. It is computed again later, tokens so far included.
     fn preempt(&mut self, id: SeqId, events: &mut Vec<Event>) {
         let seq = self.seqs.get_mut(&id).expect("it runs");
+        let mut written = 0;
         if self.config.enable_prefix_caching {
-            seq.publish(&mut self.cache, &mut self.leaders);
+            written = seq.publish(&mut self.cache, &mut self.leaders);
         }
         seq.vacate(&mut self.cache, &mut self.leaders);
         self.running.remove(&seq.seniority);
@@ -144,9 +145,9 @@ impl Scheduler {
         self.running_decode -= decode;
         self.preempted_decode += decode;
         self.counters.preemptions += 1;
-        events.push(Event::Preempted {
-            request: seq.request,
-        });
+        let request = seq.request;
+        events.push(Event::Preempted { request });
+        self.note_written(request, written);
     }
 
     /// Plans a prompt's next chunk of at most `most` tokens. The sequence has the block of the

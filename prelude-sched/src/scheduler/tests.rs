@@ -216,6 +216,53 @@ fn requests_of_a_step_share_their_prefix() {
 }
 
 #[test]
+fn what_a_request_puts_into_the_cache_is_counted_once() {
+    let mut rig = Rig::small(128);
+    let written = |rig: &Rig, id| rig.usage(id).cache_write_tokens;
+    let shared = prompt(1, 32);
+    // Both compute the prefix at once: the first is charged for it, and each for whole blocks of
+    // its own.
+    rig.submit(classify(1, [&shared[..], &prompt(2, 9)].concat()));
+    rig.submit(classify(2, [&shared[..], &prompt(3, 4)].concat()));
+    rig.step();
+    assert_eq!((written(&rig, 1), written(&rig, 2)), (32 + 8, 4));
+    // What is there already is not written again.
+    rig.submit(classify(3, [&shared[..], &prompt(2, 9)].concat()));
+    rig.step();
+    assert_eq!(written(&rig, 3), 0);
+    // A generation writes what it reads and, in the end, what it says.
+    rig.submit(generate(4, prompt(4, 10), 7, 1));
+    rig.drain();
+    assert_eq!(written(&rig, 4), 16);
+    let total: u64 = (1..=4).map(|id| written(&rig, id)).sum();
+    assert_eq!(total, 4 * rig.scheduler.stats().cached_blocks);
+}
+
+#[test]
+fn what_is_ahead_is_what_has_to_be_computed() {
+    let mut rig = Rig::small(32);
+    let ahead = |rig: &Rig| rig.scheduler.stats().tokens_ahead;
+    let shared = prompt(1, 30);
+    rig.submit(classify(1, shared.clone()));
+    assert_eq!(ahead(&rig), 30);
+    rig.start().unwrap();
+    // In flight, it is still ahead of whoever comes.
+    assert_eq!(ahead(&rig), 30);
+    rig.finish_step();
+    assert_eq!(ahead(&rig), 0);
+    // Seven blocks are cached.
+    rig.submit(classify(2, [&shared[..], &prompt(2, 10)].concat()));
+    assert_eq!(ahead(&rig), 40 - 28);
+    let mut salted = classify(3, shared.clone());
+    salted.cache_salt = Some("other".into());
+    rig.submit(salted);
+    rig.submit(mean(4, shared));
+    assert_eq!(ahead(&rig), 12 + 30 + 30);
+    rig.drain();
+    assert_eq!(ahead(&rig), 0);
+}
+
+#[test]
 fn salts_share_neither_step_nor_cache() {
     let mut rig = Rig::small(128);
     let salted = |id, salt: &str| {

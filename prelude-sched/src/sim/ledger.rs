@@ -229,6 +229,7 @@ impl Account {
         assert_eq!(usage.output_tokens, made as u64);
         if self.request.class() == ExecutionClass::OneShot && !self.preempted {
             assert!(usage.cached_tokens + usage.computed_tokens <= usage.prompt_tokens);
+            assert!(usage.cache_write_tokens <= usage.computed_tokens);
         }
     }
 }

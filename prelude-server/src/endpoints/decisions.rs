@@ -258,7 +258,7 @@ struct Usage {
 #[schemars(rename = "DecisionInputDetails")]
 struct InputDetails {
     cached_tokens: u64,
-    /// Nothing is charged for what a later request may find in the cache.
+    /// What a later request will find in the cache because of this one.
     cache_write_tokens: u64,
 }
 
@@ -321,7 +321,7 @@ fn reply(model: &str, asking: &Asking<'_>, values: &[Values<'_>], decided: &Deci
             input_tokens_details: InputDetails {
                 // What two rows read is counted by the engine twice.
                 cached_tokens: decided.usage.cached_tokens.min(input_tokens),
-                cache_write_tokens: 0,
+                cache_write_tokens: decided.usage.cache_write_tokens.min(input_tokens),
             },
             output_tokens: 0,
             output_tokens_details: OutputDetails {

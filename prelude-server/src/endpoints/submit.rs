@@ -130,7 +130,9 @@ fn time_left(call: &Call, model: &ServedModel, slo: Duration) -> Result<Duration
     // The deadline counts from the headers; parsing and encoding have used some of it.
     let left = slo.checked_sub(call.arrival.elapsed());
     let left = left.ok_or_else(|| late(call))?;
-    let wait = call.reservation.predicted_wait();
+    // Looked up before the request itself is there: all of it is others'.
+    let ahead = model.engine.tokens_ahead();
+    let wait = call.reservation.predicted_wait(ahead);
     if wait > left {
         call.app.metrics.deadline_missed();
         return Err(ApiError::deadline_unmeetable(wait, left));
@@ -144,8 +146,11 @@ fn time_left(call: &Call, model: &ServedModel, slo: Duration) -> Result<Duration
 /// Whatever the engine says, as a status.
 pub(crate) async fn collect(call: &Call, answer: Answer) -> Result<Collected, ApiError> {
     let collected = answer.collect().await;
-    match collected {
-        Ok(_) => call.reservation.answered(),
+    match &collected {
+        Ok(collected) => {
+            let computed = collected.usage.computed_tokens;
+            call.reservation.answered(Some(computed));
+        }
         Err(_) => call.reservation.release(),
     }
     match collected {

@@ -190,15 +190,11 @@ impl Run {
             let event = answer.next().await;
             self.early = Some(event.unwrap_or(AnswerEvent::EngineStopped));
         }
-        if self.choices.len() > 1 {
-            // The engine sends a step's events one by one, and this task may have woken on
-            // another thread for the first: a turn later the rest is here too, for one write.
-            tokio::task::yield_now().await;
-        }
+        // What a step did to the request came in one message: the rest is here too, for one write.
         let mut event = self.early.take().expect("it was put there above");
         let mut answer = self.answer.take().expect("it was there before the wait");
         if is_result(&event) {
-            self.call.reservation.answered();
+            self.call.reservation.answered(None);
         } else {
             self.call.reservation.release();
         }
