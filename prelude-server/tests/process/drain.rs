@@ -1,0 +1,89 @@
+//! SIGTERM in the middle of everything.
+
+use std::{
+    io::Write as _,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::Duration,
+};
+
+use serde_json::json;
+
+use crate::support::{Answer, Served, connect, request};
+
+/// Clients ask as fast as they are answered while the server is told to stop. Whatever it took on
+/// it answers whole; what it does not take it refuses by name, or does not let in at all.
+#[test]
+fn a_server_told_to_stop_under_load_loses_nothing_it_accepted() {
+    let mut server = Served::start(&[("SERVER__DRAIN_DELAY_MS", "200")]);
+    let bodies = [
+        (
+            "/v1/completions",
+            json!({"prompt": "Where is my card?", "max_tokens": 60, "ignore_eos": true,
+                "temperature": 0}),
+        ),
+        ("/classify", json!({"input": "I lost my phone."})),
+        (
+            "/v1/systemone",
+            json!({"state": "My card is lost. ".repeat(40), "questions": {
+                "q": {"type": "noul", "instructions": "Is it lost?"}}}),
+        ),
+    ];
+    let requests = bodies.map(|(path, body)| request(path, &body.to_string()));
+    let (whole, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for client in 0..24 {
+            let (requests, address) = (&requests, &server.address);
+            let (whole, refused, over) = (&whole, &refused, &over);
+            scope.spawn(move || {
+                for n in client.. {
+                    // Nobody listens any more, or nobody took the connection up.
+                    let Ok(mut stream) = connect(address) else {
+                        return;
+                    };
+                    if stream.write_all(requests[n % 3].as_bytes()).is_err() {
+                        return;
+                    }
+                    let Some(answer) = Answer::read(&mut stream) else {
+                        assert!(over.load(Ordering::Acquire), "an unanswered request");
+                        return;
+                    };
+                    match answer.status {
+                        200 => {
+                            // Whole: it parses.
+                            assert!(answer.json()["usage"].is_object(), "{answer:?}");
+                            whole.fetch_add(1, Ordering::Relaxed);
+                        }
+                        _ => {
+                            assert_eq!(
+                                (answer.status, &*answer.reason()),
+                                (503, "draining"),
+                                "{answer:?}"
+                            );
+                            refused.fetch_add(1, Ordering::Relaxed);
+                            std::thread::sleep(Duration::from_millis(5));
+                        }
+                    }
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_millis(700));
+        over.store(true, Ordering::Release);
+        server.signal("-TERM");
+    });
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    let (whole, refused) = (whole.into_inner(), refused.into_inner());
+    assert!(whole > 0, "nothing was under way");
+    // What the server itself says of every request that it ever saw.
+    let (mut said_whole, mut said_refused) = (0, 0);
+    while let Ok(line) = server.log.recv() {
+        if line.contains("route=/") && line.contains(" status=200 ") {
+            said_whole += 1;
+        } else if line.contains(" status=503 ") {
+            said_refused += 1;
+        } else {
+            assert!(!line.starts_with("request "), "{line}");
+        }
+    }
+    assert_eq!((said_whole, said_refused), (whole, refused));
+}
