@@ -3,4 +3,7 @@
 
 pub mod accuracy;
 pub mod client;
+pub mod load;
+mod random;
+pub mod server;
 pub mod table;

@@ -8,10 +8,12 @@
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
+use anyhow::Context as _;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use prelude_bench::{
     accuracy,
+    server::{self, Part, Rival},
     table::{self, TableConfig},
 };
 
@@ -37,6 +39,8 @@ enum Command {
         #[arg(long, default_value = "http://127.0.0.1:8000")]
         url: String,
     },
+    /// The server under load, beside rivals on the same machine with the same requests.
+    Server(ServerArgs),
     /// The first table: tokenizer, one forward pass, one HTTP round trip, on the demo models.
     Table {
         /// Rounds of each measurement; the median counts.
@@ -49,6 +53,76 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(clap::Args)]
+struct ServerArgs {
+    /// Measure only these parts.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<Part>,
+    /// Measure these beside us.
+    #[arg(long, value_delimiter = ',')]
+    rival: Vec<Rival>,
+    /// First install the rivals, into the output folder.
+    #[arg(long)]
+    install_rivals: bool,
+    /// Rounds of each measurement; the median counts.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Milliseconds of one measurement in one round.
+    #[arg(long, default_value_t = 2_000)]
+    round_ms: u64,
+    /// Seconds that the overload lasts.
+    #[arg(long, default_value_t = 60)]
+    overload_s: u64,
+    /// The program `prelude`; by default the one beside this program.
+    #[arg(long)]
+    program: Option<PathBuf>,
+    /// The folder with the demo models' folders, which rivals load.
+    #[arg(long, default_value = "prelude-server/demo")]
+    models: PathBuf,
+    /// Where results, rivals and their logs go.
+    #[arg(long, default_value = "bench/out/server")]
+    out: PathBuf,
+    /// Also draw the ratios to rivals, as versus.svg in the output folder.
+    #[arg(long)]
+    plot: bool,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+fn bench_server(args: ServerArgs) -> Result<()> {
+    let beside = |name| {
+        let me = std::env::current_exe().context("this program's own path")?;
+        Ok::<_, anyhow::Error>(me.with_file_name(name))
+    };
+    // Rivals run in folders of their own.
+    std::fs::create_dir_all(&args.out)?;
+    let config = server::Config {
+        rounds: args.rounds.max(1),
+        time: Duration::from_millis(args.round_ms),
+        parts: args.only,
+        program: args.program.map_or_else(|| beside("prelude"), Ok)?,
+        models: std::path::absolute(&args.models)?,
+        out: std::path::absolute(&args.out)?,
+        rivals: args.rival,
+        install_rivals: args.install_rivals,
+        overload: Duration::from_secs(args.overload_s),
+    };
+    let report = server::run(&config)?;
+    let json = serde_json::to_string_pretty(&report)?;
+    std::fs::write(config.out.join("report.json"), &json)?;
+    std::fs::write(config.out.join("report.txt"), report.render())?;
+    if args.plot && !server::draw(&report, &config.out.join("versus.svg"))? {
+        eprintln!("SKIP  nothing to draw: no rival was measured");
+    }
+    if args.json {
+        println!("{json}");
+    } else {
+        print!("{}", report.render());
+    }
+    Ok(())
 }
 
 fn main() -> Result<ExitCode> {
@@ -72,6 +146,7 @@ fn main() -> Result<ExitCode> {
                 ExitCode::FAILURE
             })
         }
+        Command::Server(args) => bench_server(args).map(|()| ExitCode::SUCCESS),
         Command::Table {
             rounds,
             round_ms,

@@ -1,17 +1,27 @@
-//! Measuring: the first table, and the tokenizer against its rivals.
+//! Measuring: the first table, the server and the tokenizer against their rivals.
 
 use anyhow::Result;
 
 use crate::run::cargo;
 
-/// Runs `prelude-bench table` with the rivals that can be compiled in, or, if the first argument
-/// is `tokenizer`, the race in `bench/tokenizer`, which is a workspace of its own: only this
-/// command compiles the rivals.
+/// Runs `prelude-bench table` with the rivals that can be compiled in, or what the first argument
+/// names: `server`, or `tokenizer`, the race in `bench/tokenizer`, which is a workspace of its
+/// own: only this command compiles the rivals.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     match args.split_first() {
         Some((first, rest)) if first == "tokenizer" => tokenizer(rest),
+        Some((first, rest)) if first == "server" => server(rest),
         _ => table(args),
     }
+}
+
+/// Runs `prelude-bench server` against a `prelude` built the same way.
+fn server(args: &[String]) -> Result<()> {
+    let packages = ["-p", "prelude-server", "-p", "prelude-bench"];
+    cargo(["build", "--release"]).args(packages).run()?;
+    cargo(["run", "--release", "-p", "prelude-bench", "--", "server"])
+        .args(args)
+        .run()
 }
 
 fn table(args: &[String]) -> Result<()> {

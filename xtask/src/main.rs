@@ -66,6 +66,7 @@ enum Command {
     Parity,
     /// Measure: tokenizer, one forward pass, one HTTP round trip.
     ///
+    /// `bench server` measures the server under load, beside rivals if they are installed.
     /// `bench tokenizer` measures the tokenizer alone, against every rival, over the whole table of
     /// targets; `bench tokenizer --help` says more.
     Bench {

@@ -230,7 +230,7 @@ fn joined_text(events: impl Iterator<Item = String>) -> String {
             let index = choice["index"].as_u64();
             let text = choice["text"]
                 .as_str()
-                .or(choice["delta"]["content"].as_str());
+                .or_else(|| choice["delta"]["content"].as_str());
             let all: &mut String = texts.entry(index).or_default();
             all.push_str(text.unwrap_or_default());
             if let Some(reason) = choice["finish_reason"].as_str() {

@@ -1,0 +1,253 @@
+//! The server under load: what HTTP adds to the engine, how many requests it takes, how it does
+//! beside rivals on the same machine with the same requests, and what it does when too many come.
+//!
+//! Everything that is compared runs in turns, round after round, and the ratio is taken within a
+//! round: absolute values belong to the machine and the moment.
+
+mod noop;
+mod overhead;
+mod overload;
+mod plot;
+mod process;
+mod report;
+mod rival;
+mod versus;
+mod workload;
+
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+use prelude_server::{ServerConfig, demo};
+
+pub use report::{Report, Rivalry, Row, Unit, Verdict};
+pub use rival::Rival;
+
+use crate::load::{Arrivals, Load, check, run as load};
+use process::Process;
+use workload::Workload;
+
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// HTTP over the engine call, one connection.
+    Overhead,
+    /// Requests per second of a model that computes nothing.
+    Noop,
+    /// From the start of the process to its first healthy answer.
+    Ready,
+    /// One decision with many questions against many requests.
+    Decision,
+    /// One-token answers, classes and decisions, beside rivals.
+    Versus,
+    /// More than the server can do.
+    Overload,
+}
+
+/// How to measure.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Rounds of each measurement; the median counts.
+    pub rounds: usize,
+    /// One measurement in one round.
+    pub time: Duration,
+    /// All of them if empty.
+    pub parts: Vec<Part>,
+    /// The program `prelude`.
+    pub program: PathBuf,
+    /// The folder that holds the demo models' folders, for rivals.
+    pub models: PathBuf,
+    /// Where rivals and logs are.
+    pub out: PathBuf,
+    /// Whom to measure beside us.
+    pub rivals: Vec<Rival>,
+    /// Whether to install them first.
+    pub install_rivals: bool,
+    /// How long the overload lasts.
+    pub overload: Duration,
+}
+
+/// The largest pool of requests that are different from each other.
+const DISTINCT: usize = 200_000;
+/// Of those with a long state.
+const DISTINCT_STATES: usize = 6_000;
+
+/// Measures.
+///
+/// # Errors
+/// If a server does not start, or answers something else than was asked for.
+pub fn run(config: &Config) -> Result<Report> {
+    std::fs::create_dir_all(&config.out)
+        .with_context(|| format!("cannot make {}", config.out.display()))?;
+    let before = load_average();
+    let bar = Bar::new();
+    let mut skipped = Vec::new();
+    let mut rivals = Vec::new();
+    for &rival in &config.rivals {
+        if config.install_rivals {
+            bar.says(&format!("installing {}", rival.title()));
+            rival.install(&config.out)?;
+        }
+        if rival.is_installed(&config.out) {
+            rivals.push(rival);
+        } else {
+            let title = rival.title();
+            skipped.push(format!(
+                "{title} is not installed; --install-rivals does that"
+            ));
+        }
+    }
+    let has = |part| config.parts.is_empty() || config.parts.contains(&part);
+    let mut rows = Vec::new();
+    if has(Part::Overhead) {
+        bar.says("HTTP over the engine call");
+        rows.extend(overhead::measure(config.rounds, config.time)?);
+    }
+    if has(Part::Noop) {
+        rows.push(noop_rate(config, &bar)?);
+    }
+    if has(Part::Ready) {
+        rows.push(ready(config, &bar)?);
+    }
+    if has(Part::Decision) {
+        rows.extend(versus::decision(config, &rivals, &bar, &mut skipped)?);
+    }
+    if has(Part::Versus) {
+        rows.extend(versus::measure(config, &rivals, &bar, &mut skipped)?);
+    }
+    if has(Part::Overload) {
+        bar.says("overload: capacity, then three times as much");
+        rows.extend(overload::measure(config)?);
+    }
+    bar.done();
+    Ok(Report {
+        machine: machine(),
+        load_average: (before, load_average()),
+        date: jiff::Timestamp::now()
+            .strftime("%Y-%m-%d %H:%M UTC")
+            .to_string(),
+        commit: commit(),
+        rounds: config.rounds,
+        rows,
+        skipped,
+    })
+}
+
+pub use plot::draw;
+
+fn noop_rate(config: &Config, bar: &Bar) -> Result<Row> {
+    let model = noop::idle(&demo::CLASSIFIER)?;
+    let tokenizer = Arc::clone(&model.model.tokenizer);
+    let name = model.model.name.clone();
+    let workload = Workload {
+        tokenizer: &tokenizer,
+        lm: &name,
+        classifier: &name,
+    };
+    let jobs = Arc::new(workload.classify(DISTINCT));
+    let server = noop::Here::serve(ServerConfig::default(), vec![model])?;
+    let address = server.address.to_string();
+    check(&address, &jobs.first(2))?;
+    let mut rates = Vec::new();
+    for round in 0..config.rounds {
+        bar.says(&format!(
+            "a no-op model, 64 connections: round {}",
+            round + 1
+        ));
+        let tally = load(&address, &jobs, closed(64, config.time))?;
+        ensure!(tally.failures() == 0, "requests failed: {tally:?}");
+        rates.push(tally.per_second());
+    }
+    let name = "POST /classify, no-op model, 64 connections, load generator included";
+    Ok(Row::new(name, Unit::PerSecond, rates))
+}
+
+/// A closed loop.
+fn closed(connections: usize, time: Duration) -> Load {
+    Load {
+        connections,
+        arrivals: Arrivals::Closed,
+        warm_up: time / 5,
+        time,
+    }
+}
+
+fn ready(config: &Config, bar: &Bar) -> Result<Row> {
+    let mut seconds = Vec::new();
+    for round in 0..config.rounds {
+        bar.says(&format!("time to ready: round {}", round + 1));
+        let server = Process::prelude(&config.program)?;
+        seconds.push(server.ready_after.as_secs_f64());
+    }
+    let row = Row::new(
+        "from start to healthy, both demo models",
+        Unit::Seconds,
+        seconds,
+    );
+    let verdict = Verdict::at_most(row.value, 0.5);
+    Ok(row.with(verdict))
+}
+
+/// Tells on a terminal what is going on and for how long it has.
+struct Bar {
+    bar: ProgressBar,
+    start: Instant,
+}
+
+impl Bar {
+    fn new() -> Self {
+        let bar = ProgressBar::new_spinner();
+        let style = ProgressStyle::with_template("{spinner} {elapsed_precise} {msg}");
+        // The template is a constant that the tests draw.
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Self {
+            bar,
+            start: Instant::now(),
+        }
+    }
+
+    fn says(&self, what: &str) {
+        // Where there is no terminal the bar draws nothing.
+        if self.bar.is_hidden() {
+            let at = self.start.elapsed().as_secs();
+            #[expect(clippy::print_stderr, reason = "progress of a command-line program")]
+            {
+                eprintln!("[{at:>4} s] {what}");
+            }
+        }
+        self.bar.set_message(what.to_owned());
+    }
+
+    fn done(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn machine() -> String {
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let about = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = about
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
+    format!("{cores} cores, {}", name.unwrap_or("unknown processor"))
+}
+
+fn load_average() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().unwrap_or("unknown").to_owned()
+}
+
+fn commit() -> String {
+    let output = std::process::Command::new("git")
+        .args(["describe", "--always", "--dirty"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output();
+    let text = output.ok().filter(|o| o.status.success());
+    text.and_then(|o| String::from_utf8(o.stdout).ok())
+        .map_or_else(|| "unknown".to_owned(), |t| t.trim().to_owned())
+}

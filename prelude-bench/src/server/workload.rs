@@ -1,0 +1,219 @@
+//! What servers are asked: messages of a bank's customers, each of its own, seeded.
+//!
+//! Bodies are serialised before anything is timed, and enough of them that no server sees one
+//! twice within a run, unless it is faster than anybody thought: the report says so then.
+
+use bytes::Bytes;
+use fasttoken::Tokenizer;
+use serde_json::{Map, json};
+
+use crate::{
+    load::{Job, Jobs},
+    random::Random,
+};
+
+const THINGS: &[&str] = &[
+    "card",
+    "transfer",
+    "top-up",
+    "refund",
+    "payment",
+    "PIN",
+    "passcode",
+    "account",
+    "cheque",
+    "direct debit",
+    "statement",
+    "exchange",
+];
+const TROUBLES: &[&str] = &[
+    "has not arrived",
+    "was declined",
+    "is pending",
+    "was charged twice",
+    "is missing",
+    "looks wrong",
+    "was reverted",
+    "is blocked",
+    "has expired",
+    "was not recognised",
+];
+const ASKS: &[&str] = &[
+    "What is happening?",
+    "Can you help?",
+    "Please check it.",
+    "What should I do now?",
+    "How long will it take?",
+    "Is that normal?",
+    "I need it today.",
+    "Who can tell me more?",
+];
+
+/// A message of some twenty tokens that is hardly ever repeated.
+fn message(random: &mut Random) -> String {
+    format!(
+        "My {} of {} from {} days ago {}. {}",
+        random.pick(THINGS),
+        1 + random.below(9_999),
+        2 + random.below(60),
+        random.pick(TROUBLES),
+        random.pick(ASKS),
+    )
+}
+
+/// Messages of `tokens` tokens together, or up to a message more.
+fn state(random: &mut Random, tokenizer: &Tokenizer, tokens: usize) -> String {
+    let mut text = String::new();
+    let mut have = 0;
+    while have < tokens {
+        let next = message(random);
+        // Tokens do not reach over the blank between two messages.
+        have += tokenizer.count(&next, false);
+        if !text.is_empty() {
+            text.push(' ');
+        }
+        text.push_str(&next);
+    }
+    text
+}
+
+/// Different yes/no questions, the same ones in every request: at most 120.
+fn questions(count: usize) -> Map<String, serde_json::Value> {
+    let pairs = THINGS
+        .iter()
+        .flat_map(|thing| TROUBLES.iter().map(move |trouble| (thing, trouble)));
+    let question = |(i, (thing, trouble))| {
+        let asked = format!("Does a {thing} come up that {trouble}?");
+        (
+            format!("q{i}"),
+            json!({"type": "noul", "instructions": asked}),
+        )
+    };
+    pairs.take(count).enumerate().map(question).collect()
+}
+
+/// Makes requests of the demo models.
+pub(super) struct Workload<'t> {
+    pub(super) tokenizer: &'t Tokenizer,
+    /// The served names.
+    pub(super) lm: &'t str,
+    pub(super) classifier: &'t str,
+}
+
+impl Workload<'_> {
+    fn jobs(
+        seed: u64,
+        count: usize,
+        path: &'static str,
+        mut body: impl FnMut(&mut Random) -> serde_json::Value,
+    ) -> Jobs {
+        let mut random = Random::new(seed << 32);
+        let job = |_| Job {
+            path,
+            body: Bytes::from(body(&mut random).to_string()),
+        };
+        Jobs::new((0..count).map(job).collect())
+    }
+
+    /// One-token answers of the chat template.
+    pub(super) fn chat(&self, count: usize) -> Jobs {
+        Self::jobs(1, count, "/v1/chat/completions", |random| {
+            let content = format!("{}\nWhich topic?", message(random));
+            json!({"model": self.lm, "messages": [{"role": "user", "content": content}],
+                "max_tokens": 1, "temperature": 0,
+                "chat_template_kwargs": {"enable_thinking": false}})
+        })
+    }
+
+    /// The same prompts, rendered by the client.
+    pub(super) fn completion(&self, count: usize) -> Jobs {
+        Self::jobs(2, count, "/v1/completions", |random| {
+            let prompt = format!(
+                "<|im_start|>user\n{}\nWhich topic?<|im_end|>\n<|im_start|>assistant\n<think>\n\n\
+                 </think>\n\n",
+                message(random)
+            );
+            json!({"model": self.lm, "prompt": prompt, "max_tokens": 1, "temperature": 0})
+        })
+    }
+
+    /// One message to classify.
+    pub(super) fn classify(&self, count: usize) -> Jobs {
+        Self::jobs(
+            3,
+            count,
+            "/classify",
+            |random| json!({"model": self.classifier, "input": message(random)}),
+        )
+    }
+
+    /// Decisions: `ask` yes/no questions about a fresh state of `tokens` tokens.
+    pub(super) fn decide(&self, count: usize, tokens: usize, ask: usize) -> Jobs {
+        let questions = questions(ask);
+        Self::jobs(4 + ask as u64, count, "/v1/systemone", |random| {
+            let state = state(random, self.tokenizer, tokens);
+            json!({"model": self.lm, "state": state, "questions": questions})
+        })
+    }
+
+    /// The same questions one by one: `ask` requests about each state.
+    pub(super) fn decide_apart(&self, count: usize, tokens: usize, ask: usize) -> Jobs {
+        let questions: Vec<_> = questions(ask).into_iter().collect();
+        let mut about = String::new();
+        let mut asked = 0;
+        Self::jobs(1000 + ask as u64, count * ask, "/v1/systemone", |random| {
+            if asked % ask == 0 {
+                about = state(random, self.tokenizer, tokens);
+            }
+            let (name, question) = &questions[asked % ask];
+            asked += 1;
+            json!({"model": self.lm, "state": about, "questions": {name: question}})
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use prelude_server::{assets::Assets, demo};
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn requests_are_fresh_the_same_in_every_run_and_as_long_as_said() {
+        let assets = Assets::embedded(&demo::LM).unwrap();
+        let workload = Workload {
+            tokenizer: &assets.tokenizer,
+            lm: "lm",
+            classifier: "cls",
+        };
+        let bodies = |jobs: &Jobs| -> Vec<Value> {
+            jobs.first(usize::MAX)
+                .iter()
+                .map(|job| serde_json::from_slice(&job.body).unwrap())
+                .collect()
+        };
+        let chats = bodies(&workload.chat(500));
+        let distinct: HashSet<_> = chats.iter().map(Value::to_string).collect();
+        assert!(distinct.len() > 490, "{}", distinct.len());
+        assert_eq!(chats, bodies(&workload.chat(500)));
+        for body in bodies(&workload.decide(20, 500, 16)) {
+            let tokens = assets
+                .tokenizer
+                .count(body["state"].as_str().unwrap(), false);
+            assert!((500..560).contains(&tokens), "{tokens}");
+            assert_eq!(body["questions"].as_object().unwrap().len(), 16);
+        }
+        let apart = bodies(&workload.decide_apart(2, 100, 50));
+        assert_eq!(apart.len(), 100);
+        assert_eq!(apart[0]["state"], apart[49]["state"]);
+        assert_ne!(apart[49]["state"], apart[50]["state"]);
+        let asked: HashSet<_> = apart[..50]
+            .iter()
+            .map(|b| b["questions"].to_string())
+            .collect();
+        assert_eq!(asked.len(), 50);
+    }
+}
