@@ -14,10 +14,9 @@ use crate::{
     session::Session,
 };
 
-/// Models and the prompt they were asked in, all in `golden/`.
-pub(crate) const NAMES: [&str; 6] = [
+/// Those that are carried along: of the two classifiers the smaller one.
+pub(crate) const NAMES: [&str; 5] = [
     "demo-lm",
-    "demo-classifier",
     "rand-untied-sharded",
     "rand-yarn-reward",
     "rand-embed",

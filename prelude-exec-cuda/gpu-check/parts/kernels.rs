@@ -27,7 +27,10 @@ const SUITES: [(&str, Suite); 4] = [
 ];
 
 pub(super) fn run(session: &mut Session) -> Result<()> {
-    let layer = Layer::of(session.pick("qwen3-0.6b", "tiny"))?;
+    let layer = Layer::of(match session.size {
+        Size::Full => "qwen3-0.6b",
+        Size::Small | Size::Smoke => "tiny",
+    })?;
     session.check("products at model shapes", |s| products(s, layer))?;
     session.check("a row's bits for every M", |s| same_bits(s, layer))?;
     session.attempt("order of sums in m16n8k16", tensor_core_order)?;

@@ -19,9 +19,8 @@ use crate::{
 const BYTES_MAX: u64 = 48_000_000;
 
 /// Models and recorded outputs that go along.
-const GOLDEN: [&str; 6] = [
+const GOLDEN: [&str; 5] = [
     "demo-lm",
-    "demo-classifier",
     "rand-untied-sharded",
     "rand-yarn-reward",
     "rand-embed",
@@ -39,16 +38,10 @@ pub(super) fn build() -> Result<PathBuf> {
         "gpu-check",
     ])
     .run()?;
-    cargo([
-        "build",
-        "--release",
-        "-p",
-        "prelude-server",
-        "-p",
-        "prelude-bench",
-    ])
-    .args(["--features", "prelude-server/cuda"])
-    .run()?;
+    // The load generator, 13 MB, comes along when part `serve` uses it.
+    cargo(["build", "--release", "-p", "prelude-server"])
+        .args(["--features", "cuda"])
+        .run()?;
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     let folder = root().join("target/gpu/bundle");
@@ -60,7 +53,6 @@ pub(super) fn build() -> Result<PathBuf> {
     for (name, from) in [
         ("gpu-check", release.join("examples/gpu-check")),
         ("prelude", release.join("prelude")),
-        ("prelude-bench", release.join("prelude-bench")),
     ] {
         let to = folder.join(name);
         program("strip").args(["-o"]).args([&to, &from]).run()?;
