@@ -4,7 +4,9 @@ use std::{ops::Range, sync::Arc};
 
 use thiserror::Error;
 
-use crate::{BlockId, Capacity, Normalise, Pooling, SamplingParams, SeqId, StepId, TokenId};
+use crate::{
+    BlockId, Capacity, NextTokens, Normalise, Pooling, SamplingParams, SeqId, StepId, TokenId,
+};
 
 /// The work of one step.
 #[derive(Clone, Debug)]
@@ -249,6 +251,9 @@ pub struct SampleHead {
     pub top_logprobs: Option<u32>,
     /// Tokens seen so far, present exactly if [`SamplingParams::needs_history`].
     pub history: Option<PenaltyHistory>,
+    /// The tokens that a constraint lets come here, if there is one: all others are masked. An
+    /// executor waits for them as late as it can.
+    pub mask: Option<Arc<dyn NextTokens>>,
 }
 
 impl SampleHead {
@@ -688,6 +693,7 @@ mod tests {
                 output_position: 1,
                 top_logprobs: None,
                 history: None,
+                mask: None,
             },
         };
         let check = |row: DecodeRow, expected: Result<(), &str>| {

@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod constraint;
 mod executor;
 mod ids;
 mod prompt;
@@ -33,6 +34,7 @@ pub use batch::{
     BatchError, BlockSpan, DecodeBatch, DecodeRow, ForwardBatch, OneShotBatch, OutputHead,
     OutputRow, PenaltyHistory, Residency, SampleHead, Segment, SegmentIdx, TokenSource,
 };
+pub use constraint::{Constraint, NextTokens, Progress, TokenSet, Walk};
 pub use executor::{Capacity, Executor, ExecutorError};
 pub use ids::{BlockId, RequestId, SeqId, StepId, TokenId};
 pub use prompt::{NodeIdx, PromptNode, PromptTree, TreeError};

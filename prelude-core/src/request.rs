@@ -4,7 +4,7 @@ use std::{ops::Range, sync::Arc};
 
 use thiserror::Error;
 
-use crate::{NodeIdx, PromptTree, RequestId, SamplingParams, Timestamp, TokenId};
+use crate::{Constraint, NodeIdx, PromptTree, RequestId, SamplingParams, Timestamp, TokenId};
 
 /// Which resources a request may consume. Decided once, at admission, from its shape alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -112,6 +112,8 @@ pub struct Generate {
     /// How many of the likeliest tokens to report beside each token, if log-probabilities are
     /// wanted at all.
     pub top_logprobs: Option<u32>,
+    /// The language that every continuation has to belong to, if there is one.
+    pub constraint: Option<Arc<dyn Constraint>>,
 }
 
 /// Over what label scores are to be normalised by the caller.
@@ -321,6 +323,7 @@ mod tests {
             n: 1,
             sampling,
             top_logprobs: None,
+            constraint: None,
         })
     }
 

@@ -33,6 +33,9 @@ pub enum RowOutput {
     Embedding(Vec<f32>),
     /// Logits of the classification head, f32, one per class.
     Classes(Vec<f32>),
+    /// A row that samples has no token to choose: what is allowed, by lists and constraint
+    /// together, is nothing.
+    NoToken,
     /// The row has no result: its numbers were not finite. Others of the step are unaffected.
     Failed(&'static str),
 }

@@ -169,6 +169,7 @@ fn generate(tokens: &[u32], max_tokens: u32) -> RequestSpec {
         n: 1,
         sampling,
         top_logprobs: None,
+        constraint: None,
     });
     let rows = vec![RowSpec {
         node: tree.last_node(),

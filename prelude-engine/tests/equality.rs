@@ -198,7 +198,8 @@ fn head() -> impl Strategy<Value = Head> {
                 max_tokens,
                 n,
                 sampling,
-                top_logprobs
+                top_logprobs,
+                constraint: None,
             })
         ),
         (
@@ -300,6 +301,7 @@ fn preemption_does_not_show() {
             n: 1,
             sampling,
             top_logprobs: Some(2),
+            constraint: None,
         })
     };
     let prompt = |first: u32| {

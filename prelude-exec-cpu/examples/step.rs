@@ -80,6 +80,7 @@ fn greedy() -> SampleHead {
         output_position: 0,
         top_logprobs: None,
         history: None,
+        mask: None,
     }
 }
 

@@ -334,6 +334,7 @@ mod tests {
             output_position: 0,
             top_logprobs: None,
             history: None,
+            mask: None,
         }
     }
 

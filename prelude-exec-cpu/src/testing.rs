@@ -84,6 +84,7 @@ pub(crate) fn sample_head() -> SampleHead {
         output_position: 0,
         top_logprobs: Some(2),
         history: None,
+        mask: None,
     }
 }
 

@@ -194,6 +194,7 @@ impl Parity<'_> {
             output_position: 0,
             top_logprobs: Some(self.compared() as u32),
             history: None,
+            mask: None,
         })
     }
 

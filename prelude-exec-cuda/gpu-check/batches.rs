@@ -23,6 +23,7 @@ pub(crate) fn greedy(top_logprobs: Option<u32>) -> SampleHead {
         output_position: 0,
         top_logprobs,
         history: None,
+        mask: None,
     }
 }
 

@@ -139,6 +139,7 @@ fn sample() -> SampleHead {
         output_position: 0,
         top_logprobs: None,
         history: None,
+        mask: None,
     }
 }
 

@@ -43,6 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         n: 1,
         sampling,
         top_logprobs: None,
+        constraint: None,
     };
     let rows = vec![RowSpec {
         node: tree.last_node(),

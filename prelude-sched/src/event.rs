@@ -85,6 +85,10 @@ pub enum FinishReason {
     },
     /// It reached `max_tokens`.
     Length,
+    /// Its constraint is satisfied and lets nothing follow.
+    Complete,
+    /// No token was allowed to come next.
+    NoToken,
 }
 
 /// How a request ended.

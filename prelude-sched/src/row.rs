@@ -59,6 +59,7 @@ pub(crate) fn output_of(
                 output_position: 0,
                 top_logprobs: g.top_logprobs,
                 history,
+                mask: g.constraint.as_ref().map(|c| c.start().next()),
             };
             (last, OutputHead::Sample(sample))
         }
@@ -95,6 +96,7 @@ pub(crate) fn output_of(
 pub(crate) fn answers(head: &Head, output: &RowOutput) -> bool {
     match (head, output) {
         (_, RowOutput::Failed(_))
+        | (Head::Generate(_), RowOutput::NoToken)
         | (Head::LabelScores { .. }, RowOutput::LabelScores(_))
         | (Head::PromptLogprobs { .. }, RowOutput::Logprobs { .. })
         | (Head::Embed { .. }, RowOutput::Embedding(_))

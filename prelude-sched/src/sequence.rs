@@ -3,7 +3,8 @@
 use std::{ops::Range, sync::Arc};
 
 use prelude_core::{
-    BlockId, Generate, PenaltyHistory, RequestId, SampleHead, SeqId, StepId, TokenId, TokenSource,
+    BlockId, Generate, NextTokens, PenaltyHistory, Progress, RequestId, SampleHead, SeqId, StepId,
+    TokenId, TokenSource, Walk,
 };
 use prelude_kv::{BlockHash, KvCache};
 
@@ -46,6 +47,15 @@ pub(crate) struct Sequence {
     /// The last step that has work of it.
     pub(crate) planned_in: Option<StepId>,
     pub(crate) held: Held,
+    /// Where a constrained generation is; from its admission on.
+    walk: Option<Way>,
+}
+
+/// A walk, and what may come next on it.
+#[derive(Debug)]
+struct Way {
+    walk: Box<dyn Walk>,
+    next: Arc<dyn NextTokens>,
 }
 
 /// What becomes of a sequence when its prompt is computed.
@@ -105,7 +115,33 @@ impl Sequence {
             last_step: StepId(0),
             planned_in: None,
             held: Held::default(),
+            walk: None,
         }
+    }
+
+    /// Sets out on the way through the constraint, if there is one and it has not been done. What
+    /// may come first can be computed beside the prompt from here on.
+    pub(crate) fn set_out(&mut self) {
+        if let (None, Job::Decode(generate)) = (&self.walk, &self.job)
+            && let Some(constraint) = &generate.constraint
+        {
+            let mut walk = constraint.start();
+            let next = walk.next();
+            self.walk = Some(Way { walk, next });
+        }
+    }
+
+    /// Appends a generated token; says whether it completes what the constraint asks for.
+    pub(crate) fn push(&mut self, token: TokenId) -> Progress {
+        self.output.push(token);
+        let Some(way) = &mut self.walk else {
+            return Progress::Open;
+        };
+        let progress = way.walk.take(token);
+        if progress == Progress::Open {
+            way.next = way.walk.next();
+        }
+        progress
     }
 
     /// Known tokens: prompt and output.
@@ -219,6 +255,7 @@ impl Sequence {
             && (self.in_flight == 0
                 || (self.in_flight < depth
                     && !generate.sampling.needs_history()
+                    && generate.constraint.is_none()
                     && made < generate.max_tokens))
     }
 
@@ -249,6 +286,7 @@ impl Sequence {
             output_position: length_of(self.output.len()) + self.in_flight,
             top_logprobs: generate.top_logprobs,
             history,
+            mask: self.walk.as_ref().map(|way| Arc::clone(&way.next)),
         }
     }
 

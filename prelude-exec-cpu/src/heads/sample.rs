@@ -7,7 +7,7 @@
 //! 2. Of each token in the output: `frequency_penalty · occurrences` and `presence_penalty` are
 //!    subtracted.
 //! 3. `logit_bias` is added, entry by entry.
-//! 4. Tokens that are not allowed, and stop ids while [`SampleHead::masks_stops`], become -∞.
+//! 4. Tokens that are not allowed, by the list or by the constraint, and stop ids while [`SampleHead::masks_stops`], become -∞.
 //! 5. At temperature 0 the largest logit wins, ties the smaller id. Otherwise token i weighs
 //!    `w_i = floor(2^40 · e^((l_i - max) / temperature))`, an integer, so that no sum of weights
 //!    depends on its order. A weight of 0 is out.
@@ -21,7 +21,7 @@
 
 use std::cmp::Ordering;
 
-use prelude_core::{PenaltyHistory, SampleHead, SamplingParams, TokenId};
+use prelude_core::{PenaltyHistory, RowOutput, SampleHead, SamplingParams, TokenId, TokenSet};
 
 use super::philox;
 use crate::kernels::{Supported, simd};
@@ -60,31 +60,35 @@ pub(crate) const fn scratch_bytes(vocab: usize) -> usize {
 }
 
 impl Scratch {
-    /// Draws `head.draws` tokens from finite `logits` with the given maximum. An error says why
-    /// no token can be chosen.
+    /// Draws `head.draws` tokens from finite `logits` with the given maximum. An error is what
+    /// the row gets where no token can be chosen.
     pub(crate) fn sample(
         &mut self,
         isa: Supported,
         logits: &[f32],
         max: f32,
         head: &SampleHead,
-    ) -> Result<Vec<TokenId>, &'static str> {
+    ) -> Result<Vec<TokenId>, RowOutput> {
         let params = &*head.sampling;
+        let mask = match &head.mask {
+            None => None,
+            Some(mask) => Some(mask.wait().ok_or(RowOutput::NoToken)?),
+        };
         let changed = changes_logits(head);
         let max = if changed {
             self.logits.clear();
             self.logits.extend_from_slice(logits);
-            self.change_logits(head);
+            self.change_logits(head, mask);
             // Masked tokens are -∞, so only the maximum is of use.
             simd::max_finite(isa, &self.logits).0
         } else {
             max
         };
         if max == f32::NEG_INFINITY {
-            return Err("no token is allowed here");
+            return Err(RowOutput::NoToken);
         }
         if !max.is_finite() {
-            return Err(super::NOT_FINITE);
+            return Err(RowOutput::Failed(super::NOT_FINITE));
         }
         let logits = if changed { &self.logits } else { logits };
         if params.temperature == 0.0 {
@@ -116,7 +120,7 @@ impl Scratch {
     }
 
     /// Steps 1 to 4.
-    fn change_logits(&mut self, head: &SampleHead) {
+    fn change_logits(&mut self, head: &SampleHead, mask: Option<&TokenSet>) {
         let params = &*head.sampling;
         if let Some(history) = &head.history {
             self.penalise(params, history);
@@ -131,6 +135,13 @@ impl Scratch {
             self.logits.fill(f32::NEG_INFINITY);
             for (&id, &logit) in allowed.iter().zip(&self.weights) {
                 self.logits[id as usize] = logit;
+            }
+        }
+        if let Some(mask) = mask {
+            for (id, logit) in (0..).zip(&mut self.logits) {
+                if !mask.contains(id) {
+                    *logit = f32::NEG_INFINITY;
+                }
             }
         }
         if head.masks_stops() {
@@ -175,6 +186,7 @@ fn changes_logits(head: &SampleHead) -> bool {
     head.history.is_some()
         || !params.logit_bias.is_empty()
         || params.allowed_token_ids.is_some()
+        || head.mask.is_some()
         || head.masks_stops() && !params.stop_token_ids.is_empty()
 }
 
@@ -270,10 +282,11 @@ mod tests {
             output_position: 0,
             top_logprobs: None,
             history: None,
+            mask: None,
         }
     }
 
-    fn run(logits: &[f32], head: &SampleHead) -> Result<Vec<u32>, &'static str> {
+    fn run(logits: &[f32], head: &SampleHead) -> Result<Vec<u32>, RowOutput> {
         let isa = Supported::new(Isa::best()).unwrap();
         let (max, _) = simd::max_finite(isa, logits);
         Scratch::default().sample(isa, logits, max, head)
@@ -306,7 +319,15 @@ mod tests {
             stops(p);
             p.allowed_token_ids = allowed(&[1]);
         });
-        assert_eq!(run(&logits, &none), Err("no token is allowed here"));
+        assert_eq!(run(&logits, &none), Err(RowOutput::NoToken));
+
+        // A constraint's tokens are those of the list and of the set.
+        let mut constrained = head(|p| p.allowed_token_ids = allowed(&[0, 2, 3]));
+        let set = |ids: &[u32]| Some(Arc::new(TokenSet::from_ids(ids.iter().copied(), 5)) as _);
+        constrained.mask = set(&[0, 1, 3, 4]);
+        check(&logits, &constrained, 0);
+        constrained.mask = set(&[1, 4]);
+        assert_eq!(run(&logits, &constrained), Err(RowOutput::NoToken));
 
         let history = |prompt: &[u32], output: &[u32]| {
             Some(PenaltyHistory {

@@ -300,7 +300,7 @@ fn answer(isa: Supported, scratch: &mut Scratch, logits: &[f32], items: &mut [It
         item.got = match item.want {
             Want::Sample(head) => match scratch.sample(isa, logits, max, head) {
                 Ok(tokens) => Got::Row(sampled(tokens, logits, &mut readings, head.top_logprobs)),
-                Err(why) => Got::Row(RowOutput::Failed(why)),
+                Err(output) => Got::Row(output),
             },
             Want::Labels(labels) => {
                 let scores = labels.iter().map(|&id| logits[id as usize]).collect();

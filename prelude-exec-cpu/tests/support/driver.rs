@@ -156,6 +156,7 @@ impl Sequence {
             output_position: self.out.len() as u32,
             top_logprobs: Some(0),
             history: None,
+            mask: None,
         }
     }
 

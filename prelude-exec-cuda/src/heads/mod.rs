@@ -12,6 +12,7 @@
 
 mod labels;
 mod logits;
+mod masks;
 mod pooling;
 mod results;
 mod room;
@@ -91,11 +92,13 @@ impl Heads {
         self.results.clear();
         let results = &mut self.results;
         let seen = logits::seen(plan);
-        room::refuse(plan, &seen, metadata.room(), self.logits.group_rows());
+        let masks = masks::masks(plan, self.logits.vocab());
+        let group_rows = self.logits.group_rows();
+        room::refuse(plan, &seen, &masks, metadata.room(), group_rows);
         self.pooled.begin(plan, results, metadata)?;
         self.classes.begin(plan, results, metadata)?;
         self.labels.begin(plan, results, metadata)?;
-        self.logits.begin(plan, seen, results, metadata)
+        self.logits.begin(plan, seen, &masks, results, metadata)
     }
 
     /// Sampling, label scores and log-probabilities. `hidden`: `[P, H]`; `head`: `[V, H]`.

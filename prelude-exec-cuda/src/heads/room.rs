@@ -9,7 +9,10 @@ use std::collections::BTreeSet;
 use kernels::families::{AdjustRow, LogprobRow, PoolRow, SampleRow};
 use prelude_core::{Normalise, OutputHead, TokenId};
 
-use super::{NO_LIST_ROOM, labels, logits};
+use super::{
+    NO_LIST_ROOM, labels, logits,
+    masks::{AllMasks, Masks},
+};
 use crate::{StepPlan, memory::metadata::Metadata, plan::PlanRow};
 
 /// Bytes of an id, an index or a count.
@@ -29,17 +32,31 @@ struct Need<'a> {
 
 /// Refuses rows that do not fit `room` bytes. `seen`: see [`logits::seen`]; `group_rows`: rows of
 /// logits that are in memory together.
-pub(super) fn refuse(plan: &mut StepPlan, seen: &logits::Seen, room: usize, group_rows: usize) {
-    let refused = refused(plan, seen, room, group_rows);
+pub(super) fn refuse(
+    plan: &mut StepPlan,
+    seen: &logits::Seen,
+    masks: &AllMasks,
+    room: usize,
+    group_rows: usize,
+) {
+    let refused = refused(plan, seen, masks, room, group_rows);
     for row in refused {
         plan.rows[row].refused = Some(NO_LIST_ROOM);
     }
 }
 
-fn refused(plan: &StepPlan, seen: &logits::Seen, room: usize, group_rows: usize) -> Vec<usize> {
+fn refused(
+    plan: &StepPlan,
+    seen: &logits::Seen,
+    masks: &AllMasks,
+    room: usize,
+    group_rows: usize,
+) -> Vec<usize> {
     let answered = plan.rows.iter().enumerate();
     let answered = answered.filter(|(_, row)| row.refused.is_none());
-    let mut needs: Vec<_> = answered.map(|(i, row)| need(plan, i, row, seen)).collect();
+    let mut needs: Vec<_> = answered
+        .map(|(i, row)| need(plan, i, row, seen, masks))
+        .collect();
     needs.sort_unstable();
     let mut room = room.saturating_sub(padding(plan, group_rows));
     let mut sent = BTreeSet::new();
@@ -60,7 +77,13 @@ fn refused(plan: &StepPlan, seen: &logits::Seen, room: usize, group_rows: usize)
 }
 
 /// Most bytes that a row's part of every array takes.
-fn need<'a>(plan: &StepPlan, index: usize, row: &'a PlanRow, seen: &logits::Seen) -> Need<'a> {
+fn need<'a>(
+    plan: &StepPlan,
+    index: usize,
+    row: &PlanRow,
+    seen: &logits::Seen,
+    masks: &'a AllMasks,
+) -> Need<'a> {
     let outputs = plan.outputs_of(row).len();
     let mut shared = None;
     let own = match &row.head {
@@ -79,11 +102,11 @@ fn need<'a>(plan: &StepPlan, index: usize, row: &'a PlanRow, seen: &logits::Seen
         OutputHead::Logprobs { .. } => outputs * (2 * WORD + size_of::<LogprobRow>()),
         OutputHead::Sample(head) => {
             let params = &*head.sampling;
-            let list = params.allowed_token_ids.as_deref();
+            let Masks { allowed, masked } = &masks[&index];
+            let list = allowed.as_deref();
             shared = list.map(|list| (list.as_ptr().addr(), list));
-            let words = seen.get(&index).map_or(0, Vec::len)
-                + 2 * params.logit_bias.len()
-                + logits::masked(head).len();
+            let words =
+                seen.get(&index).map_or(0, Vec::len) + 2 * params.logit_bias.len() + masked.len();
             let rows = size_of::<AdjustRow>() + size_of::<SampleRow>() + size_of::<LogprobRow>();
             WORD + rows + WORD * words
         }
@@ -160,6 +183,7 @@ mod tests {
                     output_position: 0,
                     top_logprobs: None,
                     history: None,
+                    mask: None,
                 },
             });
         }

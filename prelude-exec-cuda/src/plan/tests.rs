@@ -37,6 +37,7 @@ fn decode_row(token: TokenSource, context_len: u32, start: u32) -> BatchRow {
             output_position: 0,
             top_logprobs: None,
             history: None,
+            mask: None,
         },
     }
 }

@@ -183,6 +183,7 @@ fn decode(rows: &[(u32, &[BlockId])]) -> DecodeBatch {
                 output_position: 0,
                 top_logprobs: None,
                 history: None,
+                mask: None,
             },
         });
     }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use prelude_core::{
-    BlockId, BlockSpan, DecodeBatch, DecodeRow, ForwardBatch, LabelScores, Normalise, OneShotBatch,
-    OutputHead, OutputRow, PenaltyHistory, Pooling, PositionLogprobs, Residency, RowOutput,
-    SampleHead, SampledToken, SamplingParams, Segment, SegmentIdx, SeqId, StepOutput, TokenLogprob,
-    TokenSource,
+    BlockId, BlockSpan, DecodeBatch, DecodeRow, ForwardBatch, LabelScores, NextTokens, Normalise,
+    OneShotBatch, OutputHead, OutputRow, PenaltyHistory, Pooling, PositionLogprobs, Residency,
+    RowOutput, SampleHead, SampledToken, SamplingParams, Segment, SegmentIdx, SeqId, StepOutput,
+    TokenLogprob, TokenSet, TokenSource,
 };
 
 use super::{
@@ -89,7 +89,13 @@ fn sample(sampling: SamplingParams) -> SampleHead {
         output_position: 0,
         top_logprobs: None,
         history: None,
+        mask: None,
     }
+}
+
+/// The tokens that a constraint lets come.
+fn only(ids: &[u32]) -> Option<Arc<dyn NextTokens>> {
+    Some(Arc::new(TokenSet::from_ids(ids.iter().copied(), id(VOCAB))))
 }
 
 fn greedy_with_top(top: u32) -> OutputHead {
@@ -271,6 +277,33 @@ impl Heads {
                 last,
             ),
             (
+                "a constraint",
+                SampleHead {
+                    mask: only(&[last, second]),
+                    ..sample(base())
+                },
+                second,
+            ),
+            (
+                "a constraint that allows nearly all",
+                SampleHead {
+                    mask: only(&order[1..].iter().map(|&i| id(i)).collect::<Vec<_>>()),
+                    ..sample(base())
+                },
+                second,
+            ),
+            (
+                "a constraint and allowed ids",
+                SampleHead {
+                    mask: only(&[first, last]),
+                    ..sample(SamplingParams {
+                        allowed_token_ids: Some(Arc::from([last, second])),
+                        ..base()
+                    })
+                },
+                last,
+            ),
+            (
                 "bias against",
                 sample(SamplingParams {
                     logit_bias: Arc::from([(first, -100.0)]),
@@ -375,6 +408,33 @@ impl Heads {
         for ((what, _, expected), got) in cases.iter().zip(&got) {
             assert_eq!(sampled(got)[0].token, *expected, "{what}");
         }
+        self.nothing_is_allowed(open, &h, first);
+    }
+
+    /// A row without a token to choose says so, and the row beside it is answered.
+    fn nothing_is_allowed<D: ConformanceDevice>(
+        &self,
+        open: &impl Fn(&Spec) -> D,
+        h: &[f32],
+        first: u32,
+    ) {
+        let stopped = SampleHead {
+            mask: only(&[first]),
+            ..sample(SamplingParams {
+                stop_token_ids: Arc::from([first]),
+                min_tokens: 1,
+                ..SamplingParams::default()
+            })
+        };
+        let heads = [only(&[]), None].map(|mask| SampleHead {
+            mask,
+            ..sample(SamplingParams::default())
+        });
+        let [empty, plain] = heads;
+        let rows = [stopped, empty, plain].map(|head| row(1..2, OutputHead::Sample(head)));
+        let got = self.rows(open, h, rows.to_vec());
+        assert_eq!(got[..2], [RowOutput::NoToken, RowOutput::NoToken]);
+        assert_eq!(sampled(&got[2])[0].token, first);
     }
 
     /// Frequencies are those of the softmax; draws repeat, and do not depend on how they are

@@ -88,6 +88,7 @@ const SUITES: [(&str, Suite, &[Fault]); 4] = [
             Fault::TiesTakeTheLargestId,
             Fault::RankCountsTies,
             Fault::BiasOnlyIfMasked,
+            Fault::IgnoresConstraint,
             Fault::IgnoresChoice,
             Fault::LogSumExpOfLabels,
             Fault::FirstPositionOfState,

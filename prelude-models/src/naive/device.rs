@@ -5,7 +5,7 @@ use std::{collections::HashMap, convert::Infallible, ops::Range};
 
 use prelude_core::{
     BlockId, ForwardBatch, LabelScores, Normalise, OneShotBatch, OutputHead, Pooling,
-    PositionLogprobs, RowOutput, SampleHead, SampledToken, StepOutput, TokenLogprob,
+    PositionLogprobs, RowOutput, SampleHead, SampledToken, StepOutput, TokenLogprob, TokenSet,
 };
 
 use super::layout::{Source, Token, lay_out};
@@ -30,6 +30,7 @@ pub(crate) enum Fault {
     TiesTakeTheLargestId,
     RankCountsTies,
     BiasOnlyIfMasked,
+    IgnoresConstraint,
     IgnoresChoice,
     LogSumExpOfLabels,
     FirstPositionOfState,
@@ -470,10 +471,7 @@ impl Ops for NaiveOps {
         self.answer(plan, hidden, handles, |ops, row, states| {
             let logits = |h: &[f64]| naive::linear(h, &head.values, &[]);
             match &row.head {
-                OutputHead::Sample(sample) => {
-                    let tokens = ops.sample(sample, &logits(states[0]));
-                    RowOutput::Sampled(tokens)
-                }
+                OutputHead::Sample(sample) => ops.sample(sample, &logits(states[0])),
                 OutputHead::LabelScores { labels, normalise } => {
                     let z = logits(states[0]);
                     let of_labels: Vec<f64> = labels.iter().map(|&l| z[l as usize]).collect();
@@ -595,10 +593,13 @@ impl NaiveOps {
         }
     }
 
-    fn sample(&self, head: &SampleHead, raw: &[f64]) -> Vec<SampledToken> {
+    fn sample(&self, head: &SampleHead, raw: &[f64]) -> RowOutput {
         let (p, z) = (&head.sampling, self.adjusted(head, raw));
         let mut ids = self.ranked(&z);
         ids.retain(|&id| z[id as usize] > f64::NEG_INFINITY);
+        if ids.is_empty() {
+            return RowOutput::NoToken;
+        }
         let greedy = p.temperature == 0.0;
         if greedy {
             ids.truncate(1);
@@ -625,7 +626,7 @@ impl NaiveOps {
         let least = probability(ids[0]) * f64::from(p.min_p);
         ids.retain(|&id| probability(id) >= least);
         let total: f64 = ids.iter().map(|&id| probability(id)).sum();
-        (head.choice..head.choice + head.draws)
+        let tokens = (head.choice..head.choice + head.draws)
             .map(|choice| {
                 let choice = if self.has(Fault::IgnoresChoice) {
                     0
@@ -645,7 +646,8 @@ impl NaiveOps {
                     top: self.top(raw, head.top_logprobs.unwrap_or(0)),
                 }
             })
-            .collect()
+            .collect();
+        RowOutput::Sampled(tokens)
     }
 
     /// Logits after penalties, bias and masks.
@@ -671,10 +673,15 @@ impl NaiveOps {
                 z[id as usize] += f64::from(bias);
             }
         }
+        let nothing = TokenSet::default();
+        let mask = head.mask.as_ref();
+        let mask = mask.filter(|_| !self.has(Fault::IgnoresConstraint));
+        let mask = mask.map(|mask| mask.wait().unwrap_or(&nothing));
         let allowed = |id: u32| {
             p.allowed_token_ids
                 .as_ref()
                 .is_none_or(|ids| ids.contains(&id))
+                && mask.is_none_or(|mask| mask.contains(id))
                 && !(head.masks_stops() && p.stop_token_ids.contains(&id))
         };
         for (id, z) in (0u32..).zip(&mut z) {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use prelude_core::{
-    ExecutorError, Head, RequestId, RowOutput, SampledToken, SamplingParams, StepId, StepOutput,
-    Timestamp,
+    ExecutorError, Head, Progress, RequestId, RowOutput, SampledToken, SamplingParams, StepId,
+    StepOutput, Timestamp,
 };
 
 use super::{Scheduler, UnknownStep};
@@ -204,10 +204,18 @@ impl Scheduler {
         match (live.head(row), output) {
             (Head::Generate(g), RowOutput::Sampled(tokens)) => {
                 let sampling = g.sampling.clone();
+                let constraint = g.constraint.clone();
                 live.usage.output_tokens += tokens.len() as u64;
                 for (choice, token) in (0..).zip(tokens) {
                     // The budget is one token, so whatever it is, the generation is over.
-                    let reason = stop_reason(&sampling, &token, 0).unwrap_or(FinishReason::Length);
+                    let complete = || {
+                        let mut walk = constraint.as_ref()?.start();
+                        (walk.take(token.token) == Progress::Complete)
+                            .then_some(FinishReason::Complete)
+                    };
+                    let reason = stop_reason(&sampling, &token, 0)
+                        .or_else(complete)
+                        .unwrap_or(FinishReason::Length);
                     events.push(Event::Token {
                         request,
                         row,
@@ -221,6 +229,14 @@ impl Scheduler {
                         reason,
                     });
                 }
+            }
+            (Head::Generate(g), RowOutput::NoToken) => {
+                events.extend((0..g.n).map(|choice| Event::RowFinished {
+                    request,
+                    row,
+                    choice,
+                    reason: FinishReason::NoToken,
+                }));
             }
             (_, output) => events.push(Event::Output {
                 request,
@@ -273,6 +289,15 @@ impl Scheduler {
         };
         let token = match output {
             RowOutput::Sampled(mut tokens) if tokens.len() == 1 => tokens.remove(0),
+            RowOutput::NoToken => {
+                events.push(Event::RowFinished {
+                    request,
+                    row,
+                    choice,
+                    reason: FinishReason::NoToken,
+                });
+                return self.end_sequence(now, tag, events);
+            }
             RowOutput::Failed(why) => {
                 let output = RowOutput::Failed(why);
                 events.push(Event::Output {
@@ -294,8 +319,12 @@ impl Scheduler {
         };
         let made = length_of(seq.output.len());
         let length = (made + 1 >= generate.max_tokens).then_some(FinishReason::Length);
-        let reason = stop_reason(&generate.sampling, &token, made).or(length);
-        seq.output.push(token.token);
+        let stop = stop_reason(&generate.sampling, &token, made);
+        let complete = match (stop, seq.push(token.token)) {
+            (None, Progress::Complete) => Some(FinishReason::Complete),
+            _ => None,
+        };
+        let reason = stop.or(complete).or(length);
         let live = self
             .requests
             .get_mut(&request)

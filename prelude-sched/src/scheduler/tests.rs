@@ -175,6 +175,7 @@ fn generate(id: u64, prompt: Vec<u32>, max_tokens: u32, n: u32) -> Request {
             n,
             sampling,
             top_logprobs: None,
+            constraint: None,
         }),
     )
 }
@@ -814,6 +815,7 @@ fn label_scores_and_generations_live_in_one_request() {
             n: 1,
             sampling: sampling.clone(),
             top_logprobs: None,
+            constraint: None,
         })
     };
     let rows = vec![

@@ -14,6 +14,7 @@
 
 mod chaos;
 mod executor;
+mod hops;
 mod ledger;
 mod random;
 mod twin;

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use prelude_core::{
-    Generate, Head, LabelScores, OutputHead, Pooling, PositionLogprobs, Request, RowOutput,
-    SampleHead, SampledToken, TokenId,
+    Generate, Head, LabelScores, OutputHead, Pooling, PositionLogprobs, Progress, Request,
+    RowOutput, SampleHead, SampledToken, TokenId,
 };
 
 use super::random::mix;
@@ -40,7 +40,8 @@ pub(super) fn read_head(
     match head {
         OutputHead::Sample(sample) => {
             let choices = sample.choice..sample.choice + sample.draws;
-            RowOutput::Sampled(choices.map(|c| draw(sample, c, last, vocab_size)).collect())
+            let drawn: Option<_> = choices.map(|c| draw(sample, c, last, vocab_size)).collect();
+            drawn.map_or(RowOutput::NoToken, RowOutput::Sampled)
         }
         OutputHead::LabelScores { labels, normalise } => RowOutput::LabelScores(LabelScores {
             logits: labels.iter().map(|&l| number(last, u64::from(l))).collect(),
@@ -68,20 +69,25 @@ pub(super) fn read_head(
     }
 }
 
-fn draw(sample: &SampleHead, choice: u32, state: u64, vocab_size: u32) -> SampledToken {
+fn draw(sample: &SampleHead, choice: u32, state: u64, vocab_size: u32) -> Option<SampledToken> {
     let params = &sample.sampling;
     let counter = (u64::from(choice) << 32) | u64::from(sample.output_position);
     let word = mix(mix(state, params.seed), counter);
-    let mut token = (word % u64::from(vocab_size)) as u32;
-    while sample.masks_stops() && params.stop_token_ids.contains(&token) {
-        token = (token + 1) % vocab_size;
-    }
+    let first = (word % u64::from(vocab_size)) as u32;
+    let mask = sample.mask.as_ref().map(|mask| mask.wait());
+    let allowed = |token: &u32| {
+        !(sample.masks_stops() && params.stop_token_ids.contains(token))
+            && mask.is_none_or(|set| set.is_some_and(|set| set.contains(*token)))
+    };
+    let token = (0..vocab_size)
+        .map(|i| (first + i) % vocab_size)
+        .find(allowed)?;
     let logprob = sample.top_logprobs.map(|_| number(state, u64::from(token)));
-    SampledToken {
+    Some(SampledToken {
         token,
         logprob,
         top: Vec::new(),
-    }
+    })
 }
 
 /// A number that every f32 holds exactly.
@@ -148,6 +154,12 @@ impl Twin {
         choice: u32,
     ) -> (Vec<SampledToken>, Option<FinishReason>) {
         let params = &generate.sampling;
+        // A walk of its own for each token.
+        let walk_over = |tokens: &[SampledToken]| {
+            let mut walk = generate.constraint.as_ref()?.start();
+            let progress = tokens.iter().map(|token| walk.take(token.token)).last();
+            Some((walk, progress.unwrap_or(Progress::Open)))
+        };
         let mut state = after_all(prompt);
         let mut tokens = Vec::new();
         for output_position in 0..generate.max_tokens {
@@ -158,18 +170,22 @@ impl Twin {
                 output_position,
                 top_logprobs: generate.top_logprobs,
                 history: None,
+                mask: walk_over(&tokens).map(|(mut walk, _)| walk.next()),
             };
             let last = OutputHead::Sample(sample);
-            let RowOutput::Sampled(mut one) = read_head(&last, &[state], &(0..1), self.vocab_size)
-            else {
-                return (tokens, None);
+            let token = match read_head(&last, &[state], &(0..1), self.vocab_size) {
+                RowOutput::Sampled(mut one) => one.remove(0),
+                RowOutput::NoToken => return (tokens, Some(FinishReason::NoToken)),
+                _ => return (tokens, None),
             };
-            let token = one.remove(0);
             let id = token.token;
             state = after(state, id);
             tokens.push(token);
             if output_position >= params.min_tokens && params.stop_token_ids.contains(&id) {
                 return (tokens, Some(FinishReason::Stop { token: id }));
+            }
+            if let Some((_, Progress::Complete)) = walk_over(&tokens) {
+                return (tokens, Some(FinishReason::Complete));
             }
         }
         (tokens, Some(FinishReason::Length))

@@ -3,11 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use prelude_core::{
-    Capacity, Generate, Head, NodeIdx, Normalise, Pooling, PromptTree, Request, RequestId, RowSpec,
-    SamplingParams, Timestamp, TokenId,
+    Capacity, Constraint, Generate, Head, NodeIdx, Normalise, Pooling, PromptTree, Request,
+    RequestId, RowSpec, SamplingParams, Timestamp, TokenId,
 };
 
-use super::Random;
+use super::{Random, hops::Hops};
 
 /// When requests arrive.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -216,6 +216,10 @@ impl Workload {
             },
             sampling: Arc::new(sampling),
             top_logprobs: random.one_in(4).then_some(1),
+            constraint: random.one_in(4).then(|| {
+                let vocab_size = self.capacity.vocab_size;
+                Arc::new(Hops { vocab_size }) as Arc<dyn Constraint>
+            }),
         }
     }
 }

@@ -10,11 +10,12 @@ use prelude_core::{SampleHead, TokenId};
 
 use super::{
     super::{
+        masks::{AllMasks, Masks},
         results::{Part, Results},
         word,
     },
     Choose, Group, Item, Lists, Logits, Sampled, ScoreParts, Scored, Scores, Seen, Want, changes,
-    items::{identity, masked},
+    items::identity,
 };
 use crate::{
     Error,
@@ -30,6 +31,8 @@ pub(super) struct Builder<'a> {
     pub(super) lists: &'a mut Lists<Vec<u32>>,
     /// Past tokens of each row, with how often.
     pub(super) seen: &'a mut Seen,
+    /// Allowed and masked tokens of each row.
+    pub(super) masks: &'a AllMasks,
     /// Where lists of allowed tokens were put.
     pub(super) allowed_at: &'a mut HashMap<(usize, usize), u32>,
 }
@@ -224,8 +227,8 @@ impl Builder<'_> {
         let params = &*head.sampling;
         let seen = self.seen.remove(&row).unwrap_or_default();
         let lists = &mut *self.lists;
-        let allowed = params.allowed_token_ids.as_deref();
-        let masked = masked(head);
+        let Masks { allowed, masked } = &self.masks[&row];
+        let allowed = allowed.as_deref();
         let allowed_first = match allowed {
             None => 0,
             Some(list) => *self.allowed_at.entry(identity(list)).or_insert_with(|| {
@@ -255,7 +258,7 @@ impl Builder<'_> {
         lists
             .bias
             .extend(bias.flat_map(|&(id, b)| [id, b.to_bits()]));
-        lists.masked.extend(masked);
+        lists.masked.extend(&**masked);
         row
     }
 }

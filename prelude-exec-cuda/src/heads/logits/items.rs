@@ -65,6 +65,7 @@ pub(super) fn changes(head: &SampleHead) -> bool {
     head.history.is_some()
         || !params.logit_bias.is_empty()
         || params.allowed_token_ids.is_some()
+        || head.mask.is_some()
         || head.masks_stops() && !params.stop_token_ids.is_empty()
 }
 
@@ -93,14 +94,6 @@ pub(in crate::heads) fn seen(plan: &StepPlan) -> Seen {
         all.insert(item.row, pairs.collect());
     }
     all
-}
-
-/// Tokens that stop a row's text and may not be drawn yet.
-pub(in crate::heads) fn masked(head: &SampleHead) -> &[TokenId] {
-    match head.masks_stops() {
-        true => &head.sampling.stop_token_ids,
-        false => &[],
-    }
 }
 
 /// A list by where it is: rows of one request share theirs, and it is sent once.

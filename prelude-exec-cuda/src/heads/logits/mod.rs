@@ -21,7 +21,7 @@ use kernels::families::{AdjustRow, LogprobRow, SampleRow};
 use prelude_core::{OutputHead, RowOutput};
 use prelude_models::ModelConfig;
 
-pub(super) use self::items::{Seen, masked, seen};
+pub(super) use self::items::{Seen, seen};
 use self::{
     group::Builder,
     items::{Item, Want, by_output, changes, items},
@@ -29,6 +29,7 @@ use self::{
 };
 use super::{
     NO_ROOM, NOT_FINITE,
+    masks::AllMasks,
     results::{Part, Results},
 };
 use crate::{
@@ -172,6 +173,7 @@ impl Logits {
         &mut self,
         plan: &mut StepPlan,
         mut seen: Seen,
+        masks: &AllMasks,
         results: &mut Results,
         metadata: &mut Metadata,
     ) -> Result<(), Error> {
@@ -192,6 +194,7 @@ impl Logits {
                 logits: self,
                 lists: &mut lists,
                 seen: &mut seen,
+                masks,
                 allowed_at: &mut allowed_at,
             };
             if !builder.add(group, results, metadata)? {
@@ -220,6 +223,11 @@ impl Logits {
             plan.rows[row].refused = Some(NO_ROOM);
         }
         Ok(())
+    }
+
+    /// Ids of the vocabulary.
+    pub(super) const fn vocab(&self) -> usize {
+        self.vocab
     }
 
     /// Rows of logits that are in memory together.

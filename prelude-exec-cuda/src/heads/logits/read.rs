@@ -9,14 +9,11 @@ use super::{
     Sampled, Scored,
 };
 
-/// What a sampling row gets whose masks leave nothing.
-const NOTHING_ALLOWED: &str = "no token is allowed here";
-
 pub(super) fn read_sampled(at: &Sampled, results: &Results) -> RowOutput {
     let status = results.words(at.status).next();
     match status.and_then(SampleStatus::from_code) {
         Some(SampleStatus::Sampled) => {}
-        Some(SampleStatus::NothingAllowed) => return RowOutput::Failed(NOTHING_ALLOWED),
+        Some(SampleStatus::NothingAllowed) => return RowOutput::NoToken,
         _ => return RowOutput::Failed(NOT_FINITE),
     }
     let ids = results.words(at.ids);

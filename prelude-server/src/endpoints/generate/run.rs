@@ -130,6 +130,7 @@ impl Run {
                     n: params.n,
                     sampling: Arc::clone(&params.sampling),
                     top_logprobs: report.generated_top,
+                    constraint: None,
                 });
                 rows.push(RowSpec { node, head });
             } else {

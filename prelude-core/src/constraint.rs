@@ -1,0 +1,130 @@
+//! What a generation may say: a language over tokens, of which this crate knows only the shape.
+
+use std::{fmt::Debug, sync::Arc};
+
+use crate::TokenId;
+
+/// A language that every continuation of a row has to belong to.
+///
+/// A pure function: what may come next, and whether a text is complete, depend on the tokens
+/// taken so far and on nothing else. So a constrained row keeps its batch invariance, and a
+/// scheduler its determinism.
+pub trait Constraint: Debug + Send + Sync {
+    /// A walk that has taken no token.
+    fn start(&self) -> Box<dyn Walk>;
+}
+
+/// One continuation's way through a [`Constraint`].
+pub trait Walk: Debug + Send {
+    /// Which tokens may come next. Returns at once: whoever needs the set waits for it, so that
+    /// it can be computed while the model runs.
+    fn next(&mut self) -> Arc<dyn NextTokens>;
+
+    /// Goes on with a token that was allowed.
+    fn take(&mut self, token: TokenId) -> Progress;
+}
+
+/// Where a walk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// More may come.
+    Open,
+    /// The text is in the language and nothing can follow: it needs no end token.
+    Complete,
+}
+
+/// The tokens that may come next, or the promise of them.
+pub trait NextTokens: Debug + Send + Sync {
+    /// Waits for the set. `None` if nothing may come, or if finding out took more than the
+    /// constraint was granted: the row ends then.
+    fn wait(&self) -> Option<&TokenSet>;
+}
+
+/// A set of token ids, a bit for each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenSet {
+    /// Bit i of word w stands for id 32·w + i. Ids beyond are not in the set.
+    words: Box<[u32]>,
+}
+
+impl TokenSet {
+    /// The set whose bit i of word w stands for id 32·w + i.
+    #[must_use]
+    pub fn from_words(words: Box<[u32]>) -> Self {
+        Self { words }
+    }
+
+    /// The set of these ids, all below `vocab_size`.
+    ///
+    /// # Panics
+    /// If an id is not.
+    #[must_use]
+    pub fn from_ids(ids: impl IntoIterator<Item = TokenId>, vocab_size: u32) -> Self {
+        let mut words = vec![0; vocab_size.div_ceil(32) as usize].into_boxed_slice();
+        for id in ids {
+            words[id as usize / 32] |= 1 << (id % 32);
+        }
+        Self { words }
+    }
+
+    /// Whether the set has `id`.
+    #[must_use]
+    pub fn contains(&self, id: TokenId) -> bool {
+        let word = self.words.get(id as usize / 32).copied().unwrap_or(0);
+        word >> (id % 32) & 1 == 1
+    }
+
+    /// How many ids it has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.words.iter().map(|w| w.count_ones() as usize).sum()
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.words.iter().all(|&w| w == 0)
+    }
+
+    /// Its ids, rising.
+    pub fn ids(&self) -> impl Iterator<Item = TokenId> + '_ {
+        (0..).zip(&*self.words).flat_map(|(at, &word)| {
+            let mut rest = word;
+            std::iter::from_fn(move || {
+                (rest != 0).then(|| {
+                    let bit = rest.trailing_zeros();
+                    rest &= rest - 1;
+                    at * 32 + bit
+                })
+            })
+        })
+    }
+}
+
+/// A set that is known already.
+impl NextTokens for TokenSet {
+    fn wait(&self) -> Option<&TokenSet> {
+        Some(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_has_the_ids_it_was_given() {
+        let check = |ids: &[u32]| {
+            let set = TokenSet::from_ids(ids.iter().copied(), 100);
+            assert_eq!(set.ids().collect::<Vec<_>>(), ids);
+            assert_eq!(set.len(), ids.len());
+            assert_eq!(set.is_empty(), ids.is_empty());
+            for id in 0..300 {
+                assert_eq!(set.contains(id), ids.contains(&id), "{id}");
+            }
+        };
+        check(&[]);
+        check(&[0, 31, 32, 63, 64, 99]);
+        check(&(0..100).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,47 @@
+//! A constraint as arbitrary as the imagined model: what may come next is a function of the
+//! tokens taken.
+
+use std::sync::Arc;
+
+use prelude_core::{Constraint, NextTokens, Progress, TokenId, TokenSet, Walk};
+
+use super::{random::mix, twin};
+
+/// From each place about a third of the ids lead on; now and then a place is the last, or a dead
+/// end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hops {
+    pub(super) vocab_size: u32,
+}
+
+#[derive(Debug)]
+struct Place {
+    at: u64,
+    vocab_size: u32,
+}
+
+impl Constraint for Hops {
+    fn start(&self) -> Box<dyn Walk> {
+        Box::new(Place {
+            at: twin::START,
+            vocab_size: self.vocab_size,
+        })
+    }
+}
+
+impl Walk for Place {
+    fn next(&mut self) -> Arc<dyn NextTokens> {
+        let leads = |id: &TokenId| mix(self.at, u64::from(*id)).is_multiple_of(3);
+        let is_dead_end = mix(self.at, 0xdead).is_multiple_of(31);
+        let ids = (0..self.vocab_size).filter(|id| !is_dead_end && leads(id));
+        Arc::new(TokenSet::from_ids(ids, self.vocab_size))
+    }
+
+    fn take(&mut self, token: TokenId) -> Progress {
+        self.at = twin::after(self.at, token);
+        match mix(self.at, 0xe4d).is_multiple_of(11) {
+            true => Progress::Complete,
+            false => Progress::Open,
+        }
+    }
+}
