@@ -131,17 +131,18 @@ impl Sequence {
         }
     }
 
-    /// Appends a generated token; says whether it completes what the constraint asks for.
-    pub(crate) fn push(&mut self, token: TokenId) -> Progress {
-        self.output.push(token);
-        let Some(way) = &mut self.walk else {
-            return Progress::Open;
-        };
-        let progress = way.walk.take(token);
-        if progress == Progress::Open {
+    /// Goes on with a token on the way through the constraint; says whether that completes what
+    /// it asks for.
+    pub(crate) fn go_on(&mut self, token: TokenId) -> Progress {
+        let way = self.walk.as_mut();
+        way.map_or(Progress::Open, |way| way.walk.take(token))
+    }
+
+    /// Has what may come next on that way computed, beside the work of other rows.
+    pub(crate) fn look_ahead(&mut self) {
+        if let Some(way) = &mut self.walk {
             way.next = way.walk.next();
         }
-        progress
     }
 
     /// Known tokens: prompt and output.

@@ -4,7 +4,7 @@ use std::{net::IpAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use prelude_server::{
-    ModelKind,
+    ModelKind, ReasoningParser, ToolParser,
     executor::{Device, ExecutorDtype},
 };
 
@@ -173,6 +173,12 @@ pub(crate) struct ServeArgs {
         help_heading = "Requests"
     )]
     pub(crate) max_logprobs: Option<i64>,
+    /// How the model writes its reasoning: qwen3 tells it from the content.
+    #[arg(long, value_parser = named::<ReasoningParser>, value_name = "qwen3", help_heading = "Requests")]
+    pub(crate) reasoning_parser: Option<ReasoningParser>,
+    /// How the model calls tools: hermes makes its blocks tool_calls.
+    #[arg(long, value_parser = named::<ToolParser>, value_name = "hermes", help_heading = "Requests")]
+    pub(crate) tool_parser: Option<ToolParser>,
     /// A key that clients must send. Visible in process lists: prefer --api-key-file.
     #[arg(long, value_name = "KEY", help_heading = "Requests")]
     pub(crate) api_key: Option<String>,
@@ -369,6 +375,12 @@ impl Dtype {
             Self::Bf16 => Some(ExecutorDtype::Bf16),
         }
     }
+}
+
+/// A name that a setting has in files and on the command line alike.
+fn named<T: serde::de::DeserializeOwned>(name: &str) -> Result<T, String> {
+    let value = serde_json::Value::from(name);
+    serde_json::from_value(value).map_err(|e| e.to_string())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

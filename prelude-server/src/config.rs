@@ -4,6 +4,7 @@ use std::{net::IpAddr, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
+pub use crate::answer::{ReasoningParser, ToolParser};
 use crate::decide::Calibration;
 
 /// Configuration of the HTTP edge.
@@ -45,6 +46,12 @@ pub struct ServerConfig {
     pub cors_origins: Vec<String>,
     /// Seed from which the seeds of requests that name none are made; a random one if absent.
     pub seed: Option<u64>,
+    /// How the model writes its reasoning: `qwen3` puts what lies between `<think>` and
+    /// `</think>` into a field of its own; absent, it stays in the content.
+    pub reasoning_parser: Option<ReasoningParser>,
+    /// How the model calls tools: `hermes` makes `<tool_call>` blocks `tool_calls`; absent, they
+    /// stay in the content. Calls that a request forces are told in any case.
+    pub tool_parser: Option<ToolParser>,
     /// Limits on what clients may send: a table of its own in files.
     #[serde(skip)]
     pub limits: Limits,
@@ -71,6 +78,8 @@ impl Default for ServerConfig {
             require_cache_salt: false,
             cors_origins: Vec::new(),
             seed: None,
+            reasoning_parser: None,
+            tool_parser: None,
             limits: Limits::default(),
             decide: DecideConfig::default(),
         }
@@ -142,6 +151,10 @@ pub struct Limits {
     /// Bytes of prompts (echoed text, and seven for each id) that one answer repeats: 400. Each of
     /// `n` choices repeats its prompt.
     pub echo_bytes: u64,
+    /// Bytes of a regular expression, schema or grammar: 400.
+    pub grammar_bytes: usize,
+    /// Milliseconds that compiling one may take: 400.
+    pub grammar_ms: u64,
     /// Rows of all requests waiting for their first result: 429.
     pub queued_rows: u64,
     /// Prompt tokens of all requests waiting for their first result: 429.
@@ -174,6 +187,8 @@ impl Default for Limits {
             detokenize_bytes: 4 << 20,
             logprob_entries: 1 << 20,
             echo_bytes: 32 << 20,
+            grammar_bytes: 64 << 10,
+            grammar_ms: 2_000,
             queued_rows: 16_384,
             queued_tokens: 4_194_304,
             first_event_ms: 10_000,

@@ -329,6 +329,24 @@ impl ApiError {
         Self::new(400, "deadline_infeasible", message).with_param("slo_ttft_ms")
     }
 
+    /// A constraint that is malformed, or that cannot be enforced. `must` completes "must ..".
+    #[cfg_attr(
+        not(feature = "llguidance"),
+        expect(dead_code, reason = "of grammars alone")
+    )]
+    pub(crate) fn grammar(must: impl fmt::Display, param: &'static str) -> Self {
+        Self::new(400, "grammar_error", format!("`{param}` must {must}")).with_param(param)
+    }
+
+    /// A constraint that takes more than the server grants.
+    #[cfg_attr(
+        not(feature = "llguidance"),
+        expect(dead_code, reason = "of grammars alone")
+    )]
+    pub(crate) fn grammar_too_complex(message: String, param: &'static str) -> Self {
+        Self::new(400, "grammar_too_complex", message).with_param(param)
+    }
+
     /// The chat template refused the messages or could not render them.
     pub(crate) fn template(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(400, "template_error", message).with_param("messages")

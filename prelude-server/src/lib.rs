@@ -25,10 +25,12 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod answer;
 mod app;
 pub mod assets;
 mod caught;
 mod config;
+mod constrain;
 pub mod decide;
 pub mod demo;
 mod encode;
@@ -56,7 +58,7 @@ pub mod template;
 mod testing;
 
 pub use app::App;
-pub use config::{DecideConfig, Limits, ServerConfig};
+pub use config::{DecideConfig, Limits, ReasoningParser, ServerConfig, ToolParser};
 pub use error::ApiError;
 pub use http::{Ended, Server};
 pub use identity::ApiKeys;

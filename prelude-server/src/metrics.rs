@@ -39,6 +39,8 @@ pub(crate) struct Counters {
     pub(crate) encode_seconds: Histogram,
     /// Requests answered or dropped after their deadline.
     pub(crate) deadlines_missed: u64,
+    /// Constraints that were compiled already.
+    pub(crate) grammar_cache_hits: u64,
     /// What generations asked for, by the served model's name.
     pub(crate) generations: BTreeMap<String, Asked>,
     /// Probability that the model says any of a question's labels, by the served model's name.
@@ -62,6 +64,7 @@ impl Default for EdgeMetrics {
             unknown_fields: BTreeMap::new(),
             encode_seconds: Histogram::new(SECONDS),
             deadlines_missed: 0,
+            grammar_cache_hits: 0,
             generations: BTreeMap::new(),
             label_mass: BTreeMap::new(),
         }))
@@ -96,6 +99,14 @@ impl EdgeMetrics {
 
     pub(crate) fn deadline_missed(&self) {
         self.lock().deadlines_missed += 1;
+    }
+
+    #[cfg_attr(
+        not(feature = "llguidance"),
+        expect(dead_code, reason = "of grammars alone")
+    )]
+    pub(crate) fn grammar_cache_hit(&self) {
+        self.lock().grammar_cache_hits += 1;
     }
 
     /// Notes how much the model served as `model` meant any of its labels.

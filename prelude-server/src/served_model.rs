@@ -7,8 +7,8 @@ use prelude_core::Pooling;
 use prelude_engine::EngineHandle;
 
 use crate::{
-    assets::TokenizerConfig, decide::DecideLabels, rerank_template::RerankTemplate,
-    shared_prefix::SafeCuts, template::ChatTemplate,
+    assets::TokenizerConfig, constrain::Grammars, decide::DecideLabels,
+    rerank_template::RerankTemplate, shared_prefix::SafeCuts, template::ChatTemplate,
 };
 
 /// What a checkpoint is for.
@@ -182,6 +182,8 @@ pub struct ServedModel {
     pub created: u64,
     /// Names weights, dtype and kernels: `system_fingerprint`.
     pub fingerprint: String,
+    /// Compiled constraints.
+    pub(crate) grammars: Grammars,
 }
 
 impl ServedModel {

@@ -59,6 +59,7 @@ const DEV_EXTRA: &[&str] = &["prelude-exec-cpu", "prelude-models"];
 /// Licences that a dependency may be under, one of them at least.
 const LICENCES: &[&str] = &[
     "MIT",
+    "MIT-0",
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
     "BSD-2-Clause",

@@ -320,11 +320,17 @@ impl Scheduler {
         let made = length_of(seq.output.len());
         let length = (made + 1 >= generate.max_tokens).then_some(FinishReason::Length);
         let stop = stop_reason(&generate.sampling, &token, made);
-        let complete = match (stop, seq.push(token.token)) {
-            (None, Progress::Complete) => Some(FinishReason::Complete),
-            _ => None,
+        let complete = match stop {
+            None => {
+                (seq.go_on(token.token) == Progress::Complete).then_some(FinishReason::Complete)
+            }
+            Some(_) => None,
         };
         let reason = stop.or(complete).or(length);
+        if reason.is_none() {
+            seq.look_ahead();
+        }
+        seq.output.push(token.token);
         let live = self
             .requests
             .get_mut(&request)

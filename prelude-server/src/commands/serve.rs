@@ -81,6 +81,8 @@ fn settings(args: &ServeArgs, environment: &Environment) -> Result<Settings, Fai
     let access_log = args.log_level.map(|level| level == LogLevel::Info);
     put(access_log, &mut server.access_log);
     put(args.max_logprobs, &mut server.max_logprobs);
+    server.reasoning_parser = args.reasoning_parser.or(server.reasoning_parser);
+    server.tool_parser = args.tool_parser.or(server.tool_parser);
     put(args.drain_delay_ms, &mut server.drain_delay_ms);
     put(args.drain_timeout_ms, &mut server.drain_timeout_ms);
     let scheduler = &mut settings.scheduler;

@@ -1,29 +1,30 @@
 //! `POST /v1/chat/completions`: answers to conversations, through the model's own template.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
 use prelude_core::TokenId;
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Map, Value};
 
 use super::{
     Call, Reply,
+    conversation::Conversation,
     generate::{
-        ChatLogprobs, Job, Params, PromptLogprobs, PromptLogprobsSchema, Readiness, Report, Run,
-        Speaker, StopReason, check_entries, entries, logprobs,
+        ChatLogprobs, Choice, Job, Params, PromptLogprobs, PromptLogprobsSchema, Readiness, Report,
+        Run, Speaker, StopReason, check_entries, entries, logprobs,
     },
-    input, messages,
+    input,
     submit::{Common, UsageBody},
+    tools::Mind,
     unix_seconds,
 };
 use crate::{
+    answer::Piece,
     error::ApiError,
     json::Fields,
     served_model::{ServedModel, Task},
     sse::Events,
-    template::ChatInputs,
 };
 
 /// Answers the request.
@@ -36,23 +37,28 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let model = call.app.model_for(common.model.as_deref(), Task::Chat)?;
     refuse_unimplemented(&mut fields)?;
     let conversation = Conversation::take(&mut fields, true)?;
+    let include_reasoning = fields.bool("include_reasoning")?.unwrap_or(true);
     let max_tokens = take_max_tokens(&mut fields)?;
     let top_logprobs = take_logprobs(call, model, &mut fields)?;
     let add_special_tokens = fields.bool("add_special_tokens")?.unwrap_or(false);
-    let params = Params::take(call, model, &mut fields)?;
+    let mut params = Params::take(call, model, &mut fields)?;
     call.finish(&fields)?;
     drop(fields);
 
     call.reservation.set_rows(u64::from(params.n))?;
     // Rendering and encoding are one piece of work.
-    let ids = call
+    let (ids, mind) = call
         .app
         .encoder
         .run(body.len(), || {
             let text = conversation.render(model)?;
-            Ok::<_, ApiError>(model.tokenizer.encode(&text, add_special_tokens))
+            let ids = model.tokenizer.encode(&text, add_special_tokens);
+            Ok::<_, ApiError>((ids, Mind::at_end_of(&text)))
         })
         .await??;
+    conversation
+        .tools
+        .shape(call, model, mind, include_reasoning, &mut params)?;
     drop(conversation);
     input::check_ids("messages", &ids, model)?;
     // Without a limit the answer may fill the context, of which at least one token is left.
@@ -69,6 +75,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     }
     call.reservation.set_tokens(ids.len() as u64)?;
 
+    params.constrain(call, model).await?;
     let report = Report {
         generated_top: top_logprobs,
         prompt_top: params.prompt_logprobs,
@@ -99,7 +106,6 @@ pub(super) fn refuse_unimplemented(fields: &mut Fields<'_>) -> Result<(), ApiErr
         ("audio", &[]),
         // Cutting would have to spare what the template puts around the messages.
         ("truncate_prompt_tokens", &[]),
-        ("parallel_tool_calls", &["true"]),
     ];
     for (name, neutral) in neutral {
         fields.refuse(name, neutral)?;
@@ -125,98 +131,6 @@ fn take_logprobs(
         return Err(ApiError::invalid_value("top_logprobs", must));
     }
     Ok(wanted.then_some(top))
-}
-
-/// What the template is given.
-#[derive(Debug)]
-pub(crate) struct Conversation {
-    messages: Vec<Value>,
-    tools: Option<Vec<Value>>,
-    documents: Option<Vec<Value>>,
-    add_generation_prompt: bool,
-    continue_final_message: bool,
-    kwargs: Map<String, Value>,
-}
-
-impl Conversation {
-    /// Takes the messages and what the template is told beside them. `generates` is whether an
-    /// answer is to follow unless the request says otherwise.
-    ///
-    /// # Errors
-    /// 400 naming the field.
-    pub(crate) fn take(fields: &mut Fields<'_>, generates: bool) -> Result<Self, ApiError> {
-        let add_generation_prompt = fields.bool("add_generation_prompt")?.unwrap_or(generates);
-        let continue_final_message = fields.bool("continue_final_message")?.unwrap_or(false);
-        if add_generation_prompt && continue_final_message {
-            let must = "not be true unless `add_generation_prompt` is false";
-            return Err(ApiError::invalid_value("continue_final_message", must));
-        }
-        let mut kwargs = fields.map("chat_template_kwargs")?.unwrap_or_default();
-        if let Some(thinking) = fields.bool("enable_thinking")? {
-            kwargs.insert("enable_thinking".to_owned(), Value::Bool(thinking));
-        }
-        Ok(Self {
-            messages: messages::take(fields)?,
-            tools: take_tools(fields)?,
-            documents: values(fields, "documents")?,
-            add_generation_prompt,
-            continue_final_message,
-            kwargs,
-        })
-    }
-
-    /// About how much text there is.
-    pub(crate) fn bytes(&self) -> usize {
-        let content = |message: &Value| message["content"].as_str().map_or(0, str::len);
-        self.messages.iter().map(content).sum()
-    }
-
-    /// The prompt's text.
-    ///
-    /// # Errors
-    /// 400 `template_error`.
-    pub(crate) fn render(&self, model: &ServedModel) -> Result<String, ApiError> {
-        let template = model
-            .template
-            .as_ref()
-            .ok_or_else(|| ApiError::template("the model has no chat template"))?;
-        let render = |messages: &[Value]| {
-            let inputs = ChatInputs {
-                messages,
-                tools: self.tools.as_deref(),
-                documents: self.documents.as_deref(),
-                add_generation_prompt: self.add_generation_prompt,
-                kwargs: &self.kwargs,
-            };
-            template
-                .render(&inputs)
-                .map_err(|e| ApiError::template(e.to_string()))
-        };
-        if self.continue_final_message {
-            messages::render_unfinished(&self.messages, render)
-        } else {
-            render(&self.messages)
-        }
-    }
-}
-
-/// Functions the model may call, unless they are hidden from it.
-fn take_tools(fields: &mut Fields<'_>) -> Result<Option<Vec<Value>>, ApiError> {
-    let tools = values(fields, "tools")?.filter(|tools| !tools.is_empty());
-    match fields.raw("tool_choice") {
-        None | Some("\"auto\"") => Ok(tools),
-        Some("\"none\"") => Ok(None),
-        // A constraint on the output, not yet implemented.
-        Some(_) => Err(ApiError::unsupported_parameter("tool_choice")),
-    }
-}
-
-fn values(fields: &mut Fields<'_>, name: &'static str) -> Result<Option<Vec<Value>>, ApiError> {
-    match fields.value(name)? {
-        None => Ok(None),
-        Some(Value::Array(values)) if values.iter().all(Value::is_object) => Ok(Some(values)),
-        Some(_) => Err(ApiError::invalid_type(name, "a list of objects")),
-    }
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -256,13 +170,40 @@ pub(crate) struct ChunkBody<'a> {
 }
 
 /// The message of an answer, or a part of it.
-#[derive(Serialize, JsonSchema)]
+#[derive(Default, Serialize, JsonSchema)]
 #[schemars(rename = "ChatMessage")]
 struct Message<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    content: Option<&'a str>,
+    content: Option<Option<Cow<'a, str>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning: Option<&'a str>,
+    /// The same, for clients that know the older name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<CallBody<'a>>,
+}
+
+/// A call of a tool. A chunk has whole ones too.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ToolCall")]
+struct CallBody<'a> {
+    /// Which of the choice's calls, in a chunk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<usize>,
+    id: String,
+    r#type: &'static str,
+    function: FunctionBody<'a>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "CalledFunction")]
+struct FunctionBody<'a> {
+    name: &'a str,
+    /// The text of a JSON object.
+    arguments: &'a str,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -293,10 +234,61 @@ impl Chat {
                 printer: self.run.printer(),
                 records: &choice.tokens,
             }),
-            finish_reason: finish.map(|f| f.reason),
+            finish_reason: finish.map(|f| match &choice.pieces {
+                Some(pieces) if pieces.calls > 0 && f.reason == "stop" => "tool_calls",
+                _ => f.reason,
+            }),
             stop_reason: finish.and_then(|f| f.stop.as_ref()),
             token_ids: self.run.params.return_token_ids.then_some(&*choice.ids),
         }
+    }
+
+    /// What has become certain of a choice and has not been sent: the whole message, or a part.
+    fn said<'a>(&'a self, choice: &'a Choice, is_whole: bool) -> Message<'a> {
+        let Some(pieces) = &choice.pieces else {
+            let text = (is_whole || !choice.text.is_empty()).then_some(&*choice.text);
+            return Message {
+                content: text.map(|text| Some(Cow::Borrowed(text))),
+                ..Message::default()
+            };
+        };
+        let mut message = Message::default();
+        let first_call = pieces.calls as usize
+            - pieces
+                .out
+                .iter()
+                .filter(|p| matches!(p, Piece::Call(_)))
+                .count();
+        for piece in &pieces.out {
+            match piece {
+                Piece::Reasoning(text) => {
+                    message.reasoning = Some(text);
+                    message.reasoning_content = Some(text);
+                }
+                Piece::Content(text) => match &mut message.content {
+                    Some(Some(said)) => said.to_mut().push_str(text),
+                    content => *content = Some(Some(Cow::Borrowed(text))),
+                },
+                Piece::Call(call) => {
+                    let index = first_call + message.tool_calls.len();
+                    message.tool_calls.push(CallBody {
+                        index: (!is_whole).then_some(index),
+                        id: self.run.call.app.ids.next("call_"),
+                        r#type: "function",
+                        function: FunctionBody {
+                            name: &call.name,
+                            arguments: &call.arguments,
+                        },
+                    });
+                }
+            }
+        }
+        if is_whole {
+            // Nothing but calls: no content; nothing at all: an empty one.
+            let none = (message.tool_calls.is_empty()).then_some(Cow::Borrowed(""));
+            message.content.get_or_insert(none);
+        }
+        message
     }
 
     fn body<C>(&self, object: &'static str, choices: Vec<C>) -> Body<'_, C> {
@@ -323,7 +315,7 @@ impl Speaker for Chat {
         let choices = run.choices.iter().enumerate().map(|(index, choice)| {
             let message = Message {
                 role: Some("assistant"),
-                content: Some(&choice.text),
+                ..self.said(choice, true)
             };
             ChoiceBody {
                 index,
@@ -360,11 +352,11 @@ impl Speaker for Chat {
         usage: Option<Option<UsageBody>>,
         events: &mut Events,
     ) {
-        let text = &*self.run.choices[index].text;
-        let delta = Message {
-            role: is_first.then_some("assistant"),
-            content: (is_first || !text.is_empty()).then_some(text),
-        };
+        let mut delta = self.said(&self.run.choices[index], false);
+        if is_first {
+            delta.role = Some("assistant");
+            delta.content.get_or_insert(Some(Cow::Borrowed("")));
+        }
         let chunk = ChunkBody {
             index,
             delta,

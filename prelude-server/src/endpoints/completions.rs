@@ -51,7 +51,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let add_special_tokens = fields.bool("add_special_tokens")?.unwrap_or(true);
     let truncation = Truncation::take(&mut fields, model, max_tokens, Side::Left)?;
     fields.refuse("suffix", &["\"\""])?;
-    let params = Params::take(call, model, &mut fields)?;
+    let mut params = Params::take(call, model, &mut fields)?;
     call.finish(&fields)?;
     drop(fields);
     params.check_budget(max_tokens)?;
@@ -82,6 +82,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let tokens = prompts.iter().map(|ids| ids.len() as u64).sum();
     call.reservation.set_tokens(tokens)?;
 
+    params.constrain(call, model).await?;
     let report = report(&options, &params);
     let jobs = prompts
         .into_iter()

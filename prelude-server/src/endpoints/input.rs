@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::{
     Call,
-    chat::Conversation,
+    conversation::Conversation,
     meter::Meter,
     truncate::{Side, Truncation},
 };

@@ -368,6 +368,9 @@ fn edge(page: &mut Page, counters: &Counters) {
     let name = "prelude:deadline_missed_total";
     page.family(name, "counter", "Requests whose deadline passed.");
     page.line(name, "", counters.deadlines_missed);
+    let name = "prelude:grammar_cache_hits_total";
+    page.family(name, "counter", "Constraints that were compiled already.");
+    page.line(name, "", counters.grammar_cache_hits);
     let name = "prelude:encode_seconds";
     page.family(name, "histogram", "Turning a request's texts into ids.");
     page.histogram(name, "", &counters.encode_seconds);

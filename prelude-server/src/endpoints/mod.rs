@@ -21,6 +21,7 @@ use crate::{
 pub(crate) mod chat;
 pub(crate) mod classify;
 pub(crate) mod completions;
+pub(crate) mod conversation;
 pub(crate) mod decide;
 pub(crate) mod decisions;
 pub(crate) mod embeddings;
@@ -39,6 +40,7 @@ pub(crate) mod score;
 pub(crate) mod submit;
 pub(crate) mod systemone;
 pub(crate) mod tokenize;
+pub(crate) mod tools;
 pub(crate) mod truncate;
 
 /// One request on its way: who it is, what it reserved, and what may be written to the log.

@@ -7,7 +7,7 @@ use prelude_core::TokenId;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Call, Reply, chat::Conversation, input::Prompt};
+use super::{Call, Reply, conversation::Conversation, input::Prompt};
 use crate::{
     error::ApiError,
     json::Fields,

@@ -164,13 +164,6 @@ fn bad_input_is_refused_by_name() {
     check(with(json!({"tools": [1]})), "invalid_type", "tools");
     for (field, value) in [
         ("chat_template", json!("x")),
-        ("tool_choice", json!("required")),
-        (
-            "tool_choice",
-            json!({"type": "function", "function": {"name": "f"}}),
-        ),
-        ("response_format", json!({"type": "json_schema"})),
-        ("structured_outputs", json!({"regex": "a"})),
         ("escape_special_tokens", json!(true)),
         ("echo", json!(true)),
         ("return_prompt_text", json!(true)),

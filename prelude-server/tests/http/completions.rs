@@ -566,13 +566,6 @@ fn bad_input_is_refused_by_name() {
         ("logprob_token_ids", "[1]"),
         ("lora", "\"x\""),
         ("logits_processors", "[1]"),
-        ("bad_words", "[\"x\"]"),
-        ("structured_outputs", "{\"choice\":[\"a\",\"b\"]}"),
-        ("guided_json", "{}"),
-        ("guided_regex", "\"a\""),
-        ("guided_choice", "[\"a\"]"),
-        ("guided_grammar", "\"a\""),
-        ("response_format", "{\"type\":\"json_object\"}"),
     ] {
         bad(
             &with(&format!(r#""{field}":{value}"#)),

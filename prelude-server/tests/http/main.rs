@@ -3,6 +3,8 @@
 
 mod chat;
 mod completions;
+#[cfg(feature = "llguidance")]
+mod constraints;
 mod decisions;
 mod fuzz;
 mod golden;
@@ -11,6 +13,8 @@ mod overload;
 mod service;
 mod streams;
 mod support;
+#[cfg(feature = "llguidance")]
+mod tools;
 mod transport;
 #[path = "../../src/openapi/validate.rs"]
 mod validate;

@@ -9,15 +9,17 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 
 use super::{Params, stop::Stopper};
-use crate::served_model::ServedModel;
+use crate::{answer::Pieces, served_model::ServedModel};
 
 /// One continuation of one prompt.
 #[derive(Debug)]
 pub(crate) struct Choice {
     decoder: StreamState,
     stopper: Stopper,
-    /// Certain text that has not been sent.
+    /// Certain text that has not been sent, unless it is taken apart.
     pub(crate) text: String,
+    /// The same, taken apart.
+    pub(crate) pieces: Option<Pieces>,
     /// Tokens that have not been sent, if log-probabilities are wanted.
     pub(crate) tokens: Vec<TokenRecord>,
     /// Ids that have not been sent, if they are wanted.
@@ -88,6 +90,7 @@ impl Choice {
             decoder: StreamState::new(params.skip_special_tokens),
             stopper: Stopper::new(Arc::clone(&params.stops), params.include_stop),
             text: String::new(),
+            pieces: params.parts.map(Pieces::new),
             tokens: Vec::new(),
             ids: Vec::new(),
             generated: 0,
@@ -132,6 +135,34 @@ impl Choice {
         // Text of the tokens that must come is not searched for the end.
         let searched = self.generated > u64::from(params.sampling.min_tokens);
         self.take_scratch(params, searched);
+        self.take_apart();
+    }
+
+    /// Whether there is something to send.
+    pub(crate) fn speaks(&self) -> bool {
+        let taken_apart = self.pieces.as_ref().is_some_and(|p| !p.out.is_empty());
+        !self.text.is_empty() || taken_apart || self.finish.is_some()
+    }
+
+    /// Forgets what has been sent.
+    pub(crate) fn sent(&mut self) {
+        self.text.clear();
+        self.tokens.clear();
+        self.ids.clear();
+        if let Some(pieces) = &mut self.pieces {
+            pieces.out.clear();
+        }
+    }
+
+    /// Takes apart what has become certain.
+    fn take_apart(&mut self) {
+        if let Some(pieces) = &mut self.pieces {
+            pieces.push(&self.text);
+            self.text.clear();
+            if self.finish.is_some() {
+                pieces.finish();
+            }
+        }
     }
 
     /// Ends the continuation as the engine says, unless a stop string has ended it before.
@@ -143,12 +174,21 @@ impl Choice {
         self.decoder.finish(&model.tokenizer, &mut self.scratch);
         self.take_scratch(params, true);
         if self.finish.is_some() {
+            self.take_apart();
             return;
         }
         self.stopper.flush(&mut self.text);
         self.finish = Some(match reason {
             FinishReason::Length => Finish {
                 reason: "length",
+                stop: None,
+            },
+            FinishReason::Complete => Finish {
+                reason: "stop",
+                stop: None,
+            },
+            FinishReason::NoToken => Finish {
+                reason: "abort",
                 stop: None,
             },
             FinishReason::Stop { token } => {
@@ -159,6 +199,7 @@ impl Choice {
                 }
             }
         });
+        self.take_apart();
     }
 
     fn take_scratch(&mut self, params: &Params, searched: bool) {

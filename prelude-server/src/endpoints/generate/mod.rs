@@ -4,6 +4,7 @@ mod choice;
 mod logprobs;
 mod params;
 mod run;
+mod sampling;
 mod stop;
 mod stream;
 

@@ -4,8 +4,11 @@ use std::{ops::Range, sync::Arc};
 
 use prelude_core::{SamplingParams, TokenId};
 
+use super::sampling;
 use crate::{
+    answer::Parts,
     app::App,
+    constrain::{self, Ask, Constrained, Reasoning, Wanted},
     endpoints::Call,
     error::ApiError,
     json::{Fields, Text},
@@ -14,11 +17,8 @@ use crate::{
 
 const STOPS_MAX: usize = 16;
 const STOP_BYTES_MAX: usize = 256;
-const STOP_IDS_MAX: usize = 128;
-const LOGIT_BIAS_MAX: usize = 1_024;
+const BAD_WORDS_MAX: usize = 256;
 const N_MAX: u32 = 128;
-/// Penalties beyond this choose nothing that those within do not, and may overflow a logit.
-const REPETITION_PENALTY: std::ops::RangeInclusive<f64> = 0.01..=100.0;
 
 /// How to generate and what to say about it.
 #[derive(Clone, Debug)]
@@ -45,6 +45,16 @@ pub(crate) struct Params {
     pub(crate) tokens_as_ids: bool,
     /// Whether the answer is a stream, and what it says of usage.
     pub(crate) stream: Option<StreamOptions>,
+    /// The language that continuations are asked to belong to.
+    pub(crate) ask: Option<Ask>,
+    /// Reasoning that may come before it.
+    pub(crate) reasoning: Option<Reasoning>,
+    /// Words that continuations do not have.
+    bad_words: Vec<String>,
+    /// All of that, ready to be enforced: made by [`Params::constrain`].
+    pub(crate) constrained: Option<Constrained>,
+    /// What a continuation's text is taken apart into, if it is.
+    pub(crate) parts: Option<Parts>,
 }
 
 /// What a stream says of usage.
@@ -88,7 +98,7 @@ impl Params {
         Ok(Self {
             n,
             ignore_eos,
-            sampling: Arc::new(take_sampling(call, model, fields, ignore_eos)?),
+            sampling: Arc::new(sampling::take(call, model, fields, ignore_eos)?),
             stops: take_stops(fields)?,
             include_stop: fields.bool("include_stop_str_in_output")?.unwrap_or(false),
             skip_special_tokens: fields.bool("skip_special_tokens")?.unwrap_or(true),
@@ -97,7 +107,38 @@ impl Params {
             return_token_ids: fields.bool("return_token_ids")?.unwrap_or(false),
             tokens_as_ids: fields.bool("return_tokens_as_token_ids")?.unwrap_or(false),
             stream,
+            ask: Ask::take(fields, call.app.config.limits.json_depth)?,
+            reasoning: None,
+            bad_words: take_bad_words(fields)?,
+            constrained: None,
+            parts: None,
         })
+    }
+
+    /// Compiles the constraint that was asked for, if any. To be called before the engine is.
+    ///
+    /// # Errors
+    /// 400 naming the field, 429.
+    pub(crate) async fn constrain(
+        &mut self,
+        call: &Call,
+        model: &ServedModel,
+    ) -> Result<(), ApiError> {
+        let wanted = Wanted {
+            ask: self.ask.as_ref(),
+            reasoning: self.reasoning,
+            bad_words: &self.bad_words,
+            ignore_eos: self.ignore_eos,
+        };
+        self.constrained = constrain::build(call, model, wanted, &self.sampling).await?;
+        Ok(())
+    }
+
+    /// The tokens that a continuation may really take, of `max_tokens`: what the constraint lets
+    /// it have.
+    pub(crate) fn budget(&self, max_tokens: u32) -> u32 {
+        let longest = self.constrained.as_ref().and_then(|c| c.budget);
+        longest.map_or(max_tokens, |longest| longest.min(max_tokens))
     }
 
     /// Checks the tokens that must come against those that may.
@@ -157,12 +198,6 @@ impl Params {
 /// Known fields that are not implemented yet: refused unless neutral, never ignored.
 fn refuse_unimplemented(fields: &mut Fields<'_>) -> Result<(), ApiError> {
     let neutral: &[(&str, &[&str])] = &[
-        ("bad_words", &["[]"]),
-        ("structured_outputs", &[]),
-        ("guided_json", &[]),
-        ("guided_regex", &[]),
-        ("guided_choice", &[]),
-        ("guided_grammar", &[]),
         ("use_beam_search", &["false"]),
         ("logprob_token_ids", &["[]"]),
         ("lora", &[]),
@@ -170,12 +205,6 @@ fn refuse_unimplemented(fields: &mut Fields<'_>) -> Result<(), ApiError> {
     ];
     for (name, neutral) in neutral {
         fields.refuse(name, neutral)?;
-    }
-    if let Some(mut format) = fields.object("response_format")? {
-        let kind = format.string("type")?;
-        if kind.as_deref() != Some("text") {
-            return Err(ApiError::unsupported_parameter("response_format"));
-        }
     }
     Ok(())
 }
@@ -247,161 +276,13 @@ fn take_stops(fields: &mut Fields<'_>) -> Result<Arc<[String]>, ApiError> {
     Ok(stops.into_iter().map(|s| s.0.into_owned()).collect())
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "sampling runs in f32; range checks follow the cast"
-)]
-fn take_sampling(
-    call: &Call,
-    model: &ServedModel,
-    fields: &mut Fields<'_>,
-    ignore_eos: bool,
-) -> Result<SamplingParams, ApiError> {
-    let defaults = &model.sampling;
-    let max = f64::from(f32::MAX);
-    let mut number = |name, ok: fn(f64) -> bool, must, default: f32| {
-        let value = fields.number(name, |v| v.abs() <= max && ok(v), must)?;
-        Ok::<f32, ApiError>(value.map_or(default, |v| v as f32))
-    };
-    let in_2 = |v: f64| (-2.0..=2.0).contains(&v);
-    let mut sampling = SamplingParams {
-        temperature: number(
-            "temperature",
-            |v| v >= 0.0,
-            "be at least 0",
-            defaults.temperature,
-        )?,
-        // As f32, so that a value too small for it is not taken for one in range.
-        top_p: number(
-            "top_p",
-            |v| v as f32 > 0.0 && v <= 1.0,
-            "be above 0 and at most 1",
-            defaults.top_p,
-        )?,
-        min_p: number(
-            "min_p",
-            |v| (0.0..=1.0).contains(&v),
-            "be in 0..=1",
-            defaults.min_p,
-        )?,
-        repetition_penalty: number(
-            "repetition_penalty",
-            |v| REPETITION_PENALTY.contains(&v),
-            "be in 0.01..=100",
-            defaults.repetition_penalty,
-        )?,
-        presence_penalty: number("presence_penalty", in_2, "be in -2..=2", 0.0)?,
-        frequency_penalty: number("frequency_penalty", in_2, "be in -2..=2", 0.0)?,
-        ..SamplingParams::default()
-    };
-    sampling.top_k = match fields.int("top_k", -1..=i64::from(u32::MAX))? {
-        None => defaults.top_k,
-        Some(k) => u32::try_from(k).unwrap_or(0),
-    };
-    sampling.seed = match fields.int("seed", i64::MIN..=i64::MAX)? {
-        Some(seed) => seed.cast_unsigned(),
-        None => call.app.ids.seed(),
-    };
-    sampling.min_tokens = fields.count("min_tokens", 0..=u32::MAX)?.unwrap_or(0);
-    sampling.logit_bias = take_bias(fields, model)?;
-    sampling.allowed_token_ids = take_ids(fields, "allowed_token_ids", usize::MAX, model)?;
-    if sampling
-        .allowed_token_ids
-        .as_ref()
-        .is_some_and(|ids| ids.is_empty())
-    {
-        let must = "not be an empty list: no token could be chosen";
-        return Err(ApiError::invalid_value("allowed_token_ids", must));
+fn take_bad_words(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
+    let must = "a list of strings";
+    let words: Vec<String> = fields.get("bad_words", must)?.unwrap_or_default();
+    let fits = |word: &String| (1..=STOP_BYTES_MAX).contains(&word.len());
+    if words.len() > BAD_WORDS_MAX || !words.iter().all(fits) {
+        let must = format!("be at most {BAD_WORDS_MAX} strings of 1 to {STOP_BYTES_MAX} bytes");
+        return Err(ApiError::invalid_value("bad_words", must));
     }
-    let own = take_ids(fields, "stop_token_ids", STOP_IDS_MAX, model)?;
-    let mut stop_ids = own.map_or_else(Vec::new, |ids| ids.to_vec());
-    if !ignore_eos {
-        stop_ids.extend_from_slice(&model.eos_token_ids);
-    }
-    stop_ids.sort_unstable();
-    stop_ids.dedup();
-    sampling.stop_token_ids = stop_ids.into();
-    check_choice_left(&sampling)?;
-    Ok(sampling)
-}
-
-/// Before `min_tokens` no stop id may be chosen, so another one must be allowed.
-fn check_choice_left(sampling: &SamplingParams) -> Result<(), ApiError> {
-    let (min, stops) = (sampling.min_tokens, &sampling.stop_token_ids);
-    let is_stop = |id: &TokenId| stops.binary_search(id).is_ok();
-    match &sampling.allowed_token_ids {
-        Some(allowed) if min > 0 && allowed.iter().all(is_stop) => {
-            let must = "have an id that does not end the text when `min_tokens` is above 0";
-            Err(ApiError::invalid_value("allowed_token_ids", must))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Ids in order, each once: at most the vocabulary, whatever the body holds.
-fn take_ids(
-    fields: &mut Fields<'_>,
-    name: &'static str,
-    max: usize,
-    model: &ServedModel,
-) -> Result<Option<Arc<[TokenId]>>, ApiError> {
-    let must_be = "a list of token ids: integers of at least 0";
-    let Some(mut ids) = fields.get::<Vec<TokenId>>(name, must_be)? else {
-        return Ok(None);
-    };
-    ids.sort_unstable();
-    ids.dedup();
-    if ids.len() > max {
-        return Err(ApiError::invalid_value(
-            name,
-            format!("have at most {max} ids"),
-        ));
-    }
-    match ids.last().filter(|&&id| id >= model.vocab_size) {
-        None => Ok(Some(ids.into())),
-        Some(&id) => Err(ApiError::token_out_of_range(
-            name,
-            u64::from(id),
-            model.vocab_size,
-        )),
-    }
-}
-
-fn take_bias(
-    fields: &mut Fields<'_>,
-    model: &ServedModel,
-) -> Result<Arc<[(TokenId, f32)]>, ApiError> {
-    let Some(map) = fields.object("logit_bias")? else {
-        return Ok(Arc::from([]));
-    };
-    let mut bias = Vec::new();
-    for (key, raw) in map.drain() {
-        let id: TokenId = key
-            .parse()
-            .map_err(|_| ApiError::invalid_value("logit_bias", "have token ids as keys"))?;
-        if id >= model.vocab_size {
-            let id = u64::from(id);
-            return Err(ApiError::token_out_of_range(
-                "logit_bias",
-                id,
-                model.vocab_size,
-            ));
-        }
-        let value: f32 = crate::json::parse(raw, "logit_bias", "a map of ids to numbers")?;
-        if !(-100.0..=100.0).contains(&value) {
-            let must = "have values in -100..=100";
-            return Err(ApiError::invalid_value("logit_bias", must));
-        }
-        bias.push((id, value));
-    }
-    if bias.len() > LOGIT_BIAS_MAX {
-        let must = format!("have at most {LOGIT_BIAS_MAX} entries");
-        return Err(ApiError::invalid_value("logit_bias", must));
-    }
-    // "1" and "01" are one id; a bias for each would apply twice.
-    bias.sort_unstable_by_key(|&(id, _)| id);
-    if bias.windows(2).any(|w| w[0].0 == w[1].0) {
-        return Err(ApiError::invalid_value("logit_bias", "name each id once"));
-    }
-    Ok(bias.into())
+    Ok(words)
 }

@@ -122,15 +122,19 @@ impl Run {
         for (index, ((prompt, node), max_tokens)) in
             prompts.iter().zip(nodes).zip(max_tokens).enumerate()
         {
+            let budget = params.budget(max_tokens);
             if max_tokens > 0 {
                 choices.extend((0..params.n).map(|_| Choice::new(&params)));
                 kinds.push(RowKind::Generate(index));
                 let head = Head::Generate(Generate {
-                    max_tokens,
+                    max_tokens: budget,
                     n: params.n,
                     sampling: Arc::clone(&params.sampling),
                     top_logprobs: report.generated_top,
-                    constraint: None,
+                    constraint: params
+                        .constrained
+                        .as_ref()
+                        .map(|c| Arc::clone(&c.constraint)),
                 });
                 rows.push(RowSpec { node, head });
             } else {

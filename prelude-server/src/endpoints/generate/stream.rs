@@ -126,7 +126,7 @@ enum Progress {
 /// Writes a chunk for a choice that has something to say.
 fn speak<S: Speaker>(speaker: &mut S, index: usize, progress: &mut Progress, events: &mut Events) {
     let choice = &speaker.run().choices[index];
-    let speaks = !choice.text.is_empty() || choice.finish.is_some();
+    let speaks = choice.speaks();
     let is_first = *progress == Progress::Unsaid;
     let ready = match (*progress, speaker.readiness(index)) {
         (Progress::Ended, _) | (Progress::Unsaid, Readiness::Wait) => false,
@@ -147,8 +147,5 @@ fn speak<S: Speaker>(speaker: &mut S, index: usize, progress: &mut Progress, eve
         (false, false) => None,
     };
     speaker.push_chunk(index, is_first, usage, events);
-    let choice = &mut speaker.run_mut().choices[index];
-    choice.text.clear();
-    choice.tokens.clear();
-    choice.ids.clear();
+    speaker.run_mut().choices[index].sent();
 }

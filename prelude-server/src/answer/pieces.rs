@@ -1,0 +1,363 @@
+//! Text in, pieces out.
+
+use super::{
+    CALL, CALL_END, Parts, THINK, THINK_END, ToolCall,
+    call::{self, Body},
+};
+
+/// A part of an answer. Neighbours of one kind are one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// What the model said to itself.
+    Reasoning(String),
+    /// What it says to the caller.
+    Content(String),
+    /// A tool it wants called.
+    Call(ToolCall),
+}
+
+/// Takes an answer's text apart.
+#[derive(Clone, Debug)]
+pub(crate) struct Pieces {
+    parts: Parts,
+    state: State,
+    /// Text that is not decided on.
+    held: String,
+    /// Blanks before the block that `held` is the inside of.
+    gap: String,
+    /// What has been decided, and not been taken.
+    pub(crate) out: Vec<Piece>,
+    /// Calls so far.
+    pub(crate) calls: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nothing but blanks has come; reasoning may begin.
+    Start,
+    /// Inside reasoning, of which nothing but line breaks has come.
+    ThinkStart,
+    /// Inside reasoning.
+    Think,
+    /// Line breaks here belong to the tag before.
+    AfterThink,
+    Content,
+    /// Inside a block; so many bytes of it hold no end tag that counts.
+    Block(usize),
+    /// Blanks here belong to the block before.
+    AfterBlock,
+}
+
+impl Pieces {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self {
+            state: match parts.reasoning {
+                Some(true) => State::ThinkStart,
+                Some(false) => State::Start,
+                None => State::Content,
+            },
+            parts,
+            held: String::new(),
+            gap: String::new(),
+            out: Vec::new(),
+            calls: 0,
+        }
+    }
+
+    /// Adds text.
+    pub(crate) fn push(&mut self, text: &str) {
+        self.held.push_str(text);
+        while self.step(false) {}
+    }
+
+    /// The text is over: nothing that is held becomes a tag any more.
+    pub(crate) fn finish(&mut self) {
+        while self.step(true) {}
+        if let State::Block(_) = self.state {
+            let rest = std::mem::take(&mut self.held);
+            self.hand_back(&rest, "");
+        }
+    }
+
+    /// Decides on what is held, as far as that goes. Whether it is worth while to go on.
+    fn step(&mut self, is_last: bool) -> bool {
+        match self.state {
+            State::Start => self.start(is_last),
+            State::ThinkStart => self.skip(|c| c == '\n', State::Think),
+            State::Think => self.think(is_last),
+            State::AfterThink => self.skip(|c| c == '\n', State::Content),
+            State::Content => self.content(is_last),
+            State::Block(searched) => self.block(searched),
+            State::AfterBlock => self.skip(char::is_whitespace, State::Content),
+        }
+    }
+
+    fn start(&mut self, is_last: bool) -> bool {
+        let text = self.held.trim_start();
+        if let Some(rest) = text.strip_prefix(THINK) {
+            self.held = rest.to_owned();
+            self.state = State::ThinkStart;
+            return true;
+        }
+        if THINK.starts_with(text) && !is_last {
+            return false;
+        }
+        self.state = State::Content;
+        true
+    }
+
+    /// Leaves out what belongs to the tag before.
+    fn skip(&mut self, belongs: impl Fn(char) -> bool, then: State) -> bool {
+        let len = self.held.len() - self.held.trim_start_matches(belongs).len();
+        self.held.drain(..len);
+        if self.held.is_empty() {
+            return false;
+        }
+        self.state = then;
+        true
+    }
+
+    fn think(&mut self, is_last: bool) -> bool {
+        if let Some(at) = self.held.find(THINK_END) {
+            let said = self.held[..at].trim_end_matches('\n').to_owned();
+            self.held.drain(..at + THINK_END.len());
+            self.say(Piece::Reasoning(said));
+            self.state = State::AfterThink;
+            return true;
+        }
+        let certain = match is_last {
+            true => self.held.len(),
+            false => certain(&self.held, THINK_END, |c| c == '\n'),
+        };
+        let said = self.held.drain(..certain).collect();
+        self.say(Piece::Reasoning(said));
+        false
+    }
+
+    fn content(&mut self, is_last: bool) -> bool {
+        let looks = self.parts.calls.is_some();
+        if let Some(at) = self.held.find(CALL).filter(|_| looks) {
+            let said = self.held[..at].trim_end().to_owned();
+            self.gap = self.held[said.len()..at].to_owned();
+            self.held.drain(..at + CALL.len());
+            self.say(Piece::Content(said));
+            self.state = State::Block(0);
+            return true;
+        }
+        let certain = match looks && !is_last {
+            true => certain(&self.held, CALL, char::is_whitespace),
+            false => self.held.len(),
+        };
+        let said = self.held.drain(..certain).collect();
+        self.say(Piece::Content(said));
+        false
+    }
+
+    fn block(&mut self, searched: usize) -> bool {
+        // What was searched may end with a part of the tag.
+        let mut from = searched.saturating_sub(CALL_END.len() - 1);
+        while !self.held.is_char_boundary(from) {
+            from -= 1;
+        }
+        let Some(at) = self.held[from..].find(CALL_END).map(|at| from + at) else {
+            self.state = State::Block(self.held.len());
+            return false;
+        };
+        let body = self.held[..at].to_owned();
+        let end = at + CALL_END.len();
+        match call::read(&body) {
+            // The end tag was a part of a string.
+            Body::Unfinished => {
+                // Past this tag: a byte of it is enough.
+                self.state = State::Block(end + CALL_END.len() - 1);
+                return end < self.held.len();
+            }
+            Body::Call(call) => {
+                if self.parts.calls == Some(true) || self.calls == 0 {
+                    self.say(Piece::Call(call));
+                    self.calls += 1;
+                }
+                self.gap.clear();
+                self.state = State::AfterBlock;
+            }
+            Body::IllFormed => {
+                self.hand_back(&body, CALL_END);
+                self.state = State::Content;
+            }
+        }
+        self.held.drain(..end);
+        true
+    }
+
+    /// Gives a block that is no call back as it came.
+    fn hand_back(&mut self, body: &str, end: &str) {
+        let gap = std::mem::take(&mut self.gap);
+        self.say(Piece::Content([&*gap, CALL, body, end].concat()));
+    }
+
+    fn say(&mut self, piece: Piece) {
+        match (self.out.last_mut(), piece) {
+            (_, Piece::Reasoning(new) | Piece::Content(new)) if new.is_empty() => {}
+            (_, Piece::Reasoning(_)) if self.parts.silent => {}
+            (Some(Piece::Reasoning(said)), Piece::Reasoning(new))
+            | (Some(Piece::Content(said)), Piece::Content(new)) => said.push_str(&new),
+            (_, piece) => self.out.push(piece),
+        }
+    }
+}
+
+/// How much of `text` cannot be a part of `tag`, nor of the characters that belong to it before
+/// it.
+fn certain(text: &str, tag: &str, belongs: impl Fn(char) -> bool) -> usize {
+    let most = text.len().min(tag.len() - 1);
+    let begun = (1..=most).rev().find(|&n| text.ends_with(&tag[..n]));
+    let before = &text[..text.len() - begun.unwrap_or(0)];
+    before.trim_end_matches(belongs).len()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parts(reasoning: Option<bool>, calls: Option<bool>) -> Parts {
+        Parts {
+            reasoning,
+            calls,
+            silent: false,
+        }
+    }
+
+    fn read<'a>(parts: Parts, texts: impl IntoIterator<Item = &'a str>) -> Vec<Piece> {
+        let mut pieces = Pieces::new(parts);
+        texts.into_iter().for_each(|text| pieces.push(text));
+        pieces.finish();
+        pieces.out
+    }
+
+    fn thought(text: &str) -> Piece {
+        Piece::Reasoning(text.to_owned())
+    }
+
+    fn said(text: &str) -> Piece {
+        Piece::Content(text.to_owned())
+    }
+
+    fn called(name: &str, arguments: &str) -> Piece {
+        Piece::Call(ToolCall {
+            name: name.to_owned(),
+            arguments: arguments.to_owned(),
+        })
+    }
+
+    #[test]
+    fn reasoning_is_told_from_content() {
+        let check = |open: bool, text: &str, expected: &[Piece]| {
+            assert_eq!(read(parts(Some(open), None), [text]), expected, "{text:?}");
+        };
+        check(
+            false,
+            "<think>\nwhy\nnot\n</think>\n\nyes\n",
+            &[thought("why\nnot"), said("yes\n")],
+        );
+        check(false, "\n<think>a</think>b", &[thought("a"), said("b")]);
+        check(false, " plain <think>", &[said(" plain <think>")]);
+        check(false, "<thin", &[said("<thin")]);
+        check(false, "<think>\ncut short\n", &[thought("cut short\n")]);
+        check(false, "<think>\n\n</think>\n\nyes", &[said("yes")]);
+        check(
+            true,
+            "\nwhy</think>yes</think>",
+            &[thought("why"), said("yes</think>")],
+        );
+        check(true, "why", &[thought("why")]);
+        check(false, "", &[]);
+    }
+
+    #[test]
+    fn calls_are_told_from_content() {
+        let check = |text: &str, expected: &[Piece]| {
+            assert_eq!(read(parts(None, Some(true)), [text]), expected, "{text:?}");
+        };
+        let one = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+        let f = || called("f", "{\"a\": 1}");
+        check(one, &[f()]);
+        check(&format!("So:\n{one}\n{one}\n"), &[said("So:"), f(), f()]);
+        check(&format!("{one} and then"), &[f(), said("and then")]);
+        check(
+            "a <tool_call>{}</tool_call> b",
+            &[said("a <tool_call>{}</tool_call> b")],
+        );
+        check(
+            " \n<tool_call>{\"name\"",
+            &[said(" \n<tool_call>{\"name\"")],
+        );
+        check("<tool_cal", &[said("<tool_cal")]);
+        check("a < b\n", &[said("a < b\n")]);
+        let quoted =
+            "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":\"</tool_call>\"}}</tool_call>";
+        check(quoted, &[called("f", "{\"a\":\"</tool_call>\"}")]);
+        let first = parts(None, Some(false));
+        assert_eq!(read(first, [&*format!("{one}{one}")]), [f()]);
+    }
+
+    #[test]
+    fn reasoning_may_be_left_out() {
+        let silent = Parts {
+            silent: true,
+            ..parts(Some(false), None)
+        };
+        let found = read(silent, ["<think>why", "</think>\n", "yes"]);
+        assert_eq!(found, [said("yes")]);
+    }
+
+    #[test]
+    fn both_in_one_answer() {
+        let text =
+            "<think>\nf it is <tool_call>\n</think>\n\n<tool_call>{\"name\":\"f\"}</tool_call>";
+        let expected = [thought("f it is <tool_call>"), called("f", "{}")];
+        assert_eq!(read(parts(Some(false), Some(true)), [text]), expected);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #[test]
+        fn pieces_do_not_depend_on_cuts(
+            words in prop::collection::vec(prop_oneof![
+                Just(THINK), Just(THINK_END), Just(CALL), Just(CALL_END), Just("\n"), Just(" "),
+                Just("é"), Just("<"), Just("</t"), Just("{\"name\":\"f\",\"arguments\":{}}"),
+                Just("{\"name\":\"f\",\"arguments\":{\"a\":\""), Just("\"}}"), Just("{}"), Just("word"),
+            ], 0..14),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+            reasoning in prop::option::of(any::<bool>()),
+            calls in prop::option::of(any::<bool>()),
+        ) {
+            let text = words.concat();
+            let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();
+            at.extend([0, text.len()]);
+            at.sort_unstable();
+            at.retain(|&at| text.is_char_boundary(at));
+            let chunks = at.windows(2).map(|w| &text[w[0]..w[1]]);
+            let parts = parts(reasoning, calls);
+            let whole = read(parts, [&*text]);
+            prop_assert_eq!(&read(parts, chunks), &whole);
+            // One character at a time, each decided on with what came before alone.
+            let mut pieces = Pieces::new(parts);
+            let mut told = Vec::new();
+            for (at, c) in text.char_indices() {
+                pieces.push(&text[at..at + c.len_utf8()]);
+                told.append(&mut pieces.out);
+            }
+            pieces.finish();
+            told.append(&mut pieces.out);
+            let mut joined = Pieces::new(parts);
+            told.into_iter().for_each(|piece| joined.say(piece));
+            prop_assert_eq!(&joined.out, &whole);
+            // Without tags nothing is lost.
+            if reasoning.is_none() && calls.is_none() {
+                prop_assert_eq!(whole, if text.is_empty() { vec![] } else { vec![said(&text)] });
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Words that must not be said, as their tokenisations with and without a blank before them.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, OnceLock},
+};
+
+use fasttoken::Tokenizer;
+use prelude_core::{Constraint, NextTokens, Progress, TokenId, TokenSet, Walk};
+
+/// Everything but what would complete one of these, within another constraint if there is one.
+#[derive(Clone, Debug)]
+pub(super) struct BadWords {
+    words: Arc<[Vec<TokenId>]>,
+    vocab_size: u32,
+    inner: Option<Arc<dyn Constraint>>,
+}
+
+impl BadWords {
+    pub(super) fn new(
+        words: &[String],
+        tokenizer: &Tokenizer,
+        vocab_size: u32,
+        inner: Option<Arc<dyn Constraint>>,
+    ) -> Self {
+        let spelled = |word: &String| {
+            let plain = tokenizer.encode(word, false);
+            let after_blank = tokenizer.encode(&format!(" {word}"), false);
+            [plain, after_blank]
+        };
+        let mut words: Vec<_> = words.iter().flat_map(spelled).collect();
+        words.retain(|ids| !ids.is_empty());
+        words.sort_unstable();
+        words.dedup();
+        Self::of_tokens(words, vocab_size, inner)
+    }
+
+    fn of_tokens(
+        words: Vec<Vec<TokenId>>,
+        vocab_size: u32,
+        inner: Option<Arc<dyn Constraint>>,
+    ) -> Self {
+        Self {
+            words: words.into(),
+            vocab_size,
+            inner,
+        }
+    }
+}
+
+impl Constraint for BadWords {
+    fn start(&self) -> Box<dyn Walk> {
+        Box::new(Way {
+            rules: self.clone(),
+            said: VecDeque::new(),
+            longest: self.words.iter().map(Vec::len).max().unwrap_or(0),
+            inner: self.inner.as_ref().map(|inner| inner.start()),
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Way {
+    rules: BadWords,
+    /// The last tokens, as many as a word may need.
+    said: VecDeque<TokenId>,
+    longest: usize,
+    inner: Option<Box<dyn Walk>>,
+}
+
+impl Walk for Way {
+    fn next(&mut self) -> Arc<dyn NextTokens> {
+        let ends_with = |start: &[TokenId]| {
+            let skipped = self.said.len().checked_sub(start.len());
+            skipped.is_some_and(|n| self.said.iter().skip(n).eq(start))
+        };
+        let split = self.rules.words.iter().filter_map(|word| word.split_last());
+        let banned = split.filter(|(_, start)| ends_with(start));
+        Arc::new(Rest {
+            banned: banned.map(|(last, _)| *last).collect(),
+            vocab_size: self.rules.vocab_size,
+            within: self.inner.as_mut().map(|inner| inner.next()),
+            set: OnceLock::new(),
+        })
+    }
+
+    fn take(&mut self, token: TokenId) -> Progress {
+        self.said.push_back(token);
+        if self.said.len() >= self.longest {
+            self.said.pop_front();
+        }
+        let inner = self.inner.as_mut();
+        inner.map_or(Progress::Open, |inner| inner.take(token))
+    }
+}
+
+/// What is left of another set, or of the vocabulary.
+#[derive(Debug)]
+struct Rest {
+    banned: Vec<TokenId>,
+    vocab_size: u32,
+    within: Option<Arc<dyn NextTokens>>,
+    set: OnceLock<Option<TokenSet>>,
+}
+
+impl NextTokens for Rest {
+    fn wait(&self) -> Option<&TokenSet> {
+        let left = |id: &TokenId| !self.banned.contains(id);
+        let of = |ids: &mut dyn Iterator<Item = TokenId>| {
+            TokenSet::from_ids(ids.filter(left), self.vocab_size)
+        };
+        let set = self.set.get_or_init(|| match &self.within {
+            None => Some(of(&mut (0..self.vocab_size))),
+            Some(within) => within.wait().map(|set| of(&mut set.ids())),
+        });
+        set.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_cannot_be_completed() {
+        let words = vec![vec![1], vec![2, 3], vec![2, 2, 4]];
+        let free = BadWords::of_tokens(words.clone(), 6, None);
+        let within = BadWords::of_tokens(words, 6, Some(Arc::new(free.clone())));
+        for rules in [free, within] {
+            let check = |said: &[u32], expected: &[u32]| {
+                let mut walk = rules.start();
+                said.iter()
+                    .for_each(|&id| assert_eq!(walk.take(id), Progress::Open));
+                let found: Vec<u32> = walk.next().wait().unwrap().ids().collect();
+                assert_eq!(found, expected, "{said:?}");
+            };
+            check(&[], &[0, 2, 3, 4, 5]);
+            check(&[2], &[0, 2, 4, 5]);
+            check(&[2, 2], &[0, 2, 5]);
+            check(&[0, 2, 2, 2], &[0, 2, 5]);
+            check(&[2, 0], &[0, 2, 3, 4, 5]);
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Regular expressions, schemas and grammars, by way of `llguidance`.
+//!
+//! A compiled grammar is never walked itself: each continuation gets a copy with lexer tables of
+//! its own. Shared tables would make what one row may still spend depend on what others did.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    thread,
+};
+
+use llguidance::{Matcher, ParserFactory};
+use prelude_core::{Constraint, NextTokens, Progress, TokenId, TokenSet, Walk};
+use tokio::sync::{Semaphore, oneshot};
+
+use super::{
+    Language,
+    cache::Cache,
+    mask_threads::{MaskThreads, STACK_BYTES},
+    source::{Compiled, Failure, Source, depth},
+    vocabulary,
+};
+use crate::{
+    admission::Admission, config::ms, endpoints::Call, error::ApiError, log,
+    served_model::ServedModel,
+};
+
+/// Grammars compiled at the same time, of all requests to one model.
+const COMPILES: usize = 2;
+/// Requests that may wait for one of those.
+const COMPILES_WAITING: usize = 64;
+/// Compiled grammars kept.
+const CACHED: usize = 64;
+/// Brackets within brackets: parsers recurse over them.
+const DEPTH_MAX: usize = 100;
+
+/// One model's compiled grammars, and what is needed to compile more.
+pub(crate) struct Grammars {
+    factory: OnceLock<Result<Arc<ParserFactory>, String>>,
+    threads: OnceLock<Arc<MaskThreads>>,
+    compiled: Cache<Compiled>,
+    permits: Arc<Semaphore>,
+    waiting: Semaphore,
+}
+
+impl fmt::Debug for Grammars {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grammars").finish_non_exhaustive()
+    }
+}
+
+impl Grammars {
+    pub(crate) fn new() -> Self {
+        Self {
+            factory: OnceLock::new(),
+            threads: OnceLock::new(),
+            compiled: Cache::new(CACHED),
+            permits: Arc::new(Semaphore::new(COMPILES)),
+            waiting: Semaphore::new(COMPILES_WAITING),
+        }
+    }
+
+    /// The constraint for a language. `ends` are offered where a text may end.
+    ///
+    /// # Errors
+    /// 400 naming `param`, 429 if too many wait already.
+    pub(super) async fn constraint(
+        &self,
+        call: &Call,
+        model: &ServedModel,
+        language: &Language,
+        param: &'static str,
+        ends: Arc<[u32]>,
+    ) -> Result<Arc<dyn Constraint>, ApiError> {
+        let source = Source::new(language);
+        let limits = &call.app.config.limits;
+        let (bytes, max) = (source.text.len(), limits.grammar_bytes);
+        if bytes > max {
+            let message = format!("the grammar has {bytes} bytes, the limit is {max}");
+            return Err(ApiError::grammar_too_complex(message, param));
+        }
+        if depth(&source.text) > DEPTH_MAX {
+            let message = format!("the grammar has more than {DEPTH_MAX} brackets within another");
+            return Err(ApiError::grammar_too_complex(message, param));
+        }
+        let key = source.key();
+        let compiled = match self.compiled.get(&key) {
+            Some(compiled) => {
+                call.app.metrics.grammar_cache_hit();
+                compiled
+            }
+            None => {
+                let compiled = self.compile(call, model, source, param).await?;
+                self.compiled.put(key, Arc::clone(&compiled));
+                compiled
+            }
+        };
+        let threads = self.threads.get_or_init(|| {
+            let cores = thread::available_parallelism().map_or(1, usize::from);
+            Arc::new(MaskThreads::start((cores / 2).clamp(1, 8)))
+        });
+        let vocab_size = model.vocab_size;
+        let ends_first = ends.iter().filter(|_| compiled.accepts_nothing);
+        let first = compiled.first.ids().chain(ends_first.copied());
+        Ok(Arc::new(Grammar {
+            first: Arc::new(TokenSet::from_ids(first, vocab_size)),
+            compiled,
+            threads: Arc::clone(threads),
+            ends,
+        }))
+    }
+
+    /// Compiles on a thread of its own, for as long as the configuration allows; a thread that
+    /// takes longer keeps its permit until it is done.
+    async fn compile(
+        &self,
+        call: &Call,
+        model: &ServedModel,
+        source: Source,
+        param: &'static str,
+    ) -> Result<Arc<Compiled>, ApiError> {
+        let place = self.waiting.try_acquire().map_err(|_| {
+            let message = "queue is full: too many grammars wait to be compiled";
+            ApiError::queue_full(message, Admission::soon())
+        })?;
+        let permit = Arc::clone(&self.permits).acquire_owned().await;
+        let permit = permit.expect("the semaphore is never closed");
+        drop(place);
+        let factory = self.factory(call, model).await?;
+        let (sender, receiver) = oneshot::channel();
+        let work = move || {
+            let compiled = source.compile(&factory);
+            drop(permit);
+            // Nobody may wait any more.
+            let _ = sender.send(compiled);
+        };
+        let builder = thread::Builder::new().name("prelude-grammar".to_owned());
+        let spawned = builder.stack_size(STACK_BYTES).spawn(work);
+        let limit = call.app.config.limits.grammar_ms;
+        let outcome = match spawned {
+            Err(_) => Err(Failure::NoThread),
+            Ok(_) => match tokio::time::timeout(ms(limit), receiver).await {
+                Ok(Ok(outcome)) => outcome,
+                Ok(Err(_)) => Err(Failure::NoThread),
+                Err(_) => Err(Failure::TooComplex),
+            },
+        };
+        outcome.map(Arc::new).map_err(|failure| match failure {
+            Failure::Invalid(must) => ApiError::grammar(must, param),
+            Failure::TooComplex => {
+                let message = format!(
+                    "the grammar is too large to be enforced, or takes more than {limit} ms to \
+                     compile; make it smaller"
+                );
+                ApiError::grammar_too_complex(message, param)
+            }
+            Failure::NoThread => {
+                log::line(format_args!(
+                    "error id={} no grammar thread",
+                    call.request_id
+                ));
+                ApiError::internal(&call.request_id)
+            }
+        })
+    }
+
+    /// What compiles grammars; made for the first one.
+    async fn factory(
+        &self,
+        call: &Call,
+        model: &ServedModel,
+    ) -> Result<Arc<ParserFactory>, ApiError> {
+        let make = || vocabulary::factory(&model.tokenizer, model.vocab_size).map(Arc::new);
+        let factory = match self.factory.get() {
+            Some(factory) => factory,
+            // As long as encoding a long text.
+            None => {
+                let init = || self.factory.get_or_init(make);
+                call.app.encoder.run(usize::MAX, init).await?
+            }
+        };
+        factory.clone().map_err(|why| {
+            log::line(format_args!("error id={} grammars: {why}", call.request_id));
+            ApiError::internal(&call.request_id)
+        })
+    }
+}
+
+/// A compiled grammar as the engine sees it.
+#[derive(Debug)]
+struct Grammar {
+    compiled: Arc<Compiled>,
+    threads: Arc<MaskThreads>,
+    ends: Arc<[u32]>,
+    first: Arc<TokenSet>,
+}
+
+impl Constraint for Grammar {
+    fn start(&self) -> Box<dyn Walk> {
+        Box::new(Place {
+            compiled: Arc::clone(&self.compiled),
+            threads: Arc::clone(&self.threads),
+            ends: Arc::clone(&self.ends),
+            first: Arc::clone(&self.first),
+            matcher: None,
+        })
+    }
+}
+
+/// One continuation's way.
+struct Place {
+    compiled: Arc<Compiled>,
+    threads: Arc<MaskThreads>,
+    ends: Arc<[u32]>,
+    first: Arc<TokenSet>,
+    /// `None` before the first token.
+    matcher: Option<Arc<Mutex<Matcher>>>,
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Place")
+            .field("begun", &self.matcher.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Walk for Place {
+    fn next(&mut self) -> Arc<dyn NextTokens> {
+        match &self.matcher {
+            None => Arc::clone(&self.first) as _,
+            Some(matcher) => {
+                let ends = Arc::clone(&self.ends);
+                self.threads.compute(Arc::clone(matcher), ends)
+            }
+        }
+    }
+
+    fn take(&mut self, token: TokenId) -> Progress {
+        let matcher = self.matcher.get_or_insert_with(|| {
+            let fresh = &self.compiled.matcher;
+            let fresh = fresh.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::new(Mutex::new(fresh.deep_clone()))
+        });
+        let mut matcher = matcher.lock().unwrap_or_else(PoisonError::into_inner);
+        // An error stays in the matcher: the next mask is nothing then.
+        match matcher.consume_token(token) {
+            Ok(()) if matcher.is_stopped() => Progress::Complete,
+            _ => Progress::Open,
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Constraints on what a generation may say: from a request's fields to masks over tokens.
+//!
+//! A choice runs on a trie of the options' own tokenisations ([`choice`]). Regular expressions,
+//! schemas and grammars run on the crate `llguidance` ([`grammar`], feature `llguidance`): compiled
+//! once on a bounded number of threads, kept in a bounded cache, and walked by one parser for each
+//! continuation, on threads of their own while the model runs.
+
+mod after_reasoning;
+mod bad_words;
+#[cfg(feature = "llguidance")]
+mod cache;
+mod choice;
+#[cfg(feature = "llguidance")]
+mod grammar;
+#[cfg(not(feature = "llguidance"))]
+#[path = "no_grammar.rs"]
+mod grammar;
+#[cfg(feature = "llguidance")]
+mod mask_threads;
+#[cfg(feature = "llguidance")]
+mod source;
+mod spec;
+#[cfg(feature = "llguidance")]
+mod vocabulary;
+
+use std::sync::Arc;
+
+use prelude_core::{Constraint, SamplingParams};
+
+use after_reasoning::AfterReasoning;
+use bad_words::BadWords;
+
+use crate::{endpoints::Call, error::ApiError, served_model::ServedModel};
+
+pub(crate) use after_reasoning::Reasoning;
+pub(crate) use grammar::Grammars;
+pub(crate) use spec::{Ask, Language};
+
+/// A constraint, ready to be handed to the engine.
+#[derive(Clone, Debug)]
+pub(crate) struct Constrained {
+    /// The constraint.
+    pub(crate) constraint: Arc<dyn Constraint>,
+    /// Most tokens that a text in the language takes, if there is a bound.
+    pub(crate) budget: Option<u32>,
+}
+
+/// What a request wants its answers to be, beside how tokens are chosen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    /// The language that they belong to.
+    pub(crate) ask: Option<&'a Ask>,
+    /// Reasoning that may come before a text in that language.
+    pub(crate) reasoning: Option<Reasoning>,
+    /// Words that they do not have.
+    pub(crate) bad_words: &'a [String],
+    /// Whether end tokens end nothing.
+    pub(crate) ignore_eos: bool,
+}
+
+/// Makes the constraint that a request asks for, if it asks for any.
+///
+/// # Errors
+/// 400 `grammar_error` or `grammar_too_complex` naming the field, 400 `invalid_value` if nothing
+/// may come first, 429 if too many grammars are being compiled.
+pub(crate) async fn build(
+    call: &Call,
+    model: &ServedModel,
+    wanted: Wanted<'_>,
+    sampling: &SamplingParams,
+) -> Result<Option<Constrained>, ApiError> {
+    let (mut param, mut made) = ("bad_words", None);
+    if let Some(ask) = wanted.ask {
+        let language = of_language(call, model, ask, sampling, wanted.ignore_eos).await?;
+        made = Some(match wanted.reasoning {
+            None => language,
+            Some(reasoning) => Constrained {
+                constraint: Arc::new(AfterReasoning::new(
+                    reasoning,
+                    language.constraint,
+                    &model.eos_token_ids,
+                    model.vocab_size,
+                )),
+                budget: None,
+            },
+        });
+        param = ask.param;
+    }
+    if !wanted.bad_words.is_empty() {
+        let bytes = wanted.bad_words.iter().map(String::len).sum();
+        let budget = made.as_ref().and_then(|m: &Constrained| m.budget);
+        let inner = made.map(|m| m.constraint);
+        let make = || BadWords::new(wanted.bad_words, &model.tokenizer, model.vocab_size, inner);
+        made = Some(Constrained {
+            constraint: Arc::new(call.app.encoder.run(bytes, make).await?),
+            budget,
+        });
+    }
+    if let Some(made) = &made {
+        check_first(param, &*made.constraint, sampling)?;
+    }
+    Ok(made)
+}
+
+/// The constraint for a language.
+///
+/// # Errors
+/// As [`build`].
+async fn of_language(
+    call: &Call,
+    model: &ServedModel,
+    ask: &Ask,
+    sampling: &SamplingParams,
+    ignore_eos: bool,
+) -> Result<Constrained, ApiError> {
+    let ends: Arc<[u32]> = match ignore_eos {
+        true => Arc::from([]),
+        false => {
+            let ends = model.eos_token_ids.iter().copied();
+            ends.filter(|&id| id < model.vocab_size).collect()
+        }
+    };
+    Ok(match &ask.language {
+        Language::Choice(options) => {
+            let bytes = options.iter().map(String::len).sum();
+            let make = || choice::Choice::new(options, model, &ends, sampling.min_tokens);
+            let choice = call.app.encoder.run(bytes, make).await?;
+            let choice = choice.map_err(|must| ApiError::invalid_value(ask.param, must))?;
+            Constrained {
+                budget: Some(choice.longest()),
+                constraint: Arc::new(choice),
+            }
+        }
+        language => Constrained {
+            constraint: model
+                .grammars
+                .constraint(call, model, language, ask.param, ends)
+                .await?,
+            budget: None,
+        },
+    })
+}
+
+/// Refuses a constraint that lets nothing come first.
+fn check_first(
+    param: &'static str,
+    constraint: &dyn Constraint,
+    sampling: &SamplingParams,
+) -> Result<(), ApiError> {
+    let first = constraint.start().next();
+    let is_open = |id: &u32| {
+        let listed = sampling.allowed_token_ids.as_ref();
+        let stops = sampling.min_tokens > 0 && sampling.stop_token_ids.binary_search(id).is_ok();
+        listed.is_none_or(|ids| ids.binary_search(id).is_ok()) && !stops
+    };
+    match first.wait() {
+        Some(set) if set.ids().any(|id| is_open(&id)) => Ok(()),
+        _ => {
+            let must = "let some token come first, together with `allowed_token_ids` and \
+                        `min_tokens`";
+            Err(ApiError::invalid_value(param, must))
+        }
+    }
+}

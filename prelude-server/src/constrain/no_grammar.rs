@@ -1,0 +1,30 @@
+//! In place of `grammar.rs` in builds without the feature `llguidance`.
+
+use std::sync::Arc;
+
+use prelude_core::Constraint;
+
+use super::Language;
+use crate::{endpoints::Call, error::ApiError, served_model::ServedModel};
+
+/// Compiles nothing.
+#[derive(Debug)]
+pub(crate) struct Grammars;
+
+impl Grammars {
+    pub(crate) fn new() -> Self {
+        Self
+    }
+
+    #[expect(clippy::unused_async, reason = "its twin waits for a thread")]
+    pub(super) async fn constraint(
+        &self,
+        _call: &Call,
+        _model: &ServedModel,
+        _language: &Language,
+        param: &'static str,
+        _ends: Arc<[u32]>,
+    ) -> Result<Arc<dyn Constraint>, ApiError> {
+        Err(ApiError::unsupported_parameter(param))
+    }
+}

@@ -1,0 +1,80 @@
+//! A model's vocabulary as `llguidance` wants it: a trie over the bytes that tokens stand for.
+
+use std::sync::Arc;
+
+use fasttoken::Tokenizer;
+use llguidance::{
+    ParserFactory,
+    api::ParserLimits,
+    earley::SlicedBiasComputer,
+    toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv},
+};
+
+/// No token: the end is ours to offer.
+const NO_TOKEN: TokenId = TokenId::MAX;
+
+/// What a parser may spend. Together they bound the memory of a compiled grammar and of each
+/// continuation that it constrains to a few megabytes, and the time of a mask to about ten
+/// milliseconds; what needs more is refused, or ends with `abort`.
+fn limits() -> ParserLimits {
+    ParserLimits {
+        // A state takes one to two kilobytes, in each continuation: 128 of them stay below 1 GiB.
+        max_lexer_states: 5_000,
+        // 50 units take a microsecond.
+        initial_lexer_fuel: 1_000_000,
+        // 14 units take a microsecond.
+        step_lexer_fuel: 100_000,
+        step_max_items: 50_000,
+        max_items_in_row: 2_000,
+        max_grammar_size: 200_000,
+        // Would run through the whole vocabulary for every large lexeme.
+        precompute_large_lexemes: false,
+        // Errors would quote the grammar.
+        verbose_errors: false,
+    }
+}
+
+struct Vocabulary {
+    trie: TokTrie,
+}
+
+impl TokenizerEnv for Vocabulary {
+    fn tok_trie(&self) -> &TokTrie {
+        &self.trie
+    }
+
+    fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
+        self.trie.greedy_tokenize(bytes)
+    }
+
+    /// The model chooses how it spells what is forced.
+    fn tokenize_is_canonical(&self) -> bool {
+        false
+    }
+}
+
+/// Compiles grammars for this vocabulary of `vocab_size` ids. Takes a while with a large one.
+///
+/// # Errors
+/// If `llguidance` cannot work with it.
+pub(super) fn factory(tokenizer: &Tokenizer, vocab_size: u32) -> Result<ParserFactory, String> {
+    let words: Vec<Vec<u8>> = (0..vocab_size)
+        .map(|id| {
+            let piece = tokenizer.id_to_piece(id).unwrap_or_default();
+            // No text has this byte, so no grammar of text allows a special token.
+            let marker = tokenizer
+                .is_special(id)
+                .then_some(TokTrie::SPECIAL_TOKEN_MARKER);
+            marker.into_iter().chain(piece.iter().copied()).collect()
+        })
+        .collect();
+    let info = TokRxInfo::new(vocab_size, NO_TOKEN);
+    let trie = TokTrie::from(&info, &words);
+    let env: TokEnv = Arc::new(Vocabulary { trie });
+    let slices = SlicedBiasComputer::general_slices();
+    let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices)
+        .map_err(|e| e.to_string())?;
+    *factory.limits_mut() = limits();
+    factory.quiet();
+    Ok(factory)
+}

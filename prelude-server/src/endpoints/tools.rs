@@ -1,0 +1,274 @@
+//! Tools: what a conversation says of functions, and the constraint that forces a call of one.
+
+use serde_json::{Map, Value, json};
+
+use crate::{
+    answer::{CALL, CALL_END, Parts, THINK, THINK_END},
+    constrain::{Ask, Language, Reasoning},
+    error::ApiError,
+    json::Fields,
+    served_model::ServedModel,
+};
+
+use super::{Call, generate::Params};
+
+/// Functions of one request.
+const TOOLS_MAX: usize = 128;
+
+/// `tools`, `tool_choice` and `parallel_tool_calls`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Tools {
+    /// Functions, as given; empty if they are hidden from the model.
+    tools: Vec<Value>,
+    /// Indices of those of which one must be called; empty if none must.
+    forced: Vec<usize>,
+    /// Whether there may be more than one call.
+    pub(crate) parallel: bool,
+}
+
+impl Tools {
+    /// Takes the fields.
+    ///
+    /// # Errors
+    /// 400 naming the field.
+    pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
+        let tools = match fields.value("tools")? {
+            None => Vec::new(),
+            Some(Value::Array(tools)) if tools.iter().all(Value::is_object) => tools,
+            Some(_) => return Err(ApiError::invalid_type("tools", "a list of objects")),
+        };
+        if tools.len() > TOOLS_MAX {
+            let must = format!("have at most {TOOLS_MAX} functions");
+            return Err(ApiError::invalid_value("tools", must));
+        }
+        let parallel = fields.bool("parallel_tool_calls")?.unwrap_or(true);
+        let mut taken = Self {
+            tools,
+            forced: Vec::new(),
+            parallel,
+        };
+        match fields.value("tool_choice")? {
+            None => {}
+            Some(Value::String(choice)) => match &*choice {
+                "auto" => {}
+                "none" => taken.tools.clear(),
+                "required" => taken.force(|_| true)?,
+                _ => return Err(unknown_choice()),
+            },
+            Some(Value::Object(choice)) if choice.get("type") == Some(&json!("function")) => {
+                let name = choice.get("function").and_then(|f| f.get("name"));
+                let name = name
+                    .and_then(Value::as_str)
+                    .ok_or_else(|| ApiError::missing_field("/tool_choice/function/name"))?;
+                taken.force(|function| function == name)?;
+            }
+            Some(_) => return Err(unknown_choice()),
+        }
+        Ok(taken)
+    }
+
+    /// Forces a call of one of the functions whose name is `wanted`.
+    fn force(&mut self, wanted: impl Fn(&str) -> bool) -> Result<(), ApiError> {
+        for (index, tool) in self.tools.iter().enumerate() {
+            let name = tool["function"]["name"].as_str();
+            let name = name
+                .filter(|name| !name.is_empty())
+                .ok_or_else(|| ApiError::missing_field(format!("/tools/{index}/function/name")))?;
+            if wanted(name) {
+                self.forced.push(index);
+            }
+        }
+        if self.forced.is_empty() {
+            let must = "name a function that `tools` has";
+            return Err(ApiError::invalid_value("tool_choice", must));
+        }
+        Ok(())
+    }
+
+    /// What the template is given.
+    pub(crate) fn shown(&self) -> Option<&[Value]> {
+        (!self.tools.is_empty()).then_some(&*self.tools)
+    }
+
+    /// Whether an answer may hold calls.
+    pub(crate) fn may_be_called(&self) -> bool {
+        !self.tools.is_empty()
+    }
+
+    /// The constraint that makes the answer a call, if one is forced.
+    pub(crate) fn forced(&self) -> Option<Ask> {
+        (!self.forced.is_empty()).then(|| Ask {
+            param: "tool_choice",
+            language: Language::Lark(self.grammar()),
+        })
+    }
+
+    /// Calls in Hermes' form, of the forced functions, with arguments by their schemas.
+    fn grammar(&self) -> String {
+        let begin = Value::from(format!("{CALL}\n"));
+        let end = Value::from(format!("\n{CALL_END}"));
+        let start = if self.parallel {
+            "call (\"\\n\" call)*"
+        } else {
+            "call"
+        };
+        let names: Vec<String> = self.forced.iter().map(|i| format!("f{i}")).collect();
+        let mut text = format!(
+            "start: {start}\ncall: {begin} body {end}\nbody: {}\n",
+            names.join(" | ")
+        );
+        for &index in &self.forced {
+            let function = &self.tools[index]["function"];
+            let schema = schema(&function["name"], &function["parameters"]);
+            text.push_str(&format!("f{index}: %json {schema}\n"));
+        }
+        text
+    }
+}
+
+/// Whether the model is thinking where a prompt ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mind {
+    /// It may begin to.
+    Free,
+    /// The prompt has begun for it.
+    Thinking,
+    /// The prompt has finished for it.
+    Done,
+}
+
+impl Mind {
+    /// By the prompt's end, since earlier turns may quote anything.
+    pub(crate) fn at_end_of(prompt: &str) -> Self {
+        let prompt = prompt.trim_end();
+        if prompt.ends_with(THINK) {
+            Self::Thinking
+        } else if prompt.ends_with(THINK_END) {
+            Self::Done
+        } else {
+            Self::Free
+        }
+    }
+}
+
+impl Tools {
+    /// Says what the answer is made of, and constrains it to a call if one is forced.
+    ///
+    /// # Errors
+    /// 400 if the answer is to be a call and something else.
+    pub(crate) fn shape(
+        &self,
+        call: &Call,
+        model: &ServedModel,
+        mind: Mind,
+        include_reasoning: bool,
+        params: &mut Params,
+    ) -> Result<(), ApiError> {
+        let config = &call.app.config;
+        let forced = self.forced();
+        let is_forced = forced.is_some();
+        if let (Some(ask), Some(own)) = (&forced, &params.ask) {
+            let must = format!("not force a call together with `{}`", own.param);
+            return Err(ApiError::invalid_value(ask.param, must));
+        }
+        params.ask = forced.or_else(|| params.ask.take());
+        let told = config.reasoning_parser.filter(|_| mind != Mind::Done);
+        if told.is_some() && params.ask.is_some() {
+            let id = |text| model.tokenizer.token_to_id(text);
+            params.reasoning = match (mind, id(THINK), id(THINK_END)) {
+                (Mind::Thinking, _, Some(close)) => Some(Reasoning { open: None, close }),
+                (_, open @ Some(_), Some(close)) => Some(Reasoning { open, close }),
+                _ => None,
+            };
+        }
+        let may_call = self.may_be_called() && (config.tool_parser.is_some() || is_forced);
+        let parts = Parts {
+            reasoning: told.map(|_| mind == Mind::Thinking),
+            calls: may_call.then_some(self.parallel),
+            silent: !include_reasoning,
+        };
+        let any = parts.reasoning.is_some() || parts.calls.is_some();
+        params.parts = any.then_some(parts);
+        Ok(())
+    }
+}
+
+fn unknown_choice() -> ApiError {
+    let must = "be `none`, `auto`, `required` or a function: \
+                `{\"type\": \"function\", \"function\": {\"name\": ..}}`";
+    ApiError::invalid_value("tool_choice", must)
+}
+
+/// A call as a schema. Definitions that the parameters refer to move to the root, where the
+/// references look for them.
+fn schema(name: &Value, parameters: &Value) -> Value {
+    let mut parameters = match parameters {
+        Value::Object(schema) => schema.clone(),
+        _ => Map::from_iter([("type".to_owned(), json!("object"))]),
+    };
+    let mut root = Map::new();
+    for key in ["$schema", "$defs", "definitions"] {
+        if let Some(value) = parameters.shift_remove(key) {
+            root.insert(key.to_owned(), value);
+        }
+    }
+    root.insert("type".to_owned(), json!("object"));
+    root.insert(
+        "properties".to_owned(),
+        json!({"name": {"const": name}, "arguments": parameters}),
+    );
+    root.insert("required".to_owned(), json!(["name", "arguments"]));
+    root.insert("additionalProperties".to_owned(), json!(false));
+    Value::Object(root)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(fields: &str) -> Result<Tools, ApiError> {
+        let tools = r##"[{"type":"function","function":{"name":"f","parameters":
+            {"$defs":{"a":{"type":"null"}},"type":"object","properties":{"x":{"$ref":"#/$defs/a"}}}}},
+            {"type":"function","function":{"name":"g"}}]"##;
+        let body = format!(r#"{{"tools":{tools}{fields}}}"#);
+        Tools::take(&mut Fields::from_body(&body).unwrap())
+    }
+
+    #[test]
+    fn choices_hide_offer_or_force() {
+        let shown = |fields: &str| take(fields).unwrap().shown().map(<[Value]>::len);
+        assert_eq!(shown(""), Some(2));
+        assert_eq!(shown(r#","tool_choice":"auto""#), Some(2));
+        assert_eq!(shown(r#","tool_choice":"none""#), None);
+        let forced = |fields: &str| take(fields).unwrap().forced;
+        assert_eq!(forced(""), [0; 0]);
+        assert_eq!(forced(r#","tool_choice":"required""#), [0, 1]);
+        let g = r#","tool_choice":{"type":"function","function":{"name":"g"}}"#;
+        assert_eq!(forced(g), [1]);
+        for wrong in [
+            r#","tool_choice":"any""#,
+            r#","tool_choice":3"#,
+            r#","tool_choice":{"type":"function","function":{"name":"h"}}"#,
+        ] {
+            let error = take(wrong).unwrap_err();
+            assert_eq!((error.status(), error.param()), (400, Some("tool_choice")));
+        }
+        let none = r#"{"tool_choice":"required"}"#;
+        assert!(Tools::take(&mut Fields::from_body(none).unwrap()).is_err());
+    }
+
+    #[test]
+    fn references_find_their_definitions() {
+        let tools = take(r#","tool_choice":"required","parallel_tool_calls":false"#).unwrap();
+        let Language::Lark(text) = tools.forced().unwrap().language else {
+            panic!("another language");
+        };
+        let expected = r##"start: call
+call: "<tool_call>\n" body "\n</tool_call>"
+body: f0 | f1
+f0: %json {"$defs":{"a":{"type":"null"}},"type":"object","properties":{"name":{"const":"f"},"arguments":{"type":"object","properties":{"x":{"$ref":"#/$defs/a"}}}},"required":["name","arguments"],"additionalProperties":false}
+f1: %json {"type":"object","properties":{"name":{"const":"g"},"arguments":{"type":"object"}},"required":["name","arguments"],"additionalProperties":false}
+"##;
+        assert_eq!(text, expected);
+    }
+}

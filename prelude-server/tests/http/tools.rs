@@ -1,0 +1,318 @@
+//! Tools, reasoning, words that are not to be said: what an answer is made of.
+
+use prelude_server::{ApiKeys, ReasoningParser, ServerConfig, ToolParser, demo};
+use serde_json::{Value, json};
+
+use crate::support::{TestServer, config, demo_model};
+
+const PATH: &str = "/v1/chat/completions";
+
+fn server(reasoning: bool, tools: bool) -> TestServer {
+    let config = ServerConfig {
+        reasoning_parser: reasoning.then_some(ReasoningParser::Qwen3),
+        tool_parser: tools.then_some(ToolParser::Hermes),
+        ..config()
+    };
+    TestServer::with(config, ApiKeys::default(), vec![demo_model(&demo::LM)])
+}
+
+fn tools() -> Value {
+    json!([
+        {"type": "function", "function": {"name": "refund", "parameters": {"type": "object",
+            "properties": {"days": {"type": "integer", "minimum": 0, "maximum": 99},
+                "to": {"$ref": "#/$defs/to"}},
+            "required": ["days", "to"], "additionalProperties": false,
+            "$defs": {"to": {"enum": ["card", "bank"]}}}}},
+        {"type": "function", "function": {"name": "wait"}},
+    ])
+}
+
+fn body(seed: u64, fields: &Value) -> Value {
+    let mut body = json!({"messages": [{"role": "user", "content": "Where is my card?"}],
+        "enable_thinking": false, "temperature": 2.0, "seed": seed, "max_tokens": 200});
+    for (key, value) in fields.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    body
+}
+
+/// The message, and how it ended; the same of a stream.
+fn ask(server: &TestServer, body: &Value) -> (Value, String) {
+    let response = server.post(PATH, &body.to_string());
+    assert_eq!(response.status, 200, "{body}: {}", response.body);
+    let choice = response.json()["choices"][0].clone();
+    let ended = choice["finish_reason"].as_str().unwrap().to_owned();
+    let message = choice["message"].clone();
+    let (streamed, streamed_end) = join(server, body);
+    assert_eq!(plain(&streamed), plain(&message), "{body}");
+    assert_eq!(streamed_end, ended, "{body}");
+    (message, ended)
+}
+
+/// Without ids, which are new each time.
+fn plain(message: &Value) -> Value {
+    let mut message = message.clone();
+    if let Some(calls) = message.get_mut("tool_calls").and_then(Value::as_array_mut) {
+        for call in calls {
+            let id = call["id"].take();
+            assert!(id.as_str().unwrap().starts_with("call_"));
+            assert_eq!(call["type"], "function");
+        }
+    }
+    message
+}
+
+/// The message that a stream's chunks add up to.
+fn join(server: &TestServer, body: &Value) -> (Value, String) {
+    let mut body = body.clone();
+    body["stream"] = json!(true);
+    let (mut message, mut ended) = (json!({}), String::new());
+    let mut calls: Vec<Value> = Vec::new();
+    for (at, event) in server
+        .post(PATH, &body.to_string())
+        .events()
+        .iter()
+        .enumerate()
+    {
+        let choice = &event["choices"][0];
+        let delta = choice["delta"].as_object().unwrap();
+        let speaks = delta.values().any(|v| !v.is_null() && *v != "");
+        assert!(speaks || !choice["finish_reason"].is_null(), "{event}");
+        assert_eq!(delta.contains_key("role"), at == 0);
+        for (key, value) in delta {
+            match (key.as_str(), value) {
+                ("tool_calls", Value::Array(new)) => {
+                    for call in new {
+                        let mut call = call.clone();
+                        assert_eq!(call["index"], calls.len());
+                        call.as_object_mut().unwrap().remove("index");
+                        calls.push(call);
+                    }
+                }
+                (_, Value::String(text)) => {
+                    let said = message[key].as_str().unwrap_or_default().to_owned();
+                    message[key] = json!(said + text);
+                }
+                _ => panic!("{event}"),
+            }
+        }
+        if let Some(reason) = choice["finish_reason"].as_str() {
+            ended = reason.to_owned();
+        }
+    }
+    if !calls.is_empty() {
+        message["tool_calls"] = json!(calls);
+        // A stream's first chunk has a content; a message of calls alone has none.
+        if message["content"] == "" {
+            message["content"] = Value::Null;
+        }
+    }
+    (message, ended)
+}
+
+/// Makes the model say this, character by character as the tokenizer allows.
+fn saying(text: &str) -> Value {
+    let quoted: String = text
+        .chars()
+        .map(|c| match c {
+            '\n' => "\\n".to_owned(),
+            c if c.is_alphanumeric() => c.to_string(),
+            c => format!(
+                "[{}]",
+                if "^\\]-[".contains(c) {
+                    format!("\\{c}")
+                } else {
+                    c.to_string()
+                }
+            ),
+        })
+        .collect();
+    json!({"guided_regex": quoted, "tools": tools()})
+}
+
+#[test]
+fn calls_are_told_from_content() {
+    let server = server(false, true);
+    let call = r#"<tool_call>
+{"name": "refund", "arguments": {"days": 3, "to": "card"}}
+</tool_call>"#;
+    let (message, ended) = ask(&server, &body(0, &saying(call)));
+    assert_eq!(
+        plain(&message),
+        json!({"role": "assistant", "content": null, "tool_calls": [{"id": null,
+            "type": "function", "function": {"name": "refund",
+            "arguments": "{\"days\": 3, \"to\": \"card\"}"}}]})
+    );
+    assert_eq!(ended, "tool_calls");
+
+    let two = format!("So:\n{call}\n{call}");
+    let (message, ended) = ask(&server, &body(0, &saying(&two)));
+    assert_eq!(
+        (&message["content"], &*ended),
+        (&json!("So:"), "tool_calls")
+    );
+    assert_eq!(message["tool_calls"].as_array().unwrap().len(), 2);
+    let ids = [
+        &message["tool_calls"][0]["id"],
+        &message["tool_calls"][1]["id"],
+    ];
+    assert_ne!(ids[0], ids[1]);
+    let mut one = saying(&two);
+    one["parallel_tool_calls"] = json!(false);
+    let (message, _) = ask(&server, &body(0, &one));
+    assert_eq!(message["tool_calls"].as_array().unwrap().len(), 1);
+
+    // What is ill-formed is content, word for word.
+    for ill in [
+        "a <tool_call>{days}</tool_call> b",
+        "<tool_call>\n{\"name\": \"wait\"}",
+    ] {
+        let (message, ended) = ask(&server, &body(0, &saying(ill)));
+        assert_eq!(message, json!({"role": "assistant", "content": ill}));
+        assert_eq!(ended, "stop");
+    }
+    // Hidden tools are not called, and nothing is looked for.
+    let mut hidden = saying(call);
+    hidden["tool_choice"] = json!("none");
+    assert_eq!(ask(&server, &body(0, &hidden)).0["content"], call);
+    server.settle();
+}
+
+#[test]
+fn calls_stay_text_without_a_parser() {
+    let server = server(false, false);
+    let call = "<tool_call>{\"name\": \"wait\"}</tool_call>";
+    let (message, ended) = ask(&server, &body(0, &saying(call)));
+    assert_eq!((&message["content"], &*ended), (&json!(call), "stop"));
+}
+
+/// Whatever the model would rather say, it calls, with arguments that its schema allows.
+#[test]
+fn a_call_is_forced() {
+    let server = server(false, false);
+    let schema = tools()[0]["function"]["parameters"].clone();
+    for (seed, choice) in [
+        (0, json!("required")),
+        (1, json!("required")),
+        (
+            2,
+            json!({"type": "function", "function": {"name": "refund"}}),
+        ),
+        (
+            3,
+            json!({"type": "function", "function": {"name": "refund"}}),
+        ),
+    ] {
+        let fields = json!({"tools": tools(), "tool_choice": choice,
+            "parallel_tool_calls": false});
+        let (message, ended) = ask(&server, &body(seed, &fields));
+        if ended == "length" {
+            // `wait` takes any object, which may be long.
+            continue;
+        }
+        assert_eq!(ended, "tool_calls");
+        assert_eq!(message["content"], Value::Null);
+        let calls = message["tool_calls"].as_array().unwrap();
+        assert_eq!(calls.len(), 1);
+        let function = &calls[0]["function"];
+        let arguments = function["arguments"].as_str().unwrap();
+        let arguments: Value = serde_json::from_str(arguments).unwrap();
+        match function["name"].as_str().unwrap() {
+            "refund" => assert!(jsonschema::is_valid(&schema, &arguments), "{arguments}"),
+            name => assert_eq!((name, &choice), ("wait", &json!("required"))),
+        }
+    }
+    let both = body(
+        0,
+        &json!({"tools": tools(), "tool_choice": "required",
+        "response_format": {"type": "json_object"}}),
+    );
+    let response = server.post(PATH, &both.to_string());
+    assert_eq!(
+        (response.status, &*response.reason()),
+        (400, "invalid_value")
+    );
+    let unknown = body(
+        0,
+        &json!({"tools": tools(),
+        "tool_choice": {"type": "function", "function": {"name": "nobody"}}}),
+    );
+    let response = server.post(PATH, &unknown.to_string());
+    assert_eq!(response.json()["error"]["param"], "tool_choice");
+    server.settle();
+}
+
+#[test]
+fn reasoning_has_a_field_of_its_own() {
+    let server = server(true, false);
+    // The model may think first, and then has to answer as it was asked to. The biases make it
+    // say the two tags and a word, as often as it may.
+    let mut thoughts = 0;
+    for seed in 0..8 {
+        let fields = json!({"enable_thinking": true, "guided_choice": ["yes", "no"],
+            "logit_bias": {"4071": 100, "4072": 100, "300": 100}});
+        let (message, ended) = ask(&server, &body(seed, &fields));
+        if ended == "length" {
+            continue;
+        }
+        assert_eq!(ended, "stop");
+        let content = message["content"].as_str().unwrap();
+        assert!(["yes", "no"].contains(&content), "{message}");
+        assert_eq!(message["reasoning"], message["reasoning_content"]);
+        let raw = message["reasoning"].as_str().unwrap_or_default();
+        assert!(!raw.contains("</think>"), "{message}");
+        thoughts += u32::from(!raw.is_empty());
+
+        let mut silent = fields.clone();
+        silent["include_reasoning"] = json!(false);
+        let (silent, _) = ask(&server, &body(seed, &silent));
+        assert_eq!(silent, json!({"role": "assistant", "content": content}));
+    }
+    assert!(thoughts > 0, "the model has never thought");
+    // Where the prompt has thought for it, it may not.
+    let done = json!({"guided_choice": ["yes", "no"], "logit_bias": {"4071": 100}});
+    let (message, _) = ask(&server, &body(0, &done));
+    assert!(message.get("reasoning").is_none(), "{message}");
+    server.settle();
+}
+
+#[test]
+fn reasoning_is_content_without_a_parser() {
+    let server = server(false, false);
+    let said = "<think>\nwhy\n</think>\n\nyes";
+    let (message, _) = ask(&server, &body(0, &saying(said)));
+    assert_eq!(message, json!({"role": "assistant", "content": said}));
+}
+
+#[test]
+fn bad_words_are_not_said() {
+    let server = TestServer::demo();
+    let complete = |fields: Value| {
+        let mut body = json!({"prompt": "Where is my", "temperature": 0, "max_tokens": 1});
+        body.as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
+        let response = server.post("/v1/completions", &body.to_string());
+        assert_eq!(response.status, 200, "{}", response.body);
+        response.json()["choices"][0].clone()
+    };
+    let first = complete(json!({}))["text"].as_str().unwrap().to_owned();
+    let word = first.trim();
+    let other = complete(json!({"bad_words": [word]}))["text"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert_ne!(other.trim(), word);
+    // Within a choice, they leave the others.
+    for seed in 0..5 {
+        let fields = json!({"guided_choice": ["card", "bank", "cash"], "bad_words": ["bank"],
+            "temperature": 3.0, "seed": seed, "max_tokens": 9});
+        let choice = complete(fields);
+        assert_ne!(choice["text"], "bank");
+    }
+    let response = server.post(
+        "/v1/completions",
+        &json!({"prompt": "a", "bad_words": [""]}).to_string(),
+    );
+    assert_eq!(response.json()["error"]["param"], "bad_words");
+}
