@@ -74,6 +74,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 n: 1,
                 sampling: Arc::new(SamplingParams::default()),
                 top_logprobs: None,
+                constraint: None,
             }),
         };
         answers.push(engine.handle().submit(RequestSpec::new(tree, vec![row]))?);
