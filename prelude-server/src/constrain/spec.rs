@@ -55,7 +55,9 @@ impl Ask {
             own.refuse("whitespace_pattern", &[])?;
             own.refuse("disable_fallback", &["true", "false"])?;
             if let Some((unknown, _)) = own.rest().next() {
-                return Err(ApiError::unknown_field(own.path(unknown)));
+                let must = "be absent: it is none of `choice`, `regex`, `json`, `json_object` and \
+                            `grammar`";
+                return Err(ApiError::invalid_value(own.path(unknown), must));
             }
             if asks.len() == before {
                 let must = "have one of `choice`, `regex`, `json`, `json_object` and `grammar`";
@@ -71,7 +73,6 @@ impl Ask {
         ];
         take_each(fields, older, depth, &mut asks)?;
         fields.refuse("guided_whitespace_pattern", &[])?;
-        fields.ignore("guided_decoding_backend");
         asks.extend(response_format(fields)?);
         if asks.len() > 1 {
             let must = format!("not come together with `{}`", asks[0].param);

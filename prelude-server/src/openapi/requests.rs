@@ -126,8 +126,37 @@ struct Generation {
     skip_special_tokens: Option<bool>,
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
-    /// Text is the default.
+    /// At most 256 strings of 1 to 256 bytes that no answer has, as the tokenizer spells them.
+    bad_words: Option<Vec<String>>,
+    /// Text is the default. Not together with other constraints.
     response_format: Option<ResponseFormat>,
+    /// The language that every answer belongs to.
+    structured_outputs: Option<StructuredOutputs>,
+    /// Older name of `structured_outputs.choice`.
+    guided_choice: Option<Vec<String>>,
+    /// Older name of `structured_outputs.regex`.
+    guided_regex: Option<String>,
+    /// Older name of `structured_outputs.json`.
+    guided_json: Option<Value>,
+    /// Older name of `structured_outputs.json_object`.
+    guided_json_object: Option<bool>,
+    /// Older name of `structured_outputs.grammar`.
+    guided_grammar: Option<String>,
+}
+
+/// One of these.
+#[derive(JsonSchema)]
+struct StructuredOutputs {
+    /// 2 to 1,024 distinct texts.
+    choice: Option<Vec<String>>,
+    /// What the whole answer matches.
+    regex: Option<String>,
+    /// A JSON schema, or its text.
+    json: Option<Value>,
+    /// Any JSON object.
+    json_object: Option<bool>,
+    /// A grammar in Lark's syntax.
+    grammar: Option<String>,
 }
 
 #[derive(JsonSchema)]
@@ -140,7 +169,18 @@ struct StreamOptions {
 
 #[derive(JsonSchema)]
 struct ResponseFormat {
-    r#type: Option<String>,
+    /// `text`, `json_object` or `json_schema`.
+    r#type: String,
+    json_schema: Option<NamedSchema>,
+}
+
+#[derive(JsonSchema)]
+struct NamedSchema {
+    name: Option<String>,
+    description: Option<String>,
+    /// Schemas are enforced in either case.
+    strict: Option<bool>,
+    schema: BTreeMap<String, Value>,
 }
 
 /// `POST /v1/completions`.
@@ -178,8 +218,10 @@ struct Conversation {
     enable_thinking: Option<bool>,
     /// Functions, as the template is given them.
     tools: Option<Vec<BTreeMap<String, Value>>>,
-    /// `auto`, or `none`, which hides the tools.
+    /// `auto`; `none`, which hides the tools; `required` or a function, which force a call.
     tool_choice: Option<Value>,
+    /// Whether an answer may have more than one call.
+    parallel_tool_calls: Option<bool>,
     documents: Option<Vec<BTreeMap<String, Value>>>,
 }
 
@@ -223,6 +265,8 @@ pub(super) struct ChatRequest {
     /// The context left if absent. `max_completion_tokens` wins.
     max_tokens: Option<u32>,
     max_completion_tokens: Option<u32>,
+    /// Whether reasoning that the server tells from the content is sent.
+    include_reasoning: Option<bool>,
     logprobs: Option<bool>,
     /// Only with `logprobs`.
     #[schemars(range(min = -1))]
@@ -246,6 +290,7 @@ struct Inputs {
     enable_thinking: Option<bool>,
     tools: Option<Vec<BTreeMap<String, Value>>>,
     tool_choice: Option<Value>,
+    parallel_tool_calls: Option<bool>,
     documents: Option<Vec<BTreeMap<String, Value>>>,
     add_special_tokens: Option<bool>,
     /// For embeddings: whether they have length 1. For classes: probabilities, not logits.
@@ -566,6 +611,7 @@ pub(super) struct TokenizeRequest {
     enable_thinking: Option<bool>,
     tools: Option<Vec<BTreeMap<String, Value>>>,
     tool_choice: Option<Value>,
+    parallel_tool_calls: Option<bool>,
     documents: Option<Vec<BTreeMap<String, Value>>>,
     add_special_tokens: Option<bool>,
     /// Each token's text beside its id.
