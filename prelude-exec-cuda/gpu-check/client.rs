@@ -27,14 +27,18 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// A connection for a caller that has `left` to go.
+    ///
     /// # Errors
     /// If nobody listens there.
-    pub(crate) fn connect(address: &str) -> Result<Self> {
+    pub(crate) fn connect(address: &str, left: Duration) -> Result<Self> {
+        // Not none, which would be no limit.
+        let silence = SILENCE.min(left).max(Duration::from_secs(1));
         let stream =
             TcpStream::connect(address).with_context(|| format!("nobody answers at {address}"))?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(SILENCE))?;
-        stream.set_write_timeout(Some(SILENCE))?;
+        stream.set_read_timeout(Some(silence))?;
+        stream.set_write_timeout(Some(silence))?;
         Ok(Self {
             stream: BufReader::new(stream),
             host: address.to_owned(),
@@ -113,7 +117,7 @@ mod tests {
             }
             stream.write_all(answer.as_bytes()).unwrap();
         });
-        let result = Client::connect(&address).and_then(|mut c| c.post("/x", "{}"));
+        let result = Client::connect(&address, SILENCE).and_then(|mut c| c.post("/x", "{}"));
         server.join().unwrap();
         result
     }

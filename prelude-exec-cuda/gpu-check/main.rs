@@ -7,6 +7,7 @@
 //! | file | |
 //! | --- | --- |
 //! | `supervisor` | starts parts, and ends those that do not end by themselves |
+//! | `process` | processes that are ended with all that they started |
 //! | `session` | what a part works with: target, deadline, results |
 //! | `results`, `table` | what is written down, and how |
 //! | `batches` | batches for executors, by hand |
@@ -32,6 +33,7 @@ mod golden;
 mod make_model;
 mod nvcc;
 mod parts;
+mod process;
 mod reference;
 mod results;
 mod session;
@@ -99,6 +101,9 @@ struct Common {
     /// Only a little of part `kernels`: what a sanitizer gets through.
     #[arg(long)]
     small: bool,
+    /// End, with the whole process group, once the standard input closes.
+    #[arg(long, hide = true)]
+    tied: bool,
     /// Which GPU, as the driver counts them.
     #[arg(long, default_value_t = 0)]
     device: u32,
@@ -126,7 +131,12 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<bool> {
     match command {
         Command::Run { parts, common } => supervisor::run(&parts, &common),
-        Command::Part { name, common } => parts::run(&name, &common),
+        Command::Part { name, common } => {
+            if common.tied {
+                process::tie();
+            }
+            parts::run(&name, &common)
+        }
         Command::MakeModel {
             shape,
             layers,

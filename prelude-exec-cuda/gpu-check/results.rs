@@ -306,6 +306,14 @@ pub(crate) fn open(folder: &Path, run: Run) -> Result<Document> {
     Ok(document)
 }
 
+/// Forgets what an earlier run of a part found.
+pub(crate) fn forget(folder: &Path, part: &str) -> Result<()> {
+    let mut document = read(folder)?;
+    document.results.retain(|r| r.part != part);
+    document.parts.remove(part);
+    write(folder, &document)
+}
+
 /// Says how a part ended that could not say so itself.
 pub(crate) fn mark(folder: &Path, part: &str, state: State, seconds: f64, why: &str) -> Result<()> {
     let mut document = read(folder)?;

@@ -219,12 +219,13 @@ impl Session {
         let home = home(common.home.as_deref())?;
         let mut config = configure(common, &home);
         let deadline = Instant::now() + Duration::from_secs(common.seconds);
-        let report = Report::begin(&common.out, name)?;
+        let mut report = Report::begin(&common.out, name)?;
         let opened = open_target(common, &home, &mut config);
         let (target, emulation, note) = match opened {
             Ok(opened) => opened,
             Err(error) => {
                 let why = format!("{error:#}");
+                report.add(Outcome::new("the part itself", Verdict::Fail).because(&*why))?;
                 report.end(State::Broken, Some(why.clone()))?;
                 bail!(why);
             }
@@ -288,9 +289,14 @@ impl Session {
         if self.left().as_secs_f64() > needed {
             return Ok(true);
         }
-        self.skipped_for_time = true;
-        self.skip(name, "no time left")?;
+        self.out_of_time(name)?;
         Ok(false)
+    }
+
+    /// Says SKIP for want of time.
+    pub(crate) fn out_of_time(&mut self, name: &str) -> Result<()> {
+        self.skipped_for_time = true;
+        self.skip(name, "no time left")
     }
 
     pub(crate) fn log(&self, line: &str) -> Result<()> {

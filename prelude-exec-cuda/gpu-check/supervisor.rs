@@ -3,8 +3,7 @@
 use std::{
     env,
     path::Path,
-    process::{Child, Command, ExitStatus},
-    thread,
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -12,16 +11,15 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{
     Common, parts,
-    results::{self, State, Verdict},
+    process::{self, Ended},
+    results::{self, Document, State, Verdict},
     session::{self, clocks},
 };
 
 /// What a part that should have ended gets to do so: it looks at the clock between measurements.
 const GRACE: Duration = Duration::from_secs(20);
-/// How often a running part is looked at.
-const LOOK: Duration = Duration::from_millis(50);
 
-/// Runs the parts named, or all. Whether none was wrong or ended badly.
+/// Runs the parts named, or all. Whether each of them ended by itself and found nothing wrong.
 pub(crate) fn run(names: &[String], common: &Common) -> Result<bool> {
     let names: Vec<&str> = match names {
         [] => parts::NAMES.to_vec(),
@@ -39,25 +37,47 @@ pub(crate) fn run(names: &[String], common: &Common) -> Result<bool> {
     described.clocks_before = clocks();
     results::open(&common.out, described)?;
     let program = env::current_exe().context("this program has no path")?;
-    for &name in &names {
+    each(&names, common, |name| {
         let mut command = Command::new(&program);
         command.args(arguments(name, common));
+        command
+    })
+}
+
+/// Runs each part by the command that `command` makes for it.
+fn each(names: &[&str], common: &Common, command: impl Fn(&str) -> Command) -> Result<bool> {
+    for name in names {
+        // Or a part that does not start would seem to have ended as it did in an earlier run.
+        results::forget(&common.out, name)?;
+    }
+    for name in names {
         let limit = Duration::from_secs(common.seconds) + GRACE;
-        supervise(&common.out, name, command, limit)?;
+        if !supervise(&common.out, name, command(name), limit)? {
+            break;
+        }
     }
     let mut document = results::read(&common.out)?;
     document.run.clocks_after = clocks();
     results::write(&common.out, &document)?;
     print!("{}", crate::table::render(&document));
+    Ok(is_well(&document, names))
+}
+
+/// Whether each of these parts ended by itself and found nothing wrong.
+fn is_well(document: &Document, names: &[&str]) -> bool {
     let of_this_run = |part: &str| names.contains(&part);
-    let fails = document.results.iter().filter(|r| of_this_run(&r.part));
-    let wrong = fails.filter(|r| r.verdict == Verdict::Fail).count();
-    Ok(wrong == 0)
+    let mut results = document.results.iter();
+    let ended = |name: &&str| {
+        let part = document.parts.get(*name);
+        part.is_some_and(|p| matches!(p.state, State::Done | State::OutOfTime))
+    };
+    names.iter().all(ended) && !results.any(|r| of_this_run(&r.part) && r.verdict == Verdict::Fail)
 }
 
 /// The same options for the process of one part.
 fn arguments(name: &str, common: &Common) -> Vec<std::ffi::OsString> {
-    let mut list: Vec<std::ffi::OsString> = vec!["part".into(), name.into(), "--out".into()];
+    let mut list: Vec<std::ffi::OsString> =
+        vec!["part".into(), name.into(), "--tied".into(), "--out".into()];
     list.push(common.out.clone().into());
     list.push("--seconds".into());
     list.push(common.seconds.to_string().into());
@@ -80,47 +100,42 @@ fn arguments(name: &str, common: &Common) -> Vec<std::ffi::OsString> {
     list
 }
 
-/// Runs one part's process and writes down how it ended, where it could not itself.
-fn supervise(out: &Path, name: &str, mut command: Command, limit: Duration) -> Result<()> {
+/// Runs one part's process and writes down how it ended, where it could not itself. False if it
+/// is still there: the GPU is not free then.
+fn supervise(out: &Path, name: &str, mut command: Command, limit: Duration) -> Result<bool> {
     let start = Instant::now();
-    let mut child = command
+    let mut child = process::grouped(&mut command)
         .spawn()
         .with_context(|| format!("cannot start part {name}"))?;
-    let ended = wait(&mut child, limit)?;
+    let ended = process::wait(&mut child, limit)?;
     let seconds = start.elapsed().as_secs_f64();
-    let Some(status) = ended else {
-        let why = format!("it did not end within {} s and was ended", limit.as_secs());
-        return results::mark(out, name, State::Killed, seconds, &why);
+    let late = format!("it did not end within {} s and was ended", limit.as_secs());
+    let (state, why) = match ended {
+        Ended::Itself(status) => {
+            let document = results::read(out)?;
+            let state = document.parts.get(name).map(|part| part.state);
+            if matches!(state, Some(State::Done | State::OutOfTime | State::Broken)) {
+                return Ok(true);
+            }
+            (State::Broken, format!("its process ended early: {status}"))
+        }
+        Ended::Killed => (State::Killed, late),
+        Ended::Stuck => (
+            State::Killed,
+            format!("{late}, but is still there; no part after it was started"),
+        ),
     };
-    let document = results::read(out)?;
-    let state = document.parts.get(name).map(|part| part.state);
-    if !matches!(state, Some(State::Done | State::OutOfTime | State::Broken)) {
-        let why = format!("its process ended early: {status}");
-        return results::mark(out, name, State::Broken, seconds, &why);
-    }
-    Ok(())
-}
-
-/// Waits for a process, and ends it when it takes longer. `None` if it had to be ended.
-fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
-    let start = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().context("cannot wait for a part")? {
-            return Ok(Some(status));
-        }
-        if start.elapsed() >= limit {
-            child.kill().context("cannot end a part")?;
-            child.wait().context("cannot wait for a part")?;
-            return Ok(None);
-        }
-        thread::sleep(LOOK);
-    }
+    results::mark(out, name, state, seconds, &why)?;
+    Ok(ended != Ended::Stuck)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::{Outcome, Report, Run, tests::Folder};
+    use crate::{
+        results::{Outcome, Report, Run, tests::Folder},
+        session::Session,
+    };
 
     /// A part that got as far as one result, then does `script`.
     fn part(name: &str, script: &str, limit: Duration) -> results::Document {
@@ -151,5 +166,70 @@ mod tests {
         let why = document.parts["env"].why.clone().unwrap();
         assert!(why.contains("signal: 9"), "{why}");
         assert_eq!(document.results[0].name, "first");
+    }
+    fn common(out: &Path) -> Common {
+        Common {
+            out: out.to_owned(),
+            home: Some(out.to_owned()),
+            seconds: 30,
+            smoke: false,
+            small: false,
+            tied: false,
+            // No machine has so many.
+            device: 999,
+            models: Some(out.join("models")),
+            emu_cache: None,
+        }
+    }
+
+    #[test]
+    fn a_part_without_a_target_fails() {
+        let folder = Folder::new("no-target");
+        results::open(&folder.0, Run::default()).unwrap();
+        let Err(error) = Session::open("env", &common(&folder.0)) else {
+            panic!("there is no GPU 999");
+        };
+        let document = results::read(&folder.0).unwrap();
+        assert_eq!(document.parts["env"].state, State::Broken);
+        let [only] = &document.results[..] else {
+            panic!("{:?}", document.results)
+        };
+        assert_eq!(
+            (&*only.name, only.verdict),
+            ("the part itself", Verdict::Fail)
+        );
+        assert_eq!(only.reason, format!("{error:#}"));
+        assert!(!is_well(&document, &["env"]));
+    }
+
+    #[test]
+    fn a_run_is_well_if_every_part_of_it_is() {
+        let folder = Folder::new("every-part");
+        results::open(&folder.0, Run::default()).unwrap();
+        let ended = |part: &str, state| {
+            let report = Report::begin(&folder.0, part).unwrap();
+            report.end(state, None).unwrap();
+            results::read(&folder.0).unwrap()
+        };
+        let document = ended("env", State::Done);
+        assert!(is_well(&document, &["env"]));
+        assert!(!is_well(&document, &["env", "gemm"]), "gemm did not run");
+        assert!(is_well(&ended("gemm", State::OutOfTime), &["env", "gemm"]));
+        for state in [State::Running, State::Killed, State::Broken] {
+            let document = ended("gemm", state);
+            assert!(!is_well(&document, &["env", "gemm"]), "{state:?}");
+            assert!(is_well(&document, &["env"]));
+        }
+        // Nothing of an earlier run counts for a part that does not start.
+        ended("gemm", State::Done);
+        let failed = |_: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", "exit 2"]);
+            command
+        };
+        assert!(!each(&["gemm"], &common(&folder.0), failed).unwrap());
+        let document = results::read(&folder.0).unwrap();
+        assert_eq!(document.parts["gemm"].state, State::Broken);
+        assert!(is_well(&document, &["env"]));
     }
 }

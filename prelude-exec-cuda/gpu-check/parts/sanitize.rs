@@ -3,14 +3,14 @@
 use std::{
     env, fs,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
-    thread,
-    time::{Duration, Instant},
+    process::Command,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::{
+    process::{self, Ended},
     results::{self, State, Verdict},
     session::Session,
 };
@@ -81,7 +81,7 @@ fn watched(session: &Session, tool: Option<(&Path, &str)>, limit: Duration) -> R
         }
     };
     command
-        .args(["part", "kernels", "--small", "--out"])
+        .args(["part", "kernels", "--small", "--tied", "--out"])
         .arg(&folder);
     command.arg("--home").arg(&session.home);
     command.arg("--models").arg(&session.models);
@@ -97,23 +97,15 @@ fn watched(session: &Session, tool: Option<(&Path, &str)>, limit: Duration) -> R
     }
     let log = folder.join("output.txt");
     let file = fs::File::create(&log)?;
-    let mut child = command
-        .stdin(Stdio::null())
+    let mut child = process::grouped(&mut command)
         .stdout(file.try_clone()?)
         .stderr(file)
         .spawn()
         .context("cannot start the watched program")?;
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break Some(status);
-        }
-        if start.elapsed() >= limit {
-            child.kill()?;
-            child.wait()?;
-            break None;
-        }
-        thread::sleep(Duration::from_millis(50));
+    let status = match process::wait(&mut child, limit)? {
+        Ended::Itself(status) => Some(status),
+        Ended::Killed => None,
+        Ended::Stuck => bail!("the watched program was killed and is still there"),
     };
     let text = fs::read_to_string(&log).unwrap_or_default();
     if status.is_some() {

@@ -17,7 +17,7 @@ use super::checkpoint;
 use crate::{
     batches::tokens,
     client::Client,
-    make_model,
+    make_model, process,
     results::{Outcome, Verdict},
     session::{Figure, Session, at_least, at_most, median},
 };
@@ -54,7 +54,7 @@ fn small_model(session: &mut Session, name: &str) -> Result<()> {
     })?;
     let (input, requests) = session.pick((128, 100), (12, 3));
     // Warm-up, and one answer is looked at.
-    answers(&server, input)?;
+    answers(session, &server, input)?;
     let load = Load {
         input,
         output: 1,
@@ -62,8 +62,10 @@ fn small_model(session: &mut Session, name: &str) -> Result<()> {
         connections: 1,
         seed: 1,
     };
-    let one = load.run(&server)?;
     let label = format!("{name}: {input}/1 at 1, p50");
+    let Some(one) = load.run(session, &server)? else {
+        return session.out_of_time(&label);
+    };
     report(session, &label, &one, at_most(2.0))?;
     let (output, requests, connections) = session.pick((32, 400, 4), (4, 4, 2));
     let many = Load {
@@ -73,13 +75,11 @@ fn small_model(session: &mut Session, name: &str) -> Result<()> {
         seed: 2,
         ..load
     };
-    let times = many.run(&server)?;
-    report(
-        session,
-        &format!("{name}: {input}/{output} at {connections}, p50"),
-        &times,
-        None,
-    )?;
+    let label = format!("{name}: {input}/{output} at {connections}, p50");
+    let Some(times) = many.run(session, &server)? else {
+        return session.out_of_time(&label);
+    };
+    report(session, &label, &times, None)?;
     // What a token takes behind the first, from whole answers.
     let each: Vec<f64> = times
         .seconds
@@ -106,7 +106,7 @@ fn large_model(session: &mut Session, name: &str) -> Result<()> {
     checkpoint(session, name, None)?;
     let server = Server::start(session, name)?;
     let (input, requests) = session.pick((512, 200), (20, 4));
-    answers(&server, input)?;
+    answers(session, &server, input)?;
     let connections: &[usize] = session.pick(&[1, 4, 16, 64, 96, 128], &[1, 3]);
     let mut rates = vec![Vec::new(); connections.len()];
     for round in 0..2u64 {
@@ -122,7 +122,10 @@ fn large_model(session: &mut Session, name: &str) -> Result<()> {
                 connections,
                 seed: 100 + round * 10 + i as u64,
             };
-            let times = load.run(&server)?;
+            let Some(times) = load.run(session, &server)? else {
+                session.out_of_time(&what)?;
+                continue;
+            };
             rates[i].push(times.rate);
             report(
                 session,
@@ -188,8 +191,8 @@ fn report(
 }
 
 /// A prompt of ids is answered with as many tokens as were asked for.
-fn answers(server: &Server, input: usize) -> Result<()> {
-    let mut client = Client::connect(&server.address)?;
+fn answers(session: &Session, server: &Server, input: usize) -> Result<()> {
+    let mut client = Client::connect(&server.address, session.left())?;
     for seed in 0..3 {
         ask(&mut client, seed, input, 2)?;
     }
@@ -230,24 +233,26 @@ struct Times {
 }
 
 impl Load {
-    fn run(self, server: &Server) -> Result<Times> {
+    /// `None` if the part's time ends before the last request.
+    fn run(self, session: &Session, server: &Server) -> Result<Option<Times>> {
         let next = AtomicUsize::new(0);
+        let left = session.left();
+        let start = Instant::now();
         let worker = || -> Result<Vec<f64>> {
-            let mut client = Client::connect(&server.address)?;
+            let mut client = Client::connect(&server.address, left)?;
             let mut seconds = Vec::new();
             loop {
                 let i = next.fetch_add(1, Ordering::Relaxed);
-                if i >= self.requests {
+                if i >= self.requests || start.elapsed() >= left {
                     return Ok(seconds);
                 }
                 // Fresh prompts: nothing of one is another's prefix.
                 let seed = (self.seed << 20) + i as u64;
-                let start = Instant::now();
+                let asked = Instant::now();
                 ask(&mut client, seed, self.input, self.output)?;
-                seconds.push(start.elapsed().as_secs_f64());
+                seconds.push(asked.elapsed().as_secs_f64());
             }
         };
-        let start = Instant::now();
         let seconds = thread::scope(|scope| -> Result<Vec<f64>> {
             let workers: Vec<_> = (0..self.connections).map(|_| scope.spawn(worker)).collect();
             let mut all = Vec::new();
@@ -259,14 +264,18 @@ impl Load {
             }
             Ok(all)
         })?;
+        let took = start.elapsed();
+        if seconds.len() < self.requests && took >= left {
+            return Ok(None);
+        }
         ensure!(
             seconds.len() == self.requests,
             "not every request was answered"
         );
-        Ok(Times {
-            rate: self.requests as f64 / start.elapsed().as_secs_f64(),
+        Ok(Some(Times {
+            rate: self.requests as f64 / took.as_secs_f64(),
             seconds,
-        })
+        }))
     }
 }
 
@@ -282,7 +291,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         // Nothing is left to do if the process is gone already.
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = process::gone(&mut self.child);
     }
 }
 
