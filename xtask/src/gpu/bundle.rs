@@ -27,8 +27,8 @@ const GOLDEN: [&str; 5] = [
     "rand-cls3",
 ];
 
-/// Builds the bundle anew; its folder.
-pub(super) fn build() -> Result<PathBuf> {
+/// Builds the bundle anew; its folder. One that is `carried` to a GPU has compiled kernels.
+pub(super) fn build(carried: bool) -> Result<PathBuf> {
     cargo([
         "build",
         "--release",
@@ -73,7 +73,7 @@ pub(super) fn build() -> Result<PathBuf> {
     for name in GOLDEN {
         golden(name, &folder.join("golden").join(name))?;
     }
-    images(&folder.join("images"))?;
+    images(&folder.join("images"), carried)?;
     let about = json!({
         "commit": commit(),
         "build": checksum(&folder.join("gpu-check"))?,
@@ -144,13 +144,13 @@ fn copy_all(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Compiled kernels, where the compiler is set up. Without them a GPU machine compiles its own, if
-/// it has NVRTC or nvcc.
-fn images(to: &Path) -> Result<()> {
-    if let Err(error) = compiled::build_images() {
-        println!("SKIP: no compiled kernels in the bundle: {error:#}");
+/// Compiled kernels. Where no GPU is asked for they may be missing, if the compiler is.
+fn images(to: &Path, needed: bool) -> Result<()> {
+    if let Some(missing) = without_compiler(compiled::find_compiler(), needed)? {
+        println!("{missing}");
         return Ok(());
     }
+    compiled::build_images().context("the kernels do not compile")?;
     let from = root().join("target/kernels");
     fs::create_dir_all(to)?;
     let images = Images::open(&from)?;
@@ -161,6 +161,20 @@ fn images(to: &Path) -> Result<()> {
         copy(&from.join(&name), &to.join(&name))?;
     }
     copy(&from.join(MANIFEST), &to.join(MANIFEST))
+}
+
+/// What is said where there is no compiler and none is needed.
+fn without_compiler(found: Result<()>, needed: bool) -> Result<Option<String>> {
+    match (found, needed) {
+        (Ok(()), _) => Ok(None),
+        (Err(error), false) => Ok(Some(format!(
+            "SKIP: no compiled kernels in the bundle: {error:#}"
+        ))),
+        (Err(error), true) => Err(error.context(
+            "a bundle without compiled kernels is of no use on a machine with neither NVRTC nor \
+             nvcc",
+        )),
+    }
 }
 
 /// The sources' commit, with `+` behind it if files differ from it.
@@ -198,4 +212,27 @@ fn size(folder: &Path) -> Result<u64> {
         };
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bundle_for_a_gpu_has_kernels() {
+        let missing = || Err(anyhow::anyhow!("no compiler"));
+        let error = format!("{:#}", without_compiler(missing(), true).unwrap_err());
+        assert!(
+            error.contains("neither NVRTC nor nvcc: no compiler"),
+            "{error}"
+        );
+        let said = without_compiler(missing(), false).unwrap().unwrap();
+        assert!(
+            said.starts_with("SKIP: ") && said.ends_with("no compiler"),
+            "{said}"
+        );
+        for needed in [false, true] {
+            assert!(without_compiler(Ok(()), needed).unwrap().is_none());
+        }
+    }
 }

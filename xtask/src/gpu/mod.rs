@@ -76,7 +76,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if options.smoke {
         return smoke(&options.parts).map(|line| println!("{line}"));
     }
-    let bundle = bundle::build()?;
+    let bundle = bundle::build(true)?;
     let command = command_line(&options.parts);
     if !Path::new("/proc/driver/nvidia/version").exists() {
         println!(
@@ -118,7 +118,7 @@ pub(crate) fn ci() -> Result<String> {
 }
 
 fn smoke(parts: &[String]) -> Result<String> {
-    let bundle = bundle::build()?;
+    let bundle = bundle::build(false)?;
     refuses_bad_arguments(&bundle)?;
     let folder = root().join("target/gpu");
     let out = folder.join("smoke");

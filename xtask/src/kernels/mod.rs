@@ -73,6 +73,11 @@ pub(crate) fn run(command: Command) -> Result<()> {
     }
 }
 
+/// Whether the compiler is set up; what to do where it is not.
+pub(crate) fn find_compiler() -> Result<()> {
+    compiler::Compiler::find().map(drop)
+}
+
 /// Compiles what has changed, into `target/kernels`, if the compiler is set up.
 pub(crate) fn build_images() -> Result<()> {
     build::run(&compiler::Compiler::find()?)
