@@ -37,10 +37,7 @@ pub(super) fn file(folder: &Path, to: &Path, baseline: bool) -> Result<Vec<PathB
             results.run.target == "gpu",
             "a run without a GPU cannot be a baseline"
         );
-        ensure!(
-            results.results.iter().all(|r| r.verdict != "FAIL"),
-            "a run with failures cannot be a baseline"
-        );
+        results.check_baseline(&super::PARTS)?;
     }
     let name = stem(&results)?;
     let mut files = Vec::new();
@@ -51,7 +48,9 @@ pub(super) fn file(folder: &Path, to: &Path, baseline: bool) -> Result<Vec<PathB
         ("gemm-plans.json", "gemm-plans.json", false),
     ] {
         let path = folder.join(from);
-        match fs::metadata(&path) {
+        // A link could name any file of this machine.
+        match fs::symlink_metadata(&path) {
+            Ok(about) if !about.is_file() => bail!("{} is no file", path.display()),
             Ok(about) if about.len() <= BYTES_MAX => files.push((path, format!("{name}.{end}"))),
             Ok(about) => bail!("{} has {} bytes", path.display(), about.len()),
             Err(error) if needed => {
@@ -164,11 +163,16 @@ mod tests {
     }
 
     fn results(date: &str, target: &str, part: &str) -> String {
+        let done = json!({"state": "done", "why": null});
+        let parts: BTreeMap<_, _> = crate::gpu::PARTS.map(|name| (name, &done)).into();
         json!({
             "schema": 1,
             "run": {"date": date, "target": target, "device": "NVIDIA H200, and more", "commit": "c"},
-            "parts": {"env": {"state": "done", "why": null}},
-            "results": [{"part": part, "name": "copy", "verdict": "NOTE", "value": 4.2, "unit": "TB/s"}],
+            "parts": parts,
+            "results": [
+                {"part": part, "name": "copy", "verdict": "NOTE", "value": 4.2, "unit": "TB/s"},
+                {"part": part, "name": "launch", "verdict": "PASS", "value": null},
+            ],
         })
         .to_string()
     }
@@ -231,7 +235,7 @@ mod tests {
         );
         check(
             "orphan",
-            Some(&results(DATE, "gpu", "gemm")),
+            Some(&results(DATE, "gpu", "nonsense")),
             "which did not run",
         );
         check(
@@ -248,16 +252,62 @@ mod tests {
     fn a_baseline_is_of_a_gpu() {
         let emulated = results(DATE, "emulated", "env");
         assert!(refused("emulated", Some(&emulated), true).contains("without a GPU"));
-        let failed = results(DATE, "gpu", "env").replace("NOTE", "FAIL");
-        assert!(refused("failed", Some(&failed), true).contains("failures"));
+    }
+
+    #[test]
+    fn a_baseline_is_of_a_whole_run_of_a_commit() {
+        let good = results(DATE, "gpu", "env");
+        let check = |name, old: &str, new: &str, reason: &str| {
+            assert!(good.contains(old));
+            let said = refused(name, Some(&good.replacen(old, new, 1)), true);
+            assert!(said.contains(reason), "{name}: {said}");
+        };
+        check("failed", "NOTE", "FAIL", "failures");
+        check("unchecked", "PASS", "SKIP", "nothing was checked");
+        check("changed", r#""commit":"c""#, r#""commit":"c+""#, "`c+`");
+        check(
+            "unknown",
+            r#""commit":"c""#,
+            r#""commit":"unknown""#,
+            "`unknown`",
+        );
+        check("killed", "done", "killed", "is killed");
+        check(
+            "missing",
+            r#""gemm":"#,
+            r#""gems":"#,
+            "part gemm did not run",
+        );
+    }
+
+    /// What was carried here may name any file of this machine.
+    #[test]
+    fn links_are_not_followed() {
+        let (from, to) = (Folder::new("link-from"), Folder::new("link-to"));
+        let other = Folder::new("link-other");
+        other.write("gpu.json", &results(DATE, "gpu", "env"));
+        from.write("table.txt", "t");
+        let link = |name: &str| {
+            std::os::unix::fs::symlink(other.0.join("gpu.json"), from.0.join(name)).unwrap();
+            let error = file(&from.0, &to.0, false).unwrap_err();
+            assert!(
+                format!("{error:#}").contains("no file"),
+                "{name}: {error:#}"
+            );
+            assert_eq!(fs::read_dir(&to.0).unwrap().count(), 0);
+        };
+        link("gpu.json");
+        fs::remove_file(from.0.join("gpu.json")).unwrap();
+        from.write("gpu.json", &results(DATE, "gpu", "env"));
+        link("log.txt");
     }
 
     #[test]
     fn a_walk_must_end_well_in_every_part() {
         let read = |text: &str| serde_json::from_str::<Results>(text).unwrap();
-        let good = results(DATE, "emulated", "env").replace("NOTE", "PASS");
+        let good = results(DATE, "emulated", "env");
         assert!(read(&good).check_smoke(&["env"]).is_ok());
-        assert!(read(&good).check_smoke(&["env", "gemm"]).is_err());
+        assert!(read(&good).check_smoke(&["env", "other"]).is_err());
         assert!(
             read(&good.replace("PASS", "FAIL"))
                 .check_smoke(&["env"])

@@ -51,12 +51,13 @@ pub(super) struct Outcome {
 pub(super) fn read(folder: &Path) -> Result<Results> {
     ensure!(folder.is_dir(), "{} is no folder", folder.display());
     let path = folder.join("gpu.json");
-    let about = fs::metadata(&path).with_context(|| {
+    let about = fs::symlink_metadata(&path).with_context(|| {
         format!(
             "{} has no gpu.json: it is not what `run.sh --out` named",
             folder.display()
         )
     })?;
+    ensure!(about.is_file(), "{} is no file", path.display());
     ensure!(
         about.len() <= BYTES_MAX,
         "{} has {} bytes",
@@ -101,6 +102,36 @@ impl Results {
     pub(super) fn summary(&self) -> String {
         let count = |verdict| format!("{} {verdict}", self.count(verdict));
         ["PASS", "MISS", "FAIL", "SKIP"].map(count).join(", ")
+    }
+
+    /// Every part ended by itself, nothing failed, something was checked, and the sources are
+    /// known.
+    pub(super) fn check_baseline(&self, parts: &[&str]) -> Result<()> {
+        let commit = &self.run.commit;
+        ensure!(
+            !commit.is_empty() && commit != "unknown" && !commit.ends_with('+'),
+            "a run of `{commit}`, which is no commit, cannot be a baseline"
+        );
+        for name in parts {
+            let Some(part) = self.parts.get(*name) else {
+                bail!("part {name} did not run; a baseline has all parts");
+            };
+            let why = part.why.as_deref().unwrap_or("no reason given");
+            ensure!(
+                matches!(&*part.state, "done" | "out_of_time"),
+                "part {name} is {}: {why}; a baseline has all parts",
+                part.state
+            );
+        }
+        ensure!(
+            self.results.iter().all(|r| r.verdict != "FAIL"),
+            "a run with failures cannot be a baseline"
+        );
+        ensure!(
+            self.count("PASS") > 0,
+            "a run in which nothing was checked cannot be a baseline"
+        );
+        Ok(())
     }
 
     /// Every part ended by itself in time, and nothing failed.
