@@ -8,6 +8,7 @@
 //   -DWITHOUT_MATMUL    without cublasLtMatmul
 //   -DODD_ROWS_ONLY     algorithms run no even number of columns of B
 //   -DNO_ALGORITHMS     the heuristic finds none
+//   -DHEURISTIC_FAILS   the heuristic ends with an error
 //   -DNO_CREATE         cublasLtCreate fails
 //   -DREAL_HEADER       compare all numbers with NVIDIA's header, and build nothing else
 
@@ -17,7 +18,8 @@
 #include <string.h>
 
 enum {
-    SUCCESS = 0, NOT_INITIALIZED = 1, INVALID_VALUE = 7, NOT_SUPPORTED = 15,
+    SUCCESS = 0, NOT_INITIALIZED = 1, INVALID_VALUE = 7, INTERNAL_ERROR = 14,
+    NOT_SUPPORTED = 15,
     OP_N = 0, OP_T = 1,
     R_32F = 0, R_16BF = 14, COMPUTE_32F = 68,
     EPILOGUE_DEFAULT = 1, EPILOGUE_BIAS = 4,
@@ -33,6 +35,7 @@ enum {
 SAME(SUCCESS, CUBLAS_STATUS_SUCCESS);
 SAME(NOT_INITIALIZED, CUBLAS_STATUS_NOT_INITIALIZED);
 SAME(INVALID_VALUE, CUBLAS_STATUS_INVALID_VALUE);
+SAME(INTERNAL_ERROR, CUBLAS_STATUS_INTERNAL_ERROR);
 SAME(NOT_SUPPORTED, CUBLAS_STATUS_NOT_SUPPORTED);
 SAME(OP_N, CUBLAS_OP_N);
 SAME(OP_T, CUBLAS_OP_T);
@@ -151,6 +154,8 @@ static int fits(const Desc* desc, const Layout* a, const Layout* b, const Layout
     if (desc->epilogue != EPILOGUE_DEFAULT && desc->epilogue != EPILOGUE_BIAS) return 0;
     if (a->type != R_16BF || b->type != R_16BF || c->type != d->type) return 0;
     if (d->type != R_16BF && d->type != R_32F) return 0;
+    // A bias is of the output's type, and ours is bf16.
+    if (d->type == R_32F && desc->epilogue == EPILOGUE_BIAS) return 0;
     uint64_t k = a->rows, m = a->cols;
     if (b->rows != k || d->rows != m || d->cols != b->cols) return 0;
     if (c->rows != d->rows || c->cols != d->cols || c->ld != d->ld) return 0;
@@ -173,6 +178,11 @@ int cublasLtMatmulAlgoGetHeuristic(Handle* handle, Desc* desc, Layout* a, Layout
                                    Layout* d, Preference* preference, int asked, Result* results,
                                    int* count) {
     *count = 0;
+#ifdef HEURISTIC_FAILS
+    (void)handle; (void)desc; (void)a; (void)b; (void)c; (void)d;
+    (void)preference; (void)asked; (void)results;
+    return INTERNAL_ERROR;
+#endif
     if (!handle || asked < 2) return INVALID_VALUE;
     if (!fits(desc, a, b, c, d)) return NOT_SUPPORTED;
     if (preference->workspace < NEEDS || preference->reduction != REDUCTION_COMPUTE_TYPE) return NOT_SUPPORTED;

@@ -221,7 +221,7 @@ impl Blas for CublasLt {
         let mut count = 0;
         // SAFETY: all descriptions exist, the array has room for `asked` results, and no operand
         // is read.
-        unsafe {
+        let status = unsafe {
             (self.functions.heuristic)(
                 self.handle,
                 desc,
@@ -234,8 +234,11 @@ impl Blas for CublasLt {
                 found.as_mut_ptr(),
                 &raw mut count,
             )
+        };
+        if status.is_not_supported() {
+            return Ok(Vec::new());
         }
-        .of("cublasLtMatmulAlgoGetHeuristic")?;
+        status.of("cublasLtMatmulAlgoGetHeuristic")?;
         let count = usize::try_from(count).unwrap_or(0).min(ASKED);
         let usable = found[..count].iter().filter(|f| f.state.is_success());
         Ok(usable
@@ -267,8 +270,12 @@ impl Blas for CublasLt {
                 &raw mut found,
             )
         };
+        if status.is_refusal() {
+            return Ok(None);
+        }
+        status.of("cublasLtMatmulAlgoCheck")?;
         let workspace_bytes = found.workspace_bytes as u64;
-        let fits = status.is_success() && workspace_bytes <= WORKSPACE_BYTES;
+        let fits = workspace_bytes <= WORKSPACE_BYTES;
         Ok(fits.then_some(Plan {
             algo,
             workspace_bytes,

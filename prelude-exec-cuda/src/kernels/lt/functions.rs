@@ -15,6 +15,10 @@ use crate::{Error, kernels::libs::Library};
 /// Major version that the bindings are for.
 const MAJOR: usize = 13;
 
+const INVALID_VALUE: c_int = 7;
+const ARCH_MISMATCH: c_int = 8;
+const NOT_SUPPORTED: c_int = 15;
+
 /// `cublasStatus_t`. A number: later versions have statuses that the bindings do not list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
@@ -33,6 +37,16 @@ impl Status {
         }
     }
 
+    /// Whether the library has nothing that does what was asked; not an error.
+    pub(super) const fn is_not_supported(self) -> bool {
+        self.0 == NOT_SUPPORTED
+    }
+
+    /// Whether an algorithm does not run here: refused itself, not supported, or of another GPU.
+    pub(super) const fn is_refusal(self) -> bool {
+        matches!(self.0, INVALID_VALUE | ARCH_MISMATCH | NOT_SUPPORTED)
+    }
+
     pub(super) const fn is_success(self) -> bool {
         self.0 == 0
     }
@@ -43,12 +57,12 @@ fn name(code: c_int) -> String {
     match code {
         1 => "CUBLAS_STATUS_NOT_INITIALIZED".to_owned(),
         3 => "CUBLAS_STATUS_ALLOC_FAILED".to_owned(),
-        7 => "CUBLAS_STATUS_INVALID_VALUE".to_owned(),
-        8 => "CUBLAS_STATUS_ARCH_MISMATCH".to_owned(),
+        INVALID_VALUE => "CUBLAS_STATUS_INVALID_VALUE".to_owned(),
+        ARCH_MISMATCH => "CUBLAS_STATUS_ARCH_MISMATCH".to_owned(),
         11 => "CUBLAS_STATUS_MAPPING_ERROR".to_owned(),
         13 => "CUBLAS_STATUS_EXECUTION_FAILED".to_owned(),
         14 => "CUBLAS_STATUS_INTERNAL_ERROR".to_owned(),
-        15 => "CUBLAS_STATUS_NOT_SUPPORTED".to_owned(),
+        NOT_SUPPORTED => "CUBLAS_STATUS_NOT_SUPPORTED".to_owned(),
         16 => "CUBLAS_STATUS_LICENSE_ERROR".to_owned(),
         other => format!("status {other}"),
     }

@@ -89,6 +89,13 @@ impl Call {
         }
     }
 
+    /// Whether the library has such products at all, and all operands lie as it was told.
+    fn is_for_library(&self) -> bool {
+        // It adds a bias in bf16 to outputs in bf16 only.
+        let has_bias = self.params.bias != DevicePtr::NULL;
+        !(has_bias && self.form == GemmOutput::F32) && self.is_aligned()
+    }
+
     /// Whether all operands lie as the library was told that they do. Of outputs in f32 our own
     /// kernel asks less.
     fn is_aligned(&self) -> bool {
@@ -242,7 +249,7 @@ impl Lt {
         if call.params.m == 0 || call.params.n == 0 {
             return Ok(true);
         }
-        if !call.is_aligned() {
+        if !call.is_for_library() {
             return Ok(false);
         }
         match self.plan(&call)? {
@@ -263,7 +270,7 @@ impl Lt {
             params: product.params,
         };
         let key = call.shape().key;
-        match call.is_aligned() {
+        match call.is_for_library() {
             true => Ok((key, self.blas.candidates(&call)?)),
             false => Ok((key, Vec::new())),
         }
@@ -327,13 +334,10 @@ impl Lt {
         Ok(plan)
     }
 
+    /// The heuristic's first; `gemm_mma` takes what it has none for.
     fn first(&mut self, call: &Call) -> Result<Option<Plan>, Error> {
-        // A shape that the heuristic refuses is a shape without algorithms; `gemm_mma` takes it.
-        match self.blas.candidates(call) {
-            Ok(plans) => Ok(plans.into_iter().next()),
-            Err(Error::Driver { .. }) => Ok(None),
-            Err(other) => Err(other),
-        }
+        let plans = self.blas.candidates(call)?;
+        Ok(plans.into_iter().next())
     }
 }
 

@@ -231,6 +231,8 @@ fn cases() -> Vec<Case> {
 fn products_are_those_of_our_kernel() {
     compare("products", &[], &cases(), |lt| {
         assert!(lt.by_shape.values().all(Option::is_some));
+        // 3 sizes, of which outputs in f32 with a bias are none of the library's.
+        assert_eq!(lt.by_shape.len(), 3 * (3 * 3 - 1));
     });
 }
 
@@ -264,6 +266,28 @@ fn products_without_an_algorithm_are_our_kernels() {
     compare("none", &["-DNO_ALGORITHMS"], &cases(), |lt| {
         assert!(lt.by_shape.values().all(Option::is_none));
     });
+}
+
+/// Our kernel is for shapes that the library does not do, not for a library that does not work.
+#[test]
+fn an_error_of_the_heuristic_is_not_passed_over() {
+    let Some(folder) = fake("broken", &["-DVERSION=130100", "-DHEURISTIC_FAILS"]) else {
+        return;
+    };
+    let recording = Arc::new(Recording::default());
+    let space = Space::Virtual(Arc::clone(&recording));
+    let mut products = Products::lt(lt(&folder, &space).unwrap());
+    std::fs::remove_dir_all(&folder).unwrap();
+    let memory = space.alloc("memory", 1 << 20).unwrap();
+    let x = memory.view::<bf16>(0, 5, 64);
+    let w = memory.view::<bf16>(64 << 10, 24, 64);
+    let y = Output::Write(memory.view::<bf16>(128 << 10, 5, 24));
+    let mut launcher = Launcher::Record(recording);
+    let error = products.multiply(&mut launcher, x, w, None, y).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "cublasLtMatmulAlgoGetHeuristic: CUBLAS_STATUS_INTERNAL_ERROR"
+    );
 }
 
 /// A whole model by the library's products, against the same by our kernel.
