@@ -26,11 +26,6 @@ use crate::{
 /// Why times are not results where there is no GPU.
 const NO_TIMES: &str = "emulated: its time says nothing";
 
-/// bf16 products and copies that one H200 reached, through PyTorch: the bounds where part `env`
-/// has not measured this machine's own.
-const H200_FLOPS: f64 = 788e12;
-const H200_BYTES: f64 = 4.3e12;
-
 /// How much of a part is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
@@ -42,13 +37,14 @@ pub(crate) enum Size {
     Smoke,
 }
 
-/// What the machine allows.
-#[derive(Clone, Copy, Debug)]
+/// What the machine allows, as far as part `env` measured it: another GPU's ceilings would be
+/// bounds of nothing.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ceilings {
     /// bf16 products, FLOP/s.
-    pub(crate) flops: f64,
+    pub(crate) flops: Option<f64>,
     /// Copies, bytes read and written a second.
-    pub(crate) bytes: f64,
+    pub(crate) bytes: Option<f64>,
 }
 
 /// A part that is running.
@@ -91,8 +87,9 @@ pub(crate) fn home(given: Option<&Path>) -> Result<PathBuf> {
 /// Settings of executors: images from the bundle, libraries from where they usually lie.
 fn configure(common: &Common, home: &Path) -> CudaConfig {
     let named = env::var_os("PRELUDE_CUDA_LIBS").unwrap_or_default();
-    let mut fallback_dirs: Vec<PathBuf> = python_packages();
-    fallback_dirs.push("/usr/local/cuda".into());
+    let mut fallback_dirs: Vec<PathBuf> = installed().into_iter().collect();
+    fallback_dirs.extend(python_packages());
+    fallback_dirs.extend(toolkits());
     CudaConfig {
         device: common.device,
         library_dirs: env::split_paths(&named).collect(),
@@ -103,10 +100,29 @@ fn configure(common: &Common, home: &Path) -> CudaConfig {
     }
 }
 
+/// Where `prelude cuda install` puts libraries.
+fn installed() -> Option<PathBuf> {
+    let absolute = |name: &str| {
+        let folder = env::var_os(name).map(PathBuf::from);
+        folder.filter(|folder| folder.is_absolute())
+    };
+    let data = absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")));
+    Some(data?.join("prelude/cuda"))
+}
+
+/// `/usr/local/cuda*`, the newest name first.
+fn toolkits() -> Vec<PathBuf> {
+    let entries = fs::read_dir("/usr/local").into_iter().flatten().flatten();
+    let is_toolkit = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("cuda");
+    let mut found: Vec<PathBuf> = entries.filter(is_toolkit).map(|e| e.path()).collect();
+    found.sort_by(|a, b| b.cmp(a));
+    found
+}
+
 /// Where the active Python keeps packages, torch's libraries among them.
 fn python_packages() -> Vec<PathBuf> {
-    let ask =
-        "import site,sys; print('\\n'.join(site.getsitepackages()+[site.getusersitepackages()]))";
+    let ask = "import site,sysconfig; print('\\n'.join([sysconfig.get_path('platlib')]\
+               +site.getsitepackages()+[site.getusersitepackages()]))";
     let output = Command::new("python3").args(["-I", "-c", ask]).output();
     let Ok(output) = output else { return vec![] };
     let lines = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -230,7 +246,7 @@ impl Session {
                 bail!(why);
             }
         };
-        let ceilings = ceilings(&report);
+        let ceilings = ceilings(report.results());
         let mut this = Self {
             size: match (common.smoke, common.small) {
                 (true, _) => Size::Smoke,
@@ -297,6 +313,32 @@ impl Session {
     pub(crate) fn out_of_time(&mut self, name: &str) -> Result<()> {
         self.skipped_for_time = true;
         self.skip(name, "no time left")
+    }
+
+    /// Takes what this part measured itself.
+    pub(crate) fn look_for_ceilings(&mut self) {
+        self.ceilings = ceilings(self.report.results());
+    }
+
+    /// Says where this part's bounds, and goals that are shares of them, come from.
+    pub(crate) fn say_ceilings(&mut self) -> Result<()> {
+        let said = |value: Option<f64>, unit| match value {
+            Some(value) => format!("{:.2} {unit}", value * 1e-12),
+            None => "none".to_owned(),
+        };
+        let Ceilings { flops, bytes } = self.ceilings;
+        let text = format!(
+            "measured by part env: products {}, copies {}",
+            said(flops, "TFLOP/s"),
+            said(bytes, "TB/s")
+        );
+        match (flops, bytes) {
+            (Some(_), Some(_)) => self.note("ceilings", text),
+            _ => self.skip(
+                "ceilings",
+                format!("{text}; no bounds or shares without them"),
+            ),
+        }
     }
 
     pub(crate) fn log(&self, line: &str) -> Result<()> {
@@ -393,17 +435,24 @@ pub(crate) fn said(panic: &(dyn std::any::Any + Send)) -> String {
     text.unwrap_or("a panic without a message").to_owned()
 }
 
-/// As part `env` measured them in this run, or else of an H200.
-fn ceilings(report: &Report) -> Ceilings {
+/// As part `env` measured them on this device, in this run or before.
+fn ceilings(results: &[Outcome]) -> Ceilings {
     let found = |name: &str| {
-        let mut results = report.results().iter();
+        let mut results = results.iter();
         let found =
             results.find(|r| r.part == "env" && r.name == name && r.verdict != Verdict::Skip);
         found.and_then(|r| r.value).map(|v| v * 1e12)
     };
     Ceilings {
-        flops: found(crate::parts::CEILING_FLOPS).unwrap_or(H200_FLOPS),
-        bytes: found(crate::parts::CEILING_BYTES).unwrap_or(H200_BYTES),
+        flops: found(crate::parts::CEILING_FLOPS),
+        bytes: found(crate::parts::CEILING_BYTES),
+    }
+}
+
+impl Ceilings {
+    /// Least seconds for some work, if both ceilings are known.
+    pub(crate) fn bound_s(self, flops: f64, bytes: f64) -> Option<f64> {
+        Some((flops / self.flops?).max(bytes / self.bytes?))
     }
 }
 
@@ -496,6 +545,38 @@ impl Figure<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Of part `env` alone, and what was not measured is not known.
+    #[test]
+    fn ceilings_are_measured_or_none() {
+        let outcome = |part: &str, name: &str, verdict, value| {
+            let mut outcome = Outcome::new(name, verdict);
+            part.clone_into(&mut outcome.part);
+            outcome.value = value;
+            outcome
+        };
+        let bytes = outcome("env", crate::parts::CEILING_BYTES, Verdict::Note, Some(2.0));
+        let flops = outcome(
+            "env",
+            crate::parts::CEILING_FLOPS,
+            Verdict::Note,
+            Some(100.0),
+        );
+        let none = ceilings(&[]);
+        assert!(none.flops.is_none() && none.bytes.is_none());
+        let other = outcome(
+            "gemm",
+            crate::parts::CEILING_FLOPS,
+            Verdict::Note,
+            Some(9.0),
+        );
+        let skipped = outcome("env", crate::parts::CEILING_FLOPS, Verdict::Skip, None);
+        let half = ceilings(&[bytes.clone(), other, skipped]);
+        assert!(half.flops.is_none() && half.bound_s(1.0, 1.0).is_none());
+        let both = ceilings(&[bytes, flops]);
+        assert_eq!(both.bound_s(200e12, 2e12), Some(2.0));
+        assert_eq!(both.bound_s(100e12, 6e12), Some(3.0));
+    }
 
     #[test]
     fn figures_are_medians_in_their_units() {

@@ -46,13 +46,13 @@ pub(crate) fn run(names: &[String], common: &Common) -> Result<bool> {
 
 /// Runs each part by the command that `command` makes for it.
 fn each(names: &[&str], common: &Common, command: impl Fn(&str) -> Command) -> Result<bool> {
+    let mut ended = true;
     for name in names {
         // Or a part that does not start would seem to have ended as it did in an earlier run.
         results::forget(&common.out, name)?;
-    }
-    for name in names {
         let limit = Duration::from_secs(common.seconds) + GRACE;
-        if !supervise(&common.out, name, command(name), limit)? {
+        ended = supervise(&common.out, name, command(name), limit)?;
+        if !ended {
             break;
         }
     }
@@ -60,7 +60,7 @@ fn each(names: &[&str], common: &Common, command: impl Fn(&str) -> Command) -> R
     document.run.clocks_after = clocks();
     results::write(&common.out, &document)?;
     print!("{}", crate::table::render(&document));
-    Ok(is_well(&document, names))
+    Ok(ended && is_well(&document, names))
 }
 
 /// Whether each of these parts ended by itself and found nothing wrong.
@@ -138,7 +138,7 @@ mod tests {
     };
 
     /// A part that got as far as one result, then does `script`.
-    fn part(name: &str, script: &str, limit: Duration) -> results::Document {
+    fn part(name: &str, script: &str, limit: Duration) -> Document {
         let folder = Folder::new(name);
         results::open(&folder.0, Run::default()).unwrap();
         let mut report = Report::begin(&folder.0, "env").unwrap();

@@ -17,6 +17,7 @@ use crate::{
 const BLOCK: usize = 16;
 
 pub(super) fn run(session: &mut Session) -> Result<()> {
+    session.say_ceilings()?;
     let layer = Layer::of(session.pick("qwen3-4b", "tiny"))?;
     // Length of each prompt, how many, and the rate that it must reach.
     let prompts: &[(usize, usize, Option<f64>)] = session.pick(
@@ -117,12 +118,12 @@ fn prompts(
     let (qkv, out) = (layer.shape.qkv_width(), layer.shape.out_width());
     let room = layer.room(tokens, 4, context, tokens * (qkv + out))?;
     let times = attend(session, layer, &room, batch.oneshot())?;
-    let bound = flops / session.ceilings.flops;
+    let ceiling = session.ceilings.flops;
     session.figure(Figure {
         name,
         seconds: &times,
         work: Some(Work::Flops(flops)),
-        bound_s: Some(bound),
+        bound_s: ceiling.map(|ceiling| flops / ceiling),
         goal: must.and_then(at_least),
         ..Figure::default()
     })
@@ -157,8 +158,10 @@ fn decode_rows(
         name,
         seconds: &times,
         work: Some(Work::Bytes(bytes)),
-        bound_s: Some(bytes / ceiling),
-        goal: share.and_then(|share| at_least(share * ceiling * 1e-12)),
+        bound_s: ceiling.map(|ceiling| bytes / ceiling),
+        goal: share
+            .zip(ceiling)
+            .and_then(|(share, ceiling)| at_least(share * ceiling * 1e-12)),
         ..Figure::default()
     })
 }

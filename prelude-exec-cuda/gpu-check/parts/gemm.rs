@@ -26,6 +26,7 @@ const ROWS_SMOKE: [usize; 2] = [1, 17];
 const ROTATION_BYTES: usize = 240 << 20;
 
 pub(super) fn run(session: &mut Session) -> Result<()> {
+    session.say_ceilings()?;
     let models: &[&str] = session.pick(&["qwen3-0.6b", "qwen3-4b"], &["tiny"]);
     let rows: &[usize] = session.pick(&ROWS, &ROWS_SMOKE);
     let mut tuner = Tuner::default();
@@ -114,13 +115,12 @@ fn figure(
 ) -> Result<()> {
     let flops = 2.0 * (m * n) as f64 * k as f64;
     let bytes = 2.0 * (n * k + m * (n + k)) as f64;
-    let bound = (flops / session.ceilings.flops).max(bytes / session.ceilings.bytes);
     session.figure(Figure {
         name,
         // The first ones wait for the host.
         seconds: &times[session.pick(2, 1)..],
         work: Some(Work::Flops(flops)),
-        bound_s: Some(bound),
+        bound_s: session.ceilings.bound_s(flops, bytes),
         detail: !matches!(m, 1 | 128 | 512 | 8192),
         reason,
         ..Figure::default()

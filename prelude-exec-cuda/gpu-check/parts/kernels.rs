@@ -1,8 +1,11 @@
 //! Every wrapper on the conformance table, products of real shapes, and equal bits.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use half::bf16;
-use prelude_exec_cuda::measure::{Device, Room, product_f32};
+use prelude_exec_cuda::{
+    ProductEngine,
+    measure::{Device, ProductCounts, Room, logits_f32, product_f32},
+};
 use prelude_models::{
     Ops as _,
     conformance::{self, Demands, Precision, Spec},
@@ -12,9 +15,13 @@ use super::{Layer, checked};
 use crate::{
     batches::Forest,
     golden,
+    results::{Outcome, Verdict},
     session::{Session, Size},
     values,
 };
+
+/// Whether cuBLASLt ran the products that were right.
+const BY_LIBRARY: &str = "cuBLASLt products";
 
 /// A suite of the conformance table.
 type Suite = fn(Demands, &dyn Fn(&Spec) -> Device);
@@ -31,7 +38,16 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
         Size::Full => "qwen3-0.6b",
         Size::Small | Size::Smoke => "tiny",
     })?;
-    session.check("products at model shapes", |s| products(s, layer))?;
+    let mut ran = None;
+    session.check("products at model shapes", |s| {
+        let (text, by) = products(s, layer)?;
+        ran = Some(by);
+        Ok(text)
+    })?;
+    session.add(match ran {
+        Some(ran) => ran.by_library(),
+        None => Outcome::new(BY_LIBRARY, Verdict::Skip).because("the products are not right"),
+    })?;
     session.check("a row's bits for every M", |s| same_bits(s, layer))?;
     session.attempt("order of sums in m16n8k16", tensor_core_order)?;
     if session.size == Size::Small {
@@ -82,46 +98,153 @@ fn conform(session: &mut Session, suite: Suite, deterministic: bool) -> Result<S
     Ok(format!("{} cases", devices.get()))
 }
 
-/// Rows of a product of each matrix of a layer, against sums in f64, at row counts around tiles.
-fn products(session: &mut Session, layer: Layer) -> Result<String> {
-    let mut compared = 0;
-    for (name, n, k) in layer.matrices() {
-        for m in session.pick(vec![1, 17, 130, 515], vec![1, 17]) {
-            let (output, input, weight) = multiply(session, layer, n, k, m, false)?;
-            for row in [0, m / 2, m - 1] {
-                for column in (0..n).step_by(97).chain([n - 1]) {
-                    let x = &input[row * k..][..k];
-                    let w = &weight[column * k..][..k];
-                    let terms = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w));
-                    let (sum, size) =
-                        terms.fold((0.0, 0.0), |(s, a): (f64, f64), t| (s + t, a + t.abs()));
-                    let got = f64::from(output[row * n + column]);
-                    // Sums in f32 in any order, then one rounding to bf16.
-                    let bound = size * 2f64.powi(-20) + sum.abs() / 256.0;
-                    ensure!(
-                        (got - sum).abs() <= bound,
-                        "{name} [{m}, {n}] row {row} column {column}: {got} and not {sum} ± {bound}"
-                    );
-                    compared += 1;
-                }
-            }
-        }
-    }
-    Ok(format!("{compared} sums"))
+/// What ran products at model shapes.
+#[derive(Debug)]
+struct Ran {
+    engine: ProductEngine,
+    counts: ProductCounts,
+    /// Shapes that the library did not take.
+    fallbacks: Vec<String>,
 }
 
-/// `x · wᵀ` of fixed values: output `[m, n]`, `x` `[m, k]`, `w` `[n, k]`.
-fn multiply(
-    session: &Session,
-    layer: Layer,
-    n: usize,
-    k: usize,
-    m: usize,
-    deterministic: bool,
-) -> Result<(Vec<bf16>, Vec<bf16>, Vec<bf16>)> {
-    let room = layer.room(m, 4, 64, m * (n + k) + 4096)?;
-    let mut device = Device::open(&session.target, &room, deterministic)?;
+impl Ran {
+    /// Right products by our own kernel say nothing about the library: it must have run them.
+    fn by_library(&self) -> Outcome {
+        let ProductCounts { library, own } = self.counts;
+        let verdict = match &self.engine {
+            ProductEngine::CublasLt { .. } if library > 0 && own == 0 => Verdict::Pass,
+            ProductEngine::CublasLt { .. } => Verdict::Fail,
+            _ => Verdict::Skip,
+        };
+        let mut text = match verdict {
+            Verdict::Skip => self.engine.to_string(),
+            _ => format!("{library} by it, {own} by gemm_mma; {}", self.engine),
+        };
+        if verdict == Verdict::Fail && !self.fallbacks.is_empty() {
+            text = format!("by gemm_mma: {}; {text}", self.fallbacks.join(", "));
+        }
+        Outcome::new(BY_LIBRARY, verdict).because(text)
+    }
+}
+
+/// Products of each matrix of a layer, in each form that models have, against sums in f64, at row
+/// counts around tiles.
+fn products(session: &mut Session, layer: Layer) -> Result<(String, Ran)> {
+    let mut compared = 0;
+    let mut ran = Ran {
+        engine: ProductEngine::Deterministic,
+        counts: ProductCounts::default(),
+        fallbacks: Vec::new(),
+    };
+    for (name, n, k) in layer.matrices() {
+        for m in session.pick(vec![1, 17, 130, 515], vec![1, 17]) {
+            let forms = forms(session, layer, (m, n, k))?;
+            for row in [0, m / 2, m - 1] {
+                for column in (0..n).step_by(97).chain([n - 1]) {
+                    forms
+                        .check(row, column, (n, k))
+                        .with_context(|| format!("{name} [{m}, {n}] row {row} column {column}"))?;
+                    compared += 3;
+                }
+            }
+            ran.counts.library += forms.counts.library;
+            ran.counts.own += forms.counts.own;
+            if forms.counts.own > 0 {
+                ran.fallbacks.push(format!("{name} M {m}"));
+            }
+            ran.engine = forms.engine;
+        }
+    }
+    Ok((format!("{compared} sums: bf16, added, f32"), ran))
+}
+
+/// One product in each form, and what it is of.
+struct Forms {
+    engine: ProductEngine,
+    counts: ProductCounts,
+    x: Vec<bf16>,
+    w: Vec<bf16>,
+    written: Vec<bf16>,
+    /// What `added` held before.
+    before: Vec<bf16>,
+    added: Vec<bf16>,
+    logits: Vec<f32>,
+}
+
+impl Forms {
+    fn check(&self, row: usize, column: usize, (n, k): (usize, usize)) -> Result<()> {
+        let x = &self.x[row * k..][..k];
+        let w = &self.w[column * k..][..k];
+        let terms = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w));
+        let (sum, size) = terms.fold((0.0, 0.0), |(s, a): (f64, f64), t| (s + t, a + t.abs()));
+        let at = row * n + column;
+        let before = f64::from(self.before[at]);
+        // Sums in f32 in any order; then one rounding to bf16, but of logits.
+        let order = |size: f64| size * 2f64.powi(-20);
+        for (form, got, expected, bound) in [
+            (
+                "bf16",
+                f64::from(self.written[at]),
+                sum,
+                order(size) + sum.abs() / 256.0,
+            ),
+            (
+                "added",
+                f64::from(self.added[at]),
+                before + sum,
+                order(size + before.abs()) + (before + sum).abs() / 256.0,
+            ),
+            (
+                "f32",
+                f64::from(self.logits[at]),
+                sum,
+                2.0 * order(size) + sum.abs() * 2f64.powi(-20),
+            ),
+        ] {
+            ensure!(
+                (got - expected).abs() <= bound,
+                "{form}: {got} and not {expected} ± {bound}"
+            );
+        }
+        Ok(())
+    }
+}
+
+fn forms(session: &Session, layer: Layer, (m, n, k): (usize, usize, usize)) -> Result<Forms> {
+    let room = layer.room(m, 4, 64, m * (2 * n + k) + 4096)?;
+    let mut device = Device::open(&session.target, &room, false)?;
     let (weight, w) = values::matrix(&mut device.loader(), 11, n, k)?;
+    let (x, before) = (values::values(12, m * k), values::values(13, m * n));
+    let batch = checked(Forest::prompt(&[0], vec![]).oneshot(), &room)?;
+    let (made, _) = device.step(batch, |ops, _| {
+        let input = ops.filled(m, k, &x)?;
+        let mut written = ops.alloc(m, n)?;
+        ops.linear(&input, m, &weight, &mut written)?;
+        let mut added = ops.filled(m, n, &before)?;
+        ops.linear_add(&input, 0..m, &weight, &mut added)?;
+        let logits = logits_f32(ops, &input, &weight)?;
+        let (written, added) = (ops.read(&written)?, ops.read(&added)?);
+        let (engine, counts) = (ops.products().clone(), ops.product_counts());
+        Ok((written, added, logits, engine, counts))
+    })?;
+    let (written, added, logits, engine, counts) = made;
+    Ok(Forms {
+        engine,
+        counts,
+        x,
+        w,
+        written,
+        before,
+        added,
+        logits,
+    })
+}
+
+/// `x · wᵀ` of fixed values in deterministic mode, `[m, n]`.
+fn multiply(session: &Session, layer: Layer, n: usize, k: usize, m: usize) -> Result<Vec<bf16>> {
+    let room = layer.room(m, 4, 64, m * (n + k) + 4096)?;
+    let mut device = Device::open(&session.target, &room, true)?;
+    let (weight, _) = values::matrix(&mut device.loader(), 11, n, k)?;
     // A row's values do not depend on how many there are.
     let x: Vec<bf16> = (0..m as u64)
         .flat_map(|row| values::values(100 + row, k))
@@ -133,7 +256,7 @@ fn multiply(
         ops.linear(&input, m, &weight, &mut y)?;
         ops.read(&y)
     })?;
-    Ok((y, x, w))
+    Ok(y)
 }
 
 /// In deterministic mode a row of a product has the same bits among any number of rows.
@@ -142,7 +265,7 @@ fn same_bits(session: &mut Session, layer: Layer) -> Result<String> {
     let [_, (name, n, k), ..] = layer.matrices();
     let mut first: Option<Vec<bf16>> = None;
     for &m in &counts {
-        let (y, ..) = multiply(session, layer, n, k, m, true)?;
+        let y = multiply(session, layer, n, k, m)?;
         let row = y[..n].to_vec();
         match &first {
             None => first = Some(row),
@@ -203,5 +326,60 @@ fn tensor_core_order(session: &mut Session) -> Result<()> {
         true if in_turn == y.len() => session.pass("order of sums in m16n8k16", text),
         true => session.fail("order of sums in m16n8k16", text),
         false => session.note("order of sums in m16n8k16", text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_by_our_own_kernel_are_none_of_the_library() {
+        let library = ProductEngine::CublasLt {
+            version: "13.1.0".to_owned(),
+            library: "libcublasLt.so.13".into(),
+            plans: "none".to_owned(),
+        };
+        let check = |engine: &ProductEngine, library, own, expected| {
+            let ran = Ran {
+                engine: engine.clone(),
+                counts: ProductCounts { library, own },
+                fallbacks: (0..own).map(|i| format!("qkv M {i}")).collect(),
+            };
+            let outcome = ran.by_library();
+            assert_eq!(outcome.verdict, expected, "{library} and {own}");
+            outcome.reason
+        };
+        check(&library, 48, 0, Verdict::Pass);
+        let some = check(&library, 47, 1, Verdict::Fail);
+        assert!(some.starts_with("by gemm_mma: qkv M 0; 47 by it"), "{some}");
+        check(&library, 0, 48, Verdict::Fail);
+        check(&library, 0, 0, Verdict::Fail);
+        let none = check(&ProductEngine::Emulated, 0, 48, Verdict::Skip);
+        assert!(none.contains("emulated"), "{none}");
+    }
+
+    /// As they are counted where the library's part is played by the device that writes down.
+    #[test]
+    fn counts_say_what_multiplied() {
+        let layer = Layer::of("tiny").unwrap();
+        let room = layer.room(3, 4, 64, 1 << 12).unwrap();
+        let counts = |deterministic| {
+            let target = prelude_exec_cuda::measure::Target::recorded();
+            let mut device = Device::open(&target, &room, deterministic).unwrap();
+            let (weight, _) = values::matrix(&mut device.loader(), 1, 64, 64).unwrap();
+            let batch = checked(Forest::prompt(&[0], vec![]).oneshot(), &room).unwrap();
+            let (counts, _) = device
+                .step(batch, |ops, _| {
+                    let (x, mut y) = (ops.alloc(3, 64)?, ops.alloc(3, 64)?);
+                    ops.linear(&x, 3, &weight, &mut y)?;
+                    ops.linear_add(&x, 0..3, &weight, &mut y)?;
+                    Ok(ops.product_counts())
+                })
+                .unwrap();
+            counts
+        };
+        assert_eq!(counts(false), ProductCounts { library: 2, own: 0 });
+        assert_eq!(counts(true), ProductCounts { library: 0, own: 2 });
     }
 }

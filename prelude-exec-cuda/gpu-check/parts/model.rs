@@ -22,6 +22,7 @@ use crate::{
 const BLOCK: usize = 16;
 
 pub(super) fn run(session: &mut Session) -> Result<()> {
+    session.say_ceilings()?;
     let small = session.pick("qwen3-0.6b", "tiny");
     session.attempt(small, |s| small_model(s, small))?;
     session.attempt("one layer", |s| one_layer(s, small, s.pick(128, 8)))?;
@@ -368,10 +369,11 @@ fn one_layer(session: &mut Session, name: &str, tokens: usize) -> Result<()> {
         .iter()
         .map(|(_, n, k)| 2 * tokens * n * k)
         .sum();
+    let ceiling = session.ceilings.flops;
     session.figure(Figure {
         name: &format!("{name}, {tokens} tokens: sum over {} layers", layer.layers),
         seconds: &[sum * layer.layers as f64],
-        bound_s: Some(flops as f64 * layer.layers as f64 / session.ceilings.flops),
+        bound_s: ceiling.map(|ceiling| flops as f64 * layer.layers as f64 / ceiling),
         ms: true,
         ..Figure::default()
     })

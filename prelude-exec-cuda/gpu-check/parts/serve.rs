@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, ChildStderr, Command, Stdio},
     sync::atomic::{AtomicUsize, Ordering},
     thread,
@@ -11,6 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
+use prelude_exec_cuda::CudaConfig;
 use serde_json::json;
 
 use super::checkpoint;
@@ -44,6 +45,7 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
 fn small_model(session: &mut Session, name: &str) -> Result<()> {
     checkpoint(session, name, None)?;
     let server = Server::start(session, name)?;
+    engine(session, name, &server)?;
     let ready = server.ready_s;
     session.figure(Figure {
         name: &format!("{name}: start to ready"),
@@ -105,6 +107,7 @@ fn small_model(session: &mut Session, name: &str) -> Result<()> {
 fn large_model(session: &mut Session, name: &str) -> Result<()> {
     checkpoint(session, name, None)?;
     let server = Server::start(session, name)?;
+    engine(session, name, &server)?;
     let (input, requests) = session.pick((512, 200), (20, 4));
     answers(session, &server, input)?;
     let connections: &[usize] = session.pick(&[1, 4, 16, 64, 96, 128], &[1, 3]);
@@ -283,6 +286,8 @@ impl Load {
 struct Server {
     child: Child,
     address: String,
+    /// What its matrix products run on, as it says.
+    products: Option<String>,
     /// From the start of the process.
     ready_s: f64,
 }
@@ -309,13 +314,8 @@ impl Server {
             // The emulation is not in that program.
             false => command.args(["--device", "cpu", "--kv-blocks", "64"]),
         };
-        if let Some(images) = session
-            .config
-            .image_dir
-            .as_ref()
-            .filter(|_| session.target.is_gpu())
-        {
-            command.env("PRELUDE_CUDA__IMAGE_DIR", images);
+        if session.target.is_gpu() {
+            command.envs(settings(&session.config));
         }
         let start = Instant::now();
         let child = command
@@ -327,10 +327,12 @@ impl Server {
         let mut server = Self {
             child,
             address: String::new(),
+            products: None,
             ready_s: 0.0,
         };
         let stderr = server.child.stderr.take().context("stderr is not piped")?;
-        server.address = address(stderr, &log, READY_WITHIN.min(session.left()))?;
+        let limit = READY_WITHIN.min(session.left());
+        (server.address, server.products) = address(stderr, &log, limit)?;
         server.ready_s = start.elapsed().as_secs_f64();
         Ok(server)
     }
@@ -355,8 +357,35 @@ impl Server {
     }
 }
 
-/// Where a server says that it listens. What it says goes to a file.
-fn address(stderr: ChildStderr, log: &Path, limit: Duration) -> Result<String> {
+/// Settings by which the server finds the libraries, kernels and plans that this program does.
+fn settings(config: &CudaConfig) -> Vec<(&'static str, String)> {
+    // An array of JSON's is one of TOML's, as these settings are.
+    let list = |folders: &[PathBuf]| json!(folders).to_string();
+    let one = |folder: &PathBuf| json!(folder).to_string();
+    let mut settings = vec![
+        ("PRELUDE_CUDA__LIBRARY_DIRS", list(&config.library_dirs)),
+        ("PRELUDE_CUDA__FALLBACK_DIRS", list(&config.fallback_dirs)),
+    ];
+    let images = config.image_dir.as_ref().map(one);
+    settings.extend(images.map(|text| ("PRELUDE_CUDA__IMAGE_DIR", text)));
+    let cache = config.cache_dir.as_ref().map(one);
+    settings.extend(cache.map(|text| ("PRELUDE_CUDA__CACHE_DIR", text)));
+    settings
+}
+
+/// What the server's products run on: figures of another engine are none of this machine's best.
+fn engine(session: &mut Session, name: &str, server: &Server) -> Result<()> {
+    let name = format!("{name}: products");
+    match &server.products {
+        Some(line) => session.note(&name, line),
+        None if session.is_smoke() => session.skip(&name, "the server is on the CPU"),
+        None => session.fail(&name, "the server did not say what they run on"),
+    }
+}
+
+/// Where a server says that it listens, and what it says of products before. All that it says goes
+/// to a file.
+fn address(stderr: ChildStderr, log: &Path, limit: Duration) -> Result<(String, Option<String>)> {
     let (send, receive) = std::sync::mpsc::channel();
     let mut file = fs::File::create(log).with_context(|| format!("{}", log.display()))?;
     // Reads until the server ends, or its pipe would fill up one day.
@@ -371,6 +400,7 @@ fn address(stderr: ChildStderr, log: &Path, limit: Duration) -> Result<String> {
     });
     let start = Instant::now();
     let mut last = String::new();
+    let mut products = None;
     while let Ok(line) = receive.recv_timeout(limit.saturating_sub(start.elapsed())) {
         let place = line
             .split("http://")
@@ -378,7 +408,10 @@ fn address(stderr: ChildStderr, log: &Path, limit: Duration) -> Result<String> {
             .filter(|_| line.contains("ready"));
         if let Some(rest) = place {
             let is_address = |c: &char| c.is_ascii_digit() || ".:".contains(*c);
-            return Ok(rest.chars().take_while(is_address).collect());
+            return Ok((rest.chars().take_while(is_address).collect(), products));
+        }
+        if let Some(at) = line.find("products by ") {
+            products = Some(line[at..].to_owned());
         }
         last = line;
     }

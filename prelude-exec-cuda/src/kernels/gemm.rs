@@ -33,6 +33,8 @@ pub(crate) enum Output {
 pub(crate) struct Products {
     lt: Option<Lt>,
     engine: ProductEngine,
+    #[cfg(feature = "measure")]
+    counts: crate::measure::ProductCounts,
 }
 
 impl Products {
@@ -58,13 +60,20 @@ impl Products {
     }
 
     const fn mma(engine: ProductEngine) -> Self {
-        Self { lt: None, engine }
+        Self {
+            lt: None,
+            engine,
+            #[cfg(feature = "measure")]
+            counts: crate::measure::ProductCounts::NONE,
+        }
     }
 
     pub(super) fn lt(lt: Lt) -> Self {
         Self {
             engine: lt.engine(),
             lt: Some(lt),
+            #[cfg(feature = "measure")]
+            counts: crate::measure::ProductCounts::NONE,
         }
     }
 
@@ -75,6 +84,12 @@ impl Products {
 
     pub(crate) const fn engine(&self) -> &ProductEngine {
         &self.engine
+    }
+
+    /// What multiplied so far.
+    #[cfg(feature = "measure")]
+    pub(crate) const fn counts(&self) -> crate::measure::ProductCounts {
+        self.counts
     }
 
     /// The library and a product as it takes it, where it is used and the product lies well: for
@@ -106,12 +121,16 @@ impl Products {
         output: Output,
     ) -> Result<(), Error> {
         let product = Product::new(x, w, bias, output)?;
-        if let Some(lt) = &mut self.lt
-            && lt.multiply(&product)?
-        {
-            return Ok(());
+        let by_library = match &mut self.lt {
+            Some(lt) => lt.multiply(&product)?,
+            None => false,
+        };
+        #[cfg(feature = "measure")]
+        self.counts.note(by_library);
+        match by_library {
+            true => Ok(()),
+            false => product.mma(launcher),
         }
-        product.mma(launcher)
     }
 }
 

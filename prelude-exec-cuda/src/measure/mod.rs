@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Instant};
 
 pub use self::{
     device::{Device, Room},
-    products::{Measured, Tuner, product_f32},
+    products::{Measured, ProductCounts, Tuner, logits_f32, product_f32},
 };
 use crate::{
     CudaConfig, CudaOps, Error, Recording,

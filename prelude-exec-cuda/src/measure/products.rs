@@ -25,7 +25,50 @@ pub fn product_f32(ops: &mut CudaOps, x: &Tensor, w: &Weight) -> Result<Vec<f32>
     Ok(values)
 }
 
+/// The same as the executor's logits are: by the library where that is used.
+///
+/// # Errors
+/// As [`product_f32`].
+pub fn logits_f32(ops: &mut CudaOps, x: &Tensor, w: &Weight) -> Result<Vec<f32>, Error> {
+    let (x, (w, _)) = (ops.arena.view(x), w.matrix());
+    let (m, n) = (x.rows(), w.rows());
+    let sums = ops.space.alloc("sums", m * n * size_of::<f32>())?;
+    let output = Output::Logits(sums.view(0, m, n));
+    ops.products
+        .multiply(&mut ops.launcher, x, w, None, output)?;
+    ops.space.synchronize("a product")?;
+    let mut values = vec![0f32; m * n];
+    sums.read(0, bytemuck::cast_slice_mut(&mut values))?;
+    Ok(values)
+}
+
+/// Products that were queued, by what multiplies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProductCounts {
+    /// By the library.
+    pub library: u64,
+    /// By `gemm_mma`.
+    pub own: u64,
+}
+
+impl ProductCounts {
+    pub(crate) const NONE: Self = Self { library: 0, own: 0 };
+
+    pub(crate) const fn note(&mut self, by_library: bool) {
+        match by_library {
+            true => self.library += 1,
+            false => self.own += 1,
+        }
+    }
+}
+
 impl CudaOps {
+    /// How many products ran on what since these operations were made.
+    #[must_use]
+    pub const fn product_counts(&self) -> ProductCounts {
+        self.products.counts()
+    }
+
     /// What its products run on, and why.
     #[must_use]
     pub const fn products(&self) -> &ProductEngine {
