@@ -156,8 +156,8 @@ impl Tokenizer {
         Ok(encoding)
     }
 
-    /// [`Tokenizer::encode_with`] for each of many inputs by up to `threads` threads,
-    /// filled up as one batch.
+    /// [`Tokenizer::encode_with`] for each of many inputs by up to `threads` threads, as in
+    /// [`Tokenizer::encode_batch`], filled up as one batch.
     ///
     /// ```
     /// use fasttoken::{EncodeOptions, Padding};
@@ -180,7 +180,8 @@ impl Tokenizer {
     where
         I: Copy + Into<Input<'t>> + Sync,
     {
-        let encode = |n: usize| self.encode_unpadded(inputs[n].into(), options);
+        let inputs: Vec<Input<'_>> = inputs.iter().map(|&input| input.into()).collect();
+        let encode = |n: usize| self.encode_unpadded(inputs[n], options);
         let encodings = in_parallel(inputs.len(), threads, encode);
         let mut encodings = encodings.into_iter().collect::<Result<Vec<_>, _>>()?;
         if let Some(padding) = &options.padding {
