@@ -26,19 +26,47 @@ use crate::image::format::{Reader, Section, Writer};
 use crate::pairs::{NO_RANK, PairTable};
 use crate::store::{Flat, Movable};
 use crate::vocab::Vocab;
+use std::cell::Cell;
 use std::collections::HashMap;
 
 /// Code points per block of the table.
 const BLOCK: usize = 64;
 /// Characters from here on are no atoms. Above are rare scripts and emoji.
 const END: usize = 0x2_0000;
+/// Characters of one context, counted for each rule with them. Of eight vocabularies that
+/// models use, Llama 3's has the most: 16.
+const CHARS_MAX: usize = 1 << 12;
+/// Rules looked at for all contexts of a file, and so at most 16 MiB of characters. Of the
+/// same vocabularies, Qwen 3's needs the most: 17,319.
+const RULES_MAX: usize = 1 << 22;
 /// In the table: no atom.
 pub(crate) const NO_ATOM: u32 = u32::MAX;
 /// The lower bits of an entry, which are the token.
 const TOKEN_BITS: u32 = 20;
 const TOKEN: u32 = (1 << TOKEN_BITS) - 1;
-/// More different sets than the upper bits can name: later characters are no atoms.
+/// More different sets than the upper bits can name, without the one that would make an
+/// entry [`NO_ATOM`]: later characters are no atoms.
 const SETS_MAX: usize = (1 << (32 - TOKEN_BITS)) - 1;
+
+/// What a file can make [`Atoms::new`] do. Characters beyond a limit are no atoms, which
+/// costs time when text with them is encoded and changes nothing else.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// [`SETS_MAX`]
+    sets: usize,
+    /// [`CHARS_MAX`]
+    chars: usize,
+    /// [`RULES_MAX`]
+    rules: usize,
+}
+
+impl Limits {
+    const USUAL: Self = Self {
+        sets: SETS_MAX,
+        chars: CHARS_MAX,
+        rules: RULES_MAX,
+    };
+}
 
 /// A bit per pair of characters, by hash: 128 KiB, of which the pairs of a large
 /// vocabulary set one in ten.
@@ -89,6 +117,17 @@ impl Atoms {
         ids: &[u32],
         vocab: &Vocab,
     ) -> Self {
+        Self::within(Limits::USUAL, byte_ids, pairs, ids, vocab).0
+    }
+
+    /// Also gives the number of rules looked at.
+    fn within(
+        limits: Limits,
+        byte_ids: &[u32; 256],
+        pairs: &PairTable,
+        ids: &[u32],
+        vocab: &Vocab,
+    ) -> (Self, usize) {
         let end = ids.iter().max().map_or(0, |id| *id as usize + 1);
         // Of the rules with a token on the left, the first that can join what is in one
         // character with what is in the next. With a token on the right, all of them.
@@ -113,6 +152,8 @@ impl Atoms {
             pairs,
             first_as_left,
             as_right,
+            limits,
+            seen: Cell::new(0),
         };
 
         let mut index = vec![0; END / BLOCK];
@@ -128,7 +169,7 @@ impl Atoms {
                 && len > 1
                 && (code as usize) < END
                 && id <= TOKEN
-                && excluded.len() < SETS_MAX
+                && excluded.len() < limits.sets
                 && let Some(context) = rules.atom(piece, id)
             {
                 let block: &mut u16 = &mut index[code as usize / BLOCK];
@@ -151,7 +192,7 @@ impl Atoms {
                         number
                     }
                 };
-                tokens[at] = context << TOKEN_BITS | id;
+                tokens[at] = entry(context, id);
             }
             // Tokens can begin and end inside of a character; those bytes are none.
             let mut before = None;
@@ -166,13 +207,14 @@ impl Atoms {
                 at += found.map_or(1, |(_, len)| len);
             }
         }
-        Self {
+        let this = Self {
             index: index.into(),
             tokens: tokens.into(),
             excluded: excluded.into(),
             excluded_chars: excluded_chars.into(),
             neighbours: neighbours.into(),
-        }
+        };
+        (this, rules.seen.get())
     }
 
     pub(crate) fn write(&self, image: &mut Writer) {
@@ -248,6 +290,12 @@ impl Atoms {
     }
 }
 
+/// An entry of the table of tokens; never [`NO_ATOM`], as `context` is below [`SETS_MAX`].
+#[inline(always)]
+fn entry(context: u32, id: u32) -> u32 {
+    context << TOKEN_BITS | id
+}
+
 #[inline(always)]
 fn neighbour_bit(left: u32, right: u32) -> usize {
     let pair = u64::from(left) << 32 | u64::from(right);
@@ -317,6 +365,9 @@ struct Rules<'a> {
     /// The right token, the rank, and the end of the left token of every rule that can
     /// join what is in one character with the next one; sorted.
     as_right: Vec<(u32, u32, End)>,
+    limits: Limits,
+    /// Rules looked at so far.
+    seen: Cell<usize>,
 }
 
 impl Rules<'_> {
@@ -340,6 +391,11 @@ impl Rules<'_> {
                 if right != first || other > rank {
                     break;
                 }
+                let seen = self.seen.get();
+                if seen == self.limits.rules || context.chars.len() == self.limits.chars {
+                    return None;
+                }
+                self.seen.set(seen + 1);
                 match end {
                     End::Char(code, byte) => {
                         add(&mut context.suspects, byte);
@@ -394,19 +450,4 @@ pub(crate) fn decode(bytes: &[u8], at: usize) -> Option<(u32, usize)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn decode_finds_whole_characters() {
-        for c in '\0'..=char::MAX {
-            let mut buffer = [0; 4];
-            let bytes = c.encode_utf8(&mut buffer).as_bytes();
-            assert_eq!(decode(bytes, 0), Some((u32::from(c), bytes.len())));
-            if bytes.len() > 1 {
-                assert_eq!(decode(&bytes[..bytes.len() - 1], 0), None);
-                assert_eq!(decode(bytes, 1), None);
-            }
-        }
-    }
-}
+mod tests;

@@ -117,3 +117,52 @@ proptest! {
         }
     }
 }
+
+/// 8,192 characters that may join the first byte of 64 others, before more and more of
+/// these merge. What is prepared for that has bounds, and ids are the reference's on both
+/// sides of them.
+#[test]
+fn crowds_of_rules_before_characters_change_no_ids() {
+    let spell = |bytes: &[u8]| -> String {
+        let itself = |byte: u8| matches!(byte, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..);
+        let letter = |&byte: &u8| match itself(byte) {
+            true => char::from(byte),
+            false => {
+                let before = (0..byte).filter(|byte| !itself(*byte)).count() as u32;
+                char::from_u32(256 + before).expect("a letter")
+            }
+        };
+        bytes.iter().map(letter).collect()
+    };
+    let mut small = Small::new();
+    let mut lefts = Vec::new();
+    for code in (0x5000..0x7000).filter_map(char::from_u32) {
+        let bytes = code.to_string().into_bytes();
+        if bytes[2] == 0x80 {
+            small = small.merge(&spell(&bytes[..1]), &spell(&bytes[1..2]));
+        }
+        small = small.merge(&spell(&bytes[..2]), &spell(&bytes[2..]));
+        lefts.push(spell(&bytes));
+    }
+    let lead = spell(&[0xE4]);
+    for (lefts, second) in lefts.chunks(128).zip(0x80..) {
+        for left in lefts {
+            small = small.merge(left, &lead);
+        }
+        small = small.merge(&lead, &spell(&[second]));
+    }
+    for second in 0x80..0xC0 {
+        small = small.merge(&spell(&[0xE4, second]), &spell(&[0x80]));
+    }
+    let both = crate::common::Both::from_json("crowds", &small.bytes());
+    let mut rng = crate::common::Rng(9);
+    for _ in 0..500 {
+        let pick = |rng: &mut crate::common::Rng| match rng.below(3) {
+            0 => 0x4000 + 64 * rng.below(64),
+            1 => 0x4000 + rng.below(0x1000),
+            _ => 0x5000 + rng.below(0x2000),
+        };
+        let text = (0..1 + rng.below(30)).filter_map(|_| char::from_u32(pick(&mut rng) as u32));
+        both.check_text(&text.collect::<String>());
+    }
+}

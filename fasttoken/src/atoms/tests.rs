@@ -1,0 +1,178 @@
+//! Limits of what a file can make us prepare, and of the packed fields.
+
+use super::*;
+use crate::alphabet;
+use crate::vocab::Builder;
+
+const NO_LIMITS: Limits = Limits {
+    sets: SETS_MAX,
+    chars: usize::MAX,
+    rules: usize::MAX,
+};
+
+type Rule = (Vec<u8>, Vec<u8>);
+
+/// Single bytes with their own ids, then what each rule makes; those that `id` names
+/// have that one, others the next.
+fn vocabulary(rules: &[Rule], id: impl Fn(&[u8]) -> Option<u32>) -> (PairTable, Vec<u32>, Vocab) {
+    let mut builder = Builder::default();
+    let mut known = HashMap::new();
+    let mut add = |piece: &[u8]| {
+        let next = known.len() as u32;
+        *known.entry(piece.to_vec()).or_insert_with(|| {
+            let id = id(piece).unwrap_or(next);
+            assert_eq!(builder.add_model(&alphabet::spell(piece), id), Ok(()));
+            id
+        })
+    };
+    for byte in 0..=255 {
+        add(&[byte]);
+    }
+    let rules: Vec<[u32; 3]> = rules
+        .iter()
+        .map(|(left, right)| [add(left), add(right), add(&[&left[..], right].concat())])
+        .collect();
+    let mut ids: Vec<u32> = known.into_values().collect();
+    ids.sort_unstable();
+    let names = builder.index().expect("each token once");
+    (PairTable::new(&rules), ids, builder.finish(names, 0))
+}
+
+fn within(limits: Limits, (pairs, ids, vocab): &(PairTable, Vec<u32>, Vocab)) -> (Atoms, usize) {
+    let byte_ids = std::array::from_fn(|byte| byte as u32);
+    Atoms::within(limits, &byte_ids, pairs, ids, vocab)
+}
+
+/// 8,192 characters, each of which may join the first byte of 64 others, before the
+/// first merge of more and more of those: the contexts of these have 128 characters,
+/// 256, and so on to 8,192.
+fn hostile() -> Vec<Rule> {
+    let mut rules = Vec::new();
+    let mut lefts = Vec::new();
+    for (first, second) in [0xE5, 0xE6]
+        .iter()
+        .flat_map(|&b| (0x80..0xC0).map(move |c| (b, c)))
+    {
+        rules.push((vec![first], vec![second]));
+        for third in 0x80..0xC0 {
+            rules.push((vec![first, second], vec![third]));
+            lefts.push(vec![first, second, third]);
+        }
+    }
+    for (lefts, second) in lefts.chunks(128).zip(0x80..) {
+        rules.extend(lefts.iter().map(|left| (left.clone(), vec![0xE4])));
+        rules.push((vec![0xE4], vec![second]));
+    }
+    rules.extend((0x80..0xC0).map(|second| (vec![0xE4, second], vec![0x80])));
+    rules
+}
+
+/// The 64 characters of [`hostile`].
+fn crowded() -> impl Iterator<Item = u32> {
+    (0..64).map(|n| 0x4000 + 64 * n)
+}
+
+/// How many of [`crowded`] are atoms with these limits, and the number of rules looked
+/// at. All atoms are so without limits as well.
+fn crowded_atoms(limits: Limits, made: &(PairTable, Vec<u32>, Vocab)) -> (usize, usize) {
+    let (all, _) = within(NO_LIMITS, made);
+    let (atoms, seen) = within(limits, made);
+    for code in 0..END as u32 {
+        let id = atoms.token(code, None);
+        assert!(id == NO_ATOM || id == all.token(code, None), "{code:x}");
+    }
+    for code in crowded() {
+        // The first of all that excludes them.
+        assert_eq!(atoms.token(code, Some((0x80, 0x5000))), NO_ATOM);
+    }
+    let found = crowded().filter(|code| atoms.token(*code, None) != NO_ATOM);
+    (found.count(), seen)
+}
+
+#[test]
+fn what_a_file_makes_us_look_at_is_bounded() {
+    let made = vocabulary(&hostile(), |_| None);
+    // 128 rules and one more time 128 for each of the characters.
+    let rules = |chars: usize| 128 * chars * (chars + 1) / 2;
+    assert_eq!(crowded_atoms(NO_LIMITS, &made), (64, rules(64)));
+    let chars_max = 128 * 32;
+    assert_eq!(CHARS_MAX, chars_max);
+    let expected = (32, rules(32) + 32 * chars_max);
+    assert_eq!(crowded_atoms(Limits::USUAL, &made), expected);
+    let few = Limits {
+        rules: rules(10) + 5,
+        ..NO_LIMITS
+    };
+    assert_eq!(crowded_atoms(few, &made), (10, rules(10) + 5));
+    let none = Limits {
+        rules: 0,
+        ..NO_LIMITS
+    };
+    assert_eq!(crowded_atoms(none, &made), (0, 0));
+}
+
+/// The first set is the empty one.
+#[test]
+fn characters_beyond_the_last_set_are_no_atoms() {
+    let made = vocabulary(&hostile(), |_| None);
+    for sets in [2, 5, 64] {
+        let limits = Limits { sets, ..NO_LIMITS };
+        let (atoms, _) = within(limits, &made);
+        assert_eq!(atoms.excluded.len(), sets);
+        assert_eq!(crowded_atoms(limits, &made).0, sets - 1);
+    }
+}
+
+#[test]
+fn the_last_set_and_the_last_token_fit_into_an_entry() {
+    let last = SETS_MAX as u32 - 1;
+    let entry = entry(last, TOKEN);
+    assert_ne!(entry, NO_ATOM);
+    assert_eq!((entry >> TOKEN_BITS, entry & TOKEN), (last, TOKEN));
+    let mut excluded = vec![[0; 8]; SETS_MAX];
+    // After any character that ends with 0x81.
+    excluded[last as usize] = [0, 0, 2, 0, 0, 0, 2, 0];
+    let mut tokens = vec![NO_ATOM; 2 * BLOCK];
+    tokens[BLOCK + 5] = entry;
+    let atoms = Atoms {
+        index: vec![0, 0, 1].into(),
+        tokens: tokens.into(),
+        excluded: excluded.into(),
+        excluded_chars: vec![0; EXCLUDED_BITS / 64].into(),
+        ..Atoms::default()
+    };
+    let code = 2 * BLOCK as u32 + 5;
+    assert_eq!(atoms.token(code, None), TOKEN);
+    assert_eq!(atoms.token(code, Some((0x80, 0xC0))), TOKEN);
+    assert_eq!(atoms.token(code, Some((0x81, 0xC1))), NO_ATOM);
+    assert_eq!(atoms.token(code + 1, None), NO_ATOM);
+}
+
+#[test]
+fn tokens_beyond_the_last_are_no_atoms() {
+    let rules: Vec<Rule> = [0xA8, 0xA9, 0xAA]
+        .map(|byte| (vec![0xC3], vec![byte]))
+        .into();
+    let made = vocabulary(&rules, |piece| match piece {
+        [0xC3, 0xA8] => Some(TOKEN - 1),
+        [0xC3, 0xA9] => Some(TOKEN),
+        [0xC3, 0xAA] => Some(TOKEN + 1),
+        _ => None,
+    });
+    let (atoms, _) = within(Limits::USUAL, &made);
+    let ids = [0xE8, 0xE9, 0xEA].map(|code| atoms.token(code, None));
+    assert_eq!(ids, [TOKEN - 1, TOKEN, NO_ATOM]);
+}
+
+#[test]
+fn decode_finds_whole_characters() {
+    for c in '\0'..=char::MAX {
+        let mut buffer = [0; 4];
+        let bytes = c.encode_utf8(&mut buffer).as_bytes();
+        assert_eq!(decode(bytes, 0), Some((u32::from(c), bytes.len())));
+        if bytes.len() > 1 {
+            assert_eq!(decode(&bytes[..bytes.len() - 1], 0), None);
+            assert_eq!(decode(bytes, 1), None);
+        }
+    }
+}
