@@ -426,6 +426,30 @@ pub(super) mod tests {
         }
     }
 
+    /// First bytes of letters that are told by them, and their neighbours, each with
+    /// second bytes that decide and others; also across the end of a block.
+    #[test]
+    fn every_first_byte_at_every_place() {
+        let firsts = [0xC2, 0xC3, 0xC4, 0xCF, 0xD0, 0xD1, 0xD2, 0xE3, 0xE4, 0xE5]
+            .into_iter()
+            .chain(0xE6..=0xED);
+        for first in firsts {
+            for second in [0x80, 0x96, 0x97, 0x98, 0xB6, 0xB7, 0xB8] {
+                for at in 0..BLOCK {
+                    // As it is everywhere, alone, and beside others of its kind.
+                    for around in [b'x', 0xE5, 0xC3, 0xB7] {
+                        let mut block = [around; BLOCK];
+                        block[at] = first;
+                        if let Some(next) = block.get_mut(at + 1) {
+                            *next = second;
+                        }
+                        check(&block);
+                    }
+                }
+            }
+        }
+    }
+
     /// Each letter that is told by its first byte is one.
     #[test]
     fn wide_letters_are_letters() {
@@ -437,6 +461,13 @@ pub(super) mod tests {
             let found = planes.two & 1 == 1 || planes.three & 1 == 1;
             assert!(letter || !found, "{c:?}");
             assert!(!found || len == 2 + usize::from(planes.three & 1 == 1));
+            let told = matches!(
+                c,
+                '\u{C0}'..='\u{FF}' | '\u{400}'..='\u{47F}' | '\u{4000}'..='\u{9FFF}' | '\u{B000}'..='\u{CFFF}'
+            );
+            // The two signs between letters, and the hexagrams.
+            let sign = matches!(c, '×' | '÷' | '\u{4DC0}'..='\u{4DFF}');
+            assert_eq!(found, told && !sign, "{c:?}");
         }
     }
 
