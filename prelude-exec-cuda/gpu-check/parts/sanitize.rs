@@ -17,6 +17,8 @@ use crate::{
 
 /// Cheapest first.
 const TOOLS: [&str; 4] = ["memcheck", "racecheck", "synccheck", "initcheck"];
+/// What a tool says where it is not permitted or does not know the GPU.
+const REFUSALS: [&str; 2] = ["Device not supported", "Unable to"];
 /// Where the program usually lies.
 const PLACES: [&str; 2] = ["compute-sanitizer", "/usr/local/cuda/bin/compute-sanitizer"];
 
@@ -59,6 +61,8 @@ fn find() -> Option<PathBuf> {
 struct Output {
     success: bool,
     in_time: bool,
+    /// Whether it came to check anything.
+    checked: bool,
     text: String,
     last: String,
 }
@@ -108,8 +112,13 @@ fn watched(session: &Session, tool: Option<(&Path, &str)>, limit: Duration) -> R
         Ended::Stuck => bail!("the watched program was killed and is still there"),
     };
     let text = fs::read_to_string(&log).unwrap_or_default();
+    let document = results::read(&folder)?;
+    // What a part says of itself, that it could not start, is no check.
+    let checked = document
+        .results
+        .iter()
+        .any(|r| matches!(r.verdict, Verdict::Pass | Verdict::Fail) && r.name != "the part itself");
     if status.is_some() {
-        let document = results::read(&folder)?;
         let state = document.parts.get("kernels").map(|p| p.state);
         if state == Some(State::Done) && document.results.iter().all(|r| r.verdict != Verdict::Pass)
         {
@@ -119,6 +128,7 @@ fn watched(session: &Session, tool: Option<(&Path, &str)>, limit: Duration) -> R
     Ok(Output {
         success: status.is_some_and(|s| s.success()),
         in_time: status.is_some(),
+        checked,
         last: text.lines().last().unwrap_or("it said nothing").to_owned(),
         text,
     })
@@ -134,6 +144,14 @@ enum Judgement {
 
 /// Reads what a tool said: its last line counts errors, if it came so far.
 fn judge(output: &Output) -> Judgement {
+    // Some machines permit no tool; what it counts as an error then is its own.
+    let refusal = output
+        .text
+        .lines()
+        .find(|l| l.starts_with("=========") && REFUSALS.iter().any(|refusal| l.contains(refusal)));
+    if let Some(line) = refusal {
+        return Judgement::Unusable(line.trim_start_matches('=').trim().to_owned());
+    }
     let summary = output
         .text
         .lines()
@@ -146,6 +164,9 @@ fn judge(output: &Output) -> Judgement {
         };
         return Judgement::Unusable(why);
     };
+    if !output.checked {
+        return Judgement::Unusable(format!("nothing ran under it: {}", output.last));
+    }
     let summary = summary.trim_start_matches('=').trim();
     let counts = summary
         .split_once("SUMMARY:")
@@ -172,6 +193,7 @@ mod tests {
         judge(&Output {
             success,
             in_time,
+            checked: true,
             text: text.to_owned(),
             last: text.lines().last().unwrap_or_default().to_owned(),
         })
@@ -201,5 +223,27 @@ mod tests {
         let denied = check("Unable to open debugger interface", false, true);
         assert!(matches!(denied, Judgement::Unusable(_)));
         assert!(matches!(check("", false, false), Judgement::Unusable(_)));
+    }
+
+    /// A machine that permits no tool has no error of ours.
+    #[test]
+    fn a_tool_that_is_not_permitted_finds_nothing() {
+        let summary = "========= ERROR SUMMARY: 1 error";
+        for refusal in ["Error: Device not supported", "Unable to attach"] {
+            let text = format!("========= {refusal}\n{summary}");
+            let judgement = check(&text, false, true);
+            assert_eq!(judgement, Judgement::Unusable(refusal.to_owned()));
+        }
+        // Our own words are not the tool's.
+        let ours = format!("Unable to say\n{summary}");
+        assert!(matches!(check(&ours, false, true), Judgement::Findings(_)));
+        let idle = judge(&Output {
+            success: false,
+            in_time: true,
+            checked: false,
+            text: summary.to_owned(),
+            last: "no GPU".to_owned(),
+        });
+        assert!(matches!(idle, Judgement::Unusable(_)), "{idle:?}");
     }
 }
