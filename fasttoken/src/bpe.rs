@@ -14,7 +14,7 @@ mod merge;
 
 use crate::atoms::{Atoms, NO_ATOM, decode};
 pub(crate) use crate::cache::MergeScratch;
-use crate::cache::{Cache, Known, LongKey, Owner};
+use crate::cache::{Cache, Known, LongKey, Owner, SHORT_TOKENS};
 use crate::compare::{self, Compare, Scalar, Work};
 use crate::image::ImageError;
 use crate::image::format::{Reader, Section, Writer};
@@ -457,7 +457,8 @@ impl Bpe {
         } else {
             self.merge(part, merging, out);
         }
-        if !whole && out.len() - before <= FEW {
+        // Of parts with more tokens nothing would be found.
+        if !whole && out.len() - before <= SHORT_TOKENS {
             cache.remember_short(self.parts_owner, key, hash, &out[before..]);
         }
     }

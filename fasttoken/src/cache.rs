@@ -1,8 +1,9 @@
 //! What each thread remembers between calls: tokens of words that are not one token.
 //!
 //! A word is either in the one line that its hash names or not there at all, so the
-//! caches need no upkeep and their size is fixed: 1.5 MiB per thread, which lie in one
-//! huge page and of which a text touches its own words' lines only. Entries name the
+//! caches need no upkeep and their size is fixed: 1.5 MiB per thread. Where Linux gives huge
+//! pages they lie in one, which is 2 MiB and in memory as a whole from the first word that
+//! is remembered; elsewhere a text takes the pages of its own words' lines. Entries name the
 //! tokenizer that made them, so tokenizers share the memory of a thread.
 //!
 //! A thread's memory is taken when a call first meets such a word and given back when
@@ -51,7 +52,7 @@ struct Short {
 }
 
 /// Most tokens of an entry for a short word.
-const SHORT_TOKENS: usize = 3;
+pub(crate) const SHORT_TOKENS: usize = 3;
 /// In place of the number of tokens: they are too many, and may be in a [`Long`].
 const ELSEWHERE: usize = 7;
 
@@ -157,7 +158,9 @@ impl Cache {
             entry.ids[3] = owner.tag(ELSEWHERE);
         }
         let ShortLine(line) = &mut self.0.shorts[hash as usize % SHORT_LINES];
-        *line = [entry, line[0]];
+        let [newer, older] = *line;
+        let same = newer.key == entry.key && newer.ids[3] >> 3 == owner.0;
+        *line = [entry, if same { older } else { newer }];
         few
     }
 
@@ -242,5 +245,69 @@ impl Drop for MergeScratch {
             // A thread that is ending has no place for it any more.
             let _ = MEMORY.try_with(|memory| memory.set(Some(scratch)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(n: u64) -> Key {
+        Key { low: n, high: 7 }
+    }
+
+    /// The tokens that are known, or `None` for those that are elsewhere.
+    fn short(cache: &Cache, owner: Owner, n: u64) -> Option<Option<Vec<u32>>> {
+        match cache.short(owner, key(n), 5) {
+            Known::Nothing => None,
+            Known::Tokens(four, tokens) => Some(Some(four[..tokens].to_vec())),
+            Known::Elsewhere => Some(None),
+        }
+    }
+
+    #[test]
+    fn the_latest_two_words_of_a_line_are_known() {
+        let owner = Owner::new();
+        let mut cache = Cache::default();
+        assert_eq!(short(&cache, owner, 1), None);
+        assert!(cache.remember_short(owner, key(1), 5, &[10]));
+        assert!(cache.remember_short(owner, key(2), 5, &[20, 21, 22]));
+        assert_eq!(short(&cache, owner, 1), Some(Some(vec![10])));
+        assert_eq!(short(&cache, owner, 2), Some(Some(vec![20, 21, 22])));
+        // The newer one again: the older one stays.
+        assert!(cache.remember_short(owner, key(2), 5, &[23]));
+        assert_eq!(short(&cache, owner, 2), Some(Some(vec![23])));
+        assert_eq!(short(&cache, owner, 1), Some(Some(vec![10])));
+        // A third one: the older one goes.
+        assert!(cache.remember_short(owner, key(3), 5, &[30]));
+        assert_eq!(short(&cache, owner, 1), None);
+        assert_eq!(short(&cache, owner, 2), Some(Some(vec![23])));
+        // The older one again: it is the newer one, and counts first.
+        assert!(cache.remember_short(owner, key(2), 5, &[24]));
+        assert_eq!(short(&cache, owner, 2), Some(Some(vec![24])));
+    }
+
+    #[test]
+    fn words_of_many_tokens_are_elsewhere() {
+        let owner = Owner::new();
+        let mut cache = Cache::default();
+        assert!(!cache.remember_short(owner, key(1), 5, &[1, 2, 3, 4]));
+        assert_eq!(short(&cache, owner, 1), Some(None));
+        assert!(cache.remember_short(owner, key(2), 5, &[]));
+        assert_eq!(short(&cache, owner, 2), Some(Some(vec![])));
+    }
+
+    #[test]
+    fn owners_do_not_see_each_others_words() {
+        let (ours, theirs) = (Owner::new(), Owner::new());
+        let mut cache = Cache::default();
+        cache.remember_short(ours, key(1), 5, &[1]);
+        assert_eq!(short(&cache, theirs, 1), None);
+        // The same word of another owner is another word.
+        cache.remember_short(theirs, key(1), 5, &[2]);
+        assert_eq!(short(&cache, ours, 1), Some(Some(vec![1])));
+        assert_eq!(short(&cache, theirs, 1), Some(Some(vec![2])));
+        cache.remember_short(Owner::NONE, key(2), 5, &[3]);
+        assert_eq!(short(&cache, Owner::NONE, 2), None);
     }
 }
