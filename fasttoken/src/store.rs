@@ -26,12 +26,14 @@ use std::sync::Arc;
 pub(crate) struct Flat<T> {
     data: NonNull<T>,
     len: usize,
-    /// Owns what `data` points to and is never written: a `Vec<T>` or an `Image`.
+    /// Owns what `data` points to and is never written: a `Vec<T>`, an `Image`, or
+    /// [`Pages`], which [`gather`] fills before it shares them.
     keeper: Arc<dyn Any + Send + Sync>,
 }
 
 // SAFETY: a `Flat<T>` is a shared reference to elements that nobody writes, and its
-// keeper is `Send + Sync`.
+// keeper is `Send + Sync`: a `Vec<T>` and an image have no way to be written through an
+// `Arc`, and neither have `Pages`, whose only writable view needs `&mut Pages`.
 unsafe impl<T: Sync> Send for Flat<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Flat<T> {}
@@ -294,6 +296,8 @@ mod tests {
     fn large_values_begin_with_zeros() {
         fn check<const N: usize>() {
             let mut large = Large::<[u32; N]>::zeroed();
+            let paged = matches!(large._keeper, Keeper::Pages { .. });
+            assert_eq!(paged, Pages::zeroed(size_of::<[u32; N]>()).is_some());
             assert!(large.iter().all(|n| *n == 0));
             large[N - 1] = 7;
             let moved = large;
