@@ -151,7 +151,7 @@ pub struct Limits {
     /// Bytes of prompts (echoed text, and seven for each id) that one answer repeats: 400. Each of
     /// `n` choices repeats its prompt.
     pub echo_bytes: u64,
-    /// Bytes of a regular expression, schema or grammar: 400.
+    /// Bytes of a regular expression, schema or grammar, or of a choice's options: 400.
     pub grammar_bytes: usize,
     /// Milliseconds that compiling one may take: 400.
     pub grammar_ms: u64,

@@ -339,10 +339,6 @@ impl ApiError {
     }
 
     /// A constraint that takes more than the server grants.
-    #[cfg_attr(
-        not(feature = "llguidance"),
-        expect(dead_code, reason = "of grammars alone")
-    )]
     pub(crate) fn grammar_too_complex(message: String, param: &'static str) -> Self {
         Self::new(400, "grammar_too_complex", message).with_param(param)
     }

@@ -1,7 +1,7 @@
 //! One of several texts, as a trie of the options' own tokenisations: no second spelling of an
 //! option, and an exact bound on its length.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::{Arc, OnceLock};
 
 use prelude_core::{Constraint, NextTokens, Progress, TokenId, TokenSet, Walk};
 
@@ -10,15 +10,25 @@ use crate::served_model::ServedModel;
 /// The options, by their tokens.
 #[derive(Clone, Debug)]
 pub(super) struct Choice {
-    nodes: Arc<[Node]>,
+    trie: Arc<Trie>,
     longest: u32,
 }
 
+/// A few bytes for each token of the options, whatever the vocabulary's size: sets of what may
+/// come next are made when they are waited for.
 #[derive(Debug)]
+struct Trie {
+    nodes: Vec<Node>,
+    /// What ends an option that another begins with.
+    ends: Arc<[TokenId]>,
+    vocab_size: u32,
+}
+
+#[derive(Debug, Default)]
 struct Node {
-    children: BTreeMap<TokenId, usize>,
-    /// What may come here: the children, and an end token where an option ends.
-    next: Arc<TokenSet>,
+    /// Tokens and the nodes that they lead to, rising.
+    children: Vec<(TokenId, usize)>,
+    is_option: bool,
 }
 
 impl Choice {
@@ -30,7 +40,7 @@ impl Choice {
     pub(super) fn new(
         options: &[String],
         model: &ServedModel,
-        ends: &[TokenId],
+        ends: Arc<[TokenId]>,
         min_tokens: u32,
     ) -> Result<Self, &'static str> {
         let paths: Vec<Vec<TokenId>> = options
@@ -43,7 +53,7 @@ impl Choice {
     fn of_paths(
         paths: &[Vec<TokenId>],
         vocab_size: u32,
-        ends: &[TokenId],
+        ends: Arc<[TokenId]>,
         min_tokens: u32,
     ) -> Result<Self, &'static str> {
         let mut distinct: Vec<&Vec<TokenId>> = paths.iter().collect();
@@ -57,31 +67,32 @@ impl Choice {
         if distinct.is_empty() {
             return Err("have an option of at least `min_tokens` tokens");
         }
-        let mut children: Vec<BTreeMap<TokenId, usize>> = vec![BTreeMap::new()];
-        let mut is_option = vec![false];
+        let mut nodes = vec![Node::default()];
         for path in &distinct {
             let mut at = 0;
             for &id in *path {
-                let new = children.len();
-                at = *children[at].entry(id).or_insert(new);
-                if at == new {
-                    children.push(BTreeMap::new());
-                    is_option.push(false);
-                }
+                // Paths rise, so a node's last child is the only one to go on from.
+                at = match nodes[at].children.last() {
+                    Some(&(last, child)) if last == id => child,
+                    _ => {
+                        let new = nodes.len();
+                        nodes[at].children.reserve_exact(1);
+                        nodes[at].children.push((id, new));
+                        nodes.push(Node::default());
+                        new
+                    }
+                };
             }
-            is_option[at] = true;
+            nodes[at].is_option = true;
         }
-        let node = |(children, is_option): (BTreeMap<TokenId, usize>, bool)| {
-            let ends = ends.iter().filter(|_| is_option).copied();
-            let ids = children.keys().copied().chain(ends);
-            Node {
-                next: Arc::new(TokenSet::from_ids(ids, vocab_size)),
-                children,
-            }
-        };
+        nodes.shrink_to_fit();
         let longest = distinct.iter().map(|path| path.len()).max().unwrap_or(0);
         Ok(Self {
-            nodes: children.into_iter().zip(is_option).map(node).collect(),
+            trie: Arc::new(Trie {
+                nodes,
+                ends,
+                vocab_size,
+            }),
             longest: u32::try_from(longest).map_err(|_| "have fewer than 2^32 tokens")?,
         })
     }
@@ -95,7 +106,7 @@ impl Choice {
 impl Constraint for Choice {
     fn start(&self) -> Box<dyn Walk> {
         Box::new(Place {
-            nodes: Arc::clone(&self.nodes),
+            trie: Arc::clone(&self.trie),
             at: Some(0),
         })
     }
@@ -103,7 +114,7 @@ impl Constraint for Choice {
 
 #[derive(Debug)]
 struct Place {
-    nodes: Arc<[Node]>,
+    trie: Arc<Trie>,
     /// `None` off the trie.
     at: Option<usize>,
 }
@@ -111,19 +122,44 @@ struct Place {
 impl Walk for Place {
     fn next(&mut self) -> Arc<dyn NextTokens> {
         match self.at {
-            Some(at) => Arc::clone(&self.nodes[at].next) as _,
+            Some(at) => Arc::new(Next {
+                trie: Arc::clone(&self.trie),
+                at,
+                set: OnceLock::new(),
+            }),
             None => Arc::new(TokenSet::default()),
         }
     }
 
     fn take(&mut self, token: TokenId) -> Progress {
-        self.at = self
-            .at
-            .and_then(|at| self.nodes[at].children.get(&token).copied());
+        self.at = self.at.and_then(|at| {
+            let children = &self.trie.nodes[at].children;
+            let found = children.binary_search_by_key(&token, |&(id, _)| id);
+            found.ok().map(|i| children[i].1)
+        });
         match self.at {
-            Some(at) if self.nodes[at].children.is_empty() => Progress::Complete,
+            Some(at) if self.trie.nodes[at].children.is_empty() => Progress::Complete,
             _ => Progress::Open,
         }
+    }
+}
+
+/// A node's children, and an end token where an option ends.
+#[derive(Debug)]
+struct Next {
+    trie: Arc<Trie>,
+    at: usize,
+    set: OnceLock<TokenSet>,
+}
+
+impl NextTokens for Next {
+    fn wait(&self) -> Option<&TokenSet> {
+        Some(self.set.get_or_init(|| {
+            let node = &self.trie.nodes[self.at];
+            let ends = self.trie.ends.iter().filter(|_| node.is_option);
+            let children = node.children.iter().map(|(id, _)| id);
+            TokenSet::from_ids(children.chain(ends).copied(), self.trie.vocab_size)
+        }))
     }
 }
 
@@ -133,7 +169,7 @@ mod tests {
 
     fn choice(paths: &[&[u32]], min_tokens: u32) -> Result<Choice, &'static str> {
         let paths: Vec<Vec<u32>> = paths.iter().map(|p| p.to_vec()).collect();
-        Choice::of_paths(&paths, 100, &[99], min_tokens)
+        Choice::of_paths(&paths, 100, Arc::from([99]), min_tokens)
     }
 
     /// What may come after `taken`, and whether the text is complete then.
@@ -168,5 +204,41 @@ mod tests {
     fn one_tokenisation_is_one_option() {
         assert!(choice(&[&[1, 2], &[1, 2]], 0).is_err());
         assert!(choice(&[&[1], &[]], 0).is_err());
+    }
+
+    /// What the trie holds on the heap.
+    fn bytes(choice: &Choice) -> usize {
+        let Trie {
+            nodes,
+            ends,
+            vocab_size: _,
+        } = &*choice.trie;
+        let children = |node: &Node| {
+            let Node {
+                children,
+                is_option: _,
+            } = node;
+            size_of_val(&**children) + (children.capacity() - children.len()) * 16
+        };
+        size_of_val(&**ends)
+            + nodes.capacity() * size_of::<Node>()
+            + nodes.iter().map(children).sum::<usize>()
+    }
+
+    #[test]
+    fn a_trie_is_as_large_as_its_options() {
+        let paths: Vec<Vec<u32>> = (0..1_000)
+            .map(|i| {
+                (0..60)
+                    .map(|at| (i * 7_919 + at * 104_729) % 152_000)
+                    .collect()
+            })
+            .collect();
+        let sizes = [152_000, 1 << 30].map(|vocab_size| {
+            let choice = Choice::of_paths(&paths, vocab_size, Arc::from([]), 0).unwrap();
+            bytes(&choice)
+        });
+        assert_eq!(sizes[0], sizes[1]);
+        assert!(sizes[0] <= 60_001 * 64, "{}", sizes[0]);
     }
 }

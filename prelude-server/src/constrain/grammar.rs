@@ -73,12 +73,7 @@ impl Grammars {
         ends: Arc<[u32]>,
     ) -> Result<Arc<dyn Constraint>, ApiError> {
         let source = Source::new(language);
-        let limits = &call.app.config.limits;
-        let (bytes, max) = (source.text.len(), limits.grammar_bytes);
-        if bytes > max {
-            let message = format!("the grammar has {bytes} bytes, the limit is {max}");
-            return Err(ApiError::grammar_too_complex(message, param));
-        }
+        super::check_bytes(source.text.len(), call, param)?;
         if depth(&source.text) > DEPTH_MAX {
             let message = format!("the grammar has more than {DEPTH_MAX} brackets within another");
             return Err(ApiError::grammar_too_complex(message, param));

@@ -123,7 +123,8 @@ async fn of_language(
     Ok(match &ask.language {
         Language::Choice(options) => {
             let bytes = options.iter().map(String::len).sum();
-            let make = || choice::Choice::new(options, model, &ends, sampling.min_tokens);
+            check_bytes(bytes, call, ask.param)?;
+            let make = || choice::Choice::new(options, model, ends, sampling.min_tokens);
             let choice = call.app.encoder.run(bytes, make).await?;
             let choice = choice.map_err(|must| ApiError::invalid_value(ask.param, must))?;
             Constrained {
@@ -139,6 +140,16 @@ async fn of_language(
             budget: None,
         },
     })
+}
+
+/// Refuses a language whose text is longer than the configuration allows.
+fn check_bytes(bytes: usize, call: &Call, param: &'static str) -> Result<(), ApiError> {
+    let max = call.app.config.limits.grammar_bytes;
+    if bytes > max {
+        let message = format!("the grammar has {bytes} bytes, the limit is {max}");
+        return Err(ApiError::grammar_too_complex(message, param));
+    }
+    Ok(())
 }
 
 /// Refuses a constraint that lets nothing come first.

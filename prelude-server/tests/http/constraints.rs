@@ -341,9 +341,15 @@ fn what_cannot_be_enforced_is_refused() {
     );
     let big = "a".repeat(70 << 10);
     check(
-        json!({"guided_regex": big}),
+        json!({"guided_regex": &big}),
         "grammar_too_complex",
         "guided_regex",
+    );
+    let many: Vec<String> = (0..1_000).map(|i| format!("{i} {}", &big[..100])).collect();
+    check(
+        json!({"guided_choice": many}),
+        "grammar_too_complex",
+        "guided_choice",
     );
     let deep = format!("{}a{}", "(".repeat(2_000), ")".repeat(2_000));
     check(
