@@ -67,6 +67,28 @@ impl TokenSet {
         Self { words }
     }
 
+    /// The set of all ids below `vocab_size`.
+    #[must_use]
+    pub fn all(vocab_size: u32) -> Self {
+        let mut words = vec![u32::MAX; vocab_size.div_ceil(32) as usize].into_boxed_slice();
+        if let (Some(last), used @ 1..) = (words.last_mut(), vocab_size % 32) {
+            *last = (1 << used) - 1;
+        }
+        Self { words }
+    }
+
+    /// A copy that has none of `ids`. As dear as copying its bits.
+    #[must_use]
+    pub fn without(&self, ids: &[TokenId]) -> Self {
+        let mut words = self.words.clone();
+        for &id in ids {
+            if let Some(word) = words.get_mut(id as usize / 32) {
+                *word &= !(1 << (id % 32));
+            }
+        }
+        Self { words }
+    }
+
     /// Whether the set has `id`.
     #[must_use]
     pub fn contains(&self, id: TokenId) -> bool {
@@ -126,5 +148,17 @@ mod tests {
         check(&[]);
         check(&[0, 31, 32, 63, 64, 99]);
         check(&(0..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn all_is_every_id_and_without_takes_away() {
+        for vocab_size in [0, 1, 31, 32, 33, 64, 100] {
+            let all = TokenSet::all(vocab_size);
+            assert_eq!(all, TokenSet::from_ids(0..vocab_size, vocab_size));
+            let gone = [0, 31, 32, 33, 99, 4_000];
+            let left = (0..vocab_size).filter(|id| !gone.contains(id));
+            assert_eq!(all.without(&gone), TokenSet::from_ids(left, vocab_size));
+            assert_eq!(all.without(&[]), all);
+        }
     }
 }

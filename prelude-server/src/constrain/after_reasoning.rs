@@ -30,11 +30,10 @@ impl AfterReasoning {
         ends: &[TokenId],
         vocab_size: u32,
     ) -> Self {
-        let free = (0..vocab_size).filter(|id| !ends.contains(id));
         Self {
             reasoning,
             inner,
-            free: Arc::new(TokenSet::from_ids(free, vocab_size)),
+            free: Arc::new(TokenSet::all(vocab_size).without(ends)),
         }
     }
 }

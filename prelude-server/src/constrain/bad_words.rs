@@ -12,7 +12,8 @@ use prelude_core::{Constraint, NextTokens, Progress, TokenId, TokenSet, Walk};
 #[derive(Clone, Debug)]
 pub(super) struct BadWords {
     words: Arc<[Vec<TokenId>]>,
-    vocab_size: u32,
+    /// The vocabulary.
+    all: Arc<TokenSet>,
     inner: Option<Arc<dyn Constraint>>,
 }
 
@@ -42,7 +43,7 @@ impl BadWords {
     ) -> Self {
         Self {
             words: words.into(),
-            vocab_size,
+            all: Arc::new(TokenSet::all(vocab_size)),
             inner,
         }
     }
@@ -76,10 +77,17 @@ impl Walk for Way {
         };
         let split = self.rules.words.iter().filter_map(|word| word.split_last());
         let banned = split.filter(|(_, start)| ends_with(start));
+        let banned: Vec<TokenId> = banned.map(|(last, _)| *last).collect();
+        let within = match &mut self.inner {
+            None => Arc::clone(&self.rules.all) as _,
+            Some(inner) => inner.next(),
+        };
+        if banned.is_empty() {
+            return within;
+        }
         Arc::new(Rest {
-            banned: banned.map(|(last, _)| *last).collect(),
-            vocab_size: self.rules.vocab_size,
-            within: self.inner.as_mut().map(|inner| inner.next()),
+            banned,
+            within,
             set: OnceLock::new(),
         })
     }
@@ -94,26 +102,19 @@ impl Walk for Way {
     }
 }
 
-/// What is left of another set, or of the vocabulary.
+/// What is left of another set.
 #[derive(Debug)]
 struct Rest {
     banned: Vec<TokenId>,
-    vocab_size: u32,
-    within: Option<Arc<dyn NextTokens>>,
+    within: Arc<dyn NextTokens>,
     set: OnceLock<Option<TokenSet>>,
 }
 
 impl NextTokens for Rest {
     fn wait(&self) -> Option<&TokenSet> {
-        let left = |id: &TokenId| !self.banned.contains(id);
-        let of = |ids: &mut dyn Iterator<Item = TokenId>| {
-            TokenSet::from_ids(ids.filter(left), self.vocab_size)
-        };
-        let set = self.set.get_or_init(|| match &self.within {
-            None => Some(of(&mut (0..self.vocab_size))),
-            Some(within) => within.wait().map(|set| of(&mut set.ids())),
-        });
-        set.as_ref()
+        // The sampler waits here, in every step: no more work than copying the set.
+        let left = || self.within.wait().map(|set| set.without(&self.banned));
+        self.set.get_or_init(left).as_ref()
     }
 }
 
@@ -140,5 +141,18 @@ mod tests {
             check(&[0, 2, 2, 2], &[0, 2, 5]);
             check(&[2, 0], &[0, 2, 3, 4, 5]);
         }
+    }
+
+    /// The set is handed on where nothing is banned, and cut where something is.
+    #[test]
+    fn a_set_is_copied_only_to_be_cut() {
+        let rules = BadWords::of_tokens(vec![vec![1, 2]], 152_000, None);
+        let mut walk = rules.start();
+        let all: *const TokenSet = &*rules.all;
+        assert!(std::ptr::eq(walk.next().wait().unwrap(), all));
+        walk.take(1);
+        let cut = walk.next();
+        assert!(!std::ptr::eq(cut.wait().unwrap(), all));
+        assert_eq!(cut.wait().unwrap().len(), 151_999);
     }
 }
