@@ -18,6 +18,7 @@ use crate::{
     sse::EventStream,
 };
 
+mod call_schema;
 pub(crate) mod chat;
 pub(crate) mod classify;
 pub(crate) mod completions;

@@ -1,6 +1,6 @@
 //! Tools: what a conversation says of functions, and the constraint that forces a call of one.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::{
     answer::{CALL, CALL_END, Parts, THINK, THINK_END},
@@ -10,7 +10,7 @@ use crate::{
     served_model::ServedModel,
 };
 
-use super::{Call, generate::Params};
+use super::{Call, call_schema, generate::Params};
 
 /// Functions of one request.
 const TOOLS_MAX: usize = 128;
@@ -119,7 +119,7 @@ impl Tools {
         );
         for &index in &self.forced {
             let function = &self.tools[index]["function"];
-            let schema = schema(&function["name"], &function["parameters"]);
+            let schema = call_schema::of(&function["name"], &function["parameters"]);
             text.push_str(&format!("f{index}: %json {schema}\n"));
         }
         text
@@ -199,29 +199,6 @@ fn unknown_choice() -> ApiError {
     ApiError::invalid_value("tool_choice", must)
 }
 
-/// A call as a schema. Definitions that the parameters refer to move to the root, where the
-/// references look for them.
-fn schema(name: &Value, parameters: &Value) -> Value {
-    let mut parameters = match parameters {
-        Value::Object(schema) => schema.clone(),
-        _ => Map::from_iter([("type".to_owned(), json!("object"))]),
-    };
-    let mut root = Map::new();
-    for key in ["$schema", "$defs", "definitions"] {
-        if let Some(value) = parameters.shift_remove(key) {
-            root.insert(key.to_owned(), value);
-        }
-    }
-    root.insert("type".to_owned(), json!("object"));
-    root.insert(
-        "properties".to_owned(),
-        json!({"name": {"const": name}, "arguments": parameters}),
-    );
-    root.insert("required".to_owned(), json!(["name", "arguments"]));
-    root.insert("additionalProperties".to_owned(), json!(false));
-    Value::Object(root)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -266,7 +243,7 @@ mod tests {
         let expected = r##"start: call
 call: "<tool_call>\n" body "\n</tool_call>"
 body: f0 | f1
-f0: %json {"$defs":{"a":{"type":"null"}},"type":"object","properties":{"name":{"const":"f"},"arguments":{"type":"object","properties":{"x":{"$ref":"#/$defs/a"}}}},"required":["name","arguments"],"additionalProperties":false}
+f0: %json {"type":"object","properties":{"name":{"const":"f"},"arguments":{"$defs":{"a":{"type":"null"}},"type":"object","properties":{"x":{"$ref":"#/properties/arguments/$defs/a"}}}},"required":["name","arguments"],"additionalProperties":false}
 f1: %json {"type":"object","properties":{"name":{"const":"g"},"arguments":{"type":"object"}},"required":["name","arguments"],"additionalProperties":false}
 "##;
         assert_eq!(text, expected);

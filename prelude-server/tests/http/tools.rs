@@ -1,6 +1,12 @@
 //! Tools, reasoning, words that are not to be said: what an answer is made of.
 
+use std::cell::Cell;
+
 use prelude_server::{ApiKeys, ReasoningParser, ServerConfig, ToolParser, demo};
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
 use serde_json::{Value, json};
 
 use crate::support::{TestServer, config, demo_model};
@@ -239,6 +245,72 @@ fn a_call_is_forced() {
     );
     let response = server.post(PATH, &unknown.to_string());
     assert_eq!(response.json()["error"]["param"], "tool_choice");
+    server.settle();
+}
+
+/// Parameters whose references would find something else in the call's schema: its own `name` and
+/// `arguments`, and the call itself.
+fn parameters() -> impl Strategy<Value = Value> {
+    let leaf = || {
+        prop_oneof![
+            Just(json!({"type": "boolean"})),
+            Just(json!({"type": "null"})),
+            (-9i32..9, 0i32..9)
+                .prop_map(|(a, n)| json!({"type": "integer", "minimum": a, "maximum": a + n})),
+            Just(json!({"enum": ["x", {"$ref": "#"}]})),
+        ]
+    };
+    let target = prop::sample::select(vec![
+        "#/properties/name",
+        "#/properties/$ref",
+        "#/$defs/d",
+        "#/$defs/e",
+        "#/definitions/name",
+    ]);
+    (leaf(), leaf(), leaf(), target, any::<bool>()).prop_map(|(name, reference, d, to, again)| {
+        let mut schema = json!({"type": "object", "additionalProperties": false,
+            "properties": {"name": name, "$ref": reference, "arguments": {"$ref": to}},
+            "required": ["name", "$ref", "arguments"],
+            "definitions": {"name": {"$ref": "#/$defs/d"}},
+            "$defs": {"d": d, "e": {"$ref": "#/properties/name"}}});
+        if again {
+            schema["properties"]["next"] = json!({"anyOf": [{"type": "null"}, {"$ref": "#"}]});
+        }
+        schema
+    })
+}
+
+#[test]
+fn random_arguments_are_what_their_schema_refers_to() {
+    let server = server(false, false);
+    let config = Config {
+        cases: 40,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let (asked, called) = (Cell::new(0), Cell::new(0));
+    TestRunner::new(config)
+        .run(&(parameters(), any::<u32>()), |(schema, seed)| {
+            let fields = json!({"tool_choice": "required", "parallel_tool_calls": false,
+                "tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}]});
+            let response = server.post(PATH, &body(seed.into(), &fields).to_string());
+            prop_assert_eq!(response.status, 200, "{}: {}", schema, response.body);
+            asked.set(asked.get() + 1);
+            let choice = &response.json()["choices"][0];
+            if choice["finish_reason"] == "length" {
+                return Ok(());
+            }
+            called.set(called.get() + 1);
+            let function = &choice["message"]["tool_calls"][0]["function"];
+            let arguments = function["arguments"].as_str().unwrap();
+            let arguments: Value = serde_json::from_str(arguments).unwrap();
+            let valid = jsonschema::is_valid(&schema, &arguments);
+            prop_assert!(valid, "{}: {}", schema, arguments);
+            Ok(())
+        })
+        .unwrap();
+    let (asked, called) = (asked.get(), called.get());
+    assert!(called * 2 > asked, "{called} of {asked} have finished");
     server.settle();
 }
 
