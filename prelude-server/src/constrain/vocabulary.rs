@@ -14,11 +14,12 @@ use llguidance::{
 const NO_TOKEN: TokenId = TokenId::MAX;
 
 /// What a parser may spend. Together they bound the memory of a compiled grammar and of each
-/// continuation that it constrains to a few megabytes, and the time of a mask to about ten
+/// continuation that it constrains to about ten megabytes, and the time of a mask to about ten
 /// milliseconds; what needs more is refused, or ends with `abort`.
 fn limits() -> ParserLimits {
     ParserLimits {
-        // A state takes one to two kilobytes, in each continuation: 128 of them stay below 1 GiB.
+        // A state takes one to two kilobytes, in each continuation: 5 to 10 MB, and 128 of them
+        // up to 1.3 GB.
         max_lexer_states: 5_000,
         // 50 units take a microsecond.
         initial_lexer_fuel: 1_000_000,
