@@ -222,17 +222,21 @@ mod tests {
         let inside = AtomicBool::new(false);
         let jobs = AtomicU32::new(0);
         pool.scope(|scope| {
-            for _ in 0..100 {
+            for _ in 0..20 {
                 scope.spawn(|_| {
                     assert!(!inside.load(Ordering::Relaxed), "a job inside of a call");
                     jobs.fetch_add(1, Ordering::Relaxed);
                 });
                 inside.store(true, Ordering::Relaxed);
-                squares(4);
+                // The thread of ours that has the second input is still at it when all
+                // others are done, so that the call waits for it.
+                in_parallel(2, 2, |n| {
+                    std::thread::sleep(Duration::from_millis(2 + 6 * n as u64))
+                });
                 inside.store(false, Ordering::Relaxed);
             }
         });
-        assert_eq!(jobs.into_inner(), 100);
+        assert_eq!(jobs.into_inner(), 20);
     }
 
     #[test]
