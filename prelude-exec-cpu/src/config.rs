@@ -14,7 +14,7 @@ pub enum CpuDtype {
     /// exactly, at half the bytes.
     F32,
     /// Weights and KV cache in bf16; hidden states, sums and softmax in f32. On
-    /// [`Isa::Avx512Bf16`] the inputs of products are rounded to bf16 as well.
+    /// [`Isa::AmxBf16`] and [`Isa::Avx512Bf16`] the inputs of products are rounded to bf16 as well.
     Bf16,
 }
 
@@ -84,10 +84,23 @@ impl Default for CpuConfig {
 /// How rows enter products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
+    /// Rounded to pairs of bf16 and cut into tiles.
+    Tiles,
     /// Rounded to pairs of bf16.
     Bf16,
     /// As they are.
     F32,
+}
+
+impl Act {
+    /// What suits the instructions.
+    pub(crate) fn of(isa: Supported, dtype: CpuDtype) -> Self {
+        match (dtype, isa.isa()) {
+            (CpuDtype::Bf16, Isa::AmxBf16) => Self::Tiles,
+            (CpuDtype::Bf16, Isa::Avx512Bf16) => Self::Bf16,
+            _ => Self::F32,
+        }
+    }
 }
 
 /// The code that was chosen.
@@ -125,11 +138,7 @@ impl CpuConfig {
             _ => CpuDtype::F32,
         };
         let dtype = self.dtype.unwrap_or(by_checkpoint);
-        let act = if dtype == CpuDtype::Bf16 && isa.isa() == Isa::Avx512Bf16 {
-            Act::Bf16
-        } else {
-            Act::F32
-        };
+        let act = Act::of(isa, dtype);
         Ok((dtype, Backend::Fast { isa, act }))
     }
 

@@ -40,10 +40,11 @@ impl Product {
         (outputs, inputs): (usize, usize),
     ) -> Result<Self, Error> {
         let supported = Supported::new(isa).ok_or(Error::Instructions { isa: isa.as_str() })?;
-        let (format, act) = match (dtype, isa) {
-            (CpuDtype::Bf16, Isa::Avx512Bf16) => (Format::Bf16, Act::Bf16),
-            (CpuDtype::Bf16, _) => (Format::Bf16, Act::F32),
-            (CpuDtype::F32, _) => (Format::F32, Act::F32),
+        let act = Act::of(supported, dtype);
+        let format = match (dtype, act) {
+            (CpuDtype::Bf16, Act::Tiles) => Format::Tiles,
+            (CpuDtype::Bf16, _) => Format::Bf16,
+            (CpuDtype::F32, _) => Format::F32,
         };
         let value = |i: usize| ((i * 7919) % 255) as f32 / 128.0 - 1.0;
         let matrix = Matrix::new(pool, format, (outputs, inputs), |o, row| {
@@ -84,7 +85,7 @@ pub fn peak_flops_per_second(pool: &ComputePool, isa: Isa, dtype: CpuDtype) -> O
     const ROUNDS: usize = 100_000;
     const TRIES: usize = 100;
     let isa = Supported::new(isa)?;
-    let bf16 = dtype == CpuDtype::Bf16 && isa.isa() == Isa::Avx512Bf16;
+    let bf16 = Act::of(isa, dtype) != Act::F32;
     spin(isa, bf16, 1)?;
     let mut best = 0.0f64;
     for _ in 0..TRIES {

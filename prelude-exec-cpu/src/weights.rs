@@ -7,7 +7,7 @@ use prelude_models::{DType, TensorView, WeightLoader};
 
 use crate::{
     CpuDtype, Error,
-    config::Backend,
+    config::{Act, Backend},
     kernels::gemm::{Format, Matrix},
     pool::ComputePool,
 };
@@ -118,6 +118,9 @@ impl CpuLoader {
         let exact = parts.iter().all(|part| part.dtype == DType::Bf16);
         match self.backend {
             Backend::Reference => Format::Rows,
+            Backend::Fast {
+                act: Act::Tiles, ..
+            } => Format::Tiles,
             Backend::Fast { .. } if self.dtype == CpuDtype::Bf16 || exact => Format::Bf16,
             Backend::Fast { .. } => Format::F32,
         }
@@ -205,7 +208,10 @@ impl WeightLoader for CpuLoader {
                 format!("has shape {:?}, which is no matrix", table.shape),
             ));
         };
-        let repr = if self.format(std::slice::from_ref(table)) == Format::Bf16 {
+        let repr = if matches!(
+            self.format(std::slice::from_ref(table)),
+            Format::Bf16 | Format::Tiles
+        ) {
             let mut data = Vec::with_capacity(rows * width);
             let mut row = Vec::with_capacity(width);
             for i in 0..rows {

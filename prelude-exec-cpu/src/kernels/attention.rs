@@ -198,7 +198,7 @@ impl<E: KvElement> Attention<'_, E> {
         for r in 0..rows {
             let q = self.query(tokens.start + r / group, kv_head * group + r % group);
             match act {
-                Act::F32 => scratch.queries[r * dim..][..dim].copy_from_slice(q),
+                Act::F32 | Act::Tiles => scratch.queries[r * dim..][..dim].copy_from_slice(q),
                 Act::Bf16 => {
                     let pairs = &mut scratch.pairs[r * dim / 2..][..dim / 2];
                     simd::round_to_pairs(isa, q, pairs);
@@ -229,7 +229,7 @@ impl<E: KvElement> Attention<'_, E> {
                     continue;
                 }
                 let (queries, stride) = match act {
-                    Act::F32 => (Rows::F32(&scratch.queries[first * dim..]), dim),
+                    Act::F32 | Act::Tiles => (Rows::F32(&scratch.queries[first * dim..]), dim),
                     Act::Bf16 => (Rows::Bf16(&scratch.pairs[first * dim / 2..]), dim / 2),
                 };
                 let mut scores = Tile::ZERO;
@@ -254,7 +254,7 @@ impl<E: KvElement> Attention<'_, E> {
                     }
                 }
                 let (weights, stride) = match act {
-                    Act::F32 => (Rows::F32(scores.0.as_flattened()), NR),
+                    Act::F32 | Act::Tiles => (Rows::F32(scores.0.as_flattened()), NR),
                     Act::Bf16 => (Rows::Bf16(&scratch.weights), NR / 2),
                 };
                 let mut sums = Tile::ZERO;

@@ -4,12 +4,14 @@
 //! tasks of one panel by up to 96 rows. A panel of 1024 inputs is 128 KiB in bf16 and stays in a
 //! core's second-level cache while the rows pass by; the 12 KiB of six rows stay in the first.
 
+use super::Supported;
 use crate::{
     config::{Act, Backend},
     kernels::{
         elementwise,
+        lines::Lines,
         panel::{MR, NR, Panel, Rows, Tile, multiply},
-        reference, simd,
+        reference, simd, tiles,
     },
     pool::ComputePool,
 };
@@ -17,11 +19,17 @@ use crate::{
 /// Rows of a task.
 const ROW_BLOCK: usize = 16 * MR;
 
+/// Dwords of a task's left tiles, at most: with a panel, they stay in a core's second-level cache
+/// while a panel is read from memory once for all of them.
+const LEFT_DWORDS: usize = 1 << 18;
+
 /// Element type of packed weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     /// Pairs of bf16.
     Bf16,
+    /// Pairs of bf16, with zeros up to a whole number of AMX tiles.
+    Tiles,
     /// f32.
     F32,
     /// Not packed: f32 rows for the reference.
@@ -32,22 +40,28 @@ impl Format {
     /// Elements along the inputs per dword.
     const fn per_dword(self) -> usize {
         match self {
-            Self::Bf16 => 2,
+            Self::Bf16 | Self::Tiles => 2,
             Self::F32 | Self::Rows => 1,
+        }
+    }
+
+    /// Dwords of a row of `inputs`.
+    const fn dwords(self, inputs: usize) -> usize {
+        match self {
+            Self::Tiles => inputs.div_ceil(tiles::DEPTH) * tiles::DEPTH / 2,
+            _ => inputs / self.per_dword(),
         }
     }
 }
 
 /// A weight matrix `[outputs, inputs]`.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Matrix {
     outputs: usize,
     inputs: usize,
     format: Format,
-    /// Panels, the last one padded with zero columns, from `base` on; or rows.
-    data: Vec<u32>,
-    /// Where the first cache line starts.
-    base: usize,
+    /// Panels, the last one padded with zero columns; or rows.
+    data: Lines,
     bias: Option<Vec<f32>>,
 }
 
@@ -67,34 +81,25 @@ impl Matrix {
             Format::Rows => 1,
             _ => NR,
         };
-        let width = inputs / format.per_dword() * block;
+        let width = format.dwords(inputs) * block;
         let len = outputs.div_ceil(block) * width;
-        let mut data = vec![0u32; len + 16];
-        let base = data.as_ptr().align_offset(64);
-        let base = if base < 16 { base } else { 0 };
+        let mut data = Lines::zeroed(len);
         // Reading and transposing take about a nanosecond per element.
         let cost_ns = outputs * inputs;
-        pool.rows(
-            &mut data[base..base + len],
-            width.max(1),
-            1,
-            cost_ns,
-            |_, i, part| {
-                let mut row = Vec::with_capacity(inputs);
-                for lane in 0..block.min(outputs - i * block) {
-                    row.clear();
-                    read(i * block + lane, &mut row);
-                    assert_eq!(row.len(), inputs, "a row of another length");
-                    pack_row(format, &row, lane, part);
-                }
-            },
-        );
+        pool.rows(&mut data, width.max(1), 1, cost_ns, |_, i, part| {
+            let mut row = Vec::with_capacity(inputs);
+            for lane in 0..block.min(outputs - i * block) {
+                row.clear();
+                read(i * block + lane, &mut row);
+                assert_eq!(row.len(), inputs, "a row of another length");
+                pack_row(format, &row, lane, part);
+            }
+        });
         Self {
             outputs,
             inputs,
             format,
             data,
-            base,
             bias: None,
         }
     }
@@ -111,14 +116,14 @@ impl Matrix {
     }
 
     fn panel_dwords(&self) -> usize {
-        self.inputs / self.format.per_dword() * NR
+        self.format.dwords(self.inputs) * NR
     }
 
     fn panel(&self, index: usize) -> Panel<'_> {
         let len = self.panel_dwords();
-        let dwords = &self.data[self.base + index * len..][..len];
+        let dwords = &self.data[index * len..][..len];
         match self.format {
-            Format::Bf16 => Panel::Bf16(dwords),
+            Format::Bf16 | Format::Tiles => Panel::Bf16(dwords),
             Format::F32 => Panel::F32(dwords),
             Format::Rows => unreachable!("rows are multiplied by the reference"),
         }
@@ -132,10 +137,10 @@ impl Matrix {
             return;
         }
         let len = self.panel_dwords();
-        let panel = &self.data[self.base + output / NR * len..][..len];
+        let panel = &self.data[output / NR * len..][..len];
         let column = panel[output % NR..].iter().step_by(NR);
         match self.format {
-            Format::Bf16 => {
+            Format::Bf16 | Format::Tiles => {
                 for (pair, &dword) in out.chunks_exact_mut(2).zip(column) {
                     pair[0] = f32::from_bits(dword << 16);
                     pair[1] = f32::from_bits(dword & 0xffff_0000);
@@ -151,7 +156,7 @@ impl Matrix {
 
     /// Row `output` of an unpacked matrix.
     fn row(&self, output: usize) -> &[f32] {
-        let first = self.base + output * self.inputs;
+        let first = output * self.inputs;
         bytemuck::cast_slice(&self.data[first..first + self.inputs])
     }
 
@@ -196,7 +201,7 @@ fn pack_row(format: Format, row: &[f32], lane: usize, part: &mut [u32]) {
                 line[lane] = x.to_bits();
             }
         }
-        Format::Bf16 => {
+        Format::Bf16 | Format::Tiles => {
             for (line, pair) in part.chunks_exact_mut(NR).zip(row.as_chunks::<2>().0) {
                 line[lane] =
                     elementwise::bf16_bits(pair[0]) | (elementwise::bf16_bits(pair[1]) << 16);
@@ -218,17 +223,21 @@ pub(crate) enum Output {
 #[derive(Debug)]
 pub(crate) struct Multiplier {
     backend: Backend,
-    /// Rounded rows.
-    pairs: Vec<u32>,
+    /// Rounded rows, or left tiles.
+    pairs: Lines,
 }
 
 impl Multiplier {
     /// With room for `chunk` rows of `widest` inputs.
     pub(crate) fn new(backend: Backend, chunk: usize, widest: usize) -> Self {
-        let pairs = match backend {
-            Backend::Fast { act: Act::Bf16, .. } => vec![0; chunk * widest.div_ceil(2)],
-            _ => Vec::new(),
+        let len = match backend {
+            Backend::Fast { act: Act::F32, .. } | Backend::Reference => 0,
+            Backend::Fast { act: Act::Bf16, .. } => chunk * widest.div_ceil(2),
+            Backend::Fast {
+                act: Act::Tiles, ..
+            } => tiles::ROWS * chunk.div_ceil(tiles::ROWS) * Format::Tiles.dwords(widest),
         };
+        let pairs = Lines::zeroed(len);
         Self { backend, pairs }
     }
 
@@ -253,15 +262,19 @@ impl Multiplier {
                 run_reference(pool, x, matrix, output, out);
             }
             Backend::Fast { act: Act::F32, isa } => {
-                run_tiles(pool, isa, Rows::F32(x), inputs, matrix, output, out);
+                run_panels(pool, isa, Rows::F32(x), inputs, matrix, output, out);
             }
+            Backend::Fast {
+                act: Act::Tiles,
+                isa,
+            } => self.run_tiles(pool, isa, x, matrix, output, out),
             Backend::Fast {
                 act: Act::Bf16,
                 isa,
             } => {
                 let half = inputs / 2;
                 let chunk = (self.pairs.len() / half).max(1);
-                self.pairs.resize(self.pairs.len().max(half), 0);
+                self.pairs.fit(half);
                 let chunks = x
                     .chunks(chunk * inputs)
                     .zip(out.chunks_mut(chunk * outputs));
@@ -272,16 +285,68 @@ impl Multiplier {
                         simd::round_to_pairs(isa, rows, part);
                     });
                     let rows = Rows::Bf16(&self.pairs[..x.len() / 2]);
-                    run_tiles(pool, isa, rows, half, matrix, output, out);
+                    run_panels(pool, isa, rows, half, matrix, output, out);
                 }
             }
         }
     }
 }
 
-fn run_tiles(
+impl Multiplier {
+    /// The same on tiles: rows are rounded and cut into left tiles, then a task multiplies as
+    /// many of them as it can with one panel, which comes from memory once.
+    fn run_tiles(
+        &mut self,
+        pool: &ComputePool,
+        isa: Supported,
+        x: &[f32],
+        matrix: &Matrix,
+        output: Output,
+        out: &mut [f32],
+    ) {
+        let (inputs, outputs) = (matrix.inputs, matrix.outputs);
+        // Dwords of 16 rows.
+        let run = tiles::ROWS * matrix.format.dwords(inputs);
+        self.pairs.fit(run);
+        let chunk = self.pairs.len() / run * tiles::ROWS;
+        let chunks = x
+            .chunks(chunk * inputs)
+            .zip(out.chunks_mut(chunk * outputs));
+        for (x, out) in chunks {
+            let m = x.len() / inputs;
+            let left = &mut self.pairs[..m.div_ceil(tiles::ROWS) * run];
+            pool.rows(left, run, 1, x.len() / 12, |_, first, part| {
+                let rows = &x[first * tiles::ROWS * inputs..];
+                let rows = &rows[..rows.len().min(tiles::ROWS * inputs)];
+                tiles::pack_rows(isa, rows, inputs, part);
+            });
+            let left = &self.pairs[..m.div_ceil(tiles::ROWS) * run];
+            // A few tasks for each thread even where the panels are few.
+            let down = (4 * pool.threads()).div_ceil(outputs.div_ceil(NR));
+            let row_block = m
+                .div_ceil(down)
+                .min(LEFT_DWORDS / run * tiles::ROWS)
+                .next_multiple_of(2 * tiles::ROWS)
+                .max(2 * tiles::ROWS);
+            // About 1000 flops, or 16 bytes of weights, per nanosecond and core.
+            let cost_ns = (m * inputs * outputs / 500).max(matrix.data.len() / 4);
+            pool.tiles(out, outputs, (row_block, NR), cost_ns, |_, mut tile| {
+                let Panel::Bf16(panel) = matrix.panel(tile.first_col / NR) else {
+                    unreachable!("tiles are bf16");
+                };
+                let columns = tile.first_col..tile.first_col + tile.cols;
+                let bias = matrix.bias.as_ref().map(|bias| &bias[columns]);
+                let first = tile.first_row / tiles::ROWS * run;
+                let left = &left[first..][..tile.rows.div_ceil(tiles::ROWS) * run];
+                tiles::multiply(isa, left, panel, bias, output == Output::Add, &mut tile);
+            });
+        }
+    }
+}
+
+fn run_panels(
     pool: &ComputePool,
-    isa: super::Supported,
+    isa: Supported,
     rows: Rows<'_>,
     stride: usize,
     matrix: &Matrix,
@@ -328,11 +393,16 @@ mod tests {
         ((i as u32).wrapping_mul(2_654_435_761) >> 24) as f32 / 128.0 - 1.0
     }
 
-    /// Every backend against f64, with bias and addition, ragged in all dimensions.
+    /// Every backend against f64, with bias and addition, ragged in all dimensions or in none.
     #[test]
     fn products_are_right() {
+        check(103, 150, 46);
+        check(103, 150, 2);
+        check(64, 192, 128);
+    }
+
+    fn check(m: usize, outputs: usize, inputs: usize) {
         let pool = ComputePool::new(2);
-        let (m, outputs, inputs) = (103, 150, 46);
         let x: Vec<f32> = (0..m * inputs).map(number).collect();
         let weight = |o: usize, i: usize| number(o * 1009 + i * 31 + 5);
         let bias: Vec<f32> = (0..outputs).map(|o| number(o + 77)).collect();
@@ -343,10 +413,12 @@ mod tests {
                     (Backend::Fast { isa, act: Act::F32 }, Format::F32),
                     (Backend::Fast { isa, act: Act::F32 }, Format::Bf16),
                 ];
-                if isa.isa() == Isa::Avx512Bf16 {
-                    let act = Act::Bf16;
-                    backends.push((Backend::Fast { isa, act }, Format::Bf16));
-                }
+                let own = match isa.isa() {
+                    Isa::AmxBf16 => Some((Act::Tiles, Format::Tiles)),
+                    Isa::Avx512Bf16 => Some((Act::Bf16, Format::Bf16)),
+                    _ => None,
+                };
+                backends.extend(own.map(|(act, format)| (Backend::Fast { isa, act }, format)));
                 backends
             })
             .chain([(Backend::Reference, Format::Rows)]);
@@ -372,7 +444,7 @@ mod tests {
             let chosen = [149, 3, 64, 3];
             let part = matrix.select(&pool, &chosen);
             let mut row = vec![0.0; chosen.len()];
-            for r in [0, 41, 102] {
+            for r in [0, 41, m - 1] {
                 let x = &x[r * inputs..][..inputs];
                 multiplier.run(&pool, x, &part, Output::Write, &mut row);
                 let mut whole = vec![0.0; outputs];

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Isa {
+    /// Intel AMX: tiles of bf16, beside AVX-512 with bf16. Ten times the rate of f32. Linux only.
+    AmxBf16,
     /// AVX-512 with bf16 dot products: twice the rate of f32 on AMD Zen 4 and later, half of it
     /// on Intel.
     Avx512Bf16,
@@ -23,12 +25,19 @@ pub enum Isa {
 
 impl Isa {
     /// All, the most demanding first.
-    pub const ALL: [Self; 4] = [Self::Avx512Bf16, Self::Avx512f, Self::Avx2, Self::Scalar];
+    pub const ALL: [Self; 5] = [
+        Self::AmxBf16,
+        Self::Avx512Bf16,
+        Self::Avx512f,
+        Self::Avx2,
+        Self::Scalar,
+    ];
 
     /// As written in configurations.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::AmxBf16 => "amxbf16",
             Self::Avx512Bf16 => "avx512bf16",
             Self::Avx512f => "avx512f",
             Self::Avx2 => "avx2",
@@ -36,7 +45,8 @@ impl Isa {
         }
     }
 
-    /// Whether this machine can run it.
+    /// Whether this machine can run it. For [`Self::AmxBf16`] this asks the system for permission
+    /// to use tiles, once per process.
     #[must_use]
     pub fn is_available(self) -> bool {
         #[cfg(target_arch = "x86_64")]
@@ -47,8 +57,10 @@ impl Isa {
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl");
+            let bf16 = avx512 && is_x86_feature_detected!("avx512bf16");
             match self {
-                Self::Avx512Bf16 => avx512 && is_x86_feature_detected!("avx512bf16"),
+                Self::AmxBf16 => bf16 && super::x86::has_amx(),
+                Self::Avx512Bf16 => bf16,
                 Self::Avx512f => avx512,
                 Self::Avx2 => avx2,
                 Self::Scalar => true,

@@ -4,9 +4,11 @@ pub(crate) mod attention;
 pub(crate) mod elementwise;
 pub(crate) mod gemm;
 mod isa;
+pub(crate) mod lines;
 pub(crate) mod panel;
 pub(crate) mod reference;
 pub(crate) mod simd;
+pub(crate) mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

@@ -28,7 +28,7 @@ macro_rules! multiversion {
                 }
                 match isa.isa() {
                     // SAFETY: `Supported` was made only after the features were detected.
-                    Isa::Avx512Bf16 | Isa::Avx512f => return unsafe { avx512($($arg),*) },
+                    Isa::AmxBf16 | Isa::Avx512Bf16 | Isa::Avx512f => return unsafe { avx512($($arg),*) },
                     // SAFETY: as above.
                     Isa::Avx2 => return unsafe { avx2($($arg),*) },
                     Isa::Scalar => {}

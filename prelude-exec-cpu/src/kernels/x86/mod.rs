@@ -7,6 +7,7 @@
     reason = "vector loads without bounds checks in the innermost loops"
 )]
 
+pub(super) mod amx;
 mod avx2;
 mod avx512;
 mod peak;
@@ -32,6 +33,11 @@ macro_rules! by_count {
 }
 use by_count;
 
+/// Whether there are tiles for bf16, and we may use them.
+pub(super) fn has_amx() -> bool {
+    amx::is_available()
+}
+
 /// Whether `count` rows, `stride` apart, of `len` elements lie within `available`.
 fn fits(count: usize, stride: usize, len: usize, available: usize) -> bool {
     (1..=MR).contains(&count) && (count - 1) * stride + len <= available
@@ -51,10 +57,10 @@ pub(super) fn multiply(
         (Rows::Bf16(a), Panel::Bf16(b), Isa::Avx512Bf16) => {
             bf16_bf16(isa, a, stride, count, b, out);
         }
-        (Rows::F32(a), Panel::Bf16(b), Isa::Avx512Bf16 | Isa::Avx512f) => {
+        (Rows::F32(a), Panel::Bf16(b), Isa::AmxBf16 | Isa::Avx512Bf16 | Isa::Avx512f) => {
             f32_bf16_512(isa, a, stride, count, b, out);
         }
-        (Rows::F32(a), Panel::F32(b), Isa::Avx512Bf16 | Isa::Avx512f) => {
+        (Rows::F32(a), Panel::F32(b), Isa::AmxBf16 | Isa::Avx512Bf16 | Isa::Avx512f) => {
             f32_f32_512(isa, a, stride, count, b, out);
         }
         (Rows::F32(a), Panel::Bf16(b), Isa::Avx2) => {
@@ -95,11 +101,11 @@ entry!(
 );
 entry!(
     /// f32 rows, bf16 panel widened by shift and mask.
-    f32_bf16_512, f32, 2, Isa::Avx512Bf16 | Isa::Avx512f, avx512::f32_bf16
+    f32_bf16_512, f32, 2, Isa::AmxBf16 | Isa::Avx512Bf16 | Isa::Avx512f, avx512::f32_bf16
 );
 entry!(
     /// f32 rows, f32 panel.
-    f32_f32_512, f32, 1, Isa::Avx512Bf16 | Isa::Avx512f, avx512::f32_f32
+    f32_f32_512, f32, 1, Isa::AmxBf16 | Isa::Avx512Bf16 | Isa::Avx512f, avx512::f32_f32
 );
 entry!(
     /// f32 rows, bf16 panel widened by shift and mask.
@@ -113,7 +119,7 @@ entry!(
 /// Writes 16 dwords of each of 16 rows, from byte `first` on, to columns of `out`: line d (lines are
 /// 64 dwords) gets dword d of the rows, in order. `false` if the family has no such instructions.
 pub(crate) fn transpose(isa: Supported, rows: &[&[u8]], first: usize, out: &mut [u32]) -> bool {
-    if !matches!(isa.isa(), Isa::Avx512Bf16 | Isa::Avx512f) {
+    if !matches!(isa.isa(), Isa::AmxBf16 | Isa::Avx512Bf16 | Isa::Avx512f) {
         return false;
     }
     assert!(
@@ -131,12 +137,16 @@ pub(crate) fn transpose(isa: Supported, rows: &[&[u8]], first: usize, out: &mut 
 /// floating-point operations that were; `None` where the family has no such instructions.
 pub(crate) fn spin(isa: Supported, bf16: bool, rounds: usize) -> Option<usize> {
     match (isa.isa(), bf16) {
+        (Isa::AmxBf16, true) => {
+            amx::Tiles::new(isa).spin(rounds);
+            Some(rounds * amx::SPIN_FLOPS)
+        }
         (Isa::Avx512Bf16, true) => {
             // SAFETY: `Supported` was made only after the features were detected.
             unsafe { peak::bf16(rounds) };
             Some(rounds * peak::BF16_FLOPS)
         }
-        (Isa::Avx512Bf16 | Isa::Avx512f, false) => {
+        (Isa::AmxBf16 | Isa::Avx512Bf16 | Isa::Avx512f, false) => {
             // SAFETY: as above.
             unsafe { peak::f32_512(rounds) };
             Some(rounds * peak::F32_512_FLOPS)

@@ -1,0 +1,105 @@
+//! Buffers that start on a cache line, the large ones in huge pages.
+
+use memmap2::MmapMut;
+
+/// Zeroed dwords from the start of a cache line on, so that no line of a panel or row of a tile
+/// is split between two.
+///
+/// Large ones are mapped by themselves and ask for huge pages where the system gives such on
+/// request: a panel then needs one translation instead of thirty, and its lines do not compete
+/// for sets of the second-level cache at random.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    memory: Memory,
+    len: usize,
+}
+
+#[derive(Debug)]
+enum Memory {
+    Heap { data: Vec<u32>, base: usize },
+    Mapped(MmapMut),
+}
+
+/// Dwords of a cache line.
+const LINE: usize = 16;
+/// Dwords from which on memory is mapped: two huge pages of most systems.
+const MAPPED_LEN: usize = 1 << 20;
+
+impl Lines {
+    pub(crate) fn zeroed(len: usize) -> Self {
+        let memory = mapped(len).map_or_else(|| heap(len), Memory::Mapped);
+        Self { memory, len }
+    }
+
+    /// Grows to at least `len`; what it held is lost if it does.
+    pub(crate) fn fit(&mut self, len: usize) {
+        if self.len < len {
+            *self = Self::zeroed(len);
+        }
+    }
+
+    /// Dwords.
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+}
+
+fn heap(len: usize) -> Memory {
+    let data = vec![0; len + LINE];
+    let base = data.as_ptr().align_offset(LINE * size_of::<u32>());
+    // Where alignment cannot be computed it is forgone.
+    let base = if base < LINE { base } else { 0 };
+    Memory::Heap { data, base }
+}
+
+/// `None` for a small one, or if the system refuses: then the heap may have room.
+fn mapped(len: usize) -> Option<MmapMut> {
+    if len < MAPPED_LEN {
+        return None;
+    }
+    let map = MmapMut::map_anon(len.checked_mul(size_of::<u32>())?).ok()?;
+    // Advice: a system without huge pages goes on with small ones.
+    #[cfg(target_os = "linux")]
+    let _ = map.advise(memmap2::Advice::HugePage);
+    Some(map)
+}
+
+impl std::ops::Deref for Lines {
+    type Target = [u32];
+
+    fn deref(&self) -> &[u32] {
+        match &self.memory {
+            Memory::Heap { data, base } => &data[*base..][..self.len],
+            Memory::Mapped(map) => bytemuck::cast_slice(map),
+        }
+    }
+}
+
+impl std::ops::DerefMut for Lines {
+    fn deref_mut(&mut self) -> &mut [u32] {
+        match &mut self.memory {
+            Memory::Heap { data, base } => &mut data[*base..][..self.len],
+            Memory::Mapped(map) => bytemuck::cast_slice_mut(map),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_and_large_ones_are_aligned_and_zero() {
+        for len in [0, 1, 100, MAPPED_LEN - 1, MAPPED_LEN, MAPPED_LEN + 7] {
+            let mut lines = Lines::zeroed(len);
+            assert_eq!(lines.len(), len);
+            assert!(lines.iter().all(|&x| x == 0));
+            assert!(lines.as_ptr().addr().is_multiple_of(64));
+            lines.fill(7);
+            lines.fit(len / 2);
+            assert!(lines.iter().all(|&x| x == 7));
+            lines.fit(len + 1);
+            assert_eq!((lines.len(), lines[len]), (len + 1, 0));
+        }
+    }
+}

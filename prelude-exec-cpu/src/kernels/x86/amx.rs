@@ -1,0 +1,428 @@
+//! Matrix products on Intel AMX: tiles of 16 rows by 64 bytes in their own registers.
+//!
+//! ```text
+//! left    16 rows by 32 inputs, rounded to bf16 and cut into tiles   1 KiB, row after row
+//! right   16 lines of a panel by 16 columns: pairs of inputs, as the panel has them
+//! sums    16 rows by 16 columns of f32
+//! ```
+//!
+//! `tdpbf16ps` multiplies bf16 pairs and adds to f32 sums; a row of sums depends on the same row
+//! of the left tile alone. Every sum starts at zero and takes the inputs in order, 32 at a time,
+//! whatever the number of rows: so rows do not depend on how many are multiplied together. Rows
+//! beyond the last of a left tile are computed and thrown away.
+//!
+//! Instructions are inline assembly, since the compiler's intrinsics are not stable. It keeps
+//! nothing in tile registers itself, and each block of assembly here says that it overwrites
+//! them; between blocks only their *configuration* has to last, which [`Tiles`] stands for.
+
+use std::{
+    arch::{
+        asm,
+        x86_64::{
+            __cpuid_count, __m512bh, _mm512_add_ps, _mm512_cvtne2ps_pbh, _mm512_loadu_ps,
+            _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_storeu_ps,
+        },
+    },
+    marker::PhantomData,
+    sync::OnceLock,
+};
+
+use super::{Isa, NR, Supported};
+use crate::{
+    kernels::tiles::{DEPTH, ROWS, TILE},
+    pool::TileMut,
+};
+
+/// Lines of a panel that make a right tile: pairs of inputs.
+const LINES: usize = DEPTH / 2;
+
+/// Sums of two left tiles with a panel.
+#[repr(align(64))]
+pub(crate) struct Sums(pub(crate) [[f32; NR]; 2 * ROWS]);
+
+impl Sums {
+    pub(crate) const ZERO: Self = Self([[0.0; NR]; 2 * ROWS]);
+}
+
+/// Whether the processor has tiles for bf16, the system saves them, and it lets us use them.
+/// Asked once per process: threads inherit the permission.
+pub(super) fn is_available() -> bool {
+    static AVAILABLE: OnceLock<bool> = OnceLock::new();
+    *AVAILABLE.get_or_init(|| has_tiles() && is_permitted())
+}
+
+fn has_tiles() -> bool {
+    if !is_x86_feature_detected!("xsave") {
+        return false;
+    }
+    // Leaf 7: bits 22 and 24 of edx are AMX-BF16 and AMX-TILE. Leaf 29 describes palette 1.
+    const FEATURES: u32 = 1 << 22 | 1 << 24;
+    if __cpuid_count(0, 0).eax < 0x1d || __cpuid_count(7, 0).edx & FEATURES != FEATURES {
+        return false;
+    }
+    let palette = __cpuid_count(0x1d, 1);
+    let (row_bytes, tiles, rows) = (
+        palette.ebx & 0xffff,
+        palette.ebx >> 16,
+        palette.ecx & 0xffff,
+    );
+    // Component 17 of the state is the configuration, 18 the data.
+    // SAFETY: the system has switched on XSAVE, which brings this instruction.
+    let enabled = unsafe { std::arch::x86_64::_xgetbv(0) };
+    row_bytes == 64 && tiles == 8 && rows == 16 && enabled >> 17 & 3 == 3
+}
+
+/// Linux gives out the 8 KiB of tile data per thread on request only.
+#[cfg(target_os = "linux")]
+fn is_permitted() -> bool {
+    const ARCH_PRCTL: i64 = 158;
+    const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
+    const TILE_DATA: i64 = 18;
+    let result: i64;
+    // SAFETY: the call takes two integers and touches no memory of ours. The kernel overwrites
+    // rcx and r11.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") ARCH_PRCTL => result,
+            in("rdi") ARCH_REQ_XCOMP_PERM,
+            in("rsi") TILE_DATA,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result == 0
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_permitted() -> bool {
+    false
+}
+
+/// Operand of `ldtilecfg`: palette 1, eight tiles of 16 rows by 64 bytes.
+#[repr(C, align(64))]
+struct Palette {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+static PALETTE: Palette = Palette {
+    palette: 1,
+    start_row: 0,
+    reserved: [0; 14],
+    row_bytes: [64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0],
+    rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
+};
+
+/// This thread's tile registers, configured. Dropping it gives them back, so that an idle thread
+/// has no tile state to be saved. A thread has one at a time: tasks take it and drop it.
+pub(crate) struct Tiles(PhantomData<*const ()>);
+
+impl Tiles {
+    /// # Panics
+    /// If `isa` has no tiles.
+    pub(crate) fn new(isa: Supported) -> Self {
+        assert!(isa.isa() == Isa::AmxBf16, "no tiles on this path");
+        // SAFETY: the machine has tiles and lets us use them, or `isa` would not exist; the
+        // operand is 64 bytes and describes what `has_tiles` has seen.
+        unsafe {
+            asm!("ldtilecfg [{}]", in(reg) &raw const PALETTE, options(nostack, preserves_flags, readonly));
+        }
+        Self(PhantomData)
+    }
+
+    /// Products of one or two left tiles' rows with a panel of 64 columns.
+    ///
+    /// `left`: `blocks` tiles of 16 rows each, one run of tiles after the other; `panel`:
+    /// `[16 · blocks][64]` dwords.
+    ///
+    /// # Panics
+    /// If `left` is not one or two runs as deep as the panel.
+    #[inline]
+    pub(crate) fn multiply(&self, left: &[u32], panel: &[u32], sums: &mut Sums) {
+        let blocks = panel.len() / (LINES * NR);
+        assert!(
+            blocks > 0 && panel.len() == blocks * LINES * NR,
+            "a panel of part of a tile"
+        );
+        if left.len() == 2 * blocks * TILE {
+            // SAFETY: the lengths were checked just now.
+            unsafe { self.two(left.as_ptr(), panel.as_ptr(), blocks, sums) };
+        } else {
+            assert!(left.len() == blocks * TILE, "rows of another depth");
+            // SAFETY: as above.
+            unsafe { self.one(left.as_ptr(), panel.as_ptr(), blocks, sums) };
+        }
+    }
+
+    /// Two left tiles by two right tiles at a time: four sums for four loads.
+    ///
+    /// # Safety
+    /// `left` points to two runs of `blocks` tiles, `panel` to `16 · blocks` lines; `blocks > 0`.
+    #[inline]
+    unsafe fn two(&self, left: *const u32, panel: *const u32, blocks: usize, sums: &mut Sums) {
+        for half in 0..2 {
+            let columns = half * 2 * ROWS;
+            // SAFETY: in each of `blocks` rounds the block reads a tile of each run, and columns
+            // `columns..columns + 32` of 16 lines; it writes those columns of all 32 rows.
+            unsafe {
+                asm!(
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "tilezero tmm2",
+                    "tilezero tmm3",
+                    "2:",
+                    "tileloadd tmm4, [{left} + {packed}]",
+                    "tileloadd tmm6, [{right} + {line}]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tileloadd tmm7, [{right} + {line} + 64]",
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    "tileloadd tmm5, [{lower} + {packed}]",
+                    "tdpbf16ps tmm2, tmm5, tmm6",
+                    "tdpbf16ps tmm3, tmm5, tmm7",
+                    "add {left}, 1024",
+                    "add {lower}, 1024",
+                    "add {right}, 4096",
+                    "dec {blocks}",
+                    "jnz 2b",
+                    "tilestored [{out} + {line}], tmm0",
+                    "tilestored [{out} + {line} + 64], tmm1",
+                    "tilestored [{out} + {line} + 4096], tmm2",
+                    "tilestored [{out} + {line} + 4096 + 64], tmm3",
+                    left = inout(reg) left => _,
+                    lower = inout(reg) left.add(blocks * TILE) => _,
+                    right = inout(reg) panel.add(columns) => _,
+                    blocks = inout(reg) blocks => _,
+                    out = in(reg) sums.0.as_mut_ptr().cast::<f32>().add(columns),
+                    packed = in(reg) 64usize,
+                    line = in(reg) 4 * NR,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack),
+                );
+            }
+        }
+    }
+
+    /// One left tile by four right tiles, so that the panel passes by once: for few rows the
+    /// time is that of reading it.
+    ///
+    /// # Safety
+    /// `left` points to `blocks` tiles, `panel` to `16 · blocks` lines; `blocks > 0`.
+    #[inline]
+    unsafe fn one(&self, left: *const u32, panel: *const u32, blocks: usize, sums: &mut Sums) {
+        // SAFETY: in each of `blocks` rounds the block reads a left tile and 16 lines; it writes
+        // 16 rows.
+        unsafe {
+            asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "2:",
+                "tileloadd tmm4, [{left} + {packed}]",
+                "tileloadd tmm5, [{right} + {line}]",
+                "tdpbf16ps tmm0, tmm4, tmm5",
+                "tileloadd tmm6, [{right} + {line} + 64]",
+                "tdpbf16ps tmm1, tmm4, tmm6",
+                "tileloadd tmm7, [{right} + {line} + 128]",
+                "tdpbf16ps tmm2, tmm4, tmm7",
+                "tileloadd tmm5, [{right} + {line} + 192]",
+                "tdpbf16ps tmm3, tmm4, tmm5",
+                "add {left}, 1024",
+                "add {right}, 4096",
+                "dec {blocks}",
+                "jnz 2b",
+                "tilestored [{out} + {line}], tmm0",
+                "tilestored [{out} + {line} + 64], tmm1",
+                "tilestored [{out} + {line} + 128], tmm2",
+                "tilestored [{out} + {line} + 192], tmm3",
+                left = inout(reg) left => _,
+                right = inout(reg) panel => _,
+                blocks = inout(reg) blocks => _,
+                out = in(reg) sums.0.as_mut_ptr(),
+                packed = in(reg) 64usize,
+                line = in(reg) 4 * NR,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+}
+
+/// Floating-point operations of a round of [`Tiles::spin`].
+pub(super) const SPIN_FLOPS: usize = 4 * 2 * ROWS * ROWS * DEPTH;
+
+impl Tiles {
+    /// Runs `rounds` rounds of products of tiles in registers.
+    pub(super) fn spin(&self, rounds: usize) {
+        if rounds == 0 {
+            return;
+        }
+        // SAFETY: the registers are configured; nothing else is touched.
+        unsafe {
+            asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "tilezero tmm4",
+                "tilezero tmm5",
+                "tilezero tmm6",
+                "tilezero tmm7",
+                "2:",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "dec {rounds}",
+                "jnz 2b",
+                rounds = inout(reg) rounds => _,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack, nomem),
+            );
+        }
+    }
+}
+
+impl Drop for Tiles {
+    fn drop(&mut self) {
+        // SAFETY: nothing on this thread uses tiles without a `Tiles` of its own.
+        unsafe {
+            asm!(
+                "tilerelease",
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack, preserves_flags, nomem),
+            );
+        }
+    }
+}
+
+/// Rounds up to 16 rows of `width` to bf16 and cuts them into left tiles; what a row lacks of its
+/// last tile is 0, rows that are missing stay as they are.
+///
+/// # Panics
+/// If `isa` has no tiles, there are more rows than 16, or `out` is not as deep as they.
+pub(crate) fn pack_rows(isa: Supported, rows: &[f32], width: usize, out: &mut [u32]) {
+    assert!(isa.isa() == Isa::AmxBf16, "no tiles on this path");
+    assert!(
+        rows.len() <= ROWS * width && rows.len().is_multiple_of(width),
+        "not up to {ROWS} rows"
+    );
+    assert!(out.len() == width.div_ceil(DEPTH) * TILE, "another depth");
+    // SAFETY: `Supported` was made only after the features were detected; lengths were checked.
+    unsafe { pack(rows, width, out) };
+}
+
+/// # Safety
+/// The instructions; lengths as [`pack_rows`] checks them.
+#[target_feature(enable = "avx512f,avx512bf16")]
+unsafe fn pack(rows: &[f32], width: usize, out: &mut [u32]) {
+    let blocks = out.len() / TILE;
+    for r in 0..rows.len() / width {
+        for block in 0..blocks {
+            let first = block * DEPTH;
+            // SAFETY: `width` elements from here on, of which at most as many are read as the
+            // row has left.
+            let row = unsafe { rows.as_ptr().add(r * width + first) };
+            let left = width - first;
+            // SAFETY: as above; lanes that the mask leaves out are not read, and the pointer is
+            // moved within the row or, with an empty mask, not used.
+            let (low, high) = unsafe {
+                if left >= DEPTH {
+                    (_mm512_loadu_ps(row), _mm512_loadu_ps(row.add(16)))
+                } else {
+                    (
+                        _mm512_maskz_loadu_ps(mask(left), row),
+                        _mm512_maskz_loadu_ps(mask(left.saturating_sub(16)), row.wrapping_add(16)),
+                    )
+                }
+            };
+            let pairs = _mm512_cvtne2ps_pbh(high, low);
+            // SAFETY: row r of tile `block`: 16 dwords.
+            unsafe {
+                let to = out.as_mut_ptr().add(block * TILE + r * 16);
+                to.cast::<__m512bh>().write_unaligned(pairs);
+            }
+        }
+    }
+}
+
+/// The lowest `n` of 16 lanes.
+fn mask(n: usize) -> u16 {
+    if n >= 16 { u16::MAX } else { (1 << n) - 1 }
+}
+
+/// Multiplies the rows of one tile of the output with a panel, and writes the products, with
+/// `bias`, or adds them.
+///
+/// `left`: a run of tiles for every 16 rows, as [`pack_rows`] makes them; `panel`: as deep.
+///
+/// # Panics
+/// If `isa` has no tiles, or the shapes differ.
+pub(crate) fn multiply(
+    isa: Supported,
+    left: &[u32],
+    panel: &[u32],
+    bias: Option<&[f32]>,
+    add: bool,
+    tile: &mut TileMut<'_, f32>,
+) {
+    assert!(
+        tile.cols <= NR && bias.is_none_or(|bias| bias.len() == tile.cols),
+        "another number of columns"
+    );
+    let run = panel.len() / (LINES * NR) * TILE;
+    let tiles = Tiles::new(isa);
+    let mut sums = Sums::ZERO;
+    for (i, left) in left.chunks(2 * run).enumerate() {
+        let first = i * 2 * ROWS;
+        tiles.multiply(left, panel, &mut sums);
+        let count = (tile.rows - first).min(2 * ROWS);
+        // SAFETY: `Supported` was made only after the features were detected; the bias is as
+        // long as the tile is wide, at most 64.
+        unsafe { finish(&sums, bias, add, (first, count), tile) };
+    }
+}
+
+/// # Safety
+/// AVX-512F; a bias of the tile's width, at most 64.
+#[target_feature(enable = "avx512f")]
+unsafe fn finish(
+    sums: &Sums,
+    bias: Option<&[f32]>,
+    add: bool,
+    (first, count): (usize, usize),
+    tile: &mut TileMut<'_, f32>,
+) {
+    let cols = tile.cols;
+    for (i, sums) in sums.0[..count].iter().enumerate() {
+        let out = tile.row(first + i);
+        for lane in (0..cols).step_by(16) {
+            let mask = mask(cols - lane);
+            // SAFETY: lanes below `cols` of rows that are as long, and of a row of 64 sums.
+            unsafe {
+                let to = out.as_mut_ptr().add(lane);
+                let mut x = _mm512_loadu_ps(sums.as_ptr().add(lane));
+                if let Some(bias) = bias {
+                    x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(mask, bias.as_ptr().add(lane)));
+                }
+                if add {
+                    x = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, to), x);
+                }
+                if mask == u16::MAX {
+                    _mm512_storeu_ps(to, x);
+                } else {
+                    _mm512_mask_storeu_ps(to, mask, x);
+                }
+            }
+        }
+    }
+}
