@@ -12,8 +12,8 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
-/// Longest silence of a server.
-const SILENCE: Duration = Duration::from_secs(120);
+/// Longest silence of a server: less than a part may be silent that waits for it.
+const SILENCE: Duration = Duration::from_secs(60);
 /// Largest answer that is read.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// Header lines of an answer, and bytes of each.

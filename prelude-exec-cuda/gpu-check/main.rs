@@ -61,6 +61,10 @@ enum Command {
         /// Which, and in which order.
         #[arg(long, value_delimiter = ',', value_name = "A,B,..")]
         parts: Vec<String>,
+        /// Longest that all of them together may take. They share it; one that is not reached is
+        /// a SKIP.
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(supervisor::TOTAL))]
+        total: Option<u64>,
         #[command(flatten)]
         common: Common,
     },
@@ -93,7 +97,7 @@ struct Common {
     #[arg(long, value_name = "DIR")]
     home: Option<PathBuf>,
     /// Longest that a part may take.
-    #[arg(long, value_name = "N", default_value_t = 540, value_parser = clap::value_parser!(u64).range(5..=600))]
+    #[arg(long, value_name = "N", default_value_t = 540, value_parser = clap::value_parser!(u64).range(supervisor::SECONDS))]
     seconds: u64,
     /// Walk through everything without a GPU: emulated kernels, tiny shapes, no times.
     #[arg(long)]
@@ -130,7 +134,11 @@ fn main() -> ExitCode {
 /// Whether nothing was wrong.
 fn run(command: Command) -> Result<bool> {
     match command {
-        Command::Run { parts, common } => supervisor::run(&parts, &common),
+        Command::Run {
+            parts,
+            total,
+            common,
+        } => supervisor::run(&parts, total, &common),
         Command::Part { name, common } => {
             if common.tied {
                 process::tie();

@@ -13,16 +13,16 @@ use anyhow::{Context as _, Result};
 /// How often a running process is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 /// Longest wait for a process that was killed: one that a driver holds may never go.
-const GONE_WITHIN: Duration = Duration::from_secs(10);
+pub(crate) const GONE_WITHIN: Duration = Duration::from_secs(10);
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// By itself.
     Itself(ExitStatus),
-    /// It took too long and was killed.
+    /// It took too long, or who looked at it gave it up, and was killed.
     Killed,
-    /// It took too long, was killed and is still there.
+    /// It was killed and is still there.
     Stuck,
 }
 
@@ -32,33 +32,44 @@ pub(crate) fn grouped(command: &mut Command) -> &mut Command {
     command.process_group(0).stdin(Stdio::piped())
 }
 
-/// Waits for a [`grouped`] process, and kills its group when it takes longer.
+/// Waits for a [`grouped`] process, and kills its group when it takes longer or `look`, which is
+/// told again and again how long it has taken, says that it need not go on.
 ///
 /// # Errors
-/// If it cannot be waited for or killed.
-pub(crate) fn wait(child: &mut Child, limit: Duration) -> Result<Ended> {
+/// If it cannot be waited for or killed, or `look`'s; the group is killed then too.
+pub(crate) fn wait(
+    child: &mut Child,
+    limit: Duration,
+    mut look: impl FnMut(Duration) -> Result<bool>,
+) -> Result<Ended> {
     let start = Instant::now();
+    let mut wrong = None;
     loop {
         if let Some(status) = child.try_wait().context("cannot wait for a process")? {
             // What it started and left behind goes too.
             let _ = kill_group(child.id());
             return Ok(Ended::Itself(status));
         }
-        if start.elapsed() >= limit {
-            break;
+        match look(start.elapsed()) {
+            Ok(true) if start.elapsed() < limit => thread::sleep(LOOK),
+            Ok(_) => break,
+            Err(error) => {
+                wrong = Some(error);
+                break;
+            }
         }
-        thread::sleep(LOOK);
     }
     let group = kill_group(child.id());
     let alone = child.kill();
     if group.is_err() {
         alone.context("cannot end a process")?;
     }
-    Ok(if gone(child)? {
-        Ended::Killed
-    } else {
-        Ended::Stuck
-    })
+    let gone = gone(child)?;
+    match wrong {
+        Some(error) => Err(error),
+        None if gone => Ok(Ended::Killed),
+        None => Ok(Ended::Stuck),
+    }
 }
 
 /// Whether a killed process went within [`GONE_WITHIN`].
@@ -136,7 +147,7 @@ mod tests {
         let mut child = grouped(Command::new("sh").args(["-c", &script]))
             .spawn()
             .unwrap();
-        let ended = wait(&mut child, limit).unwrap();
+        let ended = wait(&mut child, limit, |_| Ok(true)).unwrap();
         let pid = fs::read_to_string(&note).unwrap();
         let start = Instant::now();
         while lives(pid.trim()) {

@@ -4,9 +4,8 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
+    process::Command,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -19,10 +18,14 @@ use crate::{
         Forest, Sequence, Wanted, count, decode, embed, greedy, rows, sampled, scores, step,
     },
     compare::{Allowed, Differences},
+    process::{self, Ended},
 };
 
 /// Labels whose logits are compared, spread over the vocabulary.
 const LABELS: u32 = 64;
+
+/// Says that the work goes on.
+pub(crate) type Beat<'a> = &'a dyn Fn(&str) -> Result<()>;
 
 /// What is asked of a model.
 #[derive(Clone, Debug)]
@@ -79,13 +82,15 @@ impl Questions {
     }
 
     /// Asks an executor, one prompt a step.
-    pub(crate) fn ask(&self, executor: &mut dyn Executor) -> Result<Answers> {
+    pub(crate) fn ask(&self, executor: &mut dyn Executor, beat: Beat<'_>) -> Result<Answers> {
         let mut answers = Answers::default();
         for tokens in &self.prompts {
+            beat(&format!("a prompt of {} tokens", tokens.len()))?;
             let forest = Forest::prompt(tokens, self.wanted(tokens));
             answers.prompts.push(read(rows(executor, forest)?)?);
         }
         for (i, tokens) in self.prompts.iter().take(self.continued).enumerate() {
+            beat(&format!("text {i}"))?;
             let text = generate(executor, tokens, self.tokens);
             answers
                 .texts
@@ -295,6 +300,7 @@ pub(crate) fn transformers(
     questions: &Questions,
     scratch: &Path,
     limit: Duration,
+    beat: Beat<'_>,
 ) -> Result<[Answers; 2]> {
     fs::create_dir_all(scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
     let (request, answer) = (
@@ -314,15 +320,25 @@ pub(crate) fn transformers(
     let _ = fs::remove_file(&answer);
     let said = scratch.join("parity.log");
     let log = fs::File::create(&said)?;
-    let mut child = Command::new("python3")
-        .arg(script)
-        .arg(&request)
-        .stdin(Stdio::null())
+    let mut command = Command::new("python3");
+    command.arg(script).arg(&request);
+    let mut child = process::grouped(&mut command)
         .stdout(log.try_clone()?)
         .stderr(log)
         .spawn()
         .context("python3 cannot be started")?;
-    let status = wait(&mut child, limit)?;
+    let look = |for_now: Duration| {
+        beat(&format!(
+            "transformers goes on, {} s so far",
+            for_now.as_secs()
+        ))?;
+        Ok(true)
+    };
+    let status = match process::wait(&mut child, limit, look)? {
+        Ended::Itself(status) => Some(status),
+        Ended::Killed => None,
+        Ended::Stuck => bail!("it was killed and is still there"),
+    };
     let said = fs::read_to_string(&said).unwrap_or_default();
     let last = said.lines().last().unwrap_or("it said nothing").to_owned();
     match status {
@@ -335,19 +351,6 @@ pub(crate) fn transformers(
         parse(&bytes, "float32", questions)?,
         parse(&bytes, "bfloat16", questions)?,
     ])
-}
-
-fn wait(child: &mut Child, limit: Duration) -> Result<Option<std::process::ExitStatus>> {
-    let start = Instant::now();
-    while start.elapsed() < limit {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        thread::sleep(Duration::from_millis(50));
-    }
-    child.kill()?;
-    child.wait()?;
-    Ok(None)
 }
 
 /// What `parity.py` wrote.

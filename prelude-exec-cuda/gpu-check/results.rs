@@ -5,11 +5,12 @@
 //! it and replaces it.
 
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     fs,
     io::Write as _,
     path::{Path, PathBuf},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -23,6 +24,8 @@ pub(crate) const SCHEMA: u32 = 1;
 const RESULTS_MAX: usize = 5_000;
 /// Characters of a reason that are kept.
 const REASON_MAX: usize = 1_000;
+/// Longest silence of a part that is at work: the supervisor ends one that says nothing at all.
+const BEAT: Duration = Duration::from_secs(20);
 
 /// All of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -78,6 +81,8 @@ pub(crate) enum State {
     Killed,
     /// It ended with an error or by a signal.
     Broken,
+    /// The run's time was over before it.
+    NotStarted,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -175,6 +180,8 @@ pub(crate) struct Report {
     document: Document,
     part: String,
     start: Instant,
+    /// When the part last said something.
+    said: Cell<Instant>,
 }
 
 impl Report {
@@ -193,6 +200,7 @@ impl Report {
             document,
             part: part.to_owned(),
             start: Instant::now(),
+            said: Cell::new(Instant::now()),
         };
         this.write()?;
         this.log(&format!("--- {part}"))?;
@@ -241,8 +249,18 @@ impl Report {
         self.write()
     }
 
+    /// A line in `log.txt` and on the screen, if there was none for a while: that a long piece of
+    /// work goes on, and how far it is.
+    pub(crate) fn beat(&self, line: impl FnOnce() -> String) -> Result<()> {
+        match self.said.get().elapsed() >= BEAT {
+            true => self.log(&format!("     {}", line())),
+            false => Ok(()),
+        }
+    }
+
     /// A line in `log.txt` and on the screen.
     pub(crate) fn log(&self, line: &str) -> Result<()> {
+        self.said.set(Instant::now());
         println!("{line}");
         let path = self.folder.join("log.txt");
         let file = fs::OpenOptions::new().create(true).append(true).open(&path);
@@ -314,7 +332,7 @@ pub(crate) fn forget(folder: &Path, part: &str) -> Result<()> {
     write(folder, &document)
 }
 
-/// Says how a part ended that could not say so itself.
+/// Says how a part ended that could not say so itself: FAIL, or SKIP of one that never began.
 pub(crate) fn mark(folder: &Path, part: &str, state: State, seconds: f64, why: &str) -> Result<()> {
     let mut document = read(folder)?;
     let ended = PartState {
@@ -323,7 +341,12 @@ pub(crate) fn mark(folder: &Path, part: &str, state: State, seconds: f64, why: &
         why: Some(why.to_owned()),
     };
     document.parts.insert(part.to_owned(), ended);
-    let mut outcome = Outcome::new("the part itself", Verdict::Fail).because(why);
+    let verdict = match state {
+        State::NotStarted => Verdict::Skip,
+        _ => Verdict::Fail,
+    };
+    let why: String = why.chars().take(REASON_MAX).collect();
+    let mut outcome = Outcome::new("the part itself", verdict).because(why);
     part.clone_into(&mut outcome.part);
     outcome.at_s = round(seconds);
     document.results.push(outcome);

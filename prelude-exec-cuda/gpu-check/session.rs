@@ -345,6 +345,12 @@ impl Session {
         self.report.log(line)
     }
 
+    /// Says that long work goes on, if nothing was said for a while: a part that says nothing is
+    /// taken for hung.
+    pub(crate) fn beat(&self, line: impl FnOnce() -> String) -> Result<()> {
+        self.report.beat(line)
+    }
+
     pub(crate) fn add(&mut self, outcome: Outcome) -> Result<()> {
         self.report.add(outcome)
     }
@@ -400,7 +406,6 @@ impl Session {
     /// Writes a figure of time down. Where there is no GPU it is none.
     pub(crate) fn timed(&mut self, mut outcome: Outcome) -> Result<()> {
         if !self.target.is_gpu() && outcome.value.is_some_and(f64::is_finite) {
-            self.report.log(&crate::table::line(&outcome))?;
             let detail = outcome.detail;
             outcome = Outcome::new(outcome.name, Verdict::Skip).because(NO_TIMES);
             outcome.detail = detail;

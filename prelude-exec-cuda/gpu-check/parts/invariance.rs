@@ -173,6 +173,7 @@ fn random_batches(
     }
     let mut compared = 0;
     for batch in 0..batches as u64 {
+        session.beat(|| format!("batch {batch} of {batches}"))?;
         let mut forest = Forest::default();
         let mut members = Vec::new();
         for place in 0..1 + mix(batch) % 7 {
@@ -279,6 +280,7 @@ fn memory(session: &mut Session, checkpoint: &Checkpoint, steps: usize, what: &s
     while done < steps && !session.left().is_zero() {
         run(&mut executor, done)?;
         done += 1;
+        session.beat(|| format!("step {done} of {steps}"))?;
     }
     let after = session.target.free_bytes()?;
     let (Some(before), Some(after)) = (before, after) else {

@@ -90,6 +90,8 @@ fn conform(session: &mut Session, suite: Suite, deterministic: bool) -> Result<S
     let devices = std::cell::Cell::new(0);
     suite(demands, &|spec| {
         devices.set(devices.get() + 1);
+        // What cannot be said cannot be written either: the next result says so.
+        let _ = session.beat(|| format!("case {}", devices.get()));
         match Device::open(&session.target, &Room::from(spec), deterministic) {
             Ok(device) => device,
             Err(error) => panic!("case {}: {error}", devices.get()),

@@ -10,7 +10,12 @@ mod parity;
 mod sanitize;
 mod serve;
 
-use anyhow::{Context as _, Result};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
 use prelude_core::{Capacity, ForwardBatch};
 use prelude_exec_cuda::measure::Room;
 use prelude_models::{AttnShape, Checkpoint};
@@ -32,6 +37,19 @@ pub(crate) const NAMES: [&str; 9] = [
     "invariance",
     "sanitize",
 ];
+
+/// What a part would like to have of a run's time, in seconds on one H200, by estimate.
+pub(crate) fn wish(name: &str) -> u32 {
+    match name {
+        "env" => 30,
+        "kernels" | "invariance" => 120,
+        "attn" => 180,
+        "gemm" => 240,
+        "parity" | "model" => 300,
+        // serve, sanitize
+        _ => 400,
+    }
+}
 
 /// Results of part `env` that are the bounds of the others.
 pub(crate) const CEILING_FLOPS: &str = "product 8192³, bf16";
@@ -71,8 +89,20 @@ fn tokenizer(session: &Session) -> std::path::PathBuf {
 /// A checkpoint with random weights, made if it is not there.
 fn checkpoint(session: &Session, name: &str, layers: Option<usize>) -> Result<Checkpoint> {
     let folder = make_model::folder(&session.models, name, layers);
-    let start = std::time::Instant::now();
-    let bytes = make_model::make(name, layers, &tokenizer(session), &folder)?;
+    let start = Instant::now();
+    let tokenizer = tokenizer(session);
+    let bytes = thread::scope(|scope| -> Result<u64> {
+        let making = scope.spawn(|| make_model::make(name, layers, &tokenizer, &folder));
+        while !making.is_finished() {
+            let for_now = start.elapsed().as_secs();
+            session.beat(|| format!("{} is being written, {for_now} s", folder.display()))?;
+            thread::sleep(Duration::from_millis(5));
+        }
+        match making.join() {
+            Ok(made) => made,
+            Err(panic) => bail!("{}", said(panic.as_ref())),
+        }
+    })?;
     session.log(&format!(
         "{} has {bytes} bytes of weights, after {:.1} s",
         folder.display(),

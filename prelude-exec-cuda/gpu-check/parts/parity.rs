@@ -107,7 +107,8 @@ fn large(session: &mut Session, what: &str, case: Case) -> Result<()> {
     let limit = session.left().mul_f64(0.6).max(Duration::from_secs(5));
     let scratch = session.models.join(format!("{}-parity", case.shape));
     let script = reference::script(&session.home);
-    let answer = reference::transformers(&script, &folder, &asked, &scratch, limit);
+    let beat = |line: &str| session.beat(|| line.to_owned());
+    let answer = reference::transformers(&script, &folder, &asked, &scratch, limit, &beat);
     let (asked, exact, rounded, who) = match answer {
         Ok([exact, rounded]) => (asked, exact, Some(rounded), "transformers"),
         Err(error) => {
@@ -145,7 +146,7 @@ fn on_the_gpu(session: &Session, checkpoint: &Checkpoint, asked: &Questions) -> 
         config.max_context_len = Some(count(longest + asked.tokens));
         config.logits_rows_max = session.pick(256, 16);
     })?;
-    asked.ask(&mut executor)
+    asked.ask(&mut executor, &|line| session.beat(|| line.to_owned()))
 }
 
 fn on_the_cpu(session: &Session, checkpoint: &Checkpoint, asked: &Questions) -> Result<Answers> {
@@ -159,5 +160,6 @@ fn on_the_cpu(session: &Session, checkpoint: &Checkpoint, asked: &Questions) -> 
         ..CpuConfig::default()
     };
     let mut executor = CpuExecutor::new(checkpoint, config, pool)?;
-    asked.ask(&mut executor).context("the CPU executor")
+    let beat = |line: &str| session.beat(|| format!("the CPU executor: {line}"));
+    asked.ask(&mut executor, &beat).context("the CPU executor")
 }

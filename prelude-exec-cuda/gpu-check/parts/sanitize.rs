@@ -13,11 +13,14 @@ use crate::{
     process::{self, Ended},
     results::{self, State, Verdict},
     session::Session,
+    supervisor::SECONDS,
 };
 
 /// Cheapest first.
 const TOOLS: [&str; 4] = ["memcheck", "racecheck", "synccheck", "initcheck"];
-/// What a tool says where it is not permitted or does not know the GPU.
+/// What a tool itself, whose lines begin so, says where it is not permitted or does not know the
+/// GPU. Nothing else is a reason to pass over it.
+const TOOL: &str = "=========";
 const REFUSALS: [&str; 2] = ["Device not supported", "Unable to"];
 /// Where the program usually lies.
 const PLACES: [&str; 2] = ["compute-sanitizer", "/usr/local/cuda/bin/compute-sanitizer"];
@@ -60,7 +63,8 @@ fn find() -> Option<PathBuf> {
 /// What a watched program left.
 struct Output {
     success: bool,
-    in_time: bool,
+    /// How it ended, if it did in its time.
+    ended: Option<String>,
     /// Whether it came to check anything.
     checked: bool,
     text: String,
@@ -91,7 +95,7 @@ fn watched(session: &Session, tool: Option<(&Path, &str)>, limit: Duration) -> R
     command.arg("--models").arg(&session.models);
     command.args(["--device", &session.common.device.to_string()]);
     // The program sees the same end as this part does.
-    let seconds = limit.as_secs().clamp(5, 600);
+    let seconds = limit.as_secs().clamp(*SECONDS.start(), *SECONDS.end());
     command.args(["--seconds", &seconds.to_string()]);
     if session.is_smoke() {
         command.arg("--smoke");
@@ -106,7 +110,11 @@ fn watched(session: &Session, tool: Option<(&Path, &str)>, limit: Duration) -> R
         .stderr(file)
         .spawn()
         .context("cannot start the watched program")?;
-    let status = match process::wait(&mut child, limit)? {
+    let look = |for_now: Duration| {
+        session.beat(|| format!("{name} goes on, {} s so far", for_now.as_secs()))?;
+        Ok(true)
+    };
+    let status = match process::wait(&mut child, limit, look)? {
         Ended::Itself(status) => Some(status),
         Ended::Killed => None,
         Ended::Stuck => bail!("the watched program was killed and is still there"),
@@ -127,7 +135,7 @@ fn watched(session: &Session, tool: Option<(&Path, &str)>, limit: Duration) -> R
     }
     Ok(Output {
         success: status.is_some_and(|s| s.success()),
-        in_time: status.is_some(),
+        ended: status.map(|s| s.to_string()),
         checked,
         last: text.lines().last().unwrap_or("it said nothing").to_owned(),
         text,
@@ -142,47 +150,47 @@ enum Judgement {
     Unusable(String),
 }
 
-/// Reads what a tool said: its last line counts errors, if it came so far.
+/// Reads what a tool said: its last line counts errors, if it came so far. Only its own words, or
+/// the end of the time, excuse it: a program that crashed before its first check is a finding.
 fn judge(output: &Output) -> Judgement {
+    let by_tool = |line: &&str| line.starts_with(TOOL);
+    let mut lines = output.text.lines().filter(by_tool);
     // Some machines permit no tool; what it counts as an error then is its own.
-    let refusal = output
-        .text
-        .lines()
-        .find(|l| l.starts_with("=========") && REFUSALS.iter().any(|refusal| l.contains(refusal)));
-    if let Some(line) = refusal {
-        return Judgement::Unusable(line.trim_start_matches('=').trim().to_owned());
+    if let Some(line) = lines.find(|l| REFUSALS.iter().any(|refusal| l.contains(refusal))) {
+        return Judgement::Unusable(plain(line));
     }
     let summary = output
         .text
         .lines()
         .rev()
         .find(|l| l.contains("ERROR SUMMARY:") || l.contains("RACECHECK SUMMARY:"));
-    let Some(summary) = summary else {
-        let why = match output.in_time {
-            true => output.last.clone(),
-            false => "no end in its share of the time".to_owned(),
-        };
-        return Judgement::Unusable(why);
+    let Some(ended) = &output.ended else {
+        return Judgement::Unusable("no end in its share of the time".to_owned());
     };
-    if !output.checked {
-        return Judgement::Unusable(format!("nothing ran under it: {}", output.last));
-    }
-    let summary = summary.trim_start_matches('=').trim();
+    let Some(summary) = summary.map(plain) else {
+        return Judgement::Findings(format!("no summary, {ended}: {}", output.last));
+    };
     let counts = summary
         .split_once("SUMMARY:")
         .map_or("", |(_, rest)| rest.trim_start());
     if !counts.starts_with("0 ") {
-        let first = output
-            .text
-            .lines()
-            .find(|l| l.starts_with("=========") && l.len() > 10);
-        let first = first.unwrap_or_default().trim_start_matches('=').trim();
-        return Judgement::Findings(format!("{summary}; first: {first}"));
+        let first = output.text.lines().find(|l| by_tool(l) && l.len() > 10);
+        let first = plain(first.unwrap_or_default());
+        return Judgement::Findings(format!("{summary}; first: {first}; {}", output.last));
     }
-    match output.success {
-        true => Judgement::Clean(summary.to_owned()),
-        false => Judgement::Findings(format!("{summary}, but {}", output.last)),
+    match (output.success, output.checked) {
+        (true, true) => Judgement::Clean(summary),
+        (_, true) => Judgement::Findings(format!("{summary}, but {ended}: {}", output.last)),
+        (_, false) => Judgement::Findings(format!(
+            "nothing was checked under it, {ended}: {}",
+            output.last
+        )),
     }
+}
+
+/// A tool's line without its mark.
+fn plain(line: &str) -> String {
+    line.trim_start_matches('=').trim().to_owned()
 }
 
 #[cfg(test)]
@@ -192,7 +200,7 @@ mod tests {
     fn check(text: &str, success: bool, in_time: bool) -> Judgement {
         judge(&Output {
             success,
-            in_time,
+            ended: in_time.then(|| format!("exit status: {}", i32::from(!success))),
             checked: true,
             text: text.to_owned(),
             last: text.lines().last().unwrap_or_default().to_owned(),
@@ -220,8 +228,6 @@ mod tests {
         assert!(text.contains("Invalid __global__ read"), "{text}");
         let failed = check("========= ERROR SUMMARY: 0 errors\nFAIL", false, true);
         assert!(matches!(failed, Judgement::Findings(_)));
-        let denied = check("Unable to open debugger interface", false, true);
-        assert!(matches!(denied, Judgement::Unusable(_)));
         assert!(matches!(check("", false, false), Judgement::Unusable(_)));
     }
 
@@ -237,13 +243,31 @@ mod tests {
         // Our own words are not the tool's.
         let ours = format!("Unable to say\n{summary}");
         assert!(matches!(check(&ours, false, true), Judgement::Findings(_)));
-        let idle = judge(&Output {
-            success: false,
-            in_time: true,
-            checked: false,
-            text: summary.to_owned(),
-            last: "no GPU".to_owned(),
-        });
-        assert!(matches!(idle, Judgement::Unusable(_)), "{idle:?}");
+    }
+
+    /// Of the watched program, or of the tool without its own excuse.
+    #[test]
+    fn a_crash_before_the_first_check_is_a_finding() {
+        let early = |text: &str, success, ended: &str| {
+            let judgement = judge(&Output {
+                success,
+                ended: Some(ended.to_owned()),
+                checked: false,
+                text: text.to_owned(),
+                last: "the last line".to_owned(),
+            });
+            match judgement {
+                Judgement::Findings(text) => text,
+                other => panic!("{other:?}"),
+            }
+        };
+        let said = early("", false, "signal: 11 (SIGSEGV)");
+        assert!(said.contains("SIGSEGV") && said.contains("the last line"));
+        let gone = "========= Error: Target application terminated before first instrumented call";
+        early(gone, false, "exit status: 255");
+        early("========= ERROR SUMMARY: 1 error", false, "exit status: 1");
+        let none = "========= ERROR SUMMARY: 0 errors";
+        assert!(early(none, false, "exit status: 2").contains("nothing was checked"));
+        early(none, true, "exit status: 0");
     }
 }

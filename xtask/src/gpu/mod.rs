@@ -168,9 +168,19 @@ fn smoke(parts: &[String]) -> Result<String> {
 fn refuses_bad_arguments(bundle: &Path) -> Result<()> {
     for (arguments, reason) in [
         (&["--parts", "env,nonsense"][..], "no part `nonsense`"),
-        (&["--seconds", "1000"], "5 to 600"),
-        (&["--seconds", "ten"], "5 to 600"),
+        (&["--seconds", "566"], "5 to 565"),
+        (&["--seconds", "ten"], "5 to 565"),
         (&["--seconds"], "needs a value"),
+        (&["--total", "10"], "60 to 86400"),
+        (&["--total", "1e3"], "60 to 86400"),
+        (
+            &["--models", "./results/models"],
+            "outside the folder of results",
+        ),
+        (
+            &["--out", "a", "--models", "a/"],
+            "outside the folder of results",
+        ),
         (&["--out", ""], "needs a value"),
         (&["--device", "x"], "--device takes a number"),
         (&["--fast"], "no option `--fast`"),
