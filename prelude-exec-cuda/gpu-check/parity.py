@@ -8,10 +8,15 @@ Writes the safetensors file that QUESTIONS.json names in "out": for each dtype a
 each token but the first), `.last` and `.mean` (hidden states after the final norm, length 1), and
 for the first "continued" prompts `.text` and `.leads` (greedy tokens, and the gap between the two
 largest logits at each).  TF32 is off.  The last line of its output is what went wrong, if anything.
+Written for transformers 4.51 (the first that has Qwen3) and later.
 """
 import json
+import os
 import sys
 import time
+
+# Everything is in a folder; where there is no network, asking for more would take minutes.
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 try:
     import torch
@@ -53,14 +58,28 @@ def text(model, ids, count, out, name):
     tokens = torch.tensor([ids], device=model.device)
     cache, chosen, leads = None, [], []
     for _ in range(count):
-        answer = model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        answer = model.model(input_ids=tokens, past_key_values=cache, use_cache=True)
         cache = answer.past_key_values
-        best = answer.logits[0, -1].float().topk(2)
+        best = model.lm_head(answer.last_hidden_state[0, -1]).float().topk(2)
         chosen.append(int(best.indices[0]))
         leads.append(float(best.values[0] - best.values[1]))
         tokens = best.indices[:1].reshape(1, 1)
     out[name + "text"] = torch.tensor(chosen, dtype=torch.int32)
     out[name + "leads"] = torch.tensor(leads)
+
+
+def load(folder, dtype, device):
+    arguments = {"attn_implementation": "eager", "local_files_only": True}
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **arguments)
+    except TypeError:
+        model = None
+    # What is `dtype` now was `torch_dtype` once, and the other name was passed over or refused.
+    if model is None or model.dtype != dtype:
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, torch_dtype=dtype, **arguments)
+    if model.dtype != dtype:
+        sys.exit(f"transformers {transformers.__version__} loads {model.dtype} and not {dtype}")
+    return model.to(device).eval()
 
 
 def main():
@@ -69,14 +88,14 @@ def main():
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.set_float32_matmul_precision("highest")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = questions["device"]
+    if device != "cpu" and not torch.cuda.is_available():
+        # Large models on the host would take all the time there is.
+        sys.exit(f"torch {torch.__version__} sees no GPU")
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, {device}", flush=True)
     out = {}
     for dtype in ("float32", "bfloat16"):
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            questions["model"], dtype=getattr(torch, dtype), attn_implementation="eager"
-        )
-        model = model.to(device).eval()
+        model = load(questions["model"], getattr(torch, dtype), device)
         labels = torch.tensor(questions["labels"], device=device)
         for p, ids in enumerate(questions["prompts"]):
             if time.monotonic() > deadline:

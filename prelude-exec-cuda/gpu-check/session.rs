@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use kernels::emu::{Build, Library, Schedule};
 use prelude_exec_cuda::{
     CudaConfig, CudaExecutor, Error, info,
-    measure::{Facts, Target},
+    measure::{Facts, Target, Times},
 };
 use prelude_models::Checkpoint;
 use serde::Deserialize;
@@ -477,6 +477,8 @@ pub(crate) struct Figure<'a> {
     pub(crate) goal: Option<Goal>,
     pub(crate) detail: bool,
     pub(crate) reason: String,
+    /// Whether the GPU waited for the host: there is no figure then.
+    pub(crate) is_host_bound: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -510,9 +512,28 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
-impl Figure<'_> {
+impl<'a> Figure<'a> {
+    /// Of what the GPU took.
+    pub(crate) fn of(name: &'a str, times: &'a Times) -> Self {
+        Self {
+            name,
+            seconds: &times.seconds,
+            is_host_bound: times.is_host_bound,
+            ..Self::default()
+        }
+    }
+
     fn outcome(&self) -> Outcome {
         let middle = median(self.seconds);
+        if self.is_host_bound {
+            let why = format!(
+                "the host was too slow to time the GPU alone: {:.1} us as seen",
+                1e6 * middle
+            );
+            let mut outcome = Outcome::new(self.name, Verdict::Skip).because(why);
+            outcome.detail = self.detail;
+            return outcome;
+        }
         let extremes = self
             .seconds
             .iter()
@@ -607,6 +628,12 @@ mod tests {
         let outcome = time.outcome();
         assert!((outcome.value.unwrap() - 2000.0).abs() < 1e-6);
         assert_eq!((outcome.verdict, &*outcome.unit), (Verdict::Pass, "us"));
+        let host_bound = Figure {
+            is_host_bound: true,
+            ..time
+        };
+        let outcome = host_bound.outcome();
+        assert_eq!((outcome.verdict, outcome.value), (Verdict::Skip, None));
         assert!(median(&[]).is_nan());
     }
 }

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use half::bf16;
 use prelude_core::{BlockId, ForwardBatch};
-use prelude_exec_cuda::measure::{Device, Room, seconds};
+use prelude_exec_cuda::measure::{Device, Room, Times, times};
 use prelude_models::Ops as _;
 
 use super::{Layer, checked};
@@ -120,12 +120,10 @@ fn prompts(
     let times = attend(session, layer, &room, batch.oneshot())?;
     let ceiling = session.ceilings.flops;
     session.figure(Figure {
-        name,
-        seconds: &times,
         work: Some(Work::Flops(flops)),
         bound_s: ceiling.map(|ceiling| flops / ceiling),
         goal: must.and_then(at_least),
-        ..Figure::default()
+        ..Figure::of(name, &times)
     })
 }
 
@@ -155,19 +153,17 @@ fn decode_rows(
     let bytes = rows as f64 * context as f64 * kv;
     let ceiling = session.ceilings.bytes;
     session.figure(Figure {
-        name,
-        seconds: &times,
         work: Some(Work::Bytes(bytes)),
         bound_s: ceiling.map(|ceiling| bytes / ceiling),
         goal: share
             .zip(ceiling)
             .and_then(|(share, ceiling)| at_least(share * ceiling * 1e-12)),
-        ..Figure::default()
+        ..Figure::of(name, &times)
     })
 }
 
 /// Times of the attention of one layer.
-fn attend(session: &Session, layer: Layer, room: &Room, batch: ForwardBatch) -> Result<Vec<f64>> {
+fn attend(session: &Session, layer: Layer, room: &Room, batch: ForwardBatch) -> Result<Times> {
     let tokens = batch.num_tokens();
     let shape = layer.shape;
     let mut device = Device::open(&session.target, room, false)?;
@@ -195,11 +191,11 @@ fn attend(session: &Session, layer: Layer, room: &Room, batch: ForwardBatch) -> 
             &rope,
             &mut qkv,
         )?;
-        seconds(ops, repetitions, |ops, _| {
+        times(ops, repetitions, |ops, _| {
             ops.attention(plan, 0, 0..tokens, shape, &qkv, &mut out)
         })
     })?;
-    Ok(times[1..].to_vec())
+    Ok(times)
 }
 
 /// Rotations of `positions` positions.

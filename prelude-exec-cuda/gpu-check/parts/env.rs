@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use half::bf16;
-use prelude_exec_cuda::measure::{Device, seconds};
+use prelude_exec_cuda::measure::{Device, times};
 use prelude_models::Ops as _;
 
 use super::{CEILING_BYTES, CEILING_FLOPS, Layer, checked};
@@ -37,13 +37,11 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     session.check("one launch", one_launch)?;
     let bytes = session.pick(2 << 30, 1 << 16);
     session.attempt(CEILING_BYTES, |s| {
-        let times = s.target.copy_seconds(bytes, s.pick(12, 3))?;
+        let times = s.target.copy_times(bytes, s.pick(12, 3))?;
         s.figure(Figure {
-            name: CEILING_BYTES,
-            seconds: &times[2..],
             // Read once, written once.
             work: Some(Work::Bytes(2.0 * bytes as f64)),
-            ..Figure::default()
+            ..Figure::of(CEILING_BYTES, &times)
         })
     })?;
     session.attempt(CEILING_FLOPS, |s| product(s, false))?;
@@ -103,7 +101,7 @@ fn product(session: &mut Session, deterministic: bool) -> Result<()> {
     let ((engine, counts, times), _) = device.step(batch, |ops, _| {
         let x = ops.filled(n, n, &input)?;
         let mut y = ops.alloc(n, n)?;
-        let times = seconds(ops, repetitions, |ops, _| {
+        let times = times(ops, repetitions, |ops, _| {
             ops.linear(&x, n, &weight, &mut y)
         })?;
         Ok((ops.products().to_string(), ops.product_counts(), times))
@@ -120,11 +118,9 @@ fn product(session: &mut Session, deterministic: bool) -> Result<()> {
     let ceiling = session.ceilings.flops.filter(|_| deterministic);
     let work = 2.0 * (n as f64).powi(3);
     session.figure(Figure {
-        name,
-        seconds: &times[2..],
         work: Some(Work::Flops(work)),
         bound_s: ceiling.map(|ceiling| work / ceiling),
         reason: engine,
-        ..Figure::default()
+        ..Figure::of(name, &times)
     })
 }

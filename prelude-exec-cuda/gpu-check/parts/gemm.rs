@@ -1,10 +1,12 @@
 //! Products at both models' shapes, by the number of rows.
 
-use anyhow::Result;
+use std::fs;
+
+use anyhow::{Context as _, Result};
 use half::bf16;
 use prelude_exec_cuda::{
     CudaOps, Error, Tensor, Weight,
-    measure::{Device, Room, Target, Tuner, seconds},
+    measure::{Device, Operands, Room, Target, Times, Tuner, Turn, times},
 };
 use prelude_models::Ops as _;
 
@@ -16,14 +18,16 @@ use crate::{
     values,
 };
 
-/// Row counts, the ends and the most telling first.
-const ROWS: [usize; 15] = [
-    1, 512, 128, 16, 8192, 64, 2048, 256, 32, 1024, 4096, 4, 8, 384, 1536,
+/// Row counts, the ends and the most telling first. All that plans are made for are among them.
+const ROWS: [usize; 19] = [
+    1, 512, 128, 16, 8192, 64, 2048, 256, 32, 1024, 4096, 4, 8, 384, 1536, 96, 192, 768, 3072,
 ];
-const ROWS_SMOKE: [usize; 2] = [1, 17];
-/// Bytes of weights that a measurement goes round, so that they come from memory and not from the
-/// L2 cache.
-const ROTATION_BYTES: usize = 240 << 20;
+const ROWS_SMOKE: [usize; 3] = [1, 32, 17];
+/// Bytes of weights that measurements go round, so that they come from memory and not from the L2
+/// cache: more than any GPU has of that.
+pub(super) const ROTATION_BYTES: usize = 240 << 20;
+/// Matrices whose products models add to what is there.
+const ADDED: [&str; 2] = ["o", "down"];
 
 pub(super) fn run(session: &mut Session) -> Result<()> {
     session.say_ceilings()?;
@@ -33,25 +37,53 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     for model in models {
         let layer = Layer::of(model)?;
         for (name, n, k) in layer.matrices() {
-            let what = format!("{model} {name} {n}×{k}");
-            if session.has_time(&what, 12.0)? {
-                session.attempt(&what, |s| {
-                    library(s, &mut tuner, layer, &what, (n, k), rows)
-                })?;
-                session.attempt(&what, |s| own(s, layer, &what, (n, k), rows))?;
+            let case = Case {
+                layer,
+                what: format!("{model} {name} {n}×{k}"),
+                n,
+                k,
+                adds: ADDED.contains(&name),
+            };
+            if session.has_time(&case.what, 12.0)? {
+                session.attempt(&case.what, |s| library(s, &mut tuner, &case, rows))?;
+                session.attempt(&case.what, |s| own(s, &case, rows))?;
             }
         }
     }
-    match tuner.file() {
-        Some(text) => {
-            results::replace(&session.out.join("gemm-plans.json"), text.as_bytes())?;
-            session.pass("plan file", "gemm-plans.json")?;
-        }
-        None => session.skip("plan file", "no algorithm of cuBLASLt was measured")?,
-    }
+    plan_file(session, &tuner)?;
     session.skip("fp8, scale a row", "fp8 products are not built yet")?;
     session.skip("fp8, scale a block", "fp8 products are not built yet")?;
     session.skip("gemm_skinny, M ≤ 16", "the kernel is not built yet")
+}
+
+/// Writes what was measured to the results, and to where executors of the parts behind this one
+/// look for it.
+fn plan_file(session: &mut Session, tuner: &Tuner) -> Result<()> {
+    let Some(text) = tuner.file() else {
+        return session.skip("plan file", "no algorithm of cuBLASLt was measured");
+    };
+    results::replace(&session.out.join(Tuner::FILE), text.as_bytes())?;
+    let folder = session.config.cache_dir.clone();
+    let folder = folder.context("there is no folder for what is kept")?;
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    results::replace(&folder.join(Tuner::FILE), text.as_bytes())?;
+    match tuner.read_back(&folder) {
+        Ok(plans) => session.note(
+            "plan file",
+            format!("{plans} plans; parts model and serve use them"),
+        ),
+        Err(why) => session.fail("plan file", format!("executors would not use it: {why}")),
+    }
+}
+
+/// A matrix of a layer.
+struct Case {
+    layer: Layer,
+    what: String,
+    n: usize,
+    k: usize,
+    /// Whether its product is added to what is there.
+    adds: bool,
 }
 
 /// One matrix, several copies of it, and room for the largest number of rows.
@@ -66,12 +98,12 @@ impl Bench {
     fn open(
         session: &Session,
         target: &Target,
-        layer: Layer,
-        (n, k): (usize, usize),
+        case: &Case,
         most: usize,
         deterministic: bool,
     ) -> Result<Self> {
-        let room = layer.room(most, 4, 64, most * (n + k) + 4096)?;
+        let &Case { n, k, .. } = case;
+        let room = case.layer.room(most, 4, 64, most * (n + k) + 4096)?;
         let device = Device::open(target, &room, deterministic)?;
         let copies = session.pick(ROTATION_BYTES.div_ceil(2 * n * k), 2);
         let mut loader = device.loader();
@@ -91,105 +123,112 @@ impl Bench {
     fn with<T>(
         &mut self,
         m: usize,
-        (n, k): (usize, usize),
+        case: &Case,
         body: impl FnOnce(&mut CudaOps, &Tensor, &[Weight], &mut Tensor) -> Result<T, Error>,
     ) -> Result<T> {
         let batch = checked(Forest::prompt(&[0], vec![]).oneshot(), &self.room)?;
-        let (input, weights) = (&self.input[..m * k], &self.weights);
+        let (input, weights) = (&self.input[..m * case.k], &self.weights);
+        let before = values::values(10, m * case.n);
         let (made, _) = self.device.step(batch, |ops, _| {
-            let x = ops.filled(m, k, input)?;
-            let mut y = ops.alloc(m, n)?;
+            let x = ops.filled(m, case.k, input)?;
+            let mut y = ops.filled(m, case.n, &before)?;
             body(ops, &x, weights, &mut y)
         })?;
         Ok(made)
     }
 }
 
-/// Rows in which a matrix is measured, and what a figure of it is held against.
+/// What a product of `m` rows took, and what that is held against.
 fn figure(
     session: &mut Session,
     name: &str,
-    (m, n, k): (usize, usize, usize),
-    times: &[f64],
+    (m, case): (usize, &Case),
+    times: &Times,
     reason: String,
 ) -> Result<()> {
+    let &Case { n, k, adds, .. } = case;
     let flops = 2.0 * (m * n) as f64 * k as f64;
-    let bytes = 2.0 * (n * k + m * (n + k)) as f64;
+    // What is added to is read, too.
+    let outputs = if adds { 2 * m * n } else { m * n };
+    let bytes = 2.0 * (n * k + m * k + outputs) as f64;
     session.figure(Figure {
-        name,
-        // The first ones wait for the host.
-        seconds: &times[session.pick(2, 1)..],
         work: Some(Work::Flops(flops)),
         bound_s: session.ceilings.bound_s(flops, bytes),
         detail: !matches!(m, 1 | 128 | 512 | 8192),
         reason,
-        ..Figure::default()
+        ..Figure::of(name, times)
     })
 }
 
-/// cuBLASLt: the heuristic's first algorithm and the fastest of those that it names.
-fn library(
-    session: &mut Session,
-    tuner: &mut Tuner,
-    layer: Layer,
-    what: &str,
-    (n, k): (usize, usize),
-    rows: &[usize],
-) -> Result<()> {
+/// cuBLASLt: the heuristic's first algorithm and the fastest of those that it names, of which none
+/// may be wrong.
+fn library(session: &mut Session, tuner: &mut Tuner, case: &Case, rows: &[usize]) -> Result<()> {
     // The emulation has no library; the device that writes down plays one.
     let target = match session.is_smoke() {
         true => Target::recorded(),
         false => session.target.clone(),
     };
+    let what = &case.what;
     let most = rows.iter().copied().max().unwrap_or(1);
-    let mut bench = Bench::open(session, &target, layer, (n, k), most, false)?;
+    let mut bench = Bench::open(session, &target, case, most, false)?;
     let repetitions = session.pick(12, 2);
+    let mut turn = Turn::default();
     for &m in rows {
-        let measured = bench.with(m, (n, k), |ops, x, weights, y| {
+        session.beat(|| format!("{what}, M {m}"))?;
+        let measured = bench.with(m, case, |ops, x, weights, y| {
             let engine = ops.products().to_string();
-            let measured = tuner.measure(ops, (x, weights, y), repetitions)?;
+            let mut operands = Operands {
+                x,
+                weights,
+                y,
+                adds: case.adds,
+            };
+            let measured = tuner.measure(ops, &mut operands, repetitions, &mut turn)?;
             Ok(measured.ok_or(engine))
         })?;
         let name = format!("{what}, M {m}, cuBLASLt");
-        match measured {
-            Ok(measured) => {
-                let reason = format!("best of {}", measured.candidates);
-                figure(
-                    session,
-                    &format!("{name}, best"),
-                    (m, n, k),
-                    &measured.best,
-                    reason,
-                )?;
-                let name = format!("{name}, heuristic's first");
-                figure(session, &name, (m, n, k), &measured.first, String::new())?;
-            }
+        let measured = match measured {
+            Ok(measured) => measured,
             Err(engine) => return session.skip(&format!("{what}, cuBLASLt"), engine),
+        };
+        if measured.candidates == 0 {
+            session.skip(&name, "the library has no algorithm for it")?;
+        }
+        for why in &measured.wrong {
+            session.fail(&name, format!("not as gemm_mma: {why}"))?;
+        }
+        if let Some(best) = &measured.best {
+            let reason = format!("best of {}", measured.candidates);
+            figure(session, &format!("{name}, best"), (m, case), best, reason)?;
+        }
+        if let Some(first) = &measured.first {
+            let name = format!("{name}, heuristic's first");
+            figure(session, &name, (m, case), first, String::new())?;
         }
     }
     Ok(())
 }
 
 /// Our own kernel, as deterministic mode runs it.
-fn own(
-    session: &mut Session,
-    layer: Layer,
-    what: &str,
-    (n, k): (usize, usize),
-    rows: &[usize],
-) -> Result<()> {
+fn own(session: &mut Session, case: &Case, rows: &[usize]) -> Result<()> {
     let most = rows.iter().copied().max().unwrap_or(1);
     let target = session.target.clone();
-    let mut bench = Bench::open(session, &target, layer, (n, k), most, true)?;
+    let mut bench = Bench::open(session, &target, case, most, true)?;
     let repetitions = session.pick(12, 2);
+    let mut turn = Turn::default();
     for &m in rows {
-        let times = bench.with(m, (n, k), |ops, x, weights, y| {
-            seconds(ops, repetitions, |ops, i| {
-                ops.linear(x, m, &weights[i % weights.len()], y)
+        session.beat(|| format!("{}, M {m}", case.what))?;
+        let times = bench.with(m, case, |ops, x, weights, y| {
+            times(ops, repetitions, |ops, _| {
+                let weight = turn.next(weights);
+                match case.adds {
+                    true => ops.linear_add(x, 0..m, weight, y),
+                    false => ops.linear(x, m, weight, y),
+                }
             })
         })?;
-        let name = format!("{what}, M {m}, gemm_mma");
-        figure(session, &name, (m, n, k), &times, String::new())?;
+        let name = format!("{}, M {m}, gemm_mma", case.what);
+        figure(session, &name, (m, case), &times, String::new())?;
     }
     Ok(())
 }

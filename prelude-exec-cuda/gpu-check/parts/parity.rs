@@ -108,7 +108,11 @@ fn large(session: &mut Session, what: &str, case: Case) -> Result<()> {
     let scratch = session.models.join(format!("{}-parity", case.shape));
     let script = reference::script(&session.home);
     let beat = |line: &str| session.beat(|| line.to_owned());
-    let answer = reference::transformers(&script, &folder, &asked, &scratch, limit, &beat);
+    let device = match session.is_smoke() {
+        true => "cpu".to_owned(),
+        false => format!("cuda:{}", session.common.device),
+    };
+    let answer = reference::transformers(&script, &folder, &device, &asked, &scratch, limit, &beat);
     let (asked, exact, rounded, who) = match answer {
         Ok([exact, rounded]) => (asked, exact, Some(rounded), "transformers"),
         Err(error) => {

@@ -6,17 +6,19 @@
 
 mod device;
 mod products;
+mod times;
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 pub use self::{
     device::{Device, Room},
-    products::{Measured, ProductCounts, Tuner, logits_f32, product_f32},
+    products::{Measured, Operands, ProductCounts, Tuner, Turn, logits_f32, product_f32},
+    times::Times,
 };
 use crate::{
     CudaConfig, CudaOps, Error, Recording,
     kernels::{cuda::CudaLauncher, image::Images, launch::Launcher},
-    memory::{context::Context, event::Event, space::Space},
+    memory::{context::Context, space::Space},
 };
 
 /// Something that runs kernels, or stands in for it.
@@ -104,14 +106,14 @@ impl Target {
         self.launcher().map(drop)
     }
 
-    /// Seconds of `repetitions` copies of `bytes` bytes from one buffer to another on the device.
+    /// Times of `repetitions` copies of `bytes` bytes from one buffer to another on the device.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], or the driver's.
-    pub fn copy_seconds(&self, bytes: usize, repetitions: usize) -> Result<Vec<f64>, Error> {
+    pub fn copy_times(&self, bytes: usize, repetitions: usize) -> Result<Times, Error> {
         let space = self.space();
         let [from, to] = [space.alloc("from", bytes)?, space.alloc("to", bytes)?];
-        clocked(&space, repetitions, |_| to.copy_from(0, &from, 0..bytes))
+        times::times(&space, repetitions, |_| to.copy_from(0, &from, 0..bytes))
     }
 
     pub(crate) fn space(&self) -> Space {
@@ -142,43 +144,16 @@ impl Target {
     }
 }
 
-/// Seconds of each of `repetitions` calls of `queue` with its number, as the GPU notes them
-/// between what the calls queue; elsewhere as the host's clock has them.
+/// Times of `repetitions` calls of `queue` with a running number, as the GPU notes them of what the
+/// calls queue; it is called some more times first. Elsewhere as the host's clock has them.
 ///
 /// # Errors
 /// `queue`'s, or the driver's.
-pub fn seconds(
+pub fn times(
     ops: &mut CudaOps,
     repetitions: usize,
     mut queue: impl FnMut(&mut CudaOps, usize) -> Result<(), Error>,
-) -> Result<Vec<f64>, Error> {
+) -> Result<Times, Error> {
     let space = ops.space.clone();
-    clocked(&space, repetitions, |i| queue(ops, i))
-}
-
-fn clocked(
-    space: &Space,
-    repetitions: usize,
-    mut queue: impl FnMut(usize) -> Result<(), Error>,
-) -> Result<Vec<f64>, Error> {
-    let Space::Cuda(context) = space else {
-        let run = |i| {
-            let start = Instant::now();
-            queue(i)?;
-            Ok(start.elapsed().as_secs_f64())
-        };
-        return (0..repetitions).map(run).collect();
-    };
-    // One more event than repetitions: the end of one is the start of the next.
-    let events: Vec<Event> = (0..=repetitions)
-        .map(|_| Event::new(context))
-        .collect::<Result<_, _>>()?;
-    events[0].record()?;
-    for i in 0..repetitions {
-        queue(i)?;
-        events[i + 1].record()?;
-    }
-    space.synchronize("a measurement")?;
-    let pairs = events.windows(2);
-    pairs.map(|pair| pair[1].seconds_since(&pair[0])).collect()
+    times::times(&space, repetitions, |i| queue(ops, i))
 }

@@ -1,11 +1,18 @@
 //! Products alone: sums as they were summed, and the library's algorithms, timed.
 
-use super::clocked;
+use std::path::Path;
+
+use half::bf16;
+
+use super::times::{Times, times};
 use crate::{
     CudaOps, Error, ProductEngine, Tensor, Weight,
     kernels::{
         gemm::{Output, gemm_mma},
-        lt::plans::{self, Machine, Plans},
+        lt::{
+            WORKSPACE_BYTES,
+            plans::{self, Machine, Plan, Plans},
+        },
     },
 };
 
@@ -76,15 +83,56 @@ impl CudaOps {
     }
 }
 
-/// Seconds of a product by the library's algorithms.
+/// Which of several weights of one shape is next. Going on from one measurement to another, so that
+/// weights come from memory: what was used last is still in the L2 cache.
+#[derive(Debug, Default)]
+pub struct Turn(usize);
+
+impl Turn {
+    /// The next one.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn next<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        self.0 = (self.0 + 1) % of.len();
+        &of[self.0]
+    }
+}
+
+/// A product to be measured, by weights of one shape.
+#[derive(Debug)]
+pub struct Operands<'a> {
+    /// `[m, k]`.
+    pub x: &'a Tensor,
+    /// `[n, k]` each, more of them together than a cache holds.
+    pub weights: &'a [Weight],
+    /// `[m, n]`; its contents are lost.
+    pub y: &'a mut Tensor,
+    /// Whether the product is added to `y`, as those before a residual are.
+    pub adds: bool,
+}
+
+impl Operands<'_> {
+    fn output(&self, ops: &CudaOps) -> Output {
+        let y = ops.arena.view(self.y);
+        match self.adds {
+            true => Output::Add(y),
+            false => Output::Write(y),
+        }
+    }
+}
+
+/// Times of a product by the library's algorithms.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// By the one that its heuristic names first.
-    pub first: Vec<f64>,
-    /// By the fastest.
-    pub best: Vec<f64>,
+    /// By the one that its heuristic names first, if that is right.
+    pub first: Option<Times>,
+    /// By the fastest of those that are right.
+    pub best: Option<Times>,
     /// How many there were.
     pub candidates: usize,
+    /// Those whose results are not `gemm_mma`'s, and where.
+    pub wrong: Vec<String>,
 }
 
 /// Finds the fastest algorithms and keeps them for the plan file.
@@ -94,61 +142,94 @@ pub struct Tuner {
     machine: Option<Machine>,
 }
 
+/// Rows of a result that are compared: one of each tile of 128 at least, the ends among them.
+const COMPARED_ROWS: usize = 66;
+/// What `y` holds before a product that is looked at: elements that are not written show.
+const BEFORE: f32 = 3.0;
+
 impl Tuner {
-    /// Times all candidates for `y = x · wᵀ` over different weights of one shape in turn, so that
-    /// they come from memory. `None` where products do not run on the library, or it has no
-    /// algorithm.
+    /// Times all candidates for a product, each over the weights in turn, and keeps the fastest
+    /// whose result is that of `gemm_mma`, if as many rows as these are a plan's. `None` where
+    /// products do not run on the library.
     ///
     /// # Errors
     /// [`Error::Launch`] if the shapes do not fit, or the driver's.
     pub fn measure(
         &mut self,
         ops: &mut CudaOps,
-        (x, weights, y): (&Tensor, &[Weight], &Tensor),
+        operands: &mut Operands<'_>,
         repetitions: usize,
+        turn: &mut Turn,
     ) -> Result<Option<Measured>, Error> {
         let space = ops.space.clone();
-        let (x, y) = (ops.arena.view(x), ops.arena.view(y));
-        let Some(first_weight) = weights.first() else {
+        let x = ops.arena.view(operands.x);
+        let output = operands.output(ops);
+        let Some(first) = operands.weights.first() else {
             return Ok(None);
         };
-        let output = Output::Write(y);
-        let asked = ops.products.measured(x, first_weight.matrix().0, output)?;
+        let first = first.matrix().0;
+        let asked = ops.products.measured(x, first, output)?;
         let Some((lt, product)) = asked else {
             return Ok(None);
         };
         let (key, candidates) = lt.candidates(&product)?;
         self.machine = lt.machine().cloned();
-        let mut times = Vec::new();
-        for plan in &candidates {
-            let seconds = clocked(&space, repetitions, |i| {
-                let weight = weights[i % weights.len()].matrix().0;
-                match ops.products.measured(x, weight, output)? {
+        let mut measured = Measured {
+            first: None,
+            best: None,
+            candidates: candidates.len(),
+            wrong: Vec::new(),
+        };
+        if candidates.is_empty() {
+            return Ok(Some(measured));
+        }
+        let expected = ops.result(operands, |ops| {
+            gemm_mma(&mut ops.launcher, x, first, None, output)
+        })?;
+        let mut best: Option<((bool, f64), Plan)> = None;
+        for (i, plan) in candidates.iter().enumerate() {
+            let by_plan =
+                |ops: &mut CudaOps, weight| match ops.products.measured(x, weight, output)? {
                     Some((lt, product)) => lt.multiply_by(&product, plan),
                     None => Ok(()),
-                }
+                };
+            let got = ops.result(operands, |ops| by_plan(ops, first))?;
+            if let Err(why) = agree(&got, &expected) {
+                measured.wrong.push(format!("candidate {i}: {why}"));
+                continue;
+            }
+            let times = times(&space, repetitions, |_| {
+                by_plan(ops, turn.next(operands.weights).matrix().0)
             })?;
-            times.push(seconds);
+            if i == 0 {
+                measured.first = Some(times.clone());
+            }
+            // Times of a host that was too slow choose nothing, unless there are no others.
+            let middle = middle(&times.seconds);
+            let rank = (times.is_host_bound, middle);
+            if best.is_none_or(|(least, _)| rank < least) {
+                let mut plan = *plan;
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    reason = "microseconds, a few digits"
+                )]
+                let us = (middle * 1e6) as f32;
+                plan.us = (!times.is_host_bound).then_some(us);
+                best = Some((rank, plan));
+                measured.best = Some(times);
+            }
         }
-        let best =
-            (0..times.len()).min_by(|&a, &b| middle(&times[a]).total_cmp(&middle(&times[b])));
-        let Some(best) = best else {
-            return Ok(None);
-        };
-        let mut plan = candidates[best];
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "microseconds, a few digits"
-        )]
-        {
-            plan.us = Some((middle(&times[best]) * 1e6) as f32);
+        let rows = u32::try_from(x.rows()).unwrap_or(u32::MAX);
+        if let Some((_, plan)) = best.filter(|_| key.m == rows) {
+            self.plans.insert(key, plan);
         }
-        self.plans.insert(key, plan);
-        Ok(Some(Measured {
-            first: times[0].clone(),
-            best: times[best].clone(),
-            candidates: candidates.len(),
-        }))
+        Ok(Some(measured))
+    }
+
+    /// How many plans there are.
+    #[must_use]
+    pub fn plans(&self) -> usize {
+        self.plans.len()
     }
 
     /// The plan file for the GPU, driver and library that were measured; `None` if none was.
@@ -157,10 +238,138 @@ impl Tuner {
         let machine = self.machine.as_ref()?;
         (!self.plans.is_empty()).then(|| plans::text(&self.plans, machine))
     }
+
+    /// Reads a plan file as an executor of this GPU, driver and library does: how many plans it
+    /// finds there.
+    ///
+    /// # Errors
+    /// Why an executor would not use it.
+    pub fn read_back(&self, folder: &Path) -> Result<usize, String> {
+        let machine = self.machine.as_ref().ok_or("nothing was measured")?;
+        let plans = plans::read(&folder.join(plans::FILE), machine, WORKSPACE_BYTES)?;
+        match plans == self.plans {
+            true => Ok(plans.len()),
+            false => Err("it holds other plans than were measured".to_owned()),
+        }
+    }
+
+    /// Name of the file, in an executor's cache folder.
+    pub const FILE: &str = plans::FILE;
+}
+
+impl CudaOps {
+    /// Some rows of what `multiply` makes of `y` filled with [`BEFORE`].
+    fn result(
+        &mut self,
+        operands: &Operands<'_>,
+        multiply: impl FnOnce(&mut Self) -> Result<(), Error>,
+    ) -> Result<Vec<bf16>, Error> {
+        self.space.synchronize("what used the output before")?;
+        let rows = compared_rows(operands.y.rows());
+        let before = vec![bf16::from_f32(BEFORE); operands.y.width()];
+        for &row in &rows {
+            self.arena.write_row(operands.y, row, &before)?;
+        }
+        self.space.settle()?;
+        multiply(self)?;
+        self.space.synchronize("a product")?;
+        let mut result = Vec::with_capacity(rows.len() * operands.y.width());
+        for &row in &rows {
+            result.extend(self.arena.read_row(operands.y, row)?);
+        }
+        Ok(result)
+    }
+}
+
+/// Rows spread over all of `m`, the first and the last among them.
+fn compared_rows(m: usize) -> Vec<usize> {
+    let mut rows: Vec<usize> = match m {
+        0 => vec![],
+        m if m <= COMPARED_ROWS => (0..m).collect(),
+        m => (0..COMPARED_ROWS)
+            .map(|i| i * (m - 1) / (COMPARED_ROWS - 1))
+            .collect(),
+    };
+    rows.dedup();
+    rows
+}
+
+/// Whether numbers are the same but for sums in another order and one rounding each.
+///
+/// # Errors
+/// The first that is not.
+fn agree(got: &[bf16], expected: &[bf16]) -> Result<(), String> {
+    let squares = expected.iter().map(|x| f64::from(*x).powi(2));
+    let size = (squares.sum::<f64>() / expected.len().max(1) as f64).sqrt();
+    if got.len() != expected.len() {
+        return Err(format!("{} numbers, not {}", got.len(), expected.len()));
+    }
+    for (i, (got, expected)) in got.iter().zip(expected).enumerate() {
+        let (got, expected) = (f64::from(*got), f64::from(*expected));
+        // One unit in bf16's last place; tensor cores cut partial sums off.
+        let bound = expected.abs() / 128.0 + size / 64.0;
+        if (got - expected).abs() > bound || !got.is_finite() {
+            return Err(format!("number {i} is {got} and not {expected} ± {bound}"));
+        }
+    }
+    Ok(())
 }
 
 fn middle(seconds: &[f64]) -> f64 {
     let mut sorted = seconds.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_go_on_in_turn() {
+        let mut turn = Turn::default();
+        let mut take = |count| -> Vec<char> {
+            (0..count)
+                .map(|_| *turn.next(&['a', 'b', 'c', 'd', 'e']))
+                .collect()
+        };
+        let all = [take(2), take(7), take(1)].concat();
+        for used in all.windows(5) {
+            let mut used = used.to_vec();
+            used.sort_unstable();
+            assert_eq!(used, ['a', 'b', 'c', 'd', 'e']);
+        }
+    }
+
+    #[test]
+    fn every_tile_has_a_row_that_is_compared() {
+        for m in [1, 2, 66, 67, 512, 4096, 8192] {
+            let rows = compared_rows(m);
+            assert_eq!((rows[0], *rows.last().unwrap()), (0, m - 1));
+            assert!(rows.is_sorted() && rows.windows(2).all(|pair| pair[1] - pair[0] <= 128));
+        }
+        assert!(compared_rows(0).is_empty());
+    }
+
+    #[test]
+    fn results_agree_but_for_their_rounding() {
+        let expected: Vec<bf16> = (0..64)
+            .map(|i| bf16::from_f32((i as f32 * 0.7).sin()))
+            .collect();
+        let check = |change: &dyn Fn(usize, f32) -> f32| {
+            let got: Vec<bf16> = expected
+                .iter()
+                .enumerate()
+                .map(|(i, x)| bf16::from_f32(change(i, x.to_f32())))
+                .collect();
+            agree(&got, &expected)
+        };
+        check(&|_, x| x).unwrap();
+        check(&|_, x| x * (1.0 + 1.0 / 256.0)).unwrap();
+        check(&|i, x| if i == 63 { BEFORE } else { x }).unwrap_err();
+        check(&|_, x| x * 1.05).unwrap_err();
+        check(&|_, x| -x).unwrap_err();
+        check(&|i, x| if i == 5 { f32::NAN } else { x }).unwrap_err();
+        agree(&expected[1..], &expected).unwrap_err();
+    }
 }

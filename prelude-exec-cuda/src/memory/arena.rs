@@ -33,6 +33,16 @@ impl Tensor {
     pub const fn rows(&self) -> usize {
         self.rows
     }
+
+    /// Byte of the arena at which a row begins.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    #[cfg(feature = "measure")]
+    fn row(&self, row: usize) -> usize {
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        self.offset + row * stride(self.width) * size_of::<bf16>()
+    }
 }
 
 /// Room for one step's tensors. The same sequence of calls yields the same addresses.
@@ -101,6 +111,29 @@ impl Arena {
             self.buffer.write(at, bytemuck::cast_slice(row))?;
         }
         Ok(())
+    }
+
+    /// Fills one row of a tensor: see [`Arena::write`].
+    ///
+    /// # Errors
+    /// The driver's.
+    #[cfg(feature = "measure")]
+    pub(crate) fn write_row(&mut self, t: &Tensor, row: usize, to: &[bf16]) -> Result<(), Error> {
+        assert_eq!(to.len(), t.width, "a value for each element");
+        let at = t.row(row);
+        self.buffer.write(at, bytemuck::cast_slice(to))
+    }
+
+    /// One row of a tensor. What fills it has been waited for.
+    ///
+    /// # Errors
+    /// The driver's.
+    #[cfg(feature = "measure")]
+    pub(crate) fn read_row(&self, t: &Tensor, row: usize) -> Result<Vec<bf16>, Error> {
+        let mut values = vec![bf16::ZERO; t.width];
+        self.buffer
+            .read(t.row(row), bytemuck::cast_slice_mut(&mut values))?;
+        Ok(values)
     }
 
     /// All elements of a tensor, row-major. What fills it has been waited for.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{result::event, sys};
+use cudarc::driver::{DriverError, result::event, sys};
 
 use super::context::{Context, failed};
 use crate::Error;
@@ -38,6 +38,20 @@ impl Event {
         // SAFETY: event and stream are of this context, and live as long as `self`.
         unsafe { event::record(self.event, self.context.stream()) }
             .map_err(|e| failed("cuEventRecord", e))
+    }
+
+    /// Whether the stream has passed it.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn has_passed(&self) -> Result<bool, Error> {
+        self.context.bind()?;
+        // SAFETY: the event is of this context, and lives as long as `self`.
+        match unsafe { event::query(self.event) } {
+            Ok(()) => Ok(true),
+            Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
+            Err(e) => Err(failed("cuEventQuery", e)),
+        }
     }
 
     /// Seconds from an earlier point. The stream has been waited for.

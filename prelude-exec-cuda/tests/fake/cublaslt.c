@@ -9,6 +9,7 @@
 //   -DODD_ROWS_ONLY     algorithms run no even number of columns of B
 //   -DNO_ALGORITHMS     the heuristic finds none
 //   -DHEURISTIC_FAILS   the heuristic ends with an error
+//   -DWRONG_FIRST       the first algorithm that works is wrong in the last column of D
 //   -DNO_CREATE         cublasLtCreate fails
 //   -DREAL_HEADER       compare all numbers with NVIDIA's header, and build nothing else
 
@@ -198,6 +199,12 @@ int cublasLtMatmulAlgoGetHeuristic(Handle* handle, Desc* desc, Layout* a, Layout
     }
     give(&results[1], align);
     *count = 2;
+#ifdef WRONG_FIRST
+    if (asked < 3) return INVALID_VALUE;
+    results[1].algo.rest[0] = 1;
+    give(&results[2], align);
+    *count = 3;
+#endif
     return SUCCESS;
 }
 
@@ -240,6 +247,7 @@ int cublasLtMatmul(Handle* handle, Desc* desc, const float* alpha, const uint16_
             for (uint64_t p = 0; p < a->rows; p++) {
                 sum += (double)wide(A[p + i * (uint64_t)a->ld]) * wide(B[p + j * (uint64_t)b->ld]);
             }
+            if (algo->rest[0] && j + 1 == d->cols) sum = 0;
             uint64_t at = i + j * (uint64_t)d->ld;
             float y = *alpha * (float)sum;
             int is_wide = d->type == R_32F;

@@ -49,7 +49,7 @@ use crate::{
 };
 
 /// Bytes that products may use while they run; taken at start.
-const WORKSPACE_BYTES: u64 = 32 << 20;
+pub(crate) const WORKSPACE_BYTES: u64 = 32 << 20;
 /// What every operand's address and rows are multiples of; the library assumes 256 unless told.
 const ALIGN_BYTES: u32 = 16;
 /// Algorithms that the heuristic is asked for.
