@@ -14,6 +14,12 @@
 //! (a space and the first byte of Cyrillic letters), but only few characters end what they
 //! join; after those the character is no atom, after others it is. Asking for the last
 //! byte alone, which 64 characters share, would turn down one Chinese character in six.
+//! The same holds on the right: the last byte of 你 is joined early with 除, and with
+//! nothing else. Asking whether there is a character at all that excludes it, not which,
+//! would turn down another one in seven.
+//!
+//! What holds for one token holds for two: of characters that are no token, the bytes
+//! often merge to two tokens first, and these are an atom together.
 //!
 //! Between two atoms that stand side by side in no token nothing is ever merged, since
 //! the result would be a token with both. There a word falls apart, into parts that
@@ -28,6 +34,7 @@ use crate::store::{Flat, Movable};
 use crate::vocab::Vocab;
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// Code points per block of the table.
 const BLOCK: usize = 64;
@@ -39,6 +46,8 @@ const CHARS_MAX: usize = 1 << 12;
 /// Rules looked at for all contexts of a file, and so at most 16 MiB of characters. Of the
 /// same vocabularies, Qwen 3's needs the most: 17,319.
 const RULES_MAX: usize = 1 << 22;
+/// Scripts of which characters that are no token are atoms of two: Kana, Han and Hangul.
+const SPLIT_SCRIPTS: [Range<u32>; 2] = [0x3040..0xA000, 0xAC00..0xD7A4];
 /// In the table: no atom.
 pub(crate) const NO_ATOM: u32 = u32::MAX;
 /// The lower bits of an entry, which are the token.
@@ -77,17 +86,44 @@ type ByteSet = [u64; 4];
 
 /// A bit per set and character that it excludes, by hash.
 const EXCLUDED_BITS: usize = 1 << 18;
+/// A bit per character and the one after it that excludes it, by hash: 64 KiB, of which
+/// Qwen 3's vocabulary sets one in twenty.
+const FOLLOWER_BITS: usize = 1 << 19;
 
-/// After what a character is no atom.
+/// Next to what a character is no atom, and what it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Context {
-    /// Last bytes of all that excludes it: nearly always this decides.
+    /// Last bytes of all before it that excludes it: nearly always this decides.
     suspects: ByteSet,
-    /// Bytes that exclude it whatever their character is.
+    /// Bytes before it that exclude it whatever their character is.
     always: ByteSet,
-    /// Characters that exclude it, rising.
+    /// Characters before it that exclude it, rising.
     chars: Vec<u32>,
+    /// First bytes after it that exclude it whatever their character is.
+    next: ByteSet,
+    /// [`FOLLOWED`] and [`SPLIT`].
+    facts: u64,
 }
+
+/// Some characters after it exclude it.
+const FOLLOWED: u64 = 1;
+/// It is two tokens.
+const SPLIT: u64 = 2;
+
+/// A [`Context`], but for the characters.
+#[derive(Debug, Clone, Copy, Default, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+struct Excluded {
+    suspects: ByteSet,
+    always: ByteSet,
+    next: ByteSet,
+    facts: u64,
+}
+
+/// The tokens of a character, of which the second is [`NO_TOKEN`] if it is one.
+pub(crate) type Atom = [u32; 2];
+/// In place of an atom.
+pub(crate) const NONE: Atom = [NO_ATOM, NO_TOKEN];
 
 fn contains(set: &[u64], byte: u8) -> bool {
     set.get(usize::from(byte / 64))
@@ -100,12 +136,14 @@ pub(crate) struct Atoms {
     /// Block of each 64 code points.
     index: Flat<u16>,
     /// For each character [`NO_ATOM`], or its token in the lower 20 bits and which of
-    /// `excluded` in the upper ones.
+    /// `excluded` in the upper ones. Instead of two tokens, their place in `splits`.
     tokens: Flat<u32>,
-    /// Suspects, then the others, of each context. The first is empty.
-    excluded: Flat<[u64; 8]>,
+    splits: Flat<Atom>,
+    /// The first is empty.
+    excluded: Flat<Excluded>,
     /// The characters of contexts.
     excluded_chars: Flat<u64>,
+    followers: Flat<u64>,
     neighbours: Flat<u64>,
 }
 
@@ -129,39 +167,44 @@ impl Atoms {
         vocab: &Vocab,
     ) -> (Self, usize) {
         let end = ids.iter().max().map_or(0, |id| *id as usize + 1);
-        // Of the rules with a token on the left, the first that can join what is in one
-        // character with what is in the next. With a token on the right, all of them.
-        let mut first_as_left = vec![u32::MAX; end];
-        let mut as_right = Vec::new();
+        // Of the tokens, only those that are part of a character can be the last or the
+        // first symbol of one.
+        let mut symbols = vec![false; end];
+        for &id in ids {
+            let piece = vocab.piece(id);
+            symbols[id as usize] = piece.len() <= 4 && !piece.is_ascii();
+        }
+        let is_symbol = |id: u32| symbols.get(id as usize).is_none_or(|is| *is);
+        // Of the rules with such a token on one side, those that can join what is in one
+        // character with what is in the next one.
+        let (mut as_left, mut as_right) = (Vec::new(), Vec::new());
         for (left, right, rank) in pairs.iter() {
-            if begins_character(vocab.piece(right))
-                && let Some(first) = first_as_left.get_mut(left as usize)
+            if is_symbol(left)
+                && let Some(first) = Begin::of(vocab.piece(right))
             {
-                *first = rank.min(*first);
+                as_left.push((left, rank, first));
             }
-            let piece = vocab.piece(left);
-            if ends_character(piece)
-                && let Some(last) = End::of(piece)
-            {
-                as_right.push((right, rank, last));
+            if is_symbol(right) {
+                let piece = vocab.piece(left);
+                if ends_character(piece)
+                    && let Some(last) = End::of(piece)
+                {
+                    as_right.push((right, rank, last));
+                }
             }
         }
+        as_left.sort_unstable();
         as_right.sort_unstable();
         let rules = Rules {
             byte_ids,
             pairs,
-            first_as_left,
+            as_left,
             as_right,
             limits,
             seen: Cell::new(0),
         };
 
-        let mut index = vec![0; END / BLOCK];
-        let mut tokens = vec![NO_ATOM; BLOCK];
-        let mut excluded: Vec<[u64; 8]> = vec![[0; 8]];
-        let mut excluded_chars = vec![0u64; EXCLUDED_BITS / 64];
-        let mut known = HashMap::from([(Context::default(), 0u32)]);
-        let mut neighbours = vec![0u64; NEIGHBOUR_BITS / 64];
+        let mut made = Builder::new(limits);
         for &id in ids {
             let piece = vocab.piece(id);
             if let Some((code, len)) = decode(piece, 0)
@@ -169,49 +212,50 @@ impl Atoms {
                 && len > 1
                 && (code as usize) < END
                 && id <= TOKEN
-                && excluded.len() < limits.sets
-                && let Some(context) = rules.atom(piece, id)
+                && made.has_room()
+                && let Some((bounds, symbols)) = rules.atom(piece)
+                && symbols == [id]
             {
-                let block: &mut u16 = &mut index[code as usize / BLOCK];
-                if *block == 0 {
-                    *block = (tokens.len() / BLOCK) as u16;
-                    tokens.resize(tokens.len() + BLOCK, NO_ATOM);
-                }
-                let at = usize::from(*block) * BLOCK + code as usize % BLOCK;
-                let context = match known.get(&context) {
-                    Some(number) => *number,
-                    None => {
-                        let number = excluded.len() as u32;
-                        let ([a, b, c, d], [e, f, g, h]) = (context.suspects, context.always);
-                        excluded.push([a, b, c, d, e, f, g, h]);
-                        for code in &context.chars {
-                            let bit = excluded_bit(number, *code);
-                            excluded_chars[bit / 64] |= 1 << (bit % 64);
-                        }
-                        known.insert(context, number);
-                        number
-                    }
-                };
-                tokens[at] = entry(context, id);
+                made.add(code, bounds, id);
             }
+        }
+        for code in SPLIT_SCRIPTS.into_iter().flatten() {
+            let mut buffer = [0; 4];
+            if let Some(c) = char::from_u32(code)
+                && !made.has(code)
+                && made.has_room()
+                && let Some((mut bounds, symbols)) =
+                    rules.atom(c.encode_utf8(&mut buffer).as_bytes())
+                && let [first, second] = symbols[..]
+            {
+                bounds.context.facts |= SPLIT;
+                let at = made.splits.len() as u32;
+                made.splits.push([first, second]);
+                made.add(code, bounds, at);
+            }
+        }
+        let mut neighbours = vec![0u64; NEIGHBOUR_BITS / 64];
+        for &id in ids {
+            let piece = vocab.piece(id);
             // Tokens can begin and end inside of a character; those bytes are none.
             let mut before = None;
             let mut at = 0;
             while at < piece.len() {
                 let found = decode(piece, at);
                 if let (Some(left), Some((right, _))) = (before, found) {
-                    let bit = neighbour_bit(left, right);
-                    neighbours[bit / 64] |= 1 << (bit % 64);
+                    set_bit(&mut neighbours, neighbour_bit(left, right));
                 }
                 before = found.map(|(code, _)| code);
                 at += found.map_or(1, |(_, len)| len);
             }
         }
         let this = Self {
-            index: index.into(),
-            tokens: tokens.into(),
-            excluded: excluded.into(),
-            excluded_chars: excluded_chars.into(),
+            index: made.index.into(),
+            tokens: made.tokens.into(),
+            splits: made.splits.into(),
+            excluded: made.excluded.into(),
+            excluded_chars: made.excluded_chars.into(),
+            followers: made.followers.into(),
             neighbours: neighbours.into(),
         };
         (this, rules.seen.get())
@@ -220,17 +264,21 @@ impl Atoms {
     pub(crate) fn write(&self, image: &mut Writer) {
         image.put(Section::AtomIndex, &self.index);
         image.put(Section::AtomTokens, &self.tokens);
+        image.put(Section::AtomSplits, &self.splits);
         image.put(Section::AtomSets, &self.excluded);
         image.put(Section::AtomChars, &self.excluded_chars);
+        image.put(Section::AtomFollowers, &self.followers);
         image.put(Section::Neighbours, &self.neighbours);
     }
 
-    pub(crate) fn tables(&mut self) -> [&mut dyn Movable; 5] {
+    pub(crate) fn tables(&mut self) -> [&mut dyn Movable; 7] {
         [
             &mut self.index,
             &mut self.tokens,
+            &mut self.splits,
             &mut self.excluded,
             &mut self.excluded_chars,
+            &mut self.followers,
             &mut self.neighbours,
         ]
     }
@@ -240,54 +288,157 @@ impl Atoms {
         Ok(Self {
             index: image.get(Section::AtomIndex)?,
             tokens: image.get(Section::AtomTokens)?,
+            splits: image.get(Section::AtomSplits)?,
             excluded: image.get(Section::AtomSets)?,
             excluded_chars: image.get(Section::AtomChars)?,
+            followers: image.get(Section::AtomFollowers)?,
             neighbours: image.get(Section::Neighbours)?,
         })
     }
 
-    /// The token of a character beyond ASCII, or [`NO_ATOM`]. `before` is what its word
-    /// has before it: the last byte, and the character that this ends.
+    /// The tokens of a character beyond ASCII, or [`NONE`]. `before` is what its word has
+    /// before it: the last byte, and the character that this ends. `next` is what its word
+    /// has after it: the character, and its first byte.
     #[inline(always)]
-    pub(crate) fn token(&self, code: u32, before: Option<(u8, u32)>) -> u32 {
+    pub(crate) fn get(
+        &self,
+        code: u32,
+        before: Option<(u8, u32)>,
+        next: Option<(u32, u8)>,
+    ) -> Atom {
         let block = self.index.get(code as usize / BLOCK).copied().unwrap_or(0);
         let at = usize::from(block) * BLOCK + code as usize % BLOCK;
         let entry = self.tokens.get(at).copied().unwrap_or(NO_ATOM);
+        if entry >> TOKEN_BITS == 0 {
+            return [entry, NO_TOKEN];
+        }
         if entry == NO_ATOM {
-            return NO_ATOM;
+            return NONE;
         }
-        let context = entry >> TOKEN_BITS;
-        if context != 0
-            && let Some((byte, left)) = before
-            && self.excludes(context, byte, left)
-        {
-            return NO_ATOM;
-        }
-        entry & TOKEN
+        self.unless_excluded(entry, code, before, next)
     }
 
     #[inline(always)]
-    fn excludes(&self, context: u32, byte: u8, left: u32) -> bool {
-        let Some(sets) = self.excluded.get(context as usize) else {
-            return true;
+    fn unless_excluded(
+        &self,
+        entry: u32,
+        code: u32,
+        before: Option<(u8, u32)>,
+        next: Option<(u32, u8)>,
+    ) -> Atom {
+        let context = entry >> TOKEN_BITS;
+        let Some(excluded) = self.excluded.get(context as usize) else {
+            return NONE;
         };
-        let (suspects, always) = sets.split_at(4);
-        if !contains(suspects, byte) {
-            return false;
+        if let Some((byte, left)) = before
+            && contains(&excluded.suspects, byte)
+            && (contains(&excluded.always, byte)
+                || has_bit(&self.excluded_chars, excluded_bit(context, left)))
+        {
+            return NONE;
         }
-        let bit = excluded_bit(context, left);
-        let chars = self.excluded_chars.get(bit / 64);
-        contains(always, byte) || chars.is_none_or(|bits| bits >> (bit % 64) & 1 == 1)
+        if let Some((right, lead)) = next
+            && (excluded.facts & FOLLOWED != 0
+                && has_bit(&self.followers, follower_bit(code, right))
+                || contains(&excluded.next, lead))
+        {
+            return NONE;
+        }
+        let token = entry & TOKEN;
+        if excluded.facts & SPLIT == 0 {
+            return [token, NO_TOKEN];
+        }
+        self.splits.get(token as usize).copied().unwrap_or(NONE)
     }
 
     /// Whether a token may have these two characters side by side.
     #[inline(always)]
     pub(crate) fn may_join(&self, left: u32, right: u32) -> bool {
-        let bit = neighbour_bit(left, right);
-        self.neighbours
-            .get(bit / 64)
-            .is_none_or(|bits| bits >> (bit % 64) & 1 == 1)
+        has_bit(&self.neighbours, neighbour_bit(left, right))
     }
+}
+
+/// Atoms that are being gathered.
+struct Builder {
+    limits: Limits,
+    index: Vec<u16>,
+    tokens: Vec<u32>,
+    splits: Vec<Atom>,
+    excluded: Vec<Excluded>,
+    excluded_chars: Vec<u64>,
+    followers: Vec<u64>,
+    known: HashMap<Context, u32>,
+}
+
+impl Builder {
+    fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            index: vec![0; END / BLOCK],
+            tokens: vec![NO_ATOM; BLOCK],
+            splits: Vec::new(),
+            excluded: vec![Excluded::default()],
+            excluded_chars: vec![0; EXCLUDED_BITS / 64],
+            followers: vec![0; FOLLOWER_BITS / 64],
+            known: HashMap::from([(Context::default(), 0)]),
+        }
+    }
+
+    /// Whether one more set can be named.
+    fn has_room(&self) -> bool {
+        self.excluded.len() < self.limits.sets
+    }
+
+    /// Where the entry of a character is; `None` if its block has none yet.
+    fn place(&self, code: u32) -> Option<usize> {
+        let block = self.index[code as usize / BLOCK];
+        (block != 0).then(|| usize::from(block) * BLOCK + code as usize % BLOCK)
+    }
+
+    fn has(&self, code: u32) -> bool {
+        self.place(code)
+            .is_some_and(|at| self.tokens[at] != NO_ATOM)
+    }
+
+    /// Makes a character an atom. `what` is its token, or where in `splits` they are.
+    fn add(&mut self, code: u32, bounds: Bounds, what: u32) {
+        let Bounds { context, followers } = bounds;
+        for next in followers {
+            set_bit(&mut self.followers, follower_bit(code, next));
+        }
+        let context = match self.known.get(&context) {
+            Some(number) => *number,
+            None => {
+                let number = self.excluded.len() as u32;
+                self.excluded.push(Excluded {
+                    suspects: context.suspects,
+                    always: context.always,
+                    next: context.next,
+                    facts: context.facts,
+                });
+                for left in &context.chars {
+                    set_bit(&mut self.excluded_chars, excluded_bit(number, *left));
+                }
+                self.known.insert(context, number);
+                number
+            }
+        };
+        let at = self.place(code).unwrap_or_else(|| {
+            self.index[code as usize / BLOCK] = (self.tokens.len() / BLOCK) as u16;
+            self.tokens.resize(self.tokens.len() + BLOCK, NO_ATOM);
+            self.tokens.len() - BLOCK + code as usize % BLOCK
+        });
+        self.tokens[at] = entry(context, what);
+    }
+}
+
+fn has_bit(bits: &[u64], at: usize) -> bool {
+    bits.get(at / 64)
+        .is_none_or(|word| word >> (at % 64) & 1 == 1)
+}
+
+fn set_bit(bits: &mut [u64], at: usize) {
+    bits[at / 64] |= 1 << (at % 64);
 }
 
 /// An entry of the table of tokens; never [`NO_ATOM`], as `context` is below [`SETS_MAX`].
@@ -307,6 +458,12 @@ fn neighbour_bit(left: u32, right: u32) -> usize {
 fn excluded_bit(context: u32, code: u32) -> usize {
     let pair = u64::from(context) << 32 | u64::from(code);
     (pair.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 46) as usize % EXCLUDED_BITS
+}
+
+#[inline(always)]
+fn follower_bit(code: u32, next: u32) -> usize {
+    let pair = u64::from(code) << 32 | u64::from(next);
+    (pair.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 45) as usize % FOLLOWER_BITS
 }
 
 /// What a token ends with that ends where a character does.
@@ -334,9 +491,25 @@ impl End {
     }
 }
 
-/// Whether a token can stand where a character begins.
-fn begins_character(piece: &[u8]) -> bool {
-    piece.first().is_none_or(|byte| byte & 0xC0 != 0x80)
+/// What a token begins with that begins where a character does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Begin {
+    /// A whole character, so text has this one there.
+    Char(u32),
+    /// The first bytes of one that ends after the token: any with this first byte.
+    Lead(u8),
+}
+
+impl Begin {
+    /// `None` for a token that begins inside of a character.
+    fn of(piece: &[u8]) -> Option<Self> {
+        let lead = *piece.first()?;
+        if lead & 0xC0 == 0x80 {
+            return None;
+        }
+        let whole = decode(piece, 0).map(|(code, _)| Self::Char(code));
+        Some(whole.unwrap_or(Self::Lead(lead)))
+    }
 }
 
 /// Whether a token can stand where a character ends: not, if it ends before the last
@@ -361,7 +534,9 @@ fn ends_character(piece: &[u8]) -> bool {
 struct Rules<'a> {
     byte_ids: &'a [u32; 256],
     pairs: &'a PairTable,
-    first_as_left: Vec<u32>,
+    /// The left token, the rank, and the beginning of the right token of every rule that
+    /// can join what is in one character with the next one; sorted.
+    as_left: Vec<(u32, u32, Begin)>,
     /// The right token, the rank, and the end of the left token of every rule that can
     /// join what is in one character with the next one; sorted.
     as_right: Vec<(u32, u32, End)>,
@@ -370,10 +545,18 @@ struct Rules<'a> {
     seen: Cell<usize>,
 }
 
+/// Next to what a character is no atom.
+#[derive(Default)]
+struct Bounds {
+    context: Context,
+    /// Characters after it that exclude it.
+    followers: Vec<u32>,
+}
+
 impl Rules<'_> {
-    /// Whether the bytes of the character `piece` always merge to `token` first: after
-    /// what they may not.
-    fn atom(&self, piece: &[u8], token: u32) -> Option<Context> {
+    /// What the bytes of the character `piece` always merge to first, and next to what
+    /// they may not.
+    fn atom(&self, piece: &[u8]) -> Option<(Bounds, Vec<u32>)> {
         let mut symbols: Vec<u32> = piece
             .iter()
             .map(|byte| self.byte_ids[usize::from(*byte)])
@@ -381,50 +564,75 @@ impl Rules<'_> {
         if symbols.contains(&NO_TOKEN) {
             return None;
         }
-        let mut context = Context::default();
-        let add = |set: &mut ByteSet, byte: u8| set[usize::from(byte / 64)] |= 1 << (byte % 64);
-        // Nothing from outside may come before a rule of this rank.
-        let mut close_until = |symbols: &[u32], rank: u32| {
-            let (first, last) = (symbols[0], symbols[symbols.len() - 1]);
-            let from = self.as_right.partition_point(|rule| rule.0 < first);
-            for &(right, other, end) in &self.as_right[from..] {
-                if right != first || other > rank {
-                    break;
-                }
-                let seen = self.seen.get();
-                if seen == self.limits.rules || context.chars.len() == self.limits.chars {
-                    return None;
-                }
-                self.seen.set(seen + 1);
-                match end {
-                    End::Char(code, byte) => {
-                        add(&mut context.suspects, byte);
-                        context.chars.push(code);
-                    }
-                    End::Byte(byte) => {
-                        add(&mut context.suspects, byte);
-                        add(&mut context.always, byte);
-                    }
-                }
-            }
-            let closed = self.first_as_left.get(last as usize);
-            closed.is_some_and(|other| *other > rank).then_some(())
-        };
+        let mut bounds = Bounds::default();
         let mut last_rank = 0;
-        while symbols.len() > 1 {
+        loop {
             let merges = symbols.windows(2).enumerate().filter_map(|(at, pair)| {
                 let rank = self.pairs.rank(pair[0], pair[1]);
                 (rank != NO_RANK).then(|| (rank, at, self.pairs.product(rank)))
             });
-            let (rank, at, id) = merges.min()?;
-            close_until(&symbols, rank)?;
+            let Some((rank, at, id)) = merges.min() else {
+                break;
+            };
+            self.close_until(&symbols, rank, &mut bounds)?;
             symbols.splice(at..at + 2, [id]);
             last_rank = rank.max(last_rank);
         }
-        close_until(&symbols, last_rank)?;
+        self.close_until(&symbols, last_rank, &mut bounds)?;
+        let Bounds { context, followers } = &mut bounds;
         context.chars.sort_unstable();
         context.chars.dedup();
-        (symbols == [token]).then_some(context)
+        if !followers.is_empty() {
+            context.facts |= FOLLOWED;
+        }
+        Some((bounds, symbols))
+    }
+
+    /// Excludes all that a rule of at most this rank joins with the first or the last of
+    /// these symbols. `None` if that is too much.
+    fn close_until(&self, symbols: &[u32], rank: u32, bounds: &mut Bounds) -> Option<()> {
+        let add = |set: &mut ByteSet, byte: u8| set[usize::from(byte / 64)] |= 1 << (byte % 64);
+        let (first, last) = (symbols[0], symbols[symbols.len() - 1]);
+        let Bounds { context, followers } = bounds;
+        let seen = || {
+            let seen = self.seen.get();
+            (seen < self.limits.rules).then(|| self.seen.set(seen + 1))
+        };
+        let from = self.as_right.partition_point(|rule| rule.0 < first);
+        for &(right, other, end) in &self.as_right[from..] {
+            if right != first || other > rank {
+                break;
+            }
+            if context.chars.len() == self.limits.chars {
+                return None;
+            }
+            seen()?;
+            match end {
+                End::Char(code, byte) => {
+                    add(&mut context.suspects, byte);
+                    context.chars.push(code);
+                }
+                End::Byte(byte) => {
+                    add(&mut context.suspects, byte);
+                    add(&mut context.always, byte);
+                }
+            }
+        }
+        let from = self.as_left.partition_point(|rule| rule.0 < last);
+        for &(left, other, begin) in &self.as_left[from..] {
+            if left != last || other > rank {
+                break;
+            }
+            if followers.len() == self.limits.chars {
+                return None;
+            }
+            seen()?;
+            match begin {
+                Begin::Char(code) => followers.push(code),
+                Begin::Lead(byte) => add(&mut context.next, byte),
+            }
+        }
+        Some(())
     }
 }
 

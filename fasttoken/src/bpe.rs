@@ -12,7 +12,7 @@
 
 mod merge;
 
-use crate::atoms::{Atoms, NO_ATOM, decode};
+use crate::atoms::{self, Atoms, NO_ATOM, decode};
 pub(crate) use crate::cache::MergeScratch;
 use crate::cache::{Cache, Known, LongKey, Owner, SHORT_TOKENS};
 use crate::compare::{self, Compare, Scalar, Work};
@@ -349,40 +349,48 @@ impl Bpe {
             return self.merge(word, merging, out);
         }
         let mut symbols = Symbols::default();
-        // Where the part begins, and the atom before `at`.
+        // Where the part begins, and the character before `at` if it is an atom of one
+        // token.
         let (mut start, mut before) = (0, None);
         // The last character, atom or not.
         let mut previous = None;
         let mut at = 0;
+        let mut next = decode(word, 0);
         while at < word.len() {
             let lead = word[at];
-            let (code, len) = decode(word, at).unwrap_or((0, 1));
-            let token = match len {
-                1 if lead.is_ascii() => self.byte_ids[usize::from(lead)],
-                1 => NO_ATOM,
-                _ => self.atoms.token(code, previous),
+            let (code, len) = next.unwrap_or((0, 1));
+            let end = at + len;
+            next = decode(word, end);
+            let [token, second] = match len {
+                1 if lead.is_ascii() => [self.byte_ids[usize::from(lead)], NO_TOKEN],
+                1 => atoms::NONE,
+                _ => {
+                    let follower = next.map(|(code, _)| (code, word[end]));
+                    self.atoms.get(code, previous, follower)
+                }
             };
-            let atom = token != NO_ATOM;
-            if atom
+            let one = token != NO_ATOM && second == NO_TOKEN;
+            if one
                 && let Some(left) = before
                 && !self.atoms.may_join(left, code)
             {
                 self.finish_part(word, start..at, &mut symbols, cache, merging, out);
                 start = at;
-            } else if atom && before.is_some() {
+            } else if one && before.is_some() {
                 let last = symbols.ids.get(symbols.len.wrapping_sub(1));
                 self.pairs
                     .prefetch(last.copied().unwrap_or(NO_TOKEN), token);
             }
-            before = atom.then_some(code);
-            if atom {
+            before = one.then_some(code);
+            if token != NO_ATOM {
                 symbols.push(token);
+                symbols.push(second);
             } else {
-                for &byte in &word[at..at + len] {
+                for &byte in &word[at..end] {
                     symbols.push(self.byte_ids[usize::from(byte)]);
                 }
             }
-            at += len;
+            at = end;
             previous = Some((word[at - 1], code));
         }
         self.finish_part(word, start..word.len(), &mut symbols, cache, merging, out);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::alphabet;
-use crate::vocab::Builder;
+use crate::vocab;
 
 const NO_LIMITS: Limits = Limits {
     sets: SETS_MAX,
@@ -15,7 +15,7 @@ type Rule = (Vec<u8>, Vec<u8>);
 /// Single bytes with their own ids, then what each rule makes; those that `id` names
 /// have that one, others the next.
 fn vocabulary(rules: &[Rule], id: impl Fn(&[u8]) -> Option<u32>) -> (PairTable, Vec<u32>, Vocab) {
-    let mut builder = Builder::default();
+    let mut builder = vocab::Builder::default();
     let mut known = HashMap::new();
     let mut add = |piece: &[u8]| {
         let next = known.len() as u32;
@@ -78,27 +78,31 @@ fn crowded_atoms(limits: Limits, made: &(PairTable, Vec<u32>, Vocab)) -> (usize,
     let (all, _) = within(NO_LIMITS, made);
     let (atoms, seen) = within(limits, made);
     for code in 0..END as u32 {
-        let id = atoms.token(code, None);
-        assert!(id == NO_ATOM || id == all.token(code, None), "{code:x}");
+        let id = atoms.get(code, None, None)[0];
+        assert!(
+            id == NO_ATOM || id == all.get(code, None, None)[0],
+            "{code:x}"
+        );
     }
     for code in crowded() {
         // The first of all that excludes them.
-        assert_eq!(atoms.token(code, Some((0x80, 0x5000))), NO_ATOM);
+        assert_eq!(atoms.get(code, Some((0x80, 0x5000)), None)[0], NO_ATOM);
     }
-    let found = crowded().filter(|code| atoms.token(*code, None) != NO_ATOM);
+    let found = crowded().filter(|code| atoms.get(*code, None, None)[0] != NO_ATOM);
     (found.count(), seen)
 }
 
 #[test]
 fn what_a_file_makes_us_look_at_is_bounded() {
     let made = vocabulary(&hostile(), |_| None);
-    // 128 rules and one more time 128 for each of the characters.
+    // 128 rules and one more time 128 for each of the characters. Of the same first
+    // bytes are 63 others, which are two tokens.
     let rules = |chars: usize| 128 * chars * (chars + 1) / 2;
-    assert_eq!(crowded_atoms(NO_LIMITS, &made), (64, rules(64)));
+    assert_eq!(crowded_atoms(NO_LIMITS, &made), (64, 64 * rules(64)));
     let chars_max = 128 * 32;
     assert_eq!(CHARS_MAX, chars_max);
-    let expected = (32, rules(32) + 32 * chars_max);
-    assert_eq!(crowded_atoms(Limits::USUAL, &made), expected);
+    assert!(64 * (rules(32) + 32 * chars_max) > RULES_MAX);
+    assert_eq!(crowded_atoms(Limits::USUAL, &made), (32, RULES_MAX));
     let few = Limits {
         rules: rules(10) + 5,
         ..NO_LIMITS
@@ -129,9 +133,13 @@ fn the_last_set_and_the_last_token_fit_into_an_entry() {
     let entry = entry(last, TOKEN);
     assert_ne!(entry, NO_ATOM);
     assert_eq!((entry >> TOKEN_BITS, entry & TOKEN), (last, TOKEN));
-    let mut excluded = vec![[0; 8]; SETS_MAX];
+    let mut excluded = vec![Excluded::default(); SETS_MAX];
     // After any character that ends with 0x81.
-    excluded[last as usize] = [0, 0, 2, 0, 0, 0, 2, 0];
+    excluded[last as usize] = Excluded {
+        suspects: [0, 0, 2, 0],
+        always: [0, 0, 2, 0],
+        ..Excluded::default()
+    };
     let mut tokens = vec![NO_ATOM; 2 * BLOCK];
     tokens[BLOCK + 5] = entry;
     let atoms = Atoms {
@@ -142,10 +150,10 @@ fn the_last_set_and_the_last_token_fit_into_an_entry() {
         ..Atoms::default()
     };
     let code = 2 * BLOCK as u32 + 5;
-    assert_eq!(atoms.token(code, None), TOKEN);
-    assert_eq!(atoms.token(code, Some((0x80, 0xC0))), TOKEN);
-    assert_eq!(atoms.token(code, Some((0x81, 0xC1))), NO_ATOM);
-    assert_eq!(atoms.token(code + 1, None), NO_ATOM);
+    assert_eq!(atoms.get(code, None, None)[0], TOKEN);
+    assert_eq!(atoms.get(code, Some((0x80, 0xC0)), None)[0], TOKEN);
+    assert_eq!(atoms.get(code, Some((0x81, 0xC1)), None)[0], NO_ATOM);
+    assert_eq!(atoms.get(code + 1, None, None)[0], NO_ATOM);
 }
 
 #[test]
@@ -160,7 +168,7 @@ fn tokens_beyond_the_last_are_no_atoms() {
         _ => None,
     });
     let (atoms, _) = within(Limits::USUAL, &made);
-    let ids = [0xE8, 0xE9, 0xEA].map(|code| atoms.token(code, None));
+    let ids = [0xE8, 0xE9, 0xEA].map(|code| atoms.get(code, None, None)[0]);
     assert_eq!(ids, [TOKEN - 1, TOKEN, NO_ATOM]);
 }
 
@@ -175,4 +183,38 @@ fn decode_finds_whole_characters() {
             assert_eq!(decode(bytes, 1), None);
         }
     }
+}
+
+/// 你 is [E4 BD] and A0, and A0 is joined with 除 before it is whole; 値 stays two tokens.
+#[test]
+fn what_follows_excludes_a_character_and_two_tokens_are_an_atom() {
+    let rules: Vec<Rule> = [
+        (&b"\xE4"[..], &b"\xBD"[..]),
+        (b"\xE5", b"\x80"),
+        (b"\xE9", b"\x99"),
+        (b"\xE9\x99", b"\xA4"),
+        (b"\xA0", b"\xE9\x99\xA4"),
+        (b"\xA0", b"\xED"),
+        (b"\xE4\xBD", b"\xA0"),
+    ]
+    .map(|(left, right)| (left.to_vec(), right.to_vec()))
+    .into();
+    let made = vocabulary(&rules, |_| None);
+    let (atoms, _) = within(Limits::USUAL, &made);
+    let get = |c: char, next: Option<char>| {
+        let next = next.map(|next| {
+            let mut buffer = [0; 4];
+            (u32::from(next), next.encode_utf8(&mut buffer).as_bytes()[0])
+        });
+        atoms.get(u32::from(c), None, next)
+    };
+    let whole = [256 + 6, NO_TOKEN];
+    assert_eq!(get('你', None), whole);
+    assert_eq!(get('你', Some('a')), whole);
+    assert_eq!(get('你', Some('你')), whole);
+    assert_eq!(get('你', Some('除')), NONE);
+    assert_eq!(get('你', Some('한')), NONE);
+    assert_eq!(get('値', Some('除')), [256 + 1, 0xA4]);
+    // Nothing of it merges.
+    assert_eq!(get('漢', None), NONE);
 }

@@ -27,7 +27,7 @@ use twox_hash::XxHash3_64;
 
 /// Format version: changes with anything that a section means, its order of elements,
 /// its hash function, or its config's reading.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 pub(super) const MAGIC: [u8; 8] = *b"fasttokn";
 const ORDER: u32 = 0x0102_0304;
@@ -76,6 +76,10 @@ pub(crate) enum Section {
     PairFacts = 20,
     /// The characters that exclude others.
     AtomChars = 21,
+    /// Tokens of characters that merge to two first.
+    AtomSplits = 22,
+    /// The characters that exclude those before them.
+    AtomFollowers = 23,
 }
 
 impl Section {
@@ -100,6 +104,8 @@ impl Section {
             Self::DensePairs => "square of merges",
             Self::Products => "list of what merges make",
             Self::AtomChars => "filter of characters",
+            Self::AtomSplits => "pairs of tokens of characters",
+            Self::AtomFollowers => "filter of following characters",
             Self::PairFacts => "list of facts about merges",
         }
     }
