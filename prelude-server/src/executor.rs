@@ -26,11 +26,12 @@ const WITHOUT_CUDA: &str =
 pub struct CudaConfig {}
 
 /// What was built in beyond the host's executor.
-pub(crate) const FEATURES: &[&str] = if cfg!(feature = "cuda") {
-    &["cuda"]
-} else {
-    &[]
-};
+pub(crate) const FEATURES: &[&str] = &[
+    #[cfg(feature = "cuda")]
+    "cuda",
+    #[cfg(feature = "hf-fallback")]
+    "hf-fallback",
+];
 
 /// Makes results the same bits whatever else is in a step. The host's always are.
 #[cfg(feature = "cuda")]

@@ -56,6 +56,7 @@ mod sse;
 pub mod template;
 #[cfg(test)]
 mod testing;
+mod tokenizer;
 
 pub use app::App;
 pub use config::{DecideConfig, Limits, ReasoningParser, ServerConfig, ToolParser};
@@ -65,3 +66,4 @@ pub use identity::ApiKeys;
 pub use in_process::Answered;
 pub use log::report_panic;
 pub use served_model::{Judge, ModelKind, SamplingDefaults, ServedModel, Task};
+pub use tokenizer::Tokenizer;

@@ -5,7 +5,6 @@ use std::{
     sync::Arc,
 };
 
-use fasttoken::Tokenizer;
 use prelude_core::Pooling;
 use prelude_engine::{EngineConfig, ScheduledEngine};
 use prelude_models::{Checkpoint, ModelKind as CheckpointKind};
@@ -19,6 +18,7 @@ use crate::{
     rerank_template::RerankTemplate,
     served_model::{Judge, ModelKind, SamplingDefaults, ServedModel, Task},
     template::{ChatInputs, ChatTemplate, no_thinking},
+    tokenizer::Tokenizer,
 };
 
 /// How a model is to be served.
@@ -381,8 +381,7 @@ mod tests {
     #[test]
     fn other_ids_than_stated_are_told() {
         let json = std::str::from_utf8(demo::LM.tokenizer).unwrap();
-        let tokenizer = Tokenizer::from_bytes(json.as_bytes()).unwrap();
-        assert_eq!(reassigned(&tokenizer), None);
+        let tokenizer = fasttoken::Tokenizer::from_bytes(json.as_bytes()).unwrap();
         let (id, token) = tokenizer.added_tokens().last().unwrap();
         let mut file: serde_json::Value = serde_json::from_str(json).unwrap();
         let added = file["added_tokens"].as_array_mut().unwrap();
@@ -391,8 +390,9 @@ mod tests {
             .find(|t| t["content"] == token.content)
             .unwrap();
         stated["id"] = (id + 5).into();
-        let tokenizer = Tokenizer::from_bytes(file.to_string().as_bytes()).unwrap();
-        let warning = reassigned(&tokenizer).unwrap();
+        let read = |json: &str| Tokenizer::from_bytes(json.as_bytes()).unwrap().0;
+        assert_eq!(reassigned(&read(json)), None);
+        let warning = reassigned(&read(&file.to_string())).unwrap();
         for part in [format!("{}", id + 5), format!("{:?} ", token.content)] {
             assert!(warning.contains(part.trim()), "{warning}");
         }

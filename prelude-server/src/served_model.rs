@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use fasttoken::Tokenizer;
 use prelude_core::Pooling;
 use prelude_engine::EngineHandle;
 
 use crate::{
     assets::TokenizerConfig, constrain::Grammars, decide::DecideLabels,
     rerank_template::RerankTemplate, shared_prefix::SafeCuts, template::ChatTemplate,
+    tokenizer::Tokenizer,
 };
 
 /// What a checkpoint is for.

@@ -124,7 +124,7 @@ fn features() -> Result<()> {
         ("kernels", &["emu"]),
         ("fasttoken", &["cli", "reference"]),
         ("prelude-exec-cuda", &["emu", "measure"]),
-        ("prelude-server", &["cuda"]),
+        ("prelude-server", &["cuda", "hf-fallback"]),
     ] {
         cargo(["check", "-p", package, "--no-default-features"]).run()?;
         for feature in features {

@@ -136,9 +136,13 @@ fn main() -> Result<()> {
     }
 }
 
-/// All tests, with those of the tokenizer's command.
+/// What tests need beyond default features: the tokenizer's command, and the reference behind the
+/// server. One list, so that nothing is built twice.
+pub(crate) const TEST_FEATURES: &str = "fasttoken/reference,prelude-server/hf-fallback";
+
+/// All tests.
 fn test(args: &[String]) -> Result<()> {
-    let mut tests = run::cargo(["test", "--workspace", "--features", "fasttoken/reference"]);
+    let mut tests = run::cargo(["test", "--workspace", "--features", TEST_FEATURES]);
     // Where there is a compiler, tests of kernels that do not find it fail and are not skipped.
     if run::program("g++").args(["--version"]).succeeds() {
         tests = tests.env("PRELUDE_REQUIRE_EMU", "1");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
-use crate::run::cargo;
+use crate::{TEST_FEATURES, run::cargo};
 
 /// How much to compare.
 #[derive(Args)]
@@ -34,8 +34,7 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<()> {
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     let threads = options.threads.unwrap_or_else(cores);
-    // The same features as in `cargo xtask test`, so that nothing is built twice.
-    let mut test = cargo(["test", "--workspace", "--features", "fasttoken/reference"])
+    let mut test = cargo(["test", "--workspace", "--features", TEST_FEATURES])
         .args(["--test", "exact", "--"])
         .args(options.only.as_deref())
         .args(["--nocapture", "--test-threads=1"])

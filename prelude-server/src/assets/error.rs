@@ -5,7 +5,7 @@ use std::{io, path::PathBuf};
 use prelude_engine::EngineError;
 use thiserror::Error;
 
-use crate::template::TemplateError;
+use crate::{template::TemplateError, tokenizer::advice};
 
 /// Why a model could not be loaded.
 #[derive(Debug, Error)]
@@ -39,8 +39,16 @@ pub enum LoadError {
         what: String,
     },
     /// `tokenizer.json` cannot be used.
-    #[error("tokenizer.json: {0}")]
+    #[error("tokenizer.json: {0}{advice}", advice = advice(.0))]
     Tokenizer(#[from] fasttoken::Error),
+    /// Neither fasttoken nor the reference crate can use `tokenizer.json`.
+    #[error("tokenizer.json: {unsupported}; the reference crate refuses it too: {reference}")]
+    Fallback {
+        /// Why fasttoken refuses it.
+        unsupported: fasttoken::Error,
+        /// What the reference says.
+        reference: String,
+    },
     /// Configuration or weights cannot be used.
     #[error(transparent)]
     Model(#[from] prelude_models::Error),

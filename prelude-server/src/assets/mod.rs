@@ -6,7 +6,6 @@ mod error;
 
 use std::{borrow::Cow, fs, io, path::Path};
 
-use fasttoken::{CacheUse, Tokenizer};
 use prelude_models::{Checkpoint, CheckpointFiles};
 use serde_json::{Map, Value};
 
@@ -17,6 +16,7 @@ pub use self::{
 use crate::{
     shared_prefix::SafeCuts,
     template::{ChatTemplate, TemplateError},
+    tokenizer::Tokenizer,
 };
 
 /// A model's files, read and checked; nothing is computed yet.
@@ -94,19 +94,11 @@ impl Assets {
             Some(bytes) => SentencePrompts::from_json(&bytes)?,
             None => SentencePrompts::default(),
         };
-        let mut warnings = Vec::new();
-        let tokenizer = match tokenizers {
+        let (tokenizer, warning) = match tokenizers {
             None => Tokenizer::from_bytes(&tokenizer_json)?,
             Some(cache) => {
                 let file = folder.join("tokenizer.json");
-                let (tokenizer, used) = Tokenizer::from_file_cached(file, cache)?;
-                if let CacheUse::NotWritten(why) = used {
-                    let cache = cache.display();
-                    warnings.push(format!(
-                        "the compiled tokenizer cannot be kept in {cache}: {why}"
-                    ));
-                }
-                tokenizer
+                Tokenizer::from_file_cached(&file, &tokenizer_json, cache)?
             }
         };
         Ok(Self {
@@ -118,7 +110,7 @@ impl Assets {
             chat_template,
             prompts,
             matryoshka: matryoshka(folder)?,
-            warnings,
+            warnings: Vec::from_iter(warning),
         })
     }
 
@@ -128,6 +120,7 @@ impl Assets {
     /// As [`Assets::open`].
     pub fn embedded(files: &EmbeddedModel) -> Result<Self, LoadError> {
         let tokenizer_config = TokenizerConfig::from_json(files.tokenizer_config)?;
+        let (tokenizer, warning) = Tokenizer::from_bytes(files.tokenizer)?;
         Ok(Self {
             name: files.name.to_owned(),
             checkpoint: Checkpoint::from_files(CheckpointFiles {
@@ -136,13 +129,13 @@ impl Assets {
                 weights: Cow::Borrowed(files.weights),
                 ..CheckpointFiles::default()
             })?,
-            tokenizer: Tokenizer::from_bytes(files.tokenizer)?,
+            tokenizer,
             cuts: SafeCuts::of(files.tokenizer),
             chat_template: tokenizer_config.chat_template.clone(),
             tokenizer_config,
             prompts: SentencePrompts::default(),
             matryoshka: Vec::new(),
-            warnings: Vec::new(),
+            warnings: Vec::from_iter(warning),
         })
     }
 

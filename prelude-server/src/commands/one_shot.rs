@@ -289,8 +289,7 @@ pub(crate) fn tokenize(args: &TokenizeArgs, environment: &Environment) -> Result
         let tokens = assets.tokenizer.encode(&text, true);
         let pieces: Vec<String> = tokens
             .iter()
-            .map(|&id| assets.tokenizer.id_to_piece(id).unwrap_or_default())
-            .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+            .map(|&id| assets.tokenizer.id_to_text(id).into_owned())
             .collect();
         let line = match args.common.format {
             Format::Json => {

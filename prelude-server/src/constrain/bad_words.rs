@@ -5,8 +5,9 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use fasttoken::Tokenizer;
 use prelude_core::{Constraint, NextTokens, Progress, TokenId, TokenSet, Walk};
+
+use crate::tokenizer::Tokenizer;
 
 /// Everything but what would complete one of these, within another constraint if there is one.
 #[derive(Clone, Debug)]

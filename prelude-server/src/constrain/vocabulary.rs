@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use fasttoken::Tokenizer;
 use llguidance::{
     ParserFactory,
     api::ParserLimits,
     earley::SlicedBiasComputer,
     toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv},
 };
+
+use crate::tokenizer::Tokenizer;
 
 /// No token: the end is ours to offer.
 const NO_TOKEN: TokenId = TokenId::MAX;

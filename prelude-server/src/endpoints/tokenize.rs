@@ -110,10 +110,7 @@ impl<'a> Source<'a> {
 
 /// Tokens as text; part of a character prints as U+FFFD, an id beyond the tokenizer's as nothing.
 fn strings<'m>(model: &'m ServedModel, ids: &[TokenId]) -> Vec<Cow<'m, str>> {
-    let text = |&id: &TokenId| {
-        let bytes = model.tokenizer.id_to_piece(id).unwrap_or_default();
-        String::from_utf8_lossy(bytes)
-    };
+    let text = |&id: &TokenId| model.tokenizer.id_to_text(id);
     ids.iter().map(text).collect()
 }
 

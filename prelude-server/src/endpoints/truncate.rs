@@ -177,12 +177,7 @@ fn ids_to_cut(model: &ServedModel, text: &str, keep: usize, side: Side) -> Vec<T
     match side {
         Side::Left => model.tokenizer.encode(text, false),
         // One more tells that there are more.
-        Side::Right => {
-            model
-                .tokenizer
-                .encode_prefix(text, keep.saturating_add(1))
-                .0
-        }
+        Side::Right => model.tokenizer.encode_prefix(text, keep.saturating_add(1)),
     }
 }
 

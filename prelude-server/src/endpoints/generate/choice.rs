@@ -2,19 +2,18 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use fasttoken::StreamState;
 use prelude_core::{SampledToken, TokenId};
 use prelude_engine::FinishReason;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 
 use super::{Params, stop::Stopper};
-use crate::{answer::Pieces, served_model::ServedModel};
+use crate::{answer::Pieces, served_model::ServedModel, tokenizer::Stream};
 
 /// One continuation of one prompt.
 #[derive(Debug)]
 pub(crate) struct Choice {
-    decoder: StreamState,
+    decoder: Stream,
     stopper: Stopper,
     /// Certain text that has not been sent, unless it is taken apart.
     pub(crate) text: String,
@@ -85,9 +84,9 @@ impl Serialize for StopReason {
 }
 
 impl Choice {
-    pub(crate) fn new(params: &Params) -> Self {
+    pub(crate) fn new(params: &Params, model: &ServedModel) -> Self {
         Self {
-            decoder: StreamState::new(params.skip_special_tokens),
+            decoder: model.tokenizer.stream(params.skip_special_tokens),
             stopper: Stopper::new(Arc::clone(&params.stops), params.include_stop),
             text: String::new(),
             pieces: params.parts.map(Pieces::new),
@@ -101,8 +100,8 @@ impl Choice {
     }
 
     /// A continuation of no tokens.
-    pub(crate) fn empty(params: &Params) -> Self {
-        let mut choice = Self::new(params);
+    pub(crate) fn empty(params: &Params, model: &ServedModel) -> Self {
+        let mut choice = Self::new(params, model);
         choice.finish = Some(Finish {
             reason: "length",
             stop: None,

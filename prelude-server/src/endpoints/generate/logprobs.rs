@@ -39,10 +39,10 @@ impl<'a> Printer<'a> {
         if self.as_ids {
             return Cow::Owned(format!("token_id:{id}"));
         }
-        String::from_utf8_lossy(self.bytes(id))
+        self.model.tokenizer.id_to_text(id)
     }
 
-    fn bytes(self, id: TokenId) -> &'a [u8] {
+    fn bytes(self, id: TokenId) -> Cow<'a, [u8]> {
         self.model.tokenizer.id_to_piece(id).unwrap_or_default()
     }
 }
@@ -73,7 +73,7 @@ impl<'a> CompletionLogprobs<'a> {
         for (i, &id) in ids.iter().enumerate() {
             // Special tokens that the tokenizer added are not in the text as it came.
             self.text_offset.push(decoded.chars.min(chars));
-            decoded.push(printer.bytes(id));
+            decoded.push(&printer.bytes(id));
             self.tokens.push(printer.text(id));
             let Some(score) = i.checked_sub(1).map(|i| &scored[i]) else {
                 self.token_logprobs.push(None);
@@ -315,7 +315,7 @@ struct ChatToken<'a> {
 struct ChatEntry<'a> {
     token: Cow<'a, str>,
     logprob: f32,
-    bytes: &'a [u8],
+    bytes: Cow<'a, [u8]>,
 }
 
 impl<'a> ChatEntry<'a> {

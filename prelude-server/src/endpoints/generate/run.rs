@@ -124,7 +124,7 @@ impl Run {
         {
             let budget = params.budget(max_tokens);
             if max_tokens > 0 {
-                choices.extend((0..params.n).map(|_| Choice::new(&params)));
+                choices.extend((0..params.n).map(|_| Choice::new(&params, model)));
                 kinds.push(RowKind::Generate(index));
                 let head = Head::Generate(Generate {
                     max_tokens: budget,
@@ -138,7 +138,7 @@ impl Run {
                 });
                 rows.push(RowSpec { node, head });
             } else {
-                choices.extend((0..params.n).map(|_| Choice::empty(&params)));
+                choices.extend((0..params.n).map(|_| Choice::empty(&params, model)));
             }
             call.app
                 .metrics

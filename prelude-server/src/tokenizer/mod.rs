@@ -1,0 +1,244 @@
+//! The tokenizer of a served model: fasttoken, or the reference crate for files it refuses.
+//!
+//! fasttoken computes the ids of `tokenizers` 0.23 exactly, and refuses a file that asks for
+//! something it cannot do exactly. With the feature `hf-fallback` such a file is served by
+//! `tokenizers` itself: slower, but with the right ids.
+
+#[cfg(feature = "hf-fallback")]
+mod reference;
+
+use std::{borrow::Cow, path::Path};
+
+use fasttoken::{CacheUse, Error, Reassigned, StreamState};
+
+use crate::assets::LoadError;
+
+/// Text to ids and back.
+#[derive(Debug)]
+pub struct Tokenizer(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    // Boxed: it is a page long, and the other one is as well.
+    Fast(Box<fasttoken::Tokenizer>),
+    #[cfg(feature = "hf-fallback")]
+    Reference(Box<reference::Reference>),
+}
+
+/// Does the same with whichever it is.
+macro_rules! either {
+    ($self:expr, $tokenizer:ident => $do:expr) => {
+        match &$self.0 {
+            Kind::Fast($tokenizer) => $do,
+            #[cfg(feature = "hf-fallback")]
+            Kind::Reference($tokenizer) => $do,
+        }
+    };
+}
+
+impl From<fasttoken::Tokenizer> for Tokenizer {
+    fn from(tokenizer: fasttoken::Tokenizer) -> Self {
+        Self(Kind::Fast(Box::new(tokenizer)))
+    }
+}
+
+impl Tokenizer {
+    /// Loads the bytes of a `tokenizer.json`. The second value tells the operator that, and why,
+    /// the slower reference serves this file.
+    ///
+    /// # Errors
+    /// [`LoadError::Tokenizer`], or [`LoadError::Fallback`] if the reference refuses it as well.
+    pub fn from_bytes(json: &[u8]) -> Result<(Self, Option<String>), LoadError> {
+        match fasttoken::Tokenizer::from_bytes(json) {
+            Ok(tokenizer) => Ok((tokenizer.into(), None)),
+            Err(why) => Self::fall_back(json, why),
+        }
+    }
+
+    /// [`Tokenizer::from_bytes`] for the file `json` was read from, keeping a compiled image in
+    /// `cache` for the next start. A folder that cannot be written to is a warning.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::from_bytes`].
+    pub fn from_file_cached(
+        file: &Path,
+        json: &[u8],
+        cache: &Path,
+    ) -> Result<(Self, Option<String>), LoadError> {
+        match fasttoken::Tokenizer::from_file_cached(file, cache) {
+            Ok((tokenizer, CacheUse::NotWritten(why))) => {
+                let cache = cache.display();
+                let warning = format!("the compiled tokenizer cannot be kept in {cache}: {why}");
+                Ok((tokenizer.into(), Some(warning)))
+            }
+            Ok((tokenizer, _)) => Ok((tokenizer.into(), None)),
+            Err(why) => Self::fall_back(json, why),
+        }
+    }
+
+    #[cfg(feature = "hf-fallback")]
+    fn fall_back(json: &[u8], why: Error) -> Result<(Self, Option<String>), LoadError> {
+        if !is_beyond_fasttoken(&why) {
+            return Err(why.into());
+        }
+        match reference::Reference::from_bytes(json) {
+            Ok(reference) => {
+                let warning = format!(
+                    "tokenizer.json is served by the reference crate `tokenizers`, many times \
+                     slower than fasttoken, which does not support it: {why}"
+                );
+                Ok((Self(Kind::Reference(Box::new(reference))), Some(warning)))
+            }
+            Err(reference) => Err(LoadError::Fallback {
+                unsupported: why,
+                reference,
+            }),
+        }
+    }
+
+    #[cfg(not(feature = "hf-fallback"))]
+    fn fall_back(_: &[u8], why: Error) -> Result<(Self, Option<String>), LoadError> {
+        Err(why.into())
+    }
+
+    /// The ids of `text`. With `add_special_tokens`, those that the file's template puts around a
+    /// text are there too.
+    #[must_use]
+    pub fn encode(&self, text: &str, add_special_tokens: bool) -> Vec<u32> {
+        either!(self, tokenizer => tokenizer.encode(text, add_special_tokens))
+    }
+
+    /// Appends the ids of `text` to `out`.
+    pub fn encode_into(&self, text: &str, add_special_tokens: bool, out: &mut Vec<u32>) {
+        either!(self, tokenizer => tokenizer.encode_into(text, add_special_tokens, out));
+    }
+
+    /// The first `limit` ids of `text`, without special tokens around it; reads no more of the
+    /// text than that takes, if it can.
+    #[must_use]
+    pub fn encode_prefix(&self, text: &str, limit: usize) -> Vec<u32> {
+        match &self.0 {
+            Kind::Fast(tokenizer) => tokenizer.encode_prefix(text, limit).0,
+            #[cfg(feature = "hf-fallback")]
+            Kind::Reference(tokenizer) => {
+                let mut ids = tokenizer.encode(text, false);
+                ids.truncate(limit);
+                ids
+            }
+        }
+    }
+
+    /// How many ids [`Tokenizer::encode`] would give.
+    #[must_use]
+    pub fn count(&self, text: &str, add_special_tokens: bool) -> usize {
+        either!(self, tokenizer => tokenizer.count(text, add_special_tokens))
+    }
+
+    /// The text of `ids`; what is not UTF-8 becomes U+FFFD, ids that no token has nothing.
+    #[must_use]
+    pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> String {
+        either!(self, tokenizer => tokenizer.decode(ids, skip_special_tokens))
+    }
+
+    /// The bytes that `id` stands for within a text; `None` if no token has it.
+    #[must_use]
+    pub fn id_to_piece(&self, id: u32) -> Option<Cow<'_, [u8]>> {
+        match &self.0 {
+            Kind::Fast(tokenizer) => tokenizer.id_to_piece(id).map(Cow::Borrowed),
+            #[cfg(feature = "hf-fallback")]
+            Kind::Reference(tokenizer) => tokenizer.id_to_piece(id).map(Cow::Owned),
+        }
+    }
+
+    /// The text that `id` stands for alone: part of a character prints as U+FFFD, an id that no
+    /// token has as nothing.
+    #[must_use]
+    pub fn id_to_text(&self, id: u32) -> Cow<'_, str> {
+        match self.id_to_piece(id) {
+            Some(Cow::Borrowed(bytes)) => String::from_utf8_lossy(bytes),
+            Some(Cow::Owned(bytes)) => String::from_utf8(bytes)
+                .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+                .into(),
+            None => Cow::Borrowed(""),
+        }
+    }
+
+    /// The id of a token as the vocabulary spells it, added tokens first.
+    #[must_use]
+    pub fn token_to_id(&self, token: &str) -> Option<u32> {
+        either!(self, tokenizer => tokenizer.token_to_id(token))
+    }
+
+    /// Whether `id` is an added token that is marked special.
+    #[must_use]
+    pub fn is_special(&self, id: u32) -> bool {
+        either!(self, tokenizer => tokenizer.is_special(id))
+    }
+
+    /// Added tokens whose id is not the one the file states. Of a file that the reference serves
+    /// nothing is known.
+    #[must_use]
+    pub fn reassigned_tokens(&self) -> &[Reassigned] {
+        match &self.0 {
+            Kind::Fast(tokenizer) => tokenizer.reassigned_tokens(),
+            #[cfg(feature = "hf-fallback")]
+            Kind::Reference(_) => &[],
+        }
+    }
+
+    /// A decoder for ids that arrive one by one.
+    pub(crate) fn stream(&self, skip_special_tokens: bool) -> Stream {
+        match &self.0 {
+            Kind::Fast(_) => Stream::Fast(StreamState::new(skip_special_tokens)),
+            #[cfg(feature = "hf-fallback")]
+            Kind::Reference(_) => Stream::Reference(reference::Stream::new(skip_special_tokens)),
+        }
+    }
+}
+
+/// The state of decoding ids as they arrive. All calls must pass the tokenizer that made it.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Fast(StreamState),
+    #[cfg(feature = "hf-fallback")]
+    Reference(reference::Stream),
+}
+
+impl Stream {
+    /// Appends to `out` the text that `id` completes.
+    #[inline]
+    pub(crate) fn push(&mut self, tokenizer: &Tokenizer, id: u32, out: &mut String) {
+        match (self, &tokenizer.0) {
+            (Self::Fast(state), Kind::Fast(tokenizer)) => state.push(tokenizer, id, out),
+            #[cfg(feature = "hf-fallback")]
+            (Self::Reference(state), Kind::Reference(tokenizer)) => state.push(tokenizer, id, out),
+            #[cfg(feature = "hf-fallback")]
+            _ => unreachable!("the stream of another tokenizer"),
+        }
+    }
+
+    /// Ends the text: what is still held back is written, unfinished characters as U+FFFD.
+    pub(crate) fn finish(&mut self, tokenizer: &Tokenizer, out: &mut String) {
+        match (self, &tokenizer.0) {
+            (Self::Fast(state), Kind::Fast(tokenizer)) => state.finish(tokenizer, out),
+            #[cfg(feature = "hf-fallback")]
+            (Self::Reference(state), Kind::Reference(tokenizer)) => state.finish(tokenizer, out),
+            #[cfg(feature = "hf-fallback")]
+            _ => unreachable!("the stream of another tokenizer"),
+        }
+    }
+}
+
+/// Whether the file is in order and only fasttoken cannot serve it.
+fn is_beyond_fasttoken(why: &Error) -> bool {
+    matches!(why, Error::Unsupported { .. } | Error::MissingByte { .. })
+}
+
+/// What to do about a file that fasttoken refuses, for the end of an error's message.
+pub(crate) fn advice(why: &Error) -> &'static str {
+    if cfg!(feature = "hf-fallback") || !is_beyond_fasttoken(why) {
+        ""
+    } else {
+        "; a server built with `--features hf-fallback` serves such files, more slowly"
+    }
+}
