@@ -38,6 +38,13 @@ pub trait NextTokens: Debug + Send + Sync {
     /// Waits for the set. `None` if nothing may come, or if finding out took more than the
     /// constraint was granted: the row ends then.
     fn wait(&self) -> Option<&TokenSet>;
+
+    /// Whether a step that starts now may count on the set: it is there, or will be by the time
+    /// the model has run. A scheduler leaves rows out of a step while this is false, so it has to
+    /// become true without anyone waiting. A hint: it changes when a row runs, never its result.
+    fn is_near(&self) -> bool {
+        true
+    }
 }
 
 /// A set of token ids, a bit for each.

@@ -49,6 +49,12 @@ pub struct SchedulerConfig {
     /// prefix, counted anew whenever that block appears (default 2); 0 turns it off. Higher saves
     /// more recomputation and can delay a waiter for longer.
     pub defer_max: u32,
+    /// Milliseconds after which a generation whose next tokens are not known yet (a constraint
+    /// still works them out) is no longer left out of steps: one such generation joins each step,
+    /// which then waits for it (default 5,000). Masks keep coming while a generation is left out,
+    /// so this is for constraints that fall behind: less makes everybody wait for the slowest
+    /// constraint sooner.
+    pub mask_patience_ms: u32,
     /// Order of admission (default first come, first served).
     pub policy: PolicyConfig,
 }
@@ -67,6 +73,7 @@ impl Default for SchedulerConfig {
             keep_suffixes: true,
             keep_shared_min_rows: 2,
             defer_max: 2,
+            mask_patience_ms: 5_000,
             policy: PolicyConfig::Fcfs,
         }
     }

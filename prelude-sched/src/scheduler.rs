@@ -13,7 +13,10 @@ mod running;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
 
 use prelude_core::{
     Capacity, ForwardBatch, Head, OutputRow, Request, RequestId, RowSpec, SeqId, StepId, Timestamp,
@@ -279,7 +282,8 @@ impl Scheduler {
         }
         let mut draft = self.draft(now, true, events);
         if draft.is_empty() && self.in_flight.is_empty() {
-            // Whoever is held back would wait for nobody.
+            // Whoever is held back would wait for nobody, and of those that sit out one has to be
+            // waited for.
             draft = self.draft(now, false, events);
         }
         if draft.is_empty() {
@@ -325,6 +329,7 @@ impl Scheduler {
 
     /// Plans a step. What it takes up is recorded at once; an empty draft took up nothing.
     fn draft(&mut self, now: Timestamp, may_defer: bool, events: &mut Vec<Event>) -> Draft {
+        self.seat(now, may_defer);
         let depth = self.capacity.pipeline_depth;
         let decoding = self
             .running
@@ -341,6 +346,23 @@ impl Scheduler {
         }
         self.emit_forest(&mut draft);
         draft
+    }
+
+    /// Decides which sequences sit this step out: those whose next tokens are far from known,
+    /// since a step takes as long as the slowest of its rows. The oldest of those that have lost
+    /// their patience joins all the same, as does the oldest of all if there is nothing else to
+    /// do (`may_defer` is false): it can get blocks in any case, and the executor waits for its
+    /// tokens. No more than one, so that no step waits for several.
+    fn seat(&mut self, now: Timestamp, may_defer: bool) {
+        let patience = Duration::from_millis(u64::from(self.config.mask_patience_ms));
+        let mut one_joins = false;
+        for id in self.running.values() {
+            let seq = self.seqs.get_mut(id).expect("it runs");
+            let waits = seq.waits_for_tokens(now);
+            let joins = waits.is_some_and(|w| !one_joins && (!may_defer || w >= patience));
+            one_joins |= joins;
+            seq.sits_out = waits.is_some() && !joins;
+        }
     }
 
     fn ask_policy(&mut self, now: Timestamp, room: u32) -> Plan {
@@ -370,6 +392,7 @@ impl Scheduler {
     fn plan_shared(&mut self, draft: &mut Draft, plan: &Plan, events: &mut Vec<Event>) {
         let prefilling = |seq: &Sequence| {
             seq.is_decode()
+                && !seq.sits_out
                 && matches!(seq.state, SeqState::Prefilling { next } if next < seq.len())
         };
         let slots = self.running_decode < self.max_seqs;

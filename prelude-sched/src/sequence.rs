@@ -1,10 +1,10 @@
 //! Work that outlives a step: a generation, or a one-shot prompt computed in chunks.
 
-use std::{ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use prelude_core::{
     BlockId, Generate, NextTokens, PenaltyHistory, Progress, RequestId, SampleHead, SeqId, StepId,
-    TokenId, TokenSource, Walk,
+    Timestamp, TokenId, TokenSource, Walk,
 };
 use prelude_kv::{BlockHash, KvCache};
 
@@ -49,6 +49,8 @@ pub(crate) struct Sequence {
     pub(crate) held: Held,
     /// Where a constrained generation is; from its admission on.
     walk: Option<Way>,
+    /// Whether the step being planned goes without it: what it may say next is far from known.
+    pub(crate) sits_out: bool,
 }
 
 /// A walk, and what may come next on it.
@@ -56,6 +58,8 @@ pub(crate) struct Sequence {
 struct Way {
     walk: Box<dyn Walk>,
     next: Arc<dyn NextTokens>,
+    /// When that was asked.
+    asked: Timestamp,
 }
 
 /// What becomes of a sequence when its prompt is computed.
@@ -116,18 +120,23 @@ impl Sequence {
             planned_in: None,
             held: Held::default(),
             walk: None,
+            sits_out: false,
         }
     }
 
     /// Sets out on the way through the constraint, if there is one and it has not been done. What
     /// may come first can be computed beside the prompt from here on.
-    pub(crate) fn set_out(&mut self) {
+    pub(crate) fn set_out(&mut self, now: Timestamp) {
         if let (None, Job::Decode(generate)) = (&self.walk, &self.job)
             && let Some(constraint) = &generate.constraint
         {
             let mut walk = constraint.start();
             let next = walk.next();
-            self.walk = Some(Way { walk, next });
+            self.walk = Some(Way {
+                walk,
+                next,
+                asked: now,
+            });
         }
     }
 
@@ -139,10 +148,18 @@ impl Sequence {
     }
 
     /// Has what may come next on that way computed, beside the work of other rows.
-    pub(crate) fn look_ahead(&mut self) {
+    pub(crate) fn look_ahead(&mut self, now: Timestamp) {
         if let Some(way) = &mut self.walk {
             way.next = way.walk.next();
+            way.asked = now;
         }
+    }
+
+    /// For how long it has been waiting to know what it may say next, if a step now would have
+    /// to wait for that.
+    pub(crate) fn waits_for_tokens(&self, now: Timestamp) -> Option<Duration> {
+        let way = self.walk.as_ref().filter(|way| !way.next.is_near())?;
+        Some(now.saturating_since(way.asked))
     }
 
     /// Known tokens: prompt and output.
@@ -253,6 +270,7 @@ impl Sequence {
         };
         let made = length_of(self.output.len()).saturating_add(self.in_flight);
         self.state == SeqState::Decoding
+            && !self.sits_out
             && (self.in_flight == 0
                 || (self.in_flight < depth
                     && !generate.sampling.needs_history()

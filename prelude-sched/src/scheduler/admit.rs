@@ -125,7 +125,7 @@ impl Scheduler {
 
     /// Makes a newly admitted sequence one of the living, and plans its first chunk.
     pub(super) fn enlist(&mut self, draft: &mut Draft, mut seq: Sequence, left: u32) {
-        seq.set_out();
+        seq.set_out(draft.now);
         let id = SeqId(self.next_seq);
         self.next_seq += 1;
         let live = self.requests.get_mut(&seq.request).expect("it waited");

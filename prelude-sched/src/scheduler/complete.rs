@@ -328,7 +328,7 @@ impl Scheduler {
         };
         let reason = stop.or(complete).or(length);
         if reason.is_none() {
-            seq.look_ahead();
+            seq.look_ahead(now);
         }
         seq.output.push(token.token);
         let live = self

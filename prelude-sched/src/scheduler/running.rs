@@ -33,7 +33,7 @@ impl Scheduler {
         let ids: Vec<SeqId> = self.running.values().copied().collect();
         for id in ids {
             let seq = &self.seqs[&id];
-            if seq.planned_in == Some(draft.id) {
+            if seq.planned_in == Some(draft.id) || seq.sits_out {
                 continue;
             }
             match seq.state {

@@ -1,10 +1,17 @@
 //! Behaviour one rule at a time. The simulator covers their combinations.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use prelude_core::{
-    Executor, ExecutorError, Generate, Normalise, Pooling, PromptTree, RowSpec, SamplingParams,
-    StepOutput, TokenSource,
+    Constraint, Executor, ExecutorError, Generate, NextTokens, Normalise, Pooling, Progress,
+    PromptTree, RowSpec, SamplingParams, StepOutput, TokenId, TokenSet, TokenSource, Walk,
 };
 
 use super::*;
@@ -916,4 +923,128 @@ fn a_policy_can_follow_the_cache() {
     let sizes: Vec<usize> = rig.drain().iter().map(ForwardBatch::num_tokens).collect();
     assert_eq!(rig.order(), [0, 3, 2, 1]);
     assert_eq!(sizes, [17, 4, 18, 3]);
+}
+
+/// Any text, of which the tokens that may come next are near while somebody says so.
+#[derive(Clone, Debug)]
+struct Anything {
+    near: Arc<AtomicBool>,
+    set: TokenSet,
+}
+
+impl Anything {
+    fn new() -> Self {
+        Self {
+            near: Arc::new(AtomicBool::new(true)),
+            set: TokenSet::all(CAPACITY.vocab_size),
+        }
+    }
+
+    fn set_near(&self, near: bool) {
+        self.near.store(near, Ordering::Relaxed);
+    }
+
+    fn constrain(&self, mut request: Request) -> Request {
+        for row in &mut request.rows {
+            if let Head::Generate(generate) = &mut row.head {
+                generate.constraint = Some(Arc::new(self.clone()));
+            }
+        }
+        request
+    }
+}
+
+impl Constraint for Anything {
+    fn start(&self) -> Box<dyn Walk> {
+        Box::new(self.clone())
+    }
+}
+
+impl Walk for Anything {
+    fn next(&mut self) -> Arc<dyn NextTokens> {
+        Arc::new(self.clone())
+    }
+
+    fn take(&mut self, _: TokenId) -> Progress {
+        Progress::Open
+    }
+}
+
+impl NextTokens for Anything {
+    fn wait(&self) -> Option<&TokenSet> {
+        Some(&self.set)
+    }
+
+    fn is_near(&self) -> bool {
+        self.near.load(Ordering::Relaxed)
+    }
+}
+
+fn decode_rows(batch: &ForwardBatch) -> usize {
+    batch.parts().2.rows.len()
+}
+
+#[test]
+fn a_step_goes_without_rows_whose_tokens_are_far_from_known() {
+    let mut rig = Rig::small(128);
+    let mask = Anything::new();
+    rig.submit(mask.constrain(generate(1, prompt(1, 8), 6, 3)));
+    rig.submit(generate(2, prompt(2, 8), 12, 1));
+    rig.step();
+    // The choices found the prompt in the cache, if they were not in the first step.
+    while rig.step().parts().1.rows.len() > 0 {}
+    assert_eq!(decode_rows(&rig.step()), 4);
+    mask.set_near(false);
+    let before = rig.tokens(1, 0).len();
+    for _ in 0..4 {
+        assert_eq!(decode_rows(&rig.step()), 1, "the free one goes on alone");
+    }
+    assert_eq!(rig.tokens(1, 0).len(), before);
+    mask.set_near(true);
+    assert_eq!(decode_rows(&rig.step()), 4);
+    rig.drain();
+    // Sitting out changes nothing of what is said.
+    let mut undisturbed = Rig::small(128);
+    undisturbed.submit(Anything::new().constrain(generate(1, prompt(1, 8), 6, 3)));
+    undisturbed.drain();
+    for choice in 0..3 {
+        assert_eq!(rig.tokens(1, choice), undisturbed.tokens(1, choice));
+    }
+}
+
+#[test]
+fn alone_rows_are_waited_for_one_at_a_time() {
+    let mut rig = Rig::small(128);
+    let mask = Anything::new();
+    rig.submit(mask.constrain(generate(1, prompt(1, 8), 6, 3)));
+    mask.set_near(false);
+    for batch in rig.drain() {
+        // Prompts aside: what comes first is always known in time.
+        assert!(decode_rows(&batch) <= 1, "{batch:?}");
+    }
+    assert_eq!(rig.tokens(1, 2).len(), 6);
+}
+
+#[test]
+fn who_sits_out_loses_patience_and_is_waited_for() {
+    let mut rig = Rig::small(128);
+    let mask = Anything::new();
+    rig.submit(mask.constrain(generate(1, prompt(1, 8), 6, 2)));
+    rig.submit(generate(2, prompt(2, 8), 40, 1));
+    rig.step();
+    while rig.step().parts().1.rows.len() > 0 {}
+    mask.set_near(false);
+    assert_eq!(decode_rows(&rig.step()), 1);
+    let patience = u64::from(SchedulerConfig::default().mask_patience_ms);
+    rig.now = Timestamp::from_nanos(rig.now.as_nanos() + patience * 1_000_000);
+    let before = rig.tokens(1, 0).len();
+    // One of the two in each step, each with its own patience.
+    assert_eq!(decode_rows(&rig.step()), 2);
+    assert_eq!(decode_rows(&rig.step()), 2);
+    assert_eq!(decode_rows(&rig.step()), 1);
+    let after = (rig.tokens(1, 0).len(), rig.tokens(1, 1).len());
+    assert_eq!(after.0, before + 1);
+    mask.set_near(true);
+    rig.drain();
+    assert_eq!(rig.outcome(1), Some(&Outcome::Done));
 }

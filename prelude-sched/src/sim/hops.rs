@@ -1,7 +1,10 @@
 //! A constraint as arbitrary as the imagined model: what may come next is a function of the
 //! tokens taken.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use prelude_core::{Constraint, NextTokens, Progress, TokenId, TokenSet, Walk};
 
@@ -34,7 +37,11 @@ impl Walk for Place {
         let leads = |id: &TokenId| mix(self.at, u64::from(*id)).is_multiple_of(3);
         let is_dead_end = mix(self.at, 0xdead).is_multiple_of(31);
         let ids = (0..self.vocab_size).filter(|id| !is_dead_end && leads(id));
-        Arc::new(TokenSet::from_ids(ids, self.vocab_size))
+        let polls = mix(self.at, 0x51ee9) % 8;
+        Arc::new(Later {
+            set: TokenSet::from_ids(ids, self.vocab_size),
+            polls: AtomicU64::new(polls.saturating_sub(4)),
+        })
     }
 
     fn take(&mut self, token: TokenId) -> Progress {
@@ -43,5 +50,26 @@ impl Walk for Place {
             true => Progress::Complete,
             false => Progress::Open,
         }
+    }
+}
+
+/// A set that is near after some have asked whether it is.
+#[derive(Debug)]
+struct Later {
+    set: TokenSet,
+    polls: AtomicU64,
+}
+
+impl NextTokens for Later {
+    fn wait(&self) -> Option<&TokenSet> {
+        Some(&self.set)
+    }
+
+    fn is_near(&self) -> bool {
+        let one_less = |polls: u64| polls.checked_sub(1);
+        let polls = &self.polls;
+        polls
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less)
+            .is_err()
     }
 }

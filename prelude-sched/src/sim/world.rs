@@ -144,6 +144,7 @@ impl World {
             keep_suffixes: !random.one_in(3),
             keep_shared_min_rows: random.in_range(1, 3),
             defer_max: random.in_range(0, 4),
+            mask_patience_ms: random.in_range(0, 20),
             ..SchedulerConfig::default()
         };
         let interval_us = f64::from(random.in_range(200, 3000));

@@ -117,6 +117,10 @@ impl NextTokens for Rest {
         let left = || self.within.wait().map(|set| set.without(&self.banned));
         self.set.get_or_init(left).as_ref()
     }
+
+    fn is_near(&self) -> bool {
+        self.within.is_near()
+    }
 }
 
 #[cfg(test)]

@@ -92,7 +92,8 @@ impl Grammars {
         };
         let threads = self.threads.get_or_init(|| {
             let cores = thread::available_parallelism().map_or(1, usize::from);
-            Arc::new(MaskThreads::start((cores / 2).clamp(1, 8)))
+            let threads = u32::try_from((cores / 2).clamp(1, 8)).expect("at most 8");
+            Arc::new(MaskThreads::start(threads))
         });
         let vocab_size = model.vocab_size;
         let ends_first = ends.iter().filter(|_| compiled.accepts_nothing);
@@ -226,7 +227,8 @@ impl Walk for Place {
             None => Arc::clone(&self.first) as _,
             Some(matcher) => {
                 let ends = Arc::clone(&self.ends);
-                self.threads.compute(Arc::clone(matcher), ends)
+                self.threads
+                    .compute(Arc::clone(matcher), ends, &self.compiled.mask_cost)
             }
         }
     }

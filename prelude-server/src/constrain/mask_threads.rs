@@ -1,9 +1,19 @@
 //! Masks are computed on threads of their own, while the model runs, several rows at once; whoever
 //! samples waits for what is not ready.
+//!
+//! A step should not wait for long, so a promise says whether its set is near, by what the masks
+//! of the same grammar have taken and by what is to be computed before it. The scheduler leaves
+//! a row out of its steps while the set is not.
 
 use std::{
-    sync::{Arc, Mutex, OnceLock, PoisonError, mpsc},
+    fmt,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
     thread,
+    time::{Duration, Instant},
 };
 
 use llguidance::Matcher;
@@ -12,37 +22,103 @@ use prelude_core::{NextTokens, TokenSet};
 /// Parsers recurse over the grammar.
 pub(super) const STACK_BYTES: usize = 64 << 20;
 
+/// Longest wait, and largest error of its estimate, that a step may count on: about the time that
+/// a small model takes to get to its heads.
+const NEAR: Duration = Duration::from_millis(1);
+
+/// What the masks of one grammar take: the longest lately, in nanoseconds.
+#[derive(Debug)]
+pub(super) struct MaskCost(AtomicU64);
+
+impl MaskCost {
+    pub(super) fn new(first: Duration) -> Self {
+        Self(AtomicU64::new(nanos(first)))
+    }
+
+    /// Notes another one. A dear mask is remembered for about the next twenty.
+    fn note(&self, took: Duration) {
+        let lately = self.0.load(Ordering::Relaxed);
+        let fading = lately - lately / 8;
+        // Another thread's note may be lost: it is an estimate.
+        self.0.store(fading.max(nanos(took)), Ordering::Relaxed);
+    }
+
+    fn expected(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+}
+
+fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// A set to come.
-#[derive(Debug, Default)]
-pub(super) struct Promise(OnceLock<Option<TokenSet>>);
+#[derive(Debug)]
+pub(super) struct Promise {
+    set: OnceLock<Option<TokenSet>>,
+    /// When it should be there.
+    due: Instant,
+}
 
 impl NextTokens for Promise {
     fn wait(&self) -> Option<&TokenSet> {
-        self.0.wait().as_ref()
+        self.set.wait().as_ref()
+    }
+
+    fn is_near(&self) -> bool {
+        let off = |now: Instant| {
+            let early = self.due.saturating_duration_since(now);
+            early.max(now.saturating_duration_since(self.due))
+        };
+        self.set.get().is_some() || off(Instant::now()) <= NEAR
     }
 }
 
 /// A set to compute. Dropped without having been, it keeps its promise with nothing, so that
 /// nobody waits for ever.
-pub(super) struct Job {
-    matcher: Arc<Mutex<Matcher>>,
-    ends: Arc<[u32]>,
-    promise: Arc<Promise>,
+struct Job {
+    work: Box<dyn FnOnce() -> Option<TokenSet> + Send>,
+    cost: Arc<MaskCost>,
+    promise: Kept,
+    counted: Counted,
 }
 
-impl Drop for Job {
+/// A promise that is kept in any case.
+struct Kept(Arc<Promise>);
+
+impl Drop for Kept {
     fn drop(&mut self) {
-        let _ = self.promise.0.set(None);
+        let _ = self.0.set.set(None);
+    }
+}
+
+/// A job's part of what there is to compute.
+struct Counted {
+    backlog_ns: Arc<AtomicU64>,
+    ns: u64,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.backlog_ns.fetch_sub(self.ns, Ordering::Relaxed);
     }
 }
 
 impl Job {
     fn run(self) {
-        // Nobody waits any more: the request is gone.
-        if Arc::strong_count(&self.promise) > 1 {
-            let mut matcher = self.matcher.lock().unwrap_or_else(PoisonError::into_inner);
-            let set = next_tokens(&mut matcher, &self.ends);
-            let _ = self.promise.0.set(set);
+        let Self {
+            work,
+            cost,
+            promise,
+            counted,
+        } = self;
+        // Unless nobody waits any more: the request is gone.
+        if Arc::strong_count(&promise.0) > 1 {
+            let began = Instant::now();
+            let set = work();
+            cost.note(began.elapsed());
+            drop(counted);
+            let _ = promise.0.set.set(set);
         }
     }
 }
@@ -74,15 +150,25 @@ pub(super) fn next_tokens(matcher: &mut Matcher, ends: &[u32]) -> Option<TokenSe
 }
 
 /// The threads. They end when this is dropped and nothing is left to do.
-#[derive(Debug)]
 pub(super) struct MaskThreads {
     jobs: mpsc::Sender<Job>,
+    threads: u32,
+    /// What all jobs together are expected to take that have not been done.
+    backlog_ns: Arc<AtomicU64>,
+}
+
+impl fmt::Debug for MaskThreads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MaskThreads")
+            .field("threads", &self.threads)
+            .finish_non_exhaustive()
+    }
 }
 
 impl MaskThreads {
     /// Starts `threads` of them. If none can be started, masks are computed where they are asked
     /// for.
-    pub(super) fn start(threads: usize) -> Self {
+    pub(super) fn start(threads: u32) -> Self {
         let (jobs, queue) = mpsc::channel::<Job>();
         let queue = Arc::new(Mutex::new(queue));
         for i in 0..threads {
@@ -100,21 +186,118 @@ impl MaskThreads {
             // Without any, sending fails.
             let _ = builder.stack_size(STACK_BYTES).spawn(work);
         }
-        Self { jobs }
+        Self {
+            jobs,
+            threads: threads.max(1),
+            backlog_ns: Arc::default(),
+        }
     }
 
     /// Computes what may come next. As many jobs wait as there are constrained continuations
     /// running, which the scheduler bounds.
-    pub(super) fn compute(&self, matcher: Arc<Mutex<Matcher>>, ends: Arc<[u32]>) -> Arc<Promise> {
-        let promise = Arc::new(Promise::default());
+    pub(super) fn compute(
+        &self,
+        matcher: Arc<Mutex<Matcher>>,
+        ends: Arc<[u32]>,
+        cost: &Arc<MaskCost>,
+    ) -> Arc<Promise> {
+        self.promise(cost, move || {
+            let mut matcher = matcher.lock().unwrap_or_else(PoisonError::into_inner);
+            next_tokens(&mut matcher, &ends)
+        })
+    }
+
+    fn promise(
+        &self,
+        cost: &Arc<MaskCost>,
+        work: impl FnOnce() -> Option<TokenSet> + Send + 'static,
+    ) -> Arc<Promise> {
+        let own = cost.expected();
+        let ns = nanos(own);
+        let ahead = Duration::from_nanos(self.backlog_ns.fetch_add(ns, Ordering::Relaxed));
+        let promise = Arc::new(Promise {
+            set: OnceLock::new(),
+            due: Instant::now() + ahead / self.threads + own,
+        });
         let job = Job {
-            matcher,
-            ends,
-            promise: Arc::clone(&promise),
+            work: Box::new(work),
+            cost: Arc::clone(cost),
+            promise: Kept(Arc::clone(&promise)),
+            counted: Counted {
+                backlog_ns: Arc::clone(&self.backlog_ns),
+                ns,
+            },
         };
         if let Err(mpsc::SendError(job)) = self.jobs.send(job) {
             job.run();
         }
         promise
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set() -> Option<TokenSet> {
+        Some(TokenSet::from_ids([3], 8))
+    }
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    #[test]
+    fn a_dear_mask_is_near_once_it_is_there() {
+        let threads = MaskThreads::start(1);
+        let cost = Arc::new(MaskCost::new(HOUR));
+        let (go, gate) = mpsc::channel::<()>();
+        let promise = threads.promise(&cost, move || {
+            gate.recv().unwrap();
+            set()
+        });
+        assert!(!promise.is_near());
+        go.send(()).unwrap();
+        assert_eq!(promise.wait(), set().as_ref());
+        assert!(promise.is_near());
+        // What it really took counts from now on.
+        assert!(cost.expected() < HOUR);
+        assert_eq!(threads.backlog_ns.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_cheap_mask_behind_dear_ones_is_not_near() {
+        let threads = MaskThreads::start(1);
+        let (go, gate) = mpsc::channel::<()>();
+        let dear = Arc::new(MaskCost::new(HOUR));
+        let cheap = Arc::new(MaskCost::new(Duration::ZERO));
+        let first = threads.promise(&dear, move || {
+            gate.recv().unwrap();
+            set()
+        });
+        let second = threads.promise(&cheap, set);
+        assert!(!first.is_near() && !second.is_near());
+        go.send(()).unwrap();
+        assert_eq!(second.wait(), set().as_ref());
+        assert!(first.is_near() && second.is_near());
+    }
+
+    /// Nobody waits for ever: not for a panic, not for what nobody wants.
+    #[test]
+    fn a_promise_is_kept_or_given_up() {
+        let threads = MaskThreads::start(1);
+        let cost = Arc::new(MaskCost::new(Duration::ZERO));
+        let promise = threads.promise(&cost, || panic!("on purpose"));
+        assert_eq!(promise.wait(), None);
+        assert_eq!(threads.backlog_ns.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_dear_mask_fades() {
+        let cost = MaskCost::new(Duration::from_micros(100));
+        cost.note(Duration::from_millis(10));
+        assert_eq!(cost.expected(), Duration::from_millis(10));
+        for _ in 0..20 {
+            cost.note(Duration::from_micros(100));
+        }
+        assert!(cost.expected() < NEAR);
     }
 }

@@ -1,13 +1,20 @@
 //! Compiling one grammar.
 
-use std::{fmt, sync::Mutex};
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+    time::Instant,
+};
 
 use llguidance::{Matcher, ParserFactory, api::TopLevelGrammar};
 use prelude_core::TokenSet;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::{Language, mask_threads::next_tokens};
+use super::{
+    Language,
+    mask_threads::{MaskCost, next_tokens},
+};
 
 /// A grammar, ready to be walked.
 pub(super) struct Compiled {
@@ -17,6 +24,8 @@ pub(super) struct Compiled {
     pub(super) first: TokenSet,
     /// Whether nothing may come at all.
     pub(super) accepts_nothing: bool,
+    /// What masks take.
+    pub(super) mask_cost: Arc<MaskCost>,
 }
 
 /// Why there is none.
@@ -81,11 +90,13 @@ impl Source {
             Err(error) => return Err(self.kind.failure(&error.to_string())),
         };
         let accepts_nothing = matcher.is_accepting().unwrap_or(false);
+        let began = Instant::now();
         let Some(first) = next_tokens(&mut matcher, &[]) else {
             let error = matcher.get_error().unwrap_or_default();
             return Err(self.kind.failure(&error));
         };
         Ok(Compiled {
+            mask_cost: Arc::new(MaskCost::new(began.elapsed())),
             matcher: Mutex::new(matcher),
             first,
             accepts_nothing,
