@@ -138,6 +138,13 @@ impl EngineHandle {
         self.reports().snapshot.scheduler.tokens_ahead + unseen
     }
 
+    /// Prompt tokens that the engine computes in a second of work on prompts, as measured last;
+    /// `None` before it has worked on them for a second.
+    #[must_use]
+    pub fn prompt_tokens_per_second(&self) -> Option<f64> {
+        self.reports().prompt_rate.per_second
+    }
+
     /// Limits of the executor.
     #[must_use]
     pub fn capacity(&self) -> Capacity {

@@ -148,10 +148,43 @@ impl EngineSnapshot {
     }
 }
 
+/// How fast an engine computes prompts: over a second or more of steps that had some. What came
+/// from the cache was not computed, and idle time says nothing of it.
+#[derive(Debug, Default)]
+pub(crate) struct PromptRate {
+    tokens: usize,
+    busy: Duration,
+    /// When the last step ended: steps in flight at once overlap.
+    free_from: Timestamp,
+    /// `None` until there was such a second.
+    pub(crate) per_second: Option<f64>,
+}
+
+impl PromptRate {
+    fn step(&mut self, report: &StepReport) {
+        let began = report.submitted.max(self.free_from);
+        let ended = report.submitted.saturating_add(report.duration);
+        self.free_from = ended.max(self.free_from);
+        let tokens = report.oneshot_tokens + report.prefill_tokens;
+        if tokens == 0 || !report.succeeded {
+            return;
+        }
+        self.tokens += tokens;
+        self.busy += ended.saturating_since(began);
+        if self.busy >= Duration::from_secs(1) {
+            #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+            let measured = self.tokens as f64 / self.busy.as_secs_f64();
+            self.per_second = Some(measured);
+            (self.tokens, self.busy) = (0, Duration::ZERO);
+        }
+    }
+}
+
 /// The snapshot and the latest steps, written by the engine thread once per step.
 pub(crate) struct Reports {
     pub(crate) snapshot: EngineSnapshot,
     pub(crate) recent: VecDeque<StepReport>,
+    pub(crate) prompt_rate: PromptRate,
     keep: usize,
 }
 
@@ -160,11 +193,13 @@ impl Reports {
         Self {
             snapshot: EngineSnapshot::new(),
             recent: VecDeque::new(),
+            prompt_rate: PromptRate::default(),
             keep,
         }
     }
 
     pub(crate) fn step(&mut self, report: StepReport) {
+        self.prompt_rate.step(&report);
         let seconds = report.duration.as_secs_f64();
         let tokens = report.oneshot_tokens + report.prefill_tokens + report.decode_rows;
         if let Some(totals) = self
@@ -266,4 +301,65 @@ impl EngineSnapshot {
 pub(crate) enum TokenGap {
     First(Duration),
     Later(Duration),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// A step at `at_ms` that takes `ms`.
+    fn step(rate: &mut PromptRate, at_ms: u64, ms: u64, prompt: usize, rows: usize) {
+        rate.step(&StepReport {
+            step: StepId(0),
+            kind: "mixed",
+            oneshot_tokens: prompt / 2,
+            prefill_tokens: prompt - prompt / 2,
+            decode_rows: rows,
+            oneshot_rows: 0,
+            submitted: Timestamp::from_nanos(at_ms * MS),
+            duration: Duration::from_millis(ms),
+            succeeded: true,
+        });
+    }
+
+    #[test]
+    fn prompts_are_measured_while_they_are_computed() {
+        let mut rate = PromptRate::default();
+        step(&mut rate, 0, 500, 1_000, 3);
+        assert_eq!(rate.per_second, None);
+        // An hour of nothing, and one of nothing but decoding.
+        step(&mut rate, 3_600_000, 3_600_000, 0, 9);
+        step(&mut rate, 9_000_000, 500, 3_000, 0);
+        assert_eq!(rate.per_second, Some(4_000.0));
+    }
+
+    #[test]
+    fn steps_that_overlap_are_not_counted_twice() {
+        let mut rate = PromptRate::default();
+        // Each is submitted when the one before it has run for half of its time.
+        step(&mut rate, 0, 500, 100, 0);
+        step(&mut rate, 250, 750, 300, 0);
+        assert_eq!(rate.per_second, Some(400.0));
+    }
+
+    #[test]
+    fn failed_steps_say_nothing() {
+        let mut rate = PromptRate::default();
+        step(&mut rate, 0, 900, 90, 0);
+        rate.step(&StepReport {
+            succeeded: false,
+            step: StepId(1),
+            kind: "oneshot",
+            oneshot_tokens: 1_000_000,
+            prefill_tokens: 0,
+            decode_rows: 0,
+            oneshot_rows: 1,
+            submitted: Timestamp::from_nanos(900 * MS),
+            duration: Duration::from_millis(1),
+        });
+        step(&mut rate, 901, 100, 10, 0);
+        assert_eq!(rate.per_second, Some(100.0));
+    }
 }

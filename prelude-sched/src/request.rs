@@ -46,7 +46,8 @@ pub(crate) struct Live {
 pub(crate) struct Reserved {
     pub(crate) rows: u64,
     pub(crate) tokens: u64,
-    /// Of `tokens`, those that the prefix cache did not have when the request came.
+    /// Of `tokens`, those that the prefix cache did not have when the request came, less what
+    /// sequences and steps have taken up since.
     pub(crate) uncached: u64,
 }
 
@@ -73,6 +74,16 @@ pub(crate) struct WaitingChoices {
 }
 
 impl Live {
+    /// Notes that `tokens` of what waited do so no longer. Returns how many of them were counted.
+    pub(crate) fn take_up(&mut self, tokens: u64) -> u64 {
+        let Some(reserved) = &mut self.reserved else {
+            return 0;
+        };
+        let counted = reserved.uncached.min(tokens);
+        reserved.uncached -= counted;
+        counted
+    }
+
     pub(crate) fn new(serial: u64, request: Request) -> Self {
         let mut oneshot = VecDeque::new();
         let mut decode = VecDeque::new();

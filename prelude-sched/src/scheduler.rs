@@ -62,6 +62,8 @@ pub struct Scheduler {
     queued_rows: u64,
     queued_tokens: u64,
     queued_uncached: u64,
+    /// Prompt tokens of sequences that no step has taken up.
+    unplanned: u64,
     seqs: BTreeMap<SeqId, Sequence>,
     /// Sequences holding blocks, and those that lost them, by seniority.
     running: BTreeMap<u64, SeqId>,
@@ -121,6 +123,7 @@ impl Scheduler {
             queued_rows: 0,
             queued_tokens: 0,
             queued_uncached: 0,
+            unplanned: 0,
             seqs: BTreeMap::new(),
             running: BTreeMap::new(),
             preempted: BTreeMap::new(),
@@ -312,6 +315,7 @@ impl Scheduler {
             queued_rows: self.queued_rows,
             queued_tokens: self.queued_tokens,
             tokens_ahead: self.queued_uncached
+                + self.unplanned
                 + self.in_flight.iter().map(|s| s.tokens).sum::<u64>(),
             waiting_oneshot_rows: self.oneshot.rows(),
             waiting_decode_seqs: self.decode.rows() + u64::from(self.preempted_decode),
@@ -479,6 +483,7 @@ impl Scheduler {
                     .expect("it was planned just now");
                 live.usage.cached_tokens += u64::from(joined.cached);
                 live.usage.computed_tokens += u64::from(joined.computed);
+                self.queued_uncached -= live.take_up(u64::from(joined.computed));
             }
         }
         draft.record.pins = emitted.pins;
@@ -571,6 +576,7 @@ impl Scheduler {
             .seqs
             .remove(&id)
             .expect("a live request's sequences are live");
+        self.unplanned -= u64::from(seq.unplanned());
         let decode = u32::from(seq.is_decode());
         if self.running.remove(&seq.seniority).is_some() {
             self.running_decode -= decode;

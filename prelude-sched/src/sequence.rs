@@ -180,6 +180,15 @@ impl Sequence {
         out.extend_from_slice(&self.output[cut(after, self.output.len())]);
     }
 
+    /// Known tokens that have to be computed and are in no step yet.
+    pub(crate) fn unplanned(&self) -> u32 {
+        match self.state {
+            SeqState::Waiting => self.len(),
+            SeqState::Prefilling { next } => self.len() - next,
+            SeqState::Decoding => 0,
+        }
+    }
+
     /// All that must be computed before the next row: after a preemption the output so far is
     /// part of the prompt.
     pub(crate) fn target_tokens(&self) -> Arc<[TokenId]> {

@@ -1,16 +1,18 @@
 //! Room in the queue, reserved before any heavy work and given back on every exit.
 //!
-//! A request reserves by its headers first (one row, a guess of its tokens, its bytes), exactly
-//! once it is parsed and encoded, and lets go when its first result arrives or when it ends in
+//! A request reserves a row by its head, then bytes and a guess of its tokens as its body arrives
+//! (there must be room for all that it declares), exactly once it is parsed and encoded, and lets go when its first result arrives or when it ends in
 //! whatever way. What does not fit is refused, never queued without bound.
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use prelude_engine::EngineHandle;
 
 use crate::{config::Limits, error::ApiError};
 
@@ -23,22 +25,9 @@ pub(crate) struct Admission {
     limits: Limits,
     rows: AtomicU64,
     tokens: AtomicU64,
-    /// Of `tokens`, those of requests that an engine has: what is still being received keeps
-    /// nobody waiting.
-    submitted: AtomicU64,
     body_bytes: AtomicU64,
-    rate: Mutex<Rate>,
-}
-
-/// Tokens per second that engines computed for requests they answered, measured over windows of a second or more
-/// in which they always had some: what nobody asked for says nothing about how fast it would have
-/// been, and nothing is learned from what was refused or given up.
-#[derive(Debug)]
-struct Rate {
-    window_start: Instant,
-    window_tokens: u64,
-    /// `None` until there was a window.
-    per_second: Option<f64>,
+    /// Those that empty the queue; none before there are models.
+    engines: OnceLock<Vec<EngineHandle>>,
 }
 
 impl Admission {
@@ -47,14 +36,33 @@ impl Admission {
             limits,
             rows: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
-            submitted: AtomicU64::new(0),
             body_bytes: AtomicU64::new(0),
-            rate: Mutex::new(Rate {
-                window_start: Instant::now(),
-                window_tokens: 0,
-                per_second: None,
-            }),
+            engines: OnceLock::new(),
         })
+    }
+
+    /// Says who will empty the queue.
+    pub(crate) fn serve(&self, engines: Vec<EngineHandle>) {
+        let _ = self.engines.set(engines);
+    }
+
+    /// Reserves one row for a request whose head says that `bytes` will follow, for which there is
+    /// room now. They are reserved as they arrive: whoever sends slowly keeps nobody out.
+    ///
+    /// # Errors
+    /// 429 `queue_full`.
+    pub(crate) fn enter(self: &Arc<Self>, bytes: u64) -> Result<Reservation, ApiError> {
+        drop(self.reserve(bytes)?);
+        self.reserve(0)
+    }
+
+    /// As [`Self::enter`] for a request that will not reach the queue.
+    ///
+    /// # Errors
+    /// 429 `queue_full`.
+    pub(crate) fn enter_aside(self: &Arc<Self>, bytes: u64) -> Result<Reservation, ApiError> {
+        drop(self.reserve_body(bytes)?);
+        self.reserve_body(0)
     }
 
     /// Reserves one row and what a body of `bytes` may hold.
@@ -73,7 +81,7 @@ impl Admission {
     ///
     /// # Errors
     /// 429 `queue_full`.
-    pub(crate) fn reserve_body(self: &Arc<Self>, bytes: u64) -> Result<Reservation, ApiError> {
+    fn reserve_body(self: &Arc<Self>, bytes: u64) -> Result<Reservation, ApiError> {
         let mut reservation = self.empty();
         reservation.is_queued = false;
         reservation.grow_body(bytes)?;
@@ -86,7 +94,6 @@ impl Admission {
             is_queued: true,
             rows: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
-            submitted: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
         }
     }
@@ -102,42 +109,24 @@ impl Admission {
 
     /// When to come back, from what has to leave the queue first and how fast it does.
     fn retry_after(&self, excess_tokens: u64) -> Duration {
-        let Some(per_second) = self.rate().per_second else {
-            return Self::soon();
-        };
-        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-        let seconds = (excess_tokens as f64 / per_second.max(1.0)).ceil();
-        Duration::from_secs_f64(seconds.clamp(1.0, 60.0))
+        let engines = self.engines.get().into_iter().flatten();
+        let rates = engines.filter_map(EngineHandle::prompt_tokens_per_second);
+        let least = Self::soon();
+        time_for(excess_tokens, rates.reduce(|a, b| a + b)).clamp(least, 60 * least)
     }
 
     /// A second, for refusals that do not depend on tokens.
     pub(crate) fn soon() -> Duration {
         Duration::from_secs(1)
     }
+}
 
-    fn rate(&self) -> std::sync::MutexGuard<'_, Rate> {
-        self.rate.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Engines had nothing to do and now have.
-    fn note_busy(&self) {
-        let mut rate = self.rate();
-        rate.window_tokens = 0;
-        rate.window_start = Instant::now();
-    }
-
-    fn note_left(&self, tokens: u64) {
-        let mut rate = self.rate();
-        rate.window_tokens += tokens;
-        let elapsed = rate.window_start.elapsed().as_secs_f64();
-        if elapsed >= 1.0 {
-            #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-            let measured = rate.window_tokens as f64 / elapsed;
-            rate.per_second = Some(measured);
-            rate.window_tokens = 0;
-            rate.window_start = Instant::now();
-        }
-    }
+/// How long `tokens` take to compute at a measured rate; no time if none was measured.
+pub(crate) fn time_for(tokens: u64, per_second: Option<f64>) -> Duration {
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    let seconds = per_second.map_or(0.0, |rate| tokens as f64 / rate.max(1.0));
+    // A day: far beyond any deadline, and no float that a duration cannot hold.
+    Duration::from_secs_f64(seconds.min(86_400.0))
 }
 
 /// A request's share of the queue. Dropping it gives everything back.
@@ -148,7 +137,6 @@ pub(crate) struct Reservation {
     is_queued: bool,
     rows: AtomicU64,
     tokens: AtomicU64,
-    submitted: AtomicU64,
     bytes: AtomicU64,
 }
 
@@ -209,29 +197,6 @@ impl Reservation {
         self.set_tokens(bytes.div_ceil(BYTES_PER_TOKEN).min(max))
     }
 
-    /// An engine has the request: its tokens are ahead of whoever comes next.
-    pub(crate) fn submitted(&self) {
-        let tokens = self.tokens.load(Ordering::Relaxed);
-        let before = self.submitted.swap(tokens, Ordering::Relaxed);
-        let all = &self.admission.submitted;
-        all.fetch_sub(before, Ordering::Relaxed);
-        if all.fetch_add(tokens, Ordering::Relaxed) == 0 {
-            self.admission.note_busy();
-        }
-    }
-
-    /// How long `ahead` tokens will take to compute, at the rate measured last; no time if none
-    /// was.
-    pub(crate) fn predicted_wait(&self, ahead: u64) -> Duration {
-        let Some(per_second) = self.admission.rate().per_second else {
-            return Duration::ZERO;
-        };
-        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-        let seconds = ahead as f64 / per_second.max(1.0);
-        // A day: far beyond any deadline, and no float that a duration cannot hold.
-        Duration::from_secs_f64(seconds.min(86_400.0))
-    }
-
     /// Gives the body's bytes back: it has been turned into ids.
     pub(crate) fn release_body(&self) {
         give_back(&self.admission.body_bytes, &self.bytes);
@@ -242,18 +207,6 @@ impl Reservation {
         self.release_body();
         give_back(&self.admission.rows, &self.rows);
         give_back(&self.admission.tokens, &self.tokens);
-        give_back(&self.admission.submitted, &self.submitted);
-    }
-
-    /// As [`Self::release`], because the engine has answered: the tokens that it computed count
-    /// for the rate, all of the prompts if it has not said yet how many it found in the cache.
-    pub(crate) fn answered(&self, computed_tokens: Option<u64>) {
-        let submitted = self.submitted.load(Ordering::Relaxed);
-        if submitted > 0 {
-            let tokens = computed_tokens.unwrap_or(submitted);
-            self.admission.note_left(tokens);
-        }
-        self.release();
     }
 }
 
@@ -328,58 +281,31 @@ mod tests {
     }
 
     #[test]
-    fn idle_time_does_not_slow_the_measured_rate() {
+    fn what_has_not_arrived_keeps_nobody_out() {
         let queue = admission();
-        let excess = |queue: &Arc<Admission>| queue.retry_after(20_000).as_secs();
+        // As much as the queue holds, announced and not sent.
+        let slow: Vec<_> = (0..3).map(|_| queue.enter(90).unwrap()).collect();
+        assert_eq!(queue.reserved(), (3, 0, 0));
+        let quick = queue.enter(60).unwrap();
+        assert_eq!(reason(quick.grow_body(60)), "ok");
+        assert_eq!(queue.reserved(), (4, 20, 60));
+        // What is sent takes room, and no more than there is.
+        assert_eq!(reason(slow[0].grow_body(30)), "ok");
+        assert_eq!(reason(slow[1].grow_body(1)), "queue_full");
+        drop(slow);
+        // What has no room now is refused before it is sent.
+        assert_eq!(queue.enter(31).unwrap_err().reason(), "queue_full");
+        assert_eq!(queue.enter_aside(31).unwrap_err().reason(), "queue_full");
+        assert_eq!(queue.reserved(), (1, 20, 60));
+    }
+
+    #[test]
+    fn times_follow_from_rates() {
+        assert_eq!(time_for(1_000, None), Duration::ZERO);
+        assert_eq!(time_for(1_000, Some(500.0)).as_secs(), 2);
+        assert_eq!(time_for(u64::MAX, Some(0.0)).as_secs(), 86_400);
         // Nothing measured yet: no reason to send anybody away for long.
-        assert_eq!(excess(&queue), 1);
-        let leave = |tokens: u64, after: Duration| {
-            let one = queue.reserve(0).unwrap();
-            one.set_tokens(tokens).unwrap();
-            one.submitted();
-            queue.rate().window_start -= after;
-            one.answered(None);
-        };
-        leave(20, Duration::from_secs(2));
-        let busy = queue.rate().per_second.unwrap();
-        assert!((9.0..=10.0).contains(&busy), "{busy}");
-        // An hour in which nobody asked.
-        queue.rate().window_start -= Duration::from_secs(3_600);
-        leave(20, Duration::from_secs(2));
-        let again = queue.rate().per_second.unwrap();
-        assert!((9.0..=10.0).contains(&again), "{again}");
-    }
-
-    #[test]
-    fn waits_follow_from_what_was_computed_and_not_from_what_was_cached() {
-        let queue = admission();
-        let me = queue.reserve(0).unwrap();
-        assert_eq!(me.predicted_wait(1_000), Duration::ZERO);
-        let one = queue.reserve(0).unwrap();
-        one.set_tokens(28).unwrap();
-        one.submitted();
-        queue.rate().window_start -= Duration::from_secs(2);
-        // Most of its prompt was cached.
-        one.answered(Some(8));
-        let wait = me.predicted_wait(40).as_secs_f64();
-        assert!((10.0..=10.2).contains(&wait), "{wait}");
-        assert_eq!(me.predicted_wait(u64::MAX).as_secs(), 86_400);
-    }
-
-    #[test]
-    fn what_was_not_answered_does_not_count_for_the_rate() {
-        let queue = admission();
-        let leave = |is_submitted: bool| {
-            let one = queue.reserve(60).unwrap();
-            if is_submitted {
-                one.submitted();
-            }
-            queue.rate().window_start -= Duration::from_secs(2);
-            one.release();
-        };
-        leave(false);
-        leave(true);
-        assert_eq!(queue.rate().per_second, None);
+        assert_eq!(admission().retry_after(1 << 40).as_secs(), 1);
     }
 
     #[test]

@@ -57,6 +57,8 @@ impl App {
             names.windows(2).all(|w| w[0] != w[1]),
             "served names are distinct"
         );
+        let engines = models.iter().map(|model| model.engine.clone());
+        self.admission.serve(engines.collect());
         self.models.set(models).expect("models are set once");
         self.lifecycle.advance(Phase::Ready);
     }

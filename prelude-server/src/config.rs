@@ -153,8 +153,15 @@ pub struct Limits {
     pub echo_bytes: u64,
     /// Bytes of a regular expression, schema or grammar, or of a choice's options: 400.
     pub grammar_bytes: usize,
-    /// Milliseconds that compiling one may take: 400.
+    /// Milliseconds that compiling one may take (400), and that a request waits for others to be
+    /// compiled first (429).
     pub grammar_ms: u64,
+    /// Bytes of compiled grammars kept for each model; the least recently used goes.
+    pub grammar_cache_bytes: usize,
+    /// Bytes of parser tables that the constrained continuations of a model may hold together:
+    /// each of `scheduler.max_num_seqs` has its share. A grammar that needs more is refused (400),
+    /// a choice that comes to need more ends with `abort`.
+    pub grammar_state_bytes: usize,
     /// Rows of all requests waiting for their first result: 429.
     pub queued_rows: u64,
     /// Prompt tokens of all requests waiting for their first result: 429.
@@ -189,6 +196,8 @@ impl Default for Limits {
             echo_bytes: 32 << 20,
             grammar_bytes: 64 << 10,
             grammar_ms: 2_000,
+            grammar_cache_bytes: 128 << 20,
+            grammar_state_bytes: 1 << 30,
             queued_rows: 16_384,
             queued_tokens: 4_194_304,
             first_event_ms: 10_000,

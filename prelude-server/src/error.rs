@@ -334,7 +334,8 @@ impl ApiError {
         not(feature = "llguidance"),
         expect(dead_code, reason = "of grammars alone")
     )]
-    pub(crate) fn grammar(must: impl fmt::Display, param: &'static str) -> Self {
+    pub(crate) fn grammar(must: impl fmt::Display, param: impl Into<Cow<'static, str>>) -> Self {
+        let param = param.into();
         Self::new(400, "grammar_error", format!("`{param}` must {must}")).with_param(param)
     }
 

@@ -152,7 +152,7 @@ pub fn load(
         sampling: sampling(checkpoint, options.generation_config),
         engine: engine.handle(),
         created: crate::endpoints::unix_seconds(),
-        grammars: crate::constrain::Grammars::new(),
+        grammars: crate::constrain::Grammars::new(options.engine.scheduler.max_num_seqs),
         fingerprint: fingerprint(checkpoint, &options.executor)?,
         tokenizer: Arc::new(assets.tokenizer),
         name,

@@ -46,6 +46,7 @@ impl Scheduler {
                 draft.left()
             };
             let slots = !seq.is_decode() || self.running_decode < self.max_seqs;
+            let waiting = seq.unplanned();
             let mut outcome = Admission::Deferred;
             if left > 0 && slots {
                 let mut held = seq.held;
@@ -56,6 +57,7 @@ impl Scheduler {
             self.seqs.insert(id, seq);
             match outcome {
                 Admission::Admitted => {
+                    self.unplanned -= u64::from(waiting);
                     self.preempted.remove(&seniority);
                     self.preempted_decode -= decode;
                     self.start(draft, id, left);
@@ -133,12 +135,15 @@ impl Scheduler {
         if seq.choice == 0 {
             live.usage.cached_tokens += u64::from(seq.computed);
         }
+        // What waited with the request waits with the sequence now.
+        self.queued_uncached -= live.take_up(u64::from(seq.unplanned()));
         self.seqs.insert(id, seq);
         self.start(draft, id, left);
     }
 
     fn start(&mut self, draft: &mut Draft, id: SeqId, left: u32) {
         let seq = &self.seqs[&id];
+        self.unplanned += u64::from(seq.unplanned());
         self.running.insert(seq.seniority, id);
         self.running_decode += u32::from(seq.is_decode());
         self.plan_chunk(draft, id, left);

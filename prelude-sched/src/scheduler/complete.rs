@@ -1,10 +1,10 @@
 //! What follows from a step's outcome.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use prelude_core::{
-    ExecutorError, Head, Progress, RequestId, RowOutput, SampledToken, SamplingParams, StepId,
-    StepOutput, Timestamp,
+    Constraint, ExecutorError, Head, Progress, RequestId, RowOutput, SampledToken, SamplingParams,
+    StepId, StepOutput, Timestamp, TokenId,
 };
 
 use super::{Scheduler, UnknownStep};
@@ -111,6 +111,7 @@ impl Scheduler {
             }
         }
         self.release_step(&mut step, true);
+        let mut lone = LoneTokens::default();
         for (tag, output) in step.oneshot.into_iter().zip(output.oneshot) {
             match tag {
                 RowTag::Row {
@@ -123,11 +124,11 @@ impl Scheduler {
                         .get(&request)
                         .is_some_and(|live| live.serial == serial)
                     {
-                        self.answer_row(request, row, output, events);
+                        self.answer_row(request, row, output, &mut lone, events);
                         self.answered(now, request, events);
                     }
                 }
-                RowTag::Chunk(tag) => self.answer_chunk(now, tag, output, events),
+                RowTag::Chunk(tag) => self.answer_chunk(now, tag, output, &mut lone, events),
             }
         }
         for (tag, output) in step.prefill.into_iter().zip(output.prefill) {
@@ -194,6 +195,7 @@ impl Scheduler {
         request: RequestId,
         row: u32,
         output: RowOutput,
+        lone: &mut LoneTokens,
         events: &mut Vec<Event>,
     ) {
         let live = self
@@ -209,8 +211,8 @@ impl Scheduler {
                 for (choice, token) in (0..).zip(tokens) {
                     // The budget is one token, so whatever it is, the generation is over.
                     let complete = || {
-                        let mut walk = constraint.as_ref()?.start();
-                        (walk.take(token.token) == Progress::Complete)
+                        let constraint = constraint.as_ref()?;
+                        lone.complete(constraint, token.token)
                             .then_some(FinishReason::Complete)
                     };
                     let reason = stop_reason(&sampling, &token, 0)
@@ -252,6 +254,7 @@ impl Scheduler {
         now: Timestamp,
         tag: SeqTag,
         output: RowOutput,
+        lone: &mut LoneTokens,
         events: &mut Vec<Event>,
     ) {
         let Some(seq) = current(&mut self.seqs, tag) else {
@@ -268,7 +271,7 @@ impl Scheduler {
                 needed: seq.computed,
             };
         }
-        self.answer_row(request, row, output, events);
+        self.answer_row(request, row, output, lone, events);
         if is_last {
             self.end_sequence(now, tag, events);
         }
@@ -377,11 +380,35 @@ impl Scheduler {
     }
 }
 
+/// Whether texts of one token are complete, by constraint and token: a walk may be dear, and the
+/// draws of a step repeat each other.
+#[derive(Default)]
+struct LoneTokens {
+    /// The constraints are kept, so that no other comes to lie in the same place.
+    known: Vec<(Arc<dyn Constraint>, BTreeMap<TokenId, bool>)>,
+}
+
+impl LoneTokens {
+    fn complete(&mut self, constraint: &Arc<dyn Constraint>, token: TokenId) -> bool {
+        let same = |known: &Arc<dyn Constraint>| Arc::ptr_eq(known, constraint);
+        let at = match self.known.iter().rposition(|(known, _)| same(known)) {
+            Some(at) => at,
+            None => {
+                self.known.push((Arc::clone(constraint), BTreeMap::new()));
+                self.known.len() - 1
+            }
+        };
+        let tokens = &mut self.known[at].1;
+        let walk = || constraint.start().take(token) == Progress::Complete;
+        *tokens.entry(token).or_insert_with(walk)
+    }
+}
+
 const WRONG_KIND: &str = "the executor answered with another kind of output";
 
 /// The sequence of a tag, unless it is gone or was preempted since.
 fn current(
-    seqs: &mut std::collections::BTreeMap<prelude_core::SeqId, Sequence>,
+    seqs: &mut BTreeMap<prelude_core::SeqId, Sequence>,
     tag: SeqTag,
 ) -> Option<&mut Sequence> {
     seqs.get_mut(&tag.seq).filter(|seq| seq.epoch == tag.epoch)

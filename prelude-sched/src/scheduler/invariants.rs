@@ -86,6 +86,8 @@ impl Scheduler {
             self.running_decode <= self.max_seqs,
             "too many generations run"
         );
+        let unplanned: u64 = self.seqs.values().map(|s| u64::from(s.unplanned())).sum();
+        assert_eq!(unplanned, self.unplanned, "tokens of sequences to compute");
         for id in self.preempted.values() {
             let seq = &self.seqs[id];
             assert!(

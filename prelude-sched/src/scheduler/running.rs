@@ -138,7 +138,10 @@ impl Scheduler {
         if self.config.enable_prefix_caching {
             written = seq.publish(&mut self.cache, &mut self.leaders);
         }
+        let planned = seq.len() - seq.unplanned();
         seq.vacate(&mut self.cache, &mut self.leaders);
+        // All of it again.
+        self.unplanned += u64::from(planned);
         self.running.remove(&seq.seniority);
         self.preempted.insert(seq.seniority, id);
         let decode = u32::from(seq.is_decode());
@@ -183,6 +186,7 @@ impl Scheduler {
         let covered = length_of(seq.blocks.len()).saturating_mul(block_size);
         let end = if last_of_row { want } else { want.min(covered) };
         seq.state = SeqState::Prefilling { next: end };
+        self.unplanned -= u64::from(end - next);
         seq.planned_in = Some(draft.id);
         let tag = SeqTag {
             seq: id,

@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -268,6 +268,59 @@ fn what_is_ahead_is_what_has_to_be_computed() {
     assert_eq!(ahead(&rig), 12 + 30 + 30);
     rig.drain();
     assert_eq!(ahead(&rig), 0);
+}
+
+#[test]
+fn what_is_ahead_of_a_begun_prompt_is_its_rest() {
+    // A generation's prompt and a one-shot one, chunk by chunk.
+    for head in ["generation", "one-shot"] {
+        let mut rig = Rig::small(32);
+        let long = match head {
+            "generation" => generate(1, prompt(1, 100), 2, 1),
+            _ => classify(1, prompt(1, 100)),
+        };
+        rig.submit(long);
+        // Somebody else, or the one-shot prompt would get a step of its own.
+        rig.submit(generate(2, prompt(2, 1), 20, 1));
+        let mut ahead = 101;
+        assert_eq!(rig.scheduler.stats().tokens_ahead, ahead, "{head}");
+        while ahead > 0 {
+            let batch = rig.start().unwrap();
+            let decoded = decode_rows(&batch) as u64;
+            let in_flight = rig.scheduler.stats().tokens_ahead;
+            assert_eq!(in_flight, ahead + decoded, "{head}");
+            ahead -= batch.num_tokens() as u64 - decoded;
+            rig.finish_step();
+            assert_eq!(rig.scheduler.stats().tokens_ahead, ahead, "{head}");
+        }
+        rig.drain();
+        assert_eq!(rig.scheduler.stats().tokens_ahead, 0);
+    }
+}
+
+#[test]
+fn what_is_ahead_of_a_begun_ranking_is_its_rest() {
+    let mut rig = Rig::small(32);
+    // Ten documents of ten tokens behind a query of eight.
+    let query = prompt(1, 8);
+    let documents: Vec<Vec<u32>> = (0..10)
+        .map(|id| [&query[..], &prompt(id + 2, 10)].concat())
+        .collect();
+    let prompts: Vec<&[u32]> = documents.iter().map(|d| &**d).collect();
+    let (tree, nodes) = PromptTree::from_prompts(&prompts).unwrap();
+    let row = |node| RowSpec {
+        node,
+        head: Head::Classify,
+    };
+    let rows = nodes.into_iter().map(row).collect();
+    let mut ahead = 8 + 10 * 10;
+    rig.submit(Request::new(RequestId(1), tree, rows, Timestamp::ZERO));
+    while ahead > 0 {
+        assert_eq!(rig.scheduler.stats().tokens_ahead, ahead);
+        ahead -= rig.step().num_tokens() as u64;
+    }
+    assert_eq!(rig.scheduler.stats().tokens_ahead, 0);
+    rig.drain();
 }
 
 #[test]
@@ -930,6 +983,7 @@ fn a_policy_can_follow_the_cache() {
 struct Anything {
     near: Arc<AtomicBool>,
     set: TokenSet,
+    taken: Arc<AtomicU64>,
 }
 
 impl Anything {
@@ -937,6 +991,7 @@ impl Anything {
         Self {
             near: Arc::new(AtomicBool::new(true)),
             set: TokenSet::all(CAPACITY.vocab_size),
+            taken: Arc::default(),
         }
     }
 
@@ -966,6 +1021,7 @@ impl Walk for Anything {
     }
 
     fn take(&mut self, _: TokenId) -> Progress {
+        self.taken.fetch_add(1, Ordering::Relaxed);
         Progress::Open
     }
 }
@@ -1047,4 +1103,35 @@ fn who_sits_out_loses_patience_and_is_waited_for() {
     mask.set_near(true);
     rig.drain();
     assert_eq!(rig.outcome(1), Some(&Outcome::Done));
+}
+
+#[test]
+fn equal_draws_walk_a_constraint_once() {
+    let mut rig = Rig::small(128);
+    let mask = Anything {
+        set: TokenSet::from_ids(0..4, CAPACITY.vocab_size),
+        ..Anything::new()
+    };
+    let constraint: Arc<dyn Constraint> = Arc::new(mask.clone());
+    let mut request = generate(1, prompt(1, 8), 1, 64);
+    // Two rows under one constraint.
+    request.rows.push(request.rows[0].clone());
+    for row in &mut request.rows {
+        if let Head::Generate(generate) = &mut row.head {
+            generate.constraint = Some(Arc::clone(&constraint));
+        }
+    }
+    rig.submit(request);
+    rig.drain();
+    let mut drawn = Vec::new();
+    for event in &rig.events {
+        if let Event::Token { token, .. } = event {
+            drawn.push(token.token);
+        }
+    }
+    assert_eq!(drawn.len(), 128);
+    drawn.sort_unstable();
+    drawn.dedup();
+    assert!(drawn.len() <= 4, "{drawn:?}");
+    assert_eq!(mask.taken.load(Ordering::Relaxed), drawn.len() as u64);
 }

@@ -1,40 +1,69 @@
 //! A small cache of what is dear to make: the least recently used goes first.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::VecDeque;
 
-/// Values by content hash, at most so many.
+/// Values by content hash, at most so many, of at most so many bytes together.
 #[derive(Debug)]
 pub(super) struct Cache<T> {
     /// Most recently used last.
-    entries: Mutex<Vec<([u8; 32], Arc<T>)>>,
+    entries: VecDeque<Entry<T>>,
     max: usize,
+    bytes: usize,
+    max_bytes: usize,
 }
 
-impl<T> Cache<T> {
-    pub(super) fn new(max: usize) -> Self {
+#[derive(Debug)]
+struct Entry<T> {
+    key: [u8; 32],
+    value: T,
+    bytes: usize,
+}
+
+impl<T: Clone> Cache<T> {
+    pub(super) fn new(max: usize, max_bytes: usize) -> Self {
         Self {
-            entries: Mutex::new(Vec::new()),
+            entries: VecDeque::new(),
             max,
+            bytes: 0,
+            max_bytes,
         }
     }
 
-    pub(super) fn get(&self, key: &[u8; 32]) -> Option<Arc<T>> {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = entries.iter().position(|(k, _)| k == key)?;
+    pub(super) fn get(&mut self, key: &[u8; 32]) -> Option<T> {
         // A few dozen entries: moving them costs less than a list that is kept in order.
-        let entry = entries.remove(at);
-        let value = Arc::clone(&entry.1);
-        entries.push(entry);
+        let entry = self.take(key)?;
+        let value = entry.value.clone();
+        self.push(entry);
         Some(value)
     }
 
-    pub(super) fn put(&self, key: [u8; 32], value: Arc<T>) {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.retain(|(k, _)| *k != key);
-        if entries.len() >= self.max {
-            entries.remove(0);
+    /// Keeps a value of `bytes` bytes, unless it alone is more than all may be.
+    pub(super) fn put(&mut self, key: [u8; 32], value: T, bytes: usize) {
+        self.remove(&key);
+        if bytes > self.max_bytes || self.max == 0 {
+            return;
         }
-        entries.push((key, value));
+        while self.entries.len() >= self.max || self.bytes > self.max_bytes - bytes {
+            let oldest = self.entries.pop_front().expect("what is too much is kept");
+            self.bytes -= oldest.bytes;
+        }
+        self.push(Entry { key, value, bytes });
+    }
+
+    pub(super) fn remove(&mut self, key: &[u8; 32]) {
+        self.take(key);
+    }
+
+    fn take(&mut self, key: &[u8; 32]) -> Option<Entry<T>> {
+        let at = self.entries.iter().position(|e| e.key == *key)?;
+        let entry = self.entries.remove(at)?;
+        self.bytes -= entry.bytes;
+        Some(entry)
+    }
+
+    fn push(&mut self, entry: Entry<T>) {
+        self.bytes += entry.bytes;
+        self.entries.push_back(entry);
     }
 }
 
@@ -42,18 +71,41 @@ impl<T> Cache<T> {
 mod tests {
     use super::*;
 
+    fn key(n: u8) -> [u8; 32] {
+        [n; 32]
+    }
+
     #[test]
     fn the_least_recently_used_goes() {
-        let cache = Cache::new(2);
-        let key = |n: u8| [n; 32];
-        cache.put(key(1), Arc::new(1));
-        cache.put(key(2), Arc::new(2));
-        assert_eq!(cache.get(&key(1)).as_deref(), Some(&1));
-        cache.put(key(3), Arc::new(3));
+        let mut cache = Cache::new(2, 100);
+        cache.put(key(1), 1, 1);
+        cache.put(key(2), 2, 1);
+        assert_eq!(cache.get(&key(1)), Some(1));
+        cache.put(key(3), 3, 1);
         assert_eq!(cache.get(&key(2)), None);
-        assert_eq!(cache.get(&key(1)).as_deref(), Some(&1));
-        cache.put(key(1), Arc::new(4));
-        assert_eq!(cache.get(&key(1)).as_deref(), Some(&4));
-        assert_eq!(cache.get(&key(3)).as_deref(), Some(&3));
+        assert_eq!(cache.get(&key(1)), Some(1));
+        cache.put(key(1), 4, 1);
+        assert_eq!(cache.get(&key(1)), Some(4));
+        assert_eq!(cache.get(&key(3)), Some(3));
+    }
+
+    #[test]
+    fn bytes_are_bounded() {
+        let mut cache = Cache::new(10, 100);
+        for (n, bytes) in [(1, 40), (2, 40), (3, 20)] {
+            cache.put(key(n), n, bytes);
+        }
+        assert_eq!(cache.bytes, 100);
+        // One that needs the room of two, the first of which was used last.
+        assert_eq!(cache.get(&key(1)), Some(1));
+        cache.put(key(4), 4, 55);
+        assert_eq!((cache.get(&key(2)), cache.get(&key(3))), (None, None));
+        assert_eq!((cache.get(&key(1)), cache.get(&key(4))), (Some(1), Some(4)));
+        // One that would push out all others is not kept, and pushes out nothing.
+        cache.put(key(5), 5, 101);
+        assert_eq!((cache.get(&key(5)), cache.get(&key(1))), (None, Some(1)));
+        cache.put(key(4), 4, 1);
+        cache.remove(&key(1));
+        assert_eq!(cache.bytes, 1);
     }
 }

@@ -4,6 +4,7 @@
 //! its own. Shared tables would make what one row may still spend depend on what others did.
 
 use std::{
+    borrow::Cow,
     fmt,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     thread,
@@ -11,13 +12,12 @@ use std::{
 
 use llguidance::{Matcher, ParserFactory};
 use prelude_core::{Constraint, NextTokens, Progress, TokenId, TokenSet, Walk};
-use tokio::sync::{Semaphore, oneshot};
 
 use super::{
     Language,
-    cache::Cache,
-    mask_threads::{MaskThreads, STACK_BYTES},
-    source::{Compiled, Failure, Source, depth},
+    flights::Flights,
+    mask_threads::MaskThreads,
+    source::{Compiled, Failure, Refusal, Source, depth},
     vocabulary,
 };
 use crate::{
@@ -25,12 +25,6 @@ use crate::{
     served_model::ServedModel,
 };
 
-/// Grammars compiled at the same time, of all requests to one model.
-const COMPILES: usize = 2;
-/// Requests that may wait for one of those.
-const COMPILES_WAITING: usize = 64;
-/// Compiled grammars kept.
-const CACHED: usize = 64;
 /// Brackets within brackets: parsers recurse over them.
 const DEPTH_MAX: usize = 100;
 
@@ -38,9 +32,9 @@ const DEPTH_MAX: usize = 100;
 pub(crate) struct Grammars {
     factory: OnceLock<Result<Arc<ParserFactory>, String>>,
     threads: OnceLock<Arc<MaskThreads>>,
-    compiled: Cache<Compiled>,
-    permits: Arc<Semaphore>,
-    waiting: Semaphore,
+    compiled: OnceLock<Flights<Compiled>>,
+    /// Continuations that may run at once.
+    continuations: u32,
 }
 
 impl fmt::Debug for Grammars {
@@ -50,13 +44,13 @@ impl fmt::Debug for Grammars {
 }
 
 impl Grammars {
-    pub(crate) fn new() -> Self {
+    /// For a model of which `continuations` may run at once.
+    pub(crate) fn new(continuations: u32) -> Self {
         Self {
             factory: OnceLock::new(),
             threads: OnceLock::new(),
-            compiled: Cache::new(CACHED),
-            permits: Arc::new(Semaphore::new(COMPILES)),
-            waiting: Semaphore::new(COMPILES_WAITING),
+            compiled: OnceLock::new(),
+            continuations,
         }
     }
 
@@ -75,21 +69,26 @@ impl Grammars {
         let source = Source::new(language);
         super::check_bytes(source.text.len(), call, param)?;
         if depth(&source.text) > DEPTH_MAX {
-            let message = format!("the grammar has more than {DEPTH_MAX} brackets within another");
+            let message = format!("`{param}` has more than {DEPTH_MAX} brackets within another");
             return Err(ApiError::grammar_too_complex(message, param));
         }
         let key = source.key();
-        let compiled = match self.compiled.get(&key) {
-            Some(compiled) => {
+        let limits = &call.app.config.limits;
+        let compiled = self
+            .compiled
+            .get_or_init(|| Flights::new(limits.grammar_cache_bytes));
+        let outcome = match compiled.kept(&key) {
+            Some(kept) => {
                 call.app.metrics.grammar_cache_hit();
-                compiled
+                kept.map_err(Failure::Refused)
             }
             None => {
-                let compiled = self.compile(call, model, source, param).await?;
-                self.compiled.put(key, Arc::clone(&compiled));
-                compiled
+                let factory = self.factory(call, model).await?;
+                let work = move || source.compile(&factory);
+                compiled.make(key, ms(limits.grammar_ms), work).await
             }
         };
+        let compiled = outcome.map_err(|failure| answer(failure, call, param))?;
         let threads = self.threads.get_or_init(|| {
             let cores = thread::available_parallelism().map_or(1, usize::from);
             let threads = u32::try_from((cores / 2).clamp(1, 8)).expect("at most 8");
@@ -106,67 +105,14 @@ impl Grammars {
         }))
     }
 
-    /// Compiles on a thread of its own, for as long as the configuration allows; a thread that
-    /// takes longer keeps its permit until it is done.
-    async fn compile(
-        &self,
-        call: &Call,
-        model: &ServedModel,
-        source: Source,
-        param: &'static str,
-    ) -> Result<Arc<Compiled>, ApiError> {
-        let place = self.waiting.try_acquire().map_err(|_| {
-            let message = "queue is full: too many grammars wait to be compiled";
-            ApiError::queue_full(message, Admission::soon())
-        })?;
-        let permit = Arc::clone(&self.permits).acquire_owned().await;
-        let permit = permit.expect("the semaphore is never closed");
-        drop(place);
-        let factory = self.factory(call, model).await?;
-        let (sender, receiver) = oneshot::channel();
-        let work = move || {
-            let compiled = source.compile(&factory);
-            drop(permit);
-            // Nobody may wait any more.
-            let _ = sender.send(compiled);
-        };
-        let builder = thread::Builder::new().name("prelude-grammar".to_owned());
-        let spawned = builder.stack_size(STACK_BYTES).spawn(work);
-        let limit = call.app.config.limits.grammar_ms;
-        let outcome = match spawned {
-            Err(_) => Err(Failure::NoThread),
-            Ok(_) => match tokio::time::timeout(ms(limit), receiver).await {
-                Ok(Ok(outcome)) => outcome,
-                Ok(Err(_)) => Err(Failure::NoThread),
-                Err(_) => Err(Failure::TooComplex),
-            },
-        };
-        outcome.map(Arc::new).map_err(|failure| match failure {
-            Failure::Invalid(must) => ApiError::grammar(must, param),
-            Failure::TooComplex => {
-                let message = format!(
-                    "the grammar is too large to be enforced, or takes more than {limit} ms to \
-                     compile; make it smaller"
-                );
-                ApiError::grammar_too_complex(message, param)
-            }
-            Failure::NoThread => {
-                log::line(format_args!(
-                    "error id={} no grammar thread",
-                    call.request_id
-                ));
-                ApiError::internal(&call.request_id)
-            }
-        })
-    }
-
     /// What compiles grammars; made for the first one.
     async fn factory(
         &self,
         call: &Call,
         model: &ServedModel,
     ) -> Result<Arc<ParserFactory>, ApiError> {
-        let make = || vocabulary::factory(&model.tokenizer, model.vocab_size).map(Arc::new);
+        let bytes = call.app.config.limits.grammar_state_bytes / self.continuations.max(1) as usize;
+        let make = || vocabulary::factory(&model.tokenizer, model.vocab_size, bytes).map(Arc::new);
         let factory = match self.factory.get() {
             Some(factory) => factory,
             // As long as encoding a long text.
@@ -179,6 +125,31 @@ impl Grammars {
             log::line(format_args!("error id={} grammars: {why}", call.request_id));
             ApiError::internal(&call.request_id)
         })
+    }
+}
+
+fn answer(failure: Failure, call: &Call, param: &'static str) -> ApiError {
+    match failure {
+        Failure::Refused(Refusal::Invalid { must, param: part }) => {
+            ApiError::grammar(must, part.map_or(Cow::Borrowed(param), Cow::Owned))
+        }
+        Failure::Refused(Refusal::TooComplex) => {
+            let limit = call.app.config.limits.grammar_ms;
+            let message = format!(
+                "`{param}` is too large to be enforced, or takes more than {limit} ms to \
+                 compile; make it smaller"
+            );
+            ApiError::grammar_too_complex(message, param)
+        }
+        Failure::Busy => {
+            let message = "queue is full: too many grammars wait to be compiled";
+            ApiError::queue_full(message, Admission::soon())
+        }
+        Failure::NoThread => {
+            let id = &call.request_id;
+            log::line(format_args!("error id={id} no grammar thread"));
+            ApiError::internal(id)
+        }
     }
 }
 

@@ -11,10 +11,14 @@ mod bad_words;
 mod cache;
 mod choice;
 #[cfg(feature = "llguidance")]
+mod flights;
+#[cfg(feature = "llguidance")]
 mod grammar;
 #[cfg(not(feature = "llguidance"))]
 #[path = "no_grammar.rs"]
 mod grammar;
+#[cfg(feature = "llguidance")]
+mod lark;
 #[cfg(feature = "llguidance")]
 mod mask_threads;
 #[cfg(feature = "llguidance")]
@@ -34,7 +38,7 @@ use crate::{endpoints::Call, error::ApiError, served_model::ServedModel};
 
 pub(crate) use after_reasoning::Reasoning;
 pub(crate) use grammar::Grammars;
-pub(crate) use spec::{Ask, Language};
+pub(crate) use spec::{Ask, Calls, Language};
 
 /// A constraint, ready to be handed to the engine.
 #[derive(Clone, Debug)]
@@ -135,7 +139,7 @@ async fn of_language(
         language => Constrained {
             constraint: model
                 .grammars
-                .constraint(call, model, language, ask.param, ends)
+                .constraint(call, model, language, ask.text_param(), ends)
                 .await?,
             budget: None,
         },
@@ -146,7 +150,7 @@ async fn of_language(
 fn check_bytes(bytes: usize, call: &Call, param: &'static str) -> Result<(), ApiError> {
     let max = call.app.config.limits.grammar_bytes;
     if bytes > max {
-        let message = format!("the grammar has {bytes} bytes, the limit is {max}");
+        let message = format!("`{param}` has {bytes} bytes, the limit is {max}");
         return Err(ApiError::grammar_too_complex(message, param));
     }
     Ok(())

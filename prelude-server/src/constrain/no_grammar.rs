@@ -12,7 +12,7 @@ use crate::{endpoints::Call, error::ApiError, served_model::ServedModel};
 pub(crate) struct Grammars;
 
 impl Grammars {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(_continuations: u32) -> Self {
         Self
     }
 

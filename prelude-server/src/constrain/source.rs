@@ -12,7 +12,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{
-    Language,
+    Language, lark,
     mask_threads::{MaskCost, next_tokens},
 };
 
@@ -29,10 +29,23 @@ pub(super) struct Compiled {
 }
 
 /// Why there is none.
+#[derive(Clone, Debug)]
 pub(super) enum Failure {
-    Invalid(String),
-    TooComplex,
+    Refused(Refusal),
+    /// Nobody had time for it.
+    Busy,
     NoThread,
+}
+
+/// What is wrong with a grammar, now and later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// What it, or the field named, must do.
+    Invalid {
+        must: String,
+        param: Option<String>,
+    },
+    TooComplex,
 }
 
 impl fmt::Debug for Compiled {
@@ -46,6 +59,8 @@ pub(super) struct Source {
     kind: Kind,
     pub(super) text: String,
     schema: Value,
+    /// The schemas in a grammar of ours, by field.
+    parts: Vec<(String, Value)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,17 +68,31 @@ enum Kind {
     Regex,
     Json,
     Lark,
+    Calls,
 }
 
 impl Source {
     pub(super) fn new(language: &Language) -> Self {
-        let (kind, text, schema) = match language {
-            Language::Regex(regex) => (Kind::Regex, unanchored(regex).to_owned(), Value::Null),
-            Language::Json(schema) => (Kind::Json, schema.to_string(), schema.clone()),
-            Language::Lark(text) => (Kind::Lark, text.clone(), Value::Null),
+        let (mut schema, mut parts) = (Value::Null, Vec::new());
+        let (kind, text) = match language {
+            Language::Regex(regex) => (Kind::Regex, unanchored(regex).to_owned()),
+            Language::Json(json) => {
+                schema.clone_from(json);
+                (Kind::Json, json.to_string())
+            }
+            Language::Lark(text) => (Kind::Lark, text.clone()),
+            Language::Calls(calls) => {
+                parts.clone_from(&calls.schemas);
+                (Kind::Calls, calls.grammar.clone())
+            }
             Language::Choice(_) => unreachable!("a choice runs on its own trie"),
         };
-        Self { kind, text, schema }
+        Self {
+            kind,
+            text,
+            schema,
+            parts,
+        }
     }
 
     pub(super) fn key(&self) -> [u8; 32] {
@@ -73,40 +102,77 @@ impl Source {
         hash.finalize().into()
     }
 
-    pub(super) fn compile(self, factory: &ParserFactory) -> Result<Compiled, Failure> {
+    /// The grammar, ready to be walked, and about how many bytes it has.
+    pub(super) fn compile(self, factory: &ParserFactory) -> Result<(Compiled, usize), Refusal> {
+        let text_bytes = self.text.len();
         let grammar = match self.kind {
             Kind::Regex => TopLevelGrammar::from_regex(&self.text),
-            Kind::Json if self.schema.get("x-guidance").is_some() => {
-                return Err(Failure::Invalid(
-                    "not have the keyword `x-guidance`".to_owned(),
-                ));
+            Kind::Json if self.schema.get(lark::LOOSENS).is_some() => {
+                return Err(invalid("not have the keyword `x-guidance`"));
             }
             Kind::Json => TopLevelGrammar::from_json_schema(self.schema),
-            Kind::Lark => TopLevelGrammar::from_lark(self.text),
+            Kind::Lark => match lark::refused(&self.text) {
+                Some(must) => return Err(invalid(must)),
+                None => TopLevelGrammar::from_lark(self.text),
+            },
+            Kind::Calls => TopLevelGrammar::from_lark(self.text),
         };
-        let parser = factory.create_parser(grammar);
-        let mut matcher = match parser {
-            Ok(parser) => Matcher::new(Ok(parser)),
-            Err(error) => return Err(self.kind.failure(&error.to_string())),
+        let refusal = |error: &str| match self.kind.refusal(error) {
+            Refusal::Invalid { .. } if self.kind == Kind::Calls => blame(self.parts, factory),
+            refusal => refusal,
         };
+        let parser = match factory.create_parser(grammar) {
+            Ok(parser) => parser,
+            Err(error) => return Err(refusal(&error.to_string())),
+        };
+        // Copies share the lexer, which holds most of the memory.
+        let twin = parser.clone();
+        let mut matcher = Matcher::new(Ok(parser));
         let accepts_nothing = matcher.is_accepting().unwrap_or(false);
         let began = Instant::now();
         let Some(first) = next_tokens(&mut matcher, &[]) else {
             let error = matcher.get_error().unwrap_or_default();
-            return Err(self.kind.failure(&error));
+            return Err(refusal(&error));
         };
-        Ok(Compiled {
-            mask_cost: Arc::new(MaskCost::new(began.elapsed())),
+        let mask_cost = Arc::new(MaskCost::new(began.elapsed()));
+        let lexer_bytes = twin.parser.lexer_stats().num_bytes;
+        let compiled = Compiled {
+            mask_cost,
             matcher: Mutex::new(matcher),
             first,
             accepts_nothing,
-        })
+        };
+        Ok((compiled, lexer_bytes + BYTES_PER_CHAR * text_bytes))
     }
+}
+
+/// What rules and symbols take, for each byte of a grammar's text.
+const BYTES_PER_CHAR: usize = 64;
+
+fn invalid(must: impl Into<String>) -> Refusal {
+    Refusal::Invalid {
+        must: must.into(),
+        param: None,
+    }
+}
+
+/// Says which of the schemas in a grammar of ours is at fault.
+fn blame(parts: Vec<(String, Value)>, factory: &ParserFactory) -> Refusal {
+    for (param, schema) in parts {
+        let grammar = TopLevelGrammar::from_json_schema(schema);
+        if let Err(error) = factory.create_parser(grammar)
+            && let Refusal::Invalid { must, .. } = Kind::Json.refusal(&error.to_string())
+        {
+            let param = Some(param);
+            return Refusal::Invalid { must, param };
+        }
+    }
+    invalid("have parameters that can be enforced, all of them")
 }
 
 impl Kind {
     /// What became of a grammar, without the library's words: they may quote the grammar.
-    fn failure(self, error: &str) -> Failure {
+    fn refusal(self, error: &str) -> Refusal {
         let limits = [
             "fuel",
             "too large",
@@ -117,13 +183,15 @@ impl Kind {
             "max_",
         ];
         if limits.iter().any(|word| error.contains(word)) {
-            return Failure::TooComplex;
+            return Refusal::TooComplex;
         }
-        Failure::Invalid(match self {
+        invalid(match self {
             Self::Regex => "be a regular expression without look-around, back-references and \
                             inner anchors"
                 .to_owned(),
-            Self::Lark => "be a grammar in Lark's syntax with a rule `start`".to_owned(),
+            Self::Lark | Self::Calls => {
+                "be a grammar in Lark's syntax with a rule `start`".to_owned()
+            }
             Self::Json => match keywords(error) {
                 Some(names) => format!("not have keywords that cannot be enforced: {names}"),
                 None => "be a JSON schema that can be satisfied and whose every keyword can be \

@@ -30,9 +30,28 @@ pub(crate) enum Language {
     Json(Value),
     /// Texts that a Lark grammar derives.
     Lark(String),
+    /// Calls of functions.
+    Calls(Calls),
+}
+
+/// A grammar of calls, and what of the request it was made from.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Calls {
+    /// In Lark's syntax.
+    pub(crate) grammar: String,
+    /// By field: the schemas in it, for messages.
+    pub(crate) schemas: Vec<(String, Value)>,
 }
 
 impl Ask {
+    /// The field that holds the language's text, if it is another.
+    pub(crate) fn text_param(&self) -> &'static str {
+        match self.language {
+            Language::Calls(_) => "tools",
+            _ => self.param,
+        }
+    }
+
     /// Takes `structured_outputs`, its older spellings and `response_format`, at most one of them.
     ///
     /// # Errors

@@ -14,14 +14,16 @@ use crate::tokenizer::Tokenizer;
 /// No token: the end is ours to offer.
 const NO_TOKEN: TokenId = TokenId::MAX;
 
-/// What a parser may spend. Together they bound the memory of a compiled grammar and of each
-/// continuation that it constrains to about ten megabytes, and the time of a mask to about ten
-/// milliseconds; what needs more is refused, or ends with `abort`.
-fn limits() -> ParserLimits {
+/// What a state of a lexer takes at most: four bytes for each of up to 256 classes of bytes, and
+/// the expressions that it stands for.
+const LEXER_STATE_BYTES: usize = 2 << 10;
+
+/// What a parser may spend, of which lexer states take nearly all the memory: they are bounded by
+/// `state_bytes`, in a compiled grammar and in each continuation that it constrains. A mask takes
+/// about ten milliseconds at most. What needs more is refused, or ends with `abort`.
+fn limits(state_bytes: usize) -> ParserLimits {
     ParserLimits {
-        // A state takes one to two kilobytes, in each continuation: 5 to 10 MB, and 128 of them
-        // up to 1.3 GB.
-        max_lexer_states: 5_000,
+        max_lexer_states: (state_bytes / LEXER_STATE_BYTES).max(1),
         // 50 units take a microsecond.
         initial_lexer_fuel: 1_000_000,
         // 14 units take a microsecond.
@@ -55,11 +57,16 @@ impl TokenizerEnv for Vocabulary {
     }
 }
 
-/// Compiles grammars for this vocabulary of `vocab_size` ids. Takes a while with a large one.
+/// Compiles grammars for this vocabulary of `vocab_size` ids, into parsers whose states take at
+/// most `state_bytes` each. Takes a while with a large one.
 ///
 /// # Errors
 /// If `llguidance` cannot work with it.
-pub(super) fn factory(tokenizer: &Tokenizer, vocab_size: u32) -> Result<ParserFactory, String> {
+pub(super) fn factory(
+    tokenizer: &Tokenizer,
+    vocab_size: u32,
+    state_bytes: usize,
+) -> Result<ParserFactory, String> {
     let words: Vec<Vec<u8>> = (0..vocab_size)
         .map(|id| {
             let piece = tokenizer.id_to_piece(id).unwrap_or_default();
@@ -76,7 +83,7 @@ pub(super) fn factory(tokenizer: &Tokenizer, vocab_size: u32) -> Result<ParserFa
     let slices = SlicedBiasComputer::general_slices();
     let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices)
         .map_err(|e| e.to_string())?;
-    *factory.limits_mut() = limits();
+    *factory.limits_mut() = limits(state_bytes);
     factory.quiet();
     Ok(factory)
 }

@@ -8,7 +8,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Call;
-use crate::{error::ApiError, json::Fields, log, reject, served_model::ServedModel};
+use crate::{
+    admission::time_for, error::ApiError, json::Fields, log, reject, served_model::ServedModel,
+};
 
 /// Longest deadline a client may name, in milliseconds: a day.
 const SLO_MAX_MS: i64 = 86_400_000;
@@ -111,7 +113,6 @@ pub(crate) fn submit(
     }
     let answer = model.engine.submit(spec);
     let answer = answer.map_err(|e| reject::of_submit(&e))?;
-    call.reservation.submitted();
     Ok(answer)
 }
 
@@ -132,7 +133,7 @@ fn time_left(call: &Call, model: &ServedModel, slo: Duration) -> Result<Duration
     let left = left.ok_or_else(|| late(call))?;
     // Looked up before the request itself is there: all of it is others'.
     let ahead = model.engine.tokens_ahead();
-    let wait = call.reservation.predicted_wait(ahead);
+    let wait = time_for(ahead, model.engine.prompt_tokens_per_second());
     if wait > left {
         call.app.metrics.deadline_missed();
         return Err(ApiError::deadline_unmeetable(wait, left));
@@ -146,13 +147,7 @@ fn time_left(call: &Call, model: &ServedModel, slo: Duration) -> Result<Duration
 /// Whatever the engine says, as a status.
 pub(crate) async fn collect(call: &Call, answer: Answer) -> Result<Collected, ApiError> {
     let collected = answer.collect().await;
-    match &collected {
-        Ok(collected) => {
-            let computed = collected.usage.computed_tokens;
-            call.reservation.answered(Some(computed));
-        }
-        Err(_) => call.reservation.release(),
-    }
+    call.reservation.release();
     match collected {
         Ok(collected) => {
             call.note(|seen| seen.usage = Some(collected.usage));

@@ -1,10 +1,11 @@
 //! Tools: what a conversation says of functions, and the constraint that forces a call of one.
 
+use prelude_core::TokenId;
 use serde_json::{Value, json};
 
 use crate::{
     answer::{CALL, CALL_END, Parts, THINK, THINK_END},
-    constrain::{Ask, Language, Reasoning},
+    constrain::{Ask, Calls, Language, Reasoning},
     error::ApiError,
     json::Fields,
     served_model::ServedModel,
@@ -99,12 +100,12 @@ impl Tools {
     pub(crate) fn forced(&self) -> Option<Ask> {
         (!self.forced.is_empty()).then(|| Ask {
             param: "tool_choice",
-            language: Language::Lark(self.grammar()),
+            language: Language::Calls(self.calls()),
         })
     }
 
     /// Calls in Hermes' form, of the forced functions, with arguments by their schemas.
-    fn grammar(&self) -> String {
+    fn calls(&self) -> Calls {
         let begin = Value::from(format!("{CALL}\n"));
         let end = Value::from(format!("\n{CALL_END}"));
         let start = if self.parallel {
@@ -117,12 +118,17 @@ impl Tools {
             "start: {start}\ncall: {begin} body {end}\nbody: {}\n",
             names.join(" | ")
         );
+        let mut schemas = Vec::with_capacity(self.forced.len());
         for &index in &self.forced {
             let function = &self.tools[index]["function"];
             let schema = call_schema::of(&function["name"], &function["parameters"]);
             text.push_str(&format!("f{index}: %json {schema}\n"));
+            schemas.push((format!("/tools/{index}/function/parameters"), schema));
         }
-        text
+        Calls {
+            grammar: text,
+            schemas,
+        }
     }
 }
 
@@ -172,18 +178,13 @@ impl Tools {
             return Err(ApiError::invalid_value(ask.param, must));
         }
         params.ask = forced.or_else(|| params.ask.take());
-        let told = config.reasoning_parser.filter(|_| mind != Mind::Done);
-        if told.is_some() && params.ask.is_some() {
-            let id = |text| model.tokenizer.token_to_id(text);
-            params.reasoning = match (mind, id(THINK), id(THINK_END)) {
-                (Mind::Thinking, _, Some(close)) => Some(Reasoning { open: None, close }),
-                (_, open @ Some(_), Some(close)) => Some(Reasoning { open, close }),
-                _ => None,
-            };
-        }
         let may_call = self.may_be_called() && (config.tool_parser.is_some() || is_forced);
+        let told = config.reasoning_parser.is_some();
+        let id = |text: &str| model.tokenizer.token_to_id(text);
+        let (reasoning, begins_thinking) = thinking(told, mind, params.ask.is_some(), id);
+        params.reasoning = reasoning;
         let parts = Parts {
-            reasoning: told.map(|_| mind == Mind::Thinking),
+            reasoning: begins_thinking,
             calls: may_call.then_some(self.parallel),
             silent: !include_reasoning,
         };
@@ -191,6 +192,28 @@ impl Tools {
         params.parts = any.then_some(parts);
         Ok(())
     }
+}
+
+/// The reasoning that a constrained answer may begin with, and how an answer's reasoning is told
+/// from the rest: not at all, or by whether it has begun with it.
+fn thinking(
+    told: bool,
+    mind: Mind,
+    is_constrained: bool,
+    id: impl Fn(&str) -> Option<TokenId>,
+) -> (Option<Reasoning>, Option<bool>) {
+    let begins = (told && mind != Mind::Done).then_some(mind == Mind::Thinking);
+    if begins.is_none() || !is_constrained {
+        return (None, begins);
+    }
+    let reasoning = match (mind, id(THINK), id(THINK_END)) {
+        (Mind::Thinking, _, Some(close)) => Some(Reasoning { open: None, close }),
+        (_, open @ Some(_), Some(close)) => Some(Reasoning { open, close }),
+        _ => None,
+    };
+    // Without tokens to bound reasoning, the answer is what the constraint says from its first
+    // token on, whatever the prompt has begun.
+    (reasoning, begins.filter(|_| reasoning.is_some()))
 }
 
 fn unknown_choice() -> ApiError {
@@ -235,9 +258,34 @@ mod tests {
     }
 
     #[test]
+    fn a_constrained_answer_reasons_only_where_it_can_end_to() {
+        let tokens = |text: &str| [THINK, THINK_END].iter().position(|&t| t == text);
+        let both = |text: &str| tokens(text).map(|at| at as TokenId);
+        let none = |_: &str| None;
+        let close = 1;
+        let opened = Some(Reasoning { open: None, close });
+        let free = Some(Reasoning {
+            open: Some(0),
+            close,
+        });
+        use Mind::{Done, Free, Thinking};
+        assert_eq!(thinking(true, Thinking, true, both), (opened, Some(true)));
+        assert_eq!(thinking(true, Free, true, both), (free, Some(false)));
+        assert_eq!(thinking(true, Done, true, both), (None, None));
+        assert_eq!(thinking(false, Thinking, true, both), (None, None));
+        // Nothing bounds it: what comes is the call, not reasoning.
+        assert_eq!(thinking(true, Thinking, true, none), (None, None));
+        assert_eq!(thinking(true, Free, true, none), (None, None));
+        let no_close = |text: &str| both(text).filter(|&id| id == 0);
+        assert_eq!(thinking(true, Free, true, no_close), (None, None));
+        // Unconstrained, tags of several tokens are read as text.
+        assert_eq!(thinking(true, Thinking, false, none), (None, Some(true)));
+    }
+
+    #[test]
     fn references_find_their_definitions() {
         let tools = take(r#","tool_choice":"required","parallel_tool_calls":false"#).unwrap();
-        let Language::Lark(text) = tools.forced().unwrap().language else {
+        let Language::Calls(Calls { grammar: text, .. }) = tools.forced().unwrap().language else {
             panic!("another language");
         };
         let expected = r##"start: call

@@ -11,8 +11,7 @@ use crate::{
     error::ApiError,
 };
 
-/// Reads the whole body. `declared` bytes are reserved already; what comes beyond that is
-/// reserved as it arrives.
+/// Reads the whole body, and reserves it as it arrives.
 ///
 /// # Errors
 /// 413, 408, 429, or 400 if the connection breaks the framing.
@@ -27,7 +26,6 @@ pub(super) async fn read(
     }
     let start = Instant::now();
     let mut whole = Whole::new(declared);
-    let mut reserved = declared.unwrap_or(0);
     loop {
         let frame = timeout_at(deadline(start, whole.len(), limits), body.frame())
             .await
@@ -45,10 +43,7 @@ pub(super) async fn read(
         if len > limits.body_bytes {
             return Err(ApiError::body_too_large(limits.body_bytes));
         }
-        if len > reserved {
-            reservation.grow_body(len - reserved)?;
-            reserved = len;
-        }
+        reservation.grow_body(data.len() as u64)?;
         whole.push(data);
     }
 }
@@ -87,8 +82,9 @@ impl Whole {
             return;
         }
         if self.rest.is_empty() {
-            self.rest
-                .reserve(self.declared.max(self.first.len() + data.len()));
+            let here = self.first.len() + data.len();
+            // Only what has been declared and may well come: it grows by what has arrived.
+            self.rest.reserve(here.max(self.declared.min(8 * here)));
             self.rest.extend_from_slice(&self.first);
             self.first = Bytes::new();
         }

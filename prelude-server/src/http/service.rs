@@ -118,8 +118,8 @@ fn admit_call(
         app.accepting()?;
     }
     let reservation = match needs {
-        Needs::Queue => app.admission.reserve(declared)?,
-        Needs::Nothing | Needs::Models => app.admission.reserve_body(declared)?,
+        Needs::Queue => app.admission.enter(declared)?,
+        Needs::Nothing | Needs::Models => app.admission.enter_aside(declared)?,
     };
     let strict = parts.headers.get("x-prelude-strict");
     Ok(Arc::new(Call {

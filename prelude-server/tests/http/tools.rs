@@ -388,3 +388,27 @@ fn bad_words_are_not_said() {
     );
     assert_eq!(response.json()["error"]["param"], "bad_words");
 }
+
+/// What is wrong with a function's parameters is said of them, in words for schemas.
+#[test]
+fn parameters_that_cannot_be_enforced_are_refused_by_name() {
+    let server = server(false, false);
+    let check = |parameters: Value, param: &str, says: &str| {
+        let mut tools = tools();
+        tools[1]["function"]["parameters"] = parameters;
+        let fields = json!({"tools": tools, "tool_choice": "required"});
+        let response = server.post(PATH, &body(0, &fields).to_string());
+        let error = &response.json()["error"];
+        assert_eq!((response.status, &error["param"]), (400, &json!(param)));
+        let message = error["message"].as_str().unwrap();
+        assert!(
+            message.contains(says) && !message.contains("Lark"),
+            "{message}"
+        );
+    };
+    let second = "/tools/1/function/parameters";
+    check(json!({"not": {"type": "null"}}), second, "\"not\"");
+    check(json!({"type": 3}), second, "JSON schema");
+    let wide: Value = (0..9_000).map(|i| (format!("key{i}"), json!({}))).collect();
+    check(json!({"properties": wide}), "tools", "bytes");
+}

@@ -30,22 +30,26 @@ fn a_server_told_to_stop_under_load_loses_nothing_it_accepted() {
     ];
     let requests = bodies.map(|(path, body)| request(path, &body.to_string()));
     let (whole, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+    let unanswered = AtomicU64::new(0);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for client in 0..24 {
             let (requests, address) = (&requests, &server.address);
             let (whole, refused, over) = (&whole, &refused, &over);
+            let unanswered = &unanswered;
             scope.spawn(move || {
                 for n in client.. {
-                    // Nobody listens any more, or nobody took the connection up.
-                    let Ok(mut stream) = connect(address) else {
-                        return;
+                    let ask = || {
+                        let mut stream = connect(address).ok()?;
+                        stream.write_all(requests[n % 3].as_bytes()).ok()?;
+                        Answer::read(&mut stream)
                     };
-                    if stream.write_all(requests[n % 3].as_bytes()).is_err() {
-                        return;
-                    }
-                    let Some(answer) = Answer::read(&mut stream) else {
+                    let Some(answer) = ask() else {
+                        // Nobody took the connection up, because nobody listens any more.
                         assert!(over.load(Ordering::Acquire), "an unanswered request");
+                        let later = connect(address);
+                        assert!(later.is_err(), "a request is lost while the server listens");
+                        unanswered.fetch_add(1, Ordering::Relaxed);
                         return;
                     };
                     match answer.status {
@@ -74,6 +78,7 @@ fn a_server_told_to_stop_under_load_loses_nothing_it_accepted() {
     assert_eq!(server.child.wait().unwrap().code(), Some(0));
     let (whole, refused) = (whole.into_inner(), refused.into_inner());
     assert!(whole > 0, "nothing was under way");
+    assert_eq!(unanswered.into_inner(), 24, "each client's last request");
     // What the server itself says of every request that it ever saw.
     let (mut said_whole, mut said_refused) = (0, 0);
     while let Ok(line) = server.log.recv() {

@@ -198,11 +198,7 @@ impl Run {
         // What a step did to the request came in one message: the rest is here too, for one write.
         let mut event = self.early.take().expect("it was put there above");
         let mut answer = self.answer.take().expect("it was there before the wait");
-        if is_result(&event) {
-            self.call.reservation.answered(None);
-        } else {
-            self.call.reservation.release();
-        }
+        self.call.reservation.release();
         loop {
             if self.apply(event)? {
                 return Ok(false);
@@ -331,17 +327,6 @@ impl Run {
             model: &self.model,
             as_ids: self.params.tokens_as_ids,
         }
-    }
-}
-
-/// Whether the engine has computed something of the answer.
-fn is_result(event: &AnswerEvent) -> bool {
-    match event {
-        AnswerEvent::Event(Event::Output { output, .. }) => !matches!(output, RowOutput::Failed(_)),
-        AnswerEvent::Event(event) => {
-            matches!(event, Event::Token { .. } | Event::RowFinished { .. })
-        }
-        _ => false,
     }
 }
 

@@ -1,0 +1,127 @@
+//! What of Lark's syntax, as `llguidance` extends it, is refused: it would be accepted and not
+//! honoured, or would loosen the rules for schemas.
+
+use serde_json::Value;
+
+/// The keyword by which a schema changes how it is read.
+pub(super) const LOOSENS: &str = "x-guidance";
+
+/// What a grammar must not do, if it does. A grammar that is no grammar is for the compiler to
+/// refuse.
+pub(super) fn refused(text: &str) -> Option<&'static str> {
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let len = match first {
+            '"' => quoted(rest, '"'),
+            '#' => line(rest),
+            '/' if rest.starts_with("//") => line(rest),
+            '/' => quoted(rest, '/'),
+            '<' => special(rest),
+            '%' => {
+                let (value, len) = directive(rest);
+                if value.is_some_and(|v| v.get(LOOSENS).is_some()) {
+                    return Some("not have the keyword `x-guidance`");
+                }
+                len
+            }
+            'a'..='z' | 'A'..='Z' | '_' => {
+                let len = word(rest);
+                if &rest[..len] == "temperature" && skipped(&rest[len..]).starts_with('=') {
+                    return Some("not set `temperature`: sampling is the request's own");
+                }
+                len
+            }
+            other => other.len_utf8(),
+        };
+        rest = &rest[len..];
+    }
+    None
+}
+
+/// Bytes of a literal that begins and ends with `quote`; of the quote alone if it has no end.
+fn quoted(text: &str, quote: char) -> usize {
+    let mut escaped = false;
+    let end = text[1..].char_indices().find(|&(_, c)| {
+        let ends = c == quote && !escaped;
+        escaped = c == '\\' && !escaped;
+        ends
+    });
+    end.map_or(1, |(at, _)| at + 2)
+}
+
+fn line(text: &str) -> usize {
+    text.find('\n').unwrap_or(text.len())
+}
+
+/// Bytes of `<name>`, or of `<`.
+fn special(text: &str) -> usize {
+    let end = text[1..].find(|c: char| c == '<' || c == '>' || c.is_whitespace());
+    match end {
+        Some(at) if at > 0 && text[1 + at..].starts_with('>') => at + 2,
+        _ => 1,
+    }
+}
+
+fn word(text: &str) -> usize {
+    let inside = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    text.find(|c| !inside(c)).unwrap_or(text.len())
+}
+
+/// Without blanks, line breaks and comments in front.
+fn skipped(text: &str) -> &str {
+    let text = text.trim_start();
+    match text.starts_with('#') || text.starts_with("//") {
+        true => skipped(&text[line(text)..]),
+        false => text,
+    }
+}
+
+/// `%name`, with the JSON that follows where the name says that some does.
+fn directive(text: &str) -> (Option<Value>, usize) {
+    let name = 1 + word(&text[1..]);
+    if !matches!(&text[..name], "%json" | "%regex" | "%llguidance") {
+        return (None, name);
+    }
+    let mut values = serde_json::Deserializer::from_str(&text[name..]).into_iter::<Value>();
+    match values.next() {
+        Some(Ok(value)) => (Some(value), name + values.byte_offset()),
+        _ => (None, name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_not_be_honoured_is_found() {
+        for text in [
+            "start: a\na[temperature=0.5]: /x+/",
+            "start: a\na[lazy, temperature = 1]: /x+/",
+            "start: a\na[capture,// note\ntemperature // \"\n # more\n = 1]: /x+/",
+            "start: /\\/\"/ a\na[temperature=0]: \"b\"",
+            "start: <\"> a\na[temperature=0]: \"b\"",
+            r#"start: %json {"x-guidance": {"lenient": true}}"#,
+            r#"start: %json{"type":"null"} b
+b: %json {"type": "string", "\u0078-guidance": {}}"#,
+            r#"start: %lark { start: %json {"x-guidance":{}} }"#,
+        ] {
+            assert!(refused(text).is_some(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_only_looks_like_it_is_not() {
+        for text in [
+            "start: temperature\ntemperature: NUM \"=\" NUM",
+            "start: \"[temperature=1]\" /temperature=/ // temperature=1\n# temperature=1",
+            r#"start: "\"temperature=""#,
+            r#"start: %json {"properties": {"x-guidance": {}, "temperature=": {}}}"#,
+            r#"start: %json {"const": "x-guidance"} "%json" %json"#,
+            "start: <temperature=1> \"é\" é \"",
+            "",
+        ] {
+            assert_eq!(refused(text), None, "{text}");
+        }
+    }
+}
