@@ -196,22 +196,31 @@ fn heads_and_bodies_that_are_too_large() {
             let expected = if i % 3 == 0 { 431 } else { 413 };
             assert_eq!(response.status, expected);
         }
+        let holding = |sent: usize, all: u64| {
+            let text = format!("{head}content-length: {MIB}\r\n\r\n{}", "{".repeat(sent));
+            let held: Vec<TcpStream> = (0..8)
+                .map(|_| {
+                    let mut connection = server.connect();
+                    connection.write_all(text.as_bytes()).unwrap();
+                    connection
+                })
+                .collect();
+            wait_for(|| {
+                let bytes = server.metric("prelude:body_bytes_in_flight");
+                (bytes == all as f64)
+                    .then_some(())
+                    .ok_or_else(|| format!("{bytes} bytes"))
+            });
+            held
+        };
+        let body = r#"{"prompt": "a", "max_tokens": 1}"#;
+        // What is announced and not sent keeps nobody out.
+        let held = holding(1, 8);
+        assert_eq!(server.post("/v1/completions", body).status, 200);
+        drop(held);
         // As many bodies as may be in flight, none of which ends: the next is refused.
-        let held: Vec<TcpStream> = (0..8)
-            .map(|_| {
-                let mut connection = server.connect();
-                let text = format!("{head}content-length: {MIB}\r\n\r\n{{");
-                connection.write_all(text.as_bytes()).unwrap();
-                connection
-            })
-            .collect();
-        wait_for(|| {
-            let bytes = server.metric("prelude:body_bytes_in_flight");
-            (bytes == (8 * MIB) as f64)
-                .then_some(())
-                .ok_or_else(|| format!("{bytes} bytes"))
-        });
-        let refused = server.post("/v1/completions", "{}");
+        let held = holding(MIB as usize - 1, 8 * (MIB - 1));
+        let refused = server.post("/v1/completions", body);
         assert_eq!((refused.status, &*refused.reason()), (429, "queue_full"));
         drop(held);
         wait_for(|| {
