@@ -1048,7 +1048,7 @@ fn a_step_goes_without_rows_whose_tokens_are_far_from_known() {
     rig.submit(generate(2, prompt(2, 8), 12, 1));
     rig.step();
     // The choices found the prompt in the cache, if they were not in the first step.
-    while rig.step().parts().1.rows.len() > 0 {}
+    while !rig.step().parts().1.rows.is_empty() {}
     assert_eq!(decode_rows(&rig.step()), 4);
     mask.set_near(false);
     let before = rig.tokens(1, 0).len();
@@ -1088,7 +1088,7 @@ fn who_sits_out_loses_patience_and_is_waited_for() {
     rig.submit(mask.constrain(generate(1, prompt(1, 8), 6, 2)));
     rig.submit(generate(2, prompt(2, 8), 40, 1));
     rig.step();
-    while rig.step().parts().1.rows.len() > 0 {}
+    while !rig.step().parts().1.rows.is_empty() {}
     mask.set_near(false);
     assert_eq!(decode_rows(&rig.step()), 1);
     let patience = u64::from(SchedulerConfig::default().mask_patience_ms);
