@@ -15,6 +15,7 @@
 //! | `golden` | recorded outputs of the reference implementation |
 //! | `make_model` | checkpoints of any size with random weights |
 //! | `reference` | what to hold large models against: `transformers`, or the CPU executor |
+//! | `same` | answers to the same rows in other company |
 //! | `values` | inputs and weights of single operations |
 //! | `client` | a connection to a server |
 //! | `nvcc` | kernels compiled where they run |
@@ -36,6 +37,7 @@ mod parts;
 mod process;
 mod reference;
 mod results;
+mod same;
 mod session;
 mod supervisor;
 mod table;
