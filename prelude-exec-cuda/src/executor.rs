@@ -101,6 +101,11 @@ impl CudaExecutor {
         self.ops.products = products;
     }
 
+    #[cfg(test)]
+    pub(crate) const fn ops(&self) -> &CudaOps {
+        &self.ops
+    }
+
     /// The plan of the latest step.
     #[cfg(test)]
     pub(crate) const fn plan(&self) -> &StepPlan {
@@ -122,10 +127,17 @@ impl CudaExecutor {
         let mut loader = CudaLoader::new(space.clone());
         let model = load_model::<CudaOps, _>(checkpoint, max_context_len as usize, &mut loader)?;
         let sizes = Sizes::new(model_config, config);
-        let ops = CudaOps::new(space, launcher, model_config, config, sizes, |space| {
+        let mut ops = CudaOps::new(space, launcher, model_config, config, sizes, |space| {
             kv_shape(space, model_config, config)
         })?;
         ops.space.settle()?;
+        let tokens = config.max_step_tokens.min(config.chunk_tokens);
+        ops.products.prepare(
+            loader.matrices(),
+            vocab_size,
+            tokens,
+            config.logits_rows_max,
+        )?;
         let capacity = Capacity {
             block_size: config.block_size,
             num_blocks: u32::try_from(ops.num_blocks()).expect("configuration bounds blocks"),

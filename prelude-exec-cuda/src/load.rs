@@ -3,11 +3,14 @@
 //! Matrices are bf16, `[out, in]` row-major as checkpoints store them, fused ones stacked: q rows
 //! first, then k, then v; gate, then up. What a checkpoint stores in other types is rounded.
 
+use std::collections::BTreeSet;
+
 use half::bf16;
 use prelude_models::{DType, TensorView, WeightLoader};
 
 use crate::{
     Error,
+    kernels::lt::Matrix,
     memory::{
         space::{Buffer, Space},
         view::View,
@@ -100,11 +103,21 @@ impl Weight {
 #[derive(Debug)]
 pub struct CudaLoader {
     space: Space,
+    /// Shapes of the matrices so far, for which products are prepared.
+    matrices: BTreeSet<Matrix>,
 }
 
 impl CudaLoader {
     pub(crate) const fn new(space: Space) -> Self {
-        Self { space }
+        Self {
+            space,
+            matrices: BTreeSet::new(),
+        }
+    }
+
+    /// Shapes of the matrices that it sent.
+    pub(crate) const fn matrices(&self) -> &BTreeSet<Matrix> {
+        &self.matrices
     }
 
     /// `parts` one after the other.
@@ -138,7 +151,7 @@ impl CudaLoader {
     }
 
     fn matrix(
-        &self,
+        &mut self,
         name: &str,
         parts: &[TensorView<'_>],
         biases: &[TensorView<'_>],
@@ -169,6 +182,10 @@ impl CudaLoader {
             0 => None,
             _ => Some(self.send(&format!("{name}.bias"), biases)?),
         };
+        if let (Ok(n), Ok(k)) = (u32::try_from(rows), u32::try_from(width)) {
+            let has_bias = bias.is_some();
+            self.matrices.insert(Matrix { n, k, has_bias });
+        }
         Ok(Weight(Repr::Matrix {
             data: self.send(name, parts)?,
             rows,

@@ -3,6 +3,8 @@
 //! `gemm_mma` is one algorithm for every number of rows, so a row's bits do not depend on how many
 //! there are: it is also what deterministic mode runs, and what the emulation has.
 
+use std::collections::BTreeSet;
+
 use bytemuck::Pod;
 use half::bf16;
 use kernels::{
@@ -13,7 +15,7 @@ use kernels::{
 use super::{
     check, int,
     launch::{Access, Launcher, access, check_accesses},
-    lt::Lt,
+    lt::{Lt, Matrix},
 };
 use crate::{CudaConfig, Error, ProductEngine, memory::space::Space, memory::view::View};
 
@@ -84,6 +86,31 @@ impl Products {
 
     pub(crate) const fn engine(&self) -> &ProductEngine {
         &self.engine
+    }
+
+    /// Chooses algorithms for products of a model's matrices, before its first step: of `tokens`
+    /// rows at most, and `logits_rows` of those that have a row for each of `vocab` ids.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub(crate) fn prepare(
+        &mut self,
+        matrices: &BTreeSet<Matrix>,
+        vocab: u32,
+        tokens: u32,
+        logits_rows: u32,
+    ) -> Result<(), Error> {
+        let Some(lt) = &mut self.lt else {
+            return Ok(());
+        };
+        for &matrix in matrices {
+            // Which products are added to something is the model's to know.
+            match matrix.n == vocab {
+                true => lt.prepare(matrix, &[GemmOutput::F32], logits_rows)?,
+                false => lt.prepare(matrix, &[GemmOutput::Write, GemmOutput::Add], tokens)?,
+            }
+        }
+        Ok(())
     }
 
     /// What multiplied so far.

@@ -57,6 +57,16 @@ const ASKED: usize = 8;
 /// Most shapes whose plan is kept. Rows of a step vary without end; plans do not.
 const SHAPES_MAX: usize = 4096;
 
+/// A weight that products are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Matrix {
+    /// Its rows, columns of the product.
+    pub(crate) n: u32,
+    /// Its columns.
+    pub(crate) k: u32,
+    pub(crate) has_bias: bool,
+}
+
 /// One product, as it is asked of the library.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
@@ -235,6 +245,46 @@ impl Lt {
 
     pub(super) fn engine(&self) -> ProductEngine {
         self.engine.clone()
+    }
+
+    /// Chooses the plans for products of a matrix with up to `rows` rows, so that no step waits
+    /// for the library to think: it takes some ten microseconds to answer, and more the first
+    /// time. `forms`: what becomes of the products.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub(super) fn prepare(
+        &mut self,
+        matrix: Matrix,
+        forms: &[GemmOutput],
+        rows: u32,
+    ) -> Result<(), Error> {
+        let Matrix { n, k, has_bias } = matrix;
+        // Nothing is read or written; the library looks at a bias's alignment.
+        let somewhere = DevicePtr(4096);
+        let of_bias = if has_bias { somewhere } else { DevicePtr::NULL };
+        for &form in forms {
+            for m in plans::buckets(rows) {
+                let params = GemmParams {
+                    x: somewhere,
+                    w: somewhere,
+                    bias: of_bias,
+                    y: somewhere,
+                    live: DevicePtr::NULL,
+                    m,
+                    n,
+                    k,
+                    x_stride: k,
+                    w_stride: k,
+                    y_stride: n.next_multiple_of(8),
+                };
+                let call = Call { form, params };
+                if call.is_for_library() {
+                    self.of_bucket(&call, call.shape().key)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Queues a product. False if the library has no algorithm for it.

@@ -42,6 +42,17 @@ pub(crate) const fn bucket(m: u32) -> u32 {
     }
 }
 
+/// The buckets of all numbers of rows up to `rows`.
+pub(crate) fn buckets(rows: u32) -> impl Iterator<Item = u32> {
+    let last = bucket(rows);
+    let mut next = Some(bucket(1));
+    std::iter::from_fn(move || {
+        let this = next.filter(|&this| this <= last)?;
+        next = this.checked_add(1).map(bucket);
+        Some(this)
+    })
+}
+
 /// What one plan is for: inputs are bf16, sums f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -235,6 +246,16 @@ mod tests {
         for m in 1..20_000 {
             assert!(bucket(m) >= m && bucket(bucket(m)) == bucket(m));
         }
+    }
+
+    #[test]
+    fn buckets_up_to_some_rows_are_those_of_all_fewer() {
+        for rows in [1, 32, 33, 4096, 8193, 20_000] {
+            let mut expected: Vec<u32> = (1..=rows).map(bucket).collect();
+            expected.dedup();
+            assert!(buckets(rows).eq(expected), "{rows}");
+        }
+        assert_eq!(buckets(u32::MAX).last(), Some(u32::MAX));
     }
 
     fn machine() -> Machine {

@@ -391,6 +391,63 @@ fn measured_algorithms_are_right_before_they_are_fast() {
     );
 }
 
+/// Whatever a step's size and heads, its algorithms were chosen before it.
+#[test]
+fn no_step_asks_the_heuristic() {
+    for name in ["demo-lm", "demo-classifier"] {
+        let config = CudaConfig {
+            chunk_tokens: 128,
+            max_step_tokens: 320,
+            ..small()
+        };
+        let (mut executor, recording) =
+            CudaExecutor::recording(&checkpoint(name), &config).unwrap();
+        let chosen = |executor: &CudaExecutor| -> Vec<Key> {
+            let lt = executor.ops().products.library().unwrap();
+            lt.chosen.keys().copied().collect()
+        };
+        let before = chosen(&executor);
+        assert!(!before.is_empty());
+        let head = || match name {
+            "demo-lm" => OutputHead::Sample(prelude_core::SampleHead {
+                sampling: Arc::default(),
+                choice: 0,
+                draws: 1,
+                output_position: 0,
+                top_logprobs: None,
+                history: None,
+                mask: None,
+            }),
+            _ => OutputHead::Classify,
+        };
+        for len in [1, 31, 32, 33, 100, 128, 129, 300] {
+            let batch = OneShotBatch {
+                tokens: vec![7; len as usize],
+                segments: vec![Segment {
+                    tokens: 0..len,
+                    parent: None,
+                    context_len: 0,
+                    cached: BlockSpan::EMPTY,
+                    residency: Residency::Transient,
+                }],
+                rows: vec![OutputRow {
+                    segment: SegmentIdx(0),
+                    positions: len - 1..len,
+                    head: head(),
+                }],
+                block_ids: vec![],
+            };
+            let step = StepId(u64::from(len));
+            executor.submit(step, ForwardBatch::OneShot(batch)).unwrap();
+            let _ = executor.collect(step).unwrap();
+        }
+        let products = recording.take();
+        let mut products = products.iter().map(String::as_str);
+        assert!(products.any(|line| line.contains("cublasLtMatmul")));
+        assert_eq!(chosen(&executor), before, "{name}");
+    }
+}
+
 /// A whole model by the library's products, against the same by our kernel.
 #[test]
 fn a_model_runs_by_the_librarys_products() {
