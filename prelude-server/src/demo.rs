@@ -4,7 +4,7 @@
 use crate::assets::EmbeddedModel;
 
 /// `demo-lm`: a chat model that answers a banking message with its intent, its topic, or yes/no.
-pub const LM: EmbeddedModel = EmbeddedModel {
+pub static LM: EmbeddedModel = EmbeddedModel {
     name: "demo-lm",
     config: include_bytes!("../demo/demo-lm/config.json"),
     generation_config: Some(include_bytes!("../demo/demo-lm/generation_config.json")),
@@ -14,7 +14,7 @@ pub const LM: EmbeddedModel = EmbeddedModel {
 };
 
 /// `demo-classifier`: 77 intents of banking messages.
-pub const CLASSIFIER: EmbeddedModel = EmbeddedModel {
+pub static CLASSIFIER: EmbeddedModel = EmbeddedModel {
     name: "demo-classifier",
     config: include_bytes!("../demo/demo-classifier/config.json"),
     generation_config: None,
