@@ -1,6 +1,8 @@
 //! How long steps of a model take: prompts of several lengths, and decode rows.
 //!
-//! `cargo run --release -p prelude-exec-cpu --example step [model folder]`
+//! `cargo run --release -p prelude-exec-cpu --example step [model folder] [threads] [path]`
+//!
+//! With one thread, the time that it ran is given too, which other processes disturb less.
 #![expect(clippy::print_stdout, reason = "an example reports on standard output")]
 
 use std::{
@@ -13,7 +15,7 @@ use prelude_core::{
     OutputRow, Pooling, Residency, SampleHead, SamplingParams, Segment, SegmentIdx, SeqId, StepId,
     TokenSource,
 };
-use prelude_exec_cpu::{ComputePool, CpuConfig, CpuExecutor};
+use prelude_exec_cpu::{ComputePool, CpuConfig, CpuExecutor, Isa};
 use prelude_models::{Checkpoint, ModelKind};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,8 +26,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::env::args().nth(1).unwrap_or_else(|| demo.to_owned());
     let start = Instant::now();
     let checkpoint = Checkpoint::open(folder.as_ref())?;
-    let pool = Arc::new(ComputePool::for_machine());
-    let mut executor = CpuExecutor::new(&checkpoint, CpuConfig::default(), pool)?;
+    let pool = match std::env::args().nth(2) {
+        Some(threads) => ComputePool::new(threads.parse()?),
+        None => ComputePool::for_machine(),
+    };
+    let path = std::env::args().nth(3);
+    let config = CpuConfig {
+        path: Isa::ALL
+            .into_iter()
+            .find(|isa| path.as_deref() == Some(isa.as_str())),
+        ..CpuConfig::default()
+    };
+    let one = pool.threads() == 1;
+    let mut executor = CpuExecutor::new(&checkpoint, config, Arc::new(pool))?;
     println!("{executor:?}, loaded in {:.0?}", start.elapsed());
     println!("{:?}", executor.memory());
     let head = match checkpoint.kind() {
@@ -38,29 +51,47 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         },
     };
     for len in [1u32, 20, 128, 512] {
-        let (time, best) = time(&mut executor, || prompt(len, head.clone()))?;
-        let rate = f64::from(len) / time.as_secs_f64();
-        println!("prompt of {len:>4}: {time:>10.2?} (best {best:.2?}), {rate:>8.0} tokens/s");
+        let times = time(&mut executor, || prompt(len, head.clone()))?;
+        times.print(&format!("prompt of {len:>4}"), len, one);
     }
     if matches!(checkpoint.kind(), ModelKind::CausalLm) {
         for (rows, context) in [(1, 30), (1, 500), (4, 500), (32, 30)] {
-            let (time, best) = time(&mut executor, || decode(rows, context))?;
-            let rate = f64::from(rows) / time.as_secs_f64();
-            println!(
-                "{rows:>2} decode rows at {context:>3}: {time:>10.2?} (best {best:.2?}), {rate:>8.0} tokens/s"
-            );
+            let times = time(&mut executor, || decode(rows, context))?;
+            times.print(&format!("{rows:>2} decode rows at {context:>3}"), rows, one);
         }
     }
     Ok(())
 }
 
-/// Median and best over half a second and at least three steps.
+struct Times {
+    median: Duration,
+    best: Duration,
+    /// Mean of what the calling thread ran.
+    on_core: Option<Duration>,
+}
+
+impl Times {
+    fn print(&self, what: &str, tokens: u32, one_thread: bool) {
+        let Self { median, best, .. } = self;
+        let rate = f64::from(tokens) / median.as_secs_f64();
+        print!("{what}: {median:>10.2?} (best {best:.2?}), {rate:>8.0} tokens/s");
+        match self.on_core {
+            Some(time) if one_thread => println!(", on core {time:.2?}"),
+            _ => println!(),
+        }
+    }
+}
+
+/// Over half a second and at least three steps.
 fn time(
     executor: &mut CpuExecutor,
     batch: impl Fn() -> ForwardBatch,
-) -> Result<(Duration, Duration), Box<dyn std::error::Error>> {
+) -> Result<Times, Box<dyn std::error::Error>> {
+    executor.submit(StepId(0), batch())?;
+    executor.collect(StepId(0))?;
     let mut times = Vec::new();
     let start = Instant::now();
+    let core_start = time_on_core();
     while times.len() < 3 || start.elapsed() < Duration::from_millis(500) {
         let batch = batch();
         let before = Instant::now();
@@ -68,8 +99,21 @@ fn time(
         executor.collect(StepId(0))?;
         times.push(before.elapsed());
     }
+    let steps = u32::try_from(times.len())?;
+    let on_core = core_start.zip(time_on_core()).map(|(a, b)| (b - a) / steps);
     times.sort();
-    Ok((times[times.len() / 2], times[0]))
+    Ok(Times {
+        median: times[times.len() / 2],
+        best: times[0],
+        on_core,
+    })
+}
+
+/// How long this thread has run so far, where the system tells.
+fn time_on_core() -> Option<Duration> {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    let nanoseconds = stat.split(' ').next()?.parse().ok()?;
+    Some(Duration::from_nanos(nanoseconds))
 }
 
 fn greedy() -> SampleHead {

@@ -41,6 +41,11 @@ pub(crate) trait KvElement: bytemuck::Pod + Default + Send + Sync {
     /// Writes a value to row `lane` of panels `[64 / PER_DWORD][64]` of 64 components each. Rows
     /// are written in order.
     fn pack_value(value: &[Self], lane: usize, panels: &mut [u32]);
+    /// The bits of bf16 numbers.
+    ///
+    /// # Panics
+    /// If these are none.
+    fn bf16_bits(x: &[Self]) -> &[u16];
     /// What the packed dwords are.
     fn panel(dwords: &[u32]) -> Panel<'_>;
 }
@@ -68,6 +73,10 @@ impl KvElement for f32 {
             let line = &mut panels[(j * NR + lane) * NR..][..part.len()];
             line.copy_from_slice(bytemuck::cast_slice(part));
         }
+    }
+
+    fn bf16_bits(_: &[Self]) -> &[u16] {
+        unreachable!("f32 keys are not multiplied in bf16")
     }
 
     fn panel(dwords: &[u32]) -> Panel<'_> {
@@ -107,6 +116,10 @@ impl KvElement for bf16 {
                 };
             }
         }
+    }
+
+    fn bf16_bits(x: &[Self]) -> &[u16] {
+        bytemuck::cast_slice(x)
     }
 
     fn panel(dwords: &[u32]) -> Panel<'_> {

@@ -56,7 +56,7 @@ impl Product {
         };
         Ok(Self {
             matrix,
-            multiplier: Multiplier::new(backend, rows, inputs),
+            multiplier: Multiplier::new(backend, rows, inputs, 0),
             x: (0..rows * inputs).map(value).collect(),
             out: vec![0.0; rows * outputs],
             flops: 2 * rows * outputs * inputs,

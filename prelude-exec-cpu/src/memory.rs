@@ -66,7 +66,7 @@ impl MemoryPlan {
                 .saturating_mul(model.num_hidden_layers as u64),
             arena_bytes: (arena_len(model, config) * size_of::<f32>()) as u64
                 + u64::from(config.max_step_tokens) * kv_row_bytes(model, dtype),
-            scratch_bytes: scratch_bytes(model, config, threads),
+            scratch_bytes: scratch_bytes(model, config, backend, threads),
         };
         let limit_bytes = config
             .memory_limit_bytes
@@ -206,9 +206,10 @@ fn weights_bytes(
     kept + rotations
 }
 
-fn scratch_bytes(model: &ModelConfig, config: &CpuConfig, threads: usize) -> u64 {
-    let rows = config.chunk_tokens as usize * widest_input(model) * size_of::<u16>();
-    let attention = crate::kernels::attention::scratch_bytes(model.attn_shape()) * threads;
+fn scratch_bytes(model: &ModelConfig, config: &CpuConfig, backend: Backend, threads: usize) -> u64 {
+    let widths = widest_input(model) + model.intermediate_size;
+    let rows = config.chunk_tokens as usize * widths * size_of::<u16>();
+    let attention = crate::kernels::attention::scratch_bytes(model.attn_shape(), backend) * threads;
     let heads = heads::logits_rows(model.vocab_size)
         * (model.vocab_size + model.hidden_size)
         * size_of::<f32>()

@@ -72,8 +72,13 @@ impl CpuOps {
                 config.max_step_tokens as usize,
                 num_blocks as usize * config.block_size as usize,
             )?,
-            multiplier: Multiplier::new(backend, chunk, memory::widest_input(model)),
-            attention: PerWorker::new(threads, || attention::Scratch::new(shape)),
+            multiplier: Multiplier::new(
+                backend,
+                chunk,
+                memory::widest_input(model),
+                model.intermediate_size,
+            ),
+            attention: PerWorker::new(threads, || attention::Scratch::new(shape, backend)),
             vocabulary: VocabularyHeads::new(model.vocab_size, model.hidden_size, threads),
             results: Vec::new(),
             pool,
@@ -344,6 +349,32 @@ impl Ops for CpuOps {
             }
         });
         Ok(())
+    }
+
+    fn mlp_add(
+        &mut self,
+        x: &Tensor,
+        rows: Range<usize>,
+        gate_up_weight: &Weight,
+        down_weight: &Weight,
+        gate_up: &mut Tensor,
+        a: &mut Tensor,
+        h: &mut Tensor,
+    ) -> Result<(), Error> {
+        let (inputs, outputs) = (x.width(), h.width());
+        let (x_rows, h_rows) = self.arena.pair(x, h);
+        let x_rows = &x_rows[..rows.len() * inputs];
+        let h_rows = &mut h_rows[rows.start * outputs..rows.end * outputs];
+        let (first, second) = (gate_up_weight.matrix(), down_weight.matrix());
+        if self
+            .multiplier
+            .run_gated(&self.pool, x_rows, first, second, h_rows)
+        {
+            return Ok(());
+        }
+        self.linear(x, rows.len(), gate_up_weight, gate_up)?;
+        self.silu_mul(gate_up, rows.len(), a)?;
+        self.linear_add(a, rows, down_weight, h)
     }
 
     fn gather_rows(

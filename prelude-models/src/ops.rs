@@ -184,6 +184,32 @@ pub trait Ops {
         a: &mut Self::Tensor,
     ) -> Result<(), Self::Error>;
 
+    /// `h[rows][i] += D · (silu(g) · u)`, where `g` and `u` are the halves of `G · x[i]`: the second
+    /// half of a layer. `x`: chunk tensor; `gate_up`: `[≥ rows.len(), 2 I]` and `a`:
+    /// `[≥ rows.len(), I]`, whose contents are unspecified afterwards, so that a device may keep
+    /// intermediates where and how it likes; `h`: `[≥ rows.end, H]`.
+    ///
+    /// # Errors
+    /// [`Ops::Error`].
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one fused kernel; a struct would be used once"
+    )]
+    fn mlp_add(
+        &mut self,
+        x: &Self::Tensor,
+        rows: Range<usize>,
+        gate_up_weight: &Self::Weight,
+        down_weight: &Self::Weight,
+        gate_up: &mut Self::Tensor,
+        a: &mut Self::Tensor,
+        h: &mut Self::Tensor,
+    ) -> Result<(), Self::Error> {
+        self.linear(x, rows.len(), gate_up_weight, gate_up)?;
+        self.silu_mul(gate_up, rows.len(), a)?;
+        self.linear_add(a, rows, down_weight, h)
+    }
+
     /// `y[p] = x[output position p - rows.start]` for the output positions among `rows`, the
     /// tokens of the step that `x` holds; other rows of `y` stay as they are. `x`: `[≥ n, _]` of
     /// any width; `y`: `[P, _]`.

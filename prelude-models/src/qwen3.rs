@@ -366,14 +366,11 @@ impl<W> Qwen3<W> {
         h: &mut O::Tensor,
         chunk: &mut Chunk<O::Tensor>,
     ) -> Result<(), O::Error> {
-        let n = rows.len();
         let Chunk {
             x, gate_up, act, ..
         } = chunk;
         ops.rms_norm(h, rows.clone(), &layer.post_norm, self.eps, x)?;
-        ops.linear(x, n, &layer.gate_up, gate_up)?;
-        ops.silu_mul(gate_up, n, act)?;
-        ops.linear_add(act, rows, &layer.down, h)
+        ops.mlp_add(x, rows, &layer.gate_up, &layer.down, gate_up, act, h)
     }
 
     /// The last layer, of which nothing but K/V and the output positions' hidden states is ever

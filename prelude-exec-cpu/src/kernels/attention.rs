@@ -10,6 +10,9 @@
 //! it. For each tile it packs up to 64 keys and values into panels and runs both products, q · kᵀ
 //! and p · v, on [`multiply`], six rows at a time.
 
+#[cfg(target_arch = "x86_64")]
+mod tiles;
+
 use prelude_models::AttnShape;
 
 use super::{
@@ -28,9 +31,14 @@ use crate::{
 /// Rows (tokens times query heads of a group) of a task: enough to repay the packing of keys.
 const ROWS: usize = 16 * MR;
 
+/// The same on tiles, whose products take less time than packing.
+const ROWS_ON_TILES: usize = 128;
+
 /// Buffers of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
+    #[cfg(target_arch = "x86_64")]
+    tiles: Option<tiles::TileScratch>,
     path: Vec<Span>,
     keys: Vec<u32>,
     values: Vec<u32>,
@@ -45,24 +53,46 @@ pub(crate) struct Scratch {
 }
 
 /// Bytes of [`Scratch`], about.
-pub(crate) fn scratch_bytes(shape: AttnShape) -> usize {
+pub(crate) fn scratch_bytes(shape: AttnShape, backend: Backend) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if on_tiles(backend).is_some() {
+        return tiles::scratch_bytes(shape.head_dim);
+    }
+    let _ = backend;
     let columns = shape.head_dim.next_multiple_of(NR);
     let rows = rows_of(shape);
     (NR * shape.head_dim + NR * columns + 2 * rows * shape.head_dim + rows) * size_of::<f32>()
 }
 
-/// Tokens of a task.
-fn block_of(shape: AttnShape) -> usize {
-    (ROWS * shape.kv_heads / shape.heads).max(1)
+/// The instructions, if they are tiles.
+fn on_tiles(backend: Backend) -> Option<Supported> {
+    match backend {
+        Backend::Fast {
+            act: Act::Tiles,
+            isa,
+        } => Some(isa),
+        _ => None,
+    }
+}
+
+/// Tokens of a task of about `rows` rows.
+fn block_of(shape: AttnShape, rows: usize) -> usize {
+    (rows * shape.kv_heads / shape.heads).max(1)
 }
 
 fn rows_of(shape: AttnShape) -> usize {
-    block_of(shape) * shape.heads / shape.kv_heads
+    block_of(shape, ROWS) * shape.heads / shape.kv_heads
 }
 
 impl Scratch {
-    pub(crate) fn new(shape: AttnShape) -> Self {
+    pub(crate) fn new(shape: AttnShape, backend: Backend) -> Self {
         let mut scratch = Self::default();
+        #[cfg(target_arch = "x86_64")]
+        if let Some(isa) = on_tiles(backend) {
+            scratch.tiles = Some(tiles::TileScratch::new(isa, shape.head_dim));
+            return scratch;
+        }
+        let _ = backend;
         scratch.fit(shape, rows_of(shape));
         scratch
     }
@@ -112,16 +142,21 @@ impl<E: KvElement> Attention<'_, E> {
         // Decode rows share no keys: spread them over all workers. Prompts do: whole blocks.
         let count = self.rows.len();
         let segments = self.segments().count();
+        let (rows, per_ns) = match on_tiles(backend) {
+            Some(_) => (ROWS_ON_TILES, 64),
+            None => (ROWS, 16),
+        };
+        let block = block_of(shape, rows);
         let block = if segments * 2 > count {
-            count.div_ceil(2 * pool.threads()).min(block_of(shape))
+            count.div_ceil(2 * pool.threads()).min(block)
         } else {
-            block_of(shape)
+            block
         };
         let context: usize = self
             .segments()
             .map(|s| (self.plan.end_of(s) as usize) * s.len.min(count))
             .sum();
-        let cost_ns = context * shape.out_width() / 16;
+        let cost_ns = context * shape.out_width() / per_ns;
         pool.tiles(
             out,
             shape.out_width(),
@@ -152,6 +187,11 @@ impl<E: KvElement> Attention<'_, E> {
             self.plan.path(segment, &mut path);
             match backend {
                 Backend::Reference => self.run_reference(&path, tokens, tile),
+                #[cfg(target_arch = "x86_64")]
+                Backend::Fast {
+                    isa,
+                    act: Act::Tiles,
+                } => self.run_on_tiles(isa, &path, tokens, scratch, tile),
                 Backend::Fast { isa, act } => {
                     self.run_tokens(isa, act, &path, tokens, scratch, tile);
                 }

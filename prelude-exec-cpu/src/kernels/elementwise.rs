@@ -130,6 +130,13 @@ pub(crate) fn norm_rotate(head: &mut [f32], weight: &[f32], eps: f32, rotation: 
     let (first, second) = head.split_at_mut(half);
     let (first_weight, second_weight) = weight.split_at(half);
     let (cos, sin) = rotation.split_at(half);
+    // Equal lengths that the compiler sees, so that it makes vectors of the loop.
+    let (second, first_weight, second_weight) = (
+        &mut second[..half],
+        &first_weight[..half],
+        &second_weight[..half],
+    );
+    let (cos, sin) = (&cos[..half], &sin[..half]);
     for i in 0..half {
         let a = first[i] * inverse * first_weight[i];
         let b = second[i] * inverse * second_weight[i];

@@ -1,8 +1,10 @@
 //! Products of activations with weights.
 //!
 //! Weights are cut into panels of 64 output columns (see [`super::panel`]); a product is cut into
-//! tasks of one panel by up to 96 rows. A panel of 1024 inputs is 128 KiB in bf16 and stays in a
+//! tasks of one panel by up to 96 rows, on tiles of a matrix unit (see [`tiled`]) by more. A panel of 1024 inputs is 128 KiB in bf16 and stays in a
 //! core's second-level cache while the rows pass by; the 12 KiB of six rows stay in the first.
+
+mod tiled;
 
 use super::Supported;
 use crate::{
@@ -18,10 +20,6 @@ use crate::{
 
 /// Rows of a task.
 const ROW_BLOCK: usize = 16 * MR;
-
-/// Dwords of a task's left tiles, at most: with a panel, they stay in a core's second-level cache
-/// while a panel is read from memory once for all of them.
-const LEFT_DWORDS: usize = 1 << 18;
 
 /// Element type of packed weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,9 +117,14 @@ impl Matrix {
         self.format.dwords(self.inputs) * NR
     }
 
-    fn panel(&self, index: usize) -> Panel<'_> {
+    /// A panel; empty beyond the last.
+    fn dwords(&self, index: usize) -> &[u32] {
         let len = self.panel_dwords();
-        let dwords = &self.data[index * len..][..len];
+        self.data.get(index * len..(index + 1) * len).unwrap_or(&[])
+    }
+
+    fn panel(&self, index: usize) -> Panel<'_> {
+        let dwords = self.dwords(index);
         match self.format {
             Format::Bf16 | Format::Tiles => Panel::Bf16(dwords),
             Format::F32 => Panel::F32(dwords),
@@ -225,20 +228,28 @@ pub(crate) struct Multiplier {
     backend: Backend,
     /// Rounded rows, or left tiles.
     pairs: Lines,
+    /// Left tiles between two products.
+    gated: Lines,
 }
 
 impl Multiplier {
-    /// With room for `chunk` rows of `widest` inputs.
-    pub(crate) fn new(backend: Backend, chunk: usize, widest: usize) -> Self {
-        let len = match backend {
-            Backend::Fast { act: Act::F32, .. } | Backend::Reference => 0,
-            Backend::Fast { act: Act::Bf16, .. } => chunk * widest.div_ceil(2),
+    /// With room for `chunk` rows of `widest` inputs, and as many of `gated` between two products.
+    pub(crate) fn new(backend: Backend, chunk: usize, widest: usize, gated: usize) -> Self {
+        let (pairs, gated) = match backend {
+            Backend::Fast { act: Act::F32, .. } | Backend::Reference => (0, 0),
+            Backend::Fast { act: Act::Bf16, .. } => (chunk * widest.div_ceil(2), 0),
             Backend::Fast {
                 act: Act::Tiles, ..
-            } => tiles::ROWS * chunk.div_ceil(tiles::ROWS) * Format::Tiles.dwords(widest),
+            } => (
+                tiled::left_len(chunk, widest),
+                tiled::left_len(chunk, gated),
+            ),
         };
-        let pairs = Lines::zeroed(len);
-        Self { backend, pairs }
+        Self {
+            backend,
+            pairs: Lines::zeroed(pairs),
+            gated: Lines::zeroed(gated),
+        }
     }
 
     /// `out[i] (+)= matrix · x[i] (+ bias)`. `x`: `[m, inputs]`, `out`: `[m, outputs]`.
@@ -267,7 +278,7 @@ impl Multiplier {
             Backend::Fast {
                 act: Act::Tiles,
                 isa,
-            } => self.run_tiles(pool, isa, x, matrix, output, out),
+            } => self.run_tiled(pool, isa, x, matrix, output, out),
             Backend::Fast {
                 act: Act::Bf16,
                 isa,
@@ -288,58 +299,6 @@ impl Multiplier {
                     run_panels(pool, isa, rows, half, matrix, output, out);
                 }
             }
-        }
-    }
-}
-
-impl Multiplier {
-    /// The same on tiles: rows are rounded and cut into left tiles, then a task multiplies as
-    /// many of them as it can with one panel, which comes from memory once.
-    fn run_tiles(
-        &mut self,
-        pool: &ComputePool,
-        isa: Supported,
-        x: &[f32],
-        matrix: &Matrix,
-        output: Output,
-        out: &mut [f32],
-    ) {
-        let (inputs, outputs) = (matrix.inputs, matrix.outputs);
-        // Dwords of 16 rows.
-        let run = tiles::ROWS * matrix.format.dwords(inputs);
-        self.pairs.fit(run);
-        let chunk = self.pairs.len() / run * tiles::ROWS;
-        let chunks = x
-            .chunks(chunk * inputs)
-            .zip(out.chunks_mut(chunk * outputs));
-        for (x, out) in chunks {
-            let m = x.len() / inputs;
-            let left = &mut self.pairs[..m.div_ceil(tiles::ROWS) * run];
-            pool.rows(left, run, 1, x.len() / 12, |_, first, part| {
-                let rows = &x[first * tiles::ROWS * inputs..];
-                let rows = &rows[..rows.len().min(tiles::ROWS * inputs)];
-                tiles::pack_rows(isa, rows, inputs, part);
-            });
-            let left = &self.pairs[..m.div_ceil(tiles::ROWS) * run];
-            // A few tasks for each thread even where the panels are few.
-            let down = (4 * pool.threads()).div_ceil(outputs.div_ceil(NR));
-            let row_block = m
-                .div_ceil(down)
-                .min(LEFT_DWORDS / run * tiles::ROWS)
-                .next_multiple_of(2 * tiles::ROWS)
-                .max(2 * tiles::ROWS);
-            // About 1000 flops, or 16 bytes of weights, per nanosecond and core.
-            let cost_ns = (m * inputs * outputs / 500).max(matrix.data.len() / 4);
-            pool.tiles(out, outputs, (row_block, NR), cost_ns, |_, mut tile| {
-                let Panel::Bf16(panel) = matrix.panel(tile.first_col / NR) else {
-                    unreachable!("tiles are bf16");
-                };
-                let columns = tile.first_col..tile.first_col + tile.cols;
-                let bias = matrix.bias.as_ref().map(|bias| &bias[columns]);
-                let first = tile.first_row / tiles::ROWS * run;
-                let left = &left[first..][..tile.rows.div_ceil(tiles::ROWS) * run];
-                tiles::multiply(isa, left, panel, bias, output == Output::Add, &mut tile);
-            });
         }
     }
 }
@@ -428,7 +387,7 @@ mod tests {
             })
             .with_bias(Some(bias.clone()));
             let mut out = vec![1.0; m * outputs];
-            let mut multiplier = Multiplier::new(backend, 40, inputs);
+            let mut multiplier = Multiplier::new(backend, 40, inputs, 0);
             multiplier.run(&pool, &x, &matrix, Output::Add, &mut out);
             for (i, &got) in out.iter().enumerate() {
                 let (r, o) = (i / outputs, i % outputs);

@@ -2,7 +2,7 @@
 //! (`super::x86`); elsewhere no path leads here.
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use super::x86::amx::{multiply, pack_rows};
+pub(crate) use super::x86::amx::{gate, multiply, pack_rows};
 
 /// Rows of a left tile.
 pub(crate) const ROWS: usize = 16;
@@ -19,10 +19,20 @@ mod elsewhere {
         unreachable!("tiles exist on x86-64 alone");
     }
 
+    pub(crate) fn gate(
+        _: Supported,
+        _: &[u32],
+        _: [&[u32]; 2],
+        _: [&[u32]; 2],
+        _: &mut TileMut<'_, u32>,
+    ) {
+        unreachable!("tiles exist on x86-64 alone");
+    }
+
     pub(crate) fn multiply(
         _: Supported,
         _: &[u32],
-        _: &[u32],
+        _: (&[u32], &[u32]),
         _: Option<&[f32]>,
         _: bool,
         _: &mut TileMut<'_, f32>,
@@ -31,4 +41,4 @@ mod elsewhere {
     }
 }
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) use elsewhere::{multiply, pack_rows};
+pub(crate) use elsewhere::{gate, multiply, pack_rows};

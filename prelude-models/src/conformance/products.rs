@@ -6,11 +6,17 @@ use super::{
 };
 use crate::{Ops, TensorView, WeightLoader, naive};
 
-/// `linear` and `linear_add`: every width as input and as output, fused parts, biases.
+/// `linear` and `linear_add`: every width as input and as output, fused parts, biases; and
+/// `mlp_add` over inner widths that tiles divide and that they do not.
 ///
 /// # Panics
 /// If the device is wrong.
 pub fn products<D: ConformanceDevice>(demands: Demands, open: impl Fn(&Spec) -> D) {
+    for rows in ROWS {
+        for (hidden, inner) in [(96, 128), (80, 152), (56, 192)] {
+            mlp(demands, (rows, hidden, inner), &open);
+        }
+    }
     for (i, &input) in WIDTHS.iter().enumerate() {
         for rows in ROWS {
             let output = WIDTHS[WIDTHS.len() - 1 - i];
@@ -26,6 +32,83 @@ pub fn products<D: ConformanceDevice>(demands: Demands, open: impl Fn(&Spec) -> 
                 }
             }
         }
+    }
+}
+
+/// `mlp_add` against the three operations that it stands for.
+fn mlp<D: ConformanceDevice>(
+    demands: Demands,
+    (rows, hidden, inner): (usize, usize, usize),
+    open: &impl Fn(&Spec) -> D,
+) {
+    const BEFORE: usize = 2;
+    let precision = demands.precision;
+    let mut values = Values::new(precision, 11);
+    let x = values.many(rows * hidden, -1.0, 1.0);
+    let gate_up = values.many(2 * inner * hidden, -0.5, 0.5);
+    let down = values.many(hidden * inner, -0.5, 0.5);
+    let tall = BEFORE + rows;
+    let before = values.many(tall * hidden, -8.0, 8.0);
+    let arena = rows * (hidden + 3 * inner) + 2 * tall * hidden;
+    let mut model = spec(hidden, SMALL_SHAPE, 1, arena);
+    model.model.intermediate_size = inner;
+    model.chunk_tokens = model.chunk_tokens.max(rows);
+    let mut device = open(&model);
+    let mut loader = device.loader();
+    let parts = gate_up.chunks_exact(inner * hidden);
+    let parts: Vec<Stored> = parts
+        .map(|part| Stored::new(part, &[inner, hidden]))
+        .collect();
+    let gate_up_weight = loader
+        .linear("gate_up", &views(&parts), &[])
+        .expect("a matrix loads");
+    let parts = [Stored::new(&down, &[hidden, inner])];
+    let down_weight = loader
+        .linear("down", &views(&parts), &[])
+        .expect("a matrix loads");
+    let (mut got, mut a) = (Vec::new(), Vec::new());
+    device.step(idle(), &mut |ops, _| {
+        let mut tx = ops.alloc(rows, hidden).expect("room");
+        let mut tg = ops.alloc(rows, 2 * inner).expect("room");
+        let mut ta = ops.alloc(rows, inner).expect("room");
+        let mut th = ops.alloc(tall, hidden).expect("room");
+        D::write(ops, &mut tx, &x);
+        D::write(ops, &mut th, &before);
+        ops.mlp_add(
+            &tx,
+            BEFORE..tall,
+            &gate_up_weight,
+            &down_weight,
+            &mut tg,
+            &mut ta,
+            &mut th,
+        )
+        .expect("mlp_add runs");
+        got = D::read(ops, &th);
+        ops.linear(&tx, rows, &gate_up_weight, &mut tg)
+            .expect("linear runs");
+        ops.silu_mul(&tg, rows, &mut ta).expect("silu_mul runs");
+        a = D::read(ops, &ta);
+    });
+    assert_eq!(got[..BEFORE * hidden], before[..BEFORE * hidden]);
+    let (a, down) = (wide(&a), wide(&down));
+    let abs = |v: &[f64]| v.iter().map(|v| v.abs()).collect::<Vec<_>>();
+    for row in 0..rows {
+        let a = &a[row * inner..][..inner];
+        let sums = naive::linear(a, &down, &[]);
+        let sizes = naive::linear(&abs(a), &abs(&down), &[]);
+        let at = (BEFORE + row) * hidden;
+        assert_within(
+            || format!("mlp_add [{rows}, {hidden}] over {inner}, row {row}"),
+            &got[at..][..hidden],
+            // Gates and ups, silu and the product may be stored or not, in either way, and the
+            // sum is stored.
+            (sums.iter().zip(&sizes).zip(&before[at..])).map(|((y, size), &h)| {
+                let sum = y + f64::from(h);
+                let stored = precision.stored(6.0) * size + precision.stored(1.0) * sum.abs();
+                (sum, stored + precision.stored(1.0) * y.abs() + SUM * size)
+            }),
+        );
     }
 }
 

@@ -19,8 +19,10 @@ use std::{
     arch::{
         asm,
         x86_64::{
-            __cpuid_count, __m512bh, _mm512_add_ps, _mm512_cvtne2ps_pbh, _mm512_loadu_ps,
-            _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_storeu_ps,
+            __cpuid_count, __m512, __m512bh, _mm512_add_ps, _mm512_cvtne2ps_pbh, _mm512_fmadd_ps,
+            _mm512_fnmadd_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps,
+            _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_rcp14_ps, _mm512_roundscale_ps,
+            _mm512_scalef_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps, _mm512_sub_ps,
         },
     },
     marker::PhantomData,
@@ -118,6 +120,59 @@ static PALETTE: Palette = Palette {
     rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
 };
 
+/// Two left tiles by two right tiles at a time, four sums for four loads, with instructions in
+/// each round that bring the next panel near.
+///
+/// Needs: `left` is two runs of `blocks` tiles, `panel` `16 · blocks` lines; `blocks > 0`.
+macro_rules! two {
+    ($left:expr, $panel:expr, $blocks:expr, $sums:expr, $next:expr, [$($near:literal),* $(,)?]) => {{
+        let mut next: *const u32 = $next;
+        for half in 0..2 {
+            let columns = half * 2 * ROWS;
+            // In each of `blocks` rounds this reads a tile of each run, and columns
+            // `columns..columns + 32` of 16 lines; it writes those columns of all 32 rows.
+            // Prefetching faults nowhere.
+            asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "2:",
+                "tileloadd tmm4, [{left} + {packed}]",
+                "tileloadd tmm6, [{right} + {line}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm7, [{right} + {line} + 64]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{lower} + {packed}]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                $($near,)*
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "add {left}, 1024",
+                "add {lower}, 1024",
+                "add {right}, 4096",
+                "dec {blocks}",
+                "jnz 2b",
+                "tilestored [{out} + {line}], tmm0",
+                "tilestored [{out} + {line} + 64], tmm1",
+                "tilestored [{out} + {line} + 4096], tmm2",
+                "tilestored [{out} + {line} + 4096 + 64], tmm3",
+                left = inout(reg) $left.as_ptr() => _,
+                lower = inout(reg) $left.as_ptr().add($blocks * TILE) => _,
+                right = inout(reg) $panel.as_ptr().add(columns) => _,
+                blocks = inout(reg) $blocks => _,
+                next = inout(reg) next,
+                out = in(reg) $sums.0.as_mut_ptr().cast::<f32>().add(columns),
+                packed = in(reg) 64usize,
+                line = in(reg) 4 * NR,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+        let _ = next;
+    }};
+}
+
 /// This thread's tile registers, configured. Dropping it gives them back, so that an idle thread
 /// has no tile state to be saved. A thread has one at a time: tasks take it and drop it.
 pub(crate) struct Tiles(PhantomData<*const ()>);
@@ -138,12 +193,13 @@ impl Tiles {
     /// Products of one or two left tiles' rows with a panel of 64 columns.
     ///
     /// `left`: `blocks` tiles of 16 rows each, one run of tiles after the other; `panel`:
-    /// `[16 · blocks][64]` dwords.
+    /// `[16 · blocks][64]` dwords; `next`: a quarter of the panel that comes next, if any, to be
+    /// brought near.
     ///
     /// # Panics
     /// If `left` is not one or two runs as deep as the panel.
     #[inline]
-    pub(crate) fn multiply(&self, left: &[u32], panel: &[u32], sums: &mut Sums) {
+    fn multiply(&self, left: &[u32], panel: &[u32], next: Option<&[u32]>, sums: &mut Sums) {
         let blocks = panel.len() / (LINES * NR);
         assert!(
             blocks > 0 && panel.len() == blocks * LINES * NR,
@@ -151,60 +207,33 @@ impl Tiles {
         );
         if left.len() == 2 * blocks * TILE {
             // SAFETY: the lengths were checked just now.
-            unsafe { self.two(left.as_ptr(), panel.as_ptr(), blocks, sums) };
+            unsafe {
+                match next {
+                    Some(next) => two!(
+                        left,
+                        panel,
+                        blocks,
+                        sums,
+                        next.as_ptr(),
+                        [
+                            "prefetcht1 [{next}]",
+                            "prefetcht1 [{next} + 64]",
+                            "prefetcht1 [{next} + 128]",
+                            "prefetcht1 [{next} + 192]",
+                            "prefetcht1 [{next} + 256]",
+                            "prefetcht1 [{next} + 320]",
+                            "prefetcht1 [{next} + 384]",
+                            "prefetcht1 [{next} + 448]",
+                            "add {next}, 512",
+                        ]
+                    ),
+                    None => two!(left, panel, blocks, sums, panel.as_ptr(), ["/* {next} */"]),
+                }
+            }
         } else {
             assert!(left.len() == blocks * TILE, "rows of another depth");
             // SAFETY: as above.
             unsafe { self.one(left.as_ptr(), panel.as_ptr(), blocks, sums) };
-        }
-    }
-
-    /// Two left tiles by two right tiles at a time: four sums for four loads.
-    ///
-    /// # Safety
-    /// `left` points to two runs of `blocks` tiles, `panel` to `16 · blocks` lines; `blocks > 0`.
-    #[inline]
-    unsafe fn two(&self, left: *const u32, panel: *const u32, blocks: usize, sums: &mut Sums) {
-        for half in 0..2 {
-            let columns = half * 2 * ROWS;
-            // SAFETY: in each of `blocks` rounds the block reads a tile of each run, and columns
-            // `columns..columns + 32` of 16 lines; it writes those columns of all 32 rows.
-            unsafe {
-                asm!(
-                    "tilezero tmm0",
-                    "tilezero tmm1",
-                    "tilezero tmm2",
-                    "tilezero tmm3",
-                    "2:",
-                    "tileloadd tmm4, [{left} + {packed}]",
-                    "tileloadd tmm6, [{right} + {line}]",
-                    "tdpbf16ps tmm0, tmm4, tmm6",
-                    "tileloadd tmm7, [{right} + {line} + 64]",
-                    "tdpbf16ps tmm1, tmm4, tmm7",
-                    "tileloadd tmm5, [{lower} + {packed}]",
-                    "tdpbf16ps tmm2, tmm5, tmm6",
-                    "tdpbf16ps tmm3, tmm5, tmm7",
-                    "add {left}, 1024",
-                    "add {lower}, 1024",
-                    "add {right}, 4096",
-                    "dec {blocks}",
-                    "jnz 2b",
-                    "tilestored [{out} + {line}], tmm0",
-                    "tilestored [{out} + {line} + 64], tmm1",
-                    "tilestored [{out} + {line} + 4096], tmm2",
-                    "tilestored [{out} + {line} + 4096 + 64], tmm3",
-                    left = inout(reg) left => _,
-                    lower = inout(reg) left.add(blocks * TILE) => _,
-                    right = inout(reg) panel.add(columns) => _,
-                    blocks = inout(reg) blocks => _,
-                    out = in(reg) sums.0.as_mut_ptr().cast::<f32>().add(columns),
-                    packed = in(reg) 64usize,
-                    line = in(reg) 4 * NR,
-                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                    options(nostack),
-                );
-            }
         }
     }
 
@@ -356,21 +385,22 @@ unsafe fn pack(rows: &[f32], width: usize, out: &mut [u32]) {
 }
 
 /// The lowest `n` of 16 lanes.
-fn mask(n: usize) -> u16 {
+pub(super) fn mask(n: usize) -> u16 {
     if n >= 16 { u16::MAX } else { (1 << n) - 1 }
 }
 
 /// Multiplies the rows of one tile of the output with a panel, and writes the products, with
 /// `bias`, or adds them.
 ///
-/// `left`: a run of tiles for every 16 rows, as [`pack_rows`] makes them; `panel`: as deep.
+/// `left`: a run of tiles for every 16 rows, as [`pack_rows`] makes them; `panel`: as deep;
+/// `next`: what may come next, to be brought near.
 ///
 /// # Panics
 /// If `isa` has no tiles, or the shapes differ.
 pub(crate) fn multiply(
     isa: Supported,
     left: &[u32],
-    panel: &[u32],
+    (panel, next): (&[u32], &[u32]),
     bias: Option<&[f32]>,
     add: bool,
     tile: &mut TileMut<'_, f32>,
@@ -379,17 +409,121 @@ pub(crate) fn multiply(
         tile.cols <= NR && bias.is_none_or(|bias| bias.len() == tile.cols),
         "another number of columns"
     );
+    // In as many steps as pass by in which it can be fetched.
+    let mut near = next.chunks(panel.len() / 4);
     let run = panel.len() / (LINES * NR) * TILE;
     let tiles = Tiles::new(isa);
     let mut sums = Sums::ZERO;
     for (i, left) in left.chunks(2 * run).enumerate() {
         let first = i * 2 * ROWS;
-        tiles.multiply(left, panel, &mut sums);
+        tiles.multiply(left, panel, near.next(), &mut sums);
         let count = (tile.rows - first).min(2 * ROWS);
         // SAFETY: `Supported` was made only after the features were detected; the bias is as
         // long as the tile is wide, at most 64.
         unsafe { finish(&sums, bias, add, (first, count), tile) };
     }
+}
+
+/// Multiplies rows with a panel of gates and one of ups, and writes `silu(g) · u`, rounded to
+/// bf16 and cut into left tiles: a row of `out` is two tiles of 16 rows.
+///
+/// `left`: a run of tiles for each row of `out`; `next`: the panels that may come next.
+///
+/// # Panics
+/// If `isa` has no tiles, or the shapes differ.
+pub(crate) fn gate(
+    isa: Supported,
+    left: &[u32],
+    [gates, ups]: [&[u32]; 2],
+    next: [&[u32]; 2],
+    out: &mut TileMut<'_, u32>,
+) {
+    assert!(
+        out.cols == NR / DEPTH * TILE && gates.len() == ups.len(),
+        "other panels"
+    );
+    let [mut near_gates, mut near_ups] = next.map(|next| next.chunks(gates.len() / 4));
+    let run = gates.len() / (LINES * NR) * TILE;
+    assert!(left.len() == out.rows * run, "another number of rows");
+    let tiles = Tiles::new(isa);
+    let (mut gate, mut up) = (Sums::ZERO, Sums::ZERO);
+    for (i, left) in left.chunks(2 * run).enumerate() {
+        tiles.multiply(left, gates, near_gates.next(), &mut gate);
+        tiles.multiply(left, ups, near_ups.next(), &mut up);
+        for j in 0..left.len() / run {
+            let rows = j * ROWS..(j + 1) * ROWS;
+            let out = out.row(2 * i + j);
+            // SAFETY: `Supported` was made only after the features were detected; both have 16
+            // rows, and `out` two tiles.
+            unsafe { silu_mul(&gate.0[rows.clone()], &up.0[rows], out) };
+        }
+    }
+}
+
+/// # Safety
+/// The instructions; 16 rows of gates and ups, two tiles of `out`.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+unsafe fn silu_mul(gates: &[[f32; NR]], ups: &[[f32; NR]], out: &mut [u32]) {
+    for (r, (gates, ups)) in gates.iter().zip(ups).enumerate() {
+        for half in 0..NR / DEPTH {
+            let mut x = [_mm512_setzero_ps(); 2];
+            for (i, x) in x.iter_mut().enumerate() {
+                let first = half * DEPTH + i * 16;
+                // SAFETY: 16 of 64 columns.
+                let (g, u) = unsafe {
+                    (
+                        _mm512_loadu_ps(gates.as_ptr().add(first)),
+                        _mm512_loadu_ps(ups.as_ptr().add(first)),
+                    )
+                };
+                *x = _mm512_mul_ps(silu(g), u);
+            }
+            let pairs = _mm512_cvtne2ps_pbh(x[1], x[0]);
+            // SAFETY: row r of tile `half`: 16 dwords.
+            unsafe {
+                let to = out.as_mut_ptr().add(half * TILE + r * 16);
+                to.cast::<__m512bh>().write_unaligned(pairs);
+            }
+        }
+    }
+}
+
+/// `2^x` for x up to 127 within 3 units in the last place, exactly 1 for 0, and 0 below -200; NaN
+/// stays NaN.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn exp2(x: __m512) -> __m512 {
+    // The second operand is the result if one of both is NaN.
+    let x = _mm512_max_ps(_mm512_set1_ps(-200.0), x);
+    let n = _mm512_roundscale_ps::<8>(x);
+    let f = _mm512_sub_ps(x, n);
+    // Degree 5 at Chebyshev's points in [-1/2, 1/2].
+    let mut p = _mm512_set1_ps(1.339_086_3e-3);
+    for coefficient in [
+        9.676_032e-3,
+        5.550_357e-2,
+        2.402_210_7e-1,
+        6.931_472e-1,
+        1.0,
+    ] {
+        p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(coefficient));
+    }
+    _mm512_scalef_ps(p, n)
+}
+
+/// `x / (1 + e^-x)`, within a few units in the last place.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn silu(x: __m512) -> __m512 {
+    let t = _mm512_mul_ps(x, _mm512_set1_ps(-std::f32::consts::LOG2_E));
+    // Beyond 2^120 the result is 0 to f32 for any number that a layer produces, and the
+    // reciprocal must not become infinite. NaN stays: the second operand would be the result.
+    let t = _mm512_min_ps(_mm512_set1_ps(120.0), t);
+    let d = _mm512_add_ps(exp2(t), _mm512_set1_ps(1.0));
+    // 14 bits, then one step of Newton's.
+    let r = _mm512_rcp14_ps(d);
+    let r = _mm512_mul_ps(r, _mm512_fnmadd_ps(d, r, _mm512_set1_ps(2.0)));
+    _mm512_mul_ps(x, r)
 }
 
 /// # Safety

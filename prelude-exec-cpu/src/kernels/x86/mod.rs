@@ -8,6 +8,7 @@
 )]
 
 pub(super) mod amx;
+pub(super) mod amx_attention;
 mod avx2;
 mod avx512;
 mod peak;

@@ -18,6 +18,16 @@ pub(super) unsafe fn transpose(rows: &[*const u8; 16], out: *mut u32) {
         // SAFETY: the row has 64 bytes.
         *r = unsafe { _mm512_loadu_si512(row.cast()) };
     }
+    for (column, line) in transposed(r).into_iter().enumerate() {
+        // SAFETY: one of 16 lines, 16 dwords of it.
+        unsafe { _mm512_storeu_si512(out.add(column * NR).cast(), line) };
+    }
+}
+
+/// Dword d of register r becomes dword r of register d.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn transposed(mut r: [__m512i; 16]) -> [__m512i; 16] {
     // Pairs of rows, then fours: after this, 128-bit lane L of r[i + c] holds column 4 L + c of
     // rows i..i + 4, for i a multiple of 4.
     let mut t = r;
@@ -49,10 +59,9 @@ pub(super) unsafe fn transpose(rows: &[*const u8; 16], out: *mut u32) {
                 _mm512_shuffle_i32x4::<0xdd>(low, high),
             ];
             for (upper, line) in lines.into_iter().enumerate() {
-                let column = 8 * upper + 4 * odd + c;
-                // SAFETY: one of 16 lines, 16 dwords of it.
-                unsafe { _mm512_storeu_si512(out.add(column * NR).cast(), line) };
+                t[8 * upper + 4 * odd + c] = line;
             }
         }
     }
+    t
 }
