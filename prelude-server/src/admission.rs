@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use prelude_core::ExecutionClass;
 use prelude_engine::EngineHandle;
 
 use crate::{config::Limits, error::ApiError};
@@ -26,8 +27,18 @@ pub(crate) struct Admission {
     rows: AtomicU64,
     tokens: AtomicU64,
     body_bytes: AtomicU64,
+    /// Of `rows` and `tokens`, those of requests that an engine has, by [`CLASSES`].
+    of_class: [OfClass; 2],
     /// Those that empty the queue; none before there are models.
     engines: OnceLock<Vec<EngineHandle>>,
+}
+
+const CLASSES: [ExecutionClass; 2] = [ExecutionClass::OneShot, ExecutionClass::Decode];
+
+#[derive(Debug, Default)]
+struct OfClass {
+    rows: AtomicU64,
+    tokens: AtomicU64,
 }
 
 impl Admission {
@@ -37,6 +48,7 @@ impl Admission {
             rows: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
             body_bytes: AtomicU64::new(0),
+            of_class: Default::default(),
             engines: OnceLock::new(),
         })
     }
@@ -95,7 +107,26 @@ impl Admission {
             rows: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            class: OnceLock::new(),
+            of_class: OfClass::default(),
         }
+    }
+
+    /// Rows and prompt tokens that wait, by class; those of requests that are being received,
+    /// read and encoded have none yet and are `arriving`.
+    pub(crate) fn waiting(&self) -> [(&'static str, u64, u64); 3] {
+        let (rows, tokens, _) = self.reserved();
+        let mut arriving = ("arriving", rows, tokens);
+        let [oneshot, decode] = [0, 1].map(|at| {
+            let of = &self.of_class[at];
+            let rows = of.rows.load(Ordering::Relaxed);
+            let tokens = of.tokens.load(Ordering::Relaxed);
+            // Counted one after the other, while requests come and go.
+            arriving.1 = arriving.1.saturating_sub(rows);
+            arriving.2 = arriving.2.saturating_sub(tokens);
+            (CLASSES[at].as_str(), rows, tokens)
+        });
+        [arriving, oneshot, decode]
     }
 
     /// Rows, prompt tokens and body bytes now reserved.
@@ -138,9 +169,31 @@ pub(crate) struct Reservation {
     rows: AtomicU64,
     tokens: AtomicU64,
     bytes: AtomicU64,
+    /// Known once an engine has the request.
+    class: OnceLock<usize>,
+    /// What is counted for that class.
+    of_class: OfClass,
 }
 
 impl Reservation {
+    /// An engine has the request, of this class.
+    pub(crate) fn submitted(&self, class: ExecutionClass) {
+        let at = CLASSES.iter().position(|&c| c == class);
+        let at = at.expect("every class is listed");
+        if self.class.set(at).is_err() {
+            return;
+        }
+        let all = &self.admission.of_class[at];
+        for (all, mine, amount) in [
+            (&all.rows, &self.of_class.rows, &self.rows),
+            (&all.tokens, &self.of_class.tokens, &self.tokens),
+        ] {
+            let amount = amount.load(Ordering::Relaxed);
+            mine.store(amount, Ordering::Relaxed);
+            all.fetch_add(amount, Ordering::Relaxed);
+        }
+    }
+
     /// Makes the number of rows exact.
     ///
     /// # Errors
@@ -207,6 +260,11 @@ impl Reservation {
         self.release_body();
         give_back(&self.admission.rows, &self.rows);
         give_back(&self.admission.tokens, &self.tokens);
+        if let Some(&at) = self.class.get() {
+            let all = &self.admission.of_class[at];
+            give_back(&all.rows, &self.of_class.rows);
+            give_back(&all.tokens, &self.of_class.tokens);
+        }
     }
 }
 
@@ -297,6 +355,28 @@ mod tests {
         assert_eq!(queue.enter(31).unwrap_err().reason(), "queue_full");
         assert_eq!(queue.enter_aside(31).unwrap_err().reason(), "queue_full");
         assert_eq!(queue.reserved(), (1, 20, 60));
+    }
+
+    #[test]
+    fn what_waits_is_told_by_class() {
+        let queue = admission();
+        let reserved = |rows, tokens| {
+            let one = queue.reserve(0).unwrap();
+            one.set_rows(rows).unwrap();
+            one.set_tokens(tokens).unwrap();
+            one
+        };
+        let (a, b, c) = (reserved(2, 5), reserved(1, 7), reserved(1, 9));
+        a.submitted(ExecutionClass::OneShot);
+        b.submitted(ExecutionClass::Decode);
+        let expected = [("arriving", 1, 9), ("oneshot", 2, 5), ("decode", 1, 7)];
+        assert_eq!(queue.waiting(), expected);
+        a.release();
+        drop(b);
+        let expected = [("arriving", 1, 9), ("oneshot", 0, 0), ("decode", 0, 0)];
+        assert_eq!(queue.waiting(), expected);
+        drop((a, c));
+        assert_eq!(queue.reserved(), (0, 0, 0));
     }
 
     #[test]

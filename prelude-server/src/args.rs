@@ -188,11 +188,11 @@ pub(crate) struct ServeArgs {
     /// A file of keys, one per line, # for comments; read again on SIGHUP.
     #[arg(long, value_name = "FILE", help_heading = "Requests")]
     pub(crate) api_key_file: Option<PathBuf>,
-    /// Milliseconds after a stop signal during which new work is still taken.
-    #[arg(long, value_name = "MS", help_heading = "Requests")]
+    /// How long after a stop signal new work is still taken: 5s or 500ms [default: 5s].
+    #[arg(long = "drain-delay", value_parser = milliseconds, value_name = "TIME", help_heading = "Requests")]
     pub(crate) drain_delay_ms: Option<u64>,
-    /// Milliseconds that running work then has to finish.
-    #[arg(long, value_name = "MS", help_heading = "Requests")]
+    /// How long running work then has to finish [default: 60s].
+    #[arg(long = "drain-timeout", value_parser = milliseconds, value_name = "TIME", help_heading = "Requests")]
     pub(crate) drain_timeout_ms: Option<u64>,
     /// Makes the seeds of requests that name none the same in every run.
     #[arg(long, value_name = "N", help_heading = "Requests")]
@@ -200,6 +200,9 @@ pub(crate) struct ServeArgs {
     /// What is written to stderr: failures alone, or a line for each request too [default: info].
     #[arg(long, value_enum, value_name = "LEVEL")]
     pub(crate) log_level: Option<LogLevel>,
+    /// Write the first 256 characters of each request's prompt to stderr.
+    #[arg(long)]
+    pub(crate) log_prompts: bool,
     /// Settings in TOML; flags and `PRELUDE_<TABLE>__<FIELD>` in the environment win over it.
     /// --print-config shows all there are.
     #[arg(long, value_name = "FILE")]
@@ -419,6 +422,20 @@ impl From<PoolingArg> for prelude_core::Pooling {
     }
 }
 
+/// A time with its unit, in milliseconds.
+fn milliseconds(text: &str) -> Result<u64, String> {
+    let number = |digits: &str| digits.parse::<u64>().ok();
+    let found = match text.strip_suffix("ms") {
+        Some(digits) => number(digits),
+        None if text == "0" => Some(0),
+        None => text
+            .strip_suffix('s')
+            .and_then(number)
+            .and_then(|seconds| seconds.checked_mul(1_000)),
+    };
+    found.ok_or_else(|| "must be a number of s or ms, such as 5s or 500ms".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -428,6 +445,26 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn times_have_units() {
+        let check = |text, expected| assert_eq!(milliseconds(text).ok(), expected, "{text}");
+        check("5s", Some(5_000));
+        check("500ms", Some(500));
+        check("0", Some(0));
+        for wrong in [
+            "5",
+            "s",
+            "ms",
+            "-1s",
+            "1.5s",
+            "1m",
+            "",
+            "18446744073709551615s",
+        ] {
+            check(wrong, None);
+        }
     }
 
     #[test]
@@ -448,6 +485,11 @@ mod tests {
             true,
         );
         check("prelude serve --log-level loud", false);
+        check(
+            "prelude serve --drain-delay 5s --drain-timeout 1500ms --log-prompts",
+            true,
+        );
+        check("prelude serve --drain-delay 5", false);
         check(
             "prelude serve --no-enable-prefix-caching --enable-prefix-caching",
             true,

@@ -38,6 +38,9 @@ pub struct ServerConfig {
     pub drain_timeout_ms: u64,
     /// One line per request on stderr.
     pub access_log: bool,
+    /// Whether the log has the first 256 characters of each request's first prompt. Off, no line
+    /// holds anything that a client wrote but its request's id.
+    pub log_prompts: bool,
     /// Whether requests without a `cache_salt` are refused, so that no tenant can tell from an
     /// answer's time what another one asked.
     pub require_cache_salt: bool,
@@ -75,6 +78,7 @@ impl Default for ServerConfig {
             drain_delay_ms: 5_000,
             drain_timeout_ms: 60_000,
             access_log: true,
+            log_prompts: false,
             require_cache_salt: false,
             cors_origins: Vec::new(),
             seed: None,

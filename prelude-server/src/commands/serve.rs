@@ -83,6 +83,7 @@ fn settings(args: &ServeArgs, environment: &Environment) -> Result<Settings, Fai
     put(args.max_logprobs, &mut server.max_logprobs);
     server.reasoning_parser = args.reasoning_parser.or(server.reasoning_parser);
     server.tool_parser = args.tool_parser.or(server.tool_parser);
+    server.log_prompts |= args.log_prompts;
     put(args.drain_delay_ms, &mut server.drain_delay_ms);
     put(args.drain_timeout_ms, &mut server.drain_timeout_ms);
     let scheduler = &mut settings.scheduler;

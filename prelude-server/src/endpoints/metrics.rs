@@ -22,19 +22,22 @@ pub(crate) fn metrics(call: &Call) -> Reply {
     engine_gauges(&mut page, &snapshots);
     engine_counters(&mut page, &snapshots);
     engine_histograms(&mut page, &snapshots);
-    let (rows, tokens, bytes) = app.admission.reserved();
-    page.family(
-        "prelude:queue_rows",
-        "gauge",
-        "Rows waiting for their first result.",
-    );
-    page.line("prelude:queue_rows", "", rows);
-    page.family(
-        "prelude:queue_tokens",
-        "gauge",
-        "Prompt tokens waiting for a first result.",
-    );
-    page.line("prelude:queue_tokens", "", tokens);
+    let waiting = app.admission.waiting();
+    let rows = "Rows waiting for their first result.";
+    let tokens = "Prompt tokens waiting for a first result.";
+    page.family("prelude:queue_rows", "gauge", rows);
+    for (class, rows, _) in waiting {
+        page.line("prelude:queue_rows", &format!("class=\"{class}\""), rows);
+    }
+    page.family("prelude:queue_tokens", "gauge", tokens);
+    for (class, _, tokens) in waiting {
+        page.line(
+            "prelude:queue_tokens",
+            &format!("class=\"{class}\""),
+            tokens,
+        );
+    }
+    let (.., bytes) = app.admission.reserved();
     page.family(
         "prelude:body_bytes_in_flight",
         "gauge",

@@ -101,6 +101,9 @@ pub(crate) fn submit(
         seen.class = Some(class);
         seen.prompt_tokens = prompt_tokens;
     });
+    if call.app.config.log_prompts {
+        log_prompt(call, model, &tree, &rows);
+    }
     let mut spec = RequestSpec::new(tree, rows);
     spec.priority = common.priority;
     spec.cache_salt.clone_from(&common.cache_salt);
@@ -113,7 +116,29 @@ pub(crate) fn submit(
     }
     let answer = model.engine.submit(spec);
     let answer = answer.map_err(|e| reject::of_submit(&e))?;
+    call.reservation.submitted(class);
     Ok(answer)
+}
+
+/// Characters of a prompt that the log may have.
+const LOGGED_CHARS: usize = 256;
+
+/// Writes the beginning of the first prompt to the log, as the model gets it.
+fn log_prompt(call: &Call, model: &ServedModel, tree: &PromptTree, rows: &[RowSpec]) {
+    let Some(first) = rows.first() else {
+        return;
+    };
+    let mut ids = tree.prompt(first.node);
+    // A character has no more tokens than bytes.
+    ids.truncate(4 * LOGGED_CHARS);
+    let text = model.tokenizer.decode(&ids, false);
+    let text: String = text.chars().take(LOGGED_CHARS).collect();
+    let id = call.named.get().unwrap_or(&call.request_id);
+    let (tokens, prompts) = (tree.prompt_len(first.node), rows.len());
+    // Escaped: it stays one line.
+    log::line(format_args!(
+        "prompt id={id} rows={prompts} tokens={tokens} text={text:?}"
+    ));
 }
 
 /// What is left of a deadline, if it can be met at all as far as anybody knows.

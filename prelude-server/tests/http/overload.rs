@@ -158,7 +158,7 @@ fn a_deadline_that_passes_is_not_worth_a_retry() {
     let long = request(r#"{"prompt":[1],"max_tokens":3,"ignore_eos":true}"#, "");
     busy.write_all(long.as_bytes()).unwrap();
     wait_for(|| {
-        let running = server.metric("prelude:queue_rows");
+        let running = server.metric("prelude:queue_rows{class=\"decode\"}");
         (running > 0.0)
             .then_some(())
             .ok_or_else(|| format!("{running}"))

@@ -157,17 +157,14 @@ impl TestServer {
     /// The value of a line of `/metrics` that begins with `name`, labels included.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         let page = self.get("/metrics").body;
-        let line = page.lines().find(|l| l.starts_with(name));
-        line.and_then(|l| l.rsplit(' ').next()?.parse().ok())
-            .unwrap_or_else(|| panic!("no {name} in\n{page}"))
+        on_page(&page, name).unwrap_or_else(|| panic!("no {name} in\n{page}"))
     }
 
     /// As [`Self::metric`], inside the runtime; `None` if there is no such line.
     pub(crate) async fn metric_now(&self, name: &str) -> Option<f64> {
         let page = self.app.answer("GET", "/metrics", "").await.body;
         let page = std::str::from_utf8(&page).unwrap();
-        let line = page.lines().find(|l| l.starts_with(name));
-        line.and_then(|l| l.rsplit(' ').next()?.parse().ok())
+        on_page(page, name)
     }
 
     /// Waits until nothing is reserved, queued, running or referenced any more.
@@ -459,4 +456,16 @@ fn likeliest(token: u32, top: u32) -> Vec<TokenLogprob> {
 fn hash(token: u32, position: u32) -> u32 {
     let mixed = token.wrapping_mul(0x9e37_79b1) ^ position.wrapping_mul(0x85eb_ca6b);
     (mixed ^ (mixed >> 15)).wrapping_mul(0x2c1b_3c6d) % 4000
+}
+
+/// The value of the first line of a page of metrics that begins with `name`; the sum of all if
+/// that is the whole name of several.
+fn on_page(page: &str, name: &str) -> Option<f64> {
+    let value = |line: &str| line.rsplit(' ').next()?.parse::<f64>().ok();
+    let is_of_name = |line: &&str| line.split(['{', ' ']).next() == Some(name);
+    let all: Vec<&str> = page.lines().filter(is_of_name).collect();
+    match &*all {
+        [] => value(page.lines().find(|l| l.starts_with(name))?),
+        all => all.iter().map(|line| value(line)).sum(),
+    }
 }

@@ -3,4 +3,5 @@
 
 mod drain;
 mod hostile;
+mod logs;
 mod support;

@@ -86,11 +86,12 @@ impl Served {
         self.exchange(request(path, body).as_bytes())
     }
 
-    /// The value of a line of `/metrics` that begins with `name`; 0 if there is none.
+    /// The sum over the lines of `/metrics` that begin with `name`; 0 if there is none.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         let page = self.exchange(b"GET /metrics HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n");
-        let line = page.body.lines().find(|l| l.starts_with(name));
-        line.map_or(0.0, |l| l.rsplit(' ').next().unwrap().parse().unwrap())
+        let lines = page.body.lines().filter(|l| l.starts_with(name));
+        let values = lines.map(|l| l.rsplit(' ').next().unwrap().parse::<f64>().unwrap());
+        values.sum()
     }
 
     /// Bytes of memory that it holds.
