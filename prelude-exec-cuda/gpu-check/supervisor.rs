@@ -93,6 +93,15 @@ fn share(name: &str, later: &[&str], most: u64, rest: Option<Duration>) -> Optio
     Some(share.max(*SECONDS.start()).min(most))
 }
 
+/// When a part of these seconds is ended. One with a small share may have begun something long
+/// (compiling kernels where no image fits, say): it may go on for as long as it may be silent, at
+/// the cost of the parts behind it, and of none that were done.
+fn patience(seconds: u64, most: u64, rest: Option<Duration>) -> Duration {
+    let seconds = Duration::from_secs(seconds.max(SILENCE.as_secs()).min(most));
+    let there_is = rest.map(|rest| rest.saturating_sub(GRACE + GONE_WITHIN));
+    there_is.map_or(seconds, |there_is| seconds.min(there_is)) + GRACE
+}
+
 /// Runs each part by the command that `command` makes for it and its seconds.
 fn each(
     names: &[&str],
@@ -112,7 +121,7 @@ fn each(
             continue;
         };
         let limits = Limits {
-            whole: Duration::from_secs(seconds) + GRACE,
+            whole: patience(seconds, common.seconds, rest),
             silence: SILENCE,
             shown: true,
         };
@@ -409,10 +418,16 @@ mod tests {
         // However long a part takes that does not end, there is no more than the whole.
         for rest in 35..2000 {
             let seconds = at(rest, "gemm", &["attn"]).unwrap();
-            assert!(
-                Duration::from_secs(seconds) + GRACE + GONE_WITHIN <= Duration::from_secs(rest)
-            );
+            let rest = Duration::from_secs(rest);
+            let whole = patience(seconds, 540, Some(rest));
+            assert!(whole + GONE_WITHIN <= rest);
+            assert!(whole >= Duration::from_secs(seconds) + GRACE);
         }
+        // A small share is no reason to end what is at work, if nobody asked for that.
+        let rest = Some(Duration::from_secs(590));
+        assert_eq!(patience(37, 540, rest), SILENCE + GRACE);
+        assert_eq!(patience(300, 540, rest), Duration::from_secs(300) + GRACE);
+        assert_eq!(patience(90, 90, None), Duration::from_secs(90) + GRACE);
         let most = Duration::from_secs(*SECONDS.end()) + GRACE + GONE_WITHIN;
         assert!(most <= Duration::from_secs(595));
     }
