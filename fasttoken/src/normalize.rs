@@ -63,6 +63,11 @@ fn is_nfc(text: &str) -> bool {
     };
     let mut at = 0;
     while let Some(start) = next_unsure(text.as_bytes(), at) {
+        let known = known_inert(&text.as_bytes()[start..]);
+        if known > 0 {
+            at = start + known;
+            continue;
+        }
         let mut end = start;
         at = loop {
             match inert(end) {
@@ -76,6 +81,21 @@ fn is_nfc(text: &str) -> bool {
         }
     }
     true
+}
+
+/// How many bytes from here on are Kana and punctuation that NFC leaves alone: all of
+/// U+3040 to U+30FF but the two marks that combine, U+3000 to U+3029, U+FF00 to U+FF3F and
+/// U+2010 to U+203F.
+fn known_inert(bytes: &[u8]) -> usize {
+    let (characters, _) = bytes.as_chunks::<3>();
+    let inert = |character: &&[u8; 3]| match *character {
+        [0xE3, 0x81 | 0x83, _] | [0xEF, 0xBC, _] => true,
+        [0xE3, 0x82, third] => !matches!(third, 0x99 | 0x9A),
+        [0xE3, 0x80, third] => *third < 0xAA,
+        [0xE2, 0x80, third] => *third >= 0x90,
+        _ => false,
+    };
+    3 * characters.iter().take_while(inert).count()
 }
 
 /// The first byte from `at` on that is not [`is_inert_lead`].
@@ -332,6 +352,21 @@ mod tests {
                 assert!(yes && canonical_combining_class(c) == 0, "{c:?}");
             }
         }
+    }
+
+    #[test]
+    fn known_characters_are_starters_that_stay() {
+        let mut known = 0;
+        for c in '\0'..=char::MAX {
+            let mut buffer = [0; 4];
+            let len = known_inert(c.encode_utf8(&mut buffer).as_bytes());
+            assert!(
+                len == 0 || len == c.len_utf8() && classes().is_inert(c),
+                "{c:?}"
+            );
+            known += usize::from(len > 0);
+        }
+        assert_eq!(known, 192 - 2 + 42 + 64 + 48);
     }
 
     #[test]

@@ -193,11 +193,18 @@ fn add_wide<L: Lanes>(
 ) -> Option<Wide> {
     // Most letters of some scripts are told by their first bytes, all at once. Those that
     // the block cuts are left to the loop.
-    let WidePlanes { tail, two, three } = L::wide(block);
+    let WidePlanes {
+        tail,
+        two,
+        three,
+        punctuation,
+    } = L::wide(block);
     let (two, three) = (two << 1 >> 1, three << 2 >> 2);
-    let letters = two | two << 1 | three | three << 1 | three << 2;
+    let whole = |three: u64| three | three << 1 | three << 2;
+    let letters = two | two << 1 | whole(three);
     planes.letter |= letters;
-    let mut left = planes.non_ascii & !letters;
+    // Punctuation is in no class.
+    let mut left = planes.non_ascii & !letters & !whole(punctuation);
     let leads = !tail;
     let mut valid_mask = u64::MAX;
     while left != 0 {

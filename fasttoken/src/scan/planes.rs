@@ -38,9 +38,13 @@ pub(super) struct WidePlanes {
     /// first bytes of letters of two bytes: U+00C0 to U+00FF but `×` and `÷`, and
     /// U+0400 to U+047F
     pub(super) two: u64,
-    /// first bytes of letters of three bytes: U+4000 to U+9FFF but the hexagrams, and
-    /// U+B000 to U+CFFF
+    /// first bytes of letters of three bytes: U+4000 to U+9FFF but the hexagrams,
+    /// U+B000 to U+CFFF, and Kana
     pub(super) three: u64,
+    /// first bytes of punctuation of three bytes: what is common beside Han and Kana,
+    /// U+2010 to U+2027, U+3001 to U+3004, U+3008 to U+3020, U+FF01 to U+FF0F, U+FF1A to
+    /// U+FF20
+    pub(super) punctuation: u64,
 }
 
 impl WidePlanes {
@@ -49,11 +53,26 @@ impl WidePlanes {
     fn new(tail: u64, within: impl Fn(u8, u8) -> u64) -> Self {
         let equal = |byte| within(byte, 1);
         let signs = equal(0x97) | equal(0xB7);
-        Self {
+        let mut this = Self {
             tail,
             two: within(0xD0, 2) | equal(0xC3) & !(signs >> 1),
             three: within(0xE5, 5) | within(0xEB, 2) | equal(0xE4) & !(equal(0xB7) >> 1),
+            punctuation: 0,
+        };
+        let (e2, e3, ef) = (equal(0xE2), equal(0xE3), equal(0xEF));
+        if e2 | e3 | ef != 0 {
+            let second = |byte| equal(byte) >> 1;
+            let third = |from, count| within(from, count) >> 2;
+            // U+3040; U+3097 to U+309C and U+30A0; U+30FB.
+            let kana = second(0x81) & !third(0x80, 1)
+                | second(0x82) & !(third(0x97, 6) | third(0xA0, 1))
+                | second(0x83) & !third(0xBB, 1);
+            this.three |= e3 & kana;
+            this.punctuation = e3 & second(0x80) & (third(0x81, 4) | third(0x88, 25))
+                | ef & second(0xBC) & (third(0x81, 15) | third(0x9A, 7))
+                | e2 & second(0x80) & third(0x90, 24);
         }
+        this
     }
 }
 
@@ -370,7 +389,22 @@ pub(super) mod tests {
             let mut planes = WidePlanes::default();
             for (at, byte) in block.iter().enumerate() {
                 let next = block.get(at + 1).copied().unwrap_or(0);
+                let third = block.get(at + 2).copied().unwrap_or(0);
+                let punctuation = matches!(
+                    (byte, next, third),
+                    (0xE3, 0x80, 0x81..=0x84 | 0x88..=0xA0)
+                        | (0xEF, 0xBC, 0x81..=0x8F | 0x9A..=0xA0)
+                        | (0xE2, 0x80, 0x90..=0xA7)
+                );
+                planes.punctuation |= u64::from(punctuation) << at;
+                let kana = match next {
+                    0x81 => third != 0x80,
+                    0x82 => !matches!(third, 0x97..=0x9C | 0xA0),
+                    0x83 => third != 0xBB,
+                    _ => false,
+                };
                 let (two, three) = match byte {
+                    0xE3 => (false, kana),
                     0xC3 => (next != 0x97 && next != 0xB7, false),
                     0xD0 | 0xD1 => (true, false),
                     0xE4 => (false, next != 0xB7),
@@ -434,7 +468,7 @@ pub(super) mod tests {
             .into_iter()
             .chain(0xE6..=0xED);
         for first in firsts {
-            for second in [0x80, 0x96, 0x97, 0x98, 0xB6, 0xB7, 0xB8] {
+            for second in [0x80, 0x81, 0x82, 0x83, 0x96, 0x97, 0x98, 0xB6, 0xB7, 0xB8] {
                 for at in 0..BLOCK {
                     // As it is everywhere, alone, and beside others of its kind.
                     for around in [b'x', 0xE5, 0xC3, 0xB7] {
@@ -442,6 +476,36 @@ pub(super) mod tests {
                         block[at] = first;
                         if let Some(next) = block.get_mut(at + 1) {
                             *next = second;
+                        }
+                        check(&block);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Kana and punctuation, whole and cut, alone and beside each other.
+    #[test]
+    fn every_third_byte_at_every_place() {
+        for [first, second] in [
+            [0xE2, 0x80],
+            [0xE2, 0x81],
+            [0xE3, 0x80],
+            [0xE3, 0x81],
+            [0xE3, 0x82],
+            [0xE3, 0x83],
+            [0xE3, 0x84],
+            [0xEF, 0xBC],
+            [0xEF, 0xBD],
+        ] {
+            for third in 0x7F..=0xC0 {
+                for at in 0..BLOCK {
+                    for around in [[b'x'; 3], [0xE3, 0x81, 0x82], [0xEF, 0xBC, 0x8C]] {
+                        let mut block: [u8; BLOCK] = std::array::from_fn(|n| around[n % 3]);
+                        for (n, byte) in [first, second, third].into_iter().enumerate() {
+                            if let Some(place) = block.get_mut(at + n) {
+                                *place = byte;
+                            }
                         }
                         check(&block);
                     }
@@ -460,13 +524,24 @@ pub(super) mod tests {
             let letter = classes().kind(c) == Kind::Letter;
             let found = planes.two & 1 == 1 || planes.three & 1 == 1;
             assert!(letter || !found, "{c:?}");
+            let punctuation = planes.punctuation & 1 == 1;
+            assert!(!punctuation || classes().kind(c) == Kind::Other, "{c:?}");
+            let told = matches!(
+                c,
+                '\u{2010}'..='\u{2027}' | '\u{3001}'..='\u{3004}' | '\u{3008}'..='\u{3020}'
+                    | '\u{FF01}'..='\u{FF0F}' | '\u{FF1A}'..='\u{FF20}'
+            );
+            assert_eq!(punctuation, told, "{c:?}");
             assert!(!found || len == 2 + usize::from(planes.three & 1 == 1));
             let told = matches!(
                 c,
-                '\u{C0}'..='\u{FF}' | '\u{400}'..='\u{47F}' | '\u{4000}'..='\u{9FFF}' | '\u{B000}'..='\u{CFFF}'
+                '\u{C0}'..='\u{FF}' | '\u{400}'..='\u{47F}' | '\u{3041}'..='\u{30FF}' | '\u{4000}'..='\u{9FFF}' | '\u{B000}'..='\u{CFFF}'
             );
-            // The two signs between letters, and the hexagrams.
-            let sign = matches!(c, '×' | '÷' | '\u{4DC0}'..='\u{4DFF}');
+            // The two signs between letters, the hexagrams, and what is between Kana.
+            let sign = matches!(
+                c,
+                '×' | '÷' | '\u{4DC0}'..='\u{4DFF}' | '\u{3097}'..='\u{309C}' | '\u{30A0}' | '・'
+            );
             assert_eq!(found, told && !sign, "{c:?}");
         }
     }
