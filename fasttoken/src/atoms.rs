@@ -101,12 +101,14 @@ struct Context {
     chars: Vec<u32>,
     /// First bytes after it that exclude it whatever their character is.
     next: ByteSet,
-    /// [`FOLLOWED`] and [`SPLIT`].
+    /// [`FOLLOWED`], [`NEXT`] and [`SPLIT`].
     facts: u64,
 }
 
 /// Some characters after it exclude it.
 const FOLLOWED: u64 = 1;
+/// Some first bytes after it exclude it.
+const NEXT: u64 = 4;
 /// It is two tokens.
 const SPLIT: u64 = 2;
 
@@ -122,6 +124,9 @@ struct Excluded {
 
 /// The tokens of a character, of which the second is [`NO_TOKEN`] if it is one.
 pub(crate) type Atom = [u32; 2];
+/// In place of a character, with the byte 0: the word begins or ends. To take it for a
+/// character that excludes another would cost time and change nothing.
+pub(crate) const NO_CHAR: u32 = u32::MAX;
 /// In place of an atom.
 pub(crate) const NONE: Atom = [NO_ATOM, NO_TOKEN];
 
@@ -298,53 +303,39 @@ impl Atoms {
 
     /// The tokens of a character beyond ASCII, or [`NONE`]. `before` is what its word has
     /// before it: the last byte, and the character that this ends. `next` is what its word
-    /// has after it: the character, and its first byte.
+    /// has after it: the character, and its first byte. [`NO_CHAR`] and 0 where there is
+    /// none.
     #[inline(always)]
-    pub(crate) fn get(
-        &self,
-        code: u32,
-        before: Option<(u8, u32)>,
-        next: Option<(u32, u8)>,
-    ) -> Atom {
+    pub(crate) fn get(&self, code: u32, before: (u8, u32), next: (u32, u8)) -> Atom {
         let block = self.index.get(code as usize / BLOCK).copied().unwrap_or(0);
         let at = usize::from(block) * BLOCK + code as usize % BLOCK;
         let entry = self.tokens.get(at).copied().unwrap_or(NO_ATOM);
-        if entry >> TOKEN_BITS == 0 {
-            return [entry, NO_TOKEN];
-        }
         if entry == NO_ATOM {
             return NONE;
         }
-        self.unless_excluded(entry, code, before, next)
-    }
-
-    #[inline(always)]
-    fn unless_excluded(
-        &self,
-        entry: u32,
-        code: u32,
-        before: Option<(u8, u32)>,
-        next: Option<(u32, u8)>,
-    ) -> Atom {
-        let context = entry >> TOKEN_BITS;
+        let (context, token) = (entry >> TOKEN_BITS, entry & TOKEN);
+        if context == 0 {
+            return [token, NO_TOKEN];
+        }
         let Some(excluded) = self.excluded.get(context as usize) else {
             return NONE;
         };
-        if let Some((byte, left)) = before
-            && contains(&excluded.suspects, byte)
+        let (byte, left) = before;
+        if contains(&excluded.suspects, byte)
             && (contains(&excluded.always, byte)
                 || has_bit(&self.excluded_chars, excluded_bit(context, left)))
         {
             return NONE;
         }
-        if let Some((right, lead)) = next
-            && (excluded.facts & FOLLOWED != 0
-                && has_bit(&self.followers, follower_bit(code, right))
-                || contains(&excluded.next, lead))
-        {
+        if excluded.facts == 0 {
+            return [token, NO_TOKEN];
+        }
+        let (right, lead) = next;
+        let followed =
+            excluded.facts & FOLLOWED != 0 && has_bit(&self.followers, follower_bit(code, right));
+        if followed || contains(&excluded.next, lead) {
             return NONE;
         }
-        let token = entry & TOKEN;
         if excluded.facts & SPLIT == 0 {
             return [token, NO_TOKEN];
         }
@@ -629,7 +620,10 @@ impl Rules<'_> {
             seen()?;
             match begin {
                 Begin::Char(code) => followers.push(code),
-                Begin::Lead(byte) => add(&mut context.next, byte),
+                Begin::Lead(byte) => {
+                    add(&mut context.next, byte);
+                    context.facts |= NEXT;
+                }
             }
         }
         Some(())

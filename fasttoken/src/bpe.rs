@@ -12,7 +12,7 @@
 
 mod merge;
 
-use crate::atoms::{self, Atoms, NO_ATOM, decode};
+use crate::atoms::{self, Atoms, NO_ATOM};
 pub(crate) use crate::cache::MergeScratch;
 use crate::cache::{Cache, Known, LongKey, Owner, SHORT_TOKENS};
 use crate::compare::{self, Compare, Scalar, Work};
@@ -30,6 +30,10 @@ use std::ops::Range;
 /// Parts of so many symbols are merged at once: to look for one that was merged before
 /// takes as long.
 const FEW: usize = 8;
+
+/// Words of up to so many ASCII characters are merged whole: looking for places where they
+/// fall apart takes longer than merging what is between these.
+const ASCII_MAX: usize = 16;
 
 /// In place of a byte's token: the vocabulary lacks it, and such bytes vanish from
 /// words, as in the reference. StarCoder lacks eleven that start rare characters.
@@ -338,6 +342,7 @@ impl Bpe {
     ///
     /// Atoms and their neighbours are known for words of which every byte has a token:
     /// where one vanishes, tokens meet that no text has side by side.
+    #[inline(never)]
     fn merge_parts(
         &self,
         word: &[u8],
@@ -349,49 +354,54 @@ impl Bpe {
             return self.merge(word, merging, out);
         }
         let mut symbols = Symbols::default();
+        if word.len() <= ASCII_MAX && word.is_ascii() {
+            for (id, byte) in symbols.ids.iter_mut().zip(word) {
+                *id = self.byte_ids[usize::from(*byte)];
+            }
+            symbols.len = word.len();
+            return self.finish_part(word, 0..word.len(), &mut symbols, cache, merging, out);
+        }
         // Where the part begins, and the character before `at` if it is an atom of one
         // token.
-        let (mut start, mut before) = (0, None);
-        // The last character, atom or not.
-        let mut previous = None;
-        let mut at = 0;
-        let mut next = decode(word, 0);
+        let (mut start, mut before) = (0, atoms::NO_CHAR);
+        // The last byte and the last character, atom or not.
+        let mut previous = (0, atoms::NO_CHAR);
+        let (mut at, mut lead) = (0, word.first().copied().unwrap_or(0));
+        let (mut code, mut end) = char_of_word(word, 0, lead);
         while at < word.len() {
-            let lead = word[at];
-            let (code, len) = next.unwrap_or((0, 1));
-            let end = at + len;
-            next = decode(word, end);
-            let [token, second] = match len {
-                1 if lead.is_ascii() => [self.byte_ids[usize::from(lead)], NO_TOKEN],
-                1 => atoms::NONE,
-                _ => {
-                    let follower = next.map(|(code, _)| (code, word[end]));
-                    self.atoms.get(code, previous, follower)
-                }
-            };
-            let one = token != NO_ATOM && second == NO_TOKEN;
-            if one
-                && let Some(left) = before
-                && !self.atoms.may_join(left, code)
-            {
-                self.finish_part(word, start..at, &mut symbols, cache, merging, out);
-                start = at;
-            } else if one && before.is_some() {
-                let last = symbols.ids.get(symbols.len.wrapping_sub(1));
-                self.pairs
-                    .prefetch(last.copied().unwrap_or(NO_TOKEN), token);
-            }
-            before = one.then_some(code);
-            if token != NO_ATOM {
-                symbols.push(token);
-                symbols.push(second);
+            let next_lead = word.get(end).copied().unwrap_or(0);
+            let (next, next_end) = char_of_word(word, end, next_lead);
+            let [token, second] = if lead.is_ascii() {
+                [self.byte_ids[usize::from(lead)], NO_TOKEN]
             } else {
+                self.atoms.get(code, previous, (next, next_lead))
+            };
+            if token == NO_ATOM {
                 for &byte in &word[at..end] {
                     symbols.push(self.byte_ids[usize::from(byte)]);
                 }
+                before = atoms::NO_CHAR;
+            } else if second != NO_TOKEN {
+                symbols.push(token);
+                symbols.push(second);
+                before = atoms::NO_CHAR;
+            } else {
+                if before != atoms::NO_CHAR {
+                    if self.atoms.may_join(before, code) {
+                        let last = symbols.ids.get(symbols.len.wrapping_sub(1));
+                        self.pairs
+                            .prefetch(last.copied().unwrap_or(NO_TOKEN), token);
+                    } else {
+                        self.finish_part(word, start..at, &mut symbols, cache, merging, out);
+                        start = at;
+                    }
+                }
+                symbols.push(token);
+                before = code;
             }
-            at = end;
-            previous = Some((word[at - 1], code));
+            previous = (word[end - 1], code);
+            (at, lead) = (end, next_lead);
+            (code, end) = (next, next_end);
         }
         self.finish_part(word, start..word.len(), &mut symbols, cache, merging, out);
     }
@@ -409,10 +419,10 @@ impl Bpe {
         out: &mut Vec<u32>,
     ) {
         let len = std::mem::take(&mut symbols.len);
-        if len <= 1 {
-            out.extend_from_slice(&symbols.ids[..len]);
+        let [left, right, ..] = symbols.ids;
+        if len == 1 {
+            out.push(left);
         } else if len == 2 {
-            let [left, right, ..] = symbols.ids;
             match self.pairs.merged(left, right) {
                 Some(id) => out.push(id),
                 None => out.extend([left, right]),
@@ -470,6 +480,25 @@ impl Bpe {
             cache.remember_short(self.parts_owner, key, hash, &out[before..]);
         }
     }
+}
+
+/// The character of a word that begins with `lead` at `at`, and where it ends. Words are
+/// valid UTF-8, which is not checked again; after the word is [`atoms::NO_CHAR`].
+#[inline(always)]
+fn char_of_word(word: &[u8], at: usize, lead: u8) -> (u32, usize) {
+    let tail = |n: usize| u32::from(word.get(at + n).copied().unwrap_or(0)) & 0x3F;
+    let bits = u32::from(lead);
+    let (code, len) = match lead {
+        _ if at >= word.len() => (atoms::NO_CHAR, 0),
+        ..0x80 => (bits, 1),
+        0x80..0xE0 => ((bits & 0x1F) << 6 | tail(1), 2),
+        0xE0..0xF0 => ((bits & 0x0F) << 12 | tail(1) << 6 | tail(2), 3),
+        _ => {
+            let code = (bits & 0x07) << 18 | tail(1) << 12 | tail(2) << 6 | tail(3);
+            (code, 4)
+        }
+    };
+    (code, (at + len).min(word.len()))
 }
 
 /// [`Bpe::encode_words`], to be compiled for several instruction sets.

@@ -373,7 +373,7 @@ impl Model {
                     ids = [word(&bytes[..cut]), word(&bytes[cut..]), word(&bytes)];
                 }
             }
-            let [Some(left), Some(right), Some(id)] = ids else {
+            let [Some(left_id), Some(right_id), Some(id)] = ids else {
                 // Not spelled by the alphabet, or not there.
                 joined.clear();
                 joined.push_str(left);
@@ -385,18 +385,11 @@ impl Model {
                     })
                 };
                 rules.push([id(left)?, id(right)?, id(&joined)?]);
-                return Ok(());
+                return check_merge_ids(index, [left, right], rules[rules.len() - 1]);
             };
-            rules.push([left, right, id]);
-            Ok(())
+            rules.push([left_id, right_id, id]);
+            check_merge_ids(index, [left, right], [left_id, right_id, id])
         })?;
-        let far = rules.iter().flat_map(|rule| &rule[..2]).max();
-        if far.is_some_and(|id| *id >= TOKEN_END) {
-            return Err(Error::unsupported(
-                "$.model.merges",
-                format!("merges of tokens with ids from {TOKEN_END} on"),
-            ));
-        }
         // Of two rules for one pair, the later wins, as in the reference.
         Ok(PairTable::new(&rules))
     }
@@ -434,6 +427,20 @@ impl Model {
         }
         Ok(tokens.finish(self.names, new))
     }
+}
+
+/// Whether the table of merges can hold the tokens that a rule joins.
+fn check_merge_ids(index: usize, tokens: [&str; 2], rule: [u32; 3]) -> Result<(), Error> {
+    let far = tokens
+        .into_iter()
+        .zip(rule)
+        .find(|(_, id)| *id >= TOKEN_END);
+    far.map_or(Ok(()), |(token, id)| {
+        Err(Error::unsupported(
+            format!("$.model.merges[{index}]"),
+            format!("merge of token {token:?}, whose id is {id} (supported: below {TOKEN_END})"),
+        ))
+    })
 }
 
 fn duplicate(token: &str) -> Error {

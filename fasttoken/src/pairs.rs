@@ -210,6 +210,10 @@ impl PairTable {
     /// Asks for the memory that [`PairTable::rank`] will read, if it is far away.
     #[inline(always)]
     pub(crate) fn prefetch(&self, left: u32, right: u32) {
+        if (left | right) < DENSE {
+            // What nobody will read would take the place of what is on its way.
+            return;
+        }
         let hash = hash(key(left, right));
         crate::prefetch::prefetch(&self.lines, home(hash, self.lines.len()));
     }

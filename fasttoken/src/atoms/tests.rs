@@ -10,6 +10,10 @@ const NO_LIMITS: Limits = Limits {
     rules: usize::MAX,
 };
 
+/// Beside a character: nothing.
+const START: (u8, u32) = (0, NO_CHAR);
+const END_OF_WORD: (u32, u8) = (NO_CHAR, 0);
+
 type Rule = (Vec<u8>, Vec<u8>);
 
 /// Single bytes with their own ids, then what each rule makes; those that `id` names
@@ -78,17 +82,17 @@ fn crowded_atoms(limits: Limits, made: &(PairTable, Vec<u32>, Vocab)) -> (usize,
     let (all, _) = within(NO_LIMITS, made);
     let (atoms, seen) = within(limits, made);
     for code in 0..END as u32 {
-        let id = atoms.get(code, None, None)[0];
+        let id = atoms.get(code, START, END_OF_WORD)[0];
         assert!(
-            id == NO_ATOM || id == all.get(code, None, None)[0],
+            id == NO_ATOM || id == all.get(code, START, END_OF_WORD)[0],
             "{code:x}"
         );
     }
     for code in crowded() {
         // The first of all that excludes them.
-        assert_eq!(atoms.get(code, Some((0x80, 0x5000)), None)[0], NO_ATOM);
+        assert_eq!(atoms.get(code, (0x80, 0x5000), END_OF_WORD)[0], NO_ATOM);
     }
-    let found = crowded().filter(|code| atoms.get(*code, None, None)[0] != NO_ATOM);
+    let found = crowded().filter(|code| atoms.get(*code, START, END_OF_WORD)[0] != NO_ATOM);
     (found.count(), seen)
 }
 
@@ -150,10 +154,10 @@ fn the_last_set_and_the_last_token_fit_into_an_entry() {
         ..Atoms::default()
     };
     let code = 2 * BLOCK as u32 + 5;
-    assert_eq!(atoms.get(code, None, None)[0], TOKEN);
-    assert_eq!(atoms.get(code, Some((0x80, 0xC0)), None)[0], TOKEN);
-    assert_eq!(atoms.get(code, Some((0x81, 0xC1)), None)[0], NO_ATOM);
-    assert_eq!(atoms.get(code + 1, None, None)[0], NO_ATOM);
+    assert_eq!(atoms.get(code, START, END_OF_WORD)[0], TOKEN);
+    assert_eq!(atoms.get(code, (0x80, 0xC0), END_OF_WORD)[0], TOKEN);
+    assert_eq!(atoms.get(code, (0x81, 0xC1), END_OF_WORD)[0], NO_ATOM);
+    assert_eq!(atoms.get(code + 1, START, END_OF_WORD)[0], NO_ATOM);
 }
 
 #[test]
@@ -168,7 +172,7 @@ fn tokens_beyond_the_last_are_no_atoms() {
         _ => None,
     });
     let (atoms, _) = within(Limits::USUAL, &made);
-    let ids = [0xE8, 0xE9, 0xEA].map(|code| atoms.get(code, None, None)[0]);
+    let ids = [0xE8, 0xE9, 0xEA].map(|code| atoms.get(code, START, END_OF_WORD)[0]);
     assert_eq!(ids, [TOKEN - 1, TOKEN, NO_ATOM]);
 }
 
@@ -202,11 +206,11 @@ fn what_follows_excludes_a_character_and_two_tokens_are_an_atom() {
     let made = vocabulary(&rules, |_| None);
     let (atoms, _) = within(Limits::USUAL, &made);
     let get = |c: char, next: Option<char>| {
-        let next = next.map(|next| {
+        let next = next.map_or(END_OF_WORD, |next| {
             let mut buffer = [0; 4];
             (u32::from(next), next.encode_utf8(&mut buffer).as_bytes()[0])
         });
-        atoms.get(u32::from(c), None, next)
+        atoms.get(u32::from(c), START, next)
     };
     let whole = [256 + 6, NO_TOKEN];
     assert_eq!(get('你', None), whole);

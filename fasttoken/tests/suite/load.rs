@@ -149,6 +149,41 @@ fn contradictions_are_named() {
     ));
 }
 
+/// A vocabulary so large that `ab` may have such an id, and merges `ab` with `c`.
+fn with_far_token(id: u32) -> Vec<u8> {
+    let small = Small::new().merge("a", "b").merge("ab", "c");
+    let mut json: Value = serde_json::from_slice(&small.bytes()).expect("it is JSON");
+    let vocab = &mut json["model"]["vocab"];
+    vocab["ab"] = json!(id);
+    for n in 258..258 + id / 4 {
+        vocab[format!("x{n}")] = json!(n);
+    }
+    serde_json::to_vec(&json).expect("values are JSON")
+}
+
+#[test]
+fn merges_join_tokens_below_a_limit() {
+    let limit = (1 << 20) - 1;
+    let last = with_far_token(limit - 1);
+    let tokenizer = Tokenizer::from_bytes(&last).unwrap();
+    assert_eq!(tokenizer.token_to_id("ab"), Some(limit - 1));
+    let reference = tokenizers::Tokenizer::from_bytes(&last).unwrap();
+    for text in ["abc", "ab", "cab", "abcabxab", "abababc"] {
+        let expected = reference.encode_fast(text, false).unwrap();
+        assert_eq!(tokenizer.encode(text, false), expected.get_ids(), "{text}");
+    }
+    let error = error(&with_far_token(limit));
+    assert!(
+        matches!(&error, Error::Unsupported { path, .. } if path == "$.model.merges[1]"),
+        "{error}"
+    );
+    let message = error.to_string();
+    assert!(
+        message.contains(r#""ab", whose id is 1048575"#),
+        "{message}"
+    );
+}
+
 #[test]
 fn damaged_vocabularies_are_named() {
     let with_vocab = |from: &str, to: &str| {
