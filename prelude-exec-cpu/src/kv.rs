@@ -45,6 +45,10 @@ pub(crate) trait KvElement: bytemuck::Pod + Default + Send + Sync {
     ///
     /// # Panics
     /// If these are none.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(dead_code, reason = "tiles exist on x86-64 alone")
+    )]
     fn bf16_bits(x: &[Self]) -> &[u16];
     /// What the packed dwords are.
     fn panel(dwords: &[u32]) -> Panel<'_>;
