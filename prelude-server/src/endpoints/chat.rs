@@ -17,6 +17,7 @@ use super::{
     input,
     submit::{Common, UsageBody},
     tools::Mind,
+    truncate::{Side, Truncation},
     unix_seconds,
 };
 use crate::{
@@ -41,6 +42,8 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let max_tokens = take_max_tokens(&mut fields)?;
     let top_logprobs = take_logprobs(call, model, &mut fields)?;
     let add_special_tokens = fields.bool("add_special_tokens")?.unwrap_or(false);
+    let output = max_tokens.unwrap_or(1);
+    let truncation = Truncation::take(&mut fields, model, output, Side::Left)?;
     let mut params = Params::take(call, model, &mut fields)?;
     call.finish(&fields)?;
     drop(fields);
@@ -52,7 +55,13 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         .encoder
         .run(body.len(), || {
             let text = conversation.render(model)?;
-            let ids = model.tokenizer.encode(&text, add_special_tokens);
+            let encode = |text: &str| model.tokenizer.encode(text, add_special_tokens);
+            let mut ids = encode(&text);
+            if let Some(truncation) = truncation.filter(|t| t.cuts(ids.len())) {
+                let (before, behind) = conversation.around(model, &text)?;
+                let spared = [encode(before), encode(behind)];
+                cut(&mut ids, &spared, truncation)?;
+            }
             Ok::<_, ApiError>((ids, Mind::at_end_of(&text)))
         })
         .await??;
@@ -62,8 +71,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     drop(conversation);
     input::check_ids("messages", &ids, model)?;
     // Without a limit the answer may fill the context, of which at least one token is left.
-    let needed = max_tokens.unwrap_or(1);
-    input::check_length("messages", ids.len(), u64::from(needed), model)?;
+    input::check_length("messages", ids.len(), u64::from(output), model)?;
     params.check_prompt(ids.len())?;
     let left = model.max_model_len - u32::try_from(ids.len()).expect("its length was checked");
     let max_tokens = max_tokens.unwrap_or(left);
@@ -94,6 +102,21 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     chat.reply().await
 }
 
+/// Cuts a conversation between what the template puts before it and behind it, both of which the
+/// ids begin and end with, but for tokens at the seams.
+fn cut(
+    ids: &mut Vec<TokenId>,
+    [before, behind]: &[Vec<TokenId>; 2],
+    truncation: Truncation,
+) -> Result<(), ApiError> {
+    let equal = |(a, b): &(&TokenId, &TokenId)| a == b;
+    let start = ids.iter().zip(before).take_while(equal).count();
+    let rest = ids[start..].iter().rev();
+    let end = ids.len() - rest.zip(behind.iter().rev()).take_while(equal).count();
+    let spared = [0..start, end..ids.len()];
+    truncation.apply_between("messages", ids, spared)
+}
+
 /// Known fields that are not implemented: refused unless neutral.
 pub(super) fn refuse_unimplemented(fields: &mut Fields<'_>) -> Result<(), ApiError> {
     let neutral: &[(&str, &[&str])] = &[
@@ -104,8 +127,6 @@ pub(super) fn refuse_unimplemented(fields: &mut Fields<'_>) -> Result<(), ApiErr
         ("functions", &["[]"]),
         ("function_call", &["\"none\""]),
         ("audio", &[]),
-        // Cutting would have to spare what the template puts around the messages.
-        ("truncate_prompt_tokens", &[]),
     ];
     for (name, neutral) in neutral {
         fields.refuse(name, neutral)?;

@@ -55,6 +55,24 @@ impl Conversation {
     /// # Errors
     /// 400 `template_error`.
     pub(crate) fn render(&self, model: &ServedModel) -> Result<String, ApiError> {
+        self.render_these(model, &self.messages)
+    }
+
+    /// The template's own parts of that `text`: before the first message's content and behind
+    /// the last one's.
+    ///
+    /// # Errors
+    /// 400 `template_error`.
+    pub(crate) fn around<'t>(
+        &self,
+        model: &ServedModel,
+        text: &'t str,
+    ) -> Result<(&'t str, &'t str), ApiError> {
+        let render = |messages: &[Value]| self.render_these(model, messages);
+        messages::around(&self.messages, text, render)
+    }
+
+    fn render_these(&self, model: &ServedModel, messages: &[Value]) -> Result<String, ApiError> {
         let template = model
             .template
             .as_ref()
@@ -72,9 +90,9 @@ impl Conversation {
                 .map_err(|e| ApiError::template(e.to_string()))
         };
         if self.continue_final_message {
-            messages::render_unfinished(&self.messages, render)
+            messages::render_unfinished(messages, render)
         } else {
-            render(&self.messages)
+            render(messages)
         }
     }
 }

@@ -119,6 +119,36 @@ pub(crate) fn render_unfinished(
     Ok(text)
 }
 
+/// What of a conversation's `text` comes before its first message's content and behind its last
+/// one's: the template's own, so far as it prints those contents.
+///
+/// # Errors
+/// Whatever `render` fails with.
+pub(crate) fn around<'t>(
+    messages: &[Value],
+    text: &'t str,
+    render: impl FnOnce(&[Value]) -> Result<String, ApiError>,
+) -> Result<(&'t str, &'t str), ApiError> {
+    let mark = unused_mark(messages);
+    let mut marked = messages.to_vec();
+    if let Some(Value::String(content)) = marked.first_mut().and_then(|m| m.get_mut("content")) {
+        content.insert_str(0, &mark);
+    }
+    if let Some(Value::String(content)) = marked.last_mut().and_then(|m| m.get_mut("content")) {
+        content.push_str(&mark);
+    }
+    let marked = render(&marked)?;
+    let before = marked.split(&mark).next().unwrap_or_default();
+    let behind = marked.rsplit(&mark).next().unwrap_or_default();
+    let pairs = text.chars().zip(before.chars());
+    let same = pairs.take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8());
+    let (before, rest) = text.split_at(same.sum());
+    let pairs = rest.chars().rev().zip(behind.chars().rev());
+    let same = pairs.take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8());
+    let behind = &rest[rest.len() - same.sum::<usize>()..];
+    Ok((before, behind))
+}
+
 /// A word that no message holds.
 fn unused_mark(messages: &[Value]) -> String {
     let all = Value::from(messages.to_vec()).to_string();
@@ -189,6 +219,31 @@ mod tests {
             r#"[{"role":"user","content":"a","content":"b"}]"#,
             Err(("duplicate_field", "/messages")),
         );
+    }
+
+    #[test]
+    fn the_template_is_told_from_what_it_is_given() {
+        let check = |contents: &[&str], expected: (&str, &str)| {
+            let message = |content: &&str| serde_json::json!({"content": content});
+            let messages: Vec<Value> = contents.iter().map(message).collect();
+            let render = |messages: &[Value]| {
+                let contents = messages.iter().map(|m| m["content"].as_str().unwrap());
+                let turns: Vec<String> = contents.map(|c| format!("<{}>", c.trim())).collect();
+                Ok(format!("é{}<é", turns.concat()))
+            };
+            let text = render(&messages).unwrap();
+            assert_eq!(
+                around(&messages, &text, render).unwrap(),
+                expected,
+                "{text}"
+            );
+        };
+        check(&["a"], ("é<", "><é"));
+        check(&["a", "b"], ("é<", "><é"));
+        // The same words inside.
+        check(&["é<", "><é"], ("é<", "><é"));
+        check(&[" ", " "], ("é<", "><é"));
+        check(&[""], ("é<", "><é"));
     }
 
     #[test]

@@ -34,6 +34,7 @@ pub(crate) async fn tokenize(call: &Arc<Call>, body: Bytes) -> Result<Reply, Api
         if fields.has("messages") {
             let model = call.app.model_for(name.as_deref(), Task::Chat)?;
             super::chat::refuse_unimplemented(&mut fields)?;
+            fields.refuse("truncate_prompt_tokens", &[])?;
             (model, Source::Chat(Conversation::take(&mut fields, true)?))
         } else {
             let model = call.app.model(name.as_deref())?;

@@ -73,6 +73,11 @@ impl Truncation {
         }
     }
 
+    /// Whether so many tokens have to be cut.
+    pub(crate) fn cuts(&self, tokens: usize) -> bool {
+        tokens > self.keep
+    }
+
     /// Cuts ids that the caller gave, if they are too many.
     pub(crate) fn apply(&self, ids: &mut Vec<TokenId>) {
         let over = ids.len().saturating_sub(self.keep);

@@ -275,6 +275,8 @@ pub(super) struct ChatRequest {
     #[schemars(flatten)]
     generation: Generation,
     #[schemars(flatten)]
+    truncation: Truncation,
+    #[schemars(flatten)]
     common: Common,
 }
 

@@ -103,6 +103,50 @@ fn one_token_with_logprobs_is_one_shot() {
     assert_eq!(bytes, entry["token"].as_str().unwrap().as_bytes());
 }
 
+/// What is cut is what people said: the template's parts stay.
+#[test]
+fn a_long_conversation_may_be_cut() {
+    let server = TestServer::demo();
+    let talk = |content: &str| json!([{"role": "system", "content": content}, {"role": "user", "content": content}]);
+    let tokens = |content: &str| -> Vec<u32> {
+        let body = json!({"messages": talk(content), "enable_thinking": false});
+        let answer = server.post("/tokenize", &body.to_string()).json();
+        serde_json::from_value(answer["tokens"].clone()).unwrap()
+    };
+    let content = "Where is my card? ".repeat(12);
+    let (all, empty) = (tokens(&content), tokens(""));
+    let start = all.iter().zip(&empty).take_while(|(a, b)| a == b).count();
+    let same = all.iter().rev().zip(empty.iter().rev());
+    let end = all.len() - same.take_while(|(a, b)| a == b).count();
+    let ask = |fields: Value| {
+        let mut body = json!({"messages": talk(&content), "enable_thinking": false,
+            "max_tokens": 1, "temperature": 0, "return_token_ids": true});
+        for (key, value) in fields.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        server.post(PATH, &body.to_string())
+    };
+    let prompt = |fields: Value| -> Vec<u32> {
+        serde_json::from_value(ask(fields).json()["prompt_token_ids"].clone()).unwrap()
+    };
+    assert_eq!(prompt(json!({"truncate_prompt_tokens": -1})), all);
+    assert_eq!(prompt(json!({"truncate_prompt_tokens": all.len()})), all);
+    let over = all.len() - 40;
+    let left = [&all[..start], &all[start + over..]].concat();
+    assert_eq!(prompt(json!({"truncate_prompt_tokens": 40})), left);
+    let right = [&all[..end - over], &all[end..]].concat();
+    let side = json!({"truncate_prompt_tokens": 40, "truncation_side": "right"});
+    assert_eq!(prompt(side), right);
+    // Nothing of what was said would be left.
+    let around = start + all.len() - end;
+    let refused = ask(json!({"truncate_prompt_tokens": around}));
+    let error = &refused.json()["error"];
+    assert_eq!(
+        (refused.status, &error["param"]),
+        (400, &json!("truncate_prompt_tokens"))
+    );
+}
+
 #[test]
 fn a_final_message_is_continued() {
     let server = TestServer::demo();
