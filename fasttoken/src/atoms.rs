@@ -229,6 +229,7 @@ impl Atoms {
             if let Some(c) = char::from_u32(code)
                 && !made.has(code)
                 && made.has_room()
+                && rules.merges_something(c.encode_utf8(&mut buffer).as_bytes())
                 && let Some((mut bounds, symbols)) =
                     rules.atom(c.encode_utf8(&mut buffer).as_bytes())
                 && let [first, second] = symbols[..]
@@ -577,6 +578,14 @@ impl Rules<'_> {
             context.facts |= FOLLOWED;
         }
         Some((bounds, symbols))
+    }
+
+    /// Whether any two bytes of a character merge: a quick look at what [`Rules::atom`]
+    /// would begin with.
+    fn merges_something(&self, piece: &[u8]) -> bool {
+        let id = |byte: u8| self.byte_ids[usize::from(byte)];
+        let mut pairs = piece.windows(2);
+        pairs.any(|pair| self.pairs.rank(id(pair[0]), id(pair[1])) != NO_RANK)
     }
 
     /// Excludes all that a rule of at most this rank joins with the first or the last of
