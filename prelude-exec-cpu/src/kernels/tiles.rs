@@ -21,7 +21,7 @@ mod elsewhere {
 
     pub(crate) fn gate(
         _: Supported,
-        _: &[u32],
+        _: (&[u32], usize),
         _: [&[u32]; 2],
         _: [&[u32]; 2],
         _: &mut TileMut<'_, u32>,

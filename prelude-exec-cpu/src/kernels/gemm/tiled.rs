@@ -165,7 +165,8 @@ impl Multiplier {
                 let next = if next < panels { next } else { index };
                 let both = |index| [gate_up.dwords(index), gate_up.dwords(panels + index)];
                 let first = tile.first_row * tiles::ROWS;
-                let left = left.part(first, (rows - first).min(tile.rows * tiles::ROWS));
+                let count = (rows - first).min(tile.rows * tiles::ROWS);
+                let left = (left.part(first, count), count);
                 tiles::gate(isa, left, both(index), both(next), &mut tile);
             },
         );

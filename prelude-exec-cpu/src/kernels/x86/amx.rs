@@ -9,7 +9,8 @@
 //! `tdpbf16ps` multiplies bf16 pairs and adds to f32 sums; a row of sums depends on the same row
 //! of the left tile alone. Every sum starts at zero and takes the inputs in order, 32 at a time,
 //! whatever the number of rows: so rows do not depend on how many are multiplied together. Rows
-//! beyond the last of a left tile are computed and thrown away.
+//! beyond the last of a left tile are computed and thrown away. A row that is alone is multiplied
+//! in vectors, step by step as the instruction is defined, so that it has the same bits.
 //!
 //! Instructions are inline assembly, since the compiler's intrinsics are not stable. It keeps
 //! nothing in tile registers itself, and each block of assembly here says that it overwrites
@@ -389,6 +390,117 @@ pub(super) fn mask(n: usize) -> u16 {
     if n >= 16 { u16::MAX } else { (1 << n) - 1 }
 }
 
+/// The product of the first row of a run of left tiles with a panel, with the bits of
+/// [`Tiles::multiply`] and without tiles, which load slower than vectors do.
+///
+/// `tdpbf16ps` is defined by its steps (Intel, Software Developer's Manual, volume 2): over the 16
+/// pairs of a tile, products of the even inputs and those of the odd ones are added up apart,
+/// each by fused multiply-add; then both sums are added, and what that gives to the result. All
+/// round to nearest even and take and make no denormal numbers.
+///
+/// # Panics
+/// If `isa` has no tiles, or the row is not as deep as the panel.
+fn single(isa: Supported, left: &[u32], panel: &[u32], sums: &mut [f32; NR]) {
+    assert!(isa.isa() == Isa::AmxBf16, "no tiles on this path");
+    let blocks = panel.len() / (LINES * NR);
+    assert!(
+        blocks > 0 && panel.len() == blocks * LINES * NR && left.len() == blocks * TILE,
+        "rows of another depth"
+    );
+    // SAFETY: `Supported` was made only after the features were detected; lengths were checked.
+    unsafe { single_row(left.as_ptr(), panel.as_ptr(), blocks, sums) };
+}
+
+/// # Safety
+/// AVX-512F; `left` points to `blocks` tiles, `panel` to `16 · blocks` lines; `blocks > 0`.
+#[target_feature(enable = "avx512f")]
+unsafe fn single_row(left: *const u32, panel: *const u32, blocks: usize, sums: &mut [f32; NR]) {
+    // Round to nearest even, no exceptions, denormals are zero.
+    static AS_TILES: u32 = 0x9fc0;
+    let mut before = 0u32;
+    // SAFETY: in each of `blocks` rounds the block reads the first 16 dwords of a left tile and
+    // 16 lines of 64; it writes 64 sums. It leaves the control register as it was.
+    unsafe {
+        asm!(
+            "stmxcsr [{before}]",
+            "ldmxcsr [{as_tiles}]",
+            "vpternlogd zmm16, zmm16, zmm16, 0xff",
+            "vpslld zmm16, zmm16, 16",
+            "vpxord zmm0, zmm0, zmm0",
+            "vpxord zmm1, zmm1, zmm1",
+            "vpxord zmm2, zmm2, zmm2",
+            "vpxord zmm3, zmm3, zmm3",
+            "2:",
+            "vpxord zmm4, zmm4, zmm4",
+            "vpxord zmm5, zmm5, zmm5",
+            "vpxord zmm6, zmm6, zmm6",
+            "vpxord zmm7, zmm7, zmm7",
+            "vpxord zmm8, zmm8, zmm8",
+            "vpxord zmm9, zmm9, zmm9",
+            "vpxord zmm10, zmm10, zmm10",
+            "vpxord zmm11, zmm11, zmm11",
+            "lea {end}, [{left} + 64]",
+            "3:",
+            "vpbroadcastd zmm13, [{left}]",
+            "vpslld zmm12, zmm13, 16",
+            "vpandd zmm13, zmm13, zmm16",
+            "vmovdqu32 zmm14, [{right}]",
+            "vpslld zmm15, zmm14, 16",
+            "vpandd zmm14, zmm14, zmm16",
+            "vfmadd231ps zmm4, zmm15, zmm12",
+            "vfmadd231ps zmm8, zmm14, zmm13",
+            "vmovdqu32 zmm14, [{right} + 64]",
+            "vpslld zmm15, zmm14, 16",
+            "vpandd zmm14, zmm14, zmm16",
+            "vfmadd231ps zmm5, zmm15, zmm12",
+            "vfmadd231ps zmm9, zmm14, zmm13",
+            "vmovdqu32 zmm14, [{right} + 128]",
+            "vpslld zmm15, zmm14, 16",
+            "vpandd zmm14, zmm14, zmm16",
+            "vfmadd231ps zmm6, zmm15, zmm12",
+            "vfmadd231ps zmm10, zmm14, zmm13",
+            "vmovdqu32 zmm14, [{right} + 192]",
+            "vpslld zmm15, zmm14, 16",
+            "vpandd zmm14, zmm14, zmm16",
+            "vfmadd231ps zmm7, zmm15, zmm12",
+            "vfmadd231ps zmm11, zmm14, zmm13",
+            "add {right}, 256",
+            "add {left}, 4",
+            "cmp {left}, {end}",
+            "jne 3b",
+            "vaddps zmm4, zmm4, zmm8",
+            "vaddps zmm5, zmm5, zmm9",
+            "vaddps zmm6, zmm6, zmm10",
+            "vaddps zmm7, zmm7, zmm11",
+            "vaddps zmm0, zmm0, zmm4",
+            "vaddps zmm1, zmm1, zmm5",
+            "vaddps zmm2, zmm2, zmm6",
+            "vaddps zmm3, zmm3, zmm7",
+            "add {left}, 1024 - 64",
+            "dec {blocks}",
+            "jnz 2b",
+            "vmovups [{out}], zmm0",
+            "vmovups [{out} + 64], zmm1",
+            "vmovups [{out} + 128], zmm2",
+            "vmovups [{out} + 192], zmm3",
+            "ldmxcsr [{before}]",
+            before = in(reg) &raw mut before,
+            as_tiles = in(reg) &raw const AS_TILES,
+            left = inout(reg) left => _,
+            right = inout(reg) panel => _,
+            blocks = inout(reg) blocks => _,
+            end = out(reg) _,
+            out = in(reg) sums.as_mut_ptr(),
+            out("zmm0") _, out("zmm1") _, out("zmm2") _, out("zmm3") _,
+            out("zmm4") _, out("zmm5") _, out("zmm6") _, out("zmm7") _,
+            out("zmm8") _, out("zmm9") _, out("zmm10") _, out("zmm11") _,
+            out("zmm12") _, out("zmm13") _, out("zmm14") _, out("zmm15") _,
+            out("zmm16") _,
+            options(nostack),
+        );
+    }
+}
+
 /// Multiplies the rows of one tile of the output with a panel, and writes the products, with
 /// `bias`, or adds them.
 ///
@@ -412,8 +524,14 @@ pub(crate) fn multiply(
     // In as many steps as pass by in which it can be fetched.
     let mut near = next.chunks(panel.len() / 4);
     let run = panel.len() / (LINES * NR) * TILE;
-    let tiles = Tiles::new(isa);
     let mut sums = Sums::ZERO;
+    if tile.rows == 1 {
+        single(isa, left, panel, &mut sums.0[0]);
+        // SAFETY: as below.
+        unsafe { finish(&sums, bias, add, (0, 1), tile) };
+        return;
+    }
+    let tiles = Tiles::new(isa);
     for (i, left) in left.chunks(2 * run).enumerate() {
         let first = i * 2 * ROWS;
         tiles.multiply(left, panel, near.next(), &mut sums);
@@ -427,13 +545,14 @@ pub(crate) fn multiply(
 /// Multiplies rows with a panel of gates and one of ups, and writes `silu(g) · u`, rounded to
 /// bf16 and cut into left tiles: a row of `out` is two tiles of 16 rows.
 ///
-/// `left`: a run of tiles for each row of `out`; `next`: the panels that may come next.
+/// `left`: a run of tiles for each row of `out`, of which the first `rows` rows count; `next`: the
+/// panels that may come next.
 ///
 /// # Panics
 /// If `isa` has no tiles, or the shapes differ.
 pub(crate) fn gate(
     isa: Supported,
-    left: &[u32],
+    (left, rows): (&[u32], usize),
     [gates, ups]: [&[u32]; 2],
     next: [&[u32]; 2],
     out: &mut TileMut<'_, u32>,
@@ -445,8 +564,15 @@ pub(crate) fn gate(
     let [mut near_gates, mut near_ups] = next.map(|next| next.chunks(gates.len() / 4));
     let run = gates.len() / (LINES * NR) * TILE;
     assert!(left.len() == out.rows * run, "another number of rows");
-    let tiles = Tiles::new(isa);
     let (mut gate, mut up) = (Sums::ZERO, Sums::ZERO);
+    if rows == 1 {
+        single(isa, left, gates, &mut gate.0[0]);
+        single(isa, left, ups, &mut up.0[0]);
+        // SAFETY: as below, with one row.
+        unsafe { silu_mul(&gate.0[..1], &up.0[..1], out.row(0)) };
+        return;
+    }
+    let tiles = Tiles::new(isa);
     for (i, left) in left.chunks(2 * run).enumerate() {
         tiles.multiply(left, gates, near_gates.next(), &mut gate);
         tiles.multiply(left, ups, near_ups.next(), &mut up);
@@ -556,6 +682,46 @@ unsafe fn finish(
                 } else {
                     _mm512_mask_storeu_ps(to, mask, x);
                 }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bf16 number from a fixed sequence, `spread` binary orders of magnitude below 2^7 at most.
+    fn bits(i: usize, spread: u32) -> u32 {
+        let x = (i as u32 ^ 0x9e37).wrapping_mul(2_654_435_761);
+        let x = (x ^ x >> 15).wrapping_mul(2_246_822_519);
+        let exponent = (134 - (x >> 8) % (spread + 1)) << 7;
+        x >> 31 << 15 | exponent | x & 0x7f
+    }
+
+    /// A row alone against the same row among others, with numbers of like magnitude, with such
+    /// whose sums round at every step, and with such whose products are denormal.
+    #[test]
+    fn single_rows_have_the_bits_of_tiles() {
+        let Some(isa) = Supported::new(Isa::AmxBf16) else {
+            eprintln!("SKIP: no AMX on this machine");
+            return;
+        };
+        for (blocks, spread) in [(1, 8), (3, 20), (32, 14), (2, 100), (2, 134)] {
+            for seed in 0..50 {
+                let pair = |i: usize| {
+                    let i = 2 * i + seed * 1_000_003;
+                    bits(i, spread) | bits(i + 1, spread) << 16
+                };
+                let left: Vec<u32> = (0..blocks * TILE).map(pair).collect();
+                let panel: Vec<u32> = (0..blocks * LINES * NR).map(|i| pair(i + 77_777)).collect();
+                let mut together = Sums::ZERO;
+                Tiles::new(isa).multiply(&left, &panel, None, &mut together);
+                let mut alone = [f32::NAN; NR];
+                single(isa, &left, &panel, &mut alone);
+                let [a, b] = [&alone, &together.0[0]].map(|sums| sums.map(f32::to_bits));
+                assert_eq!(a, b, "{blocks} blocks, spread {spread}, seed {seed}");
+                assert!(alone.iter().any(|&x| x != 0.0) || spread > 60);
             }
         }
     }
