@@ -3,8 +3,7 @@
 
 use serde_json::Value;
 
-/// The keyword by which a schema changes how it is read.
-pub(super) const LOOSENS: &str = "x-guidance";
+use super::spec::GUIDANCE;
 
 /// What a grammar must not do, if it does. A grammar that is no grammar is for the compiler to
 /// refuse.
@@ -19,7 +18,7 @@ pub(super) fn refused(text: &str) -> Option<&'static str> {
             '<' => special(rest),
             '%' => {
                 let (value, len) = directive(rest);
-                if value.is_some_and(|v| v.get(LOOSENS).is_some()) {
+                if value.is_some_and(|v| v.get(GUIDANCE).is_some()) {
                     return Some("not have the keyword `x-guidance`");
                 }
                 len

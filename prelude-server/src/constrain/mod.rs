@@ -38,7 +38,7 @@ use crate::{endpoints::Call, error::ApiError, served_model::ServedModel};
 
 pub(crate) use after_reasoning::Reasoning;
 pub(crate) use grammar::Grammars;
-pub(crate) use spec::{Ask, Calls, Language};
+pub(crate) use spec::{Ask, Calls, Language, Whitespace};
 
 /// A constraint, ready to be handed to the engine.
 #[derive(Clone, Debug)]

@@ -12,8 +12,9 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{
-    Language, lark,
+    lark,
     mask_threads::{MaskCost, next_tokens},
+    spec::{GUIDANCE, Language, Whitespace},
 };
 
 /// A grammar, ready to be walked.
@@ -59,6 +60,7 @@ pub(super) struct Source {
     kind: Kind,
     pub(super) text: String,
     schema: Value,
+    whitespace: Whitespace,
     /// The schemas in a grammar of ours, by field.
     parts: Vec<(String, Value)>,
 }
@@ -74,11 +76,14 @@ enum Kind {
 impl Source {
     pub(super) fn new(language: &Language) -> Self {
         let (mut schema, mut parts) = (Value::Null, Vec::new());
+        let mut whitespace = Whitespace::default();
         let (kind, text) = match language {
             Language::Regex(regex) => (Kind::Regex, unanchored(regex).to_owned()),
             Language::Json(json) => {
-                schema.clone_from(json);
-                (Kind::Json, json.to_string())
+                schema.clone_from(&json.schema);
+                let text = json.whitespace.within(json.schema.clone()).to_string();
+                whitespace.clone_from(&json.whitespace);
+                (Kind::Json, text)
             }
             Language::Lark(text) => (Kind::Lark, text.clone()),
             Language::Calls(calls) => {
@@ -91,6 +96,7 @@ impl Source {
             kind,
             text,
             schema,
+            whitespace,
             parts,
         }
     }
@@ -107,10 +113,10 @@ impl Source {
         let text_bytes = self.text.len();
         let grammar = match self.kind {
             Kind::Regex => TopLevelGrammar::from_regex(&self.text),
-            Kind::Json if self.schema.get(lark::LOOSENS).is_some() => {
+            Kind::Json if self.schema.get(GUIDANCE).is_some() => {
                 return Err(invalid("not have the keyword `x-guidance`"));
             }
-            Kind::Json => TopLevelGrammar::from_json_schema(self.schema),
+            Kind::Json => TopLevelGrammar::from_json_schema(self.whitespace.within(self.schema)),
             Kind::Lark => match lark::refused(&self.text) {
                 Some(must) => return Err(invalid(must)),
                 None => TopLevelGrammar::from_lark(self.text),
@@ -119,6 +125,10 @@ impl Source {
         };
         let refusal = |error: &str| match self.kind.refusal(error) {
             Refusal::Invalid { .. } if self.kind == Kind::Calls => blame(self.parts, factory),
+            Refusal::Invalid { .. } if is_wrong(&self.whitespace, factory) => Refusal::Invalid {
+                must: Kind::Regex.must().to_owned(),
+                param: self.whitespace.param().map(str::to_owned),
+            },
             refusal => refusal,
         };
         let parser = match factory.create_parser(grammar) {
@@ -156,6 +166,15 @@ fn invalid(must: impl Into<String>) -> Refusal {
     }
 }
 
+/// Whether the white space asked for is no regular expression.
+fn is_wrong(whitespace: &Whitespace, factory: &ParserFactory) -> bool {
+    let Whitespace::Pattern { regex, .. } = whitespace else {
+        return false;
+    };
+    let alone = TopLevelGrammar::from_regex(regex);
+    factory.create_parser(alone).is_err()
+}
+
 /// Says which of the schemas in a grammar of ours is at fault.
 fn blame(parts: Vec<(String, Value)>, factory: &ParserFactory) -> Refusal {
     for (param, schema) in parts {
@@ -185,20 +204,28 @@ impl Kind {
         if limits.iter().any(|word| error.contains(word)) {
             return Refusal::TooComplex;
         }
-        invalid(match self {
-            Self::Regex => "be a regular expression without look-around, back-references and \
-                            inner anchors"
-                .to_owned(),
-            Self::Lark | Self::Calls => {
-                "be a grammar in Lark's syntax with a rule `start`".to_owned()
-            }
+        match self {
             Self::Json => match keywords(error) {
-                Some(names) => format!("not have keywords that cannot be enforced: {names}"),
-                None => "be a JSON schema that can be satisfied and whose every keyword can be \
-                         enforced"
-                    .to_owned(),
+                Some(names) => invalid(format!(
+                    "not have keywords that cannot be enforced: {names}"
+                )),
+                None => invalid(self.must()),
             },
-        })
+            _ => invalid(self.must()),
+        }
+    }
+
+    /// What a text of this kind must do.
+    fn must(self) -> &'static str {
+        match self {
+            Self::Regex => {
+                "be a regular expression without look-around, back-references and inner anchors"
+            }
+            Self::Lark | Self::Calls => "be a grammar in Lark's syntax with a rule `start`",
+            Self::Json => {
+                "be a JSON schema that can be satisfied and whose every keyword can be enforced"
+            }
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! The fields that constrain an answer, in all their spellings.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 
 use crate::{
@@ -27,11 +29,82 @@ pub(crate) enum Language {
     /// Whole texts that match.
     Regex(String),
     /// JSON that a schema describes.
-    Json(Value),
+    Json(Json),
     /// Texts that a Lark grammar derives.
     Lark(String),
     /// Calls of functions.
     Calls(Calls),
+}
+
+/// A schema and the white space between the parts of what it describes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Json {
+    /// An object or a boolean.
+    pub(crate) schema: Value,
+    /// Between any two parts.
+    pub(crate) whitespace: Whitespace,
+}
+
+/// White space between parts of JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Whitespace {
+    /// As formatters write it: nothing, a blank, or a line's end and an indentation. Without a
+    /// bound, a model that likes line ends writes them until it may write no more.
+    #[default]
+    Formatted,
+    /// None.
+    None,
+    /// What matches a regular expression, or nothing.
+    Pattern {
+        /// The expression.
+        regex: String,
+        /// The field that says it.
+        param: &'static str,
+    },
+}
+
+impl Whitespace {
+    /// [`Whitespace::Formatted`] as a regular expression.
+    const FORMATTED: &str = r"[ \t]|\r?\n[ \t]{0,32}";
+
+    /// The schema with this white space, as `llguidance` is told of it.
+    pub(crate) fn within(&self, schema: Value) -> Value {
+        let mut schema = match schema {
+            Value::Bool(true) => serde_json::json!({}),
+            schema => schema,
+        };
+        let options = match self {
+            Self::Formatted => serde_json::json!({"whitespace_pattern": Self::FORMATTED}),
+            Self::None => serde_json::json!({"whitespace_flexible": false}),
+            Self::Pattern { regex, .. } => serde_json::json!({"whitespace_pattern": regex}),
+        };
+        if let Value::Object(keywords) = &mut schema {
+            keywords.insert(GUIDANCE.to_owned(), options);
+        }
+        schema
+    }
+}
+
+impl Whitespace {
+    /// The field that holds its pattern.
+    pub(crate) fn param(&self) -> Option<&'static str> {
+        match self {
+            Self::Pattern { param, .. } => Some(param),
+            _ => None,
+        }
+    }
+}
+
+/// Where a schema tells `llguidance` how to write what it describes. Callers may not.
+pub(crate) const GUIDANCE: &str = "x-guidance";
+
+impl From<Value> for Language {
+    fn from(schema: Value) -> Self {
+        Self::Json(Json {
+            schema,
+            whitespace: Whitespace::default(),
+        })
+    }
 }
 
 /// A grammar of calls, and what of the request it was made from.
@@ -69,9 +142,21 @@ impl Ask {
             let before = asks.len();
             take_each(&mut own, names, depth, &mut asks)?;
             own.refuse("structural_tag", &[])?;
-            own.refuse("disable_any_whitespace", &["false"])?;
+            let param = "/structured_outputs/whitespace_pattern";
+            let pattern = own.string("whitespace_pattern")?.map(Cow::into_owned);
+            let none = own.bool("disable_any_whitespace")?.unwrap_or(false);
+            match (none, pattern) {
+                (true, Some(_)) => {
+                    let must = "not come together with `disable_any_whitespace`";
+                    return Err(ApiError::invalid_value(param, must));
+                }
+                (true, None) => set_whitespace(&mut asks, Whitespace::None)?,
+                (false, Some(regex)) => {
+                    set_whitespace(&mut asks, Whitespace::Pattern { regex, param })?;
+                }
+                (false, None) => {}
+            }
             own.refuse("disable_additional_properties", &["false"])?;
-            own.refuse("whitespace_pattern", &[])?;
             own.refuse("disable_fallback", &["true", "false"])?;
             if let Some((unknown, _)) = own.rest().next() {
                 let must = "be absent: it is none of `choice`, `regex`, `json`, `json_object` and \
@@ -91,7 +176,10 @@ impl Ask {
             ("guided_grammar", "guided_grammar"),
         ];
         take_each(fields, older, depth, &mut asks)?;
-        fields.refuse("guided_whitespace_pattern", &[])?;
+        let param = "guided_whitespace_pattern";
+        if let Some(regex) = fields.string(param)?.map(Cow::into_owned) {
+            set_whitespace(&mut asks, Whitespace::Pattern { regex, param })?;
+        }
         asks.extend(response_format(fields)?);
         if asks.len() > 1 {
             let must = format!("not come together with `{}`", asks[0].param);
@@ -118,15 +206,31 @@ fn take_each(
         push(regex.1, Language::Regex(regex_text.into_owned()));
     }
     if let Some(value) = fields.value(schema.0)? {
-        push(schema.1, Language::Json(schema_of(value, schema.1, depth)?));
+        push(schema.1, schema_of(value, schema.1, depth)?.into());
     }
     if fields.bool(object.0)?.unwrap_or(false) {
-        push(object.1, Language::Json(any_object()));
+        push(object.1, any_object().into());
     }
     if let Some(text) = fields.string(grammar.0)? {
         push(grammar.1, Language::Lark(text.into_owned()));
     }
     Ok(())
+}
+
+/// Sets the white space of the schema asked for, which a pattern must have.
+fn set_whitespace(asks: &mut [Ask], whitespace: Whitespace) -> Result<(), ApiError> {
+    match (asks.last_mut().map(|ask| &mut ask.language), &whitespace) {
+        (Some(Language::Json(json)), _) => {
+            json.whitespace = whitespace;
+            Ok(())
+        }
+        (_, Whitespace::Pattern { param, .. }) => {
+            let must = "be absent: no JSON is asked for";
+            Err(ApiError::invalid_value(*param, must))
+        }
+        // Some clients send the flag, which is about JSON alone, with everything.
+        _ => Ok(()),
+    }
 }
 
 fn checked(options: Vec<String>, param: &'static str) -> Result<Vec<String>, ApiError> {
@@ -172,7 +276,7 @@ fn response_format(fields: &mut Fields<'_>) -> Result<Option<Ask>, ApiError> {
         Some("text") => Ok(None),
         Some("json_object") => Ok(Some(Ask {
             param: "response_format",
-            language: Language::Json(any_object()),
+            language: any_object().into(),
         })),
         Some("json_schema") => {
             let param = "/response_format/json_schema/schema";
@@ -189,7 +293,7 @@ fn response_format(fields: &mut Fields<'_>) -> Result<Option<Ask>, ApiError> {
             match schema {
                 Value::Object(_) => Ok(Some(Ask {
                     param,
-                    language: Language::Json(schema),
+                    language: schema.into(),
                 })),
                 _ => Err(ApiError::invalid_type(param, "an object")),
             }
@@ -241,25 +345,25 @@ mod tests {
             r#"{"guided_json":"{\"type\":\"null\"}"}"#,
             Ok(Some((
                 "guided_json",
-                Language::Json(serde_json::json!({"type": "null"})),
+                serde_json::json!({"type": "null"}).into(),
             ))),
         );
         check(
             r#"{"structured_outputs":{"json_object":true}}"#,
             Ok(Some((
                 "/structured_outputs/json_object",
-                Language::Json(any_object()),
+                any_object().into(),
             ))),
         );
         check(
             r#"{"response_format":{"type":"json_object"}}"#,
-            Ok(Some(("response_format", Language::Json(any_object())))),
+            Ok(Some(("response_format", any_object().into()))),
         );
         check(
             r#"{"response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":{}}}}"#,
             Ok(Some((
                 "/response_format/json_schema/schema",
-                Language::Json(serde_json::json!({})),
+                serde_json::json!({}).into(),
             ))),
         );
         check(r#"{"response_format":{"type":"text"}}"#, Ok(None));

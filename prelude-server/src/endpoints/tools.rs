@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     answer::{CALL, CALL_END, Parts, THINK, THINK_END},
-    constrain::{Ask, Calls, Language, Reasoning},
+    constrain::{Ask, Calls, Language, Reasoning, Whitespace},
     error::ApiError,
     json::Fields,
     served_model::ServedModel,
@@ -122,7 +122,8 @@ impl Tools {
         for &index in &self.forced {
             let function = &self.tools[index]["function"];
             let schema = call_schema::of(&function["name"], &function["parameters"]);
-            text.push_str(&format!("f{index}: %json {schema}\n"));
+            let bounded = Whitespace::default().within(schema.clone());
+            text.push_str(&format!("f{index}: %json {bounded}\n"));
             schemas.push((format!("/tools/{index}/function/parameters"), schema));
         }
         Calls {

@@ -142,6 +142,8 @@ struct Generation {
     guided_json_object: Option<bool>,
     /// Older name of `structured_outputs.grammar`.
     guided_grammar: Option<String>,
+    /// Older name of `structured_outputs.whitespace_pattern`.
+    guided_whitespace_pattern: Option<String>,
 }
 
 /// One of these.
@@ -157,6 +159,11 @@ struct StructuredOutputs {
     json_object: Option<bool>,
     /// A grammar in Lark's syntax.
     grammar: Option<String>,
+    /// JSON without white space between its parts.
+    disable_any_whitespace: Option<bool>,
+    /// A regular expression of what may stand between parts of JSON, besides nothing; by default
+    /// a blank, or a line's end with up to 32 blanks of indentation.
+    whitespace_pattern: Option<String>,
 }
 
 #[derive(JsonSchema)]

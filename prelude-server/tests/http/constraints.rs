@@ -195,6 +195,75 @@ fn texts_conform_to_their_schema() {
     conforms(&schema, choice["message"]["content"].as_str().unwrap());
 }
 
+/// The longest run of white space between the parts of a JSON text.
+fn longest_gap(json: &str) -> usize {
+    let (mut longest, mut run, mut inside, mut escaped) = (0, 0, false, false);
+    for c in json.chars() {
+        if inside {
+            (inside, escaped) = (escaped || c != '"', !escaped && c == '\\');
+            continue;
+        }
+        inside = c == '"';
+        run = if c.is_whitespace() { run + 1 } else { 0 };
+        longest = longest.max(run);
+    }
+    longest
+}
+
+/// A model that likes line ends, as greedy `demo-lm` does after a brace, still comes to an end.
+#[test]
+fn white_space_in_json_has_a_bound() {
+    let server = TestServer::demo();
+    let schema = json!({"type": "object", "properties": {"topic": {"enum": ["card", "cash"]},
+        "urgent": {"type": "boolean"}}, "required": ["topic", "urgent"],
+        "additionalProperties": false});
+    let newline = server.post("/tokenize", r#"{"prompt": "\n"}"#).json()["tokens"][0].clone();
+    let blank = server.post("/tokenize", r#"{"prompt": " "}"#).json()["tokens"][0].clone();
+    let body = |fields: &Value, liked: &Value| {
+        let mut body = wild(1, fields);
+        body["logit_bias"] = json!({liked.to_string(): 100});
+        body
+    };
+    let ask_for = |fields: Value, liked: &Value| {
+        let answer = ask(&server, &body(&fields, liked));
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["finish_reason"], "stop", "{fields}: {answer}");
+        let text = choice["text"].as_str().unwrap().to_owned();
+        conforms(&schema, &text);
+        longest_gap(&text)
+    };
+    let by_default = json!({"structured_outputs": {"json": schema}});
+    assert_eq!(ask_for(by_default.clone(), &newline), 1);
+    assert_eq!(ask_for(by_default, &blank), 1);
+    let none = json!({"structured_outputs": {"json": schema, "disable_any_whitespace": true}});
+    assert_eq!(ask_for(none, &newline), 0);
+    for fields in [
+        json!({"structured_outputs": {"json": schema, "whitespace_pattern": "[ \n]{0,3}"}}),
+        json!({"guided_json": schema, "guided_whitespace_pattern": "[\n]{1,3}"}),
+    ] {
+        assert_eq!(ask_for(fields, &newline), 3);
+    }
+    // Also in calls that are forced.
+    let chat = json!({"messages": [{"role": "user", "content": "Where is my card?"}],
+        "max_tokens": 200, "temperature": 0, "logit_bias": {newline.to_string(): 100},
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}],
+        "tool_choice": "required", "parallel_tool_calls": false});
+    let answer = server.post(CHAT, &chat.to_string()).json();
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
+    let arguments = &choice["message"]["tool_calls"][0]["function"]["arguments"];
+    conforms(&schema, arguments.as_str().unwrap());
+
+    let pattern = "/structured_outputs/whitespace_pattern";
+    let wrong = json!({"structured_outputs": {"json": schema, "whitespace_pattern": "(["}});
+    refused(&server, &wrong, "grammar_error", pattern);
+    let both = json!({"structured_outputs": {"json": schema, "whitespace_pattern": " ",
+        "disable_any_whitespace": true}});
+    refused(&server, &both, "invalid_value", pattern);
+    let no_json = json!({"structured_outputs": {"regex": "a+", "whitespace_pattern": " "}});
+    refused(&server, &no_json, "invalid_value", pattern);
+}
+
 #[test]
 fn any_object_and_grammars() {
     let server = TestServer::demo();
