@@ -5,7 +5,8 @@ from typing import Literal
 
 import instructor
 import openai
-from pydantic import BaseModel, field_validator
+from instructor.core.exceptions import InstructorRetryException
+from pydantic import BaseModel, ConfigDict, field_validator
 from support import *
 
 TOPICS = ("card", "payment", "transfer", "topup", "cash", "exchange", "identity", "account")
@@ -15,12 +16,15 @@ Topic = Literal[TOPICS]
 class Ticket(BaseModel):
     """What a message is about."""
 
+    # Else a schema allows properties of any name, and so small a model talks on in those.
+    model_config = ConfigDict(extra="forbid")
+
     topic: Topic
     urgent: bool
 
 
 plain = openai.OpenAI(base_url=FULL_URL + "/v1", api_key=KEY, max_retries=0)
-asked = dict(model="demo-lm", messages=TOPIC, temperature=0, max_tokens=64,
+asked = dict(model="demo-lm", messages=TOPIC, temperature=0, max_tokens=400,
              extra_body=NO_THINKING)
 
 # The same answer whichever way instructor asks for the type.
@@ -49,6 +53,8 @@ equal((parts[-1].topic, parts[-1].urgent),
 
 # A validator's refusal is asked again with the error in the messages, as often as allowed.
 class Never(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
     topic: Topic
 
     @field_validator("topic")
@@ -57,6 +63,6 @@ class Never(BaseModel):
         raise ValueError("try another")
 
 
-error = raises(instructor.core.exceptions.InstructorRetryException,
+error = raises(InstructorRetryException,
                lambda: client.chat.completions.create(response_model=Never, max_retries=2, **asked))
 equal(error.n_attempts, 2)

@@ -65,7 +65,7 @@ pub(crate) enum Whitespace {
 
 impl Whitespace {
     /// [`Whitespace::Formatted`] as a regular expression.
-    const FORMATTED: &str = r"[ \t]|\r?\n[ \t]{0,32}";
+    const FORMATTED: &str = r"[ \t]|\r?\n[ \t]{0,16}";
 
     /// The schema with this white space, as `llguidance` is told of it.
     pub(crate) fn within(&self, schema: Value) -> Value {

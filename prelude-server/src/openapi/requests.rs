@@ -162,7 +162,7 @@ struct StructuredOutputs {
     /// JSON without white space between its parts.
     disable_any_whitespace: Option<bool>,
     /// A regular expression of what may stand between parts of JSON, besides nothing; by default
-    /// a blank, or a line's end with up to 32 blanks of indentation.
+    /// a blank, or a line's end with up to 16 blanks of indentation.
     whitespace_pattern: Option<String>,
 }
 

@@ -233,8 +233,10 @@ fn white_space_in_json_has_a_bound() {
         longest_gap(&text)
     };
     let by_default = json!({"structured_outputs": {"json": schema}});
-    assert_eq!(ask_for(by_default.clone(), &newline), 1);
-    assert_eq!(ask_for(by_default, &blank), 1);
+    for liked in [&newline, &blank] {
+        let gap = ask_for(by_default.clone(), liked);
+        assert!((1..=17).contains(&gap), "{gap}");
+    }
     let none = json!({"structured_outputs": {"json": schema, "disable_any_whitespace": true}});
     assert_eq!(ask_for(none, &newline), 0);
     for fields in [
@@ -245,7 +247,7 @@ fn white_space_in_json_has_a_bound() {
     }
     // Also in calls that are forced.
     let chat = json!({"messages": [{"role": "user", "content": "Where is my card?"}],
-        "max_tokens": 200, "temperature": 0, "logit_bias": {newline.to_string(): 100},
+        "max_tokens": 400, "temperature": 0, "logit_bias": {newline.to_string(): 100},
         "tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}],
         "tool_choice": "required", "parallel_tool_calls": false});
     let answer = server.post(CHAT, &chat.to_string()).json();
