@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use fasttoken::Tokenizer;
+use prelude_server::Tokenizer;
 use prelude_server::{assets::Assets, demo};
 
 use super::{
