@@ -1,8 +1,9 @@
 //! Room in the queue, reserved before any heavy work and given back on every exit.
 //!
 //! A request reserves a row by its head, then bytes and a guess of its tokens as its body arrives
-//! (there must be room for all that it declares), exactly once it is parsed and encoded, and lets go when its first result arrives or when it ends in
-//! whatever way. What does not fit is refused, never queued without bound.
+//! (there must be room for all that it declares), exactly once it is parsed and encoded, and lets
+//! go when its first result arrives or when it ends in whatever way. What does not fit is refused,
+//! never queued without bound.
 
 use std::{
     sync::{

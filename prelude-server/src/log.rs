@@ -1,4 +1,5 @@
-//! Lines on stderr: one per request, and the causes of failures. No prompt, no output, no header.
+//! Lines on stderr: one per request, and the causes of failures. No output, no header, and no
+//! prompt unless `server.log_prompts` asks for its beginning.
 
 use std::{any::Any, fmt, io::Write, panic::PanicHookInfo};
 

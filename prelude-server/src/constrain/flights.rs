@@ -98,7 +98,11 @@ impl<T: Send + Sync + 'static> Flights<T> {
         };
         let outcome = land(flight, limit).await;
         if let Err(Failure::Refused(refusal)) = &outcome {
-            lock(&self.shelf).refuse(key, refusal.clone());
+            let mut shelf = lock(&self.shelf);
+            // Else it is over by now, and kept as it ended.
+            if shelf.in_flight.contains_key(&key) {
+                shelf.refuse(key, refusal.clone());
+            }
         }
         outcome
     }
@@ -125,6 +129,7 @@ impl<T: Send + Sync + 'static> Flights<T> {
         let arrival = Arrival {
             shelf: Arc::clone(&self.shelf),
             key,
+            stages: Arc::clone(&stages),
         };
         let permits = Arc::clone(&self.permits);
         // A task of its own: whoever wanted it first may leave before the others.
@@ -136,7 +141,7 @@ impl<T: Send + Sync + 'static> Flights<T> {
                         break permit.expect("the semaphore is never closed");
                     }
                     () = stages.closed() => {
-                        if arrival.is_unwanted(&stages) {
+                        if arrival.is_unwanted() {
                             return;
                         }
                     }
@@ -196,21 +201,31 @@ impl<T> Shelf<T> {
 struct Arrival<T> {
     shelf: Arc<Mutex<Shelf<T>>>,
     key: Key,
+    stages: Arc<watch::Sender<Stage<T>>>,
 }
 
 impl<T> Arrival<T> {
     /// Whether everybody who wanted it has left; it is off the shelf then.
-    fn is_unwanted(&self, stages: &watch::Sender<Stage<T>>) -> bool {
+    fn is_unwanted(&self) -> bool {
         let mut shelf = lock(&self.shelf);
-        let unwanted = stages.receiver_count() == 0;
+        let unwanted = self.stages.receiver_count() == 0;
         if unwanted {
-            shelf.in_flight.remove(&self.key);
+            self.leave(&mut shelf);
         }
         unwanted
     }
 
+    /// Takes this flight off the shelf, and not one that began after it had left.
+    fn leave(&self, shelf: &mut Shelf<T>) {
+        let flight = shelf.in_flight.get(&self.key);
+        if flight.is_some_and(|flight| Arc::ptr_eq(flight, &self.stages)) {
+            shelf.in_flight.remove(&self.key);
+        }
+    }
+
     fn keep(self, outcome: Result<(T, usize), Refusal>) -> Outcome<T> {
         let mut shelf = lock(&self.shelf);
+        self.leave(&mut shelf);
         match outcome {
             Ok((value, bytes)) => {
                 let value = Arc::new(value);
@@ -228,7 +243,7 @@ impl<T> Arrival<T> {
 
 impl<T> Drop for Arrival<T> {
     fn drop(&mut self) {
-        lock(&self.shelf).in_flight.remove(&self.key);
+        self.leave(&mut lock(&self.shelf));
     }
 }
 

@@ -17,7 +17,7 @@ use super::{
     Language,
     flights::Flights,
     mask_threads::MaskThreads,
-    source::{Compiled, Failure, Refusal, Source, depth},
+    source::{Compiled, Failure, Kind, Refusal, Source, depth},
     vocabulary,
 };
 use crate::{
@@ -72,6 +72,9 @@ impl Grammars {
             let message = format!("`{param}` has more than {DEPTH_MAX} brackets within another");
             return Err(ApiError::grammar_too_complex(message, param));
         }
+        if let Some(must) = source.refused() {
+            return Err(ApiError::grammar(must, param));
+        }
         let key = source.key();
         let limits = &call.app.config.limits;
         let compiled = self
@@ -88,7 +91,7 @@ impl Grammars {
                 compiled.make(key, ms(limits.grammar_ms), work).await
             }
         };
-        let compiled = outcome.map_err(|failure| answer(failure, call, param))?;
+        let compiled = outcome.map_err(|failure| answer(failure, call, param, language))?;
         let threads = self.threads.get_or_init(|| {
             let cores = thread::available_parallelism().map_or(1, usize::from);
             let threads = u32::try_from((cores / 2).clamp(1, 8)).expect("at most 8");
@@ -128,10 +131,17 @@ impl Grammars {
     }
 }
 
-fn answer(failure: Failure, call: &Call, param: &'static str) -> ApiError {
+fn answer(failure: Failure, call: &Call, param: &'static str, language: &Language) -> ApiError {
     match failure {
         Failure::Refused(Refusal::Invalid { must, param: part }) => {
             ApiError::grammar(must, part.map_or(Cow::Borrowed(param), Cow::Owned))
+        }
+        Failure::Refused(Refusal::Whitespace) => {
+            let whitespace = match language {
+                Language::Json(json) => json.whitespace.param(),
+                _ => None,
+            };
+            ApiError::grammar(Kind::Regex.must(), whitespace.unwrap_or(param))
         }
         Failure::Refused(Refusal::TooComplex) => {
             let limit = call.app.config.limits.grammar_ms;

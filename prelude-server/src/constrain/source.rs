@@ -46,6 +46,9 @@ pub(super) enum Refusal {
         must: String,
         param: Option<String>,
     },
+    /// The white space asked for is no regular expression. Which field says it differs between
+    /// those who share the refusal.
+    Whitespace,
     TooComplex,
 }
 
@@ -66,7 +69,7 @@ pub(super) struct Source {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Regex,
     Json,
     Lark,
@@ -101,6 +104,18 @@ impl Source {
         }
     }
 
+    /// What it must not do, if it does: to be asked before it is looked up, since a source that is
+    /// refused here may have the key of one that is not.
+    pub(super) fn refused(&self) -> Option<String> {
+        match self.kind {
+            Kind::Json if self.schema.get(GUIDANCE).is_some() => {
+                Some(format!("not have the keyword `{GUIDANCE}`"))
+            }
+            Kind::Lark => lark::refused(&self.text).map(Into::into),
+            _ => None,
+        }
+    }
+
     pub(super) fn key(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
         hash.update([self.kind as u8]);
@@ -111,24 +126,18 @@ impl Source {
     /// The grammar, ready to be walked, and about how many bytes it has.
     pub(super) fn compile(self, factory: &ParserFactory) -> Result<(Compiled, usize), Refusal> {
         let text_bytes = self.text.len();
+        let quoted = match self.kind {
+            Kind::Regex => self.text.clone(),
+            _ => String::new(),
+        };
         let grammar = match self.kind {
             Kind::Regex => TopLevelGrammar::from_regex(&self.text),
-            Kind::Json if self.schema.get(GUIDANCE).is_some() => {
-                return Err(invalid("not have the keyword `x-guidance`"));
-            }
             Kind::Json => TopLevelGrammar::from_json_schema(self.whitespace.within(self.schema)),
-            Kind::Lark => match lark::refused(&self.text) {
-                Some(must) => return Err(invalid(must)),
-                None => TopLevelGrammar::from_lark(self.text),
-            },
-            Kind::Calls => TopLevelGrammar::from_lark(self.text),
+            Kind::Lark | Kind::Calls => TopLevelGrammar::from_lark(self.text),
         };
-        let refusal = |error: &str| match self.kind.refusal(error) {
+        let refusal = |error: &str| match self.kind.refusal(error, &quoted) {
             Refusal::Invalid { .. } if self.kind == Kind::Calls => blame(self.parts, factory),
-            Refusal::Invalid { .. } if is_wrong(&self.whitespace, factory) => Refusal::Invalid {
-                must: Kind::Regex.must().to_owned(),
-                param: self.whitespace.param().map(str::to_owned),
-            },
+            _ if is_wrong(&self.whitespace, factory) => Refusal::Whitespace,
             refusal => refusal,
         };
         let parser = match factory.create_parser(grammar) {
@@ -180,7 +189,7 @@ fn blame(parts: Vec<(String, Value)>, factory: &ParserFactory) -> Refusal {
     for (param, schema) in parts {
         let grammar = TopLevelGrammar::from_json_schema(schema);
         if let Err(error) = factory.create_parser(grammar)
-            && let Refusal::Invalid { must, .. } = Kind::Json.refusal(&error.to_string())
+            && let Refusal::Invalid { must, .. } = Kind::Json.refusal(&error.to_string(), "")
         {
             let param = Some(param);
             return Refusal::Invalid { must, param };
@@ -191,7 +200,7 @@ fn blame(parts: Vec<(String, Value)>, factory: &ParserFactory) -> Refusal {
 
 impl Kind {
     /// What became of a grammar, without the library's words: they may quote the grammar.
-    fn refusal(self, error: &str) -> Refusal {
+    fn refusal(self, error: &str, text: &str) -> Refusal {
         let limits = [
             "fuel",
             "too large",
@@ -201,6 +210,8 @@ impl Kind {
             "too many",
             "max_",
         ];
+        // The library quotes what it was given, which may hold any of the words.
+        let error = &unquoted(error, text);
         if limits.iter().any(|word| error.contains(word)) {
             return Refusal::TooComplex;
         }
@@ -216,7 +227,7 @@ impl Kind {
     }
 
     /// What a text of this kind must do.
-    fn must(self) -> &'static str {
+    pub(super) fn must(self) -> &'static str {
         match self {
             Self::Regex => {
                 "be a regular expression without look-around, back-references and inner anchors"
@@ -227,6 +238,15 @@ impl Kind {
             }
         }
     }
+}
+
+/// A message without the regular expression that it may quote, plainly or as Rust would.
+fn unquoted(error: &str, regex: &str) -> String {
+    if regex.is_empty() {
+        return error.to_owned();
+    }
+    let escaped = format!("{regex:?}");
+    error.replace(&escaped, "").replace(regex, "")
 }
 
 /// The keywords that the library names as not implemented. They are keywords of the standard.

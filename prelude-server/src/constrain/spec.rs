@@ -131,6 +131,7 @@ impl Ask {
     /// 400 naming the field.
     pub(crate) fn take(fields: &mut Fields<'_>, depth: usize) -> Result<Option<Self>, ApiError> {
         let mut asks = Vec::new();
+        let mut spaces = Spaces::default();
         if let Some(mut own) = fields.object("structured_outputs")? {
             let names = [
                 ("choice", "/structured_outputs/choice"),
@@ -142,20 +143,15 @@ impl Ask {
             let before = asks.len();
             take_each(&mut own, names, depth, &mut asks)?;
             own.refuse("structural_tag", &[])?;
-            let param = "/structured_outputs/whitespace_pattern";
-            let pattern = own.string("whitespace_pattern")?.map(Cow::into_owned);
-            let none = own.bool("disable_any_whitespace")?.unwrap_or(false);
-            match (none, pattern) {
-                (true, Some(_)) => {
-                    let must = "not come together with `disable_any_whitespace`";
-                    return Err(ApiError::invalid_value(param, must));
-                }
-                (true, None) => set_whitespace(&mut asks, Whitespace::None)?,
-                (false, Some(regex)) => {
-                    set_whitespace(&mut asks, Whitespace::Pattern { regex, param })?;
-                }
-                (false, None) => {}
+            if own.bool("disable_any_whitespace")?.unwrap_or(false) {
+                let param = "/structured_outputs/disable_any_whitespace";
+                spaces.push(Whitespace::None, param)?;
             }
+            spaces.take(
+                &mut own,
+                "whitespace_pattern",
+                "/structured_outputs/whitespace_pattern",
+            )?;
             own.refuse("disable_additional_properties", &["false"])?;
             own.refuse("disable_fallback", &["true", "false"])?;
             if let Some((unknown, _)) = own.rest().next() {
@@ -163,7 +159,8 @@ impl Ask {
                             `grammar`";
                 return Err(ApiError::invalid_value(own.path(unknown), must));
             }
-            if asks.len() == before {
+            // White space alone may be for a `response_format`.
+            if asks.len() == before && spaces.0.is_none() {
                 let must = "have one of `choice`, `regex`, `json`, `json_object` and `grammar`";
                 return Err(ApiError::invalid_value("structured_outputs", must));
             }
@@ -177,15 +174,61 @@ impl Ask {
         ];
         take_each(fields, older, depth, &mut asks)?;
         let param = "guided_whitespace_pattern";
-        if let Some(regex) = fields.string(param)?.map(Cow::into_owned) {
-            set_whitespace(&mut asks, Whitespace::Pattern { regex, param })?;
-        }
+        spaces.take(fields, param, param)?;
         asks.extend(response_format(fields)?);
         if asks.len() > 1 {
             let must = format!("not come together with `{}`", asks[0].param);
             return Err(ApiError::invalid_value(asks[1].param, must));
         }
-        Ok(asks.pop())
+        let mut ask = asks.pop();
+        spaces.apply(ask.as_mut())?;
+        Ok(ask)
+    }
+}
+
+/// The white space asked for, and the field that does.
+#[derive(Default)]
+struct Spaces(Option<(Whitespace, &'static str)>);
+
+impl Spaces {
+    fn push(&mut self, whitespace: Whitespace, param: &'static str) -> Result<(), ApiError> {
+        match &self.0 {
+            Some((_, other)) => {
+                let must = format!("not come together with `{other}`");
+                Err(ApiError::invalid_value(param, must))
+            }
+            None => {
+                self.0 = Some((whitespace, param));
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes the field `name`, a regular expression, which messages call `param`.
+    fn take(
+        &mut self,
+        fields: &mut Fields<'_>,
+        name: &'static str,
+        param: &'static str,
+    ) -> Result<(), ApiError> {
+        match fields.string(name)?.map(Cow::into_owned) {
+            Some(regex) => self.push(Whitespace::Pattern { regex, param }, param),
+            None => Ok(()),
+        }
+    }
+
+    /// Sets the white space of the JSON asked for, which a pattern must have.
+    fn apply(self, ask: Option<&mut Ask>) -> Result<(), ApiError> {
+        match (ask.map(|ask| &mut ask.language), self.0) {
+            (Some(Language::Json(json)), Some((whitespace, _))) => json.whitespace = whitespace,
+            (_, Some((Whitespace::Pattern { .. }, param))) => {
+                let must = "be absent: no JSON is asked for";
+                return Err(ApiError::invalid_value(param, must));
+            }
+            // Some clients send the flag, which is about JSON alone, with everything.
+            _ => {}
+        }
+        Ok(())
     }
 }
 
@@ -215,22 +258,6 @@ fn take_each(
         push(grammar.1, Language::Lark(text.into_owned()));
     }
     Ok(())
-}
-
-/// Sets the white space of the schema asked for, which a pattern must have.
-fn set_whitespace(asks: &mut [Ask], whitespace: Whitespace) -> Result<(), ApiError> {
-    match (asks.last_mut().map(|ask| &mut ask.language), &whitespace) {
-        (Some(Language::Json(json)), _) => {
-            json.whitespace = whitespace;
-            Ok(())
-        }
-        (_, Whitespace::Pattern { param, .. }) => {
-            let must = "be absent: no JSON is asked for";
-            Err(ApiError::invalid_value(*param, must))
-        }
-        // Some clients send the flag, which is about JSON alone, with everything.
-        _ => Ok(()),
-    }
 }
 
 fn checked(options: Vec<String>, param: &'static str) -> Result<Vec<String>, ApiError> {

@@ -119,8 +119,8 @@ pub(crate) fn render_unfinished(
     Ok(text)
 }
 
-/// What of a conversation's `text` comes before its first message's content and behind its last
-/// one's: the template's own, so far as it prints those contents.
+/// What of a conversation's `text` comes before any message's content and behind all of them: the
+/// template's own, nothing where it prints no content.
 ///
 /// # Errors
 /// Whatever `render` fails with.
@@ -130,16 +130,18 @@ pub(crate) fn around<'t>(
     render: impl FnOnce(&[Value]) -> Result<String, ApiError>,
 ) -> Result<(&'t str, &'t str), ApiError> {
     let mark = unused_mark(messages);
+    let (head, tail) = (format!("{mark}HEAD_"), format!("{mark}TAIL_"));
     let mut marked = messages.to_vec();
-    if let Some(Value::String(content)) = marked.first_mut().and_then(|m| m.get_mut("content")) {
-        content.insert_str(0, &mark);
-    }
-    if let Some(Value::String(content)) = marked.last_mut().and_then(|m| m.get_mut("content")) {
-        content.push_str(&mark);
+    // All of them: some have no content, and a template may print them in another order.
+    for message in &mut marked {
+        if let Some(Value::String(content)) = message.get_mut("content") {
+            content.insert_str(0, &head);
+            content.push_str(&tail);
+        }
     }
     let marked = render(&marked)?;
-    let before = marked.split(&mark).next().unwrap_or_default();
-    let behind = marked.rsplit(&mark).next().unwrap_or_default();
+    let before = marked.split_once(&head).map_or("", |(before, _)| before);
+    let behind = marked.rsplit_once(&tail).map_or("", |(_, behind)| behind);
     let pairs = text.chars().zip(before.chars());
     let same = pairs.take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8());
     let (before, rest) = text.split_at(same.sum());
@@ -244,6 +246,34 @@ mod tests {
         check(&["é<", "><é"], ("é<", "><é"));
         check(&[" ", " "], ("é<", "><é"));
         check(&[""], ("é<", "><é"));
+    }
+
+    /// A call has no content, and some templates print the first message last.
+    #[test]
+    fn contents_may_be_missing_or_in_another_order() {
+        let call = serde_json::json!({"role": "assistant", "content": null});
+        let text = |text: &str| serde_json::json!({"role": "user", "content": text});
+        let render = |messages: &[Value]| {
+            let mut turns: Vec<_> = messages.iter().map(|m| m["content"].as_str()).collect();
+            turns.rotate_left(1);
+            let turns = turns.iter().map(|c| format!("<{}>", c.unwrap_or("call")));
+            Ok(format!("A{}Z", turns.collect::<String>()))
+        };
+        let check = |messages: &[Value], expected: (&str, &str)| {
+            let whole = render(messages).unwrap();
+            assert_eq!(
+                around(messages, &whole, render).unwrap(),
+                expected,
+                "{whole}"
+            );
+        };
+        check(&[text("one"), text("two"), text("three")], ("A<", ">Z"));
+        check(&[text("one"), call.clone()], ("A<call><", ">Z"));
+        check(
+            &[call.clone(), text("one"), text("two")],
+            ("A<", "><call>Z"),
+        );
+        check(&[call.clone(), call], ("", ""));
     }
 
     #[test]

@@ -32,6 +32,11 @@ impl Reference {
     /// What the reference says of the file, or the text it cannot encode.
     pub(super) fn from_bytes(json: &[u8]) -> Result<Self, String> {
         let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(|e| e.to_string())?;
+        if let tokenizers::ModelWrapper::BPE(model) = inner.get_model()
+            && model.dropout.is_some_and(|dropout| dropout > 0.0)
+        {
+            return Err("its `dropout` makes ids random".to_owned());
+        }
         // As with fasttoken, only the request says what to cut.
         inner.with_truncation(None).map_err(|e| e.to_string())?;
         inner.with_padding(None);
@@ -338,6 +343,14 @@ mod tests {
         file["model"]["unk_id"] = Value::Null;
         let refused = Reference::from_bytes(file.to_string().as_bytes()).unwrap_err();
         assert!(refused.contains("cannot encode"), "{refused}");
+    }
+
+    #[test]
+    fn a_file_that_makes_ids_random_is_refused() {
+        let mut file: Value = serde_json::from_slice(demo::LM.tokenizer).unwrap();
+        file["model"]["dropout"] = json!(0.1);
+        let refused = Reference::from_bytes(file.to_string().as_bytes()).unwrap_err();
+        assert!(refused.contains("dropout"), "{refused}");
     }
 
     /// What the file says of padding and truncation is for training.

@@ -256,14 +256,59 @@ fn white_space_in_json_has_a_bound() {
     let arguments = &choice["message"]["tool_calls"][0]["function"]["arguments"];
     conforms(&schema, arguments.as_str().unwrap());
 
+    // Wherever JSON is asked for, and named as this request has it, whoever asked before.
+    let format = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema}});
+    let fields = json!({"response_format": format, "guided_whitespace_pattern": "[\n]{1,3}"});
+    assert_eq!(ask_for(fields, &newline), 3);
+    let fields = json!({"response_format": format,
+        "structured_outputs": {"disable_any_whitespace": true}});
+    assert_eq!(ask_for(fields, &newline), 0);
+    let wrong = json!({"guided_json": schema, "guided_whitespace_pattern": "(["});
+    refused(
+        &server,
+        &wrong,
+        "grammar_error",
+        "guided_whitespace_pattern",
+    );
+    let wrong = json!({"guided_json": schema, "guided_whitespace_pattern": "(limit"});
+    refused(
+        &server,
+        &wrong,
+        "grammar_error",
+        "guided_whitespace_pattern",
+    );
+    refused(
+        &server,
+        &json!({"guided_regex": "(limit"}),
+        "grammar_error",
+        "guided_regex",
+    );
     let pattern = "/structured_outputs/whitespace_pattern";
     let wrong = json!({"structured_outputs": {"json": schema, "whitespace_pattern": "(["}});
     refused(&server, &wrong, "grammar_error", pattern);
     let both = json!({"structured_outputs": {"json": schema, "whitespace_pattern": " ",
         "disable_any_whitespace": true}});
     refused(&server, &both, "invalid_value", pattern);
+    let both = json!({"structured_outputs": {"json": schema, "disable_any_whitespace": true},
+        "guided_whitespace_pattern": " "});
+    refused(&server, &both, "invalid_value", "guided_whitespace_pattern");
     let no_json = json!({"structured_outputs": {"regex": "a+", "whitespace_pattern": " "}});
     refused(&server, &no_json, "invalid_value", pattern);
+}
+
+/// What one request may not ask for is not held against those who do not ask for it.
+#[test]
+fn a_refusal_is_not_shared_with_what_is_allowed() {
+    for schema in [json!({"type": "null"}), json!({"type": "boolean"})] {
+        let server = TestServer::demo();
+        let mut own = schema.clone();
+        own["x-guidance"] = json!({});
+        let wrong = json!({"guided_json": own});
+        let right = json!({"guided_json": schema});
+        refused(&server, &wrong, "grammar_error", "guided_json");
+        assert!(!finished(&server, &right).is_empty());
+        refused(&server, &wrong, "grammar_error", "guided_json");
+    }
 }
 
 #[test]

@@ -4,17 +4,16 @@ use serde_json::json;
 
 use crate::support::Served;
 
-/// What is logged of a request, its own line last.
+/// What is logged since the last request, this one's own line last.
 fn logged(server: &Served, prompt: &str) -> Vec<String> {
     let body = json!({"prompt": prompt, "max_tokens": 1}).to_string();
     assert_eq!(server.post("/v1/completions", &body).status, 200);
     let mut lines = Vec::new();
     loop {
         let line = server.log.recv().unwrap();
-        if line.starts_with("prompt ") {
-            lines.push(line);
-        } else if line.starts_with("request ") {
-            lines.push(line);
+        let is_last = line.starts_with("request ");
+        lines.push(line);
+        if is_last {
             return lines;
         }
     }
@@ -31,6 +30,8 @@ fn prompts_are_logged_only_if_that_is_asked_for() {
     );
 
     let server = Served::start(&[("SERVER__LOG_PROMPTS", "true")]);
+    // With what the start says.
+    logged(&server, "first");
     let lines = logged(&server, prompt);
     let [prompts, request] = &*lines else {
         panic!("{lines:?}");
