@@ -130,16 +130,18 @@ impl EngineHandle {
         Ok(Answer::new(id, rows, receiver, Arc::clone(&self.shared)))
     }
 
-    /// Tokens to be computed before those of a request submitted now: of steps in flight and of
-    /// requests that wait, less what of them is in the prefix cache.
+    /// Prompt tokens to be computed before those of a request submitted now: of steps in flight and
+    /// of requests that wait, less what of them is in the prefix cache. In the unit of
+    /// [`Self::prompt_tokens_per_second`].
     #[must_use]
     pub fn tokens_ahead(&self) -> u64 {
         let unseen = self.shared.unseen_tokens.load(Ordering::Relaxed);
         self.reports().snapshot.scheduler.tokens_ahead + unseen
     }
 
-    /// Prompt tokens that the engine computes in a second of work on prompts, as measured last;
-    /// `None` before it has worked on them for a second.
+    /// Prompt tokens that the engine can compute in a second, by the best of late: measured over
+    /// seconds of steps that computed more than [`Self::TINY_STEP_TOKENS`] of them, and no fewer
+    /// than they had decode rows. `None` before there was such a second.
     #[must_use]
     pub fn prompt_tokens_per_second(&self) -> Option<f64> {
         self.reports().prompt_rate.per_second

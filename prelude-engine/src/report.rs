@@ -9,7 +9,7 @@ use prelude_core::{ExecutionClass, StepId, Timestamp};
 use prelude_sched::{SchedulerStats, Usage};
 
 use crate::{
-    Histogram,
+    EngineHandle, Histogram,
     histogram::{SECONDS, TOKENS},
 };
 
@@ -148,33 +148,43 @@ impl EngineSnapshot {
     }
 }
 
-/// How fast an engine computes prompts: over a second or more of steps that had some. What came
-/// from the cache was not computed, and idle time says nothing of it.
+/// How fast an engine can compute prompts: what comes from the cache is not computed, and idle
+/// time says nothing of it. Requests are refused by it, and a refusal that is wrong is worse than
+/// an answer that is late; so it is rather too high than too low:
+/// - A tiny step, or one that is mostly about decode rows, takes its time for other reasons than
+///   its few prompt tokens and says nothing.
+/// - The decode rows of the others count as tokens: a prompt's could have been in their place.
+/// - The best of late is remembered, since there need not have been enough prompts to fill steps.
 #[derive(Debug, Default)]
 pub(crate) struct PromptRate {
     tokens: usize,
     busy: Duration,
     /// When the last step ended: steps in flight at once overlap.
     free_from: Timestamp,
-    /// `None` until there was such a second.
+    /// `None` until there was a second of steps that say something.
     pub(crate) per_second: Option<f64>,
 }
 
 impl PromptRate {
+    /// What is left of the rate known after a slower second: half of it after about eleven.
+    const FADING: f64 = 15.0 / 16.0;
+
     fn step(&mut self, report: &StepReport) {
         let began = report.submitted.max(self.free_from);
         let ended = report.submitted.saturating_add(report.duration);
         self.free_from = ended.max(self.free_from);
-        let tokens = report.oneshot_tokens + report.prefill_tokens;
-        if tokens == 0 || !report.succeeded {
+        let prompt = report.oneshot_tokens + report.prefill_tokens;
+        let says_nothing = prompt <= EngineHandle::TINY_STEP_TOKENS || prompt < report.decode_rows;
+        if says_nothing || !report.succeeded {
             return;
         }
-        self.tokens += tokens;
+        self.tokens += report.computed_tokens();
         self.busy += ended.saturating_since(began);
         if self.busy >= Duration::from_secs(1) {
             #[expect(clippy::cast_precision_loss, reason = "an estimate")]
             let measured = self.tokens as f64 / self.busy.as_secs_f64();
-            self.per_second = Some(measured);
+            let known = self.per_second.unwrap_or(0.0);
+            self.per_second = Some(measured.max(known * Self::FADING));
             (self.tokens, self.busy) = (0, Duration::ZERO);
         }
     }
@@ -327,7 +337,7 @@ mod tests {
     #[test]
     fn prompts_are_measured_while_they_are_computed() {
         let mut rate = PromptRate::default();
-        step(&mut rate, 0, 500, 1_000, 3);
+        step(&mut rate, 0, 500, 997, 3);
         assert_eq!(rate.per_second, None);
         // An hour of nothing, and one of nothing but decoding.
         step(&mut rate, 3_600_000, 3_600_000, 0, 9);
@@ -342,6 +352,51 @@ mod tests {
         step(&mut rate, 0, 500, 100, 0);
         step(&mut rate, 250, 750, 300, 0);
         assert_eq!(rate.per_second, Some(400.0));
+    }
+
+    /// Seconds that the server would predict for what is ahead.
+    fn wait(rate: &PromptRate, ahead: u32) -> f64 {
+        rate.per_second.map_or(0.0, |rate| f64::from(ahead) / rate)
+    }
+
+    #[test]
+    fn chats_that_run_do_not_make_prompts_look_slow() {
+        // A device that takes 8,000 tokens a second, and 20 ms for any step.
+        let mut rate = PromptRate::default();
+        // Sixty-four chats for a minute, whose turns are in the cache but for a few tokens.
+        for at in 0..3_000 {
+            step(&mut rate, 20 * at, 20, 2 + at as usize % 40, 64);
+        }
+        assert!(wait(&rate, 1_000) <= 0.125);
+        // Prompts that fill steps.
+        step(&mut rate, 60_000, 1_000, 7_936, 64);
+        assert_eq!(wait(&rate, 1_000), 0.125);
+        // Chats again, and prompts so short that each has a step to itself.
+        for at in 0..3_000 {
+            step(&mut rate, 61_000 + 20 * at, 20, 40, 64);
+        }
+        for at in 0..3_000 {
+            step(&mut rate, 121_000 + 20 * at, 20, 32, 0);
+        }
+        assert_eq!(wait(&rate, 1_000), 0.125);
+        // With as many prompt tokens as decode rows, what is in the step ahead takes one step.
+        let mut rate = PromptRate::default();
+        for at in 0..50 {
+            step(&mut rate, 20 * at, 20, 64, 64);
+        }
+        assert!(wait(&rate, 64) <= 0.020);
+    }
+
+    #[test]
+    fn a_slower_second_is_believed_by_and_by() {
+        let mut rate = PromptRate::default();
+        step(&mut rate, 0, 1_000, 8_000, 0);
+        step(&mut rate, 1_000, 1_000, 2_000, 0);
+        assert_eq!(rate.per_second, Some(7_500.0));
+        for second in 2..40 {
+            step(&mut rate, 1_000 * second, 1_000, 2_000, 0);
+        }
+        assert_eq!(rate.per_second, Some(2_000.0));
     }
 
     #[test]
@@ -359,7 +414,7 @@ mod tests {
             submitted: Timestamp::from_nanos(900 * MS),
             duration: Duration::from_millis(1),
         });
-        step(&mut rate, 901, 100, 10, 0);
-        assert_eq!(rate.per_second, Some(100.0));
+        step(&mut rate, 901, 100, 110, 0);
+        assert_eq!(rate.per_second, Some(200.0));
     }
 }

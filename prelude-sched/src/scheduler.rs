@@ -316,7 +316,7 @@ impl Scheduler {
             queued_tokens: self.queued_tokens,
             tokens_ahead: self.queued_uncached
                 + self.unplanned
-                + self.in_flight.iter().map(|s| s.tokens).sum::<u64>(),
+                + self.in_flight.iter().map(|s| s.prompt_tokens).sum::<u64>(),
             waiting_oneshot_rows: self.oneshot.rows(),
             waiting_decode_seqs: self.decode.rows() + u64::from(self.preempted_decode),
             running_decode_seqs: u64::from(self.running_decode),

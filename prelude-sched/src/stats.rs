@@ -9,9 +9,10 @@ pub struct SchedulerStats {
     pub queued_rows: u64,
     /// Gauge: queued prompt tokens against `max_queued_tokens`.
     pub queued_tokens: u64,
-    /// Gauge: what is ahead of a newcomer: tokens that waiting requests still have to compute, as
-    /// far as the prefix cache knew when they came, those of begun prompts that no step has taken
-    /// up, and those of steps in flight.
+    /// Gauge: what is ahead of a newcomer, in prompt tokens: those that waiting requests still have
+    /// to compute, as far as the prefix cache knew when they came, those of begun prompts that no
+    /// step has taken up, and those of steps in flight. Decode rows are not among them: they run
+    /// beside prompts.
     pub tokens_ahead: u64,
     /// Gauge: one-shot rows not yet planned.
     pub waiting_oneshot_rows: u64,

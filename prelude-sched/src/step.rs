@@ -46,8 +46,8 @@ pub(crate) struct ForestRow {
 #[derive(Debug, Default)]
 pub(crate) struct Step {
     pub(crate) id: StepId,
-    /// Tokens that it computes.
-    pub(crate) tokens: u64,
+    /// Prompt tokens that it computes: all but the decode rows.
+    pub(crate) prompt_tokens: u64,
     /// One per one-shot output row.
     pub(crate) oneshot: Vec<RowTag>,
     /// How many of them are answered by this step alone.
@@ -131,6 +131,7 @@ impl Draft {
             mut record,
             ..
         } = self;
+        let decode_rows = decode.rows.len();
         let batch = match (oneshot.is_empty(), prefill.is_empty(), decode.is_empty()) {
             (false, true, true) => ForwardBatch::OneShot(oneshot),
             (true, true, false) => ForwardBatch::Decode(decode),
@@ -140,7 +141,7 @@ impl Draft {
                 decode,
             },
         };
-        record.tokens = batch.num_tokens() as u64;
+        record.prompt_tokens = (batch.num_tokens() - decode_rows) as u64;
         (batch, record)
     }
 }
