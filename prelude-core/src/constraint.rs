@@ -1,6 +1,6 @@
 //! What a generation may say: a language over tokens, of which this crate knows only the shape.
 
-use std::{fmt::Debug, sync::Arc};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use crate::TokenId;
 
@@ -39,11 +39,11 @@ pub trait NextTokens: Debug + Send + Sync {
     /// constraint was granted: the row ends then.
     fn wait(&self) -> Option<&TokenSet>;
 
-    /// Whether a step that starts now may count on the set: it is there, or will be by the time
-    /// the model has run. A scheduler leaves rows out of a step while this is false, so it has to
-    /// become true without anyone waiting. A hint: it changes when a row runs, never its result.
-    fn is_near(&self) -> bool {
-        true
+    /// About how long it will be until the set is there; zero if it is. A scheduler leaves rows out
+    /// of steps that are shorter than that, so it has to become zero without anyone waiting. A
+    /// hint: it changes when a row runs, never its result.
+    fn due_in(&self) -> Duration {
+        Duration::ZERO
     }
 }
 

@@ -53,6 +53,7 @@ mod event;
 mod forest;
 mod leader;
 mod length;
+mod pace;
 mod policy;
 mod queue;
 mod reject;

@@ -30,10 +30,11 @@ use crate::{
     forest::KeepRule,
     leader::Leaders,
     length::length_of,
+    pace::Pace,
     queue::{Queue, QueueKey},
     request::{Live, Reserved, expires},
     row,
-    sequence::{SeqState, Sequence},
+    sequence::{SeqState, Sequence, TokenWait},
     step::{Draft, RowTag, Step},
 };
 
@@ -72,6 +73,7 @@ pub struct Scheduler {
     running_decode: u32,
     preempted_decode: u32,
     in_flight: VecDeque<Step>,
+    pace: Pace,
     next_serial: u64,
     next_step: u64,
     next_seq: u64,
@@ -130,6 +132,7 @@ impl Scheduler {
             running_decode: 0,
             preempted_decode: 0,
             in_flight: VecDeque::new(),
+            pace: Pace::default(),
             next_serial: 0,
             next_step: 0,
             next_seq: 0,
@@ -352,20 +355,33 @@ impl Scheduler {
         draft
     }
 
-    /// Decides which sequences sit this step out: those whose next tokens are far from known,
-    /// since a step takes as long as the slowest of its rows. The oldest of those that have lost
-    /// their patience joins all the same, as does the oldest of all if there is nothing else to
-    /// do (`may_defer` is false): it can get blocks in any case, and the executor waits for its
-    /// tokens. No more than one, so that no step waits for several.
+    /// Decides which sequences sit this step out: those whose next tokens are known only after
+    /// the model could have run, since a step takes as long as the slowest of its rows. The oldest
+    /// of those that have lost their patience joins all the same; no more than one, so that no
+    /// step waits for several. If there is nothing else to do (`may_defer` is false), the oldest
+    /// of all joins: it can get blocks in any case, and the executor waits for its tokens. With it
+    /// come all whose tokens are known by then.
     fn seat(&mut self, now: Timestamp, may_defer: bool) {
         let patience = Duration::from_millis(u64::from(self.config.mask_patience_ms));
-        let mut one_joins = false;
+        let hidden = self.pace.hides();
+        let mut waiting = Vec::new();
         for id in self.running.values() {
             let seq = self.seqs.get_mut(id).expect("it runs");
-            let waits = seq.waits_for_tokens(now);
-            let joins = waits.is_some_and(|w| !one_joins && (!may_defer || w >= patience));
-            one_joins |= joins;
-            seq.sits_out = waits.is_some() && !joins;
+            let wait = seq.waits_for_tokens(now, hidden);
+            seq.sits_out = wait.is_some();
+            waiting.extend(wait.map(|wait| (*id, wait)));
+        }
+        let awaited = waiting
+            .iter()
+            .find(|(_, wait)| !may_defer || wait.since >= patience);
+        let Some(&(oldest, TokenWait { due, .. })) = awaited else {
+            return;
+        };
+        for (id, wait) in waiting {
+            if id == oldest || (!may_defer && wait.due <= due) {
+                let seq = self.seqs.get_mut(&id).expect("it runs");
+                seq.sits_out = false;
+            }
         }
     }
 

@@ -62,6 +62,15 @@ struct Way {
     asked: Timestamp,
 }
 
+/// A sequence does not know yet what it may say next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TokenWait {
+    /// For how long it has been waiting.
+    pub(crate) since: Duration,
+    /// For about how long it still will.
+    pub(crate) due: Duration,
+}
+
 /// What becomes of a sequence when its prompt is computed.
 #[derive(Clone, Debug)]
 pub(crate) enum Job {
@@ -155,11 +164,12 @@ impl Sequence {
         }
     }
 
-    /// For how long it has been waiting to know what it may say next, if a step now would have
-    /// to wait for that.
-    pub(crate) fn waits_for_tokens(&self, now: Timestamp) -> Option<Duration> {
-        let way = self.walk.as_ref().filter(|way| !way.next.is_near())?;
-        Some(now.saturating_since(way.asked))
+    /// What it waits for, if that is further off than `hidden`.
+    pub(crate) fn waits_for_tokens(&self, now: Timestamp, hidden: Duration) -> Option<TokenWait> {
+        let way = self.walk.as_ref()?;
+        let due = way.next.due_in();
+        let since = now.saturating_since(way.asked);
+        (due > hidden).then_some(TokenWait { since, due })
     }
 
     /// Known tokens: prompt and output.

@@ -1,9 +1,10 @@
 //! A step while it is planned, and what is remembered of it while it is in flight.
 
-use std::ops::Range;
+use std::{ops::Range, time::Duration};
 
 use prelude_core::{
-    BlockId, DecodeBatch, ForwardBatch, OneShotBatch, OutputHead, RequestId, StepId, Timestamp,
+    BlockId, DecodeBatch, ForwardBatch, OneShotBatch, OutputHead, RequestId, SampleHead, StepId,
+    Timestamp,
 };
 
 use crate::{
@@ -46,6 +47,9 @@ pub(crate) struct ForestRow {
 #[derive(Debug, Default)]
 pub(crate) struct Step {
     pub(crate) id: StepId,
+    pub(crate) planned: Timestamp,
+    /// About how long it takes, from then on, until the last of its masks is there.
+    pub(crate) mask_wait: Duration,
     /// Prompt tokens that it computes: all but the decode rows.
     pub(crate) prompt_tokens: u64,
     /// One per one-shot output row.
@@ -97,6 +101,7 @@ impl Draft {
             forest_rows: Vec::new(),
             record: Step {
                 id,
+                planned: now,
                 ..Step::default()
             },
             starved: false,
@@ -132,6 +137,17 @@ impl Draft {
             ..
         } = self;
         let decode_rows = decode.rows.len();
+        let of_prompts = [&oneshot.rows, &prefill.rows].into_iter().flatten();
+        record.mask_wait = of_prompts
+            .filter_map(|row| match &row.head {
+                OutputHead::Sample(head) => Some(head),
+                _ => None,
+            })
+            .chain(decode.rows.iter().map(|row| &row.sample))
+            .filter_map(|head: &SampleHead| head.mask.as_ref())
+            .map(|mask| mask.due_in())
+            .max()
+            .unwrap_or_default();
         let batch = match (oneshot.is_empty(), prefill.is_empty(), decode.is_empty()) {
             (false, true, true) => ForwardBatch::OneShot(oneshot),
             (true, true, false) => ForwardBatch::Decode(decode),

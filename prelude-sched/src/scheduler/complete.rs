@@ -43,6 +43,9 @@ impl Scheduler {
             return Err(UnknownStep(step));
         }
         let step = self.in_flight.remove(at).expect("it was found just now");
+        if result.is_ok() {
+            self.pace.note(step.planned, now, step.mask_wait);
+        }
         match result.map(|output| (misfit(&step, &output), output)) {
             Ok((None, output)) => self.deliver(now, step, output, events),
             Ok((Some(what), _)) => {

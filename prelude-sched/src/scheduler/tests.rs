@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -978,10 +978,10 @@ fn a_policy_can_follow_the_cache() {
     assert_eq!(sizes, [17, 4, 18, 3]);
 }
 
-/// Any text, of which the tokens that may come next are near while somebody says so.
+/// Any text, of which the tokens that may come next are due when somebody says so.
 #[derive(Clone, Debug)]
 struct Anything {
-    near: Arc<AtomicBool>,
+    due_us: Arc<AtomicU64>,
     set: TokenSet,
     taken: Arc<AtomicU64>,
 }
@@ -989,14 +989,18 @@ struct Anything {
 impl Anything {
     fn new() -> Self {
         Self {
-            near: Arc::new(AtomicBool::new(true)),
+            due_us: Arc::default(),
             set: TokenSet::all(CAPACITY.vocab_size),
             taken: Arc::default(),
         }
     }
 
     fn set_near(&self, near: bool) {
-        self.near.store(near, Ordering::Relaxed);
+        self.set_due_ms(if near { 0 } else { 3_600_000 });
+    }
+
+    fn set_due_ms(&self, ms: u64) {
+        self.due_us.store(1_000 * ms, Ordering::Relaxed);
     }
 
     fn constrain(&self, mut request: Request) -> Request {
@@ -1031,8 +1035,8 @@ impl NextTokens for Anything {
         Some(&self.set)
     }
 
-    fn is_near(&self) -> bool {
-        self.near.load(Ordering::Relaxed)
+    fn due_in(&self) -> Duration {
+        Duration::from_micros(self.due_us.load(Ordering::Relaxed))
     }
 }
 
@@ -1069,16 +1073,71 @@ fn a_step_goes_without_rows_whose_tokens_are_far_from_known() {
 }
 
 #[test]
-fn alone_rows_are_waited_for_one_at_a_time() {
+fn alone_rows_wait_for_the_oldest_and_no_longer() {
+    let mut rig = Rig::small(128);
+    // Older first.
+    let masks = [10, 5, 20].map(|due| (due, Anything::new()));
+    for (id, (_, mask)) in (1..).zip(&masks) {
+        rig.submit(mask.constrain(generate(id, prompt(id as u32, 8), 6, 1)));
+    }
+    assert_eq!(rig.step().parts().1.rows.len(), 3);
+    for (due, mask) in &masks {
+        mask.set_due_ms(*due);
+    }
+    let said = |rig: &Rig| [1, 2, 3].map(|id| rig.tokens(id, 0).len());
+    assert_eq!(decode_rows(&rig.step()), 2);
+    assert_eq!(said(&rig), [2, 2, 1]);
+    masks[1].1.set_due_ms(11);
+    assert_eq!(decode_rows(&rig.step()), 1);
+    assert_eq!(said(&rig), [3, 2, 1]);
+    rig.drain();
+    assert_eq!(said(&rig), [6, 6, 6]);
+}
+
+/// One whole step that takes `ms`.
+fn step_of(rig: &mut Rig, ms: u64) -> ForwardBatch {
+    let batch = rig.start().expect("something waits");
+    rig.now = Timestamp::from_nanos(rig.now.as_nanos() + ms * 1_000_000);
+    rig.finish_step();
+    batch
+}
+
+#[test]
+fn a_step_counts_on_masks_that_it_hides() {
     let mut rig = Rig::small(128);
     let mask = Anything::new();
-    rig.submit(mask.constrain(generate(1, prompt(1, 8), 6, 3)));
-    mask.set_near(false);
-    for batch in rig.drain() {
-        // Prompts aside: what comes first is always known in time.
-        assert!(decode_rows(&batch) <= 1, "{batch:?}");
+    rig.submit(mask.constrain(generate(1, prompt(1, 8), 30, 3)));
+    rig.submit(generate(2, prompt(2, 8), 60, 1));
+    step_of(&mut rig, 100);
+    while !step_of(&mut rig, 100).parts().1.rows.is_empty() {}
+    // Every mask is queued when a step is planned, and far before that step is over.
+    mask.set_due_ms(60);
+    for _ in 0..10 {
+        assert_eq!(decode_rows(&step_of(&mut rig, 100)), 4);
     }
-    assert_eq!(rig.tokens(1, 2).len(), 6);
+    mask.set_due_ms(90);
+    assert_eq!(decode_rows(&step_of(&mut rig, 100)), 1);
+    // After one short step, masks have no longer than that.
+    step_of(&mut rig, 20);
+    mask.set_due_ms(60);
+    assert_eq!(decode_rows(&step_of(&mut rig, 20)), 1);
+    mask.set_due_ms(15);
+    assert_eq!(decode_rows(&step_of(&mut rig, 20)), 4);
+    rig.drain();
+}
+
+#[test]
+fn rows_without_company_share_the_steps_that_hide_their_masks() {
+    let mut rig = Rig::small(128);
+    let mask = Anything::new();
+    rig.submit(mask.constrain(generate(1, prompt(1, 8), 20, 3)));
+    step_of(&mut rig, 100);
+    while !step_of(&mut rig, 100).parts().1.rows.is_empty() {}
+    mask.set_due_ms(60);
+    for _ in 0..10 {
+        assert_eq!(decode_rows(&step_of(&mut rig, 100)), 3);
+    }
+    rig.drain();
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! A constraint as arbitrary as the imagined model: what may come next is a function of the
 //! tokens taken.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use prelude_core::{Constraint, NextTokens, Progress, TokenId, TokenSet, Walk};
@@ -53,7 +56,7 @@ impl Walk for Place {
     }
 }
 
-/// A set that is near after some have asked whether it is.
+/// A set that is there after some have asked when it is due.
 #[derive(Debug)]
 struct Later {
     set: TokenSet,
@@ -65,11 +68,11 @@ impl NextTokens for Later {
         Some(&self.set)
     }
 
-    fn is_near(&self) -> bool {
+    fn due_in(&self) -> Duration {
         let one_less = |polls: u64| polls.checked_sub(1);
         let polls = &self.polls;
-        polls
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less)
-            .is_err()
+        let left = polls.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        // Some are hidden by some steps.
+        Duration::from_micros(left.map_or(0, |polls| 700 * polls))
     }
 }

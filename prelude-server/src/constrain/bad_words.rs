@@ -3,6 +3,7 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use prelude_core::{Constraint, NextTokens, Progress, TokenId, TokenSet, Walk};
@@ -118,8 +119,8 @@ impl NextTokens for Rest {
         self.set.get_or_init(left).as_ref()
     }
 
-    fn is_near(&self) -> bool {
-        self.within.is_near()
+    fn due_in(&self) -> Duration {
+        self.within.due_in()
     }
 }
 

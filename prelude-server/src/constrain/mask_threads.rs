@@ -1,9 +1,9 @@
 //! Masks are computed on threads of their own, while the model runs, several rows at once; whoever
 //! samples waits for what is not ready.
 //!
-//! A step should not wait for long, so a promise says whether its set is near, by what the masks
+//! A step should not take longer for it, so a promise says when its set is due, by what the masks
 //! of the same grammar have taken and by what is to be computed before it. The scheduler leaves
-//! a row out of its steps while the set is not.
+//! a row out of steps that would have ended before.
 
 use std::{
     fmt,
@@ -21,10 +21,6 @@ use prelude_core::{NextTokens, TokenSet};
 
 /// Parsers recurse over the grammar.
 pub(super) const STACK_BYTES: usize = 64 << 20;
-
-/// Longest wait, and largest error of its estimate, that a step may count on: about the time that
-/// a small model takes to get to its heads.
-const NEAR: Duration = Duration::from_millis(1);
 
 /// What the masks of one grammar take: the longest lately, in nanoseconds.
 #[derive(Debug)]
@@ -65,12 +61,14 @@ impl NextTokens for Promise {
         self.set.wait().as_ref()
     }
 
-    fn is_near(&self) -> bool {
-        let off = |now: Instant| {
-            let early = self.due.saturating_duration_since(now);
-            early.max(now.saturating_duration_since(self.due))
-        };
-        self.set.get().is_some() || off(Instant::now()) <= NEAR
+    fn due_in(&self) -> Duration {
+        if self.set.get().is_some() {
+            return Duration::ZERO;
+        }
+        let now = Instant::now();
+        let early = self.due.saturating_duration_since(now);
+        // What is late for some time is taken to need as much again.
+        early.max(now.saturating_duration_since(self.due))
     }
 }
 
@@ -246,7 +244,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3_600);
 
     #[test]
-    fn a_dear_mask_is_near_once_it_is_there() {
+    fn a_dear_mask_is_due_until_it_is_there() {
         let threads = MaskThreads::start(1);
         let cost = Arc::new(MaskCost::new(HOUR));
         let (go, gate) = mpsc::channel::<()>();
@@ -254,17 +252,17 @@ mod tests {
             gate.recv().unwrap();
             set()
         });
-        assert!(!promise.is_near());
+        assert!(promise.due_in() > HOUR / 2);
         go.send(()).unwrap();
         assert_eq!(promise.wait(), set().as_ref());
-        assert!(promise.is_near());
+        assert_eq!(promise.due_in(), Duration::ZERO);
         // What it really took counts from now on.
         assert!(cost.expected() < HOUR);
         assert_eq!(threads.backlog_ns.load(Ordering::Relaxed), 0);
     }
 
     #[test]
-    fn a_cheap_mask_behind_dear_ones_is_not_near() {
+    fn a_cheap_mask_behind_dear_ones_is_due_after_them() {
         let threads = MaskThreads::start(1);
         let (go, gate) = mpsc::channel::<()>();
         let dear = Arc::new(MaskCost::new(HOUR));
@@ -274,10 +272,10 @@ mod tests {
             set()
         });
         let second = threads.promise(&cheap, set);
-        assert!(!first.is_near() && !second.is_near());
+        assert!(first.due_in().min(second.due_in()) > HOUR / 2);
         go.send(()).unwrap();
         assert_eq!(second.wait(), set().as_ref());
-        assert!(first.is_near() && second.is_near());
+        assert_eq!(first.due_in().max(second.due_in()), Duration::ZERO);
     }
 
     /// Nobody waits for ever: not for a panic, not for what nobody wants.
@@ -298,6 +296,6 @@ mod tests {
         for _ in 0..20 {
             cost.note(Duration::from_micros(100));
         }
-        assert!(cost.expected() < NEAR);
+        assert!(cost.expected() < Duration::from_millis(1));
     }
 }
