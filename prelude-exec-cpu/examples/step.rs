@@ -30,11 +30,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some(threads) => ComputePool::new(threads.parse()?),
         None => ComputePool::for_machine(),
     };
-    let path = std::env::args().nth(3);
+    let path = match std::env::args().nth(3) {
+        Some(name) => {
+            let path = Isa::ALL.into_iter().find(|isa| isa.as_str() == name);
+            Some(path.ok_or_else(|| format!("no path `{name}`; there are {:?}", Isa::ALL))?)
+        }
+        None => None,
+    };
     let config = CpuConfig {
-        path: Isa::ALL
-            .into_iter()
-            .find(|isa| path.as_deref() == Some(isa.as_str())),
+        path,
         ..CpuConfig::default()
     };
     let one = pool.threads() == 1;

@@ -38,6 +38,8 @@ fn compile_with(nvcc: &Path, home: &Path, folder: &Path, (major, minor): (i32, i
     let mut manifest = BTreeMap::new();
     for family in FAMILIES {
         check_source(&sources, family)?;
+        // A part that says nothing is taken for hung.
+        println!("     compiling {}", family.name);
         let image = folder.join(format!("{}.fatbin", family.name));
         let output = Command::new(nvcc)
             .args(Family::options())

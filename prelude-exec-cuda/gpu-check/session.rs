@@ -163,12 +163,19 @@ fn open_target(
         Ok(()) => Ok((target, None, None)),
         Err(Error::KernelImageMissing { name, hint }) => {
             let folder = models_folder(common).join("images");
+            let note = format!("the bundle's images do not load here ({hint}); compiled with nvcc");
+            config.image_dir = Some(folder.clone());
+            // An earlier part may have compiled them.
+            if folder.join(kernels::MANIFEST).exists() {
+                let target = Target::gpu(config)?;
+                if target.load_kernels().is_ok() {
+                    return Ok((target, None, Some(note)));
+                }
+            }
             crate::nvcc::compile(home, &folder, &target)
                 .with_context(|| format!("no image of {name} loads ({hint})"))?;
-            config.image_dir = Some(folder);
             let target = Target::gpu(config)?;
             target.load_kernels()?;
-            let note = format!("the bundle's images do not load here ({hint}); compiled with nvcc");
             Ok((target, None, Some(note)))
         }
         Err(error) => Err(error.into()),

@@ -131,7 +131,10 @@ impl CudaExecutor {
             kv_shape(space, model_config, config)
         })?;
         ops.space.settle()?;
+        // Chunks; and the last layer of a step that reads out up to half of its tokens, whose
+        // products of those are not cut.
         let tokens = config.max_step_tokens.min(config.chunk_tokens);
+        let tokens = tokens.max(config.max_step_tokens / 2);
         ops.products.prepare(
             loader.matrices(),
             vocab_size,

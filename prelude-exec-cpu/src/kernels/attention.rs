@@ -8,7 +8,8 @@
 //!
 //! A task is a block of the chunk's tokens for one key-value head, with all query heads that read
 //! it. For each tile it packs up to 64 keys and values into panels and runs both products, q · kᵀ
-//! and p · v, on [`multiply`], six rows at a time.
+//! and p · v, on [`multiply`], six rows at a time; on a matrix unit, `tiles` does the same with
+//! sixteen queries in the lanes.
 
 #[cfg(target_arch = "x86_64")]
 mod tiles;

@@ -1,8 +1,9 @@
 //! Products of activations with weights.
 //!
 //! Weights are cut into panels of 64 output columns (see [`super::panel`]); a product is cut into
-//! tasks of one panel by up to 96 rows, on tiles of a matrix unit (see [`tiled`]) by more. A panel of 1024 inputs is 128 KiB in bf16 and stays in a
-//! core's second-level cache while the rows pass by; the 12 KiB of six rows stay in the first.
+//! tasks of one panel by up to 96 rows, on tiles of a matrix unit (see [`tiled`]) by more. A panel
+//! of 1024 inputs is 128 KiB in bf16 and stays in a core's second-level cache while the rows pass
+//! by; the 12 KiB of six rows stay in the first.
 
 mod tiled;
 

@@ -74,8 +74,9 @@ impl Isa {
 
     /// The fastest on this machine.
     ///
-    /// Decided by what the processor is, not by a measurement, so that a machine computes the
-    /// same bits after every start.
+    /// Decided by what the processor is and the system permits, not by a measurement, so that a
+    /// machine computes the same bits after every start. A sandbox that denies tiles makes it
+    /// another machine in this sense.
     #[must_use]
     pub fn best() -> Self {
         Self::ALL

@@ -1,7 +1,8 @@
-//! The one matrix product: rows times a packed panel of 64 columns.
+//! The matrix product of vector registers: rows times a packed panel of 64 columns.
 //!
-//! Everything dense runs on it: layers' weights, the output head, label rows, and, with keys
-//! and values packed on the fly, both products of attention.
+//! Where there is no matrix unit, everything dense runs on it: layers' weights, the output head,
+//! label rows, and, with keys and values packed on the fly, both products of attention. Where
+//! there is one, bf16 weights are multiplied by [`super::tiles`], from the same panels.
 //!
 //! ```text
 //! panel, bf16: dword (p, c) = elements (2p, c) low and (2p + 1, c) high   [depth/2][64] dwords
@@ -12,7 +13,7 @@
 //!
 //! An output element is one accumulator, from first to last `k` in order. It does not depend on
 //! how many rows are multiplied together, on the split of columns or on threads: that is the
-//! whole of the batch invariance of products.
+//! whole of the batch invariance of these products.
 
 use super::Supported;
 #[cfg(target_arch = "x86_64")]

@@ -699,6 +699,50 @@ mod tests {
         x >> 31 << 15 | exponent | x & 0x7f
     }
 
+    /// Numbers that are special to one of the two instruction sequences: both ends of the
+    /// denormals, zeros, infinities and what is no number.
+    const SPECIAL: [u32; 10] = [
+        0x0000, 0x8000, 0x0001, 0x807f, 0x0080, 0x7f7f, 0xff7f, 0x7f80, 0xff80, 0x7fc1,
+    ];
+
+    /// As below; a sum that is no number is none in both, whatever its sign and payload.
+    #[test]
+    fn special_numbers_alone_are_those_of_tiles() {
+        let Some(isa) = Supported::new(Isa::AmxBf16) else {
+            eprintln!("SKIP: no AMX on this machine");
+            return;
+        };
+        let (mut nans, mut infinities) = (0, 0);
+        for seed in 0..400 {
+            // One special number in so many others.
+            let every = [1, 7, 61, 500][seed % 4];
+            let one = |i: usize| {
+                let i = i + seed * 1_000_003;
+                let x = bits(i, 30) as usize;
+                match (i ^ x).is_multiple_of(every) {
+                    true => SPECIAL[x % SPECIAL.len()],
+                    false => bits(i, 30),
+                }
+            };
+            let pair = |i: usize| one(2 * i) | one(2 * i + 1) << 16;
+            let left: Vec<u32> = (0..2 * TILE).map(pair).collect();
+            let panel: Vec<u32> = (0..2 * LINES * NR).map(|i| pair(i + 77_777)).collect();
+            let mut together = Sums::ZERO;
+            Tiles::new(isa).multiply(&left, &panel, None, &mut together);
+            let mut alone = [f32::NAN; NR];
+            single(isa, &left, &panel, &mut alone);
+            for (a, b) in alone.iter().zip(&together.0[0]) {
+                assert!(
+                    a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan(),
+                    "{a} {b}"
+                );
+                nans += usize::from(a.is_nan());
+                infinities += usize::from(a.is_infinite());
+            }
+        }
+        assert!(nans > 100 && infinities > 100, "{nans} {infinities}");
+    }
+
     /// A row alone against the same row among others, with numbers of like magnitude, with such
     /// whose sums round at every step, and with such whose products are denormal.
     #[test]
