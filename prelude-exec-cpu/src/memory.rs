@@ -5,7 +5,13 @@ use std::collections::BTreeSet;
 use prelude_core::Capacity;
 use prelude_models::{Checkpoint, DType, ModelConfig};
 
-use crate::{CpuConfig, CpuDtype, Error, arena::Arena, config::Backend, heads};
+use crate::{
+    CpuConfig, CpuDtype, Error,
+    arena::Arena,
+    config::{Act, Backend},
+    heads,
+    kernels::{panel::NR, tiles},
+};
 
 /// KV blocks if nothing is said about them.
 const KV_BYTES_DEFAULT: u64 = 1 << 30;
@@ -199,16 +205,32 @@ fn weights_bytes(
             } else {
                 4
             };
-            view.len() as u64 * size
+            let len = match (backend, &view.shape[..]) {
+                (Backend::Fast { act, .. }, &[outputs, inputs]) => packed_len(act, outputs, inputs),
+                _ => view.len(),
+            };
+            len as u64 * size
         })
         .sum();
     let rotations = u64::from(max_context_len) * checkpoint.config().head_dim as u64 * 4;
     kept + rotations
 }
 
+/// Elements of a matrix in panels, which are padded to whole ones, as tiles are.
+fn packed_len(act: Act, outputs: usize, inputs: usize) -> usize {
+    let inputs = match act {
+        Act::Tiles => inputs.next_multiple_of(tiles::DEPTH),
+        Act::Bf16 | Act::F32 => inputs,
+    };
+    outputs.next_multiple_of(NR).saturating_mul(inputs)
+}
+
 fn scratch_bytes(model: &ModelConfig, config: &CpuConfig, backend: Backend, threads: usize) -> u64 {
-    let widths = widest_input(model) + model.intermediate_size;
-    let rows = config.chunk_tokens as usize * widths * size_of::<u16>();
+    // Left tiles of the widest input, and of the MLP's middle: whole ones.
+    let padded = |width: usize| width.next_multiple_of(tiles::DEPTH);
+    let widths = padded(widest_input(model)) + padded(model.intermediate_size);
+    let chunk = (config.chunk_tokens as usize).next_multiple_of(tiles::ROWS);
+    let rows = chunk * widths * size_of::<u16>();
     let attention = crate::kernels::attention::scratch_bytes(model.attn_shape(), backend) * threads;
     let heads = heads::logits_rows(model.vocab_size)
         * (model.vocab_size + model.hidden_size)
@@ -246,6 +268,28 @@ mod tests {
         check(backend, CpuDtype::Bf16, 2);
         check(backend, CpuDtype::F32, 2);
         check(Backend::Reference, CpuDtype::F32, 4);
+    }
+
+    /// What the plan says of a matrix is what packing it takes, in odd sizes as well.
+    #[test]
+    fn padding_is_counted() {
+        use crate::kernels::{Supported, gemm};
+
+        let pool = crate::ComputePool::new(1);
+        for isa in crate::Isa::ALL.into_iter().filter_map(Supported::new) {
+            let act = Act::of(isa, CpuDtype::Bf16);
+            let format = match act {
+                Act::Tiles => gemm::Format::Tiles,
+                Act::Bf16 | Act::F32 => gemm::Format::Bf16,
+            };
+            for (outputs, inputs) in [(64, 64), (1, 80), (65, 46), (3, 2)] {
+                let matrix = gemm::Matrix::new(&pool, format, (outputs, inputs), |_, row| {
+                    row.resize(inputs, 1.0);
+                });
+                let planned = packed_len(act, outputs, inputs) * 2;
+                assert_eq!(matrix.bytes(), planned, "{isa:?} {outputs} x {inputs}");
+            }
+        }
     }
 
     #[test]

@@ -114,6 +114,12 @@ impl Matrix {
         self.outputs
     }
 
+    /// Bytes of its elements as they lie in memory, padding included.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.data)
+    }
+
     fn panel_dwords(&self) -> usize {
         self.format.dwords(self.inputs) * NR
     }
