@@ -334,7 +334,8 @@ impl Scheduler {
         }
     }
 
-    /// Plans a step. What it takes up is recorded at once; an empty draft took up nothing.
+    /// Plans a step. What it takes up is recorded at once; an empty draft took up nothing, but may
+    /// have let sequences that sit out hold what the cache has of them.
     fn draft(&mut self, now: Timestamp, may_defer: bool, events: &mut Vec<Event>) -> Draft {
         self.seat(now, may_defer);
         let depth = self.capacity.pipeline_depth;
@@ -355,7 +356,7 @@ impl Scheduler {
         draft
     }
 
-    /// Decides which sequences sit this step out: those whose next tokens are known only after
+    /// Decides which sequences sit this step out, that is, are not sampled: those whose next tokens are known only after
     /// the model could have run, since a step takes as long as the slowest of its rows. The oldest
     /// of those that have lost their patience joins all the same; no more than one, so that no
     /// step waits for several. If there is nothing else to do (`may_defer` is false), the oldest
@@ -365,8 +366,10 @@ impl Scheduler {
         let patience = Duration::from_millis(u64::from(self.config.mask_patience_ms));
         let hidden = self.pace.hides();
         let mut waiting = Vec::new();
-        for id in self.running.values() {
-            let seq = self.seqs.get_mut(id).expect("it runs");
+        // Those that lost their blocks may resume and be sampled in one step; but nobody is to
+        // wait for one of them, who may not get blocks, while others run.
+        for id in self.running.values().chain(self.preempted.values()) {
+            let seq = self.seqs.get_mut(id).expect("it lives");
             let wait = seq.waits_for_tokens(now, hidden);
             seq.sits_out = wait.is_some();
             waiting.extend(wait.map(|wait| (*id, wait)));
@@ -379,7 +382,7 @@ impl Scheduler {
         };
         for (id, wait) in waiting {
             if id == oldest || (!may_defer && wait.due <= due) {
-                let seq = self.seqs.get_mut(&id).expect("it runs");
+                let seq = self.seqs.get_mut(&id).expect("it lives");
                 seq.sits_out = false;
             }
         }
@@ -412,8 +415,7 @@ impl Scheduler {
     fn plan_shared(&mut self, draft: &mut Draft, plan: &Plan, events: &mut Vec<Event>) {
         let prefilling = |seq: &Sequence| {
             seq.is_decode()
-                && !seq.sits_out
-                && matches!(seq.state, SeqState::Prefilling { next } if next < seq.len())
+                && matches!(seq.state, SeqState::Prefilling { next } if next < seq.chunk_limit())
         };
         let slots = self.running_decode < self.max_seqs;
         let decode_waits = self.running.values().any(|id| prefilling(&self.seqs[id]))

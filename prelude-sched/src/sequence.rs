@@ -49,7 +49,8 @@ pub(crate) struct Sequence {
     pub(crate) held: Held,
     /// Where a constrained generation is; from its admission on.
     walk: Option<Way>,
-    /// Whether the step being planned goes without it: what it may say next is far from known.
+    /// Whether the step being planned samples nothing of it: what it may say next is far from
+    /// known.
     pub(crate) sits_out: bool,
 }
 
@@ -197,6 +198,11 @@ impl Sequence {
             SeqState::Prefilling { next } => self.len() - next,
             SeqState::Decoding => 0,
         }
+    }
+
+    /// Where chunks of the step being planned have to end: the last token is sampled from.
+    pub(crate) fn chunk_limit(&self) -> u32 {
+        self.len() - u32::from(self.sits_out)
     }
 
     /// All that must be computed before the next row: after a preemption the output so far is

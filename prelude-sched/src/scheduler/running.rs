@@ -33,14 +33,14 @@ impl Scheduler {
         let ids: Vec<SeqId> = self.running.values().copied().collect();
         for id in ids {
             let seq = &self.seqs[&id];
-            if seq.planned_in == Some(draft.id) || seq.sits_out {
+            if seq.planned_in == Some(draft.id) {
                 continue;
             }
             match seq.state {
                 SeqState::Decoding if seq.can_decode(self.capacity.pipeline_depth) => {
                     self.plan_decode_row(draft, id, may_preempt, events);
                 }
-                SeqState::Prefilling { next } if next < seq.len() => {
+                SeqState::Prefilling { next } if next < seq.chunk_limit() => {
                     let left = if seq.is_decode() {
                         prefill_room.saturating_sub(draft.prefill_tokens())
                     } else {
@@ -56,7 +56,7 @@ impl Scheduler {
                         self.plan_chunk(draft, id, left);
                     }
                 }
-                // Preempted just now by an older one; or its step is in flight.
+                // Preempted just now by an older one; or its step is in flight; or it sits out.
                 SeqState::Waiting | SeqState::Decoding | SeqState::Prefilling { .. } => {}
             }
         }
@@ -153,7 +153,8 @@ impl Scheduler {
         self.note_written(request, written);
     }
 
-    /// Plans a prompt's next chunk of at most `most` tokens. The sequence has the block of the
+    /// Plans a prompt's next chunk of at most `most` tokens; none if only its last token is left and
+    /// it sits out. The sequence has the block of the
     /// first position; the chunk is as long as there are blocks to be had without preemption.
     pub(super) fn plan_chunk(&mut self, draft: &mut Draft, id: SeqId, most: u32) {
         let block_size = self.capacity.block_size;
@@ -162,7 +163,11 @@ impl Scheduler {
             unreachable!("only prompts are chunked");
         };
         let target = seq.len();
-        let want = target.min(next.saturating_add(most.min(self.config.prefill_chunk_tokens)));
+        let limit = seq.chunk_limit();
+        if next == limit {
+            return;
+        }
+        let want = limit.min(next.saturating_add(most.min(self.config.prefill_chunk_tokens)));
         // K/V of a row's last chunk are of use to later requests only.
         let last_of_row = want == target && !seq.is_decode();
         let reclaim = if last_of_row {

@@ -10,8 +10,9 @@ use std::{
 };
 
 use prelude_core::{
-    Constraint, Executor, ExecutorError, Generate, NextTokens, Normalise, Pooling, Progress,
-    PromptTree, RowSpec, SamplingParams, StepOutput, TokenId, TokenSet, TokenSource, Walk,
+    Constraint, Executor, ExecutorError, Generate, NextTokens, Normalise, OutputHead, Pooling,
+    Progress, PromptTree, RowSpec, SamplingParams, StepOutput, TokenId, TokenSet, TokenSource,
+    Walk,
 };
 
 use super::*;
@@ -1138,6 +1139,64 @@ fn rows_without_company_share_the_steps_that_hide_their_masks() {
         assert_eq!(decode_rows(&step_of(&mut rig, 100)), 3);
     }
     rig.drain();
+}
+
+fn masks(batch: &ForwardBatch) -> usize {
+    let (_, prefill, decode) = batch.parts();
+    let first = prefill.rows.iter().filter_map(|row| match &row.head {
+        OutputHead::Sample(head) => head.mask.as_ref(),
+        _ => None,
+    });
+    let later = decode
+        .rows
+        .iter()
+        .filter_map(|row| row.sample.mask.as_ref());
+    first.chain(later).count()
+}
+
+#[test]
+fn who_resumes_is_sampled_when_its_tokens_are_known() {
+    let capacity = Capacity {
+        num_blocks: 12,
+        max_context_len: 48,
+        ..CAPACITY
+    };
+    let mask = Anything::new();
+    let constrained = || mask.constrain(generate(2, prompt(2, 8), 30, 1));
+    // What is left in the cache or not, in whole steps or in chunks of at most five tokens.
+    for (enable_prefix_caching, prefill_chunk_tokens) in
+        [(false, 512), (true, 512), (false, 5), (true, 5)]
+    {
+        let config = SchedulerConfig {
+            enable_prefix_caching,
+            prefill_chunk_tokens,
+            ..SchedulerConfig::default()
+        };
+        let mut undisturbed = Rig::new(config.clone(), capacity);
+        undisturbed.submit(constrained());
+        undisturbed.drain();
+        let mut rig = Rig::new(config, capacity);
+        rig.submit(generate(0, prompt(0, 8), 20, 1));
+        rig.submit(generate(1, prompt(1, 8), 12, 1));
+        rig.submit(constrained());
+        while rig.scheduler.stats().preemptions == 0 {
+            rig.step();
+        }
+        mask.set_near(false);
+        let mut resumed = 0;
+        while rig.outcome(0).is_none() {
+            let batch = rig.step();
+            assert_eq!(masks(&batch), 0, "the others do not wait for it");
+            resumed += batch.parts().1.tokens.len();
+        }
+        assert!(resumed > 0, "all but its last token is computed meanwhile");
+        // Nobody else is there.
+        let batch = rig.step();
+        assert_eq!((masks(&batch), batch.num_tokens()), (1, 1));
+        mask.set_near(true);
+        rig.drain();
+        assert_eq!(rig.tokens(2, 0), undisturbed.tokens(2, 0));
+    }
 }
 
 #[test]
