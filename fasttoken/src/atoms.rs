@@ -34,7 +34,7 @@ use crate::store::{Flat, Movable};
 use crate::vocab::Vocab;
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
 /// Code points per block of the table.
 const BLOCK: usize = 64;
@@ -153,21 +153,23 @@ pub(crate) struct Atoms {
 }
 
 impl Atoms {
-    /// `ids` are the tokens that spell bytes.
+    /// `rules` are the left token, the right token and the rank of each merge of `pairs`,
+    /// `ids` the tokens that spell bytes.
     pub(crate) fn new(
         byte_ids: &[u32; 256],
         pairs: &PairTable,
+        rules: impl Iterator<Item = (u32, u32, u32)>,
         ids: &[u32],
         vocab: &Vocab,
     ) -> Self {
-        Self::within(Limits::USUAL, byte_ids, pairs, ids, vocab).0
+        Self::within(Limits::USUAL, byte_ids, (pairs, rules), ids, vocab).0
     }
 
     /// Also gives the number of rules looked at.
     fn within(
         limits: Limits,
         byte_ids: &[u32; 256],
-        pairs: &PairTable,
+        (pairs, rules): (&PairTable, impl Iterator<Item = (u32, u32, u32)>),
         ids: &[u32],
         vocab: &Vocab,
     ) -> (Self, usize) {
@@ -183,19 +185,24 @@ impl Atoms {
         // Of the rules with such a token on one side, those that can join what is in one
         // character with what is in the next one.
         let (mut as_left, mut as_right) = (Vec::new(), Vec::new());
-        for (left, right, rank) in pairs.iter() {
+        // Two characters are side by side in a token where one of its rules joined them.
+        let mut neighbours = vec![0u64; NEIGHBOUR_BITS / 64];
+        for (left, right, rank) in rules {
+            let (left_piece, right_piece) = (vocab.piece(left), vocab.piece(right));
+            let (last, first) = (End::of(left_piece), Begin::of(right_piece));
+            if let (Some(End::Char(left, _)), Some(Begin::Char(right))) = (last, first) {
+                set_bit(&mut neighbours, neighbour_bit(left, right));
+            }
             if is_symbol(left)
-                && let Some(first) = Begin::of(vocab.piece(right))
+                && let Some(first) = first
             {
                 as_left.push((left, rank, first));
             }
-            if is_symbol(right) {
-                let piece = vocab.piece(left);
-                if ends_character(piece)
-                    && let Some(last) = End::of(piece)
-                {
-                    as_right.push((right, rank, last));
-                }
+            if is_symbol(right)
+                && let Some(last) = last
+                && ends_character(left_piece)
+            {
+                as_right.push((right, rank, last));
             }
         }
         as_left.sort_unstable();
@@ -203,6 +210,8 @@ impl Atoms {
         let rules = Rules {
             byte_ids,
             pairs,
+            left_starts: starts(&as_left, end),
+            right_starts: starts(&as_right, end),
             as_left,
             as_right,
             limits,
@@ -219,7 +228,7 @@ impl Atoms {
                 && id <= TOKEN
                 && made.has_room()
                 && let Some((bounds, symbols)) = rules.atom(piece)
-                && symbols == [id]
+                && *symbols == [id]
             {
                 made.add(code, bounds, id);
             }
@@ -238,21 +247,6 @@ impl Atoms {
                 let at = made.splits.len() as u32;
                 made.splits.push([first, second]);
                 made.add(code, bounds, at);
-            }
-        }
-        let mut neighbours = vec![0u64; NEIGHBOUR_BITS / 64];
-        for &id in ids {
-            let piece = vocab.piece(id);
-            // Tokens can begin and end inside of a character; those bytes are none.
-            let mut before = None;
-            let mut at = 0;
-            while at < piece.len() {
-                let found = decode(piece, at);
-                if let (Some(left), Some((right, _))) = (before, found) {
-                    set_bit(&mut neighbours, neighbour_bit(left, right));
-                }
-                before = found.map(|(code, _)| code);
-                at += found.map_or(1, |(_, len)| len);
             }
         }
         let this = Self {
@@ -392,14 +386,25 @@ impl Builder {
             .is_some_and(|at| self.tokens[at] != NO_ATOM)
     }
 
+    /// The number that a context has already.
+    fn number_of(&self, context: &Context) -> Option<u32> {
+        // Of nearly all characters it is empty, which is told without hashing it.
+        let empty = *context == Context::default();
+        if empty {
+            Some(0)
+        } else {
+            self.known.get(context).copied()
+        }
+    }
+
     /// Makes a character an atom. `what` is its token, or where in `splits` they are.
     fn add(&mut self, code: u32, bounds: Bounds, what: u32) {
         let Bounds { context, followers } = bounds;
         for next in followers {
             set_bit(&mut self.followers, follower_bit(code, next));
         }
-        let context = match self.known.get(&context) {
-            Some(number) => *number,
+        let context = match self.number_of(&context) {
+            Some(number) => number,
             None => {
                 let number = self.excluded.len() as u32;
                 self.excluded.push(Excluded {
@@ -532,9 +537,39 @@ struct Rules<'a> {
     /// The right token, the rank, and the end of the left token of every rule that can
     /// join what is in one character with the next one; sorted.
     as_right: Vec<(u32, u32, End)>,
+    /// Where the rules of each token begin in these two.
+    left_starts: Vec<u32>,
+    right_starts: Vec<u32>,
     limits: Limits,
     /// Rules looked at so far.
     seen: Cell<usize>,
+}
+
+/// Where the entries of each token below `end` begin in a list that is sorted by these.
+fn starts<T, U>(sorted: &[(u32, T, U)], end: usize) -> Vec<u32> {
+    let mut starts = Vec::with_capacity(end);
+    for (at, (token, ..)) in sorted.iter().enumerate() {
+        let upto = (*token as usize + 1).min(end);
+        if starts.len() < upto {
+            starts.resize(upto, at as u32);
+        }
+    }
+    starts
+}
+
+/// The tokens of a character on the way to its own.
+#[derive(Default)]
+struct Symbols {
+    ids: [u32; 4],
+    len: usize,
+}
+
+impl Deref for Symbols {
+    type Target = [u32];
+
+    fn deref(&self) -> &[u32] {
+        &self.ids[..self.len]
+    }
 }
 
 /// Next to what a character is no atom.
@@ -548,11 +583,12 @@ struct Bounds {
 impl Rules<'_> {
     /// What the bytes of the character `piece` always merge to first, and next to what
     /// they may not.
-    fn atom(&self, piece: &[u8]) -> Option<(Bounds, Vec<u32>)> {
-        let mut symbols: Vec<u32> = piece
-            .iter()
-            .map(|byte| self.byte_ids[usize::from(*byte)])
-            .collect();
+    fn atom(&self, piece: &[u8]) -> Option<(Bounds, Symbols)> {
+        let mut symbols = Symbols::default();
+        for (symbol, byte) in symbols.ids.iter_mut().zip(piece) {
+            *symbol = self.byte_ids[usize::from(*byte)];
+            symbols.len += 1;
+        }
         if symbols.contains(&NO_TOKEN) {
             return None;
         }
@@ -567,7 +603,9 @@ impl Rules<'_> {
                 break;
             };
             self.close_until(&symbols, rank, &mut bounds)?;
-            symbols.splice(at..at + 2, [id]);
+            symbols.ids[at] = id;
+            symbols.ids.copy_within(at + 2.., at + 1);
+            symbols.len -= 1;
             last_rank = rank.max(last_rank);
         }
         self.close_until(&symbols, last_rank, &mut bounds)?;
@@ -598,8 +636,11 @@ impl Rules<'_> {
             let seen = self.seen.get();
             (seen < self.limits.rules).then(|| self.seen.set(seen + 1))
         };
-        let from = self.as_right.partition_point(|rule| rule.0 < first);
-        for &(right, other, end) in &self.as_right[from..] {
+        // A token with no rules may begin at another's, which the loop ends at.
+        let from = |starts: &[u32], token: u32| starts.get(token as usize).copied();
+        let rules =
+            from(&self.right_starts, first).map_or(&[][..], |n| &self.as_right[n as usize..]);
+        for &(right, other, end) in rules {
             if right != first || other > rank {
                 break;
             }
@@ -618,8 +659,8 @@ impl Rules<'_> {
                 }
             }
         }
-        let from = self.as_left.partition_point(|rule| rule.0 < last);
-        for &(left, other, begin) in &self.as_left[from..] {
+        let rules = from(&self.left_starts, last).map_or(&[][..], |n| &self.as_left[n as usize..]);
+        for &(left, other, begin) in rules {
             if left != last || other > rank {
                 break;
             }

@@ -5,12 +5,13 @@
 //! until no rule applies ([`merge`]).
 //!
 //! Most words are a token themselves. For those the merges are skipped, if they
-//! are known to lead to that token: this is proved for each token at load by
-//! running its merges (or the file says so with `ignore_merges`). Such words of up to
+//! are known to lead to that token: this is proved for each token at load ([`prove`],
+//! or the file says so with `ignore_merges`). Such words of up to
 //! 12 bytes are found in [`WordTable`], longer ones in a table of strings. Words of
 //! several tokens are remembered by the thread ([`crate::cache`]).
 
 mod merge;
+mod prove;
 
 use crate::atoms::{self, Atoms, NO_ATOM};
 pub(crate) use crate::cache::MergeScratch;
@@ -25,6 +26,7 @@ use crate::table::{StringTable, StringTableBuilder};
 use crate::vocab::Vocab;
 use crate::words::{KEY_MAX, Key, WordTable};
 use merge::{Merging, SCAN_MAX, Symbols};
+use prove::Proofs;
 use std::ops::Range;
 
 /// Parts of so many symbols are merged at once: to look for one that was merged before
@@ -202,38 +204,70 @@ impl Bpe {
     }
 
     /// Finds the words that are one token. `all` are the model's own tokens that
-    /// spell bytes; with `ignore_merges` all of them are taken, otherwise those that
-    /// their merges lead to.
-    pub(crate) fn index_words(&mut self, all: &[u32], vocab: &Vocab, ignore_merges: bool) {
-        let mut merging = Merging::default();
-        let mut merged = Vec::new();
-        let mut whole = |id: u32| {
-            merged.clear();
-            if !ignore_merges {
-                self.merge(vocab.piece(id), &mut merging, &mut merged);
-            }
-            ignore_merges || merged == [id]
-        };
+    /// spell bytes, rising; with `ignore_merges` all of them are taken, otherwise those
+    /// that their merges lead to. `rules` are those that the pairs were made of.
+    pub(crate) fn index_words(
+        &mut self,
+        all: &[u32],
+        rules: &[[u32; 3]],
+        vocab: &Vocab,
+        ignore_merges: bool,
+    ) {
         // Tokens are numbered in the order in which training found them, which is
         // about that of their frequency.
-        let mut ids: Vec<u32> = all.iter().copied().filter(|id| whole(*id)).collect();
-        ids.sort_unstable();
-        self.words = WordTable::new(ids.iter().map(|&id| (vocab.piece(id), id)));
+        let own;
+        let ids = if ignore_merges {
+            all
+        } else {
+            own = self.reproduced(all, rules, vocab);
+            &own
+        };
+        let lens = self.index_ids(ids, vocab);
+        self.long_lens = lens;
+        let repeats = self.pairs.has_repeats();
+        let ranked = (0..)
+            .zip(rules)
+            .map(|(rank, rule)| (rule[0], rule[1], rank));
+        // Of two rules for one pair, the earlier does not exist.
+        let ranked = ranked.filter(|&(l, r, rank)| !repeats || self.pairs.rank(l, r) == rank);
+        self.atoms = Atoms::new(&self.byte_ids, &self.pairs, ranked, all, vocab);
+        self.proved = !ignore_merges;
+        self.name_owners();
+    }
+
+    /// Those of `all` that merging their bytes leads to.
+    fn reproduced(&self, all: &[u32], rules: &[[u32; 3]], vocab: &Vocab) -> Vec<u32> {
+        let id_end = all.last().map_or(0, |id| *id as usize + 1);
+        let proofs = Proofs::new(&self.byte_ids, rules, &self.pairs, id_end);
+        let mut merging = Merging::default();
+        let mut merged = Vec::new();
+        let mut is_own = |id: u32| {
+            merged.clear();
+            self.merge(vocab.piece(id), &mut merging, &mut merged);
+            merged == [id]
+        };
+        let ids = all.iter().copied();
+        ids.filter(|id| proofs.contains(*id) || is_own(*id))
+            .collect()
+    }
+
+    /// Fills the tables of words; the lengths of the shortest and the longest of those in
+    /// the second one.
+    fn index_ids(&mut self, ids: &[u32], vocab: &Vocab) -> (u32, u32) {
+        self.words = WordTable::new(ids.iter().map(|&id| (vocab.key(id), id)));
         let long = ids
             .iter()
-            .filter(|&&id| !WordTable::fits(vocab.piece(id), id));
+            .filter(|&&id| !WordTable::fits(vocab.key(id), id));
         let mut long_words = StringTableBuilder::with_capacity(long.clone().count());
+        let mut lens = (u32::MAX, 0);
         for &id in long {
             let word = vocab.piece(id);
             long_words.insert(word, id, |id| vocab.piece(id));
-            let (shortest, longest) = self.long_lens;
             let len = u32::try_from(word.len()).unwrap_or(u32::MAX);
-            self.long_lens = (len.min(shortest), len.max(longest));
+            lens = (len.min(lens.0), len.max(lens.1));
         }
         self.long_words = long_words.finish();
-        self.atoms = Atoms::new(&self.byte_ids, &self.pairs, all, vocab);
-        self.proved = !ignore_merges;
-        self.name_owners();
+        lens
     }
 
     /// Appends the tokens of each of `words`.

@@ -1,5 +1,7 @@
 //! The raw shape of `tokenizer.json`, before anything is checked against anything.
 
+pub(crate) mod quick;
+
 use crate::error::Error;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

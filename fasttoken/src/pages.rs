@@ -45,6 +45,14 @@ impl Pages {
     }
 }
 
+impl Pages {
+    /// Whether hardly any of it lies in small pages.
+    pub(crate) fn is_huge(&self) -> bool {
+        let rest = self.range.len() % HUGE;
+        rest > LARGE || rest <= HUGE / 32
+    }
+}
+
 impl Deref for Pages {
     type Target = [u8];
 

@@ -15,8 +15,10 @@ use memmap2::{Mmap, MmapOptions};
 use std::any::Any;
 use std::fmt;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -74,9 +76,84 @@ impl<T: Send + Sync + 'static> Default for Flat<T> {
     }
 }
 
+/// An array that begins with all bits zero and is filled, in huge pages if it is large:
+/// filling pages of 4 KiB for the first time takes longer than what is written to them.
+pub(crate) enum Room<T> {
+    Pages(Pages, PhantomData<T>),
+    Heap(Vec<T>),
+}
+
+impl<T: Pod> Room<T> {
+    pub(crate) fn zeroed(len: usize) -> Self {
+        match len.checked_mul(size_of::<T>()).and_then(Pages::zeroed) {
+            Some(pages) => Self::Pages(pages, PhantomData),
+            None => Self::Heap(bytemuck::zeroed_vec(len)),
+        }
+    }
+}
+
+/// The contents of a file.
+pub(crate) fn read(path: &Path) -> io::Result<Room<u8>> {
+    let mut file = File::open(path)?;
+    let about = file.metadata()?;
+    let len = usize::try_from(about.len()).unwrap_or(0);
+    if len < 1 << 20 || !about.is_file() {
+        return std::fs::read(path).map(Room::Heap);
+    }
+    let mut room = Room::zeroed(len);
+    let mut filled = 0;
+    while filled < len {
+        match file.read(&mut room[filled..]) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    // Another process may be writing.
+    if filled < len || file.read(&mut [0])? > 0 {
+        return std::fs::read(path).map(Room::Heap);
+    }
+    Ok(room)
+}
+
+impl<T: Pod> Deref for Room<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::Pages(pages, _) => bytemuck::cast_slice(pages),
+            Self::Heap(elements) => elements,
+        }
+    }
+}
+
+impl<T: Pod> DerefMut for Room<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Self::Pages(pages, _) => bytemuck::cast_slice_mut(pages),
+            Self::Heap(elements) => elements,
+        }
+    }
+}
+
+impl<T: Pod + Send + Sync> From<Room<T>> for Flat<T> {
+    fn from(room: Room<T>) -> Self {
+        match room {
+            Room::Pages(pages, _) => {
+                let pages = Arc::new(pages);
+                Self::new(bytemuck::cast_slice(&pages), pages.clone())
+            }
+            Room::Heap(elements) => elements.into(),
+        }
+    }
+}
+
 /// A [`Flat`] of any elements, to be moved.
 pub(crate) trait Movable {
     fn bytes(&self) -> &[u8];
+    /// Whether it lies in huge pages already.
+    fn is_huge(&self) -> bool;
     /// Points it to `range` of `pages`, which has a copy of its bytes, aligned to a line.
     fn point_to(&mut self, pages: &Arc<Pages>, range: Range<usize>);
 }
@@ -86,14 +163,19 @@ impl<T: Pod> Movable for Flat<T> {
         bytemuck::cast_slice(self)
     }
 
+    fn is_huge(&self) -> bool {
+        self.keeper.downcast_ref().is_some_and(Pages::is_huge)
+    }
+
     fn point_to(&mut self, pages: &Arc<Pages>, range: Range<usize>) {
         *self = Self::new(bytemuck::cast_slice(&pages[range]), pages.clone());
     }
 }
 
-/// Copies arrays into huge pages, one after the other, and lets go of where they were.
-/// Does nothing where there are no such pages.
-pub(crate) fn gather(arrays: &mut [&mut dyn Movable]) {
+/// Copies arrays into huge pages, one after the other, and lets go of where they were, but
+/// for those that are in such pages. Does nothing where there are none.
+pub(crate) fn gather(mut arrays: Vec<&mut dyn Movable>) {
+    arrays.retain(|array| !array.is_huge());
     let sizes = arrays.iter().map(|array| array.bytes().len());
     let total = sizes.map(|bytes| bytes.next_multiple_of(LINE)).sum();
     let Some(mut pages) = Pages::zeroed(total) else {
@@ -101,7 +183,7 @@ pub(crate) fn gather(arrays: &mut [&mut dyn Movable]) {
     };
     let mut ranges = Vec::with_capacity(arrays.len());
     let mut start = 0;
-    for array in &*arrays {
+    for array in &arrays {
         let bytes = array.bytes();
         let range = start..start + bytes.len();
         pages[range.clone()].copy_from_slice(bytes);
@@ -286,7 +368,8 @@ mod tests {
         let bytes = vec![7u8; 100];
         let (mut a, mut b) = (Flat::from(numbers.clone()), Flat::from(bytes.clone()));
         let (mut empty, old) = (Flat::<u32>::default(), a.clone());
-        gather(&mut [&mut b, &mut empty, &mut a]);
+        let arrays: [&mut dyn Movable; 3] = [&mut b, &mut empty, &mut a];
+        gather(arrays.into());
         assert_eq!((a.to_vec(), b.to_vec(), empty.len()), (numbers, bytes, 0));
         assert_eq!(*a, *old);
         assert!(!cfg!(target_os = "linux") || a.as_ptr() != old.as_ptr());
@@ -305,6 +388,32 @@ mod tests {
         }
         check::<3>();
         check::<400_000>();
+    }
+
+    #[test]
+    fn rooms_are_zeroed_and_become_arrays() {
+        for len in [0, 5, 300_000] {
+            let mut room: Room<u64> = Room::zeroed(len);
+            assert_eq!(*room, vec![0; len]);
+            room.iter_mut().zip(1..).for_each(|(n, value)| *n = value);
+            let mut array: Flat<u64> = room.into();
+            // Once more, wherever it is.
+            gather(vec![&mut array]);
+            assert!((1..).zip(&*array).all(|(n, value)| *value == n));
+            assert_eq!(array.len(), len);
+        }
+    }
+
+    #[test]
+    fn files_are_read_whole() {
+        let path = std::env::temp_dir().join(format!("fasttoken-read-{}", std::process::id()));
+        for len in [0, 7, (1 << 20) + 3] {
+            let bytes: Vec<u8> = (0..len).map(|n| n as u8).collect();
+            std::fs::write(&path, &bytes).unwrap();
+            assert_eq!(*read(&path).unwrap(), bytes);
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(read(&path).is_err());
     }
 
     #[test]

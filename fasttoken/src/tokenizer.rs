@@ -9,6 +9,7 @@ use crate::padding::Padding;
 use crate::postprocess::{Piece, PostProcessor};
 use crate::pretokenize::{PreTokenizer, SplitScratch, Word, Words};
 use crate::sentencepiece::SentencePiece;
+use crate::store;
 use crate::truncation::Truncation;
 use crate::vocab::Vocab;
 use std::borrow::Cow;
@@ -64,7 +65,7 @@ impl Tokenizer {
     /// component that this crate does not implement; see [`Error`].
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
-        let json = std::fs::read(path).map_err(|source| Error::Io {
+        let json = store::read(path).map_err(|source| Error::Io {
             path: path.to_owned(),
             source,
         })?;

@@ -18,8 +18,11 @@
 use crate::alphabet;
 use crate::image::ImageError;
 use crate::image::format::{Reader, Section, Writer};
+use crate::prefetch::prefetch;
 use crate::store::{Flat, Movable};
+use crate::words::Key;
 use std::borrow::Cow;
+use std::ops::Range;
 
 /// Where the piece of one id is; see the picture above.
 #[derive(Debug, Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
@@ -48,6 +51,21 @@ impl Slot {
             long.extend_from_slice(piece);
         }
         Self(slot)
+    }
+
+    /// The key of a piece of 1 to 15 bytes; [`Key::NONE`] for others.
+    #[inline(always)]
+    fn key(&self) -> Key {
+        let meta = self.0[META];
+        if meta & LONG != 0 || meta & LEN == 0 {
+            return Key::NONE;
+        }
+        let wide = u128::from_le_bytes(self.0);
+        let high = (wide >> 64) as u64;
+        Key {
+            low: wide as u64,
+            high: high & (u64::MAX >> 8) | u64::from(meta & LEN) << 56,
+        }
     }
 
     #[inline]
@@ -152,6 +170,12 @@ impl Vocab {
             }
             _ => &[],
         }
+    }
+
+    /// The key of [`Vocab::piece`].
+    #[inline]
+    pub(crate) fn key(&self, id: u32) -> Key {
+        self.slots.get(id as usize).map_or(Key::NONE, Slot::key)
     }
 
     pub(crate) fn spelling(&self, id: u32) -> Option<Cow<'_, str>> {
@@ -319,7 +343,10 @@ impl Names {
                 continue;
             }
             let piece = vocab.piece(id as u32);
-            let hash = hash(piece);
+            let hash = match vocab.slots[id].key() {
+                Key::NONE => hash(piece),
+                key => key.hash(),
+            };
             let tag = tag(hash, id_bits);
             let mut at = hash as usize & mask;
             while entries[at] != FREE {
@@ -342,7 +369,12 @@ impl Names {
 
     #[inline]
     fn get(&self, piece: &[u8], is: impl Fn(u32) -> bool) -> Option<u32> {
-        let hash = hash(piece);
+        self.get_hashed(hash(piece), is)
+    }
+
+    /// [`Names::get`] of a piece with this hash.
+    #[inline]
+    fn get_hashed(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
         let wanted = tag(hash, self.id_bits);
         let mask = self.entries.len() - 1;
         for step in 0..=mask {
@@ -359,6 +391,14 @@ impl Names {
     }
 }
 
+impl Names {
+    /// Where looking for a hash begins.
+    #[inline]
+    fn home(&self, hash: u64) -> usize {
+        hash as usize & (self.entries.len() - 1)
+    }
+}
+
 /// A number with the lowest `bits` set.
 fn low(bits: u32) -> u32 {
     (1 << bits) - 1
@@ -369,7 +409,15 @@ fn tag(hash: u64, id_bits: u32) -> u32 {
     (hash >> 32) as u32 & !low(id_bits)
 }
 
+/// That of its key for a short piece, which is two multiplications less.
 fn hash(bytes: &[u8]) -> u64 {
+    match Key::new(bytes, 0, bytes.len()) {
+        Key::NONE => hash_long(bytes),
+        key => key.hash(),
+    }
+}
+
+fn hash_long(bytes: &[u8]) -> u64 {
     // Odd constants without structure: the fractional parts of pi and e.
     const K0: u64 = 0x243F_6A88_85A3_08D3;
     const K1: u64 = 0xB7E1_5162_8AED_2A6B;
@@ -400,6 +448,14 @@ pub(crate) struct Builder {
     scratch: Vec<u8>,
 }
 
+/// A piece that is being looked up.
+#[derive(Debug, Clone)]
+pub(crate) struct Sought {
+    key: Key,
+    hash: u64,
+    range: Range<usize>,
+}
+
 /// Why a token cannot have an id.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Clash {
@@ -428,6 +484,51 @@ impl Builder {
         self.tokens += 1;
         self.set(token, id, PRESENT | MODEL);
         Ok(())
+    }
+
+    /// [`Builder::add_model`] of a token that spells `piece`; whether the id was free.
+    #[inline]
+    pub(crate) fn add_piece(&mut self, piece: &[u8], id: u32) -> bool {
+        let at = id as usize;
+        if at >= self.flags.len() {
+            self.flags.resize(at + 1, 0);
+            self.slots.resize(at + 1, Slot([0; SLOT]));
+        } else if self.flags[at] & PRESENT != 0 {
+            return false;
+        }
+        self.tokens += 1;
+        self.slots[at] = Slot::new(piece, &mut self.long);
+        self.flags[at] = PRESENT | MODEL;
+        true
+    }
+
+    /// Makes room for so many ids.
+    pub(crate) fn reserve(&mut self, ids: usize) {
+        self.flags.reserve(ids);
+        self.slots.reserve(ids);
+    }
+
+    /// Above all ids.
+    pub(crate) fn id_end(&self) -> usize {
+        self.flags.len()
+    }
+
+    /// Whether the alphabet spells the token `id`.
+    pub(crate) fn is_spelled(&self, id: u32) -> bool {
+        self.flags.get(id as usize).is_some_and(|f| f & RAW == 0)
+    }
+
+    /// Whether the alphabet spells the token `id` by these bytes of `text`.
+    #[inline]
+    pub(crate) fn is_word(&self, id: u32, text: &[u8], range: Range<usize>) -> bool {
+        let at = id as usize;
+        self.flags
+            .get(at)
+            .is_some_and(|f| f & (MODEL | RAW) == MODEL)
+            && match Key::new(text, range.start, range.end) {
+                Key::NONE => self.slots[at].piece(&self.long) == &text[range],
+                key => self.slots[at].key() == key,
+            }
     }
 
     /// Adds an added token, or marks a token of the model as one.
@@ -487,6 +588,41 @@ impl Builder {
     #[inline]
     pub(crate) fn word_id(&self, names: &Names, bytes: &[u8]) -> Option<u32> {
         self.view().find(names, bytes, false)
+    }
+
+    /// [`Builder::word_id`] in steps, of which each asks for the memory of the next.
+    #[inline]
+    pub(crate) fn seek(&self, names: &Names, text: &[u8], range: Range<usize>) -> Sought {
+        let key = Key::new(text, range.start, range.end);
+        let hash = match key {
+            Key::NONE => hash_long(&text[range.clone()]),
+            key => key.hash(),
+        };
+        prefetch(&names.entries, names.home(hash));
+        Sought { key, hash, range }
+    }
+
+    /// The second step.
+    #[inline]
+    pub(crate) fn seek_slot(&self, names: &Names, sought: &Sought) {
+        let entry = names.entries[names.home(sought.hash)];
+        prefetch(&self.slots, (entry & low(names.id_bits)) as usize);
+    }
+
+    /// The last step.
+    #[inline]
+    pub(crate) fn found(&self, names: &Names, text: &[u8], sought: &Sought) -> Option<u32> {
+        let is = |id: u32| {
+            let slot = self.slots.get(id as usize);
+            slot.is_some_and(|slot| {
+                slot.0[META] & RAW_SLOT == 0
+                    && match sought.key {
+                        Key::NONE => slot.piece(&self.long) == &text[sought.range.clone()],
+                        key => slot.key() == key,
+                    }
+            })
+        };
+        names.get_hashed(sought.hash, is)
     }
 
     /// `added` is the number of added tokens that the model lacks.

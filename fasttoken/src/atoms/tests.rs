@@ -44,7 +44,7 @@ fn vocabulary(rules: &[Rule], id: impl Fn(&[u8]) -> Option<u32>) -> (PairTable, 
 
 fn within(limits: Limits, (pairs, ids, vocab): &(PairTable, Vec<u32>, Vocab)) -> (Atoms, usize) {
     let byte_ids = std::array::from_fn(|byte| byte as u32);
-    Atoms::within(limits, &byte_ids, pairs, ids, vocab)
+    Atoms::within(limits, &byte_ids, (pairs, pairs.iter()), ids, vocab)
 }
 
 /// 8,192 characters, each of which may join the first byte of 64 others, before the

@@ -1,0 +1,306 @@
+//! A usual byte-level file in one pass, or nothing.
+//!
+//! Whatever this gives is what the slower way would: tokens and rules that are spelled by
+//! the alphabet, each checked as there. At the first thing that is otherwise than usual it
+//! gives up, without saying why.
+
+use super::model::{Model, id_limit};
+use crate::json::quick::{Scanner, Spelled};
+use crate::pairs::{RANK_MAX, TOKEN_END};
+use crate::vocab::{Builder, Sought};
+use std::ops::Range;
+
+/// A file whose vocabulary and merges were read.
+pub(super) struct Quick {
+    /// All but these two: they are empty there.
+    pub(super) config: Vec<u8>,
+    pub(super) model: Model,
+    /// As [`Model::rules`].
+    pub(super) rules: Vec<[u32; 3]>,
+}
+
+impl Quick {
+    pub(super) fn read(json: &[u8]) -> Option<Self> {
+        let mut scanner = Scanner::new(json);
+        let (mut vocab, mut merges) = (None, None);
+        let mut cuts: Vec<(Range<usize>, &[u8])> = Vec::new();
+        scanner.map(|scanner, key| {
+            if key != b"model" {
+                return scanner.skip();
+            }
+            scanner.map(|scanner, key| {
+                scanner.peek()?;
+                let start = scanner.at();
+                match key {
+                    b"vocab" if vocab.is_none() => {
+                        vocab = Some(read_vocab(scanner)?);
+                        cuts.push((start..scanner.at(), b"{}"));
+                    }
+                    // Rules before the tokens that they speak of are not usual.
+                    b"merges" if merges.is_none() => {
+                        merges = Some(read_merges(scanner, vocab.as_ref()?)?);
+                        cuts.push((start..scanner.at(), b"[]"));
+                    }
+                    _ => scanner.skip()?,
+                }
+                Some(())
+            })
+        })?;
+        let mut config = Vec::new();
+        let mut from = 0;
+        for (cut, instead) in cuts {
+            config.extend_from_slice(&json[from..cut.start]);
+            config.extend_from_slice(instead);
+            from = cut.end;
+        }
+        config.extend_from_slice(&json[from..]);
+        Some(Self {
+            config,
+            model: vocab?,
+            rules: merges?,
+        })
+    }
+}
+
+fn read_vocab(scanner: &mut Scanner<'_>) -> Option<Model> {
+    // As in `Model::load`: no entry is shorter than `"":0,`, and none may ask for more
+    // room than all could have.
+    let most = id_limit(scanner.left() / 5 + 1);
+    let mut tokens = Builder::default();
+    // Rarely less than this, and untouched memory costs nothing.
+    tokens.reserve(scanner.left() / 32);
+    let mut piece = Vec::new();
+    let (mut text_bytes, mut raw) = (0, 0);
+    scanner.expect(b'{')?;
+    loop {
+        piece.clear();
+        let spelled = scanner.spelled(&mut piece)?;
+        scanner.expect(b':')?;
+        let id = scanner.number().filter(|id| u64::from(*id) <= most)?;
+        match spelled {
+            Spelled::Bytes => {
+                text_bytes += piece.len();
+                tokens.add_piece(&piece, id).then_some(())?;
+            }
+            Spelled::Other(token) => {
+                text_bytes += token.len();
+                tokens.add_model(&token, id).ok()?;
+                raw += usize::from(!tokens.is_spelled(id));
+                // Another family's vocabulary: no need to read it all.
+                if raw > 1024 && raw > tokens.model_len() / 2 {
+                    return None;
+                }
+            }
+        }
+        if !scanner.more(b'}')? {
+            break;
+        }
+    }
+    let fits = text_bytes <= u32::MAX as usize / 4;
+    let near = tokens.id_end() as u64 <= id_limit(tokens.model_len()) + 1;
+    let names = tokens.index().ok()?;
+    (fits && near).then_some(Model { tokens, names })
+}
+
+fn read_merges(scanner: &mut Scanner<'_>, model: &Model) -> Option<Vec<[u32; 3]>> {
+    let mut rules = Rules {
+        model,
+        made: Vec::with_capacity(scanner.left() / 16),
+        text: Vec::new(),
+        waiting: Vec::with_capacity(GROUP),
+    };
+    scanner.expect(b'[')?;
+    loop {
+        let start = rules.text.len();
+        match scanner.merge(&mut rules.text)? {
+            Ok(cut) => {
+                let end = rules.text.len();
+                rules.waiting.push([start, cut, end]);
+                if rules.waiting.len() == GROUP {
+                    rules.finish_group()?;
+                }
+            }
+            Err(range) => {
+                rules.finish_group()?;
+                rules.add_other(scanner.slice(range))?;
+            }
+        }
+        if !scanner.more(b']')? {
+            break;
+        }
+    }
+    rules.finish_group()?;
+    (rules.made.len() <= RANK_MAX).then_some(rules.made)
+}
+
+/// Rules whose parts are looked up together: the index and the tokens are megabytes, and
+/// their memory is asked for before it is read, which halves the time.
+const GROUP: usize = 32;
+
+struct Rules<'a> {
+    model: &'a Model,
+    made: Vec<[u32; 3]>,
+    /// The bytes of the rules that wait, and where each begins, is cut and ends.
+    text: Vec<u8>,
+    waiting: Vec<[usize; 3]>,
+}
+
+impl Rules<'_> {
+    /// Looks up the rules that wait.
+    fn finish_group(&mut self) -> Option<()> {
+        let Self {
+            model: Model { tokens, names },
+            made,
+            text,
+            waiting,
+        } = self;
+        let seek = |range: Range<usize>| tokens.seek(names, text, range);
+        let sought: Vec<[Sought; 2]> = waiting
+            .iter()
+            .map(|&[start, cut, end]| [seek(start..cut), seek(cut..end)])
+            .collect();
+        for one in sought.iter().flatten() {
+            tokens.seek_slot(names, one);
+        }
+        for ([left, right], &[start, _, end]) in sought.iter().zip(&*waiting) {
+            let left = tokens.found(names, text, left)?;
+            let right = tokens.found(names, text, right)?;
+            // Most rules make the token after the one that the rule before made.
+            let next = made.last().map_or(0, |rule| rule[2] + 1);
+            let id = if tokens.is_word(next, text, start..end) {
+                next
+            } else {
+                tokens.word_id(names, &text[start..end])?
+            };
+            // Else the slower way says which token it is.
+            (left.max(right) < TOKEN_END).then(|| made.push([left, right, id]))?;
+        }
+        text.clear();
+        waiting.clear();
+        Some(())
+    }
+
+    /// A rule of two strings, of which at least one has an escape or a character that the
+    /// alphabet lacks.
+    #[cold]
+    fn add_other(&mut self, json: &[u8]) -> Option<()> {
+        let (left, right) = if json.starts_with(b"[") {
+            serde_json::from_slice::<(String, String)>(json).ok()?
+        } else {
+            let text: String = serde_json::from_slice(json).ok()?;
+            if text.starts_with("#version") {
+                return Some(());
+            }
+            let (left, right) = text.split_once(' ')?;
+            (!right.contains(' ')).then(|| (left.to_owned(), right.to_owned()))?
+        };
+        let id = |token: &str| self.model.id(token);
+        let (left_id, right_id) = (id(&left)?, id(&right)?);
+        let rule = [left_id, right_id, id(&format!("{left}{right}"))?];
+        (left_id.max(right_id) < TOKEN_END).then(|| self.made.push(rule))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::json::File;
+    use proptest::prelude::*;
+
+    /// The slower way: spellings by id, and rules. `None` for a file that it refuses.
+    fn slowly(json: &[u8]) -> Option<(Vec<Option<String>>, Vec<[u32; 3]>)> {
+        let file: File<'_> = serde_json::from_slice(json).ok()?;
+        let model = Model::load(file.model.vocab?).ok()?;
+        let rules = model.rules(file.model.merges?).ok()?;
+        Some((spellings(&model), rules))
+    }
+
+    fn spellings(model: &Model) -> Vec<Option<String>> {
+        let ids = 0..model.tokens.id_end() as u32;
+        let spelling = |id| model.tokens.spelling(id).map(String::from);
+        let spellings: Vec<Option<String>> = ids.map(spelling).collect();
+        for (id, token) in spellings.iter().enumerate() {
+            let found = token.as_ref().and_then(|token| model.id(token));
+            assert_eq!(found, token.as_ref().map(|_| id as u32));
+        }
+        spellings
+    }
+
+    /// Whether the file is a usual one. Whatever is read of it is what the slower way reads.
+    fn check(json: &[u8]) -> bool {
+        let Some(quick) = Quick::read(json) else {
+            return false;
+        };
+        let slow = slowly(json).expect("nothing is wrong with the model");
+        assert_eq!((spellings(&quick.model), quick.rules), slow);
+        let whole: serde_json::Value = serde_json::from_slice(json).expect("JSON");
+        let mut expected = whole;
+        expected["model"]["vocab"] = serde_json::json!({});
+        expected["model"]["merges"] = serde_json::json!([]);
+        let config: serde_json::Value = serde_json::from_slice(&quick.config).expect("JSON");
+        assert_eq!(config, expected);
+        true
+    }
+
+    #[test]
+    fn published_shapes_are_usual() {
+        let demo = include_bytes!("../../tests/data/tokenizer.json");
+        assert!(check(demo));
+        let value: serde_json::Value = serde_json::from_slice(demo).expect("JSON");
+        assert!(check(&serde_json::to_vec(&value).expect("written")));
+        let escaped: String = serde_json::to_string_pretty(&value)
+            .expect("written")
+            .chars()
+            .map(|c| match c {
+                ..='\x7F' => c.to_string(),
+                _ => format!("\\u{:04x}", u32::from(c)),
+            })
+            .collect();
+        assert!(check(escaped.as_bytes()));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_read_is_what_the_slower_way_reads(
+            tokens in prop::collection::vec((r#"[ab"\\ĠĊé漢 \n]{0,4}"#, 0u32..40), 0..12),
+            rules in prop::collection::vec((0usize..12, 0usize..12, 0u8..4), 0..8),
+            other in r#"[a"{}\[\],: \\]{0,8}"#,
+            edit in prop::option::of((any::<prop::sample::Index>(), any::<u8>())),
+        ) {
+            let mut vocab: Vec<(String, u32)> = tokens;
+            let mut merges = Vec::new();
+            for (left, right, shape) in rules {
+                let Some(left) = vocab.get(left).map(|token| token.0.clone()) else { continue };
+                let Some(right) = vocab.get(right).map(|token| token.0.clone()) else { continue };
+                vocab.push((format!("{left}{right}"), 40 + vocab.len() as u32));
+                merges.push(match shape {
+                    0 => serde_json::json!([left, right]).to_string(),
+                    1 => r##""#version: 0.2""##.to_owned(),
+                    _ => serde_json::json!(format!("{left} {right}")).to_string(),
+                });
+            }
+            // Written by hand, so that tokens and ids may be there twice.
+            let vocab: Vec<String> = vocab
+                .iter()
+                .map(|(token, id)| format!("{}: {id}", serde_json::json!(token)))
+                .collect();
+            let mut json = format!(
+                r#"{{"other": {}, "model": {{"vocab": {{{}}}, "type": "BPE", "merges": [{}]}}}}"#,
+                serde_json::json!([other]),
+                vocab.join(", "),
+                merges.join(","),
+            )
+            .into_bytes();
+            if let Some((at, byte)) = edit {
+                let at = at.index(json.len());
+                json[at] = byte;
+            }
+            if let Some(quick) = Quick::read(&json)
+                && serde_json::from_slice::<File<'_>>(&quick.config).is_ok()
+            {
+                let slow = slowly(&json);
+                prop_assert_eq!(Some((spellings(&quick.model), quick.rules)), slow);
+            }
+        }
+    }
+}
