@@ -118,6 +118,11 @@ const GROUP: usize = 32;
 const KEPT_BYTES: usize = 1 << 19;
 
 impl Scratch {
+    /// The words that the thread remembers.
+    pub(crate) fn cache(&mut self) -> &mut Cache {
+        &mut self.cache
+    }
+
     /// Gives back what an unusually long word took.
     pub(crate) fn shrink(&mut self) {
         let bytes = self.merging.bytes() + self.ids.capacity() * size_of::<u32>();

@@ -4,6 +4,7 @@ use super::merge::Scratch;
 use super::split::{Part, Word};
 use super::{META, SentencePiece};
 use crate::added::{Part as Found, Pass, Recognise};
+use crate::cache::MergeScratch;
 use crate::encoding::Encoding;
 use crate::tokenizer::Tokenizer;
 use std::cell::OnceCell;
@@ -73,6 +74,7 @@ impl SentencePiece {
         let mut visitor = Ids {
             family: self,
             scratch: Scratch::default(),
+            memory: MergeScratch::default(),
             out,
             plain: false,
         };
@@ -86,6 +88,7 @@ impl SentencePiece {
         let mut visitor = Ids {
             family: self,
             scratch: Scratch::default(),
+            memory: MergeScratch::default(),
             out,
             plain: true,
         };
@@ -98,6 +101,8 @@ impl SentencePiece {
         let mut visitor = Count {
             family: self,
             scratch: Scratch::default(),
+            memory: MergeScratch::default(),
+            ids: Vec::new(),
             count: 0,
         };
         // Never stops early.
@@ -145,6 +150,7 @@ impl SentencePiece {
 struct Ids<'a> {
     family: &'a SentencePiece,
     scratch: Scratch,
+    memory: MergeScratch,
     out: &'a mut Vec<u32>,
     /// Words must not become added tokens.
     plain: bool,
@@ -155,10 +161,15 @@ impl Visitor for Ids<'_> {
         let Self {
             family,
             scratch,
+            memory,
             out,
             plain,
         } = self;
         let SentencePiece { model, vocab, .. } = family;
+        if model.is_simple() && !*plain {
+            model.encode_word(word.text, memory, scratch, out);
+            return ControlFlow::Continue(());
+        }
         let taken = |id: u32| Some(id) != model.unk && vocab.is_added(id);
         if let Some(id) = model
             .whole_word(word.text)
@@ -193,6 +204,9 @@ impl Visitor for Ids<'_> {
 struct Count<'a> {
     family: &'a SentencePiece,
     scratch: Scratch,
+    memory: MergeScratch,
+    /// Of one word.
+    ids: Vec<u32>,
     count: usize,
 }
 
@@ -201,9 +215,17 @@ impl Visitor for Count<'_> {
         let Self {
             family,
             scratch,
+            memory,
+            ids,
             count,
         } = self;
         let model = &family.model;
+        if model.is_simple() {
+            ids.clear();
+            model.encode_word(word.text, memory, scratch, ids);
+            *count += ids.len();
+            return ControlFlow::Continue(());
+        }
         if model.whole_word(word.text).is_some() {
             *count += 1;
             return ControlFlow::Continue(());

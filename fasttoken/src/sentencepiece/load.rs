@@ -2,14 +2,18 @@
 
 use super::borders::Borders;
 use super::decode::Decoder;
-use super::merge::{Model, NO_ID, RANK_MAX, Scratch, key};
+use super::fast::Singles;
+use super::merge::{Model, NO_ID, RANK_MAX, Scratch, TOKEN_END};
 use super::split::Splitter;
-use super::table::{Table, pair};
+use super::table::Table;
 use super::vocab::{Info, Vocab};
 use super::{SentencePiece, json};
 use crate::added::AddedTokens;
+use crate::cache::Owner;
 use crate::error::Error;
 use crate::json::Component;
+use crate::pairs::PairTable;
+use crate::words::{Key, WordTable};
 use std::collections::HashMap;
 
 /// What a file says of the model.
@@ -127,6 +131,7 @@ fn model(file: &File, ids: &HashMap<&str, u32>) -> Result<Model, Error> {
     let mut ascii = [NO_ID; 128];
     let single: Vec<(char, u32)> = file.tokens.iter().filter_map(single_character).collect();
     let mut chars = Table::with_capacity(single.len());
+    let singles = Singles::new(single.iter().copied());
     for (c, id) in single {
         if c.is_ascii() {
             ascii[c as usize] = id;
@@ -169,12 +174,14 @@ fn model(file: &File, ids: &HashMap<&str, u32>) -> Result<Model, Error> {
     Ok(Model {
         ascii,
         chars,
+        singles,
         bytes,
         unk,
         fuse_unk: file.fuse_unk,
         pairs,
         borders,
-        words: Table::with_capacity(0),
+        words: WordTable::default(),
+        owner: Owner::new(),
         whole: file
             .ignore_merges
             .then(|| file.tokens.iter().cloned().collect()),
@@ -192,12 +199,12 @@ fn pairs(
     file: &File,
     ids: &HashMap<&str, u32>,
     is_other: impl Fn(u32) -> bool,
-) -> Result<Table<u64>, Error> {
+) -> Result<PairTable, Error> {
     let path = "$.model.merges";
     if file.merges.len() > RANK_MAX {
         return Err(Error::invalid(path, format!("more than {RANK_MAX} merges")));
     }
-    let mut pairs = Table::with_capacity(file.merges.len());
+    let mut rules = Vec::with_capacity(file.merges.len());
     let mut joined = String::new();
     for (index, (left, right)) in file.merges.iter().enumerate() {
         let id = |token: &str| {
@@ -221,35 +228,43 @@ fn pairs(
                 ),
             ));
         }
+        if let Some((token, id)) = [(left, left_id), (right, right_id)]
+            .into_iter()
+            .find(|(_, id)| *id >= TOKEN_END)
+        {
+            return Err(Error::unsupported(
+                format!("{path}[{index}]"),
+                format!(
+                    "merge of token {token:?}, whose id is {id} (supported: below {TOKEN_END})"
+                ),
+            ));
+        }
         joined.clear();
         joined.push_str(left);
         joined.push_str(right);
-        // Of two rules for one pair, the later wins, as in the reference.
-        pairs.insert(pair(left_id, right_id), (index as u32, id(&joined)?));
+        rules.push([left_id, right_id, id(&joined)?]);
     }
-    Ok(pairs)
+    // Of two rules for one pair, the later wins, as in the reference.
+    Ok(PairTable::new(&rules))
 }
 
 /// The short tokens that their own characters are merged to.
-fn words(file: &File, model: &Model) -> Table<u128> {
+fn words(file: &File, model: &Model) -> WordTable {
     let mut found = Vec::new();
     let mut scratch = Scratch::default();
     let mut merged = Vec::new();
     for (token, id) in &file.tokens {
-        let Some(key) = key(token.as_bytes()).filter(|_| !token.is_empty()) else {
+        let key = Key::new(token.as_bytes(), 0, token.len());
+        if !WordTable::fits(key, *id) {
             continue;
-        };
+        }
         merged.clear();
         model.merge_all(token, &mut scratch, |id, _| merged.push(id));
         if merged == [*id] {
             found.push((key, *id));
         }
     }
-    let mut words = Table::with_capacity(found.len());
-    for (key, id) in found {
-        words.insert(key, (id, 0));
-    }
-    words
+    WordTable::new(found.iter().copied())
 }
 
 fn vocabulary(

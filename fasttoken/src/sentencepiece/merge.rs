@@ -1,7 +1,12 @@
 //! Byte-pair encoding from characters, with bytes for characters that are unknown.
 
 use super::borders::Borders;
-use super::table::{Table, pair};
+use super::fast::Singles;
+use super::table::Table;
+use crate::cache::Owner;
+use crate::compare::Scalar;
+use crate::pairs::{NO_RANK, PairTable};
+use crate::words::{Key, WordTable};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::ControlFlow;
@@ -9,9 +14,7 @@ use std::ops::ControlFlow;
 /// In place of an id that does not exist.
 pub(super) const NO_ID: u32 = u32::MAX;
 
-/// Ranks share a heap key with positions; far above any real number of merges.
-pub(super) const RANK_MAX: usize = (1 << 24) - 1;
-const NO_RANK: u32 = u32::MAX;
+pub(super) use crate::pairs::{RANK_MAX, TOKEN_END};
 
 /// Longest piece, in symbols, that is merged by scanning.
 const SCAN_MAX: usize = 32;
@@ -22,15 +25,19 @@ pub(super) struct Model {
     pub(super) ascii: [u32; 128],
     /// Tokens that are one character beyond ASCII.
     pub(super) chars: Table<u64>,
+    /// The same and ASCII.
+    pub(super) singles: Singles,
     /// `<0x00>` and so on, where the file asks for them; else [`NO_ID`].
     pub(super) bytes: [u32; 256],
     pub(super) unk: Option<u32>,
     pub(super) fuse_unk: bool,
     /// Rank and result of each pair.
-    pub(super) pairs: Table<u64>,
+    pub(super) pairs: PairTable,
     pub(super) borders: Borders,
-    /// Tokens of at most 15 bytes that their characters are merged to, by [`key`].
-    pub(super) words: Table<u128>,
+    /// Short tokens that their characters are merged to.
+    pub(super) words: WordTable,
+    /// Names the model in the threads' caches.
+    pub(super) owner: Owner,
     /// With `ignore_merges`: texts that are a token, whatever the merges say.
     pub(super) whole: Option<std::collections::HashMap<String, u32>>,
     /// Whether every character has a token or bytes.
@@ -58,23 +65,10 @@ pub(super) struct Scratch {
 
 const NONE: u32 = u32::MAX;
 
-/// A short text as a number: its bytes and its length. `None` from 16 bytes on.
-#[inline]
-pub(super) fn key(text: &[u8]) -> Option<u128> {
-    let mut bytes = [0; 16];
-    let len = text.len();
-    if len > 15 {
-        return None;
-    }
-    bytes[..len].copy_from_slice(text);
-    bytes[15] = len as u8;
-    Some(u128::from_le_bytes(bytes))
-}
-
 impl Model {
     /// The token of a character.
     #[inline]
-    fn char_id(&self, c: char) -> Option<u32> {
+    pub(super) fn char_id(&self, c: char) -> Option<u32> {
         if c.is_ascii() {
             let id = self.ascii[c as usize];
             return (id != NO_ID).then_some(id);
@@ -125,9 +119,9 @@ impl Model {
     /// Calls `each` with the tokens of a piece and the bytes that each stands for.
     #[inline]
     pub(super) fn merge(&self, piece: &str, scratch: &mut Scratch, mut each: impl FnMut(u32, u32)) {
-        if let Some(key) = key(piece.as_bytes())
-            && let Some((id, _)) = self.words.get(key)
-        {
+        let key = Key::new(piece.as_bytes(), 0, piece.len());
+        let line = self.words.home(key.hash());
+        if let Some(id) = self.words.get::<Scalar>(key, line) {
             return each(id, piece.len() as u32);
         }
         self.merge_all(piece, scratch, each);
@@ -226,7 +220,11 @@ impl Model {
 
     #[inline]
     fn rule(&self, left: u32, right: u32) -> (u32, u32) {
-        self.pairs.get(pair(left, right)).unwrap_or((NO_RANK, 0))
+        let rank = self.pairs.rank(left, right);
+        if rank == NO_RANK {
+            return (NO_RANK, 0);
+        }
+        (rank, self.pairs.product(rank))
     }
 
     fn scan(&self, symbols: &mut Vec<Symbol>) {

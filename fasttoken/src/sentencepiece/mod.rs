@@ -11,6 +11,7 @@
 mod borders;
 mod decode;
 mod encode;
+mod fast;
 mod json;
 mod load;
 mod merge;

@@ -3,6 +3,7 @@
 use super::META;
 use crate::error::Error;
 use crate::json::Component;
+use crate::normalize::push_replaced;
 use std::ops::{ControlFlow, Range};
 
 /// When `Metaspace` puts a `▁` before a text that does not begin with one.
@@ -125,13 +126,7 @@ impl Splitter {
                 part.replaced = true;
                 buffer.clear();
                 buffer.extend(part.prefixed.then_some(META));
-                let mut rest = text;
-                while let Some((before, after)) = rest.split_once(' ') {
-                    buffer.push_str(before);
-                    buffer.push(META);
-                    rest = after;
-                }
-                buffer.push_str(rest);
+                push_replaced(text, b' ', META.encode_utf8(&mut [0; 4]), buffer);
                 if !split {
                     return each(Word {
                         text: buffer,

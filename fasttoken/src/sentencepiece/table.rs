@@ -25,15 +25,6 @@ impl Key for u64 {
     }
 }
 
-impl Key for u128 {
-    const FREE: Self = Self::MAX;
-
-    #[inline]
-    fn hash(self) -> u64 {
-        fold(self as u64 ^ K0, (self >> 64) as u64 ^ K1)
-    }
-}
-
 /// Open addressing. Look-ups never insert, so the longest probe is fixed by the file.
 #[derive(Debug)]
 pub(super) struct Table<K> {
@@ -76,10 +67,4 @@ impl<K: Key> Table<K> {
     fn start(&self, key: K) -> usize {
         key.hash() as usize & (self.slots.len() - 1)
     }
-}
-
-/// Two numbers as a key. `u32::MAX` twice is not to be asked for.
-#[inline]
-pub(super) fn pair(left: u32, right: u32) -> u64 {
-    u64::from(left) << 32 | u64::from(right)
 }

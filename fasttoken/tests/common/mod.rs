@@ -246,7 +246,7 @@ impl Both {
             ours,
             reference: Reference::from_bytes(json).unwrap_or_else(|e| panic!("{name}: {e}")),
             added,
-            bytes_are_runs: false,
+            bytes_are_runs: json.windows(14).any(|part| part == b"\"ByteFallback\""),
         }
     }
 

@@ -11,10 +11,7 @@ const PUBLISHED_STRINGS: usize = 20_000;
 const UNUSUAL_STRINGS: usize = 2_000;
 
 fn both(name: &str, shape: &Shape) -> Both {
-    Both {
-        bytes_are_runs: true,
-        ..Both::from_json(name, &shape.bytes())
-    }
+    Both::from_json(name, &shape.bytes())
 }
 
 fn check(shapes: Vec<(&str, Shape)>, strings: usize) {
