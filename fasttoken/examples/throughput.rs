@@ -67,7 +67,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     }
                 },
                 &mut || drop(ours.encode_batch(&documents, false, 2)),
-                &mut || drop(ours.decode_batch(&ids, false)),
+                &mut || drop(ours.decode_batch(&ids, false, 1)),
                 &mut || {
                     for document in &documents {
                         drop(reference.encode_fast(*document, false));

@@ -1,5 +1,6 @@
 //! From ids back to text, at once or as the ids arrive.
 
+use crate::parallel::in_parallel;
 use crate::sentencepiece;
 use crate::tokenizer::Tokenizer;
 
@@ -31,14 +32,19 @@ impl Tokenizer {
         bytes
     }
 
-    /// [`Tokenizer::decode`] for each of many sequences.
+    /// [`Tokenizer::decode`] for each of many sequences, by up to `threads` threads, as
+    /// [`Tokenizer::encode_batch`] has them.
     pub fn decode_batch(
         &self,
         sequences: &[impl AsRef<[u32]>],
         skip_special_tokens: bool,
+        threads: usize,
     ) -> Vec<String> {
-        let decode = |ids: &_| self.decode(AsRef::as_ref(ids), skip_special_tokens);
-        sequences.iter().map(decode).collect()
+        // `as_ref` is the caller's code, which the threads must not run.
+        let sequences: Vec<&[u32]> = sequences.iter().map(AsRef::as_ref).collect();
+        in_parallel(sequences.len(), threads, |n| {
+            self.decode(sequences[n], skip_special_tokens)
+        })
     }
 
     /// A decoder for ids that arrive one by one.

@@ -97,7 +97,9 @@ proptest! {
         let single: Vec<_> = texts.iter().map(|text| DEMO.encode(text, true)).collect();
         prop_assert_eq!(&batch, &single);
         let decoded: Vec<_> = batch.iter().map(|ids| DEMO.decode(ids, true)).collect();
-        prop_assert_eq!(DEMO.decode_batch(&batch, true), decoded);
+        for threads in [0, 1, 3] {
+            prop_assert_eq!(&DEMO.decode_batch(&batch, true, threads), &decoded);
+        }
     }
 
     #[test]
