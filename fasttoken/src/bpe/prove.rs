@@ -17,7 +17,7 @@
 //!
 //! What this does not prove may be so all the same, by rules that are used out of their
 //! order; for such tokens the merges are run ([`super::Bpe::index_words`]). Of Qwen 3's
-//! 151,643 tokens there is none. Proving these takes 5 ms; running their merges took 25.
+//! 151,643 tokens there is none. Proving these takes 6 ms; running their merges took 25.
 
 use super::NO_TOKEN;
 use crate::pairs::PairTable;

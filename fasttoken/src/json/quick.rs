@@ -5,7 +5,8 @@
 //! decoded on the way, eight bytes at a time, by the byte-level alphabet, and everything
 //! around them is left to `serde_json`. What is not as usual, malformed or merely rare, is
 //! not judged here: the answer is `None`, and the file is read the slower way, which says
-//! what is wrong. For Qwen 3's file (7 MB) this takes 12 ms where that takes 37.
+//! what is wrong. With what is made of them, the two values of Qwen 3's file (7 MB) take 20
+//! ms this way and 43 that way.
 
 use crate::alphabet;
 use std::ops::Range;

@@ -134,7 +134,8 @@ fn read_merges(scanner: &mut Scanner<'_>, model: &Model) -> Option<Vec<[u32; 3]>
 }
 
 /// Rules whose parts are looked up together: the index and the tokens are megabytes, and
-/// their memory is asked for before it is read, which halves the time.
+/// their memory is asked for before it is read. With the table of pairs, the rules of Qwen
+/// 3 take 14 ms; read and looked up one by one they took 21.
 const GROUP: usize = 32;
 
 struct Rules<'a> {
@@ -207,8 +208,11 @@ mod tests {
     use crate::json::File;
     use proptest::prelude::*;
 
-    /// The slower way: spellings by id, and rules. `None` for a file that it refuses.
-    fn slowly(json: &[u8]) -> Option<(Vec<Option<String>>, Vec<[u32; 3]>)> {
+    /// Spellings by id, and rules.
+    type Read = (Vec<Option<String>>, Vec<[u32; 3]>);
+
+    /// The slower way. `None` for a file that it refuses.
+    fn slowly(json: &[u8]) -> Option<Read> {
         let file: File<'_> = serde_json::from_slice(json).ok()?;
         let model = Model::load(file.model.vocab?).ok()?;
         let rules = model.rules(file.model.merges?).ok()?;
