@@ -42,6 +42,14 @@ pub trait Executor: Send {
     /// # Errors
     /// [`ExecutorError`]; the step is over either way.
     fn collect(&mut self, step: StepId) -> Result<StepOutput, ExecutorError>;
+
+    /// Whether a step submitted now would be computed by whichever thread calls, at once and
+    /// inside these calls: there is no device to wait for, no other executor in the way, and no
+    /// thread that has to be the caller. An engine may then leave a short step to the thread that
+    /// asks for it.
+    fn computes_at_once(&self) -> bool {
+        false
+    }
 }
 
 /// What went wrong in an executor.

@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, VecDeque, btree_map::Entry},
     sync::{Arc, PoisonError, atomic::Ordering},
     thread::JoinHandle,
+    time::Duration,
 };
 
 use prelude_core::{
@@ -15,6 +16,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::{
     AnswerEvent, EngineConfig, EngineError, EngineHandle, StepReport,
     handle::Shared,
+    here::StepTimes,
     inbox::{Commands, Inbox, Submission},
     report::{Timing, TokenGap},
 };
@@ -64,19 +66,23 @@ impl ScheduledEngine {
     ) -> Result<Self, EngineError> {
         let capacity = executor.capacity();
         let inbox = Inbox::new(config.command_queue);
-        let shared = Arc::new(Shared::new(inbox, capacity, config.recent_steps));
         let engine = Loop {
-            shared: Arc::clone(&shared),
             scheduler,
             executor,
             live: BTreeMap::new(),
             in_flight: VecDeque::new(),
+            step_times: StepTimes::default(),
             events: Vec::new(),
             touched: Vec::new(),
         };
+        let shared = Shared::new(inbox, capacity, config.recent_steps, engine);
+        let shared = Arc::new(shared);
         let thread = std::thread::Builder::new()
             .name(format!("prelude-{name}"))
-            .spawn(|| engine.run())?;
+            .spawn({
+                let shared = Arc::clone(&shared);
+                move || run(&shared)
+            })?;
         Ok(Self {
             handle: EngineHandle { shared },
             thread: Some(thread),
@@ -119,127 +125,175 @@ struct InFlight {
     report: StepReport,
 }
 
-struct Loop {
-    shared: Arc<Shared>,
+/// A scheduler, an executor, and what goes on between them. Whoever holds its lock runs it: the
+/// engine's thread as long as there is work, and between two such spells a caller, for one step
+/// (`here.rs`).
+pub(crate) struct Loop {
     scheduler: Scheduler,
-    executor: Box<dyn Executor>,
+    pub(crate) executor: Box<dyn Executor>,
     live: BTreeMap<RequestId, Live>,
     in_flight: VecDeque<InFlight>,
+    pub(crate) step_times: StepTimes,
     /// Reused from step to step.
     events: Vec<Event>,
     touched: Vec<RequestId>,
 }
 
-/// Tells everybody that the engine is gone, also when its thread panics.
-struct Closing(Arc<Shared>);
+/// Closes the engine, also when its thread panics.
+struct Closing<'a>(&'a Shared);
 
-impl Drop for Closing {
+impl Drop for Closing<'_> {
     fn drop(&mut self) {
-        self.0.alive.store(false, Ordering::Release);
-        // Dropping the submissions closes their channels, which their answers take for
-        // `EngineStopped`; so does dropping the loop's live requests.
-        drop(self.0.inbox.close());
+        let engine = lock(&self.0.engine).take();
+        self.0.close(engine);
+    }
+}
+
+/// The life of the engine's thread.
+fn run(shared: &Shared) {
+    let _closing = Closing(shared);
+    loop {
+        let rest = {
+            // Held while there is work: no caller runs a step between two of ours.
+            let mut engine = lock(&shared.engine);
+            // Gone if a caller's step was its last.
+            let Some(engine) = engine.as_mut() else {
+                return;
+            };
+            match engine.run(shared) {
+                Ok(rest) => rest,
+                Err(Over) => return,
+            }
+        };
+        shared.inbox.wait(rest);
+    }
+}
+
+/// The engine was told to stop, or has lost its device.
+struct Over;
+
+impl From<ExecutorError> for Over {
+    fn from(_: ExecutorError) -> Self {
+        Self
     }
 }
 
 impl Loop {
-    fn run(mut self) {
-        let _closing = Closing(Arc::clone(&self.shared));
+    /// Runs until there is nothing to do before the time returned, or before a command comes.
+    fn run(&mut self, shared: &Shared) -> Result<Option<Duration>, Over> {
         loop {
-            let commands = self.shared.inbox.drain();
+            let commands = shared.inbox.drain();
             let stop = commands.stop;
-            self.obey(commands);
+            self.obey(shared, commands);
             if stop {
-                return;
+                return Err(Over);
             }
-            if let Err(ExecutorError::Lost(_)) = self.fill_pipeline() {
-                return;
-            }
+            self.fill_pipeline(shared)?;
             if self.in_flight.is_empty() {
-                self.publish();
-                self.rest();
-            } else if let Err(ExecutorError::Lost(_)) = self.collect_oldest() {
-                return;
+                self.publish(shared);
+                let deadline = self.scheduler.next_deadline();
+                return Ok(deadline.map(|at| at.saturating_since(shared.now())));
             }
+            self.collect_oldest(shared)?;
         }
     }
 
-    fn obey(&mut self, commands: Commands) {
-        for Submission { request, events } in commands.submissions {
-            let tokens = request.tree.distinct_tokens() as u64;
-            let unseen = &self.shared.unseen_tokens;
-            unseen.fetch_sub(tokens, Ordering::Relaxed);
-            let now = self.shared.now();
-            let id = request.id;
-            let timing = Timing::new(request.arrival);
-            let prompt_tokens = request.prompt_tokens();
-            let class = request.class();
-            match self.scheduler.submit(now, request) {
-                Ok(()) => {
-                    self.live.insert(
-                        id,
-                        Live {
-                            events,
-                            unsent: Vec::new(),
-                            timing,
-                            prompt_tokens,
-                            class,
-                        },
-                    );
-                }
-                Err(reject) => {
-                    self.reports().snapshot.rejected += 1;
-                    // The caller may have gone; then nobody needs to know.
-                    let _ = events.send(vec![AnswerEvent::Rejected(reject)]);
-                }
-            }
+    /// Whether no request is in the engine.
+    pub(crate) fn is_free(&self) -> bool {
+        self.live.is_empty()
+    }
+
+    /// Takes a request up and runs a step; the engine is free. What one step does not answer is
+    /// left in it.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Lost`]: the engine is over.
+    pub(crate) fn step(
+        &mut self,
+        shared: &Shared,
+        submission: Submission,
+    ) -> Result<(), ExecutorError> {
+        self.accept(shared, submission);
+        self.fill_pipeline(shared)?;
+        self.collect_oldest(shared)
+    }
+
+    fn obey(&mut self, shared: &Shared, commands: Commands) {
+        for submission in commands.submissions {
+            let tokens = submission.request.tree.distinct_tokens() as u64;
+            shared.unseen_tokens.fetch_sub(tokens, Ordering::Relaxed);
+            self.accept(shared, submission);
         }
         for id in commands.aborts {
-            self.scheduler
-                .abort(self.shared.now(), id, &mut self.events);
+            self.scheduler.abort(shared.now(), id, &mut self.events);
         }
-        self.dispatch();
+        self.dispatch(shared);
+    }
+
+    fn accept(&mut self, shared: &Shared, Submission { request, events }: Submission) {
+        let id = request.id;
+        let timing = Timing::new(request.arrival);
+        let prompt_tokens = request.prompt_tokens();
+        let class = request.class();
+        match self.scheduler.submit(shared.now(), request) {
+            Ok(()) => {
+                let live = Live {
+                    events,
+                    unsent: Vec::new(),
+                    timing,
+                    prompt_tokens,
+                    class,
+                };
+                self.live.insert(id, live);
+            }
+            Err(reject) => {
+                shared.reports().snapshot.rejected += 1;
+                // The caller may have gone; then nobody needs to know.
+                let _ = events.send(vec![AnswerEvent::Rejected(reject)]);
+            }
+        }
     }
 
     /// Submits steps until the executor's pipeline is full or there is nothing to run.
-    fn fill_pipeline(&mut self) -> Result<(), ExecutorError> {
+    fn fill_pipeline(&mut self, shared: &Shared) -> Result<(), ExecutorError> {
         loop {
-            let now = self.shared.now();
+            let now = shared.now();
             let next = self.scheduler.next_batch(now, &mut self.events);
-            self.dispatch();
+            self.dispatch(shared);
             let Some((step, batch)) = next else {
                 return Ok(());
             };
             // An executor may work inside `submit`: what runs is to be seen meanwhile.
-            self.publish();
+            self.publish(shared);
             let report = describe(step, &batch, now);
             match self.executor.submit(step, batch) {
                 Ok(()) => self.in_flight.push_back(InFlight { step, report }),
                 Err(error) => {
                     // Steps complete in order: those before this one first.
                     while !self.in_flight.is_empty() {
-                        self.collect_oldest()?;
+                        self.collect_oldest(shared)?;
                     }
-                    self.complete(report, Err(error))?;
+                    self.complete(shared, report, Err(error))?;
                 }
             }
         }
     }
 
-    fn collect_oldest(&mut self) -> Result<(), ExecutorError> {
+    fn collect_oldest(&mut self, shared: &Shared) -> Result<(), ExecutorError> {
         let Some(InFlight { step, report }) = self.in_flight.pop_front() else {
             return Ok(());
         };
         let result = self.executor.collect(step);
-        self.complete(report, result)
+        self.complete(shared, report, result)
     }
 
     fn complete(
         &mut self,
+        shared: &Shared,
         mut report: StepReport,
         result: Result<prelude_core::StepOutput, ExecutorError>,
     ) -> Result<(), ExecutorError> {
-        let now = self.shared.now();
+        let now = shared.now();
         report.duration = now.saturating_since(report.submitted);
         report.succeeded = result.is_ok();
         let lost = result
@@ -249,29 +303,32 @@ impl Loop {
             .cloned();
         if report.succeeded && report.computed_tokens() <= EngineHandle::TINY_STEP_TOKENS {
             let ns = u64::try_from(report.duration.as_nanos()).unwrap_or(u64::MAX);
-            self.shared.fastest_tiny_ns.fetch_min(ns, Ordering::Relaxed);
-            self.shared.tiny_steps.fetch_add(1, Ordering::Relaxed);
+            shared.fastest_tiny_ns.fetch_min(ns, Ordering::Relaxed);
+            shared.tiny_steps.fetch_add(1, Ordering::Relaxed);
         }
         let step = report.step;
-        self.reports().step(report);
+        if report.succeeded && report.kind == "oneshot" {
+            self.step_times.note(report.oneshot_tokens, report.duration);
+        }
+        shared.reports().step(report);
         self.scheduler
             .complete(now, step, result, &mut self.events)
             .expect("a step completes once, and steps are collected in order");
         // Before the events go out: who has seen an answer also sees it counted.
-        self.publish();
-        self.dispatch();
+        self.publish(shared);
+        self.dispatch(shared);
         lost.map_or(Ok(()), Err)
     }
 
     /// Sends the scheduler's events to whom they concern: whatever happened to a request in one
     /// message, so that whoever waits for it wakes once and not for each row.
-    fn dispatch(&mut self) {
+    fn dispatch(&mut self, shared: &Shared) {
         if self.events.is_empty() {
             return;
         }
-        let now = self.shared.now();
+        let now = shared.now();
         let mut events = std::mem::take(&mut self.events);
-        let mut reports = lock(&self.shared.reports);
+        let mut reports = shared.reports();
         let snapshot = &mut reports.snapshot;
         for event in events.drain(..) {
             let id = event.request();
@@ -330,25 +387,12 @@ impl Loop {
     }
 
     /// Copies the scheduler's gauges to where handles see them.
-    fn publish(&self) {
-        self.reports().snapshot.scheduler = self.scheduler.stats();
-    }
-
-    /// Sleeps until there is a command or the scheduler's next deadline.
-    fn rest(&self) {
-        let timeout = self
-            .scheduler
-            .next_deadline()
-            .map(|at| at.saturating_since(self.shared.now()));
-        self.shared.inbox.wait(timeout);
-    }
-
-    fn reports(&self) -> std::sync::MutexGuard<'_, crate::report::Reports> {
-        lock(&self.shared.reports)
+    fn publish(&self, shared: &Shared) {
+        shared.reports().snapshot.scheduler = self.scheduler.stats();
     }
 }
 
-fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -362,7 +406,7 @@ fn describe(step: StepId, batch: &ForwardBatch, now: Timestamp) -> StepReport {
         decode_rows: decode.rows.len(),
         oneshot_rows: oneshot.rows.len(),
         submitted: now,
-        duration: std::time::Duration::ZERO,
+        duration: Duration::ZERO,
         succeeded: false,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -12,7 +12,9 @@ use prelude_core::{Capacity, OnDeadline, PromptTree, Request, RequestId, RowSpec
 use tokio::sync::mpsc;
 
 use crate::{
-    Answer, EngineSnapshot, StepReport, SubmitError,
+    Answer, AnswerEvent, EngineSnapshot, StepReport, SubmitError,
+    engine::{Loop, lock},
+    here,
     inbox::{Inbox, Submission},
     report::Reports,
 };
@@ -61,11 +63,13 @@ pub(crate) struct Shared {
     pub(crate) fastest_tiny_ns: AtomicU64,
     /// Prompt tokens of requests that the engine thread has not looked at.
     pub(crate) unseen_tokens: AtomicU64,
+    /// `None` once it is closed.
+    pub(crate) engine: Mutex<Option<Loop>>,
     next_id: AtomicU64,
 }
 
 impl Shared {
-    pub(crate) fn new(inbox: Inbox, capacity: Capacity, recent_steps: usize) -> Self {
+    pub(crate) fn new(inbox: Inbox, capacity: Capacity, recent_steps: usize, engine: Loop) -> Self {
         Self {
             inbox,
             capacity,
@@ -75,12 +79,27 @@ impl Shared {
             tiny_steps: AtomicU64::new(0),
             fastest_tiny_ns: AtomicU64::new(u64::MAX),
             unseen_tokens: AtomicU64::new(0),
+            engine: Mutex::new(Some(engine)),
             next_id: AtomicU64::new(0),
         }
     }
 
     pub(crate) fn now(&self) -> Timestamp {
         Timestamp::ZERO.saturating_add(self.started.elapsed())
+    }
+
+    pub(crate) fn reports(&self) -> MutexGuard<'_, Reports> {
+        // Reports are valid between statements; a panic elsewhere must not hide them.
+        lock(&self.reports)
+    }
+
+    /// Tells everybody that the engine is gone.
+    pub(crate) fn close(&self, engine: Option<Loop>) {
+        self.alive.store(false, Ordering::Release);
+        // Dropping the submissions closes their channels, which their answers take for
+        // `EngineStopped`; so does dropping the loop's live requests.
+        drop(self.inbox.close());
+        drop(engine);
     }
 }
 
@@ -105,6 +124,33 @@ impl EngineHandle {
     /// # Errors
     /// [`SubmitError`] if the engine cannot take it at all.
     pub fn submit(&self, spec: RequestSpec) -> Result<Answer, SubmitError> {
+        let prepared = self.prepare(spec);
+        self.hand_over(prepared)
+    }
+
+    /// As [`Self::submit`]; but a request that the engine would begin at once, and answer within
+    /// `limit` by what steps of its size took of late, is computed here, before this returns: no
+    /// other thread has to wake up for it. That needs an executor that
+    /// [computes at once](prelude_core::Executor::computes_at_once), and an engine with nothing
+    /// else to do. The answer is the same either way.
+    ///
+    /// To be called where nobody minds a wait of about `limit`, and where nothing else is about to
+    /// be submitted that could have shared the step.
+    ///
+    /// # Errors
+    /// As [`Self::submit`].
+    pub fn submit_within(&self, spec: RequestSpec, limit: Duration) -> Result<Answer, SubmitError> {
+        let mut prepared = self.prepare(spec);
+        match here::run(&self.shared, prepared.submission, limit) {
+            None => Ok(prepared.answer.build(&self.shared)),
+            Some(submission) => {
+                prepared.submission = submission;
+                self.hand_over(prepared)
+            }
+        }
+    }
+
+    fn prepare(&self, spec: RequestSpec) -> Prepared {
         let arrival = self.now();
         let id = RequestId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
         let request = Request {
@@ -118,16 +164,23 @@ impl EngineHandle {
             cache_salt: spec.cache_salt,
         };
         let rows = request.rows.len();
-        let tokens = request.tree.distinct_tokens() as u64;
         let (events, receiver) = mpsc::unbounded_channel();
+        Prepared {
+            submission: Submission { request, events },
+            answer: Receiving { id, rows, receiver },
+        }
+    }
+
+    fn hand_over(&self, prepared: Prepared) -> Result<Answer, SubmitError> {
+        let tokens = prepared.submission.request.tree.distinct_tokens() as u64;
         // Before the engine thread can take it off again.
         let unseen = &self.shared.unseen_tokens;
         unseen.fetch_add(tokens, Ordering::Relaxed);
-        if let Err(error) = self.shared.inbox.submit(Submission { request, events }) {
+        if let Err(error) = self.shared.inbox.submit(prepared.submission) {
             unseen.fetch_sub(tokens, Ordering::Relaxed);
             return Err(error);
         }
-        Ok(Answer::new(id, rows, receiver, Arc::clone(&self.shared)))
+        Ok(prepared.answer.build(&self.shared))
     }
 
     /// Prompt tokens to be computed before those of a request submitted now: of steps in flight and
@@ -197,11 +250,25 @@ impl EngineHandle {
         self.shared.now()
     }
 
-    fn reports(&self) -> std::sync::MutexGuard<'_, Reports> {
-        // Reports are valid between statements; a panic elsewhere must not hide them.
-        self.shared
-            .reports
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn reports(&self) -> MutexGuard<'_, Reports> {
+        self.shared.reports()
+    }
+}
+
+/// A request that nobody has yet, and what its answer will be made of.
+struct Prepared {
+    submission: Submission,
+    answer: Receiving,
+}
+
+struct Receiving {
+    id: RequestId,
+    rows: usize,
+    receiver: mpsc::UnboundedReceiver<Vec<AnswerEvent>>,
+}
+
+impl Receiving {
+    fn build(self, shared: &Arc<Shared>) -> Answer {
+        Answer::new(self.id, self.rows, self.receiver, Arc::clone(shared))
     }
 }

@@ -33,6 +33,8 @@ struct State {
     submissions: VecDeque<Submission>,
     /// At most one per live request, so bounded by them.
     aborts: Vec<RequestId>,
+    /// The engine thread is to look, whatever is here.
+    look: bool,
     stop: bool,
     /// The engine thread is gone: nobody will ever look here again.
     closed: bool,
@@ -87,6 +89,18 @@ impl Inbox {
         self.arrived.notify_one();
     }
 
+    /// Makes the engine thread look after the engine: somebody else has left it work.
+    pub(crate) fn call(&self) {
+        self.lock().look = true;
+        self.arrived.notify_one();
+    }
+
+    /// Whether nothing has arrived that the engine thread has not seen.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let state = self.lock();
+        !state.has_something() && !state.closed
+    }
+
     /// Marks the engine as gone and returns what nobody will serve.
     pub(crate) fn close(&self) -> Commands {
         let mut state = self.lock();
@@ -102,7 +116,7 @@ impl Inbox {
     /// Waits until something arrives, at most `timeout` if one is given.
     pub(crate) fn wait(&self, timeout: Option<Duration>) {
         let state = self.lock();
-        let idle = |s: &mut State| s.submissions.is_empty() && s.aborts.is_empty() && !s.stop;
+        let idle = |s: &mut State| !s.has_something();
         match timeout {
             None => drop(self.arrived.wait_while(state, idle)),
             Some(t) => drop(self.arrived.wait_timeout_while(state, t, idle)),
@@ -110,7 +124,14 @@ impl Inbox {
     }
 }
 
+impl State {
+    fn has_something(&self) -> bool {
+        self.look || self.stop || !self.submissions.is_empty() || !self.aborts.is_empty()
+    }
+}
+
 fn take(state: &mut State) -> Commands {
+    state.look = false;
     Commands {
         submissions: std::mem::take(&mut state.submissions),
         aborts: std::mem::take(&mut state.aborts),

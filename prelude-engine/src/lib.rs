@@ -18,6 +18,7 @@ mod config;
 mod engine;
 mod error;
 mod handle;
+mod here;
 mod histogram;
 mod inbox;
 mod report;

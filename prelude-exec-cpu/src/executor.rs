@@ -180,6 +180,10 @@ impl Executor for CpuExecutor {
         }
         Ok(output(step, &mut self.ops, &self.plan))
     }
+
+    fn computes_at_once(&self) -> bool {
+        !self.ops.pool.is_taken()
+    }
 }
 
 /// What the heads left, by part of the batch.

@@ -104,8 +104,14 @@ impl std::fmt::Debug for Turn<'_> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        lock(&self.0.turns).serving += 1;
-        self.0.turn_over.notify_all();
+        let mut turns = lock(&self.0.turns);
+        turns.serving += 1;
+        let is_awaited = turns.serving != turns.next;
+        drop(turns);
+        // A system call, whether anybody waits or not.
+        if is_awaited {
+            self.0.turn_over.notify_all();
+        }
     }
 }
 
@@ -178,6 +184,13 @@ impl ComputePool {
         }
         drop(turns);
         Turn(self)
+    }
+
+    /// Whether somebody has a turn now, so that the next one would have to wait.
+    #[must_use]
+    pub fn is_taken(&self) -> bool {
+        let turns = lock(&self.turns);
+        turns.serving != turns.next
     }
 
     /// Runs `f(task, worker)` for every task in `0..tasks`, on all workers if the whole is
