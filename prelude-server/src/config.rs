@@ -25,6 +25,17 @@ pub struct ServerConfig {
     pub encode_queue: usize,
     /// Texts of at most this many bytes are encoded in passing, without waiting for a thread.
     pub encode_inline_bytes: usize,
+    /// Microseconds: a step expected to take at most that is computed in passing, by the thread
+    /// that runs the connection, when the request is the only one in flight and the device is this
+    /// machine's processor. That saves waking the engine's thread and waiting for it, some tens
+    /// of microseconds; meanwhile that thread does nothing else. 0: never.
+    pub inline_step_us: u64,
+    /// Microseconds that the thread running connections looks at its sockets before it sleeps,
+    /// when nothing is in flight and most of the last requests came so soon after an answer. It
+    /// saves waking it for a client that asks again at once, and costs at most that much of a
+    /// core per request; an idle server sleeps. Only with one worker thread, and on more than one
+    /// core. 0: never.
+    pub stay_awake_us: u64,
     /// Most alternatives beside a token's log-probability; -1 allows the whole vocabulary.
     pub max_logprobs: i64,
     /// Whether `/metrics` needs a key when keys are configured.
@@ -72,6 +83,8 @@ impl Default for ServerConfig {
             encode_threads: 2,
             encode_queue: 256,
             encode_inline_bytes: 16 << 10,
+            inline_step_us: 500,
+            stay_awake_us: 100,
             max_logprobs: 20,
             protect_metrics: false,
             overload_status: 429,
@@ -210,11 +223,26 @@ impl Default for Limits {
     }
 }
 
+impl ServerConfig {
+    /// How long the thread that runs connections stays awake for the next request.
+    pub(crate) fn stay_awake(&self) -> Duration {
+        // With one core, whoever is waited for needs it. With several threads, the one that stays
+        // awake is often not the one that polls the sockets.
+        if self.worker_threads > 1 || cores() == 1 {
+            return Duration::ZERO;
+        }
+        Duration::from_micros(self.stay_awake_us)
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
 /// One thread for every four cores. On two cores, one connection: 8.1 context switches and 10.6
 /// futex calls per `/classify` with one thread, 12.4 and 18.2 with two.
 fn worker_threads() -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    (cores / 4).clamp(1, 8)
+    (cores() / 4).clamp(1, 8)
 }
 
 fn overload_status<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {

@@ -57,6 +57,7 @@ pub mod template;
 #[cfg(test)]
 mod testing;
 mod tokenizer;
+mod vigil;
 
 pub use app::App;
 pub use config::{DecideConfig, Limits, ReasoningParser, ServerConfig, ToolParser};

@@ -7,6 +7,8 @@ use std::{
 
 use tokio::sync::watch;
 
+use crate::vigil::Vigil;
+
 /// Phases, in the only order in which they are passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
@@ -55,20 +57,48 @@ impl Lifecycle {
 }
 
 /// Requests between their head and the last byte of their answer.
-#[derive(Debug, Default)]
-pub(crate) struct InFlight(AtomicUsize);
+#[derive(Debug)]
+pub(crate) struct InFlight {
+    count: AtomicUsize,
+    pub(crate) vigil: Vigil,
+}
 
 impl InFlight {
+    pub(crate) fn new(vigil: Vigil) -> Self {
+        Self {
+            count: AtomicUsize::new(0),
+            vigil,
+        }
+    }
+
     pub(crate) fn add(&self) {
-        self.0.fetch_add(1, Ordering::AcqRel);
+        if self.count.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.vigil.request_came();
+        }
     }
 
     pub(crate) fn remove(&self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.vigil.all_answered();
+        }
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.0.load(Ordering::Acquire)
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// For a request in flight: whether it is the only one, also when everything that has reached
+    /// the sockets by now has been looked at.
+    pub(crate) async fn is_only_one(&self) -> bool {
+        // A task that yields is the first to run after the sockets were polled, and only when it
+        // yields once more do the tasks run that this made ready.
+        for _ in 0..2 {
+            if self.count() != 1 {
+                return false;
+            }
+            tokio::task::yield_now().await;
+        }
+        self.count() == 1
     }
 
     /// Waits until there are none. Polls: it is waited for once in a process's life.

@@ -90,7 +90,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         prompt_range: params.prompt_logprobs_range.clone(),
     };
     let jobs = vec![Job { ids, max_tokens }];
-    let run = Run::start(call, model, &common, params, jobs, &report)?;
+    let run = Run::start(call, model, &common, params, jobs, &report).await?;
     drop(common);
     drop(body);
     let chat = Chat {

@@ -88,7 +88,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         .into_iter()
         .map(|ids| Job { ids, max_tokens })
         .collect();
-    let run = Run::start(call, model, &common, params, jobs, &report)?;
+    let run = Run::start(call, model, &common, params, jobs, &report).await?;
     let echoes: Vec<String> = echoes.into_iter().flatten().map(Cow::into_owned).collect();
     drop(common);
     drop(body);

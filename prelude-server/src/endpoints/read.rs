@@ -30,7 +30,7 @@ pub(crate) async fn read_rows(
     debug_assert!(!rows.iter().any(|r| matches!(r.head, Head::Generate(_))));
     call.reservation.set_rows(rows.len() as u64)?;
     call.reservation.set_tokens(tree.distinct_tokens() as u64)?;
-    let answer = submit(call, model, common, tree, rows, prompt_tokens)?;
+    let answer = submit(call, model, common, tree, rows, prompt_tokens).await?;
     let collected = collect(call, answer).await?;
     let output = |row| match row {
         CollectedRow::Output(output) => Ok(output),

@@ -79,11 +79,12 @@ fn cache_salt(call: &Call, fields: &mut Fields<'_>) -> Result<Option<Arc<str>>, 
     Ok(Some(Arc::from(&*salt)))
 }
 
-/// Sends a request to the model's engine. `prompt_tokens` counts each prompt once.
+/// Sends a request to the model's engine. `prompt_tokens` counts each prompt once. A request that
+/// is alone and short is computed before this returns.
 ///
 /// # Errors
 /// 429 if the engine is busy or the deadline has passed, 503 if it is gone.
-pub(crate) fn submit(
+pub(crate) async fn submit(
     call: &Call,
     model: &ServedModel,
     common: &Common<'_>,
@@ -104,6 +105,10 @@ pub(crate) fn submit(
     if call.app.config.log_prompts {
         log_prompt(call, model, &tree, &rows);
     }
+    // A constraint's masks are made on other threads, which a step waits for.
+    let is_constrained =
+        |row: &RowSpec| matches!(&row.head, Head::Generate(g) if g.constraint.is_some());
+    let may_be_inline = class == ExecutionClass::OneShot && !rows.iter().any(is_constrained);
     let mut spec = RequestSpec::new(tree, rows);
     spec.priority = common.priority;
     spec.cache_salt.clone_from(&common.cache_salt);
@@ -114,7 +119,12 @@ pub(crate) fn submit(
             OnDeadline::Finish => slo.saturating_sub(call.arrival.elapsed()),
         });
     }
-    let answer = model.engine.submit(spec);
+    let answer = if may_be_inline && call.app.in_flight.is_only_one().await {
+        let limit = Duration::from_micros(call.app.config.inline_step_us);
+        model.engine.submit_within(spec, limit)
+    } else {
+        model.engine.submit(spec)
+    };
     let answer = answer.map_err(|e| reject::of_submit(&e))?;
     call.reservation.submitted(class);
     Ok(answer)

@@ -76,6 +76,11 @@ impl Server {
         let connections = Arc::new(AtomicUsize::new(0));
         let mut ending = pin!(app.lifecycle.reached(Phase::Ending));
         let mut check = tokio::time::interval(ENGINE_CHECK);
+        // A task of its own: polled with the listener it would poll that one too, each time.
+        let vigil = tokio::spawn({
+            let app = Arc::clone(&app);
+            async move { app.in_flight.vigil.keep(&app.in_flight).await }
+        });
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
@@ -90,6 +95,7 @@ impl Server {
                 () = &mut ending => break,
             }
         }
+        vigil.abort();
         let gone = async {
             while connections.load(Ordering::Acquire) > 0 {
                 tokio::time::sleep(Duration::from_millis(5)).await;

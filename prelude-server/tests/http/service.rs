@@ -1,7 +1,9 @@
 //! The tokenizer, the models, the state of the process, its metrics, its end.
 
 use std::{
+    collections::HashSet,
     io::Write,
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
@@ -261,7 +263,7 @@ fn metrics_name_what_happened() {
     );
     check("vllm:time_to_first_token_seconds_count", 1.0);
     // Each line is a comment or `name{labels} value`, and each name has a type.
-    let mut typed = std::collections::HashSet::new();
+    let mut typed = HashSet::new();
     for line in page.body.lines() {
         if let Some(rest) = line.strip_prefix("# TYPE ") {
             assert!(
@@ -304,4 +306,44 @@ fn tokenizer_answers_have_bounds() {
     check("/detokenize", json!({"tokens": ids("12345678")}), None);
     let nine = json!({"tokens": ids("123456789")});
     check("/detokenize", nine, Some("invalid_value"));
+}
+
+/// Steps that a lone client's requests took, and those of them that the engine's thread did not
+/// run. All are answered alike.
+fn inline_steps(inline_step_us: u64, body: &str) -> (u64, u64) {
+    let fake = Fake {
+        at_once: true,
+        ..Fake::default()
+    };
+    let config = ServerConfig {
+        inline_step_us,
+        ..config()
+    };
+    let server = TestServer::fake(config, &fake);
+    let mut answers = HashSet::new();
+    for _ in 0..30 {
+        let response = server.post("/v1/completions", body);
+        assert_eq!(response.status, 200);
+        assert_eq!(response.header("x-prelude-class"), Some("oneshot"));
+        answers.insert(response.json()["choices"].take().to_string());
+    }
+    assert_eq!(answers.len(), 1);
+    (
+        fake.steps.load(Ordering::SeqCst),
+        fake.inline_steps.load(Ordering::SeqCst),
+    )
+}
+
+#[test]
+fn short_steps_of_a_lone_client_are_run_in_passing() {
+    let body = r#"{"prompt":[1,2,3],"max_tokens":1,"temperature":0}"#;
+    // The first shows how long it takes; after it the engine may have been about to rest.
+    let (steps, inline) = inline_steps(60_000_000, body);
+    assert_eq!(steps, 30);
+    assert!((1..30).contains(&inline), "{inline} of 30 in passing");
+    // Not if nobody wants that, and not where masks have to be waited for.
+    assert_eq!(inline_steps(0, body), (30, 0));
+    let constrained = r#"{"prompt":[1,2,3],"max_tokens":1,"temperature":0,
+        "structured_outputs":{"choice":["a","b"]}}"#;
+    assert_eq!(inline_steps(60_000_000, constrained), (30, 0));
 }

@@ -304,6 +304,10 @@ pub(crate) struct Fake {
     pub(crate) step: Duration,
     /// Steps run.
     pub(crate) steps: Arc<AtomicU64>,
+    /// Of them, those that another thread than the engine's ran.
+    pub(crate) inline_steps: Arc<AtomicU64>,
+    /// Whether other threads may.
+    pub(crate) at_once: bool,
     pub(crate) engine: EngineConfig,
     /// Whether [`FAILS`] and [`LOSES`] are obeyed.
     pub(crate) faults: bool,
@@ -355,6 +359,9 @@ impl Executor for FakeExecutor {
         batch.validate(&self.capacity).unwrap();
         std::thread::sleep(self.fake.step);
         self.fake.steps.fetch_add(1, Ordering::SeqCst);
+        let is_inline = std::thread::current().name() != Some("prelude-fake");
+        let inline = u64::from(is_inline);
+        self.fake.inline_steps.fetch_add(inline, Ordering::SeqCst);
         let (oneshot, prefill, decode) = batch.parts();
         let faults = self.fake.faults;
         let has = |id| faults && (oneshot.tokens.contains(&id) || prefill.tokens.contains(&id));
@@ -384,6 +391,10 @@ impl Executor for FakeExecutor {
 
     fn collect(&mut self, _step: StepId) -> Result<StepOutput, ExecutorError> {
         self.done.take().expect("a step was submitted")
+    }
+
+    fn computes_at_once(&self) -> bool {
+        self.fake.at_once
     }
 }
 

@@ -95,7 +95,7 @@ impl Run {
     ///
     /// # Errors
     /// 400, 429, 503: whatever keeps the request from the engine.
-    pub(crate) fn start(
+    pub(crate) async fn start(
         call: &Arc<Call>,
         model: &Arc<ServedModel>,
         common: &Common<'_>,
@@ -174,7 +174,7 @@ impl Run {
                 seen.prompt_tokens = prompt_tokens;
             });
         } else {
-            let answer = submit::submit(call, model, common, tree, rows, prompt_tokens)?;
+            let answer = submit::submit(call, model, common, tree, rows, prompt_tokens).await?;
             run.answer = Some(answer);
         }
         Ok(run)
