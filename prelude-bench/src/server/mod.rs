@@ -4,6 +4,7 @@
 //! Everything that is compared runs in turns, round after round, and the ratio is taken within a
 //! round: absolute values belong to the machine and the moment.
 
+mod floor;
 mod noop;
 mod overhead;
 mod overload;

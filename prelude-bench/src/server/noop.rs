@@ -111,6 +111,10 @@ impl Executor for Nothing {
         let nothing = || ExecutorError::Step("no step was submitted".to_owned());
         self.done.take().ok_or_else(nothing)
     }
+
+    fn computes_at_once(&self) -> bool {
+        true
+    }
 }
 
 impl Nothing {

@@ -12,6 +12,7 @@ use prelude_engine::{EngineHandle, RequestSpec};
 use prelude_server::{ServerConfig, demo};
 
 use super::{
+    floor::{self, Echo, HandOver},
     noop::{Here, demo as demo_model, idle},
     report::{Row, Unit, Verdict},
 };
@@ -25,23 +26,27 @@ pub(super) const TARGET_US: f64 = 60.0;
 /// Calls of one kind before it is the other's turn.
 const TURN: usize = 50;
 
-/// Measures with the demo classifier and with a model that computes nothing.
+/// Measures with the demo classifier and with a model that computes nothing; and the machine, in
+/// the same turns.
 pub(super) fn measure(rounds: usize, round: Duration) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
+    let mut machine = Machine::default();
     for (what, loaded) in [
         ("demo classifier", demo_model(&demo::CLASSIFIER)?),
         ("no-op model", idle(&demo::CLASSIFIER)?),
     ] {
         let ids = loaded.model.tokenizer.encode(MESSAGE, true);
         let server = Here::serve(ServerConfig::default(), vec![loaded])?;
-        let mut client = Client::connect(server.address)?;
-        let engine = server.engine();
+        let mut asked = Asked::new(&server, ids)?;
         let (mut http, mut alone, mut added) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..rounds {
-            let (h, e) = turns(round, &mut client, &engine, &ids)?;
+            let [h, e, asleep, awake, pair] = asked.turns(round)?;
             http.push(h);
             alone.push(e);
             added.push(h - e);
+            machine.asleep.push(asleep);
+            machine.awake.push(awake);
+            machine.pair.push(pair);
         }
         let name = |what_of_it: &str| format!("POST /classify, {what}, {what_of_it}");
         rows.push(Row::new(name("one connection"), Unit::Micros, http));
@@ -50,40 +55,93 @@ pub(super) fn measure(rounds: usize, round: Duration) -> Result<Vec<Row>> {
         let verdict = Verdict::at_most(added.value, TARGET_US);
         rows.push(added.with(verdict));
     }
+    rows.extend(machine.rows());
     Ok(rows)
 }
 
-/// Medians in microseconds of both kinds of call, made in turns so that they share whatever else
-/// the machine does.
-fn turns(
-    round: Duration,
-    client: &mut Client,
-    engine: &EngineHandle,
-    ids: &[TokenId],
-) -> Result<(f64, f64)> {
-    let body = serde_json::json!({ "input": MESSAGE }).to_string();
-    let (mut http, mut alone) = (Vec::new(), Vec::new());
-    let start = Instant::now();
-    while http.is_empty() || start.elapsed() < round {
-        for _ in 0..TURN {
-            let call = Instant::now();
-            client.post("/classify", &body)?;
-            http.push(call.elapsed());
-        }
-        for _ in 0..TURN {
-            let call = Instant::now();
-            let tree = PromptTree::single(ids.to_vec());
-            let rows = vec![RowSpec {
-                node: tree.last_node(),
-                head: Head::Classify,
-            }];
-            engine
-                .submit(RequestSpec::new(tree, rows))?
-                .blocking_collect()?;
-            alone.push(call.elapsed());
-        }
+/// What the machine takes for the same bytes without a server: the part of what is added that no
+/// server could save.
+#[derive(Default)]
+struct Machine {
+    asleep: Vec<f64>,
+    awake: Vec<f64>,
+    pair: Vec<f64>,
+}
+
+impl Machine {
+    fn rows(self) -> [Row; 3] {
+        [
+            (
+                "the same bytes over TCP, both threads sleeping",
+                self.asleep,
+            ),
+            ("the same bytes over TCP, the server's awake", self.awake),
+            ("a word to another thread and back", self.pair),
+        ]
+        .map(|(what, rounds)| Row::new(format!("the machine: {what}"), Unit::Micros, rounds))
     }
-    Ok((median_us(http), median_us(alone)))
+}
+
+/// Whoever is asked, in turns.
+struct Asked {
+    client: Client,
+    body: String,
+    engine: EngineHandle,
+    ids: Vec<TokenId>,
+    asleep: Echo,
+    awake: Echo,
+    pair: HandOver,
+}
+
+impl Asked {
+    fn new(server: &Here, ids: Vec<TokenId>) -> Result<Self> {
+        let mut client = Client::connect(server.address)?;
+        let body = serde_json::json!({ "input": MESSAGE }).to_string();
+        let (question, answer) = client.post("/classify", &body)?;
+        Ok(Self {
+            client,
+            body,
+            engine: server.engine(),
+            ids,
+            asleep: Echo::start(question, answer, floor::Server::Sleeps)?,
+            awake: Echo::start(question, answer, floor::Server::StaysAwake)?,
+            pair: HandOver::start(),
+        })
+    }
+
+    /// Medians in microseconds of each kind of call, made in turns so that they share whatever
+    /// else the machine does.
+    fn turns(&mut self, round: Duration) -> Result<[f64; 5]> {
+        let mut times = [const { Vec::new() }; 5];
+        let start = Instant::now();
+        while times[0].is_empty() || start.elapsed() < round {
+            for (kind, times) in times.iter_mut().enumerate() {
+                for _ in 0..TURN {
+                    let call = Instant::now();
+                    match kind {
+                        0 => drop(self.client.post("/classify", &self.body)?),
+                        1 => self.engine_call()?,
+                        2 => self.asleep.ask()?,
+                        3 => self.awake.ask()?,
+                        _ => self.pair.ask(),
+                    }
+                    times.push(call.elapsed());
+                }
+            }
+        }
+        Ok(times.map(median_us))
+    }
+
+    fn engine_call(&self) -> Result<()> {
+        let tree = PromptTree::single(self.ids.clone());
+        let rows = vec![RowSpec {
+            node: tree.last_node(),
+            head: Head::Classify,
+        }];
+        let answer = self.engine.submit(RequestSpec::new(tree, rows))?;
+        answer.blocking_collect()?;
+        Ok(())
+    }
 }
 
 fn median_us(mut times: Vec<Duration>) -> f64 {
@@ -107,7 +165,8 @@ impl Client {
         })
     }
 
-    fn post(&mut self, path: &str, body: &str) -> Result<()> {
+    /// Bytes of the request and of its answer.
+    fn post(&mut self, path: &str, body: &str) -> Result<(usize, usize)> {
         let request = format!(
             "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
              Content-Length: {}\r\n\r\n{body}",
@@ -115,15 +174,14 @@ impl Client {
         );
         self.reader.get_mut().write_all(request.as_bytes())?;
         let mut line = String::new();
-        self.reader.read_line(&mut line)?;
+        let mut head = self.reader.read_line(&mut line)?;
         ensure!(line.starts_with("HTTP/1.1 200"), "{path} answered {line}");
         let mut length = 0;
         loop {
             line.clear();
-            ensure!(
-                self.reader.read_line(&mut line)? > 0,
-                "the connection closed"
-            );
+            let bytes = self.reader.read_line(&mut line)?;
+            ensure!(bytes > 0, "the connection closed");
+            head += bytes;
             if line == "\r\n" {
                 break;
             }
@@ -135,6 +193,6 @@ impl Client {
         }
         let mut answer = vec![0; length];
         self.reader.read_exact(&mut answer)?;
-        Ok(())
+        Ok((request.len(), head + length))
     }
 }

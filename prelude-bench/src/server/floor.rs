@@ -1,0 +1,174 @@
+//! What the machine takes for a question and an answer between threads that do nothing else: the
+//! part of a server's latency that no server can save, unless its threads stay awake.
+
+use std::{
+    io::{ErrorKind, Read as _, Write as _},
+    net::{Shutdown, TcpListener, TcpStream},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+
+/// How long an end that stays awake does so: the other end's next question comes far sooner, and
+/// between two turns it must leave its core to others.
+const AWAKE: Duration = Duration::from_millis(1);
+
+/// Which of its threads sleeps between two questions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Server {
+    Sleeps,
+    StaysAwake,
+}
+
+/// A loopback connection whose other end answers so many bytes with so many.
+pub(super) struct Echo {
+    stream: TcpStream,
+    question: Vec<u8>,
+    answer: Vec<u8>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Echo {
+    pub(super) fn start(question: usize, answer: usize, server: Server) -> Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).context("a loopback port")?;
+        let stream = TcpStream::connect(listener.local_addr()?)?;
+        stream.set_nodelay(true)?;
+        let (other, _) = listener.accept()?;
+        other.set_nodelay(true)?;
+        let thread = std::thread::spawn(move || {
+            // Ends with its connection, whichever way that is said.
+            let _ = reply(other, vec![0; question], &vec![b'a'; answer], server);
+        });
+        Ok(Self {
+            stream,
+            question: vec![b'q'; question],
+            answer: vec![0; answer],
+            thread: Some(thread),
+        })
+    }
+
+    /// Asks, and waits for the answer.
+    pub(super) fn ask(&mut self) -> Result<()> {
+        self.stream.write_all(&self.question)?;
+        Ok(self.stream.read_exact(&mut self.answer)?)
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        // What it says: the connection is closed already, which is what is wanted.
+        let _ = self.stream.shutdown(Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            // It has no panic of its own.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn reply(
+    mut stream: TcpStream,
+    mut question: Vec<u8>,
+    answer: &[u8],
+    server: Server,
+) -> std::io::Result<()> {
+    loop {
+        if server == Server::StaysAwake {
+            stream.set_nonblocking(true)?;
+            let since = Instant::now();
+            while since.elapsed() < AWAKE {
+                match stream.peek(&mut question) {
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    _ => break,
+                }
+            }
+            stream.set_nonblocking(false)?;
+        }
+        stream.read_exact(&mut question)?;
+        stream.write_all(answer)?;
+    }
+}
+
+/// Two threads that hand a word back and forth, as a caller and an engine do.
+pub(super) struct HandOver {
+    shared: Arc<(Mutex<Turn>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Asked,
+    Answered,
+    Over,
+}
+
+impl HandOver {
+    pub(super) fn start() -> Self {
+        let shared = Arc::new((Mutex::new(Turn::Answered), Condvar::new()));
+        let thread = std::thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || {
+                let (turn, changed) = &*shared;
+                loop {
+                    let asked = changed.wait_while(lock(turn), |t| *t == Turn::Answered);
+                    let mut turn = asked.unwrap_or_else(PoisonError::into_inner);
+                    if *turn == Turn::Over {
+                        return;
+                    }
+                    *turn = Turn::Answered;
+                    drop(turn);
+                    changed.notify_one();
+                }
+            }
+        });
+        Self {
+            shared,
+            thread: Some(thread),
+        }
+    }
+
+    /// Asks, and waits for the answer.
+    pub(super) fn ask(&self) {
+        let (turn, changed) = &*self.shared;
+        *lock(turn) = Turn::Asked;
+        changed.notify_one();
+        drop(changed.wait_while(lock(turn), |t| *t == Turn::Asked));
+    }
+}
+
+impl Drop for HandOver {
+    fn drop(&mut self) {
+        *lock(&self.shared.0) = Turn::Over;
+        self.shared.1.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // It has no panic of its own.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock(turn: &Mutex<Turn>) -> MutexGuard<'_, Turn> {
+    turn.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_are_answered_and_threads_end() {
+        for server in [Server::Sleeps, Server::StaysAwake] {
+            let mut echo = Echo::start(300, 2_000, server).unwrap();
+            for _ in 0..3 {
+                echo.answer.fill(0);
+                echo.ask().unwrap();
+                assert!(echo.answer.iter().all(|&b| b == b'a'));
+            }
+        }
+        let pair = HandOver::start();
+        for _ in 0..3 {
+            pair.ask();
+        }
+    }
+}
