@@ -44,6 +44,16 @@ pub(crate) struct Forest {
     tokens: u32,
     /// Whether a prompt came too late for others to join it.
     out_of_order: bool,
+    /// Prompts that the step has no room for, though it computes the beginning of them.
+    wanting: Vec<Wanting>,
+}
+
+#[derive(Debug)]
+struct Wanting {
+    salt: Option<Arc<str>>,
+    tokens: Arc<[TokenId]>,
+    /// The cached prefix, by which its root is found. Not held: what root it names is.
+    cached: Vec<BlockId>,
 }
 
 #[derive(Debug)]
@@ -118,6 +128,7 @@ impl Forest {
             pins: Vec::new(),
             tokens: 0,
             out_of_order: false,
+            wanting: Vec::new(),
         }
     }
 
@@ -222,6 +233,45 @@ impl Forest {
         self.join(salt, tokens, own, spot);
     }
 
+    /// Notes that a prompt would have joined at a spot just probed, had the step had room: what
+    /// it shares counts as shared when it is decided what to keep, or each step would compute it
+    /// for one row and forget it again.
+    pub(crate) fn want(
+        &mut self,
+        salt: Option<&Arc<str>>,
+        tokens: &Arc<[TokenId]>,
+        cached: &[BlockId],
+        spot: Spot,
+    ) {
+        if spot.node.is_some() && spot.depth > self.context(cached) {
+            self.wanting.push(Wanting {
+                salt: salt.cloned(),
+                tokens: tokens.clone(),
+                cached: cached.to_vec(),
+            });
+        }
+    }
+
+    /// The nodes up to which prompts that have no room share the forest, cut where they leave it.
+    fn wanted(&mut self) -> Vec<usize> {
+        let mut nodes = Vec::new();
+        for want in std::mem::take(&mut self.wanting) {
+            let spot = self.probe(want.salt.as_ref(), &want.tokens, &want.cached);
+            let Some(node) = spot.node else {
+                continue;
+            };
+            let here = &self.nodes[node];
+            if here.parent.is_none() || spot.depth <= here.start {
+                continue;
+            }
+            nodes.push(match spot.depth < here.end {
+                true => self.split(node, spot.depth),
+                false => node,
+            });
+        }
+        nodes
+    }
+
     fn join(&mut self, salt: Option<&Arc<str>>, tokens: &Arc<[TokenId]>, own: Cached, spot: Spot) {
         let end = length(tokens);
         let at = match spot.node {
@@ -289,6 +339,7 @@ impl Forest {
     fn in_order(self) -> Self {
         let mut better = Self {
             pins: self.pins,
+            wanting: self.wanting,
             ..Self::new(self.block_size)
         };
         let mut order: Vec<usize> = (0..self.rows.len()).collect();

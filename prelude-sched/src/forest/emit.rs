@@ -60,9 +60,10 @@ impl Forest {
         if self.out_of_order {
             self = self.in_order();
         }
+        let wanted = self.wanted();
         let ends = self.row_ends();
         let order = self.preorder();
-        let below = self.rows_below(&ends, &order);
+        let below = self.rows_below(ends.iter().chain(&wanted), &order);
         let mut emitted = Emitted::default();
         let spans: Vec<BlockSpan> = self
             .roots
@@ -210,7 +211,8 @@ impl Forest {
         order
     }
 
-    fn rows_below(&self, ends: &[usize], order: &[usize]) -> Vec<u32> {
+    /// How many rows, of this step or waiting for room, each node is a prefix of.
+    fn rows_below<'a>(&self, ends: impl Iterator<Item = &'a usize>, order: &[usize]) -> Vec<u32> {
         let mut below = vec![0; self.nodes.len()];
         for &node in ends {
             below[node] += 1;

@@ -54,6 +54,33 @@ impl Scheduler {
                 self.take_rows(draft, grant.request, grant.tokens, &mut misses);
             }
         }
+        if misses == 0 {
+            self.look_ahead(draft, plan);
+        }
+    }
+
+    /// Looks at the first rows that a full step leaves behind: what they share with it is worth
+    /// keeping.
+    fn look_ahead(&mut self, draft: &mut Draft, plan: &Plan) {
+        if !self.config.enable_prefix_caching || draft.forest.num_rows() == 0 {
+            return;
+        }
+        let front = |request| self.requests.get(request)?.oneshot.front();
+        let left_behind = plan.oneshot.iter().filter_map(|grant| {
+            let row = front(&grant.request)?.row;
+            Some((grant.request, row))
+        });
+        let left_behind: Vec<_> = left_behind.take(MAX_MISSES).collect();
+        for (request, row) in left_behind {
+            let live = self.requests.get_mut(&request).expect("it waits");
+            let prompt = live.prompt(row);
+            let needed = row::first_needed(live.head(row), live.prompt_len(row));
+            let salt = live.salt.as_ref();
+            let found = self.cache.match_prefix(salt, &prompt, needed as usize);
+            let spot = draft.forest.probe(salt, &prompt, found.blocks());
+            draft.forest.want(salt, &prompt, found.blocks(), spot);
+            self.cache.release_all(found.into_blocks());
+        }
     }
 
     fn is_full(&self, draft: &Draft) -> bool {
@@ -104,6 +131,11 @@ impl Scheduler {
         if spot.new_tokens <= left {
             self.join_forest(draft, row, found, spot);
             return Taken::Planned;
+        }
+        if self.config.enable_prefix_caching {
+            let salt = self.requests[&row.request].salt.as_ref();
+            let known = found.blocks();
+            draft.forest.want(salt, &row.prompt, known, spot);
         }
         self.cache.release_all(found.into_blocks());
         let is_long = spot.new_tokens > draft.room;

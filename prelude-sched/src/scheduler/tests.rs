@@ -224,6 +224,46 @@ fn requests_of_a_step_share_their_prefix() {
     assert_eq!(rig.usage(100).cached_tokens, 32);
 }
 
+/// A shared prefix that leaves no room in its step for those who share it, and a cache that is
+/// full of what others left: each step would compute the prefix for one row.
+#[test]
+fn a_prefix_that_fills_its_step_is_kept_for_those_who_wait() {
+    // The first row takes the whole step, or leaves too little for a second one.
+    for (budget, requests) in [(33, 20), (34, 20), (33, 1)] {
+        let mut rig = Rig::small(budget);
+        for id in 0..8 {
+            rig.submit(classify(id, prompt(50 + id as u32, 32)));
+            rig.step();
+        }
+        assert_eq!(rig.scheduler.stats().free_blocks, 0);
+        let shared = prompt(1, 30);
+        let rows: Vec<_> = (0..20)
+            .map(|id| [&shared[..], &[900 + id, 7, 8]].concat())
+            .collect();
+        if requests == 1 {
+            let (tree, ends) = PromptTree::from_prompts(&rows).unwrap();
+            let row = |node| RowSpec {
+                node,
+                head: Head::Classify,
+            };
+            let rows = ends.into_iter().map(row).collect();
+            rig.submit(Request::new(RequestId(100), tree, rows, rig.now));
+        } else {
+            for (id, row) in rows.into_iter().enumerate() {
+                rig.submit(classify(100 + id as u64, row));
+            }
+        }
+        let batches = rig.drain();
+        let computed: usize = batches.iter().map(ForwardBatch::num_tokens).sum();
+        // What lies behind the last whole block is computed again in each of the later steps.
+        assert!(
+            computed <= 33 + 19 * 3 + 2 * batches.len(),
+            "{computed} in {} steps of {budget}",
+            batches.len()
+        );
+    }
+}
+
 #[test]
 fn what_a_request_puts_into_the_cache_is_counted_once() {
     let mut rig = Rig::small(128);
