@@ -220,7 +220,7 @@ async fn by_labels<'m>(
     let turn = |text: &str| user_turn(model, &format!("{before}{text}{after}"));
 
     let bytes = texts.iter().map(|t| t.len() + template.len()).sum();
-    let encoded = call.app.encoder.run(bytes, || {
+    let encoded = call.encode(bytes, || {
         let meter = Meter::new(call);
         let max_rows = call.app.config.limits.rows;
         let max_places = usize::try_from(max_rows).unwrap_or(usize::MAX) / texts.len();

@@ -136,7 +136,8 @@ pub(crate) async fn decide(
     let labels = labels.expect("a model that serves decisions has labels");
     let calibration = &call.app.config.decide.calibration;
     let bytes = bytes + asking.questions.len() * asking.options.permutations * 512;
-    let encoded = call.app.encoder.run(bytes, || {
+    // Two steps: a request that has no room is refused before its prompts are tokenised.
+    let planned = call.app.encoder.run(bytes, || {
         let meter = Meter::new(call);
         let mut plans = Vec::with_capacity(asking.questions.len());
         let mut rows = 0;
@@ -157,10 +158,12 @@ pub(crate) async fn decide(
             plans.push(plan);
         }
         call.reservation.set_rows(rows as u64)?;
-        let prompts = encode(model, &meter, asking, &plans)?;
-        Ok::<_, ApiError>((plans, prompts))
+        Ok::<_, ApiError>((plans, meter))
     });
-    let (plans, prompts) = encoded.await??;
+    let (plans, meter) = planned.await??;
+    let of_all = &plans;
+    let work = move || encode(model, &meter, asking, of_all);
+    let prompts = call.encode(bytes, work).await??;
     let of_tree = |e| read::of_tree(asking.state_field, &e);
     let (mut tree, ends) = prompts.into_tree().map_err(of_tree)?;
     let mut rows = Vec::new();

@@ -1,6 +1,6 @@
 //! Texts and token ids as endpoints take them, and their way to ids.
 
-use std::{borrow::Cow, time::Instant};
+use std::borrow::Cow;
 
 use prelude_core::TokenId;
 use serde_json::value::RawValue;
@@ -218,7 +218,6 @@ async fn encode_each(
     check_len: impl Fn(&Meter, usize) -> Result<(), ApiError>,
 ) -> Result<Vec<Vec<TokenId>>, ApiError> {
     let bytes = bytes(&prompts, before);
-    let start = Instant::now();
     let encode_one = |meter: &Meter, prompt| {
         let ids = match cut_one(model, prompt, encoding, before)? {
             Prompt::Ids(ids) => ids,
@@ -241,10 +240,7 @@ async fn encode_each(
         let encoded = prompts.into_iter().map(|p| encode_one(&meter, p));
         encoded.collect::<Result<Vec<_>, _>>()
     };
-    let encoded = call.app.encoder.run(bytes, work).await??;
-    if bytes > 0 {
-        call.app.metrics.encoded(start.elapsed().as_secs_f64());
-    }
+    let encoded = call.encode(bytes, work).await??;
     for ids in &encoded {
         check_ids(encoding.field, ids, model)?;
     }

@@ -145,6 +145,24 @@ impl Call {
         }
     }
 
+    /// Runs `work`, which turns about `bytes` of text into ids, and tells the metrics how long
+    /// that took: whatever has been tokenised is counted, refused or not.
+    ///
+    /// # Errors
+    /// 429 `queue_full` if too many texts wait to be encoded; `work` has not run then.
+    pub(crate) async fn encode<T>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce() -> T,
+    ) -> Result<T, ApiError> {
+        let start = Instant::now();
+        let encoded = self.app.encoder.run(bytes, work).await?;
+        if bytes > 0 {
+            self.app.metrics.encoded(start.elapsed().as_secs_f64());
+        }
+        Ok(encoded)
+    }
+
     /// Notes what is known of the request by now.
     pub(crate) fn note(&self, note: impl FnOnce(&mut Inference)) {
         note(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner));

@@ -129,7 +129,7 @@ async fn by_prompt(
             check_length(options.field, out.len(), 0, model)
         })
     };
-    let prompts = call.app.encoder.run(bytes, work).await??;
+    let prompts = call.encode(bytes, work).await??;
     let mut prompt_tokens = 0;
     for len in prompts.lens() {
         check_length(options.field, len, 0, model)?;
@@ -224,7 +224,7 @@ async fn by_cosine(
             .collect::<Result<Vec<_>, _>>()?;
         Ok::<_, ApiError>((ids, of_pair))
     };
-    let (ids, of_pair) = call.app.encoder.run(bytes(pairs), work).await??;
+    let (ids, of_pair) = call.encode(bytes(pairs), work).await??;
     call.reservation.set_rows(ids.len() as u64)?;
     let (tree, ends, prompt_tokens) = read::tree(model, options.field, &ids)?;
     let row = |node| RowSpec {

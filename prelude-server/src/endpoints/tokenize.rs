@@ -65,7 +65,7 @@ pub(crate) async fn tokenize(call: &Arc<Call>, body: Bytes) -> Result<Reply, Api
             Ok(Reply::json(&all))
         }
     };
-    call.app.encoder.run(body.len(), encode_all).await?
+    call.encode(body.len(), encode_all).await?
 }
 
 /// A list has no more texts than a request has rows.

@@ -74,6 +74,48 @@ fn a_full_queue_refuses_before_it_reads_or_encodes() {
     server.settle();
 }
 
+/// That nothing is tokenised for a refused request is seen in this number.
+#[test]
+fn whatever_is_tokenised_is_counted() {
+    let server = TestServer::fake(config(), &Fake::default());
+    let count = || server.metric("prelude:encode_seconds_count");
+    let check = |path: &str, body: Value, status: u16| {
+        let before = count();
+        let response = server.post(path, &body.to_string());
+        assert_eq!(response.status, status, "{path} {}", response.body);
+        assert_eq!(count() - before, 1.0, "{path} {body}");
+    };
+    check(PATH, json!({"prompt": "a", "max_tokens": 1}), 200);
+    check("/tokenize", json!({"prompt": "a"}), 200);
+    check("/v1/embeddings", json!({"input": ["a", "b"]}), 200);
+    check(
+        "/classify",
+        json!({"input": "a", "labels": ["b", "c"]}),
+        200,
+    );
+    let items = json!({"query": "a", "items": ["b"], "label_token_ids": [1, 2]});
+    check("/score", items, 200);
+    check("/score", json!({"text_1": "a", "text_2": ["b"]}), 200);
+    check("/rerank", json!({"query": "a", "documents": ["b"]}), 200);
+    let question = json!({"type": "noul", "instructions": "b"});
+    let decision = json!({"state": "a", "questions": {"q": question}});
+    check("/v1/systemone", decision, 200);
+    let question = json!([{"type": "predicate", "instructions": "b"}]);
+    check(
+        "/v1/decisions",
+        json!({"input": "a", "questions": question}),
+        200,
+    );
+    // Too long is known once it is tokenised.
+    let long = "a ".repeat(100_000);
+    check(PATH, json!({"prompt": long, "max_tokens": 1}), 400);
+    // Ids are no text.
+    let before = count();
+    assert_eq!(server.post(PATH, r#"{"prompt":[1]}"#).status, 200);
+    assert_eq!(count(), before);
+    server.settle();
+}
+
 #[test]
 fn what_can_never_fit_is_the_callers_to_split() {
     let limits = Limits {

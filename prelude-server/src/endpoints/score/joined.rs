@@ -111,7 +111,7 @@ impl<'a> Joined<'a> {
                     let items = items.iter().map(|item| encode(item, first)).collect();
                     (encode(&query, !first), items, special_around(model))
                 };
-                let (query, items, special) = call.app.encoder.run(bytes, work).await?;
+                let (query, items, special) = call.encode(bytes, work).await?;
                 join_ids(call, model, query, items, special, joining)?
             }
             Self::Texts { query, items } => {
@@ -166,7 +166,7 @@ async fn join_texts(
             check_length("items", out.len(), 0, model)
         })
     };
-    call.app.encoder.run(bytes, work).await?
+    call.encode(bytes, work).await?
 }
 
 /// Each item with the query. All lengths are checked before anything is copied: a long query and
