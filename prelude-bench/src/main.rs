@@ -75,6 +75,9 @@ struct ServerArgs {
     /// Seconds that the overload lasts.
     #[arg(long, default_value_t = 60)]
     overload_s: u64,
+    /// Yes/no questions of each of its decisions: fewer are less work for each refusal.
+    #[arg(long, default_value_t = 16)]
+    overload_questions: usize,
     /// The program `prelude`; by default the one beside this program.
     #[arg(long)]
     program: Option<PathBuf>,
@@ -109,6 +112,7 @@ fn bench_server(args: ServerArgs) -> Result<()> {
         rivals: args.rival,
         install_rivals: args.install_rivals,
         overload: Duration::from_secs(args.overload_s),
+        overload_questions: args.overload_questions.clamp(1, 120),
     };
     let report = server::run(&config)?;
     let json = serde_json::to_string_pretty(&report)?;

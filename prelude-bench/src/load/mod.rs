@@ -40,7 +40,14 @@ pub struct Job {
 pub struct Jobs {
     jobs: Vec<Job>,
     next: AtomicUsize,
+    /// Where each body has its number, if they are numbered.
+    marks: Vec<usize>,
+    /// How many in a row have the same number.
+    alike: usize,
 }
+
+/// What stands in a body for its number: eight digits.
+pub const NUMBER: &str = "00000000";
 
 impl Jobs {
     /// # Panics
@@ -51,12 +58,43 @@ impl Jobs {
         Self {
             jobs,
             next: AtomicUsize::new(0),
+            marks: Vec::new(),
+            alike: 1,
+        }
+    }
+
+    /// Jobs whose bodies say [`NUMBER`] somewhere, where each gets a number as it is handed out:
+    /// `alike` in a row the same one, and nobody else, however many are handed out.
+    ///
+    /// # Panics
+    /// If there are none, or a body has no place for its number, or none are to be alike.
+    #[must_use]
+    pub fn numbered(jobs: Vec<Job>, alike: usize) -> Self {
+        assert!(alike > 0, "each has a number");
+        let mark = |job: &Job| {
+            let mut windows = job.body.windows(NUMBER.len());
+            let at = windows.position(|bytes| bytes == NUMBER.as_bytes());
+            at.expect("a numbered body says where its number goes")
+        };
+        let marks = jobs.iter().map(mark).collect();
+        Self {
+            marks,
+            alike,
+            ..Self::new(jobs)
         }
     }
 
     fn take(&self) -> Job {
-        let at = self.next.fetch_add(1, Ordering::Relaxed);
-        self.jobs[at % self.jobs.len()].clone()
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let at = number % self.jobs.len();
+        let mut job = self.jobs[at].clone();
+        if let Some(&mark) = self.marks.get(at) {
+            let mut body = job.body.to_vec();
+            let digits = format!("{:08}", number / self.alike % 100_000_000);
+            body[mark..mark + NUMBER.len()].copy_from_slice(digits.as_bytes());
+            job.body = body.into();
+        }
+        job
     }
 
     /// How many were handed out, those handed out again included.
@@ -74,7 +112,10 @@ impl Jobs {
     /// How many different ones there are.
     #[must_use]
     pub fn distinct(&self) -> usize {
-        self.jobs.len()
+        match self.marks.is_empty() {
+            true => self.jobs.len(),
+            false => usize::MAX,
+        }
     }
 }
 
@@ -171,6 +212,14 @@ impl Tally {
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     pub fn per_second(&self) -> f64 {
         self.count(200) as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+
+    /// Requests per second, whatever came of them.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a rate")]
+    pub fn asked_per_second(&self) -> f64 {
+        let answers: u64 = self.by_status.values().map(Histogram::len).sum();
+        (answers + self.broken) as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
     /// Seconds that this fraction of answers with this status took at most; NaN if there were
@@ -400,7 +449,7 @@ mod tests {
         b.elapsed = Duration::from_secs(2);
         a.merge(&b);
         assert_eq!((a.count(200), a.count(429), a.failures()), (2, 1, 2));
-        assert_eq!(a.per_second(), 1.0);
+        assert_eq!((a.per_second(), a.asked_per_second()), (1.0, 2.5));
         assert!((a.quantile(200, 1.0) - 0.004).abs() < 1e-5);
         assert!(a.quantile(404, 0.5).is_nan());
     }
@@ -415,5 +464,21 @@ mod tests {
         let paths: Vec<_> = (0..3).map(|_| jobs.take().path).collect();
         assert_eq!(paths, ["/a", "/b", "/a"]);
         assert_eq!((jobs.taken(), jobs.distinct()), (3, 2));
+    }
+
+    #[test]
+    fn numbered_jobs_are_as_alike_as_they_are_told() {
+        let job = |text: &str| Job {
+            path: "/a",
+            body: Bytes::from(text.to_owned()),
+        };
+        let take = |alike| {
+            let jobs = Jobs::numbered(vec![job("a 00000000."), job("00000000 0")], alike);
+            (0..4).map(|_| jobs.take().body).collect::<Vec<_>>()
+        };
+        let expected = ["a 00000000.", "00000001 0", "a 00000002.", "00000003 0"];
+        assert_eq!(take(1), expected);
+        let expected = ["a 00000000.", "00000000 0", "a 00000001.", "00000001 0"];
+        assert_eq!(take(2), expected);
     }
 }

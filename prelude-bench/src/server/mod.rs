@@ -4,12 +4,14 @@
 //! Everything that is compared runs in turns, round after round, and the ratio is taken within a
 //! round: absolute values belong to the machine and the moment.
 
+mod cores;
 mod floor;
 mod noop;
 mod overhead;
 mod overload;
 mod plot;
 mod process;
+mod rates;
 mod report;
 mod rival;
 mod versus;
@@ -70,6 +72,8 @@ pub struct Config {
     pub install_rivals: bool,
     /// How long the overload lasts.
     pub overload: Duration,
+    /// Questions of each of its decisions.
+    pub overload_questions: usize,
 }
 
 /// The largest pool of requests that are different from each other.
@@ -89,6 +93,10 @@ pub fn run(config: &Config) -> Result<Report> {
     let mut skipped = Vec::new();
     let mut rivals = Vec::new();
     for &rival in &config.rivals {
+        if let Some(why) = rival.out_of_reach() {
+            skipped.push(format!("{}: {why}", rival.title()));
+            continue;
+        }
         if config.install_rivals {
             bar.says(&format!("installing {}", rival.title()));
             rival.install(&config.out)?;
@@ -110,6 +118,7 @@ pub fn run(config: &Config) -> Result<Report> {
     }
     if has(Part::Noop) {
         rows.push(noop_rate(config, &bar)?);
+        rows.extend(rates::measure(config, &rivals, &bar, &mut skipped)?);
     }
     if has(Part::Ready) {
         rows.push(ready(config, &bar)?);
@@ -121,8 +130,7 @@ pub fn run(config: &Config) -> Result<Report> {
         rows.extend(versus::measure(config, &rivals, &bar, &mut skipped)?);
     }
     if has(Part::Overload) {
-        bar.says("overload: capacity, then three times as much");
-        rows.extend(overload::measure(config)?);
+        rows.extend(overload::measure(config, &bar, &mut skipped)?);
     }
     bar.done();
     Ok(Report {

@@ -100,12 +100,10 @@ impl Process {
         Ok(process)
     }
 
-    /// The value of the first line of `/metrics` that begins with `name`.
+    /// The sum of the lines of `/metrics` that begin with `name`, of which there must be one.
     pub(super) fn metric(&self, name: &str) -> Result<f64> {
         let page = get(&self.address, "/metrics").context("the server's metrics")?;
-        let line = page.lines().find(|line| line.starts_with(name));
-        let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
-        value.with_context(|| format!("the server has no metric {name}"))
+        sum_of(&page, name).with_context(|| format!("the server has no metric {name}"))
     }
 
     fn wait_until_healthy(&mut self, started: Instant, patience: Duration) -> Result<()> {
@@ -121,6 +119,12 @@ impl Process {
         self.ready_after = started.elapsed();
         Ok(())
     }
+}
+
+fn sum_of(page: &str, name: &str) -> Option<f64> {
+    let lines = page.lines().filter(|line| line.starts_with(name));
+    let values = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    values.reduce(|a, b| a + b)
 }
 
 fn spawn(command: &mut Command) -> Result<Child> {
@@ -150,4 +154,17 @@ fn get(address: &str, path: &str) -> std::io::Result<String> {
 pub(super) fn free_address() -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0").context("a loopback port")?;
     Ok(listener.local_addr()?.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_of_one_name_are_added() {
+        let page = "# TYPE a gauge\na{x=\"1\"} 2\na{x=\"2\"} 3.5\nb 7\n";
+        assert_eq!(sum_of(page, "a{"), Some(5.5));
+        assert_eq!(sum_of(page, "b "), Some(7.0));
+        assert_eq!(sum_of(page, "c"), None);
+    }
 }

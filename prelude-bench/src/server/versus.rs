@@ -76,12 +76,12 @@ impl Case {
     }
 }
 
-fn tokenizer() -> Result<Tokenizer> {
+pub(super) fn tokenizer() -> Result<Tokenizer> {
     let assets = Assets::embedded(&demo::LM).context("the demo model")?;
     Ok(assets.tokenizer)
 }
 
-fn workload(tokenizer: &Tokenizer) -> Workload<'_> {
+pub(super) fn workload(tokenizer: &Tokenizer) -> Workload<'_> {
     Workload {
         tokenizer,
         lm: demo::LM.name,
@@ -146,11 +146,11 @@ pub(super) fn decision(
     let tokenizer = tokenizer()?;
     let make = workload(&tokenizer);
     let whole = "50 yes/no questions, fresh state of 2,000 tokens, one request";
-    let jobs = make.decide(DISTINCT_STATES / 4, 2_000, ASK);
+    let jobs = make.decide_for_ever(2_000, ASK);
     let mut cases = vec![Case::closed(whole, jobs, 1, Figure::Median, 8.0)];
     cases.push(Case {
         name: "the same as 50 requests at once, until the last is answered".to_owned(),
-        jobs: Arc::new(make.decide_apart(DISTINCT_STATES / 100, 2_000, ASK)),
+        jobs: Arc::new(make.decide_apart(2_000, ASK)),
         connections: ASK,
         arrivals: Arrivals::Together,
         figure: Figure::Median,
@@ -214,7 +214,8 @@ fn beside(
             row = row.noting(format!("requests came again after {distinct}"));
         }
         for ((rival, _), values) in &theirs {
-            row.against(rival.title(), values, Some(case.target));
+            let target = rival.is_aimed_at().then_some(case.target);
+            row.against(rival.title(), values, target);
         }
         rows.push(row);
     }

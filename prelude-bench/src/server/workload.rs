@@ -8,7 +8,7 @@ use prelude_server::Tokenizer;
 use serde_json::{Map, json};
 
 use crate::{
-    load::{Job, Jobs},
+    load::{Job, Jobs, NUMBER},
     random::Random,
 };
 
@@ -26,6 +26,8 @@ const THINGS: &[&str] = &[
     "statement",
     "exchange",
 ];
+/// Of one token each.
+const WORDS: &[&str] = &["card", "transfer", "payment", "account", "exchange", "cash"];
 const TROUBLES: &[&str] = &[
     "has not arrived",
     "was declined",
@@ -105,14 +107,23 @@ impl Workload<'_> {
         seed: u64,
         count: usize,
         path: &'static str,
-        mut body: impl FnMut(&mut Random) -> serde_json::Value,
+        body: impl FnMut(&mut Random) -> serde_json::Value,
     ) -> Jobs {
+        Jobs::new(Self::list(seed, count, path, body))
+    }
+
+    fn list(
+        seed: u64,
+        count: usize,
+        path: &'static str,
+        mut body: impl FnMut(&mut Random) -> serde_json::Value,
+    ) -> Vec<Job> {
         let mut random = Random::new(seed << 32);
         let job = |_| Job {
             path,
             body: Bytes::from(body(&mut random).to_string()),
         };
-        Jobs::new((0..count).map(job).collect())
+        (0..count).map(job).collect()
     }
 
     /// One-token answers of the chat template.
@@ -156,19 +167,52 @@ impl Workload<'_> {
         })
     }
 
-    /// The same questions one by one: `ask` requests about each state.
-    pub(super) fn decide_apart(&self, count: usize, tokens: usize, ask: usize) -> Jobs {
+    /// As [`Self::decide`], about states that begin with the request's number: fresh, however
+    /// many there are.
+    pub(super) fn decide_for_ever(&self, tokens: usize, ask: usize) -> Jobs {
+        // Enough that lengths vary; the number makes the difference.
+        const STATES: usize = 500;
+        let questions = questions(ask);
+        let jobs = Self::list(5, STATES, "/v1/systemone", |random| {
+            let state = state(random, self.tokenizer, tokens);
+            let state = format!("Case {NUMBER}. {state}");
+            json!({"model": self.lm, "state": state, "questions": questions})
+        });
+        Jobs::numbered(jobs, 1)
+    }
+
+    /// One word each, and one token for an answer.
+    pub(super) fn complete_a_word(&self) -> Jobs {
+        Self::jobs(6, 100, "/v1/completions", |random| {
+            let word = random.pick(WORDS);
+            json!({"model": self.lm, "prompt": word, "max_tokens": 1, "temperature": 0})
+        })
+    }
+
+    /// One word each.
+    pub(super) fn classify_a_word(&self) -> Jobs {
+        Self::jobs(7, 100, "/classify", |random| {
+            let word = random.pick(WORDS);
+            json!({"model": self.classifier, "input": word})
+        })
+    }
+
+    /// The same questions one by one: `ask` requests in a row about each state.
+    pub(super) fn decide_apart(&self, tokens: usize, ask: usize) -> Jobs {
+        const STATES: usize = 60;
         let questions: Vec<_> = questions(ask).into_iter().collect();
         let mut about = String::new();
         let mut asked = 0;
-        Self::jobs(1000 + ask as u64, count * ask, "/v1/systemone", |random| {
+        let jobs = Self::list(1000 + ask as u64, STATES * ask, "/v1/systemone", |random| {
             if asked % ask == 0 {
-                about = state(random, self.tokenizer, tokens);
+                let state = state(random, self.tokenizer, tokens);
+                about = format!("Case {NUMBER}. {state}");
             }
             let (name, question) = &questions[asked % ask];
             asked += 1;
             json!({"model": self.lm, "state": about, "questions": {name: question}})
-        })
+        });
+        Jobs::numbered(jobs, ask)
     }
 }
 
@@ -206,8 +250,14 @@ mod tests {
             assert!((500..560).contains(&tokens), "{tokens}");
             assert_eq!(body["questions"].as_object().unwrap().len(), 16);
         }
-        let apart = bodies(&workload.decide_apart(2, 100, 50));
-        assert_eq!(apart.len(), 100);
+        for word in WORDS {
+            assert_eq!(assets.tokenizer.count(word, false), 1, "{word}");
+        }
+        let numbered = workload.decide_for_ever(100, 1);
+        let text = String::from_utf8(numbered.first(1)[0].body.to_vec()).unwrap();
+        assert!(text.contains("Case 00000000. "), "{text}");
+        let apart = bodies(&workload.decide_apart(100, 50));
+        assert_eq!(apart.len(), 60 * 50);
         assert_eq!(apart[0]["state"], apart[49]["state"]);
         assert_ne!(apart[49]["state"], apart[50]["state"]);
         let asked: HashSet<_> = apart[..50]
