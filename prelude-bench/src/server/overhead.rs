@@ -38,10 +38,12 @@ pub(super) fn measure(rounds: usize, round: Duration) -> Result<Vec<Row>> {
         let ids = loaded.model.tokenizer.encode(MESSAGE, true);
         let server = Here::serve(ServerConfig::default(), vec![loaded])?;
         let mut asked = Asked::new(&server, ids)?;
-        let (mut http, mut alone, mut added) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut http, mut steps) = (Vec::new(), Vec::new());
+        let (mut alone, mut added) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
-            let [h, e, asleep, awake, pair] = asked.turns(round)?;
+            let [h, e, asleep, awake, pair, step] = asked.turns(round)?;
             http.push(h);
+            steps.push(step);
             alone.push(e);
             added.push(h - e);
             machine.asleep.push(asleep);
@@ -50,6 +52,8 @@ pub(super) fn measure(rounds: usize, round: Duration) -> Result<Vec<Row>> {
         }
         let name = |what_of_it: &str| format!("POST /classify, {what}, {what_of_it}");
         rows.push(Row::new(name("one connection"), Unit::Micros, http));
+        let of_it = name("of which its step, by the server's headers");
+        rows.push(Row::new(of_it, Unit::Micros, steps));
         rows.push(Row::new(name("the engine call alone"), Unit::Micros, alone));
         let added = Row::new(name("what HTTP and tokenizing add"), Unit::Micros, added);
         let verdict = Verdict::at_most(added.value, TARGET_US);
@@ -97,7 +101,9 @@ impl Asked {
     fn new(server: &Here, ids: Vec<TokenId>) -> Result<Self> {
         let mut client = Client::connect(server.address)?;
         let body = serde_json::json!({ "input": MESSAGE }).to_string();
-        let (question, answer) = client.post("/classify", &body)?;
+        let Exchange {
+            question, answer, ..
+        } = client.post("/classify", &body)?;
         Ok(Self {
             client,
             body,
@@ -110,16 +116,17 @@ impl Asked {
     }
 
     /// Medians in microseconds of each kind of call, made in turns so that they share whatever
-    /// else the machine does.
-    fn turns(&mut self, round: Duration) -> Result<[f64; 5]> {
+    /// else the machine does; the last is of the steps of the first.
+    fn turns(&mut self, round: Duration) -> Result<[f64; 6]> {
         let mut times = [const { Vec::new() }; 5];
+        let mut steps = Vec::new();
         let start = Instant::now();
         while times[0].is_empty() || start.elapsed() < round {
             for (kind, times) in times.iter_mut().enumerate() {
                 for _ in 0..TURN {
                     let call = Instant::now();
                     match kind {
-                        0 => drop(self.client.post("/classify", &self.body)?),
+                        0 => steps.push(self.client.post("/classify", &self.body)?.step),
                         1 => self.engine_call()?,
                         2 => self.asleep.ask()?,
                         3 => self.awake.ask()?,
@@ -129,7 +136,8 @@ impl Asked {
                 }
             }
         }
-        Ok(times.map(median_us))
+        let [http, alone, asleep, awake, pair] = times;
+        Ok([http, alone, asleep, awake, pair, steps].map(median_us))
     }
 
     fn engine_call(&self) -> Result<()> {
@@ -149,6 +157,16 @@ fn median_us(mut times: Vec<Duration>) -> f64 {
     times[times.len() / 2].as_secs_f64() * 1e6
 }
 
+/// What went there and back.
+struct Exchange {
+    /// Bytes of the request.
+    question: usize,
+    /// Bytes of the answer, its head included.
+    answer: usize,
+    /// Time that the engine's step took, as the server says.
+    step: Duration,
+}
+
 /// A client of one connection that does no more than it must, so that what is timed is the
 /// server.
 struct Client {
@@ -165,8 +183,7 @@ impl Client {
         })
     }
 
-    /// Bytes of the request and of its answer.
-    fn post(&mut self, path: &str, body: &str) -> Result<(usize, usize)> {
+    fn post(&mut self, path: &str, body: &str) -> Result<Exchange> {
         let request = format!(
             "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
              Content-Length: {}\r\n\r\n{body}",
@@ -176,7 +193,7 @@ impl Client {
         let mut line = String::new();
         let mut head = self.reader.read_line(&mut line)?;
         ensure!(line.starts_with("HTTP/1.1 200"), "{path} answered {line}");
-        let mut length = 0;
+        let (mut length, mut step_ms) = (0, 0.0);
         loop {
             line.clear();
             let bytes = self.reader.read_line(&mut line)?;
@@ -185,14 +202,21 @@ impl Client {
             if line == "\r\n" {
                 break;
             }
-            if let Some((name, value)) = line.split_once(':')
-                && name.eq_ignore_ascii_case("content-length")
-            {
-                length = value.trim().parse().context("a content length")?;
+            if let Some((name, value)) = line.split_once(':') {
+                let value = value.trim();
+                if name.eq_ignore_ascii_case("content-length") {
+                    length = value.parse().context("a content length")?;
+                } else if name.eq_ignore_ascii_case("x-prelude-exec-ms") {
+                    step_ms = value.parse().context("the step's time")?;
+                }
             }
         }
         let mut answer = vec![0; length];
         self.reader.read_exact(&mut answer)?;
-        Ok((request.len(), head + length))
+        Ok(Exchange {
+            question: request.len(),
+            answer: head + length,
+            step: Duration::try_from_secs_f64(step_ms / 1e3).context("the step's time")?,
+        })
     }
 }
