@@ -35,11 +35,13 @@ pub(super) struct Planes {
 pub(super) struct WidePlanes {
     /// bytes 80 to BF, which begin no character
     pub(super) tail: u64,
-    /// first bytes of letters of two bytes: U+00C0 to U+00FF but `×` and `÷`, and
-    /// U+0400 to U+047F
+    /// first bytes of letters of two bytes: of Latin, Greek, Cyrillic, Hebrew and Arabic,
+    /// U+00C0 to U+027F but `×` and `÷`, U+0391 to U+03F5 but U+03A2, U+0400 to U+047F,
+    /// U+048A to U+04FF, U+05D0 to U+05EA, U+0620 to U+064A without U+0640, and U+0671 to
+    /// U+06D3
     pub(super) two: u64,
     /// first bytes of letters of three bytes: U+4000 to U+9FFF but the hexagrams,
-    /// U+B000 to U+CFFF, and Kana
+    /// U+AC00 to U+D77F, U+1E00 to U+1EFF, and Kana
     pub(super) three: u64,
     /// first bytes of punctuation of three bytes: what is common beside Han and Kana,
     /// U+2010 to U+2027, U+3001 to U+3004, U+3008 to U+3020, U+FF01 to U+FF0F, U+FF1A to
@@ -55,10 +57,29 @@ impl WidePlanes {
         let signs = equal(0x97) | equal(0xB7);
         let mut this = Self {
             tail,
-            two: within(0xD0, 2) | equal(0xC3) & !(signs >> 1),
+            two: within(0xD0, 2) | within(0xC4, 6) | equal(0xC3) & !(signs >> 1),
             three: within(0xE5, 5) | within(0xEB, 2) | equal(0xE4) & !(equal(0xB7) >> 1),
             punctuation: 0,
         };
+        let second = |from, count| within(from, count) >> 1;
+        // Scripts of which the second bytes decide as well.
+        if within(0xD7, 5) != 0 {
+            let arabic = equal(0xD8) & second(0xA0, 32)
+                | equal(0xD9) & (second(0x81, 10) | second(0xB1, 15))
+                | equal(0xDA)
+                | equal(0xDB) & second(0x80, 20);
+            this.two |= arabic | equal(0xD7) & second(0x90, 27);
+        }
+        if within(0xCE, 6) & !within(0xD0, 2) != 0 {
+            this.two |= equal(0xCE) & (second(0x91, 17) | second(0xA3, 29))
+                | equal(0xCF) & second(0x80, 54)
+                | equal(0xD2) & second(0x8A, 54)
+                | equal(0xD3);
+        }
+        let (e1, ea, ed) = (equal(0xE1), equal(0xEA), equal(0xED));
+        if e1 | ea | ed != 0 {
+            this.three |= ea & second(0xB0, 16) | ed & second(0x80, 30) | e1 & second(0xB8, 4);
+        }
         let (e2, e3, ef) = (equal(0xE2), equal(0xE3), equal(0xEF));
         if e2 | e3 | ef != 0 {
             let second = |byte| equal(byte) >> 1;
@@ -403,13 +424,26 @@ pub(super) mod tests {
                     0x83 => third != 0xBB,
                     _ => false,
                 };
-                let (two, three) = match byte {
-                    0xE3 => (false, kana),
-                    0xC3 => (next != 0x97 && next != 0xB7, false),
-                    0xD0 | 0xD1 => (true, false),
-                    0xE4 => (false, next != 0xB7),
-                    0xE5..=0xE9 | 0xEB | 0xEC => (false, true),
-                    _ => (false, false),
+                let two = match byte {
+                    0xC3 => next != 0x97 && next != 0xB7,
+                    0xCE => matches!(next, 0x91..=0xA1 | 0xA3..=0xBF),
+                    0xCF => matches!(next, 0x80..=0xB5),
+                    0xD2 => matches!(next, 0x8A..=0xBF),
+                    0xD7 => matches!(next, 0x90..=0xAA),
+                    0xD8 => matches!(next, 0xA0..=0xBF),
+                    0xD9 => matches!(next, 0x81..=0x8A | 0xB1..=0xBF),
+                    0xDB => matches!(next, 0x80..=0x93),
+                    0xC4..=0xC9 | 0xD0 | 0xD1 | 0xD3 | 0xDA => true,
+                    _ => false,
+                };
+                let three = match byte {
+                    0xE1 => matches!(next, 0xB8..=0xBB),
+                    0xE3 => kana,
+                    0xE4 => next != 0xB7,
+                    0xEA => matches!(next, 0xB0..=0xBF),
+                    0xED => matches!(next, 0x80..=0x9D),
+                    0xE5..=0xE9 | 0xEB | 0xEC => true,
+                    _ => false,
                 };
                 planes.two |= u64::from(two) << at;
                 planes.three |= u64::from(three) << at;
@@ -464,14 +498,11 @@ pub(super) mod tests {
     /// second bytes that decide and others; also across the end of a block.
     #[test]
     fn every_first_byte_at_every_place() {
-        let firsts = [0xC2, 0xC3, 0xC4, 0xCF, 0xD0, 0xD1, 0xD2, 0xE3, 0xE4, 0xE5]
-            .into_iter()
-            .chain(0xE6..=0xED);
-        for first in firsts {
-            for second in [0x80, 0x81, 0x82, 0x83, 0x96, 0x97, 0x98, 0xB6, 0xB7, 0xB8] {
-                for at in 0..BLOCK {
+        for first in 0xC2..=0xEE {
+            for second in 0x7F..=0xC0 {
+                for at in [0, 1, 2, 3, 30, 31, 32, 33, 60, 61, 62, 63] {
                     // As it is everywhere, alone, and beside others of its kind.
-                    for around in [b'x', 0xE5, 0xC3, 0xB7] {
+                    for around in [b'x', 0xE5, 0xC3, 0xB7, 0xD9, 0xEA] {
                         let mut block = [around; BLOCK];
                         block[at] = first;
                         if let Some(next) = block.get_mut(at + 1) {
@@ -535,12 +566,15 @@ pub(super) mod tests {
             assert!(!found || len == 2 + usize::from(planes.three & 1 == 1));
             let told = matches!(
                 c,
-                '\u{C0}'..='\u{FF}' | '\u{400}'..='\u{47F}' | '\u{3041}'..='\u{30FF}' | '\u{4000}'..='\u{9FFF}' | '\u{B000}'..='\u{CFFF}'
+                '\u{C0}'..='\u{27F}' | '\u{391}'..='\u{3F5}' | '\u{400}'..='\u{47F}'
+                    | '\u{48A}'..='\u{4FF}' | '\u{5D0}'..='\u{5EA}' | '\u{620}'..='\u{63F}'
+                    | '\u{641}'..='\u{64A}' | '\u{671}'..='\u{6D3}' | '\u{1E00}'..='\u{1EFF}'
+                    | '\u{3041}'..='\u{30FF}' | '\u{4000}'..='\u{9FFF}' | '\u{AC00}'..='\u{D77F}'
             );
             // The two signs between letters, the hexagrams, and what is between Kana.
             let sign = matches!(
                 c,
-                '×' | '÷' | '\u{4DC0}'..='\u{4DFF}' | '\u{3097}'..='\u{309C}' | '\u{30A0}' | '・'
+                '×' | '÷' | '\u{3A2}' | '\u{4DC0}'..='\u{4DFF}' | '\u{3097}'..='\u{309C}' | '\u{30A0}' | '・'
             );
             assert_eq!(found, told && !sign, "{c:?}");
         }
