@@ -55,6 +55,13 @@ pub struct ServerConfig {
     /// Whether requests without a `cache_salt` are refused, so that no tenant can tell from an
     /// answer's time what another one asked.
     pub require_cache_salt: bool,
+    /// Whether a request may bring a chat template of its own (`chat_template`). A template is a
+    /// program: its steps and its output are bounded, what it holds in between is not. For clients
+    /// that may be trusted with the memory of this process.
+    pub trust_request_template: bool,
+    /// Whether special tokens in what people wrote are encoded as plain text unless a request says
+    /// otherwise (`escape_special_tokens`). The reference takes them for control tokens.
+    pub escape_special_tokens: bool,
     /// Origins whose pages may ask from a browser, such as `https://a.example`; `*` is any, and
     /// goes with no keys. Empty: none.
     pub cors_origins: Vec<String>,
@@ -93,6 +100,8 @@ impl Default for ServerConfig {
             access_log: true,
             log_prompts: false,
             require_cache_salt: false,
+            trust_request_template: false,
+            escape_special_tokens: false,
             cors_origins: Vec::new(),
             seed: None,
             reasoning_parser: None,
@@ -168,6 +177,10 @@ pub struct Limits {
     /// Bytes of prompts (echoed text, and seven for each id) that one answer repeats: 400. Each of
     /// `n` choices repeats its prompt.
     pub echo_bytes: u64,
+    /// Bytes of a chat template that a request brings: 400.
+    pub template_bytes: usize,
+    /// Bytes of what such a template prints: 400.
+    pub rendered_bytes: usize,
     /// Bytes of a regular expression, schema or grammar, or of a choice's options: 400.
     pub grammar_bytes: usize,
     /// Milliseconds that compiling one may take (400), and that a request waits for others to be
@@ -211,6 +224,8 @@ impl Default for Limits {
             detokenize_bytes: 4 << 20,
             logprob_entries: 1 << 20,
             echo_bytes: 32 << 20,
+            template_bytes: 64 << 10,
+            rendered_bytes: 16 << 20,
             grammar_bytes: 64 << 10,
             grammar_ms: 2_000,
             grammar_cache_bytes: 128 << 20,

@@ -18,7 +18,7 @@ use crate::{
     rerank_template::RerankTemplate,
     served_model::{Judge, ModelKind, SamplingDefaults, ServedModel, Task},
     template::{ChatInputs, ChatTemplate, no_thinking},
-    tokenizer::Tokenizer,
+    tokenizer::{Escaper, Tokenizer},
 };
 
 /// How a model is to be served.
@@ -154,6 +154,7 @@ pub fn load(
         created: crate::endpoints::unix_seconds(),
         grammars: crate::constrain::Grammars::new(options.engine.scheduler.max_num_seqs),
         fingerprint: fingerprint(checkpoint, &options.executor)?,
+        escaper: Escaper::of(&assets.tokenizer),
         tokenizer: Arc::new(assets.tokenizer),
         name,
         aliases: Vec::new(),

@@ -6,9 +6,13 @@ use prelude_core::Pooling;
 use prelude_engine::EngineHandle;
 
 use crate::{
-    assets::TokenizerConfig, constrain::Grammars, decide::DecideLabels,
-    rerank_template::RerankTemplate, shared_prefix::SafeCuts, template::ChatTemplate,
-    tokenizer::Tokenizer,
+    assets::TokenizerConfig,
+    constrain::Grammars,
+    decide::DecideLabels,
+    rerank_template::RerankTemplate,
+    shared_prefix::SafeCuts,
+    template::ChatTemplate,
+    tokenizer::{Escaper, Tokenizer},
 };
 
 /// What a checkpoint is for.
@@ -182,6 +186,8 @@ pub struct ServedModel {
     pub created: u64,
     /// Names weights, dtype and kernels: `system_fingerprint`.
     pub fingerprint: String,
+    /// How special tokens in people's texts are made plain text, if they can be.
+    pub(crate) escaper: Option<Escaper>,
     /// Compiled constraints.
     pub(crate) grammars: Grammars,
 }

@@ -5,7 +5,7 @@
 //! `raise_exception`, `strftime_now` (UTC), and a `tojson` that writes what `json.dumps` with
 //! `ensure_ascii=False` writes. The work a template may do is bounded by fuel.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, io};
 
 use minijinja::{
     Environment, Error, ErrorKind, Output, State, Value, escape_formatter,
@@ -25,6 +25,8 @@ const NAME: &str = "chat";
 pub struct ChatTemplate {
     env: Environment<'static>,
     source: String,
+    /// Most bytes that it may print.
+    max_bytes: usize,
 }
 
 /// What a template is given.
@@ -68,6 +70,9 @@ pub enum TemplateError {
     /// The template ran out of fuel.
     #[error("the chat template did not finish within its limit of {FUEL} instructions")]
     TooCostly,
+    /// The template printed too much.
+    #[error("the chat template prints more than {0} bytes")]
+    TooLong(usize),
 }
 
 /// What `raise_exception` raised, found again in the error's chain of causes.
@@ -98,16 +103,25 @@ impl ChatTemplate {
         for (name, token) in special_tokens {
             env.add_global(name.to_owned(), Value::from(token));
         }
-        env.add_template_owned(NAME, source.to_owned())
-            .map_err(|e| TemplateError::Syntax {
-                line: e.line().unwrap_or(0),
-                what: e
-                    .detail()
-                    .map_or_else(|| e.kind().to_string(), str::to_owned),
-            })?;
+        add_template(&mut env, source)?;
         Ok(Self {
             env,
             source: source.to_owned(),
+            max_bytes: usize::MAX,
+        })
+    }
+
+    /// Another template for the same model, which may print at most `max_bytes`.
+    ///
+    /// # Errors
+    /// [`TemplateError::Syntax`].
+    pub(crate) fn replaced(&self, source: &str, max_bytes: usize) -> Result<Self, TemplateError> {
+        let mut env = self.env.clone();
+        add_template(&mut env, source)?;
+        Ok(Self {
+            env,
+            source: source.to_owned(),
+            max_bytes,
         })
     }
 
@@ -148,7 +162,54 @@ impl ChatTemplate {
             .env
             .get_template(NAME)
             .expect("`new` added the template under this name");
-        template.render(context).map_err(|e| classify(&e))
+        if self.max_bytes == usize::MAX {
+            return template.render(context).map_err(|e| classify(&e));
+        }
+        let mut out = Bounded {
+            text: Vec::new(),
+            room: self.max_bytes,
+            is_full: false,
+        };
+        let rendered = template.render_captured_to(context, &mut out);
+        match rendered {
+            Ok(_) => Ok(String::from_utf8(out.text).expect("templates print text")),
+            Err(_) if out.is_full => Err(TemplateError::TooLong(self.max_bytes)),
+            Err(error) => Err(classify(&error)),
+        }
+    }
+}
+
+fn add_template(env: &mut Environment<'static>, source: &str) -> Result<(), TemplateError> {
+    env.add_template_owned(NAME, source.to_owned())
+        .map_err(|e| TemplateError::Syntax {
+            line: e.line().unwrap_or(0),
+            what: e
+                .detail()
+                .map_or_else(|| e.kind().to_string(), str::to_owned),
+        })
+}
+
+/// Text that has to fit.
+struct Bounded {
+    text: Vec<u8>,
+    room: usize,
+    /// Whether something did not.
+    is_full: bool,
+}
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > self.room {
+            self.is_full = true;
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.room -= bytes.len();
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -634,6 +695,32 @@ mod tests {
         assert!(matches!(
             ChatTemplate::new("a\n{% if %}", []),
             Err(TemplateError::Syntax { line: 2, .. })
+        ));
+    }
+
+    /// A template that a request brings: the model's special tokens, its own source, a bound.
+    #[test]
+    fn replaced_templates_print_at_most_so_much() {
+        let own = ChatTemplate::new("{{ bos_token }}own", [("bos_token", "<s>")]).unwrap();
+        let render = |source: &str| {
+            own.replaced(source, 100)?.render(&ChatInputs {
+                messages: &[],
+                tools: None,
+                documents: None,
+                add_generation_prompt: true,
+                kwargs: &Map::new(),
+            })
+        };
+        assert_eq!(render("{{ bos_token }}{{ 'a' * 97 }}").unwrap().len(), 100);
+        let long = render("{{ bos_token }}{{ 'a' * 98 }}");
+        assert_eq!(long, Err(TemplateError::TooLong(100)));
+        let looped = render("{% for i in range(99) %}{{ i }}{% endfor %}");
+        assert_eq!(looped, Err(TemplateError::TooLong(100)));
+        let raised = render("{{ 'a' * 100 }}{{ raise_exception('no') }}");
+        assert_eq!(raised, Err(TemplateError::Raised("no".into())));
+        assert!(matches!(
+            render("{% if %}"),
+            Err(TemplateError::Syntax { .. })
         ));
     }
 

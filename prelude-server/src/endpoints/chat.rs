@@ -37,7 +37,9 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let common = Common::take(call, &mut fields)?;
     let model = call.app.model_for(common.model.as_deref(), Task::Chat)?;
     refuse_unimplemented(&mut fields)?;
-    let conversation = Conversation::take(&mut fields, true)?;
+    let conversation = Conversation::take(call, model, &mut fields, true)?;
+    let echo = fields.bool("echo")?.unwrap_or(false);
+    let return_prompt_text = fields.bool("return_prompt_text")?.unwrap_or(false);
     let include_reasoning = fields.bool("include_reasoning")?.unwrap_or(true);
     let max_tokens = take_max_tokens(&mut fields)?;
     let top_logprobs = take_logprobs(call, model, &mut fields)?;
@@ -50,25 +52,21 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
 
     call.reservation.set_rows(u64::from(params.n))?;
     // Rendering and encoding are one piece of work.
-    let (ids, mind) = call
-        .app
-        .encoder
-        .run(body.len(), || {
-            let text = conversation.render(model)?;
-            let encode = |text: &str| model.tokenizer.encode(text, add_special_tokens);
-            let mut ids = encode(&text);
-            if let Some(truncation) = truncation.filter(|t| t.cuts(ids.len())) {
-                let (before, behind) = conversation.around(model, &text)?;
-                let spared = [encode(before), encode(behind)];
-                cut(&mut ids, &spared, truncation)?;
-            }
-            Ok::<_, ApiError>((ids, Mind::at_end_of(&text)))
-        })
-        .await??;
+    let encode = || conversation.encode(call, model, add_special_tokens, truncation);
+    let rendered = call.app.encoder.run(body.len(), encode).await??;
+    let mind = Mind::at_end_of(&rendered.text);
     conversation
         .tools
         .shape(call, model, mind, include_reasoning, &mut params)?;
+    let echo = echo
+        .then(|| conversation.last_said_by_assistant())
+        .flatten();
+    let echo = echo.unwrap_or_default();
     drop(conversation);
+    let (ids, prompt_text) = match return_prompt_text {
+        true => (rendered.ids.clone(), Some(rendered.into_text(model))),
+        false => (rendered.ids, None),
+    };
     input::check_ids("messages", &ids, model)?;
     // Without a limit the answer may fill the context, of which at least one token is left.
     input::check_length("messages", ids.len(), u64::from(output), model)?;
@@ -81,6 +79,8 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         let range = params.prompt_logprobs_range.as_ref();
         check_entries(call, entries(ids.len(), range, top))?;
     }
+    // The prompt itself is printed once, whatever `n` is.
+    params.check_repeats(call, echo.len() as u64, 0)?;
     call.reservation.set_tokens(ids.len() as u64)?;
 
     params.constrain(call, model).await?;
@@ -97,33 +97,16 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         id: call.app.ids.next("chatcmpl-"),
         created: unix_seconds(),
         logprobs: top_logprobs.is_some(),
+        echo,
+        prompt_text,
         run,
     };
     chat.reply().await
 }
 
-/// Cuts a conversation between what the template puts before it and behind it, both of which the
-/// ids begin and end with, but for tokens at the seams.
-fn cut(
-    ids: &mut Vec<TokenId>,
-    [before, behind]: &[Vec<TokenId>; 2],
-    truncation: Truncation,
-) -> Result<(), ApiError> {
-    let equal = |(a, b): &(&TokenId, &TokenId)| a == b;
-    let start = ids.iter().zip(before).take_while(equal).count();
-    let rest = ids[start..].iter().rev();
-    let end = ids.len() - rest.zip(behind.iter().rev()).take_while(equal).count();
-    let spared = [0..start, end..ids.len()];
-    truncation.apply_between("messages", ids, spared)
-}
-
 /// Known fields that are not implemented: refused unless neutral.
 pub(super) fn refuse_unimplemented(fields: &mut Fields<'_>) -> Result<(), ApiError> {
     let neutral: &[(&str, &[&str])] = &[
-        ("chat_template", &[]),
-        ("echo", &["false"]),
-        ("return_prompt_text", &["false"]),
-        ("escape_special_tokens", &["false"]),
         ("functions", &["[]"]),
         ("function_call", &["\"none\""]),
         ("audio", &[]),
@@ -169,6 +152,8 @@ pub(crate) struct Body<'a, C> {
     prompt_logprobs: Option<Option<PromptLogprobs<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_token_ids: Option<&'a [TokenId]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_text: Option<&'a str>,
     system_fingerprint: &'a str,
 }
 
@@ -243,6 +228,10 @@ struct Chat {
     created: u64,
     /// Whether tokens are reported with their log-probabilities.
     logprobs: bool,
+    /// What the last message says, to be said again before each answer.
+    echo: String,
+    /// The rendered prompt, if it is wanted.
+    prompt_text: Option<String>,
     run: Run,
 }
 
@@ -312,6 +301,24 @@ impl Chat {
         message
     }
 
+    /// Says the echo before what `message` begins with.
+    fn begin(&self, message: &mut Message<'_>) {
+        if self.echo.is_empty() {
+            return;
+        }
+        match &mut message.content {
+            Some(Some(said)) => said.to_mut().insert_str(0, &self.echo),
+            content => *content = Some(Some(Cow::Owned(self.echo.clone()))),
+        }
+    }
+
+    /// Shows the prompt, as far as that is wanted.
+    fn show_prompt<'a, C>(&'a self, body: &mut Body<'a, C>) {
+        let ids = &self.run.prompt_of(0).ids;
+        body.prompt_token_ids = self.run.params.return_token_ids.then_some(&**ids);
+        body.prompt_text = self.prompt_text.as_deref();
+    }
+
     fn body<C>(&self, object: &'static str, choices: Vec<C>) -> Body<'_, C> {
         Body {
             id: &self.id,
@@ -322,6 +329,7 @@ impl Chat {
             usage: None,
             prompt_logprobs: None,
             prompt_token_ids: None,
+            prompt_text: None,
             system_fingerprint: &self.run.model.fingerprint,
         }
     }
@@ -334,10 +342,9 @@ impl Speaker for Chat {
         self.run.complete().await?;
         let run = &self.run;
         let choices = run.choices.iter().enumerate().map(|(index, choice)| {
-            let message = Message {
-                role: Some("assistant"),
-                ..self.said(choice, true)
-            };
+            let mut message = self.said(choice, true);
+            message.role = Some("assistant");
+            self.begin(&mut message);
             ChoiceBody {
                 index,
                 message,
@@ -354,7 +361,7 @@ impl Speaker for Chat {
             scored: &prompt.scored,
             top,
         }));
-        body.prompt_token_ids = run.params.return_token_ids.then_some(&*prompt.ids);
+        self.show_prompt(&mut body);
         Ok(Reply::json(&body))
     }
 
@@ -377,6 +384,7 @@ impl Speaker for Chat {
         if is_first {
             delta.role = Some("assistant");
             delta.content.get_or_insert(Some(Cow::Borrowed("")));
+            self.begin(&mut delta);
         }
         let chunk = ChunkBody {
             index,
@@ -385,6 +393,9 @@ impl Speaker for Chat {
         };
         let mut body = self.body(CHUNK, vec![chunk]);
         body.usage = usage;
+        if is_first && index == 0 {
+            self.show_prompt(&mut body);
+        }
         events.push(&body);
     }
 

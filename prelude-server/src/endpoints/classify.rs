@@ -12,11 +12,10 @@ use serde_json::{Value, json};
 
 use super::{
     Call, Reply,
-    input::{self, Encoding, Inputs, Prompt, check_length},
+    input::{self, Inputs, Prompt, check_length},
     meter::Meter,
     read,
     submit::{Common, UsageBody},
-    truncate::Truncation,
     unix_seconds,
 };
 use crate::{
@@ -121,14 +120,13 @@ pub(crate) async fn classify<'m>(
     mut fields: Fields<'_>,
 ) -> Result<Classified<'m>, ApiError> {
     fields.refuse("stream", &["false"])?;
-    let inputs = Inputs::take(call, model, &mut fields).await?;
-    call.reservation.set_rows(inputs.prompts.len() as u64)?;
+    let inputs = Inputs::take(call, model, &mut fields)?;
+    call.reservation.set_rows(inputs.len() as u64)?;
     let activation = fields.bool("use_activation")?.unwrap_or(true);
-    let truncation = inputs.truncation(&mut fields, model)?;
     if model.has_vocabulary() {
-        by_labels(call, model, common, fields, inputs, truncation, activation).await
+        by_labels(call, model, common, fields, inputs, activation).await
     } else {
-        by_head(call, model, common, fields, inputs, truncation, activation).await
+        by_head(call, model, common, fields, inputs, activation).await
     }
 }
 
@@ -138,7 +136,6 @@ async fn by_head<'m>(
     common: &Common<'_>,
     fields: Fields<'_>,
     inputs: Inputs<'_>,
-    truncation: Option<Truncation>,
     activation: bool,
 ) -> Result<Classified<'m>, ApiError> {
     for name in ["labels", "template"] {
@@ -148,13 +145,10 @@ async fn by_head<'m>(
         }
     }
     call.finish(&fields)?;
-    let encoding = Encoding {
-        field: inputs.field,
-        add_special_tokens: inputs.add_special_tokens,
-        truncation,
-    };
-    let prompts = input::encode(call, model, inputs.prompts, encoding).await?;
-    let (tree, ends, tokens) = read::tree(model, inputs.field, &prompts)?;
+    let (prompts, encoding) = inputs.into_prompts(call, model).await?;
+    let field = encoding.field;
+    let prompts = input::encode(call, model, prompts, encoding).await?;
+    let (tree, ends, tokens) = read::tree(model, field, &prompts)?;
     let row = |node| RowSpec {
         node,
         head: Head::Classify,
@@ -188,7 +182,6 @@ async fn by_labels<'m>(
     common: &Common<'_>,
     mut fields: Fields<'_>,
     inputs: Inputs<'_>,
-    truncation: Option<Truncation>,
     activation: bool,
 ) -> Result<Classified<'m>, ApiError> {
     if inputs.field == "messages" || !inputs.add_special_tokens {
@@ -207,8 +200,9 @@ async fn by_labels<'m>(
             Err(ApiError::invalid_type("input", must_be))
         }
     };
-    let texts = inputs
-        .prompts
+    let (prompts, encoding) = inputs.into_prompts(call, model).await?;
+    let truncation = encoding.truncation;
+    let texts = prompts
         .into_iter()
         .map(text)
         .collect::<Result<Vec<_>, _>>()?;

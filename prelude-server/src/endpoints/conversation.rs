@@ -1,9 +1,18 @@
-//! A conversation and what its template is told beside it.
+//! A conversation and what its template is told beside it: from messages to token ids.
 
+use std::time::Instant;
+
+use prelude_core::TokenId;
 use serde_json::{Map, Value};
 
-use super::{messages, tools::Tools};
-use crate::{error::ApiError, json::Fields, served_model::ServedModel, template::ChatInputs};
+use super::{Call, messages, tools::Tools, truncate::Truncation};
+use crate::{
+    error::ApiError,
+    json::Fields,
+    served_model::ServedModel,
+    template::{ChatInputs, ChatTemplate},
+    tokenizer::Escaper,
+};
 
 /// What the template is given.
 #[derive(Debug)]
@@ -11,10 +20,34 @@ pub(crate) struct Conversation {
     messages: Vec<Value>,
     /// Functions that the model may call.
     pub(crate) tools: Tools,
+    /// The same as the template is given them.
+    shown_tools: Option<Vec<Value>>,
     documents: Option<Vec<Value>>,
     add_generation_prompt: bool,
     continue_final_message: bool,
     kwargs: Map<String, Value>,
+    /// The source of a template in place of the model's own.
+    template: Option<String>,
+    /// What keeps special tokens of people's apart from the template's, if that is wanted.
+    mark: Option<char>,
+}
+
+/// A conversation as the model reads it.
+pub(crate) struct Rendered {
+    pub(crate) ids: Vec<TokenId>,
+    pub(crate) text: String,
+    /// Whether `ids` are fewer than the text's.
+    is_cut: bool,
+}
+
+impl Rendered {
+    /// The text that was read.
+    pub(crate) fn into_text(self, model: &ServedModel) -> String {
+        match self.is_cut {
+            true => model.tokenizer.decode(&self.ids, false),
+            false => self.text,
+        }
+    }
 }
 
 impl Conversation {
@@ -23,7 +56,12 @@ impl Conversation {
     ///
     /// # Errors
     /// 400 naming the field.
-    pub(crate) fn take(fields: &mut Fields<'_>, generates: bool) -> Result<Self, ApiError> {
+    pub(crate) fn take(
+        call: &Call,
+        model: &ServedModel,
+        fields: &mut Fields<'_>,
+        generates: bool,
+    ) -> Result<Self, ApiError> {
         let add_generation_prompt = fields.bool("add_generation_prompt")?.unwrap_or(generates);
         let continue_final_message = fields.bool("continue_final_message")?.unwrap_or(false);
         if add_generation_prompt && continue_final_message {
@@ -34,14 +72,47 @@ impl Conversation {
         if let Some(thinking) = fields.bool("enable_thinking")? {
             kwargs.insert("enable_thinking".to_owned(), Value::Bool(thinking));
         }
-        Ok(Self {
+        let config = &call.app.config;
+        let escapes = fields.bool("escape_special_tokens")?;
+        let tools = Tools::take(fields)?;
+        let mut conversation = Self {
+            template: template_source(call, fields)?,
             messages: messages::take(fields)?,
-            tools: Tools::take(fields)?,
+            shown_tools: tools.shown().map(<[Value]>::to_vec),
+            tools,
             documents: values(fields, "documents")?,
             add_generation_prompt,
             continue_final_message,
             kwargs,
-        })
+            mark: None,
+        };
+        if escapes.unwrap_or(config.escape_special_tokens) {
+            let escaper = model.escaper.as_ref().ok_or_else(cannot_escape)?;
+            conversation.escape(escaper)?;
+        }
+        Ok(conversation)
+    }
+
+    /// Marks whatever of people's would be taken for a special token.
+    fn escape(&mut self, escaper: &Escaper) -> Result<(), ApiError> {
+        let lists = [&self.messages[..]]
+            .into_iter()
+            .chain(self.shown_tools.as_deref())
+            .chain(self.documents.as_deref());
+        let all: Vec<String> = lists.map(|l| Value::from(l.to_vec()).to_string()).collect();
+        let kwargs = Value::Object(self.kwargs.clone()).to_string();
+        let texts = all.iter().map(String::as_str);
+        let texts = texts.chain([&*kwargs]).chain(self.template.as_deref());
+        let mark = Escaper::mark(&texts.collect::<Vec<_>>()).ok_or_else(cannot_escape)?;
+        let lists = [&mut self.messages]
+            .into_iter()
+            .chain(&mut self.shown_tools)
+            .chain(&mut self.documents);
+        for value in lists.flatten() {
+            escaper.mark_all(value, mark);
+        }
+        self.mark = Some(mark);
+        Ok(())
     }
 
     /// About how much text there is.
@@ -50,37 +121,80 @@ impl Conversation {
         self.messages.iter().map(content).sum()
     }
 
-    /// The prompt's text.
-    ///
-    /// # Errors
-    /// 400 `template_error`.
-    pub(crate) fn render(&self, model: &ServedModel) -> Result<String, ApiError> {
-        self.render_these(model, &self.messages)
+    /// What the last message says, if an assistant does.
+    pub(crate) fn last_said_by_assistant(&self) -> Option<String> {
+        let last = self.messages.last().filter(|m| m["role"] == "assistant")?;
+        last["content"]
+            .as_str()
+            .map(|said| self.unmarked(said.to_owned()))
     }
 
-    /// The template's own parts of that `text`: before the first message's content and behind
-    /// the last one's.
+    /// The prompt's ids, so many of them as `truncation` keeps. On the encode pool.
     ///
     /// # Errors
-    /// 400 `template_error`.
-    pub(crate) fn around<'t>(
+    /// 400 `template_error`; 400 if nothing of the messages would be left.
+    pub(crate) fn encode(
         &self,
+        call: &Call,
         model: &ServedModel,
-        text: &'t str,
-    ) -> Result<(&'t str, &'t str), ApiError> {
-        let render = |messages: &[Value]| self.render_these(model, messages);
-        messages::around(&self.messages, text, render)
+        add_special_tokens: bool,
+        truncation: Option<Truncation>,
+    ) -> Result<Rendered, ApiError> {
+        let start = Instant::now();
+        let template = self.template(call, model)?;
+        let template = template.get();
+        let text = self.render(template, &self.messages)?;
+        let encode = |text: &str| match (self.mark, &model.escaper) {
+            (Some(mark), Some(escaper)) => {
+                let mut ids = Vec::with_capacity(text.len() / 4 + 4);
+                let tokenizer = &model.tokenizer;
+                escaper.encode_into(tokenizer, text, mark, add_special_tokens, &mut ids);
+                ids
+            }
+            _ => model.tokenizer.encode(text, add_special_tokens),
+        };
+        let mut ids = encode(&text);
+        let truncation = truncation.filter(|t| t.cuts(ids.len()));
+        if let Some(truncation) = truncation {
+            let render = |messages: &[Value]| self.render(template, messages);
+            let (before, behind) = messages::around(&self.messages, &text, render)?;
+            let spared = [encode(before), encode(behind)];
+            cut(&mut ids, &spared, truncation)?;
+        }
+        call.app.metrics.encoded(start.elapsed().as_secs_f64());
+        Ok(Rendered {
+            ids,
+            text: self.unmarked(text),
+            is_cut: truncation.is_some(),
+        })
     }
 
-    fn render_these(&self, model: &ServedModel, messages: &[Value]) -> Result<String, ApiError> {
-        let template = model
+    fn unmarked(&self, text: String) -> String {
+        match self.mark {
+            Some(mark) if text.contains(mark) => text.replace(mark, ""),
+            _ => text,
+        }
+    }
+
+    fn template<'m>(&self, call: &Call, model: &'m ServedModel) -> Result<Template<'m>, ApiError> {
+        let own = model
             .template
-            .as_ref()
+            .as_deref()
             .ok_or_else(|| ApiError::template("the model has no chat template"))?;
+        match &self.template {
+            None => Ok(Template::Own(own)),
+            Some(source) => own
+                .replaced(source, call.app.config.limits.rendered_bytes)
+                .map(|template| Template::OfRequest(Box::new(template)))
+                .map_err(|e| ApiError::template(e.to_string()).with_param("chat_template")),
+        }
+    }
+
+    fn render(&self, template: &ChatTemplate, messages: &[Value]) -> Result<String, ApiError> {
         let render = |messages: &[Value]| {
             let inputs = ChatInputs {
                 messages,
-                tools: self.tools.shown(),
+                tools: self.shown_tools.as_deref(),
                 documents: self.documents.as_deref(),
                 add_generation_prompt: self.add_generation_prompt,
                 kwargs: &self.kwargs,
@@ -95,6 +209,62 @@ impl Conversation {
             render(messages)
         }
     }
+}
+
+/// Which template renders a conversation.
+enum Template<'m> {
+    Own(&'m ChatTemplate),
+    OfRequest(Box<ChatTemplate>),
+}
+
+impl Template<'_> {
+    fn get(&self) -> &ChatTemplate {
+        match self {
+            Self::Own(template) => template,
+            Self::OfRequest(template) => template,
+        }
+    }
+}
+
+/// Takes `chat_template`, if the server lets requests bring one.
+fn template_source(call: &Call, fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> {
+    let name = "chat_template";
+    let Some(source) = fields.string(name)? else {
+        return Ok(None);
+    };
+    let config = &call.app.config;
+    if !config.trust_request_template {
+        let message = "field `chat_template` is not served: this server takes no templates from \
+            requests (setting `server.trust_request_template`)";
+        return Err(ApiError::new(400, "unsupported_parameter", message).with_param(name));
+    }
+    let max = config.limits.template_bytes;
+    if source.len() > max {
+        let must = format!("have at most {max} bytes");
+        return Err(ApiError::invalid_value(name, must));
+    }
+    Ok(Some(source.into_owned()))
+}
+
+fn cannot_escape() -> ApiError {
+    let message = "special tokens cannot be escaped here: this model's tokenizer does not keep \
+        them apart from the text beside them";
+    ApiError::new(400, "unsupported_parameter", message).with_param("escape_special_tokens")
+}
+
+/// Cuts a conversation between what the template puts before it and behind it, both of which the
+/// ids begin and end with, but for tokens at the seams.
+fn cut(
+    ids: &mut Vec<TokenId>,
+    [before, behind]: &[Vec<TokenId>; 2],
+    truncation: Truncation,
+) -> Result<(), ApiError> {
+    let equal = |(a, b): &(&TokenId, &TokenId)| a == b;
+    let start = ids.iter().zip(before).take_while(equal).count();
+    let rest = ids[start..].iter().rev();
+    let end = ids.len() - rest.zip(behind.iter().rev()).take_while(equal).count();
+    let spared = [0..start, end..ids.len()];
+    truncation.apply_between("messages", ids, spared)
 }
 
 fn values(fields: &mut Fields<'_>, name: &'static str) -> Result<Option<Vec<Value>>, ApiError> {

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::{
     Call, Reply,
-    input::{self, Encoding, Inputs},
+    input::{self, Inputs},
     read,
     submit::{Common, UsageBody},
     unix_seconds,
@@ -111,7 +111,7 @@ pub(crate) async fn embed(
     mut fields: Fields<'_>,
 ) -> Result<Embedded, ApiError> {
     let pooling = model.pooling.expect("a model that serves embeddings pools");
-    let inputs = Inputs::take(call, model, &mut fields).await?;
+    let inputs = Inputs::take(call, model, &mut fields)?;
     let format = format(&mut fields)?;
     let dimensions = dimensions(&mut fields, model)?;
     let normalise = fields.bool("use_activation")?.unwrap_or(model.normalise);
@@ -120,16 +120,13 @@ pub(crate) async fn embed(
         let must = "not be combined with an instruction or a named prompt";
         return Err(ApiError::invalid_value("messages", must));
     }
-    let encoding = Encoding {
-        field: inputs.field,
-        add_special_tokens: inputs.add_special_tokens,
-        truncation: inputs.truncation(&mut fields, model)?,
-    };
     fields.refuse("stream", &["false"])?;
     call.finish(&fields)?;
-    call.reservation.set_rows(inputs.prompts.len() as u64)?;
-    let prompts = input::encode_behind(call, model, &prefix, inputs.prompts, encoding).await?;
-    let (tree, ends, tokens) = read::tree(model, inputs.field, &prompts)?;
+    call.reservation.set_rows(inputs.len() as u64)?;
+    let (prompts, encoding) = inputs.into_prompts(call, model).await?;
+    let field = encoding.field;
+    let prompts = input::encode_behind(call, model, &prefix, prompts, encoding).await?;
+    let (tree, ends, tokens) = read::tree(model, field, &prompts)?;
     let head = Head::Embed {
         pooling,
         normalise,

@@ -90,62 +90,86 @@ pub(crate) struct Encoding<'a> {
     pub(crate) truncation: Option<Truncation>,
 }
 
-/// What is read as a whole: `input`, or `messages` as the model's template renders them.
+/// What is read as a whole: `input`, or `messages` as a template renders them.
 pub(crate) struct Inputs<'a> {
-    /// The prompts.
-    pub(crate) prompts: Vec<Prompt<'a>>,
+    source: Source<'a>,
     /// The field they came in.
     pub(crate) field: &'static str,
     /// Whether texts get the tokenizer's special tokens: a rendered template has its own.
     pub(crate) add_special_tokens: bool,
+    /// How what is too long is cut.
+    pub(crate) truncation: Option<Truncation>,
+}
+
+enum Source<'a> {
+    Input(Vec<Prompt<'a>>),
+    Messages(Box<Conversation>),
 }
 
 impl<'a> Inputs<'a> {
-    /// Takes `input` or `messages`, and `add_special_tokens`.
+    /// Takes `input` or `messages`, `add_special_tokens`, and how long prompts are cut.
     ///
     /// # Errors
-    /// 400 naming the field, 429 if the encode pool is full.
-    pub(crate) async fn take(
+    /// 400 naming the field.
+    pub(crate) fn take(
         call: &Call,
         model: &ServedModel,
         fields: &mut Fields<'a>,
     ) -> Result<Self, ApiError> {
         let special = fields.bool("add_special_tokens")?;
+        let truncation = Truncation::take(fields, model, 0, Side::Right)?;
         if !fields.has("messages") {
             return Ok(Self {
-                prompts: prompts(fields, "input")?,
+                source: Source::Input(prompts(fields, "input")?),
                 field: "input",
                 add_special_tokens: special.unwrap_or(true),
+                truncation,
             });
         }
         if fields.has("input") {
             let must = "not be combined with `input`";
             return Err(ApiError::invalid_value("messages", must));
         }
-        let conversation = Conversation::take(fields, false)?;
-        let bytes = conversation.bytes();
-        let text = call.app.encoder.run(bytes, || conversation.render(model));
+        let conversation = Conversation::take(call, model, fields, false)?;
         Ok(Self {
-            prompts: vec![Prompt::Text(text.await??.into())],
+            source: Source::Messages(Box::new(conversation)),
             field: "messages",
             add_special_tokens: special.unwrap_or(false),
+            truncation,
         })
     }
 
-    /// Takes how long prompts are cut. A rendered template is not: what it puts around messages
-    /// has to stay.
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        match &self.source {
+            Source::Input(prompts) => prompts.len(),
+            Source::Messages(_) => 1,
+        }
+    }
+
+    /// The prompts, and how those of them that are texts become ids.
     ///
     /// # Errors
-    /// 400 naming the field.
-    pub(crate) fn truncation(
-        &self,
-        fields: &mut Fields<'_>,
+    /// 400 naming the field, 429 if the encode pool is full.
+    pub(crate) async fn into_prompts(
+        self,
+        call: &Call,
         model: &ServedModel,
-    ) -> Result<Option<Truncation>, ApiError> {
-        if self.field == "messages" {
-            fields.refuse("truncate_prompt_tokens", &[])?;
-        }
-        Truncation::take(fields, model, 0, Side::Right)
+    ) -> Result<(Vec<Prompt<'a>>, Encoding<'static>), ApiError> {
+        let encoding = Encoding {
+            field: self.field,
+            add_special_tokens: self.add_special_tokens,
+            truncation: self.truncation,
+        };
+        let prompts = match self.source {
+            Source::Input(prompts) => prompts,
+            Source::Messages(chat) => {
+                let encode = || chat.encode(call, model, self.add_special_tokens, self.truncation);
+                let rendered = call.app.encoder.run(chat.bytes(), encode).await??;
+                vec![Prompt::Ids(rendered.ids)]
+            }
+        };
+        Ok((prompts, encoding))
     }
 }
 

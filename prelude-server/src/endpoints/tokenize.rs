@@ -34,8 +34,12 @@ pub(crate) async fn tokenize(call: &Arc<Call>, body: Bytes) -> Result<Reply, Api
         if fields.has("messages") {
             let model = call.app.model_for(name.as_deref(), Task::Chat)?;
             super::chat::refuse_unimplemented(&mut fields)?;
+            for name in ["echo", "return_prompt_text"] {
+                fields.refuse(name, &["false"])?;
+            }
             fields.refuse("truncate_prompt_tokens", &[])?;
-            (model, Source::Chat(Conversation::take(&mut fields, true)?))
+            let chat = Conversation::take(call, model, &mut fields, true)?;
+            (model, Source::Chat(Box::new(chat)))
         } else {
             let model = call.app.model(name.as_deref())?;
             (model, Source::texts(&mut fields)?)
@@ -48,17 +52,18 @@ pub(crate) async fn tokenize(call: &Arc<Call>, body: Bytes) -> Result<Reply, Api
     if let Source::Many(texts) = &source {
         check_rows(call, texts.len())?;
     }
-    let encode = |text: &str| {
-        let tokens = model.tokenizer.encode(text, add_special_tokens);
-        Tokens {
-            count: tokens.len(),
-            max_model_len: model.max_model_len,
-            token_strs: with_strings.then(|| strings(model, &tokens)),
-            tokens,
-        }
+    let show = |tokens: Vec<TokenId>| Tokens {
+        count: tokens.len(),
+        max_model_len: model.max_model_len,
+        token_strs: with_strings.then(|| strings(model, &tokens)),
+        tokens,
     };
+    let encode = |text: &str| show(model.tokenizer.encode(text, add_special_tokens));
     let encode_all = || match source {
-        Source::Chat(chat) => Ok(Reply::json(&encode(&chat.render(model)?))),
+        Source::Chat(chat) => {
+            let rendered = chat.encode(call, model, add_special_tokens, None)?;
+            Ok(Reply::json(&show(rendered.ids)))
+        }
         Source::One(text) => Ok(Reply::json(&encode(&text))),
         Source::Many(texts) => {
             let all: Vec<Tokens<'_>> = texts.iter().map(|text| encode(text)).collect();
@@ -78,7 +83,7 @@ fn check_rows(call: &Call, texts: usize) -> Result<(), ApiError> {
 }
 
 enum Source<'a> {
-    Chat(Conversation),
+    Chat(Box<Conversation>),
     One(Cow<'a, str>),
     Many(Vec<Cow<'a, str>>),
 }

@@ -230,6 +230,10 @@ struct Conversation {
     /// Whether an answer may have more than one call.
     parallel_tool_calls: Option<bool>,
     documents: Option<Vec<BTreeMap<String, Value>>>,
+    /// A template in place of the model's own, where the server takes any.
+    chat_template: Option<String>,
+    /// Special tokens in what people wrote are plain text.
+    escape_special_tokens: Option<bool>,
 }
 
 #[derive(JsonSchema)]
@@ -272,6 +276,10 @@ pub(super) struct ChatRequest {
     /// The context left if absent. `max_completion_tokens` wins.
     max_tokens: Option<u32>,
     max_completion_tokens: Option<u32>,
+    /// What the last message says is said again before the answer, if an assistant said it.
+    echo: Option<bool>,
+    /// The rendered prompt is shown as `prompt_text`.
+    return_prompt_text: Option<bool>,
     /// Whether reasoning that the server tells from the content is sent.
     include_reasoning: Option<bool>,
     logprobs: Option<bool>,
@@ -301,6 +309,10 @@ struct Inputs {
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
     documents: Option<Vec<BTreeMap<String, Value>>>,
+    /// A template in place of the model's own, where the server takes any.
+    chat_template: Option<String>,
+    /// Special tokens in what people wrote are plain text.
+    escape_special_tokens: Option<bool>,
     add_special_tokens: Option<bool>,
     /// For embeddings: whether they have length 1. For classes: probabilities, not logits.
     use_activation: Option<bool>,
@@ -622,6 +634,10 @@ pub(super) struct TokenizeRequest {
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
     documents: Option<Vec<BTreeMap<String, Value>>>,
+    /// A template in place of the model's own, where the server takes any.
+    chat_template: Option<String>,
+    /// Special tokens in what people wrote are plain text.
+    escape_special_tokens: Option<bool>,
     add_special_tokens: Option<bool>,
     /// Each token's text beside its id.
     return_token_strs: Option<bool>,

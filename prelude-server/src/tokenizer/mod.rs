@@ -4,6 +4,7 @@
 //! something it cannot do exactly. With the feature `hf-fallback` such a file is served by
 //! `tokenizers` itself: slower, but with the right ids.
 
+mod escape;
 #[cfg(feature = "hf-fallback")]
 mod reference;
 
@@ -12,6 +13,8 @@ use std::{borrow::Cow, path::Path};
 use fasttoken::{CacheUse, Error, Reassigned, StreamState};
 
 use crate::assets::LoadError;
+
+pub(crate) use escape::Escaper;
 
 /// Text to ids and back.
 #[derive(Debug)]

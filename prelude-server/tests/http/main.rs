@@ -13,6 +13,7 @@ mod overload;
 mod service;
 mod streams;
 mod support;
+mod templates;
 #[cfg(feature = "llguidance")]
 mod tools;
 mod transport;

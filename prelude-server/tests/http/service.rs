@@ -67,7 +67,7 @@ fn tokens_there_and_back() {
     check("/detokenize", r#"{"tokens":"a"}"#, "invalid_type");
     check("/detokenize", r#"{"tokens":[4096]}"#, "token_out_of_range");
     let chat = r#""messages":[{"role":"user","content":"a"}]"#;
-    for field in [r#""chat_template":"x""#, r#""escape_special_tokens":true"#] {
+    for field in [r#""chat_template":"x""#, r#""return_prompt_text":true"#] {
         let body = format!("{{{chat},{field}}}");
         check("/tokenize", &body, "unsupported_parameter");
     }
