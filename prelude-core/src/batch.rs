@@ -5,7 +5,8 @@ use std::{ops::Range, sync::Arc};
 use thiserror::Error;
 
 use crate::{
-    BlockId, Capacity, NextTokens, Normalise, Pooling, SamplingParams, SeqId, StepId, TokenId,
+    BlockId, Capacity, NextTokens, Normalise, Pooling, SamplingParams, SeqId, StepId, TokenHead,
+    TokenId,
 };
 
 /// The work of one step.
@@ -198,7 +199,8 @@ pub struct OutputRow {
     /// The path ends with this segment.
     pub segment: SegmentIdx,
     /// Absolute positions whose hidden states are used; all computed in this step, in this
-    /// segment or its ancestors. One position, except for log-probabilities and mean pooling.
+    /// segment or its ancestors. One position, except for log-probabilities, mean pooling and
+    /// what is wanted of each token.
     pub positions: Range<u32>,
     /// What to compute.
     pub head: OutputHead,
@@ -234,6 +236,8 @@ pub enum OutputHead {
     },
     /// Logits of the classification head.
     Classify,
+    /// Something of each of the positions.
+    Tokens(TokenHead),
 }
 
 /// How to choose tokens for one row.
@@ -500,7 +504,8 @@ impl OneShotBatch {
             OutputHead::Embed {
                 pooling: Pooling::Mean,
                 ..
-            } => Ok(()),
+            }
+            | OutputHead::Tokens(_) => Ok(()),
             OutputHead::Embed { .. } | OutputHead::Classify => {
                 ensure(single, "a last-token head wants one position")
             }

@@ -50,6 +50,21 @@ pub trait Executor: Send {
     fn computes_at_once(&self) -> bool {
         false
     }
+
+    /// What all collected steps computed for nobody. Nothing, unless an executor fills shapes.
+    fn padded(&self) -> Padded {
+        Padded::default()
+    }
+}
+
+/// Tokens that were computed to fill a shape that was captured or compiled, by the class beside
+/// whose tokens they stood. They only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Padded {
+    /// Beside one-shot work.
+    pub oneshot: u64,
+    /// Beside generations.
+    pub decode: u64,
 }
 
 /// What went wrong in an executor.

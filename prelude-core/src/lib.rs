@@ -35,12 +35,12 @@ pub use batch::{
     OutputRow, PenaltyHistory, Residency, SampleHead, Segment, SegmentIdx, TokenSource,
 };
 pub use constraint::{Constraint, NextTokens, Progress, TokenSet, Walk};
-pub use executor::{Capacity, Executor, ExecutorError};
+pub use executor::{Capacity, Executor, ExecutorError, Padded};
 pub use ids::{BlockId, RequestId, SeqId, StepId, TokenId};
 pub use prompt::{NodeIdx, PromptNode, PromptTree, TreeError};
 pub use request::{
     ExecutionClass, Generate, Head, InvalidRequest, Normalise, OnDeadline, Pooling, Request,
-    RowSpec,
+    RowSpec, TokenHead,
 };
 pub use sampling::SamplingParams;
 pub use step::{LabelScores, PositionLogprobs, RowOutput, SampledToken, StepOutput, TokenLogprob};

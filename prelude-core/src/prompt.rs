@@ -1,5 +1,7 @@
 //! Prompts as trees: what several prompts of one request share is stored, and computed, once.
 
+use std::fmt;
+
 use thiserror::Error;
 
 use crate::TokenId;
@@ -16,13 +18,22 @@ impl NodeIdx {
     }
 }
 
-/// A run of tokens that follows its parent's.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A run of tokens that follows its parent's. `Debug` prints how many, not which.
+#[derive(Clone, PartialEq, Eq)]
 pub struct PromptNode {
     /// The node whose tokens precede these; `None` for a root.
     pub parent: Option<NodeIdx>,
     /// Tokens of this node alone, never empty.
     pub tokens: Vec<TokenId>,
+}
+
+impl fmt::Debug for PromptNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PromptNode")
+            .field("parent", &self.parent)
+            .field("tokens", &self.tokens.len())
+            .finish()
+    }
 }
 
 /// A forest of token runs. The prompt *of a node* is the concatenation of its ancestors' tokens

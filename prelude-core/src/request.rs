@@ -1,6 +1,6 @@
 //! What a caller asks of the engine.
 
-use std::{ops::Range, sync::Arc};
+use std::{fmt, ops::Range, sync::Arc};
 
 use thiserror::Error;
 
@@ -28,7 +28,9 @@ impl ExecutionClass {
 }
 
 /// A request: some prompts and what to read off them. Admitted, answered and cancelled whole.
-#[derive(Clone, Debug)]
+///
+/// `Debug` prints lengths, never what a caller wrote: neither tokens nor the salt.
+#[derive(Clone)]
 pub struct Request {
     /// Names the request in every event about it.
     pub id: RequestId,
@@ -46,6 +48,22 @@ pub struct Request {
     pub on_deadline: OnDeadline,
     /// Requests with different salts share no cached block and no prefix inside a step.
     pub cache_salt: Option<Arc<str>>,
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("id", &self.id)
+            .field("tree", &self.tree)
+            .field("rows", &self.rows.len())
+            .field("class", &self.class())
+            .field("arrival", &self.arrival)
+            .field("priority", &self.priority)
+            .field("deadline", &self.deadline)
+            .field("on_deadline", &self.on_deadline)
+            .field("has_salt", &self.cache_salt.is_some())
+            .finish()
+    }
 }
 
 /// What becomes of a request whose deadline passes before any of it has started.
@@ -97,6 +115,22 @@ pub enum Head {
         dimensions: Option<u32>,
     },
     /// Logits of the classification head at the last position.
+    Classify,
+    /// Something of every token of the prompt.
+    Tokens(TokenHead),
+}
+
+/// What is computed from the hidden state of each of several tokens, alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenHead {
+    /// Its vector.
+    Embed {
+        /// Whether to scale each vector to length 1.
+        normalise: bool,
+        /// Keep this many leading components, before normalising.
+        dimensions: Option<u32>,
+    },
+    /// The classification head's logits.
     Classify,
 }
 
@@ -303,10 +337,14 @@ impl Head {
             Self::Embed {
                 dimensions: Some(0),
                 ..
-            } => {
+            }
+            | Self::Tokens(TokenHead::Embed {
+                dimensions: Some(0),
+                ..
+            }) => {
                 return parameter("dimensions", "at least 1");
             }
-            Self::Embed { .. } | Self::Classify => {}
+            Self::Embed { .. } | Self::Classify | Self::Tokens(_) => {}
         }
         Ok(())
     }
@@ -351,6 +389,21 @@ mod tests {
         assert_eq!(
             class(vec![Head::Classify, generate(2)]),
             ExecutionClass::Decode
+        );
+    }
+
+    /// What callers wrote belongs into no log, and `Debug` is how things get there.
+    #[test]
+    fn debug_prints_lengths() {
+        let mut request = request(vec![4_711, 4_712], vec![Head::Classify]);
+        request.cache_salt = Some(Arc::from("tenant"));
+        let shown = format!("{request:?}");
+        for secret in ["471", "tenant"] {
+            assert!(!shown.contains(secret), "{shown}");
+        }
+        assert!(
+            shown.contains("tokens: 2") && shown.contains("has_salt: true"),
+            "{shown}"
         );
     }
 

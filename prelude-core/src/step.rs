@@ -33,6 +33,14 @@ pub enum RowOutput {
     Embedding(Vec<f32>),
     /// Logits of the classification head, f32, one per class.
     Classes(Vec<f32>),
+    /// Of each token a vector, or the logits of the classification head; f32. A prompt computed in
+    /// chunks yields several of these, in order.
+    Tokens {
+        /// Position of the first token.
+        first_position: u32,
+        /// One per token.
+        rows: Vec<Vec<f32>>,
+    },
     /// A row that samples has no token to choose: what is allowed, by lists and constraint
     /// together, is nothing.
     NoToken,

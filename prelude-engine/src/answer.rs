@@ -289,11 +289,14 @@ impl Collector {
     }
 }
 
-/// Log-probabilities of a prompt computed in chunks come in several pieces, in order.
+/// What is told of each token of a prompt computed in chunks comes in several pieces, in order.
 fn join(slot: &mut Option<RowOutput>, output: RowOutput) {
     match (slot.as_mut(), output) {
         (Some(RowOutput::Logprobs { entries, .. }), RowOutput::Logprobs { entries: more, .. }) => {
             entries.extend(more);
+        }
+        (Some(RowOutput::Tokens { rows, .. }), RowOutput::Tokens { rows: more, .. }) => {
+            rows.extend(more);
         }
         // A failed piece stays failed, whatever follows.
         (Some(RowOutput::Failed(_)), _) => {}

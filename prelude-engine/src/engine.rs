@@ -310,7 +310,11 @@ impl Loop {
         if report.succeeded && report.kind == "oneshot" {
             self.step_times.note(report.oneshot_tokens, report.duration);
         }
-        shared.reports().step(report);
+        let padded = self.executor.padded();
+        let mut reports = shared.reports();
+        reports.snapshot.padded = padded;
+        reports.step(report);
+        drop(reports);
         self.scheduler
             .complete(now, step, result, &mut self.events)
             .expect("a step completes once, and steps are collected in order");

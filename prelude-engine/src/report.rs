@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use prelude_core::{ExecutionClass, StepId, Timestamp};
+use prelude_core::{ExecutionClass, Padded, StepId, Timestamp};
 use prelude_sched::{SchedulerStats, Usage};
 
 use crate::{
@@ -79,6 +79,8 @@ pub struct EngineSnapshot {
     pub scheduler: SchedulerStats,
     /// Per kind of step.
     pub steps: [StepTotals; 3],
+    /// Tokens computed to fill shapes.
+    pub padded: Padded,
     /// Steps that failed.
     pub failed_steps: u64,
     /// Tokens computed per step.
@@ -123,6 +125,7 @@ impl EngineSnapshot {
             alive: true,
             scheduler: SchedulerStats::default(),
             steps: ["oneshot", "decode", "mixed"].map(kind),
+            padded: Padded::default(),
             failed_steps: 0,
             iteration_tokens: Histogram::new(TOKENS),
             finished: ["done", "aborted", "failed", "deadline_expired"].map(zero),

@@ -1,7 +1,7 @@
 //! Every path of this machine against recorded outputs of the reference implementation, on short
 //! prompts. `tests/parity.rs` compares every array of every prompt on the default path.
 
-use prelude_core::{Normalise, OutputHead, Pooling, RowOutput};
+use prelude_core::{Normalise, OutputHead, Pooling, RowOutput, TokenHead};
 use safetensors::SafeTensors;
 
 use crate::{
@@ -125,9 +125,14 @@ fn check(name: &str, max_len: usize) {
                 normalise: true,
                 dimensions: None,
             };
+            let of_tokens = OutputHead::Tokens(TokenHead::Embed {
+                normalise: false,
+                dimensions: None,
+            });
             let mut rows = vec![
                 (len - 1..len, embed(Pooling::Last)),
                 (0..len, embed(Pooling::Mean)),
+                (0..len, of_tokens),
             ];
             if vocabulary.is_some() {
                 let normalise = Normalise::OverVocab;
@@ -139,6 +144,7 @@ fn check(name: &str, max_len: usize) {
                 }
             } else if golden.f32("cls_logits").is_some() {
                 rows.push((len - 1..len, OutputHead::Classify));
+                rows.push((0..len, OutputHead::Tokens(TokenHead::Classify)));
             }
             for (i, row) in run_oneshot(&mut executor, prompt(&tokens, rows))
                 .into_iter()
@@ -152,6 +158,21 @@ fn check(name: &str, max_len: usize) {
                         last.add(&v, &unit(&at("embed_last", v.len())));
                     }
                     RowOutput::Embedding(v) => mean.add(&v, &unit(&at("embed_mean", v.len()))),
+                    // The reference's mean over all tokens and its last token.
+                    RowOutput::Tokens { rows, .. } if i == 2 => {
+                        let states = tokens.len() as f32;
+                        let sum = |at| rows.iter().map(|row: &Vec<f32>| row[at]).sum::<f32>();
+                        let width = rows[0].len();
+                        let average: Vec<f32> = (0..width).map(|at| sum(at) / states).collect();
+                        mean.add(&unit(&average), &unit(&at("embed_mean", width)));
+                        last.add(&unit(rows.last().unwrap()), &unit(&at("embed_last", width)));
+                        assert_eq!(rows.len(), tokens.len(), "{what}");
+                    }
+                    RowOutput::Tokens { rows, .. } => {
+                        let logits = rows.last().unwrap();
+                        classes.add(logits, &at("cls_logits", logits.len()));
+                        assert_eq!(rows.len(), tokens.len(), "{what}");
+                    }
                     RowOutput::LabelScores(scores) => {
                         lse.add(&[scores.log_sum_exp.unwrap()], &at("last_lse", 1));
                     }

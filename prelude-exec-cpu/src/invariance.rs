@@ -7,7 +7,7 @@ use std::{ops::Range, sync::Arc};
 use prelude_core::{
     BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor, ExecutorError, ForwardBatch, Normalise,
     OneShotBatch, OutputHead, OutputRow, Pooling, Residency, RowOutput, SampleHead, SamplingParams,
-    Segment, SegmentIdx, SeqId, StepId, TokenSource,
+    Segment, SegmentIdx, SeqId, StepId, TokenHead, TokenSource,
 };
 use prelude_models::{DType, Ops, TensorView, WeightLoader};
 use proptest::{prelude::*, test_runner::TestRunner};
@@ -61,7 +61,7 @@ fn nodes() -> impl Strategy<Value = Vec<Node>> {
 fn rows() -> impl Strategy<Value = Vec<Row>> {
     let row = (
         any::<prop::sample::Index>(),
-        0u8..6,
+        0u8..7,
         any::<prop::sample::Index>(),
     )
         .prop_map(|(node, head, start)| Row { node, head, start });
@@ -103,6 +103,13 @@ fn head(row: &Row, path: &[u32], first: u32) -> (Range<u32>, OutputHead) {
         4 => {
             let targets = path[start as usize..].to_vec();
             (start..end, OutputHead::Logprobs { targets, top: 3 })
+        }
+        5 => {
+            let head = TokenHead::Embed {
+                normalise: true,
+                dimensions: Some(40),
+            };
+            (start..end, OutputHead::Tokens(head))
         }
         _ => {
             let head = OutputHead::Embed {

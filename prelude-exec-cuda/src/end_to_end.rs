@@ -6,7 +6,7 @@ use std::sync::Arc;
 use prelude_core::{
     BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor, ForwardBatch, Normalise, OneShotBatch,
     OutputHead, OutputRow, Pooling, Residency, RowOutput, SampleHead, SamplingParams, Segment,
-    SegmentIdx, SeqId, StepId, TokenSource,
+    SegmentIdx, SeqId, StepId, TokenHead, TokenSource,
 };
 use prelude_exec_cpu::{ComputePool, CpuConfig, CpuDtype, CpuExecutor};
 use safetensors::SafeTensors;
@@ -195,9 +195,14 @@ fn wants(
         normalise: true,
         dimensions: None,
     };
+    let of_tokens = OutputHead::Tokens(TokenHead::Embed {
+        normalise: false,
+        dimensions: None,
+    });
     let mut rows = vec![
         (len - 1..len, embed(Pooling::Last)),
         (0..len, embed(Pooling::Mean)),
+        (0..len, of_tokens),
     ];
     if vocabulary {
         let normalise = Normalise::OverVocab;
@@ -213,6 +218,7 @@ fn wants(
         }
     } else if classes {
         rows.push((len - 1..len, OutputHead::Classify));
+        rows.push((0..len, OutputHead::Tokens(TokenHead::Classify)));
     }
     rows
 }
@@ -253,6 +259,21 @@ fn check(name: &str) {
                     last.add(&v, &unit(&at("embed_last", v.len())));
                 }
                 RowOutput::Embedding(v) => mean.add(&v, &unit(&at("embed_mean", v.len()))),
+                // The reference's mean over all tokens and its last token.
+                RowOutput::Tokens { rows, .. } if i == 2 => {
+                    let states = tokens.len() as f32;
+                    let sum = |at| rows.iter().map(|row: &Vec<f32>| row[at]).sum::<f32>();
+                    let width = rows[0].len();
+                    let average: Vec<f32> = (0..width).map(|at| sum(at) / states).collect();
+                    mean.add(&unit(&average), &unit(&at("embed_mean", width)));
+                    last.add(&unit(rows.last().unwrap()), &unit(&at("embed_last", width)));
+                    assert_eq!(rows.len(), tokens.len(), "{name}");
+                }
+                RowOutput::Tokens { rows, .. } => {
+                    let logits = rows.last().unwrap();
+                    classes.add(logits, &at("cls_logits", logits.len()));
+                    assert_eq!(rows.len(), tokens.len(), "{name}");
+                }
                 RowOutput::LabelScores(scores) => {
                     lse.add(&[scores.log_sum_exp.unwrap()], &at("last_lse", 1));
                 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use prelude_core::{
     Capacity, Executor, ExecutorError, ForwardBatch, Normalise, OutputHead, StepId, StepOutput,
+    TokenHead,
 };
 use prelude_models::{Checkpoint, Model, ModelConfig, load_model};
 
@@ -263,14 +264,15 @@ fn check_head(head: &OutputHead, vocab: u32, hidden: usize) -> Result<(), &'stat
         OutputHead::Logprobs { targets, .. } => {
             known(targets, "a target is outside the vocabulary")
         }
-        OutputHead::Embed { dimensions, .. } => match *dimensions {
+        OutputHead::Embed { dimensions, .. }
+        | OutputHead::Tokens(TokenHead::Embed { dimensions, .. }) => match *dimensions {
             Some(0) => Err("an embedding of 0 dimensions"),
             Some(d) if d as usize > hidden => {
                 Err("more dimensions than the model's hidden state has")
             }
             _ => Ok(()),
         },
-        OutputHead::Classify => Ok(()),
+        OutputHead::Classify | OutputHead::Tokens(TokenHead::Classify) => Ok(()),
     }
 }
 

@@ -8,7 +8,7 @@ use std::{fmt::Write as _, fs, path::PathBuf, sync::Arc};
 use prelude_core::{
     BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor as _, ForwardBatch, Normalise,
     OneShotBatch, OutputHead, OutputRow, Pooling, Residency, SampleHead, SamplingParams, Segment,
-    SegmentIdx, SeqId, StepId, TokenSource,
+    SegmentIdx, SeqId, StepId, TokenHead, TokenSource,
 };
 
 use crate::{
@@ -66,6 +66,8 @@ fn describe(plan: &StepPlan) -> String {
             OutputHead::Logprobs { .. } => "log-probabilities",
             OutputHead::Embed { .. } => "embedding",
             OutputHead::Classify => "classes",
+            OutputHead::Tokens(TokenHead::Embed { .. }) => "embeddings of tokens",
+            OutputHead::Tokens(TokenHead::Classify) => "classes of tokens",
         };
         let refused = row
             .refused

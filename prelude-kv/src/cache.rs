@@ -18,6 +18,19 @@ pub struct KvCache {
     block_size: usize,
     evicted: u64,
     published: u64,
+    /// Prefixes that came or went since they were asked for, if anybody asks.
+    changes: Option<Vec<BlockHash>>,
+}
+
+/// How far a prompt is cached, and what would change that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrefixEdge {
+    /// Tokens of the prefix that is cached: whole blocks.
+    pub tokens: usize,
+    /// Its hash. Eviction takes leaves first, so nothing of it goes before its last block does.
+    pub hash: BlockHash,
+    /// The hash of the prefix that is a block longer, if one may be cached.
+    pub next: Option<BlockHash>,
 }
 
 /// Whether an allocation may push out cached blocks.
@@ -71,6 +84,7 @@ impl KvCache {
             block_size: block_size as usize,
             evicted: 0,
             published: 0,
+            changes: None,
         }
     }
 
@@ -105,18 +119,48 @@ impl KvCache {
         tokens: &[TokenId],
         max_tokens: usize,
     ) -> usize {
+        self.prefix_edge(salt, tokens, max_tokens).tokens
+    }
+
+    /// As [`Self::cached_prefix`], with what would change it. O(tokens matched).
+    #[must_use]
+    pub fn prefix_edge(
+        &self,
+        salt: Option<&Arc<str>>,
+        tokens: &[TokenId],
+        max_tokens: usize,
+    ) -> PrefixEdge {
         let mut parent = None;
-        let mut hash = BlockHash::root(salt.map(|s| &**s));
-        let mut blocks = 0;
+        let mut edge = PrefixEdge {
+            tokens: 0,
+            hash: BlockHash::root(salt.map(|s| &**s)),
+            next: None,
+        };
         for block in tokens[..max_tokens.min(tokens.len())].chunks_exact(self.block_size) {
-            hash = hash.then(block);
-            let Some(found) = self.trie.child(salt, parent, hash, block) else {
+            let next = edge.hash.then(block);
+            let Some(found) = self.trie.child(salt, parent, next, block) else {
+                edge.next = Some(next);
                 break;
             };
             parent = Some(found);
-            blocks += 1;
+            edge.hash = next;
+            edge.tokens += self.block_size;
         }
-        blocks * self.block_size
+        edge
+    }
+
+    /// Notes from now on which prefixes come and go, for [`Self::take_changes`]. Whoever asks for
+    /// that takes them regularly: they are as many as blocks were published and evicted.
+    pub fn note_changes(&mut self) {
+        self.changes.get_or_insert_default();
+    }
+
+    /// Hashes of the prefixes that came or went since the last call, in order.
+    pub fn take_changes(&mut self) -> Vec<BlockHash> {
+        self.changes
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default()
     }
 
     /// A block with undefined contents, held by the caller; `None` if there is none to have.
@@ -127,9 +171,12 @@ impl KvCache {
         if reclaim == Reclaim::Never {
             return None;
         }
-        let victim = self.trie.evict()?;
+        let (victim, hash) = self.trie.evict()?;
         self.pool.evict(victim);
         self.evicted += 1;
+        if let Some(changes) = &mut self.changes {
+            changes.push(hash);
+        }
         self.pool.allocate()
     }
 
@@ -174,6 +221,9 @@ impl KvCache {
                     }
                     self.pool.enter_trie(*own);
                     self.published += 1;
+                    if let Some(changes) = &mut self.changes {
+                        changes.push(hash);
+                    }
                 }
             }
             parent = Some(*own);

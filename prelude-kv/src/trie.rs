@@ -173,8 +173,9 @@ impl PrefixTrie {
         }
     }
 
-    /// Forgets the least recently used unreferenced leaf and returns its block.
-    pub fn evict(&mut self) -> Option<BlockId> {
+    /// Forgets the least recently used unreferenced leaf and returns its block, and the hash of the
+    /// prefix that ended with it.
+    pub fn evict(&mut self) -> Option<(BlockId, BlockHash)> {
         let (_, block) = self.evictable.pop_first()?;
         let node = std::mem::take(&mut self.nodes[block.index()]);
         let hash = node.hash.expect("a node in the trie has a hash");
@@ -186,7 +187,7 @@ impl PrefixTrie {
                 self.evictable.insert((parent.last_used, p));
             }
         }
-        Some(block)
+        Some((block, hash))
     }
 
     /// Whether the block is in the trie.

@@ -237,8 +237,8 @@ pub trait Ops {
         head: &Self::Weight,
     ) -> Result<(), Self::Error>;
 
-    /// Runs every pooling row of the step: last or mean, cut to the wanted dimensions, then scaled
-    /// to length 1 if wanted; f32. Means sum in position order in fixed chunks of 256 positions
+    /// Runs every pooling row of the step, and every row that wants a vector of each token: last,
+    /// mean or each, cut to the wanted dimensions, then scaled to length 1 if wanted; f32. Means sum in position order in fixed chunks of 256 positions
     /// counted from position 0.
     ///
     /// # Errors
@@ -249,7 +249,7 @@ pub trait Ops {
         hidden: &Self::Tensor,
     ) -> Result<(), Self::Error>;
 
-    /// Runs every classification row of the step. `score`: `[labels, H]`; logits in f32.
+    /// Runs every classification row of the step, at its position or at each of them. `score`: `[labels, H]`; logits in f32.
     ///
     /// # Errors
     /// [`Ops::Error`].

@@ -4,7 +4,7 @@ use prelude_core::Capacity;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::{Fcfs, SchedulerPolicy};
+use crate::{Fcfs, SchedulerPolicy, Srjf};
 
 /// Knobs of a [`crate::Scheduler`]. Every queue has its bound here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +57,11 @@ pub struct SchedulerConfig {
     pub mask_patience_ms: u32,
     /// Order of admission (default first come, first served).
     pub policy: PolicyConfig,
+    /// With the policy `srjf`, tokens by which a request's score falls with each second that it
+    /// waits (default 500), at least 1. More is fairer: a request with m tokens to compute overtakes
+    /// one with M that came t seconds earlier only if t is below (M - m) / this. Less favours
+    /// short requests, and those whose prefix is cached.
+    pub srjf_tokens_per_second: u32,
 }
 
 impl Default for SchedulerConfig {
@@ -75,6 +80,7 @@ impl Default for SchedulerConfig {
             defer_max: 2,
             mask_patience_ms: 5_000,
             policy: PolicyConfig::Fcfs,
+            srjf_tokens_per_second: 500,
         }
     }
 }
@@ -87,12 +93,15 @@ pub enum PolicyConfig {
     /// [`Fcfs`].
     #[default]
     Fcfs,
+    /// [`Srjf`].
+    Srjf,
 }
 
 impl PolicyConfig {
-    pub(crate) fn build(self) -> Box<dyn SchedulerPolicy> {
+    pub(crate) fn build(self, config: &SchedulerConfig) -> Box<dyn SchedulerPolicy> {
         match self {
             Self::Fcfs => Box::new(Fcfs),
+            Self::Srjf => Box::new(Srjf::new(config.srjf_tokens_per_second)),
         }
     }
 }
@@ -156,6 +165,12 @@ impl SchedulerConfig {
                 u64::from(self.prefill_chunk_tokens),
                 positive,
                 self.prefill_chunk_tokens > 0,
+            ),
+            (
+                "srjf_tokens_per_second",
+                u64::from(self.srjf_tokens_per_second),
+                positive,
+                self.srjf_tokens_per_second > 0,
             ),
             (
                 "oneshot_share_percent",

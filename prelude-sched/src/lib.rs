@@ -65,10 +65,14 @@ mod sequence;
 pub mod sim;
 mod stats;
 mod step;
+mod watch;
 
 pub use config::{ConfigError, PolicyConfig, SchedulerConfig};
 pub use event::{Event, FinishReason, Outcome, Usage};
-pub use policy::{Fcfs, Grant, Plan, PromptSize, QueueView, SchedulerPolicy, StepBudget, Waiting};
+pub use policy::{
+    Fcfs, Grant, Plan, PromptSize, QueueView, SchedulerPolicy, Srjf, StepBudget, Waiting,
+};
 pub use reject::Reject;
 pub use scheduler::{Scheduler, UnknownStep};
 pub use stats::SchedulerStats;
+pub use watch::Cost;

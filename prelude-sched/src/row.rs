@@ -20,6 +20,7 @@ pub(crate) const fn pools_all(head: &Head) -> bool {
 pub(crate) fn first_needed(head: &Head, len: u32) -> u32 {
     match head {
         Head::PromptLogprobs { positions, .. } => positions.start - 1,
+        Head::Tokens(_) => 0,
         _ if pools_all(head) => 0,
         _ => len - 1,
     }
@@ -41,6 +42,11 @@ pub(crate) fn output_of(
             .unwrap_or_default()
             .to_vec();
         return (start < end).then_some((start..end, OutputHead::Logprobs { targets, top: *top }));
+    }
+    if let Head::Tokens(head) = head {
+        // Empty if this chunk only brings back what was answered before.
+        let answers = !computed.is_empty();
+        return answers.then(|| (computed.clone(), OutputHead::Tokens(*head)));
     }
     if computed.end < len {
         return None;
@@ -87,7 +93,7 @@ pub(crate) fn output_of(
             )
         }
         Head::Classify => (last, OutputHead::Classify),
-        Head::PromptLogprobs { .. } => unreachable!("answered above"),
+        Head::PromptLogprobs { .. } | Head::Tokens(_) => unreachable!("answered above"),
     })
 }
 
@@ -100,7 +106,8 @@ pub(crate) fn answers(head: &Head, output: &RowOutput) -> bool {
         | (Head::LabelScores { .. }, RowOutput::LabelScores(_))
         | (Head::PromptLogprobs { .. }, RowOutput::Logprobs { .. })
         | (Head::Embed { .. }, RowOutput::Embedding(_))
-        | (Head::Classify, RowOutput::Classes(_)) => true,
+        | (Head::Classify, RowOutput::Classes(_))
+        | (Head::Tokens(_), RowOutput::Tokens { .. }) => true,
         (Head::Generate(g), RowOutput::Sampled(tokens)) => tokens.len() == g.n as usize,
         _ => false,
     }
@@ -108,6 +115,8 @@ pub(crate) fn answers(head: &Head, output: &RowOutput) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use prelude_core::TokenHead;
+
     use super::*;
 
     fn logprobs(positions: Range<u32>) -> Head {
@@ -135,6 +144,18 @@ mod tests {
     }
 
     #[test]
+    fn each_chunk_answers_for_its_tokens() {
+        let prompt: Arc<[TokenId]> = Arc::from([10, 11, 12, 13]);
+        let head = Head::Tokens(TokenHead::Classify);
+        assert!(output_of(&head, &prompt, &(2..2)).is_none());
+        for computed in [0..4, 0..2, 2..4] {
+            let (positions, head) = output_of(&head, &prompt, &computed).unwrap();
+            assert_eq!(positions, computed);
+            assert!(matches!(head, OutputHead::Tokens(TokenHead::Classify)));
+        }
+    }
+
+    #[test]
     fn the_cache_may_serve_what_the_head_does_not_need() {
         assert_eq!(first_needed(&Head::Classify, 9), 8);
         assert_eq!(first_needed(&logprobs(3..5), 9), 2);
@@ -145,5 +166,6 @@ mod tests {
         };
         assert_eq!(first_needed(&embed(Pooling::Last), 9), 8);
         assert_eq!(first_needed(&embed(Pooling::Mean), 9), 0);
+        assert_eq!(first_needed(&Head::Tokens(TokenHead::Classify), 9), 0);
     }
 }

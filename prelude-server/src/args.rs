@@ -37,6 +37,12 @@ pub(crate) enum Command {
     /// With --labels, a language model chooses among them; else a classifier among its own.
     Classify(ClassifyArgs),
     /// Print the continuation of each text.
+    ///
+    /// Three ways to say which texts and which model:
+    ///   prelude complete 'Where is my'                  the demo model
+    ///   prelude complete -m ./Qwen3-0.6B 'Where is my'  another one, texts as arguments or lines
+    ///   prelude complete ./Qwen3-0.6B -p 'Where is my'  the same; -p may be given several times
+    #[command(verbatim_doc_comment)]
     Complete(CompleteArgs),
     /// Print the embedding of each text.
     Embed(EmbedArgs),
@@ -159,7 +165,8 @@ pub(crate) struct ServeArgs {
     /// Forget prompt prefixes between requests.
     #[arg(long, help_heading = "Scheduling")]
     pub(crate) no_enable_prefix_caching: bool,
-    /// Who of those that wait goes first [default: fcfs].
+    /// Who of those that wait goes first: fcfs, or srjf, the shortest one-shot request by what the
+    /// prefix cache does not hold of it now [default: fcfs].
     #[arg(long, value_name = "NAME", help_heading = "Scheduling")]
     pub(crate) policy: Option<String>,
     /// The same bits whatever else is in a step, also on a GPU. On the CPU it is always so.
@@ -259,6 +266,9 @@ pub(crate) struct ClassifyArgs {
 pub(crate) struct CompleteArgs {
     #[command(flatten)]
     pub(crate) texts: TextArgs,
+    /// A text. With it, the one argument that may stand beside it is the model's folder.
+    #[arg(short = 'p', long = "prompt", value_name = "TEXT", conflicts_with_all = ["input", "jsonl"])]
+    pub(crate) prompts: Vec<String>,
     /// Most tokens to generate.
     #[arg(short = 'n', long, default_value_t = 16)]
     pub(crate) max_tokens: u32,

@@ -174,6 +174,8 @@ pub struct Limits {
     /// positions x (likeliest tokens + 1) x `n`, since each choice repeats its prompt's. Those of
     /// generated tokens do not count: each of them has to be computed.
     pub logprob_entries: u64,
+    /// Numbers of one answer of `/pooling` that has some for each token: 400.
+    pub token_numbers: u64,
     /// Bytes of prompts (echoed text, and seven for each id) that one answer repeats: 400. Each of
     /// `n` choices repeats its prompt.
     pub echo_bytes: u64,
@@ -223,6 +225,7 @@ impl Default for Limits {
             rows: 4_096,
             detokenize_bytes: 4 << 20,
             logprob_entries: 1 << 20,
+            token_numbers: 16 << 20,
             echo_bytes: 32 << 20,
             template_bytes: 64 << 10,
             rendered_bytes: 16 << 20,

@@ -74,11 +74,18 @@ pub(crate) struct Fields<'a> {
     asked: Vec<String>,
 }
 
-#[derive(Debug)]
 struct Entry<'a> {
     name: Cow<'a, str>,
     /// `None` once taken.
     raw: Option<&'a str>,
+}
+
+/// The field's name and how long its value is: what clients wrote belongs into no log.
+impl fmt::Debug for Entry<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.raw.map(str::len);
+        write!(f, "{}: {bytes:?}", self.name.len())
+    }
 }
 
 impl<'a> Fields<'a> {
@@ -293,7 +300,7 @@ impl<'a> Fields<'a> {
 }
 
 /// A borrowed string where the JSON has no escapes.
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 

@@ -39,7 +39,12 @@ pub(crate) fn options() -> LoadOptions {
 
 /// An app that serves these models.
 pub(crate) fn app(models: Vec<Loaded>) -> Arc<App> {
-    let app = App::new(ServerConfig::default(), ApiKeys::default());
+    app_with(ServerConfig::default(), models)
+}
+
+/// The same, configured.
+pub(crate) fn app_with(config: ServerConfig, models: Vec<Loaded>) -> Arc<App> {
+    let app = App::new(config, ApiKeys::default());
     let mut served = Vec::new();
     for loaded in models {
         assert_eq!(loaded.warnings, Vec::<String>::new());

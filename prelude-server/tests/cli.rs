@@ -105,6 +105,35 @@ fn one_answer_without_a_server() {
         "card_arrival\n",
         "",
     );
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/demo/demo-lm");
+    check(
+        &["complete", demo, "--chat", "-p", "Where is my card?"],
+        "",
+        0,
+        "card_arrival\n",
+        "",
+    );
+    check(
+        &["complete", "-m", demo, "-p", "Where is", "-p", "my card"],
+        "",
+        0,
+        "\n",
+        "",
+    );
+    check(
+        &["complete", demo, "-m", demo, "-p", "x"],
+        "",
+        2,
+        "",
+        "give the model once",
+    );
+    check(
+        &["complete", "nowhere", "-p", "x"],
+        "",
+        3,
+        "",
+        "cannot be loaded",
+    );
     check(
         &["tokenize", "Where is my card?"],
         "",

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc};
 use anyhow::{Context as _, Result};
 use prelude_core::{
     Capacity, Executor, ExecutorError, ForwardBatch, LabelScores, OneShotBatch, OutputHead,
-    PositionLogprobs, RowOutput, SampledToken, StepId, StepOutput,
+    OutputRow, PositionLogprobs, RowOutput, SampledToken, StepId, StepOutput,
 };
 use prelude_engine::{EngineConfig, EngineHandle, ScheduledEngine};
 use prelude_server::{
@@ -119,7 +119,7 @@ impl Executor for Nothing {
 
 impl Nothing {
     fn rows(&self, batch: &OneShotBatch) -> Vec<RowOutput> {
-        let output = |head: &OutputHead| match head {
+        let output = |row: &OutputRow| match &row.head {
             OutputHead::Sample(head) => RowOutput::Sampled(sampled(head.draws)),
             OutputHead::LabelScores { labels, .. } => RowOutput::LabelScores(LabelScores {
                 logits: vec![0.0; labels.len()],
@@ -131,8 +131,12 @@ impl Nothing {
             },
             OutputHead::Embed { .. } => RowOutput::Embedding(vec![1.0]),
             OutputHead::Classify => RowOutput::Classes(vec![0.0; self.classes]),
+            OutputHead::Tokens(_) => RowOutput::Tokens {
+                first_position: row.positions.start,
+                rows: vec![vec![0.0; self.classes]; row.positions.len()],
+            },
         };
-        batch.rows.iter().map(|row| output(&row.head)).collect()
+        batch.rows.iter().map(output).collect()
     }
 }
 

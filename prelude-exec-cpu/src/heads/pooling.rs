@@ -1,6 +1,6 @@
 //! Embeddings and class logits.
 
-use prelude_core::{OutputHead, Pooling, RowOutput};
+use prelude_core::{OutputHead, Pooling, RowOutput, TokenHead};
 
 use super::NOT_FINITE;
 use crate::{
@@ -14,19 +14,11 @@ use crate::{
 const MEAN_CHUNK: u32 = 256;
 
 impl CpuOps {
-    /// Answers every embedding row.
+    /// Answers every row that wants a vector, or one of each token.
     pub(crate) fn run_pooling_heads(&mut self, plan: &StepPlan, hidden: &Tensor) {
         let width = hidden.width();
         let hidden = self.arena.read(hidden);
         for (row, result) in plan.rows.iter().zip(&mut self.results) {
-            let OutputHead::Embed {
-                pooling,
-                normalise,
-                dimensions,
-            } = &row.head
-            else {
-                continue;
-            };
             if row.refused.is_some() {
                 continue;
             }
@@ -34,17 +26,28 @@ impl CpuOps {
                 .outputs_of(row)
                 .iter()
                 .map(|&p| &hidden[p as usize * width..][..width]);
-            let mut vector = match pooling {
-                Pooling::Last => states.next_back().expect("a row has positions").to_vec(),
-                Pooling::Mean => mean(states, row.first_position, width),
-            };
-            if let Some(dimensions) = dimensions {
-                vector.truncate(*dimensions as usize);
+            match row.head {
+                OutputHead::Embed {
+                    pooling,
+                    normalise,
+                    dimensions,
+                } => {
+                    let state = match pooling {
+                        Pooling::Last => states.next_back().expect("a row has positions").to_vec(),
+                        Pooling::Mean => mean(states, row.first_position, width),
+                    };
+                    let vector = vector(state, dimensions, normalise);
+                    *result = Some(finite(vector, RowOutput::Embedding));
+                }
+                OutputHead::Tokens(TokenHead::Embed {
+                    normalise,
+                    dimensions,
+                }) => {
+                    let vectors = states.map(|s| vector(s.to_vec(), dimensions, normalise));
+                    *result = Some(finite_rows(row.first_position, vectors.collect()));
+                }
+                _ => {}
             }
-            if *normalise {
-                scale_to_one(&mut vector);
-            }
-            *result = Some(finite(vector, RowOutput::Embedding));
         }
     }
 
@@ -53,16 +56,48 @@ impl CpuOps {
         let width = hidden.width();
         let hidden = self.arena.read(hidden);
         for (row, result) in plan.rows.iter().zip(&mut self.results) {
-            if !matches!(row.head, OutputHead::Classify) {
-                continue;
+            // One state after the other: the same product as for a row alone, so the same bits.
+            let mut logits = |p: u32| {
+                let mut logits = vec![0.0; score.outputs()];
+                let state = &hidden[p as usize * width..][..width];
+                self.multiplier
+                    .run(&self.pool, state, score, Output::Write, &mut logits);
+                logits
+            };
+            let outputs = plan.outputs_of(row);
+            match row.head {
+                OutputHead::Classify => {
+                    *result = Some(finite(logits(outputs[0]), RowOutput::Classes));
+                }
+                OutputHead::Tokens(TokenHead::Classify) => {
+                    let rows = outputs.iter().map(|&p| logits(p)).collect();
+                    *result = Some(finite_rows(row.first_position, rows));
+                }
+                _ => {}
             }
-            let p = plan.outputs_of(row)[0] as usize;
-            let mut logits = vec![0.0; score.outputs()];
-            let state = &hidden[p * width..][..width];
-            self.multiplier
-                .run(&self.pool, state, score, Output::Write, &mut logits);
-            *result = Some(finite(logits, RowOutput::Classes));
         }
+    }
+}
+
+/// A state cut to the wanted dimensions, then scaled if wanted.
+fn vector(mut state: Vec<f32>, dimensions: Option<u32>, normalise: bool) -> Vec<f32> {
+    if let Some(dimensions) = dimensions {
+        state.truncate(dimensions as usize);
+    }
+    if normalise {
+        scale_to_one(&mut state);
+    }
+    state
+}
+
+fn finite_rows(first_position: u32, rows: Vec<Vec<f32>>) -> RowOutput {
+    if rows.iter().flatten().all(|x| x.is_finite()) {
+        RowOutput::Tokens {
+            first_position,
+            rows,
+        }
+    } else {
+        RowOutput::Failed(NOT_FINITE)
     }
 }
 

@@ -258,7 +258,10 @@ fn items(plan: &StepPlan) -> Vec<Item<'_>> {
                     push(output, Want::Score { index, target, top });
                 }
             }
-            OutputHead::LabelScores { .. } | OutputHead::Embed { .. } | OutputHead::Classify => {}
+            OutputHead::LabelScores { .. }
+            | OutputHead::Embed { .. }
+            | OutputHead::Classify
+            | OutputHead::Tokens(_) => {}
         }
     }
     items

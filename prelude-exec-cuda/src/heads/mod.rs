@@ -2,7 +2,7 @@
 //!
 //! | file | |
 //! | --- | --- |
-//! | `pooling` | embeddings and class logits |
+//! | `pooling` | embeddings and class logits, of whole prompts or of each token |
 //! | `labels` | logits of labels, with or without the sum over the vocabulary |
 //! | `logits` | full rows of logits: sampling and log-probabilities |
 //! | `results` | where kernels leave what the host reads |
@@ -18,7 +18,7 @@ mod results;
 mod room;
 
 use half::bf16;
-use prelude_core::{Normalise, OutputHead, RowOutput};
+use prelude_core::{Normalise, OutputHead, RowOutput, TokenHead};
 use prelude_models::ModelConfig;
 
 use self::{
@@ -50,7 +50,9 @@ const NO_LIST_ROOM: &str = "the step's lists of labels, positions, past, biased,
 pub(crate) struct Heads {
     results: Results,
     pooled: Pooled,
+    token_vectors: Pooled,
     classes: Classes,
+    token_classes: Classes,
     labels: Labels,
     logits: Logits,
     /// Which kinds of heads the model has run in this step.
@@ -74,8 +76,18 @@ impl Heads {
             .map_err(|_| Error::config("results_bytes", "too large"))?;
         Ok(Self {
             results: Results::new(space, bytes)?,
-            pooled: Pooled::new(model.hidden_size),
-            classes: Classes::new(model.labels.len()),
+            pooled: Pooled::new(model.hidden_size, |head| {
+                matches!(head, OutputHead::Embed { .. })
+            }),
+            token_vectors: Pooled::new(model.hidden_size, |head| {
+                matches!(head, OutputHead::Tokens(TokenHead::Embed { .. }))
+            }),
+            classes: Classes::new(model.labels.len(), |head| {
+                matches!(head, OutputHead::Classify)
+            }),
+            token_classes: Classes::new(model.labels.len(), |head| {
+                matches!(head, OutputHead::Tokens(TokenHead::Classify))
+            }),
             labels: Labels::new(space, model.vocab_size)?,
             logits: Logits::new(space, model, config)?,
             ran: Ran::default(),
@@ -98,7 +110,11 @@ impl Heads {
         self.pooled.begin(plan, results, metadata)?;
         self.classes.begin(plan, results, metadata)?;
         self.labels.begin(plan, results, metadata)?;
-        self.logits.begin(plan, seen, &masks, results, metadata)
+        self.logits.begin(plan, seen, &masks, results, metadata)?;
+        // Last: they have a result for each token, and take no other row's room.
+        let results = &mut self.results;
+        self.token_vectors.begin(plan, results, metadata)?;
+        self.token_classes.begin(plan, results, metadata)
     }
 
     /// Sampling, label scores and log-probabilities. `hidden`: `[P, H]`; `head`: `[V, H]`.
@@ -126,8 +142,10 @@ impl Heads {
         hidden: View<bf16>,
     ) -> Result<(), Error> {
         self.ran.pooling = true;
-        self.pooled
-            .launch(launcher, metadata, &self.results, hidden)
+        for rows in [&self.pooled, &self.token_vectors] {
+            rows.launch(launcher, metadata, &self.results, hidden)?;
+        }
+        Ok(())
     }
 
     /// Class logits. `hidden`: `[P, H]`; `score`: `[labels, H]`.
@@ -139,8 +157,10 @@ impl Heads {
         score: View<bf16>,
     ) -> Result<(), Error> {
         self.ran.classes = true;
-        self.classes
-            .launch(launcher, metadata, &self.results, hidden, score)
+        for rows in [&self.classes, &self.token_classes] {
+            rows.launch(launcher, metadata, &self.results, hidden, score)?;
+        }
+        Ok(())
     }
 
     /// Queues the copy of the results to the host.
@@ -159,6 +179,14 @@ impl Heads {
                 }
                 (None, OutputHead::Classify) if self.ran.classes => {
                     self.classes.read(i, &self.results)
+                }
+                (None, OutputHead::Tokens(TokenHead::Embed { .. })) if self.ran.pooling => {
+                    let rows = self.token_vectors.read_all(i, &self.results);
+                    tokens(row.first_position, rows)
+                }
+                (None, OutputHead::Tokens(TokenHead::Classify)) if self.ran.classes => {
+                    let rows = self.token_classes.read_all(i, &self.results);
+                    tokens(row.first_position, rows)
                 }
                 (None, OutputHead::LabelScores { .. }) if self.ran.vocabulary => {
                     self.labels.read(i, &self.results)
@@ -183,6 +211,18 @@ fn rows(
 ) -> impl Iterator<Item = (usize, &PlanRow)> {
     let rows = plan.rows.iter().enumerate();
     rows.filter(move |(_, row)| row.refused.is_none() && wanted(&row.head))
+}
+
+/// Makes an output of one row per token, if there are any and they are finite.
+fn tokens(first_position: u32, rows: Option<Vec<Vec<f32>>>) -> RowOutput {
+    match rows {
+        None => RowOutput::Failed(NO_ROOM),
+        Some(rows) if rows.iter().flatten().all(|x| x.is_finite()) => RowOutput::Tokens {
+            first_position,
+            rows,
+        },
+        Some(_) => RowOutput::Failed(NOT_FINITE),
+    }
 }
 
 /// Makes an output of finite numbers.

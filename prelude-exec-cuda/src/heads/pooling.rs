@@ -1,10 +1,10 @@
 //! Embeddings and class logits.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
 use half::bf16;
 use kernels::families::PoolRow;
-use prelude_core::{OutputHead, Pooling, RowOutput};
+use prelude_core::{OutputHead, Pooling, RowOutput, TokenHead};
 
 use super::{
     NO_ROOM, finite,
@@ -20,22 +20,24 @@ use crate::{
     },
 };
 
-/// Embedding rows.
+/// Embedding rows, or rows that want a vector of each token.
 #[derive(Debug)]
 pub(super) struct Pooled {
     hidden: usize,
+    wanted: fn(&OutputHead) -> bool,
     rows: Field<PoolRow>,
     index: Field<i32>,
     /// `[rows, H]`, of which each row uses its first dimensions.
     out: Option<(Part, usize)>,
-    /// For each row of the plan: its row of `out` and how much of it.
-    places: BTreeMap<usize, (usize, usize)>,
+    /// For each row of the plan: its rows of `out` and how much of each.
+    places: BTreeMap<usize, (Range<usize>, usize)>,
 }
 
 impl Pooled {
-    pub(super) fn new(hidden: usize) -> Self {
+    pub(super) fn new(hidden: usize, wanted: fn(&OutputHead) -> bool) -> Self {
         Self {
             hidden,
+            wanted,
             rows: Field::default(),
             index: Field::default(),
             out: None,
@@ -51,32 +53,41 @@ impl Pooled {
     ) -> Result<(), Error> {
         let (mut list, mut index) = (Vec::new(), Vec::new());
         self.places.clear();
-        for (i, row) in rows(plan, |head| matches!(head, OutputHead::Embed { .. })) {
-            let OutputHead::Embed {
-                pooling,
-                normalise,
-                dimensions,
-            } = row.head
-            else {
-                continue;
-            };
+        for (i, row) in rows(plan, self.wanted) {
             let outputs = plan.outputs_of(row);
-            let dimensions = dimensions.map_or(self.hidden, |d| d as usize);
-            let mean = if pooling == Pooling::Mean {
-                PoolRow::MEAN
-            } else {
-                0
+            // A vector of each token is as many rows of one position each.
+            let (mean, size, normalise, dimensions) = match row.head {
+                OutputHead::Embed {
+                    pooling,
+                    normalise,
+                    dimensions,
+                } => (
+                    pooling == Pooling::Mean,
+                    outputs.len(),
+                    normalise,
+                    dimensions,
+                ),
+                OutputHead::Tokens(TokenHead::Embed {
+                    normalise,
+                    dimensions,
+                }) => (false, 1, normalise, dimensions),
+                _ => continue,
             };
+            let dimensions = dimensions.map_or(self.hidden, |d| d as usize);
+            let mean = if mean { PoolRow::MEAN } else { 0 };
             let unit = if normalise { PoolRow::NORMALISE } else { 0 };
-            self.places.insert(i, (list.len(), dimensions));
-            list.push(PoolRow {
-                first: word(index.len()),
-                count: word(outputs.len()),
-                first_position: row.first_position,
-                flags: mean | unit,
-                dimensions: word(dimensions),
-                reserved: 0,
-            });
+            let first = list.len();
+            for at in (0..outputs.len()).step_by(size) {
+                list.push(PoolRow {
+                    first: word(index.len() + at),
+                    count: word(size),
+                    first_position: row.first_position + word(at),
+                    flags: mean | unit,
+                    dimensions: word(dimensions),
+                    reserved: 0,
+                });
+            }
+            self.places.insert(i, (first..list.len(), dimensions));
             index.extend(outputs.iter().map(|&o| o.cast_signed()));
         }
         self.out = results
@@ -108,28 +119,41 @@ impl Pooled {
     }
 
     pub(super) fn read(&self, row: usize, results: &Results) -> RowOutput {
-        let (Some((part, _)), Some(&(place, len))) = (self.out, self.places.get(&row)) else {
+        let (Some((part, _)), Some((places, len))) = (self.out, self.places.get(&row)) else {
             return RowOutput::Failed(NO_ROOM);
         };
-        let at = part.at + place * self.hidden;
+        let (at, len) = (part.at + places.start * self.hidden, *len);
         finite(results.floats(Part { at, len }), RowOutput::Embedding)
+    }
+
+    /// One vector per token.
+    pub(super) fn read_all(&self, row: usize, results: &Results) -> Option<Vec<Vec<f32>>> {
+        let ((part, _), (places, len)) = (self.out?, self.places.get(&row)?);
+        let vector = |place| {
+            let (at, len) = (part.at + place * self.hidden, *len);
+            results.floats(Part { at, len }).collect()
+        };
+        Some(places.clone().map(vector).collect())
     }
 }
 
-/// Classification rows.
+/// Classification rows, or rows that want each token's logits.
 #[derive(Debug)]
 pub(super) struct Classes {
     labels: usize,
+    wanted: fn(&OutputHead) -> bool,
     index: Field<i32>,
     /// `[rows, labels]`.
     out: Option<(Part, usize)>,
-    places: BTreeMap<usize, usize>,
+    /// For each row of the plan: its rows of `out`.
+    places: BTreeMap<usize, Range<usize>>,
 }
 
 impl Classes {
-    pub(super) fn new(labels: usize) -> Self {
+    pub(super) fn new(labels: usize, wanted: fn(&OutputHead) -> bool) -> Self {
         Self {
             labels,
+            wanted,
             index: Field::default(),
             out: None,
             places: BTreeMap::new(),
@@ -144,9 +168,11 @@ impl Classes {
     ) -> Result<(), Error> {
         let mut index = Vec::new();
         self.places.clear();
-        for (i, row) in rows(plan, |head| matches!(head, OutputHead::Classify)) {
-            self.places.insert(i, index.len());
-            index.push(plan.outputs_of(row)[0].cast_signed());
+        for (i, row) in rows(plan, self.wanted) {
+            let first = index.len();
+            let outputs = plan.outputs_of(row).iter();
+            index.extend(outputs.map(|o| o.cast_signed()));
+            self.places.insert(i, first..index.len());
         }
         self.out = results
             .take(index.len() * self.labels)
@@ -176,10 +202,20 @@ impl Classes {
     }
 
     pub(super) fn read(&self, row: usize, results: &Results) -> RowOutput {
-        let (Some((part, _)), Some(&place)) = (self.out, self.places.get(&row)) else {
+        let (Some((part, _)), Some(places)) = (self.out, self.places.get(&row)) else {
             return RowOutput::Failed(NO_ROOM);
         };
-        let (at, len) = (part.at + place * self.labels, self.labels);
+        let (at, len) = (part.at + places.start * self.labels, self.labels);
         finite(results.floats(Part { at, len }), RowOutput::Classes)
+    }
+
+    /// One list of logits per token.
+    pub(super) fn read_all(&self, row: usize, results: &Results) -> Option<Vec<Vec<f32>>> {
+        let ((part, _), places) = (self.out?, self.places.get(&row)?);
+        let logits = |place| {
+            let (at, len) = (part.at + place * self.labels, self.labels);
+            results.floats(Part { at, len }).collect()
+        };
+        Some(places.clone().map(logits).collect())
     }
 }

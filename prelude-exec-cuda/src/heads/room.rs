@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use kernels::families::{AdjustRow, LogprobRow, PoolRow, SampleRow};
-use prelude_core::{Normalise, OutputHead, TokenId};
+use prelude_core::{Normalise, OutputHead, TokenHead, TokenId};
 
 use super::{
     NO_LIST_ROOM, labels, logits,
@@ -88,7 +88,8 @@ fn need<'a>(
     let mut shared = None;
     let own = match &row.head {
         OutputHead::Embed { .. } => size_of::<PoolRow>() + WORD * outputs,
-        OutputHead::Classify => WORD,
+        OutputHead::Tokens(TokenHead::Embed { .. }) => (size_of::<PoolRow>() + WORD) * outputs,
+        OutputHead::Classify | OutputHead::Tokens(TokenHead::Classify) => WORD * outputs,
         // A state and an id for each product.
         OutputHead::LabelScores {
             labels,
@@ -136,7 +137,7 @@ fn padding(plan: &StepPlan, group_rows: usize) -> usize {
     }
     // A group ends where its rows of logits, or the changed copies, would be too many.
     let groups = 2 * of_logits / group_rows.max(1) + 1;
-    let arrays = 5 + 4 * over_vocab.div_ceil(labels::GROUP_ROWS) + 6 * groups + 4;
+    let arrays = 8 + 4 * over_vocab.div_ceil(labels::GROUP_ROWS) + 6 * groups + 4;
     arrays * Metadata::PADDING
 }
 

@@ -5,7 +5,8 @@ use std::{collections::HashMap, convert::Infallible, ops::Range};
 
 use prelude_core::{
     BlockId, ForwardBatch, LabelScores, Normalise, OneShotBatch, OutputHead, Pooling,
-    PositionLogprobs, RowOutput, SampleHead, SampledToken, StepOutput, TokenLogprob, TokenSet,
+    PositionLogprobs, RowOutput, SampleHead, SampledToken, StepOutput, TokenHead, TokenLogprob,
+    TokenSet,
 };
 
 use super::layout::{Source, Token, lay_out};
@@ -466,8 +467,12 @@ impl Ops for NaiveOps {
         hidden: &Rows,
         head: &Weight,
     ) -> Result<(), Infallible> {
-        let handles =
-            |head: &OutputHead| !matches!(head, OutputHead::Embed { .. } | OutputHead::Classify);
+        let handles = |head: &OutputHead| {
+            !matches!(
+                head,
+                OutputHead::Embed { .. } | OutputHead::Classify | OutputHead::Tokens(_)
+            )
+        };
         self.answer(plan, hidden, handles, |ops, row, states| {
             let logits = |h: &[f64]| naive::linear(h, &head.values, &[]);
             match &row.head {
@@ -496,7 +501,9 @@ impl Ops for NaiveOps {
                             .collect(),
                     }
                 }
-                OutputHead::Embed { .. } | OutputHead::Classify => unreachable!("not handled"),
+                OutputHead::Embed { .. } | OutputHead::Classify | OutputHead::Tokens(_) => {
+                    unreachable!("not handled")
+                }
             }
         });
         Ok(())
@@ -538,6 +545,30 @@ impl Ops for NaiveOps {
             }
             RowOutput::Embedding(vector.into_iter().map(|v| v as f32).collect())
         });
+        let handles =
+            |head: &OutputHead| matches!(head, OutputHead::Tokens(TokenHead::Embed { .. }));
+        self.answer(plan, hidden, handles, |_, row, states| {
+            let OutputHead::Tokens(TokenHead::Embed {
+                normalise,
+                dimensions,
+            }) = row.head
+            else {
+                unreachable!("not handled");
+            };
+            let vector = |state: &&[f64]| -> Vec<f32> {
+                let kept = &state[..dimensions.map_or(hidden.width, |d| d as usize)];
+                let norm = if normalise {
+                    naive::dot(kept, kept).sqrt()
+                } else {
+                    1.0
+                };
+                kept.iter().map(|v| (v / norm) as f32).collect()
+            };
+            RowOutput::Tokens {
+                first_position: row.first_position,
+                rows: states.iter().map(vector).collect(),
+            }
+        });
         Ok(())
     }
 
@@ -551,6 +582,17 @@ impl Ops for NaiveOps {
         self.answer(plan, hidden, handles, |_, _, states| {
             let z = naive::linear(states[0], &score.values, &[]);
             RowOutput::Classes(z.iter().map(|&z| z as f32).collect())
+        });
+        let handles = |head: &OutputHead| matches!(head, OutputHead::Tokens(TokenHead::Classify));
+        self.answer(plan, hidden, handles, |_, row, states| {
+            let logits = |state: &&[f64]| {
+                let z = naive::linear(state, &score.values, &[]);
+                z.iter().map(|&z| z as f32).collect()
+            };
+            RowOutput::Tokens {
+                first_position: row.first_position,
+                rows: states.iter().map(logits).collect(),
+            }
         });
         Ok(())
     }

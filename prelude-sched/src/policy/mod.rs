@@ -1,6 +1,7 @@
 //! Order and admission. A policy proposes, the scheduler disposes.
 
 mod fcfs;
+mod srjf;
 
 use std::collections::BTreeMap;
 
@@ -8,8 +9,15 @@ use prelude_core::{RequestId, Timestamp};
 use prelude_kv::KvCache;
 
 pub use fcfs::Fcfs;
+pub use srjf::Srjf;
 
-use crate::{length::length_of, queue::Queue, request::Live, row};
+use crate::{
+    length::length_of,
+    queue::Queue,
+    request::Live,
+    row,
+    watch::{self, Cost},
+};
 
 /// Chooses whose work the next step takes up, and in which order.
 ///
@@ -21,6 +29,17 @@ pub trait SchedulerPolicy: Send {
     /// Plans one step. Called whenever something waits; must be a function of its arguments and
     /// of earlier calls alone.
     fn plan(&mut self, view: &QueueView<'_>, budget: StepBudget) -> Plan;
+
+    /// Whether [`QueueView::changed`] is wanted. Asked once.
+    fn follows_costs(&self) -> bool {
+        false
+    }
+
+    /// How often the policy has changed a waiting request's place because it costs more or less
+    /// than before.
+    fn recalibrations(&self) -> u64 {
+        0
+    }
 }
 
 /// What waits, in order of priority, then arrival, then submission.
@@ -31,6 +50,7 @@ pub struct QueueView<'a> {
     pub(crate) now: Timestamp,
     pub(crate) requests: &'a BTreeMap<RequestId, Live>,
     pub(crate) cache: &'a KvCache,
+    pub(crate) changed: &'a [(RequestId, Option<(Waiting, Cost)>)],
 }
 
 impl<'a> QueueView<'a> {
@@ -65,6 +85,26 @@ impl<'a> QueueView<'a> {
             tokens: live.prompt_len(row),
             cached: length_of(cached),
         })
+    }
+
+    /// What a request that waits for a one-shot row would cost now; `None` for any other.
+    ///
+    /// O(prompt): [`Self::changed`] says it of those alone for which it has changed.
+    #[must_use]
+    pub fn cost(&self, request: RequestId) -> Option<Cost> {
+        let live = self.requests.get(&request)?;
+        let row = live.oneshot.front()?.row;
+        let prompt = live.tree.prompt(live.rows[row as usize].node);
+        Some(watch::cost_of(self.cache, live, &prompt).0)
+    }
+
+    /// Requests of which something has changed since the last plan: they came, rows of them were
+    /// taken up, or the cache holds more or less of them; and what they cost now. `None` for those
+    /// that wait for no one-shot row any more, or never did. Empty unless the policy
+    /// [follows costs](SchedulerPolicy::follows_costs).
+    #[must_use]
+    pub const fn changed(&self) -> &'a [(RequestId, Option<(Waiting, Cost)>)] {
+        self.changed
     }
 
     /// The time.

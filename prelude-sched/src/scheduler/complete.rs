@@ -264,12 +264,18 @@ impl Scheduler {
             return;
         };
         let (request, row) = (seq.request, seq.row);
-        let mut is_last = true;
-        if let Head::PromptLogprobs { positions, .. } = self.requests[&request].head(row)
-            && let RowOutput::Logprobs { .. } = output
-        {
-            // `computed` was moved to the chunk's end before.
-            is_last = seq.computed >= positions.end - 1;
+        let live = &self.requests[&request];
+        // Where an answer that comes in pieces ends.
+        let end = match (live.head(row), &output) {
+            (Head::PromptLogprobs { positions, .. }, RowOutput::Logprobs { .. }) => {
+                Some(positions.end - 1)
+            }
+            (Head::Tokens(_), RowOutput::Tokens { .. }) => Some(live.prompt_len(row)),
+            _ => None,
+        };
+        // `computed` was moved to the chunk's end before.
+        let is_last = end.is_none_or(|end| seq.computed >= end);
+        if end.is_some() {
             seq.job = Job::Chunked {
                 needed: seq.computed,
             };

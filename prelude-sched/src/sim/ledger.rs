@@ -150,6 +150,23 @@ impl Account {
                 );
                 entries.extend(more);
             }
+            (
+                Some(RowOutput::Tokens {
+                    first_position,
+                    rows,
+                }),
+                RowOutput::Tokens {
+                    first_position: next,
+                    rows: more,
+                },
+            ) => {
+                assert_eq!(
+                    *first_position as usize + rows.len(),
+                    next as usize,
+                    "pieces in order"
+                );
+                rows.extend(more);
+            }
             (Some(_), output) => panic!("a second answer to row {row}: {output:?}"),
             (empty, output) => *empty = Some(output),
         }

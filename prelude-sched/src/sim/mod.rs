@@ -17,6 +17,7 @@ mod executor;
 mod hops;
 mod ledger;
 mod random;
+mod srjf_twin;
 mod twin;
 mod workload;
 mod world;

@@ -66,6 +66,10 @@ pub(super) fn read_head(
             Pooling::Mean => vec![number(states.iter().fold(0, |a, &b| mix(a, b)), 2)],
         }),
         OutputHead::Classify => RowOutput::Classes(vec![number(last, 3), number(last, 4)]),
+        OutputHead::Tokens(_) => RowOutput::Tokens {
+            first_position: positions.start,
+            rows: states.iter().map(|&s| vec![number(s, 5)]).collect(),
+        },
     }
 }
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use prelude_core::{
     Capacity, Constraint, Generate, Head, NodeIdx, Normalise, Pooling, PromptTree, Request,
-    RequestId, RowSpec, SamplingParams, Timestamp, TokenId,
+    RequestId, RowSpec, SamplingParams, Timestamp, TokenHead, TokenId,
 };
 
 use super::{Random, hops::Hops};
@@ -167,6 +167,7 @@ impl Workload {
     fn head(&self, random: &mut Random, prompt: u32, decodes: bool) -> Head {
         let kind = random.in_range(0, if decodes { 9 } else { 5 });
         match kind {
+            0 if random.one_in(2) => Head::Tokens(TokenHead::Classify),
             0 => Head::Classify,
             1 => Head::LabelScores {
                 labels: (0..random.in_range(1, 4)).collect(),

@@ -6,7 +6,7 @@ use prelude_core::{Capacity, Executor, ForwardBatch, RequestId, StepId, Timestam
 
 use super::{
     Arrivals, CostModel, Random, SimExecutor, Twin, Workload, chaos::Chaos, executor::Fault,
-    ledger::Ledger, random::mix,
+    ledger::Ledger, random::mix, srjf_twin::CheckedSrjf,
 };
 use crate::{Event, Reject, Scheduler, SchedulerConfig, SchedulerStats};
 
@@ -160,7 +160,12 @@ impl World {
         workload.priorities &= random.one_in(2);
         let max_tokens = config.max_batch_tokens.min(capacity.max_step_tokens);
         let chaos = random.one_in(8);
-        let scheduler = if chaos {
+        let srjf = random.one_in(3);
+        let fairness = *random.pick(&[1, 500, 1_000_000]);
+        let scheduler = if srjf && !chaos {
+            let policy = CheckedSrjf::new(fairness);
+            Scheduler::with_policy(config.clone(), capacity, Box::new(policy))
+        } else if chaos {
             let policy = Chaos {
                 random: Random::new(seed),
             };
@@ -454,6 +459,7 @@ mod tests {
             total.prefix_hit_tokens += summary.stats.prefix_hit_tokens;
             total.shared_tokens += summary.stats.shared_tokens;
             total.deferrals += summary.stats.deferrals;
+            total.srjf_recalibrations += summary.stats.srjf_recalibrations;
             total.evicted_blocks += summary.stats.evicted_blocks;
             total.deadline_expirations += summary.stats.deadline_expirations;
         }
@@ -466,6 +472,7 @@ mod tests {
         assert!(total.prefix_hit_tokens > 10_000, "{total:?}");
         assert!(total.shared_tokens > 10_000, "{total:?}");
         assert!(total.deferrals > 1000, "{total:?}");
+        assert!(total.srjf_recalibrations > 100, "{total:?}");
         assert!(total.evicted_blocks > 1000, "{total:?}");
         assert!(total.deadline_expirations > 10, "{total:?}");
     }

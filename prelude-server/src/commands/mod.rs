@@ -90,10 +90,22 @@ pub(crate) struct Settings {
     pub(crate) scheduler: SchedulerConfig,
     /// Memory and arithmetic.
     pub(crate) executor: ExecutorConfig,
+    /// The pool of KV blocks.
+    pub(crate) kv: KvSettings,
     /// The same on NVIDIA GPUs.
     pub(crate) cuda: CudaConfig,
     /// Text to ids.
     pub(crate) tokenizer: TokenizerSettings,
+}
+
+/// The pool of KV blocks, whatever computes. What is set here wins over `[executor]`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct KvSettings {
+    /// Tokens per block. Smaller blocks share more of prompts and cost more bookkeeping.
+    pub(crate) block_size: Option<u32>,
+    /// Blocks in memory; by default as many as the executor's memory settings hold.
+    pub(crate) num_blocks: Option<u32>,
 }
 
 /// How tokenizers are loaded.
@@ -174,8 +186,10 @@ impl Settings {
     pub(crate) fn load_options(&self, args: &ModelArgs) -> LoadOptions {
         let mut executor = self.executor.clone();
         executor.dtype = args.dtype.choice().or(executor.dtype);
-        executor.num_blocks = args.kv_blocks.or(executor.num_blocks);
-        executor.block_size = args.block_size.unwrap_or(executor.block_size);
+        let blocks = args.kv_blocks.or(self.kv.num_blocks);
+        executor.num_blocks = blocks.or(executor.num_blocks);
+        let size = args.block_size.or(self.kv.block_size);
+        executor.block_size = size.unwrap_or(executor.block_size);
         LoadOptions {
             kind: args.kind.map(Into::into),
             max_model_len: args.max_model_len,
@@ -290,6 +304,7 @@ mod tests {
             "[limits]",
             "[decide.calibration]",
             "[scheduler]",
+            "[kv]",
             "[executor]",
         ] {
             assert!(text.contains(table), "{table} in {text}");
@@ -348,5 +363,14 @@ mod tests {
         let options = settings.load_options(&args);
         assert_eq!(options.executor.block_size, 8);
         assert_eq!(options.executor.num_blocks, Some(9));
+        let settings: Settings =
+            toml::from_str("[kv]\nnum_blocks = 7\n[executor]\nnum_blocks = 9").unwrap();
+        let blocks = |args| settings.load_options(&args).executor.num_blocks;
+        assert_eq!(blocks(ModelArgs::default()), Some(7));
+        let flag = ModelArgs {
+            kv_blocks: Some(5),
+            ..ModelArgs::default()
+        };
+        assert_eq!(blocks(flag), Some(5));
     }
 }

@@ -154,8 +154,8 @@ fn show_classes(answer: &Value, texts: &[String]) -> String {
 
 /// `prelude complete`.
 pub(crate) fn complete(args: &CompleteArgs, environment: &Environment) -> Result<(), Failure> {
-    let texts = texts::read(&args.texts)?;
-    let asker = Asker::new(&args.common, environment, demo::LM)?;
+    let (texts, common) = prompts(args)?;
+    let asker = Asker::new(&common, environment, demo::LM)?;
     let fields = |mut body: Value| {
         body["max_tokens"] = json!(args.max_tokens);
         body["temperature"] = json!(args.temperature);
@@ -178,6 +178,24 @@ pub(crate) fn complete(args: &CompleteArgs, environment: &Environment) -> Result
         })?;
     }
     Ok(())
+}
+
+/// What to continue, and with which model: where texts are named as such, what stands beside them
+/// is the model.
+fn prompts(args: &CompleteArgs) -> Result<(Vec<String>, OneShotArgs), Failure> {
+    let mut common = args.common.clone();
+    if args.prompts.is_empty() {
+        return Ok((texts::read(&args.texts)?, common));
+    }
+    match (&args.texts.texts[..], &common.model) {
+        ([], _) => {}
+        ([folder], None) => common.model = Some(folder.into()),
+        _ => {
+            let message = "with -p, give the model once: prelude complete MODEL_DIR -p TEXT";
+            return Err(Failure::new(Code::Usage, message));
+        }
+    }
+    Ok((args.prompts.clone(), common))
 }
 
 /// `prelude embed`: a line of numbers for each text.

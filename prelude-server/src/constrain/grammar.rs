@@ -108,13 +108,18 @@ impl Grammars {
         }))
     }
 
+    /// What one continuation may hold of `state_bytes`, if all run that may.
+    fn share_of(&self, state_bytes: usize) -> usize {
+        state_bytes / self.continuations.max(1) as usize
+    }
+
     /// What compiles grammars; made for the first one.
     async fn factory(
         &self,
         call: &Call,
         model: &ServedModel,
     ) -> Result<Arc<ParserFactory>, ApiError> {
-        let bytes = call.app.config.limits.grammar_state_bytes / self.continuations.max(1) as usize;
+        let bytes = self.share_of(call.app.config.limits.grammar_state_bytes);
         let make = || vocabulary::factory(&model.tokenizer, model.vocab_size, bytes).map(Arc::new);
         let factory = match self.factory.get() {
             Some(factory) => factory,
@@ -226,5 +231,24 @@ impl Walk for Place {
             Ok(()) if matcher.is_stopped() => Progress::Complete,
             _ => Progress::Open,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Limits;
+
+    #[test]
+    fn continuations_share_what_they_may_hold_together() {
+        let check = |continuations, bytes, expected| {
+            let share = Grammars::new(continuations).share_of(bytes);
+            assert_eq!(share, expected, "{continuations} of {bytes}");
+            assert!(share * continuations as usize <= bytes);
+        };
+        check(0, 100, 100);
+        check(1, 100, 100);
+        check(3, 100, 33);
+        check(256, Limits::default().grammar_state_bytes, 4 << 20);
     }
 }

@@ -87,3 +87,24 @@ pub(super) fn factory(
     factory.quiet();
     Ok(factory)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a lexer's states may take in all is what there is for one continuation.
+    #[test]
+    fn states_are_as_many_as_fit() {
+        let check = |bytes: usize, expected: usize| {
+            let states = limits(bytes).max_lexer_states;
+            assert_eq!(states, expected, "{bytes} bytes");
+            assert!(states == 1 || states * LEXER_STATE_BYTES <= bytes);
+        };
+        // Without any a lexer could not begin.
+        check(0, 1);
+        check(LEXER_STATE_BYTES, 1);
+        check(2 * LEXER_STATE_BYTES - 1, 1);
+        check(2 * LEXER_STATE_BYTES, 2);
+        check(4 << 20, 2_048);
+    }
+}

@@ -53,7 +53,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     call.reservation.set_rows(u64::from(params.n))?;
     // Rendering and encoding are one piece of work.
     let encode = || conversation.encode(call, model, add_special_tokens, truncation);
-    let rendered = call.app.encoder.run(body.len(), encode).await??;
+    let rendered = call.encode(body.len(), encode).await??;
     let mind = Mind::at_end_of(&rendered.text);
     conversation
         .tools

@@ -4,14 +4,15 @@
 use std::{borrow::Cow, collections::HashSet, sync::Arc};
 
 use bytes::Bytes;
-use prelude_core::{Head, Normalise, RowOutput, RowSpec, TokenId};
+use prelude_core::{Head, Normalise, RowOutput, RowSpec, TokenHead, TokenId};
 use prelude_engine::Usage;
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{
     Call, Reply,
+    embeddings::Of,
     input::{self, Inputs, Prompt, check_length},
     meter::Meter,
     read,
@@ -24,14 +25,14 @@ use crate::{
     label_trie::{LabelTrie, softmax},
     served_model::{ServedModel, Task},
     shared_prefix::SharedPrompts,
-    template::{ChatInputs, no_thinking},
+    template::{ChatInputs, ChatTemplate, TemplateError, no_thinking},
 };
 
 /// Most labels a language model is asked to choose from.
 const LABELS_MAX: usize = 1_024;
 
-/// Where a template takes the text. Nothing else of a template language is supported: a request
-/// may not bring a program.
+/// Where a template takes the text. Whoever may not bring a program may say that, once, and nothing
+/// else of the template language.
 const TEXT: &str = "{{ text }}";
 
 #[derive(Serialize, JsonSchema)]
@@ -85,9 +86,9 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         (None, false) => call.app.model_of(Task::Classify, |m| !m.has_vocabulary())?,
         (Some(name), _) => call.app.model_for(Some(name.as_ref()), Task::Classify)?,
     };
-    let classified = classify(call, model, &common, fields).await?;
+    let classified = classify(call, model, &common, fields, Of::Texts).await?;
     let probs = classified.probs.into_iter().enumerate();
-    let data = probs.map(|(index, probs)| Item::new(index, &classified.labels, probs));
+    let data = probs.map(|(i, probs)| Item::new(i, &classified.labels, probs.concat()));
     let usage = UsageBody::new(classified.tokens, 0, Some(&classified.usage));
     Ok(Reply::json(&Response {
         id: call.app.ids.next("classify-"),
@@ -101,8 +102,8 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
 
 /// Classes of a request's inputs, and what they cost.
 pub(crate) struct Classified<'m> {
-    /// Per input, in the order of `labels`.
-    pub(crate) probs: Vec<Vec<f64>>,
+    /// Of each input, one list in the order of `labels`, or one for each of its tokens.
+    pub(crate) probs: Vec<Vec<Vec<f64>>>,
     labels: Cow<'m, [String]>,
     pub(crate) tokens: u64,
     pub(crate) usage: Usage,
@@ -118,6 +119,7 @@ pub(crate) async fn classify<'m>(
     model: &'m ServedModel,
     common: &Common<'_>,
     mut fields: Fields<'_>,
+    of: Of,
 ) -> Result<Classified<'m>, ApiError> {
     fields.refuse("stream", &["false"])?;
     let inputs = Inputs::take(call, model, &mut fields)?;
@@ -126,7 +128,7 @@ pub(crate) async fn classify<'m>(
     if model.has_vocabulary() {
         by_labels(call, model, common, fields, inputs, activation).await
     } else {
-        by_head(call, model, common, fields, inputs, activation).await
+        by_head(call, model, common, fields, inputs, activation, of).await
     }
 }
 
@@ -137,6 +139,7 @@ async fn by_head<'m>(
     fields: Fields<'_>,
     inputs: Inputs<'_>,
     activation: bool,
+    of: Of,
 ) -> Result<Classified<'m>, ApiError> {
     for name in ["labels", "template"] {
         if fields.has(name) {
@@ -149,15 +152,27 @@ async fn by_head<'m>(
     let field = encoding.field;
     let prompts = input::encode(call, model, prompts, encoding).await?;
     let (tree, ends, tokens) = read::tree(model, field, &prompts)?;
+    let head = match of {
+        Of::Texts => Head::Classify,
+        Of::Tokens => {
+            let width = u32::try_from(model.id2label.len()).expect("a head has few classes");
+            read::check_numbers(call, tokens, width)?;
+            Head::Tokens(TokenHead::Classify)
+        }
+    };
     let row = |node| RowSpec {
         node,
-        head: Head::Classify,
+        head: head.clone(),
     };
     let rows = ends.into_iter().map(row).collect();
     let (outputs, usage) = read::read_rows(call, model, common, tree, rows, tokens).await?;
+    let of_logits = |logits: Vec<f32>| match activation {
+        true => class_probabilities(&logits),
+        false => logits.into_iter().map(f64::from).collect(),
+    };
     let probs = |output| match output {
-        RowOutput::Classes(logits) if activation => Ok(class_probabilities(&logits)),
-        RowOutput::Classes(logits) => Ok(logits.into_iter().map(f64::from).collect()),
+        RowOutput::Classes(logits) => Ok(vec![of_logits(logits)]),
+        RowOutput::Tokens { rows, .. } => Ok(rows.into_iter().map(of_logits).collect()),
         _ => Err(read::mismatch(call)),
     };
     Ok(Classified {
@@ -210,8 +225,8 @@ async fn by_labels<'m>(
     let template = fields.string("template")?;
     let template = template.as_deref().unwrap_or(TEXT);
     call.finish(&fields)?;
-    let (before, after) = split_template(template)?;
-    let turn = |text: &str| user_turn(model, &format!("{before}{text}{after}"));
+    let content = Content::new(call, model, template)?;
+    let turn = |text: &str| user_turn(model, &content.around(text)?);
 
     let bytes = texts.iter().map(|t| t.len() + template.len()).sum();
     let encoded = call.encode(bytes, || {
@@ -277,7 +292,7 @@ async fn by_labels<'m>(
     let scores = read::label_scores(call, outputs)?;
     let probs = scores.chunks(trie.num_rows()).map(|scores| {
         let log = trie.log_probabilities(scores);
-        if activation { normalised(&log) } else { log }
+        vec![if activation { normalised(&log) } else { log }]
     });
     Ok(Classified {
         probs: probs.collect(),
@@ -309,6 +324,51 @@ fn labels(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
         return Err(ApiError::invalid_value("labels", must));
     }
     Ok(labels)
+}
+
+/// What a text stands in, in the user's turn.
+enum Content<'t> {
+    Parts(&'t str, &'t str),
+    Program(Box<ChatTemplate>),
+}
+
+impl<'t> Content<'t> {
+    fn new(call: &Call, model: &ServedModel, template: &'t str) -> Result<Self, ApiError> {
+        let config = &call.app.config;
+        let parts = split_template(template);
+        if parts.is_ok() || !config.trust_request_template {
+            return parts.map(|(before, after)| Self::Parts(before, after));
+        }
+        let max = config.limits.template_bytes;
+        if template.len() > max {
+            let must = format!("have at most {max} bytes where it is a program");
+            return Err(ApiError::invalid_value("template", must));
+        }
+        let own = model.template.as_ref();
+        let own = own.expect("a model that serves this task has a template");
+        own.replaced(template, config.limits.rendered_bytes)
+            .map(|program| Self::Program(Box::new(program)))
+            .map_err(|e| of_template(&e))
+    }
+
+    fn around(&self, text: &str) -> Result<String, ApiError> {
+        let program = match self {
+            Self::Parts(before, after) => return Ok([before, text, after].concat()),
+            Self::Program(program) => program,
+        };
+        let inputs = ChatInputs {
+            messages: &[],
+            tools: None,
+            documents: None,
+            add_generation_prompt: false,
+            kwargs: &Map::from_iter([("text".to_owned(), text.into())]),
+        };
+        program.render(&inputs).map_err(|e| of_template(&e))
+    }
+}
+
+fn of_template(error: &TemplateError) -> ApiError {
+    ApiError::template(error.to_string()).with_param("template")
 }
 
 fn split_template(template: &str) -> Result<(&str, &str), ApiError> {

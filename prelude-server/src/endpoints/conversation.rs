@@ -1,6 +1,6 @@
 //! A conversation and what its template is told beside it: from messages to token ids.
 
-use std::time::Instant;
+use std::fmt;
 
 use prelude_core::TokenId;
 use serde_json::{Map, Value};
@@ -14,8 +14,7 @@ use crate::{
     tokenizer::Escaper,
 };
 
-/// What the template is given.
-#[derive(Debug)]
+/// What the template is given. `Debug` prints how much of it there is.
 pub(crate) struct Conversation {
     messages: Vec<Value>,
     /// Functions that the model may call.
@@ -30,6 +29,16 @@ pub(crate) struct Conversation {
     template: Option<String>,
     /// What keeps special tokens of people's apart from the template's, if that is wanted.
     mark: Option<char>,
+}
+
+impl fmt::Debug for Conversation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Conversation")
+            .field("messages", &self.messages.len())
+            .field("bytes", &self.bytes())
+            .field("has_template", &self.template.is_some())
+            .finish_non_exhaustive()
+    }
 }
 
 /// A conversation as the model reads it.
@@ -140,7 +149,6 @@ impl Conversation {
         add_special_tokens: bool,
         truncation: Option<Truncation>,
     ) -> Result<Rendered, ApiError> {
-        let start = Instant::now();
         let template = self.template(call, model)?;
         let template = template.get();
         let text = self.render(template, &self.messages)?;
@@ -161,7 +169,6 @@ impl Conversation {
             let spared = [encode(before), encode(behind)];
             cut(&mut ids, &spared, truncation)?;
         }
-        call.app.metrics.encoded(start.elapsed().as_secs_f64());
         Ok(Rendered {
             ids,
             text: self.unmarked(text),

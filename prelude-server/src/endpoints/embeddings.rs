@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use prelude_core::{Head, RowOutput, RowSpec};
+use prelude_core::{Head, RowOutput, RowSpec, TokenHead};
 use prelude_engine::Usage;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -75,11 +75,11 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let model = call
         .app
         .model_for(common.model.as_deref(), Task::Embeddings)?;
-    let embedded = embed(call, model, &common, fields).await?;
-    let item = |(index, floats)| Item {
+    let embedded = embed(call, model, &common, fields, Of::Texts).await?;
+    let item = |(index, floats): (usize, Vec<Vec<f32>>)| Item {
         index,
         object: "embedding",
-        embedding: Vector::new(floats, embedded.format),
+        embedding: Vector::new(floats.concat(), embedded.format),
     };
     Ok(Reply::json(&Response {
         id: call.app.ids.next("embd-"),
@@ -91,9 +91,19 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     }))
 }
 
+/// What has a vector, or classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// Each input as a whole.
+    Texts,
+    /// Each token of each input.
+    Tokens,
+}
+
 /// Vectors of a request's inputs, and what they cost.
 pub(crate) struct Embedded {
-    pub(crate) vectors: Vec<Vec<f32>>,
+    /// Of each input, one, or one for each of its tokens.
+    pub(crate) vectors: Vec<Vec<Vec<f32>>>,
     pub(crate) format: Format,
     pub(crate) tokens: u64,
     pub(crate) usage: Usage,
@@ -109,6 +119,7 @@ pub(crate) async fn embed(
     model: &ServedModel,
     common: &Common<'_>,
     mut fields: Fields<'_>,
+    of: Of,
 ) -> Result<Embedded, ApiError> {
     let pooling = model.pooling.expect("a model that serves embeddings pools");
     let inputs = Inputs::take(call, model, &mut fields)?;
@@ -123,14 +134,24 @@ pub(crate) async fn embed(
     fields.refuse("stream", &["false"])?;
     call.finish(&fields)?;
     call.reservation.set_rows(inputs.len() as u64)?;
+    let width = dimensions.unwrap_or(model.hidden_size);
     let (prompts, encoding) = inputs.into_prompts(call, model).await?;
     let field = encoding.field;
     let prompts = input::encode_behind(call, model, &prefix, prompts, encoding).await?;
     let (tree, ends, tokens) = read::tree(model, field, &prompts)?;
-    let head = Head::Embed {
-        pooling,
-        normalise,
-        dimensions,
+    if of == Of::Tokens {
+        read::check_numbers(call, tokens, width)?;
+    }
+    let head = match of {
+        Of::Texts => Head::Embed {
+            pooling,
+            normalise,
+            dimensions,
+        },
+        Of::Tokens => Head::Tokens(TokenHead::Embed {
+            normalise,
+            dimensions,
+        }),
     };
     let row = |node| RowSpec {
         node,
@@ -138,12 +159,13 @@ pub(crate) async fn embed(
     };
     let rows = ends.into_iter().map(row).collect();
     let (outputs, usage) = read::read_rows(call, model, common, tree, rows, tokens).await?;
-    let vector = |output| match output {
-        RowOutput::Embedding(floats) => Ok(floats),
+    let vectors = |output| match output {
+        RowOutput::Embedding(floats) => Ok(vec![floats]),
+        RowOutput::Tokens { rows, .. } => Ok(rows),
         _ => Err(read::mismatch(call)),
     };
     Ok(Embedded {
-        vectors: outputs.into_iter().map(vector).collect::<Result<_, _>>()?,
+        vectors: outputs.into_iter().map(vectors).collect::<Result<_, _>>()?,
         format,
         tokens,
         usage,

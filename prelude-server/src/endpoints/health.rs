@@ -49,7 +49,8 @@ pub(crate) fn live(call: &Call) -> Result<Reply, ApiError> {
 pub(crate) fn version() -> Reply {
     Reply::json(&Version {
         version: env!("CARGO_PKG_VERSION"),
-        commit: option_env!("PRELUDE_COMMIT"),
+        // Set where this was built, or by the build script.
+        commit: option_env!("PRELUDE_COMMIT").filter(|commit| !commit.is_empty()),
         features: executor::FEATURES,
     })
 }

@@ -1,6 +1,6 @@
 //! Texts and token ids as endpoints take them, and their way to ids.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt};
 
 use prelude_core::TokenId;
 use serde_json::value::RawValue;
@@ -20,13 +20,22 @@ use crate::{
 const KINDS: &str =
     "a string, a list of strings, a list of token ids or a list of lists of token ids";
 
-/// One prompt or input as it came.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One prompt or input as it came. `Debug` prints its length.
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Prompt<'a> {
     /// Text, to be encoded.
     Text(Cow<'a, str>),
     /// Ids, used as given.
     Ids(Vec<TokenId>),
+}
+
+impl fmt::Debug for Prompt<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => write!(f, "Text({} bytes)", text.len()),
+            Self::Ids(ids) => write!(f, "Ids({})", ids.len()),
+        }
+    }
 }
 
 /// Takes a field that is a string, a list of strings, a list of ids or a list of lists of ids.
@@ -165,7 +174,7 @@ impl<'a> Inputs<'a> {
             Source::Input(prompts) => prompts,
             Source::Messages(chat) => {
                 let encode = || chat.encode(call, model, self.add_special_tokens, self.truncation);
-                let rendered = call.app.encoder.run(chat.bytes(), encode).await??;
+                let rendered = call.encode(chat.bytes(), encode).await??;
                 vec![Prompt::Ids(rendered.ids)]
             }
         };

@@ -2,13 +2,17 @@
 //!
 //! Names other tools know come first, under `vllm:`; ours follow under `prelude:`. A name that
 //! cannot be filled yet is absent: a zero would be a claim.
+//!
+//! Every line has `model_name`. What belongs to no model (requests that named none, bodies, queues
+//! in front of the engines) has the names of all that the process serves, joined by commas: of one
+//! model, just its name.
 
 use std::fmt::{Display, Write as _};
 
 use prelude_engine::{ClassTotals, EngineSnapshot, Histogram};
 
 use super::{Call, Reply};
-use crate::{metrics::Counters, served_model::ServedModel};
+use crate::{App, metrics::Counters, served_model::ServedModel};
 
 /// All metrics of the process.
 pub(crate) fn metrics(call: &Call) -> Reply {
@@ -22,39 +26,35 @@ pub(crate) fn metrics(call: &Call) -> Reply {
     engine_gauges(&mut page, &snapshots);
     engine_counters(&mut page, &snapshots);
     engine_histograms(&mut page, &snapshots);
-    let waiting = app.admission.waiting();
-    let rows = "Rows waiting for their first result.";
-    let tokens = "Prompt tokens waiting for a first result.";
-    page.family("prelude:queue_rows", "gauge", rows);
-    for (class, rows, _) in waiting {
-        page.line("prelude:queue_rows", &format!("class=\"{class}\""), rows);
-    }
-    page.family("prelude:queue_tokens", "gauge", tokens);
-    for (class, _, tokens) in waiting {
-        page.line(
-            "prelude:queue_tokens",
-            &format!("class=\"{class}\""),
-            tokens,
-        );
-    }
-    let (.., bytes) = app.admission.reserved();
-    page.family(
-        "prelude:body_bytes_in_flight",
-        "gauge",
-        "Bytes of bodies being read or parsed.",
-    );
-    page.line("prelude:body_bytes_in_flight", "", bytes);
-    page.family(
-        "prelude:encode_queue",
-        "gauge",
-        "Texts waiting for a thread to be encoded.",
-    );
-    page.line("prelude:encode_queue", "", app.encoder.waiting());
-    edge(&mut page, &app.metrics.snapshot());
+    let names: Vec<&str> = snapshots.iter().map(|(model, _)| &*model.name).collect();
+    let all = model_label(&names.join(","));
+    queues(&mut page, app, &all);
+    edge(&mut page, &app.metrics.snapshot(), &all);
     Reply::Text {
         content_type: "text/plain; version=0.0.4; charset=utf-8",
         body: page.0.into(),
     }
+}
+
+fn queues(page: &mut Page, app: &App, all: &str) {
+    let waiting = app.admission.waiting();
+    let name = "prelude:queue_rows";
+    page.family(name, "gauge", "Rows waiting for their first result.");
+    for (class, rows, _) in waiting {
+        page.line(name, &format!("class=\"{class}\",{all}"), rows);
+    }
+    let name = "prelude:queue_tokens";
+    page.family(name, "gauge", "Prompt tokens waiting for a first result.");
+    for (class, _, tokens) in waiting {
+        page.line(name, &format!("class=\"{class}\",{all}"), tokens);
+    }
+    let (.., bytes) = app.admission.reserved();
+    let name = "prelude:body_bytes_in_flight";
+    page.family(name, "gauge", "Bytes of bodies being read or parsed.");
+    page.line(name, all, bytes);
+    let name = "prelude:encode_queue";
+    page.family(name, "gauge", "Texts waiting for a thread to be encoded.");
+    page.line(name, all, app.encoder.waiting());
 }
 
 type Snapshots<'a> = [(&'a ServedModel, EngineSnapshot)];
@@ -185,9 +185,9 @@ fn engine_counters(page: &mut Page, snapshots: &Snapshots<'_>) {
     }
     let own: [Counter; 4] = [
         (
-            "prelude:shared_tokens_total",
-            "Prompt tokens that another row of the same step computed.",
-            |s| s.scheduler.shared_tokens,
+            "prelude:srjf_recalibrations_total",
+            "Times a waiter's place changed because more or less of it is cached.",
+            |s| s.scheduler.srjf_recalibrations,
         ),
         (
             "prelude:deferrals_total",
@@ -208,19 +208,31 @@ fn engine_counters(page: &mut Page, snapshots: &Snapshots<'_>) {
     for (name, help, value) in own {
         page.each_own((name, "counter"), help, snapshots, value);
     }
-    let name = "prelude:computed_tokens_total";
-    page.family(name, "counter", "Tokens computed.");
-    for (model, snapshot) in snapshots {
-        let s = &snapshot.scheduler;
-        for (class, tokens) in [
-            ("oneshot", s.oneshot_tokens),
-            ("decode", s.prefill_tokens + s.decode_tokens),
-        ] {
-            page.line(
-                name,
-                &format!("{},class=\"{class}\"", own_labels(model)),
-                tokens,
-            );
+    type OfClass = (&'static str, &'static str, fn(&EngineSnapshot) -> [u64; 2]);
+    let of_class: [OfClass; 3] = [
+        ("prelude:computed_tokens_total", "Tokens computed.", |s| {
+            let s = &s.scheduler;
+            [s.oneshot_tokens, s.prefill_tokens + s.decode_tokens]
+        }),
+        (
+            "prelude:shared_tokens_total",
+            "Prompt tokens that another row of the same step computed.",
+            // Prompts of generations share over time alone, through the cache.
+            |s| [s.scheduler.shared_tokens, 0],
+        ),
+        (
+            "prelude:padded_tokens_total",
+            "Tokens computed for nobody, to fill a shape.",
+            |s| [s.padded.oneshot, s.padded.decode],
+        ),
+    ];
+    for (name, help, value) in of_class {
+        page.family(name, "counter", help);
+        for (model, snapshot) in snapshots {
+            for (class, tokens) in ["oneshot", "decode"].iter().zip(value(snapshot)) {
+                let labels = format!("{},class=\"{class}\"", own_labels(model));
+                page.line(name, &labels, tokens);
+            }
         }
     }
     let name = "prelude:steps_total";
@@ -348,7 +360,7 @@ fn engine_histograms(page: &mut Page, snapshots: &Snapshots<'_>) {
     }
 }
 
-fn edge(page: &mut Page, counters: &Counters) {
+fn edge(page: &mut Page, counters: &Counters, all: &str) {
     let name = "prelude:requests_total";
     page.family(
         name,
@@ -356,31 +368,35 @@ fn edge(page: &mut Page, counters: &Counters) {
         "Requests by route and status; 499 is a client that left.",
     );
     for ((route, code), count) in &counters.requests {
-        page.line(name, &format!("route=\"{route}\",code=\"{code}\""), count);
+        page.line(
+            name,
+            &format!("route=\"{route}\",code=\"{code}\",{all}"),
+            count,
+        );
     }
     let name = "prelude:rejects_total";
     page.family(name, "counter", "Refusals and failures by reason.");
     for (reason, count) in &counters.rejects {
-        page.line(name, &format!("reason=\"{reason}\""), count);
+        page.line(name, &format!("reason=\"{reason}\",{all}"), count);
     }
     let name = "prelude:unknown_fields_total";
     page.family(name, "counter", "Request fields nobody knows, by route.");
     for (route, count) in &counters.unknown_fields {
-        page.line(name, &format!("route=\"{route}\""), count);
+        page.line(name, &format!("route=\"{route}\",{all}"), count);
     }
     let name = "prelude:deadline_missed_total";
     page.family(name, "counter", "Requests whose deadline passed.");
-    page.line(name, "", counters.deadlines_missed);
+    page.line(name, all, counters.deadlines_missed);
     let name = "prelude:grammar_cache_hits_total";
     page.family(name, "counter", "Constraints that were compiled already.");
-    page.line(name, "", counters.grammar_cache_hits);
+    page.line(name, all, counters.grammar_cache_hits);
     let name = "prelude:encode_seconds";
     page.family(name, "histogram", "Turning a request's texts into ids.");
-    page.histogram(name, "", &counters.encode_seconds);
+    page.histogram(name, all, &counters.encode_seconds);
     let name = "vllm:request_params_n";
     page.family(name, "histogram", "`n` of generations.");
     for (model, asked) in &counters.generations {
-        page.histogram(name, &model_label(model), &asked.n);
+        page.histogram(name, &engine_label(model), &asked.n);
     }
     let name = "prelude:label_mass";
     page.family(
@@ -394,7 +410,7 @@ fn edge(page: &mut Page, counters: &Counters) {
     let name = "vllm:request_params_max_tokens";
     page.family(name, "histogram", "Output budget of generations.");
     for (model, asked) in &counters.generations {
-        page.histogram(name, &model_label(model), &asked.max_tokens);
+        page.histogram(name, &engine_label(model), &asked.max_tokens);
     }
 }
 
@@ -418,7 +434,11 @@ fn model_label(name: &str) -> String {
 
 /// One engine serves a model, so its index is always the first.
 fn engine_labels(model: &ServedModel) -> String {
-    format!("engine=\"0\",{}", own_labels(model))
+    engine_label(&model.name)
+}
+
+fn engine_label(name: &str) -> String {
+    format!("engine=\"0\",{}", model_label(name))
 }
 
 fn escape(label: &str) -> String {

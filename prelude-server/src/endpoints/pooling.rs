@@ -1,4 +1,4 @@
-//! `POST /pooling`: what a model makes of a whole text, whatever kind it is.
+//! `POST /pooling`: what a model makes of a whole text or of each of its tokens, whatever kind it is.
 
 use std::sync::Arc;
 
@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
-    Call, Reply, classify, embeddings,
+    Call, Reply, classify,
+    embeddings::{self, Of, Vector},
     submit::{Common, UsageBody},
     unix_seconds,
 };
@@ -33,7 +34,16 @@ pub(crate) struct Response<'a> {
 struct Item {
     index: usize,
     object: &'static str,
-    data: embeddings::Vector,
+    data: Data,
+}
+
+/// Of the whole text, or a row for each of its tokens.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "PooledData")]
+#[serde(untagged)]
+enum Data {
+    Whole(Vector),
+    Tokens(Vec<Vector>),
 }
 
 /// Answers `/pooling`.
@@ -47,9 +57,10 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         .app
         .model_for(common.model.as_deref(), Task::Pooling)
         .map_err(|e| e.prefixed("Unsupported task: "))?;
-    let (vectors, format, tokens, usage) = match task(&mut fields, model)? {
+    let (task, of) = task(&mut fields, model)?;
+    let (vectors, format, tokens, usage) = match task {
         Pooled::Embed => {
-            let embedded = embeddings::embed(call, model, &common, fields).await?;
+            let embedded = embeddings::embed(call, model, &common, fields, of).await?;
             (
                 embedded.vectors,
                 embedded.format,
@@ -63,20 +74,29 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
             for name in ["dimensions", "instruction", "prompt_name", "input_type"] {
                 fields.refuse(name, &[])?;
             }
-            let classified = classify::classify(call, model, &common, fields).await?;
+            let classified = classify::classify(call, model, &common, fields, of).await?;
             #[expect(
                 clippy::cast_possible_truncation,
                 reason = "written in f32's precision"
             )]
             let narrow = |probs: Vec<f64>| probs.into_iter().map(|p| p as f32).collect();
-            let vectors = classified.probs.into_iter().map(narrow).collect();
+            let each = |of_input: Vec<Vec<f64>>| of_input.into_iter().map(narrow).collect();
+            let vectors = classified.probs.into_iter().map(each).collect();
             (vectors, format, classified.tokens, classified.usage)
         }
     };
-    let item = |(index, floats)| Item {
+    let item = |(index, floats): (usize, Vec<Vec<f32>>)| Item {
         index,
         object: "pooling",
-        data: embeddings::Vector::new(floats, format),
+        data: match of {
+            Of::Texts => Data::Whole(Vector::new(floats.concat(), format)),
+            Of::Tokens => Data::Tokens(
+                floats
+                    .into_iter()
+                    .map(|of_token| Vector::new(of_token, format))
+                    .collect(),
+            ),
+        },
     };
     let data: Vec<Item> = vectors.into_iter().enumerate().map(item).collect();
     Ok(Reply::json(&Response {
@@ -95,42 +115,49 @@ enum Pooled {
     Classify,
 }
 
-/// `task`, or the kind's own.
-fn task(fields: &mut Fields<'_>, model: &ServedModel) -> Result<Pooled, ApiError> {
+/// `task`, or the kind's own for whole texts.
+fn task(fields: &mut Fields<'_>, model: &ServedModel) -> Result<(Pooled, Of), ApiError> {
     let classifies = matches!(model.kind, ModelKind::Classifier | ModelKind::Reward);
     let own = match classifies {
         true => Pooled::Classify,
         false => Pooled::Embed,
     };
-    match fields.string("task")?.as_deref() {
-        None => Ok(own),
-        Some("embed") if own == Pooled::Embed => Ok(own),
-        Some("classify") if own == Pooled::Classify => Ok(own),
-        Some(task @ ("embed" | "classify")) => {
-            let message = format!(
-                "Unsupported task: model {:?} (kind {}) does not {task}",
-                model.name,
-                model.kind.as_str()
-            );
-            Err(ApiError::new(400, "unsupported_task", message).with_param("task"))
-        }
-        // A row for each token: no executor returns that yet.
-        Some("token_embed" | "token_classify") => {
-            let message = "Unsupported task: values of each token are not supported by this server";
-            Err(ApiError::new(400, "unsupported_parameter", message).with_param("task"))
-        }
-        Some(_) => {
+    let Some(name) = fields.string("task")? else {
+        return Ok((own, Of::Texts));
+    };
+    let (task, of) = match &*name {
+        "embed" => (Pooled::Embed, Of::Texts),
+        "classify" => (Pooled::Classify, Of::Texts),
+        "token_embed" => (Pooled::Embed, Of::Tokens),
+        "token_classify" => (Pooled::Classify, Of::Tokens),
+        _ => {
             let must = "be `embed`, `classify`, `token_embed` or `token_classify`";
-            Err(ApiError::invalid_value("task", must))
+            return Err(ApiError::invalid_value("task", must));
         }
+    };
+    if task != own {
+        let message = format!(
+            "Unsupported task: model {:?} (kind {}) does not {name}",
+            model.name,
+            model.kind.as_str()
+        );
+        return Err(ApiError::new(400, "unsupported_task", message).with_param("task"));
     }
+    Ok((task, of))
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::testing::{answer, demos, refused};
+    use crate::{
+        assets::Assets,
+        config::{Limits, ServerConfig},
+        demo,
+        executor::Devices,
+        load::load,
+        testing::{answer, app, app_with, demos, embedded, golden, options, refused},
+    };
 
     const PATH: &str = "/pooling";
 
@@ -156,6 +183,97 @@ mod tests {
         assert!(packed["data"][0]["data"].is_string());
     }
 
+    /// Attention looks back alone, so what a token has is what its text has that ends there.
+    #[test]
+    fn each_token_has_what_the_text_up_to_it_has() {
+        let text = "Where is my new card?";
+        let tokens = answer(
+            demos(),
+            "/tokenize",
+            &json!({"prompt": text, "model": "demo-classifier"}),
+        );
+        let ids = tokens["tokens"].as_array().unwrap();
+        let ask = |more: Value| {
+            let mut body = json!({"input": [ids, [ids[0]]], "task": "token_classify"});
+            body.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            answer(demos(), PATH, &body)
+        };
+        for activation in [true, false] {
+            let found = ask(json!({"use_activation": activation}));
+            assert_eq!(
+                found["data"][0]["data"].as_array().unwrap().len(),
+                ids.len()
+            );
+            assert_eq!(found["data"][1]["data"][0], found["data"][0]["data"][0]);
+            for end in 1..=ids.len() {
+                let body = json!({"input": ids[..end], "use_activation": activation});
+                let alone = answer(demos(), "/classify", &body);
+                let of_token = &found["data"][0]["data"][end - 1];
+                assert_eq!(of_token, &alone["data"][0]["probs"], "{end}");
+            }
+            assert_eq!(found["usage"]["prompt_tokens"], ids.len() + 1);
+        }
+        let packed = ask(json!({"encoding_format": "base64"}));
+        assert!(packed["data"][0]["data"][0].is_string(), "{packed}");
+    }
+
+    /// As the golden model embeds texts: last and mean are made of these.
+    #[test]
+    fn each_token_is_embedded() {
+        let Some(folder) = golden("rand-embed") else {
+            return;
+        };
+        let assets = Assets::open(&folder.join("model")).unwrap();
+        let loaded = load(assets, &options(), &Devices::of_machine()).unwrap();
+        let app = app(vec![loaded]);
+        let ids: Vec<u32> = (0..40).map(|i| i * 97 % 4_000).collect();
+        let ask = |more: Value| {
+            let mut body = json!({"input": ids, "task": "token_embed"});
+            body.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            answer(&app, PATH, &body)
+        };
+        for more in [
+            json!({}),
+            json!({"dimensions": 9}),
+            json!({"use_activation": false}),
+        ] {
+            let found = ask(more.clone());
+            for end in [1, 7, 40] {
+                let mut body = more.clone();
+                body["input"] = json!(ids[..end]);
+                let alone = answer(&app, "/v1/embeddings", &body);
+                let of_token = &found["data"][0]["data"][end - 1];
+                assert_eq!(of_token, &alone["data"][0]["embedding"], "{end} {more}");
+            }
+        }
+        refused(
+            &app,
+            PATH,
+            &json!({"input": ids, "task": "token_classify"}),
+            (400, "unsupported_task", Some("task")),
+        );
+    }
+
+    /// A short body that asks for a very long answer.
+    #[test]
+    fn answers_have_a_bound() {
+        let config = ServerConfig {
+            limits: Limits {
+                token_numbers: 77 * 4,
+                ..Limits::default()
+            },
+            ..ServerConfig::default()
+        };
+        let app = app_with(config, vec![embedded(&demo::CLASSIFIER, &options())]);
+        let body = |n: usize| json!({"input": vec![5; n], "task": "token_classify"});
+        answer(&app, PATH, &body(4));
+        refused(&app, PATH, &body(5), (400, "too_many_numbers", None));
+    }
+
     #[test]
     fn other_tasks_are_refused_by_name() {
         let check = |more: Value, reason: &str, param: &str| {
@@ -166,11 +284,7 @@ mod tests {
             refused(demos(), PATH, &body, (400, reason, Some(param)));
         };
         check(json!({"task": "embed"}), "unsupported_task", "task");
-        check(
-            json!({"task": "token_classify"}),
-            "unsupported_parameter",
-            "task",
-        );
+        check(json!({"task": "token_embed"}), "unsupported_task", "task");
         check(json!({"task": "sing"}), "invalid_value", "task");
         check(
             json!({"dimensions": 8}),

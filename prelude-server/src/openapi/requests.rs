@@ -357,7 +357,8 @@ pub(super) struct EmbeddingRequest {
 /// `POST /pooling`.
 #[derive(JsonSchema)]
 pub(super) struct PoolingRequest {
-    /// `embed` or `classify`; the model's own if absent.
+    /// `embed` or `classify`, of each text; `token_embed` or `token_classify`, of each of its tokens.
+    /// What the model does with a text if absent.
     task: Option<String>,
     /// For a language model: as on `/classify`.
     labels: Option<Vec<String>>,
@@ -373,7 +374,8 @@ pub(super) struct PoolingRequest {
 pub(super) struct ClassifyRequest {
     /// 2 to 1,024 names for a language model to choose from.
     labels: Option<Vec<String>>,
-    /// Text around each input, with `{{ text }}` in it once (with `labels`).
+    /// Text around each input, with `{{ text }}` in it once (with `labels`); where the server trusts
+    /// templates of requests, any template over `text`.
     template: Option<String>,
     #[schemars(flatten)]
     inputs: Inputs,

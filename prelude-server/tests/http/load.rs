@@ -84,7 +84,7 @@ fn three_times_too_many_are_served_as_if_they_fitted() {
     let encoded = server.metric("prelude:encode_seconds_count");
     assert_eq!(encoded, answered as f64, "refused: {refused}");
     let code = |code: u16| {
-        let name = format!("prelude:requests_total{{route=\"/v1/completions\",code=\"{code}\"}}");
+        let name = format!("prelude:requests_total{{route=\"/v1/completions\",code=\"{code}\",");
         server.metric(&name)
     };
     assert_eq!((code(200), code(429)), (answered as f64, refused as f64));

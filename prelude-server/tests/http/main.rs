@@ -9,6 +9,7 @@ mod decisions;
 mod fuzz;
 mod golden;
 mod load;
+mod metrics;
 mod overload;
 mod service;
 mod streams;

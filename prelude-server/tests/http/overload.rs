@@ -200,7 +200,7 @@ fn a_deadline_that_passes_is_not_worth_a_retry() {
     let long = request(r#"{"prompt":[1],"max_tokens":3,"ignore_eos":true}"#, "");
     busy.write_all(long.as_bytes()).unwrap();
     wait_for(|| {
-        let running = server.metric("prelude:queue_rows{class=\"decode\"}");
+        let running = server.metric("prelude:queue_rows{class=\"decode\",");
         (running > 0.0)
             .then_some(())
             .ok_or_else(|| format!("{running}"))
@@ -254,7 +254,7 @@ fn clients_that_leave_leave_nothing_behind() {
         drop(connection);
     }
     server.settle();
-    let gone = server.metric("prelude:requests_total{route=\"/v1/completions\",code=\"499\"}");
+    let gone = server.metric("prelude:requests_total{route=\"/v1/completions\",code=\"499\",");
     assert!(gone > f64::from(left) * 0.5, "{gone} of {left}");
     // The engine rests: nobody wants anything of it.
     let steps = fake.steps.load(Ordering::SeqCst);

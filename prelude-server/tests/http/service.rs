@@ -241,14 +241,14 @@ fn metrics_name_what_happened() {
     );
     let check = |name: &str, expected: f64| assert_eq!(server.metric(name), expected, "{name}");
     check(
-        "prelude:requests_total{route=\"/v1/completions\",code=\"200\"}",
+        "prelude:requests_total{route=\"/v1/completions\",code=\"200\",",
         1.0,
     );
     check(
-        "prelude:requests_total{route=\"/v1/completions\",code=\"400\"}",
+        "prelude:requests_total{route=\"/v1/completions\",code=\"400\",",
         1.0,
     );
-    check("prelude:rejects_total{reason=\"missing_field\"}", 1.0);
+    check("prelude:rejects_total{reason=\"missing_field\",", 1.0);
     check(
         "vllm:prompt_tokens_total{engine=\"0\",model_name=\"fake\"}",
         3.0,
@@ -258,7 +258,7 @@ fn metrics_name_what_happened() {
         4.0,
     );
     check(
-        "vllm:request_params_max_tokens_sum{model_name=\"fake\"}",
+        "vllm:request_params_max_tokens_sum{engine=\"0\",model_name=\"fake\"}",
         4.0,
     );
     check("vllm:time_to_first_token_seconds_count", 1.0);

@@ -82,7 +82,7 @@ fn an_http2_stream_that_is_reset_is_aborted() {
         assert_eq!(sender.send_request(version).await.unwrap().status(), 200);
     });
     server.settle();
-    let gone = "prelude:requests_total{route=\"/v1/completions\",code=\"499\"}";
+    let gone = "prelude:requests_total{route=\"/v1/completions\",code=\"499\",";
     assert_eq!(server.metric(gone), 2.0);
 }
 
@@ -115,7 +115,7 @@ fn an_http2_stream_that_is_not_read_is_given_up_alone() {
             };
             let begun = sender.send_request(ask(&unread)).await.unwrap();
             assert_eq!(begun.status(), 200);
-            let gone = "prelude:requests_total{route=\"/v1/completions\",code=\"499\"}";
+            let gone = "prelude:requests_total{route=\"/v1/completions\",code=\"499\",";
             let mut tries = 0;
             while server.metric_now(gone).await != Some(1.0) {
                 tries += 1;

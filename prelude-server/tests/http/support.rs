@@ -427,6 +427,10 @@ fn rows(batch: &OneShotBatch) -> Vec<RowOutput> {
             },
             OutputHead::Embed { .. } => RowOutput::Embedding(vec![0.6, 0.8]),
             OutputHead::Classify => RowOutput::Classes(vec![0.0; 77]),
+            OutputHead::Tokens(_) => RowOutput::Tokens {
+                first_position: row.positions.start,
+                rows: row.positions.clone().map(|_| vec![0.0; 77]).collect(),
+            },
         }
     };
     batch.rows.iter().map(row).collect()

@@ -72,6 +72,41 @@ fn a_request_brings_its_template() {
     server.settle();
 }
 
+/// The same for what texts to be classified stand in.
+#[test]
+fn texts_stand_in_a_template_of_the_request() {
+    let demo = || vec![demo_model(&prelude_server::demo::LM)];
+    let trusting = TestServer::with(trusting(Limits::default()), ApiKeys::default(), demo());
+    let body = |template: &str| {
+        json!({"input": ["Where is my card?", "b"], "labels": ["card", "cash"],
+            "template": template})
+        .to_string()
+    };
+    let plain = trusting
+        .post("/classify", &body("{{ text }}\nTopic?"))
+        .json();
+    // A line's end behind a block would go with the block, as in chat templates.
+    let program = "{% set words = text | trim %}{{ words }}\nTopic?";
+    let response = trusting.post("/classify", &body(program));
+    assert_eq!(response.status, 200, "{}", response.body);
+    assert_eq!(response.json()["data"], plain["data"]);
+    let careful = TestServer::with(config(), ApiKeys::default(), demo());
+    for (server, template, reason) in [
+        (&trusting, "{% if %}", "template_error"),
+        (&trusting, "{{ raise_exception('no') }}", "template_error"),
+        (&careful, program, "invalid_value"),
+    ] {
+        let response = server.post("/classify", &body(template));
+        let error = &response.json()["error"];
+        let found = (response.status, &error["reason"], &error["param"]);
+        assert_eq!(
+            found,
+            (400, &json!(reason), &json!("template")),
+            "{template}"
+        );
+    }
+}
+
 #[test]
 fn a_server_that_trusts_no_templates_says_how_it_would() {
     let server = TestServer::fake(config(), &Fake::default());

@@ -135,7 +135,7 @@ fn half_closed_connections() {
             .collect()
     });
     // Nobody was answered but the honest client.
-    let name = "prelude:requests_total{route=\"/v1/completions\",code=\"200\"}";
+    let name = "prelude:requests_total{route=\"/v1/completions\",code=\"200\",";
     assert_eq!(server.metric(name), 3.0);
 }
 

@@ -53,7 +53,10 @@ pub(super) fn items(plan: &StepPlan) -> Vec<Item<'_>> {
                 });
                 items.extend(scores);
             }
-            OutputHead::LabelScores { .. } | OutputHead::Embed { .. } | OutputHead::Classify => {}
+            OutputHead::LabelScores { .. }
+            | OutputHead::Embed { .. }
+            | OutputHead::Classify
+            | OutputHead::Tokens(_) => {}
         }
     }
     items

@@ -11,7 +11,6 @@ use super::{Params, stop::Stopper};
 use crate::{answer::Pieces, served_model::ServedModel, tokenizer::Stream};
 
 /// One continuation of one prompt.
-#[derive(Debug)]
 pub(crate) struct Choice {
     decoder: Stream,
     stopper: Stopper,

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// A prompt and what is wanted of it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Job {
     /// The prompt.
     pub(crate) ids: Vec<TokenId>,
@@ -40,7 +40,6 @@ pub(crate) struct Report {
 }
 
 /// A prompt and what is known of it by now.
-#[derive(Debug)]
 pub(crate) struct PromptState {
     /// The prompt.
     pub(crate) ids: Vec<TokenId>,
@@ -67,7 +66,6 @@ enum RowKind {
 }
 
 /// A generation request. Dropping it aborts what the engine still does for it.
-#[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) call: Arc<Call>,
     pub(crate) model: Arc<ServedModel>,

@@ -1,0 +1,220 @@
+//! One step: who is in it, in which order, and what becomes of it.
+
+use std::time::Duration;
+
+use prelude_core::{OutputRow, RequestId, StepId, Timestamp};
+
+use super::Scheduler;
+use crate::{
+    Event, Plan, QueueView, StepBudget, Waiting,
+    forest::KeepRule,
+    length::length_of,
+    sequence::{SeqState, Sequence, TokenWait},
+    step::{Draft, RowTag},
+    watch::{self, Cost},
+};
+
+impl Scheduler {
+    /// Plans a step. What it takes up is recorded at once; an empty draft took up nothing, but may
+    /// have let sequences that sit out hold what the cache has of them.
+    pub(super) fn draft(
+        &mut self,
+        now: Timestamp,
+        may_defer: bool,
+        events: &mut Vec<Event>,
+    ) -> Draft {
+        self.seat(now, may_defer);
+        let depth = self.capacity.pipeline_depth;
+        let decoding = self
+            .running
+            .values()
+            .filter(|id| self.seqs[id].can_decode(depth))
+            .count();
+        let room = self.max_tokens - length_of(decoding);
+        let id = StepId(self.next_step);
+        let mut draft = Draft::new(id, now, self.capacity.block_size, room, may_defer);
+        let plan = self.ask_policy(now, room);
+        self.was_exclusive = self.plan_exclusive(&mut draft, &plan);
+        if !self.was_exclusive {
+            self.plan_shared(&mut draft, &plan, events);
+        }
+        self.emit_forest(&mut draft);
+        draft
+    }
+
+    /// Decides which sequences sit this step out, that is, are not sampled: those whose next tokens are known only after
+    /// the model could have run, since a step takes as long as the slowest of its rows. The oldest
+    /// of those that have lost their patience joins all the same; no more than one, so that no
+    /// step waits for several. If there is nothing else to do (`may_defer` is false), the oldest
+    /// of all joins: it can get blocks in any case, and the executor waits for its tokens. With it
+    /// come all whose tokens are known by then.
+    fn seat(&mut self, now: Timestamp, may_defer: bool) {
+        let patience = Duration::from_millis(u64::from(self.config.mask_patience_ms));
+        let hidden = self.pace.hides();
+        let mut waiting = Vec::new();
+        // Those that lost their blocks may resume and be sampled in one step; but nobody is to
+        // wait for one of them, who may not get blocks, while others run.
+        for id in self.running.values().chain(self.preempted.values()) {
+            let seq = self.seqs.get_mut(id).expect("it lives");
+            let wait = seq.waits_for_tokens(now, hidden);
+            seq.sits_out = wait.is_some();
+            waiting.extend(wait.map(|wait| (*id, wait)));
+        }
+        let awaited = waiting
+            .iter()
+            .find(|(_, wait)| !may_defer || wait.since >= patience);
+        let Some(&(oldest, TokenWait { due, .. })) = awaited else {
+            return;
+        };
+        for (id, wait) in waiting {
+            if id == oldest || (!may_defer && wait.due <= due) {
+                let seq = self.seqs.get_mut(&id).expect("it lives");
+                seq.sits_out = false;
+            }
+        }
+    }
+
+    fn ask_policy(&mut self, now: Timestamp, room: u32) -> Plan {
+        // Who follows costs is told of whatever has ended, too.
+        if self.oneshot.is_empty() && self.decode.is_empty() && self.watch.is_none() {
+            return Plan::default();
+        }
+        let changed = self.changed_costs();
+        let seqs = self
+            .max_seqs
+            .saturating_sub(self.running_decode + self.preempted_decode);
+        let budget = StepBudget {
+            tokens: room,
+            rows: self.config.max_batch_rows,
+            seqs,
+        };
+        let view = QueueView {
+            oneshot: &self.oneshot,
+            decode: &self.decode,
+            now,
+            requests: &self.requests,
+            cache: &self.cache,
+            changed: &changed,
+        };
+        self.policy.plan(&view, budget)
+    }
+
+    /// What is to be told to a policy that follows what waiting requests cost.
+    fn changed_costs(&mut self) -> Vec<(RequestId, Option<(Waiting, Cost)>)> {
+        let Some(watch) = &mut self.watch else {
+            return Vec::new();
+        };
+        let requests = &mut self.requests;
+        let costs = watch.update(&mut self.cache, |cache, id| {
+            let live = requests.get_mut(&id)?;
+            let row = live.oneshot.front()?.row;
+            let prompt = live.prompt(row);
+            Some(watch::cost_of(cache, live, &prompt))
+        });
+        let tell = |(id, cost): (RequestId, Option<Cost>)| {
+            let cost = cost.map(|cost| {
+                let live = &self.requests[&id];
+                (live.waiting(id, length_of(live.oneshot.len())), cost)
+            });
+            (id, cost)
+        };
+        costs.into_iter().map(tell).collect()
+    }
+
+    /// A step for everybody: what runs goes on, then generations are admitted, then one-shot rows
+    /// are taken up, then what they left goes to generations again.
+    fn plan_shared(&mut self, draft: &mut Draft, plan: &Plan, events: &mut Vec<Event>) {
+        let prefilling = |seq: &Sequence| {
+            seq.is_decode()
+                && matches!(seq.state, SeqState::Prefilling { next } if next < seq.chunk_limit())
+        };
+        let slots = self.running_decode < self.max_seqs;
+        let decode_waits = self.running.values().any(|id| prefilling(&self.seqs[id]))
+            || (slots && (!self.decode.is_empty() || self.preempted_decode > 0));
+        let chunked_waits = self.running.len() > self.running_decode as usize
+            || self.preempted.len() > self.preempted_decode as usize;
+        let oneshot_waits = chunked_waits || !self.oneshot.is_empty();
+        let (share, room) = (
+            u64::from(self.config.oneshot_share_percent),
+            u64::from(draft.room),
+        );
+        let oneshot_room = match (oneshot_waits, decode_waits) {
+            (true, true) => {
+                // At least one token, or a small share of a small step would round to nothing
+                // for ever.
+                let owed = ((share * room + self.balance) / 100).max(1);
+                u32::try_from(owed.min(room)).expect("at most the room")
+            }
+            (true, false) => draft.room,
+            (false, _) => 0,
+        };
+        let prefill_room = draft.room - oneshot_room;
+        self.plan_running(draft, oneshot_room, prefill_room, true, events);
+        self.plan_admissions(
+            draft,
+            plan,
+            prefill_room.saturating_sub(draft.prefill_tokens()),
+        );
+        self.plan_oneshot(draft, plan);
+        if draft.left() > 0 {
+            let may_preempt = draft.is_empty();
+            self.plan_running(draft, draft.room, draft.room, may_preempt, events);
+            self.plan_admissions(draft, plan, draft.left());
+        }
+
+        // What one-shot work was promised and could not use, because its next row was too large
+        // for the rest of the step, is added to its next share. Shorter rows that went past that
+        // row are not held against it, or they could keep it waiting for ever.
+        self.balance = match draft.passed_over_at {
+            Some(used) if decode_waits => {
+                let owed = (self.balance + share * room).saturating_sub(u64::from(used) * 100);
+                owed.min(u64::from(self.max_tokens) * 100)
+            }
+            _ => 0,
+        };
+    }
+
+    /// Turns the forest into segments and rows, and charges the requests for them.
+    fn emit_forest(&mut self, draft: &mut Draft) {
+        if draft.forest_rows.is_empty() {
+            return;
+        }
+        let rule = KeepRule {
+            enabled: self.config.enable_prefix_caching,
+            suffixes: self.config.keep_suffixes,
+            shared_min_rows: self.config.keep_shared_min_rows,
+        };
+        let empty = crate::forest::Forest::new(self.capacity.block_size);
+        let forest = std::mem::replace(&mut draft.forest, empty);
+        let before = draft.oneshot.tokens.len();
+        let emitted = forest.emit(&mut draft.oneshot, &mut self.cache, rule);
+        self.counters.oneshot_tokens += (draft.oneshot.tokens.len() - before) as u64;
+        for kept in emitted.kept {
+            kept.hashes.iter().for_each(|&hash| self.leaders.add(hash));
+            let owner = draft.forest_rows[kept.row].tag;
+            draft.record.kept.push((owner, kept));
+        }
+        for (row, (segment, joined)) in draft.forest_rows.drain(..).zip(emitted.rows) {
+            let (positions, head) = (row.positions, row.head);
+            draft.oneshot.rows.push(OutputRow {
+                segment,
+                positions,
+                head,
+            });
+            draft.record.oneshot.push(row.tag);
+            self.counters.shared_tokens += u64::from(joined.shared);
+            self.counters.prefix_hit_tokens += u64::from(joined.cached);
+            if let RowTag::Row { request, .. } = row.tag {
+                draft.record.whole_rows += 1;
+                let live = self
+                    .requests
+                    .get_mut(&request)
+                    .expect("it was planned just now");
+                live.usage.cached_tokens += u64::from(joined.cached);
+                live.usage.computed_tokens += u64::from(joined.computed);
+                self.queued_uncached -= live.take_up(u64::from(joined.computed));
+            }
+        }
+        draft.record.pins = emitted.pins;
+    }
+}

@@ -1,0 +1,133 @@
+//! What is accepted, and why anything is not.
+
+use prelude_core::{Head, Request, RowSpec, Timestamp};
+
+use super::Scheduler;
+use crate::{
+    Reject,
+    request::{Live, Reserved, expires},
+    row,
+};
+
+impl Scheduler {
+    /// Admits a request, or says why not.
+    ///
+    /// A generation is refused if its prompt and whole output budget need more blocks than there
+    /// are: what is accepted can get all that it asked for, if need be with the pool to itself.
+    ///
+    /// # Errors
+    /// [`Reject`]; nothing of the request remains.
+    pub fn submit(&mut self, now: Timestamp, request: Request) -> Result<(), Reject> {
+        request.validate(self.capacity.vocab_size, self.capacity.max_context_len)?;
+        if self.requests.contains_key(&request.id) {
+            return Err(Reject::DuplicateId(request.id));
+        }
+        for row in 0..request.rows.len() {
+            self.check_fits(&request, row)?;
+        }
+        let expires = expires(&request);
+        if let Some(deadline) = expires.filter(|&d| d <= now) {
+            return Err(Reject::DeadlineUnmeetable { deadline, now });
+        }
+        let reserved = self.check_queue(&request)?;
+        self.queued_rows += reserved.rows;
+        self.queued_tokens += reserved.tokens;
+        self.queued_uncached += reserved.uncached;
+        if let Some(deadline) = expires {
+            self.deadlines.insert((deadline, request.id));
+        }
+        let id = request.id;
+        let mut live = Live::new(self.next_serial, request);
+        live.reserved = Some(reserved);
+        self.next_serial += 1;
+        self.requests.insert(id, live);
+        self.requeue(id);
+        Ok(())
+    }
+
+    fn check_fits(&self, request: &Request, row: usize) -> Result<(), Reject> {
+        let spec = &request.rows[row];
+        let prompt = request.tree.prompt_len(spec.node);
+        let limit = self.capacity.max_step_tokens;
+        let available = u64::from(self.capacity.num_blocks);
+        let positions = match &spec.head {
+            // The last token is never run.
+            Head::Generate(g) if g.max_tokens > 1 => {
+                u64::from(prompt) + u64::from(g.max_tokens) - 1
+            }
+            head if row::pools_all(head) && prompt > limit => {
+                return Err(Reject::TooLongToPool { row, prompt, limit });
+            }
+            _ if prompt > limit => u64::from(prompt),
+            _ => 0,
+        };
+        let needed = positions.div_ceil(u64::from(self.capacity.block_size));
+        if needed > available {
+            return Err(Reject::NeverFits {
+                row,
+                needed,
+                available,
+            });
+        }
+        Ok(())
+    }
+
+    /// What the request takes of the queue's bounds, if it may.
+    fn check_queue(&self, request: &Request) -> Result<Reserved, Reject> {
+        let rows = Live::queue_rows(request);
+        let tokens = request.tree.distinct_tokens() as u64;
+        let row_limit = u64::from(self.config.max_queued_rows);
+        let token_limit = self.config.max_queued_tokens;
+        for (what, amount, limit) in [
+            ("rows", rows, row_limit),
+            ("prompt tokens", tokens, token_limit),
+        ] {
+            if amount > limit {
+                return Err(Reject::LargerThanQueue {
+                    what,
+                    amount,
+                    limit,
+                });
+            }
+        }
+        if self.queued_rows + rows > row_limit {
+            let (queued, limit) = (self.queued_rows, row_limit);
+            return Err(Reject::QueueFullRows {
+                rows,
+                queued,
+                limit,
+            });
+        }
+        if self.queued_tokens + tokens > token_limit {
+            let (queued, limit) = (self.queued_tokens, token_limit);
+            return Err(Reject::QueueFullTokens {
+                tokens,
+                queued,
+                limit,
+            });
+        }
+        Ok(Reserved {
+            rows,
+            tokens,
+            uncached: tokens - self.cached_tokens(request),
+        })
+    }
+
+    /// Tokens of a request that the cache has now: the beginnings of its prompts. What several
+    /// prompts share further in is not looked up, so this is rather too few than too many.
+    fn cached_tokens(&self, request: &Request) -> u64 {
+        if !self.config.enable_prefix_caching {
+            return 0;
+        }
+        let needed = |row: &RowSpec| {
+            row::first_needed(&row.head, request.tree.prompt_len(row.node)) as usize
+        };
+        // What a row reads hidden states of is computed, cached or not.
+        let most = request.rows.iter().map(needed).min().unwrap_or(0);
+        let salt = request.cache_salt.as_ref();
+        let roots = request.tree.nodes().iter().filter(|n| n.parent.is_none());
+        roots
+            .map(|root| self.cache.cached_prefix(salt, &root.tokens, most) as u64)
+            .sum()
+    }
+}

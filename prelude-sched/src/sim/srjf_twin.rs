@@ -1,0 +1,62 @@
+//! Shortest job first as its definition reads: every plan scores the whole queue anew.
+
+use std::cmp::Reverse;
+
+use prelude_core::RequestId;
+
+use crate::{Grant, Plan, QueueView, SchedulerPolicy, Srjf, StepBudget, Waiting};
+
+/// Plans with [`Srjf`] and holds every plan against that of a rescan.
+#[derive(Debug)]
+pub(super) struct CheckedSrjf {
+    inner: Srjf,
+    fairness: u32,
+}
+
+impl CheckedSrjf {
+    pub(super) fn new(fairness: u32) -> Self {
+        Self {
+            inner: Srjf::new(fairness),
+            fairness,
+        }
+    }
+
+    /// All that wait for a one-shot row, in order.
+    fn line(&self, view: &QueueView<'_>) -> Vec<RequestId> {
+        let cost = |w: &Waiting| view.cost(w.request).expect("it waits for a row");
+        let now = i128::from(view.now().as_nanos());
+        // As a score that falls while a request waits, in billionths of a token.
+        let score = |w: &Waiting| {
+            let waited = now - i128::from(w.arrival.as_nanos());
+            i128::from(cost(w).tokens) * 1_000_000_000 - i128::from(self.fairness) * waited
+        };
+        let key = |w: &Waiting| (w.priority, score(w), w.arrival, w.request);
+        let mut waiting: Vec<&Waiting> = view.oneshot().collect();
+        waiting.sort_by_key(|w| key(w));
+        if let Some(&first) = waiting.first() {
+            let group = (first.priority, cost(first).prefix);
+            // Stable: the order inside the two groups stays.
+            waiting.sort_by_key(|w| Reverse((w.priority, cost(w).prefix) == group));
+        }
+        waiting.into_iter().map(|w| w.request).collect()
+    }
+}
+
+impl SchedulerPolicy for CheckedSrjf {
+    fn plan(&mut self, view: &QueueView<'_>, budget: StepBudget) -> Plan {
+        let plan = self.inner.plan(view, budget);
+        let mut line = self.line(view);
+        line.truncate(budget.rows as usize);
+        let planned: Vec<RequestId> = plan.oneshot.iter().map(|g: &Grant| g.request).collect();
+        assert_eq!(planned, line, "the order kept is not that of a rescan");
+        plan
+    }
+
+    fn follows_costs(&self) -> bool {
+        true
+    }
+
+    fn recalibrations(&self) -> u64 {
+        self.inner.recalibrations()
+    }
+}
