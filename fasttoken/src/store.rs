@@ -100,7 +100,11 @@ pub(crate) fn read(path: &Path) -> io::Result<Room<u8>> {
     if len < 1 << 20 || !about.is_file() {
         return std::fs::read(path).map(Room::Heap);
     }
-    let mut room = Room::zeroed(len);
+    // A file larger than memory is an error there, and not a panic here.
+    let Some(pages) = Pages::zeroed(len) else {
+        return std::fs::read(path).map(Room::Heap);
+    };
+    let mut room = Room::Pages(pages, PhantomData);
     let mut filled = 0;
     while filled < len {
         match file.read(&mut room[filled..]) {

@@ -18,8 +18,8 @@ pub struct Cost {
     /// up, without what is cached of the next row's. Once it has begun, what was cached when it
     /// came counts instead.
     pub tokens: u64,
-    /// The cached prefix of its next row. Requests with the same one share it.
-    pub prefix: BlockHash,
+    /// The cached prefix of its next row, if there is one. Requests with the same one share it.
+    pub prefix: Option<BlockHash>,
 }
 
 /// The requests watched.
@@ -102,7 +102,7 @@ pub(crate) fn cost_of(cache: &KvCache, live: &Live, prompt: &[TokenId]) -> (Cost
     };
     let cost = Cost {
         tokens: left.max(1),
-        prefix: edge.hash,
+        prefix: (edge.tokens > 0).then_some(edge.hash),
     };
     (cost, edge)
 }

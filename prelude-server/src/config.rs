@@ -225,7 +225,7 @@ impl Default for Limits {
             rows: 4_096,
             detokenize_bytes: 4 << 20,
             logprob_entries: 1 << 20,
-            token_numbers: 16 << 20,
+            token_numbers: 2 << 20,
             echo_bytes: 32 << 20,
             template_bytes: 64 << 10,
             rendered_bytes: 16 << 20,

@@ -79,7 +79,8 @@ fn read_vocab(scanner: &mut Scanner<'_>) -> Option<Model> {
         let id = scanner.number().filter(|id| u64::from(*id) <= most)?;
         match spelled {
             Spelled::Bytes => {
-                text_bytes += piece.len();
+                // Spellings are up to twice as long.
+                text_bytes += 2 * piece.len();
                 tokens.add_piece(&piece, id).then_some(())?;
             }
             Spelled::Other(token) => {
@@ -92,14 +93,20 @@ fn read_vocab(scanner: &mut Scanner<'_>) -> Option<Model> {
                 }
             }
         }
+        // The slow way counts exactly, and says what is wrong.
+        if text_bytes > u32::MAX as usize / 4 {
+            return None;
+        }
         if !scanner.more(b'}')? {
             break;
         }
     }
-    let fits = text_bytes <= u32::MAX as usize / 4;
     let near = tokens.id_end() as u64 <= id_limit(tokens.model_len()) + 1;
+    if !near {
+        return None;
+    }
     let names = tokens.index().ok()?;
-    (fits && near).then_some(Model { tokens, names })
+    Some(Model { tokens, names })
 }
 
 fn read_merges(scanner: &mut Scanner<'_>, model: &Model) -> Option<Vec<[u32; 3]>> {

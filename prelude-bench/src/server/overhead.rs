@@ -193,7 +193,7 @@ impl Client {
         let mut line = String::new();
         let mut head = self.reader.read_line(&mut line)?;
         ensure!(line.starts_with("HTTP/1.1 200"), "{path} answered {line}");
-        let (mut length, mut step_ms) = (0, 0.0);
+        let (mut length, mut step_ms) = (0, None::<f64>);
         loop {
             line.clear();
             let bytes = self.reader.read_line(&mut line)?;
@@ -207,7 +207,7 @@ impl Client {
                 if name.eq_ignore_ascii_case("content-length") {
                     length = value.parse().context("a content length")?;
                 } else if name.eq_ignore_ascii_case("x-prelude-exec-ms") {
-                    step_ms = value.parse().context("the step's time")?;
+                    step_ms = Some(value.parse().context("the step's time")?);
                 }
             }
         }
@@ -216,7 +216,8 @@ impl Client {
         Ok(Exchange {
             question: request.len(),
             answer: head + length,
-            step: Duration::try_from_secs_f64(step_ms / 1e3).context("the step's time")?,
+            step: Duration::try_from_secs_f64(step_ms.context("no x-prelude-exec-ms")? / 1e3)
+                .context("the step's time")?,
         })
     }
 }

@@ -114,6 +114,17 @@ fn ask(
     let to = seen(server)?;
     bar.says("overload: capacity after");
     let after = load(&server.address, jobs, find)?;
+    ensure!(
+        after.failures() == 0,
+        "requests failed afterwards: {after:?}"
+    );
+    ensure!(after.count(200) > 0, "no request was answered afterwards");
+    for (when, tally) in [("before", &before), ("after", &after)] {
+        ensure!(
+            tally.count(429) == 0,
+            "capacity {when}: requests were refused: {tally:?}"
+        );
+    }
     Ok(Run {
         before,
         overload,
@@ -142,7 +153,7 @@ impl Run {
         let one = |name: &str, unit, value| Row::new(name, unit, vec![value]);
         let (before, after) = (self.before.per_second(), self.after.per_second());
         // The machine may have had less to give meanwhile: the mean of before and after is what
-        // to compare with.
+        // to compare with, and a server that is slower ever after does not pass.
         let could = f64::midpoint(before, after);
         let times = self.overload.asked_per_second() / could;
         let where_ = match &self.pinned {
@@ -156,7 +167,8 @@ impl Run {
         let mut rows = vec![
             one("capacity, 64 connections, before", Unit::PerSecond, before)
                 .noting(format!("{asked}; {where_}")),
-            one("capacity, 64 connections, after", Unit::PerSecond, after),
+            one("capacity, 64 connections, after", Unit::PerSecond, after)
+                .with(Verdict::at_least(after / before, 0.8)),
             one(
                 "overload: asked for, in terms of capacity",
                 Unit::Ratio,
@@ -245,10 +257,14 @@ mod tests {
     }
 
     fn verdicts(overload: &[(u16, u64)], encoded: f64) -> (Vec<bool>, usize) {
+        verdicts_with(overload, encoded, 110)
+    }
+
+    fn verdicts_with(overload: &[(u16, u64)], encoded: f64, after: u64) -> (Vec<bool>, usize) {
         let run = Run {
             before: tally(&[(200, 90)]),
             overload: tally(overload),
-            after: tally(&[(200, 110)]),
+            after: tally(&[(200, after)]),
             server: Seen {
                 encoded,
                 answered: 95.0,
@@ -265,14 +281,17 @@ mod tests {
 
     #[test]
     fn every_line_says_whether_it_holds() {
-        // asked, goodput, failures, refused, latency, tokenised, left
-        let all = vec![true; 7];
+        // after, asked, goodput, failures, refused, latency, tokenised, left
+        let all = vec![true; 8];
         assert_eq!(verdicts(&[(200, 95), (429, 205)], 95.0), (all, 0));
         let (found, _) = verdicts(&[(200, 85), (429, 105), (500, 1)], 96.0);
-        assert_eq!(found, [false, false, false, true, true, false, true]);
+        assert_eq!(found, [true, false, false, false, true, true, false, true]);
         // Nothing refused: no latency to tell, and not what was to be shown.
         let (found, skipped) = verdicts(&[(200, 95)], 95.0);
-        assert_eq!(found, [false, true, true, false, true, true]);
+        assert_eq!(found, [true, false, true, true, false, true, true]);
         assert_eq!(skipped, 1);
+        // A server that is slow ever after.
+        let (found, _) = verdicts_with(&[(200, 95), (429, 205)], 95.0, 60);
+        assert!(!found[0]);
     }
 }

@@ -46,7 +46,7 @@ struct Key {
 #[derive(Clone, Copy, Debug)]
 struct Place {
     key: Key,
-    prefix: BlockHash,
+    prefix: Option<BlockHash>,
 }
 
 impl Srjf {
@@ -75,7 +75,10 @@ impl Srjf {
     fn remove(&mut self, request: RequestId) -> Option<Place> {
         let place = self.places.remove(&request)?;
         self.order.remove(&place.key);
-        let group = (place.key.priority, place.prefix);
+        let Some(prefix) = place.prefix else {
+            return Some(place);
+        };
+        let group = (place.key.priority, prefix);
         if let Some(keys) = self.by_prefix.get_mut(&group) {
             keys.remove(&place.key);
             if keys.is_empty() {
@@ -89,8 +92,11 @@ impl Srjf {
         let Place { key, prefix } = place;
         self.order.insert(key, key.request);
         self.places.insert(key.request, place);
-        let group = (key.priority, prefix);
-        self.by_prefix.entry(group).or_default().insert(key);
+        // Those without a cached prefix have nothing to share.
+        if let Some(prefix) = prefix {
+            let group = (key.priority, prefix);
+            self.by_prefix.entry(group).or_default().insert(key);
+        }
     }
 
     fn follow(&mut self, view: &QueueView<'_>) {
@@ -117,7 +123,7 @@ impl Srjf {
     fn line(&self) -> impl Iterator<Item = RequestId> {
         let first = self.order.keys().next();
         let group = first.and_then(|key| {
-            let prefix = self.places[&key.request].prefix;
+            let prefix = self.places[&key.request].prefix?;
             self.by_prefix.get(&(key.priority, prefix))
         });
         let others = self.order.keys();

@@ -33,8 +33,10 @@ impl CheckedSrjf {
         let key = |w: &Waiting| (w.priority, score(w), w.arrival, w.request);
         let mut waiting: Vec<&Waiting> = view.oneshot().collect();
         waiting.sort_by_key(|w| key(w));
-        if let Some(&first) = waiting.first() {
-            let group = (first.priority, cost(first).prefix);
+        if let Some(&first) = waiting.first()
+            && let Some(prefix) = cost(first).prefix
+        {
+            let group = (first.priority, Some(prefix));
             // Stable: the order inside the two groups stays.
             waiting.sort_by_key(|w| Reverse((w.priority, cost(w).prefix) == group));
         }

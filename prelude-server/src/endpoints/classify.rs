@@ -228,7 +228,14 @@ async fn by_labels<'m>(
     let content = Content::new(call, model, template)?;
     let turn = |text: &str| user_turn(model, &content.around(text)?);
 
-    let bytes = texts.iter().map(|t| t.len() + template.len()).sum();
+    let bytes: usize = texts.iter().map(|t| t.len() + template.len()).sum();
+    // What a program prints is not known beforehand: not on the thread that reads requests.
+    let unknown = if matches!(content, Content::Program(_)) {
+        1 << 20
+    } else {
+        0
+    };
+    let bytes = bytes.saturating_add(unknown);
     let encoded = call.encode(bytes, || {
         let meter = Meter::new(call);
         let max_rows = call.app.config.limits.rows;

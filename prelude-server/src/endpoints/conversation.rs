@@ -59,6 +59,23 @@ impl Rendered {
     }
 }
 
+/// In place of the length of what a request's own template prints: too long for the thread that
+/// reads requests.
+const UNKNOWN: usize = 1 << 20;
+
+/// The bytes of all texts in `value`.
+fn text_bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(values) => values.iter().map(text_bytes).sum(),
+        Value::Object(map) => {
+            let each = |(name, value): (&String, &Value)| name.len() + text_bytes(value);
+            map.iter().map(each).sum()
+        }
+        _ => 1,
+    }
+}
+
 impl Conversation {
     /// Takes the messages and what the template is told beside them. `generates` is whether an
     /// answer is to follow unless the request says otherwise.
@@ -124,10 +141,20 @@ impl Conversation {
         Ok(())
     }
 
-    /// About how much text there is.
+    /// About how much text there is to print and encode: the more, the less it is done in between
+    /// other work. What a request's own template prints is not known beforehand.
     pub(crate) fn bytes(&self) -> usize {
-        let content = |message: &Value| message["content"].as_str().map_or(0, str::len);
-        self.messages.iter().map(content).sum()
+        let lists = [
+            Some(&self.messages),
+            self.shown_tools.as_ref(),
+            self.documents.as_ref(),
+        ];
+        let values = lists.into_iter().flatten().flatten();
+        let told: usize = values.chain(self.kwargs.values()).map(text_bytes).sum();
+        if self.template.is_some() {
+            return told.saturating_add(UNKNOWN);
+        }
+        told
     }
 
     /// What the last message says, if an assistant does.

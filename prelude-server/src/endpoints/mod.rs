@@ -124,7 +124,14 @@ impl Call {
         #[cfg(debug_assertions)]
         openapi::check_described(self.endpoint, fields.asked());
         let mut unknown = 0;
-        for (name, _) in fields.rest() {
+        for (name, raw) in fields.rest() {
+            // To go on would let through what the caller wants kept out.
+            if name == "escape_special_tokens" && raw.trim() == "true" {
+                let message = "this request puts texts into prompts without keeping special tokens \
+                               apart: leave the field out, or escape them yourself";
+                return Err(ApiError::new(400, "unsupported_parameter", message)
+                    .with_param(fields.path(name)));
+            }
             if self.strict {
                 return Err(ApiError::unknown_field(fields.path(name)));
             }

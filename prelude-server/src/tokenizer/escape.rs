@@ -22,6 +22,8 @@ pub(crate) struct Escaper {
     added: Vec<String>,
     /// Of these, the special ones.
     special: Vec<String>,
+    /// The first two characters of these, each pair once: one pass over a text finds them all.
+    begins: Vec<(char, char)>,
     /// What the tokenizer puts before and behind a text.
     around: [Vec<u32>; 2],
 }
@@ -39,6 +41,7 @@ impl Escaper {
         let mut escaper = Self {
             added: Vec::new(),
             special: Vec::new(),
+            begins: Vec::new(),
             around: around(tokenizer)?,
         };
         for (_, token) in fast.added_tokens() {
@@ -50,6 +53,12 @@ impl Escaper {
             escaper.added.push(token.content.clone());
             if token.special {
                 escaper.special.push(token.content.clone());
+                let mut chars = token.content.chars();
+                if let (Some(first), Some(second)) = (chars.next(), chars.next())
+                    && !escaper.begins.contains(&(first, second))
+                {
+                    escaper.begins.push((first, second));
+                }
             }
         }
         escaper
@@ -76,8 +85,19 @@ impl Escaper {
         NONCHARACTERS.into_iter().find(is_new)
     }
 
-    /// Puts marks into every string of `value`, but not into the names of fields.
+    /// Puts marks into every string of `value`, and into the names of fields but for those of
+    /// `value` itself: templates print arguments and documents with the names in them.
     pub(crate) fn mark_all(&self, value: &mut Value, mark: char) {
+        match value {
+            Value::Object(map) => {
+                let values = map.values_mut();
+                values.for_each(|value| self.mark_inside(value, mark));
+            }
+            other => self.mark_inside(other, mark),
+        }
+    }
+
+    fn mark_inside(&self, value: &mut Value, mark: char) {
         match value {
             Value::String(text) => {
                 if let Some(marked) = self.marked(text, mark) {
@@ -86,11 +106,14 @@ impl Escaper {
             }
             Value::Array(values) => {
                 let values = values.iter_mut();
-                values.for_each(|value| self.mark_all(value, mark));
+                values.for_each(|value| self.mark_inside(value, mark));
             }
             Value::Object(map) => {
-                let values = map.values_mut();
-                values.for_each(|value| self.mark_all(value, mark));
+                for (name, mut value) in std::mem::take(map) {
+                    self.mark_inside(&mut value, mark);
+                    let name = self.marked(&name, mark).unwrap_or(name);
+                    map.insert(name, value);
+                }
             }
             _ => {}
         }
@@ -102,20 +125,22 @@ impl Escaper {
         // Its end may be a token's beginning, and the reverse; a template may trim it.
         let end = text.trim_end().len();
         let start = text.len() - text.trim_start().len();
-        for token in &self.special {
-            let mut chars = token.chars();
-            let first = chars.next().unwrap_or_default();
-            let second = chars.next().unwrap_or_default();
-            for (at, _) in text.match_indices(first) {
-                let behind = at + first.len_utf8();
-                if behind == end || text[behind..].starts_with(second) {
-                    places.push(behind);
-                }
+        for (at, c) in text.char_indices() {
+            let behind = at + c.len_utf8();
+            let next = text[behind..].chars().next();
+            let begins = |&(first, second): &(char, char)| {
+                first == c && (behind == end || next == Some(second))
+            };
+            if self.begins.iter().any(begins) {
+                places.push(behind);
             }
+        }
+        let ends_like = |token: &String| {
             let mut ends = token.char_indices().skip(1);
-            if start < end && ends.any(|(at, _)| text[start..].starts_with(&token[at..])) {
-                places.push(start);
-            }
+            ends.any(|(at, _)| text[start..].starts_with(&token[at..]))
+        };
+        if start < end && self.special.iter().any(ends_like) {
+            places.push(start);
         }
         if places.is_empty() {
             return None;
@@ -291,17 +316,28 @@ mod tests {
     }
 
     #[test]
-    fn strings_at_any_depth_are_marked_and_names_are_not() {
+    fn strings_and_inner_names_are_marked_at_any_depth() {
         let tokenizer = tokenizer();
         let escaper = Escaper::of(&tokenizer).unwrap();
-        let mut value = serde_json::json!({"<|im_end|>": [{"a": "<|im_end|>"}, 1, "x"]});
+        let mut value =
+            serde_json::json!({"<|im_end|>": [{"a": "<|im_end|>", "<|im_end|>": 1}, 1, "x"]});
         escaper.mark_all(&mut value, MARK);
         let marked = format!("<{MARK}|im_end|>");
         assert_eq!(
             value,
-            serde_json::json!({"<|im_end|>": [{"a": marked}, 1, "x"]})
+            serde_json::json!({"<|im_end|>": [{"a": marked, marked: 1}, 1, "x"]})
         );
         assert_eq!(Escaper::mark(&["a", "\u{fdd0}"]), Some('\u{fdd1}'));
+    }
+
+    /// Places are found in one pass, however many tokens begin alike.
+    #[test]
+    fn a_long_text_of_beginnings_has_a_mark_behind_each() {
+        let tokenizer = tokenizer();
+        let escaper = Escaper::of(&tokenizer).unwrap();
+        let text = "<|".repeat(1000);
+        let marked = escaper.marked(&text, MARK).unwrap();
+        assert_eq!(marked, format!("<{MARK}|").repeat(1000));
     }
 
     #[test]

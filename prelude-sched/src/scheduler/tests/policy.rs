@@ -83,6 +83,33 @@ fn shortest_job_first_follows_the_cache() {
     assert!(recalibrations > 0);
 }
 
+/// Having nothing cached is not a prefix to share: a long request does not pass a short one with
+/// the shortest of all that have nothing cached.
+#[test]
+fn nothing_cached_is_no_group() {
+    let config = SchedulerConfig {
+        max_batch_tokens: 32,
+        keep_shared_min_rows: 1,
+        policy: PolicyConfig::Srjf,
+        ..SchedulerConfig::default()
+    };
+    let mut rig = Rig::new(config, CAPACITY);
+    let shared = prompt(1, 32);
+    rig.submit(classify(0, [shared.clone(), prompt(2, 1)].concat()));
+    rig.drain();
+    let mut requests = [
+        classify(1, [shared, prompt(3, 12)].concat()),
+        classify(2, prompt(4, 10)),
+        classify(3, prompt(5, 100)),
+    ];
+    for request in &mut requests {
+        request.arrival = Timestamp::ZERO;
+    }
+    requests.map(|request| rig.submit(request));
+    rig.drain();
+    assert_eq!(rig.order(), [0, 2, 1, 3]);
+}
+
 /// A request with 104 tokens is overtaken by one with 4 for (104 - 4) / 500 seconds.
 #[test]
 fn who_waits_long_enough_is_not_overtaken() {
