@@ -105,7 +105,9 @@ fn nothing_cached_is_no_group() {
     for request in &mut requests {
         request.arrival = Timestamp::ZERO;
     }
-    requests.map(|request| rig.submit(request));
+    for request in requests {
+        rig.submit(request);
+    }
     rig.drain();
     assert_eq!(rig.order(), [0, 2, 1, 3]);
 }
