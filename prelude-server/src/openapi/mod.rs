@@ -218,7 +218,8 @@ fn answer(endpoint: Endpoint, g: &mut SchemaGenerator) -> Bodies {
     }
     let text = || schemars::json_schema!({ "type": "string" });
     let events = |mut bodies: Bodies, chunk: &str| {
-        let mut schema = text();
+        // Of no type: to some tools a stream is one text, to others each event is an object.
+        let mut schema = schemars::json_schema!({});
         let what = format!(
             "Events `data: {chunk}`, one for each piece of the answer, the last `data: [DONE]`."
         );
