@@ -139,7 +139,7 @@ fn ask(
 }
 
 fn seen(server: &Process) -> Result<Seen> {
-    let answered = "prelude:requests_total{route=\"/v1/systemone\",code=\"200\"}";
+    let answered = "prelude:requests_total{route=\"/v1/systemone\",code=\"200\",";
     Ok(Seen {
         encoded: server.metric("prelude:encode_seconds_count")?,
         answered: server.metric(answered)?,
