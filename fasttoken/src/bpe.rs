@@ -22,7 +22,7 @@ use crate::image::format::{Reader, Section, Writer};
 use crate::pairs::PairTable;
 use crate::pretokenize::Words;
 use crate::store::Movable;
-use crate::table::{StringTable, StringTableBuilder};
+use crate::table::{Crowded, StringTable, StringTableBuilder};
 use crate::vocab::Vocab;
 use crate::words::{KEY_MAX, Key, WordTable};
 use merge::{Merging, SCAN_MAX, Symbols};
@@ -211,13 +211,16 @@ impl Bpe {
     /// Finds the words that are one token. `all` are the model's own tokens that
     /// spell bytes, rising; with `ignore_merges` all of them are taken, otherwise those
     /// that their merges lead to. `rules` are those that the pairs were made of.
+    ///
+    /// # Errors
+    /// Where words were chosen to share their place in a table.
     pub(crate) fn index_words(
         &mut self,
         all: &[u32],
         rules: &[[u32; 3]],
         vocab: &Vocab,
         ignore_merges: bool,
-    ) {
+    ) -> Result<(), Crowded> {
         // Tokens are numbered in the order in which training found them, which is
         // about that of their frequency.
         let own;
@@ -227,7 +230,7 @@ impl Bpe {
             own = self.reproduced(all, rules, vocab);
             &own
         };
-        let lens = self.index_ids(ids, vocab);
+        let lens = self.index_ids(ids, vocab)?;
         self.long_lens = lens;
         let repeats = self.pairs.has_repeats();
         let ranked = (0..)
@@ -238,6 +241,7 @@ impl Bpe {
         self.atoms = Atoms::new(&self.byte_ids, &self.pairs, ranked, all, vocab);
         self.proved = !ignore_merges;
         self.name_owners();
+        Ok(())
     }
 
     /// Those of `all` that merging their bytes leads to.
@@ -258,21 +262,23 @@ impl Bpe {
 
     /// Fills the tables of words; the lengths of the shortest and the longest of those in
     /// the second one.
-    fn index_ids(&mut self, ids: &[u32], vocab: &Vocab) -> (u32, u32) {
-        self.words = WordTable::new(ids.iter().map(|&id| (vocab.key(id), id)));
+    fn index_ids(&mut self, ids: &[u32], vocab: &Vocab) -> Result<(u32, u32), Crowded> {
+        let (words, crowded) = WordTable::new(ids.iter().map(|&id| (vocab.key(id), id)));
+        self.words = words;
         let long = ids
             .iter()
-            .filter(|&&id| !WordTable::fits(vocab.key(id), id));
+            .filter(|&&id| !WordTable::fits(vocab.key(id), id))
+            .chain(&crowded);
         let mut long_words = StringTableBuilder::with_capacity(long.clone().count());
         let mut lens = (u32::MAX, 0);
         for &id in long {
             let word = vocab.piece(id);
-            long_words.insert(word, id, |id| vocab.piece(id));
+            long_words.insert(word, id, |id| vocab.piece(id))?;
             let len = u32::try_from(word.len()).unwrap_or(u32::MAX);
             lens = (len.min(lens.0), len.max(lens.1));
         }
         self.long_words = long_words.finish();
-        lens
+        Ok(lens)
     }
 
     /// Appends the tokens of each of `words`.

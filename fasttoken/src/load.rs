@@ -1,6 +1,6 @@
 //! From `tokenizer.json` to a checked [`Tokenizer`].
 
-mod model;
+pub(crate) mod model;
 mod quick;
 
 use crate::added::AddedTokens;
@@ -19,7 +19,7 @@ use crate::tokenizer::Tokenizer;
 use crate::truncation::Truncation;
 use crate::vocab::{Builder, Vocab};
 use crate::window;
-use model::Model;
+use model::{Model, crowded};
 use quick::Quick;
 use serde::Deserialize;
 use serde_json::Value;
@@ -98,7 +98,8 @@ fn load_file(file: &File<'_>, read: Option<(Model, Vec<[u32; 3]>)>) -> Result<To
             ));
         }
     };
-    let pairs = PairTable::new(&rules);
+    let shared = |_| crowded("$.model.merges", "a pair");
+    let pairs = PairTable::build(&rules).map_err(shared)?;
     // These say what becomes of bytes that the vocabulary lacks.
     let plain = options.unk_token.is_none() && options.byte_fallback != Some(true);
     let byte_ids = model.byte_ids(plain)?;
@@ -112,7 +113,8 @@ fn load_file(file: &File<'_>, read: Option<(Model, Vec<[u32; 3]>)>) -> Result<To
         &rules,
         &vocab,
         options.ignore_merges.unwrap_or(false),
-    );
+    )
+    .map_err(|_| crowded("$.model.vocab", "a token"))?;
     store::gather(bpe.tables().chain(vocab.tables()).collect());
     settings.finish(added, vocab, bpe)
 }
@@ -144,13 +146,14 @@ fn load_sentencepiece(json: &[u8], file: &File<'_>) -> Result<Tokenizer, Error> 
     check_template_ids(&post_processor, |id| family.contains(id))?;
     let empty = Builder::default();
     let names = empty.index().expect("nothing is there twice");
+    let none = PairTable::build(&[]).expect("nothing shares a place");
     Ok(Tokenizer {
         normalizer,
         pre_tokenizer: PreTokenizer::none(),
         post_processor,
         added,
         vocab: empty.finish(names, 0),
-        bpe: Bpe::new([NO_TOKEN; 256], PairTable::new(&[])),
+        bpe: Bpe::new([NO_TOKEN; 256], none),
         truncation,
         padding,
         safe_cuts: false,

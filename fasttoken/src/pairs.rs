@@ -19,7 +19,7 @@
 use crate::image::ImageError;
 use crate::image::format::{Reader, Section, Writer};
 use crate::store::{Flat, Movable, Room};
-use crate::table::{K0, K1, fold};
+use crate::table::{Crowded, K0, K1, fold};
 use bytemuck::{Pod, Zeroable};
 
 /// In place of a rank: no merge.
@@ -38,6 +38,10 @@ const DENSE: u32 = 512;
 
 /// Slots per cache line.
 const SLOTS: usize = 8;
+
+/// How many lines are looked at for one pair. Of the pairs of a vocabulary that nobody made
+/// up, the last one finds a slot within ten.
+const REACH: usize = 32;
 const FREE: u64 = u64::MAX;
 
 /// Eight slots.
@@ -61,10 +65,19 @@ pub(crate) struct PairTable {
 }
 
 impl PairTable {
+    /// [`PairTable::build`] for pairs that nobody chose.
+    #[cfg(test)]
+    pub(crate) fn new(rules: &[[u32; 3]]) -> Self {
+        Self::build(rules).expect("pairs share no place")
+    }
+
     /// Left token, right token and product of each rule, in the order of ranks. Of two
     /// rules for one pair, the later wins. There must be at most [`RANK_MAX`] of them,
     /// and the tokens below [`TOKEN_END`].
-    pub(crate) fn new(rules: &[[u32; 3]]) -> Self {
+    ///
+    /// # Errors
+    /// Where pairs were chosen to share their place in the table.
+    pub(crate) fn build(rules: &[[u32; 3]]) -> Result<Self, Crowded> {
         // At 60 % full, one line in nine is full and sends look-ups to the next one.
         let mut room: Room<PairLine> = Room::zeroed(rules.len() * 5 / (3 * SLOTS) + 1);
         let lines = &mut *room;
@@ -105,24 +118,26 @@ impl PairTable {
                 dense[(left * side + right) as usize] = rank as u32;
             }
             let mut at = home(hash, lines.len());
-            let slot = loop {
-                let ours = |slot: &u64| *slot == FREE || *slot >> RANK_BITS == key;
-                match lines[at].0.iter_mut().find(|slot| ours(slot)) {
-                    Some(slot) => break slot,
-                    None => at = (at + 1) % lines.len(),
-                }
-            };
+            let ours = |slot: &u64| *slot == FREE || *slot >> RANK_BITS == key;
+            let mut found = lines[at].0.iter().position(ours);
+            let mut step = 1;
+            while found.is_none() && step < REACH {
+                at = if at + 1 == lines.len() { 0 } else { at + 1 };
+                found = lines[at].0.iter().position(ours);
+                step += 1;
+            }
+            let slot = &mut lines[at].0[found.ok_or(Crowded)?];
             repeats |= *slot != FREE;
             *slot = key << RANK_BITS | rank as u64;
         }
-        Self {
+        Ok(Self {
             lines: room.into(),
             filter: filter.into(),
             dense: dense.into(),
             products: products.into(),
             shift: first,
             repeats,
-        }
+        })
     }
 
     pub(crate) fn write(&self, image: &mut Writer) {
@@ -208,7 +223,10 @@ impl PairTable {
 
     #[inline(always)]
     fn look_up(&self, key: u64, mut at: usize) -> u32 {
-        while let Some(line) = self.lines.get(at) {
+        for _ in 0..REACH {
+            let Some(line) = self.lines.get(at) else {
+                break;
+            };
             // Which slot it is cannot be predicted, so all are looked at.
             let mut found = NO_RANK;
             for slot in &line.0 {
@@ -328,6 +346,28 @@ mod tests {
             };
             let rules: Vec<_> = pairs.iter().enumerate().map(product).collect();
             check(&rules, &[0, 1, 2, 3, 4, 5, 6, TOKEN_END - 1, TOKEN_END, u32::MAX]);
+        }
+    }
+
+    #[test]
+    fn pairs_that_share_a_line_are_crowded() {
+        // As many as the table for so many rules holds in one place, and one more.
+        let lines = |rules: usize| rules * 5 / (3 * SLOTS) + 1;
+        let room = REACH * SLOTS;
+        let total = 4 * room;
+        let in_front =
+            |&[left, right, _]: &[u32; 3]| home(hash(key(left, right)), lines(total)) == 3;
+        let all = (0..TOKEN_END).map(|n| [n % 1000 + DENSE, n / 1000 + DENSE, n]);
+        let mut rules: Vec<_> = all.clone().filter(in_front).take(room + 1).collect();
+        assert_eq!(rules.len(), room + 1);
+        // Others far from there make the table as large as that.
+        let far = |rule: &[u32; 3]| home(hash(key(rule[0], rule[1])), lines(total)) > 60;
+        rules.extend(all.filter(far).take(total - rules.len()));
+        assert_eq!(PairTable::build(&rules).err(), Some(Crowded));
+        rules[room] = [1, 2, 3];
+        let table = PairTable::build(&rules).expect("there is room");
+        for rank in [0, room - 1, room, total - 1] {
+            assert_eq!(table.rank(rules[rank][0], rules[rank][1]), rank as u32);
         }
     }
 

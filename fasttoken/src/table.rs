@@ -1,7 +1,9 @@
 //! Frozen open-addressing hash tables, filled at load and only read afterwards.
 //!
-//! Text cannot make them slow: look-ups never insert, so the longest probe is
-//! fixed by the vocabulary file alone.
+//! Text cannot make them slow: look-ups never insert. Nor can a file: its author knows the
+//! hash and can choose keys that share a place, or that make a factor of the hash zero, so
+//! nothing is put further than [`REACH`] from the place that its hash names, and nobody
+//! looks further. What finds no room there is [`Crowded`].
 
 use crate::store::{Flat, Movable};
 use bytemuck::{Pod, Zeroable};
@@ -54,6 +56,14 @@ fn hash(bytes: &[u8]) -> u64 {
     }
 }
 
+/// How many slots are looked at for one key. Of a million keys that nobody chose, the last
+/// one finds its place within a hundred.
+pub(crate) const REACH: usize = 512;
+
+/// So many keys share a place that one found no room within reach of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Crowded;
+
 /// Slots for `entries`, at most two thirds full.
 fn capacity(entries: usize) -> usize {
     (entries + entries / 2 + 1).next_power_of_two()
@@ -93,26 +103,26 @@ impl StringTableBuilder {
     }
 
     /// Adds `key` as `id`, unless an equal key is there: then returns its id.
-    /// `resolve` gives the key of an id added before. No more keys than the
-    /// capacity may be added, and no id may be `u32::MAX`.
+    /// `resolve` gives the key of an id added before. No id may be `u32::MAX`.
     pub(crate) fn insert<'a>(
         &mut self,
         key: &[u8],
         id: u32,
         resolve: impl Fn(u32) -> &'a [u8],
-    ) -> Option<u32> {
-        let (tag, mut at) = self.start(key);
-        loop {
+    ) -> Result<Option<u32>, Crowded> {
+        let (tag, start) = self.start(key);
+        for step in 0..REACH {
+            let at = (start + step) & (self.slots.len() - 1);
             let slot = self.slots[at];
             if slot.id == EMPTY {
                 self.slots[at] = StringSlot { tag, id };
-                return None;
+                return Ok(None);
             }
             if slot.tag == tag && resolve(slot.id) == key {
-                return Some(slot.id);
+                return Ok(Some(slot.id));
             }
-            at = (at + 1) & (self.slots.len() - 1);
         }
+        Err(Crowded)
     }
 }
 
@@ -127,26 +137,24 @@ impl StringTable {
 
     /// From the slots of another; `None` if no table has such.
     pub(crate) fn from_slots(slots: Flat<StringSlot>) -> Option<Self> {
-        // Probing ends at a free slot.
-        let free = slots.iter().any(|slot| slot.id == EMPTY);
-        (free && slots.len().is_power_of_two()).then_some(Self { slots })
+        slots.len().is_power_of_two().then_some(Self { slots })
     }
 }
 
 impl<S: Deref<Target = [StringSlot]>> StringTable<S> {
     #[inline]
     pub(crate) fn get<'a>(&self, key: &[u8], resolve: impl Fn(u32) -> &'a [u8]) -> Option<u32> {
-        let (tag, mut at) = self.start(key);
-        loop {
-            let slot = self.slots[at];
+        let (tag, start) = self.start(key);
+        for step in 0..REACH {
+            let slot = self.slots[(start + step) & (self.slots.len() - 1)];
             if slot.id == EMPTY {
                 return None;
             }
             if slot.tag == tag && resolve(slot.id) == key {
                 return Some(slot.id);
             }
-            at = (at + 1) & (self.slots.len() - 1);
         }
+        None
     }
 
     #[inline]
@@ -171,7 +179,7 @@ mod tests {
             for (id, key) in keys.iter().enumerate() {
                 let id = id as u32;
                 let old = map.get(key).copied();
-                prop_assert_eq!(table.insert(key, id, resolve), old);
+                prop_assert_eq!(table.insert(key, id, resolve), Ok(old));
                 map.entry(key).or_insert(id);
             }
             let table = StringTable::from_slots(table.finish().slots().to_vec().into()).unwrap();
@@ -190,8 +198,32 @@ mod tests {
         let full = StringSlot { tag: 0, id: 1 };
         let strings = |slots: &[StringSlot]| StringTable::from_slots(slots.to_vec().into());
         assert!(strings(&[full, free]).is_some());
-        for slots in [&[full, full][..], &[full, full, free], &[]] {
+        for slots in [&[full, full, free][..], &[]] {
             assert!(strings(slots).is_none());
         }
+        // Looking ends without a free one, too.
+        let full = strings(&[full, full]).unwrap();
+        assert_eq!(full.get(b"a", |_| b"b"), None);
+    }
+
+    #[test]
+    fn keys_that_share_a_place_are_crowded() {
+        // A first half that makes the factor with the length zero: all hashes are zero.
+        let start = (12 ^ K0).to_le_bytes();
+        let keys: Vec<Vec<u8>> = (0..100_000u32)
+            .map(|n| [&start[..], &n.to_le_bytes()].concat())
+            .collect();
+        let resolve = |id: u32| keys[id as usize].as_slice();
+        let mut table = StringTableBuilder::with_capacity(keys.len());
+        let mut results = (0..)
+            .zip(&keys)
+            .map(|(id, key)| table.insert(key, id, resolve));
+        // The first one that is not there is found out after a bounded number of steps, as
+        // are all others.
+        assert_eq!(results.position(|result| result.is_err()), Some(REACH));
+        assert!(results.all(|result| result == Err(Crowded)));
+        let table = table.finish();
+        assert_eq!(table.get(&keys[REACH - 1], resolve), Some(REACH as u32 - 1));
+        assert_eq!(table.get(&keys[REACH], resolve), None);
     }
 }

@@ -20,6 +20,7 @@ use crate::image::ImageError;
 use crate::image::format::{Reader, Section, Writer};
 use crate::prefetch::prefetch;
 use crate::store::{Flat, Movable};
+use crate::table::REACH;
 use crate::words::Key;
 use std::borrow::Cow;
 use std::ops::Range;
@@ -330,9 +331,17 @@ pub(crate) struct Names {
 
 const FREE: u32 = u32::MAX;
 
+/// Why tokens cannot be indexed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unindexed {
+    /// The token of this id is there under another one, too.
+    Twice(u32),
+    /// The spelling of this id has the place of too many others.
+    Crowded(u32),
+}
+
 impl Names {
-    /// An error is the id of a token that is there twice.
-    fn build(vocab: View<'_>) -> Result<Self, u32> {
+    fn build(vocab: View<'_>) -> Result<Self, Unindexed> {
         let end = vocab.flags.len();
         // So many bits that no id has all of them set, and no entry equals `FREE`.
         let id_bits = usize::BITS - end.leading_zeros();
@@ -349,14 +358,19 @@ impl Names {
             };
             let tag = tag(hash, id_bits);
             let mut at = hash as usize & mask;
+            let mut steps = 1;
             while entries[at] != FREE {
                 let other = entries[at] & low(id_bits);
                 if entries[at] == tag | other
                     && vocab.piece(other) == piece
                     && vocab.flags[other as usize] & RAW == flags & RAW
                 {
-                    return Err(id as u32);
+                    return Err(Unindexed::Twice(id as u32));
                 }
+                if steps == REACH {
+                    return Err(Unindexed::Crowded(id as u32));
+                }
+                steps += 1;
                 at = (at + 1) & mask;
             }
             entries[at] = tag | id as u32;
@@ -377,7 +391,7 @@ impl Names {
     fn get_hashed(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
         let wanted = tag(hash, self.id_bits);
         let mask = self.entries.len() - 1;
-        for step in 0..=mask {
+        for step in 0..REACH {
             let entry = self.entries[(hash as usize).wrapping_add(step) & mask];
             let id = entry & low(self.id_bits);
             if entry == FREE {
@@ -574,8 +588,8 @@ impl Builder {
         self.tokens
     }
 
-    /// Indexes the model's own tokens. An error is the id of one that is there twice.
-    pub(crate) fn index(&self) -> Result<Names, u32> {
+    /// Indexes the model's own tokens.
+    pub(crate) fn index(&self) -> Result<Names, Unindexed> {
         Names::build(self.view())
     }
 

@@ -132,6 +132,11 @@ impl Line {
 /// Slots per cache line.
 const SLOTS: usize = 4;
 
+/// How many lines are looked at for one word. Of a vocabulary's words, the last one finds a
+/// slot within twenty; words that were chosen to share a line would make a file load, and
+/// its texts encode, in quadratic time.
+const REACH: usize = 32;
+
 /// Words of at most 12 bytes that are one token.
 #[derive(Debug, Default)]
 pub(crate) struct WordTable {
@@ -146,13 +151,14 @@ impl WordTable {
         (1..=WORD_MAX as u64).contains(&(key.high >> 56)) && id < ID_END
     }
 
-    /// Words and ids, the most frequent first. Words or ids that do not fit are left
-    /// out; `words` must not repeat one.
-    pub(crate) fn new(words: impl Iterator<Item = (Key, u32)> + Clone) -> Self {
+    /// Words and ids, the most frequent first; also gives the ids of words that found no
+    /// slot within reach. Words or ids that do not fit are left out; `words` must not repeat
+    /// one.
+    pub(crate) fn new(words: impl Iterator<Item = (Key, u32)> + Clone) -> (Self, Vec<u32>) {
         let words = words.filter(|(key, id)| Self::fits(*key, *id));
         let count = words.clone().count();
         if count == 0 {
-            return Self::default();
+            return (Self::default(), Vec::new());
         }
         // At 60 % full, one line in ten is full and sends look-ups to the next one.
         let mut room: Room<Line> = Room::zeroed(count * 5 / (3 * SLOTS) + 1);
@@ -168,21 +174,27 @@ impl WordTable {
         for _ in 0..32 {
             ask(lines);
         }
+        let mut crowded = Vec::new();
         for (key, id) in words {
             ask(lines);
             let mut at = home(key.hash(), lines.len());
-            let free = loop {
-                match lines[at].0.iter().position(|slot| slot.high == 0) {
-                    Some(slot) => break slot,
-                    None => at = (at + 1) % lines.len(),
-                }
+            let mut free = lines[at].0.iter().position(|slot| slot.high == 0);
+            let mut step = 1;
+            while free.is_none() && step < REACH {
+                at = if at + 1 == lines.len() { 0 } else { at + 1 };
+                free = lines[at].0.iter().position(|slot| slot.high == 0);
+                step += 1;
+            }
+            let Some(free) = free else {
+                crowded.push(id);
+                continue;
             };
             lines[at].0[free] = Slot {
                 low: key.low,
                 high: compared(key) | u64::from(id) << 32,
             };
         }
-        Self { lines: room.into() }
+        (Self { lines: room.into() }, crowded)
     }
 
     pub(crate) fn table(&mut self) -> &mut dyn Movable {
@@ -236,7 +248,8 @@ impl WordTable {
     pub(crate) fn get<C: Compare>(&self, key: Key, mut line: usize) -> Option<u32> {
         let wanted = [key.low, compared(key)];
         // Ends at a line that is not full.
-        while let Some(slots) = self.lines.get(line) {
+        for _ in 0..REACH {
+            let slots = self.lines.get(line)?;
             let found = C::matches(slots, wanted);
             if found != 0 {
                 let high = slots.halves()[(found.trailing_zeros() as usize | 1) % (2 * SLOTS)];
@@ -298,7 +311,9 @@ mod tests {
         ) {
             let words: Vec<_> = words.into_iter().collect();
             let all = words.iter().enumerate();
-            let table = WordTable::new(all.map(|(id, w)| (Key::new(w, 0, w.len()), id as u32)));
+            let (table, crowded) =
+                WordTable::new(all.map(|(id, w)| (Key::new(w, 0, w.len()), id as u32)));
+            prop_assert!(crowded.is_empty());
             for word in words.iter().chain([&other]) {
                 let key = Key::new(word, 0, word.len());
                 let expected = words.iter().position(|w| w == word).map(|id| id as u32);
@@ -314,11 +329,27 @@ mod tests {
     fn ids_that_do_not_fit_are_left_out() {
         let key = |word: &[u8]| Key::new(word, 0, word.len());
         let words = [(key(b"a"), ID_END - 1), (key(b"b"), ID_END)];
-        let table = WordTable::new(words.into_iter());
+        let (table, _) = WordTable::new(words.into_iter());
         let get = |word: &[u8]| {
             let key = Key::new(word, 0, word.len());
             table.get::<Scalar>(key, table.home(key.hash()))
         };
         assert_eq!((get(b"a"), get(b"b")), (Some(ID_END - 1), None));
+    }
+
+    #[test]
+    fn words_that_share_a_line_are_bounded() {
+        // Bytes that make a factor of the hash zero, whatever the others are.
+        let key = |n: u32| Key {
+            low: 0x243F_6A88_85A3_08D3,
+            high: u64::from(n) | 12 << 56,
+        };
+        let (table, crowded) = WordTable::new((0..100_000).map(|n| (key(n), n)));
+        let held = (REACH * SLOTS) as u32;
+        assert!(crowded.iter().copied().eq(held..100_000));
+        for n in [0, held - 1, held, 99_999] {
+            let found = table.get::<Scalar>(key(n), table.home(key(n).hash()));
+            assert_eq!(found, (n < held).then_some(n));
+        }
     }
 }

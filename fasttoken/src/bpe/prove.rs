@@ -12,8 +12,9 @@
 //! ranks, the left ones first where these are equal. Going back from the whole sides, the
 //! symbols at the border are those of the younger side's making undone, one after the
 //! other: a handful of pairs per token instead of a dozen look-ups and scans. A pair is
-//! joined if its rule comes before that which ends its left symbol, or not after that
-//! which ends its right one: of equal rules the leftmost is applied first.
+//! joined if its rule comes before that which ends its left symbol, and before that which
+//! ends its right one or is that rule: of equal rules the leftmost is applied first. (A
+//! symbol that is a side as a whole is ended by no rule.)
 //!
 //! What this does not prove may be so all the same, by rules that are used out of their
 //! order; for such tokens the merges are run ([`super::Bpe::index_words`]). Of Qwen 3's

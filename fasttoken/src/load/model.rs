@@ -6,7 +6,7 @@ use crate::bpe::NO_TOKEN;
 use crate::error::Error;
 use crate::json::{for_each_merge, for_each_token};
 use crate::pairs::{RANK_MAX, TOKEN_END};
-use crate::vocab::{Builder, Clash, Names, Vocab};
+use crate::vocab::{Builder, Clash, Names, Unindexed, Vocab};
 use serde_json::value::RawValue;
 
 /// Largest id accepted for a vocabulary of `tokens`: leaves room for the holes of
@@ -70,9 +70,13 @@ impl Model {
                 limit,
             });
         }
-        let names = builder
-            .index()
-            .map_err(|id| duplicate(&builder.spelling(id).unwrap_or_default()))?;
+        let names = builder.index().map_err(|problem| match problem {
+            Unindexed::Twice(id) => duplicate(&builder.spelling(id).unwrap_or_default()),
+            Unindexed::Crowded(id) => {
+                let token = builder.spelling(id).unwrap_or_default();
+                crowded("$.model.vocab", &format!("token {token:?}"))
+            }
+        })?;
         Ok(Self {
             tokens: builder,
             names,
@@ -189,6 +193,14 @@ fn check_merge_ids(index: usize, tokens: [&str; 2], rule: [u32; 3]) -> Result<()
             format!("merge of token {token:?}, whose id is {id} (supported: below {TOKEN_END})"),
         ))
     })
+}
+
+/// No file that was not made for it has so many keys in one place of a table.
+pub(crate) fn crowded(path: &str, what: &str) -> Error {
+    Error::unsupported(
+        path,
+        format!("{what}, which shares its place in a hash table with hundreds of others"),
+    )
 }
 
 fn duplicate(token: &str) -> Error {

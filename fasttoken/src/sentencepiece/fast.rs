@@ -46,8 +46,7 @@ struct Group {
 
 /// Characters of a block of [`Singles`].
 const BLOCK: usize = 64;
-/// Characters from here on are looked up as others are.
-const END: usize = 0x2_0000;
+const END: usize = char::MAX as usize + 1;
 
 /// The tokens of single characters: pieces of one character, of which texts in many
 /// scripts are full, need no key, and are told by two small tables.
@@ -64,7 +63,7 @@ impl Singles {
             index: vec![0; END / BLOCK],
             ids: vec![NO_ID; BLOCK],
         };
-        for (c, id) in tokens.filter(|(c, _)| (*c as usize) < END) {
+        for (c, id) in tokens {
             let block = &mut this.index[c as usize / BLOCK];
             if *block == 0 {
                 *block = (this.ids.len() / BLOCK) as u16;
@@ -75,9 +74,9 @@ impl Singles {
         this
     }
 
-    /// [`NO_ID`] if there is none, or the character is not looked up here.
+    /// [`NO_ID`] if there is none.
     #[inline(always)]
-    fn get(&self, c: char) -> u32 {
+    pub(super) fn get(&self, c: char) -> u32 {
         let block = self.index.get(c as usize / BLOCK).copied().unwrap_or(0);
         let at = usize::from(block) * BLOCK + c as usize % BLOCK;
         self.ids.get(at).copied().unwrap_or(NO_ID)
@@ -136,8 +135,7 @@ impl Work for EncodeWord<'_> {
                 };
                 group.ids[at] = single;
                 if single == NO_ID {
-                    let no_token = start == last && (left as usize) < END;
-                    let (key, hash, line) = if no_token {
+                    let (key, hash, line) = if start == last {
                         (Key::NONE, 0, IN_BYTES)
                     } else {
                         let key = Key::new(bytes, start, end);

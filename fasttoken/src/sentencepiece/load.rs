@@ -5,13 +5,13 @@ use super::decode::Decoder;
 use super::fast::Singles;
 use super::merge::{Model, NO_ID, RANK_MAX, Scratch, TOKEN_END};
 use super::split::Splitter;
-use super::table::Table;
 use super::vocab::{Info, Vocab};
 use super::{SentencePiece, json};
 use crate::added::AddedTokens;
 use crate::cache::Owner;
 use crate::error::Error;
 use crate::json::Component;
+use crate::load::model::crowded;
 use crate::pairs::PairTable;
 use crate::words::{Key, WordTable};
 use std::collections::HashMap;
@@ -130,13 +130,10 @@ pub(crate) fn load(
 fn model(file: &File, ids: &HashMap<&str, u32>) -> Result<Model, Error> {
     let mut ascii = [NO_ID; 128];
     let single: Vec<(char, u32)> = file.tokens.iter().filter_map(single_character).collect();
-    let mut chars = Table::with_capacity(single.len());
     let singles = Singles::new(single.iter().copied());
     for (c, id) in single {
         if c.is_ascii() {
             ascii[c as usize] = id;
-        } else {
-            chars.insert(u64::from(u32::from(c)), (id, 0));
         }
     }
     let mut bytes = [NO_ID; 256];
@@ -173,7 +170,6 @@ fn model(file: &File, ids: &HashMap<&str, u32>) -> Result<Model, Error> {
     let borders = Borders::new(rules.map(|(left, right)| (left.as_str(), right.as_str())));
     Ok(Model {
         ascii,
-        chars,
         singles,
         bytes,
         unk,
@@ -245,7 +241,7 @@ fn pairs(
         rules.push([left_id, right_id, id(&joined)?]);
     }
     // Of two rules for one pair, the later wins, as in the reference.
-    Ok(PairTable::new(&rules))
+    PairTable::build(&rules).map_err(|_| crowded(path, "a pair"))
 }
 
 /// The short tokens that their own characters are merged to.
@@ -264,7 +260,8 @@ fn words(file: &File, model: &Model) -> WordTable {
             found.push((key, *id));
         }
     }
-    WordTable::new(found.iter().copied())
+    // The others are merged.
+    WordTable::new(found.iter().copied()).0
 }
 
 fn vocabulary(

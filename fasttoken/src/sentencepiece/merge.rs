@@ -2,7 +2,6 @@
 
 use super::borders::Borders;
 use super::fast::Singles;
-use super::table::Table;
 use crate::cache::Owner;
 use crate::compare::Scalar;
 use crate::pairs::{NO_RANK, PairTable};
@@ -23,9 +22,7 @@ const SCAN_MAX: usize = 32;
 #[derive(Debug)]
 pub(super) struct Model {
     pub(super) ascii: [u32; 128],
-    /// Tokens that are one character beyond ASCII.
-    pub(super) chars: Table<u64>,
-    /// The same and ASCII.
+    /// Tokens that are one character, these included.
     pub(super) singles: Singles,
     /// `<0x00>` and so on, where the file asks for them; else [`NO_ID`].
     pub(super) bytes: [u32; 256],
@@ -73,7 +70,8 @@ impl Model {
             let id = self.ascii[c as usize];
             return (id != NO_ID).then_some(id);
         }
-        self.chars.get(u64::from(u32::from(c))).map(|(id, _)| id)
+        let id = self.singles.get(c);
+        (id != NO_ID).then_some(id)
     }
 
     /// Calls `each` with parts of `word` that can be merged alone, in order.

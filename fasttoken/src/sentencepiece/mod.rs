@@ -16,7 +16,6 @@ mod json;
 mod load;
 mod merge;
 mod split;
-mod table;
 mod vocab;
 
 pub(crate) use decode::Stream;

@@ -339,3 +339,56 @@ fn damaged_files_do_no_harm() {
     }
     assert!(loaded > 100, "some changes do no damage: {loaded}");
 }
+
+/// The author of a file knows the hash. What shares one place of a table with thousands of
+/// others must not make loading take thousands of times as long: the first token beyond a
+/// bound is refused (unit tests of the tables count the steps).
+#[test]
+fn tokens_that_were_made_to_collide_are_refused() {
+    // Eight bytes that make a factor of the hash zero, as the byte-level alphabet spells
+    // them, so that it is zero whatever follows.
+    let zero = "\u{d3}\u{108}\u{a3}\u{127}\u{12a}j?$";
+    let with = |count: u32| {
+        let small = Small::new().with_model("ignore_merges", json!(true));
+        let add = |small: Small, n: u32| small.token(&format!("{zero}{n}"));
+        (0..count).fold(small, add).bytes()
+    };
+    let refused = error(&with(100_000));
+    assert!(
+        matches!(&refused, Error::Unsupported { path, .. } if path == "$.model.vocab"),
+        "{refused}"
+    );
+    let tokenizer = Tokenizer::from_bytes(&with(300)).expect("not too many");
+    let id = |n: u32| tokenizer.token_to_id(&format!("{zero}{n}"));
+    assert_eq!(id(299), id(0).map(|first| first + 299));
+}
+
+#[test]
+fn words_that_were_made_to_collide_are_found() {
+    // The upper bits of this hash decide over the line of a short word's table.
+    let hash = |word: &str| {
+        let mut low = [0; 8];
+        low[..word.len()].copy_from_slice(word.as_bytes());
+        let low = u64::from_le_bytes(low) ^ 0x243F_6A88_85A3_08D3;
+        let high = (word.len() as u64) << 56 ^ 0xB7E1_5162_8AED_2A6B;
+        let product = u128::from(low) * u128::from(high);
+        product as u64 ^ (product >> 64) as u64
+    };
+    let words = (0..100_000).map(|n| format!("x{n}"));
+    let words: Vec<_> = words
+        .filter(|word| hash(word) >> 59 == 0)
+        .take(1_500)
+        .collect();
+    assert_eq!(words.len(), 1_500);
+    let small = Small::new().with_model("ignore_merges", json!(true));
+    // Splits before each space only, so that letters and digits are one word.
+    let small = small.with(
+        "pre_tokenizer",
+        sequence(vec![split(" ?[^ ]+", "Isolated", false)]),
+    );
+    let json = words.iter().fold(small, |small, word| small.token(word));
+    let tokenizer = Tokenizer::from_bytes(&json.bytes()).expect("a file like others");
+    for (n, word) in words.iter().enumerate() {
+        assert_eq!(tokenizer.encode(word, false), [256 + n as u32], "{word}");
+    }
+}
