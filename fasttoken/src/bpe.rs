@@ -358,7 +358,9 @@ impl Bpe {
             Some(id) => ids.push(id),
             None => self.merge_parts(word, cache, merging, ids),
         }
-        if !cache.remember_short(self.owner, key, hash, ids) {
+        // A word that is too long for a short key is remembered as a long one however few
+        // its tokens are: of Russian words of 16 to 31 bytes, three in four come back.
+        if key.is_none() || !cache.remember_short(self.owner, key, hash, ids) {
             long = long.or_else(|| key_of_long(true).flatten());
             if let Some(key) = &long {
                 cache.remember_long(self.owner, key, ids);
@@ -641,4 +643,65 @@ fn loses_bytes(byte_ids: &[u32; 256]) -> bool {
     let never = |byte: usize| matches!(byte, 0xC0 | 0xC1 | 0xF5..);
     let mut lacking = byte_ids.iter().enumerate();
     lacking.any(|(byte, id)| *id == NO_TOKEN && !never(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{alphabet, vocab};
+
+    /// Bytes are their own ids; from 256 on are two, four, eight and sixteen times `a`.
+    fn model() -> (Bpe, Vocab) {
+        let mut builder = vocab::Builder::default();
+        let bytes = (0..=255).map(|byte| vec![byte]);
+        let runs = (1..5).map(|n| vec![b'a'; 1 << n]);
+        for (id, piece) in (0..).zip(bytes.chain(runs)) {
+            assert_eq!(builder.add_model(&alphabet::spell(&piece), id), Ok(()));
+        }
+        let names = builder.index().expect("each token once");
+        let vocab = builder.finish(names, 0);
+        let a = u32::from(b'a');
+        let rules = [
+            [a, a, 256],
+            [256, 256, 257],
+            [257, 257, 258],
+            [258, 258, 259],
+        ];
+        let mut bpe = Bpe::new(
+            std::array::from_fn(|byte| byte as u32),
+            PairTable::new(&rules),
+        );
+        let all: Vec<u32> = (0..260).collect();
+        bpe.index_words(&all, &rules, &vocab, false);
+        (bpe, vocab)
+    }
+
+    #[test]
+    fn words_are_remembered_however_long_they_are_and_however_few_their_tokens() {
+        let (bpe, vocab) = model();
+        let run = "a".repeat(16);
+        let words = [
+            ("aab", 2),
+            ("abab", 4),
+            ("abababab", 8),
+            (&*format!("{run}b"), 2),
+            (&*format!("{run}bab"), 4),
+            (&*format!("{run}babababa"), 9),
+        ];
+        for (word, tokens) in words {
+            let mut scratch = MergeScratch::default();
+            let mut out = Vec::new();
+            bpe.encode(word.as_bytes(), &vocab, &mut scratch, &mut out);
+            assert_eq!(out.len(), tokens);
+            let cache = scratch.get().cache();
+            let key = Key::new(word.as_bytes(), 0, word.len());
+            let long = LongKey::new(word.as_bytes()).expect("at most 31 bytes");
+            let known = match cache.short(bpe.owner, key, key.hash()) {
+                Known::Tokens(four, tokens) => Some(&four[..tokens]),
+                _ => cache.long(bpe.owner, &long),
+            };
+            // There is no room for more than seven.
+            assert_eq!(known, (tokens <= 7).then_some(&*out), "{word}");
+        }
+    }
 }
