@@ -52,6 +52,7 @@ pub(crate) struct Forest {
 struct Wanting {
     salt: Option<Arc<str>>,
     tokens: Arc<[TokenId]>,
+    needed: u32,
     /// The cached prefix, by which its root is found. Not held: what root it names is.
     cached: Vec<BlockId>,
 }
@@ -61,6 +62,8 @@ struct Row {
     /// A node at or below the one that holds the prompt's last position.
     node: usize,
     tokens: Arc<[TokenId]>,
+    /// First position whose hidden state the row needs: a cache serves those before it.
+    needed: u32,
     salt: Option<Arc<str>>,
     own: Cached,
     joined: Joined,
@@ -196,15 +199,16 @@ impl Forest {
         }
     }
 
-    /// Adds a prompt at a spot just probed, and holds its match as long as need be. `wide`: the
-    /// row needs more than the last hidden state, so that its match may be shorter than others'.
+    /// Adds a prompt at a spot just probed, and holds its match as long as need be. The row needs
+    /// the hidden states from position `needed` on; if those are more than the last, its match may
+    /// be shorter than others'.
     pub(crate) fn add(
         &mut self,
         salt: Option<&Arc<str>>,
         tokens: &Arc<[TokenId]>,
         cached: PrefixMatch,
         spot: Spot,
-        wide: bool,
+        needed: u32,
         cache: &mut KvCache,
     ) {
         let hash = cached.hash();
@@ -226,11 +230,11 @@ impl Forest {
                 }
             }
         };
-        if wide {
+        if needed + 1 < length(tokens) {
             let context = own.blocks.len();
             self.out_of_order |= self.roots.iter().any(|r| r.cached.blocks.len() > context);
         }
-        self.join(salt, tokens, own, spot);
+        self.join(salt, tokens, needed, own, spot);
     }
 
     /// Notes that a prompt would have joined at a spot just probed, had the step had room: what
@@ -240,6 +244,7 @@ impl Forest {
         &mut self,
         salt: Option<&Arc<str>>,
         tokens: &Arc<[TokenId]>,
+        needed: u32,
         cached: &[BlockId],
         spot: Spot,
     ) {
@@ -247,13 +252,15 @@ impl Forest {
             self.wanting.push(Wanting {
                 salt: salt.cloned(),
                 tokens: tokens.clone(),
+                needed,
                 cached: cached.to_vec(),
             });
         }
     }
 
-    /// The nodes up to which prompts that have no room share the forest, cut where they leave it.
-    fn wanted(&mut self) -> Vec<usize> {
+    /// The nodes up to which prompts that have no room share the forest, cut where they leave it,
+    /// and the first position that each needs.
+    fn wanted(&mut self) -> Vec<(usize, u32)> {
         let mut nodes = Vec::new();
         for want in std::mem::take(&mut self.wanting) {
             let spot = self.probe(want.salt.as_ref(), &want.tokens, &want.cached);
@@ -264,15 +271,23 @@ impl Forest {
             if here.parent.is_none() || spot.depth <= here.start {
                 continue;
             }
-            nodes.push(match spot.depth < here.end {
+            let node = match spot.depth < here.end {
                 true => self.split(node, spot.depth),
                 false => node,
-            });
+            };
+            nodes.push((node, want.needed));
         }
         nodes
     }
 
-    fn join(&mut self, salt: Option<&Arc<str>>, tokens: &Arc<[TokenId]>, own: Cached, spot: Spot) {
+    fn join(
+        &mut self,
+        salt: Option<&Arc<str>>,
+        tokens: &Arc<[TokenId]>,
+        needed: u32,
+        own: Cached,
+        spot: Spot,
+    ) {
         let end = length(tokens);
         let at = match spot.node {
             Some(node) if spot.depth < self.nodes[node].end && spot.depth < end => {
@@ -306,6 +321,7 @@ impl Forest {
         self.rows.push(Row {
             node: last,
             tokens,
+            needed,
             salt,
             own,
             joined,
@@ -347,7 +363,8 @@ impl Forest {
         for &row in &order {
             let row = &self.rows[row];
             let spot = better.probe(row.salt.as_ref(), &row.tokens, &row.own.blocks);
-            better.join(row.salt.as_ref(), &row.tokens, row.own.clone(), spot);
+            let own = row.own.clone();
+            better.join(row.salt.as_ref(), &row.tokens, row.needed, own, spot);
         }
         for node in &mut better.nodes {
             node.owner = order[node.owner];
@@ -430,8 +447,8 @@ mod tests {
             let found = cache.match_prefix(salt.as_ref(), &tokens, *limit);
             let before = forest.num_tokens();
             let spot = forest.probe(salt.as_ref(), &tokens, found.blocks());
-            let wide = *limit + 1 < tokens.len();
-            forest.add(salt.as_ref(), &tokens, found, spot, wide, cache);
+            let needed = u32::try_from(*limit).unwrap();
+            forest.add(salt.as_ref(), &tokens, found, spot, needed, cache);
             assert_eq!(forest.num_tokens() - before, spot.new_tokens);
         }
         let promised = forest.num_tokens();

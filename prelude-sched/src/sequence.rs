@@ -38,6 +38,8 @@ pub(crate) struct Sequence {
     published: usize,
     /// Positions computed by completed steps.
     pub(crate) computed: u32,
+    /// Positions before this one can serve a later row of its kind from the cache.
+    reusable: u32,
     /// Hashes of the blocks that others may wait for, and the number of the first one's block.
     leading: Vec<BlockHash>,
     leading_from: usize,
@@ -109,6 +111,11 @@ impl Sequence {
         prompt: Arc<[TokenId]>,
         seniority: u64,
     ) -> Self {
+        // The last token is always computed, but a prompt that goes on behind it reads it.
+        let reusable = match job {
+            Job::Decode(_) => u32::MAX,
+            Job::Chunked { needed } => needed + 1,
+        };
         Self {
             request,
             row,
@@ -123,6 +130,7 @@ impl Sequence {
             blocks: Vec::new(),
             published: 0,
             computed: 0,
+            reusable,
             leading: Vec::new(),
             leading_from: 0,
             in_flight: 0,
@@ -244,17 +252,27 @@ impl Sequence {
             next: self.computed,
         };
         if leads {
-            self.leading = hash.blocks(&tokens[start..], block_size).collect();
+            let end = tokens.len().min(self.reusable as usize).max(start);
+            self.leading = hash.blocks(&tokens[start..end], block_size).collect();
             self.leading.iter().for_each(|&hash| leaders.add(hash));
         }
     }
 
-    /// Publishes the whole blocks that completed steps have computed. Returns how many tokens the
-    /// cache did not have before.
+    /// Publishes the whole blocks that completed steps have computed and that can serve others.
+    /// Returns how many tokens the cache did not have before.
     pub(crate) fn publish(&mut self, cache: &mut KvCache, leaders: &mut Leaders) -> u64 {
+        self.publish_until(self.reusable, cache, leaders)
+    }
+
+    /// As [`Self::publish`], with blocks that can serve nobody but this sequence when it resumes.
+    pub(crate) fn publish_all(&mut self, cache: &mut KvCache, leaders: &mut Leaders) -> u64 {
+        self.publish_until(u32::MAX, cache, leaders)
+    }
+
+    fn publish_until(&mut self, end: u32, cache: &mut KvCache, leaders: &mut Leaders) -> u64 {
         let before = cache.published_blocks();
         let block_size = cache.block_size();
-        let whole = (self.computed as usize / block_size).min(self.blocks.len());
+        let whole = (self.computed.min(end) as usize / block_size).min(self.blocks.len());
         if whole > self.published {
             let mut tokens = Vec::new();
             self.tokens_into(

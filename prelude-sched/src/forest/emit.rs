@@ -39,6 +39,15 @@ pub(crate) struct KeepRule {
     pub(crate) shared_min_rows: u32,
 }
 
+/// Who would find a node's beginning in the cache, were it kept.
+#[derive(Clone, Copy, Debug, Default)]
+struct Readers {
+    /// Rows of this step, or waiting for room, of whose prompts it is a prefix.
+    rows: u32,
+    /// Positions before this one serve one of them.
+    until: u32,
+}
+
 /// The forest as a batch.
 #[derive(Debug, Default)]
 pub(crate) struct Emitted {
@@ -63,7 +72,9 @@ impl Forest {
         let wanted = self.wanted();
         let ends = self.row_ends();
         let order = self.preorder();
-        let below = self.rows_below(ends.iter().chain(&wanted), &order);
+        let rows = ends.iter().zip(&self.rows);
+        let rows = rows.map(|(&node, row)| (node, row.needed));
+        let readers = self.readers(rows.chain(wanted), &order);
         let mut emitted = Emitted::default();
         let spans: Vec<BlockSpan> = self
             .roots
@@ -78,16 +89,16 @@ impl Forest {
                 continue;
             };
             let is_root = self.nodes[parent].parent.is_none();
-            let residency = match self.keep(node, &kept_of, below[node], &emitted.kept, cache, rule)
-            {
-                Some(kept) => {
-                    let span = push_blocks(batch, &kept.blocks);
-                    kept_of[node] = Some(emitted.kept.len());
-                    emitted.kept.push(kept);
-                    Residency::Keep(span)
-                }
-                None => Residency::Transient,
-            };
+            let residency =
+                match self.keep(node, &kept_of, readers[node], &emitted.kept, cache, rule) {
+                    Some(kept) => {
+                        let span = push_blocks(batch, &kept.blocks);
+                        kept_of[node] = Some(emitted.kept.len());
+                        emitted.kept.push(kept);
+                        Residency::Keep(span)
+                    }
+                    None => Residency::Transient,
+                };
             segment_of[node] = SegmentIdx(length_of(batch.segments.len()));
             let first = length_of(batch.tokens.len());
             batch
@@ -119,7 +130,7 @@ impl Forest {
         &self,
         node: usize,
         kept_of: &[Option<usize>],
-        rows_below: u32,
+        readers: Readers,
         kept: &[Kept],
         cache: &mut KvCache,
         rule: KeepRule,
@@ -128,9 +139,9 @@ impl Forest {
         if !rule.enabled || !here.start.is_multiple_of(self.block_size) {
             return None;
         }
-        let reclaim = if rows_below >= rule.shared_min_rows {
+        let reclaim = if readers.rows >= rule.shared_min_rows {
             Reclaim::Evict
-        } else if rule.suffixes {
+        } else if rule.suffixes && readers.rows > 0 {
             Reclaim::Never
         } else {
             return None;
@@ -152,7 +163,7 @@ impl Forest {
             _ => return None,
         };
         let block_size = self.block_size as usize;
-        let (start, end) = (here.start as usize, here.end as usize);
+        let (start, end) = (here.start as usize, here.end.min(readers.until) as usize);
         let mut blocks = Vec::new();
         let mut hashes = Vec::new();
         while start + (blocks.len() + 1) * block_size <= end {
@@ -211,18 +222,33 @@ impl Forest {
         order
     }
 
-    /// How many rows, of this step or waiting for room, each node is a prefix of.
-    fn rows_below<'a>(&self, ends: impl Iterator<Item = &'a usize>, order: &[usize]) -> Vec<u32> {
-        let mut below = vec![0; self.nodes.len()];
-        for &node in ends {
-            below[node] += 1;
+    /// Of each node, the rows of which it is a prefix and which could have read a block of it from
+    /// the cache; `ends` is where each row's prompt ends, and the first position that the row needs.
+    ///
+    /// The last token is always computed, but a prompt that goes on behind it reads it: so the
+    /// block that ends with it counts.
+    fn readers(&self, ends: impl Iterator<Item = (usize, u32)>, order: &[usize]) -> Vec<Readers> {
+        let mut readers = vec![Readers::default(); self.nodes.len()];
+        for (mut node, needed) in ends {
+            let until = needed + 1;
+            while self.nodes[node].start + self.block_size > until {
+                match self.nodes[node].parent {
+                    Some(parent) => node = parent,
+                    None => break,
+                }
+            }
+            let here = &mut readers[node];
+            here.rows += 1;
+            here.until = here.until.max(until);
         }
         for &node in order.iter().rev() {
             if let Some(parent) = self.nodes[node].parent {
-                below[parent] += below[node];
+                let Readers { rows, until } = readers[node];
+                readers[parent].rows += rows;
+                readers[parent].until = readers[parent].until.max(until);
             }
         }
-        below
+        readers
     }
 }
 

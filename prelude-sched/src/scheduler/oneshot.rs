@@ -78,7 +78,9 @@ impl Scheduler {
             let salt = live.salt.as_ref();
             let found = self.cache.match_prefix(salt, &prompt, needed as usize);
             let spot = draft.forest.probe(salt, &prompt, found.blocks());
-            draft.forest.want(salt, &prompt, found.blocks(), spot);
+            draft
+                .forest
+                .want(salt, &prompt, needed, found.blocks(), spot);
             self.cache.release_all(found.into_blocks());
         }
     }
@@ -135,7 +137,9 @@ impl Scheduler {
         if self.config.enable_prefix_caching {
             let salt = self.requests[&row.request].salt.as_ref();
             let known = found.blocks();
-            draft.forest.want(salt, &row.prompt, known, spot);
+            draft
+                .forest
+                .want(salt, &row.prompt, row.needed, known, spot);
         }
         self.cache.release_all(found.into_blocks());
         let is_long = spot.new_tokens > draft.room;
@@ -189,13 +193,12 @@ impl Scheduler {
         let computed = row.needed..len;
         let (positions, head) = row::output_of(live.head(row.waiting.row), &row.prompt, &computed)
             .expect("a whole prompt answers its row");
-        let wide = row.needed + 1 < len;
         draft.forest.add(
             salt.as_ref(),
             &row.prompt,
             found,
             spot,
-            wide,
+            row.needed,
             &mut self.cache,
         );
         let tag = RowTag::Row {

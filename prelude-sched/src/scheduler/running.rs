@@ -136,7 +136,7 @@ impl Scheduler {
         let seq = self.seqs.get_mut(&id).expect("it runs");
         let mut written = 0;
         if self.config.enable_prefix_caching {
-            written = seq.publish(&mut self.cache, &mut self.leaders);
+            written = seq.publish_all(&mut self.cache, &mut self.leaders);
         }
         let planned = seq.len() - seq.unplanned();
         seq.vacate(&mut self.cache, &mut self.leaders);

@@ -19,8 +19,8 @@ use std::{
 
 use prelude_core::{
     Constraint, Executor, ExecutorError, Generate, Head, NextTokens, Normalise, OutputHead,
-    Pooling, Progress, PromptTree, Request, RowSpec, SamplingParams, StepOutput, TokenId, TokenSet,
-    TokenSource, Walk,
+    Pooling, Progress, PromptTree, Request, RowSpec, SamplingParams, StepOutput, TokenHead,
+    TokenId, TokenSet, TokenSource, Walk,
 };
 
 use super::*;

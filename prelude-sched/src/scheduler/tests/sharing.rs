@@ -170,3 +170,39 @@ fn a_prefix_that_fills_its_step_is_kept_for_those_who_wait() {
         );
     }
 }
+
+/// Blocks are for those who could read them: rows that need the hidden state of each token compute
+/// it anew each time.
+#[test]
+fn no_block_is_kept_for_rows_that_cannot_use_it() {
+    let tokens = || Head::Tokens(TokenHead::Classify);
+    let scored = |positions| Head::PromptLogprobs { positions, top: 0 };
+    let mean = || Head::Embed {
+        pooling: Pooling::Mean,
+        normalise: false,
+        dimensions: None,
+    };
+    let check = |heads: &[Head], expected: u64| {
+        for budget in [128, 16] {
+            let mut rig = Rig::small(budget);
+            // Something to do beside it, or a long prompt would run as one step.
+            rig.submit(generate(50, prompt(9, 3), 9, 1));
+            rig.step();
+            for (id, head) in heads.iter().enumerate() {
+                rig.submit(request(id as u64, prompt(1, 40), head.clone()));
+            }
+            rig.drain();
+            // Of the generation, ten of its eleven known tokens are in blocks.
+            let cached = rig.scheduler.stats().cached_blocks - 2;
+            assert_eq!(cached, expected, "{heads:?}, {budget}");
+        }
+    };
+    check(&[mean(), mean(), mean()], 0);
+    check(&[tokens(), tokens()], 0);
+    check(&[scored(1..40), scored(1..40)], 0);
+    // Tokens up to the first one scored.
+    check(&[scored(22..40)], 5);
+    check(&[scored(9..40), scored(22..40)], 5);
+    check(&[Head::Classify], 10);
+    check(&[mean(), Head::Classify], 10);
+}
