@@ -16,7 +16,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::{
     AnswerEvent, EngineConfig, EngineError, EngineHandle, StepReport,
     handle::Shared,
-    here::StepTimes,
+    here::{StepSize, StepTimes},
     inbox::{Commands, Inbox, Submission},
     report::{Timing, TokenGap},
 };
@@ -121,8 +121,8 @@ struct Live {
 }
 
 struct InFlight {
-    step: StepId,
     report: StepReport,
+    size: StepSize,
 }
 
 /// A scheduler, an executor, and what goes on between them. Whoever holds its lock runs it: the
@@ -265,32 +265,35 @@ impl Loop {
             };
             // An executor may work inside `submit`: what runs is to be seen meanwhile.
             self.publish(shared);
-            let report = describe(step, &batch, now);
+            let in_flight = InFlight {
+                report: describe(step, &batch, now),
+                size: StepSize::of_batch(batch.parts().0),
+            };
             match self.executor.submit(step, batch) {
-                Ok(()) => self.in_flight.push_back(InFlight { step, report }),
+                Ok(()) => self.in_flight.push_back(in_flight),
                 Err(error) => {
                     // Steps complete in order: those before this one first.
                     while !self.in_flight.is_empty() {
                         self.collect_oldest(shared)?;
                     }
-                    self.complete(shared, report, Err(error))?;
+                    self.complete(shared, in_flight, Err(error))?;
                 }
             }
         }
     }
 
     fn collect_oldest(&mut self, shared: &Shared) -> Result<(), ExecutorError> {
-        let Some(InFlight { step, report }) = self.in_flight.pop_front() else {
+        let Some(in_flight) = self.in_flight.pop_front() else {
             return Ok(());
         };
-        let result = self.executor.collect(step);
-        self.complete(shared, report, result)
+        let result = self.executor.collect(in_flight.report.step);
+        self.complete(shared, in_flight, result)
     }
 
     fn complete(
         &mut self,
         shared: &Shared,
-        mut report: StepReport,
+        InFlight { mut report, size }: InFlight,
         result: Result<prelude_core::StepOutput, ExecutorError>,
     ) -> Result<(), ExecutorError> {
         let now = shared.now();
@@ -308,7 +311,7 @@ impl Loop {
         }
         let step = report.step;
         if report.succeeded && report.kind == "oneshot" {
-            self.step_times.note(report.oneshot_tokens, report.duration);
+            self.step_times.note(size, report.duration);
         }
         let padded = self.executor.padded();
         let mut reports = shared.reports();
