@@ -54,7 +54,8 @@ pub struct CudaConfig {
     pub metadata_bytes: u64,
     /// Bytes of a step's results; default 64 MiB. Taken twice, on the host and on the GPU. Rows
     /// that do not fit fail. A row that asks for more than 64 of the likeliest tokens takes a
-    /// whole row of logits, 0.6 MB in Qwen3.
+    /// whole row of logits, 0.6 MB in Qwen3. Beside it there is room for a vector, or for logits of
+    /// classes, of each token of a step: 32 MiB for 8,192 tokens of a model 1,024 wide.
     pub results_bytes: u64,
     /// Equal bits for a row in every batch, products included: one algorithm for every number of
     /// rows. At most half as fast on long prompts.

@@ -24,7 +24,7 @@ use prelude_models::ModelConfig;
 use self::{
     labels::Labels,
     logits::Logits,
-    pooling::{Classes, Pooled},
+    pooling::{Classes, Of, Pooled},
     results::Results,
 };
 use crate::{
@@ -74,20 +74,15 @@ impl Heads {
     ) -> Result<Self, Error> {
         let bytes = usize::try_from(config.results_bytes)
             .map_err(|_| Error::config("results_bytes", "too large"))?;
+        // Whatever else a step answers, its tokens have room for a result each.
+        let width = model.hidden_size.max(model.labels.len());
+        let token_words = config.max_step_tokens as usize * width.next_multiple_of(results::ALIGN);
         Ok(Self {
-            results: Results::new(space, bytes)?,
-            pooled: Pooled::new(model.hidden_size, |head| {
-                matches!(head, OutputHead::Embed { .. })
-            }),
-            token_vectors: Pooled::new(model.hidden_size, |head| {
-                matches!(head, OutputHead::Tokens(TokenHead::Embed { .. }))
-            }),
-            classes: Classes::new(model.labels.len(), |head| {
-                matches!(head, OutputHead::Classify)
-            }),
-            token_classes: Classes::new(model.labels.len(), |head| {
-                matches!(head, OutputHead::Tokens(TokenHead::Classify))
-            }),
+            results: Results::new(space, bytes, token_words)?,
+            pooled: Pooled::new(model.hidden_size, Of::Rows),
+            token_vectors: Pooled::new(model.hidden_size, Of::Tokens),
+            classes: Classes::new(model.labels.len(), Of::Rows),
+            token_classes: Classes::new(model.labels.len(), Of::Tokens),
             labels: Labels::new(space, model.vocab_size)?,
             logits: Logits::new(space, model, config)?,
             ran: Ran::default(),
@@ -111,7 +106,7 @@ impl Heads {
         self.classes.begin(plan, results, metadata)?;
         self.labels.begin(plan, results, metadata)?;
         self.logits.begin(plan, seen, &masks, results, metadata)?;
-        // Last: they have a result for each token, and take no other row's room.
+        // Last, with room of their own: a result for each token.
         let results = &mut self.results;
         self.token_vectors.begin(plan, results, metadata)?;
         self.token_classes.begin(plan, results, metadata)

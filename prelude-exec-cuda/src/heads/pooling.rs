@@ -1,6 +1,6 @@
 //! Embeddings and class logits.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use half::bf16;
 use kernels::families::PoolRow;
@@ -20,28 +20,131 @@ use crate::{
     },
 };
 
+/// Where results of rows are, which several rows may share.
+///
+/// Rows that want a result of each token are laid out by token: those that read the same one in
+/// the same way share its result, so that all the step's rows together want no more of them than
+/// the step has tokens. Only where they want one token's vector cut in several ways, it has several
+/// results; a row for which there is no room then fails alone, the longest first.
+#[derive(Debug, Default)]
+struct Places {
+    /// For each row of the plan, its results in order.
+    of_row: BTreeMap<usize, Vec<u32>>,
+    /// Results in all.
+    len: usize,
+}
+
+impl Places {
+    /// Gives the rows `wants` their places, at most `room` in all: for each row of the plan, what
+    /// it wants in order. Equal wants share a place; `add` is told of each new one, in order.
+    /// Returns the rows for which there is no room.
+    fn lay_out<K: Copy + Ord>(
+        &mut self,
+        mut wants: Vec<(usize, Vec<K>)>,
+        room: usize,
+        mut add: impl FnMut(K),
+    ) -> Vec<usize> {
+        self.of_row.clear();
+        self.len = 0;
+        wants.sort_by_key(|(_, wants)| wants.len());
+        let mut known: BTreeMap<K, u32> = BTreeMap::new();
+        let mut refused = Vec::new();
+        for (row, wants) in wants {
+            let new: BTreeSet<K> = wants.iter().copied().collect();
+            let new = new.iter().filter(|want| !known.contains_key(want)).count();
+            if self.len + new > room {
+                refused.push(row);
+                continue;
+            }
+            let places = wants.into_iter().map(|want| match known.entry(want) {
+                Entry::Occupied(place) => *place.get(),
+                Entry::Vacant(place) => {
+                    add(want);
+                    self.len += 1;
+                    *place.insert(word(self.len - 1))
+                }
+            });
+            self.of_row.insert(row, places.collect());
+        }
+        refused
+    }
+
+    /// The words of a row's results in `part`, in order; each has `width` words, of which the
+    /// first `len` are read.
+    fn parts(&self, row: usize, part: Part, width: usize, len: usize) -> Option<Vec<Part>> {
+        let places = self.of_row.get(&row)?;
+        let place = |&place: &u32| Part {
+            at: part.at + place as usize * width,
+            len,
+        };
+        Some(places.iter().map(place).collect())
+    }
+}
+
+/// A vector that a row wants. Equal wants are one vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Wanted {
+    /// Of a whole row of the plan, which shares it with no other.
+    whole_row: Option<usize>,
+    /// Of this output of the step alone.
+    output: u32,
+    /// The first position's.
+    position: u32,
+    flags: u32,
+    dimensions: u32,
+}
+
 /// Embedding rows, or rows that want a vector of each token.
 #[derive(Debug)]
 pub(super) struct Pooled {
     hidden: usize,
-    wanted: fn(&OutputHead) -> bool,
+    of: Of,
     rows: Field<PoolRow>,
     index: Field<i32>,
-    /// `[rows, H]`, of which each row uses its first dimensions.
+    /// `[places, H]`, of which each row uses its first dimensions.
     out: Option<(Part, usize)>,
-    /// For each row of the plan: its rows of `out` and how much of each.
-    places: BTreeMap<usize, (Range<usize>, usize)>,
+    places: Places,
+    /// For each row of the plan, how much of each result it reads.
+    dimensions: BTreeMap<usize, usize>,
+}
+
+/// Of what there is a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Of {
+    /// Each row.
+    Rows,
+    /// Each token of each row.
+    Tokens,
+}
+
+impl Of {
+    /// Results of `width` words for which there is room.
+    fn room(self, results: &Results, width: usize) -> usize {
+        let words = match self {
+            Self::Rows => results.room(),
+            Self::Tokens => results.token_room(),
+        };
+        words.checked_div(width).unwrap_or(0)
+    }
+
+    fn take(self, results: &mut Results, len: usize) -> Option<Part> {
+        match self {
+            Self::Rows => results.take(len),
+            Self::Tokens => results.take_for_tokens(len),
+        }
+    }
 }
 
 impl Pooled {
-    pub(super) fn new(hidden: usize, wanted: fn(&OutputHead) -> bool) -> Self {
+    pub(super) fn new(hidden: usize, of: Of) -> Self {
         Self {
             hidden,
-            wanted,
+            of,
             rows: Field::default(),
             index: Field::default(),
             out: None,
-            places: BTreeMap::new(),
+            places: Places::default(),
+            dimensions: BTreeMap::new(),
         }
     }
 
@@ -51,54 +154,70 @@ impl Pooled {
         results: &mut Results,
         metadata: &mut Metadata,
     ) -> Result<(), Error> {
-        let (mut list, mut index) = (Vec::new(), Vec::new());
-        self.places.clear();
-        for (i, row) in rows(plan, self.wanted) {
-            let outputs = plan.outputs_of(row);
-            // A vector of each token is as many rows of one position each.
-            let (mean, size, normalise, dimensions) = match row.head {
+        self.dimensions.clear();
+        let mut wanted = Vec::new();
+        let is_wanted: fn(&OutputHead) -> bool = match self.of {
+            Of::Rows => |head| matches!(head, OutputHead::Embed { .. }),
+            Of::Tokens => |head| matches!(head, OutputHead::Tokens(TokenHead::Embed { .. })),
+        };
+        for (i, row) in rows(plan, is_wanted) {
+            let (mean, normalise, dimensions) = match row.head {
                 OutputHead::Embed {
                     pooling,
                     normalise,
                     dimensions,
-                } => (
-                    pooling == Pooling::Mean,
-                    outputs.len(),
-                    normalise,
-                    dimensions,
-                ),
+                } => (pooling == Pooling::Mean, normalise, dimensions),
                 OutputHead::Tokens(TokenHead::Embed {
                     normalise,
                     dimensions,
-                }) => (false, 1, normalise, dimensions),
+                }) => (false, normalise, dimensions),
                 _ => continue,
             };
             let dimensions = dimensions.map_or(self.hidden, |d| d as usize);
+            self.dimensions.insert(i, dimensions);
             let mean = if mean { PoolRow::MEAN } else { 0 };
             let unit = if normalise { PoolRow::NORMALISE } else { 0 };
-            let first = list.len();
-            for at in (0..outputs.len()).step_by(size) {
-                list.push(PoolRow {
-                    first: word(index.len() + at),
-                    count: word(size),
-                    first_position: row.first_position + word(at),
-                    flags: mean | unit,
-                    dimensions: word(dimensions),
-                    reserved: 0,
-                });
-            }
-            self.places.insert(i, (first..list.len(), dimensions));
-            index.extend(outputs.iter().map(|&o| o.cast_signed()));
+            let vector = |whole_row, output, position| Wanted {
+                whole_row,
+                output,
+                position,
+                flags: mean | unit,
+                dimensions: word(dimensions),
+            };
+            let vectors = match self.of {
+                Of::Rows => vec![vector(Some(i), 0, row.first_position)],
+                Of::Tokens => {
+                    let outputs = plan.outputs_of(row).iter();
+                    let positions = row.first_position..;
+                    { outputs.zip(positions) }
+                        .map(|(&output, position)| vector(None, output, position))
+                        .collect()
+                }
+            };
+            wanted.push((i, vectors));
         }
-        self.out = results
-            .take(list.len() * self.hidden)
-            .map(|part| (part, list.len()));
-        if self.out.is_none() {
-            for &i in self.places.keys() {
-                plan.rows[i].refused = Some(NO_ROOM);
-            }
-            list.clear();
+        let (mut list, mut index) = (Vec::new(), Vec::new());
+        let room = self.of.room(results, self.hidden);
+        let refused = self.places.lay_out(wanted, room, |vector: Wanted| {
+            let outputs = match vector.whole_row {
+                Some(row) => plan.outputs_of(&plan.rows[row]),
+                None => std::slice::from_ref(&vector.output),
+            };
+            list.push(PoolRow {
+                first: word(index.len()),
+                count: word(outputs.len()),
+                first_position: vector.position,
+                flags: vector.flags,
+                dimensions: vector.dimensions,
+                reserved: 0,
+            });
+            index.extend(outputs.iter().map(|o| o.cast_signed()));
+        });
+        for row in refused {
+            plan.rows[row].refused = Some(NO_ROOM);
         }
+        let part = self.of.take(results, list.len() * self.hidden);
+        self.out = part.map(|part| (part, list.len()));
         self.rows = metadata.push(&list)?;
         self.index = metadata.push(&index)?;
         Ok(())
@@ -119,21 +238,21 @@ impl Pooled {
     }
 
     pub(super) fn read(&self, row: usize, results: &Results) -> RowOutput {
-        let (Some((part, _)), Some((places, len))) = (self.out, self.places.get(&row)) else {
-            return RowOutput::Failed(NO_ROOM);
-        };
-        let (at, len) = (part.at + places.start * self.hidden, *len);
-        finite(results.floats(Part { at, len }), RowOutput::Embedding)
+        match self.parts(row).as_deref() {
+            Some(&[part]) => finite(results.floats(part), RowOutput::Embedding),
+            _ => RowOutput::Failed(NO_ROOM),
+        }
     }
 
     /// One vector per token.
     pub(super) fn read_all(&self, row: usize, results: &Results) -> Option<Vec<Vec<f32>>> {
-        let ((part, _), (places, len)) = (self.out?, self.places.get(&row)?);
-        let vector = |place| {
-            let (at, len) = (part.at + place * self.hidden, *len);
-            results.floats(Part { at, len }).collect()
-        };
-        Some(places.clone().map(vector).collect())
+        let vector = |part| results.floats(part).collect();
+        Some(self.parts(row)?.into_iter().map(vector).collect())
+    }
+
+    fn parts(&self, row: usize) -> Option<Vec<Part>> {
+        let ((part, _), &len) = (self.out?, self.dimensions.get(&row)?);
+        self.places.parts(row, part, self.hidden, len)
     }
 }
 
@@ -141,22 +260,21 @@ impl Pooled {
 #[derive(Debug)]
 pub(super) struct Classes {
     labels: usize,
-    wanted: fn(&OutputHead) -> bool,
+    of: Of,
     index: Field<i32>,
-    /// `[rows, labels]`.
+    /// `[places, labels]`.
     out: Option<(Part, usize)>,
-    /// For each row of the plan: its rows of `out`.
-    places: BTreeMap<usize, Range<usize>>,
+    places: Places,
 }
 
 impl Classes {
-    pub(super) fn new(labels: usize, wanted: fn(&OutputHead) -> bool) -> Self {
+    pub(super) fn new(labels: usize, of: Of) -> Self {
         Self {
             labels,
-            wanted,
+            of,
             index: Field::default(),
             out: None,
-            places: BTreeMap::new(),
+            places: Places::default(),
         }
     }
 
@@ -166,22 +284,19 @@ impl Classes {
         results: &mut Results,
         metadata: &mut Metadata,
     ) -> Result<(), Error> {
-        let mut index = Vec::new();
-        self.places.clear();
-        for (i, row) in rows(plan, self.wanted) {
-            let first = index.len();
-            let outputs = plan.outputs_of(row).iter();
-            index.extend(outputs.map(|o| o.cast_signed()));
-            self.places.insert(i, first..index.len());
+        let is_wanted: fn(&OutputHead) -> bool = match self.of {
+            Of::Rows => |head| matches!(head, OutputHead::Classify),
+            Of::Tokens => |head| matches!(head, OutputHead::Tokens(TokenHead::Classify)),
+        };
+        let wanted = rows(plan, is_wanted).map(|(i, row)| (i, plan.outputs_of(row).to_vec()));
+        let (wanted, mut index) = (wanted.collect(), Vec::new());
+        let room = self.of.room(results, self.labels);
+        let add = |output: u32| index.push(output.cast_signed());
+        for row in self.places.lay_out(wanted, room, add) {
+            plan.rows[row].refused = Some(NO_ROOM);
         }
-        self.out = results
-            .take(index.len() * self.labels)
-            .map(|part| (part, index.len()));
-        if self.out.is_none() {
-            for &i in self.places.keys() {
-                plan.rows[i].refused = Some(NO_ROOM);
-            }
-        }
+        let part = self.of.take(results, index.len() * self.labels);
+        self.out = part.map(|part| (part, index.len()));
         self.index = metadata.push(&index)?;
         Ok(())
     }
@@ -202,20 +317,50 @@ impl Classes {
     }
 
     pub(super) fn read(&self, row: usize, results: &Results) -> RowOutput {
-        let (Some((part, _)), Some(places)) = (self.out, self.places.get(&row)) else {
-            return RowOutput::Failed(NO_ROOM);
-        };
-        let (at, len) = (part.at + places.start * self.labels, self.labels);
-        finite(results.floats(Part { at, len }), RowOutput::Classes)
+        match self.parts(row).as_deref() {
+            Some(&[part]) => finite(results.floats(part), RowOutput::Classes),
+            _ => RowOutput::Failed(NO_ROOM),
+        }
     }
 
     /// One list of logits per token.
     pub(super) fn read_all(&self, row: usize, results: &Results) -> Option<Vec<Vec<f32>>> {
-        let ((part, _), places) = (self.out?, self.places.get(&row)?);
-        let logits = |place| {
-            let (at, len) = (part.at + place * self.labels, self.labels);
-            results.floats(Part { at, len }).collect()
+        let logits = |part| results.floats(part).collect();
+        Some(self.parts(row)?.into_iter().map(logits).collect())
+    }
+
+    fn parts(&self, row: usize) -> Option<Vec<Part>> {
+        let (part, _) = self.out?;
+        self.places.parts(row, part, self.labels, self.labels)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_wants_share_a_place_and_long_rows_give_way() {
+        let mut places = Places::default();
+        let mut made = Vec::new();
+        let wants = vec![
+            (4, vec![1, 2, 3]),
+            (7, vec![2]),
+            (9, vec![3, 2, 5]),
+            (2, vec![8]),
+        ];
+        let refused = places.lay_out(wants, 4, |want| made.push(want));
+        // Short ones first: 2, 8, then 1 and 3 beside 2; 5 has no room.
+        assert_eq!((refused, made), (vec![9], vec![2, 8, 1, 3]));
+        let part = Part { at: 100, len: 40 };
+        let ats = |row| -> Option<Vec<usize>> {
+            let parts = places.parts(row, part, 10, 6)?;
+            Some(parts.iter().map(|part| part.at).collect())
         };
-        Some(places.clone().map(logits).collect())
+        assert_eq!(ats(4), Some(vec![120, 100, 130]));
+        assert_eq!(
+            (ats(7), ats(2), ats(9)),
+            (Some(vec![100]), Some(vec![110]), None)
+        );
     }
 }

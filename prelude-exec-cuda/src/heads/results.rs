@@ -29,16 +29,23 @@ pub(crate) struct Results {
     device: Buffer,
     host: Pinned,
     used: usize,
+    /// What all rows share.
     words: usize,
+    /// What is there with the room for one result of each token.
+    all_words: usize,
 }
 
 impl Results {
-    pub(crate) fn new(space: &Space, bytes: usize) -> Result<Self, Error> {
+    /// `token_words` beside `bytes`, for results of each token.
+    pub(crate) fn new(space: &Space, bytes: usize, token_words: usize) -> Result<Self, Error> {
+        let words = bytes / 4;
+        let all_words = words.next_multiple_of(ALIGN) + token_words;
         Ok(Self {
-            device: space.alloc("results", bytes)?,
-            host: space.pinned("results", bytes)?,
+            device: space.alloc("results", 4 * all_words)?,
+            host: space.pinned("results", 4 * all_words)?,
             used: 0,
-            words: bytes / 4,
+            words,
+            all_words,
         })
     }
 
@@ -52,14 +59,28 @@ impl Results {
         self.words - self.used
     }
 
+    /// Words that results of each token may still take; others come first.
+    pub(crate) const fn token_room(&self) -> usize {
+        self.all_words - self.used
+    }
+
     /// Reserves words, if there are so many.
     pub(crate) fn take(&mut self, len: usize) -> Option<Part> {
+        self.take_within(len, self.words)
+    }
+
+    /// Reserves words for results of each token, if there are so many.
+    pub(crate) fn take_for_tokens(&mut self, len: usize) -> Option<Part> {
+        self.take_within(len, self.all_words)
+    }
+
+    fn take_within(&mut self, len: usize, words: usize) -> Option<Part> {
         let at = self.used;
         let end = at.checked_add(len)?;
-        if end > self.words {
+        if end > words {
             return None;
         }
-        self.used = end.next_multiple_of(ALIGN).min(self.words);
+        self.used = end.next_multiple_of(ALIGN).min(words);
         Some(Part { at, len })
     }
 
@@ -104,12 +125,17 @@ mod tests {
 
     #[test]
     fn parts_are_bounded() {
-        let mut results = Results::new(&Space::Virtual(Arc::default()), 40).unwrap();
+        let mut results = Results::new(&Space::Virtual(Arc::default()), 40, 8).unwrap();
         assert_eq!(results.take(3), Some(Part { at: 0, len: 3 }));
         assert_eq!(results.take(6), Some(Part { at: 4, len: 6 }));
         assert_eq!(results.take(1), None);
         results.clear();
         assert_eq!(results.take(usize::MAX), None);
         assert_eq!(results.take(10), Some(Part { at: 0, len: 10 }));
+        // What is there for tokens is not there for others.
+        assert_eq!(results.take(1), None);
+        assert_eq!(results.token_room(), 10);
+        assert_eq!(results.take_for_tokens(9), Some(Part { at: 10, len: 9 }));
+        assert_eq!(results.take_for_tokens(2), None);
     }
 }

@@ -305,4 +305,28 @@ mod tests {
         assert!((80..180).contains(&refused), "{refused}");
         assert_eq!(found[200], None);
     }
+    /// Whatever others ask for in the step.
+    #[test]
+    fn a_result_of_each_token_has_room() {
+        let config = CudaConfig {
+            results_bytes: 4 << 10,
+            ..small()
+        };
+        for (model, head) in [
+            (
+                "rand-embed",
+                TokenHead::Embed {
+                    normalise: true,
+                    dimensions: None,
+                },
+            ),
+            ("demo-classifier", TokenHead::Classify),
+        ] {
+            let (mut executor, _) = CudaExecutor::recording(&checkpoint(model), &config).unwrap();
+            let rows = (0..20).map(|i| (i..100, OutputHead::Tokens(head)));
+            executor.submit(StepId(0), prompt(rows)).unwrap();
+            let refused = executor.plan().rows.iter().filter_map(|row| row.refused);
+            assert_eq!(refused.count(), 0, "{model}");
+        }
+    }
 }
