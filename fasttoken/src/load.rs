@@ -7,14 +7,15 @@ use crate::added::AddedTokens;
 use crate::bpe::{Bpe, NO_TOKEN};
 use crate::encode_error::EncodeError;
 use crate::error::Error;
+use crate::image::format::{Reader, Section};
 use crate::json::{Component, File, ModelJson};
 use crate::normalize::Normalizer;
 use crate::padding::Padding;
 use crate::pairs::PairTable;
 use crate::postprocess::{Piece, PostProcessor};
 use crate::pretokenize::PreTokenizer;
-use crate::sentencepiece;
-use crate::store;
+use crate::sentencepiece::{self, SentencePiece};
+use crate::store::{self, Room};
 use crate::tokenizer::Tokenizer;
 use crate::truncation::Truncation;
 use crate::vocab::{Builder, Vocab};
@@ -30,57 +31,94 @@ pub(crate) fn load(json: &[u8]) -> Result<Tokenizer, Error> {
         && let Ok(file) = serde_json::from_slice::<File<'_>>(&quick.config)
         && !is_sentencepiece(&file)
     {
-        return load_file(&file, Some((quick.model, quick.rules)));
+        return load_file(&file, Some((quick.model, quick.rules)), Room::default());
     }
+    load_slowly(json)
+}
+
+/// [`load`], in whose memory tables may lie afterwards.
+pub(crate) fn load_owned(json: Room<u8>) -> Result<Tokenizer, Error> {
+    // A usual file is not looked at again once it was read.
+    if let Some(quick) = Quick::read(&json)
+        && let Ok(file) = serde_json::from_slice::<File<'_>>(&quick.config)
+        && !is_sentencepiece(&file)
+    {
+        return load_file(&file, Some((quick.model, quick.rules)), json);
+    }
+    load_slowly(&json)
+}
+
+fn load_slowly(json: &[u8]) -> Result<Tokenizer, Error> {
     let file: File<'_> = serde_json::from_slice(json)?;
     if is_sentencepiece(&file) {
         return load_sentencepiece(json, &file);
     }
-    load_file(&file, None)
+    load_file(&file, None, Room::default())
 }
 
 fn is_sentencepiece(file: &File<'_>) -> bool {
     sentencepiece::is_sentencepiece(file.pre_tokenizer.as_ref(), file.decoder.as_ref())
 }
 
-/// Whether [`load_with_config`] takes the file: there are images of byte-level models only.
-pub(crate) fn has_image(json: &[u8]) -> Result<bool, Error> {
-    let file: File<'_> = serde_json::from_slice(json)?;
-    Ok(!is_sentencepiece(&file))
-}
-
-/// Also gives the configuration for [`from_parts`].
+/// Also gives the configuration for [`from_image`].
 pub(crate) fn load_with_config(json: &[u8]) -> Result<(Tokenizer, Vec<u8>), Error> {
     let file: File<'_> = serde_json::from_slice(json)?;
-    if is_sentencepiece(&file) {
-        return Err(Error::unsupported(
-            "$.decoder",
-            "a compiled image of a SentencePiece-style model; load its JSON",
-        ));
-    }
-    Ok((load_file(&file, None)?, serde_json::to_vec(&file)?))
+    let tokenizer = if is_sentencepiece(&file) {
+        load_sentencepiece(json, &file)?
+    } else {
+        load_file(&file, None, Room::default())?
+    };
+    Ok((tokenizer, serde_json::to_vec(&file)?))
 }
 
 /// Puts a tokenizer together from the configuration and the tables that an image has.
-pub(crate) fn from_parts(config: &[u8], vocab: Vocab, bpe: Bpe) -> Result<Tokenizer, Error> {
-    let file: File<'_> = serde_json::from_slice(config)?;
+pub(crate) fn from_image(image: &Reader) -> Result<Tokenizer, Error> {
+    let damaged = |problem| Error::Image {
+        place: String::new(),
+        problem,
+    };
+    let config = image.get::<u8>(Section::Config).map_err(damaged)?;
+    let file: File<'_> = serde_json::from_slice(&config)?;
+    if is_sentencepiece(&file) {
+        let ignore_merges = file.model.ignore_merges.unwrap_or(false);
+        let tables = sentencepiece::Tables::read(image, ignore_merges).map_err(damaged)?;
+        let settings = Settings::load_sentencepiece(&file)?;
+        let model_id = |token: &str| tables.model_id(token);
+        let added = settings.added_tokens(&file, tables.model_len(), model_id)?;
+        check_added(&added, |id| tables.is_added(id))?;
+        let family = tables.finish(file.pre_tokenizer.as_ref(), file.decoder.as_ref())?;
+        return settings.finish_sentencepiece(added, family);
+    }
+    let vocab = Vocab::read(image).map_err(damaged)?;
+    let bpe = Bpe::read(image).map_err(damaged)?;
     let settings = Settings::load(&file)?;
     let model_id = |token: &str| vocab.model_id(token);
     let added = settings.added_tokens(&file, vocab.model_len(), model_id)?;
-    if let Some((id, token)) = added.tokens.iter().find(|(id, _)| !vocab.is_added(*id)) {
-        return Err(Error::invalid(
+    check_added(&added, |id| vocab.is_added(id))?;
+    settings.finish(added, vocab, bpe)
+}
+
+/// Whether the tables of an image know the added tokens of its configuration.
+fn check_added(added: &AddedTokens, is_added: impl Fn(u32) -> bool) -> Result<(), Error> {
+    let unknown = added.tokens.iter().find(|(id, _)| !is_added(*id));
+    unknown.map_or(Ok(()), |(id, token)| {
+        Err(Error::invalid(
             "$.added_tokens",
             format!(
                 "{:?} has id {id}, which the tables contradict",
                 token.content
             ),
-        ));
-    }
-    settings.finish(added, vocab, bpe)
+        ))
+    })
 }
 
-/// A byte-level model, of which the vocabulary and the merges may have been read.
-fn load_file(file: &File<'_>, read: Option<(Model, Vec<[u32; 3]>)>) -> Result<Tokenizer, Error> {
+/// A byte-level model, of which the vocabulary and the merges may have been read. `spare` is
+/// memory that nothing needs any more.
+fn load_file(
+    file: &File<'_>,
+    read: Option<(Model, Vec<[u32; 3]>)>,
+    spare: Room<u8>,
+) -> Result<Tokenizer, Error> {
     let options = &file.model;
     check_model(options)?;
     let settings = Settings::load(file)?;
@@ -115,50 +153,21 @@ fn load_file(file: &File<'_>, read: Option<(Model, Vec<[u32; 3]>)>) -> Result<To
         options.ignore_merges.unwrap_or(false),
     )
     .map_err(|_| crowded("$.model.vocab", "a token"))?;
-    store::gather(bpe.tables().chain(vocab.tables()).collect());
+    store::gather(bpe.tables().chain(vocab.tables()).collect(), spare);
     settings.finish(added, vocab, bpe)
 }
 
 /// A file of the other family: only what both share is looked at here.
 fn load_sentencepiece(json: &[u8], file: &File<'_>) -> Result<Tokenizer, Error> {
-    check_version(file.version.as_deref())?;
-    let truncation = read_setting::<Truncation>(file.truncation.as_ref(), "$.truncation")?;
-    let padding = read_setting::<Padding>(file.padding.as_ref(), "$.padding")?;
-    if let Some(padding) = &padding {
-        let refuse = |problem: EncodeError| Error::invalid("$.padding", problem.to_string());
-        padding.check().map_err(refuse)?;
-    }
+    let settings = Settings::load_sentencepiece(file)?;
     check_model(&file.model)?;
-    let normalizer = Normalizer::load(file.normalizer.as_ref(), "$.normalizer")?;
-    let post_processor = PostProcessor::load(file.post_processor.as_ref(), "$.post_processor")?;
-    if post_processor.trims() {
-        return Err(Error::unsupported(
-            "$.post_processor",
-            "post-processor that trims offsets, for a model without ByteLevel",
-        ));
-    }
     let model = sentencepiece::File::read(json)?;
     let ids = model.ids();
     let model_id = |token: &str| ids.get(token).copied();
-    let added = AddedTokens::load(&file.added_tokens, model.len(), model_id, &normalizer)?;
+    let added = settings.added_tokens(file, model.len(), model_id)?;
     let (pre_tokenizer, decoder) = (file.pre_tokenizer.as_ref(), file.decoder.as_ref());
     let family = sentencepiece::load(&model, pre_tokenizer, decoder, &added)?;
-    check_template_ids(&post_processor, |id| family.contains(id))?;
-    let empty = Builder::default();
-    let names = empty.index().expect("nothing is there twice");
-    let none = PairTable::build(&[]).expect("nothing shares a place");
-    Ok(Tokenizer {
-        normalizer,
-        pre_tokenizer: PreTokenizer::none(),
-        post_processor,
-        added,
-        vocab: empty.finish(names, 0),
-        bpe: Bpe::new([NO_TOKEN; 256], none),
-        truncation,
-        padding,
-        safe_cuts: false,
-        sentencepiece: Some(Box::new(family)),
-    })
+    settings.finish_sentencepiece(added, family)
 }
 
 /// What a file says besides its vocabulary and merges.
@@ -173,12 +182,7 @@ struct Settings {
 impl Settings {
     fn load(file: &File<'_>) -> Result<Self, Error> {
         check_version(file.version.as_deref())?;
-        let truncation = read_setting::<Truncation>(file.truncation.as_ref(), "$.truncation")?;
-        let padding = read_setting::<Padding>(file.padding.as_ref(), "$.padding")?;
-        if let Some(padding) = &padding {
-            let refuse = |problem: EncodeError| Error::invalid("$.padding", problem.to_string());
-            padding.check().map_err(refuse)?;
-        }
+        let (truncation, padding) = read_lengths(file)?;
         let normalizer = Normalizer::load(file.normalizer.as_ref(), "$.normalizer")?;
         normalizer.only_forms("$.normalizer")?;
         let pre_tokenizer = PreTokenizer::load(file.pre_tokenizer.as_ref(), "$.pre_tokenizer")?;
@@ -187,6 +191,27 @@ impl Settings {
         Ok(Self {
             normalizer,
             pre_tokenizer,
+            post_processor,
+            truncation,
+            padding,
+        })
+    }
+
+    /// The same for the other family, whose pre-tokenizer and decoder are its own.
+    fn load_sentencepiece(file: &File<'_>) -> Result<Self, Error> {
+        check_version(file.version.as_deref())?;
+        let (truncation, padding) = read_lengths(file)?;
+        let normalizer = Normalizer::load(file.normalizer.as_ref(), "$.normalizer")?;
+        let post_processor = PostProcessor::load(file.post_processor.as_ref(), "$.post_processor")?;
+        if post_processor.trims() {
+            return Err(Error::unsupported(
+                "$.post_processor",
+                "post-processor that trims offsets, for a model without ByteLevel",
+            ));
+        }
+        Ok(Self {
+            normalizer,
+            pre_tokenizer: PreTokenizer::none(),
             post_processor,
             truncation,
             padding,
@@ -218,6 +243,40 @@ impl Settings {
             sentencepiece: None,
         })
     }
+
+    fn finish_sentencepiece(
+        self,
+        added: AddedTokens,
+        family: SentencePiece,
+    ) -> Result<Tokenizer, Error> {
+        check_template_ids(&self.post_processor, |id| family.contains(id))?;
+        let empty = Builder::default();
+        let names = empty.index().expect("nothing is there twice");
+        let none = PairTable::build(&[]).expect("nothing shares a place");
+        Ok(Tokenizer {
+            normalizer: self.normalizer,
+            pre_tokenizer: self.pre_tokenizer,
+            post_processor: self.post_processor,
+            added,
+            vocab: empty.finish(names, 0),
+            bpe: Bpe::new([NO_TOKEN; 256], none),
+            truncation: self.truncation,
+            padding: self.padding,
+            safe_cuts: false,
+            sentencepiece: Some(Box::new(family)),
+        })
+    }
+}
+
+/// How many ids there may or must be.
+fn read_lengths(file: &File<'_>) -> Result<(Option<Truncation>, Option<Padding>), Error> {
+    let truncation = read_setting::<Truncation>(file.truncation.as_ref(), "$.truncation")?;
+    let padding = read_setting::<Padding>(file.padding.as_ref(), "$.padding")?;
+    if let Some(padding) = &padding {
+        let refuse = |problem: EncodeError| Error::invalid("$.padding", problem.to_string());
+        padding.check().map_err(refuse)?;
+    }
+    Ok((truncation, padding))
 }
 
 fn check_version(version: Option<&str>) -> Result<(), Error> {

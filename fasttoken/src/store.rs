@@ -92,6 +92,9 @@ impl<T: Pod> Room<T> {
     }
 }
 
+/// At most one part in so many of used memory is wasted to save the zeroing of new one.
+const WASTE: usize = 2;
+
 /// The contents of a file.
 pub(crate) fn read(path: &Path) -> io::Result<Room<u8>> {
     let mut file = File::open(path)?;
@@ -119,6 +122,12 @@ pub(crate) fn read(path: &Path) -> io::Result<Room<u8>> {
         return std::fs::read(path).map(Room::Heap);
     }
     Ok(room)
+}
+
+impl<T> Default for Room<T> {
+    fn default() -> Self {
+        Self::Heap(Vec::new())
+    }
 }
 
 impl<T: Pod> Deref for Room<T> {
@@ -178,11 +187,23 @@ impl<T: Pod> Movable for Flat<T> {
 
 /// Copies arrays into huge pages, one after the other, and lets go of where they were, but
 /// for those that are in such pages. Does nothing where there are none.
-pub(crate) fn gather(mut arrays: Vec<&mut dyn Movable>) {
+///
+/// `spare` is memory that is not needed any more. It is used if not much of it would be
+/// wasted: what is in memory already needs no zeros, and making these takes the system
+/// longer than the copying.
+pub(crate) fn gather(mut arrays: Vec<&mut dyn Movable>, spare: Room<u8>) {
     arrays.retain(|array| !array.is_huge());
     let sizes = arrays.iter().map(|array| array.bytes().len());
-    let total = sizes.map(|bytes| bytes.next_multiple_of(LINE)).sum();
-    let Some(mut pages) = Pages::zeroed(total) else {
+    let total: usize = sizes.map(|bytes| bytes.next_multiple_of(LINE)).sum();
+    let fits = |len: usize| (total..=total + total / WASTE).contains(&len);
+    let pages = match spare {
+        Room::Pages(pages, _) if fits(pages.len()) => Some(pages),
+        other => {
+            drop(other);
+            Pages::zeroed(total)
+        }
+    };
+    let Some(mut pages) = pages else {
         return;
     };
     let mut ranges = Vec::with_capacity(arrays.len());
@@ -373,10 +394,30 @@ mod tests {
         let (mut a, mut b) = (Flat::from(numbers.clone()), Flat::from(bytes.clone()));
         let (mut empty, old) = (Flat::<u32>::default(), a.clone());
         let arrays: [&mut dyn Movable; 3] = [&mut b, &mut empty, &mut a];
-        gather(arrays.into());
+        gather(arrays.into(), Room::default());
         assert_eq!((a.to_vec(), b.to_vec(), empty.len()), (numbers, bytes, 0));
         assert_eq!(*a, *old);
         assert!(!cfg!(target_os = "linux") || a.as_ptr() != old.as_ptr());
+    }
+
+    #[test]
+    fn spare_memory_is_used_if_it_fits() {
+        let numbers: Vec<u64> = (0..300_000).collect();
+        let bytes = numbers.len() * 8;
+        for (len, used) in [
+            (bytes, true),
+            (bytes + bytes / 4, true),
+            (bytes - 1, false),
+            (2 * bytes, false),
+        ] {
+            let spare: Room<u8> = Room::zeroed(len);
+            let place = spare.as_ptr();
+            let paged = matches!(spare, Room::Pages(..));
+            let mut array = Flat::from(numbers.clone());
+            gather(vec![&mut array], spare);
+            assert_eq!(array.to_vec(), numbers);
+            assert!(!used || !paged || array.as_ptr().cast() == place);
+        }
     }
 
     #[test]
@@ -402,7 +443,7 @@ mod tests {
             room.iter_mut().zip(1..).for_each(|(n, value)| *n = value);
             let mut array: Flat<u64> = room.into();
             // Once more, wherever it is.
-            gather(vec![&mut array]);
+            gather(vec![&mut array], Room::default());
             assert!((1..).zip(&*array).all(|(n, value)| *value == n));
             assert_eq!(array.len(), len);
         }

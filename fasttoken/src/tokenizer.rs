@@ -69,7 +69,7 @@ impl Tokenizer {
             path: path.to_owned(),
             source,
         })?;
-        Self::from_bytes(&json)
+        load::load_owned(json)
     }
 
     /// Loads the contents of a `tokenizer.json`.

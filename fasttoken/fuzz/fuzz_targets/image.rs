@@ -1,7 +1,7 @@
 //! Any image: reading gives a tokenizer or an error, and what is read encodes and decodes.
 //!
 //! Whole files of random bytes only find the magic number, so most inputs are changes to the
-//! image of the demo: bytes that are overwritten and a length to cut to. Checksums stop most
+//! image of the demo, or of a small SentencePiece-style model: bytes that are overwritten and a length to cut to. Checksums stop most
 //! of those, so each is tried again with checksums that fit, as somebody with bad intentions
 //! would make them.
 #![no_main]
@@ -14,6 +14,36 @@ use twox_hash::XxHash3_64;
 static IMAGE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let json = include_bytes!("../../tests/data/tokenizer.json");
     Tokenizer::compile(json).expect("the demo compiles")
+});
+
+static SENTENCEPIECE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let mut tokens = vec!["<unk>".to_owned(), "<s>".to_owned(), "</s>".to_owned()];
+    tokens.extend((0..256).map(|byte| format!("<{byte:#04X}>")));
+    tokens.extend(["a", "b", "▁", "é", "漢", "ab", "▁a", "▁ab", "x"].map(String::from));
+    let vocab: Vec<String> = tokens
+        .iter()
+        .enumerate()
+        .map(|(id, token)| format!("{token:?}: {id}"))
+        .collect();
+    let json = format!(
+        r#"{{"added_tokens": [
+            {{"id": 1, "content": "<s>", "single_word": false, "lstrip": false,
+              "rstrip": false, "normalized": true, "special": true}},
+            {{"id": 400, "content": "<x>", "single_word": false, "lstrip": true,
+              "rstrip": true, "normalized": false, "special": false}}],
+          "normalizer": {{"type": "Sequence", "normalizers": [
+            {{"type": "Prepend", "prepend": "▁"}},
+            {{"type": "Replace", "pattern": {{"String": " "}}, "content": "▁"}}]}},
+          "decoder": {{"type": "Sequence", "decoders": [
+            {{"type": "Replace", "pattern": {{"String": "▁"}}, "content": " "}},
+            {{"type": "ByteFallback"}}, {{"type": "Fuse"}},
+            {{"type": "Strip", "content": " ", "start": 1, "stop": 0}}]}},
+          "model": {{"type": "BPE", "unk_token": "<unk>", "fuse_unk": true,
+            "byte_fallback": true, "vocab": {{{}}},
+            "merges": ["a b", "▁ a", "▁ ab"]}}}}"#,
+        vocab.join(", ")
+    );
+    Tokenizer::compile(json.as_bytes()).expect("a small model compiles")
 });
 
 const TEXT: &str = "ab it's  <x>ab é\u{301} 123\n漢<|im_end|>";
@@ -46,12 +76,13 @@ fn seal(image: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-fuzz_target!(|input: (Vec<(u32, u8)>, Option<u32>, &[u8])| {
-    let (changes, cut, whole) = input;
-    let mut image = IMAGE.clone();
+fuzz_target!(|input: (bool, Vec<(u32, u8)>, Option<u32>, &[u8])| {
+    let (sentencepiece, changes, cut, whole) = input;
+    let image: &LazyLock<Vec<u8>> = if sentencepiece { &SENTENCEPIECE } else { &IMAGE };
+    let mut image = (**image).clone();
     for (at, byte) in changes {
         // Half of the changes go to the header and the table of sections.
-        let end = if at % 2 == 0 { 512 } else { image.len() };
+        let end = if at % 2 == 0 { 768 } else { image.len() };
         image[at as usize / 2 % end] = byte;
     }
     if let Some(cut) = cut {

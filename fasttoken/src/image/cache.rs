@@ -55,13 +55,6 @@ impl Tokenizer {
         {
             return Ok((tokenizer, CacheUse::Found));
         }
-        if !load::has_image(&json)? {
-            let none = io::Error::new(
-                io::ErrorKind::Unsupported,
-                "there are no images of SentencePiece-style models",
-            );
-            return Ok((load::load(&json)?, CacheUse::NotWritten(none)));
-        }
         let (tokenizer, config) = load::load_with_config(&json)?;
         drop(json);
         let bytes = tokenizer.to_image(&config, source);

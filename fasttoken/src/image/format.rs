@@ -80,6 +80,31 @@ pub(crate) enum Section {
     AtomSplits = 22,
     /// The characters that exclude those before them.
     AtomFollowers = 23,
+    // Of SentencePiece-style models only, which have of the above: Config, Flags, ByteIds,
+    // Words and what is said of pairs.
+    /// The unknown token or all ones, whether unknown characters are one token together,
+    /// tokens of the model, tokens as the reference counts them.
+    ModelFacts = 24,
+    /// Blocks of the table of single characters.
+    SingleIndex = 25,
+    /// Tokens of single characters.
+    SingleIds = 26,
+    /// Which ASCII characters some rule joins: two numbers of bits for each left one.
+    BorderRows = 27,
+    /// Which hashes other pairs of characters have that some rule joins.
+    BorderBits = 28,
+    /// Spellings of tokens, one after the other.
+    Spellings = 29,
+    /// Where each of these ends, by id.
+    SpellingEnds = 30,
+    /// What decoding writes for tokens, one after the other.
+    Pieces = 31,
+    /// Where each of these ends, by id.
+    PieceEnds = 32,
+    /// Ids in the order of their spellings.
+    Sorted = 33,
+    /// Ids and spellings of tokens that the model spells otherwise than decoding, as JSON.
+    Renamed = 34,
 }
 
 impl Section {
@@ -107,6 +132,17 @@ impl Section {
             Self::AtomSplits => "pairs of tokens of characters",
             Self::AtomFollowers => "filter of following characters",
             Self::PairFacts => "list of facts about merges",
+            Self::ModelFacts => "list of facts about the model",
+            Self::SingleIndex => "index of single characters",
+            Self::SingleIds => "tokens of single characters",
+            Self::BorderRows => "pairs of ASCII characters",
+            Self::BorderBits => "filter of pairs of characters",
+            Self::Spellings => "text of tokens",
+            Self::SpellingEnds => "ends of the text of tokens",
+            Self::Pieces => "text of decoded tokens",
+            Self::PieceEnds => "ends of the text of decoded tokens",
+            Self::Sorted => "order of tokens",
+            Self::Renamed => "list of renamed tokens",
         }
     }
 

@@ -15,12 +15,10 @@ pub(crate) mod format;
 pub use cache::CacheUse;
 pub use error::ImageError;
 
-use crate::bpe::Bpe;
 use crate::error::Error;
 use crate::load;
 use crate::store::Image;
 use crate::tokenizer::Tokenizer;
-use crate::vocab::Vocab;
 use format::{Reader, Section, Writer};
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -87,16 +85,17 @@ impl Tokenizer {
     fn to_image(&self, config: &[u8], source: [u8; 32]) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.put(Section::Config, config);
-        self.vocab.write(&mut writer);
-        self.bpe.write(&mut writer);
+        if let Some(family) = &self.sentencepiece {
+            family.write(&self.added, &mut writer);
+        } else {
+            self.vocab.write(&mut writer);
+            self.bpe.write(&mut writer);
+        }
         writer.finish(source)
     }
 
     fn read_image(reader: &Reader) -> Result<Self, ImageError> {
-        let config = reader.get::<u8>(Section::Config)?;
-        let vocab = Vocab::read(reader)?;
-        let bpe = Bpe::read(reader)?;
-        load::from_parts(&config, vocab, bpe).map_err(|error| match error {
+        load::from_image(reader).map_err(|error| match error {
             Error::Image { problem, .. } => problem,
             error => Section::Config.invalid(error.to_string()),
         })

@@ -136,8 +136,8 @@ impl Decoder {
                 run.extend_from_slice(vocab.piece(id));
             } else {
                 end_run(&mut run, &mut text);
-                let piece = std::str::from_utf8(vocab.piece(id));
-                text.push_str(piece.expect("only bytes are not text"));
+                // Only bytes are not text, and what an image made up.
+                text.push_str(std::str::from_utf8(vocab.piece(id)).unwrap_or_default());
             }
         }
         end_run(&mut run, &mut text);
@@ -191,11 +191,13 @@ impl Decoder {
             state.end_run(out);
             out.push_str(&piece);
         } else if vocab.is_byte(id) {
-            state.push_byte(vocab.piece(id)[0], out);
+            // One, but for what an image made up.
+            for &byte in vocab.piece(id) {
+                state.push_byte(byte, out);
+            }
         } else {
             state.end_run(out);
-            let piece = std::str::from_utf8(vocab.piece(id));
-            out.push_str(piece.expect("only bytes are not text"));
+            out.push_str(std::str::from_utf8(vocab.piece(id)).unwrap_or_default());
         }
         self.strip_new(state, out, from);
     }

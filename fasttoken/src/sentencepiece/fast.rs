@@ -9,7 +9,10 @@
 use super::merge::{Model, NO_ID, Scratch};
 use crate::cache::{Cache, Known, LongKey, MergeScratch};
 use crate::compare::{self, Compare, Work};
+use crate::image::ImageError;
+use crate::image::format::{Reader, Section, Writer};
 use crate::pairs::NO_RANK;
+use crate::store::{Flat, Movable};
 use crate::words::{KEY_MAX, Key};
 
 /// Pieces whose keys are made before the first is looked up, so that memory that is far
@@ -53,25 +56,43 @@ const END: usize = char::MAX as usize + 1;
 #[derive(Debug)]
 pub(super) struct Singles {
     /// Block of each 64 code points; the first is empty.
-    index: Vec<u16>,
-    ids: Vec<u32>,
+    index: Flat<u16>,
+    ids: Flat<u32>,
 }
 
 impl Singles {
     pub(super) fn new(tokens: impl Iterator<Item = (char, u32)>) -> Self {
-        let mut this = Self {
-            index: vec![0; END / BLOCK],
-            ids: vec![NO_ID; BLOCK],
-        };
+        let mut index = vec![0u16; END / BLOCK];
+        let mut ids = vec![NO_ID; BLOCK];
         for (c, id) in tokens {
-            let block = &mut this.index[c as usize / BLOCK];
+            let block = &mut index[c as usize / BLOCK];
             if *block == 0 {
-                *block = (this.ids.len() / BLOCK) as u16;
-                this.ids.resize(this.ids.len() + BLOCK, NO_ID);
+                *block = (ids.len() / BLOCK) as u16;
+                ids.resize(ids.len() + BLOCK, NO_ID);
             }
-            this.ids[usize::from(*block) * BLOCK + c as usize % BLOCK] = id;
+            ids[usize::from(*block) * BLOCK + c as usize % BLOCK] = id;
         }
-        this
+        Self {
+            index: index.into(),
+            ids: ids.into(),
+        }
+    }
+
+    pub(super) fn write(&self, image: &mut Writer) {
+        image.put(Section::SingleIndex, &self.index);
+        image.put(Section::SingleIds, &self.ids);
+    }
+
+    /// What an index leads to is checked where it is used.
+    pub(super) fn read(image: &Reader) -> Result<Self, ImageError> {
+        Ok(Self {
+            index: image.get(Section::SingleIndex)?,
+            ids: image.get(Section::SingleIds)?,
+        })
+    }
+
+    pub(super) fn tables(&mut self) -> [&mut dyn Movable; 2] {
+        [&mut self.index, &mut self.ids]
     }
 
     /// [`NO_ID`] if there is none.

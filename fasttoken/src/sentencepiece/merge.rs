@@ -5,6 +5,7 @@ use super::fast::Singles;
 use crate::cache::Owner;
 use crate::compare::Scalar;
 use crate::pairs::{NO_RANK, PairTable};
+use crate::store::Movable;
 use crate::words::{Key, WordTable};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -63,6 +64,13 @@ pub(super) struct Scratch {
 const NONE: u32 = u32::MAX;
 
 impl Model {
+    /// All tables, those that encoding reads most first.
+    pub(super) fn tables(&mut self) -> impl Iterator<Item = &mut dyn Movable> {
+        let first = self.singles.tables().into_iter();
+        let rest = self.borders.tables().into_iter().chain(self.pairs.tables());
+        first.chain(rest).chain([self.words.table()])
+    }
+
     /// The token of a character.
     #[inline]
     pub(super) fn char_id(&self, c: char) -> Option<u32> {

@@ -19,7 +19,7 @@ mod split;
 mod vocab;
 
 pub(crate) use decode::Stream;
-pub(crate) use load::{File, is_sentencepiece, load};
+pub(crate) use load::{File, Tables, is_sentencepiece, load};
 
 use crate::tokenizer::Tokenizer;
 use decode::Decoder;

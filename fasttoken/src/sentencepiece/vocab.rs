@@ -1,4 +1,11 @@
 //! Tokens by id and by spelling, and what decoding writes for each.
+//!
+//! Every array may come from an image whose contents were made up: ranges and text are
+//! checked where they are used.
+
+use crate::image::ImageError;
+use crate::image::format::{Reader, Section, Writer};
+use crate::store::Flat;
 
 const PRESENT: u8 = 1;
 /// Left out of decoded text when special tokens are skipped.
@@ -7,6 +14,8 @@ const SPECIAL: u8 = 4;
 const ADDED: u8 = 8;
 /// Decoding takes the token for a byte.
 const BYTE: u8 = 16;
+/// In the model's own vocabulary.
+const MODEL: u8 = 32;
 
 /// What is known of one id, while the vocabulary is put together.
 #[derive(Debug, Clone, Default)]
@@ -18,23 +27,40 @@ pub(super) struct Info {
     pub(super) hidden: bool,
     pub(super) special: bool,
     pub(super) added: bool,
+    pub(super) model: bool,
 }
 
 /// Strings by id in one allocation.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Arena {
-    bytes: Vec<u8>,
+    bytes: Flat<u8>,
     /// `ends[id]` closes the string of `id`.
+    ends: Flat<u32>,
+}
+
+/// An [`Arena`] that is being filled.
+#[derive(Default)]
+struct ArenaBuilder {
+    bytes: Vec<u8>,
     ends: Vec<u32>,
 }
 
-impl Arena {
+impl ArenaBuilder {
     fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         let end = u32::try_from(self.bytes.len()).expect("load bounds the vocabulary's text");
         self.ends.push(end);
     }
 
+    fn finish(self) -> Arena {
+        Arena {
+            bytes: self.bytes.into(),
+            ends: self.ends.into(),
+        }
+    }
+}
+
+impl Arena {
     #[inline]
     fn get(&self, id: u32) -> &[u8] {
         let id = id as usize;
@@ -42,7 +68,8 @@ impl Arena {
             return &[];
         };
         let start = if id == 0 { 0 } else { self.ends[id - 1] };
-        &self.bytes[start as usize..end as usize]
+        let range = start as usize..end as usize;
+        self.bytes.get(range).unwrap_or_default()
     }
 }
 
@@ -50,9 +77,9 @@ impl Arena {
 pub(super) struct Vocab {
     spellings: Arena,
     pieces: Arena,
-    flags: Vec<u8>,
+    flags: Flat<u8>,
     /// Ids in the order of their spellings.
-    sorted: Vec<u32>,
+    sorted: Flat<u32>,
     pub(super) size: usize,
 }
 
@@ -60,33 +87,81 @@ impl Vocab {
     /// `infos[id]` describes `id`; `None` is a hole. `size` is the number of tokens as
     /// the reference counts them.
     pub(super) fn new(infos: &[Option<Info>], size: usize) -> Self {
-        let mut this = Self {
-            spellings: Arena::default(),
-            pieces: Arena::default(),
-            flags: Vec::with_capacity(infos.len()),
-            sorted: Vec::new(),
-            size,
-        };
+        let (mut spellings, mut pieces) = (ArenaBuilder::default(), ArenaBuilder::default());
+        let mut flags = Vec::with_capacity(infos.len());
         let none = Info::default();
         for info in infos {
             let known = info.as_ref().unwrap_or(&none);
-            this.spellings.push(known.spelling.as_bytes());
-            this.pieces.push(&known.piece);
+            spellings.push(known.spelling.as_bytes());
+            pieces.push(&known.piece);
             let flag = |on: bool, flag: u8| if on { flag } else { 0 };
-            this.flags.push(
+            flags.push(
                 flag(info.is_some(), PRESENT)
                     | flag(known.hidden, HIDDEN)
                     | flag(known.special, SPECIAL)
                     | flag(known.added, ADDED)
-                    | flag(known.byte, BYTE),
+                    | flag(known.byte, BYTE)
+                    | flag(known.model, MODEL),
             );
         }
+        let mut this = Self {
+            spellings: spellings.finish(),
+            pieces: pieces.finish(),
+            flags: flags.into(),
+            sorted: Flat::default(),
+            size,
+        };
         let mut sorted: Vec<u32> = (0..infos.len() as u32)
             .filter(|id| this.contains(*id))
             .collect();
         sorted.sort_unstable_by_key(|id| this.spellings.get(*id));
-        this.sorted = sorted;
+        this.sorted = sorted.into();
         this
+    }
+
+    pub(super) fn write(&self, image: &mut Writer) {
+        image.put(Section::Spellings, &self.spellings.bytes);
+        image.put(Section::SpellingEnds, &self.spellings.ends);
+        image.put(Section::Pieces, &self.pieces.bytes);
+        image.put(Section::PieceEnds, &self.pieces.ends);
+        image.put(Section::Flags, &self.flags);
+        image.put(Section::Sorted, &self.sorted);
+    }
+
+    /// `size` is the number of tokens as the reference counts them.
+    pub(super) fn read(image: &Reader, size: usize) -> Result<Self, ImageError> {
+        let this = Self {
+            spellings: Arena {
+                bytes: image.get(Section::Spellings)?,
+                ends: image.get(Section::SpellingEnds)?,
+            },
+            pieces: Arena {
+                bytes: image.get(Section::Pieces)?,
+                ends: image.get(Section::PieceEnds)?,
+            },
+            flags: image.get(Section::Flags)?,
+            sorted: image.get(Section::Sorted)?,
+            size,
+        };
+        let ids = this.flags.len();
+        let same = this.spellings.ends.len() == ids && this.pieces.ends.len() == ids;
+        let bounded = ids <= u32::MAX as usize / 2 && this.sorted.len() <= ids && size <= ids;
+        if !(same && bounded) {
+            return Err(Section::Flags.invalid("it contradicts the other tables"));
+        }
+        Ok(this)
+    }
+
+    /// The model's own tokens.
+    pub(super) fn model_tokens(&self) -> impl Iterator<Item = (&str, u32)> {
+        let ids = 0..self.flags.len() as u32;
+        let own = ids.filter(|id| self.flag(*id, MODEL));
+        own.filter_map(|id| Some((self.spelling(id)?, id)))
+    }
+
+    /// Whether the token is the model's own.
+    pub(super) fn is_model(&self, id: u32) -> bool {
+        self.flag(id, MODEL)
     }
 
     #[inline]
@@ -124,7 +199,8 @@ impl Vocab {
 
     pub(super) fn spelling(&self, id: u32) -> Option<&str> {
         let bytes = self.contains(id).then(|| self.spellings.get(id))?;
-        Some(std::str::from_utf8(bytes).expect("spellings were pushed as strings"))
+        // Was a string; an image that says otherwise has no such token.
+        std::str::from_utf8(bytes).ok()
     }
 
     pub(super) fn id(&self, spelling: &str) -> Option<u32> {

@@ -1,5 +1,6 @@
 //! Compiled images: the same tokenizer, or an error.
 
+use crate::common::pieces::Shape;
 use crate::common::small::Small;
 use crate::common::{DEMO, Rng, adversarial, shared_vocabularies};
 use fasttoken::{CacheUse, Error, ImageError, StreamState, Tokenizer};
@@ -75,6 +76,60 @@ fn images_are_the_same_tokenizers() {
 }
 
 #[test]
+fn images_of_sentencepiece_models_are_the_same_tokenizers() {
+    let mut normalized = Shape::legacy();
+    for token in normalized.json["added_tokens"]
+        .as_array_mut()
+        .expect("a list")
+    {
+        // As in older files: the model has the token, and decoding shows it with a `▁`.
+        token["normalized"] = json!(true);
+    }
+    normalized.add("card", false, true);
+    normalized.add("<tool>", false, false);
+    let whole = |shape: Shape| shape.model("ignore_merges", json!(true));
+    for (name, shape) in [
+        ("Llama 2", Shape::legacy()),
+        ("Llama 2 with Metaspace", Shape::metaspace("first", false)),
+        ("Gemma", Shape::gemma()),
+        ("ignore_merges", whole(Shape::metaspace("always", true))),
+        (
+            "no bytes, no unknown token",
+            Shape::legacy()
+                .model("byte_fallback", json!(false))
+                .model("unk_token", json!(null)),
+        ),
+        (
+            "no bytes, single unknowns",
+            Shape::legacy()
+                .model("byte_fallback", json!(false))
+                .model("fuse_unk", json!(false)),
+        ),
+        ("normalized added tokens", normalized),
+    ] {
+        let json = shape.bytes();
+        check(name, &json, 200);
+        let (image, other) = (
+            Tokenizer::compile(&json).unwrap(),
+            Tokenizer::compile(&json),
+        );
+        assert_eq!(image, other.unwrap(), "{name}: compiled twice");
+    }
+    let mut normalized = whole(Shape::legacy());
+    for token in normalized.json["added_tokens"]
+        .as_array_mut()
+        .expect("a list")
+    {
+        token["normalized"] = json!(true);
+    }
+    check(
+        "normalized added tokens, ignore_merges",
+        &normalized.bytes(),
+        200,
+    );
+}
+
+#[test]
 fn images_of_shared_vocabularies_are_the_same_tokenizers() {
     for (name, path) in shared_vocabularies() {
         check(&name, &std::fs::read(path).unwrap(), 500);
@@ -84,6 +139,12 @@ fn images_of_shared_vocabularies_are_the_same_tokenizers() {
 static IMAGE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let small = Small::new().merge("a", "b").merge("Ġ", "ab");
     Tokenizer::compile(&small.bytes()).expect("the file loads")
+});
+
+static SENTENCEPIECE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let mut shape = Shape::legacy();
+    shape.add("<tool>", false, true);
+    Tokenizer::compile(&shape.bytes()).expect("the file loads")
 });
 
 fn image_error(image: &[u8]) -> ImageError {
@@ -182,6 +243,7 @@ proptest! {
     /// Contents that were made up are an error or a tokenizer that is wrong, not more.
     #[test]
     fn forged_images_do_no_harm(
+        sentencepiece in any::<bool>(),
         section in any::<prop::sample::Index>(),
         changes in prop::collection::vec(
             (any::<prop::sample::Index>(), prop_oneof![any::<u8>(), Just(0), Just(0xFF)]),
@@ -190,7 +252,7 @@ proptest! {
         fill in prop::option::of(any::<u8>()),
         ids in prop::collection::vec(0u32..300, 0..20),
     ) {
-        let mut image = IMAGE.clone();
+        let mut image = if sentencepiece { SENTENCEPIECE.clone() } else { IMAGE.clone() };
         let sections = sections(&image);
         let (_, range) = section.get(&sections).clone();
         let bytes = &mut image[range];
@@ -210,7 +272,7 @@ proptest! {
             let mut plain = Vec::new();
             tokenizer.encode_plain_into(text, &mut plain);
             let _ = tokenizer.encode_with_offsets(text, true);
-            let _ = tokenizer.encode_with_offsets("a\u{FFFD}ﬁ 漢字", true);
+            let _ = tokenizer.encode_with_offsets("a\u{FFFD}ﬁ 漢字 \u{10FFFF}<tool>", true);
             let mut state = StreamState::new(true);
             let mut out = String::new();
             for list in [&ids, &encoded] {
