@@ -12,7 +12,7 @@ use prelude_core::{Generate, Head, PromptTree, RequestId, RowSpec, SamplingParam
 use prelude_engine::{EngineConfig, RequestSpec, ScheduledEngine};
 use prelude_exec_cpu::{ComputePool, CpuConfig, CpuExecutor};
 use prelude_models::Checkpoint;
-use prelude_sched::{Grant, Plan, QueueView, SchedulerPolicy, StepBudget, Waiting};
+use prelude_sched::{Grant, Plan, QueueView, SchedulerPolicy, StepBudget, Turn, Waiting};
 
 /// Fewest prompt tokens to compute first. It proposes an order and nothing else: whether work
 /// fits a step, and where its blocks are, stays the scheduler's. Long prompts may wait for ever;
@@ -26,12 +26,13 @@ impl SchedulerPolicy for SmallestFirst {
                 .into_iter()
                 .filter_map(|w| {
                     let prompt = view.next_prompt(w.request)?;
-                    Some((w.priority, prompt.tokens - prompt.cached, w.request))
+                    Some((w.turn, w.priority, prompt.tokens - prompt.cached, w.request))
                 })
                 .collect();
-            // Request ids grow, so equal sizes keep the order of their arrival.
+            // Whoever has waited too long, then by priority, then by size. Request ids grow, so equal
+            // sizes keep the order of their arrival.
             sized.sort_unstable();
-            let grant = |(.., request): (i64, u32, RequestId)| Grant {
+            let grant = |(.., request): (Turn, i64, u32, RequestId)| Grant {
                 request,
                 tokens: budget.tokens,
             };
@@ -40,6 +41,7 @@ impl SchedulerPolicy for SmallestFirst {
         Plan {
             oneshot: grants(view.oneshot().collect(), budget.rows),
             decode: grants(view.decode().collect(), budget.seqs),
+            enough_tokens: None,
         }
     }
 }

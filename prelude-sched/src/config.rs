@@ -4,7 +4,7 @@ use prelude_core::Capacity;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::{Fcfs, SchedulerPolicy, Srjf};
+use crate::{Fcfs, Groups, SchedulerPolicy, Srjf};
 
 /// Knobs of a [`crate::Scheduler`]. Every queue has its bound here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,13 +55,23 @@ pub struct SchedulerConfig {
     /// so this is for constraints that fall behind: less makes everybody wait for the slowest
     /// constraint sooner.
     pub mask_patience_ms: u32,
+    /// Milliseconds after which whoever has waited longest for its first step goes before all
+    /// others, whatever its priority and the policy say (default 30,000), one request at a time;
+    /// 0: never, and steady traffic of better priority holds up the rest for good. Less keeps what
+    /// is less urgent from being forgotten under overload, more keeps what is urgent from waiting
+    /// for it.
+    pub max_wait_ms: u32,
     /// Order of admission (default first come, first served).
     pub policy: PolicyConfig,
     /// With the policy `srjf`, tokens by which a request's score falls with each second that it
-    /// waits (default 500), at least 1. More is fairer: a request with m tokens to compute overtakes
+    /// waits (default 500); 0 only with `max_wait_ms`. More is fairer: a request with m tokens to compute overtakes
     /// one with M that came t seconds earlier only if t is below (M - m) / this. Less favours
     /// short requests, and those whose prefix is cached.
     pub srjf_tokens_per_second: u32,
+    /// With the policy `srjf`, one-shot tokens of a step beyond which no further row is taken up
+    /// for it (default 2,048), at least 1. As many as the device computes in hardly more time than
+    /// one: beyond, those who are in the step wait for those who were added.
+    pub srjf_saturation_tokens: u32,
 }
 
 impl Default for SchedulerConfig {
@@ -79,8 +89,10 @@ impl Default for SchedulerConfig {
             keep_shared_min_rows: 2,
             defer_max: 2,
             mask_patience_ms: 5_000,
+            max_wait_ms: 30_000,
             policy: PolicyConfig::Fcfs,
             srjf_tokens_per_second: 500,
+            srjf_saturation_tokens: 2048,
         }
     }
 }
@@ -95,13 +107,19 @@ pub enum PolicyConfig {
     Fcfs,
     /// [`Srjf`].
     Srjf,
+    /// [`Groups`].
+    Groups,
 }
 
 impl PolicyConfig {
     pub(crate) fn build(self, config: &SchedulerConfig) -> Box<dyn SchedulerPolicy> {
         match self {
             Self::Fcfs => Box::new(Fcfs),
-            Self::Srjf => Box::new(Srjf::new(config.srjf_tokens_per_second)),
+            Self::Groups => Box::new(Groups::new()),
+            Self::Srjf => Box::new(Srjf::new(
+                config.srjf_tokens_per_second,
+                config.srjf_saturation_tokens,
+            )),
         }
     }
 }
@@ -169,8 +187,14 @@ impl SchedulerConfig {
             (
                 "srjf_tokens_per_second",
                 u64::from(self.srjf_tokens_per_second),
+                "at least 1 unless `max_wait_ms` is",
+                self.srjf_tokens_per_second > 0 || self.max_wait_ms > 0,
+            ),
+            (
+                "srjf_saturation_tokens",
+                u64::from(self.srjf_saturation_tokens),
                 positive,
-                self.srjf_tokens_per_second > 0,
+                self.srjf_saturation_tokens > 0,
             ),
             (
                 "oneshot_share_percent",
@@ -255,6 +279,15 @@ mod tests {
         check(
             |c, _| c.oneshot_share_percent = 100,
             Err("oneshot_share_percent is 100, but must be in 1..=99"),
+        );
+        // Long requests would starve.
+        let no_fairness = |c: &mut SchedulerConfig, max_wait_ms| {
+            (c.srjf_tokens_per_second, c.max_wait_ms) = (0, max_wait_ms);
+        };
+        check(|c, _| no_fairness(c, 1), Ok(()));
+        check(
+            |c, _| no_fairness(c, 0),
+            Err("srjf_tokens_per_second is 0, but must be at least 1 unless `max_wait_ms` is"),
         );
         check(
             |_, k| k.pipeline_depth = 0,

@@ -70,9 +70,10 @@ mod watch;
 pub use config::{ConfigError, PolicyConfig, SchedulerConfig};
 pub use event::{Event, FinishReason, Outcome, Usage};
 pub use policy::{
-    Fcfs, Grant, Plan, PromptSize, QueueView, SchedulerPolicy, Srjf, StepBudget, Waiting,
+    Fcfs, Grant, Groups, Plan, PromptSize, QueueView, SchedulerPolicy, Srjf, StepBudget, Turn,
+    Waiting,
 };
 pub use reject::Reject;
 pub use scheduler::{Scheduler, UnknownStep};
 pub use stats::SchedulerStats;
-pub use watch::Cost;
+pub use watch::{Change, Cost};

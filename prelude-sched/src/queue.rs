@@ -1,14 +1,15 @@
 //! What waits, ordered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use prelude_core::Timestamp;
+use prelude_core::{RequestId, Timestamp};
 
-use crate::Waiting;
+use crate::{Turn, Waiting};
 
-/// Place in a queue: priority, arrival, number of submission. Unique.
+/// Place in a queue: turn, priority, arrival, number of submission. Unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct QueueKey {
+    pub(crate) turn: Turn,
     pub(crate) priority: i64,
     pub(crate) arrival: Timestamp,
     pub(crate) serial: u64,
@@ -18,25 +19,36 @@ pub(crate) struct QueueKey {
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     entries: BTreeMap<QueueKey, Waiting>,
+    /// The same requests by arrival and submission.
+    by_arrival: BTreeSet<(Timestamp, u64, RequestId)>,
     rows: u64,
 }
 
 impl Queue {
     /// Says how many rows of a request wait now; none removes it.
     pub(crate) fn set(&mut self, key: QueueKey, waiting: Waiting) {
-        let before = if waiting.rows == 0 {
-            self.entries.remove(&key)
-        } else {
-            self.entries.insert(key, waiting)
-        };
-        self.rows += u64::from(waiting.rows);
-        self.rows -= before.map_or(0, |w| u64::from(w.rows));
+        self.remove(&key);
+        if waiting.rows > 0 {
+            self.rows += u64::from(waiting.rows);
+            self.by_arrival
+                .insert((key.arrival, key.serial, waiting.request));
+            self.entries.insert(key, waiting);
+        }
     }
 
     pub(crate) fn remove(&mut self, key: &QueueKey) {
         if let Some(waiting) = self.entries.remove(key) {
             self.rows -= u64::from(waiting.rows);
+            self.by_arrival
+                .remove(&(key.arrival, key.serial, waiting.request));
         }
+    }
+
+    /// Who has waited longest, and since when, unless somebody overdue is still in line.
+    pub(crate) fn next_overdue(&self) -> Option<(Timestamp, RequestId)> {
+        let (first, _) = self.entries.first_key_value()?;
+        let &(arrival, _, request) = self.by_arrival.first()?;
+        (first.turn != Turn::Overdue).then_some((arrival, request))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Waiting> {
@@ -60,21 +72,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn orders_by_priority_then_arrival_then_submission() {
+    fn orders_by_turn_then_priority_then_arrival_then_submission() {
         let mut queue = Queue::default();
-        let entries = [(0, 5, 0), (0, 3, 1), (-1, 9, 2), (0, 3, 3)];
-        for (priority, arrival, serial) in entries {
+        let (usual, overdue) = (Turn::Usual, Turn::Overdue);
+        let entries = [
+            (usual, 0, 5, 0),
+            (usual, 0, 3, 1),
+            (usual, -1, 9, 2),
+            (usual, 0, 3, 3),
+            (overdue, 7, 8, 4),
+        ];
+        let mut keys = Vec::new();
+        for (turn, priority, arrival, serial) in entries {
             let arrival = Timestamp::from_nanos(arrival);
             let key = QueueKey {
+                turn,
                 priority,
                 arrival,
                 serial,
             };
             let request = RequestId(serial);
+            keys.push(key);
             queue.set(
                 key,
                 Waiting {
                     request,
+                    turn,
                     priority,
                     arrival,
                     deadline: None,
@@ -83,7 +106,14 @@ mod tests {
             );
         }
         let order: Vec<u64> = queue.iter().map(|w| w.request.0).collect();
-        assert_eq!(order, [2, 1, 3, 0]);
-        assert_eq!(queue.rows(), 8);
+        assert_eq!(order, [4, 2, 1, 3, 0]);
+        assert_eq!(queue.rows(), 10);
+        // One at a time.
+        assert_eq!(queue.next_overdue(), None);
+        queue.remove(&keys[4]);
+        let oldest = Some((Timestamp::from_nanos(3), RequestId(1)));
+        assert_eq!(queue.next_overdue(), oldest);
+        keys.iter().for_each(|key| queue.remove(key));
+        assert_eq!((queue.next_overdue(), queue.rows()), (None, 0));
     }
 }

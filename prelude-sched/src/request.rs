@@ -9,7 +9,7 @@ use prelude_core::{
     Head, NodeIdx, OnDeadline, PromptTree, Request, RowSpec, SeqId, Timestamp, TokenId,
 };
 
-use crate::{Usage, Waiting, leader::Held, queue::QueueKey};
+use crate::{Turn, Usage, Waiting, leader::Held, queue::QueueKey};
 
 /// An admitted request that has not finished.
 #[derive(Debug)]
@@ -117,6 +117,7 @@ impl Live {
         Self {
             serial,
             key: QueueKey {
+                turn: Turn::Usual,
                 priority,
                 arrival,
                 serial,
@@ -147,6 +148,12 @@ impl Live {
         request.rows.iter().map(choices).sum()
     }
 
+    /// The row that is to start next: one-shot rows come first.
+    pub(crate) fn next_row(&self) -> Option<u32> {
+        let oneshot = self.oneshot.front().map(|w| w.row);
+        oneshot.or_else(|| self.decode.front().map(|w| w.row))
+    }
+
     pub(crate) fn head(&self, row: u32) -> &Head {
         &self.rows[row as usize].head
     }
@@ -171,6 +178,7 @@ impl Live {
     pub(crate) fn waiting(&self, request: prelude_core::RequestId, rows: u32) -> Waiting {
         Waiting {
             request,
+            turn: self.key.turn,
             priority: self.key.priority,
             arrival: self.key.arrival,
             deadline: self.deadline,

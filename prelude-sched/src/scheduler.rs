@@ -170,6 +170,7 @@ impl Scheduler {
         if self.in_flight.len() >= self.capacity.pipeline_depth as usize {
             return None;
         }
+        self.promote(now);
         let mut draft = self.draft(now, true, events);
         if draft.is_empty() && self.in_flight.is_empty() {
             // Whoever is held back would wait for nobody, and of those that sit out one has to be

@@ -32,6 +32,8 @@ pub(crate) struct Draft {
     pub(crate) starved: bool,
     /// The first generation that was not admitted for want of blocks.
     pub(crate) decode_blocked: Option<QueueKey>,
+    /// One-shot tokens with which the policy has enough of the step.
+    pub(crate) enough_tokens: Option<u32>,
     /// One-shot tokens when the first row was passed over because the step had no room for it.
     pub(crate) passed_over_at: Option<u32>,
 }
@@ -106,6 +108,7 @@ impl Draft {
             },
             starved: false,
             decode_blocked: None,
+            enough_tokens: None,
             passed_over_at: None,
         }
     }

@@ -9,7 +9,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use prelude_core::{RequestId, TokenId};
 use prelude_kv::{BlockHash, KvCache, PrefixEdge};
 
-use crate::request::Live;
+use crate::{PromptSize, Waiting, length::length_of, request::Live};
+
+/// A waiting request of which something has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Its one-shot rows that wait, if there are any.
+    pub oneshot: Option<Waiting>,
+    /// Its generations that wait to be admitted, if there are any.
+    pub decode: Option<Waiting>,
+    /// What it would cost now.
+    pub cost: Cost,
+}
 
 /// What a waiting request would cost now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +31,8 @@ pub struct Cost {
     pub tokens: u64,
     /// The cached prefix of its next row, if there is one. Requests with the same one share it.
     pub prefix: Option<BlockHash>,
+    /// The prompt of its next row.
+    pub prompt: PromptSize,
 }
 
 /// The requests watched.
@@ -38,7 +51,7 @@ impl Watch {
     }
 
     /// Brings up to date whatever the cache's changes and those of requests concern, and says
-    /// which requests that were. `cost` is [`cost_of`] one that waits for its next one-shot row.
+    /// which requests that were. `cost` is [`cost_of`] one that waits.
     pub(crate) fn update(
         &mut self,
         cache: &mut KvCache,
@@ -89,10 +102,9 @@ fn hashes(edge: &PrefixEdge) -> impl Iterator<Item = BlockHash> {
     last.into_iter().chain(edge.next)
 }
 
-/// What a request that waits for a one-shot row would cost now, whose next one has this `prompt`.
-/// O(prompt).
+/// What a waiting request would cost now, whose next row has this `prompt`. O(prompt).
 pub(crate) fn cost_of(cache: &KvCache, live: &Live, prompt: &[TokenId]) -> (Cost, PrefixEdge) {
-    let row = live.oneshot.front().expect("it waits for a row").row;
+    let row = live.next_row().expect("it waits");
     let needed = crate::row::first_needed(live.head(row), live.prompt_len(row));
     let edge = cache.prefix_edge(live.salt.as_ref(), prompt, needed as usize);
     let left = if live.started.is_none() {
@@ -103,6 +115,10 @@ pub(crate) fn cost_of(cache: &KvCache, live: &Live, prompt: &[TokenId]) -> (Cost
     let cost = Cost {
         tokens: left.max(1),
         prefix: (edge.tokens > 0).then_some(edge.hash),
+        prompt: PromptSize {
+            tokens: length_of(prompt.len()),
+            cached: length_of(edge.tokens),
+        },
     };
     (cost, edge)
 }

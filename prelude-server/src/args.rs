@@ -165,8 +165,9 @@ pub(crate) struct ServeArgs {
     /// Forget prompt prefixes between requests.
     #[arg(long, help_heading = "Scheduling")]
     pub(crate) no_enable_prefix_caching: bool,
-    /// Who of those that wait goes first: fcfs, or srjf, the shortest one-shot request by what the
-    /// prefix cache does not hold of it now [default: fcfs].
+    /// Who of those that wait goes first: fcfs; srjf, the shortest one-shot request by what the
+    /// prefix cache does not hold of it now; or groups by how much of a prompt it holds
+    /// [default: fcfs].
     #[arg(long, value_name = "NAME", help_heading = "Scheduling")]
     pub(crate) policy: Option<String>,
     /// The same bits whatever else is in a step, also on a GPU. On the CPU it is always so.

@@ -4,9 +4,9 @@ use crate::{Grant, Plan, QueueView, SchedulerPolicy, StepBudget, Waiting};
 
 /// Priority first, then arrival, then order of submission.
 ///
-/// Among requests of one priority none starves: a request starts no later than when all of its
-/// class that came before it have started and left it room. A steady load of better priority
-/// does starve a worse one; that is what the caller asked for by giving priorities.
+/// Among requests of one priority a request starts no later than when all of its class that came
+/// before it have started and left it room. A steady load of better priority holds a worse one up
+/// until it is [overdue](crate::Turn).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fcfs;
 
@@ -28,6 +28,7 @@ impl SchedulerPolicy for Fcfs {
                 .take(budget.seqs as usize)
                 .map(grant)
                 .collect(),
+            enough_tokens: None,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Order and admission. A policy proposes, the scheduler disposes.
 
 mod fcfs;
+mod groups;
 mod srjf;
 
 use std::collections::BTreeMap;
@@ -9,6 +10,9 @@ use prelude_core::{RequestId, Timestamp};
 use prelude_kv::KvCache;
 
 pub use fcfs::Fcfs;
+pub use groups::Groups;
+#[cfg(any(test, feature = "sim"))]
+pub(crate) use groups::{group_of, parts};
 pub use srjf::Srjf;
 
 use crate::{
@@ -16,7 +20,7 @@ use crate::{
     queue::Queue,
     request::Live,
     row,
-    watch::{self, Cost},
+    watch::{self, Change, Cost},
 };
 
 /// Chooses whose work the next step takes up, and in which order.
@@ -42,7 +46,7 @@ pub trait SchedulerPolicy: Send {
     }
 }
 
-/// What waits, in order of priority, then arrival, then submission.
+/// What waits, in order of turn, then priority, then arrival, then submission.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueView<'a> {
     pub(crate) oneshot: &'a Queue,
@@ -50,7 +54,7 @@ pub struct QueueView<'a> {
     pub(crate) now: Timestamp,
     pub(crate) requests: &'a BTreeMap<RequestId, Live>,
     pub(crate) cache: &'a KvCache,
-    pub(crate) changed: &'a [(RequestId, Option<(Waiting, Cost)>)],
+    pub(crate) changed: &'a [(RequestId, Option<Change>)],
 }
 
 impl<'a> QueueView<'a> {
@@ -71,11 +75,7 @@ impl<'a> QueueView<'a> {
     #[must_use]
     pub fn next_prompt(&self, request: RequestId) -> Option<PromptSize> {
         let live = self.requests.get(&request)?;
-        let row = live
-            .oneshot
-            .front()
-            .map(|w| w.row)
-            .or_else(|| live.decode.front().map(|w| w.row))?;
+        let row = live.next_row()?;
         let tokens = live.tree.prompt(live.rows[row as usize].node);
         let most = row::first_needed(live.head(row), live.prompt_len(row));
         let cached = self
@@ -87,23 +87,22 @@ impl<'a> QueueView<'a> {
         })
     }
 
-    /// What a request that waits for a one-shot row would cost now; `None` for any other.
+    /// What a waiting request would cost now; `None` for any other.
     ///
     /// O(prompt): [`Self::changed`] says it of those alone for which it has changed.
     #[must_use]
     pub fn cost(&self, request: RequestId) -> Option<Cost> {
         let live = self.requests.get(&request)?;
-        let row = live.oneshot.front()?.row;
+        let row = live.next_row()?;
         let prompt = live.tree.prompt(live.rows[row as usize].node);
         Some(watch::cost_of(self.cache, live, &prompt).0)
     }
 
     /// Requests of which something has changed since the last plan: they came, rows of them were
     /// taken up, or the cache holds more or less of them; and what they cost now. `None` for those
-    /// that wait for no one-shot row any more, or never did. Empty unless the policy
-    /// [follows costs](SchedulerPolicy::follows_costs).
+    /// that wait no more. Empty unless the policy [follows costs](SchedulerPolicy::follows_costs).
     #[must_use]
-    pub const fn changed(&self) -> &'a [(RequestId, Option<(Waiting, Cost)>)] {
+    pub const fn changed(&self) -> &'a [(RequestId, Option<Change>)] {
         self.changed
     }
 
@@ -119,6 +118,8 @@ impl<'a> QueueView<'a> {
 pub struct Waiting {
     /// The request.
     pub request: RequestId,
+    /// Comes before its priority.
+    pub turn: Turn,
     /// Lower runs first.
     pub priority: i64,
     /// When it arrived.
@@ -127,6 +128,20 @@ pub struct Waiting {
     pub deadline: Option<Timestamp>,
     /// Rows (or sequences) still to start.
     pub rows: u32,
+}
+
+/// Whether a request waits for its place, or is to be the next whatever its place is.
+///
+/// The one that has waited longest becomes overdue when it has waited for
+/// [`SchedulerConfig::max_wait_ms`](crate::SchedulerConfig::max_wait_ms), and stays so until all of
+/// it has started; then the next may. A policy that puts it first starves nobody, whatever else it
+/// orders by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Turn {
+    /// Before all others.
+    Overdue,
+    /// By priority and whatever the policy goes by.
+    Usual,
 }
 
 /// How long a prompt is and how much of it need not be computed.
@@ -156,6 +171,9 @@ pub struct Plan {
     pub oneshot: Vec<Grant>,
     /// Admission of generations.
     pub decode: Vec<Grant>,
+    /// Once a step computes so many one-shot tokens, no further row is taken up for it; `None`
+    /// fills it. A step that is full enough for the device only delays who comes next.
+    pub enough_tokens: Option<u32>,
 }
 
 /// Leave for one request to start work in this step.

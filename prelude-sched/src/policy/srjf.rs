@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use prelude_core::{RequestId, Timestamp};
 use prelude_kv::BlockHash;
 
-use super::{Fcfs, Grant, Plan, QueueView, SchedulerPolicy, StepBudget};
+use super::{Fcfs, Grant, Plan, QueueView, SchedulerPolicy, StepBudget, Turn};
 
 /// One-shot requests by priority, then by `tokens to compute - fairness * seconds waited`, the
 /// lowest first (PrefillOnly §4.2: shortest job first with continuous calibration). Generations
@@ -20,22 +20,29 @@ use super::{Fcfs, Grant, Plan, QueueView, SchedulerPolicy, StepBudget};
 /// A request of the same priority that has `m` tokens to compute overtakes one that came before it
 /// and has `M` only if it came at most `(M - m) / fairness` seconds later: so none starves.
 ///
+/// A fairness of 0 has no such bound: then it is [`Turn`] that lets long requests start.
+///
 /// Of the paper's choices: a score is in tokens, so fairness is in tokens per second; and rather
-/// than one request at a time, a step takes up requests until it is full, first those that share
-/// the first one's cached prefix.
+/// than one request at a time, a step takes up requests until the device has enough to do
+/// (`saturation` tokens). First come those that share the first one's cached prefix, as far as
+/// together they are not enough: so they delay nobody but by their place in a step, and whoever
+/// has a long suffix behind that prefix waits for its own place.
 #[derive(Debug)]
 pub struct Srjf {
-    /// Tokens per second of waiting, at least 1.
+    /// Tokens per second of waiting.
     fairness: u32,
+    /// Tokens with which a step is full enough.
+    saturation: u32,
     order: BTreeMap<Key, RequestId>,
     places: BTreeMap<RequestId, Place>,
-    by_prefix: BTreeMap<(i64, BlockHash), BTreeSet<Key>>,
+    by_prefix: BTreeMap<(Turn, i64, BlockHash), BTreeSet<Key>>,
     recalibrations: u64,
 }
 
 /// Place in the order. Unique, since ids are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
+    turn: Turn,
     priority: i64,
     /// Billionths of a token: exact, so that the order is the same everywhere.
     score: u128,
@@ -46,19 +53,25 @@ struct Key {
 #[derive(Clone, Copy, Debug)]
 struct Place {
     key: Key,
+    tokens: u64,
     prefix: Option<BlockHash>,
 }
 
+impl Place {
+    /// Whoever has the same goes with it. Those without a cached prefix have nothing to share.
+    fn group(&self) -> Option<(Turn, i64, BlockHash)> {
+        Some((self.key.turn, self.key.priority, self.prefix?))
+    }
+}
+
 impl Srjf {
-    /// With a waiter's score falling by `fairness` tokens per second.
-    ///
-    /// # Panics
-    /// If that is 0: long requests would starve.
+    /// With a waiter's score falling by `fairness` tokens per second, and steps that are full
+    /// enough with `saturation` tokens.
     #[must_use]
-    pub fn new(fairness: u32) -> Self {
-        assert!(fairness > 0, "long requests would starve");
+    pub fn new(fairness: u32, saturation: u32) -> Self {
         Self {
             fairness,
+            saturation,
             order: BTreeMap::new(),
             places: BTreeMap::new(),
             by_prefix: BTreeMap::new(),
@@ -75,10 +88,9 @@ impl Srjf {
     fn remove(&mut self, request: RequestId) -> Option<Place> {
         let place = self.places.remove(&request)?;
         self.order.remove(&place.key);
-        let Some(prefix) = place.prefix else {
+        let Some(group) = place.group() else {
             return Some(place);
         };
-        let group = (place.key.priority, prefix);
         if let Some(keys) = self.by_prefix.get_mut(&group) {
             keys.remove(&place.key);
             if keys.is_empty() {
@@ -89,12 +101,10 @@ impl Srjf {
     }
 
     fn insert(&mut self, place: Place) {
-        let Place { key, prefix } = place;
+        let key = place.key;
         self.order.insert(key, key.request);
         self.places.insert(key.request, place);
-        // Those without a cached prefix have nothing to share.
-        if let Some(prefix) = prefix {
-            let group = (key.priority, prefix);
+        if let Some(group) = place.group() {
             self.by_prefix.entry(group).or_default().insert(key);
         }
     }
@@ -102,34 +112,55 @@ impl Srjf {
     fn follow(&mut self, view: &QueueView<'_>) {
         for &(request, change) in view.changed() {
             let before = self.remove(request);
-            let Some((waiting, cost)) = change else {
+            let oneshot = change.and_then(|change| Some((change.oneshot?, change.cost)));
+            let Some((waiting, cost)) = oneshot else {
                 continue;
             };
             let key = Key {
+                turn: waiting.turn,
                 priority: waiting.priority,
                 score: self.score(cost.tokens, waiting.arrival),
                 arrival: waiting.arrival,
                 request,
             };
-            self.recalibrations += u64::from(before.is_some_and(|b| b.key != key));
+            self.recalibrations += u64::from(before.is_some_and(|b| b.key.score != key.score));
             self.insert(Place {
                 key,
+                tokens: cost.tokens,
                 prefix: cost.prefix,
             });
         }
     }
 
-    /// The first in line, then those that share its cached prefix, then the others.
+    /// The first in line, then those that share its cached prefix as far as the step has room for
+    /// them before it is full enough, then the others.
     fn line(&self) -> impl Iterator<Item = RequestId> {
-        let first = self.order.keys().next();
-        let group = first.and_then(|key| {
-            let prefix = self.places[&key.request].prefix?;
-            self.by_prefix.get(&(key.priority, prefix))
-        });
-        let others = self.order.keys();
-        let others = others.filter(move |key| group.is_none_or(|group| !group.contains(key)));
-        let sharing = group.into_iter().flatten();
-        sharing.chain(others).map(|key| key.request)
+        let ahead = self.ahead();
+        let rank: BTreeSet<Key> = ahead.iter().copied().collect();
+        let others = self.order.keys().filter(move |key| !rank.contains(key));
+        let line = ahead.into_iter().chain(others.copied());
+        line.map(|key| key.request)
+    }
+
+    /// The first in line and those that go with it.
+    fn ahead(&self) -> Vec<Key> {
+        let Some(first) = self.order.keys().next() else {
+            return Vec::new();
+        };
+        let place = &self.places[&first.request];
+        let Some(group) = place.group() else {
+            return vec![*first];
+        };
+        let mut tokens = 0;
+        let fits = |key: &&Key| {
+            tokens += self.places[&key.request].tokens;
+            *key == first || tokens <= u64::from(self.saturation)
+        };
+        self.by_prefix[&group]
+            .iter()
+            .take_while(fits)
+            .copied()
+            .collect()
     }
 }
 
@@ -143,6 +174,7 @@ impl SchedulerPolicy for Srjf {
         Plan {
             oneshot: self.line().take(budget.rows as usize).map(grant).collect(),
             decode: Fcfs.plan(view, budget).decode,
+            enough_tokens: Some(self.saturation),
         }
     }
 

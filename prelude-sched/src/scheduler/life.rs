@@ -1,9 +1,11 @@
 //! A request from its first step to its end: started, requeued, late, over.
 
+use std::time::Duration;
+
 use prelude_core::{RequestId, SeqId, Timestamp};
 
 use super::Scheduler;
-use crate::{Event, Outcome, length::length_of, request::Reserved};
+use crate::{Event, Outcome, Turn, length::length_of, request::Reserved};
 
 impl Scheduler {
     /// Drops requests whose deadline passed before they started.
@@ -14,6 +16,28 @@ impl Scheduler {
             }
             self.counters.deadline_expirations += 1;
             self.finish(now, id, Outcome::DeadlineExpired, events);
+        }
+    }
+
+    /// Gives the first turn to whoever has waited longest, once that is too long: to one request
+    /// at a time in each queue, so that a queue of them delays others by one each step at most.
+    pub(super) fn promote(&mut self, now: Timestamp) {
+        let max_wait = Duration::from_millis(u64::from(self.config.max_wait_ms));
+        if max_wait.is_zero() {
+            return;
+        }
+        for waiting in [self.oneshot.next_overdue(), self.decode.next_overdue()] {
+            let Some((arrival, id)) = waiting else {
+                continue;
+            };
+            let live = self.requests.get_mut(&id).expect("only live requests wait");
+            if now.saturating_since(arrival) < max_wait || live.key.turn == Turn::Overdue {
+                continue;
+            }
+            self.oneshot.remove(&live.key);
+            self.decode.remove(&live.key);
+            live.key.turn = Turn::Overdue;
+            self.requeue(id);
         }
     }
 

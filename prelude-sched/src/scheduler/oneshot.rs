@@ -45,6 +45,9 @@ impl Scheduler {
         if draft.left() == 0 && !self.oneshot.is_empty() {
             draft.passed_over_at = Some(draft.oneshot_tokens());
         }
+        // Beside prompts that go on in chunks: those must not keep the first in line out.
+        let begun = draft.oneshot_tokens();
+        draft.enough_tokens = plan.enough_tokens.map(|most| begun.saturating_add(most));
         let mut misses = 0;
         for grant in &plan.oneshot {
             if self.is_full(draft) || misses >= MAX_MISSES {
@@ -86,7 +89,10 @@ impl Scheduler {
     }
 
     fn is_full(&self, draft: &Draft) -> bool {
-        draft.left() == 0 || draft.forest.num_rows() >= self.config.max_batch_rows as usize
+        let enough = |most: u32| draft.oneshot_tokens() >= most;
+        draft.left() == 0
+            || draft.forest.num_rows() >= self.config.max_batch_rows as usize
+            || draft.enough_tokens.is_some_and(enough)
     }
 
     /// Takes up rows of one request, in order.

@@ -6,12 +6,12 @@ use prelude_core::{OutputRow, RequestId, StepId, Timestamp};
 
 use super::Scheduler;
 use crate::{
-    Event, Plan, QueueView, StepBudget, Waiting,
+    Event, Plan, QueueView, StepBudget,
     forest::KeepRule,
     length::length_of,
     sequence::{SeqState, Sequence, TokenWait},
     step::{Draft, RowTag},
-    watch::{self, Cost},
+    watch::{self, Change, Cost},
 };
 
 impl Scheduler {
@@ -100,21 +100,26 @@ impl Scheduler {
     }
 
     /// What is to be told to a policy that follows what waiting requests cost.
-    fn changed_costs(&mut self) -> Vec<(RequestId, Option<(Waiting, Cost)>)> {
+    fn changed_costs(&mut self) -> Vec<(RequestId, Option<Change>)> {
         let Some(watch) = &mut self.watch else {
             return Vec::new();
         };
         let requests = &mut self.requests;
         let costs = watch.update(&mut self.cache, |cache, id| {
             let live = requests.get_mut(&id)?;
-            let row = live.oneshot.front()?.row;
+            let row = live.next_row()?;
             let prompt = live.prompt(row);
             Some(watch::cost_of(cache, live, &prompt))
         });
         let tell = |(id, cost): (RequestId, Option<Cost>)| {
             let cost = cost.map(|cost| {
                 let live = &self.requests[&id];
-                (live.waiting(id, length_of(live.oneshot.len())), cost)
+                let waiting = |rows: u32| (rows > 0).then(|| live.waiting(id, rows));
+                Change {
+                    oneshot: waiting(length_of(live.oneshot.len())),
+                    decode: waiting(live.waiting_choices),
+                    cost,
+                }
             });
             (id, cost)
         };

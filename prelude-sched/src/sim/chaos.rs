@@ -17,6 +17,7 @@ impl SchedulerPolicy for Chaos {
         Plan {
             oneshot: self.grants(view.oneshot(), budget),
             decode: self.grants(view.decode(), budget),
+            enough_tokens: None,
         }
     }
 }

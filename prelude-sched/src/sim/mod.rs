@@ -14,6 +14,7 @@
 
 mod chaos;
 mod executor;
+mod groups_twin;
 mod hops;
 mod ledger;
 mod random;

@@ -1,7 +1,5 @@
 //! Shortest job first as its definition reads: every plan scores the whole queue anew.
 
-use std::cmp::Reverse;
-
 use prelude_core::RequestId;
 
 use crate::{Grant, Plan, QueueView, SchedulerPolicy, Srjf, StepBudget, Waiting};
@@ -11,13 +9,15 @@ use crate::{Grant, Plan, QueueView, SchedulerPolicy, Srjf, StepBudget, Waiting};
 pub(super) struct CheckedSrjf {
     inner: Srjf,
     fairness: u32,
+    saturation: u32,
 }
 
 impl CheckedSrjf {
-    pub(super) fn new(fairness: u32) -> Self {
+    pub(super) fn new(fairness: u32, saturation: u32) -> Self {
         Self {
-            inner: Srjf::new(fairness),
+            inner: Srjf::new(fairness, saturation),
             fairness,
+            saturation,
         }
     }
 
@@ -30,15 +30,26 @@ impl CheckedSrjf {
             let waited = now - i128::from(w.arrival.as_nanos());
             i128::from(cost(w).tokens) * 1_000_000_000 - i128::from(self.fairness) * waited
         };
-        let key = |w: &Waiting| (w.priority, score(w), w.arrival, w.request);
+        let key = |w: &Waiting| (w.turn, w.priority, score(w), w.arrival, w.request);
         let mut waiting: Vec<&Waiting> = view.oneshot().collect();
         waiting.sort_by_key(|w| key(w));
         if let Some(&first) = waiting.first()
             && let Some(prefix) = cost(first).prefix
         {
-            let group = (first.priority, Some(prefix));
-            // Stable: the order inside the two groups stays.
-            waiting.sort_by_key(|w| Reverse((w.priority, cost(w).prefix) == group));
+            let group = |w: &Waiting| {
+                (w.turn, w.priority, cost(w).prefix) == (first.turn, first.priority, Some(prefix))
+            };
+            let mut tokens = 0;
+            let mut has_room = true;
+            let goes_ahead = |w: &&Waiting| {
+                let member = group(w) && has_room;
+                tokens += if member { cost(w).tokens } else { 0 };
+                has_room &= tokens <= u64::from(self.saturation);
+                w.request == first.request || (member && has_room)
+            };
+            let (ahead, rest): (Vec<&Waiting>, Vec<&Waiting>) =
+                waiting.into_iter().partition(goes_ahead);
+            waiting = [ahead, rest].concat();
         }
         waiting.into_iter().map(|w| w.request).collect()
     }
@@ -51,6 +62,7 @@ impl SchedulerPolicy for CheckedSrjf {
         line.truncate(budget.rows as usize);
         let planned: Vec<RequestId> = plan.oneshot.iter().map(|g: &Grant| g.request).collect();
         assert_eq!(planned, line, "the order kept is not that of a rescan");
+        assert_eq!(plan.enough_tokens, Some(self.saturation));
         plan
     }
 

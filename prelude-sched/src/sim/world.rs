@@ -6,11 +6,11 @@ use prelude_core::{Capacity, Executor, ForwardBatch, RequestId, StepId, Timestam
 
 use super::{
     Arrivals, CostModel, Random, SimExecutor, Twin, Workload, chaos::Chaos, executor::Fault,
-    ledger::Ledger, random::mix, srjf_twin::CheckedSrjf,
+    groups_twin::CheckedGroups, ledger::Ledger, random::mix, srjf_twin::CheckedSrjf,
 };
 use crate::{Event, Reject, Scheduler, SchedulerConfig, SchedulerStats};
 
-/// A request waits at most so many steps for its first token of work when nobody has priority.
+/// A request waits at most so many steps for its first token of work.
 /// Queues are bounded to a few dozen rows here and every row takes a few dozen steps at most;
 /// the bound is generous, but starvation has none.
 const STARVATION_STEPS: u64 = 4000;
@@ -145,6 +145,7 @@ impl World {
             keep_shared_min_rows: random.in_range(1, 3),
             defer_max: random.in_range(0, 4),
             mask_patience_ms: random.in_range(0, 20),
+            max_wait_ms: random.in_range(1, 60),
             ..SchedulerConfig::default()
         };
         let interval_us = f64::from(random.in_range(200, 3000));
@@ -161,9 +162,14 @@ impl World {
         let max_tokens = config.max_batch_tokens.min(capacity.max_step_tokens);
         let chaos = random.one_in(8);
         let srjf = random.one_in(3);
-        let fairness = *random.pick(&[1, 500, 1_000_000]);
-        let scheduler = if srjf && !chaos {
-            let policy = CheckedSrjf::new(fairness);
+        let fairness = *random.pick(&[0, 1, 500, 1_000_000]);
+        let saturation = *random.pick(&[1, 16, 64, 2048]);
+        let groups = random.one_in(3);
+        let scheduler = if groups && !srjf && !chaos {
+            let policy = CheckedGroups::default();
+            Scheduler::with_policy(config.clone(), capacity, Box::new(policy))
+        } else if srjf && !chaos {
+            let policy = CheckedSrjf::new(fairness, saturation);
             Scheduler::with_policy(config.clone(), capacity, Box::new(policy))
         } else if chaos {
             let policy = Chaos {
@@ -375,9 +381,9 @@ impl World {
                 self.summary.longest_wait_steps = self.summary.longest_wait_steps.max(waited);
                 continue;
             }
-            let bounded = !self.workload.priorities && !self.chaos;
+            // Neither priorities nor short requests of others hold anyone up for good.
             assert!(
-                !bounded || steps - since <= STARVATION_STEPS,
+                self.chaos || steps - since <= STARVATION_STEPS,
                 "request {id} starves"
             );
             break;
