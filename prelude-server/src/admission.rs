@@ -8,7 +8,7 @@
 use std::{
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -30,6 +30,8 @@ pub(crate) struct Admission {
     body_bytes: AtomicU64,
     /// Of `rows` and `tokens`, those of requests that an engine has, by [`CLASSES`].
     of_class: [OfClass; 2],
+    /// Rows by [`CLASSES`] that count against their class's own bound.
+    of_quota: [AtomicU64; 2],
     /// Those that empty the queue; none before there are models.
     engines: OnceLock<Vec<EngineHandle>>,
 }
@@ -50,6 +52,7 @@ impl Admission {
             tokens: AtomicU64::new(0),
             body_bytes: AtomicU64::new(0),
             of_class: Default::default(),
+            of_quota: Default::default(),
             engines: OnceLock::new(),
         })
     }
@@ -110,6 +113,8 @@ impl Admission {
             bytes: AtomicU64::new(0),
             class: OnceLock::new(),
             of_class: OfClass::default(),
+            quota: AtomicUsize::new(NO_CLASS),
+            quota_rows: AtomicU64::new(0),
         }
     }
 
@@ -174,9 +179,53 @@ pub(crate) struct Reservation {
     class: OnceLock<usize>,
     /// What is counted for that class.
     of_class: OfClass,
+    /// The class against whose bound `quota_rows` count, by [`CLASSES`], or [`NO_CLASS`].
+    quota: AtomicUsize,
+    quota_rows: AtomicU64,
 }
 
+/// Of a request that may yet be of either class.
+const NO_CLASS: usize = CLASSES.len();
+
 impl Reservation {
+    /// The request is of this class, as far as is known: its rows count against the class's bound.
+    ///
+    /// # Errors
+    /// 400 `larger_than_queue`, 429 `class_quota`.
+    pub(crate) fn set_class(&self, class: ExecutionClass) -> Result<(), ApiError> {
+        let at = CLASSES.iter().position(|&c| c == class);
+        let at = at.expect("every class is listed");
+        let before = self.quota.swap(at, Ordering::Relaxed);
+        if before != at && before != NO_CLASS {
+            give_back(&self.admission.of_quota[before], &self.quota_rows);
+        }
+        self.charge_class()
+    }
+
+    /// Counts the rows against the bound of their class, if that is known.
+    fn charge_class(&self) -> Result<(), ApiError> {
+        let at = self.quota.load(Ordering::Relaxed);
+        let Some(total) = self.admission.of_quota.get(at) else {
+            return Ok(());
+        };
+        let limits = &self.admission.limits;
+        let max = [limits.queued_oneshot_rows, limits.queued_decode_rows][at];
+        let max = max.unwrap_or(limits.queued_rows);
+        let rows = self.rows.load(Ordering::Relaxed);
+        let class = CLASSES[at].as_str();
+        if rows > max {
+            let what = format!("{class} rows");
+            return Err(ApiError::larger_than_queue(&what, rows, max));
+        }
+        set(total, &self.quota_rows, rows, max).map_err(|queued| {
+            let message = format!(
+                "the queue has no room for more of this class: {queued} of {max} {class} rows"
+            );
+            let mine = self.tokens.load(Ordering::Relaxed);
+            ApiError::class_quota(message, self.admission.retry_after(mine))
+        })
+    }
+
     /// An engine has the request, of this class.
     pub(crate) fn submitted(&self, class: ExecutionClass) {
         let at = CLASSES.iter().position(|&c| c == class);
@@ -198,7 +247,7 @@ impl Reservation {
     /// Makes the number of rows exact.
     ///
     /// # Errors
-    /// 400 `too_many_rows`, 400 `larger_than_queue`, 429 `queue_full`.
+    /// 400 `too_many_rows`, 400 `larger_than_queue`, 429 `queue_full` or `class_quota`.
     pub(crate) fn set_rows(&self, rows: u64) -> Result<(), ApiError> {
         let limits = &self.admission.limits;
         if rows > limits.rows {
@@ -212,7 +261,8 @@ impl Reservation {
             let message = format!("queue is full: {queued} of {} rows", limits.queued_rows);
             let mine = self.tokens.load(Ordering::Relaxed);
             ApiError::queue_full(message, self.admission.retry_after(mine))
-        })
+        })?;
+        self.charge_class()
     }
 
     /// Makes the number of prompt tokens exact.
@@ -261,6 +311,10 @@ impl Reservation {
         self.release_body();
         give_back(&self.admission.rows, &self.rows);
         give_back(&self.admission.tokens, &self.tokens);
+        let quota = self.quota.load(Ordering::Relaxed);
+        if let Some(total) = self.admission.of_quota.get(quota) {
+            give_back(total, &self.quota_rows);
+        }
         if let Some(&at) = self.class.get() {
             let all = &self.admission.of_class[at];
             give_back(&all.rows, &self.of_class.rows);
@@ -337,6 +391,42 @@ mod tests {
         assert_eq!(queue.reserved(), (1, 5, 0));
         drop((a, b));
         assert_eq!(queue.reserved(), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_class_has_a_bound_of_its_own() {
+        use ExecutionClass::{Decode, OneShot};
+        let queue = Admission::new(Limits {
+            queued_rows: 8,
+            rows: 8,
+            queued_decode_rows: Some(3),
+            ..Limits::default()
+        });
+        let a = queue.reserve(0).unwrap();
+        // Rows count whether they or the class are known first.
+        assert_eq!(reason(a.set_rows(2)), "ok");
+        assert_eq!(reason(a.set_class(Decode)), "ok");
+        let b = queue.reserve(0).unwrap();
+        assert_eq!(reason(b.set_class(Decode)), "ok");
+        assert_eq!(reason(b.set_rows(2)), "class_quota");
+        assert_eq!(reason(b.set_rows(4)), "larger_than_queue");
+        let refused = queue.reserve(0).unwrap().set_class(Decode).unwrap_err();
+        assert_eq!((refused.status(), refused.reason()), (429, "class_quota"));
+        assert!(refused.retry_after().is_some());
+        // The other class has all the room there is, and so has who turns out to be of it.
+        assert_eq!(reason(b.set_class(OneShot)), "ok");
+        assert_eq!(reason(b.set_rows(6)), "ok");
+        a.release();
+        let c = queue.reserve(0).unwrap();
+        assert_eq!(reason(c.set_class(Decode)), "ok");
+        assert_eq!(reason(c.set_rows(2)), "ok");
+        drop((a, b, c));
+        let left: Vec<u64> = queue
+            .of_quota
+            .iter()
+            .map(|n| n.load(Ordering::Relaxed))
+            .collect();
+        assert_eq!((queue.reserved(), left), ((0, 0, 0), vec![0, 0]));
     }
 
     #[test]

@@ -141,8 +141,8 @@ impl App {
     pub(crate) fn accepting(&self) -> Result<(), ApiError> {
         match self.lifecycle.phase() {
             Phase::Loading => Err(ApiError::loading()),
+            _ if self.engine_lost() => Err(ApiError::engine_dead()),
             Phase::Draining | Phase::Ending => Err(ApiError::draining()),
-            Phase::Ready | Phase::Leaving if self.engine_lost() => Err(ApiError::engine_dead()),
             Phase::Ready | Phase::Leaving => Ok(()),
         }
     }

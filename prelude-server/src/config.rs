@@ -196,6 +196,11 @@ pub struct Limits {
     pub grammar_state_bytes: usize,
     /// Rows of all requests waiting for their first result: 429.
     pub queued_rows: u64,
+    /// Of these, rows of one-shot requests: 429 `class_quota`. As many as there are, if absent;
+    /// fewer leave room that a flood of one class cannot take from the other.
+    pub queued_oneshot_rows: Option<u64>,
+    /// Of these, rows of generations, each of `n` continuations one: 429 `class_quota`.
+    pub queued_decode_rows: Option<u64>,
     /// Prompt tokens of all requests waiting for their first result: 429.
     pub queued_tokens: u64,
     /// Milliseconds a stream waits for its first event before it sends its headers.
@@ -234,6 +239,8 @@ impl Default for Limits {
             grammar_cache_bytes: 128 << 20,
             grammar_state_bytes: 1 << 30,
             queued_rows: 16_384,
+            queued_oneshot_rows: None,
+            queued_decode_rows: None,
             queued_tokens: 4_194_304,
             first_event_ms: 10_000,
             keep_alive_comment_ms: 15_000,

@@ -416,6 +416,11 @@ impl ApiError {
         Self::new(429, "queue_full", message).with_retry_after(retry)
     }
 
+    /// The queue has room, but not for more of the request's class.
+    pub(crate) fn class_quota(message: String, retry: Duration) -> Self {
+        Self::new(429, "class_quota", message).with_retry_after(retry)
+    }
+
     /// What waits already takes longer than the deadline leaves.
     pub(crate) fn deadline_unmeetable(wait: Duration, left: Duration) -> Self {
         let message = format!(
@@ -498,7 +503,7 @@ fn type_name(status: u16) -> &'static str {
 fn tei_type(status: u16, reason: &str) -> &'static str {
     match (status, reason) {
         (429, _) => "Overloaded",
-        (503, "too_many_connections" | "queue_full") => "Overloaded",
+        (503, "too_many_connections" | "queue_full" | "class_quota") => "Overloaded",
         (503, _) => "Unhealthy",
         (500.., _) => "Backend",
         (_, "context_length_exceeded" | "token_out_of_range") => "Tokenizer",

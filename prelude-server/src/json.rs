@@ -69,9 +69,34 @@ pub(crate) struct Fields<'a> {
     /// JSON pointer of the object; empty for the body itself.
     pointer: String,
     entries: Vec<Entry<'a>>,
+    /// Of objects inside this one.
+    pub(crate) unknown: Unknown,
     /// Names asked for so far, to be compared with the API's description.
     #[cfg(debug_assertions)]
     asked: Vec<String>,
+}
+
+/// Fields that nobody asked for, of objects inside another.
+#[derive(Debug, Default)]
+pub(crate) struct Unknown {
+    /// How many.
+    pub(crate) count: u64,
+    /// The path of one of them.
+    pub(crate) first: Option<String>,
+}
+
+impl Unknown {
+    /// Adds what is left of `part`, all known fields of which have been taken.
+    pub(crate) fn add(&mut self, part: &Fields<'_>) {
+        for (name, _) in part.rest() {
+            self.count += 1;
+            self.first.get_or_insert_with(|| part.path(name));
+        }
+        self.count += part.unknown.count;
+        if self.first.is_none() {
+            self.first.clone_from(&part.unknown.first);
+        }
+    }
 }
 
 struct Entry<'a> {
@@ -134,6 +159,7 @@ impl<'a> Fields<'a> {
         Ok(Self {
             pointer,
             entries,
+            unknown: Unknown::default(),
             #[cfg(debug_assertions)]
             asked: Vec::new(),
         })

@@ -143,6 +143,11 @@ impl Endpoint {
         }
     }
 
+    /// Whether what it is asked may take more than one step.
+    pub(crate) fn generates(self) -> bool {
+        matches!(self, Self::Completions | Self::Chat)
+    }
+
     /// How its errors are written.
     pub(crate) fn dialect(self) -> Dialect {
         match self {

@@ -298,6 +298,12 @@ fn response_format(fields: &mut Fields<'_>) -> Result<Option<Ask>, ApiError> {
     let Some(mut format) = fields.object("response_format")? else {
         return Ok(None);
     };
+    let ask = format_of(&mut format)?;
+    fields.unknown.add(&format);
+    Ok(ask)
+}
+
+fn format_of(format: &mut Fields<'_>) -> Result<Option<Ask>, ApiError> {
     let kind = format.string("type")?;
     match kind.as_deref() {
         Some("text") => Ok(None),
@@ -317,6 +323,7 @@ fn response_format(fields: &mut Fields<'_>) -> Result<Option<Ask>, ApiError> {
             let schema = body
                 .value("schema")?
                 .ok_or_else(|| ApiError::missing_field(param))?;
+            format.unknown.add(&body);
             match schema {
                 Value::Object(_) => Ok(Some(Ask {
                     param,

@@ -51,6 +51,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     drop(fields);
 
     call.reservation.set_rows(u64::from(params.n))?;
+    params.reserve_class(call, max_tokens.unwrap_or(u32::MAX))?;
     // Rendering and encoding are one piece of work.
     let encode = || conversation.encode(call, model, add_special_tokens, truncation);
     let rendered = call.encode(body.len(), encode).await??;
@@ -312,6 +313,18 @@ impl Chat {
         }
     }
 
+    /// What was asked of the prompt, if anything was.
+    fn prompt_logprobs(&self) -> Option<PromptLogprobs<'_>> {
+        let prompt = self.run.prompt_of(0);
+        self.run.params.prompt_logprobs.map(|top| PromptLogprobs {
+            printer: self.run.printer(),
+            prompt_len: prompt.ids.len(),
+            first: prompt.positions.start as usize,
+            scored: &prompt.scored,
+            top,
+        })
+    }
+
     /// Shows the prompt, as far as that is wanted.
     fn show_prompt<'a, C>(&'a self, body: &mut Body<'a, C>) {
         let ids = &self.run.prompt_of(0).ids;
@@ -353,14 +366,7 @@ impl Speaker for Chat {
         });
         let mut body = self.body("chat.completion", choices.collect());
         body.usage = Some(Some(run.usage_body()));
-        let prompt = run.prompt_of(0);
-        body.prompt_logprobs = Some(run.params.prompt_logprobs.map(|top| PromptLogprobs {
-            printer: self.run.printer(),
-            prompt_len: prompt.ids.len(),
-            first: prompt.positions.start as usize,
-            scored: &prompt.scored,
-            top,
-        }));
+        body.prompt_logprobs = Some(self.prompt_logprobs());
         self.show_prompt(&mut body);
         Ok(Reply::json(&body))
     }
@@ -394,6 +400,7 @@ impl Speaker for Chat {
         let mut body = self.body(CHUNK, vec![chunk]);
         body.usage = usage;
         if is_first && index == 0 {
+            body.prompt_logprobs = self.prompt_logprobs().map(Some);
             self.show_prompt(&mut body);
         }
         events.push(&body);
@@ -405,7 +412,11 @@ impl Speaker for Chat {
         events.push(&body);
     }
 
-    fn readiness(&self, _index: usize) -> Readiness {
-        Readiness::WithText
+    /// The first chunk of all has the prompt's scores.
+    fn readiness(&self, index: usize) -> Readiness {
+        match self.run.prompt_of(index).is_scored() {
+            true => Readiness::WithText,
+            false => Readiness::Wait,
+        }
     }
 }

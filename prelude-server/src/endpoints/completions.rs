@@ -58,6 +58,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
 
     call.reservation
         .set_rows(prompts.len() as u64 * u64::from(params.n))?;
+    params.reserve_class(call, max_tokens)?;
     let encoding = |truncation| Encoding {
         field: "prompt",
         add_special_tokens,
@@ -216,6 +217,26 @@ impl Completion {
         }
     }
 
+    /// What was asked of the prompt of choice `index`, if anything was.
+    fn prompt_logprobs(&self, index: usize) -> Option<PromptLogprobs<'_>> {
+        let prompt = self.run.prompt_of(index);
+        let range = &self.run.params.prompt_logprobs_range;
+        let top = self.run.params.prompt_logprobs?;
+        // Scored for the echo or for the range alone.
+        let first = prompt.positions.start as usize;
+        let wanted = range.as_ref().map_or(first, |r| r.start.max(1) as usize);
+        let skip = (wanted - first).min(prompt.scored.len());
+        let end = range.as_ref().map_or(usize::MAX, |r| r.end as usize);
+        let take = end.saturating_sub(first).min(prompt.scored.len());
+        Some(PromptLogprobs {
+            printer: self.run.printer(),
+            prompt_len: prompt.ids.len(),
+            first: wanted,
+            scored: &prompt.scored[skip..take.max(skip)],
+            top,
+        })
+    }
+
     fn body<'a>(
         &'a self,
         choices: Vec<ChoiceBody<'a>>,
@@ -240,26 +261,10 @@ impl Speaker for Completion {
         let choices = (0..run.choices.len())
             .map(|index| {
                 let mut choice = self.choice_body(index, true);
-                let prompt = run.prompt_of(index);
-                let range = &run.params.prompt_logprobs_range;
-                choice.prompt_logprobs = Some(run.params.prompt_logprobs.map(|top| {
-                    // Scored for the echo or for the range alone.
-                    let first = prompt.positions.start as usize;
-                    let wanted = range.as_ref().map_or(first, |r| r.start.max(1) as usize);
-                    let skip = (wanted - first).min(prompt.scored.len());
-                    let end = range.as_ref().map_or(usize::MAX, |r| r.end as usize);
-                    let take = end.saturating_sub(first).min(prompt.scored.len());
-                    PromptLogprobs {
-                        printer: self.run.printer(),
-                        prompt_len: prompt.ids.len(),
-                        first: wanted,
-                        scored: &prompt.scored[skip..take.max(skip)],
-                        top,
-                    }
-                }));
+                choice.prompt_logprobs = Some(self.prompt_logprobs(index));
                 if run.params.return_token_ids {
                     choice.token_ids = Some(&run.choices[index].ids);
-                    choice.prompt_token_ids = Some(&prompt.ids);
+                    choice.prompt_token_ids = Some(&run.prompt_of(index).ids);
                 }
                 choice
             })
@@ -284,7 +289,13 @@ impl Speaker for Completion {
         usage: Option<Option<UsageBody>>,
         events: &mut Events,
     ) {
-        events.push(&self.body(vec![self.choice_body(index, is_first)], usage));
+        let mut choice = self.choice_body(index, is_first);
+        if is_first {
+            choice.prompt_logprobs = self.prompt_logprobs(index).map(Some);
+            let wants_ids = self.run.params.return_token_ids;
+            choice.prompt_token_ids = wants_ids.then(|| &*self.run.prompt_of(index).ids);
+        }
+        events.push(&self.body(vec![choice], usage));
     }
 
     fn push_usage(&self, events: &mut Events) {
@@ -294,9 +305,9 @@ impl Speaker for Completion {
     /// An echo goes out at once, unless the prompt's scores go with it.
     fn readiness(&self, index: usize) -> Readiness {
         match (self.options.echo, self.run.prompt_of(index).is_scored()) {
-            (false, _) => Readiness::WithText,
+            (_, false) => Readiness::Wait,
+            (false, true) => Readiness::WithText,
             (true, true) => Readiness::Now,
-            (true, false) => Readiness::Wait,
         }
     }
 }

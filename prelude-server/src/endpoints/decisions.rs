@@ -15,7 +15,7 @@ use super::{
 use crate::{
     decide::{Answer, ChoiceOption, Criteria, Level, Question},
     error::ApiError,
-    json::{Fields, Text},
+    json::{Fields, Text, Unknown},
     openapi::StringOrBool,
     served_model::Task,
 };
@@ -36,7 +36,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let (questions, values) = questions(&mut fields)?;
     let asking = Asking {
         state_field: "input",
-        state: input(raw)?,
+        state: input(raw, &mut fields.unknown)?,
         instructions: None,
         questions,
         options: Options::take(&mut fields)?,
@@ -47,7 +47,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
 }
 
 /// A string, or the texts of user messages with a blank line between messages.
-fn input(raw: &str) -> Result<Cow<'_, str>, ApiError> {
+fn input<'a>(raw: &'a str, unknown: &mut Unknown) -> Result<Cow<'a, str>, ApiError> {
     let wrong = || ApiError::invalid_type("input", "a string or a list of user messages");
     match raw.as_bytes().first() {
         Some(b'"') => {
@@ -59,7 +59,8 @@ fn input(raw: &str) -> Result<Cow<'_, str>, ApiError> {
             if messages.is_empty() {
                 return Err(ApiError::invalid_value("input", "not be an empty list"));
             }
-            let texts = messages.into_iter().enumerate().map(|(i, m)| message(i, m));
+            let texts = messages.into_iter().enumerate();
+            let texts = texts.map(|(i, m)| message(i, m, unknown));
             Ok(Cow::Owned(
                 texts.collect::<Result<Vec<_>, _>>()?.join("\n\n"),
             ))
@@ -68,7 +69,7 @@ fn input(raw: &str) -> Result<Cow<'_, str>, ApiError> {
     }
 }
 
-fn message(index: usize, raw: &RawValue) -> Result<String, ApiError> {
+fn message(index: usize, raw: &RawValue, unknown: &mut Unknown) -> Result<String, ApiError> {
     let mut fields = Fields::at(format!("/input/{index}"), raw.get())?;
     if let Some(kind) = fields.string("type")?
         && kind != "message"
@@ -83,6 +84,7 @@ fn message(index: usize, raw: &RawValue) -> Result<String, ApiError> {
     let path = fields.path("content");
     let content = fields.raw("content");
     let content = content.ok_or_else(|| ApiError::missing_field(path.clone()))?;
+    unknown.add(&fields);
     let wrong = || ApiError::invalid_type(path.clone(), "a string or a list of parts");
     if content.starts_with('"') {
         let text: Text<'_> = serde_json::from_str(content).map_err(|_| wrong())?;
@@ -98,6 +100,7 @@ fn message(index: usize, raw: &RawValue) -> Result<String, ApiError> {
             None => return Err(ApiError::missing_field(part.path("type"))),
         }
         let text = part.string("text")?;
+        unknown.add(&part);
         text.ok_or_else(|| ApiError::missing_field(part.path("text")))
     });
     Ok(parts.collect::<Result<Vec<_>, _>>()?.join("\n"))
@@ -111,10 +114,13 @@ fn questions<'a>(fields: &mut Fields<'a>) -> Result<(Vec<Asked<'a>>, Vec<Values<
         let must = format!("have 1 to {QUESTIONS_MAX} questions");
         return Err(ApiError::invalid_value("questions", must));
     }
-    let read = list
-        .into_iter()
-        .enumerate()
-        .map(|(i, raw)| question(Fields::at(format!("/questions/{i}"), raw.get())?));
+    let unknown = &mut fields.unknown;
+    let read = list.into_iter().enumerate().map(|(i, raw)| {
+        let mut part = Fields::at(format!("/questions/{i}"), raw.get())?;
+        let read = question(&mut part)?;
+        unknown.add(&part);
+        Ok(read)
+    });
     let read: Vec<_> = read.collect::<Result<_, ApiError>>()?;
     Ok(read.into_iter().unzip())
 }
@@ -127,7 +133,7 @@ enum Values<'a> {
     Labels(Vec<Cow<'a, str>>),
 }
 
-fn question(mut fields: Fields<'_>) -> Result<(Asked<'_>, Values<'_>), ApiError> {
+fn question<'a>(fields: &mut Fields<'a>) -> Result<(Asked<'a>, Values<'a>), ApiError> {
     // Another server's dialect of this route, which would otherwise be asked about nothing.
     for name in ["id", "question", "options"] {
         fields.refuse(name, &[])?;
@@ -149,12 +155,12 @@ fn question(mut fields: Fields<'_>) -> Result<(Asked<'_>, Values<'_>), ApiError>
             ("type", criteria, Values::None)
         }
         "choice" => {
-            let (options, values) = choices(&mut fields)?;
+            let (options, values) = choices(fields)?;
             let criteria = Criteria::Choice(options);
             ("choices", criteria, Values::Choices(values))
         }
         "score" => {
-            let (levels, labels) = levels(&mut fields)?;
+            let (levels, labels) = levels(fields)?;
             ("levels", Criteria::Score(levels), Values::Labels(labels))
         }
         _ => {
@@ -211,6 +217,7 @@ fn choices<'a>(
             return Err(ApiError::invalid_value(path, "have distinct values"));
         }
         let description = entry.string("description")?.map(Cow::into_owned);
+        fields.unknown.add(&entry);
         options.push(ChoiceOption { name, description });
         values.push(value);
     }
@@ -227,6 +234,7 @@ fn levels<'a>(fields: &mut Fields<'a>) -> Result<(Vec<Level>, Vec<Cow<'a, str>>)
             Some(description) => format!("{label} - {description}"),
             None => label.clone().into_owned(),
         };
+        fields.unknown.add(&entry);
         levels.push(Level {
             description,
             json: String::new(),

@@ -123,7 +123,12 @@ impl Call {
     pub(crate) fn finish(&self, fields: &json::Fields<'_>) -> Result<(), ApiError> {
         #[cfg(debug_assertions)]
         openapi::check_described(self.endpoint, fields.asked());
-        let mut unknown = 0;
+        if self.strict
+            && let Some(path) = &fields.unknown.first
+        {
+            return Err(ApiError::unknown_field(path.clone()));
+        }
+        let mut unknown = fields.unknown.count;
         for (name, raw) in fields.rest() {
             // To go on would let through what the caller wants kept out.
             if name == "escape_special_tokens" && raw.trim() == "true" {

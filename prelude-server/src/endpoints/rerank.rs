@@ -196,6 +196,7 @@ fn take_documents<'a>(fields: &mut Fields<'a>) -> Result<Vec<Cow<'a, str>>, ApiE
     if list.is_empty() {
         return Err(ApiError::invalid_value("documents", "not be an empty list"));
     }
+    let unknown = &mut fields.unknown;
     let document = |(index, raw): (usize, &'a RawValue)| {
         let pointer = format!("/documents/{index}");
         let wrong = |pointer: String| {
@@ -207,7 +208,9 @@ fn take_documents<'a>(fields: &mut Fields<'a>) -> Result<Vec<Cow<'a, str>>, ApiE
                 .map_err(|_| wrong(pointer)),
             b'{' => {
                 let mut fields = Fields::at(pointer.clone(), raw.get())?;
-                fields.string("text")?.ok_or_else(|| wrong(pointer))
+                let text = fields.string("text")?.ok_or_else(|| wrong(pointer))?;
+                unknown.add(&fields);
+                Ok(text)
             }
             _ => Err(wrong(pointer)),
         }

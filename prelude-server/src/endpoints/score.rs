@@ -256,10 +256,13 @@ fn texts<'a>(fields: &mut Fields<'a>, name: &'static str) -> Result<Vec<Cow<'a, 
                 }
                 let text = part.string("text")?;
                 let text = text.ok_or_else(|| ApiError::missing_field(part.path("text")))?;
+                fields.unknown.add(&part);
                 Ok(Text(text))
             };
             let parts = parts.into_iter().enumerate().map(part);
-            parts.collect::<Result<_, ApiError>>()?
+            let parts = parts.collect::<Result<_, ApiError>>()?;
+            fields.unknown.add(&object);
+            parts
         }
         _ => return Err(wrong()),
     };

@@ -98,6 +98,8 @@ pub(crate) async fn submit(
     } else {
         ExecutionClass::OneShot
     };
+    // Most have said so before; a constraint may leave a generation one token.
+    call.reservation.set_class(class)?;
     call.note(|seen| {
         seen.class = Some(class);
         seen.prompt_tokens = prompt_tokens;

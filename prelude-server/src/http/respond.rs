@@ -189,7 +189,8 @@ pub(super) fn raw_error(app: &App, error: &ApiError) -> Vec<u8> {
         .and_then(|status| status.canonical_reason())
         .unwrap_or_default();
     let retry = error.retry_after().map_or(String::new(), |after| {
-        format!("retry-after: {}\r\n", after.as_secs().max(1))
+        let (seconds, ms) = (after.as_secs().max(1), after.as_millis());
+        format!("retry-after: {seconds}\r\nretry-after-ms: {ms}\r\n")
     });
     let head = format!(
         "HTTP/1.1 {} {reason}\r\ncontent-type: application/json\r\n{retry}x-request-id: {}\r\n\

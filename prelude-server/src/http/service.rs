@@ -13,6 +13,8 @@ use hyper::{
     header,
 };
 
+use prelude_core::ExecutionClass;
+
 use super::{
     body, cors,
     output::Output,
@@ -118,7 +120,14 @@ fn admit_call(
         app.accepting()?;
     }
     let reservation = match needs {
-        Needs::Queue => app.admission.enter(declared)?,
+        Needs::Queue => {
+            let reservation = app.admission.enter(declared)?;
+            // What may generate has to be read first.
+            if !route.endpoint.generates() {
+                reservation.set_class(ExecutionClass::OneShot)?;
+            }
+            reservation
+        }
         Needs::Nothing | Needs::Models => app.admission.enter_aside(declared)?,
     };
     let strict = parts.headers.get("x-prelude-strict");

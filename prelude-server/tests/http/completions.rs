@@ -317,6 +317,50 @@ fn streams_say_what_whole_answers_say() {
     assert_eq!(events.last().unwrap()["usage"]["completion_tokens"], 3);
 }
 
+/// Of the prompt's own tokens alone; likeliest ones beside them do not go with a stream.
+#[test]
+fn a_stream_begins_with_what_was_asked_of_the_prompt() {
+    let server = TestServer::fake(config(), &Fake::default());
+    let body = json!({"prompt": [[1, 2, 3], [4, 5]], "max_tokens": 3, "prompt_logprobs": 0,
+        "ignore_eos": true, "temperature": 0, "return_token_ids": true});
+    let whole = complete(&server, &body);
+    let mut streamed = body.clone();
+    streamed["stream"] = json!(true);
+    let events = server.post(PATH, &streamed.to_string()).events();
+    for (i, choice) in whole["choices"].as_array().unwrap().iter().enumerate() {
+        let of_choice = |e: &&Value| e["choices"][0]["index"] == i;
+        let mut chunks = events.iter().filter(of_choice).map(|e| &e["choices"][0]);
+        let first = chunks.next().unwrap();
+        for field in ["prompt_logprobs", "prompt_token_ids"] {
+            assert!(first[field].is_array(), "{first}");
+            assert_eq!(first[field], choice[field]);
+            assert!(chunks.clone().all(|c| c.get(field).is_none()));
+        }
+    }
+    streamed["prompt_logprobs"] = json!(1);
+    refused(
+        &server,
+        &streamed.to_string(),
+        "invalid_value",
+        "prompt_logprobs",
+    );
+
+    // Chat has one prompt, and prints it once.
+    let path = "/v1/chat/completions";
+    let mut body = json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 3, "n": 2,
+        "prompt_logprobs": 0, "ignore_eos": true, "temperature": 0});
+    let whole = server.post(path, &body.to_string()).json();
+    body["stream"] = json!(true);
+    let events = server.post(path, &body.to_string()).events();
+    let told: Vec<&Value> = events
+        .iter()
+        .filter_map(|e| e.get("prompt_logprobs"))
+        .collect();
+    assert!(whole["prompt_logprobs"].is_array());
+    assert_eq!(told, [&whole["prompt_logprobs"]]);
+    server.settle();
+}
+
 #[test]
 fn masks_and_biases_reach_the_model() {
     let server = TestServer::demo();

@@ -163,6 +163,40 @@ fn typed_decisions() {
     );
 }
 
+/// A state is never cut; and what is not about the request's form is said in one object.
+#[test]
+fn what_else_a_decision_is_refused_with() {
+    let server = TestServer::demo();
+    let question = json!({"a": {"type": "noul"}});
+    let refused = |state: &str, model: &str, status: u16, reason: &str, error_type: &str| {
+        let body = json!({"state": state, "model": model, "questions": question});
+        for path in ["/v1/systemone", "/v1/decide"] {
+            let response = server.post(path, &body.to_string());
+            assert_eq!((response.status, &*response.reason()), (status, reason));
+            let body = response.json();
+            assert_eq!(body["detail"]["error_type"], error_type);
+            assert_eq!(body["detail"]["message"], body["error"]["message"]);
+            assert_eq!(body["error"]["code"], status);
+        }
+    };
+    let long = "x ".repeat(5_000);
+    refused(
+        &long,
+        "demo-lm",
+        413,
+        "context_length_exceeded",
+        "max_tokens_exceeded",
+    );
+    refused("s", "nix", 404, "model_not_found", "not_found");
+    refused(
+        "s",
+        "demo-classifier",
+        400,
+        "unsupported_task",
+        "invalid_request",
+    );
+}
+
 /// What the model answers to question `b`, asked alone: it does not depend on the others.
 fn server_choice(server: &TestServer) -> Value {
     let question = json!({"b": {"type": "choice", "criteria": {"x": null, "y": "why"}}});

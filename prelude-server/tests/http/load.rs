@@ -217,29 +217,45 @@ fn without_ids(mut response: Response) -> Response {
     response
 }
 
-/// How a stream's text is cut into events depends on how steps ran; the text does not.
+/// How a stream is cut into events depends on how steps ran; what it says does not: texts, tokens
+/// with their log-probabilities, calls, what the prompt has, how each choice ends, and usage.
 fn joined_text(events: impl Iterator<Item = String>) -> String {
-    let mut texts = std::collections::BTreeMap::new();
+    let mut said: std::collections::BTreeMap<String, String> = Default::default();
+    let mut lists: std::collections::BTreeMap<String, Vec<Value>> = Default::default();
     let mut rest = Vec::new();
     for event in events {
         let Ok(value) = serde_json::from_str::<Value>(&event) else {
             rest.push(event);
             continue;
         };
+        rest.extend(value.get("prompt_logprobs").map(Value::to_string));
+        rest.extend(value["usage"].as_object().map(|usage| format!("{usage:?}")));
         for choice in value["choices"].as_array().into_iter().flatten() {
-            let index = choice["index"].as_u64();
-            let text = choice["text"]
-                .as_str()
-                .or_else(|| choice["delta"]["content"].as_str());
-            let all: &mut String = texts.entry(index).or_default();
-            all.push_str(text.unwrap_or_default());
-            if let Some(reason) = choice["finish_reason"].as_str() {
-                rest.push(format!("{index:?} {reason}"));
+            let index = &choice["index"];
+            let texts = [
+                ("text", &choice["text"]),
+                ("content", &choice["delta"]["content"]),
+                ("reasoning", &choice["delta"]["reasoning"]),
+            ];
+            for (name, text) in texts {
+                let all = said.entry(format!("{index} {name}")).or_default();
+                all.push_str(text.as_str().unwrap_or_default());
             }
+            let of_tokens = choice["logprobs"].as_object().into_iter().flatten();
+            for (name, list) in of_tokens {
+                let all = lists.entry(format!("{index} {name}")).or_default();
+                all.extend(list.as_array().into_iter().flatten().cloned());
+            }
+            let of_choice = ["finish_reason", "stop_reason", "prompt_logprobs"];
+            let of_choice = of_choice.map(|name| (name, &choice[name]));
+            let calls = ("tool_calls", &choice["delta"]["tool_calls"]);
+            let told = of_choice.into_iter().chain([calls]);
+            let told = told.filter(|(_, value)| !value.is_null());
+            rest.extend(told.map(|(name, value)| format!("{index} {name} {value}")));
         }
     }
     rest.sort();
-    format!("{texts:?} {rest:?}")
+    format!("{said:?} {lists:?} {rest:?}")
 }
 
 /// Requests of every kind that an engine answers.
@@ -251,7 +267,7 @@ fn every_kind() -> Vec<(&'static str, Value)> {
     let score = json!({"type": "score", "instructions": "How angry?",
         "criteria": ["Calm", "Annoyed", "Furious"]});
     let text = "Where is my card? I ordered it two weeks ago.";
-    vec![
+    let mut kinds = vec![
         (
             "/v1/completions",
             json!({"prompt": text, "max_tokens": 8, "temperature": 0}),
@@ -338,6 +354,147 @@ fn every_kind() -> Vec<(&'static str, Value)> {
             "/tokenize",
             json!({"prompt": [text, "ﬁ ｆ"], "return_token_strs": true}),
         ),
+    ];
+    kinds.extend(more_kinds(text));
+    #[cfg(feature = "llguidance")]
+    kinds.extend(constrained_kinds(text));
+    kinds
+}
+
+/// The same endpoints by their other dialects, forms of answers, and parameters.
+fn more_kinds(text: &str) -> Vec<(&'static str, Value)> {
+    let chat =
+        json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": text}]);
+    let documents = json!([text, "exchange rate", "a"]);
+    let many: serde_json::Map<String, Value> = (0..12)
+        .map(|i| {
+            let text = format!("Does it speak of number {i}?");
+            (
+                format!("q{i}"),
+                json!({"type": "noul", "instructions": text}),
+            )
+        })
+        .collect();
+    vec![
+        (
+            "/v1/completions",
+            json!({"prompt": text, "max_tokens": 10, "temperature": 1, "seed": 4, "top_p": 0.8,
+            "top_k": 40, "min_p": 0.01, "repetition_penalty": 1.3, "presence_penalty": 0.5,
+            "frequency_penalty": -0.5, "logit_bias": {"321": 3}, "min_tokens": 3,
+            "stop": ["card", "?"], "include_stop_str_in_output": true,
+            "cache_salt": "mine", "priority": 3, "return_token_ids": true}),
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": [text, "my"], "max_tokens": 6, "temperature": 0, "stream": true,
+            "echo": true, "logprobs": 2, "n": 2, "prompt_logprobs": 0,
+            "stream_options": {"include_usage": true}}),
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": "a", "max_tokens": 4, "temperature": 1, "seed": 1, "bad_words": ["card"],
+            "allowed_token_ids": [321, 712, 64, 65, 66], "ignore_eos": true, "priority": -2}),
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": chat, "max_tokens": 7, "temperature": 1, "seed": 8, "n": 3,
+            "prompt_logprobs": 1, "enable_thinking": false, "slo_ttft_ms": 60_000,
+            "on_deadline": "finish"}),
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": chat, "max_tokens": 7, "temperature": 1, "seed": 8, "stream": true,
+            "logprobs": true, "top_logprobs": 2, "priority": 1}),
+        ),
+        (
+            "/v1/embeddings",
+            json!({"input": [[5, 6, 7], [5, 6]], "use_activation": false, "instruction": null}),
+        ),
+        ("/v1/embeddings", json!({"messages": chat})),
+        (
+            "/classify",
+            json!({"input": [text, text, "a"], "use_activation": false}),
+        ),
+        (
+            "/classify",
+            json!({"input": [text, "my"], "labels": ["yes", "no"], "template": "Lost? {{ text }}"}),
+        ),
+        (
+            "/score",
+            json!({"query": "a bank", "items": ["ING is ", "BMW is "], "item_first": true,
+            "labels": ["yes", "no"]}),
+        ),
+        (
+            "/score",
+            json!({"query": "My ", "items": ["card"], "model": "demo-classifier"}),
+        ),
+        (
+            "/score",
+            json!({"queries": ["card", "rate"], "documents": [text, "exchange rate"],
+            "use_activation": false}),
+        ),
+        (
+            "/v2/rerank",
+            json!({"query": "card", "documents": documents}),
+        ),
+        (
+            "/rerank",
+            json!({"query": "card", "texts": documents, "return_text": true, "raw_scores": true}),
+        ),
+        (
+            "/pooling",
+            json!({"input": [text, "a"], "task": "token_classify", "model": "demo-classifier"}),
+        ),
+        (
+            "/pooling",
+            json!({"input": text, "task": "token_embed", "dimensions": 8, "model": "demo-lm"}),
+        ),
+        (
+            "/v1/systemone",
+            json!({"state": text.repeat(6), "instructions": "Judge.", "questions": many}),
+        ),
+        (
+            "/v1/systemone",
+            json!({"state": [text], "questions": {"t": {"type": "choice",
+                "criteria": {"a lost card": null, "a rate": null}}},
+            "x_prelude": {"labels": "text"}}),
+        ),
+        (
+            "/v1/decisions",
+            json!({"input": [{"role": "user", "content": text}], "questions": [
+                {"type": "score", "instructions": "How?", "levels": [
+                    {"label": "a"}, {"label": "b", "description": "worse"}]}]}),
+        ),
+        ("/tokenize", json!({"messages": chat})),
+        ("/detokenize", json!({"tokens": [321, 64, 4095, 9]})),
+    ]
+}
+
+/// Whatever needs a grammar's parser, and a choice, which needs none.
+#[cfg(feature = "llguidance")]
+fn constrained_kinds(text: &str) -> Vec<(&'static str, Value)> {
+    let constrained = |more: Value| {
+        let mut body = json!({"prompt": text, "max_tokens": 24, "temperature": 1, "seed": 6});
+        let fields = body.as_object_mut().unwrap();
+        fields.extend(more.as_object().unwrap().clone());
+        ("/v1/completions", body)
+    };
+    let schema = json!({"type": "object", "properties": {"n": {"type": "integer"},
+        "topic": {"enum": ["card", "cash"]}}, "required": ["n", "topic"],
+        "additionalProperties": false});
+    let function = json!({"name": "find", "parameters": schema});
+    vec![
+        constrained(json!({"structured_outputs": {"choice": ["card", "cash", "a longer one"]}})),
+        constrained(json!({"structured_outputs": {"regex": "[ab]{2,6}c"}, "n": 2})),
+        constrained(json!({"structured_outputs": {"grammar": "start: \"a\" start | \"b\""}})),
+        constrained(json!({"guided_json": schema, "logprobs": 1})),
+        constrained(json!({"response_format": {"type": "json_object"}, "stream": true})),
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "user", "content": text}], "max_tokens": 60,
+                "temperature": 1, "seed": 3, "tool_choice": "required",
+                "tools": [{"type": "function", "function": function}]}),
+        ),
     ]
 }
 
@@ -351,6 +508,14 @@ fn two_hundred_of_all_kinds_answer_as_one_by_one() {
         .into_iter()
         .map(|(path, body)| (path, body.to_string()))
         .collect();
+    // All there are: by the last part of a path, since aliases differ in the others.
+    let name = |path: &str| path.rsplit('/').next().unwrap().to_owned();
+    let document = server.get("/openapi.json").json();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let asked = kinds.iter().any(|(asked, _)| name(asked) == name(path));
+        let is_alias = path == "/v1/decide";
+        assert!(asked || is_alias || methods.get("post").is_none(), "{path}");
+    }
     let ask = |(path, body): &(&str, String)| {
         let response = server.post(path, body);
         assert_eq!(response.status, 200, "{path} {body}\n{}", response.body);

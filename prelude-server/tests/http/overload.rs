@@ -74,6 +74,60 @@ fn a_full_queue_refuses_before_it_reads_or_encodes() {
     server.settle();
 }
 
+/// Generations have filled their part of the queue: the next one is refused before it is encoded,
+/// while decisions find room.
+#[test]
+fn a_class_keeps_to_its_part_of_the_queue() {
+    let limits = Limits {
+        queued_decode_rows: Some(2),
+        ..Limits::default()
+    };
+    let mut fake = Fake {
+        step: Duration::from_secs(2),
+        ..Fake::default()
+    };
+    fake.engine.scheduler.max_num_seqs = 1;
+    let server = TestServer::fake(with_limits(limits), &fake);
+    let body = r#"{"prompt":[1],"max_tokens":2,"ignore_eos":true}"#;
+    let held: Vec<_> = (0..2)
+        .map(|_| {
+            let mut stream = server.connect();
+            stream.write_all(request(body, "").as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    wait_for(|| {
+        let rows = server.metric("prelude:queue_rows{class=\"decode\",");
+        (rows == 2.0)
+            .then_some(())
+            .ok_or_else(|| format!("{rows} rows"))
+    });
+    let encoded = server.metric("prelude:encode_seconds_count");
+    let text = json!({"prompt": "a text", "max_tokens": 2}).to_string();
+    let chat = json!({"messages": [{"role": "user", "content": "a"}]}).to_string();
+    for (path, body) in [(PATH, &text), ("/v1/chat/completions", &chat)] {
+        let refused = server.post(path, body);
+        assert_eq!((refused.status, &*refused.reason()), (429, "class_quota"));
+        assert!(refused.header("retry-after").is_some());
+    }
+    assert_eq!(server.metric("prelude:encode_seconds_count"), encoded);
+    let more = json!({"prompt": [1], "max_tokens": 2, "n": 3}).to_string();
+    let refused = server.post(PATH, &more);
+    assert_eq!(
+        (refused.status, &*refused.reason()),
+        (400, "larger_than_queue")
+    );
+    let one = json!({"prompt": "a text", "max_tokens": 1}).to_string();
+    for (path, body) in [
+        (PATH, &*one),
+        ("/v1/embeddings", r#"{"input": ["a", "b", "c"]}"#),
+    ] {
+        assert_eq!(server.post(path, body).status, 200, "{path}");
+    }
+    drop(held);
+    server.settle();
+}
+
 /// That nothing is tokenised for a refused request is seen in this number.
 #[test]
 fn whatever_is_tokenised_is_counted() {

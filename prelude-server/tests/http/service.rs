@@ -11,7 +11,7 @@ use prelude_server::{ApiKeys, Ended, Limits, ServerConfig};
 use serde_json::{Value, json};
 
 use crate::support::{
-    Fake, LOSES, Response, TestServer, config, fake_model, read_all, with_limits,
+    Fake, LOSES, Response, TestServer, config, every_task, fake_model, read_all, with_limits,
 };
 
 #[test]
@@ -134,6 +134,20 @@ fn a_lost_device_ends_the_service() {
     assert!(status == 503 || status == 500, "{status}");
     let running = server.running.take().unwrap();
     assert_eq!(server.runtime.block_on(running).unwrap(), Ended::EngineLost);
+    // Nobody listens any more; whoever was let in before is told.
+    let body = json!({"prompt": [1], "max_tokens": 1}).to_string();
+    for (method, path) in [
+        ("POST", "/v1/completions"),
+        ("GET", "/health"),
+        ("GET", "/ready"),
+        ("GET", "/live"),
+    ] {
+        let answered = server.app.answer(method, path, body.clone());
+        let answered = server.runtime.block_on(answered);
+        let body: Value = serde_json::from_slice(&answered.body).unwrap();
+        assert_eq!(answered.status, 503, "{path} {body}");
+        assert_eq!(body["error"]["reason"], "engine_dead", "{path}");
+    }
 }
 
 fn draining(drain_timeout_ms: u64) -> ServerConfig {
@@ -346,4 +360,109 @@ fn short_steps_of_a_lone_client_are_run_in_passing() {
     let constrained = r#"{"prompt":[1,2,3],"max_tokens":1,"temperature":0,
         "structured_outputs":{"choice":["a","b"]}}"#;
     assert_eq!(inline_steps(60_000_000, constrained), (30, 0));
+}
+
+/// Of the body, and of whatever objects it holds but those whose keys are the caller's.
+#[test]
+fn fields_nobody_knows_are_counted_or_refused_wherever_they_are() {
+    let server = every_task();
+    let count = || {
+        let counted = server.metric_now("prelude:unknown_fields_total");
+        server.runtime.block_on(counted).unwrap_or(0.0)
+    };
+    let noul = |more: Value| {
+        let mut question = json!({"type": "noul", "instructions": "?"});
+        question
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        json!({"state": "a", "questions": {"a": question}})
+    };
+    let chat = |more: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1});
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        body
+    };
+    let choice = |more: Value| {
+        let mut entry = json!({"value": "a"});
+        entry
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let question = json!({"type": "choice", "instructions": "?",
+            "choices": [entry, {"value": "b"}]});
+        let part = json!({"type": "input_text", "text": "a", "nix": 1});
+        json!({"input": [{"role": "user", "content": [part]}], "questions": [question]})
+    };
+    let cases = [
+        (
+            "/v1/systemone",
+            noul(json!({"nix": 1})),
+            1,
+            "/questions/a/nix",
+        ),
+        ("/v1/systemone", noul(json!({})), 0, ""),
+        (
+            "/v1/decisions",
+            choice(json!({"nix": 1})),
+            2,
+            "/questions/0/choices/0/nix",
+        ),
+        (
+            "/v1/chat/completions",
+            chat(json!({"stream": true, "stream_options": {"nix": true}})),
+            1,
+            "/stream_options/nix",
+        ),
+        #[cfg(feature = "llguidance")]
+        (
+            "/v1/chat/completions",
+            chat(json!({"response_format": {"type": "json_schema",
+                "json_schema": {"schema": {"type": "null"}, "nix": 1}}})),
+            1,
+            "/response_format/json_schema/nix",
+        ),
+        (
+            "/rerank",
+            json!({"query": "a", "documents": ["b", {"text": "c", "nix": 1}]}),
+            1,
+            "/documents/1/nix",
+        ),
+        (
+            "/score",
+            json!({"text_1": "a", "text_2": {"content": [{"type": "text", "text": "b"}], "nix": 1}}),
+            1,
+            "/text_2/nix",
+        ),
+        // Whose keys are data.
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "user", "content": "a", "nix": 1}], "max_tokens": 1,
+                "chat_template_kwargs": {"nix": 1}, "logit_bias": {"1": 1}}),
+            0,
+            "",
+        ),
+    ];
+    for (path, body, unknown, at) in cases {
+        let body = body.to_string();
+        let before = count();
+        let response = server.post(path, &body);
+        assert_eq!(response.status, 200, "{path} {body}\n{}", response.body);
+        assert_eq!(count() - before, f64::from(unknown), "{path} {body}");
+        let strict = format!(
+            "POST {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\nx-prelude-strict: 1\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let strict = Response::parse(&server.exchange(strict.as_bytes()));
+        if unknown == 0 {
+            assert_eq!(strict.status, 200, "{path} {body}\n{}", strict.body);
+        } else {
+            let error = &strict.json()["error"];
+            let expected = (json!("unknown_field"), json!(at));
+            assert_eq!((error["reason"].clone(), error["param"].clone()), expected);
+        }
+    }
 }

@@ -257,6 +257,7 @@ fn more_connections_than_allowed_are_told() {
     assert_eq!(response.status, 503);
     assert_eq!(response.reason(), "too_many_connections");
     assert!(response.header("retry-after").is_some());
+    assert!(response.header("retry-after-ms").is_some());
     drop(held);
     wait_for(|| {
         let mut stream = server.connect();

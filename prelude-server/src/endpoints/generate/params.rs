@@ -2,7 +2,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use prelude_core::{SamplingParams, TokenId};
+use prelude_core::{ExecutionClass, SamplingParams, TokenId};
 
 use super::sampling;
 use crate::{
@@ -87,8 +87,9 @@ impl Params {
         let ignore_eos = fields.bool("ignore_eos")?.unwrap_or(false);
         let prompt_logprobs = logprobs(&call.app, model, fields, "prompt_logprobs")?;
         let prompt_logprobs_range = take_range(fields)?;
-        if prompt_logprobs.is_some() && stream.is_some() {
-            let must = "be absent when `stream` is true";
+        // Of the prompt's own tokens alone they go with the first chunk.
+        if prompt_logprobs.is_some_and(|top| top > 0) && stream.is_some() {
+            let must = "be absent or 0 when `stream` is true";
             return Err(ApiError::invalid_value("prompt_logprobs", must));
         }
         if prompt_logprobs_range.is_some() && prompt_logprobs.is_none() {
@@ -132,6 +133,18 @@ impl Params {
         };
         self.constrained = constrain::build(call, model, wanted, &self.sampling).await?;
         Ok(())
+    }
+
+    /// Says of which class the request is, unless a constraint may yet leave it one token.
+    ///
+    /// # Errors
+    /// 429 `class_quota`.
+    pub(crate) fn reserve_class(&self, call: &Call, max_tokens: u32) -> Result<(), ApiError> {
+        match (max_tokens > 1, &self.ask) {
+            (true, Some(_)) => Ok(()),
+            (true, None) => call.reservation.set_class(ExecutionClass::Decode),
+            (false, _) => call.reservation.set_class(ExecutionClass::OneShot),
+        }
     }
 
     /// The tokens that a continuation may really take, of `max_tokens`: what the constraint lets
@@ -243,10 +256,12 @@ fn take_stream(fields: &mut Fields<'_>) -> Result<Option<StreamOptions>, ApiErro
         let must = "be absent unless `stream` is true";
         return Err(ApiError::invalid_value("stream_options", must));
     }
-    Ok(Some(StreamOptions {
+    let taken = StreamOptions {
         include_usage: options.bool("include_usage")?.unwrap_or(false),
         continuous_usage: options.bool("continuous_usage_stats")?.unwrap_or(false),
-    }))
+    };
+    fields.unknown.add(&options);
+    Ok(Some(taken))
 }
 
 fn take_range(fields: &mut Fields<'_>) -> Result<Option<Range<u32>>, ApiError> {

@@ -13,7 +13,7 @@ use crate::{
         decide::{Asked, Asking, Decided, LEVELS_MAX, OPTIONS_MAX, Options, QUESTIONS_MAX},
     },
     error::ApiError,
-    json::{Fields, Text},
+    json::{Fields, Text, Unknown},
 };
 
 /// Takes the endpoint's own fields.
@@ -26,16 +26,17 @@ pub(super) fn take<'a>(fields: &mut Fields<'a>) -> Result<Asking<'a>, ApiError> 
     let questions = fields.object("questions")?;
     let questions = questions.ok_or_else(|| ApiError::missing_field("questions"))?;
     let options = Options::take(fields)?;
+    let questions = asked(questions, &mut fields.unknown)?;
     Ok(Asking {
         state_field: "state",
         state: text(state, "state")?.into(),
         instructions: take_text(fields, "instructions")?,
-        questions: asked(questions)?,
+        questions,
         options,
     })
 }
 
-fn asked(questions: Fields<'_>) -> Result<Vec<Asked<'_>>, ApiError> {
+fn asked<'a>(questions: Fields<'a>, unknown: &mut Unknown) -> Result<Vec<Asked<'a>>, ApiError> {
     let path = questions.path("");
     let path = path.trim_end_matches('/').to_owned();
     let asked = questions
@@ -47,7 +48,7 @@ fn asked(questions: Fields<'_>) -> Result<Vec<Asked<'_>>, ApiError> {
             }
             let pointer = format!("{path}/{}", segment(&id));
             Ok(Asked {
-                question: question(Fields::at(pointer.clone(), raw)?)?,
+                question: question(Fields::at(pointer.clone(), raw)?, unknown)?,
                 pointer: format!("{pointer}/criteria"),
                 name: Some(id),
             })
@@ -66,7 +67,7 @@ fn segment(key: &str) -> String {
     short.replace('~', "~0").replace('/', "~1")
 }
 
-fn question(mut fields: Fields<'_>) -> Result<Question, ApiError> {
+fn question(mut fields: Fields<'_>, unknown: &mut Unknown) -> Result<Question, ApiError> {
     let kind = fields.string("type")?;
     let kind = kind.ok_or_else(|| ApiError::missing_field(fields.path("type")))?;
     let instructions = take_text(&mut fields, "instructions")?;
@@ -79,6 +80,7 @@ fn question(mut fields: Fields<'_>) -> Result<Question, ApiError> {
             return Err(ApiError::invalid_value(fields.path("type"), must));
         }
     };
+    unknown.add(&fields);
     Ok(Question {
         instructions,
         criteria,
