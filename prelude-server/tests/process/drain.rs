@@ -27,21 +27,29 @@ fn a_server_told_to_stop_under_load_loses_nothing_it_accepted() {
             json!({"state": "My card is lost. ".repeat(40), "questions": {
                 "q": {"type": "noul", "instructions": "Is it lost?"}}}),
         ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "user", "content": "Where is my card?"}],
+                "max_tokens": 60, "ignore_eos": true, "temperature": 0, "stream": true,
+                "stream_options": {"include_usage": true}}),
+        ),
     ];
     let requests = bodies.map(|(path, body)| request(path, &body.to_string()));
     let (whole, refused) = (AtomicU64::new(0), AtomicU64::new(0));
-    let unanswered = AtomicU64::new(0);
+    let (unanswered, streamed) = (AtomicU64::new(0), AtomicU64::new(0));
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for client in 0..24 {
             let (requests, address) = (&requests, &server.address);
             let (whole, refused, over) = (&whole, &refused, &over);
-            let unanswered = &unanswered;
+            let (unanswered, streamed) = (&unanswered, &streamed);
             scope.spawn(move || {
                 for n in client.. {
                     let ask = || {
                         let mut stream = connect(address).ok()?;
-                        stream.write_all(requests[n % 3].as_bytes()).ok()?;
+                        stream
+                            .write_all(requests[n % requests.len()].as_bytes())
+                            .ok()?;
                         Answer::read(&mut stream)
                     };
                     let Some(answer) = ask() else {
@@ -54,8 +62,17 @@ fn a_server_told_to_stop_under_load_loses_nothing_it_accepted() {
                     };
                     match answer.status {
                         200 => {
-                            // Whole: it parses.
-                            assert!(answer.json()["usage"].is_object(), "{answer:?}");
+                            if answer.head.contains("text/event-stream") {
+                                // Whole: its last word and the end of its last chunk.
+                                let end = "data: [DONE]\n\n\r\n0\r\n\r\n";
+                                assert!(answer.body.ends_with(end), "{answer:?}");
+                                assert!(answer.body.contains("\"completion_tokens\":60"));
+                                assert!(!answer.body.contains("\"error\""), "{answer:?}");
+                                streamed.fetch_add(1, Ordering::Relaxed);
+                            } else {
+                                // Whole: it parses.
+                                assert!(answer.json()["usage"].is_object(), "{answer:?}");
+                            }
                             whole.fetch_add(1, Ordering::Relaxed);
                         }
                         _ => {
@@ -78,6 +95,7 @@ fn a_server_told_to_stop_under_load_loses_nothing_it_accepted() {
     assert_eq!(server.child.wait().unwrap().code(), Some(0));
     let (whole, refused) = (whole.into_inner(), refused.into_inner());
     assert!(whole > 0, "nothing was under way");
+    assert!(streamed.into_inner() > 0, "no stream was under way");
     assert_eq!(unanswered.into_inner(), 24, "each client's last request");
     // What the server itself says of every request that it ever saw.
     let (mut said_whole, mut said_refused) = (0, 0);
