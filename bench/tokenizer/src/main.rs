@@ -31,7 +31,7 @@ use crate::{
     process::Launcher,
     race::Race,
     report::{About, Line},
-    workloads::Unit,
+    workloads::{Row, Unit},
 };
 
 #[derive(Parser)]
@@ -42,6 +42,10 @@ struct Args {
     /// The tokenizer.json to use; by default Qwen 3's beside the checkout, or the demo model's.
     #[arg(long)]
     tokenizer: Option<PathBuf>,
+    /// The tokenizer.json of a SentencePiece-style model for the rows about these; by default
+    /// one beside the checkout or in the output folder.
+    #[arg(long)]
+    sentencepiece: Option<PathBuf>,
     /// Rounds of each measurement; the median counts.
     #[arg(long, default_value_t = 9)]
     rounds: usize,
@@ -105,21 +109,44 @@ fn main() -> Result<()> {
         .with_context(|| format!("fasttoken cannot load {}", tokenizer.display()))?;
     let scratch = out.join("scratch");
     fs::create_dir_all(&scratch)?;
+    let sentencepiece = sentencepiece(args.sentencepiece.clone(), &out)?;
+    let launcher = Launcher {
+        python: Some(python),
+    };
     let mut race = Race::new(
-        Launcher {
-            python: Some(python),
-        },
+        launcher.clone(),
         tokenizer.clone(),
         engines.clone(),
         Corpus::open(&texts)?,
         args.rounds.max(1),
-        scratch,
+        scratch.clone(),
         ours.token_to_id("<|im_start|>").is_some(),
     );
     drop(ours);
     println!("vocabulary: {}", tokenizer.display());
     let loads = load_average();
-    let lines = measure(&mut race, args.only.as_deref())?;
+    let only = args.only.as_deref();
+    let mut lines = measure(&mut race, workloads::rows(), only)?;
+    if let Some(path) = &sentencepiece {
+        println!("SentencePiece: {}", path.display());
+        // The engines of the first race end with it; its texts have been seen.
+        let (corpus, remarks) = (race.corpus, race.remarks);
+        race = Race::new(
+            launcher,
+            path.clone(),
+            engines.clone(),
+            corpus,
+            args.rounds.max(1),
+            scratch,
+            false,
+        );
+        lines.extend(measure(&mut race, workloads::sentencepiece_rows(), only)?);
+        let own = race
+            .remarks
+            .iter()
+            .map(|remark| format!("SentencePiece: {remark}"));
+        race.remarks = remarks.into_iter().chain(own).collect();
+    }
     ensure!(!lines.is_empty(), "no row is called like that");
     let about = About {
         machine: machine(),
@@ -129,6 +156,7 @@ fn main() -> Result<()> {
             .to_string(),
         command: command(&args),
         tokenizer: vocabulary_name(&tokenizer),
+        sentencepiece: sentencepiece.as_deref().map(vocabulary_name),
         commit: commit(),
         texts: race.corpus.notes(),
         remarks: race.remarks.clone(),
@@ -197,8 +225,30 @@ fn tokenizer(given: Option<PathBuf>) -> Result<PathBuf> {
     }
 }
 
-fn measure(race: &mut Race, only: Option<&str>) -> Result<Vec<Line>> {
-    let rows: Vec<_> = workloads::rows()
+/// The file for the rows about SentencePiece-style models; without one there are no such rows.
+fn sentencepiece(given: Option<PathBuf>, out: &Path) -> Result<Option<PathBuf>> {
+    if let Some(path) = given {
+        ensure!(path.exists(), "{} is not there", path.display());
+        return Ok(Some(path));
+    }
+    let shared = repository().join("../shared/tokenizers");
+    let folders = ["llama2", "mistral"].map(|name| shared.join(name));
+    let mut candidates = folders.into_iter().chain([out.join("sentencepiece")]);
+    let found = candidates.find_map(|folder| {
+        let path = folder.join("tokenizer.json");
+        path.exists().then_some(path)
+    });
+    if found.is_none() {
+        println!(
+            "SKIP  no SentencePiece-style tokenizer.json; fasttoken/scripts/convert_sentencepiece.py \
+             makes one of a tokenizer.model, for --sentencepiece"
+        );
+    }
+    Ok(found)
+}
+
+fn measure(race: &mut Race, rows: Vec<Row>, only: Option<&str>) -> Result<Vec<Line>> {
+    let rows: Vec<_> = rows
         .into_iter()
         .filter(|row| only.is_none_or(|part| row.name.contains(part)))
         .collect();

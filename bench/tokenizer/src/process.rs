@@ -14,6 +14,7 @@ use crate::{
 };
 
 /// How engines are started.
+#[derive(Clone)]
 pub(crate) struct Launcher {
     /// A Python that can import gigatoken.
     pub(crate) python: Option<PathBuf>,

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::{
     engines::Who,
     race::Entry,
-    workloads::{Must, Row, Unit},
+    workloads::{Must, Part, Row, Unit},
 };
 
 /// A measured row with its judgement.
@@ -20,7 +20,7 @@ pub(crate) struct Line {
     pub(crate) against_best: Option<(Who, f64)>,
     pub(crate) must: String,
     pub(crate) verdict: Verdict,
-    pub(crate) paper: bool,
+    pub(crate) part: Part,
 }
 
 /// One engine's value: the median over rounds, the smallest and the largest.
@@ -66,6 +66,8 @@ pub(crate) struct About {
     pub(crate) date: String,
     pub(crate) command: String,
     pub(crate) tokenizer: String,
+    /// That of the other family, if it was there.
+    pub(crate) sentencepiece: Option<String>,
     pub(crate) commit: String,
     pub(crate) texts: Vec<String>,
     pub(crate) remarks: Vec<String>,
@@ -112,7 +114,7 @@ pub(crate) fn judge(row: &Row, entries: Vec<Entry>) -> Line {
         against_best,
         must: row.must.text(row.unit),
         verdict,
-        paper: row.paper,
+        part: row.part,
         entries: measured
             .iter()
             .map(|entry| Cell {
@@ -200,8 +202,9 @@ impl Cell {
 /// The table for a terminal.
 pub(crate) fn terminal(lines: &[Line], engines: &[Who]) -> String {
     let mut text = String::new();
-    for (paper, title) in [(false, "Targets"), (true, PAPER)] {
-        let part: Vec<&Line> = lines.iter().filter(|l| l.paper == paper).collect();
+    for kind in Part::ALL {
+        let title = kind.title();
+        let part: Vec<&Line> = lines.iter().filter(|l| l.part == kind).collect();
         if part.is_empty() {
             continue;
         }
@@ -219,8 +222,6 @@ pub(crate) fn terminal(lines: &[Line], engines: &[Who]) -> String {
     }
     text
 }
-
-const PAPER: &str = "Workloads of the paper's table (its figures are not part of this repository)";
 
 fn columns_of(part: &[&Line], engines: &[Who], spreads: bool) -> Vec<Vec<String>> {
     let mut table = Vec::new();
@@ -241,15 +242,22 @@ pub(crate) fn markdown(lines: &[Line], engines: &[Who], about: &About) -> String
     let _ = writeln!(text, "Command: `{}`\n", about.command);
     let _ = writeln!(
         text,
-        "Machine: {}; load average {}.\nDate: {}, commit {}.\nVocabulary: {}.\nRounds: {}.\n",
-        about.machine, about.load_average, about.date, about.commit, about.tokenizer, about.rounds
+        "Machine: {}; load average {}.\nDate: {}, commit {}.\nVocabulary: {}; SentencePiece: {}.\nRounds: {}.\n",
+        about.machine,
+        about.load_average,
+        about.date,
+        about.commit,
+        about.tokenizer,
+        about.sentencepiece.as_deref().unwrap_or("none there"),
+        about.rounds
     );
     text.push_str("Texts:\n\n");
     for note in &about.texts {
         let _ = writeln!(text, "- {note}");
     }
-    for (paper, title) in [(false, "Targets"), (true, PAPER)] {
-        let part: Vec<&Line> = lines.iter().filter(|l| l.paper == paper).collect();
+    for kind in Part::ALL {
+        let title = kind.title();
+        let part: Vec<&Line> = lines.iter().filter(|l| l.part == kind).collect();
         if part.is_empty() {
             continue;
         }
@@ -281,7 +289,7 @@ mod tests {
             unit,
             work: Work::Load,
             must,
-            paper: false,
+            part: Part::Targets,
         }
     }
 

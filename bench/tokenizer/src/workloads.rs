@@ -13,8 +13,33 @@ pub(crate) struct Row {
     pub(crate) unit: Unit,
     pub(crate) work: Work,
     pub(crate) must: Must,
-    /// One of the workloads that the paper's table has; it sets no target here.
-    pub(crate) paper: bool,
+    pub(crate) part: Part,
+}
+
+/// The part of the table that a row is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Part {
+    /// The target table and the degenerate inputs.
+    Targets,
+    /// Workloads that the paper's table has; they set no target here.
+    Paper,
+    /// With the vocabulary of a SentencePiece-style model.
+    SentencePiece,
+}
+
+impl Part {
+    pub(crate) const ALL: [Self; 3] = [Self::Targets, Self::Paper, Self::SentencePiece];
+
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Targets => "Targets",
+            Self::Paper => {
+                "Workloads of the paper's table (its figures are not part of this repository)"
+            }
+            Self::SentencePiece => "SentencePiece-style BPE with byte fallback",
+        }
+    }
 }
 
 /// What a value counts. Except for rates and scaling, less is better.
@@ -166,7 +191,7 @@ pub(crate) fn rows() -> Vec<Row> {
             unit,
             work,
             must,
-            paper: false,
+            part: Part::Targets,
         });
     };
     let plain = |kind, bytes, count| Texts::new(What::Plain(kind), bytes, count);
@@ -268,7 +293,7 @@ pub(crate) fn rows() -> Vec<Row> {
             unit: Unit::Microseconds,
             work,
             must: Must::Nothing,
-            paper: true,
+            part: Part::Paper,
         });
     };
     for count in [1, 4, 16, 64] {
@@ -284,6 +309,33 @@ pub(crate) fn rows() -> Vec<Row> {
     for ids in [16, 256, 4096] {
         paper(format!("decode {ids} ids"), Work::Decode { ids });
     }
+    rows
+}
+
+/// Rows for a vocabulary of the other family; the target is set by the reference.
+pub(crate) fn sentencepiece_rows() -> Vec<Row> {
+    let row = |name: String, unit, work, must| Row {
+        name: format!("SentencePiece: {name}"),
+        unit,
+        work,
+        must,
+        part: Part::SentencePiece,
+    };
+    let fresh = |kind: Kind| {
+        let texts = Texts::new(What::Plain(kind), 8192, 16);
+        let work = Work::Encode { texts, fresh: true };
+        let name = format!("fresh {}, 8 KB each", kind.name());
+        let must = Must::Beat(Who::Tokenizers, 10.0);
+        row(name, Unit::MegabytesPerSecond, work, must)
+    };
+    let mut rows: Vec<Row> = Kind::ALL.into_iter().map(fresh).collect();
+    let load = |name: &str, unit, work| row(name.to_owned(), unit, work, Must::Nothing);
+    rows.push(load("load from JSON", Unit::Milliseconds, Work::Load));
+    rows.push(load(
+        "resident memory after load",
+        Unit::Megabytes,
+        Work::Memory,
+    ));
     rows
 }
 
