@@ -26,12 +26,15 @@
 //! are short and frequent. This is what makes languages without spaces fast: their
 //! words are clauses that rarely come back, made of parts that do.
 
+mod doubles;
+
 use crate::bpe::NO_TOKEN;
 use crate::image::ImageError;
 use crate::image::format::{Reader, Section, Writer};
 use crate::pairs::{NO_RANK, PairTable};
 use crate::store::{Flat, Movable};
 use crate::vocab::Vocab;
+use doubles::Doubles;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::{Deref, Range};
@@ -150,6 +153,7 @@ pub(crate) struct Atoms {
     excluded_chars: Flat<u64>,
     followers: Flat<u64>,
     neighbours: Flat<u64>,
+    doubles: Doubles,
 }
 
 impl Atoms {
@@ -174,8 +178,8 @@ impl Atoms {
         vocab: &Vocab,
     ) -> (Self, usize) {
         let end = ids.iter().max().map_or(0, |id| *id as usize + 1);
-        // Of the tokens, only those that are part of a character can be the last or the
-        // first symbol of one.
+        // Of the tokens, only those that are part of a character, or of two, can be the
+        // last or the first symbol of an atom.
         let mut symbols = vec![false; end];
         for &id in ids {
             let piece = vocab.piece(id);
@@ -198,7 +202,7 @@ impl Atoms {
             {
                 as_left.push((left, rank, first));
             }
-            if is_symbol(right)
+            if (is_symbol(right) || right_piece == doubles::ASCII)
                 && let Some(last) = last
                 && ends_character(left_piece)
             {
@@ -249,7 +253,9 @@ impl Atoms {
                 made.add(code, bounds, at);
             }
         }
+        let doubles = rules.doubles(&mut made, ids, vocab);
         let this = Self {
+            doubles,
             index: made.index.into(),
             tokens: made.tokens.into(),
             splits: made.splits.into(),
@@ -269,9 +275,10 @@ impl Atoms {
         image.put(Section::AtomChars, &self.excluded_chars);
         image.put(Section::AtomFollowers, &self.followers);
         image.put(Section::Neighbours, &self.neighbours);
+        self.doubles.write(image);
     }
 
-    pub(crate) fn tables(&mut self) -> [&mut dyn Movable; 7] {
+    pub(crate) fn tables(&mut self) -> [&mut dyn Movable; 8] {
         [
             &mut self.index,
             &mut self.tokens,
@@ -280,6 +287,7 @@ impl Atoms {
             &mut self.excluded_chars,
             &mut self.followers,
             &mut self.neighbours,
+            self.doubles.table(),
         ]
     }
 
@@ -293,6 +301,7 @@ impl Atoms {
             excluded_chars: image.get(Section::AtomChars)?,
             followers: image.get(Section::AtomFollowers)?,
             neighbours: image.get(Section::Neighbours)?,
+            doubles: Doubles::read(image)?,
         })
     }
 
@@ -315,11 +324,7 @@ impl Atoms {
         let Some(excluded) = self.excluded.get(context as usize) else {
             return NONE;
         };
-        let (byte, left) = before;
-        if contains(&excluded.suspects, byte)
-            && (contains(&excluded.always, byte)
-                || has_bit(&self.excluded_chars, excluded_bit(context, left)))
-        {
+        if self.is_excluded(context, excluded, before) {
             return NONE;
         }
         if excluded.facts == 0 {
@@ -335,6 +340,29 @@ impl Atoms {
             return [token, NO_TOKEN];
         }
         self.splits.get(token as usize).copied().unwrap_or(NONE)
+    }
+
+    /// The token of two characters of which the second one is no atom after the first one,
+    /// or [`NO_TOKEN`]. `before` is what its word has before both.
+    #[inline(always)]
+    pub(crate) fn double(&self, left: u32, code: u32, before: (u8, u32)) -> u32 {
+        let entry = self.doubles.get(left, code);
+        if entry == NO_ATOM {
+            return NO_TOKEN;
+        }
+        let (context, token) = (entry >> TOKEN_BITS, entry & TOKEN);
+        let excluded = self.excluded.get(context as usize);
+        let is_atom = excluded.is_some_and(|excluded| !self.is_excluded(context, excluded, before));
+        if is_atom { token } else { NO_TOKEN }
+    }
+
+    /// Whether what is before excludes a character with this context.
+    #[inline(always)]
+    fn is_excluded(&self, context: u32, excluded: &Excluded, before: (u8, u32)) -> bool {
+        let (byte, left) = before;
+        contains(&excluded.suspects, byte)
+            && (contains(&excluded.always, byte)
+                || has_bit(&self.excluded_chars, excluded_bit(context, left)))
     }
 
     /// Whether a token may have these two characters side by side.
@@ -386,6 +414,15 @@ impl Builder {
             .is_some_and(|at| self.tokens[at] != NO_ATOM)
     }
 
+    /// Whether a character is no atom after another one, of which the last byte is given.
+    fn excludes(&self, code: u32, (byte, left): (u8, u32)) -> bool {
+        let entry = self.place(code).map_or(NO_ATOM, |at| self.tokens[at]);
+        let context = entry >> TOKEN_BITS;
+        entry == NO_ATOM
+            || contains(&self.excluded[context as usize].always, byte)
+            || has_bit(&self.excluded_chars, excluded_bit(context, left))
+    }
+
     /// The number that a context has already.
     fn number_of(&self, context: &Context) -> Option<u32> {
         // Of nearly all characters it is empty, which is told without hashing it.
@@ -397,29 +434,32 @@ impl Builder {
         }
     }
 
+    /// The number of a context, which is given one if it has none yet.
+    fn name(&mut self, context: Context) -> u32 {
+        if let Some(number) = self.number_of(&context) {
+            return number;
+        }
+        let number = self.excluded.len() as u32;
+        self.excluded.push(Excluded {
+            suspects: context.suspects,
+            always: context.always,
+            next: context.next,
+            facts: context.facts,
+        });
+        for left in &context.chars {
+            set_bit(&mut self.excluded_chars, excluded_bit(number, *left));
+        }
+        self.known.insert(context, number);
+        number
+    }
+
     /// Makes a character an atom. `what` is its token, or where in `splits` they are.
     fn add(&mut self, code: u32, bounds: Bounds, what: u32) {
         let Bounds { context, followers } = bounds;
         for next in followers {
             set_bit(&mut self.followers, follower_bit(code, next));
         }
-        let context = match self.number_of(&context) {
-            Some(number) => number,
-            None => {
-                let number = self.excluded.len() as u32;
-                self.excluded.push(Excluded {
-                    suspects: context.suspects,
-                    always: context.always,
-                    next: context.next,
-                    facts: context.facts,
-                });
-                for left in &context.chars {
-                    set_bit(&mut self.excluded_chars, excluded_bit(number, *left));
-                }
-                self.known.insert(context, number);
-                number
-            }
-        };
+        let context = self.name(context);
         let at = self.place(code).unwrap_or_else(|| {
             self.index[code as usize / BLOCK] = (self.tokens.len() / BLOCK) as u16;
             self.tokens.resize(self.tokens.len() + BLOCK, NO_ATOM);
@@ -616,6 +656,37 @@ impl Rules<'_> {
             context.facts |= FOLLOWED;
         }
         Some((bounds, symbols))
+    }
+
+    /// The atoms of two characters, of which the second one is an atom but for the first.
+    fn doubles(&self, made: &mut Builder, ids: &[u32], vocab: &Vocab) -> Doubles {
+        let mut doubles = doubles::Builder::default();
+        for &id in ids {
+            let piece = vocab.piece(id);
+            if !(3..=doubles::BYTES_MAX).contains(&piece.len())
+                || !made.has_room()
+                || !doubles.has_room()
+            {
+                continue;
+            }
+            let Some((left, len)) = decode(piece, 0) else {
+                continue;
+            };
+            let first = &piece[..len];
+            if (len > 1 || first == doubles::ASCII)
+                && let Some((right, rest)) = decode(piece, len)
+                && len + rest == piece.len()
+                && rest > 1
+                && id <= TOKEN
+                && made.excludes(right, (first[len - 1], left))
+                && let Some((bounds, symbols)) = self.atom(piece)
+                && *symbols == [id]
+                && let Some(context) = doubles::context(bounds)
+            {
+                doubles.add(left, right, entry(made.name(context), id));
+            }
+        }
+        doubles.finish()
     }
 
     /// Whether any two bytes of a character merge: a quick look at what [`Rules::atom`]

@@ -411,8 +411,10 @@ impl Bpe {
         // Where the part begins, and the character before `at` if it is an atom of one
         // token.
         let (mut start, mut before) = (0, atoms::NO_CHAR);
-        // The last byte and the last character, atom or not.
-        let mut previous = (0, atoms::NO_CHAR);
+        // Whether the last token is that character alone.
+        let mut single = false;
+        // The last byte and the last character, atom or not, and those before these.
+        let (mut previous, mut earlier) = ((0, atoms::NO_CHAR), (0, atoms::NO_CHAR));
         let (mut at, mut lead) = (0, word.first().copied().unwrap_or(0));
         let (mut code, mut end) = char_of_word(word, 0, lead);
         while at < word.len() {
@@ -424,14 +426,26 @@ impl Bpe {
                 self.atoms.get(code, previous, (next, next_lead))
             };
             if token == NO_ATOM {
-                for &byte in &word[at..end] {
-                    symbols.push(self.byte_ids[usize::from(byte)]);
+                let double = if single {
+                    self.atoms.double(before, code, earlier)
+                } else {
+                    NO_TOKEN
+                };
+                if double == NO_TOKEN {
+                    for &byte in &word[at..end] {
+                        symbols.push(self.byte_ids[usize::from(byte)]);
+                    }
+                    before = atoms::NO_CHAR;
+                } else {
+                    symbols.replace_last(double);
+                    before = code;
                 }
-                before = atoms::NO_CHAR;
+                single = false;
             } else if second != NO_TOKEN {
                 symbols.push(token);
                 symbols.push(second);
                 before = atoms::NO_CHAR;
+                single = false;
             } else {
                 if before != atoms::NO_CHAR {
                     if self.atoms.may_join(before, code) {
@@ -445,7 +459,9 @@ impl Bpe {
                 }
                 symbols.push(token);
                 before = code;
+                single = true;
             }
+            earlier = previous;
             previous = (word[end - 1], code);
             (at, lead) = (end, next_lead);
             (code, end) = (next, next_end);
@@ -672,7 +688,8 @@ mod tests {
             PairTable::new(&rules),
         );
         let all: Vec<u32> = (0..260).collect();
-        bpe.index_words(&all, &rules, &vocab, false);
+        let indexed = bpe.index_words(&all, &rules, &vocab, false);
+        assert!(indexed.is_ok());
         (bpe, vocab)
     }
 

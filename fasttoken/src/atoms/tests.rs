@@ -222,3 +222,80 @@ fn what_follows_excludes_a_character_and_two_tokens_are_an_atom() {
     // Nothing of it merges.
     assert_eq!(get('漢', None), NONE);
 }
+
+/// As in Qwen 3's vocabulary: a space and `о` take the first byte of `л` before this has
+/// its second one.
+#[test]
+fn two_characters_are_an_atom_where_the_second_one_alone_is_none() {
+    let l = [0xD0, 0xBB];
+    let [space, o, s] = [" ", "о", "с"].map(|text| text.as_bytes().to_vec());
+    let with_lead = |left: &[u8]| [left, &l[..1]].concat();
+    let rule = |left: &[u8], right: &[u8]| (left.to_vec(), right.to_vec());
+    let rules = [
+        rule(&o[..1], &o[1..]),
+        rule(&s[..1], &s[1..]),
+        rule(&space, &l[..1]),
+        rule(&o, &l[..1]),
+        // Before `ол` is whole: after `с` it is no atom.
+        rule(&s, &with_lead(&o)),
+        rule(&with_lead(&o), &l[1..]),
+        rule(&with_lead(&space), &l[1..]),
+        rule(&l[..1], &l[1..]),
+        rule(&s, &o),
+    ];
+    let model = vocabulary(&rules, |_| None);
+    let atoms = within(Limits::USUAL, &model).0;
+    let vocab = &model.2;
+    let id = |text: &str| {
+        vocab
+            .model_id(&alphabet::spell(text.as_bytes()))
+            .expect("a token")
+    };
+    let before = |text: &str| {
+        let last = text.chars().last().map_or(NO_CHAR, u32::from);
+        (text.bytes().last().unwrap_or(0), last)
+    };
+    let alone = |left: &str| atoms.get(u32::from('л'), before(left), END_OF_WORD);
+    let double =
+        |left: char, earlier: &str| atoms.double(u32::from(left), u32::from('л'), before(earlier));
+    assert_eq!(alone(""), [id("л"), NO_TOKEN]);
+    assert_eq!(alone("с"), [id("л"), NO_TOKEN]);
+    assert_eq!((alone("о"), alone(" ")), (NONE, NONE));
+
+    assert_eq!(double('о', ""), id("ол"));
+    assert_eq!(double('о', "л"), id("ол"));
+    assert_eq!(double('о', "с"), NO_TOKEN);
+    assert_eq!(double(' ', ""), id(" л"));
+    // Not needed, not there.
+    assert_eq!((double('с', ""), double('x', "")), (NO_TOKEN, NO_TOKEN));
+}
+
+#[test]
+fn tables_of_no_doubles_are_refused() {
+    let read = |slots: usize| Doubles::from_slots(vec![1; slots].into());
+    for len in [0, 1, 2, 8] {
+        let full = read(len).expect("a power of two");
+        assert_eq!(full.get(u32::from('о'), u32::from('л')), NO_ATOM);
+    }
+    assert!(read(3).is_none());
+}
+
+#[test]
+fn doubles_are_a_map() {
+    let mut builder = doubles::Builder::default();
+    let pairs = || (0..0x7FF).map(|n| (n, 0xFFFF - n * 31));
+    for (left, right) in pairs() {
+        builder.add(left, right, left ^ right);
+    }
+    let doubles = builder.finish();
+    let mut there = 0;
+    for (left, right) in pairs() {
+        let entry = doubles.get(left, right);
+        assert!(entry == left ^ right || entry == NO_ATOM);
+        there += usize::from(entry != NO_ATOM);
+        assert_eq!(doubles.get(left, right + 1), NO_ATOM);
+        assert_eq!(doubles.get(left + 0x800, right), NO_ATOM);
+    }
+    // One that meets too many others is left out.
+    assert!(there > 0x7C0, "{there}");
+}

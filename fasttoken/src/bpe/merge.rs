@@ -57,6 +57,14 @@ impl Symbols {
             self.len += 1;
         }
     }
+
+    /// Puts a token in the place of the last one.
+    #[inline(always)]
+    pub(super) fn replace_last(&mut self, token: u32) {
+        if let Some(id) = self.ids.get_mut(self.len.wrapping_sub(1)) {
+            *id = token;
+        }
+    }
 }
 
 /// A token in a doubly linked list over the bytes of a word.

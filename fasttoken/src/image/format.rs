@@ -27,7 +27,7 @@ use twox_hash::XxHash3_64;
 
 /// Format version: changes with anything that a section means, its order of elements,
 /// its hash function, or its config's reading.
-pub(crate) const VERSION: u32 = 7;
+pub(crate) const VERSION: u32 = 8;
 
 pub(super) const MAGIC: [u8; 8] = *b"fasttokn";
 const ORDER: u32 = 0x0102_0304;
@@ -80,6 +80,8 @@ pub(crate) enum Section {
     AtomSplits = 22,
     /// The characters that exclude those before them.
     AtomFollowers = 23,
+    /// Tokens of two characters that merge first, and which set of bytes excludes them.
+    AtomDoubles = 35,
     // Of SentencePiece-style models only, which have of the above: Config, Flags, ByteIds,
     // Words and what is said of pairs.
     /// The unknown token or all ones, whether unknown characters are one token together,
@@ -131,6 +133,7 @@ impl Section {
             Self::AtomChars => "filter of characters",
             Self::AtomSplits => "pairs of tokens of characters",
             Self::AtomFollowers => "filter of following characters",
+            Self::AtomDoubles => "table of double characters",
             Self::PairFacts => "list of facts about merges",
             Self::ModelFacts => "list of facts about the model",
             Self::SingleIndex => "index of single characters",
