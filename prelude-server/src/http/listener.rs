@@ -18,7 +18,10 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::conn::auto,
 };
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
 
 use super::{
     output::{Output, Requests},
@@ -70,14 +73,17 @@ impl Server {
         self.listener.local_addr()
     }
 
-    /// Serves until [`App::drain`] has ended, or an engine is lost.
+    /// Serves until [`App::drain`] has ended, or an engine is lost. Dropped before, it accepts no
+    /// more connections; those that are open go on.
     pub async fn run(self) -> Ended {
         let Self { app, listener } = self;
         let connections = Arc::new(AtomicUsize::new(0));
         let mut ending = pin!(app.lifecycle.reached(Phase::Ending));
         let mut check = tokio::time::interval(ENGINE_CHECK);
         // A task of its own: polled with the listener it would poll that one too, each time.
-        let vigil = tokio::spawn({
+        // Ends with this future, also if that is dropped.
+        let mut vigil = JoinSet::new();
+        vigil.spawn({
             let app = Arc::clone(&app);
             async move { app.in_flight.vigil.keep(&app.in_flight).await }
         });
@@ -95,7 +101,7 @@ impl Server {
                 () = &mut ending => break,
             }
         }
-        vigil.abort();
+        vigil.abort_all();
         let gone = async {
             while connections.load(Ordering::Acquire) > 0 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -189,5 +195,33 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ApiKeys, ServerConfig};
+
+    #[tokio::test]
+    async fn nothing_stays_awake_for_a_dropped_server() {
+        let config = ServerConfig {
+            port: 0,
+            ..ServerConfig::default()
+        };
+        let app = App::new(config, ApiKeys::default());
+        let server = Server::bind(&app).await.unwrap();
+        {
+            let mut run = pin!(server.run());
+            let started = poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx))).await;
+            assert!(started.is_pending());
+            tokio::task::yield_now().await;
+            assert!(Arc::strong_count(&app) > 1);
+        }
+        // An aborted task is dropped when it is its turn.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(Arc::strong_count(&app), 1);
     }
 }
