@@ -5,7 +5,11 @@
 //! `raise_exception`, `strftime_now` (UTC), and a `tojson` that writes what `json.dumps` with
 //! `ensure_ascii=False` writes. The work a template may do is bounded by fuel.
 
-use std::{fmt::Write as _, io};
+use std::{
+    fmt::Write as _,
+    io,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use minijinja::{
     Environment, Error, ErrorKind, Output, State, Value, escape_formatter,
@@ -14,7 +18,8 @@ use minijinja::{
 use serde_json::{Map, Value as Json};
 use thiserror::Error as ThisError;
 
-/// Instructions a rendering may execute. A long chat (10,000 messages through a template of a
+/// Instructions a rendering may execute; and, of a template that a request brings, about as many as
+/// all its renderings may execute together, since the request says how many there are. A long chat (10,000 messages through a template of a
 /// hundred instructions) needs a tenth of it; running it out takes well under a second.
 const FUEL: u64 = 10_000_000;
 
@@ -25,8 +30,17 @@ const NAME: &str = "chat";
 pub struct ChatTemplate {
     env: Environment<'static>,
     source: String,
-    /// Most bytes that it may print.
-    max_bytes: usize,
+    /// Set if it came with a request.
+    bounds: Option<Bounds>,
+}
+
+/// What a template of a request may do.
+#[derive(Debug)]
+struct Bounds {
+    /// Most bytes that it may print at once.
+    bytes: usize,
+    /// Instructions that its renderings have executed.
+    spent: AtomicU64,
 }
 
 /// What a template is given.
@@ -107,11 +121,12 @@ impl ChatTemplate {
         Ok(Self {
             env,
             source: source.to_owned(),
-            max_bytes: usize::MAX,
+            bounds: None,
         })
     }
 
-    /// Another template for the same model, which may print at most `max_bytes`.
+    /// Another template for the same model, for one request: it may print at most `max_bytes` at
+    /// once, and its renderings share their limit of instructions.
     ///
     /// # Errors
     /// [`TemplateError::Syntax`].
@@ -121,7 +136,10 @@ impl ChatTemplate {
         Ok(Self {
             env,
             source: source.to_owned(),
-            max_bytes,
+            bounds: Some(Bounds {
+                bytes: max_bytes,
+                spent: AtomicU64::new(0),
+            }),
         })
     }
 
@@ -162,18 +180,27 @@ impl ChatTemplate {
             .env
             .get_template(NAME)
             .expect("`new` added the template under this name");
-        if self.max_bytes == usize::MAX {
+        let Some(bounds) = &self.bounds else {
             return template.render(context).map_err(|e| classify(&e));
+        };
+        // The last one may begin with little left and execute as much as any.
+        if bounds.spent.load(Ordering::Relaxed) >= FUEL {
+            return Err(TemplateError::TooCostly);
         }
         let mut out = Bounded {
             text: Vec::new(),
-            room: self.max_bytes,
+            room: bounds.bytes,
             is_full: false,
         };
-        let rendered = template.render_captured_to(context, &mut out);
-        match rendered {
-            Ok(_) => Ok(String::from_utf8(out.text).expect("templates print text")),
-            Err(_) if out.is_full => Err(TemplateError::TooLong(self.max_bytes)),
+        match template.render_captured_to(context, &mut out) {
+            Ok(rendered) => {
+                let fuel = rendered.state().fuel_levels();
+                let (spent, _) = fuel.expect("fuel was set in `new`");
+                bounds.spent.fetch_add(spent, Ordering::Relaxed);
+                drop(rendered);
+                Ok(String::from_utf8(out.text).expect("templates print text"))
+            }
+            Err(_) if out.is_full => Err(TemplateError::TooLong(bounds.bytes)),
             Err(error) => Err(classify(&error)),
         }
     }
@@ -491,6 +518,28 @@ mod tests {
             Ok(expected),
             "{source}"
         );
+    }
+
+    #[test]
+    fn renderings_of_a_request_share_their_instructions() {
+        let long = "{% for i in range(1000) %}{% for j in range(1000) %}{% endfor %}{% endfor %}";
+        let own = ChatTemplate::new(long, []).unwrap();
+        let of_request = own.replaced(long, 100).unwrap();
+        let inputs = ChatInputs {
+            messages: &[],
+            tools: None,
+            documents: None,
+            add_generation_prompt: false,
+            kwargs: &Map::new(),
+        };
+        let rendered = |template: &ChatTemplate| -> usize {
+            let renderings = (0..30).map(|_| template.render(&inputs));
+            renderings.take_while(Result::is_ok).count()
+        };
+        assert!((1..=10).contains(&rendered(&of_request)));
+        assert_eq!(of_request.render(&inputs), Err(TemplateError::TooCostly));
+        // The model's own is the operator's, and each rendering has its limit.
+        assert_eq!(rendered(&own), 30);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What tests of endpoints share: the demo models in service, and one way to ask them.
 
 use std::{
+    io::Write as _,
     path::{Path, PathBuf},
     sync::{Arc, LazyLock, Mutex},
 };
@@ -75,16 +76,23 @@ pub(crate) fn demos() -> &'static Arc<App> {
     &APP
 }
 
-/// A folder of the workspace's golden data; `None`, said aloud, where the crate stands alone.
+/// A folder of the workspace's golden data; `None`, said aloud, where the crate stands alone. In the
+/// workspace it must be there.
 pub(crate) fn golden(name: &str) -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../golden")
-        .join(name);
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let folder = workspace.join("golden").join(name);
     if folder.is_dir() {
         return Some(folder);
     }
-    eprintln!(
-        "SKIPPED: {} is not here; it is part of the workspace",
+    assert!(
+        !workspace.join("golden/MANIFEST").exists(),
+        "{} is missing",
+        folder.display()
+    );
+    // Past the harness, which shows what is printed only where a test fails.
+    let _ = writeln!(
+        std::io::stderr(),
+        "SKIP: {} is not here; it is part of the workspace",
         folder.display()
     );
     None
