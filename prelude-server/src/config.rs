@@ -248,7 +248,86 @@ impl Default for Limits {
     }
 }
 
+/// The longest time that a setting may say, in milliseconds: a year. Beyond what clocks hold, an
+/// addition to one would fail.
+const MS_MAX: u64 = 365 * 24 * 3_600 * 1_000;
+/// The largest size of anything that is held as a whole, in bytes.
+const BYTES_MAX: u64 = 1 << 40;
+/// More threads than that help nobody, and a system may not have them.
+const THREADS_MAX: u64 = 1_024;
+/// As many as the map of headers holds.
+const HEADERS_MAX: u64 = 32_768;
+
+/// A setting that no server can run with.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field} is {value}, must be at most {max}")]
+pub struct SettingError {
+    /// Its table and name: `limits.headers`.
+    pub field: &'static str,
+    /// What was set.
+    pub value: u64,
+    /// The largest value that is taken.
+    pub max: u64,
+}
+
 impl ServerConfig {
+    /// Checks what would otherwise fail much later: times that no clock holds, more threads than a
+    /// system has, buffers that no memory holds.
+    ///
+    /// # Errors
+    /// The first setting that is too large.
+    pub fn validate(&self) -> Result<(), SettingError> {
+        let limits = &self.limits;
+        let size = |size: usize| size as u64;
+        let checks = [
+            (
+                "server.worker_threads",
+                size(self.worker_threads),
+                THREADS_MAX,
+            ),
+            (
+                "server.encode_threads",
+                size(self.encode_threads),
+                THREADS_MAX,
+            ),
+            ("server.inline_step_us", self.inline_step_us, MS_MAX),
+            ("server.stay_awake_us", self.stay_awake_us, MS_MAX),
+            ("server.drain_delay_ms", self.drain_delay_ms, MS_MAX),
+            ("server.drain_timeout_ms", self.drain_timeout_ms, MS_MAX),
+            ("limits.body_bytes", limits.body_bytes, BYTES_MAX),
+            (
+                "limits.bodies_in_flight_bytes",
+                limits.bodies_in_flight_bytes,
+                BYTES_MAX,
+            ),
+            ("limits.uri_bytes", size(limits.uri_bytes), BYTES_MAX),
+            ("limits.headers", size(limits.headers), HEADERS_MAX),
+            ("limits.header_bytes", size(limits.header_bytes), BYTES_MAX),
+            ("limits.header_read_ms", limits.header_read_ms, MS_MAX),
+            ("limits.body_read_ms", limits.body_read_ms, MS_MAX),
+            (
+                "limits.body_min_rate_after_ms",
+                limits.body_min_rate_after_ms,
+                MS_MAX,
+            ),
+            ("limits.keep_alive_ms", limits.keep_alive_ms, MS_MAX),
+            ("limits.write_stall_ms", limits.write_stall_ms, MS_MAX),
+            ("limits.unread_bytes", size(limits.unread_bytes), BYTES_MAX),
+            ("limits.connections", size(limits.connections), 1 << 30),
+            ("limits.grammar_ms", limits.grammar_ms, MS_MAX),
+            ("limits.first_event_ms", limits.first_event_ms, MS_MAX),
+            (
+                "limits.keep_alive_comment_ms",
+                limits.keep_alive_comment_ms,
+                MS_MAX,
+            ),
+        ];
+        match checks.into_iter().find(|(_, value, max)| value > max) {
+            Some((field, value, max)) => Err(SettingError { field, value, max }),
+            None => Ok(()),
+        }
+    }
+
     /// How long the thread that runs connections stays awake for the next request.
     pub(crate) fn stay_awake(&self) -> Duration {
         // With one core, whoever is waited for needs it. With several threads, the one that stays
@@ -295,6 +374,28 @@ mod tests {
         let limits: Limits = serde_json::from_str(r#"{"rows":3}"#).unwrap();
         assert_eq!((limits.rows, limits.json_depth), (3, 64));
         assert!(serde_json::from_str::<ServerConfig>(r#"{"prot":1}"#).is_err());
+    }
+
+    #[test]
+    fn what_no_server_can_run_with_is_named() {
+        assert_eq!(ServerConfig::default().validate(), Ok(()));
+        let check = |table: &str, field: &'static str| {
+            let text = format!(
+                r#"{{"{}":18446744073709551615}}"#,
+                &field[table.len() + 1..]
+            );
+            let mut config = ServerConfig::default();
+            match table {
+                "limits" => config.limits = serde_json::from_str(&text).unwrap(),
+                _ => config = serde_json::from_str(&text).unwrap(),
+            }
+            assert_eq!(config.validate().map_err(|e| e.field), Err(field));
+        };
+        check("server", "server.worker_threads");
+        check("server", "server.drain_delay_ms");
+        check("limits", "limits.headers");
+        check("limits", "limits.write_stall_ms");
+        check("limits", "limits.connections");
     }
 
     #[test]

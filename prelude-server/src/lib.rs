@@ -60,7 +60,7 @@ mod tokenizer;
 mod vigil;
 
 pub use app::App;
-pub use config::{DecideConfig, Limits, ReasoningParser, ServerConfig, ToolParser};
+pub use config::{DecideConfig, Limits, ReasoningParser, ServerConfig, SettingError, ToolParser};
 pub use error::ApiError;
 pub use http::{Ended, Server};
 pub use identity::ApiKeys;

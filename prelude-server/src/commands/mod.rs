@@ -151,7 +151,7 @@ impl Settings {
             toml::from_str::<Self>(&text).map_err(|e| wrong(&path.display(), &e))?;
             table = toml::from_str(&text).map_err(|e| wrong(&path.display(), &e))?;
         }
-        let mut settings = table
+        let mut settings: Self = table
             .clone()
             .try_into()
             .map_err(|e| wrong(&"the settings", &e))?;
@@ -161,6 +161,8 @@ impl Settings {
             let merged = table.clone().try_into();
             settings = merged.map_err(|e| wrong(&format_args!("PRELUDE_{name}"), &e))?;
         }
+        let checked = settings.server_config().validate();
+        checked.map_err(|e| wrong(&"the settings", &e))?;
         Ok(settings)
     }
 
@@ -350,6 +352,11 @@ mod tests {
         check("LIMITS__ROWS", "many");
         check("LIMITS__ROWS__MORE", "1");
         check("WINGS__SPAN", "2");
+        let failure = read(&[("LIMITS__KEEP_ALIVE_MS", "9223372036854775807")]).unwrap_err();
+        assert!(
+            failure.to_string().contains("limits.keep_alive_ms"),
+            "{failure}"
+        );
     }
 
     #[test]

@@ -105,6 +105,9 @@ fn settings(args: &ServeArgs, environment: &Environment) -> Result<Settings, Fai
     }
     let model = &args.model_args;
     settings.executor = settings.load_options(model).executor;
+    // Flags say times too.
+    let checked = settings.server_config().validate();
+    checked.map_err(|e| Failure::new(Code::Usage, e))?;
     Ok(settings)
 }
 
