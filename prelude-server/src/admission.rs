@@ -85,7 +85,7 @@ impl Admission {
     ///
     /// # Errors
     /// 429 `queue_full`.
-    pub(crate) fn reserve(self: &Arc<Self>, bytes: u64) -> Result<Reservation, ApiError> {
+    fn reserve(self: &Arc<Self>, bytes: u64) -> Result<Reservation, ApiError> {
         let reservation = self.empty();
         // What was taken before a refusal is given back as the reservation drops.
         reservation.set_rows(1)?;

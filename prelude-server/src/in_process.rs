@@ -107,10 +107,20 @@ async fn whole(call: &Arc<Call>, body: Bytes) -> Result<Bytes, ApiError> {
 #[cfg(test)]
 mod tests {
     use crate::{
-        demo,
+        ApiKeys, App, ServerConfig, demo,
         served_model::Task,
         testing::{app, embedded, options},
     };
+
+    #[tokio::test]
+    async fn who_asks_for_nothing_of_an_engine_takes_no_room() {
+        let app = App::new(ServerConfig::default(), ApiKeys::default());
+        let metrics = app.answer("GET", "/metrics", "").await.body;
+        let page = String::from_utf8(metrics.to_vec()).unwrap();
+        let arriving = "prelude:queue_rows{class=\"arriving\"";
+        let line = page.lines().find(|line| line.starts_with(arriving));
+        assert!(line.unwrap().ends_with(" 0"), "{line:?}");
+    }
 
     #[tokio::test]
     async fn a_panic_fails_its_request_alone() {

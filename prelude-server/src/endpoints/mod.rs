@@ -14,7 +14,11 @@ use prelude_engine::Usage;
 use serde::Serialize;
 
 use crate::{
-    admission::Reservation, app::App, error::ApiError, identity, json, openapi, routes::Endpoint,
+    admission::Reservation,
+    app::App,
+    error::ApiError,
+    identity, json, openapi,
+    routes::{Endpoint, Needs},
     sse::EventStream,
 };
 
@@ -92,6 +96,10 @@ impl Call {
         tail: Option<&str>,
         request_id: String,
     ) -> Result<Arc<Self>, ApiError> {
+        let reservation = match endpoint.needs() {
+            Needs::Queue => app.admission.enter(0)?,
+            Needs::Nothing | Needs::Models => app.admission.enter_aside(0)?,
+        };
         Ok(Arc::new(Self {
             endpoint,
             tail: tail.map(str::to_owned),
@@ -100,7 +108,7 @@ impl Call {
             strict: false,
             slo: None,
             arrival: Instant::now(),
-            reservation: app.admission.reserve(0)?,
+            reservation,
             seen: Mutex::default(),
             app: Arc::clone(app),
         }))
