@@ -17,6 +17,37 @@ Try it, nothing to download (the program carries two small demo models):
 A model folder holds config.json, model.safetensors (or shards) and tokenizer.json, as published.
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 model not loaded, 4 engine lost.";
 
+const SERVE: &str = "\
+Examples:
+  prelude serve ./Qwen3-0.6B --port 8001
+  prelude serve ./Qwen3-0.6B --rerank-template qwen3 --pooling last    rank and embed as well
+  prelude serve --print-config > prelude.toml                          every setting there is";
+const CLASSIFY: &str = "\
+Examples:
+  prelude classify 'Where is my card?'
+  prelude classify --labels card,transfer,exchange 'Where is my card?'
+  prelude classify --format json --input messages.txt";
+const EMBED: &str = "\
+Examples:
+  prelude embed 'Where is my card?'
+  prelude embed -m ./Qwen3-0.6B --pooling mean --input messages.txt";
+const RERANK: &str = "\
+Example:
+  prelude rerank --query 'Where is my card?' 'Cards are sent by post.' 'Rates change daily.'";
+const DECIDE: &str = r#"Example:
+  echo '{"state": "Where is my card?", "questions": {
+    "lost": {"type": "noul", "instructions": "Is a card lost?"},
+    "topic": {"type": "choice", "instructions": "Which topic?", "criteria": {"card": null, "cash": null}}
+  }}' | prelude decide -"#;
+const RUN_BATCH: &str = "\
+Examples:
+  prelude run-batch -i requests.jsonl -o answers.jsonl
+  prelude run-batch -i requests.jsonl -o answers.jsonl --resume    only what is not answered yet";
+const TOKENIZE: &str = "\
+Examples:
+  prelude tokenize 'Where is my card?'
+  prelude tokenize --format json --input messages.txt";
+
 /// Serve decisions made by language models: classes, scores, embeddings, typed decisions,
 /// one-token answers, and chat beside them, over an OpenAI-compatible API.
 ///
@@ -31,12 +62,14 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Answer requests over HTTP.
+    #[command(after_help = SERVE)]
     Serve(Box<ServeArgs>),
     /// Print the class of each text.
     ///
     /// With --labels, a language model chooses among them; else a classifier among its own.
+    #[command(after_help = CLASSIFY)]
     Classify(ClassifyArgs),
-    /// Print the continuation of each text.
+    /// Print the continuation of each text
     ///
     /// Three ways to say which texts and which model:
     ///   prelude complete 'Where is my'                  the demo model
@@ -45,20 +78,25 @@ pub(crate) enum Command {
     #[command(verbatim_doc_comment)]
     Complete(CompleteArgs),
     /// Print the embedding of each text.
+    #[command(after_help = EMBED)]
     Embed(EmbedArgs),
     /// Print texts in the order of their relevance to a query.
     ///
     /// Without --model, the demo language model judges by its yes and no; it was not trained to.
+    #[command(after_help = RERANK)]
     Rerank(RerankArgs),
     /// Answer typed questions about a state.
+    #[command(after_help = DECIDE)]
     Decide(DecideArgs),
     /// Answer a file of requests, one JSON object per line, into a file of answers.
     ///
     /// A line: {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {..}}.
     /// Exit codes: 0 every line was answered 200, 2 some were not, 1 file or model unusable, or
     /// the engine was lost.
+    #[command(after_help = RUN_BATCH)]
     RunBatch(RunBatchArgs),
     /// Print the token ids of each text.
+    #[command(after_help = TOKENIZE)]
     Tokenize(TokenizeArgs),
     /// Say what this machine has of CUDA, or install NVIDIA's libraries for it.
     Cuda {

@@ -162,6 +162,64 @@ fn one_answer_without_a_server() {
     check(&["decide", "-"], request, 0, "q\t", "");
 }
 
+/// What the help of each command shows is typed into a shell, where the files are that it names.
+#[test]
+fn examples_of_the_help_work() {
+    let folder = std::env::temp_dir().join(format!("prelude-help-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("messages.txt"), "Where is my card?\nA refund\n").unwrap();
+    let line = r#"{"custom_id": "a", "url": "/classify", "body": {"input": "a"}}"#;
+    std::fs::write(folder.join("requests.jsonl"), line).unwrap();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/demo/demo-lm");
+    std::os::unix::fs::symlink(model, folder.join("Qwen3-0.6B")).unwrap();
+    let program = std::path::Path::new(env!("CARGO_BIN_EXE_prelude"));
+    let path = format!(
+        "{}:{}",
+        program.parent().unwrap().display(),
+        std::env::var("PATH").unwrap()
+    );
+    let commands = [
+        "serve",
+        "classify",
+        "complete",
+        "embed",
+        "rerank",
+        "decide",
+        "run-batch",
+        "tokenize",
+    ];
+    for command in commands {
+        let help = run(&[command, "--help"], "").stdout;
+        let help = String::from_utf8(help).unwrap();
+        // Two blanks begin an example, and what is behind two more explains it; what is piped
+        // goes on to the end.
+        let typed: Vec<String> = match help.split_once("  echo ") {
+            Some((_, rest)) => vec![format!("echo {rest}")],
+            None => help
+                .lines()
+                .filter_map(|line| line.strip_prefix("  prelude "))
+                .map(|rest| format!("prelude {}", rest.split("  ").next().unwrap()))
+                .collect(),
+        };
+        assert!(!typed.is_empty(), "{command} shows nothing: {help}");
+        for typed in typed {
+            if command == "serve" && !typed.contains("--print-config") {
+                continue;
+            }
+            let shell = Command::new("sh")
+                .args(["-c", &typed])
+                .current_dir(&folder)
+                .env("PATH", &path)
+                .stdin(Stdio::null())
+                .output();
+            let output = shell.unwrap();
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{typed}: {errors}");
+        }
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
 #[test]
 fn exit_codes() {
     check(&["classify"], "", 2, "", "no texts");
