@@ -6,7 +6,7 @@ use prelude_core::{
     BlockId, BlockSpan, DecodeBatch, DecodeRow, ForwardBatch, LabelScores, NextTokens, Normalise,
     OneShotBatch, OutputHead, OutputRow, PenaltyHistory, Pooling, PositionLogprobs, Residency,
     RowOutput, SampleHead, SampledToken, SamplingParams, Segment, SegmentIdx, SeqId, StepOutput,
-    TokenLogprob, TokenSet, TokenSource,
+    TokenHead, TokenLogprob, TokenSet, TokenSource,
 };
 
 use super::{
@@ -39,6 +39,7 @@ pub fn heads<D: ConformanceDevice>(demands: Demands, open: impl Fn(&Spec) -> D) 
     heads.parts_of_a_mixed_step(&open);
     heads.pooling(&open);
     heads.classes(&open);
+    heads.each_token(&open);
 }
 
 struct Heads {
@@ -623,6 +624,11 @@ impl Heads {
                     dimensions: None,
                 },
                 OutputHead::Classify,
+                OutputHead::Tokens(TokenHead::Embed {
+                    normalise: true,
+                    dimensions: None,
+                }),
+                OutputHead::Tokens(TokenHead::Classify),
             ]
         };
         let rows = || {
@@ -803,6 +809,75 @@ impl Heads {
                     got,
                     expected.into_iter(),
                 );
+            }
+        }
+    }
+}
+
+impl Heads {
+    /// A vector, or logits, of each token of a row, in rows that overlap. A step asks for one kind
+    /// of result of each token: a device need not have room for several.
+    fn each_token<D: ConformanceDevice>(&self, open: &impl Fn(&Spec) -> D) {
+        const TOKENS: usize = 40;
+        let h = self.hidden(TOKENS);
+        let mut heads = vec![TokenHead::Classify];
+        for normalise in [false, true] {
+            for dimensions in [None, Some(1), Some(17), Some(id(HIDDEN))] {
+                heads.push(TokenHead::Embed {
+                    normalise,
+                    dimensions,
+                });
+            }
+        }
+        for head in heads {
+            let all = [0..TOKENS, 0..1, 7..24, TOKENS - 1..TOKENS];
+            let rows = all.clone().map(|at| row(at, OutputHead::Tokens(head)));
+            let got = self.rows(open, &h, rows.into());
+            for (got, positions) in got.iter().zip(all) {
+                let RowOutput::Tokens {
+                    first_position,
+                    rows,
+                } = got
+                else {
+                    panic!("a row for each token, not {got:?}");
+                };
+                assert_eq!(idx(*first_position), positions.start, "{head:?}");
+                assert_eq!(rows.len(), positions.len(), "{head:?}");
+                for (t, got) in positions.zip(rows) {
+                    let state = wide(&h[t * HIDDEN..][..HIDDEN]);
+                    assert_within(
+                        || format!("{head:?} of token {t}"),
+                        got,
+                        self.of_token(&state, head).into_iter(),
+                    );
+                }
+            }
+        }
+    }
+
+    /// What a token's state gives, with bounds.
+    fn of_token(&self, state: &[f64], head: TokenHead) -> Vec<(f64, f64)> {
+        let abs = |v: &[f64]| v.iter().map(|v| v.abs()).collect::<Vec<_>>();
+        match head {
+            TokenHead::Classify => {
+                let score = wide(&self.score);
+                let bounds = naive::linear(&abs(state), &abs(&score), &[]);
+                let exact = naive::linear(state, &score, &[]).into_iter();
+                exact.zip(bounds).map(|(z, m)| (z, SUM * m)).collect()
+            }
+            TokenHead::Embed {
+                normalise,
+                dimensions,
+            } => {
+                let kept = &state[..dimensions.map_or(HIDDEN, idx)];
+                let norm = naive::dot(kept, kept).sqrt();
+                let largest = abs(kept).into_iter().fold(0.0, f64::max);
+                let scaled = |v: &f64| match normalise {
+                    false => (*v, SUM * v.abs()),
+                    // The error of the norm, a sum, is spread over all components.
+                    true => (v / norm, (2.0 * SUM * v.abs() + SUM * largest) / norm),
+                };
+                kept.iter().map(scaled).collect()
             }
         }
     }

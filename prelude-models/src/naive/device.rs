@@ -37,6 +37,9 @@ pub(crate) enum Fault {
     FirstPositionOfState,
     NormalisesBeforeCutting,
     MeanOfLastChunk,
+    TokensCountFromZero,
+    ScalesTokensBeforeCutting,
+    ClassesOfFirstToken,
     ScoresWithoutCheckingNumbers,
     MixesParts,
 }
@@ -547,7 +550,7 @@ impl Ops for NaiveOps {
         });
         let handles =
             |head: &OutputHead| matches!(head, OutputHead::Tokens(TokenHead::Embed { .. }));
-        self.answer(plan, hidden, handles, |_, row, states| {
+        self.answer(plan, hidden, handles, |ops, row, states| {
             let OutputHead::Tokens(TokenHead::Embed {
                 normalise,
                 dimensions,
@@ -557,15 +560,22 @@ impl Ops for NaiveOps {
             };
             let vector = |state: &&[f64]| -> Vec<f32> {
                 let kept = &state[..dimensions.map_or(hidden.width, |d| d as usize)];
+                let early = ops.has(Fault::ScalesTokensBeforeCutting);
+                let scaled = if early { state } else { kept };
                 let norm = if normalise {
-                    naive::dot(kept, kept).sqrt()
+                    naive::dot(scaled, scaled).sqrt()
                 } else {
                     1.0
                 };
                 kept.iter().map(|v| (v / norm) as f32).collect()
             };
+            let counts_from_zero = ops.has(Fault::TokensCountFromZero);
             RowOutput::Tokens {
-                first_position: row.first_position,
+                first_position: if counts_from_zero {
+                    0
+                } else {
+                    row.first_position
+                },
                 rows: states.iter().map(vector).collect(),
             }
         });
@@ -584,8 +594,10 @@ impl Ops for NaiveOps {
             RowOutput::Classes(z.iter().map(|&z| z as f32).collect())
         });
         let handles = |head: &OutputHead| matches!(head, OutputHead::Tokens(TokenHead::Classify));
-        self.answer(plan, hidden, handles, |_, row, states| {
+        self.answer(plan, hidden, handles, |ops, row, states| {
+            let of_first = ops.has(Fault::ClassesOfFirstToken);
             let logits = |state: &&[f64]| {
+                let state = if of_first { &states[0] } else { state };
                 let z = naive::linear(state, &score.values, &[]);
                 z.iter().map(|&z| z as f32).collect()
             };
