@@ -12,11 +12,12 @@
 
 mod merge;
 mod prove;
+mod words;
 
 use crate::atoms::{self, Atoms, NO_ATOM};
 pub(crate) use crate::cache::MergeScratch;
 use crate::cache::{Cache, Known, LongKey, Owner, SHORT_TOKENS};
-use crate::compare::{self, Compare, Scalar, Work};
+use crate::compare::{self, Scalar};
 use crate::image::ImageError;
 use crate::image::format::{Reader, Section, Writer};
 use crate::pairs::PairTable;
@@ -28,6 +29,7 @@ use crate::words::{KEY_MAX, Key, WordTable};
 use merge::{Merging, SCAN_MAX, Symbols};
 use prove::Proofs;
 use std::ops::Range;
+use words::{EncodeWords, Groups};
 
 /// Parts of so many symbols are merged at once: to look for one that was merged before
 /// takes as long.
@@ -74,44 +76,6 @@ pub(crate) struct Scratch {
     ids: Vec<u32>,
     groups: Box<Groups>,
 }
-
-/// Words that are looked up together; kept between calls, since clearing them would take
-/// as long as encoding a short text.
-#[derive(Debug)]
-struct Groups {
-    /// Those of this group and of the next one.
-    probes: [[Probe; GROUP]; 2],
-    /// Tokens of up to three per word, and room to write four.
-    staged: [u32; GROUP * 3 + 4],
-}
-
-impl Default for Groups {
-    fn default() -> Self {
-        let probe = Probe {
-            key: Key::NONE,
-            hash: 0,
-            line: 0,
-        };
-        Self {
-            probes: [[probe; GROUP]; 2],
-            staged: [0; GROUP * 3 + 4],
-        }
-    }
-}
-
-/// A word that will be looked up.
-#[derive(Debug, Clone, Copy)]
-struct Probe {
-    key: Key,
-    hash: u64,
-    /// Its line of the table of words.
-    line: usize,
-}
-
-/// Words of which keys are made before any is looked up, while those of the group before
-/// are: the memory that is asked for meanwhile is what the processor can have under way, a
-/// few dozen lines.
-const GROUP: usize = 32;
 
 /// Bytes of memory for long words that a thread keeps: a word of some ten thousand
 /// bytes. Those of longer ones are given back after the call.
@@ -336,7 +300,7 @@ impl Bpe {
         out: &mut Vec<u32>,
     ) {
         // Clauses of Chinese and Japanese rarely come back as a whole.
-        let clause = matches!(word.first(), Some(0xE3..=0xE9 | 0xEF));
+        let clause = is_clause(word);
         if clause && word.len() > KEY_MAX && self.proved {
             return self.merge_parts(word, cache, merging, out);
         }
@@ -564,94 +528,10 @@ fn char_of_word(word: &[u8], at: usize, lead: u8) -> (u32, usize) {
     (code, (at + len).min(word.len()))
 }
 
-/// [`Bpe::encode_words`], to be compiled for several instruction sets.
-struct EncodeWords<'a, 'w> {
-    bpe: &'a Bpe,
-    words: &'a Words<'w>,
-    vocab: &'a Vocab,
-    scratch: &'a mut MergeScratch,
-    out: &'a mut Vec<u32>,
-}
-
-impl Work for EncodeWords<'_, '_> {
-    #[inline(always)]
-    fn run<C: Compare>(self) {
-        let Self {
-            bpe,
-            words,
-            vocab,
-            scratch,
-            out,
-        } = self;
-        let bytes = words.text.as_bytes();
-        let Scratch {
-            cache,
-            merging,
-            ids,
-            groups,
-        } = scratch.get();
-        let Groups {
-            probes: [now, next],
-            staged,
-        } = &mut **groups;
-        let (mut from, mut ahead) = (words.start, words.start);
-        let mut look_ahead = |ends: &[usize], probes: &mut [Probe; GROUP]| {
-            for (probe, &end) in probes.iter_mut().zip(ends) {
-                let key = Key::new(bytes, ahead, end);
-                let hash = key.hash();
-                let line = bpe.words.home(hash);
-                bpe.words.prefetch(line);
-                *probe = Probe { key, hash, line };
-                ahead = end;
-            }
-        };
-        let (mut now, mut next) = (now, next);
-        let mut chunks = words.ends.chunks(GROUP);
-        let mut chunk = chunks.next();
-        if let Some(ends) = chunk {
-            look_ahead(ends, now);
-        }
-        while let Some(ends) = chunk {
-            chunk = chunks.next();
-            if let Some(ends) = chunk {
-                look_ahead(ends, next);
-            }
-            let mut found = [NO_TOKEN; GROUP];
-            for (found, probe) in found.iter_mut().zip(&now[..ends.len()]) {
-                *found = bpe.words.get_or::<C>(probe.key, probe.line, NO_TOKEN);
-                if *found == NO_TOKEN {
-                    cache.prefetch_short(probe.hash);
-                }
-            }
-            let mut count = 0;
-            for ((&found, probe), &end) in found.iter().zip(&*now).zip(ends) {
-                if found != NO_TOKEN {
-                    staged[count] = found;
-                    count += 1;
-                } else {
-                    match cache.short(bpe.owner, probe.key, probe.hash) {
-                        Known::Tokens(four, tokens) => {
-                            // All four in one move; those after the last token are
-                            // overwritten.
-                            staged[count..count + 4].copy_from_slice(four);
-                            count += tokens;
-                        }
-                        known => {
-                            out.extend_from_slice(&staged[..count]);
-                            count = 0;
-                            let elsewhere = matches!(known, Known::Elsewhere);
-                            let what = (probe.key, probe.hash, elsewhere);
-                            let rest = (&mut *cache, &mut *merging, &mut *ids);
-                            bpe.encode_rare(&bytes[from..end], what, vocab, rest, out);
-                        }
-                    }
-                }
-                from = end;
-            }
-            out.extend_from_slice(&staged[..count]);
-            std::mem::swap(&mut now, &mut next);
-        }
-    }
+/// Whether a long word is a clause of Chinese or Japanese.
+#[inline(always)]
+fn is_clause(word: &[u8]) -> bool {
+    matches!(word.first(), Some(0xE3..=0xE9 | 0xEF))
 }
 
 /// Whether the vocabulary lacks a byte that UTF-8 uses.

@@ -13,6 +13,9 @@ pub(crate) const COMPARED: [u64; 2] = [u64::MAX, 0xF000_0000_FFFF_FFFF];
 pub(crate) trait Compare {
     /// Bit `2 n` is set if slot `n` has this key; other bits are zero.
     fn matches(line: &Line, key: [u64; 2]) -> u32;
+    /// Bit `4 n` is set if entry `n` of a line of two is like this one, in the bits that are
+    /// set in `compared`; other bits are zero.
+    fn same(line: &[u64; 8], entry: &[u64; 4], compared: &[u64; 4]) -> u32;
 }
 
 /// Instruction sets in the order of preference.
@@ -55,6 +58,15 @@ impl Compare for Scalar {
         }
         found
     }
+
+    #[inline(always)]
+    fn same(line: &[u64; 8], entry: &[u64; 4], compared: &[u64; 4]) -> u32 {
+        let is = |from: usize| {
+            let parts = line[from..from + 4].iter().zip(entry).zip(compared);
+            parts.fold(0, |all, ((a, b), bits)| all | (a ^ b) & bits) == 0
+        };
+        u32::from(is(0)) | u32::from(is(4)) << 4
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -75,6 +87,12 @@ mod x86 {
             // says, so the machine has it.
             unsafe { avx512(line, key) }
         }
+
+        #[inline(always)]
+        fn same(line: &[u64; 8], entry: &[u64; 4], compared: &[u64; 4]) -> u32 {
+            // SAFETY: as above.
+            unsafe { avx512_same(line, entry, compared) }
+        }
     }
 
     /// Only for use inside functions compiled for AVX2.
@@ -86,6 +104,12 @@ mod x86 {
             // SAFETY: the caller is compiled for AVX2, as this type's contract says,
             // so the machine has it.
             unsafe { avx2(line, key) }
+        }
+
+        #[inline(always)]
+        fn same(line: &[u64; 8], entry: &[u64; 4], compared: &[u64; 4]) -> u32 {
+            // SAFETY: as above.
+            unsafe { avx2_same(line, entry, compared) }
         }
     }
 
@@ -99,6 +123,38 @@ mod x86 {
         let unlike = _mm512_xor_si512(line, pair(key));
         let equal = u32::from(_mm512_testn_epi64_mask(unlike, pair(COMPARED)));
         equal & equal >> 1 & 0x55
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn avx512_same(line: &[u64; 8], entry: &[u64; 4], compared: &[u64; 4]) -> u32 {
+        // SAFETY: a line is 64 readable bytes, and the load needs no alignment.
+        let line = unsafe { _mm512_loadu_si512(line.as_ptr().cast()) };
+        let both = |part: &[u64; 4]| {
+            // SAFETY: they are 32 readable bytes, and the load needs no alignment.
+            let part = unsafe { _mm256_loadu_si256(part.as_ptr().cast()) };
+            _mm512_broadcast_i64x4(part)
+        };
+        let unlike = _mm512_xor_si512(line, both(entry));
+        let equal = u32::from(_mm512_testn_epi64_mask(unlike, both(compared)));
+        let pairs = equal & equal >> 1;
+        pairs & pairs >> 2 & 0x11
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn avx2_same(line: &[u64; 8], entry: &[u64; 4], compared: &[u64; 4]) -> u32 {
+        let load = |four: &[u64]| {
+            debug_assert_eq!(four.len(), 4, "of the eight or four numbers below");
+            // SAFETY: they are 32 readable bytes, and the load needs no alignment.
+            unsafe { _mm256_loadu_si256(four.as_ptr().cast()) }
+        };
+        let (entry, compared) = (load(entry), load(compared));
+        let is = |old| {
+            let unlike = _mm256_xor_si256(old, entry);
+            _mm256_testz_si256(unlike, compared) as u32
+        };
+        is(load(&line[..4])) | is(load(&line[4..])) << 4
     }
 
     #[inline]
@@ -166,6 +222,47 @@ pub(crate) mod tests {
     #[target_feature(enable = "avx2")]
     fn by_avx2(table: &WordTable, key: Key) -> Option<u32> {
         table.get::<Avx2>(key, table.home(key.hash()))
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f")]
+    fn same_by_avx512(line: &[u64; 8], entry: &[u64; 4], compared: &[u64; 4]) -> u32 {
+        Avx512::same(line, entry, compared)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn same_by_avx2(line: &[u64; 8], entry: &[u64; 4], compared: &[u64; 4]) -> u32 {
+        Avx2::same(line, entry, compared)
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn entries_are_compared_in_every_way(
+            line in proptest::prelude::any::<[bool; 8]>(),
+            entry in proptest::prelude::any::<[bool; 4]>(),
+            compared in proptest::prelude::any::<[bool; 4]>(),
+        ) {
+            let line = line.map(|high| 1 << if high { 63 } else { 3 });
+            let entry = entry.map(|high| 1 << if high { 63 } else { 3 });
+            let compared = compared.map(|all| if all { u64::MAX } else { 1 << 32 });
+            let is = |n: usize| (0..4).all(|at| compared[at] != u64::MAX || line[4 * n + at] == entry[at]);
+            let expected = u32::from(is(0)) | u32::from(is(1)) << 4;
+            proptest::prop_assert_eq!(Scalar::same(&line, &entry, &compared), expected);
+            #[cfg(target_arch = "x86_64")]
+            {
+                if is_x86_feature_detected!("avx512f") {
+                    // SAFETY: just asked for.
+                    let found = unsafe { same_by_avx512(&line, &entry, &compared) };
+                    proptest::prop_assert_eq!(found, expected);
+                }
+                if is_x86_feature_detected!("avx2") {
+                    // SAFETY: just asked for.
+                    let found = unsafe { same_by_avx2(&line, &entry, &compared) };
+                    proptest::prop_assert_eq!(found, expected);
+                }
+            }
+        }
     }
 
     /// A look-up with every instruction set of this machine.

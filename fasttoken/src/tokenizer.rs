@@ -19,7 +19,7 @@ use std::path::Path;
 /// A tokenizer as one `tokenizer.json` describes it.
 ///
 /// Immutable after loading: every method takes `&self`, there are no locks, and
-/// what is remembered between calls belongs to the thread (at most 1.5 MiB and what one
+/// what is remembered between calls belongs to the thread (at most 2 MiB and what one
 /// long word takes), so one value can serve any number of threads.
 #[derive(Debug)]
 pub struct Tokenizer {
