@@ -2,8 +2,9 @@
 //!
 //! A request reserves a row by its head, then bytes and a guess of its tokens as its body arrives
 //! (there must be room for all that it declares), exactly once it is parsed and encoded, and lets
-//! go when its first result arrives or when it ends in whatever way. What does not fit is refused,
-//! never queued without bound.
+//! go when its first result arrives or when it ends in whatever way. The bytes of a long answer are
+//! reserved before it is computed, and those of any answer are held until its client has taken it.
+//! What does not fit is refused, never queued without bound.
 
 use std::{
     sync::{
@@ -28,6 +29,7 @@ pub(crate) struct Admission {
     rows: AtomicU64,
     tokens: AtomicU64,
     body_bytes: AtomicU64,
+    answer_bytes: AtomicU64,
     /// Of `rows` and `tokens`, those of requests that an engine has, by [`CLASSES`].
     of_class: [OfClass; 2],
     /// Rows by [`CLASSES`] that count against their class's own bound.
@@ -51,6 +53,7 @@ impl Admission {
             rows: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
             body_bytes: AtomicU64::new(0),
+            answer_bytes: AtomicU64::new(0),
             of_class: Default::default(),
             of_quota: Default::default(),
             engines: OnceLock::new(),
@@ -111,11 +114,26 @@ impl Admission {
             rows: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            answer_bytes: AtomicU64::new(0),
             class: OnceLock::new(),
             of_class: OfClass::default(),
             quota: AtomicUsize::new(NO_CLASS),
             quota_rows: AtomicU64::new(0),
         }
+    }
+
+    /// Whether there is room for another answer, however short: what is not taken by clients stays
+    /// in memory.
+    ///
+    /// # Errors
+    /// 429 `queue_full`.
+    pub(crate) fn check_answers(&self) -> Result<(), ApiError> {
+        let held = self.answer_bytes.load(Ordering::Relaxed);
+        let max = self.limits.answers_in_flight_bytes;
+        if held < max {
+            return Ok(());
+        }
+        Err(answers_full(held, max))
     }
 
     /// Rows and prompt tokens that wait, by class; those of requests that are being received,
@@ -158,6 +176,17 @@ impl Admission {
     }
 }
 
+fn answers_full(held: u64, max: u64) -> ApiError {
+    let message = format!("answers wait to be made and taken: {held} of {max} bytes");
+    ApiError::queue_full(message, Admission::soon())
+}
+
+/// About how many rows a prompt has with labels of `label_bytes` in all behind it: one, and one for
+/// each of their tokens.
+pub(crate) const fn rows_behind(label_bytes: usize) -> u64 {
+    (label_bytes as u64).div_ceil(BYTES_PER_TOKEN) + 1
+}
+
 /// How long `tokens` take to compute at a measured rate; no time if none was measured.
 pub(crate) fn time_for(tokens: u64, per_second: Option<f64>) -> Duration {
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
@@ -175,6 +204,8 @@ pub(crate) struct Reservation {
     rows: AtomicU64,
     tokens: AtomicU64,
     bytes: AtomicU64,
+    /// Kept until the answer has been handed over or given up, unlike the rest.
+    answer_bytes: AtomicU64,
     /// Known once an engine has the request.
     class: OnceLock<usize>,
     /// What is counted for that class.
@@ -265,6 +296,16 @@ impl Reservation {
         self.charge_class()
     }
 
+    /// Takes room for about so many rows before it is known how many they are; for no more than a
+    /// request may have.
+    ///
+    /// # Errors
+    /// 429 `queue_full`.
+    pub(crate) fn guess_rows(&self, rows: u64) -> Result<(), ApiError> {
+        let limits = &self.admission.limits;
+        self.set_rows(rows.min(limits.rows).min(limits.queued_rows))
+    }
+
     /// Makes the number of prompt tokens exact.
     ///
     /// # Errors
@@ -301,12 +342,44 @@ impl Reservation {
         self.set_tokens(bytes.div_ceil(BYTES_PER_TOKEN).min(max))
     }
 
+    /// Takes room for `more` bytes of answer, before they are computed.
+    ///
+    /// # Errors
+    /// 400 `larger_than_queue`, 429 `queue_full`.
+    pub(crate) fn grow_answer(&self, more: u64) -> Result<(), ApiError> {
+        let bytes = self.answer_bytes().saturating_add(more);
+        let max = self.admission.limits.answers_in_flight_bytes;
+        if bytes > max {
+            return Err(ApiError::larger_than_queue("bytes of answer", bytes, max));
+        }
+        set(&self.admission.answer_bytes, &self.answer_bytes, bytes, max)
+            .map_err(|held| answers_full(held, max))
+    }
+
+    /// About how long the answer will be, as far as room was taken for it.
+    pub(crate) fn answer_bytes(&self) -> u64 {
+        self.answer_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Makes the length of the answer exact. Too late to refuse it: whatever it is, it counts for
+    /// those that come.
+    pub(crate) fn answered(&self, bytes: usize) {
+        let bytes = bytes as u64;
+        let total = &self.admission.answer_bytes;
+        let before = self.answer_bytes.swap(bytes, Ordering::Relaxed);
+        if bytes >= before {
+            total.fetch_add(bytes - before, Ordering::Relaxed);
+        } else {
+            total.fetch_sub(before - bytes, Ordering::Relaxed);
+        }
+    }
+
     /// Gives the body's bytes back: it has been turned into ids.
     pub(crate) fn release_body(&self) {
         give_back(&self.admission.body_bytes, &self.bytes);
     }
 
-    /// Gives everything back: the request waits no longer.
+    /// Gives everything but its answer back: the request waits no longer.
     pub(crate) fn release(&self) {
         self.release_body();
         give_back(&self.admission.rows, &self.rows);
@@ -326,6 +399,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.release();
+        give_back(&self.admission.answer_bytes, &self.answer_bytes);
     }
 }
 
@@ -358,6 +432,7 @@ mod tests {
     fn admission() -> Arc<Admission> {
         Admission::new(Limits {
             bodies_in_flight_bytes: 90,
+            answers_in_flight_bytes: 100,
             rows: 3,
             queued_rows: 4,
             queued_tokens: 30,
@@ -427,6 +502,42 @@ mod tests {
             .map(|n| n.load(Ordering::Relaxed))
             .collect();
         assert_eq!((queue.reserved(), left), ((0, 0, 0), vec![0, 0]));
+    }
+
+    #[test]
+    fn answers_are_held_until_the_request_is_gone() {
+        let queue = admission();
+        let held = || queue.answer_bytes.load(Ordering::Relaxed);
+        let (a, b) = (queue.reserve(0).unwrap(), queue.reserve(0).unwrap());
+        assert_eq!(reason(a.grow_answer(50)), "ok");
+        assert_eq!(reason(a.grow_answer(51)), "larger_than_queue");
+        assert_eq!(reason(b.grow_answer(51)), "queue_full");
+        assert_eq!(reason(b.grow_answer(40)), "ok");
+        a.release();
+        assert_eq!(held(), 90);
+        // Shorter than expected, and longer, which nobody can refuse any more.
+        a.answered(30);
+        assert_eq!(reason(queue.check_answers()), "ok");
+        b.answered(70);
+        assert_eq!(held(), 100);
+        assert_eq!(reason(queue.check_answers()), "queue_full");
+        drop(b);
+        assert_eq!(reason(queue.check_answers()), "ok");
+        drop(a);
+        assert_eq!(held(), 0);
+    }
+
+    #[test]
+    fn rows_are_guessed_within_what_a_request_may_have() {
+        let queue = admission();
+        let a = queue.reserve(0).unwrap();
+        assert_eq!(reason(a.guess_rows(rows_behind(4))), "ok");
+        assert_eq!(queue.reserved().0, 3);
+        assert_eq!(reason(a.guess_rows(u64::MAX)), "ok");
+        assert_eq!(queue.reserved().0, 3);
+        let b = queue.reserve(0).unwrap();
+        assert_eq!(reason(b.guess_rows(2)), "queue_full");
+        assert_eq!(reason(b.guess_rows(rows_behind(0))), "ok");
     }
 
     #[test]

@@ -23,7 +23,8 @@ pub struct ServerConfig {
     pub encode_threads: usize,
     /// Requests that may wait for one of the `encode_threads`; the next is refused (429).
     pub encode_queue: usize,
-    /// Texts of at most this many bytes are encoded in passing, without waiting for a thread.
+    /// Texts of at most this many bytes are encoded, and answers of about as many written, in
+    /// passing, without waiting for a thread.
     pub encode_inline_bytes: usize,
     /// Microseconds: a step expected to take at most that is computed in passing, by the thread
     /// that runs the connection, when the request is the only one in flight and the device is this
@@ -139,6 +140,9 @@ pub struct Limits {
     pub body_bytes: u64,
     /// Bytes of all bodies being read or parsed: 429.
     pub bodies_in_flight_bytes: u64,
+    /// Bytes of all answers that are being made or that clients have not taken yet: 429. Long ones
+    /// (vectors, a prompt's log-probabilities, what is echoed) are counted before they are computed.
+    pub answers_in_flight_bytes: u64,
     /// Levels of nesting in a body: 400.
     pub json_depth: usize,
     /// Bytes of the request target: 414.
@@ -214,6 +218,7 @@ impl Default for Limits {
         Self {
             body_bytes: 10 << 20,
             bodies_in_flight_bytes: 512 << 20,
+            answers_in_flight_bytes: 512 << 20,
             json_depth: 64,
             uri_bytes: 8 << 10,
             headers: 100,

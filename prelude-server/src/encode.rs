@@ -1,5 +1,6 @@
-//! Text to ids without holding up other requests: short texts in passing, long ones on a bounded
-//! number of threads, and no more waiting for those than the configuration allows.
+//! Text to ids, and answers to text, without holding up other requests: what is short in passing,
+//! what is long on a bounded number of threads, and no more waiting for those than the
+//! configuration allows. (Of answers no more wait than requests were admitted.)
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -50,12 +51,18 @@ impl EncodePool {
             Ok(permit) => permit,
             Err(_) => self.wait().await?,
         };
-        Ok(match Handle::current().runtime_flavor() {
-            // The runtime moves this thread's other tasks to another one; `work` may borrow.
-            RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),
-            // One-shot commands have nothing else to run.
-            _ => work(),
-        })
+        Ok(aside(work))
+    }
+
+    /// Runs `work`, which writes about `bytes` of an answer. It waits for a thread as long as need
+    /// be: the answer has been computed.
+    pub(crate) async fn write<T>(&self, bytes: u64, work: impl FnOnce() -> T) -> T {
+        if bytes <= self.inline_bytes as u64 {
+            return work();
+        }
+        let permit = self.threads.acquire().await;
+        let _permit = permit.expect("the semaphore is never closed");
+        aside(work)
     }
 
     async fn wait(&self) -> Result<tokio::sync::SemaphorePermit<'_>, ApiError> {
@@ -66,6 +73,16 @@ impl EncodePool {
         let permit = self.threads.acquire().await;
         drop(place);
         Ok(permit.expect("the semaphore is never closed"))
+    }
+}
+
+/// Runs what takes long beside the tasks of this thread.
+fn aside<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::current().runtime_flavor() {
+        // The runtime moves this thread's other tasks to another one; `work` may borrow.
+        RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),
+        // One-shot commands have nothing else to run.
+        _ => work(),
     }
 }
 
@@ -117,5 +134,23 @@ mod tests {
         drop(held);
         assert_eq!(waiter.await.unwrap(), 2);
         assert_eq!(pool.waiting(), 0);
+    }
+
+    /// With one thread for all connections: others are served while a long answer is written.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn long_answers_are_written_beside_other_work() {
+        let pool = Arc::new(EncodePool::new(&ServerConfig {
+            encode_inline_bytes: 10,
+            ..ServerConfig::default()
+        }));
+        assert_eq!(pool.write(10, || 1).await, 1);
+        let (done, written) = std::sync::mpsc::channel();
+        let writer = tokio::spawn({
+            let pool = Arc::clone(&pool);
+            // Written only once another task of the same thread has run.
+            async move { pool.write(11, move || written.recv().unwrap()).await }
+        });
+        tokio::spawn(async move { done.send(2).unwrap() });
+        assert_eq!(writer.await.unwrap(), 2);
     }
 }

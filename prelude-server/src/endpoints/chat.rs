@@ -350,9 +350,9 @@ impl Chat {
 
 const CHUNK: &str = "chat.completion.chunk";
 
-impl Speaker for Chat {
-    async fn answer(mut self) -> Result<Reply, ApiError> {
-        self.run.complete().await?;
+impl Chat {
+    /// The whole answer, once it is complete.
+    fn whole(&self) -> Reply {
         let run = &self.run;
         let choices = run.choices.iter().enumerate().map(|(index, choice)| {
             let mut message = self.said(choice, true);
@@ -368,7 +368,15 @@ impl Speaker for Chat {
         body.usage = Some(Some(run.usage_body()));
         body.prompt_logprobs = Some(self.prompt_logprobs());
         self.show_prompt(&mut body);
-        Ok(Reply::json(&body))
+        Reply::json(&body)
+    }
+}
+
+impl Speaker for Chat {
+    async fn answer(mut self) -> Result<Reply, ApiError> {
+        self.run.complete().await?;
+        let (call, bytes) = (Arc::clone(&self.run.call), self.run.answer_bytes());
+        Ok(call.write(bytes, move || self.whole()).await)
     }
 
     fn run(&self) -> &Run {

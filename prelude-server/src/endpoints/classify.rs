@@ -20,6 +20,7 @@ use super::{
     unix_seconds,
 };
 use crate::{
+    admission::rows_behind,
     error::ApiError,
     json::Fields,
     label_trie::{LabelTrie, softmax},
@@ -87,17 +88,19 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         (Some(name), _) => call.app.model_for(Some(name.as_ref()), Task::Classify)?,
     };
     let classified = classify(call, model, &common, fields, Of::Texts).await?;
-    let probs = classified.probs.into_iter().enumerate();
-    let data = probs.map(|(i, probs)| Item::new(i, &classified.labels, probs.concat()));
-    let usage = UsageBody::new(classified.tokens, 0, Some(&classified.usage));
-    Ok(Reply::json(&Response {
-        id: call.app.ids.next("classify-"),
-        object: "list",
-        created: unix_seconds(),
-        model: &model.name,
-        data: data.collect(),
-        usage,
-    }))
+    let write = move || {
+        let probs = classified.probs.into_iter().enumerate();
+        let data = probs.map(|(i, probs)| Item::new(i, &classified.labels, probs.concat()));
+        Reply::json(&Response {
+            id: call.app.ids.next("classify-"),
+            object: "list",
+            created: unix_seconds(),
+            model: &model.name,
+            data: data.collect(),
+            usage: UsageBody::new(classified.tokens, 0, Some(&classified.usage)),
+        })
+    };
+    Ok(call.write(call.reservation.answer_bytes(), write).await)
 }
 
 /// Classes of a request's inputs, and what they cost.
@@ -152,14 +155,15 @@ async fn by_head<'m>(
     let field = encoding.field;
     let prompts = input::encode(call, model, prompts, encoding).await?;
     let (tree, ends, tokens) = read::tree(model, field, &prompts)?;
-    let head = match of {
-        Of::Texts => Head::Classify,
+    let width = u32::try_from(model.id2label.len()).expect("a head has few classes");
+    let (head, lists) = match of {
+        Of::Texts => (Head::Classify, prompts.len() as u64),
         Of::Tokens => {
-            let width = u32::try_from(model.id2label.len()).expect("a head has few classes");
             read::check_numbers(call, tokens, width)?;
-            Head::Tokens(TokenHead::Classify)
+            (Head::Tokens(TokenHead::Classify), tokens)
         }
     };
+    call.expect_numbers(lists * u64::from(width))?;
     let row = |node| RowSpec {
         node,
         head: head.clone(),
@@ -175,8 +179,11 @@ async fn by_head<'m>(
         RowOutput::Tokens { rows, .. } => Ok(rows.into_iter().map(of_logits).collect()),
         _ => Err(read::mismatch(call)),
     };
+    // Exponentials of as many numbers as the answer has.
+    let all = || outputs.into_iter().map(probs).collect::<Result<_, _>>();
+    let probs = call.write(call.reservation.answer_bytes(), all).await?;
     Ok(Classified {
-        probs: outputs.into_iter().map(probs).collect::<Result<_, _>>()?,
+        probs,
         labels: Cow::Borrowed(&model.id2label),
         tokens,
         usage,
@@ -228,6 +235,9 @@ async fn by_labels<'m>(
     let content = Content::new(call, model, template)?;
     let turn = |text: &str| user_turn(model, &content.around(text)?);
 
+    let label_bytes = labels.iter().map(String::len).sum();
+    let rows = rows_behind(label_bytes).saturating_mul(texts.len() as u64);
+    call.reservation.guess_rows(rows)?;
     let bytes: usize = texts.iter().map(|t| t.len() + template.len()).sum();
     // What a program prints is not known beforehand: not on the thread that reads requests.
     let unknown = if matches!(content, Content::Program(_)) {
@@ -288,6 +298,7 @@ async fn by_labels<'m>(
         check_length("input", len, trie.depth() as u64, model)?;
     }
     let tokens = prompts.lens().map(|len| len as u64).sum();
+    call.expect_numbers((texts.len() * labels.len()) as u64)?;
     let of_tree = |e| read::of_tree("input", &e);
     let (mut tree, ends) = prompts.into_tree().map_err(of_tree)?;
     let mut rows = Vec::with_capacity(texts.len() * trie.num_rows());

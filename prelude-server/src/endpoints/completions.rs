@@ -254,9 +254,9 @@ impl Completion {
     }
 }
 
-impl Speaker for Completion {
-    async fn answer(mut self) -> Result<Reply, ApiError> {
-        self.run.complete().await?;
+impl Completion {
+    /// The whole answer, once it is complete.
+    fn whole(&self) -> Reply {
         let run = &self.run;
         let choices = (0..run.choices.len())
             .map(|index| {
@@ -269,9 +269,15 @@ impl Speaker for Completion {
                 choice
             })
             .collect();
-        Ok(Reply::json(
-            &self.body(choices, Some(Some(run.usage_body()))),
-        ))
+        Reply::json(&self.body(choices, Some(Some(run.usage_body()))))
+    }
+}
+
+impl Speaker for Completion {
+    async fn answer(mut self) -> Result<Reply, ApiError> {
+        self.run.complete().await?;
+        let (call, bytes) = (Arc::clone(&self.run.call), self.run.answer_bytes());
+        Ok(call.write(bytes, move || self.whole()).await)
     }
 
     fn run(&self) -> &Run {

@@ -15,6 +15,7 @@ use super::{
     submit::Common,
 };
 use crate::{
+    admission::rows_behind,
     decide::{
         Answer, Calibration, ChoiceLabels, Criteria, DecideLabels, Diagnostics, PROMPT_FORMAT,
         Question,
@@ -136,8 +137,17 @@ pub(crate) async fn decide(
     let labels = labels.expect("a model that serves decisions has labels");
     let calibration = &call.app.config.decide.calibration;
     let bytes = bytes + asking.questions.len() * asking.options.permutations * 512;
-    // Two steps: a request that has no room is refused before its prompts are tokenised.
-    let planned = call.app.encoder.run(bytes, || {
+    // Three steps: what has no room by a guess is refused before anything is tokenised, and what
+    // turns out to have none before its prompts are.
+    let names: Vec<usize> = { asking.questions.iter() }
+        .map(|asked| Plan::name_bytes(asked, &asking.options))
+        .collect();
+    let all_rows = names.iter().zip(&asking.questions).map(|(&bytes, asked)| {
+        let turns = Plan::turns(asked, &asking.options);
+        (turns as u64).saturating_mul(rows_behind(bytes))
+    });
+    call.reservation.guess_rows(all_rows.sum())?;
+    let planned = call.encode(names.iter().sum(), || {
         let meter = Meter::new(call);
         let mut plans = Vec::with_capacity(asking.questions.len());
         let mut rows = 0;
@@ -206,6 +216,26 @@ struct Plan {
 }
 
 impl Plan {
+    /// Prompts of a question. Yes/no and the digits of a scale mean what they say; only a choice's
+    /// list can be turned.
+    fn turns(asked: &Asked<'_>, options: &Options) -> usize {
+        let criteria = &asked.question.criteria;
+        match criteria {
+            Criteria::Choice(_) => options.permutations.min(criteria.labels().count()),
+            _ => 1,
+        }
+    }
+
+    /// Bytes of the options' names, where they are what is answered.
+    fn name_bytes(asked: &Asked<'_>, options: &Options) -> usize {
+        match (&asked.question.criteria, options.labels) {
+            (Criteria::Choice(choices), ChoiceLabels::Text) => {
+                choices.iter().map(|option| option.name.len()).sum()
+            }
+            _ => 0,
+        }
+    }
+
     /// Refused if it needs more than what `used_rows` leave of `max_rows`.
     fn new(
         asked: &Asked<'_>,
@@ -218,10 +248,10 @@ impl Plan {
     ) -> Result<Self, ApiError> {
         let kind = asked.question.criteria.labels();
         let count = kind.count();
-        // Yes/no and the digits of a scale mean what they say; only a choice's list can be turned.
-        let (rotations, labelled) = match &asked.question.criteria {
-            Criteria::Choice(_) => (options.permutations.min(count), options.labels),
-            _ => (1, ChoiceLabels::Code),
+        let rotations = Self::turns(asked, options);
+        let labelled = match &asked.question.criteria {
+            Criteria::Choice(_) => options.labels,
+            _ => ChoiceLabels::Code,
         };
         let trie = match (&asked.question.criteria, labelled) {
             (Criteria::Choice(choices), ChoiceLabels::Text) => {

@@ -76,19 +76,22 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         .app
         .model_for(common.model.as_deref(), Task::Embeddings)?;
     let embedded = embed(call, model, &common, fields, Of::Texts).await?;
-    let item = |(index, floats): (usize, Vec<Vec<f32>>)| Item {
-        index,
-        object: "embedding",
-        embedding: Vector::new(floats.concat(), embedded.format),
+    let write = move || {
+        let item = |(index, floats): (usize, Vec<Vec<f32>>)| Item {
+            index,
+            object: "embedding",
+            embedding: Vector::new(floats.concat(), embedded.format),
+        };
+        Reply::json(&Response {
+            id: call.app.ids.next("embd-"),
+            object: "list",
+            created: unix_seconds(),
+            model: &model.name,
+            data: embedded.vectors.into_iter().enumerate().map(item).collect(),
+            usage: UsageBody::new(embedded.tokens, 0, Some(&embedded.usage)),
+        })
     };
-    Ok(Reply::json(&Response {
-        id: call.app.ids.next("embd-"),
-        object: "list",
-        created: unix_seconds(),
-        model: &model.name,
-        data: embedded.vectors.into_iter().enumerate().map(item).collect(),
-        usage: UsageBody::new(embedded.tokens, 0, Some(&embedded.usage)),
-    }))
+    Ok(call.write(call.reservation.answer_bytes(), write).await)
 }
 
 /// What has a vector, or classes.
@@ -139,9 +142,14 @@ pub(crate) async fn embed(
     let field = encoding.field;
     let prompts = input::encode_behind(call, model, &prefix, prompts, encoding).await?;
     let (tree, ends, tokens) = read::tree(model, field, &prompts)?;
-    if of == Of::Tokens {
-        read::check_numbers(call, tokens, width)?;
-    }
+    let vectors = match of {
+        Of::Texts => prompts.len() as u64,
+        Of::Tokens => {
+            read::check_numbers(call, tokens, width)?;
+            tokens
+        }
+    };
+    call.expect_numbers(vectors * u64::from(width))?;
     let head = match of {
         Of::Texts => Head::Embed {
             pooling,

@@ -183,6 +183,22 @@ impl Call {
         Ok(encoded)
     }
 
+    /// Takes room for an answer of so many `numbers`, before they are computed. To be called once
+    /// it is known how many they are.
+    ///
+    /// # Errors
+    /// 400 `larger_than_queue`, 429 `queue_full`.
+    pub(crate) fn expect_numbers(&self, numbers: u64) -> Result<(), ApiError> {
+        self.reservation
+            .grow_answer(numbers.saturating_mul(NUMBER_BYTES))
+    }
+
+    /// Writes an answer of about `bytes`, on a thread of its own if that takes long: the one that
+    /// runs connections has others to serve.
+    pub(crate) async fn write<T>(&self, bytes: u64, work: impl FnOnce() -> T) -> T {
+        self.app.encoder.write(bytes, work).await
+    }
+
     /// Notes what is known of the request by now.
     pub(crate) fn note(&self, note: impl FnOnce(&mut Inference)) {
         note(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner));
@@ -193,6 +209,9 @@ impl Call {
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// Most bytes of a number: `-1.1754944e-38,`.
+const NUMBER_BYTES: u64 = 15;
 
 /// A successful answer. Failures are [`ApiError`]s.
 #[derive(Debug)]

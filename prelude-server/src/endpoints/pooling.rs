@@ -85,28 +85,31 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
             (vectors, format, classified.tokens, classified.usage)
         }
     };
-    let item = |(index, floats): (usize, Vec<Vec<f32>>)| Item {
-        index,
-        object: "pooling",
-        data: match of {
-            Of::Texts => Data::Whole(Vector::new(floats.concat(), format)),
-            Of::Tokens => Data::Tokens(
-                floats
-                    .into_iter()
-                    .map(|of_token| Vector::new(of_token, format))
-                    .collect(),
-            ),
-        },
+    let write = move || {
+        let item = |(index, floats): (usize, Vec<Vec<f32>>)| Item {
+            index,
+            object: "pooling",
+            data: match of {
+                Of::Texts => Data::Whole(Vector::new(floats.concat(), format)),
+                Of::Tokens => Data::Tokens(
+                    floats
+                        .into_iter()
+                        .map(|of_token| Vector::new(of_token, format))
+                        .collect(),
+                ),
+            },
+        };
+        let data: Vec<Item> = vectors.into_iter().enumerate().map(item).collect();
+        Reply::json(&Response {
+            id: call.app.ids.next("pool-"),
+            object: "list",
+            created: unix_seconds(),
+            model: &model.name,
+            data,
+            usage: UsageBody::new(tokens, 0, Some(&usage)),
+        })
     };
-    let data: Vec<Item> = vectors.into_iter().enumerate().map(item).collect();
-    Ok(Reply::json(&Response {
-        id: call.app.ids.next("pool-"),
-        object: "list",
-        created: unix_seconds(),
-        model: &model.name,
-        data,
-        usage: UsageBody::new(tokens, 0, Some(&usage)),
-    }))
+    Ok(call.write(call.reservation.answer_bytes(), write).await)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

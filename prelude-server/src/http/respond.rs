@@ -44,6 +44,9 @@ pub(super) fn reply(
 ) -> Response<ReplyBody> {
     ticket.answered(200);
     let mut headers = HeaderMap::with_capacity(12);
+    if let (Some(call), Reply::Json(body) | Reply::Text { body, .. }) = (ticket.call(), &reply) {
+        call.reservation.answered(body.len());
+    }
     let is_stream = matches!(reply, Reply::Stream(_));
     match reply {
         Reply::Json(body) => {
@@ -98,6 +101,7 @@ pub(super) fn error(
     // A client that does not read its refusal must not hold a place in the queue by it.
     if let Some(call) = ticket.call() {
         call.reservation.release();
+        call.reservation.answered(0);
     }
     let shed;
     let error = if error.status() == 429 {

@@ -118,6 +118,7 @@ fn admit_call(
     let needs = route.endpoint.needs();
     if needs != Needs::Nothing {
         app.accepting()?;
+        app.admission.check_answers()?;
     }
     let reservation = match needs {
         Needs::Queue => {

@@ -128,6 +128,94 @@ fn a_class_keeps_to_its_part_of_the_queue() {
     server.settle();
 }
 
+/// A long answer has its room before it is computed, and nobody else's.
+#[test]
+fn long_answers_have_a_bound_together() {
+    let limits = Limits {
+        answers_in_flight_bytes: 5_000,
+        ..Limits::default()
+    };
+    let fake = Fake {
+        step: Duration::from_secs(2),
+        ..Fake::default()
+    };
+    let server = TestServer::fake(with_limits(limits), &fake);
+    let scored = |tokens: usize| {
+        let ids: Vec<usize> = (1..=tokens).collect();
+        json!({"prompt": ids, "max_tokens": 0, "prompt_logprobs": 0}).to_string()
+    };
+    let mut held = server.connect();
+    let long = request(&scored(20), "");
+    held.write_all(long.as_bytes()).unwrap();
+    wait_for(|| {
+        let rows = server.metric("prelude:queue_rows");
+        (rows == 1.0)
+            .then_some(())
+            .ok_or_else(|| format!("{rows} rows"))
+    });
+    let check = |tokens, expected: (u16, &str)| {
+        let response = server.post(PATH, &scored(tokens));
+        assert_eq!((response.status, &*response.reason()), expected, "{tokens}");
+    };
+    check(20, (429, "queue_full"));
+    check(40, (400, "larger_than_queue"));
+    let mut text = String::new();
+    let _ = held.read_to_string(&mut text);
+    assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+    // Taken by its client: there is room again.
+    assert_eq!(server.post(PATH, &scored(20)).status, 200);
+    server.settle();
+}
+
+/// Labels are rows, of which it is known only once they are tokenised how many they are.
+#[test]
+fn labels_without_room_are_not_tokenised() {
+    let limits = Limits {
+        queued_rows: 12,
+        ..Limits::default()
+    };
+    let fake = Fake {
+        step: Duration::from_secs(4),
+        ..Fake::default()
+    };
+    let server = TestServer::fake(with_limits(limits), &fake);
+    let mut held = server.connect();
+    let long = request(r#"{"prompt":[1],"max_tokens":1}"#, "");
+    held.write_all(long.as_bytes()).unwrap();
+    wait_for(|| {
+        let rows = server.metric("prelude:queue_rows");
+        (rows == 1.0)
+            .then_some(())
+            .ok_or_else(|| format!("{rows} rows"))
+    });
+    let encoded = server.metric("prelude:encode_seconds_count");
+    let names: Vec<String> = (0..9).map(|i| format!("option {i}")).collect();
+    let options: serde_json::Map<_, _> = { names.iter() }
+        .map(|name| (name.clone(), Value::Null))
+        .collect();
+    let question = json!({"type": "choice", "instructions": "b", "criteria": options});
+    for (path, body) in [
+        ("/classify", json!({"input": "a", "labels": names})),
+        (
+            "/v1/systemone",
+            json!({"state": "a", "questions": {"q": question}, "x_prelude": {"labels": "text"}}),
+        ),
+    ] {
+        let response = server.post(path, &body.to_string());
+        assert_eq!(
+            (response.status, &*response.reason()),
+            (429, "queue_full"),
+            "{path} {}",
+            response.body
+        );
+    }
+    assert_eq!(server.metric("prelude:encode_seconds_count"), encoded);
+    let mut text = String::new();
+    let _ = held.read_to_string(&mut text);
+    assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+    server.settle();
+}
+
 /// That nothing is tokenised for a refused request is seen in this number.
 #[test]
 fn whatever_is_tokenised_is_counted() {

@@ -351,17 +351,21 @@ pub(crate) fn entries(len: usize, range: Option<&Range<u32>>, top: u32) -> u64 {
     len.saturating_add(scored.saturating_mul(u64::from(top)))
 }
 
-/// Refuses an answer that would print more than the configuration allows. To be called before the
-/// engine computes any of it.
+/// About how many bytes an entry has: token, log-probability, rank, offset.
+pub(crate) const ENTRY_BYTES: u64 = 128;
+
+/// Refuses an answer that would print more than the configuration allows, and takes room for it. To
+/// be called before the engine computes any of it.
 ///
 /// # Errors
-/// 400 `too_many_logprobs`.
+/// 400 `too_many_logprobs`, 429 `queue_full`.
 pub(crate) fn check_entries(call: &Call, entries: u64) -> Result<(), ApiError> {
     let max = call.app.config.limits.logprob_entries;
     if entries > max {
         return Err(ApiError::too_many_logprobs(entries, max));
     }
-    Ok(())
+    call.reservation
+        .grow_answer(entries.saturating_mul(ENTRY_BYTES))
 }
 
 #[cfg(test)]

@@ -167,10 +167,10 @@ impl Params {
     }
 
     /// Bounds what an answer repeats of prompts for each of `n` choices: `echoed` bytes of text,
-    /// and the ids of `tokens` tokens if ids are wanted.
+    /// and the ids of `tokens` tokens if ids are wanted; and takes room for it.
     ///
     /// # Errors
-    /// 400 `too_much_echo`.
+    /// 400 `too_much_echo`, 429 `queue_full`.
     pub(crate) fn check_repeats(
         &self,
         call: &Call,
@@ -185,7 +185,7 @@ impl Params {
         if bytes > max {
             return Err(ApiError::too_much_echo(bytes, max));
         }
-        Ok(())
+        call.reservation.grow_answer(bytes)
     }
 
     /// Checks what could not be checked before the prompt's length was known.

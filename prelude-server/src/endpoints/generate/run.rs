@@ -7,7 +7,7 @@ use prelude_core::{
 };
 use prelude_engine::{Answer, AnswerEvent, Event, Outcome, Usage};
 
-use super::{Choice, Params, Printer};
+use super::{Choice, Params, Printer, logprobs::ENTRY_BYTES};
 use crate::{
     config,
     endpoints::{
@@ -18,6 +18,9 @@ use crate::{
     reject,
     served_model::ServedModel,
 };
+
+/// About how many bytes of text a generated token has.
+const TOKEN_BYTES: u64 = 8;
 
 /// A prompt and what is wanted of it.
 #[derive(Clone)]
@@ -312,6 +315,15 @@ impl Run {
     /// The prompt that a choice continues.
     pub(crate) fn prompt_of(&self, choice: usize) -> &PromptState {
         &self.prompts[choice / self.params.n as usize]
+    }
+
+    /// About how long the whole answer is: what room was taken for, and what has been generated.
+    pub(crate) fn answer_bytes(&self) -> u64 {
+        let entries = self.choices.iter().flat_map(|choice| &choice.tokens);
+        let entries: usize = entries.map(|record| 1 + record.token.top.len()).sum();
+        self.call.reservation.answer_bytes()
+            + entries as u64 * ENTRY_BYTES
+            + self.generated * TOKEN_BYTES
     }
 
     /// Token counts by now.
