@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Call, Reply,
     embeddings::Of,
+    escaping::Escaping,
     input::{self, Inputs, Prompt, check_length},
     meter::Meter,
     read,
@@ -231,9 +232,16 @@ async fn by_labels<'m>(
     let labels = labels(&mut fields)?;
     let template = fields.string("template")?;
     let template = template.as_deref().unwrap_or(TEXT);
+    let escapes = Escaping::take(&mut fields)?;
     call.finish(&fields)?;
     let content = Content::new(call, model, template)?;
-    let turn = |text: &str| user_turn(model, &content.around(text)?);
+    let all = || {
+        let all = texts.iter().map(|text| &**text).chain([template]);
+        all.chain(labels.iter().map(String::as_str)).collect()
+    };
+    let escaping = Escaping::new(call, model, escapes, all)?;
+    let turn = |text: &str| user_turn(model, &content.around(&escaping.text(text))?);
+    let named: Vec<Cow<'_, str>> = labels.iter().map(|label| escaping.text(label)).collect();
 
     let label_bytes = labels.iter().map(String::len).sum();
     let rows = rows_behind(label_bytes).saturating_mul(texts.len() as u64);
@@ -251,7 +259,7 @@ async fn by_labels<'m>(
         let max_rows = call.app.config.limits.rows;
         let max_places = usize::try_from(max_rows).unwrap_or(usize::MAX) / texts.len();
         let trie_behind = |prompt| {
-            label_trie_within(model, &meter, prompt, &labels, max_places)?.ok_or_else(|| {
+            label_trie_within(&escaping, &meter, prompt, &named, max_places)?.ok_or_else(|| {
                 // One more than the limit is what is known; the rest was not counted.
                 let rows = (max_places as u64 + 1).saturating_mul(texts.len() as u64);
                 ApiError::too_many_rows(rows, max_rows)
@@ -269,7 +277,7 @@ async fn by_labels<'m>(
             }
         };
         let mut first = None;
-        let count = |text: &str| Ok(model.tokenizer.count(&turn(text)?, false));
+        let count = |text: &str| Ok(escaping.count(&turn(text)?));
         let turns = texts.iter().map(|text| {
             let turn = match &truncation {
                 None => turn(text)?,
@@ -279,7 +287,7 @@ async fn by_labels<'m>(
             Ok(turn)
         });
         let prompts = SharedPrompts::encode(turns, model.cuts, |text, out| {
-            model.tokenizer.encode_into(text, false, out);
+            escaping.encode_into(text, out);
             // At once: a long template is not encoded again with every text to learn it.
             check_length("input", out.len(), 0, model)?;
             meter.add(out.len())
@@ -425,12 +433,13 @@ pub(crate) fn prompt(model: &ServedModel, messages: &[Value]) -> Result<String, 
 /// The labels and the end of the turn, as they are tokenised behind `prompt`; `None` if their
 /// trie has more than `max_places` places.
 pub(crate) fn label_trie_within<L: std::fmt::Display>(
-    model: &ServedModel,
+    escaping: &Escaping<'_>,
     meter: &Meter,
     prompt: String,
     labels: &[L],
     max_places: usize,
 ) -> Result<Option<LabelTrie>, ApiError> {
+    let model = escaping.model;
     let end = model.end_of_turn.ok_or_else(|| {
         let message = "this model has no end token, so no label ever ends";
         ApiError::new(400, "unsupported_parameter", message).with_param("labels")
@@ -438,7 +447,7 @@ pub(crate) fn label_trie_within<L: std::fmt::Display>(
     let with_label = labels.iter().map(|label| format!("{prompt}{label}"));
     let texts = [prompt.clone()].into_iter().chain(with_label);
     let encoded = SharedPrompts::encode(texts.map(Ok::<_, ApiError>), model.cuts, |text, out| {
-        model.tokenizer.encode_into(text, false, out);
+        escaping.encode_into(text, out);
         check_length("labels", out.len(), 0, model)?;
         meter.add(out.len())
     })?;
@@ -622,7 +631,7 @@ mod tests {
         let labels: Vec<String> = serde_json::from_value(labels.clone()).unwrap();
         let turn = user_turn(model, "").unwrap();
         let meter = Meter::up_to(1 << 20);
-        let trie = label_trie_within(model, &meter, turn, &labels, 1 << 10);
+        let trie = label_trie_within(&Escaping::none(model), &meter, turn, &labels, 1 << 10);
         let room = context - trie.unwrap().unwrap().depth() as u64;
         let at = tokens(-1);
         assert!((room - 8..=room).contains(&at), "{at} of {room}");

@@ -5,7 +5,7 @@ use std::fmt;
 use prelude_core::TokenId;
 use serde_json::{Map, Value};
 
-use super::{Call, messages, tools::Tools, truncate::Truncation};
+use super::{Call, escaping::cannot_escape, messages, tools::Tools, truncate::Truncation};
 use crate::{
     error::ApiError,
     json::Fields,
@@ -278,12 +278,6 @@ fn template_source(call: &Call, fields: &mut Fields<'_>) -> Result<Option<String
         return Err(ApiError::invalid_value(name, must));
     }
     Ok(Some(source.into_owned()))
-}
-
-fn cannot_escape() -> ApiError {
-    let message = "special tokens cannot be escaped here: this model's tokenizer does not keep \
-        them apart from the text beside them";
-    ApiError::new(400, "unsupported_parameter", message).with_param("escape_special_tokens")
 }
 
 /// Cuts a conversation between what the template puts before it and behind it, both of which the

@@ -9,6 +9,7 @@ use serde_json::json;
 use super::{
     Call,
     classify::{label_trie_within, normalised, prompt, user_turn},
+    escaping::Escaping,
     input::check_length,
     meter::Meter,
     read,
@@ -44,6 +45,22 @@ pub(crate) struct Asking<'a> {
     pub(crate) instructions: Option<String>,
     pub(crate) questions: Vec<Asked<'a>>,
     pub(crate) options: Options,
+    /// Whether special tokens in all that are text.
+    pub(crate) escapes: Option<bool>,
+}
+
+impl Asking<'_> {
+    fn escaping<'m>(&self, call: &Call, model: &'m ServedModel) -> Result<Escaping<'m>, ApiError> {
+        let texts = || {
+            // The state once, however many questions are asked about it.
+            let turns = { self.questions.iter() }
+                .map(|asked| asked.question.user_turn("", 0, ChoiceLabels::Text).into());
+            let around = [Some(&*self.state), self.instructions.as_deref()];
+            let around = around.into_iter().flatten().map(Cow::Borrowed);
+            turns.chain(around).collect()
+        };
+        Escaping::new(call, model, self.escapes, texts)
+    }
 }
 
 /// A question under the name the client gave it.
@@ -149,6 +166,7 @@ pub(crate) async fn decide(
     call.reservation.guess_rows(all_rows.sum())?;
     let planned = call.encode(names.iter().sum(), || {
         let meter = Meter::new(call);
+        let escaping = asking.escaping(call, model)?;
         let mut plans = Vec::with_capacity(asking.questions.len());
         let mut rows = 0;
         let most = usize::try_from(call.app.config.limits.rows).unwrap_or(usize::MAX);
@@ -161,18 +179,18 @@ pub(crate) async fn decide(
                 room,
                 &meter,
                 calibration,
-                model,
+                (model, &escaping),
                 labels,
             )?;
             rows += plan.num_rows();
             plans.push(plan);
         }
         call.reservation.set_rows(rows as u64)?;
-        Ok::<_, ApiError>((plans, meter))
+        Ok::<_, ApiError>((plans, meter, escaping))
     });
-    let (plans, meter) = planned.await??;
+    let (plans, meter, escaping) = planned.await??;
     let of_all = &plans;
-    let work = move || encode(model, &meter, asking, of_all);
+    let work = move || encode(model, (&meter, &escaping), asking, of_all);
     let prompts = call.encode(bytes, work).await??;
     let of_tree = |e| read::of_tree(asking.state_field, &e);
     let (mut tree, ends) = prompts.into_tree().map_err(of_tree)?;
@@ -243,7 +261,7 @@ impl Plan {
         (used_rows, max_rows): (usize, usize),
         meter: &Meter,
         calibration: &Calibration,
-        model: &ServedModel,
+        (model, escaping): (&ServedModel, &Escaping<'_>),
         labels: &DecideLabels,
     ) -> Result<Self, ApiError> {
         let kind = asked.question.criteria.labels();
@@ -255,11 +273,12 @@ impl Plan {
         };
         let trie = match (&asked.question.criteria, labelled) {
             (Criteria::Choice(choices), ChoiceLabels::Text) => {
-                let names: Vec<&str> = choices.iter().map(|o| o.name.as_str()).collect();
+                let names = choices.iter().map(|o| escaping.text(&o.name));
+                let names: Vec<Cow<'_, str>> = names.collect();
                 // What stands before the generation prompt does not change the names' tokens.
                 let max_places = max_rows.saturating_sub(used_rows) / rotations;
                 let trie =
-                    label_trie_within(model, meter, user_turn(model, "")?, &names, max_places);
+                    label_trie_within(escaping, meter, user_turn(model, "")?, &names, max_places);
                 let trie = trie.map_err(|e| e.with_param(asked.pointer.clone()))?;
                 // One more than the limit is what is known; the rest was not counted.
                 let most = max_rows as u64;
@@ -320,7 +339,7 @@ impl Plan {
 /// The prompts of all questions in order, each with its rotations.
 fn encode(
     model: &ServedModel,
-    meter: &Meter,
+    (meter, escaping): (&Meter, &Escaping<'_>),
     asking: &Asking<'_>,
     plans: &[Plan],
 ) -> Result<SharedPrompts, ApiError> {
@@ -333,10 +352,12 @@ fn encode(
                 let user = asked
                     .question
                     .user_turn(&asking.state, rotation, asking.options.labels);
-                let user = json!({"role": "user", "content": user});
+                // Whatever of it is not the caller's has no special tokens.
+                let user = json!({"role": "user", "content": escaping.text(&user)});
                 match &asking.instructions {
                     None => prompt(model, &[user]),
                     Some(text) => {
+                        let text = escaping.text(text);
                         prompt(model, &[json!({"role": "system", "content": text}), user])
                     }
                 }
@@ -344,7 +365,7 @@ fn encode(
             plan.rotations.iter().map(turn)
         });
     let prompts = SharedPrompts::encode(turns, model.cuts, |text, out: &mut Vec<TokenId>| {
-        model.tokenizer.encode_into(text, false, out);
+        escaping.encode_into(text, out);
         check_length(asking.state_field, out.len(), 0, model)?;
         meter.add(out.len())
     })?;

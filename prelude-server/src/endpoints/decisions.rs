@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use super::{
     Call, Reply,
     decide::{self, Asked, Asking, Decided, LEVELS_MAX, OPTIONS_MAX, Options, QUESTIONS_MAX},
+    escaping::Escaping,
     submit::Common,
 };
 use crate::{
@@ -40,6 +41,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         instructions: None,
         questions,
         options: Options::take(&mut fields)?,
+        escapes: Escaping::take(&mut fields)?,
     };
     call.finish(&fields)?;
     let decided = decide::decide(call, model, &common, &asking, body.len()).await?;

@@ -30,6 +30,7 @@ pub(crate) mod conversation;
 pub(crate) mod decide;
 pub(crate) mod decisions;
 pub(crate) mod embeddings;
+pub(crate) mod escaping;
 pub(crate) mod generate;
 pub(crate) mod health;
 pub(crate) mod input;

@@ -8,6 +8,7 @@ use prelude_engine::Usage;
 
 use super::{
     Call,
+    escaping::Escaping,
     input::check_length,
     meter::Meter,
     read,
@@ -32,6 +33,8 @@ pub(crate) struct PairOptions<'a> {
     pub(crate) max_tokens_per_doc: u32,
     /// How long prompts are cut: only the document is.
     pub(crate) truncation: Option<Truncation>,
+    /// Whether special tokens in all texts are text.
+    pub(crate) escapes: Option<bool>,
     /// The field that holds the documents, for errors.
     pub(crate) field: &'static str,
 }
@@ -72,6 +75,12 @@ pub(crate) async fn judge(
     call.reservation.set_rows(pairs.len() as u64)?;
     let judge = model.judge.expect("a model that ranks has a judge");
     match judge {
+        Judge::Cosine if options.escapes == Some(true) => {
+            let message = "this model embeds the texts as they are: special tokens in them cannot \
+                be kept apart";
+            let error = ApiError::new(400, "unsupported_parameter", message);
+            Err(error.with_param("escape_special_tokens"))
+        }
         Judge::Cosine => by_cosine(call, model, common, pairs, options).await,
         Judge::YesNo { .. } | Judge::Class => by_prompt(call, model, common, pairs, options).await,
     }
@@ -89,12 +98,21 @@ async fn by_prompt(
     let template = template.expect("a model that judges prompts has a template");
     let instruction = options.instruction.as_deref();
     let instruction = instruction.unwrap_or(DEFAULT_INSTRUCTION);
+    let all = || {
+        let all = pairs
+            .iter()
+            .flat_map(|&(query, document)| [query, document]);
+        all.chain([instruction]).collect()
+    };
+    let escaping = Escaping::new(call, model, options.escapes, all)?;
     let render = |query: &str, document: &str| {
-        let rendered = template.render(instruction, query, document);
+        let [instruction, query, document] =
+            [instruction, query, document].map(|text| escaping.text(text));
+        let rendered = template.render(&instruction, &query, &document);
         rendered.map_err(|e| ApiError::template(e.to_string()).with_param(options.field))
     };
     // Rendered prompts bring their special tokens with them.
-    let count = |text: &str| model.tokenizer.count(text, false);
+    let count = |text: &str| escaping.count(text);
     let bytes = bytes(pairs) + instruction.len() * pairs.len();
     let work = || {
         let meter = Meter::new(call);
@@ -123,7 +141,7 @@ async fn by_prompt(
             render(query, &document)
         });
         SharedPrompts::encode(prompts, model.cuts, |text, out| {
-            model.tokenizer.encode_into(text, false, out);
+            escaping.encode_into(text, out);
             meter.add(out.len())?;
             // At once: a long query is not encoded again with every document to learn it.
             check_length(options.field, out.len(), 0, model)

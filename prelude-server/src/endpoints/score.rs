@@ -14,6 +14,7 @@ use self::joined::{Joined, Joining};
 use super::{
     Call, Reply,
     classify::class_probabilities,
+    escaping::Escaping,
     input::check_ids,
     pairs::{self, PairOptions},
     read,
@@ -185,6 +186,7 @@ async fn pairs(call: &Call, mut fields: Fields<'_>) -> Result<Reply, ApiError> {
             .count("max_tokens_per_doc", 0..=u32::MAX)?
             .unwrap_or(0),
         truncation: Truncation::take(&mut fields, model, 0, Side::Right)?,
+        escapes: Escaping::take(&mut fields)?,
         field: right,
     };
     call.finish(&fields)?;

@@ -442,6 +442,8 @@ pub(super) struct ScoreRequest {
     max_tokens_per_doc: Option<u32>,
     /// False: raw differences (pairs).
     use_activation: Option<bool>,
+    /// Special tokens in texts are plain text (pairs judged behind a prompt).
+    escape_special_tokens: Option<bool>,
     #[schemars(flatten)]
     truncation: Truncation,
     #[schemars(flatten)]
@@ -485,6 +487,8 @@ pub(super) struct RerankRequest {
     max_tokens_per_doc: Option<u32>,
     /// False: raw differences.
     use_activation: Option<bool>,
+    /// Special tokens in texts are plain text (models that judge behind a prompt).
+    escape_special_tokens: Option<bool>,
     #[schemars(length(min = 1))]
     texts: Option<Vec<String>>,
     /// Cut texts that are too long (with `texts`).
@@ -533,6 +537,8 @@ pub(super) struct SystemOneRequest {
     questions: BTreeMap<String, Question>,
     instructions: Option<TextOrJson>,
     x_prelude: Option<DecideOptions>,
+    /// Special tokens in what people wrote are plain text.
+    escape_special_tokens: Option<bool>,
     #[schemars(flatten)]
     common: Common,
 }
@@ -563,6 +569,8 @@ pub(super) struct DecisionRequest {
     questions: Vec<DecisionQuestion>,
     safety_identifier: Option<String>,
     x_prelude: Option<DecideOptions>,
+    /// Special tokens in what people wrote are plain text.
+    escape_special_tokens: Option<bool>,
     #[schemars(flatten)]
     common: Common,
 }

@@ -120,7 +120,7 @@ impl Escaper {
     }
 
     /// `text` with marks, if it needs any.
-    fn marked(&self, text: &str, mark: char) -> Option<String> {
+    pub(crate) fn marked(&self, text: &str, mark: char) -> Option<String> {
         let mut places = Vec::new();
         // Its end may be a token's beginning, and the reverse; a template may trim it.
         let end = text.trim_end().len();

@@ -11,6 +11,7 @@ use crate::{
     endpoints::{
         Reply,
         decide::{Asked, Asking, Decided, LEVELS_MAX, OPTIONS_MAX, Options, QUESTIONS_MAX},
+        escaping::Escaping,
     },
     error::ApiError,
     json::{Fields, Text, Unknown},
@@ -33,6 +34,7 @@ pub(super) fn take<'a>(fields: &mut Fields<'a>) -> Result<Asking<'a>, ApiError> 
         instructions: take_text(fields, "instructions")?,
         questions,
         options,
+        escapes: Escaping::take(fields)?,
     })
 }
 

@@ -1,0 +1,96 @@
+//! Texts of people in prompts of the server's own, told apart from the special tokens around them:
+//! what [`Conversation`](super::conversation::Conversation) does for messages, for the texts of
+//! decisions, labels and rankings.
+
+use std::borrow::Cow;
+
+use prelude_core::TokenId;
+
+use super::Call;
+use crate::{error::ApiError, json::Fields, served_model::ServedModel, tokenizer::Escaper};
+
+/// The field.
+const FIELD: &str = "escape_special_tokens";
+
+/// Marks texts before they are put into a prompt, and encodes the prompt.
+#[derive(Clone, Copy)]
+pub(crate) struct Escaping<'m> {
+    pub(crate) model: &'m ServedModel,
+    /// `None`: special tokens in texts are taken for what they spell.
+    escapes: Option<(&'m Escaper, char)>,
+}
+
+impl<'m> Escaping<'m> {
+    /// Takes what the request says of it.
+    ///
+    /// # Errors
+    /// 400.
+    pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Option<bool>, ApiError> {
+        fields.bool(FIELD)
+    }
+
+    /// As the request says, or else the server. `texts` makes one of all that prompts are made of.
+    ///
+    /// # Errors
+    /// 400 `unsupported_parameter` if the model's tokenizer cannot keep texts apart.
+    pub(crate) fn new(
+        call: &Call,
+        model: &'m ServedModel,
+        asked: Option<bool>,
+        texts: impl FnOnce() -> String,
+    ) -> Result<Self, ApiError> {
+        let escapes = match asked.unwrap_or(call.app.config.escape_special_tokens) {
+            false => None,
+            true => {
+                let escaper = model.escaper.as_ref().ok_or_else(cannot_escape)?;
+                let mark = Escaper::mark(&[&texts()]).ok_or_else(cannot_escape)?;
+                Some((escaper, mark))
+            }
+        };
+        Ok(Self { model, escapes })
+    }
+
+    /// Special tokens are taken for what they spell, wherever they come from.
+    #[cfg(test)]
+    pub(crate) const fn none(model: &'m ServedModel) -> Self {
+        let escapes = None;
+        Self { model, escapes }
+    }
+
+    /// A text of people's, to be put into a prompt.
+    pub(crate) fn text<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        match self
+            .escapes
+            .and_then(|(escaper, mark)| escaper.marked(text, mark))
+        {
+            Some(marked) => Cow::Owned(marked),
+            None => Cow::Borrowed(text),
+        }
+    }
+
+    /// Appends the ids of a prompt, or of a part that [cuts](crate::shared_prefix) allow.
+    pub(crate) fn encode_into(&self, prompt: &str, out: &mut Vec<TokenId>) {
+        let tokenizer = &self.model.tokenizer;
+        match self.escapes {
+            Some((escaper, mark)) => escaper.encode_into(tokenizer, prompt, mark, false, out),
+            None => tokenizer.encode_into(prompt, false, out),
+        }
+    }
+
+    /// How many ids a prompt has.
+    pub(crate) fn count(&self, prompt: &str) -> usize {
+        if self.escapes.is_none() {
+            return self.model.tokenizer.count(prompt, false);
+        }
+        let mut ids = Vec::new();
+        self.encode_into(prompt, &mut ids);
+        ids.len()
+    }
+}
+
+/// The model's tokenizer does not allow it.
+pub(crate) fn cannot_escape() -> ApiError {
+    let message = "special tokens cannot be escaped here: this model's tokenizer does not keep \
+        them apart from the text beside them";
+    ApiError::new(400, "unsupported_parameter", message).with_param(FIELD)
+}
