@@ -63,7 +63,10 @@ struct ServerArgs {
     /// Measure these beside us.
     #[arg(long, value_delimiter = ',')]
     rival: Vec<Rival>,
-    /// First install the rivals, into the output folder.
+    /// The program of llama.cpp's server.
+    #[arg(long)]
+    llama_server: Option<PathBuf>,
+    /// First install the rivals, into the output folder; of llama.cpp, what writes its format.
     #[arg(long)]
     install_rivals: bool,
     /// Rounds of each measurement; the median counts.
@@ -110,6 +113,7 @@ fn bench_server(args: ServerArgs) -> Result<()> {
         models: std::path::absolute(&args.models)?,
         out: std::path::absolute(&args.out)?,
         rivals: args.rival,
+        llama_server: args.llama_server.map(std::path::absolute).transpose()?,
         install_rivals: args.install_rivals,
         overload: Duration::from_secs(args.overload_s),
         overload_questions: args.overload_questions.clamp(1, 120),

@@ -14,6 +14,7 @@ mod process;
 mod rates;
 mod report;
 mod rival;
+mod turns;
 mod versus;
 mod workload;
 
@@ -68,6 +69,8 @@ pub struct Config {
     pub out: PathBuf,
     /// Whom to measure beside us.
     pub rivals: Vec<Rival>,
+    /// The program of llama.cpp's server, if that is one of them.
+    pub llama_server: Option<PathBuf>,
     /// Whether to install them first.
     pub install_rivals: bool,
     /// How long the overload lasts.
@@ -101,13 +104,9 @@ pub fn run(config: &Config) -> Result<Report> {
             bar.says(&format!("installing {}", rival.title()));
             rival.install(&config.out)?;
         }
-        if rival.is_installed(&config.out) {
-            rivals.push(rival);
-        } else {
-            let title = rival.title();
-            skipped.push(format!(
-                "{title} is not installed; --install-rivals does that"
-            ));
+        match rival.lacks(config) {
+            None => rivals.push(rival),
+            Some(why) => skipped.push(format!("{}: {why}", rival.title())),
         }
     }
     let has = |part| config.parts.is_empty() || config.parts.contains(&part);

@@ -48,8 +48,21 @@ impl Process {
     pub(super) fn prelude_with(program: &Path, settings: &[(&str, &str)]) -> Result<Self> {
         let mut command = Command::new(program);
         command.args(["serve", "--port", "0"]);
-        command.env("PRELUDE_SERVER__ACCESS_LOG", "false");
         command.envs(settings.iter().copied());
+        Self::ours(command)
+    }
+
+    /// The same with one language model, of a folder, that embeds as well.
+    pub(super) fn prelude_embedding(program: &Path, model: &Path) -> Result<Self> {
+        let mut command = Command::new(program);
+        command.args(["serve", "--port", "0", "--pooling", "last"]);
+        command.arg(model);
+        Self::ours(command)
+    }
+
+    fn ours(mut command: Command) -> Result<Self> {
+        command.env("PRELUDE_SERVER__ACCESS_LOG", "false");
+        let program = command.get_program().to_string_lossy().into_owned();
         let started = Instant::now();
         let mut child = spawn(command.stderr(Stdio::piped()))?;
         let stderr = child.stderr.take().context("stderr is piped")?;
@@ -63,7 +76,7 @@ impl Process {
         loop {
             let mut line = String::new();
             if reader.read_line(&mut line)? == 0 {
-                bail!("{} ended; it said:\n{said}", program.display());
+                bail!("{program} ended; it said:\n{said}");
             }
             said.push_str(&line);
             let rest = line.strip_prefix("ready: ");

