@@ -33,6 +33,13 @@ impl Escaper {
     /// tokens: they take blanks with them, are looked for in normalized text, or change what is
     /// beside them.
     pub(crate) fn of(tokenizer: &Tokenizer) -> Option<Self> {
+        #[cfg_attr(
+            not(feature = "hf-fallback"),
+            expect(
+                clippy::infallible_destructuring_match,
+                reason = "there is another kind with the fallback"
+            )
+        )]
         let fast = match &tokenizer.0 {
             Kind::Fast(fast) => fast,
             #[cfg(feature = "hf-fallback")]
