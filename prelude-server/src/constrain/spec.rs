@@ -85,6 +85,7 @@ impl Whitespace {
     }
 }
 
+#[cfg(feature = "llguidance")]
 impl Whitespace {
     /// The field that holds its pattern.
     pub(crate) fn param(&self) -> Option<&'static str> {
