@@ -94,7 +94,7 @@ enum Command {
     /// Compare the tokenizer with the reference: 100,000 adversarial strings for each vocabulary,
     /// and a folder of texts if there is one.
     TokenizerGate(tokenizer_gate::Options),
-    /// Feed the tokenizer random input under AddressSanitizer (needs nightly and cargo-fuzz).
+    /// Feed tokenizer and server random input under AddressSanitizer (needs nightly and cargo-fuzz).
     Fuzz {
         /// How long each target runs.
         #[arg(long, default_value_t = 60)]

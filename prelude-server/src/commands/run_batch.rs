@@ -85,10 +85,10 @@ struct Job {
 
 /// How many lines ended how.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Counts {
-    answered: u64,
-    refused: u64,
-    never_ran: u64,
+pub(crate) struct Counts {
+    pub(crate) answered: u64,
+    pub(crate) refused: u64,
+    pub(crate) never_ran: u64,
     skipped: u64,
     /// Of the skipped: those that an earlier run was refused.
     skipped_refused: u64,
@@ -157,14 +157,21 @@ fn load(
     Ok((app, engines))
 }
 
-struct Batch {
-    app: Arc<App>,
-    window: usize,
-    is_ordered: bool,
+/// How lines are asked.
+pub(crate) struct Batch {
+    pub(crate) app: Arc<App>,
+    /// Lines in memory at once, at least 1.
+    pub(crate) window: usize,
+    /// Whether answers are written in the order of their requests.
+    pub(crate) is_ordered: bool,
 }
 
 impl Batch {
-    async fn run(
+    /// Asks what `done` does not have of `input` and writes each answer as a line.
+    ///
+    /// # Errors
+    /// The input cannot be read, the output cannot be written, or an engine is lost.
+    pub(crate) async fn run(
         &self,
         mut input: impl BufRead,
         done: Done,

@@ -1,0 +1,105 @@
+//! Chat templates, of models and of requests, and rerank templates: a text of bounded length, or
+//! an error.
+#![no_main]
+
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use prelude_server::{
+    rerank_template::RerankTemplate,
+    template::{ChatInputs, ChatTemplate},
+};
+use prelude_server_fuzz::{Leaf, World};
+use serde_json::{Map, Value, json};
+
+static WORLD: LazyLock<World> = LazyLock::new(World::open);
+
+/// Pieces of which most templates are made, so that most inputs get past the parser.
+const PIECES: &[&str] = &[
+    "{{ messages[0].content }}",
+    "{% for m in messages %}",
+    "{{ m.role }}",
+    "{{ m['content'] }}",
+    "{% endfor %}",
+    "{% if tools %}",
+    "{% elif documents %}",
+    "{% else %}",
+    "{% endif %}",
+    "{% if add_generation_prompt %}",
+    "{{ x|tojson }}",
+    "{{ x|tojson(indent=2) }}",
+    "{{ x[::-1] }}",
+    "{{ x[1:] }}",
+    "{% set ns = namespace(a=1) %}",
+    "{% set ns.a = ns.a + 1 %}",
+    "{{ ns.a }}",
+    "{{ x.split('a')[-1] }}",
+    "{{ x|trim }}",
+    "{{ x|upper }}",
+    "{{ x.items() }}",
+    "{{ loop.index0 }}",
+    "{% macro f(a) %}{{ a }}{{ f(a) }}{% endmacro %}",
+    "{{ f(1) }}",
+    "{{ raise_exception(x) }}",
+    "{{ strftime_now('%Y %q') }}",
+    "{{ x * 9 }}",
+    "{{ x ~ x }}",
+    "{{ x % 0 }}",
+    "{{ x // 0 }}",
+    "{% set x = x ~ x %}",
+    "{% set x = [x, x] %}",
+    "{{ x is mapping }}",
+    "{{ x|length }}",
+    "{{ x|replace('a', 'aa') }}",
+    "{{ x|join(x) }}",
+    "{{ x|sort }}",
+    "{{ x|batch(3)|list }}",
+    "{{ range(99)|list }}",
+    "{% break %}",
+    "{% generation %}",
+    "{% endgeneration %}",
+    "{{ bos_token }}",
+    "{{ x|format(x) }}",
+    "{{ '%s' % x }}",
+    "{{ x.startswith('a') }}",
+    "{{ x|indent(9) }}",
+    "-}}",
+    "{#",
+];
+
+fn source(pieces: &[(u8, &str)]) -> String {
+    let piece = |(at, text): &(u8, &str)| match PIECES.get(usize::from(*at)) {
+        Some(piece) => format!("{piece}{text}"),
+        None => (*text).to_owned(),
+    };
+    pieces.iter().map(piece).collect()
+}
+
+fuzz_target!(|input: (Vec<(u8, &str)>, Leaf<'_>, Leaf<'_>)| {
+    let (pieces, content, x) = input;
+    let source = source(&pieces);
+    let names = ["content".to_owned(), "role".to_owned(), "a".to_owned()];
+    let (content, x) = (content.value(&names), x.value(&names));
+    let messages = [json!({"role": "user", "content": content})];
+    let kwargs = Map::from_iter([("x".to_owned(), x.clone())]);
+    if let Ok(template) = ChatTemplate::new(&source, [("bos_token", "<s>")]) {
+        let inputs = ChatInputs {
+            messages: &messages,
+            tools: None,
+            documents: None,
+            add_generation_prompt: true,
+            kwargs: &kwargs,
+        };
+        let (first, second) = (template.render(&inputs), template.render(&inputs));
+        // The same inputs, the same text, unless it tells the time.
+        assert!(first == second || source.contains("strftime_now"));
+    }
+    if let Ok(template) = RerankTemplate::new(&source) {
+        let _ = template.render("a", "b", "c");
+    }
+    let body = json!({
+        "messages": [{"role": "user", "content": content}], "max_tokens": 1,
+        "chat_template": source, "chat_template_kwargs": Value::Object(kwargs),
+    });
+    WORLD.ask("/v1/chat/completions", body.to_string().into_bytes());
+});
