@@ -122,7 +122,7 @@ fn large(session: &mut Session, what: &str, case: Case) -> Result<()> {
             (asked, exact, None, "the CPU executor in f32")
         }
     };
-    let got = on_the_gpu(session, &checkpoint, &asked)?;
+    let got = on_the_gpu(session, &checkpoint, &asked, &exact)?;
     let layers = checkpoint.config().num_hidden_layers;
     let yardstick = rounded
         .as_ref()
@@ -141,7 +141,12 @@ fn blocks(questions: &Questions) -> u32 {
     count((longest + questions.tokens).div_ceil(16) + 1)
 }
 
-fn on_the_gpu(session: &Session, checkpoint: &Checkpoint, asked: &Questions) -> Result<Answers> {
+fn on_the_gpu(
+    session: &Session,
+    checkpoint: &Checkpoint,
+    asked: &Questions,
+    exact: &Answers,
+) -> Result<Answers> {
     let longest = asked.prompts.iter().map(Vec::len).max().unwrap_or(1);
     let mut executor = session.executor(checkpoint, |config| {
         config.num_blocks = Some(blocks(asked));
@@ -150,7 +155,9 @@ fn on_the_gpu(session: &Session, checkpoint: &Checkpoint, asked: &Questions) -> 
         config.max_context_len = Some(count(longest + asked.tokens));
         config.logits_rows_max = session.pick(256, 16);
     })?;
-    asked.ask(&mut executor, &|line| session.beat(|| line.to_owned()))
+    asked.ask(&mut executor, &exact.texts, &|line| {
+        session.beat(|| line.to_owned())
+    })
 }
 
 fn on_the_cpu(session: &Session, checkpoint: &Checkpoint, asked: &Questions) -> Result<Answers> {
@@ -165,5 +172,7 @@ fn on_the_cpu(session: &Session, checkpoint: &Checkpoint, asked: &Questions) -> 
     };
     let mut executor = CpuExecutor::new(checkpoint, config, pool)?;
     let beat = |line: &str| session.beat(|| format!("the CPU executor: {line}"));
-    asked.ask(&mut executor, &beat).context("the CPU executor")
+    asked
+        .ask(&mut executor, &[], &beat)
+        .context("the CPU executor")
 }

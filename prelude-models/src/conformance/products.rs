@@ -161,12 +161,17 @@ impl Case {
         for row in 0..rows {
             let x = &x[row * input..][..input];
             let sums = naive::linear(x, &w, &bias);
+            let unbiased = naive::linear(x, &w, &[]);
             let magnitudes = self.magnitudes(x, &w, &bias);
             let expected = || sums.iter().zip(&magnitudes);
             assert_within(
                 || format!("linear {} row {row}", self.name()),
                 &y[row * output..][..output],
-                expected().map(|(&y, &m)| (y, SUM * m + precision.stored(1.0) * y.abs())),
+                // A product may be stored before its bias is added, as cuBLASLt does for few rows.
+                expected().zip(&unbiased).map(|((&y, &m), &product)| {
+                    let before = if self.biased { product.abs() } else { 0.0 };
+                    (y, SUM * m + precision.stored(1.0) * (y.abs() + before))
+                }),
             );
             let at = (BEFORE + row) * output;
             let added = expected()
@@ -175,9 +180,11 @@ impl Case {
             assert_within(
                 || format!("linear_add {} row {row}", self.name()),
                 &h[at..][..output],
-                // The product may be stored before it is added, and the sum is.
-                added.map(|(sum, y, m)| {
-                    (sum, SUM * m + precision.stored(1.0) * (y.abs() + sum.abs()))
+                // The product may be stored before it is added, its bias before that, and the sum is.
+                added.zip(&unbiased).map(|((sum, y, m), &product)| {
+                    let before = if self.biased { product.abs() } else { 0.0 };
+                    let stored = y.abs() + sum.abs() + before;
+                    (sum, SUM * m + precision.stored(1.0) * stored)
                 }),
             );
         }

@@ -1,4 +1,5 @@
-//! Files the results of a run: `bench/gpu/DATE-DEVICE.json`, `.txt`, `.log`, flat.
+//! Files the results of a run: `bench/gpu/DATE-DEVICE.json`, `.txt`, `.log`, flat. Where the bundle
+//! and the results lay on the other machine is left out: it says nothing here.
 
 use std::{
     collections::BTreeMap,
@@ -64,9 +65,15 @@ pub(super) fn file(folder: &Path, to: &Path, baseline: bool) -> Result<Vec<PathB
     }
     fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
     let mut made = Vec::new();
+    let folders = results.run.folders();
     for (from, name) in files {
         let path = to.join(name);
-        fs::copy(&from, &path).with_context(|| format!("cannot write {}", path.display()))?;
+        let text =
+            fs::read_to_string(&from).with_context(|| format!("{} is no text", from.display()))?;
+        let text = folders.iter().fold(text, |text, (folder, name)| {
+            text.replace(folder.as_str(), name)
+        });
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         made.push(path);
     }
     if baseline {
@@ -212,6 +219,25 @@ mod tests {
         let again = file(&from.0, &to.0, false).unwrap_err().to_string();
         assert!(again.contains("is there already"), "{again}");
         run(&from.0, &Folder::new("ok-other").0, false).unwrap();
+    }
+
+    #[test]
+    fn folders_of_the_other_machine_are_not_filed() {
+        let (from, to) = (Folder::new("paths-from"), Folder::new("paths-to"));
+        let command = "run --home /a/bundle --out /a --seconds 5 --models /b/m";
+        let json = results(DATE, "gpu", "env");
+        let run = format!(r#""commit":"c","command":"{command}""#);
+        from.write("gpu.json", &json.replacen(r#""commit":"c""#, &run, 1));
+        from.write("table.txt", "plans: 120 in /b/m/kernel-cache");
+        from.write("log.txt", "images /a/bundle/images, results /a/log.txt");
+        let made = file(&from.0, &to.0, false).unwrap();
+        let text: Vec<_> = made
+            .iter()
+            .map(|p| fs::read_to_string(p).unwrap())
+            .collect();
+        assert!(text[0].contains("run --home BUNDLE --out OUT --seconds 5 --models MODELS"));
+        assert_eq!(text[1], "plans: 120 in MODELS/kernel-cache");
+        assert_eq!(text[2], "images BUNDLE/images, results OUT/log.txt");
     }
 
     #[test]

@@ -24,6 +24,28 @@ pub(super) struct Run {
     pub(super) target: String,
     pub(super) device: Option<String>,
     pub(super) commit: String,
+    #[serde(default)]
+    command: String,
+}
+
+impl Run {
+    /// The folders that the command names, longest first, and what to call them.
+    pub(super) fn folders(&self) -> Vec<(String, &'static str)> {
+        let words: Vec<&str> = self.command.split_whitespace().collect();
+        let mut folders: Vec<(String, &str)> = words
+            .windows(2)
+            .filter_map(|pair| match pair[0] {
+                "--home" => Some((pair[1].to_owned(), "BUNDLE")),
+                "--out" => Some((pair[1].to_owned(), "OUT")),
+                "--models" => Some((pair[1].to_owned(), "MODELS")),
+                _ => None,
+            })
+            // Of a relative one, parts of other words would be replaced.
+            .filter(|(folder, _)| folder.starts_with('/') && folder.len() > 1)
+            .collect();
+        folders.sort_by_key(|(folder, _)| std::cmp::Reverse(folder.len()));
+        folders
+    }
 }
 
 #[derive(Debug, Deserialize)]
