@@ -57,6 +57,13 @@ pub struct CudaConfig {
     /// whole row of logits, 0.6 MB in Qwen3. Beside it there is room for a vector, or for logits of
     /// classes, of each token of a step: 32 MiB for 8,192 tokens of a model 1,024 wide.
     pub results_bytes: u64,
+    /// Steps of up to so many tokens are padded to one of a few shapes, and a shape's launches are
+    /// captured as a CUDA graph at its third use; default 1024, 0 for none. Beyond, launching costs
+    /// less than computing.
+    pub graph_tokens: u32,
+    /// GPU memory that captured graphs may take; default 512 MiB, of what `reserve_bytes` leaves.
+    /// The least recently used ones go first.
+    pub graph_bytes: u64,
     /// Equal bits for a row in every batch, products included: one algorithm for every number of
     /// rows. At most half as fast on long prompts.
     pub deterministic: bool,
@@ -80,6 +87,8 @@ impl Default for CudaConfig {
             logits_rows_max: 256,
             metadata_bytes: 32 << 20,
             results_bytes: 64 << 20,
+            graph_tokens: 1024,
+            graph_bytes: 512 << 20,
             deterministic: false,
         }
     }

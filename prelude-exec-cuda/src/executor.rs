@@ -11,10 +11,12 @@ use prelude_models::{Checkpoint, Model, ModelConfig, load_model};
 #[cfg(feature = "emu")]
 use crate::Recording;
 use crate::{
-    CudaConfig, CudaLoader, CudaOps, Error, ProductEngine, StepPlan,
+    CudaConfig, CudaLoader, CudaOps, Error, GraphStats, ProductEngine, StepPlan,
+    graph::{Graphs, Mode},
     kernels::{cuda::CudaLauncher, image::Images, launch::Launcher},
     memory::{context::Context, kv_pool::KvShape, space::Space},
     ops::Sizes,
+    plan::StepShape,
 };
 
 /// KV blocks where memory has no limit and nothing is said about them.
@@ -23,6 +25,8 @@ const KV_BYTES_UNLIMITED: u64 = 64 << 20;
 /// Runs a model on one GPU. A step's kernels are queued by [`Executor::submit`]; its results are
 /// waited for by [`Executor::collect`].
 pub struct CudaExecutor {
+    /// Dropped before the buffers and kernels that they use.
+    graphs: Graphs,
     model: Box<dyn Model<CudaOps>>,
     ops: CudaOps,
     plan: StepPlan,
@@ -69,7 +73,7 @@ impl CudaExecutor {
         config: &CudaConfig,
         device: Arc<kernels::emu::Device>,
     ) -> Result<Self, Error> {
-        let launcher = Launcher::Emu(Arc::clone(&device));
+        let launcher = Launcher::Emu(Arc::clone(&device), None);
         Self::on(Space::Emu(device), launcher, checkpoint, config)
     }
 
@@ -83,7 +87,7 @@ impl CudaExecutor {
         config: &CudaConfig,
     ) -> Result<(Self, Arc<Recording>), Error> {
         let recording = Arc::new(Recording::default());
-        let launcher = Launcher::Record(Arc::clone(&recording));
+        let launcher = Launcher::Record(Arc::clone(&recording), None);
         let space = Space::Virtual(Arc::clone(&recording));
         let this = Self::on(space, launcher, checkpoint, config)?;
         drop(recording.take());
@@ -151,6 +155,7 @@ impl CudaExecutor {
             pipeline_depth: 1,
         };
         Ok(Self {
+            graphs: Graphs::new(config.graph_bytes),
             model,
             ops,
             plan: StepPlan::default(),
@@ -167,10 +172,46 @@ impl CudaExecutor {
             .map_err(|e| ExecutorError::Step(e.to_string()))?;
         self.plan.rebuild(batch, self.ops.layout)?;
         self.refuse_heads();
+        let tokens = self.plan.tokens.len();
+        let shape = self
+            .plan
+            .pad(self.ops.layout, self.capacity.max_step_tokens as usize);
         self.ops.begin(&mut self.plan)?;
-        self.model.forward(&mut self.ops, &self.plan)?;
+        self.forward(shape, tokens)?;
         self.ops.heads.send()?;
         Ok(())
+    }
+
+    /// Queues the model's launches: one by one, or as a graph.
+    fn forward(&mut self, shape: Option<StepShape>, tokens: usize) -> Result<(), Error> {
+        let mode = self.graphs.mode(shape, tokens);
+        let Some(shape) = shape.filter(|_| mode != Mode::Eager) else {
+            return self.model.forward(&mut self.ops, &self.plan);
+        };
+        if mode == Mode::Capture {
+            let (model, ops, plan) = (&self.model, &mut self.ops, &self.plan);
+            let space = ops.space.clone();
+            self.graphs.capture(shape, &space, || {
+                ops.launcher.begin_capture()?;
+                ops.defer_heads();
+                let queued = model.forward(ops, plan);
+                let heads = ops.deferred_heads();
+                // Ended whatever happened in it: the stream can do nothing else before.
+                let graph = ops.launcher.end_capture();
+                queued?;
+                Ok((graph?, heads))
+            })?;
+        }
+        for call in self.graphs.replay(shape, &mut self.ops.launcher)? {
+            self.ops.run_head(call)?;
+        }
+        Ok(())
+    }
+
+    /// What captured graphs did so far.
+    #[must_use]
+    pub const fn graphs(&self) -> GraphStats {
+        self.graphs.stats()
     }
 
     /// Ids and sizes in heads, which [`ForwardBatch::validate`] does not know. A head that is

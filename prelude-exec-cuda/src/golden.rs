@@ -90,10 +90,14 @@ fn check(name: &str, model: &str, config: &CudaConfig, batch: ForwardBatch) {
         text.push('\n');
     }
     executor.collect(StepId(0)).unwrap();
+    compare(name, &text);
+}
+
+fn compare(name: &str, text: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/plans/{name}.txt"));
     if std::env::var_os("PRELUDE_BLESS").is_some() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, &text).unwrap();
+        fs::write(&path, text).unwrap();
     }
     let expected = fs::read_to_string(&path).unwrap_or_default();
     let first = text.lines().zip(expected.lines()).position(|(a, b)| a != b);
@@ -102,6 +106,52 @@ fn check(name: &str, model: &str, config: &CudaConfig, batch: ForwardBatch) {
         "{} differs, first in line {:?}; PRELUDE_BLESS=1 rewrites it. Now:\n{text}",
         path.display(),
         first.map(|i| i + 1)
+    );
+}
+
+/// A shape's first, third and fourth step: launched, captured, run as captured. The plan is the
+/// last one's.
+#[test]
+fn a_padded_step() {
+    let config = CudaConfig {
+        graph_tokens: 64,
+        ..small()
+    };
+    let (mut executor, recording) =
+        CudaExecutor::recording(&checkpoint("demo-lm"), &config).unwrap();
+    let mut text = String::new();
+    for step in 0..4u32 {
+        let len = 9 + step;
+        let scores = OutputHead::LabelScores {
+            labels: [1, 2].into(),
+            normalise: Normalise::OverLabels,
+        };
+        let batch = OneShotBatch {
+            tokens: (0..len).collect(),
+            segments: vec![segment(
+                0..len,
+                None,
+                0,
+                BlockSpan::EMPTY,
+                Residency::Transient,
+            )],
+            rows: vec![row(0, len - 1..len, scores)],
+            block_ids: vec![],
+        };
+        let batch = ForwardBatch::OneShot(batch);
+        executor.submit(StepId(step.into()), batch).unwrap();
+        executor.collect(StepId(step.into())).unwrap();
+        let lines = recording.take();
+        if step != 1 {
+            let _ = writeln!(text, "step {step}");
+            lines.iter().for_each(|line| {
+                let _ = writeln!(text, "{line}");
+            });
+        }
+    }
+    compare(
+        "a_padded_step",
+        &format!("{}\n{text}", describe(executor.plan())),
     );
 }
 

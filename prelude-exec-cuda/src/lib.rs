@@ -15,6 +15,7 @@ mod error;
 mod executor;
 #[cfg(test)]
 mod golden;
+mod graph;
 mod heads;
 mod info;
 mod kernels;
@@ -33,6 +34,7 @@ mod testing;
 pub use config::CudaConfig;
 pub use error::Error;
 pub use executor::CudaExecutor;
+pub use graph::GraphStats;
 pub use info::info;
 pub use load::{CudaLoader, Weight};
 pub use memory::arena::Tensor;

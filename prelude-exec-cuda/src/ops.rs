@@ -45,7 +45,26 @@ pub struct CudaOps {
     metadata: Metadata,
     fields: Fields,
     pub(crate) heads: Heads,
+    /// Heads that are put off while a step's launches up to them are captured.
+    deferred: Option<Vec<HeadCall>>,
     pub(crate) layout: Layout,
+}
+
+/// A kind of heads, to be run on hidden states.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeadCall {
+    kind: HeadKind,
+    /// `[P, H]`.
+    hidden: View<bf16>,
+    /// `[_, H]`: what hidden states are multiplied with; themselves where nothing is.
+    weight: View<bf16>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum HeadKind {
+    Vocabulary,
+    Pooling,
+    Classes,
 }
 
 /// Where a plan's arrays are among the metadata.
@@ -151,7 +170,10 @@ impl CudaOps {
                 chunk_tokens: config.chunk_tokens as usize,
                 group: shape.heads / shape.kv_heads,
                 decode_as_segments: config.deterministic,
+                pad_tokens: config.graph_tokens as usize,
+                splits_max: sizes.partial_bytes / (shape.heads * partial_row_bytes(shape)),
             },
+            deferred: None,
             space,
             launcher,
             products,
@@ -177,12 +199,14 @@ impl CudaOps {
             tokens: metadata.push(&plan.tokens)?,
             positions: metadata.push(&plan.positions)?,
             slots: metadata.push(&plan.slots)?,
-            tables: metadata.push(&plan.blocks)?,
             segments: metadata.push(&plan.segments)?,
             spans: metadata.push(&plan.spans)?,
             tiles: metadata.push(&plan.tiles)?,
             decode: metadata.push(&plan.decode)?,
             outputs: metadata.push(&plan.outputs)?,
+            // Last of those that a graph reads: its length is not among what makes a step's shape,
+            // and all before it must lie where they lay.
+            tables: metadata.push(&plan.blocks)?,
         };
         self.heads.begin(plan, metadata)?;
         metadata.send()
@@ -190,6 +214,55 @@ impl CudaOps {
 
     pub(crate) const fn num_blocks(&self) -> usize {
         self.kv.shape().blocks
+    }
+
+    /// Puts heads off from here on.
+    pub(crate) fn defer_heads(&mut self) {
+        self.deferred = Some(Vec::new());
+    }
+
+    /// Those that were put off. From here on none is.
+    pub(crate) fn deferred_heads(&mut self) -> Vec<HeadCall> {
+        self.deferred.take().unwrap_or_default()
+    }
+
+    fn head(
+        &mut self,
+        kind: HeadKind,
+        inputs: &StepPlan,
+        hidden: &Tensor,
+        weight: Option<&Weight>,
+    ) -> Result<(), Error> {
+        let hidden = self.arena.view(hidden).slice(0..inputs.outputs.len());
+        let call = HeadCall {
+            kind,
+            hidden,
+            weight: weight.map_or(hidden, |w| w.matrix().0),
+        };
+        if let Some(deferred) = &mut self.deferred {
+            deferred.push(call);
+            return Ok(());
+        }
+        self.run_head(call)
+    }
+
+    /// Runs heads of a kind, those of this step's rows that are of it.
+    pub(crate) fn run_head(&mut self, call: HeadCall) -> Result<(), Error> {
+        let HeadCall {
+            kind,
+            hidden,
+            weight,
+        } = call;
+        let (launcher, metadata) = (&mut self.launcher, &self.metadata);
+        match kind {
+            HeadKind::Vocabulary => {
+                let products = &mut self.products;
+                self.heads
+                    .vocabulary(launcher, products, metadata, hidden, weight)
+            }
+            HeadKind::Pooling => self.heads.pooling(launcher, metadata, hidden),
+            HeadKind::Classes => self.heads.classes(launcher, metadata, hidden, weight),
+        }
     }
 
     fn multiply(&mut self, x: View<bf16>, weight: &Weight, output: Output) -> Result<(), Error> {
@@ -226,7 +299,10 @@ impl CudaOps {
     ) -> Result<(), Error> {
         let per_split = on.shape.heads * partial_row_bytes(on.shape);
         let width = on.shape.head_dim + 2;
-        let splits_of = |row: &DecodeRow| (row.context_len as usize).div_ceil(SPLIT_KEYS);
+        let splits_of = |row: &DecodeRow| match plan.splits {
+            Some(splits) => splits,
+            None => (row.context_len as usize).div_ceil(SPLIT_KEYS),
+        };
         let mut start = decode.start;
         while start < decode.end {
             // As many rows as fit; one always does.
@@ -422,20 +498,11 @@ impl Ops for CudaOps {
         hidden: &Tensor,
         head: &Weight,
     ) -> Result<(), Error> {
-        let hidden = self.arena.view(hidden).slice(0..inputs.outputs.len());
-        self.heads.vocabulary(
-            &mut self.launcher,
-            &mut self.products,
-            &self.metadata,
-            hidden,
-            head.matrix().0,
-        )
+        self.head(HeadKind::Vocabulary, inputs, hidden, Some(head))
     }
 
     fn pooling_heads(&mut self, inputs: &StepPlan, hidden: &Tensor) -> Result<(), Error> {
-        let hidden = self.arena.view(hidden).slice(0..inputs.outputs.len());
-        self.heads
-            .pooling(&mut self.launcher, &self.metadata, hidden)
+        self.head(HeadKind::Pooling, inputs, hidden, None)
     }
 
     fn class_heads(
@@ -444,8 +511,6 @@ impl Ops for CudaOps {
         hidden: &Tensor,
         score: &Weight,
     ) -> Result<(), Error> {
-        let hidden = self.arena.view(hidden).slice(0..inputs.outputs.len());
-        self.heads
-            .classes(&mut self.launcher, &self.metadata, hidden, score.matrix().0)
+        self.head(HeadKind::Classes, inputs, hidden, Some(score))
     }
 }

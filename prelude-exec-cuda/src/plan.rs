@@ -15,7 +15,8 @@
 
 use std::ops::Range;
 
-use kernels::families::{DecodeRow, Segment, Span, Tile};
+use bytemuck::Zeroable as _;
+use kernels::families::{AttnDecodeParams, DecodeRow, Segment, Span, Tile};
 use prelude_core::{
     BlockId, BlockSpan, DecodeBatch, ExecutorError, ForwardBatch, OneShotBatch, OutputHead,
     Residency, TokenSource,
@@ -23,6 +24,14 @@ use prelude_core::{
 
 /// "Transient": see [`StepPlan::slots`].
 pub(crate) const NO_SLOT: i32 = -1;
+
+/// A tile without queries.
+const NO_TILE: Tile = Tile {
+    segment: Tile::NO_SEGMENT,
+    q_row: 0,
+    q_pos: 0,
+    rows: 0,
+};
 
 /// What the plan of a step depends on besides its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +44,38 @@ pub(crate) struct Layout {
     pub(crate) group: usize,
     /// Decode rows as segments of one token: their sums then run in the order of prompts'.
     pub(crate) decode_as_segments: bool,
+    /// Steps of up to so many tokens are padded: see [`StepPlan::pad`]. 0: none is.
+    pub(crate) pad_tokens: usize,
+    /// Splits of all decode rows together that one launch has room for.
+    pub(crate) splits_max: usize,
+}
+
+/// All that a step's launches depend on, up to its heads: steps of one shape differ in the
+/// contents of their metadata alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct StepShape {
+    pub(crate) tokens: usize,
+    pub(crate) outputs: usize,
+    tiles: usize,
+    decode: usize,
+    /// Of each decode row.
+    splits: usize,
+    segments: usize,
+    spans: usize,
+}
+
+/// Counts of tokens, of rows and of outputs that a step is padded to: every power of two and the
+/// middle between two, by eighths from 64 on, where time grows with their number.
+fn padded(n: usize) -> usize {
+    match n {
+        0..=2 => n,
+        3..=64 => {
+            let power = n.next_power_of_two();
+            let middle = power / 4 * 3;
+            if n <= middle { middle } else { power }
+        }
+        _ => n.next_multiple_of(n.next_power_of_two() / 8),
+    }
 }
 
 /// What one step computes. Made by the executor; a model passes it through.
@@ -65,6 +106,8 @@ pub struct StepPlan {
     row_outputs: Vec<u32>,
     /// How many of `rows` are one-shot, prefill, decode.
     pub(crate) row_counts: [usize; 3],
+    /// Splits that decode rows are launched with, if the step is padded.
+    pub(crate) splits: Option<usize>,
     runs: Vec<Run>,
     /// Scratch: output index of each token, or -1.
     output_of: Vec<i32>,
@@ -155,6 +198,7 @@ impl StepPlan {
         self.rows.clear();
         self.row_outputs.clear();
         self.row_counts = [0; 3];
+        self.splits = None;
         self.runs.clear();
         self.output_of.clear();
     }
@@ -370,6 +414,50 @@ impl StepPlan {
                 rows: count(tile_tokens.min(tokens.end - first)),
             });
         }
+    }
+
+    /// Rounds the step's counts up, so that many steps have one shape: the shape, if the step is
+    /// small enough to be padded. `tokens_max`: what the buffers hold.
+    ///
+    /// Padding tokens are kept nowhere and seen by nobody; padding tiles and decode rows are empty;
+    /// padding outputs are read by no head.
+    pub(crate) fn pad(&mut self, layout: Layout, tokens_max: usize) -> Option<StepShape> {
+        let [chunk] = &mut self.chunks[..] else {
+            return None;
+        };
+        let tokens = padded(self.tokens.len());
+        let decode = padded(self.decode.len());
+        // In powers of two: few contexts differ in it.
+        let keys = self.decode.iter().map(|row| row.context_len).max();
+        let splits = keys.map_or(0, |keys| {
+            (keys.div_ceil(AttnDecodeParams::SPLIT_KEYS) as usize).next_power_of_two()
+        });
+        let room = tokens_max.min(layout.chunk_tokens).min(layout.pad_tokens);
+        if tokens > room || decode * splits > layout.splits_max {
+            return None;
+        }
+        let shape = StepShape {
+            tokens,
+            outputs: padded(self.outputs.len()).min(tokens),
+            tiles: padded(self.tiles.len()),
+            decode,
+            splits,
+            segments: padded(self.segments.len()),
+            spans: padded(self.spans.len()),
+        };
+        self.tokens.resize(tokens, 0);
+        self.positions.resize(tokens, 0);
+        self.slots.resize(tokens, NO_SLOT);
+        self.outputs.resize(shape.outputs, 0);
+        self.tiles.resize(shape.tiles, NO_TILE);
+        self.decode.resize(decode, DecodeRow::zeroed());
+        self.segments.resize(shape.segments, Segment::zeroed());
+        self.spans.resize(shape.spans, Span::zeroed());
+        chunk.tokens = 0..tokens;
+        chunk.tiles = 0..shape.tiles;
+        chunk.decode = 0..decode;
+        self.splits = Some(splits);
+        Some(shape)
     }
 
     /// Output indices of a row, in order of position.

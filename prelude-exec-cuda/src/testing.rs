@@ -52,7 +52,8 @@ pub(crate) fn checkpoint(name: &str) -> Checkpoint {
     Checkpoint::open(&folder).unwrap()
 }
 
-/// Small enough to make many, with chunks of 64 so that steps have several.
+/// Small enough to make many, with chunks of 64 so that steps have several; none
+/// is padded.
 pub(crate) fn small() -> CudaConfig {
     CudaConfig {
         num_blocks: Some(64),
@@ -62,6 +63,7 @@ pub(crate) fn small() -> CudaConfig {
         logits_rows_max: 8,
         metadata_bytes: 1 << 20,
         results_bytes: 1 << 20,
+        graph_tokens: 0,
         ..CudaConfig::default()
     }
 }

@@ -31,7 +31,14 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     }
     let batches = session.pick(200, 4);
     let what = format!("{batches} random batches, deterministic");
-    if session.has_time(&what, 60.0)? {
+    for deterministic in [true, false] {
+        let mode = if deterministic { ", deterministic" } else { "" };
+        session.check(&format!("graph and eager{mode}"), |s| {
+            let mut executor = open(s, &checkpoint, deterministic)?;
+            captured(s, &mut executor)
+        })?;
+    }
+    if session.has_time(&what, 20.0)? {
         session.check(&what, |s| {
             let mut executor = open(s, &checkpoint, true)?;
             random_batches(s, &mut executor, batches)
@@ -46,7 +53,6 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     if session.has_time(&what, 30.0)? {
         session.attempt(&what, |s| memory(s, &checkpoint, steps, &what))?;
     }
-    session.skip("graph and eager", "captured graphs are not built yet")?;
     session.skip("depth 1 and 2", "depth 2 on a device is not built yet")
 }
 
@@ -123,6 +129,60 @@ fn company(
         })?;
     }
     Ok(())
+}
+
+/// Steps, each several times in turn with the others: launched one by one, captured, and run as
+/// what was captured. In between other contents run through the same graphs.
+fn captured(session: &mut Session, executor: &mut CudaExecutor) -> Result<String> {
+    let vocab = executor.capacity().vocab_size;
+    let groups: Vec<Vec<usize>> = session.pick(
+        vec![
+            vec![128],
+            vec![1],
+            vec![17, 40, 3],
+            vec![300],
+            vec![500, 200],
+            vec![60; 8],
+        ],
+        vec![vec![20], vec![3, 17]],
+    );
+    let forest = |group: &[usize], seed: u64| {
+        let mut forest = Forest::default();
+        for (i, &len) in group.iter().enumerate() {
+            let prompt = tokens(700 + seed * 100 + i as u64, len, vocab);
+            let root = forest.root(&prompt);
+            forest.read(root, heads(len - 1, vocab));
+        }
+        forest
+    };
+    let mut first: Vec<Vec<String>> = Vec::new();
+    let mut compared = 0;
+    for round in 0..6u64 {
+        for (i, group) in groups.iter().enumerate() {
+            let got = bits(&rows(executor, forest(group, 0))?);
+            match first.get(i) {
+                None => first.push(got),
+                Some(first) => {
+                    ensure!(
+                        got == *first,
+                        "prompts of {group:?}, round {round}: other bits"
+                    );
+                    compared += 1;
+                }
+            }
+            let other = bits(&rows(executor, forest(group, 1 + round))?);
+            ensure!(other != first[i], "other prompts have the same bits");
+        }
+    }
+    let stats = executor.graphs();
+    ensure!(
+        stats.replays > stats.eager && stats.captures >= groups.len() as u64,
+        "{stats:?}"
+    );
+    Ok(format!(
+        "{compared} steps, equal bits; {} graphs",
+        stats.kept
+    ))
 }
 
 /// Prompts of random lengths in random groups: each as it is alone.

@@ -20,6 +20,8 @@ use crate::{
 
 /// Tokens of a block.
 const BLOCK: usize = 16;
+/// Steps before those that are timed: the third of a shape is captured.
+const WARM_UP: usize = 4;
 /// A kernel of one row and the gap to the next, launched one by one.
 const GAP: &str = "launch gap: norms of one row, back to back";
 
@@ -36,13 +38,43 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
         "GPU idle share at saturation",
         "executors do not note yet when the GPU begins and ends a step",
     )?;
-    session.skip(
-        "graphs: bytes, capture, launch gap",
-        "captured graphs are not built yet",
-    )?;
-    session.skip(
-        "programmatic dependent launch: launch gap",
-        "it is not built yet",
+    let large = session.pick("qwen3-4b", "tiny");
+    session.attempt("one layer of many tokens", |s| {
+        one_layer(s, large, s.pick(4096, 8))
+    })
+}
+
+/// What captured graphs took, one for another.
+fn captures(session: &mut Session, name: &str, executor: &CudaExecutor) -> Result<()> {
+    let stats = executor.graphs();
+    if stats.captures == 0 {
+        return session.fail(&format!("{name}: graphs"), format!("none: {stats:?}"));
+    }
+    let each = stats.capture_time.as_secs_f64() / stats.captures as f64;
+    session.figure(Figure {
+        name: &format!("{name}: capture of a graph"),
+        seconds: &[each],
+        ms: true,
+        goal: at_most(200.0),
+        reason: format!("mean of {}", stats.captures),
+        ..Figure::default()
+    })?;
+    let bytes = stats.bytes as f64 / stats.kept as f64 / 1e6;
+    let mut outcome = Outcome::new(format!("{name}: memory of a graph"), Verdict::Note);
+    outcome.value = Some(bytes);
+    outcome.unit = "MB".to_owned();
+    outcome.goal = at_most(32.0);
+    outcome.verdict = match bytes <= 32.0 {
+        true => Verdict::Pass,
+        false => Verdict::Miss,
+    };
+    session.timed(outcome)?;
+    session.note(
+        &format!("{name}: steps"),
+        format!(
+            "{} by {} graphs, {} kernel by kernel, {} tokens of padding",
+            stats.replays, stats.kept, stats.eager, stats.padding
+        ),
     )
 }
 
@@ -53,7 +85,7 @@ fn open(
     step_tokens: usize,
     blocks: usize,
     context: usize,
-    deterministic: bool,
+    (deterministic, graphs): (bool, bool),
 ) -> Result<CudaExecutor> {
     session.executor(checkpoint, |config| {
         config.num_blocks = Some(count(blocks));
@@ -62,6 +94,9 @@ fn open(
         config.chunk_tokens = session.pick(4096, 64);
         config.logits_rows_max = session.pick(256, 8);
         config.deterministic = deterministic;
+        if !graphs {
+            config.graph_tokens = 0;
+        }
     })
 }
 
@@ -70,7 +105,7 @@ fn small_model(session: &mut Session, name: &str) -> Result<()> {
     let start = Instant::now();
     let checkpoint = checkpoint(session, name, None)?;
     let made = start.elapsed();
-    let (input, repetitions) = session.pick((128, 100), (12, 2));
+    let (input, repetitions) = session.pick((128, 100), (12, 3));
     let context = session.pick(640, 64);
     let rows_max = session.pick(64, 3);
     let opening = Instant::now();
@@ -81,7 +116,7 @@ fn small_model(session: &mut Session, name: &str) -> Result<()> {
         session.pick(8192, 256),
         blocks,
         context,
-        false,
+        (false, true),
     )?;
     let load = opening.elapsed().as_secs_f64();
     products(session, name, &executor)?;
@@ -113,13 +148,30 @@ fn small_model(session: &mut Session, name: &str) -> Result<()> {
             goal,
         )?;
     }
+    captures(session, name, &executor)?;
+    let mut plain = open(
+        session,
+        &checkpoint,
+        session.pick(8192, 256),
+        blocks,
+        context,
+        (false, false),
+    )?;
+    let times = oneshot(&mut plain, input, 1, repetitions)?;
+    wall(
+        session,
+        &format!("{name}: {input} in, 1 out, kernel by kernel"),
+        &times,
+        None,
+    )?;
+    drop(plain);
     let mut fixed = open(
         session,
         &checkpoint,
         session.pick(8192, 256),
         blocks,
         context,
-        true,
+        (true, true),
     )?;
     let slow = oneshot(&mut fixed, input, 1, repetitions)?;
     wall(
@@ -154,7 +206,7 @@ fn oneshot(executor: &mut CudaExecutor, len: usize, many: usize, steps: usize) -
     let vocab = executor.capacity().vocab_size;
     let mut times = Vec::new();
     // The first ones warm up.
-    for i in 0..steps + 2 {
+    for i in 0..steps + WARM_UP {
         let mut forest = Forest::default();
         for j in 0..many {
             let prompt = tokens((i * many + j) as u64, len, vocab);
@@ -173,7 +225,7 @@ fn oneshot(executor: &mut CudaExecutor, len: usize, many: usize, steps: usize) -
             sampled(row)?;
         }
     }
-    Ok(times.split_off(2))
+    Ok(times.split_off(WARM_UP))
 }
 
 /// Seconds of steps of one token for each of `rows` sequences of `context` tokens.
@@ -183,7 +235,7 @@ fn generation(
     context: usize,
     steps: usize,
 ) -> Result<Vec<f64>> {
-    let each = (context + steps + 2).div_ceil(BLOCK);
+    let each = (context + steps + WARM_UP).div_ceil(BLOCK);
     ensure!(
         rows * each <= executor.capacity().num_blocks as usize,
         "{} blocks are needed",
@@ -208,7 +260,7 @@ fn generation(
         });
     }
     let mut times = Vec::new();
-    for _ in 0..steps + 2 {
+    for _ in 0..steps + WARM_UP {
         let batch = decode(&sequences, BLOCK, None);
         let start = Instant::now();
         let output = step(executor, batch)?;
@@ -219,7 +271,7 @@ fn generation(
             sequence.len += 1;
         }
     }
-    Ok(times.split_off(2))
+    Ok(times.split_off(WARM_UP))
 }
 
 /// Requests a second at saturation, and one long prompt.
@@ -232,7 +284,7 @@ fn large_model(session: &mut Session, name: &str) -> Result<()> {
         long.next_multiple_of(64),
         64,
         long,
-        false,
+        (false, true),
     )?;
     products(session, name, &executor)?;
     let single = oneshot(&mut executor, input, 1, session.pick(20, 1))?;

@@ -31,7 +31,7 @@ const IDS: u32 = 4000;
 pub(super) fn run(session: &mut Session) -> Result<()> {
     let small = session.pick("qwen3-0.6b", "tiny-served");
     session.attempt(small, |s| small_model(s, small))?;
-    if session.has_time("qwen3-4b", 180.0)? {
+    if session.has_time("qwen3-4b", 90.0)? {
         let large = session.pick("qwen3-4b", "tiny-served");
         session.attempt(large, |s| large_model(s, large))?;
     }

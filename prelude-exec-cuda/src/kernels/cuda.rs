@@ -18,6 +18,9 @@ use crate::{
 /// Dynamic shared memory that a block gets without asking.
 const SHARED_BYTES_FREE: u32 = 48 << 10;
 
+/// Compute capability from which on a kernel may start before the one ahead of it has ended.
+const EARLY_LAUNCH: (i32, i32) = (9, 0);
+
 /// Launches kernels on the stream of one GPU.
 #[derive(Debug)]
 pub(crate) struct CudaLauncher {
@@ -26,6 +29,16 @@ pub(crate) struct CudaLauncher {
     modules: Vec<sys::CUmodule>,
     kernels: HashMap<&'static str, Kernel>,
 }
+
+/// A captured step, ready to be queued.
+#[derive(Debug)]
+pub(crate) struct CudaGraph {
+    context: Arc<Context>,
+    exec: sys::CUgraphExec,
+}
+
+// SAFETY: as `CudaLauncher`.
+unsafe impl Send for CudaGraph {}
 
 /// An entry point.
 #[derive(Clone, Copy, Debug)]
@@ -103,22 +116,99 @@ impl CudaLauncher {
         let [x, y, z] = launch.grid;
         let [threads_x, threads_y, threads_z] = launch.block;
         let params = std::ptr::from_ref(params).cast_mut().cast();
+        // The kernel may start while the one before it ends: each waits (`dep_wait`) before it
+        // touches what another writes. Without effect below compute capability 9.0.
+        let mut early = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue {
+                programmaticStreamSerializationAllowed: 1,
+            },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: threads_x,
+            blockDimY: threads_y,
+            blockDimZ: threads_z,
+            sharedMemBytes: launch.shared_bytes,
+            hStream: self.context.stream(),
+            attrs: &raw mut early,
+            numAttrs: u32::from(self.context.compute_capability >= EARLY_LAUNCH),
+        };
+        let mut params: [*mut std::ffi::c_void; 1] = [params];
         // SAFETY: the kernel takes one struct by value, which the driver copies before the call
-        // returns. Its pointers are to the buffers in `reads` and `writes`, whose lengths the
-        // family's wrapper has checked against what the kernel touches; they live as long as the
-        // executor, whose `drop` waits for the stream before any is freed. Indices within them
-        // come from a plan made of a validated batch.
+        // returns, as it does the configuration. The struct's pointers are to the buffers in
+        // `reads` and `writes`, whose lengths the family's wrapper has checked against what the
+        // kernel touches; they live as long as the executor, whose `drop` waits for the stream
+        // before any is freed. Indices within them come from a plan made of a validated batch.
         unsafe {
-            result::launch_kernel(
+            sys::cuLaunchKernelEx(
+                &raw const config,
                 kernel.function,
-                (x, y, z),
-                (threads_x, threads_y, threads_z),
-                launch.shared_bytes,
-                self.context.stream(),
-                &mut [params],
+                params.as_mut_ptr(),
+                std::ptr::null_mut(),
             )
         }
+        .result()
         .map_err(fault)
+    }
+
+    /// From here on what this thread queues on the stream is kept and not run.
+    pub(crate) fn begin_capture(&self) -> Result<(), Error> {
+        self.context.bind()?;
+        // This thread's other calls may not break it, such as those that look at free memory of
+        // another; other threads' do not matter.
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream is the context's, and no capture is under way: `end_capture` ends
+        // every one.
+        unsafe { result::stream::begin_capture(self.context.stream(), mode) }
+            .map_err(|e| failed("cuStreamBeginCapture", e))
+    }
+
+    /// What was kept, made ready. From here on what is queued runs.
+    pub(crate) fn end_capture(&self) -> Result<CudaGraph, Error> {
+        self.context.bind()?;
+        // SAFETY: a capture is under way on the stream, which is the context's.
+        let graph = unsafe { result::stream::end_capture(self.context.stream()) }
+            .map_err(|e| failed("cuStreamEndCapture", e))?;
+        if graph.is_null() {
+            return Err(Error::launch("graph", "nothing was captured"));
+        }
+        // SAFETY: the graph was made above; what its kernels read and write lives as long as the
+        // executor, which drops its graphs first.
+        let exec = unsafe { result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0)) };
+        // SAFETY: made above, given back here only; what was made of it is on its own.
+        let destroyed = unsafe { result::graph::destroy(graph) };
+        let exec = exec.map_err(|e| failed("cuGraphInstantiate", e))?;
+        let made = CudaGraph {
+            context: Arc::clone(&self.context),
+            exec,
+        };
+        destroyed.map_err(|e| failed("cuGraphDestroy", e))?;
+        Ok(made)
+    }
+
+    pub(crate) fn replay(&self, graph: &CudaGraph) -> Result<(), Error> {
+        self.context.bind()?;
+        // SAFETY: the graph is ready, and the stream is the context's; buffers as in `launch`.
+        unsafe { result::graph::launch(graph.exec, self.context.stream()) }.map_err(
+            |e| match failed("graph", e) {
+                lost @ Error::DeviceLost { .. } => lost,
+                _ => Error::launch("graph", describe(e)),
+            },
+        )
+    }
+}
+
+impl Drop for CudaGraph {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: made in `end_capture`, given back here only. The driver waits for it where it
+            // is still running.
+            let _ = unsafe { result::graph::exec_destroy(self.exec) };
+        }
     }
 }
 

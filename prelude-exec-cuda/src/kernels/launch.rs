@@ -13,7 +13,7 @@ use bytemuck::Pod;
 use bytemuck::Zeroable as _;
 use kernels::{Launch, Params};
 
-use super::cuda::CudaLauncher;
+use super::cuda::{CudaGraph, CudaLauncher};
 #[cfg(feature = "emu")]
 use crate::record::Recording;
 use crate::{Error, memory::view::View};
@@ -34,10 +34,31 @@ pub(crate) enum Launcher {
     Cuda(Box<CudaLauncher>),
     /// On the host, checked. A launch ends before the call returns.
     #[cfg(feature = "emu")]
-    Emu(Arc<kernels::emu::Device>),
-    /// Nowhere: writes them down.
+    Emu(Arc<kernels::emu::Device>, Option<Vec<Kept>>),
+    /// Nowhere: writes them down. While capturing, counts them.
     #[cfg(feature = "emu")]
-    Record(Arc<Recording>),
+    Record(Arc<Recording>, Option<usize>),
+}
+
+/// Launches that were captured, to be queued again as one.
+#[derive(Debug)]
+pub(crate) enum Graph {
+    /// On a GPU.
+    Cuda(CudaGraph),
+    /// In the emulation, which runs them one after the other.
+    #[cfg(feature = "emu")]
+    Emu(Vec<Kept>),
+    /// How many were written down.
+    #[cfg(feature = "emu")]
+    Record(usize),
+}
+
+/// A launch that the emulation keeps.
+#[cfg(feature = "emu")]
+#[derive(Debug)]
+pub(crate) struct Kept {
+    launch: Launch,
+    params: Vec<u8>,
 }
 
 /// A name and the bytes that a launch may touch under it.
@@ -77,12 +98,78 @@ impl Launcher {
         match self {
             Self::Cuda(cuda) => cuda.launch(launch, params),
             #[cfg(feature = "emu")]
-            Self::Emu(device) => emulate(device, launch, params, reads, writes),
-            #[cfg(feature = "emu")]
-            Self::Record(recording) => {
-                recording.push(text(recording, launch, params));
+            Self::Emu(_, Some(kept)) => {
+                kept.push(Kept {
+                    launch: *launch,
+                    params: bytemuck::bytes_of(params).to_vec(),
+                });
                 Ok(())
             }
+            #[cfg(feature = "emu")]
+            Self::Emu(device, None) => emulate(device, launch, params, reads, writes),
+            #[cfg(feature = "emu")]
+            Self::Record(recording, capturing) => {
+                recording.push(text(recording, launch, params));
+                if let Some(launches) = capturing {
+                    *launches += 1;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// From here on launches are kept and not run.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn begin_capture(&mut self) -> Result<(), Error> {
+        match self {
+            Self::Cuda(cuda) => cuda.begin_capture()?,
+            #[cfg(feature = "emu")]
+            Self::Emu(_, kept) => *kept = Some(Vec::new()),
+            #[cfg(feature = "emu")]
+            Self::Record(_, launches) => *launches = Some(0),
+        }
+        Ok(())
+    }
+
+    /// What was kept. From here on launches run.
+    ///
+    /// # Errors
+    /// The driver's; also if something was queued that cannot be captured.
+    pub(crate) fn end_capture(&mut self) -> Result<Graph, Error> {
+        match self {
+            Self::Cuda(cuda) => cuda.end_capture().map(Graph::Cuda),
+            #[cfg(feature = "emu")]
+            Self::Emu(_, kept) => Ok(Graph::Emu(kept.take().unwrap_or_default())),
+            #[cfg(feature = "emu")]
+            Self::Record(_, launches) => Ok(Graph::Record(launches.take().unwrap_or_default())),
+        }
+    }
+
+    /// Queues what was captured by this launcher. Its kernels find other contents at the same
+    /// addresses.
+    ///
+    /// # Errors
+    /// [`Error::Launch`].
+    pub(crate) fn replay(&mut self, graph: &Graph) -> Result<(), Error> {
+        match (self, graph) {
+            (Self::Cuda(cuda), Graph::Cuda(graph)) => cuda.replay(graph),
+            // Without extents: what a launch may touch has grown or shrunk since, as block tables
+            // do. It is within the device's buffers.
+            #[cfg(feature = "emu")]
+            (Self::Emu(device, _), Graph::Emu(launches)) => launches.iter().try_for_each(|kept| {
+                device
+                    .launch_bytes(&kept.launch, &kept.params, None)
+                    .map_err(|e| Error::launch(kept.launch.kernel, e.to_string()))
+            }),
+            #[cfg(feature = "emu")]
+            (Self::Record(recording, _), Graph::Record(launches)) => {
+                recording.push(format!("graph of {launches} launches"));
+                Ok(())
+            }
+            #[cfg(feature = "emu")]
+            _ => Err(Error::launch("graph", "it is another launcher's")),
         }
     }
 }
@@ -230,7 +317,7 @@ mod tests {
             gate_up_stride: 16,
             a_stride: 16,
         };
-        let mut launcher = Launcher::Record(Arc::clone(&recording));
+        let mut launcher = Launcher::Record(Arc::clone(&recording), None);
         let result = launcher.launch(&shape, &params, &reads, &writes);
         let lines = recording.take().join("\n");
         result.map(|()| lines).map_err(|e| e.to_string())

@@ -130,8 +130,8 @@ impl Target {
                 let images = Images::new(config);
                 Launcher::Cuda(Box::new(CudaLauncher::new(Arc::clone(context), images)?))
             }
-            Kind::Emulated(device) => Launcher::Emu(Arc::clone(device)),
-            Kind::Recorded(recording) => Launcher::Record(Arc::clone(recording)),
+            Kind::Emulated(device) => Launcher::Emu(Arc::clone(device), None),
+            Kind::Recorded(recording) => Launcher::Record(Arc::clone(recording), None),
         })
     }
 

@@ -18,6 +18,8 @@ fn layout(chunk_tokens: usize, group: usize) -> Layout {
         chunk_tokens,
         group,
         decode_as_segments: false,
+        pad_tokens: 1024,
+        splits_max: 1024,
     }
 }
 
@@ -100,18 +102,52 @@ fn shown(plan: &StepPlan, segment: u32, position: u32) -> Vec<Source> {
     sources
 }
 
+/// A plan and its padded twin mean the same.
+fn check(batch: &ForwardBatch, layout: Layout) {
+    check_plan(batch, layout, false);
+    check_plan(batch, layout, true);
+}
+
 /// Every query of every chunk is in one tile or is one decode row, sees what it should, and the
 /// tiles of a chunk come longest first.
-fn check(batch: &ForwardBatch, layout: Layout) {
+fn check_plan(batch: &ForwardBatch, layout: Layout, pad: bool) {
     let mut plan = StepPlan::default();
     plan.rebuild(batch.clone(), layout).unwrap();
+    let tokens = plan.tokens.len();
+    let (tiles, decode_rows) = (plan.tiles.len(), plan.decode.len());
+    if pad {
+        let Some(shape) = plan.pad(layout, 1000) else {
+            assert!(
+                tokens > 60 || plan.chunks.is_empty(),
+                "a small step is padded"
+            );
+            return;
+        };
+        assert!(plan.chunks.len() == 1 && shape.tokens <= layout.chunk_tokens.min(1000));
+        assert_eq!(plan.tokens.len(), shape.tokens);
+        assert_eq!(plan.outputs.len(), shape.outputs);
+        assert!(
+            4 * shape.tokens <= 5 * tokens + 4 || tokens < 64,
+            "{tokens}"
+        );
+        let splits = plan.splits.unwrap() as u32;
+        assert!(
+            plan.decode
+                .iter()
+                .all(|row| row.context_len <= 256 * splits)
+        );
+        // Padding is kept nowhere.
+        assert!(plan.slots[tokens..].iter().all(|&slot| slot == NO_SLOT));
+    }
     let (oneshot, prefill, decode) = batch.parts();
     let mut expected = meaning(oneshot, 0);
     expected.extend(meaning(prefill, count(oneshot.tokens.len())));
     let mut got: Vec<Option<Vec<Source>>> = vec![None; plan.tokens.len()];
     for chunk in &plan.chunks {
         assert!(chunk.tokens.len() <= layout.chunk_tokens);
-        let tiles = &plan.tiles[chunk.tiles.clone()];
+        let all = &plan.tiles[chunk.tiles.clone()];
+        let used = |tile: &&Tile| tile.segment != Tile::NO_SEGMENT;
+        let tiles: Vec<_> = all.iter().filter(used).collect();
         assert!(tiles.is_sorted_by_key(|t| std::cmp::Reverse(t.q_pos + t.rows)));
         for tile in tiles {
             assert!((1..=count(64 / layout.group)).contains(&tile.rows));
@@ -125,7 +161,8 @@ fn check(batch: &ForwardBatch, layout: Layout) {
                 assert!(got[token].replace(seen).is_none(), "token {token} twice");
             }
         }
-        for row in &plan.decode[chunk.decode.clone()] {
+        let used = |row: &&DecodeRow| row.context_len > 0;
+        for row in plan.decode[chunk.decode.clone()].iter().filter(used) {
             let token = chunk.tokens.start + row.q_row as usize;
             assert_eq!(row.context_len, plan.positions[token].unsigned_abs() + 1);
             let seen = (0..row.context_len).map(|p| {
@@ -152,9 +189,15 @@ fn check(batch: &ForwardBatch, layout: Layout) {
         }
         expected.push(seen);
     }
-    for (token, (got, expected)) in got.iter().zip(&expected).enumerate() {
-        assert_eq!(got.as_ref(), Some(expected), "token {token}");
+    assert_eq!(expected.len(), tokens);
+    for (token, got) in got.iter().enumerate() {
+        // Nothing is computed of padding.
+        assert_eq!(got.as_ref(), expected.get(token), "token {token}");
     }
+    let used = plan.tiles.iter().filter(|t| t.segment != Tile::NO_SEGMENT);
+    assert_eq!(used.count(), tiles);
+    let used = plan.decode.iter().filter(|row| row.context_len > 0);
+    assert_eq!(used.count(), decode_rows);
     for row in &plan.rows {
         for (&output, i) in plan.outputs_of(row).iter().zip(0..) {
             let token = plan.outputs[output as usize] as usize;
@@ -282,6 +325,51 @@ fn a_deep_path_has_a_span_for_each_run() {
         }
     }
     check(&ForwardBatch::OneShot(batch), layout(64, 2));
+}
+
+#[test]
+fn counts_are_padded_little_and_to_few() {
+    let mut sizes: Vec<usize> = (0..=1024).map(padded).collect();
+    for (n, &size) in sizes.iter().enumerate() {
+        assert!(
+            size >= n && (4 * size <= 5 * n + 4 || n <= 64),
+            "{n} to {size}"
+        );
+        assert!(size <= 2 * n, "{n} to {size}");
+        assert_eq!(padded(size), size);
+    }
+    sizes.dedup();
+    assert_eq!(sizes.len(), 13 + 16);
+    assert_eq!(sizes[..8], [0, 1, 2, 3, 4, 6, 8, 12]);
+    // None stays of a step that several chunks, or too few splits, hold.
+    let batch = || ForwardBatch::OneShot(forest(&[(0, 70, 0, false)]));
+    let mut plan = StepPlan::default();
+    let layout = layout(64, 2);
+    plan.rebuild(batch(), layout).unwrap();
+    assert_eq!(plan.pad(layout, 1000), None);
+    let wide = Layout {
+        chunk_tokens: 128,
+        ..layout
+    };
+    plan.rebuild(batch(), wide).unwrap();
+    assert_eq!(plan.pad(wide, 79), None, "80 do not fit");
+    assert_eq!(plan.pad(wide, 80).map(|shape| shape.tokens), Some(80));
+    let row = ForwardBatch::Decode(DecodeBatch {
+        rows: vec![decode_row(TokenSource::Known(1), 600, 0)],
+        block_ids: (0..38).map(BlockId).collect(),
+    });
+    plan.rebuild(row.clone(), wide).unwrap();
+    let narrow = Layout {
+        splits_max: 3,
+        ..wide
+    };
+    assert_eq!(
+        plan.pad(narrow, 1000),
+        None,
+        "601 keys take 3 splits, padded 4"
+    );
+    assert!(plan.pad(wide, 1000).is_some());
+    assert_eq!(plan.splits, Some(4));
 }
 
 #[test]

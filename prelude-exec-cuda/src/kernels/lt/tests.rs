@@ -198,7 +198,7 @@ fn compare(test: &str, options: &[&str], cases: &[Case], mut check: impl FnMut(&
     let space = Space::Emu(Arc::clone(&device));
     let mut products = Products::lt(lt(&folder, &space).unwrap());
     std::fs::remove_dir_all(&folder).unwrap();
-    let mut launcher = Launcher::Emu(device);
+    let mut launcher = Launcher::Emu(device, None);
     for &case in cases {
         let by_lt = product(case, &space, |x, w, b, y| {
             products.multiply(&mut launcher, x, w, b, y).unwrap();
@@ -285,7 +285,7 @@ fn an_error_of_the_heuristic_is_not_passed_over() {
     let x = memory.view::<bf16>(0, 5, 64);
     let w = memory.view::<bf16>(64 << 10, 24, 64);
     let y = Output::Write(memory.view::<bf16>(128 << 10, 5, 24));
-    let mut launcher = Launcher::Record(recording);
+    let mut launcher = Launcher::Record(recording, None);
     let error = products.multiply(&mut launcher, x, w, None, y).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -566,7 +566,7 @@ fn choices(told: &Told, recorded: Plans) -> Vec<(u32, u64)> {
         recorded,
     );
     let mut products = Products::lt(lt);
-    let mut launcher = Launcher::Record(recording);
+    let mut launcher = Launcher::Record(recording, None);
     let memory = space.alloc("memory", 1 << 20).unwrap();
     for m in [5, 20, 40, 5] {
         let x = memory.view::<bf16>(0, m, 64);

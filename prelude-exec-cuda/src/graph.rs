@@ -1,0 +1,180 @@
+//! Which steps are captured as graphs, and which graphs are kept.
+//!
+//! LAPS §3.1, by total tokens instead of length by batch: one graph serves every mix of requests
+//! whose padded counts are its own, since all else is metadata that a copy overwrites before the
+//! launch. Heads are launched behind the graph: they depend on what each request asks for.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    Error,
+    kernels::launch::{Graph, Launcher},
+    memory::space::Space,
+    ops::HeadCall,
+    plan::StepShape,
+};
+
+/// Uses of a shape before it is captured: what comes once is not worth it.
+const CAPTURE_AFTER: u32 = 2;
+/// Most graphs kept.
+const GRAPHS_MAX: usize = 256;
+/// Most shapes whose uses are counted.
+const SHAPES_MAX: usize = 4096;
+
+/// Captured graphs, by shape.
+#[derive(Debug)]
+pub(crate) struct Graphs {
+    captured: HashMap<StepShape, Captured>,
+    /// Uses of shapes that are not captured yet.
+    seen: HashMap<StepShape, u32>,
+    bytes_max: u64,
+    /// Counts steps, to know which graph was used last.
+    now: u64,
+    stats: GraphStats,
+}
+
+#[derive(Debug)]
+struct Captured {
+    graph: Graph,
+    heads: Vec<HeadCall>,
+    bytes: u64,
+    used: u64,
+}
+
+/// What captured graphs did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GraphStats {
+    /// Graphs that are kept.
+    pub kept: u64,
+    /// Bytes of GPU memory that they took.
+    pub bytes: u64,
+    /// Steps that ran as a graph.
+    pub replays: u64,
+    /// Steps that were launched one kernel after the other.
+    pub eager: u64,
+    /// Captures, those of graphs that were dropped again included.
+    pub captures: u64,
+    /// Time of all captures.
+    pub capture_time: Duration,
+    /// Tokens that steps were padded by.
+    pub padding: u64,
+}
+
+/// How a step runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Kernel by kernel.
+    Eager,
+    /// Captured, and run as what was captured.
+    Capture,
+    /// As captured before.
+    Replay,
+}
+
+impl Graphs {
+    /// `bytes_max`: of GPU memory for all graphs.
+    pub(crate) fn new(bytes_max: u64) -> Self {
+        Self {
+            captured: HashMap::new(),
+            seen: HashMap::new(),
+            bytes_max,
+            now: 0,
+            stats: GraphStats::default(),
+        }
+    }
+
+    pub(crate) const fn stats(&self) -> GraphStats {
+        self.stats
+    }
+
+    /// How a step of this shape and of `tokens` tokens runs; `None` for one that is not padded.
+    pub(crate) fn mode(&mut self, shape: Option<StepShape>, tokens: usize) -> Mode {
+        self.now += 1;
+        let Some(shape) = shape else {
+            self.stats.eager += 1;
+            return Mode::Eager;
+        };
+        self.stats.padding += (shape.tokens - tokens) as u64;
+        if self.captured.contains_key(&shape) {
+            return Mode::Replay;
+        }
+        if self.seen.len() >= SHAPES_MAX {
+            self.seen.clear();
+        }
+        let uses = self.seen.entry(shape).or_default();
+        if *uses >= CAPTURE_AFTER {
+            return Mode::Capture;
+        }
+        *uses += 1;
+        self.stats.eager += 1;
+        Mode::Eager
+    }
+
+    /// Captures what `queue` queues, which launches no heads, and keeps it for steps of this shape.
+    /// `queue` gives the heads that it put off.
+    ///
+    /// # Errors
+    /// `queue`'s, or the driver's.
+    pub(crate) fn capture(
+        &mut self,
+        shape: StepShape,
+        space: &Space,
+        queue: impl FnOnce() -> Result<(Graph, Vec<HeadCall>), Error>,
+    ) -> Result<(), Error> {
+        let start = Instant::now();
+        let before = space.free_bytes()?;
+        let (graph, heads) = queue()?;
+        let after = space.free_bytes()?;
+        let bytes = before.zip(after).map_or(0, |(b, a)| b.saturating_sub(a));
+        self.seen.remove(&shape);
+        let captured = Captured {
+            graph,
+            heads,
+            bytes,
+            used: self.now,
+        };
+        self.captured.insert(shape, captured);
+        self.stats.captures += 1;
+        self.stats.capture_time += start.elapsed();
+        self.shrink(shape);
+        Ok(())
+    }
+
+    /// Drops the least recently used ones while there are too many or too large ones; never the
+    /// one that is about to run.
+    fn shrink(&mut self, keep: StepShape) {
+        loop {
+            let bytes = self.captured.values().map(|c| c.bytes).sum();
+            (self.stats.kept, self.stats.bytes) = (self.captured.len() as u64, bytes);
+            if self.captured.len() <= GRAPHS_MAX && bytes <= self.bytes_max {
+                return;
+            }
+            let others = self.captured.iter().filter(|(shape, _)| **shape != keep);
+            let oldest = others.min_by_key(|(_, c)| c.used).map(|(shape, _)| *shape);
+            let Some(oldest) = oldest else { return };
+            self.captured.remove(&oldest);
+        }
+    }
+
+    /// Queues the graph of a shape that was captured; the heads that belong behind it.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn replay(
+        &mut self,
+        shape: StepShape,
+        launcher: &mut Launcher,
+    ) -> Result<Vec<HeadCall>, Error> {
+        let Some(captured) = self.captured.get_mut(&shape) else {
+            return Err(Error::Step("its shape was not captured".to_owned()));
+        };
+        captured.used = self.now;
+        self.stats.replays += 1;
+        launcher.replay(&captured.graph)?;
+        Ok(captured.heads.clone())
+    }
+}
