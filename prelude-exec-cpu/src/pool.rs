@@ -2,7 +2,9 @@
 //!
 //! A layer of a decode step is a handful of joins of 0.1 ms each, so a join must cost little:
 //! the caller takes part as worker 0, workers spin for a moment before they park, and a worker
-//! that wakes late never delays a join (it may only enter a job while the job is open).
+//! that wakes late never delays a join (it may only enter a job while the job is open). Where
+//! steps follow each other closely they spin from one step to the next: waking a thread takes
+//! longer than a small model's layer.
 //!
 //! ```text
 //! state: | epoch (32) | unused (15) | open (1) | workers inside (16) |
@@ -33,6 +35,17 @@ use std::{
 /// How long a worker spins for the next job before it parks: a few times the gap between two
 /// operations of a step, far below what an idle server would notice.
 const SPIN: Duration = Duration::from_micros(60);
+
+/// How long it does where most of the latest pauses were no longer: what passes between two short
+/// requests of a client that asks again at once.
+const SPIN_FOR_STEP: Duration = Duration::from_micros(200);
+
+/// A worker that has waited for so long is between two steps, and lets others have its core if
+/// they want it: the client whose answer the step was, before all.
+const BETWEEN_STEPS: Duration = Duration::from_micros(20);
+
+/// Of the last eight pauses between steps, how many must have been short.
+const SHORT_PAUSES: u32 = 5;
 
 /// Jobs estimated below this run on the caller alone: a join costs 1 to 3 µs when workers spin
 /// and about 10 µs when one must be woken.
@@ -141,7 +154,7 @@ impl ComputePool {
             wake: Condvar::new(),
         });
         let workers = (1..threads.clamp(1, INSIDE as usize))
-            .filter_map(|index| {
+            .map_while(|index| {
                 let shared = Arc::clone(&shared);
                 // A system short of threads leaves the pool smaller, which is slower and right.
                 thread::Builder::new()
@@ -345,7 +358,8 @@ impl Shared {
     /// A worker's life.
     fn serve(&self, worker: usize) {
         let mut seen = 0;
-        while let Some(state) = self.next_open(seen) {
+        let mut pauses = Pauses::default();
+        while let Some(state) = self.next_open(seen, &mut pauses) {
             if self
                 .state
                 .compare_exchange(state, state + 1, Ordering::AcqRel, Ordering::Relaxed)
@@ -366,21 +380,37 @@ impl Shared {
     }
 
     /// Waits for an open job other than `seen`; `None` when the pool ends.
-    fn next_open(&self, seen: u64) -> Option<u64> {
-        let is_new = |state: u64| state & OPEN != 0 && state >> EPOCH_SHIFT != seen;
-        let start = Instant::now();
+    fn next_open(&self, seen: u64, pauses: &mut Pauses) -> Option<u64> {
+        let since = Instant::now();
+        let found = self
+            .spin(seen, since, pauses.spin())
+            .or_else(|| self.park(seen));
+        pauses.note(since.elapsed());
+        found
+    }
+
+    /// Looks for an open job until `limit` from `since`.
+    fn spin(&self, seen: u64, since: Instant, limit: Duration) -> Option<u64> {
         loop {
             for _ in 0..32 {
                 let state = self.state.load(Ordering::Acquire);
-                if is_new(state) {
+                if is_new(state, seen) {
                     return Some(state);
                 }
                 std::hint::spin_loop();
             }
-            if start.elapsed() >= SPIN {
-                break;
+            let waited = since.elapsed();
+            if waited >= limit {
+                return None;
+            }
+            if waited >= BETWEEN_STEPS {
+                thread::yield_now();
             }
         }
+    }
+
+    /// Sleeps until there is an open job, or the pool ends.
+    fn park(&self, seen: u64) -> Option<u64> {
         let mut gate = lock(&self.gate);
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let found = loop {
@@ -388,13 +418,40 @@ impl Shared {
                 break None;
             }
             let state = self.state.load(Ordering::SeqCst);
-            if is_new(state) {
+            if is_new(state, seen) {
                 break Some(state);
             }
             gate = self.wake.wait(gate).unwrap_or_else(PoisonError::into_inner);
         };
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
         found
+    }
+}
+
+/// Whether there is an open job other than `seen`.
+const fn is_new(state: u64, seen: u64) -> bool {
+    state & OPEN != 0 && state >> EPOCH_SHIFT != seen
+}
+
+/// What a worker knows of the latest pauses between steps: one bit for each, whether it was short.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pauses(u8);
+
+impl Pauses {
+    /// There was no job for so long.
+    fn note(&mut self, pause: Duration) {
+        if pause >= BETWEEN_STEPS {
+            self.0 = (self.0 << 1) | u8::from(pause <= SPIN_FOR_STEP);
+        }
+    }
+
+    /// How long to spin before parking.
+    fn spin(self) -> Duration {
+        if self.0.count_ones() >= SHORT_PAUSES {
+            SPIN_FOR_STEP
+        } else {
+            SPIN
+        }
     }
 }
 
@@ -483,12 +540,28 @@ mod tests {
     fn parked_workers_wake() {
         let pool = ComputePool::new(3);
         for _ in 0..5 {
-            thread::sleep(SPIN * 5);
+            thread::sleep(SPIN_FOR_STEP * 5);
             let sum = AtomicUsize::new(0);
             pool.run(100, usize::MAX, &|task, _| {
                 sum.fetch_add(task, Ordering::Relaxed);
             });
             assert_eq!(sum.into_inner(), 4950);
+        }
+    }
+
+    #[test]
+    fn only_a_majority_of_short_pauses_makes_workers_spin_on() {
+        let mut pauses = Pauses::default();
+        let short = [BETWEEN_STEPS, SPIN_FOR_STEP];
+        for n in 1..=8 {
+            pauses.note(short[n as usize % 2]);
+            // Within a step: says nothing.
+            pauses.note(BETWEEN_STEPS / 2);
+            assert_eq!(pauses.spin() > SPIN, n >= SHORT_PAUSES, "{n} short");
+        }
+        for n in 1..=8 {
+            pauses.note(SPIN_FOR_STEP * 2);
+            assert_eq!(pauses.spin() > SPIN, 8 - n >= SHORT_PAUSES, "{n} long");
         }
     }
 
