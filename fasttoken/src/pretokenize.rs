@@ -20,7 +20,7 @@ pub(crate) struct PreTokenizer {
 /// One step: cuts every piece it is given into smaller ones.
 #[derive(Debug)]
 enum Split {
-    /// By a common pattern, whose matches leave no gaps.
+    /// By a common pattern, or several in a row, keeping every piece.
     Grammar(Grammar),
     Pattern {
         pattern: Pattern,
@@ -138,10 +138,13 @@ impl PreTokenizer {
         if last.kind(&last_path)? != "ByteLevel" {
             return Err(missing_byte_level(path));
         }
-        let mut splits = Vec::new();
-        for (step, path) in &steps {
-            splits.push(Split::load(step, path)?);
-        }
+        let splits = match known_sequence(&steps) {
+            Some(grammar) => vec![Split::Grammar(grammar)],
+            None => steps
+                .iter()
+                .map(|(step, path)| Split::load(step, path))
+                .collect::<Result<_, _>>()?,
+        };
         Ok(Self {
             splits,
             add_prefix_space: last.bool("add_prefix_space", &last_path)?,
@@ -339,6 +342,22 @@ fn flatten(
         flatten(&part, &path, steps)?;
     }
     Ok(())
+}
+
+/// The grammar that does what all `steps` do one after the other, if there is one. What is
+/// wrong with a step is not said here.
+fn known_sequence(steps: &[(Component, String)]) -> Option<Grammar> {
+    let isolated = |(step, path): &(Component, String)| {
+        let isolated = step.kind(path).ok()? == "Split"
+            && step.string("behavior", path).ok()? == "Isolated"
+            && step.bool("invert", path).is_ok();
+        let pattern = step.object("pattern", path).ok()?;
+        let regex = pattern.string("Regex", path).ok()?;
+        let isolated = isolated && pattern.get("String").is_none();
+        isolated.then(|| regex.to_owned())
+    };
+    let patterns: Option<Vec<String>> = steps.iter().map(isolated).collect();
+    Grammar::recognise_sequence(&patterns?)
 }
 
 impl Split {

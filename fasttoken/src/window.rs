@@ -13,7 +13,8 @@
 //! matched as the first character of a match or inside a run of blanks, and the character
 //! before it is no blank. Nor can a match that holds the ideograph contain the
 //! punctuation, since the ideograph is a letter and no alternative takes punctuation after
-//! a letter (but for the apostrophe of contractions). Matches before the cut do not look
+//! a letter (but for the apostrophe of contractions). What DeepSeek's patterns leave between
+//! matches has neither spaces nor ideographs nor punctuation. Matches before the cut do not look
 //! beyond it either: their runs end there as they would at the end of the text, and
 //! `\s+(?!\S)` looks one character past a run of blanks, which ends before the cut.
 //! Normal forms do not change across the cut, since what follows it is a starter that
@@ -181,7 +182,7 @@ mod tests {
     /// the ids of what is before each cut.
     #[test]
     fn ids_before_a_cut_do_not_depend_on_what_follows() {
-        use crate::scan::{CL100K, GPT2, O200K, QWEN2};
+        use crate::scan::{CL100K, DEEPSEEK3, GPT2, O200K, QWEN2};
         let demo: Value = serde_json::from_slice(include_bytes!("../tests/data/tokenizer.json"))
             .expect("the demo is JSON");
         let mut seed = 1u64;
@@ -192,15 +193,17 @@ mod tests {
         let parts = [
             "a", "B", "1", "'", "'s", "!", "<", "<x>", "é", "ōx", "\u{301}", "\u{3099}",
             "\u{FF9E}", "中", "か", "ヺ", "，", "。", "：", "、", " ", " ", " ", "  ", "\n", "\t",
-            "\u{A0}", "\u{3000}", "x y", "of", "中，", "/",
+            "\u{A0}", "\u{3000}", "x y", "of", "中，", "/", "\0",
         ];
         let mut cuts = 0;
-        for (grammar, form) in [
-            (GPT2, "NFC"),
-            (QWEN2, "NFKC"),
-            (CL100K, "NFD"),
-            (O200K, "NFKD"),
-            (O200K, "NFC"),
+        for (patterns, form) in [
+            (&[GPT2][..], "NFC"),
+            (&[QWEN2], "NFKC"),
+            (&[CL100K], "NFD"),
+            (&[O200K], "NFKD"),
+            (&[O200K], "NFC"),
+            (&DEEPSEEK3, "NFC"),
+            (&DEEPSEEK3, "NFKD"),
         ] {
             for (contents, flag) in [
                 (["<x>", "a"], "rstrip"),
@@ -212,7 +215,15 @@ mod tests {
             ] {
                 let mut json = demo.clone();
                 json["normalizer"] = json!({"type": form});
-                json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = json!(grammar);
+                let mut steps = demo["pre_tokenizer"]["pretokenizers"].clone();
+                let steps = steps.as_array_mut().unwrap();
+                let split = steps.remove(0);
+                for pattern in patterns.iter().rev() {
+                    let mut split = split.clone();
+                    split["pattern"]["Regex"] = json!(pattern);
+                    steps.insert(0, split);
+                }
+                json["pre_tokenizer"]["pretokenizers"] = json!(steps);
                 for content in contents {
                     let mut token = json["added_tokens"][0].clone();
                     token["content"] = json!(content);

@@ -14,9 +14,42 @@ use super::planes::{BLOCK, Lanes, Planes, WidePlanes};
 use super::{Grammar, Scanner};
 use crate::unicode::{Kind, char_at};
 
-/// What tells the grammars apart.
-pub(super) trait Rules {
+/// A grammar that is scanned in blocks.
+pub(super) trait Blocks {
+    /// Its scalar twin, for words that are longer than a block.
     const GRAMMAR: Grammar;
+
+    /// The ends that are certain among bytes 1 to 63 of a block, and whether they are the
+    /// last before the end of the text. `None` when there is neither. The block is at
+    /// `at` of the scanner's text, which has `valid` bytes of it; `last` if these are all
+    /// that is left.
+    fn certain_ends<L: Lanes>(
+        scanner: Scanner<'_>,
+        at: usize,
+        block: &[u8; BLOCK],
+        valid: usize,
+        last: bool,
+    ) -> Option<(u64, bool)>;
+}
+
+impl<R: Rules> Blocks for R {
+    const GRAMMAR: Grammar = R::TWIN;
+
+    #[inline(always)]
+    fn certain_ends<L: Lanes>(
+        scanner: Scanner<'_>,
+        at: usize,
+        block: &[u8; BLOCK],
+        valid: usize,
+        last: bool,
+    ) -> Option<(u64, bool)> {
+        certain_ends::<L, R>(scanner, at, block, valid, last)
+    }
+}
+
+/// What tells the grammars of one pattern apart.
+pub(super) trait Rules {
+    const TWIN: Grammar;
     /// Longest run of digits in a word; 0 for no limit.
     const DIGITS: u32;
     /// GPT-2: only a space may precede letters, it may also precede digits, line
@@ -29,7 +62,7 @@ pub(super) trait Rules {
 
 pub(super) struct Gpt2;
 impl Rules for Gpt2 {
-    const GRAMMAR: Grammar = Grammar::Gpt2;
+    const TWIN: Grammar = Grammar::Gpt2;
     const DIGITS: u32 = 0;
     const PLAIN: bool = true;
     const CASED: bool = false;
@@ -37,7 +70,7 @@ impl Rules for Gpt2 {
 
 pub(super) struct Qwen2;
 impl Rules for Qwen2 {
-    const GRAMMAR: Grammar = Grammar::Cl100k { digits_max: 1 };
+    const TWIN: Grammar = Grammar::Cl100k { digits_max: 1 };
     const DIGITS: u32 = 1;
     const PLAIN: bool = false;
     const CASED: bool = false;
@@ -45,7 +78,7 @@ impl Rules for Qwen2 {
 
 pub(super) struct Cl100k;
 impl Rules for Cl100k {
-    const GRAMMAR: Grammar = Grammar::Cl100k { digits_max: 3 };
+    const TWIN: Grammar = Grammar::Cl100k { digits_max: 3 };
     const DIGITS: u32 = 3;
     const PLAIN: bool = false;
     const CASED: bool = false;
@@ -53,7 +86,7 @@ impl Rules for Cl100k {
 
 pub(super) struct O200k;
 impl Rules for O200k {
-    const GRAMMAR: Grammar = Grammar::O200k;
+    const TWIN: Grammar = Grammar::O200k;
     const DIGITS: u32 = 3;
     const PLAIN: bool = false;
     const CASED: bool = true;
@@ -65,7 +98,7 @@ pub(crate) const ENDS: usize = 576;
 /// Finds ends of words of `scanner`'s text from `at`, where a word begins, on. At
 /// least one, unless `at` is the end of the text. Returns their number.
 #[inline(always)]
-pub(super) fn fill<L: Lanes, R: Rules>(
+pub(super) fn fill<L: Lanes, B: Blocks>(
     scanner: Scanner<'_>,
     mut at: usize,
     ends: &mut [usize; ENDS],
@@ -75,11 +108,11 @@ pub(super) fn fill<L: Lanes, R: Rules>(
     while at < bytes.len() && count < ENDS - BLOCK {
         let rest = &bytes[at..];
         let found = match rest.first_chunk::<BLOCK>() {
-            Some(block) => certain_ends::<L, R>(scanner, at, block, BLOCK, rest.len() == BLOCK),
+            Some(block) => B::certain_ends::<L>(scanner, at, block, BLOCK, rest.len() == BLOCK),
             None => {
                 let mut block = [0; BLOCK];
                 block[..rest.len()].copy_from_slice(rest);
-                certain_ends::<L, R>(scanner, at, &block, rest.len(), true)
+                B::certain_ends::<L>(scanner, at, &block, rest.len(), true)
             }
         };
         if let Some((mask, last)) = found {
@@ -104,7 +137,7 @@ pub(super) fn fill<L: Lanes, R: Rules>(
             }
             at += 63 - mask.leading_zeros() as usize;
         } else {
-            at = scanner.end_of_match(R::GRAMMAR, at);
+            at = scanner.end_of_match(B::GRAMMAR, at);
             ends[count] = at;
             count += 1;
         }
@@ -112,9 +145,7 @@ pub(super) fn fill<L: Lanes, R: Rules>(
     count
 }
 
-/// The ends that are certain among bytes 1 to 63 of a block, and whether they are the
-/// last before the end of the text. `None` when there is neither. `valid` bytes of
-/// the block are text; `last` if they are all that is left of it.
+/// [`Blocks::certain_ends`] by rules.
 #[inline(always)]
 fn certain_ends<L: Lanes, R: Rules>(
     scanner: Scanner<'_>,
@@ -345,13 +376,7 @@ fn word_ends<R: Rules, const WIDE: bool>(
     if !R::PLAIN {
         // Up to the last line end a run of blanks is one word.
         let inner = words_space & !newline;
-        let after_newline = newline << 1 & inner;
-        let landed = inner.wrapping_add(after_newline) & !inner;
-        starts |= if landed & newline == 0 {
-            after_newline
-        } else {
-            not_before_newline(inner, newline, after_newline)
-        };
+        starts |= after_last_newline(inner, newline);
     }
 
     let candidates = planes.quote
@@ -364,6 +389,18 @@ fn word_ends<R: Rules, const WIDE: bool>(
         starts = contractions::<R>(candidates, block, valid, last, starts, &mut limit);
     }
     starts & limit & !1 & valid_mask
+}
+
+/// Where `inner`, blanks that are no line ends, begin after the last line end of their run.
+#[inline(always)]
+pub(super) fn after_last_newline(inner: u64, newline: u64) -> u64 {
+    let after_newline = newline << 1 & inner;
+    let landed = inner.wrapping_add(after_newline) & !inner;
+    if landed & newline == 0 {
+        after_newline
+    } else {
+        not_before_newline(inner, newline, after_newline)
+    }
 }
 
 /// Of `starts`, those whose run of `inner` does not end at a line end.

@@ -8,7 +8,7 @@
 )]
 
 use super::planes::{self, Level};
-use super::{ENDS, Grammar, Scanner, block};
+use super::{ENDS, Grammar, Scanner, block, deepseek};
 
 impl Scanner<'_> {
     /// Writes ends of consecutive matches to `ends`, of which the first begins at
@@ -56,6 +56,7 @@ fn fill_blocks<L: planes::Lanes>(
         Grammar::Cl100k { digits_max: 1 } => block::fill::<L, block::Qwen2>(scanner, at, ends),
         Grammar::Cl100k { .. } => block::fill::<L, block::Cl100k>(scanner, at, ends),
         Grammar::O200k => block::fill::<L, block::O200k>(scanner, at, ends),
+        Grammar::DeepSeek3 => block::fill::<L, deepseek::DeepSeek3>(scanner, at, ends),
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Each is a function from a position to the end of the match that begins there.
 //! These patterns match at every position, so their matches cover the text
-//! without gaps. They look at each character a bounded number of times: a run of
+//! without gaps; DeepSeek's do not, and what they leave counts as a match.
+//! They look at each character a bounded number of times: a run of
 //! blanks is walked once for its end, whatever follows it.
 //!
 //! [`Scanner::fill`] finds many ends at once with vector instructions, and falls back
@@ -11,11 +12,13 @@
 //! The naive twin of every scanner is [`crate::pattern`] on the same pattern.
 
 mod block;
+mod deepseek;
 mod fill;
 mod planes;
 
 use crate::unicode::{Classes, Kind, char_at, classes};
 pub(crate) use block::ENDS;
+pub(crate) use deepseek::DEEPSEEK3;
 
 /// The regular expression that `ByteLevel` splits by when `use_regex` is set.
 pub(crate) const GPT2: &str =
@@ -39,6 +42,8 @@ pub(crate) enum Grammar {
     },
     /// [`O200K`]
     O200k,
+    /// [`DEEPSEEK3`]
+    DeepSeek3,
 }
 
 impl Grammar {
@@ -51,6 +56,13 @@ impl Grammar {
             O200K => Some(Self::O200k),
             _ => None,
         }
+    }
+
+    /// The scanner for splits that follow each other and keep every piece, with exactly
+    /// these patterns.
+    pub(crate) fn recognise_sequence<S: AsRef<str>>(patterns: &[S]) -> Option<Self> {
+        let patterns = patterns.iter().map(AsRef::as_ref);
+        patterns.eq(DEEPSEEK3).then_some(Self::DeepSeek3)
     }
 }
 
@@ -77,6 +89,7 @@ impl<'a> Scanner<'a> {
             Grammar::Gpt2 => self.gpt2(at),
             Grammar::Cl100k { digits_max } => self.cl100k(usize::from(digits_max), at),
             Grammar::O200k => self.o200k(at),
+            Grammar::DeepSeek3 => self.deepseek3(at),
         }
     }
 
@@ -329,7 +342,7 @@ enum Case {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::pattern::Pattern;
     use proptest::prelude::*;
@@ -363,7 +376,8 @@ mod tests {
         assert_eq!(matched, reference, "naive twin: {pattern} on {text:?}");
     }
 
-    fn check_fill(scanner: Scanner<'_>, grammar: Grammar, expected: &[(usize, usize)]) {
+    /// Every way to fill finds what the scanner found one by one.
+    pub(super) fn check_fill(scanner: Scanner<'_>, grammar: Grammar, expected: &[(usize, usize)]) {
         for (n, fill) in fill::every_way().iter().enumerate() {
             let (mut found, mut at) = (Vec::new(), 0);
             let mut ends = [0; ENDS];

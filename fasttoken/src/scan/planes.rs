@@ -101,6 +101,8 @@ impl WidePlanes {
 pub(super) trait Lanes {
     fn planes(block: &[u8; BLOCK]) -> Planes;
     fn wide(block: &[u8; BLOCK]) -> WidePlanes;
+    /// Which bytes are one of the `count` values from `first` on, at least one.
+    fn within(block: &[u8; BLOCK], first: u8, count: u8) -> u64;
 }
 
 /// Instruction sets in the order of preference.
@@ -169,6 +171,12 @@ mod x86 {
             // SAFETY: as above.
             unsafe { avx512_wide(block) }
         }
+
+        #[inline(always)]
+        fn within(block: &[u8; BLOCK], first: u8, count: u8) -> u64 {
+            // SAFETY: as above.
+            unsafe { avx512_within(block, first, count) }
+        }
     }
 
     /// Only for use inside functions compiled for AVX2.
@@ -186,6 +194,12 @@ mod x86 {
         fn wide(block: &[u8; BLOCK]) -> WidePlanes {
             // SAFETY: as above.
             unsafe { avx2_wide(block) }
+        }
+
+        #[inline(always)]
+        fn within(block: &[u8; BLOCK], first: u8, count: u8) -> u64 {
+            // SAFETY: as above.
+            unsafe { avx2_within(block, first, count) }
         }
     }
 
@@ -217,34 +231,42 @@ mod x86 {
     #[inline]
     #[target_feature(enable = "avx512bw")]
     fn avx512_wide(block: &[u8; BLOCK]) -> WidePlanes {
-        // SAFETY: 64 bytes are readable there, and the load needs no alignment.
-        let bytes = unsafe { _mm512_loadu_si512(block.as_ptr().cast()) };
-        let within = |low: u8, count: u8| {
-            let from_low = _mm512_sub_epi8(bytes, _mm512_set1_epi8(low as i8));
-            _mm512_cmplt_epu8_mask(from_low, _mm512_set1_epi8(count as i8))
-        };
+        let within = |first: u8, count: u8| avx512_within(block, first, count);
         WidePlanes::new(within(0x80, 0x40), within)
     }
 
     #[inline]
     #[target_feature(enable = "avx2")]
     fn avx2_wide(block: &[u8; BLOCK]) -> WidePlanes {
+        let within = |first: u8, count: u8| avx2_within(block, first, count);
+        WidePlanes::new(within(0x80, 0x40), within)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512bw")]
+    fn avx512_within(block: &[u8; BLOCK], first: u8, count: u8) -> u64 {
+        // SAFETY: 64 bytes are readable there, and the load needs no alignment.
+        let bytes = unsafe { _mm512_loadu_si512(block.as_ptr().cast()) };
+        let from_first = _mm512_sub_epi8(bytes, _mm512_set1_epi8(first as i8));
+        _mm512_cmplt_epu8_mask(from_first, _mm512_set1_epi8(count as i8))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn avx2_within(block: &[u8; BLOCK], first: u8, count: u8) -> u64 {
         // SAFETY: 32 bytes are readable there, and the load needs no alignment.
         let low = unsafe { _mm256_loadu_si256(block.as_ptr().cast()) };
         // SAFETY: the second half of the same 64 bytes.
         let high = unsafe { _mm256_loadu_si256(block.as_ptr().add(32).cast()) };
-        let within = |first: u8, count: u8| {
-            // As in `avx2`.
-            let (first, last) = (_mm256_set1_epi8(first as i8), count as i8 - 1);
-            let last = _mm256_set1_epi8(last);
-            let half = |x| {
-                let x = _mm256_sub_epi8(x, first);
-                let inside = _mm256_cmpeq_epi8(_mm256_min_epu8(x, last), x);
-                u64::from(_mm256_movemask_epi8(inside) as u32)
-            };
-            half(low) | half(high) << 32
+        // As in `avx2`.
+        let (first, last) = (_mm256_set1_epi8(first as i8), count as i8 - 1);
+        let last = _mm256_set1_epi8(last);
+        let half = |x| {
+            let x = _mm256_sub_epi8(x, first);
+            let inside = _mm256_cmpeq_epi8(_mm256_min_epu8(x, last), x);
+            u64::from(_mm256_movemask_epi8(inside) as u32)
         };
-        WidePlanes::new(within(0x80, 0x40), within)
+        half(low) | half(high) << 32
     }
 
     #[inline]
@@ -311,16 +333,19 @@ mod arm {
             unsafe { neon(block) }
         }
 
-        /// Plain arithmetic on bytes, which compilers turn into vectors.
         #[inline(always)]
         fn wide(block: &[u8; BLOCK]) -> WidePlanes {
-            let within = |first: u8, count: u8| {
-                let bits = block.iter().enumerate();
-                bits.fold(0, |all, (at, byte)| {
-                    all | u64::from(byte.wrapping_sub(first) < count) << at
-                })
-            };
+            let within = |first: u8, count: u8| Self::within(block, first, count);
             WidePlanes::new(within(0x80, 0x40), within)
+        }
+
+        /// Plain arithmetic on bytes, which compilers turn into vectors.
+        #[inline(always)]
+        fn within(block: &[u8; BLOCK], first: u8, count: u8) -> u64 {
+            let bits = block.iter().enumerate();
+            bits.fold(0, |all, (at, byte)| {
+                all | u64::from(byte.wrapping_sub(first) < count) << at
+            })
         }
     }
 
@@ -451,22 +476,39 @@ pub(super) mod tests {
             }
             planes
         }
+
+        fn within(block: &[u8; BLOCK], first: u8, count: u8) -> u64 {
+            let values: Vec<u8> = (0..count).map(|n| first.wrapping_add(n)).collect();
+            let bits = block.iter().enumerate();
+            bits.fold(0, |all, (at, b)| all | u64::from(values.contains(b)) << at)
+        }
+    }
+
+    /// Ranges that are asked for, and the largest one.
+    const RANGES: [(u8, u8); 4] = [(0, 0x20), (0x7F, 1), (0x80, 0x26), (1, 255)];
+
+    type All = (Planes, WidePlanes, [u64; RANGES.len()]);
+
+    #[inline(always)]
+    fn all<L: Lanes>(block: &[u8; BLOCK]) -> All {
+        let within = RANGES.map(|(first, count)| L::within(block, first, count));
+        (L::planes(block), L::wide(block), within)
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512bw")]
-    fn avx512(block: &[u8; BLOCK]) -> (Planes, WidePlanes) {
-        (Avx512::planes(block), Avx512::wide(block))
+    fn avx512(block: &[u8; BLOCK]) -> All {
+        all::<Avx512>(block)
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
-    fn avx2(block: &[u8; BLOCK]) -> (Planes, WidePlanes) {
-        (Avx2::planes(block), Avx2::wide(block))
+    fn avx2(block: &[u8; BLOCK]) -> All {
+        all::<Avx2>(block)
     }
 
     fn check(block: &[u8; BLOCK]) {
-        let expected = (Naive::planes(block), Naive::wide(block));
+        let expected = all::<Naive>(block);
         #[cfg(target_arch = "x86_64")]
         {
             if is_x86_feature_detected!("avx512bw") {
@@ -479,7 +521,7 @@ pub(super) mod tests {
             }
         }
         #[cfg(target_arch = "aarch64")]
-        assert_eq!((Neon::planes(block), Neon::wide(block)), expected);
+        assert_eq!(all::<Neon>(block), expected);
         let _ = expected;
     }
 

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod deepseek;
 mod image;
 mod load;
 mod merges;
