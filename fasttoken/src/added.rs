@@ -192,6 +192,11 @@ impl AddedTokens {
         })
     }
 
+    /// Whether any is searched for in normalized text.
+    pub(crate) fn has_normalized(&self) -> bool {
+        self.normalized.is_some()
+    }
+
     /// Calls `each` with the parts of `text` in order.
     pub(crate) fn split<F>(
         &self,

@@ -22,6 +22,7 @@ use crate::image::ImageError;
 use crate::image::format::{Reader, Section, Writer};
 use crate::pairs::PairTable;
 use crate::pretokenize::Words;
+use crate::sentencepiece::Pieces;
 use crate::store::Movable;
 use crate::table::{Crowded, StringTable, StringTableBuilder};
 use crate::vocab::Vocab;
@@ -75,6 +76,8 @@ pub(crate) struct Scratch {
     /// Tokens of one word.
     ids: Vec<u32>,
     groups: Box<Groups>,
+    /// Of the other family.
+    pieces: Box<Pieces>,
 }
 
 /// Bytes of memory for long words that a thread keeps: a word of some ten thousand
@@ -82,9 +85,10 @@ pub(crate) struct Scratch {
 const KEPT_BYTES: usize = 1 << 19;
 
 impl Scratch {
-    /// The words that the thread remembers.
-    pub(crate) fn cache(&mut self) -> &mut Cache {
-        &mut self.cache
+    /// What models of the other family need: the words that the thread remembers, and
+    /// memory for their pieces.
+    pub(crate) fn pieces(&mut self) -> (&mut Cache, &mut Pieces) {
+        (&mut self.cache, &mut self.pieces)
     }
 
     /// Gives back what an unusually long word took.
@@ -94,6 +98,7 @@ impl Scratch {
             self.merging = Merging::default();
             self.ids = Vec::new();
         }
+        self.pieces.shrink(KEPT_BYTES);
     }
 }
 
@@ -590,7 +595,7 @@ mod tests {
             let mut out = Vec::new();
             bpe.encode(word.as_bytes(), &vocab, &mut scratch, &mut out);
             assert_eq!(out.len(), tokens);
-            let cache = scratch.get().cache();
+            let (cache, _) = scratch.get().pieces();
             let key = Key::new(word.as_bytes(), 0, word.len());
             let long = LongKey::new(word.as_bytes()).expect("at most 31 bytes");
             let known = match cache.short(bpe.owner, key, key.hash()) {

@@ -16,7 +16,7 @@
 use crate::bpe::Scratch;
 use crate::compare::Compare;
 use crate::store::Large;
-use crate::words::Key;
+use crate::words::{Key, WordTable};
 use bytemuck::{Pod, Zeroable};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -73,7 +73,9 @@ impl Short {
 /// Most tokens of an entry for a short word.
 pub(crate) const SHORT_TOKENS: usize = 3;
 /// In place of the number of tokens: they are too many, and may be in a [`Long`].
-const ELSEWHERE: usize = 7;
+pub(crate) const ELSEWHERE: u8 = 7;
+/// In place of the number of tokens: they are not known.
+const NEW: u8 = 8;
 
 /// The latest two short words of a hash, the newer one first: with one, frequent words
 /// that share a place would drive each other out.
@@ -211,6 +213,37 @@ impl Cache {
         lines[home].0[0].known()
     }
 
+    /// The tokens of a short word that [`Cache::first`] lacks, in `four`, and their number; or
+    /// [`ELSEWHERE`]; or more than that. Single tokens come from the table, and are remembered:
+    /// in a table of all words of a vocabulary, few of each line are in a text.
+    #[inline(always)]
+    pub(crate) fn further<C: Compare>(
+        &mut self,
+        owner: Owner,
+        words: &WordTable,
+        key: Key,
+        hash: u64,
+        four: &mut [u32; 4],
+    ) -> u8 {
+        if key.is_none() {
+            return NEW;
+        }
+        match self.other(owner, key, hash) {
+            Known::Tokens(known, tokens) => {
+                *four = *known;
+                return tokens as u8;
+            }
+            Known::Elsewhere => return ELSEWHERE,
+            Known::Nothing => {}
+        }
+        let Some(id) = words.get::<C>(key, words.home(hash)) else {
+            return NEW;
+        };
+        self.remember_short(owner, key, hash, &[id]);
+        four[0] = id;
+        1
+    }
+
     /// Remembers the tokens of a short word, or that they are too many. Returns whether
     /// they were few enough.
     pub(crate) fn remember_short(
@@ -232,7 +265,7 @@ impl Cache {
             entry.ids[..ids.len()].copy_from_slice(ids);
             entry.ids[3] = owner.tag(ids.len());
         } else {
-            entry.ids[3] = owner.tag(ELSEWHERE);
+            entry.ids[3] = owner.tag(ELSEWHERE.into());
         }
         let home = hash as usize % SHORT_LINES;
         let ShortLine(line) = &mut self.0.shorts[home];
@@ -270,7 +303,7 @@ impl Cache {
     }
 
     pub(crate) fn remember_long(&mut self, owner: Owner, key: &LongKey, ids: &[u32]) {
-        if owner == Owner::NONE || ids.len() > LONG_TOKENS {
+        if owner == Owner::NONE || ids.len() > LONG_TOKENS || key.is_none() {
             return;
         }
         let mut entry = Long {
@@ -302,6 +335,10 @@ impl LongKey {
         words: [0, 0, 0, 0xFF << 56],
         hash: 0,
     };
+
+    fn is_none(&self) -> bool {
+        self.words == Self::NONE.words
+    }
 
     #[inline]
     pub(crate) fn new(word: &[u8]) -> Option<Self> {

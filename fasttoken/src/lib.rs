@@ -46,6 +46,7 @@ mod error;
 mod image;
 mod json;
 mod load;
+mod merging;
 mod normalize;
 mod offsets;
 mod options;

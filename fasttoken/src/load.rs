@@ -247,8 +247,9 @@ impl Settings {
     fn finish_sentencepiece(
         self,
         added: AddedTokens,
-        family: SentencePiece,
+        mut family: SentencePiece,
     ) -> Result<Tokenizer, Error> {
+        family.prepare(&self.normalizer, &added);
         check_template_ids(&self.post_processor, |id| family.contains(id))?;
         let empty = Builder::default();
         let names = empty.index().expect("nothing is there twice");

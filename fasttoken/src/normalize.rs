@@ -350,6 +350,15 @@ impl Step {
     }
 }
 
+/// What becomes of spaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Blanks {
+    Kept,
+    Replaced,
+    /// As [`Blanks::Replaced`], with one before every text that is not empty.
+    Prefixed,
+}
+
 /// The normalizers of a tokenizer, in order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Normalizer {
@@ -401,6 +410,21 @@ impl Normalizer {
             path,
             "normalizer Prepend or Replace for a ByteLevel model (supported: NFC, NFD, NFKC, NFKD, Sequence of these)",
         ))
+    }
+
+    /// What is done to spaces, if nothing else is done: they may become `blank`.
+    pub(crate) fn blanks(&self, blank: &str) -> Option<Blanks> {
+        let replaces =
+            |step: &Step| matches!(step, Step::Replace { from, to } if from == " " && to == blank);
+        let prepends = |step: &Step| matches!(step, Step::Prepend(prefix) if prefix == blank);
+        match self.steps.as_slice() {
+            [] => Some(Blanks::Kept),
+            [only] if replaces(only) => Some(Blanks::Replaced),
+            [a, b] if prepends(a) && replaces(b) || replaces(a) && prepends(b) => {
+                Some(Blanks::Prefixed)
+            }
+            _ => None,
+        }
     }
 
     /// The normalized text; borrowed when it is seen to be normalized already.

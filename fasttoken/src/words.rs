@@ -224,25 +224,6 @@ impl WordTable {
         crate::prefetch::prefetch(&self.lines, line);
     }
 
-    /// [`WordTable::get`] without a branch on the outcome, which is `none` for most words
-    /// of some texts and for few of others.
-    #[inline(always)]
-    pub(crate) fn get_or<C: Compare>(&self, key: Key, line: usize, none: u32) -> u32 {
-        let Some(slots) = self.lines.get(line) else {
-            return none;
-        };
-        let found = C::matches(slots, [key.low, compared(key)]);
-        let halves = slots.halves();
-        // The last of the halves if none is found.
-        let high = halves[(found.trailing_zeros() as usize | 1) % (2 * SLOTS)];
-        if found == 0 && halves[2 * SLOTS - 1] != 0 {
-            // A full line.
-            return self.get::<C>(key, line).unwrap_or(none);
-        }
-        let id = (high >> 32) as u32 & (ID_END - 1);
-        std::hint::select_unpredictable(found != 0, id, none)
-    }
-
     /// The token that the word is. `line` is the home of the key's hash.
     #[inline(always)]
     pub(crate) fn get<C: Compare>(&self, key: Key, mut line: usize) -> Option<u32> {

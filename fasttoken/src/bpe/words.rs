@@ -20,7 +20,7 @@
 //! of several tokens.
 
 use super::{Bpe, Scratch};
-use crate::cache::{Cache, Known, LongKey, MergeScratch, Owner, SHORT_TOKENS, Wanted};
+use crate::cache::{Cache, ELSEWHERE, LongKey, MergeScratch, Owner, SHORT_TOKENS, Wanted};
 use crate::compare::{Compare, Work};
 use crate::pretokenize::Words;
 use crate::vocab::Vocab;
@@ -151,7 +151,9 @@ impl Group {
         for place in self.absent.iter() {
             let (tokens, four) = (&mut self.counts[place], &mut self.found[place]);
             if *tokens != ELSEWHERE {
-                *tokens = look_further::<C>(bpe, cache, &self.probes[place], four);
+                let probe = &self.probes[place];
+                let (key, hash) = (probe.key(), probe.hash);
+                *tokens = cache.further::<C>(bpe.owner, &bpe.words, key, hash, four);
             }
             let tokens = *tokens;
             rare.push_if(usize::from(tokens) > SHORT_TOKENS, place);
@@ -235,6 +237,7 @@ impl Work for EncodeWords<'_, '_> {
             merging,
             ids,
             groups,
+            ..
         } = scratch.get();
         groups.groups[0].absent = List::EMPTY;
         let Groups {
@@ -298,37 +301,4 @@ impl Work for EncodeWords<'_, '_> {
         }
         out.extend_from_slice(&staged[..count]);
     }
-}
-
-/// In place of the number of tokens: they may be with those of the long words.
-const ELSEWHERE: u8 = 7;
-/// In place of the number of tokens: they are not known.
-const NEW: u8 = 8;
-
-/// Tokens of a word that is not in the first line of the cache, and their number.
-#[inline(always)]
-fn look_further<C: Compare>(
-    bpe: &Bpe,
-    cache: &mut Cache,
-    probe: &Probe,
-    four: &mut [u32; 4],
-) -> u8 {
-    let (key, hash) = (probe.key(), probe.hash);
-    if key.is_none() {
-        return NEW;
-    }
-    match cache.other(bpe.owner, key, hash) {
-        Known::Tokens(known, tokens) => {
-            *four = *known;
-            return tokens as u8;
-        }
-        Known::Elsewhere => return ELSEWHERE,
-        Known::Nothing => {}
-    }
-    let Some(id) = bpe.words.get::<C>(key, bpe.words.home(hash)) else {
-        return NEW;
-    };
-    cache.remember_short(bpe.owner, key, hash, &[id]);
-    four[0] = id;
-    1
 }

@@ -27,7 +27,7 @@ use twox_hash::XxHash3_64;
 
 /// Format version: changes with anything that a section means, its order of elements,
 /// its hash function, or its config's reading.
-pub(crate) const VERSION: u32 = 8;
+pub(crate) const VERSION: u32 = 9;
 
 pub(super) const MAGIC: [u8; 8] = *b"fasttokn";
 const ORDER: u32 = 0x0102_0304;
@@ -88,11 +88,11 @@ pub(crate) enum Section {
     /// tokens of the model, tokens as the reference counts them.
     ModelFacts = 24,
     /// Blocks of the table of single characters.
-    SingleIndex = 25,
-    /// Tokens of single characters.
-    SingleIds = 26,
-    /// Which ASCII characters some rule joins: two numbers of bits for each left one.
-    BorderRows = 27,
+    LetterIndex = 25,
+    /// Tokens of single characters, and their classes.
+    Letters = 26,
+    /// For classes of characters, the ranks of rules that join them.
+    BorderRanks = 27,
     /// Which hashes other pairs of characters have that some rule joins.
     BorderBits = 28,
     /// Spellings of tokens, one after the other.
@@ -105,6 +105,8 @@ pub(crate) enum Section {
     PieceEnds = 32,
     /// Ids in the order of their spellings.
     Sorted = 33,
+    /// Numbers in a row of ranks.
+    BorderFacts = 36,
     /// Ids and spellings of tokens that the model spells otherwise than decoding, as JSON.
     Renamed = 34,
 }
@@ -136,9 +138,10 @@ impl Section {
             Self::AtomDoubles => "table of double characters",
             Self::PairFacts => "list of facts about merges",
             Self::ModelFacts => "list of facts about the model",
-            Self::SingleIndex => "index of single characters",
-            Self::SingleIds => "tokens of single characters",
-            Self::BorderRows => "pairs of ASCII characters",
+            Self::LetterIndex => "index of single characters",
+            Self::Letters => "tokens of single characters",
+            Self::BorderRanks => "ranks of pairs of characters",
+            Self::BorderFacts => "list of facts about pairs of characters",
             Self::BorderBits => "filter of pairs of characters",
             Self::Spellings => "text of tokens",
             Self::SpellingEnds => "ends of the text of tokens",

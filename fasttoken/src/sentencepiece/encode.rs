@@ -1,5 +1,6 @@
 //! From text to ids, and where they come from.
 
+use super::direct::Direct;
 use super::merge::Scratch;
 use super::split::{Part, Word};
 use super::{META, SentencePiece};
@@ -14,6 +15,11 @@ use std::ops::{ControlFlow, Range};
 trait Visitor {
     /// The segment of raw text between two added tokens, and what it was normalized to.
     fn segment(&mut self, _start: usize, _raw: &str, _normalized: &str) {}
+    /// Takes a segment of raw text that needs no normalizing, if it wants it like that.
+    /// `begins` says whether that is where the whole text does.
+    fn direct(&mut self, _direct: Direct, _raw: &str, _begins: bool) -> bool {
+        false
+    }
     fn word(&mut self, word: Word<'_>) -> ControlFlow<()>;
     /// An added token; its range counts bytes of the text.
     fn raw_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()>;
@@ -39,6 +45,11 @@ impl SentencePiece {
                 Found::Text(range) => range,
             };
             let raw = &text[range.clone()];
+            if let Some(direct) = self.direct
+                && visitor.direct(direct, raw, range.start == 0)
+            {
+                return ControlFlow::Continue(());
+            }
             let normalized = normalizer.apply(raw);
             visitor.segment(range.start, raw, &normalized);
             // Made once for all parts of the segment, and only if one asks.
@@ -157,6 +168,17 @@ struct Ids<'a> {
 }
 
 impl Visitor for Ids<'_> {
+    fn direct(&mut self, direct: Direct, raw: &str, begins: bool) -> bool {
+        let model = &self.family.model;
+        if self.plain || !model.is_simple() {
+            return false;
+        }
+        let (memory, scratch) = (&mut self.memory, &mut self.scratch);
+        let push = |text: &mut Vec<u8>| direct.push(raw, begins, text);
+        model.encode_spelled(memory, scratch, self.out, push);
+        true
+    }
+
     fn word(&mut self, word: Word<'_>) -> ControlFlow<()> {
         let Self {
             family,
@@ -211,6 +233,19 @@ struct Count<'a> {
 }
 
 impl Visitor for Count<'_> {
+    fn direct(&mut self, direct: Direct, raw: &str, begins: bool) -> bool {
+        let model = &self.family.model;
+        if !model.is_simple() {
+            return false;
+        }
+        self.ids.clear();
+        let (memory, scratch) = (&mut self.memory, &mut self.scratch);
+        let push = |text: &mut Vec<u8>| direct.push(raw, begins, text);
+        model.encode_spelled(memory, scratch, &mut self.ids, push);
+        self.count += self.ids.len();
+        true
+    }
+
     fn word(&mut self, word: Word<'_>) -> ControlFlow<()> {
         let Self {
             family,

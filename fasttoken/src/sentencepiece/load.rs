@@ -2,7 +2,7 @@
 
 use super::borders::Borders;
 use super::decode::Decoder;
-use super::fast::Singles;
+use super::letters::{self, Letters};
 use super::merge::{Model, NO_ID, RANK_MAX, Scratch, TOKEN_END};
 use super::split::Splitter;
 use super::vocab::{Info, Vocab};
@@ -126,6 +126,7 @@ pub(crate) fn load(
     Ok(SentencePiece {
         model,
         splitter,
+        direct: None,
         decoder,
         vocab,
     })
@@ -154,7 +155,7 @@ impl SentencePiece {
         ];
         image.put(Section::ModelFacts, &facts);
         image.put(Section::ByteIds, &model.bytes);
-        model.singles.write(image);
+        model.letters.write(image);
         model.pairs.write(image);
         model.borders.write(image);
         image.put(Section::Words, model.words.lines());
@@ -185,8 +186,7 @@ impl Tables {
         let bytes: [u32; 256] = image.get::<u32>(Section::ByteIds)?[..]
             .try_into()
             .map_err(|_| Section::ByteIds.invalid("there are not 256 of them"))?;
-        let singles = Singles::read(image)?;
-        let ascii = std::array::from_fn(|c| singles.get(char::from(c as u8)));
+        let letters = Letters::read(image)?;
         let words = WordTable::from_lines(image.get(Section::Words)?);
         let renamed = image.get::<u8>(Section::Renamed)?;
         let renamed: Vec<(u32, String)> = serde_json::from_slice(&renamed)
@@ -199,8 +199,7 @@ impl Tables {
             own.chain(renamed.clone()).collect()
         };
         let model = Model {
-            ascii,
-            singles,
+            letters,
             bytes,
             unk: (unk != NO_ID).then_some(unk),
             fuse_unk: fuse_unk != 0,
@@ -244,6 +243,7 @@ impl Tables {
         Ok(SentencePiece {
             model: self.model,
             splitter: Splitter::load(pre_tokenizer, "$.pre_tokenizer")?,
+            direct: None,
             decoder: Decoder::load(decoder, "$.decoder")?,
             vocab: self.vocab,
         })
@@ -258,14 +258,7 @@ fn is_complete(bytes: &[u32; 256]) -> bool {
 }
 
 fn model(file: &File, ids: &HashMap<&str, u32>) -> Result<Model, Error> {
-    let mut ascii = [NO_ID; 128];
-    let single: Vec<(char, u32)> = file.tokens.iter().filter_map(single_character).collect();
-    let singles = Singles::new(single.iter().copied());
-    for (c, id) in single {
-        if c.is_ascii() {
-            ascii[c as usize] = id;
-        }
-    }
+    let mut letters = letters::Builder::new(file.tokens.iter().filter_map(single_character));
     let mut bytes = [NO_ID; 256];
     if file.byte_fallback {
         for (byte, id) in bytes.iter_mut().enumerate() {
@@ -292,10 +285,10 @@ fn model(file: &File, ids: &HashMap<&str, u32>) -> Result<Model, Error> {
     };
     let pairs = pairs(file, ids, |id| Some(id) == unk || bytes.contains(&id))?;
     let rules = file.merges.iter();
-    let borders = Borders::new(rules.map(|(left, right)| (left.as_str(), right.as_str())));
+    let rules = rules.map(|(left, right)| (left.as_str(), right.as_str()));
+    let borders = Borders::new(rules, &mut letters, &pairs);
     Ok(Model {
-        ascii,
-        singles,
+        letters: letters.finish(),
         bytes,
         unk,
         fuse_unk: file.fuse_unk,
@@ -374,8 +367,11 @@ fn words(file: &File, model: &Model) -> WordTable {
     let mut found = Vec::new();
     let mut scratch = Scratch::default();
     let mut merged = Vec::new();
+    let mut spelled = Vec::new();
     for (token, id) in &file.tokens {
-        let key = Key::new(token.as_bytes(), 0, token.len());
+        spelled.clear();
+        letters::push_swapped(token, &mut spelled);
+        let key = Key::new(&spelled, 0, spelled.len());
         if !WordTable::fits(key, *id) {
             continue;
         }

@@ -1,7 +1,7 @@
 //! Byte-pair encoding from characters, with bytes for characters that are unknown.
 
 use super::borders::Borders;
-use super::fast::Singles;
+use super::letters::{Letters, push_swapped, swapped};
 use crate::cache::Owner;
 use crate::compare::Scalar;
 use crate::pairs::{NO_RANK, PairTable};
@@ -22,9 +22,8 @@ const SCAN_MAX: usize = 32;
 /// The model: characters, bytes, merges.
 #[derive(Debug)]
 pub(super) struct Model {
-    pub(super) ascii: [u32; 128],
-    /// Tokens that are one character, these included.
-    pub(super) singles: Singles,
+    /// Tokens that are one character.
+    pub(super) letters: Letters,
     /// `<0x00>` and so on, where the file asks for them; else [`NO_ID`].
     pub(super) bytes: [u32; 256],
     pub(super) unk: Option<u32>,
@@ -57,6 +56,8 @@ struct Symbol {
 /// Memory for merging, kept between pieces.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
+    /// A piece as texts spell it.
+    spelled: Vec<u8>,
     symbols: Vec<Symbol>,
     heap: BinaryHeap<Reverse<u64>>,
 }
@@ -66,7 +67,7 @@ const NONE: u32 = u32::MAX;
 impl Model {
     /// All tables, those that encoding reads most first.
     pub(super) fn tables(&mut self) -> impl Iterator<Item = &mut dyn Movable> {
-        let first = self.singles.tables().into_iter();
+        let first = self.letters.tables().into_iter();
         let rest = self.borders.tables().into_iter().chain(self.pairs.tables());
         first.chain(rest).chain([self.words.table()])
     }
@@ -74,12 +75,14 @@ impl Model {
     /// The token of a character.
     #[inline]
     pub(super) fn char_id(&self, c: char) -> Option<u32> {
-        if c.is_ascii() {
-            let id = self.ascii[c as usize];
-            return (id != NO_ID).then_some(id);
-        }
-        let id = self.singles.get(c);
+        let id = self.letters.of(c).id;
         (id != NO_ID).then_some(id)
+    }
+
+    /// Whether some rule may join two characters.
+    fn joins(&self, left: char, right: char) -> bool {
+        let [left, right] = [left, right].map(|c| (swapped(c).into(), self.letters.of(c)));
+        self.borders.rank(&self.pairs, left, right) != NO_RANK
     }
 
     /// Calls `each` with parts of `word` that can be merged alone, in order.
@@ -96,8 +99,7 @@ impl Model {
         };
         for (at, right) in chars {
             // A known character also ends what waits to become the unknown token.
-            if !self.borders.joins(left, right) && (self.complete || self.char_id(right).is_some())
-            {
+            if !self.joins(left, right) && (self.complete || self.char_id(right).is_some()) {
                 each(&word[start..at])?;
                 start = at;
             }
@@ -125,7 +127,9 @@ impl Model {
     /// Calls `each` with the tokens of a piece and the bytes that each stands for.
     #[inline]
     pub(super) fn merge(&self, piece: &str, scratch: &mut Scratch, mut each: impl FnMut(u32, u32)) {
-        let key = Key::new(piece.as_bytes(), 0, piece.len());
+        scratch.spelled.clear();
+        push_swapped(piece, &mut scratch.spelled);
+        let key = Key::new(&scratch.spelled, 0, scratch.spelled.len());
         let line = self.words.home(key.hash());
         if let Some(id) = self.words.get::<Scalar>(key, line) {
             return each(id, piece.len() as u32);
@@ -140,7 +144,7 @@ impl Model {
         scratch: &mut Scratch,
         mut each: impl FnMut(u32, u32),
     ) {
-        let Scratch { symbols, heap } = scratch;
+        let Scratch { symbols, heap, .. } = scratch;
         symbols.clear();
         self.symbols(piece, symbols);
         if symbols.len() <= SCAN_MAX {
@@ -154,6 +158,31 @@ impl Model {
         let mut at = 0;
         while let Some(symbol) = symbols.get(at as usize) {
             each(symbol.id, symbol.len);
+            at = symbol.next;
+        }
+    }
+
+    /// Calls `each` with the tokens that a long list of tokens is merged to.
+    pub(super) fn merge_many(
+        &self,
+        ids: impl Iterator<Item = u32>,
+        scratch: &mut Scratch,
+        mut each: impl FnMut(u32),
+    ) {
+        let Scratch { symbols, heap, .. } = scratch;
+        symbols.clear();
+        symbols.extend(ids.map(|id| Symbol {
+            id,
+            len: 0,
+            rank: NO_RANK,
+            merged: 0,
+            previous: 0,
+            next: 0,
+        }));
+        self.by_heap(symbols, heap);
+        let mut at = 0;
+        while let Some(symbol) = symbols.get(at as usize) {
+            each(symbol.id);
             at = symbol.next;
         }
     }

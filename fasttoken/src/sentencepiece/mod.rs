@@ -10,19 +10,25 @@
 
 mod borders;
 mod decode;
+mod direct;
 mod encode;
 mod fast;
 mod json;
+mod letters;
 mod load;
 mod merge;
 mod split;
 mod vocab;
 
 pub(crate) use decode::Stream;
+pub(crate) use fast::Pieces;
 pub(crate) use load::{File, Tables, is_sentencepiece, load};
 
+use crate::added::AddedTokens;
+use crate::normalize::Normalizer;
 use crate::tokenizer::Tokenizer;
 use decode::Decoder;
+use direct::Direct;
 use merge::Model;
 use split::Splitter;
 use vocab::Vocab;
@@ -35,11 +41,18 @@ const META: char = '▁';
 pub(crate) struct SentencePiece {
     model: Model,
     splitter: Splitter,
+    /// If texts need nothing else.
+    direct: Option<Direct>,
     decoder: Decoder,
     vocab: Vocab,
 }
 
 impl SentencePiece {
+    /// Finds the shortest way from a text to its ids, given what comes before the model.
+    pub(crate) fn prepare(&mut self, normalizer: &Normalizer, added: &AddedTokens) {
+        self.direct = Direct::new(normalizer, &self.splitter, added);
+    }
+
     /// The text of `ids`.
     pub(crate) fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> String {
         let hidden = |id: u32| skip_special_tokens && self.vocab.is_hidden(id);
