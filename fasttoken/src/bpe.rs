@@ -11,7 +11,7 @@
 //! several tokens are remembered by the thread ([`crate::cache`]).
 
 mod merge;
-mod prove;
+pub(crate) mod prove;
 mod words;
 
 use crate::atoms::{self, Atoms, NO_ATOM};
@@ -216,7 +216,7 @@ impl Bpe {
     /// Those of `all` that merging their bytes leads to.
     fn reproduced(&self, all: &[u32], rules: &[[u32; 3]], vocab: &Vocab) -> Vec<u32> {
         let id_end = all.last().map_or(0, |id| *id as usize + 1);
-        let proofs = Proofs::new(&self.byte_ids, rules, &self.pairs, id_end);
+        let proofs = Proofs::new(self.byte_ids.into_iter(), rules, &self.pairs, id_end);
         let mut merging = Merging::default();
         let mut merged = Vec::new();
         let mut is_own = |id: u32| {

@@ -1,7 +1,7 @@
 //! From `tokenizer.json` to a checked [`Tokenizer`].
 
 pub(crate) mod model;
-mod quick;
+pub(crate) mod quick;
 
 use crate::added::AddedTokens;
 use crate::bpe::{Bpe, NO_TOKEN};
@@ -33,7 +33,7 @@ pub(crate) fn load(json: &[u8]) -> Result<Tokenizer, Error> {
     {
         return load_file(&file, Some((quick.model, quick.rules)), Room::default());
     }
-    load_slowly(json)
+    load_sentencepiece_quickly(json).map_or_else(|| load_slowly(json), Ok)
 }
 
 /// [`load`], in whose memory tables may lie afterwards.
@@ -45,10 +45,10 @@ pub(crate) fn load_owned(json: Room<u8>) -> Result<Tokenizer, Error> {
     {
         return load_file(&file, Some((quick.model, quick.rules)), json);
     }
-    load_slowly(&json)
+    load_sentencepiece_quickly(&json).map_or_else(|| load_slowly(&json), Ok)
 }
 
-fn load_slowly(json: &[u8]) -> Result<Tokenizer, Error> {
+pub(crate) fn load_slowly(json: &[u8]) -> Result<Tokenizer, Error> {
     let file: File<'_> = serde_json::from_slice(json)?;
     if is_sentencepiece(&file) {
         return load_sentencepiece(json, &file);
@@ -158,6 +158,22 @@ fn load_file(
 }
 
 /// A file of the other family: only what both share is looked at here.
+/// A usual file of the other family; `None` for any that there is something to say about.
+pub(crate) fn load_sentencepiece_quickly(json: &[u8]) -> Option<Tokenizer> {
+    let quick = sentencepiece::Quick::read(json)?;
+    let file: File<'_> = serde_json::from_slice(&quick.config).ok()?;
+    if !is_sentencepiece(&file) {
+        return None;
+    }
+    let settings = Settings::load_sentencepiece(&file).ok()?;
+    check_model(&file.model).ok()?;
+    let model_id = |token: &str| quick.id(token);
+    let added = settings.added_tokens(&file, quick.len(), model_id).ok()?;
+    let (pre_tokenizer, decoder) = (file.pre_tokenizer.as_ref(), file.decoder.as_ref());
+    let family = quick.load(pre_tokenizer, decoder, &added)?;
+    settings.finish_sentencepiece(added, family).ok()
+}
+
 fn load_sentencepiece(json: &[u8], file: &File<'_>) -> Result<Tokenizer, Error> {
     let settings = Settings::load_sentencepiece(file)?;
     check_model(&file.model)?;

@@ -1,6 +1,6 @@
 //! Which tokens their own merges lead to.
 //!
-//! To run the merges of each token's bytes takes longer than anything else that loading
+//! To run the merges of each token's bytes (or of its characters, in the other family) takes longer than anything else that loading
 //! does. Here tokens are proved by what was proved before. Say that the rule of rank `k`
 //! joins `left` and `right` to a token, and that merging the bytes of `left` leads to
 //! `left`, those of `right` to `right`. Merging the bytes of both does the same steps,
@@ -20,7 +20,6 @@
 //! order; for such tokens the merges are run ([`super::Bpe::index_words`]). Of Qwen 3's
 //! 151,643 tokens there is none. Proving these takes 6 ms; running their merges took 25.
 
-use super::NO_TOKEN;
 use crate::pairs::PairTable;
 use crate::store::Room;
 use bytemuck::{Pod, Zeroable};
@@ -36,28 +35,30 @@ struct Making {
 }
 
 const NOT_PROVED: u32 = 0;
-const BYTE: u32 = 1;
+const ATOM: u32 = 1;
 const FIRST: u32 = 2;
 
 /// The tokens that are proved.
-pub(super) struct Proofs {
+pub(crate) struct Proofs {
     makings: Room<Making>,
 }
 
 impl Proofs {
     /// `rules` are those that `pairs` was made of, `id_end` is above all of their tokens.
     /// Of each rule's token the piece must be those of its two parts, put together.
-    pub(super) fn new(
-        byte_ids: &[u32; 256],
+    ///
+    /// `atoms` are what texts are before they are merged.
+    pub(crate) fn new(
+        atoms: impl Iterator<Item = u32>,
         rules: &[[u32; 3]],
         pairs: &PairTable,
         id_end: usize,
     ) -> Self {
         let mut room = Room::zeroed(id_end);
         let makings: &mut [Making] = &mut room;
-        for id in byte_ids.iter().filter(|id| **id != NO_TOKEN) {
-            if let Some(making) = makings.get_mut(*id as usize) {
-                making.born = BYTE;
+        for id in atoms {
+            if let Some(making) = makings.get_mut(id as usize) {
+                making.born = ATOM;
             }
         }
         let repeats = pairs.has_repeats();
@@ -77,8 +78,8 @@ impl Proofs {
         Self { makings: room }
     }
 
-    /// Whether merging the bytes of the token is known to lead to it.
-    pub(super) fn contains(&self, id: u32) -> bool {
+    /// Whether merging what the token is made of is known to lead to it.
+    pub(crate) fn contains(&self, id: u32) -> bool {
         is_proved(&self.makings, id)
     }
 }
@@ -101,7 +102,7 @@ fn crosses(makings: &[Making], mut left: u32, mut right: u32, pairs: &PairTable)
         if by_left.born > by_right.born {
             (left, left_end) = (by_left.right, by_left.born - FIRST);
             by_left = makings[left as usize];
-        } else if by_right.born > BYTE {
+        } else if by_right.born > ATOM {
             (right, right_end) = (by_right.left, by_right.born - FIRST);
             by_right = makings[right as usize];
         } else {
@@ -116,8 +117,8 @@ fn crosses(makings: &[Making], mut left: u32, mut right: u32, pairs: &PairTable)
 
 #[cfg(test)]
 mod tests {
-    use super::super::Bpe;
     use super::super::merge::Merging;
+    use super::super::{Bpe, NO_TOKEN};
     use super::*;
     use crate::pairs::PairTable;
     use proptest::prelude::*;
@@ -152,7 +153,7 @@ mod tests {
     fn check(pieces: &[Vec<u8>], rules: &[[u32; 3]]) -> (usize, usize) {
         let pairs = PairTable::new(rules);
         let byte_ids = std::array::from_fn(|n| if n < 3 { n as u32 } else { NO_TOKEN });
-        let proofs = Proofs::new(&byte_ids, rules, &pairs, pieces.len());
+        let proofs = Proofs::new(byte_ids.into_iter(), rules, &pairs, pieces.len());
         let bpe = Bpe::new(byte_ids, pairs);
         let (mut proved, mut true_of) = (0, 0);
         let mut merged = Vec::new();
@@ -210,8 +211,9 @@ mod tests {
         let pieces = [piece(1), vec![1], vec![2], piece(2), piece(3), piece(4)];
         let proved = |rules: &[[u32; 3]]| {
             let pairs = PairTable::new(rules);
-            let byte_ids = std::array::from_fn(|n| if n < 3 { n as u32 } else { NO_TOKEN });
-            let proofs = Proofs::new(&byte_ids, rules, &pairs, pieces.len());
+            let byte_ids: [u32; 256] =
+                std::array::from_fn(|n| if n < 3 { n as u32 } else { NO_TOKEN });
+            let proofs = Proofs::new(byte_ids.into_iter(), rules, &pairs, pieces.len());
             check(&pieces, rules);
             (3..6).map(|id| proofs.contains(id)).collect::<Vec<_>>()
         };

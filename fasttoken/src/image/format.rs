@@ -82,8 +82,8 @@ pub(crate) enum Section {
     AtomFollowers = 23,
     /// Tokens of two characters that merge first, and which set of bytes excludes them.
     AtomDoubles = 35,
-    // Of SentencePiece-style models only, which have of the above: Config, Flags, ByteIds,
-    // Words and what is said of pairs.
+    // Of SentencePiece-style models only, which have of the above: Config, Flags, Names,
+    // ByteIds, Words and what is said of pairs.
     /// The unknown token or all ones, whether unknown characters are one token together,
     /// tokens of the model, tokens as the reference counts them.
     ModelFacts = 24,
@@ -103,8 +103,6 @@ pub(crate) enum Section {
     Pieces = 31,
     /// Where each of these ends, by id.
     PieceEnds = 32,
-    /// Ids in the order of their spellings.
-    Sorted = 33,
     /// Numbers in a row of ranks.
     BorderFacts = 36,
     /// Ids and spellings of tokens that the model spells otherwise than decoding, as JSON.
@@ -147,7 +145,6 @@ impl Section {
             Self::SpellingEnds => "ends of the text of tokens",
             Self::Pieces => "text of decoded tokens",
             Self::PieceEnds => "ends of the text of decoded tokens",
-            Self::Sorted => "order of tokens",
             Self::Renamed => "list of renamed tokens",
         }
     }

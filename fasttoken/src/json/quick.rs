@@ -179,6 +179,36 @@ impl<'a> Scanner<'a> {
         self.other(start).map(Spelled::Other)
     }
 
+    /// Appends what a string says.
+    #[inline]
+    pub(crate) fn string(&mut self, out: &mut Vec<u8>) -> Option<()> {
+        self.expect(b'"')?;
+        let start = self.at;
+        let rest = &self.json[start..];
+        let mut len = 0;
+        // Eight bytes in one move, then as many as there are.
+        while let Some(eight) = rest.get(len..).and_then(<[u8]>::first_chunk) {
+            let stops = not_plain(u64::from_le_bytes(*eight));
+            let count = stops.trailing_zeros() as usize / 8;
+            let end = out.len() + count;
+            out.extend_from_slice(eight);
+            out.truncate(end);
+            len += count;
+            if count < 8 {
+                break;
+            }
+        }
+        if rest.get(len)? == &b'"' {
+            self.at += len + 1;
+            return Some(());
+        }
+        // Something rare, or the end of the file.
+        out.truncate(out.len() - len);
+        let text = self.other(start)?;
+        out.extend_from_slice(text.as_bytes());
+        Some(())
+    }
+
     /// Two strings in one, with a space between them, or a list of them. Appends to `out`
     /// the bytes that they spell and says where the second begins; or gives the range of
     /// the whole if something else is there.
@@ -287,6 +317,17 @@ fn not_graphic(word: u64) -> u64 {
     (word | below(word, 0x21) | is(0x22) | is(0x5C) | is(0x7F)) & UPPER
 }
 
+/// The upper bit of each byte, up to the first one, that is a control character, a quotation
+/// mark or a backslash. Above the first one it may also be others'.
+#[inline]
+fn not_plain(word: u64) -> u64 {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const UPPER: u64 = 0x80 * ONES;
+    let below = |word: u64, limit: u64| word.wrapping_sub(limit * ONES) & !word;
+    let is = |byte: u64| below(word ^ (byte * ONES), 1);
+    (below(word, 0x20) | is(0x22) | is(0x5C)) & UPPER
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -317,10 +358,16 @@ mod tests {
                 Spelled::Bytes => prop_assert!(plain && bytes == expected),
                 Spelled::Other(other) => prop_assert!(other == text && bytes.is_empty()),
             }
+            let mut plain = b"x".to_vec();
+            let padded = format!(" {json},");
+            let mut scanner = Scanner::new(padded.as_bytes());
+            prop_assert_eq!(scanner.string(&mut plain), Some(()));
+            prop_assert_eq!((scanner.left(), &plain[1..]), (1, text.as_bytes()));
             // Nothing that is cut short is a string.
             for end in 0..json.len() {
                 if json.is_char_boundary(end) {
                     prop_assert_eq!(spelled(&json[..end]), None);
+                    prop_assert_eq!(Scanner::new(&json.as_bytes()[..end]).string(&mut plain), None);
                 }
             }
         }
@@ -348,6 +395,7 @@ mod tests {
             for start in (0..json.len()).filter(|at| json.is_char_boundary(*at)) {
                 let scanner = || Scanner::new(&json.as_bytes()[start..]);
                 let _ = scanner().spelled(&mut out);
+                let _ = scanner().string(&mut out);
                 let _ = scanner().merge(&mut out);
                 let _ = scanner().skip();
                 let _ = scanner().number();

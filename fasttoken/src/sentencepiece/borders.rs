@@ -44,11 +44,6 @@ pub(super) struct Borders {
     filter: Flat<u64>,
 }
 
-/// What is left and right of the place where each rule joins its parts.
-fn ends<'a>(rules: impl Iterator<Item = (&'a str, &'a str)>) -> impl Iterator<Item = (char, char)> {
-    rules.filter_map(|(left, right)| Some((left.chars().next_back()?, right.chars().next()?)))
-}
-
 /// Gives classes to characters by how many rules they are an end of. Returns the number of
 /// classes.
 fn classify(counts: &[u32], mut set: impl FnMut(usize, u16)) -> usize {
@@ -69,10 +64,10 @@ fn classify(counts: &[u32], mut set: impl FnMut(usize, u16)) -> usize {
 }
 
 impl Borders {
-    /// `rules` are the left and right parts of all rules, in the usual spelling, and
-    /// `pairs` are the rules. Classifies `letters`.
-    pub(super) fn new<'a>(
-        rules: impl Iterator<Item = (&'a str, &'a str)> + Clone,
+    /// `ends` are what is left and right of the place where each rule joins its parts, in the
+    /// usual spelling, and `pairs` are the rules. Classifies `letters`.
+    pub(super) fn new(
+        ends: impl Iterator<Item = (char, char)> + Clone,
         letters: &mut Builder,
         pairs: &PairTable,
     ) -> Self {
@@ -82,7 +77,7 @@ impl Borders {
             let places = (letters.place(left)?, letters.place(right)?);
             Some((places, (left, right)))
         };
-        for ((left, right), _) in ends(rules.clone()).filter_map(|ends| places(letters, ends)) {
+        for ((left, right), _) in ends.clone().filter_map(|ends| places(letters, ends)) {
             lefts[left] += 1;
             rights[right] += 1;
         }
@@ -95,7 +90,7 @@ impl Borders {
             square[row * width + other] = ASK;
         }
         let mut others = Vec::new();
-        for ((left, right), ends) in ends(rules).filter_map(|ends| places(letters, ends)) {
+        for ((left, right), ends) in ends.filter_map(|ends| places(letters, ends)) {
             let (left, right) = (letters.get(left), letters.get(right));
             let cell = &mut square[usize::from(left.left) * width + usize::from(right.right)];
             match *cell {
@@ -137,10 +132,16 @@ impl Borders {
             width: width as usize,
             filter: image.get(Section::BorderBits)?,
         };
-        let is_one = this.width <= CLASSES_MAX && this.filter.len().is_power_of_two();
-        is_one
-            .then_some(this)
-            .ok_or_else(|| Section::BorderBits.invalid("it is not a filter"))
+        this.checked()
+            .ok_or_else(|| Section::BorderRanks.invalid("it is no square of classes"))
+    }
+
+    /// `None` if none is like this one. What else its contents say is checked when it is used.
+    fn checked(self) -> Option<Self> {
+        // Nothing is joined with what is before the first character, whose class is 0.
+        let row = self.square.get(..self.width)?;
+        let first = row.iter().all(|rank| *rank == NO_RANK);
+        (first && self.filter.len().is_power_of_two()).then_some(self)
     }
 
     pub(super) fn tables(&mut self) -> [&mut dyn Movable; 2] {
@@ -228,10 +229,11 @@ mod tests {
             .map(|(made, (left, right))| [id(left), id(right), made])
             .collect();
         let pairs = PairTable::new(&numbers);
-        let parts = rules
+        let ends = rules
             .iter()
-            .map(|(left, right)| (left.as_str(), right.as_str()));
-        let borders = Borders::new(parts, &mut letters_of, &pairs);
+            .filter_map(|(left, right)| Some((left.chars().next_back()?, right.chars().next()?)));
+        let borders = Borders::new(ends, &mut letters_of, &pairs);
+        let borders = borders.checked().expect("made just now");
         let table = letters_of.finish();
         let mut wrong = 0;
         for &left in letters {
@@ -255,6 +257,20 @@ mod tests {
         let all = letters.len() * letters.len();
         assert!(wrong <= all / 10, "{wrong} of {all}");
         assert!(letters.len() > CLASSES_MAX || wrong == 0);
+    }
+
+    #[test]
+    fn squares_that_join_nothing_with_something_are_refused() {
+        let borders = |square: &[u32], width, filter: usize| Borders {
+            square: square.to_vec().into(),
+            width,
+            filter: vec![0; filter].into(),
+        };
+        let row = [NO_RANK, NO_RANK, 5, JOINED];
+        assert!(borders(&row, 2, 1).checked().is_some());
+        assert!(borders(&row, 2, 3).checked().is_none());
+        assert!(borders(&row, 3, 1).checked().is_none());
+        assert!(borders(&row, 5, 1).checked().is_none());
     }
 
     #[test]

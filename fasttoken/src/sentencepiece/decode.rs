@@ -5,6 +5,7 @@ use super::split::{Prepend, check_replacement, prepend_scheme};
 use super::vocab::Vocab;
 use crate::error::Error;
 use crate::json::Component;
+use std::borrow::Cow;
 
 /// What the file's chain of decoders does.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -94,26 +95,25 @@ impl Decoder {
         Ok(())
     }
 
-    /// What a token becomes when it is not the first, and whether it is a byte.
-    pub(super) fn piece(&self, spelling: &str) -> (Vec<u8>, bool) {
-        let text = self.replaced(spelling);
-        match byte(&text).filter(|_| self.bytes) {
-            Some(byte) => (vec![byte], true),
-            None => (text.into_bytes(), false),
-        }
-    }
-
-    fn replaced(&self, spelling: &str) -> String {
-        let mut text = spelling.to_owned();
+    /// Appends what a token becomes when it is not the first. Says whether it is a byte.
+    pub(super) fn push_piece(&self, spelling: &str, out: &mut Vec<u8>) -> bool {
+        let mut text = Cow::Borrowed(spelling);
         for (from, to) in &self.replace {
-            text = text.replace(from.as_str(), to);
+            if text.contains(from.as_str()) {
+                text = Cow::Owned(text.replace(from.as_str(), to));
+            }
         }
-        text
+        if let Some(byte) = byte(&text).filter(|_| self.bytes) {
+            out.push(byte);
+            return true;
+        }
+        out.extend_from_slice(text.as_bytes());
+        false
     }
 
     /// The piece of the first token, if it is not the one of all others. It is never a
     /// byte then: those hold no `▁`.
-    fn first<'v>(&self, vocab: &'v Vocab, id: u32) -> Option<std::borrow::Cow<'v, str>> {
+    fn first<'v>(&self, vocab: &'v Vocab, id: u32) -> Option<Cow<'v, str>> {
         let spelling = vocab.spelling(id)?;
         let loses = self.first_loses_meta && spelling.contains(META);
         loses.then(|| spelling.replace(META, "").into())

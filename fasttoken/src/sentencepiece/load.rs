@@ -3,11 +3,14 @@
 use super::borders::Borders;
 use super::decode::Decoder;
 use super::letters::{self, Letters};
-use super::merge::{Model, NO_ID, RANK_MAX, Scratch, TOKEN_END};
+use super::merge::{Merging, Model, NO_ID, RANK_MAX, TOKEN_END};
+use super::quick::Quick;
 use super::split::Splitter;
-use super::vocab::{Info, Vocab};
+use super::tokens::{self, Clash, Tokens};
+use super::vocab::{self, Info, Vocab};
 use super::{SentencePiece, json};
 use crate::added::AddedTokens;
+use crate::bpe::prove::Proofs;
 use crate::cache::Owner;
 use crate::error::Error;
 use crate::image::ImageError;
@@ -26,15 +29,33 @@ pub(crate) struct File {
     tokens: Vec<(String, u32)>,
     /// Left and right part of each rule.
     merges: Vec<(String, String)>,
+    options: Options,
+}
+
+/// What a file says of the model besides its tokens and rules.
+#[derive(Debug)]
+struct Options {
     unk_token: Option<String>,
     fuse_unk: bool,
     byte_fallback: bool,
     ignore_merges: bool,
 }
 
+impl From<&json::Model> for Options {
+    fn from(model: &json::Model) -> Self {
+        Self {
+            unk_token: model.unk_token.clone(),
+            fuse_unk: model.fuse_unk.unwrap_or(false),
+            byte_fallback: model.byte_fallback.unwrap_or(false),
+            ignore_merges: model.ignore_merges.unwrap_or(false),
+        }
+    }
+}
+
 impl File {
     pub(crate) fn read(json: &[u8]) -> Result<Self, Error> {
         let json::File { model } = serde_json::from_slice(json)?;
+        let options = Options::from(&model);
         let tokens = model.vocab.0;
         let limit = id_limit(tokens.len());
         let count = tokens.len();
@@ -68,10 +89,7 @@ impl File {
         Ok(Self {
             tokens,
             merges: merges.collect::<Result<_, _>>()?,
-            unk_token: model.unk_token,
-            fuse_unk: model.fuse_unk.unwrap_or(false),
-            byte_fallback: model.byte_fallback.unwrap_or(false),
-            ignore_merges: model.ignore_merges.unwrap_or(false),
+            options,
         })
     }
 
@@ -84,11 +102,38 @@ impl File {
         let tokens = self.tokens.iter();
         tokens.map(|(token, id)| (token.as_str(), *id)).collect()
     }
+
+    /// The same tokens, unless some are there twice.
+    fn tokens(&self, ids: &HashMap<&str, u32>) -> Result<Tokens, Error> {
+        let duplicate = |token| Error::DuplicateToken { token };
+        if ids.len() != self.tokens.len() {
+            let mut seen = HashSet::new();
+            let twice = self.tokens.iter().find(|(token, _)| !seen.insert(token));
+            return Err(duplicate(
+                twice.map(|two| two.0.clone()).unwrap_or_default(),
+            ));
+        }
+        let mut builder = tokens::Builder::default();
+        for (token, id) in &self.tokens {
+            builder.text().extend_from_slice(token.as_bytes());
+            builder.push(*id);
+        }
+        builder.finish().map_err(|clash| match clash {
+            Clash::Token(token) => duplicate(token),
+            Clash::Id(id, first, second) => Error::DuplicateId { id, first, second },
+            Clash::Crowded(token) => crowded_token(&token),
+            Clash::Text => unreachable!("strings are UTF-8"),
+        })
+    }
+}
+
+fn crowded_token(token: &str) -> Error {
+    crowded("$.model.vocab", &format!("token {token:?}"))
 }
 
 /// Largest id accepted for a vocabulary of `tokens`: leaves room for the holes of real
 /// files, and keeps a damaged id from asking for gigabytes.
-fn id_limit(tokens: usize) -> u64 {
+pub(super) fn id_limit(tokens: usize) -> u64 {
     (tokens as u64 * 4 + 0xFFFF).min(u64::from(u32::MAX / 4))
 }
 
@@ -119,17 +164,55 @@ pub(crate) fn load(
     let splitter = Splitter::load(pre_tokenizer, "$.pre_tokenizer")?;
     let decoder = Decoder::load(decoder, "$.decoder")?;
     let ids = file.ids();
-    let vocab = vocabulary(file, &ids, added, &decoder)?;
-    let mut model = model(file, &ids)?;
-    model.words = words(file, &model);
-    store::gather(model.tables().collect(), Room::default());
+    let tokens = file.tokens(&ids)?;
+    let vocab = vocabulary(&tokens, added, &decoder)?;
+    let special = Special::new(&file.options, &tokens)?;
+    let rules = rules(file, &ids, &special)?;
     Ok(SentencePiece {
-        model,
+        model: model(&tokens, &rules, special, &file.options)?,
         splitter,
         direct: None,
         decoder,
         vocab,
     })
+}
+
+impl Quick {
+    /// The number of tokens, without added ones.
+    pub(crate) fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// The id of one of the model's own tokens.
+    pub(crate) fn id(&self, token: &str) -> Option<u32> {
+        self.tokens.id(token)
+    }
+
+    /// As [`load`]; `None` where that has something to say.
+    pub(crate) fn load(
+        &self,
+        pre_tokenizer: Option<&Component>,
+        decoder: Option<&Component>,
+        added: &AddedTokens,
+    ) -> Option<SentencePiece> {
+        let json::File { model: json } = serde_json::from_slice(&self.config).ok()?;
+        let options = Options::from(&json);
+        let splitter = Splitter::load(pre_tokenizer, "$.pre_tokenizer").ok()?;
+        let decoder = Decoder::load(decoder, "$.decoder").ok()?;
+        let vocab = vocabulary(&self.tokens, added, &decoder).ok()?;
+        let special = Special::new(&options, &self.tokens).ok()?;
+        let parts = self.rules.iter().flat_map(|rule| &rule[..2]);
+        if parts.copied().any(|id| special.is(id)) {
+            return None;
+        }
+        Some(SentencePiece {
+            model: model(&self.tokens, &self.rules, special, &options).ok()?,
+            splitter,
+            direct: None,
+            decoder,
+            vocab,
+        })
+    }
 }
 
 /// What an image has of a model of this family.
@@ -257,63 +340,95 @@ fn is_complete(bytes: &[u32; 256]) -> bool {
     bytes.all(|(b, id)| !used(b) || *id != NO_ID)
 }
 
-fn model(file: &File, ids: &HashMap<&str, u32>) -> Result<Model, Error> {
-    let mut letters = letters::Builder::new(file.tokens.iter().filter_map(single_character));
-    let mut bytes = [NO_ID; 256];
-    if file.byte_fallback {
-        for (byte, id) in bytes.iter_mut().enumerate() {
-            *id = ids
-                .get(&*format!("<{byte:#04X}>"))
-                .copied()
-                .unwrap_or(NO_ID);
+/// Tokens that no rule may join: those of bytes, and the unknown one.
+struct Special {
+    bytes: [u32; 256],
+    unk: Option<u32>,
+    /// A bit for each of their ids.
+    bits: Vec<u64>,
+}
+
+impl Special {
+    fn new(options: &Options, tokens: &Tokens) -> Result<Self, Error> {
+        let mut bytes = [NO_ID; 256];
+        if options.byte_fallback {
+            for (byte, id) in bytes.iter_mut().enumerate() {
+                *id = tokens.id(&format!("<{byte:#04X}>")).unwrap_or(NO_ID);
+            }
         }
+        let unk = options.unk_token.as_deref();
+        let unk = match unk.map(|token| (token, tokens.id(token))) {
+            Some((token, None)) if !is_complete(&bytes) => {
+                return Err(Error::invalid(
+                    "$.model.unk_token",
+                    format!("{token:?} is not in the vocabulary"),
+                ));
+            }
+            Some((_, id)) => id,
+            None => None,
+        };
+        let mut bits = vec![0; tokens.id_end() / 64 + 1];
+        for id in bytes.into_iter().chain(unk).filter(|id| *id != NO_ID) {
+            bits[id as usize / 64] |= 1 << (id % 64);
+        }
+        Ok(Self { bytes, unk, bits })
     }
-    let complete = is_complete(&bytes);
-    let unk = match file
-        .unk_token
-        .as_deref()
-        .map(|token| (token, ids.get(token)))
-    {
-        Some((token, None)) if !complete => {
-            return Err(Error::invalid(
-                "$.model.unk_token",
-                format!("{token:?} is not in the vocabulary"),
-            ));
-        }
-        Some((_, id)) => id.copied(),
-        None => None,
+
+    #[inline]
+    fn is(&self, id: u32) -> bool {
+        let bits = self.bits.get(id as usize / 64);
+        bits.is_some_and(|bits| bits >> (id % 64) & 1 != 0)
+    }
+}
+
+/// `rules` are the tokens that each rule joins, and the one that it makes.
+fn model(
+    tokens: &Tokens,
+    rules: &[[u32; 3]],
+    special: Special,
+    options: &Options,
+) -> Result<Model, Error> {
+    let Special { bytes, unk, .. } = special;
+    let mut letters = letters::Builder::new(tokens.iter().filter_map(single_character));
+    // Of two rules for one pair, the later wins, as in the reference.
+    let pairs = PairTable::build(rules).map_err(|_| crowded("$.model.merges", "a pair"))?;
+    let ends = |id| {
+        let token = tokens.get(id).unwrap_or_default();
+        Some([token.chars().next()?, token.chars().next_back()?])
     };
-    let pairs = pairs(file, ids, |id| Some(id) == unk || bytes.contains(&id))?;
-    let rules = file.merges.iter();
-    let rules = rules.map(|(left, right)| (left.as_str(), right.as_str()));
-    let borders = Borders::new(rules, &mut letters, &pairs);
-    Ok(Model {
+    let ends: Vec<Option<[char; 2]>> = (0..tokens.id_end() as u32).map(ends).collect();
+    let of_rule = |&[left, right, _]: &[u32; 3]| {
+        let [_, left] = ends[left as usize]?;
+        let [right, _] = ends[right as usize]?;
+        Some((left, right))
+    };
+    let borders = Borders::new(rules.iter().filter_map(of_rule), &mut letters, &pairs);
+    let whole = || tokens.iter().map(|(token, id)| (token.to_owned(), id));
+    let mut model = Model {
         letters: letters.finish(),
         bytes,
         unk,
-        fuse_unk: file.fuse_unk,
+        fuse_unk: options.fuse_unk,
         pairs,
         borders,
         words: WordTable::default(),
         owner: Owner::new(),
-        whole: file
-            .ignore_merges
-            .then(|| file.tokens.iter().cloned().collect()),
-        complete,
-    })
+        whole: options.ignore_merges.then(|| whole().collect()),
+        complete: is_complete(&bytes),
+    };
+    model.words = words(tokens, rules, &model);
+    store::gather(model.tables().collect(), Room::default());
+    Ok(model)
 }
 
-fn single_character((token, id): &(String, u32)) -> Option<(char, u32)> {
+fn single_character((token, id): (&str, u32)) -> Option<(char, u32)> {
     let mut chars = token.chars();
     let c = chars.next()?;
-    chars.next().is_none().then_some((c, *id))
+    chars.next().is_none().then_some((c, id))
 }
 
-fn pairs(
-    file: &File,
-    ids: &HashMap<&str, u32>,
-    is_other: impl Fn(u32) -> bool,
-) -> Result<PairTable, Error> {
+/// The tokens that each rule joins, and the one that it makes.
+fn rules(file: &File, ids: &HashMap<&str, u32>, special: &Special) -> Result<Vec<[u32; 3]>, Error> {
     let path = "$.model.merges";
     if file.merges.len() > RANK_MAX {
         return Err(Error::invalid(path, format!("more than {RANK_MAX} merges")));
@@ -332,7 +447,7 @@ fn pairs(
         let (left_id, right_id) = (id(left)?, id(right)?);
         if let Some(part) = [(left, left_id), (right, right_id)]
             .into_iter()
-            .find(|(_, id)| is_other(*id))
+            .find(|(_, id)| special.is(*id))
         {
             return Err(Error::unsupported(
                 format!("{path}[{index}]"),
@@ -358,96 +473,79 @@ fn pairs(
         joined.push_str(right);
         rules.push([left_id, right_id, id(&joined)?]);
     }
-    // Of two rules for one pair, the later wins, as in the reference.
-    PairTable::build(&rules).map_err(|_| crowded(path, "a pair"))
+    Ok(rules)
 }
 
-/// The short tokens that their own characters are merged to.
-fn words(file: &File, model: &Model) -> WordTable {
-    let mut found = Vec::new();
-    let mut scratch = Scratch::default();
-    let mut merged = Vec::new();
+/// The short tokens of several characters that their own characters are merged to.
+fn words(tokens: &Tokens, rules: &[[u32; 3]], model: &Model) -> WordTable {
+    let single = tokens.iter().filter_map(single_character);
+    let proofs = Proofs::new(
+        single.map(|(_, id)| id),
+        rules,
+        &model.pairs,
+        tokens.id_end(),
+    );
+    let mut found = Vec::with_capacity(tokens.len());
+    let mut merging = Merging::default();
     let mut spelled = Vec::new();
-    for (token, id) in &file.tokens {
+    for (token, id) in tokens.iter() {
         spelled.clear();
         letters::push_swapped(token, &mut spelled);
         let key = Key::new(&spelled, 0, spelled.len());
-        if !WordTable::fits(key, *id) {
-            continue;
-        }
-        merged.clear();
-        model.merge_all(token, &mut scratch, |id, _| merged.push(id));
-        if merged == [*id] {
-            found.push((key, *id));
+        let makes = |merging| proofs.contains(id) || model.makes(token, id, merging);
+        if WordTable::fits(key, id) && makes(&mut merging) {
+            found.push((key, id));
         }
     }
     // The others are merged.
     WordTable::new(found.iter().copied()).0
 }
 
-fn vocabulary(
-    file: &File,
-    ids: &HashMap<&str, u32>,
-    added: &AddedTokens,
-    decoder: &Decoder,
-) -> Result<Vocab, Error> {
-    if ids.len() != file.tokens.len() {
-        let mut seen = HashSet::new();
-        let twice = file.tokens.iter().find(|(token, _)| !seen.insert(token));
-        return Err(Error::DuplicateToken {
-            token: twice.map(|(token, _)| token.clone()).unwrap_or_default(),
-        });
-    }
-    let tokens = file.tokens.len();
-    let end = |ids: &mut dyn Iterator<Item = u32>| ids.max().map_or(0, |id| id as usize + 1);
-    let model_end = end(&mut file.tokens.iter().map(|(_, id)| *id));
-    let added_end = end(&mut added.tokens.iter().map(|(id, _)| *id));
-    let mut infos: Vec<Option<Info>> = vec![None; model_end.max(added_end)];
-    for (token, id) in &file.tokens {
-        let (piece, byte) = decoder.piece(token);
-        let info = Info {
-            spelling: token.clone(),
-            piece,
-            byte,
-            hidden: added.special_contents.contains(token),
-            model: true,
-            ..Info::default()
+fn vocabulary(tokens: &Tokens, added: &AddedTokens, decoder: &Decoder) -> Result<Vocab, Error> {
+    let added_end = added.tokens.last().map_or(0, |(id, _)| *id as usize + 1);
+    let end = tokens.id_end().max(added_end) as u32;
+    let mut builder = vocab::Builder::default();
+    let special = added.special_contents.iter();
+    let mut special: Vec<u32> = special.filter_map(|token| tokens.id(token)).collect();
+    special.sort_unstable();
+    let mut rest = added.tokens.iter().peekable();
+    for id in 0..end {
+        let model = tokens.get(id);
+        let Some((_, token)) = rest.next_if(|(next, _)| *next == id) else {
+            let Some(token) = model else {
+                builder.push_hole();
+                continue;
+            };
+            let info = Info {
+                hidden: special.binary_search(&id).is_ok(),
+                model: true,
+                ..Info::default()
+            };
+            builder.push(token, |out| decoder.push_piece(token, out), info);
+            continue;
         };
-        if let Some(other) = infos[*id as usize].replace(info) {
-            return Err(Error::DuplicateId {
-                id: *id,
-                first: other.spelling,
-                second: token.clone(),
-            });
-        }
-    }
-    for (id, token) in &added.tokens {
-        if let Some(other) = &infos[*id as usize]
-            && other.spelling != token.content
-        {
+        if let Some(other) = model.filter(|other| *other != token.content) {
             // Happens where the vocabulary has holes: the next free id is not free.
             return Err(Error::DuplicateId {
-                id: *id,
-                first: other.spelling.clone(),
+                id,
+                first: other.to_owned(),
                 second: token.content.clone(),
             });
         }
         // Decoding shows an added token as it is searched for.
-        let spelling = added.normalized_forms.get(id).unwrap_or(&token.content);
-        let (piece, byte) = decoder.piece(spelling);
-        infos[*id as usize] = Some(Info {
-            spelling: spelling.clone(),
-            piece,
-            byte,
+        let form = added.normalized_forms.get(&id);
+        let spelling = form.unwrap_or(&token.content);
+        let info = Info {
             hidden: added.special_contents.contains(spelling),
             special: token.special,
             added: true,
-            model: infos[*id as usize].is_some(),
-        });
+            model: model.is_some(),
+            renamed: form.is_some(),
+        };
+        builder.push(spelling, |out| decoder.push_piece(spelling, out), info);
     }
-    let new = added
-        .ids
-        .keys()
-        .filter(|content| !ids.contains_key(content.as_str()));
-    Ok(Vocab::new(&infos, tokens + new.count()))
+    let contents = added.ids.keys();
+    let new = contents.filter(|content| tokens.id(content).is_none());
+    let vocab = builder.finish(tokens.len() + new.count());
+    vocab.map_err(|id| crowded_token(tokens.get(id).unwrap_or_default()))
 }

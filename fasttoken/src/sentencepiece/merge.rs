@@ -1,9 +1,10 @@
 //! Byte-pair encoding from characters, with bytes for characters that are unknown.
 
 use super::borders::Borders;
-use super::letters::{Letters, push_swapped, swapped};
+use super::letters::{Letter, Letters, push_swapped, swapped};
 use crate::cache::Owner;
 use crate::compare::Scalar;
+use crate::merging::{FEW, Symbols};
 use crate::pairs::{NO_RANK, PairTable};
 use crate::store::Movable;
 use crate::words::{Key, WordTable};
@@ -63,6 +64,14 @@ pub(super) struct Scratch {
 }
 
 const NONE: u32 = u32::MAX;
+
+/// Memory for [`Model::makes`].
+#[derive(Debug, Default)]
+pub(super) struct Merging {
+    ids: Vec<u32>,
+    ranks: Vec<u32>,
+    symbols: Symbols,
+}
 
 impl Model {
     /// All tables, those that encoding reads most first.
@@ -160,6 +169,36 @@ impl Model {
             each(symbol.id, symbol.len);
             at = symbol.next;
         }
+    }
+
+    /// Whether the characters of a short token of several are merged to it.
+    pub(super) fn makes(&self, token: &str, id: u32, merging: &mut Merging) -> bool {
+        let Merging {
+            ids,
+            ranks,
+            symbols,
+        } = merging;
+        ids.clear();
+        ranks.clear();
+        let mut last: Option<(u32, Letter)> = None;
+        for c in token.chars() {
+            let next = (swapped(c).into(), self.letters.of(c));
+            if let Some(last) = last {
+                ranks.push(self.borders.rank(&self.pairs, last, next));
+            }
+            ids.push(next.1.id);
+            last = Some(next);
+        }
+        // What nothing joins stays apart.
+        if ids.len() < 2 || ids.len() > FEW || ranks.contains(&NO_RANK) {
+            return false;
+        }
+        ranks.push(NO_RANK);
+        let (mut count, mut only) = (0, NO_ID);
+        symbols.merge(&self.pairs, ids, ranks, |made| {
+            (count, only) = (count + 1, made)
+        });
+        (count, only) == (1, id)
     }
 
     /// Calls `each` with the tokens that a long list of tokens is merged to.

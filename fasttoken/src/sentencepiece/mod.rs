@@ -17,12 +17,15 @@ mod json;
 mod letters;
 mod load;
 mod merge;
+mod quick;
 mod split;
+mod tokens;
 mod vocab;
 
 pub(crate) use decode::Stream;
 pub(crate) use fast::Pieces;
 pub(crate) use load::{File, Tables, is_sentencepiece, load};
+pub(crate) use quick::Quick;
 
 use crate::added::AddedTokens;
 use crate::normalize::Normalizer;

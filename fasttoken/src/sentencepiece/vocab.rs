@@ -6,6 +6,7 @@
 use crate::image::ImageError;
 use crate::image::format::{Reader, Section, Writer};
 use crate::store::Flat;
+use crate::table::{StringTable, StringTableBuilder};
 
 const PRESENT: u8 = 1;
 /// Left out of decoded text when special tokens are skipped.
@@ -18,16 +19,14 @@ const BYTE: u8 = 16;
 const MODEL: u8 = 32;
 
 /// What is known of one id, while the vocabulary is put together.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Info {
-    pub(super) spelling: String,
-    /// What decoding writes, but for what it does to the first token and to runs of bytes.
-    pub(super) piece: Vec<u8>,
-    pub(super) byte: bool,
     pub(super) hidden: bool,
     pub(super) special: bool,
     pub(super) added: bool,
     pub(super) model: bool,
+    /// Decoding writes another spelling than the token has: nobody looks it up by that.
+    pub(super) renamed: bool,
 }
 
 /// Strings by id in one allocation.
@@ -78,58 +77,86 @@ pub(super) struct Vocab {
     spellings: Arena,
     pieces: Arena,
     flags: Flat<u8>,
-    /// Ids in the order of their spellings.
-    sorted: Flat<u32>,
+    /// Ids by their spellings.
+    names: StringTable,
     pub(super) size: usize,
 }
 
-impl Vocab {
-    /// `infos[id]` describes `id`; `None` is a hole. `size` is the number of tokens as
-    /// the reference counts them.
-    pub(super) fn new(infos: &[Option<Info>], size: usize) -> Self {
-        let (mut spellings, mut pieces) = (ArenaBuilder::default(), ArenaBuilder::default());
-        let mut flags = Vec::with_capacity(infos.len());
-        let none = Info::default();
-        for info in infos {
-            let known = info.as_ref().unwrap_or(&none);
-            spellings.push(known.spelling.as_bytes());
-            pieces.push(&known.piece);
-            let flag = |on: bool, flag: u8| if on { flag } else { 0 };
-            flags.push(
-                flag(info.is_some(), PRESENT)
-                    | flag(known.hidden, HIDDEN)
-                    | flag(known.special, SPECIAL)
-                    | flag(known.added, ADDED)
-                    | flag(known.byte, BYTE)
-                    | flag(known.model, MODEL),
-            );
+/// A [`Vocab`] that is being filled, in the order of ids.
+#[derive(Default)]
+pub(super) struct Builder {
+    spellings: ArenaBuilder,
+    pieces: ArenaBuilder,
+    flags: Vec<u8>,
+    /// Ids that are looked up.
+    named: Vec<u32>,
+}
+
+impl Builder {
+    /// Adds the next id. `piece` appends what decoding writes for it, but for what it does to
+    /// the first token and to runs of bytes, and says whether that is a byte.
+    pub(super) fn push(
+        &mut self,
+        spelling: &str,
+        piece: impl FnOnce(&mut Vec<u8>) -> bool,
+        info: Info,
+    ) {
+        if !info.renamed {
+            self.named.push(self.flags.len() as u32);
         }
-        let mut this = Self {
-            spellings: spellings.finish(),
-            pieces: pieces.finish(),
-            flags: flags.into(),
-            sorted: Flat::default(),
-            size,
-        };
-        let mut sorted: Vec<u32> = (0..infos.len() as u32)
-            .filter(|id| this.contains(*id))
-            .collect();
-        sorted.sort_unstable_by_key(|id| this.spellings.get(*id));
-        this.sorted = sorted.into();
-        this
+        self.spellings.push(spelling.as_bytes());
+        let byte = piece(&mut self.pieces.bytes);
+        self.pieces.push(&[]);
+        let flag = |on: bool, flag: u8| if on { flag } else { 0 };
+        self.flags.push(
+            PRESENT
+                | flag(info.hidden, HIDDEN)
+                | flag(info.special, SPECIAL)
+                | flag(info.added, ADDED)
+                | flag(byte, BYTE)
+                | flag(info.model, MODEL),
+        );
     }
 
+    /// The next id has no token.
+    pub(super) fn push_hole(&mut self) {
+        self.spellings.push(&[]);
+        self.pieces.push(&[]);
+        self.flags.push(0);
+    }
+
+    /// `size` is the number of tokens as the reference counts them. Gives the id of a token
+    /// that shares its place in a table with too many others.
+    pub(super) fn finish(self, size: usize) -> Result<Vocab, u32> {
+        let spellings = self.spellings.finish();
+        let mut names = StringTableBuilder::with_capacity(self.named.len());
+        let resolve = |id: u32| spellings.get(id);
+        for id in self.named {
+            names.insert(resolve(id), id, resolve).map_err(|_| id)?;
+        }
+        Ok(Vocab {
+            names: names.finish(),
+            spellings,
+            pieces: self.pieces.finish(),
+            flags: self.flags.into(),
+            size,
+        })
+    }
+}
+
+impl Vocab {
     pub(super) fn write(&self, image: &mut Writer) {
         image.put(Section::Spellings, &self.spellings.bytes);
         image.put(Section::SpellingEnds, &self.spellings.ends);
         image.put(Section::Pieces, &self.pieces.bytes);
         image.put(Section::PieceEnds, &self.pieces.ends);
         image.put(Section::Flags, &self.flags);
-        image.put(Section::Sorted, &self.sorted);
+        image.put(Section::Names, self.names.slots());
     }
 
     /// `size` is the number of tokens as the reference counts them.
     pub(super) fn read(image: &Reader, size: usize) -> Result<Self, ImageError> {
+        let names = StringTable::from_slots(image.get(Section::Names)?);
         let this = Self {
             spellings: Arena {
                 bytes: image.get(Section::Spellings)?,
@@ -140,12 +167,12 @@ impl Vocab {
                 ends: image.get(Section::PieceEnds)?,
             },
             flags: image.get(Section::Flags)?,
-            sorted: image.get(Section::Sorted)?,
+            names: names.ok_or_else(|| Section::Names.invalid("it is not a table"))?,
             size,
         };
         let ids = this.flags.len();
         let same = this.spellings.ends.len() == ids && this.pieces.ends.len() == ids;
-        let bounded = ids <= u32::MAX as usize / 2 && this.sorted.len() <= ids && size <= ids;
+        let bounded = ids <= u32::MAX as usize / 2 && size <= ids;
         if !(same && bounded) {
             return Err(Section::Flags.invalid("it contradicts the other tables"));
         }
@@ -204,9 +231,7 @@ impl Vocab {
     }
 
     pub(super) fn id(&self, spelling: &str) -> Option<u32> {
-        let found = self
-            .sorted
-            .binary_search_by(|id| self.spellings.get(*id).cmp(spelling.as_bytes()));
-        found.ok().map(|at| self.sorted[at])
+        let resolve = |id| self.spellings.get(id);
+        self.names.get(spelling.as_bytes(), resolve)
     }
 }

@@ -1,0 +1,143 @@
+//! The tokens of a model while it is loaded: spellings in one allocation, and their names.
+
+use crate::table::{Sought, StringTable, StringTableBuilder};
+
+/// Tokens by id and by spelling; no two have either in common.
+pub(super) struct Tokens {
+    text: String,
+    /// Where in the text each id's spelling begins and ends; [`HOLE`] for ids without one.
+    places: Vec<[u32; 2]>,
+    names: StringTable,
+    count: usize,
+}
+
+const HOLE: [u32; 2] = [u32::MAX; 2];
+
+/// [`Tokens`] that are being gathered.
+#[derive(Default)]
+pub(super) struct Builder {
+    text: Vec<u8>,
+    /// Where each token ends, and its id.
+    tokens: Vec<(u32, u32)>,
+}
+
+/// Why tokens are not those of a vocabulary.
+#[derive(Debug)]
+pub(super) enum Clash {
+    /// A token that is there twice.
+    Token(String),
+    /// An id that two tokens have.
+    Id(u32, String, String),
+    /// A token that shares its place in a table with too many others.
+    Crowded(String),
+    /// Spellings that are not UTF-8.
+    Text,
+}
+
+impl Builder {
+    /// Where the spelling of the next token is to be appended.
+    pub(super) fn text(&mut self) -> &mut Vec<u8> {
+        &mut self.text
+    }
+
+    /// Bytes of all spellings.
+    pub(super) fn bytes(&self) -> usize {
+        self.text.len()
+    }
+
+    /// Makes a token of what was appended; there must be less than a gigabyte of it.
+    pub(super) fn push(&mut self, id: u32) {
+        self.tokens.push((self.text.len() as u32, id));
+    }
+
+    /// Tokens and their largest id.
+    pub(super) fn extent(&self) -> (usize, u32) {
+        let ids = self.tokens.iter().map(|(_, id)| *id);
+        (self.tokens.len(), ids.max().unwrap_or(0))
+    }
+
+    pub(super) fn finish(self) -> Result<Tokens, Clash> {
+        let Self { text, tokens } = self;
+        let text = String::from_utf8(text).map_err(|_| Clash::Text)?;
+        let ends = tokens.iter().map(|(_, id)| *id as usize + 1);
+        let mut places = vec![HOLE; ends.max().unwrap_or(0)];
+        let mut names = StringTableBuilder::with_capacity(tokens.len());
+        let mut start = 0;
+        for &(end, id) in &tokens {
+            // Two halves of a character make one.
+            let of = |place: [u32; 2]| text.get(place[0] as usize..place[1] as usize);
+            let Some(token) = of([start, end]) else {
+                return Err(Clash::Text);
+            };
+            let resolve = |id: u32| of(places[id as usize]).unwrap_or_default().as_bytes();
+            let other = places[id as usize];
+            match names.insert(token.as_bytes(), id, resolve) {
+                Ok(None) if other == HOLE => {}
+                Ok(None) => {
+                    let first = of(other).unwrap_or_default().to_owned();
+                    return Err(Clash::Id(id, first, token.to_owned()));
+                }
+                Ok(Some(_)) => return Err(Clash::Token(token.to_owned())),
+                Err(_) => return Err(Clash::Crowded(token.to_owned())),
+            }
+            places[id as usize] = [start, end];
+            start = end;
+        }
+        Ok(Tokens {
+            text,
+            places,
+            names: names.finish(),
+            count: tokens.len(),
+        })
+    }
+}
+
+impl Tokens {
+    /// The number of tokens.
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// The first number that is no id.
+    pub(super) fn id_end(&self) -> usize {
+        self.places.len()
+    }
+
+    #[inline]
+    pub(super) fn get(&self, id: u32) -> Option<&str> {
+        let [start, end] = *self.places.get(id as usize)?;
+        self.text.get(start as usize..end as usize)
+    }
+
+    #[inline]
+    fn bytes(&self, id: u32) -> &[u8] {
+        self.get(id).unwrap_or_default().as_bytes()
+    }
+
+    /// Whether a token has this spelling.
+    #[inline]
+    pub(super) fn is(&self, id: u32, spelling: &[u8]) -> bool {
+        self.bytes(id) == spelling && !spelling.is_empty()
+    }
+
+    pub(super) fn id(&self, token: &str) -> Option<u32> {
+        self.names.get(token.as_bytes(), |id| self.bytes(id))
+    }
+
+    /// Begins to look up a token, and asks for the memory that is needed for it.
+    #[inline]
+    pub(super) fn seek(&self, token: &[u8]) -> Sought {
+        self.names.seek(token)
+    }
+
+    #[inline]
+    pub(super) fn found(&self, sought: Sought, token: &[u8]) -> Option<u32> {
+        self.names.found(sought, token, |id| self.bytes(id))
+    }
+
+    /// In the order of ids.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, u32)> {
+        let ids = 0..self.places.len() as u32;
+        ids.filter_map(|id| Some((self.get(id)?, id)))
+    }
+}
