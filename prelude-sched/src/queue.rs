@@ -1,18 +1,32 @@
 //! What waits, ordered.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use prelude_core::{RequestId, Timestamp};
 
 use crate::{Turn, Waiting};
 
-/// Place in a queue: turn, priority, arrival, number of submission. Unique.
+/// A request without a deadline has the place of one that is due so long after its arrival. So
+/// nobody who came more than that after it goes first, and a later deadline gains and loses nothing.
+const UNHURRIED: Duration = Duration::from_secs(30);
+
+/// Place in a queue: turn, priority, when it is due, arrival, number of submission. Unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct QueueKey {
     pub(crate) turn: Turn,
     pub(crate) priority: i64,
+    pub(crate) due: Timestamp,
     pub(crate) arrival: Timestamp,
     pub(crate) serial: u64,
+}
+
+/// When a request is due, as its place goes.
+pub(crate) fn due(arrival: Timestamp, deadline: Option<Timestamp>) -> Timestamp {
+    let unhurried = arrival.saturating_add(UNHURRIED);
+    deadline.map_or(unhurried, |deadline| deadline.min(unhurried))
 }
 
 /// Requests of one kind in order.
@@ -72,22 +86,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn orders_by_turn_then_priority_then_arrival_then_submission() {
+    fn orders_by_turn_priority_deadline_arrival_and_submission() {
         let mut queue = Queue::default();
         let (usual, overdue) = (Turn::Usual, Turn::Overdue);
         let entries = [
-            (usual, 0, 5, 0),
-            (usual, 0, 3, 1),
-            (usual, -1, 9, 2),
-            (usual, 0, 3, 3),
-            (overdue, 7, 8, 4),
+            (usual, 0, 5, None, 0),
+            (usual, 0, 3, None, 1),
+            (usual, -1, 9, None, 2),
+            (usual, 0, 3, None, 3),
+            (overdue, 7, 8, None, 4),
+            (usual, 0, 7, Some(90), 5),
+            (usual, 0, 8, Some(80), 6),
+            // Too far to hurry: as if there were none.
+            (usual, 0, 4, Some(u64::MAX), 7),
         ];
         let mut keys = Vec::new();
-        for (turn, priority, arrival, serial) in entries {
+        for (turn, priority, arrival, deadline, serial) in entries {
             let arrival = Timestamp::from_nanos(arrival);
+            let deadline = deadline.map(Timestamp::from_nanos);
             let key = QueueKey {
                 turn,
                 priority,
+                due: due(arrival, deadline),
                 arrival,
                 serial,
             };
@@ -100,14 +120,14 @@ mod tests {
                     turn,
                     priority,
                     arrival,
-                    deadline: None,
+                    deadline,
                     rows: 2,
                 },
             );
         }
         let order: Vec<u64> = queue.iter().map(|w| w.request.0).collect();
-        assert_eq!(order, [4, 2, 1, 3, 0]);
-        assert_eq!(queue.rows(), 10);
+        assert_eq!(order, [4, 2, 6, 5, 1, 3, 7, 0]);
+        assert_eq!(queue.rows(), 16);
         // One at a time.
         assert_eq!(queue.next_overdue(), None);
         queue.remove(&keys[4]);

@@ -9,7 +9,11 @@ use prelude_core::{
     Head, NodeIdx, OnDeadline, PromptTree, Request, RowSpec, SeqId, Timestamp, TokenId,
 };
 
-use crate::{Turn, Usage, Waiting, leader::Held, queue::QueueKey};
+use crate::{
+    Turn, Usage, Waiting,
+    leader::Held,
+    queue::{QueueKey, due},
+};
 
 /// An admitted request that has not finished.
 #[derive(Debug)]
@@ -119,6 +123,7 @@ impl Live {
             key: QueueKey {
                 turn: Turn::Usual,
                 priority,
+                due: due(arrival, request.deadline),
                 arrival,
                 serial,
             },

@@ -1,12 +1,13 @@
-//! First come, first served.
+//! First come, first served, but for deadlines.
 
 use crate::{Grant, Plan, QueueView, SchedulerPolicy, StepBudget, Waiting};
 
-/// Priority first, then arrival, then order of submission.
+/// Priority first, then deadline, then arrival, then order of submission. No deadline counts as one
+/// of 30 s after arrival, and so does a later one.
 ///
-/// Among requests of one priority a request starts no later than when all of its class that came
-/// before it have started and left it room. A steady load of better priority holds a worse one up
-/// until it is [overdue](crate::Turn).
+/// Among requests of one priority without deadlines within 30 s a request starts no later than when
+/// all of its class that came before it have started and left it room. A steady load of better
+/// priority, or of shorter deadlines, holds a worse one up until it is [overdue](crate::Turn).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fcfs;
 

@@ -46,7 +46,8 @@ pub trait SchedulerPolicy: Send {
     }
 }
 
-/// What waits, in order of turn, then priority, then arrival, then submission.
+/// What waits, in order of turn, then priority, then deadline ([`Fcfs`]), then arrival, then
+/// submission.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueView<'a> {
     pub(crate) oneshot: &'a Queue,
