@@ -115,9 +115,9 @@ async fn by_labels(call: &Call, mut fields: Fields<'_>) -> Result<Reply, ApiErro
     for name in ["max_tokens_per_query", "max_tokens_per_doc"] {
         fields.refuse(name, &["0"])?;
     }
-    let labels = match model.has_vocabulary() {
-        true => Some(labels(&mut fields, model)?),
-        false => refuse_labels(&fields)?,
+    let wanted = match model.has_vocabulary() {
+        true => Wanted::Tokens(labels(&mut fields, model)?),
+        false => Wanted::Classes(classes(&mut fields, model)?),
     };
     let joining = Joining {
         item_first,
@@ -141,9 +141,9 @@ async fn by_labels(call: &Call, mut fields: Fields<'_>) -> Result<Reply, ApiErro
         true => Normalise::OverLabels,
         false => Normalise::OverVocab,
     };
-    let head = match labels {
-        Some(labels) => Head::LabelScores { labels, normalise },
-        None => Head::Classify,
+    let (head, places) = match wanted {
+        Wanted::Tokens(labels) => (Head::LabelScores { labels, normalise }, None),
+        Wanted::Classes(places) => (Head::Classify, places),
     };
     let row = |node| RowSpec {
         node,
@@ -153,7 +153,7 @@ async fn by_labels(call: &Call, mut fields: Fields<'_>) -> Result<Reply, ApiErro
     let (outputs, usage) = read::read_rows(call, model, &common, tree, rows, tokens).await?;
     let scores = outputs
         .into_iter()
-        .map(|output| scores(output, apply_softmax))
+        .map(|output| Some(choose(scores(output, apply_softmax)?, places.as_deref())))
         .collect::<Option<Vec<Vec<f64>>>>()
         .ok_or_else(|| read::mismatch(call))?;
     let usage = UsageBody::new(tokens, 0, Some(&usage));
@@ -315,17 +315,43 @@ fn scores(output: RowOutput, apply_softmax: bool) -> Option<Vec<f64>> {
     }
 }
 
-fn refuse_labels(fields: &Fields<'_>) -> Result<Option<Arc<[TokenId]>>, ApiError> {
-    match ["labels", "label_token_ids"]
-        .into_iter()
-        .find(|n| fields.has(n))
-    {
-        None => Ok(None),
-        Some(name) => {
-            let must = "be left out: this model has classes of its own";
-            Err(ApiError::invalid_value(name, must))
-        }
+/// What is to be scored.
+enum Wanted {
+    /// Next tokens.
+    Tokens(Arc<[TokenId]>),
+    /// Classes of a head by their places, or all of them.
+    Classes(Option<Vec<usize>>),
+}
+
+/// The scores at `places`, or all.
+fn choose(scores: Vec<f64>, places: Option<&[usize]>) -> Vec<f64> {
+    match places {
+        None => scores,
+        Some(places) => places.iter().map(|&place| scores[place]).collect(),
     }
+}
+
+/// `labels` of a model that has classes: which of them to score, all if there are none. Token ids
+/// name no class; clients that send them to every model get all classes.
+fn classes(fields: &mut Fields<'_>, model: &ServedModel) -> Result<Option<Vec<usize>>, ApiError> {
+    let _: Option<Vec<TokenId>> = fields.get("label_token_ids", "a list of token ids")?;
+    let names: Option<Vec<String>> = fields.get("labels", "a list of strings")?;
+    let Some(names) = names else {
+        return Ok(None);
+    };
+    if !(1..=LABELS_MAX).contains(&names.len()) {
+        let must = format!("have 1 to {LABELS_MAX} entries");
+        return Err(ApiError::invalid_value("labels", must));
+    }
+    let place = |(index, name): (usize, &String)| {
+        let place = model.id2label.iter().position(|label| label == name);
+        place.ok_or_else(|| {
+            let must = "be the name of one of this model's classes";
+            ApiError::invalid_value(format!("labels/{index}"), must)
+        })
+    };
+    let places = names.iter().enumerate().map(place);
+    Ok(Some(places.collect::<Result<_, _>>()?))
 }
 
 /// `label_token_ids`, or `labels` of one token each.
@@ -567,6 +593,44 @@ mod tests {
         is_refused("max_tokens_per_query", json!(3));
         is_refused("max_tokens_per_doc", json!(3));
         answer(demos(), PATH, &with("use_activation", json!(true)));
+    }
+
+    /// Labels of a classifier are its classes; without them, all are scored.
+    #[test]
+    fn classes_are_scored_by_name() {
+        let model = demos().model(Some("demo-classifier")).unwrap();
+        let body = |more: Value| {
+            let mut body = json!({"model": "demo-classifier", "query": "Where is ", "items": ["my card?", "it?"]});
+            body.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            body
+        };
+        for softmax in [false, true] {
+            let scores = |mut more: Value| {
+                more["apply_softmax"] = json!(softmax);
+                answer(demos(), PATH, &body(more))["scores"].clone()
+            };
+            let all = scores(json!({}));
+            assert_eq!(all[0].as_array().unwrap().len(), model.id2label.len());
+            assert_eq!(scores(json!({"label_token_ids": [1, 2]})), all);
+            let (a, b) = (&model.id2label[9], &model.id2label[3]);
+            let some = scores(json!({"labels": [a, b]}));
+            for item in [0, 1] {
+                assert_eq!(some[item], json!([all[item][9], all[item][3]]));
+            }
+        }
+        let refuse = |labels: Value, reason: &str, param: &str| {
+            let body = body(json!({"labels": labels}));
+            refused(demos(), PATH, &body, (400, reason, Some(param)));
+        };
+        refuse(
+            json!([model.id2label[0], "yes"]),
+            "invalid_value",
+            "labels/1",
+        );
+        refuse(json!([]), "invalid_value", "labels");
+        refuse(json!("yes"), "invalid_type", "labels");
     }
 
     /// Query and items encoded apart, the first label's share of the labels.

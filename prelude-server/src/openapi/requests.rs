@@ -413,9 +413,10 @@ enum Query {
 struct Labels {
     query: Option<Query>,
     items: Option<Items>,
-    /// 1 to 1,024 ids.
+    /// 1 to 1,024 ids. A model that has classes passes over them.
     label_token_ids: Option<Vec<u32>>,
-    /// Strings of one token each, in place of ids.
+    /// Strings of one token each, in place of ids; of a model that has classes some of their names,
+    /// all if absent.
     labels: Option<Vec<String>>,
     /// Probabilities over the labels, not over the vocabulary.
     apply_softmax: Option<bool>,
