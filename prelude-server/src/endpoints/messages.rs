@@ -39,8 +39,14 @@ fn check(message: &mut Value, pointer: &str) -> Result<(), ApiError> {
             message.insert("content".to_owned(), Value::String(text));
             Ok(())
         }
-        // An assistant may have called tools and said nothing.
-        None | Some(Value::Null) if is_assistant => Ok(()),
+        // An assistant that called tools may have said nothing. Templates that put its words
+        // between others need some.
+        None | Some(Value::Null) if is_assistant => {
+            if message.get("tool_calls").is_some_and(Value::is_array) {
+                message.insert("content".to_owned(), Value::String(String::new()));
+            }
+            Ok(())
+        }
         None | Some(Value::Null) => Err(ApiError::missing_field(path)),
         Some(_) => Err(ApiError::invalid_type(path, "a string or a list of parts")),
     }
@@ -182,7 +188,18 @@ mod tests {
     fn messages_become_what_templates_expect() {
         check(
             r#"[{"role":"developer","content":"a"},{"role":"assistant","tool_calls":[]}]"#,
-            Ok(r#"[{"role":"system","content":"a"},{"role":"assistant","tool_calls":[]}]"#),
+            Ok(
+                r#"[{"role":"system","content":"a"},{"role":"assistant","tool_calls":[],"content":""}]"#,
+            ),
+        );
+        check(
+            r#"[{"role":"assistant","content":null,"tool_calls":[]}]"#,
+            Ok(r#"[{"role":"assistant","content":"","tool_calls":[]}]"#),
+        );
+        // Whether that can be read is the template's to say.
+        check(
+            r#"[{"role":"assistant","content":null}]"#,
+            Ok(r#"[{"role":"assistant","content":null}]"#),
         );
         check(
             r#"[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}]"#,

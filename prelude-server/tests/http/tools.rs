@@ -413,3 +413,36 @@ fn parameters_that_cannot_be_enforced_are_refused_by_name() {
     let wide: Value = (0..9_000).map(|i| (format!("key{i}"), json!({}))).collect();
     check(json!({"properties": wide}), "tools", "bytes");
 }
+
+/// What clients send back when an answer was a call: its content is null, and the reference reads
+/// it as empty.
+#[test]
+fn a_call_in_the_conversation_needs_no_words() {
+    let server = server(false, true);
+    let call = json!([{"id": "call_1", "type": "function",
+        "function": {"name": "wait", "arguments": "{}"}}]);
+    let prompt = |said: Option<Value>| {
+        let mut turn = json!({"role": "assistant", "tool_calls": call});
+        if let Some(said) = said {
+            turn["content"] = said;
+        }
+        let messages = json!([
+            {"role": "user", "content": "Where is my card?"},
+            turn,
+            {"role": "tool", "tool_call_id": "call_1", "content": "It is on its way."},
+        ]);
+        let body = json!({"messages": messages, "max_tokens": 1, "return_prompt_text": true});
+        let response = server.post(PATH, &body.to_string());
+        assert_eq!(response.status, 200, "{body}: {}", response.body);
+        let prompt = &response.json()["prompt_text"];
+        prompt.as_str().unwrap().to_owned()
+    };
+    let empty = prompt(Some(json!("")));
+    assert!(
+        empty.contains("<|im_start|>assistant\n<|im_end|>\n<|im_start|>tool\n"),
+        "{empty}"
+    );
+    assert_eq!(prompt(Some(Value::Null)), empty);
+    assert_eq!(prompt(None), empty);
+    assert_eq!(prompt(Some(json!([]))), empty);
+}
