@@ -106,8 +106,10 @@ async fn whole(call: &Arc<Call>, body: Bytes) -> Result<Bytes, ApiError> {
 
 #[cfg(test)]
 mod tests {
+    use super::Call;
     use crate::{
         ApiKeys, App, ServerConfig, demo,
+        routes::Endpoint,
         served_model::Task,
         testing::{app, embedded, options},
     };
@@ -120,6 +122,25 @@ mod tests {
         let arriving = "prelude:queue_rows{class=\"arriving\"";
         let line = page.lines().find(|line| line.starts_with(arriving));
         assert!(line.unwrap().ends_with(" 0"), "{line:?}");
+    }
+
+    /// As over a connection: refused before it is read.
+    #[tokio::test]
+    async fn a_class_has_its_share_of_the_queue_from_the_start() {
+        let mut config = ServerConfig::default();
+        config.limits.queued_oneshot_rows = Some(1);
+        let app = App::new(config, ApiKeys::default());
+        let check = async |path: &str, expected: &str| {
+            let answered = app.answer("POST", path, "{").await;
+            assert_eq!(answered.reason, Some(expected), "{path}");
+        };
+        check("/classify", "invalid_json").await;
+        let first = Call::in_process(&app, Endpoint::Classify, None, "first".to_owned()).unwrap();
+        check("/classify", "class_quota").await;
+        // It may be no one-shot request: that is known once it is read.
+        check("/v1/completions", "invalid_json").await;
+        drop(first);
+        check("/classify", "invalid_json").await;
     }
 
     #[tokio::test]

@@ -97,10 +97,7 @@ impl Call {
         tail: Option<&str>,
         request_id: String,
     ) -> Result<Arc<Self>, ApiError> {
-        let reservation = match endpoint.needs() {
-            Needs::Queue => app.admission.enter(0)?,
-            Needs::Nothing | Needs::Models => app.admission.enter_aside(0)?,
-        };
+        let reservation = enter(app, endpoint, 0)?;
         Ok(Arc::new(Self {
             endpoint,
             tail: tail.map(str::to_owned),
@@ -208,6 +205,24 @@ impl Call {
     /// What is known of the request by now.
     pub(crate) fn inference(&self) -> Inference {
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes room for a request that announces so many bytes, before any of them is read.
+///
+/// # Errors
+/// 400 `larger_than_queue`, 429 `queue_full` or `class_quota`.
+pub(crate) fn enter(app: &App, endpoint: Endpoint, declared: u64) -> Result<Reservation, ApiError> {
+    match endpoint.needs() {
+        Needs::Queue => {
+            let reservation = app.admission.enter(declared)?;
+            // What may generate has to be read first.
+            if !endpoint.generates() {
+                reservation.set_class(ExecutionClass::OneShot)?;
+            }
+            Ok(reservation)
+        }
+        Needs::Nothing | Needs::Models => app.admission.enter_aside(declared),
     }
 }
 

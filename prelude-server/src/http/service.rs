@@ -13,8 +13,6 @@ use hyper::{
     header,
 };
 
-use prelude_core::ExecutionClass;
-
 use super::{
     body, cors,
     output::Output,
@@ -120,17 +118,7 @@ fn admit_call(
         app.accepting()?;
         app.admission.check_answers()?;
     }
-    let reservation = match needs {
-        Needs::Queue => {
-            let reservation = app.admission.enter(declared)?;
-            // What may generate has to be read first.
-            if !route.endpoint.generates() {
-                reservation.set_class(ExecutionClass::OneShot)?;
-            }
-            reservation
-        }
-        Needs::Nothing | Needs::Models => app.admission.enter_aside(declared)?,
-    };
+    let reservation = endpoints::enter(app, route.endpoint, declared)?;
     let strict = parts.headers.get("x-prelude-strict");
     Ok(Arc::new(Call {
         app: Arc::clone(app),
