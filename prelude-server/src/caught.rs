@@ -4,6 +4,7 @@ use std::{
     any::Any,
     future::{Future, poll_fn},
     panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
     task::Poll,
 };
 
@@ -15,9 +16,8 @@ use crate::{error::ApiError, log};
 /// Those of `work`, and 500.
 pub(crate) async fn caught<T>(
     request_id: &str,
-    work: impl Future<Output = Result<T, ApiError>>,
+    mut work: Pin<Box<impl Future<Output = Result<T, ApiError>> + ?Sized>>,
 ) -> Result<T, ApiError> {
-    let mut work = Box::pin(work);
     let result: Result<_, Box<dyn Any + Send>> = poll_fn(|cx| {
         // After a panic the future is dropped and never polled again; what it shares is behind
         // locks that ignore poisoning and valid between statements.
@@ -40,12 +40,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_is_a_failure_of_its_request() {
-        let fine = caught("r", async { Ok(7) }).await;
+        let fine = caught("r", Box::pin(async { Ok(7) })).await;
         assert_eq!(fine.unwrap(), 7);
-        let failed = caught::<()>("r", async {
+        let panics = async {
             tokio::task::yield_now().await;
             panic!("planted")
-        });
+        };
+        let failed = caught::<()>("r", Box::pin(panics));
         let failed = failed.await.unwrap_err();
         assert_eq!(failed.status(), 500);
     }

@@ -85,7 +85,7 @@ impl App {
             return Err(ApiError::body_too_large(max_bytes));
         }
         let call = Call::in_process(self, route.endpoint, tail, request_id)?;
-        caught(&call.request_id, whole(&call, body)).await
+        caught(&call.request_id, Box::pin(whole(&call, body))).await
     }
 }
 

@@ -193,7 +193,11 @@ pub(crate) fn below_max(values: &[f64], temperature: f64) -> Vec<f64> {
 /// Softmax of `logits`, computed in f64.
 #[must_use]
 pub fn softmax(logits: &[f32]) -> Vec<f64> {
-    log_softmax(logits, 1.0).into_iter().map(f64::exp).collect()
+    let logits: Vec<f64> = logits.iter().copied().map(f64::from).collect();
+    let mut parts = below_max(&logits, 1.0);
+    parts.iter_mut().for_each(|part| *part = part.exp());
+    let sum: f64 = parts.iter().sum();
+    parts.into_iter().map(|part| part / sum).collect()
 }
 
 /// Probability that the model says one of these labels first, whatever follows: needs

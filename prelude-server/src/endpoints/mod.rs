@@ -4,6 +4,8 @@
 //! knows no HTTP: the transport makes a [`Reply`] a response, one-shot commands print its body.
 
 use std::{
+    future::Future,
+    pin::Pin,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
@@ -257,32 +259,34 @@ impl Reply {
     }
 }
 
-/// Answers a call: the one place where an endpoint meets its handler.
-///
-/// # Errors
-/// Whatever the handler refuses or fails with.
-pub(crate) async fn dispatch(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
+/// A call being answered, in a box of its endpoint's size: a future as large as the largest
+/// endpoint's would be moved and kept for the smallest too.
+pub(crate) type Answering<'a> = Pin<Box<dyn Future<Output = Result<Reply, ApiError>> + Send + 'a>>;
+
+/// Answers a call: the one place where an endpoint meets its handler. It comes to whatever the
+/// handler refuses or fails with.
+pub(crate) fn dispatch(call: &Arc<Call>, body: Bytes) -> Answering<'_> {
     match call.endpoint {
-        Endpoint::Completions => completions::handle(call, body).await,
-        Endpoint::Chat => chat::handle(call, body).await,
-        Endpoint::Embeddings => embeddings::handle(call, body).await,
-        Endpoint::Classify => classify::handle(call, body).await,
-        Endpoint::Score | Endpoint::GenerativeScoring => score::handle(call, body).await,
-        Endpoint::Rerank | Endpoint::RerankV2 => rerank::handle(call, body).await,
-        Endpoint::Pooling => pooling::handle(call, body).await,
-        Endpoint::SystemOne => systemone::handle(call, body).await,
-        Endpoint::Decisions => decisions::handle(call, body).await,
-        Endpoint::Tokenize => tokenize::tokenize(call, body).await,
-        Endpoint::Detokenize => tokenize::detokenize(call, body).await,
-        Endpoint::TokenizerInfo => tokenize::info(call),
-        Endpoint::Models => models::list(call),
-        Endpoint::Model => models::one(call),
-        Endpoint::Health => health::health(call),
-        Endpoint::Ready => health::ready(call),
-        Endpoint::Live => health::live(call),
-        Endpoint::Version => Ok(health::version()),
-        Endpoint::Metrics => Ok(metrics::metrics(call)),
-        Endpoint::OpenApi => Ok(Reply::json(&openapi::document())),
+        Endpoint::Completions => Box::pin(completions::handle(call, body)),
+        Endpoint::Chat => Box::pin(chat::handle(call, body)),
+        Endpoint::Embeddings => Box::pin(embeddings::handle(call, body)),
+        Endpoint::Classify => Box::pin(classify::handle(call, body)),
+        Endpoint::Score | Endpoint::GenerativeScoring => Box::pin(score::handle(call, body)),
+        Endpoint::Rerank | Endpoint::RerankV2 => Box::pin(rerank::handle(call, body)),
+        Endpoint::Pooling => Box::pin(pooling::handle(call, body)),
+        Endpoint::SystemOne => Box::pin(systemone::handle(call, body)),
+        Endpoint::Decisions => Box::pin(decisions::handle(call, body)),
+        Endpoint::Tokenize => Box::pin(tokenize::tokenize(call, body)),
+        Endpoint::Detokenize => Box::pin(tokenize::detokenize(call, body)),
+        Endpoint::TokenizerInfo => Box::pin(async { tokenize::info(call) }),
+        Endpoint::Models => Box::pin(async { models::list(call) }),
+        Endpoint::Model => Box::pin(async { models::one(call) }),
+        Endpoint::Health => Box::pin(async { health::health(call) }),
+        Endpoint::Ready => Box::pin(async { health::ready(call) }),
+        Endpoint::Live => Box::pin(async { health::live(call) }),
+        Endpoint::Version => Box::pin(async { Ok(health::version()) }),
+        Endpoint::Metrics => Box::pin(async { Ok(metrics::metrics(call)) }),
+        Endpoint::OpenApi => Box::pin(async { Ok(Reply::json(&openapi::document())) }),
     }
 }
 

@@ -25,6 +25,13 @@ use hyper::{
 };
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const CLASS: HeaderName = HeaderName::from_static("x-prelude-class");
+const PROMPT_TOKENS: HeaderName = HeaderName::from_static("x-prelude-prompt-tokens");
+const CACHED_TOKENS: HeaderName = HeaderName::from_static("x-prelude-cached-tokens");
+const COMPUTED_TOKENS: HeaderName = HeaderName::from_static("x-prelude-computed-tokens");
+const QUEUE_MS: HeaderName = HeaderName::from_static("x-prelude-queue-ms");
+const EXEC_MS: HeaderName = HeaderName::from_static("x-prelude-exec-ms");
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const SSE: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
 
 /// What a response carries: all at once, or as it comes. Keeps the request counted until it ends.
@@ -150,7 +157,7 @@ fn respond(
 ) -> Response<ReplyBody> {
     let id = HeaderValue::from_str(ticket.request_id());
     let id = id.expect("request ids are plain ASCII");
-    headers.insert(HeaderName::from_static("x-request-id"), id);
+    headers.insert(REQUEST_ID, id);
     let mut response = Response::new(ReplyBody {
         output,
         ticket,
@@ -166,19 +173,24 @@ fn inference_headers(headers: &mut HeaderMap, seen: &Inference, is_stream: bool)
     let Some(class) = seen.class else {
         return;
     };
-    let mut put = |name, value| headers.insert(HeaderName::from_static(name), value);
-    put("x-prelude-class", HeaderValue::from_static(class.as_str()));
-    put("x-prelude-prompt-tokens", seen.prompt_tokens.into());
+    headers.insert(CLASS, HeaderValue::from_static(class.as_str()));
+    headers.insert(PROMPT_TOKENS, seen.prompt_tokens.into());
     if is_stream {
         return;
     }
     // A request with nothing to compute has no usage: all zeros are the truth.
     let usage = seen.usage.unwrap_or_default();
-    put("x-prelude-cached-tokens", usage.cached_tokens.into());
-    put("x-prelude-computed-tokens", usage.computed_tokens.into());
-    let millis = |d: Duration| number(format!("{:.3}", d.as_secs_f64() * 1e3));
-    put("x-prelude-queue-ms", millis(usage.queue_time));
-    put("x-prelude-exec-ms", millis(usage.exec_time));
+    headers.insert(CACHED_TOKENS, usage.cached_tokens.into());
+    headers.insert(COMPUTED_TOKENS, usage.computed_tokens.into());
+    headers.insert(QUEUE_MS, number(millis(usage.queue_time)));
+    headers.insert(EXEC_MS, number(millis(usage.exec_time)));
+}
+
+/// Milliseconds with three places behind the point.
+fn millis(duration: Duration) -> String {
+    // Whole numbers: to print a fraction takes far more code, which no cache holds after a step.
+    let us = (duration.as_nanos() + 500) / 1000;
+    format!("{}.{:03}", us / 1000, us % 1000)
 }
 
 fn number(text: String) -> HeaderValue {
@@ -235,5 +247,24 @@ impl Drop for ReplyBody {
         if self.output.dropped() {
             self.ticket.whole();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn milliseconds_are_rounded_to_microseconds() {
+        let check = |ns: u64, expected: &str| {
+            assert_eq!(millis(Duration::from_nanos(ns)), expected, "{ns} ns");
+        };
+        check(0, "0.000");
+        check(499, "0.000");
+        check(500, "0.001");
+        check(4_000, "0.004");
+        check(999_499, "0.999");
+        check(999_500, "1.000");
+        check(12_345_678_901, "12345.679");
     }
 }
