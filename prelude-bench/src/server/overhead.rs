@@ -1,4 +1,9 @@
 //! What HTTP adds: the same classification over a connection, and by the engine alone.
+//!
+//! Like is compared with like. The engine is called as the server calls it for a request that is
+//! alone: the step runs on the caller's thread, so that no call waits for another thread to wake.
+//! And it is called at the same pace: before each call the caller is busy for as long as HTTP takes
+//! beside the step, since threads and caches are the warmer the sooner steps follow each other.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -36,8 +41,10 @@ pub(super) fn measure(rounds: usize, round: Duration) -> Result<Vec<Row>> {
         ("no-op model", idle(&demo::CLASSIFIER)?),
     ] {
         let ids = loaded.model.tokenizer.encode(MESSAGE, true);
-        let server = Here::serve(ServerConfig::default(), vec![loaded])?;
-        let mut asked = Asked::new(&server, ids)?;
+        let config = ServerConfig::default();
+        let inline = Duration::from_micros(config.inline_step_us);
+        let server = Here::serve(config, vec![loaded])?;
+        let mut asked = Asked::new(&server, ids, inline)?;
         let (mut http, mut steps) = (Vec::new(), Vec::new());
         let (mut alone, mut added) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
@@ -54,7 +61,8 @@ pub(super) fn measure(rounds: usize, round: Duration) -> Result<Vec<Row>> {
         rows.push(Row::new(name("one connection"), Unit::Micros, http));
         let of_it = name("of which its step, by the server's headers");
         rows.push(Row::new(of_it, Unit::Micros, steps));
-        rows.push(Row::new(name("the engine call alone"), Unit::Micros, alone));
+        let at_pace = name("the engine call alone, as often");
+        rows.push(Row::new(at_pace, Unit::Micros, alone));
         let added = Row::new(name("what HTTP and tokenizing add"), Unit::Micros, added);
         let verdict = Verdict::at_most(added.value, TARGET_US);
         rows.push(added.with(verdict));
@@ -91,6 +99,8 @@ struct Asked {
     client: Client,
     body: String,
     engine: EngineHandle,
+    /// Longest step on the caller's thread.
+    inline: Duration,
     ids: Vec<TokenId>,
     asleep: Echo,
     awake: Echo,
@@ -98,7 +108,7 @@ struct Asked {
 }
 
 impl Asked {
-    fn new(server: &Here, ids: Vec<TokenId>) -> Result<Self> {
+    fn new(server: &Here, ids: Vec<TokenId>, inline: Duration) -> Result<Self> {
         let mut client = Client::connect(server.address)?;
         let body = serde_json::json!({ "input": MESSAGE }).to_string();
         let Exchange {
@@ -108,6 +118,7 @@ impl Asked {
             client,
             body,
             engine: server.engine(),
+            inline,
             ids,
             asleep: Echo::start(question, answer, floor::Server::Sleeps)?,
             awake: Echo::start(question, answer, floor::Server::StaysAwake)?,
@@ -122,8 +133,13 @@ impl Asked {
         let mut steps = Vec::new();
         let start = Instant::now();
         while times[0].is_empty() || start.elapsed() < round {
+            // What HTTP took beside the step, by the calls so far.
+            let mut between = Duration::ZERO;
             for (kind, times) in times.iter_mut().enumerate() {
                 for _ in 0..TURN {
+                    if kind == 1 {
+                        stay_busy(between);
+                    }
                     let call = Instant::now();
                     match kind {
                         0 => steps.push(self.client.post("/classify", &self.body)?.step),
@@ -133,6 +149,11 @@ impl Asked {
                         _ => self.pair.ask(),
                     }
                     times.push(call.elapsed());
+                }
+                if kind == 0 {
+                    let steps = steps[steps.len() - TURN..].to_vec();
+                    let calls = times[times.len() - TURN..].to_vec();
+                    between = median(calls).saturating_sub(median(steps));
                 }
             }
         }
@@ -146,15 +167,28 @@ impl Asked {
             node: tree.last_node(),
             head: Head::Classify,
         }];
-        let answer = self.engine.submit(RequestSpec::new(tree, rows))?;
+        let spec = RequestSpec::new(tree, rows);
+        let answer = self.engine.submit_within(spec, self.inline)?;
         answer.blocking_collect()?;
         Ok(())
     }
 }
 
-fn median_us(mut times: Vec<Duration>) -> f64 {
+/// Takes this thread's time, as reading, parsing and answering do.
+fn stay_busy(time: Duration) {
+    let since = Instant::now();
+    while since.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
-    times[times.len() / 2].as_secs_f64() * 1e6
+    times[times.len() / 2]
+}
+
+fn median_us(times: Vec<Duration>) -> f64 {
+    median(times).as_secs_f64() * 1e6
 }
 
 /// What went there and back.
