@@ -31,6 +31,10 @@ use crate::{
 /// more rows than fit run one after the other.
 const PARTIAL_BYTES: usize = 64 << 20;
 
+/// Query rows of a chunk from which on tiles are wide: 1,024 narrow ones, several for each
+/// multiprocessor. Fewer are better spread.
+const WIDE_ROWS: usize = 1024 * 64;
+
 /// The operations, their buffers and the KV cache.
 #[derive(Debug)]
 pub struct CudaOps {
@@ -169,6 +173,7 @@ impl CudaOps {
                 block_size: config.block_size,
                 chunk_tokens: config.chunk_tokens as usize,
                 group: shape.heads / shape.kv_heads,
+                wide_tokens: WIDE_ROWS / shape.heads,
                 decode_as_segments: config.deterministic,
                 pad_tokens: config.graph_tokens as usize,
                 splits_max: sizes.partial_bytes / (shape.heads * partial_row_bytes(shape)),
@@ -465,6 +470,7 @@ impl Ops for CudaOps {
             segments: self.metadata.view(self.fields.segments),
             spans: self.metadata.view(self.fields.spans),
             tiles: self.metadata.part(self.fields.tiles, chunk.tiles.clone()),
+            tile_rows: chunk.tile_rows,
         };
         attention.prompts(&mut self.launcher, prompts)?;
         self.attend_decode(attention, chunk.decode.clone(), inputs)

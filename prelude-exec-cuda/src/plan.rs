@@ -6,7 +6,8 @@
 //! spans      cached blocks ─ ancestors' tokens of this step ─ own tokens: positions 0..end in
 //!            order, without gap or overlap
 //! chunks     ranges of tokens that a layer works on at once; each has its own tiles and decode rows
-//! tiles      up to 64 / G queries of one segment in one chunk, longest context first
+//! tiles      up to 64 / G queries of one segment in one chunk, longest context first; twice as
+//!            many in chunks of many tokens
 //! outputs    distinct tokens whose hidden states some head reads, in order of first use
 //! rows       heads, each with its slice of output indices; one-shot, prefill, decode
 //! ```
@@ -42,6 +43,8 @@ pub(crate) struct Layout {
     pub(crate) chunk_tokens: usize,
     /// Query heads that share a key-value head.
     pub(crate) group: usize,
+    /// Tokens of a chunk from which on its tiles are wide.
+    pub(crate) wide_tokens: usize,
     /// Decode rows as segments of one token: their sums then run in the order of prompts'.
     pub(crate) decode_as_segments: bool,
     /// Steps of up to so many tokens are padded: see [`StepPlan::pad`]. 0: none is.
@@ -57,6 +60,7 @@ pub(crate) struct StepShape {
     pub(crate) tokens: usize,
     pub(crate) outputs: usize,
     tiles: usize,
+    tile_rows: u32,
     decode: usize,
     /// Of each decode row.
     splits: usize,
@@ -119,6 +123,8 @@ pub(crate) struct Chunk {
     pub(crate) tokens: Range<usize>,
     /// Of [`StepPlan::tiles`].
     pub(crate) tiles: Range<usize>,
+    /// [`Tile::ROWS`] or [`Tile::ROWS_WIDE`].
+    pub(crate) tile_rows: u32,
     /// Of [`StepPlan::decode`].
     pub(crate) decode: Range<usize>,
 }
@@ -370,11 +376,17 @@ impl StepPlan {
 
     /// Cuts the step into chunks, and each chunk's queries into tiles.
     fn add_chunks(&mut self, layout: Layout) {
-        let tile_tokens = Tile::tokens_max(count(layout.group)).map_or(1, |n| n as usize);
         let mut run = 0;
         for start in (0..self.tokens.len()).step_by(layout.chunk_tokens) {
             let end = self.tokens.len().min(start + layout.chunk_tokens);
             let (first_tile, first_decode) = (self.tiles.len(), self.decode.len());
+            // A row's bits are the same in either.
+            let tile_rows = match end - start >= layout.wide_tokens {
+                true => Tile::ROWS_WIDE,
+                false => Tile::ROWS,
+            };
+            let tile_tokens = Tile::tokens_max(count(layout.group), tile_rows);
+            let tile_tokens = tile_tokens.map_or(1, |n| n as usize);
             while run < self.runs.len() && self.runs[run].first < end {
                 self.add_tiles(run, start..end, tile_tokens);
                 if self.runs[run].first + self.runs[run].len > end {
@@ -388,6 +400,7 @@ impl StepPlan {
             self.chunks.push(Chunk {
                 tokens: start..end,
                 tiles: first_tile..self.tiles.len(),
+                tile_rows,
                 decode: first_decode..self.decode.len(),
             });
         }
@@ -440,6 +453,7 @@ impl StepPlan {
             tokens,
             outputs: padded(self.outputs.len()).min(tokens),
             tiles: padded(self.tiles.len()),
+            tile_rows: chunk.tile_rows,
             decode,
             splits,
             segments: padded(self.segments.len()),

@@ -72,6 +72,42 @@ PRELUDE_DEVICE void score(float (&s)[Keys / 8][4], const u32 (&q)[Dim / 16][4], 
     }
 }
 
+// The same for `M` times 16 rows of a warp, of which q in shared memory is the first: each part of
+// k is read once for all of them. Sums run as above.
+template <u32 Dim, u32 Keys, u32 M>
+PRELUDE_DEVICE void score_many(float (&s)[M][Keys / 8][4], Shared<const bf16> q,
+                               Shared<const bf16> k) {
+    u32 lane = lane_id();
+    PRELUDE_UNROLL
+    for (u32 m = 0; m < M; m++) {
+        PRELUDE_UNROLL
+        for (u32 i = 0; i < Keys / 8; i++) {
+            PRELUDE_UNROLL
+            for (u32 e = 0; e < 4; e++) s[m][i][e] = 0.0f;
+        }
+    }
+    PRELUDE_UNROLL
+    for (u32 d = 0; d < Dim / 16; d++) {
+        u32 a[M][4];
+        PRELUDE_UNROLL
+        for (u32 m = 0; m < M; m++) {
+            u32 row = 16 * m + lane % 16, column = 16 * d + lane / 16 * 8;
+            ldmatrix_x4(a[m], q + (row * PITCH<Dim> + column));
+        }
+        PRELUDE_UNROLL
+        for (u32 j = 0; j < Keys / 16; j++) {
+            u32 row = 16 * j + lane / 16 * 8 + lane % 8, column = 16 * d + lane / 8 % 2 * 8;
+            u32 b[4];
+            ldmatrix_x4(b, k + (row * PITCH<Dim> + column));
+            PRELUDE_UNROLL
+            for (u32 m = 0; m < M; m++) {
+                mma_m16n8k16(s[m][2 * j], a[m], b[0], b[1]);
+                mma_m16n8k16(s[m][2 * j + 1], a[m], b[2], b[3]);
+            }
+        }
+    }
+}
+
 // Hides keys from `end` on: the first key of the tile is `key`, each of the two rows has its end.
 template <u32 Tiles>
 PRELUDE_DEVICE void mask(float (&s)[Tiles][4], u32 key, u32 end_low, u32 end_high) {
@@ -135,24 +171,35 @@ PRELUDE_DEVICE void weigh(Rows<Dim>& rows, float (&s)[Tiles][4], float factor) {
     }
 }
 
-// values += weights · v, rows of `v` in shared memory.
-template <u32 Dim, u32 Keys>
-PRELUDE_DEVICE void add_values(Rows<Dim>& rows, const float (&s)[Keys / 8][4], Shared<const bf16> v) {
+// values += weights · v for `M` times 16 rows, rows of `v` in shared memory: each part of it is
+// read once for all of them.
+template <u32 Dim, u32 Keys, u32 M>
+PRELUDE_DEVICE void add_values(Rows<Dim> (&rows)[M], const float (&s)[M][Keys / 8][4],
+                               Shared<const bf16> v) {
     u32 lane = lane_id();
     PRELUDE_UNROLL
     for (u32 j = 0; j < Keys / 16; j++) {
-        u32 weights[4] = {
-            pack_bf16(s[2 * j][0], s[2 * j][1]),
-            pack_bf16(s[2 * j][2], s[2 * j][3]),
-            pack_bf16(s[2 * j + 1][0], s[2 * j + 1][1]),
-            pack_bf16(s[2 * j + 1][2], s[2 * j + 1][3]),
-        };
+        u32 weights[M][4];
+        // Nothing waits for another lane: without it the compiler mixes this with what comes before,
+        // and has too few registers.
+        sync_warp();
+        PRELUDE_UNROLL
+        for (u32 m = 0; m < M; m++) {
+            PRELUDE_UNROLL
+            for (u32 e = 0; e < 4; e++) {
+                const float(&pair)[4] = s[m][2 * j + e / 2];
+                weights[m][e] = pack_bf16(pair[e % 2 * 2], pair[e % 2 * 2 + 1]);
+            }
+        }
         PRELUDE_UNROLL
         for (u32 i = 0; i < Dim / 16; i++) {
             u32 b[4];
             ldmatrix_x4_trans(b, v + ((16 * j + lane % 16) * PITCH<Dim> + 16 * i + lane / 16 * 8));
-            mma_m16n8k16(rows.values[2 * i], weights, b[0], b[1]);
-            mma_m16n8k16(rows.values[2 * i + 1], weights, b[2], b[3]);
+            PRELUDE_UNROLL
+            for (u32 m = 0; m < M; m++) {
+                mma_m16n8k16(rows[m].values[2 * i], weights[m], b[0], b[1]);
+                mma_m16n8k16(rows[m].values[2 * i + 1], weights[m], b[2], b[3]);
+            }
         }
     }
 }

@@ -16,19 +16,16 @@
 // and sum.
 //
 // Launch: attn_decode: rows × (Hkv · ⌈G / 16⌉) × splits blocks of 128 threads; dynamic shared
-//   memory 4 warps × 2 × 16 rows of D' + 8 elements: 34,816 bytes at most.
+//   memory 4 warps × 2 stages × 2 × 16 rows of D' + 8 elements: 69,632 bytes at most.
 //   attn_combine, if splits > 1: rows × Hq blocks of 128 threads.
 // Bound: 4 · Hkv · D · Σ(context) bytes; for partial, 8 · Hq · (D + 2) a split, mostly in L2.
 //
 //   keys     256s.. in steps of 64: warp w has the 16 keys from 16w on, one page's at a time
-//   warp     K(j) there ─ fetch V(j) ─ scores ─ V(j) there ─ fetch K(j+1) ─ softmax, values;
-//            its buffers are its own, so warps do not wait for each other until the end
+//   warp     fetch K(j+1), V(j+1) ─ K(j) there ─ scores ─ V(j) there ─ softmax, values; its
+//            buffers are its own, so warps do not wait for each other until the end
 //   rows     the G query heads are the 16 rows of m16n8k16, zeros beyond G; more than 16 take
 //            another block
 //   end      the warps' (maximum, sum, values) are merged in order of warps in shared memory
-//
-// Not tuned: K and V take turns, so that at most 16 KB of copies are under way in a block. Not
-// yet run on a GPU.
 #pragma once
 
 #include "prelude/attention.cuh"
@@ -146,13 +143,14 @@ PRELUDE_DEVICE void attn_decode(const AttnDecodeParams& p) {
         return;
     }
     u32 warp = warp_id(), lane = lane_id();
-    Shared<bf16> k = dynamic_shared<bf16>() + warp * (2 * KEYS * PITCH<Dim>);
-    Shared<bf16> v = k + KEYS * PITCH<Dim>;
+    constexpr u32 SIDE = KEYS * PITCH<Dim>;
+    Shared<bf16> stages = dynamic_shared<bf16>() + warp * (4 * SIDE);  // K, V, K, V
     u32 query[Dim / 16][4];
     load_query<Dim>(query, p.q + (u64(row.q_row) * p.q_stride + first_head * p.head_dim), heads,
                     p.head_dim);
     float factor = mul_rn(p.scale, LOG2_E);
-    Rows<Dim> state;
+    Rows<Dim> states[1];
+    Rows<Dim>& state = states[0];
     state.clear();
 
     u32 end = min_u32(row.context_len, (split + 1) * SPLIT);
@@ -162,29 +160,38 @@ PRELUDE_DEVICE void attn_decode(const AttnDecodeParams& p) {
         u64 block = u32(load_ro(p.tables + (row.block_first + (key >> shift))));
         return ((block * p.kv_heads + kv_head) * p.block_size + key % p.block_size) * p.head_dim;
     };
+    // Two groups of copies, empty beyond the end, so that as many are under way at every point.
+    auto fetch_both = [&](Shared<bf16> to, u32 from) {
+        if (from < end) {
+            u64 at = place(from);
+            fetch<Dim>(to, p.k_pages + at, end - from, p.head_dim);
+            fetch<Dim>(to + SIDE, p.v_pages + at, end - from, p.head_dim);
+        } else {
+            cp_async_commit();
+            cp_async_commit();
+        }
+    };
     u32 key = split * SPLIT + warp * KEYS;
-    u64 at = 0;
-    if (key < end) {
-        at = place(key);
-        fetch<Dim>(k, p.k_pages + at, end - key, p.head_dim);
-    }
+    fetch_both(stages, key);
+    u32 stage = 0;
     while (key < end) {
-        cp_async_wait<0>();
-        sync_warp();  // K is there, and no lane reads V any more.
-        fetch<Dim>(v, p.v_pages + at, end - key, p.head_dim);
-        float s[KEYS / 8][4];
+        Shared<bf16> k = stages + stage * (2 * SIDE), v = k + SIDE;
+        stage ^= 1;
+        sync_warp();  // No lane reads the other stage any more.
+        fetch_both(stages + stage * (2 * SIDE), key + WARPS * KEYS);
+        cp_async_wait<3>();
+        sync_warp();  // K is there.
+        float scores[1][KEYS / 8][4];
+        float(&s)[KEYS / 8][4] = scores[0];
         score<Dim, KEYS>(s, query, k);
         if (key + KEYS > end) mask(s, key, end, end);
-        cp_async_wait<0>();
-        sync_warp();  // V is there, and no lane reads K any more.
-        key += WARPS * KEYS;
-        if (key < end) {
-            at = place(key);
-            fetch<Dim>(k, p.k_pages + at, end - key, p.head_dim);
-        }
         weigh(state, s, factor);
-        add_values<Dim, KEYS>(state, s, v);
+        cp_async_wait<2>();
+        sync_warp();  // V is there.
+        add_values<Dim, KEYS>(states, scores, v);
+        key += WARPS * KEYS;
     }
+    cp_async_wait<0>();
 
     // [warp][head][Dim] values, then [warp][head] pairs of maximum and sum.
     Shared<float> values = dynamic_shared<float>();

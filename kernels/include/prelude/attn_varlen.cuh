@@ -2,8 +2,9 @@
 //
 // q, out: bf16 `[rows, Hq · D]`, row strides of their own; out may be q. Query head h reads
 // key-value head h / G, G = Hq / Hkv ≤ 64. A query sees the keys at positions 0..=its own.
-// - A tile is a run of `rows` ≤ 64 / G queries of one segment: rows q_row.. of q and out, at
-//   positions q_pos... With their G heads they fill up to 64 rows of the block.
+// - A tile is a run of `rows` ≤ 64 M / G queries of one segment: rows q_row.. of q and out, at
+//   positions q_pos... With their G heads they fill up to 64 M rows of the block. M is 1 for
+//   launches of few tiles, else 2: each part of K and V that a warp reads serves twice the rows.
 // - A segment is span_count spans (attention.cuh), which cover positions 0..end in order.
 //   Empty ones are allowed.
 // - Pages `[block][kv_head][block_size][D]`; step K/V `[_, Hkv · D]` with one row stride: for a
@@ -15,17 +16,16 @@
 // bits are the same cached or not, chunked or not, in a tree or flat, alone or in any batch.
 // That holds as long as K and V are finite: a masked key has the weight 0, and 0 · inf is NaN.
 //
-// Launch: tiles × Hkv blocks of 128 threads; dynamic shared memory 3 × 64 rows of D' + 8
-// elements, D' = 32, 64 or 128: 52,224 bytes at most. Unused tiles have segment NONE.
+// Launch: tiles × Hkv blocks of 128 threads; dynamic shared memory (M + 2) × 64 rows of D' + 8
+// elements, D' = 32, 64 or 128: 52,224 or 69,632 bytes at most. Unused tiles have segment NONE.
 // Bound: 4 · D · Hq · Σ(visible keys) FLOPs.
 //
-//   shared   Q | K | V, then the places of the keys of two tiles
-//   warp w   rows 16w.. of the 64, in registers: q, scores, values
+//   shared   Q | K | V; the places of the keys of two tiles, and how each was found
+//   warp w   16 M rows from 16 M w on: scores and values in registers, q too if M is 1
 //   tile k   K(k) there ─ fetch V(k) ─ scores ─ V(k) there ─ fetch K(k+1) ─ softmax, values
 //
 // So each copy is under way while the other operand is used. The places of tile k + 1 are looked
 // up while tile k is worked on: 64 threads find a key's span and block each.
-// Not tuned: 128 rows and 8 warps, two stages of K and V. Not yet run on a GPU.
 #pragma once
 
 #include "prelude/attention.cuh"
@@ -68,56 +68,77 @@ struct AttnVarlenParams {
     u32 step_stride;
     u32 block_size;
     float scale;
-    u32 reserved;
+    u32 tile_rows;  // 64 M
 };
 PRELUDE_PARAMS(AttnVarlenParams, 128, q, out, k_step, v_step, k_pages, v_pages, tables, segments,
                spans, tiles, live, tiles_max, heads, kv_heads, head_dim, q_stride, out_stride,
-               step_stride, block_size, scale, reserved);
+               step_stride, block_size, scale, tile_rows);
 
 namespace varlen {
 
 constexpr u32 NO_SEGMENT = 0xffffffffu;
-constexpr u32 QUERIES = 64;  // rows of q a block
-constexpr u32 KEYS = 64;     // a tile
+constexpr u32 KEYS = 64;  // a tile
 constexpr u32 THREADS = 128;
 
 // Where a key lies: elements from the start of the pages, or of the step's K and V if IN_STEP.
 using Place = u64;
+using Rest = Vec<u32, 2>;
 constexpr Place NOWHERE = ~0ull, IN_STEP = 1ull << 63;
 
-// Walks a segment's spans in order of position, for one key of each tile.
+// Where one key of each tile has got to among the segment's spans, which it walks in order of
+// position. In shared memory between tiles: registers are for rows.
 struct Cursor {
-    Global<const Span> next;
-    u32 left;  // spans not looked at
-    Span span;
+    Shared<Span> span;
+    Shared<Rest> rest;  // index of the next span, and how many are not looked at
 
-    PRELUDE_DEVICE Cursor(const AttnVarlenParams& p, const Segment& segment)
-        : next(p.spans + segment.span_first), left(segment.span_count), span{} {}
+    PRELUDE_DEVICE void begin(const Segment& segment) {
+        store(span, Span{});
+        store(rest, Rest{{segment.span_first, segment.span_count}});
+    }
 
     PRELUDE_DEVICE Place find(const AttnVarlenParams& p, u32 kv_head, u32 position) {
-        while (position - span.kv_start >= span.len) {
-            if (left == 0) return NOWHERE;
-            span = load_ro(next);
-            next = next + 1;
-            left--;
+        Span at = load(span);
+        if (position - at.kv_start >= at.len) {
+            Rest left = load(rest);
+            do {
+                if (left[1] == 0) return NOWHERE;
+                at = load_ro(p.spans + left[0]);
+                left = {{left[0] + 1, left[1] - 1}};
+            } while (position - at.kv_start >= at.len);
+            store(span, at);
+            store(rest, left);
         }
-        if (span.kind == SPAN_STEP) {
-            u64 row = span.at + (position - span.kv_start);
+        if (at.kind == SPAN_STEP) {
+            u64 row = at.at + (position - at.kv_start);
             return IN_STEP | (row * p.step_stride + kv_head * p.head_dim);
         }
         u32 shift = lowest_one(p.block_size);
-        u64 block = u32(load_ro(p.tables + (span.at + (position >> shift))));
+        u64 block = u32(load_ro(p.tables + (at.at + (position >> shift))));
         u32 offset = position & (p.block_size - 1);
         return ((block * p.kv_heads + kv_head) * p.block_size + offset) * p.head_dim;
     }
 };
 
-// Starts copying 64 rows of K or V; zeros for keys nowhere and for columns beyond head_dim.
+// Starts copying 64 rows of K or V; zeros for keys nowhere and for columns beyond head_dim. `flat`
+// is the place of the first if all of them follow each other in the step.
 template <u32 Dim>
-PRELUDE_DEVICE void fetch(Shared<bf16> to, Shared<const Place> places, Global<const bf16> pages,
-                          Global<const bf16> step, u32 head_dim) {
+PRELUDE_DEVICE void fetch(Shared<bf16> to, Shared<const Place> places, Place flat,
+                          Global<const bf16> pages, Global<const bf16> step, u32 step_stride,
+                          u32 head_dim) {
     constexpr u32 CHUNKS = Dim / 8;
     u32 column = thread_idx().x % CHUNKS * 8;
+    if (flat != NOWHERE) {
+        u32 first = thread_idx().x / CHUNKS;
+        Global<const bf16> from = step + ((flat & ~IN_STEP) + u64(first) * step_stride + column);
+        PRELUDE_UNROLL
+        for (u32 i = 0; i < KEYS; i += THREADS / CHUNKS) {
+            bool valid = column < head_dim;
+            cp_async_16(to + ((first + i) * attention::PITCH<Dim> + column),
+                        valid ? from + u64(i) * step_stride : step, valid);
+        }
+        cp_async_commit();
+        return;
+    }
     PRELUDE_UNROLL
     for (u32 i = 0; i < KEYS; i += THREADS / CHUNKS) {
         u32 row = thread_idx().x / CHUNKS + i;
@@ -132,12 +153,16 @@ PRELUDE_DEVICE void fetch(Shared<bf16> to, Shared<const Place> places, Global<co
 
 }  // namespace varlen
 
-template <u32 Dim>
+template <u32 Dim, u32 M>
 PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
     using namespace attention;
     using namespace varlen;
-    constexpr u32 CHUNKS = Dim / 8;
+    constexpr u32 CHUNKS = Dim / 8, QUERIES = 64 * M;
     PRELUDE_SHARED(Place, places, 2 * KEYS);
+    PRELUDE_SHARED(Span, spans, KEYS);
+    PRELUDE_SHARED(Rest, rests, KEYS);
+    PRELUDE_SHARED(Place, flats, 2);
+    PRELUDE_SHARED(f32x4, sums, M > 1 ? M * THREADS : 1);
     dep_wait();
     if (block_idx().x >= live_rows(p.live, p.tiles_max)) return;
     Tile tile = load_ro(p.tiles + block_idx().x);
@@ -148,16 +173,23 @@ PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
     Shared<bf16> q = dynamic_shared<bf16>();
     Shared<bf16> k = q + QUERIES * PITCH<Dim>, v = k + KEYS * PITCH<Dim>;
 
-    Cursor cursor(p, load_ro(p.segments + tile.segment));
+    // A key's cursor is its thread's alone.
+    Cursor cursor{spans + thread % KEYS, rests + thread % KEYS};
+    if (thread < KEYS) cursor.begin(load_ro(p.segments + tile.segment));
     auto look_up = [&](u32 first) {
         if (thread >= KEYS) return;
         u32 position = first + thread;
         Place place = position < end ? cursor.find(p, kv_head, position) : NOWHERE;
         store(places + (first % (2 * KEYS) + thread), place);
+        if (thread > 0) return;
+        Span span = load(cursor.span);
+        bool is_flat = span.kind == SPAN_STEP && first + KEYS <= min_u32(span.kv_start + span.len, end);
+        store(flats + first / KEYS % 2, is_flat ? place : NOWHERE);
     };
     auto fetch_keys = [&](u32 first) {
         if (first < end) {
-            fetch<Dim>(k, places + first % (2 * KEYS), p.k_pages, p.k_step, p.head_dim);
+            fetch<Dim>(k, places + first % (2 * KEYS), load(flats + first / KEYS % 2), p.k_pages,
+                       p.k_step, p.step_stride, p.head_dim);
         }
     };
     look_up(0);
@@ -174,61 +206,104 @@ PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
     fetch_keys(0);
     cp_async_wait<1>();
     sync_block();  // Q is there.
-    u32 first_row = warp_id() * 16;
-    u32 query[Dim / 16][4];
-    PRELUDE_UNROLL
-    for (u32 d = 0; d < Dim / 16; d++) {
-        ldmatrix_x4(query[d], q + ((first_row + lane % 16) * PITCH<Dim> + 16 * d + lane / 16 * 8));
+    u32 first_row = warp_id() * (16 * M);
+    Shared<bf16> own = q + first_row * PITCH<Dim>;
+    u32 query[Dim / 16][4];  // if M is 1
+    if constexpr (M == 1) {
+        PRELUDE_UNROLL
+        for (u32 d = 0; d < Dim / 16; d++) {
+            ldmatrix_x4(query[d], own + (lane % 16 * PITCH<Dim> + 16 * d + lane / 16 * 8));
+        }
     }
-    // The keys that the lane's two rows see, and the warp's first and last. Rows beyond the tile
-    // see what its last query sees; they are not stored.
-    auto visible = [&](u32 row) { return tile.q_pos + min_u32(row / group, tile.rows - 1) + 1; };
-    u32 end_low = visible(first_row + lane / 4), end_high = visible(first_row + lane / 4 + 8);
-    u32 end_first = visible(first_row), end_last = visible(first_row + 15);
-    bool is_used = first_row < rows;
-    float factor = mul_rn(p.scale, LOG2_E);
-    Rows<Dim> state;
-    state.clear();
+    // The keys that a row sees. Rows beyond the tile see what its last query sees; they are not
+    // stored. The tile is read again where it is needed again: registers are for rows.
+    auto visible = [&](u32 row) {
+        Tile t = load_ro(p.tiles + block_idx().x);
+        return t.q_pos + min_u32(row / (p.heads / p.kv_heads), t.rows - 1) + 1;
+    };
+    // Of the warp's first row, and of its last; 0 for a warp without rows.
+    u32 end_first = visible(first_row);
+    u32 end_last = first_row < rows ? visible(first_row + 16 * M - 1) : 0;
+    Rows<Dim> state[M];
+    PRELUDE_UNROLL
+    for (u32 m = 0; m < M; m++) state[m].clear();
+    // Maxima and sums of more rows than registers hold lie in shared memory between tiles, each
+    // where its thread alone looks.
+    auto take = [&](u32 m) {
+        if constexpr (M == 1) return;
+        f32x4 x = load(sums + (m * THREADS + thread));
+        state[m].max[0] = x[0], state[m].max[1] = x[1];
+        state[m].sum[0] = x[2], state[m].sum[1] = x[3];
+    };
+    auto leave = [&](u32 m) {
+        if constexpr (M == 1) return;
+        Rows<Dim>& of = state[m];
+        store(sums + (m * THREADS + thread), f32x4{{of.max[0], of.max[1], of.sum[0], of.sum[1]}});
+    };
+    for (u32 m = 0; m < M; m++) leave(m);
 
     for (u32 key = 0; key < end; key += KEYS) {
         cp_async_wait<0>();
         sync_block();  // K is there, and nobody reads V or the other places any more.
-        fetch<Dim>(v, places + key % (2 * KEYS), p.v_pages, p.v_step, p.head_dim);
+        fetch<Dim>(v, places + key % (2 * KEYS), load(flats + key / KEYS % 2), p.v_pages, p.v_step,
+                   p.step_stride, p.head_dim);
         look_up(key + KEYS);
-        float s[KEYS / 8][4];
-        bool sees = is_used && key < end_last;
+        float s[M][KEYS / 8][4];
+        bool sees = key < end_last;
         if (sees) {
-            score<Dim, KEYS>(s, query, k);
-            if (key + KEYS > end_first) mask(s, key, end_low, end_high);
+            if constexpr (M == 1) {
+                score<Dim, KEYS>(s[0], query, k);
+            } else {
+                score_many<Dim, KEYS>(s, own, k);
+            }
+            if (key + KEYS > end_first) {
+                PRELUDE_UNROLL
+                for (u32 m = 0; m < M; m++) {
+                    u32 low = first_row + 16 * m + lane / 4;
+                    mask(s[m], key, visible(low), visible(low + 8));
+                }
+            }
         }
         cp_async_wait<0>();
         sync_block();  // V and the next places are there, and nobody reads K any more.
         fetch_keys(key + KEYS);
         if (sees) {
-            weigh(state, s, factor);
+            PRELUDE_UNROLL
+            for (u32 m = 0; m < M; m++) {
+                take(m);
+                weigh(state[m], s[m], mul_rn(p.scale, LOG2_E));
+                leave(m);
+            }
             add_values<Dim, KEYS>(state, s, v);
         }
     }
     dep_launch();
-    if (!is_used) return;
+    if (end_last == 0) return;
     // Through the warp's own rows of Q, which it has read, so that stores are of 16 bytes.
     sync_warp();
     PRELUDE_UNROLL
-    for (u32 half = 0; half < 2; half++) {
-        float scale = div_rn(1.0f, row_sum(state.sum[half]));
-        Shared<bf16> row = q + ((first_row + lane / 4 + 8 * half) * PITCH<Dim> + lane % 4 * 2);
+    for (u32 m = 0; m < M; m++) {
+        take(m);
         PRELUDE_UNROLL
-        for (u32 i = 0; i < CHUNKS; i++) {
-            float low = mul_rn(state.values[i][2 * half], scale);
-            float high = mul_rn(state.values[i][2 * half + 1], scale);
-            store(as<u32>(row + 8 * i), pack_bf16(low, high));
+        for (u32 half = 0; half < 2; half++) {
+            float scale = div_rn(1.0f, row_sum(state[m].sum[half]));
+            u32 low_row = 16 * m + lane / 4 + 8 * half;
+            Shared<bf16> row = own + (low_row * PITCH<Dim> + lane % 4 * 2);
+            PRELUDE_UNROLL
+            for (u32 i = 0; i < CHUNKS; i++) {
+                float low = mul_rn(state[m].values[i][2 * half], scale);
+                float high = mul_rn(state[m].values[i][2 * half + 1], scale);
+                store(as<u32>(row + 8 * i), pack_bf16(low, high));
+            }
         }
     }
     sync_warp();
-    for (u32 i = lane; i < 16 * CHUNKS; i += WARP) {
+    tile = load_ro(p.tiles + block_idx().x);
+    group = p.heads / p.kv_heads;
+    for (u32 i = lane; i < 16 * M * CHUNKS; i += WARP) {
         u32 row = first_row + i / CHUNKS, column = i % CHUNKS * 8;
-        if (row >= rows || column >= p.head_dim) continue;
-        u32 head = kv_head * group + row % group;
+        if (row >= tile.rows * group || column >= p.head_dim) continue;
+        u32 head = block_idx().y * group + row % group;
         u64 to = u64(tile.q_row + row / group) * p.out_stride + head * p.head_dim + column;
         store(as<u32x4>(p.out + to), load(as<const u32x4>(q + (row * PITCH<Dim> + column))));
     }

@@ -14,11 +14,10 @@
 // multiple of 8 up to 128; strides are multiples of 8 elements; block_size is a power of two;
 // rows · (Hq + 2 Hkv) is below 2^32.
 //
-// Launch: 256 threads, a warp a (token, head): ⌈rows · (Hq + 2 Hkv) / 8⌉ blocks. A lane has the
-// pairs (2l, 2l+1) and (2l + D/2, 2l+1 + D/2).
+// Launch: 256 threads, half a warp a (token, head): ⌈rows · (Hq + 2 Hkv) / 16⌉ blocks. Lane l of
+// 16 has elements 4l.. of each half: 8 bytes an access, and half the square roots of a lane with
+// 2 of each. V is not read where it goes nowhere.
 // Bound: 4 · rows · (Hq + Hkv) · D bytes, and 6 · Hkv · D bytes for a token that is kept.
-//
-// Not tuned: accesses are of 4 bytes a lane. Not yet run on a GPU.
 #pragma once
 
 #include "prelude/dev.h"
@@ -54,37 +53,51 @@ PRELUDE_PARAMS(QkNormRopeStoreParams, 128, qkv, positions, slots, rope, q_norm, 
 
 namespace rope {
 
-// A lane's part of a head: two neighbours of each half.
-struct Pairs {
-    float low[2], high[2];
+constexpr u32 LANES = 16;  // a head
+constexpr u32 EACH = 4;    // elements of each half a lane
+using Four = Vec<bf16, 4>;
+
+// A lane's part of a head: four neighbours of each half.
+struct Part {
+    float low[EACH], high[EACH];
 };
 
-PRELUDE_DEVICE Pairs load_pairs(Global<const bf16> head, u32 i, u32 half) {
-    bf16x2 low = load(as<const bf16x2>(head + i)), high = load(as<const bf16x2>(head + (i + half)));
-    return {{to_f32(low[0]), to_f32(low[1])}, {to_f32(high[0]), to_f32(high[1])}};
+PRELUDE_DEVICE Part load_part(Global<const bf16> head, u32 i, u32 half) {
+    Four low = load(as<const Four>(head + i)), high = load(as<const Four>(head + (i + half)));
+    Part x;
+    for (u32 e = 0; e < EACH; e++) {
+        x.low[e] = to_f32(low[e]);
+        x.high[e] = to_f32(high[e]);
+    }
+    return x;
 }
 
-PRELUDE_DEVICE void store_pairs(Global<bf16> head, u32 i, u32 half, const Pairs& x) {
-    store(as<u32>(head + i), pack_bf16(x.low[0], x.low[1]));
-    store(as<u32>(head + (i + half)), pack_bf16(x.high[0], x.high[1]));
+PRELUDE_DEVICE void store_part(Global<bf16> head, u32 i, u32 half, const Part& x) {
+    using Two = Vec<u32, 2>;
+    Two low{{pack_bf16(x.low[0], x.low[1]), pack_bf16(x.low[2], x.low[3])}};
+    Two high{{pack_bf16(x.high[0], x.high[1]), pack_bf16(x.high[2], x.high[3])}};
+    store(as<Two>(head + i), low);
+    store(as<Two>(head + (i + half)), high);
 }
 
-PRELUDE_DEVICE float squares(const Pairs& x) {
-    float low = add_rn(mul_rn(x.low[0], x.low[0]), mul_rn(x.low[1], x.low[1]));
-    float high = add_rn(mul_rn(x.high[0], x.high[0]), mul_rn(x.high[1], x.high[1]));
-    return add_rn(low, high);
+PRELUDE_DEVICE float squares(const Part& x) {
+    float sum = 0.0f;
+    for (u32 e = 0; e < EACH; e++) sum = add_rn(sum, mul_rn(x.low[e], x.low[e]));
+    for (u32 e = 0; e < EACH; e++) sum = add_rn(sum, mul_rn(x.high[e], x.high[e]));
+    return sum;
 }
 
 // y = x · scale · w, then turned by the angles of one row of the table.
-PRELUDE_DEVICE Pairs turn(const Pairs& x, float scale, const Pairs& w, Global<const float> angles,
-                          u32 i, u32 half) {
-    Pairs z;
-    for (int e = 0; e < 2; e++) {
+PRELUDE_DEVICE Part turn(const Part& x, float scale, const Part& w, Global<const float> angles,
+                         u32 i, u32 half) {
+    f32x4 cos = load_ro(as<const f32x4>(angles + i));
+    f32x4 sin = load_ro(as<const f32x4>(angles + (i + half)));
+    Part z;
+    for (u32 e = 0; e < EACH; e++) {
         float low = mul_rn(mul_rn(x.low[e], scale), w.low[e]);
         float high = mul_rn(mul_rn(x.high[e], scale), w.high[e]);
-        float cos = load_ro(angles + (i + e)), sin = load_ro(angles + (i + half + e));
-        z.low[e] = add_rn(mul_rn(low, cos), -mul_rn(high, sin));
-        z.high[e] = add_rn(mul_rn(high, cos), mul_rn(low, sin));
+        z.low[e] = add_rn(mul_rn(low, cos[e]), -mul_rn(high, sin[e]));
+        z.high[e] = add_rn(mul_rn(high, cos[e]), mul_rn(low, sin[e]));
     }
     return z;
 }
@@ -95,39 +108,43 @@ PRELUDE_DEVICE void qk_norm_rope_store(const QkNormRopeStoreParams& p) {
     using namespace rope;
     dep_wait();
     u32 heads = p.heads + 2 * p.kv_heads;
-    u32 item = block_idx().x * (block_dim().x / WARP) + warp_id();
+    u32 item = block_idx().x * (block_dim().x / LANES) + thread_idx().x / LANES;
     u32 row = item / heads, head = item % heads;
-    if (row >= live_rows(p.live, p.rows)) return;
-    u32 half = p.head_dim / 2, i = 2 * lane_id();
-    bool has_part = i < half;
+    u32 half = p.head_dim / 2, i = EACH * (thread_idx().x % LANES);
+    // Both halves of a warp go through the sum together, whatever they have.
+    bool is_live = row < live_rows(p.live, p.rows);
     bool is_query = head < p.heads, is_value = head >= p.heads + p.kv_heads;
-    Global<bf16> at = p.qkv + (u64(row) * p.qkv_stride + head * p.head_dim);
-    Pairs x{};
-    if (has_part) x = load_pairs(at, i, half);
+    i32 slot = is_live && !is_query ? load_ro(p.slots + row) : -1;
+    bool is_kept = slot >= 0 || (p.k_step && !is_query);
+    bool has_part = is_live && i < half && (!is_value || is_kept);
+    Global<bf16> at = p.qkv + (u64(is_live ? row : 0) * p.qkv_stride + head * p.head_dim);
+    Part x{};
+    if (has_part) x = load_part(at, i, half);
+    float sum = squares(x);
+    for (u32 distance = 1; distance < LANES; distance *= 2) {
+        sum = add_rn(sum, shuffle_xor(sum, distance));
+    }
+    if (!has_part) return;
     if (!is_value) {
-        float sum = warp_sum(squares(x));
         float scale = div_rn(1.0f, sqrt_rn(add_rn(div_rn(sum, float(p.head_dim)), p.eps)));
         i32 position = load_ro(p.positions + row);
         bool is_known = position >= 0 && u32(position) < p.rope_positions;
         if (!is_known) scale = bit_cast<float>(0x7fc00000u);
-        if (has_part) {
-            Pairs w = load_pairs(is_query ? p.q_norm : p.k_norm, i, half);
-            Global<const float> angles = p.rope + u64(is_known ? position : 0) * p.head_dim;
-            x = turn(x, scale, w, angles, i, half);
-            store_pairs(at, i, half, x);
-        }
+        Part w = load_part(is_query ? p.q_norm : p.k_norm, i, half);
+        Global<const float> angles = p.rope + u64(is_known ? position : 0) * p.head_dim;
+        x = turn(x, scale, w, angles, i, half);
+        store_part(at, i, half, x);
     }
-    if (!is_query && has_part) {
+    if (is_kept) {
         u32 kv_head = (head - p.heads) % p.kv_heads;
-        i32 slot = load_ro(p.slots + row);
         if (slot >= 0) {
             u64 block = u32(slot) / p.block_size, offset = u32(slot) % p.block_size;
             u64 place = ((block * p.kv_heads + kv_head) * p.block_size + offset) * p.head_dim;
-            store_pairs((is_value ? p.v_pages : p.k_pages) + place, i, half, x);
+            store_part((is_value ? p.v_pages : p.k_pages) + place, i, half, x);
         }
         if (p.k_step) {
             u64 place = u64(p.step_first + row) * p.step_stride + kv_head * p.head_dim;
-            store_pairs((is_value ? p.v_step : p.k_step) + place, i, half, x);
+            store_part((is_value ? p.v_step : p.k_step) + place, i, half, x);
         }
     }
     dep_launch();

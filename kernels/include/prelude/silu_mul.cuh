@@ -1,7 +1,8 @@
 // silu_mul:  a = silu(g) · u,  silu(g) = g / (1 + e^-g)      bf16 [rows, 2·width] → [rows, width]
 //
 // f32 inside; silu is rounded to bf16 before the product, as the reference's two kernels do.
-// A row of `gate_up` holds g, then u. width and strides are multiples of 8 elements.
+// A row of `gate_up` holds g, then u. width and strides are multiples of 8 elements; rows · width
+// is below 2^34: rows and columns are told apart in 32 bits, which a thread has time for.
 //
 // Launch: 256 threads, 8 elements a thread: ⌈rows · width / 2048⌉ blocks.
 // Bound: 6 · rows · width bytes.
@@ -30,19 +31,18 @@ PRELUDE_DEVICE float silu(float g) {
 
 PRELUDE_DEVICE void silu_mul(const SiluMulParams& p) {
     dep_wait();
-    u64 vectors = p.width / 8;
-    u64 i = u64(block_idx().x) * block_dim().x + thread_idx().x;
-    u64 row = i / vectors;
-    u32 column = u32(i % vectors) * 8;
+    u32 vectors = p.width / 8;
+    u32 i = block_idx().x * block_dim().x + thread_idx().x;
+    u32 row = i / vectors, column = (i - row * vectors) * 8;
     if (row >= live_rows(p.live, p.rows)) return;
-    Global<const bf16> gate = p.gate_up + (row * p.gate_up_stride + column);
+    Global<const bf16> gate = p.gate_up + (u64(row) * p.gate_up_stride + column);
     bf16x8 g = load(as<const bf16x8>(gate)), u = load(as<const bf16x8>(gate + p.width));
     bf16x8 a;
     for (int j = 0; j < 8; j++) {
         float s = to_f32(to_bf16(silu(to_f32(g[j]))));
         a[j] = to_bf16(mul_rn(s, to_f32(u[j])));
     }
-    store(as<bf16x8>(p.a + (row * p.a_stride + column)), a);
+    store(as<bf16x8>(p.a + (u64(row) * p.a_stride + column)), a);
     dep_launch();
 }
 

@@ -80,8 +80,8 @@ impl AttnDecodeParams {
             kernel,
             grid: [self.rows_max, self.kv_heads * slices, self.splits],
             block: [128, 1, 1],
-            // 16 rows of K and of V for each of 4 warps, of bf16, 8 elements apart.
-            shared_bytes: 4 * 2 * 16 * (padded + 8) * 2,
+            // Two stages of 16 rows of K and of V for each of 4 warps, of bf16, 8 elements apart.
+            shared_bytes: 4 * 2 * 2 * 16 * (padded + 8) * 2,
         })
     }
 

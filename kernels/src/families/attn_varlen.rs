@@ -53,11 +53,16 @@ impl Tile {
     /// Of a tile that is not used.
     pub const NO_SEGMENT: u32 = u32::MAX;
 
-    /// Most queries of a tile: with the `group` heads that share a key-value head they fill 64
-    /// rows. None if there are more heads than rows.
+    /// Rows of a block that works on a tile: of launches with few tiles.
+    pub const ROWS: u32 = 64;
+    /// The same of launches with so many that each multiprocessor has several.
+    pub const ROWS_WIDE: u32 = 128;
+
+    /// Most queries of a tile: with the `group` heads that share a key-value head they fill
+    /// `tile_rows` rows. None if there are more heads than rows.
     #[must_use]
-    pub const fn tokens_max(group: u32) -> Option<u32> {
-        match 64u32.checked_div(group) {
+    pub const fn tokens_max(group: u32, tile_rows: u32) -> Option<u32> {
+        match tile_rows.checked_div(group) {
             Some(0) | None => None,
             tokens => tokens,
         }
@@ -65,7 +70,7 @@ impl Tile {
 }
 
 params! {
-    /// Of `prelude_attn_varlen_{32,64,128}`: attention of prompts. bf16 unless stated. `D` is
+    /// Of `prelude_attn_varlen_{32,64,128}` and `prelude_attn_varlen_wide_{32,64,128}`: attention of prompts. bf16 unless stated. `D` is
     /// `head_dim`.
     pub struct AttnVarlenParams: 128 {
         /// `[rows, heads · D]`.
@@ -108,27 +113,30 @@ params! {
         pub block_size: u32,
         /// Factor on q · k, above 0.
         pub scale: f32,
-        /// 0.
-        pub reserved: u32,
+        /// [`Tile::ROWS`] or [`Tile::ROWS_WIDE`]: what tiles were made for.
+        pub tile_rows: u32,
     }
 }
 
 impl AttnVarlenParams {
-    /// A block a tile and key-value head. None for a `head_dim` that no kernel takes.
+    /// A block a tile and key-value head. None for a `head_dim` or `tile_rows` that no kernel takes.
     #[must_use]
     pub const fn launch(&self) -> Option<Launch> {
-        let (kernel, padded) = match padded_head_dim(self.head_dim) {
-            Some(32) => ("prelude_attn_varlen_32", 32),
-            Some(64) => ("prelude_attn_varlen_64", 64),
-            Some(128) => ("prelude_attn_varlen_128", 128),
+        let (kernel, padded) = match (padded_head_dim(self.head_dim), self.tile_rows) {
+            (Some(32), Tile::ROWS) => ("prelude_attn_varlen_32", 32),
+            (Some(64), Tile::ROWS) => ("prelude_attn_varlen_64", 64),
+            (Some(128), Tile::ROWS) => ("prelude_attn_varlen_128", 128),
+            (Some(32), Tile::ROWS_WIDE) => ("prelude_attn_varlen_wide_32", 32),
+            (Some(64), Tile::ROWS_WIDE) => ("prelude_attn_varlen_wide_64", 64),
+            (Some(128), Tile::ROWS_WIDE) => ("prelude_attn_varlen_wide_128", 128),
             _ => return None,
         };
         Some(Launch {
             kernel,
             grid: [self.tiles_max, self.kv_heads, 1],
             block: [128, 1, 1],
-            // 64 rows each of Q, K and V, of bf16, 8 elements apart.
-            shared_bytes: 3 * 64 * (padded + 8) * 2,
+            // The rows of Q, 64 each of K and V, of bf16, 8 elements apart.
+            shared_bytes: (self.tile_rows + 2 * 64) * (padded + 8) * 2,
         })
     }
 }
@@ -151,13 +159,18 @@ mod tests {
 
     #[test]
     fn head_dims() {
-        let kernel = |head_dim| {
+        let kernel_of = |head_dim, tile_rows| {
             let params = AttnVarlenParams {
                 head_dim,
+                tile_rows,
                 ..bytemuck::Zeroable::zeroed()
             };
             params.launch().map(|l| (l.kernel, l.shared_bytes))
         };
+        let kernel = |head_dim| kernel_of(head_dim, Tile::ROWS);
+        let wide = kernel_of(128, Tile::ROWS_WIDE);
+        assert_eq!(wide, Some(("prelude_attn_varlen_wide_128", 69_632)));
+        assert_eq!(kernel_of(128, 96), None);
         assert_eq!(kernel(24), Some(("prelude_attn_varlen_32", 15_360)));
         assert_eq!(kernel(32), kernel(8));
         assert_eq!(kernel(40).map(|k| k.0), Some("prelude_attn_varlen_64"));
@@ -169,8 +182,10 @@ mod tests {
 
     #[test]
     fn tiles_hold_whole_groups() {
-        let tokens = [1, 3, 8, 64].map(Tile::tokens_max);
+        let tokens = [1, 3, 8, 64].map(|group| Tile::tokens_max(group, Tile::ROWS));
         assert_eq!(tokens, [Some(64), Some(21), Some(8), Some(1)]);
-        assert_eq!([0, 65].map(Tile::tokens_max), [None, None]);
+        let none = [0, 65].map(|group| Tile::tokens_max(group, Tile::ROWS));
+        assert_eq!(none, [None, None]);
+        assert_eq!(Tile::tokens_max(3, Tile::ROWS_WIDE), Some(42));
     }
 }

@@ -1,7 +1,8 @@
 use crate::{DevicePtr, Launch, params::params};
 
 params! {
-    /// Of `prelude_gemm_mma`, `prelude_gemm_mma_add` and `prelude_gemm_mma_f32`:
+    /// Of `prelude_gemm_mma`, `prelude_gemm_mma_add` and `prelude_gemm_mma_f32`, and of
+    /// `prelude_gemm_skinny_{8,16}` and `prelude_gemm_skinny_add_{8,16}`:
     /// `y = x · wᵀ (+ bias)`, or `y += …`. bf16 unless stated.
     pub struct GemmParams: 64 {
         /// `[m, k]`.
@@ -40,12 +41,44 @@ pub enum GemmOutput {
     F32,
 }
 
+/// Most rows of [`GemmParams::launch_skinny`].
+const SKINNY_ROWS: u32 = 16;
+/// Rows of `w` of one of its blocks.
+const SKINNY_TILE: u32 = 16;
+/// With fewer blocks than this, more than some GPUs have multiprocessors, blocks are larger.
+const SKINNY_BLOCKS: u32 = 132;
+
 /// Rows and columns of `y` that a block computes.
 const TILE: u32 = 128;
 /// 3 stages of 2 × 128 rows of 32 elements of 2 bytes.
 const SHARED_BYTES: u32 = 3 * 2 * 128 * 32 * 2;
 
 impl GemmParams {
+    /// The kernels for few rows: 16 rows of `w` a block. None for more than 16 rows, and for outputs
+    /// in f32.
+    #[must_use]
+    pub const fn launch_skinny(&self, output: GemmOutput) -> Option<Launch> {
+        if self.m > SKINNY_ROWS {
+            return None;
+        }
+        let kernel = match (output, self.m <= 8) {
+            (GemmOutput::Write, true) => "prelude_gemm_skinny_8",
+            (GemmOutput::Write, false) => "prelude_gemm_skinny_16",
+            (GemmOutput::Add, true) => "prelude_gemm_skinny_add_8",
+            (GemmOutput::Add, false) => "prelude_gemm_skinny_add_16",
+            (GemmOutput::F32, _) => return None,
+        };
+        let blocks = self.n.div_ceil(SKINNY_TILE);
+        let warps = if blocks < SKINNY_BLOCKS { 16 } else { 8 };
+        let sums = if self.m <= 8 { 8 } else { 16 };
+        Some(Launch {
+            kernel,
+            grid: [blocks, 1, 1],
+            block: [32 * warps, 1, 1],
+            shared_bytes: warps * SKINNY_TILE * (sums + 1) * 4,
+        })
+    }
+
     /// A block for each 128 × 128 elements of `y`.
     #[must_use]
     pub const fn launch(&self, output: GemmOutput) -> Launch {

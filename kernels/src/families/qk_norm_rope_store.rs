@@ -50,10 +50,10 @@ params! {
 }
 
 /// A warp a head of a token.
-const HEADS_PER_BLOCK: u64 = 8;
+const HEADS_PER_BLOCK: u64 = 16;
 
 impl QkNormRopeStoreParams {
-    /// A warp a head of a token.
+    /// Half a warp a head of a token.
     #[must_use]
     pub fn launch(&self) -> Launch {
         let heads = u64::from(self.rows) * u64::from(self.heads + 2 * self.kv_heads);

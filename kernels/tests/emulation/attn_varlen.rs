@@ -21,6 +21,7 @@ struct Forest {
     nodes: Vec<Node>,
     rows: usize,
     tiles: Vec<Tile>,
+    tile_rows: u32,
 }
 
 struct Node {
@@ -39,7 +40,22 @@ impl Forest {
             nodes: Vec::new(),
             rows: ROWS_BEFORE,
             tiles: Vec::new(),
+            tile_rows: Tile::ROWS,
         }
+    }
+
+    /// The same by the kernels for many tiles.
+    fn wide(shape: Shape, block_size: usize) -> Self {
+        Self {
+            tile_rows: Tile::ROWS_WIDE,
+            ..Self::new(shape, block_size)
+        }
+    }
+
+    /// Most queries of a tile.
+    fn tokens_max(&self) -> usize {
+        let group = self.pages.shape.group() as u32;
+        Tile::tokens_max(group, self.tile_rows).unwrap() as usize
     }
 
     /// `cached` tokens of a text in blocks, then `len` of it in this step.
@@ -110,7 +126,7 @@ impl Forest {
 
     /// Tiles as large as they can be, for all tokens.
     fn ask_all(&mut self) {
-        let tokens = Tile::tokens_max(self.pages.shape.group() as u32).unwrap() as usize;
+        let tokens = self.tokens_max();
         for node in 0..self.nodes.len() {
             self.ask(node, self.nodes[node].len, tokens);
         }
@@ -186,7 +202,7 @@ impl Forest {
             step_stride: stride as u32,
             block_size: self.pages.block_size as u32,
             scale: shape.scale(),
-            reserved: 0,
+            tile_rows: self.tile_rows,
         };
         launch(device, params.launch().unwrap(), &params);
 
@@ -266,6 +282,22 @@ fn trees() {
     });
 }
 
+/// The same trees by the kernels for many tiles.
+#[test]
+fn wide_tiles() {
+    under_all_schedules(|device| {
+        for (i, shape) in SHAPES.into_iter().enumerate() {
+            let mut forest = Forest::wide(shape, 32 >> (i % 2));
+            let root = forest.root(0, 50, 9);
+            let edge = forest.child(root, 1, 5);
+            forest.child(edge, 3, 1);
+            forest.child(root, 5, 130);
+            forest.ask_all();
+            forest.check(device, "wide", None, i % 2 == 1);
+        }
+    });
+}
+
 /// One token; one more than a tile; cached up to, and up to beside, an edge of tile and block.
 #[test]
 fn lengths() {
@@ -309,7 +341,10 @@ fn random_forests() {
             let mut values = Values::new(seed);
             let shape = SHAPES[values.below(5)];
             let mut forest = Forest::new(shape, 16 << values.below(3));
-            let most = Tile::tokens_max(shape.group() as u32).unwrap() as usize;
+            if seed % 2 == 1 {
+                forest.tile_rows = Tile::ROWS_WIDE;
+            }
+            let most = forest.tokens_max();
             for text in 0..7 {
                 let len = values.below(40);
                 let parent = values.below(text + 1);
@@ -362,6 +397,10 @@ fn bits_do_not_depend_on_the_layout() {
         flat.root(DELICATE, 0, LEN);
         flat.ask_all();
         compare("flat", &flat);
+        let mut wide = Forest::wide(shape, 16);
+        wide.root(DELICATE, 0, LEN);
+        wide.ask_all();
+        compare("wide", &wide);
 
         // The same text in nodes of a tree, with siblings, other roots before, tiles of 5.
         let mut tree = new(16);

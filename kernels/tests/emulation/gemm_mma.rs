@@ -20,6 +20,8 @@ struct Case {
     live: Option<u32>,
     /// Elements between rows, of x, w and y alike.
     gap: usize,
+    /// By the kernels for few rows.
+    skinny: bool,
 }
 
 const PLAIN: Case = Case {
@@ -30,6 +32,7 @@ const PLAIN: Case = Case {
     bias: false,
     live: None,
     gap: 0,
+    skinny: false,
 };
 
 fn check(device: &Device, case: Case) {
@@ -71,7 +74,11 @@ fn check(device: &Device, case: Case) {
         w_stride: w_stride as u32,
         y_stride: y_stride as u32,
     };
-    launch(device, params.launch(case.output), &params);
+    let shape = match case.skinny {
+        true => params.launch_skinny(case.output).unwrap(),
+        false => params.launch(case.output),
+    };
+    launch(device, shape, &params);
     let live = case.live.map_or(m, |n| n as usize);
     let is_result = |i: usize| i / y_stride < live && i % y_stride < n;
     let got: Vec<f64> = match case.output {
@@ -183,10 +190,84 @@ fn outputs_and_biases() {
                         bias,
                         live,
                         gap,
+                        ..PLAIN
                     },
                 );
             }
         }
+    });
+}
+
+/// Few rows: edges of tiles and slabs, fewer and more slabs than a block asks for ahead, blocks of
+/// 8 and of 16 warps.
+#[test]
+fn few_rows() {
+    under_all_schedules(|device| {
+        for (i, (m, n, k)) in [
+            (1, 1, 8),
+            (3, 40, 24),
+            (8, 33, 264),
+            (9, 16, 1032),
+            (16, 17, 2 * 16 * 32 * 4 + 40),
+            (4, 2120, 8),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let output = [GemmOutput::Write, GemmOutput::Add][i % 2];
+            let case = Case {
+                m,
+                n,
+                k,
+                output,
+                bias: i % 3 == 0,
+                live: (i % 4 == 3).then_some(m as u32 - 1),
+                gap: 8 * (i % 2),
+                skinny: true,
+            };
+            check(device, case);
+        }
+    });
+}
+
+/// A row's bits are the same among 1 to 16.
+#[test]
+fn few_rows_do_not_depend_on_the_batch() {
+    under_all_schedules(|device| {
+        let (n, k) = (40, 1064);
+        let mut values = Values::new(9);
+        let row = values.bf16s(k, -1.0, 1.0);
+        let w = upload(device, &values.bf16s(n * k, -1.0, 1.0));
+        let mut first: Option<Vec<bf16>> = None;
+        for (m, at) in [(1, 0), (2, 1), (8, 5), (9, 8), (16, 15)] {
+            let mut x = values.bf16s(m * k, -9.0, 9.0);
+            x[at * k..][..k].copy_from_slice(&row);
+            let y = room_bf16(device, m * n);
+            let params = GemmParams {
+                x: upload(device, &x),
+                w,
+                bias: DevicePtr::NULL,
+                y,
+                live: DevicePtr::NULL,
+                m: m as u32,
+                n: n as u32,
+                k: k as u32,
+                x_stride: k as u32,
+                w_stride: k as u32,
+                y_stride: n as u32,
+            };
+            let shape = params.launch_skinny(GemmOutput::Write).unwrap();
+            launch(device, shape, &params);
+            let got: Vec<bf16> = device.download(y, m * n).unwrap();
+            let got = got[at * n..][..n].to_vec();
+            assert_eq!(first.get_or_insert_with(|| got.clone()), &got, "{m} {at}");
+        }
+        let more = GemmParams {
+            m: 17,
+            n: 8,
+            ..bytemuck::Zeroable::zeroed()
+        };
+        assert_eq!(more.launch_skinny(GemmOutput::Write), None);
     });
 }
 

@@ -307,7 +307,8 @@ fn memory(session: &mut Session, checkpoint: &Checkpoint, steps: usize, what: &s
         let prompt = tokens(i as u64, len, vocab);
         rows(executor, Forest::prompt(&prompt, heads(len - 1, vocab))).map(drop)
     };
-    for i in 0..steps.min(session.pick(20, 2)) {
+    // Until every shape has its graph.
+    for i in 0..steps.min(session.pick(1000, 2)) {
         run(&mut executor, i)?;
     }
     let before = session.target.free_bytes()?;

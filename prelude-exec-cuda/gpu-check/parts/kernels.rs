@@ -112,7 +112,11 @@ struct Ran {
 impl Ran {
     /// Right products by our own kernel say nothing about the library: it must have run them.
     fn by_library(&self) -> Outcome {
-        let ProductCounts { library, own } = self.counts;
+        let ProductCounts {
+            library,
+            own,
+            skinny,
+        } = self.counts;
         let verdict = match &self.engine {
             ProductEngine::CublasLt { .. } if library > 0 && own == 0 => Verdict::Pass,
             ProductEngine::CublasLt { .. } => Verdict::Fail,
@@ -120,7 +124,10 @@ impl Ran {
         };
         let mut text = match verdict {
             Verdict::Skip => self.engine.to_string(),
-            _ => format!("{library} by it, {own} by gemm_mma; {}", self.engine),
+            _ => format!(
+                "{library} by it, {skinny} by gemm_skinny, {own} by gemm_mma; {}",
+                self.engine
+            ),
         };
         if verdict == Verdict::Fail && !self.fallbacks.is_empty() {
             text = format!("by gemm_mma: {}; {text}", self.fallbacks.join(", "));
@@ -151,6 +158,7 @@ fn products(session: &mut Session, layer: Layer) -> Result<(String, Ran)> {
             }
             ran.counts.library += forms.counts.library;
             ran.counts.own += forms.counts.own;
+            ran.counts.skinny += forms.counts.skinny;
             if forms.counts.own > 0 {
                 ran.fallbacks.push(format!("{name} M {m}"));
             }
@@ -346,7 +354,11 @@ mod tests {
         let check = |engine: &ProductEngine, library, own, expected| {
             let ran = Ran {
                 engine: engine.clone(),
-                counts: ProductCounts { library, own },
+                counts: ProductCounts {
+                    library,
+                    own,
+                    skinny: 4,
+                },
                 fallbacks: (0..own).map(|i| format!("qkv M {i}")).collect(),
             };
             let outcome = ran.by_library();
@@ -366,7 +378,7 @@ mod tests {
     #[test]
     fn counts_say_what_multiplied() {
         let layer = Layer::of("tiny").unwrap();
-        let room = layer.room(3, 4, 64, 1 << 12).unwrap();
+        let room = layer.room(20, 4, 64, 1 << 13).unwrap();
         let counts = |deterministic| {
             let target = prelude_exec_cuda::measure::Target::recorded();
             let mut device = Device::open(&target, &room, deterministic).unwrap();
@@ -374,15 +386,21 @@ mod tests {
             let batch = checked(Forest::prompt(&[0], vec![]).oneshot(), &room).unwrap();
             let (counts, _) = device
                 .step(batch, |ops, _| {
-                    let (x, mut y) = (ops.alloc(3, 64)?, ops.alloc(3, 64)?);
+                    let (x, mut y) = (ops.alloc(20, 64)?, ops.alloc(20, 64)?);
                     ops.linear(&x, 3, &weight, &mut y)?;
-                    ops.linear_add(&x, 0..3, &weight, &mut y)?;
+                    ops.linear(&x, 20, &weight, &mut y)?;
+                    ops.linear_add(&x, 0..17, &weight, &mut y)?;
                     Ok(ops.product_counts())
                 })
                 .unwrap();
             counts
         };
-        assert_eq!(counts(false), ProductCounts { library: 2, own: 0 });
-        assert_eq!(counts(true), ProductCounts { library: 0, own: 2 });
+        let of = |library, own, skinny| ProductCounts {
+            library,
+            own,
+            skinny,
+        };
+        assert_eq!(counts(false), of(2, 0, 1));
+        assert_eq!(counts(true), of(0, 3, 0));
     }
 }

@@ -30,6 +30,9 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     let small = session.pick("qwen3-0.6b", "tiny");
     session.attempt(small, |s| small_model(s, small))?;
     session.attempt("one layer", |s| one_layer(s, small, s.pick(128, 8)))?;
+    session.attempt("one layer of few tokens", |s| {
+        one_layer(s, small, s.pick(4, 2))
+    })?;
     if session.has_time("qwen3-4b", 120.0)? {
         let large = session.pick("qwen3-4b", "tiny");
         session.attempt(large, |s| large_model(s, large))?;
@@ -440,7 +443,7 @@ fn one_layer(session: &mut Session, name: &str, tokens: usize) -> Result<()> {
     let mut is_host_bound = false;
     for (op, times) in &table {
         let name = match *op {
-            GAP => format!("{name}: {GAP}"),
+            GAP => format!("{name}, {tokens} tokens: {GAP}"),
             op => format!("{name}, {tokens} tokens: {op}"),
         };
         session.figure(Figure {

@@ -40,6 +40,8 @@ pub(crate) struct Prompts {
     pub(crate) spans: View<Span>,
     /// Of the chunk.
     pub(crate) tiles: View<Tile>,
+    /// What they were made for: [`Tile::ROWS`] or [`Tile::ROWS_WIDE`].
+    pub(crate) tile_rows: u32,
 }
 
 /// Rows of one token whose keys and values are all in the pool.
@@ -135,7 +137,7 @@ impl Attention {
             step_stride: int(k_step.stride()),
             block_size: int(self.block_size),
             scale: shape.scale,
-            reserved: 0,
+            tile_rows: on.tile_rows,
         };
         let launch = params
             .launch()

@@ -166,6 +166,11 @@ pub(crate) fn silu_mul(
         a.width().is_multiple_of(8),
         "width is no multiple of 8",
     )?;
+    check(
+        KERNEL,
+        (a.rows() as u64 * a.width() as u64) < 1 << 34,
+        "rows · width is 2^34 or more",
+    )?;
     let params = SiluMulParams {
         gate_up: gate_up.ptr(),
         a: a.ptr(),

@@ -1,4 +1,5 @@
-//! Products `x · wᵀ`: by cuBLASLt where it is, else by `gemm_mma`.
+//! Products `x · wᵀ`: of up to 16 rows by `gemm_skinny`, of more by cuBLASLt where it is, else by
+//! `gemm_mma`.
 //!
 //! `gemm_mma` is one algorithm for every number of rows, so a row's bits do not depend on how many
 //! there are: it is also what deterministic mode runs, and what the emulation has.
@@ -35,6 +36,8 @@ pub(crate) enum Output {
 pub(crate) struct Products {
     lt: Option<Lt>,
     engine: ProductEngine,
+    /// Whether few rows go to `gemm_skinny`.
+    few_apart: bool,
     #[cfg(feature = "measure")]
     counts: crate::measure::ProductCounts,
 }
@@ -64,6 +67,8 @@ impl Products {
     const fn mma(engine: ProductEngine) -> Self {
         Self {
             lt: None,
+            // One algorithm for every number of rows.
+            few_apart: !matches!(engine, ProductEngine::Deterministic),
             engine,
             #[cfg(feature = "measure")]
             counts: crate::measure::ProductCounts::NONE,
@@ -74,8 +79,18 @@ impl Products {
         Self {
             engine: lt.engine(),
             lt: Some(lt),
+            few_apart: true,
             #[cfg(feature = "measure")]
             counts: crate::measure::ProductCounts::NONE,
+        }
+    }
+
+    /// The library for every number of rows.
+    #[cfg(test)]
+    pub(super) fn library_alone(lt: Lt) -> Self {
+        Self {
+            few_apart: false,
+            ..Self::lt(lt)
         }
     }
 
@@ -148,17 +163,42 @@ impl Products {
         output: Output,
     ) -> Result<(), Error> {
         let product = Product::new(x, w, bias, output)?;
+        let few = match self.few_apart {
+            true => product.params.launch_skinny(product.form),
+            false => None,
+        };
         let by_library = match &mut self.lt {
-            Some(lt) => lt.multiply(&product)?,
-            None => false,
+            Some(lt) if few.is_none() => lt.multiply(&product)?,
+            _ => false,
+        };
+        let by = match few {
+            Some(launch) => {
+                launcher.launch(&launch, &product.params, &product.reads, &product.writes)?;
+                By::Skinny
+            }
+            None if by_library => By::Library,
+            None => {
+                product.mma(launcher)?;
+                By::Mma
+            }
         };
         #[cfg(feature = "measure")]
-        self.counts.note(by_library);
-        match by_library {
-            true => Ok(()),
-            false => product.mma(launcher),
-        }
+        self.counts.note(by);
+        #[cfg(not(feature = "measure"))]
+        let _ = by;
+        Ok(())
     }
+}
+
+/// What ran a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// cuBLASLt.
+    Library,
+    /// `gemm_skinny`: up to 16 rows.
+    Skinny,
+    /// `gemm_mma`.
+    Mma,
 }
 
 /// The same by `gemm_mma`, wherever cuBLASLt is.

@@ -8,7 +8,7 @@ use super::times::{Times, times};
 use crate::{
     CudaOps, Error, ProductEngine, Tensor, Weight,
     kernels::{
-        gemm::{Output, gemm_mma},
+        gemm::{By, Output, gemm_mma},
         lt::{
             WORKSPACE_BYTES,
             plans::{self, Machine, Plan, Plans},
@@ -56,15 +56,22 @@ pub struct ProductCounts {
     pub library: u64,
     /// By `gemm_mma`.
     pub own: u64,
+    /// By `gemm_skinny`, which few rows always are where bits may differ.
+    pub skinny: u64,
 }
 
 impl ProductCounts {
-    pub(crate) const NONE: Self = Self { library: 0, own: 0 };
+    pub(crate) const NONE: Self = Self {
+        library: 0,
+        own: 0,
+        skinny: 0,
+    };
 
-    pub(crate) const fn note(&mut self, by_library: bool) {
-        match by_library {
-            true => self.library += 1,
-            false => self.own += 1,
+    pub(crate) const fn note(&mut self, by: By) {
+        match by {
+            By::Library => self.library += 1,
+            By::Mma => self.own += 1,
+            By::Skinny => self.skinny += 1,
         }
     }
 }

@@ -18,6 +18,7 @@ fn layout(chunk_tokens: usize, group: usize) -> Layout {
         chunk_tokens,
         group,
         decode_as_segments: false,
+        wide_tokens: 128,
         pad_tokens: 1024,
         splits_max: 1024,
     }
@@ -150,7 +151,8 @@ fn check_plan(batch: &ForwardBatch, layout: Layout, pad: bool) {
         let tiles: Vec<_> = all.iter().filter(used).collect();
         assert!(tiles.is_sorted_by_key(|t| std::cmp::Reverse(t.q_pos + t.rows)));
         for tile in tiles {
-            assert!((1..=count(64 / layout.group)).contains(&tile.rows));
+            let most = Tile::tokens_max(count(layout.group), chunk.tile_rows).unwrap();
+            assert!((1..=most).contains(&tile.rows));
             for i in 0..tile.rows {
                 let row = (tile.q_row + i) as usize;
                 assert!(row < chunk.tokens.len());

@@ -180,10 +180,12 @@ impl Case {
             assert_within(
                 || format!("linear_add {} row {row}", self.name()),
                 &h[at..][..output],
-                // The product may be stored before it is added, its bias before that, and the sum is.
+                // The product may be stored before it is added, with its bias or before that is added
+                // too, and the sum is.
                 added.zip(&unbiased).map(|((sum, y, m), &product)| {
+                    let first = (sum - y + product).abs().max(y.abs());
                     let before = if self.biased { product.abs() } else { 0.0 };
-                    let stored = y.abs() + sum.abs() + before;
+                    let stored = first + sum.abs() + before;
                     (sum, SUM * m + precision.stored(1.0) * stored)
                 }),
             );

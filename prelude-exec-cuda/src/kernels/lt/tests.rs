@@ -196,7 +196,7 @@ fn compare(test: &str, options: &[&str], cases: &[Case], mut check: impl FnMut(&
         return;
     };
     let space = Space::Emu(Arc::clone(&device));
-    let mut products = Products::lt(lt(&folder, &space).unwrap());
+    let mut products = Products::library_alone(lt(&folder, &space).unwrap());
     std::fs::remove_dir_all(&folder).unwrap();
     let mut launcher = Launcher::Emu(device, None);
     for &case in cases {
@@ -279,7 +279,7 @@ fn an_error_of_the_heuristic_is_not_passed_over() {
     };
     let recording = Arc::new(Recording::default());
     let space = Space::Virtual(Arc::clone(&recording));
-    let mut products = Products::lt(lt(&folder, &space).unwrap());
+    let mut products = Products::library_alone(lt(&folder, &space).unwrap());
     std::fs::remove_dir_all(&folder).unwrap();
     let memory = space.alloc("memory", 1 << 20).unwrap();
     let x = memory.view::<bf16>(0, 5, 64);
@@ -336,7 +336,7 @@ fn measured_algorithms_are_right_before_they_are_fast() {
         cublaslt: 130_100,
         build: "0".to_owned(),
     });
-    let mut products = Some(Products::lt(lt));
+    let mut products = Some(Products::library_alone(lt));
     let mut tuner = Tuner::default();
     let mut turn = Turn::default();
     for (m, adds) in [(32, true), (32, false), (5, true), (40, false)] {
@@ -466,7 +466,7 @@ fn a_model_runs_by_the_librarys_products() {
         .unwrap();
         if by_library {
             let space = Space::Emu(Arc::clone(&device));
-            executor.set_products(Products::lt(lt(&folder, &space).unwrap()));
+            executor.set_products(Products::library_alone(lt(&folder, &space).unwrap()));
             assert!(executor.products().to_string().contains("cuBLASLt 13.1.0"));
         }
         let batch = OneShotBatch {
@@ -565,7 +565,7 @@ fn choices(told: &Told, recorded: Plans) -> Vec<(u32, u64)> {
         ProductEngine::Emulated,
         recorded,
     );
-    let mut products = Products::lt(lt);
+    let mut products = Products::library_alone(lt);
     let mut launcher = Launcher::Record(recording, None);
     let memory = space.alloc("memory", 1 << 20).unwrap();
     for m in [5, 20, 40, 5] {

@@ -1,0 +1,125 @@
+// gemm_skinny:      y[m, n]  = x[m, k] · w[n, k]ᵀ (+ bias[n])     m ≤ 16, bf16
+// gemm_skinny_add:  y[m, n] += the same                           rounded once
+//
+// Products of few rows, whose time is that of reading w. As gemm_mma otherwise: k a multiple of
+// 8, strides in elements, rows of x and w at multiples of 16 bytes. An element's sum runs over the
+// same slabs in the same order for every m ≤ 16, so its bits do not depend on m.
+//
+// Launch: ⌈n/16⌉ blocks of 256 threads, or of 512 where that many blocks are fewer than GPUs have
+// multiprocessors; dynamic shared memory 16 rows of 8 or 16 sums and one between, a warp.
+// Bound: 2·n·k bytes.
+//
+//   block  16 rows of w, the m side of m16n8k16; the rows of x are its n side, 8 or 16 of them
+//   warp   slabs of 32 elements of k in turn with the others; a lane reads 16 bytes of two rows of
+//          w and of a row of x. What k is called within a slab does not matter to a sum, so these
+//          8 neighbours are a lane's two pairs of two instructions
+//   ahead  4 slabs a warp, 8 reads a lane, are asked for before the first is used, and before the
+//          kernel waits for its predecessor: w is nobody's output
+//   end    the warps' sums are added in order of warps in shared memory
+#pragma once
+
+#include "prelude/gemm_mma.cuh"
+
+namespace prelude {
+
+namespace skinny {
+
+constexpr u32 ROWS = 16;   // of w a block
+constexpr u32 SLAB = 32;   // elements of k a warp at a time
+constexpr u32 AHEAD = 4;   // slabs
+constexpr u32 WARPS = 16;  // at most
+
+// A lane's part of some slabs of w: its two rows.
+struct Part {
+    u32x4 rows[AHEAD][2];
+};
+
+}  // namespace skinny
+
+// `Tiles` of 8 rows of x.
+template <GemmOutput Output, u32 Tiles>
+PRELUDE_DEVICE void gemm_skinny(const GemmParams& p) {
+    using namespace skinny;
+    constexpr u32 PITCH = 8 * Tiles + 1;
+    u32 lane = lane_id(), warp = warp_id(), warps = block_dim().x / WARP;
+    u32 first = block_idx().x * ROWS, slabs = div_up(p.k, SLAB);
+    // Where the lane's elements of the warp's slab `i` begin.
+    auto column = [&](u32 i) { return (i * warps + warp) * SLAB + lane % 4 * 8; };
+    auto fetch = [&](u32 from) {
+        Part part;
+        PRELUDE_UNROLL
+        for (u32 i = 0; i < AHEAD; i++) {
+            PRELUDE_UNROLL
+            for (u32 half = 0; half < 2; half++) {
+                u32 row = first + lane / 4 + 8 * half, at = column(from + i);
+                bool valid = row < p.n && at < p.k;
+                u64 offset = valid ? u64(row) * p.w_stride + at : 0;
+                u32x4 w = load_ro(as<const u32x4>(p.w + offset));
+                part.rows[i][half] = valid ? w : u32x4{};
+            }
+        }
+        return part;
+    };
+    Part now = fetch(0);
+    dep_wait();
+    u32 rows = live_rows(p.live, p.m);
+    float sums[Tiles][4];
+    PRELUDE_UNROLL
+    for (u32 tile = 0; tile < Tiles; tile++) {
+        PRELUDE_UNROLL
+        for (u32 e = 0; e < 4; e++) sums[tile][e] = 0.0f;
+    }
+    for (u32 from = 0; from * warps + warp < slabs; from += AHEAD) {
+        Part next = fetch(from + AHEAD);
+        u32x4 x[AHEAD][Tiles];
+        PRELUDE_UNROLL
+        for (u32 i = 0; i < AHEAD; i++) {
+            PRELUDE_UNROLL
+            for (u32 tile = 0; tile < Tiles; tile++) {
+                u32 row = 8 * tile + lane / 4, at = column(from + i);
+                bool valid = row < rows && at < p.k;
+                x[i][tile] = u32x4{};
+                if (valid) x[i][tile] = load(as<const u32x4>(p.x + (u64(row) * p.x_stride + at)));
+            }
+        }
+        PRELUDE_UNROLL
+        for (u32 i = 0; i < AHEAD; i++) {
+            PRELUDE_UNROLL
+            for (u32 pair = 0; pair < 4; pair += 2) {
+                const u32x4 &low = now.rows[i][0], &high = now.rows[i][1];
+                u32 a[4] = {low[pair], high[pair], low[pair + 1], high[pair + 1]};
+                PRELUDE_UNROLL
+                for (u32 tile = 0; tile < Tiles; tile++) {
+                    mma_m16n8k16(sums[tile], a, x[i][tile][pair], x[i][tile][pair + 1]);
+                }
+            }
+        }
+        now = next;
+    }
+    // [warp][row of w][row of x].
+    Shared<float> partial = dynamic_shared<float>();
+    PRELUDE_UNROLL
+    for (u32 tile = 0; tile < Tiles; tile++) {
+        PRELUDE_UNROLL
+        for (u32 e = 0; e < 4; e++) {
+            u32 row = lane / 4 + e / 2 * 8, of_x = 8 * tile + lane % 4 * 2 + e % 2;
+            store(partial + ((warp * ROWS + row) * PITCH + of_x), sums[tile][e]);
+        }
+    }
+    sync_block();
+    dep_launch();
+    for (u32 i = thread_idx().x; i < ROWS * 8 * Tiles; i += block_dim().x) {
+        u32 row = i / ROWS, column = i % ROWS;
+        if (row >= rows || first + column >= p.n) continue;
+        float sum = 0.0f;
+        for (u32 w = 0; w < warps; w++) {
+            sum = add_rn(sum, load(partial + ((w * ROWS + column) * PITCH + row)));
+        }
+        if (p.bias) sum = add_rn(sum, to_f32(load(p.bias + (first + column))));
+        Global<bf16> y = p.y + (u64(row) * p.y_stride + first + column);
+        if (Output == GemmOutput::Add) sum = add_rn(sum, to_f32(load(y)));
+        store(y, to_bf16(sum));
+    }
+}
+
+}  // namespace prelude
