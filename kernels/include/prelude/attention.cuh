@@ -180,9 +180,6 @@ PRELUDE_DEVICE void add_values(Rows<Dim> (&rows)[M], const float (&s)[M][Keys / 
     PRELUDE_UNROLL
     for (u32 j = 0; j < Keys / 16; j++) {
         u32 weights[M][4];
-        // Nothing waits for another lane: without it the compiler mixes this with what comes before,
-        // and has too few registers.
-        sync_warp();
         PRELUDE_UNROLL
         for (u32 m = 0; m < M; m++) {
             PRELUDE_UNROLL

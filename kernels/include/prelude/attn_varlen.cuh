@@ -162,7 +162,6 @@ PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
     PRELUDE_SHARED(Span, spans, KEYS);
     PRELUDE_SHARED(Rest, rests, KEYS);
     PRELUDE_SHARED(Place, flats, 2);
-    PRELUDE_SHARED(f32x4, sums, M > 1 ? M * THREADS : 1);
     dep_wait();
     if (block_idx().x >= live_rows(p.live, p.tiles_max)) return;
     Tile tile = load_ro(p.tiles + block_idx().x);
@@ -221,26 +220,12 @@ PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
         Tile t = load_ro(p.tiles + block_idx().x);
         return t.q_pos + min_u32(row / (p.heads / p.kv_heads), t.rows - 1) + 1;
     };
-    // Of the warp's first row, and of its last; 0 for a warp without rows.
-    u32 end_first = visible(first_row);
-    u32 end_last = first_row < rows ? visible(first_row + 16 * M - 1) : 0;
+    u32 end_first = visible(first_row), end_last = visible(first_row + 16 * M - 1);
+    bool is_used = first_row < rows;
+    float factor = mul_rn(p.scale, LOG2_E);
     Rows<Dim> state[M];
     PRELUDE_UNROLL
     for (u32 m = 0; m < M; m++) state[m].clear();
-    // Maxima and sums of more rows than registers hold lie in shared memory between tiles, each
-    // where its thread alone looks.
-    auto take = [&](u32 m) {
-        if constexpr (M == 1) return;
-        f32x4 x = load(sums + (m * THREADS + thread));
-        state[m].max[0] = x[0], state[m].max[1] = x[1];
-        state[m].sum[0] = x[2], state[m].sum[1] = x[3];
-    };
-    auto leave = [&](u32 m) {
-        if constexpr (M == 1) return;
-        Rows<Dim>& of = state[m];
-        store(sums + (m * THREADS + thread), f32x4{{of.max[0], of.max[1], of.sum[0], of.sum[1]}});
-    };
-    for (u32 m = 0; m < M; m++) leave(m);
 
     for (u32 key = 0; key < end; key += KEYS) {
         cp_async_wait<0>();
@@ -249,7 +234,7 @@ PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
                    p.step_stride, p.head_dim);
         look_up(key + KEYS);
         float s[M][KEYS / 8][4];
-        bool sees = key < end_last;
+        bool sees = is_used && key < end_last;
         if (sees) {
             if constexpr (M == 1) {
                 score<Dim, KEYS>(s[0], query, k);
@@ -269,21 +254,16 @@ PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
         fetch_keys(key + KEYS);
         if (sees) {
             PRELUDE_UNROLL
-            for (u32 m = 0; m < M; m++) {
-                take(m);
-                weigh(state[m], s[m], mul_rn(p.scale, LOG2_E));
-                leave(m);
-            }
+            for (u32 m = 0; m < M; m++) weigh(state[m], s[m], factor);
             add_values<Dim, KEYS>(state, s, v);
         }
     }
     dep_launch();
-    if (end_last == 0) return;
+    if (!is_used) return;
     // Through the warp's own rows of Q, which it has read, so that stores are of 16 bytes.
     sync_warp();
     PRELUDE_UNROLL
     for (u32 m = 0; m < M; m++) {
-        take(m);
         PRELUDE_UNROLL
         for (u32 half = 0; half < 2; half++) {
             float scale = div_rn(1.0f, row_sum(state[m].sum[half]));

@@ -18,7 +18,7 @@
 //          at c ^ (r/2 % 4), so that the 8 rows of an ldmatrix fall on different banks
 //
 // Not tuned: stages, tile shape for small m, order of blocks with regard to L2, stores of 16
-// bytes. Not yet run on a GPU.
+// bytes. On an H200: 305 TFLOP/s at 8192³, where cuBLASLt has 783.
 #pragma once
 
 #include "prelude/dev.h"

@@ -33,13 +33,13 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     );
     for &(len, many, must) in prompts {
         let name = format!("prefill {many} × {len}");
-        if session.has_time(&name, 15.0)? {
+        if session.has_time(&name, 3.0)? {
             session.attempt(&name, |s| prefill(s, layer, &name, len, many, must))?;
         }
     }
     let (query, children, each) = session.pick((400, 100, 100), (33, 3, 5));
     let name = format!("forest: {children} × {each} over {query}");
-    if session.has_time(&name, 10.0)? {
+    if session.has_time(&name, 3.0)? {
         session.attempt(&name, |s| forest(s, layer, &name, query, children, each))?;
     }
     let rows: &[(usize, usize, Option<f64>)] = session.pick(
@@ -56,7 +56,7 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     );
     for &(rows, context, share) in rows {
         let name = format!("decode {rows} rows × {context}");
-        if session.has_time(&name, 10.0)? {
+        if session.has_time(&name, 3.0)? {
             session.attempt(&name, |s| {
                 decode_rows(s, layer, &name, rows, context, share)
             })?;

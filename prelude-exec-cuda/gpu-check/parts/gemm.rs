@@ -44,7 +44,7 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
                 k,
                 adds: ADDED.contains(&name),
             };
-            if session.has_time(&case.what, 12.0)? {
+            if session.has_time(&case.what, 4.0)? {
                 session.attempt(&case.what, |s| library(s, &mut tuner, &case, rows))?;
                 session.attempt(&case.what, |s| own(s, &case, rows))?;
             }

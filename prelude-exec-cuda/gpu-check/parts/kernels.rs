@@ -74,7 +74,7 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
             }
             let mode = if deterministic { ", deterministic" } else { "" };
             let name = format!("conformance: {name}{mode}");
-            if session.has_time(&name, 30.0)? {
+            if session.has_time(&name, 5.0)? {
                 session.check(&name, |s| conform(s, suite, deterministic))?;
             }
         }

@@ -33,7 +33,7 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     session.attempt("one layer of few tokens", |s| {
         one_layer(s, small, s.pick(4, 2))
     })?;
-    if session.has_time("qwen3-4b", 120.0)? {
+    if session.has_time("qwen3-4b", 45.0)? {
         let large = session.pick("qwen3-4b", "tiny");
         session.attempt(large, |s| large_model(s, large))?;
     }
@@ -309,7 +309,7 @@ fn large_model(session: &mut Session, name: &str) -> Result<()> {
     )?;
     let before = session.target.free_bytes()?;
     let name = format!("{name}: one prompt of {long}");
-    if session.has_time(&name, 60.0)? {
+    if session.has_time(&name, 15.0)? {
         let times = oneshot(&mut executor, long, 1, session.pick(2, 1))?;
         wall(session, &name, &times, None)?;
     }

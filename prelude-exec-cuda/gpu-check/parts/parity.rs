@@ -37,7 +37,7 @@ const FULL: [Case; 2] = [
         lengths_cpu: &[32, 1, 17, 128],
         continued: 2,
         tokens: 64,
-        seconds: 120.0,
+        seconds: 45.0,
     },
     Case {
         shape: "qwen3-4b",
@@ -46,7 +46,7 @@ const FULL: [Case; 2] = [
         lengths_cpu: &[32, 64],
         continued: 1,
         tokens: 64,
-        seconds: 150.0,
+        seconds: 40.0,
     },
 ];
 
@@ -69,7 +69,7 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
         for &deterministic in modes {
             let mode = if deterministic { ", deterministic" } else { "" };
             let what = format!("{what}{mode}");
-            if session.has_time(&what, 10.0)? {
+            if session.has_time(&what, 3.0)? {
                 session.check(&what, |s| {
                     golden::check(s, name, longest, step, most, deterministic)
                 })?;

@@ -31,7 +31,7 @@ const IDS: u32 = 4000;
 pub(super) fn run(session: &mut Session) -> Result<()> {
     let small = session.pick("qwen3-0.6b", "tiny-served");
     session.attempt(small, |s| small_model(s, small))?;
-    if session.has_time("qwen3-4b", 90.0)? {
+    if session.has_time("qwen3-4b", 60.0)? {
         let large = session.pick("qwen3-4b", "tiny-served");
         session.attempt(large, |s| large_model(s, large))?;
     }
@@ -115,7 +115,7 @@ fn large_model(session: &mut Session, name: &str) -> Result<()> {
     for round in 0..2u64 {
         for (i, &connections) in connections.iter().enumerate() {
             let what = format!("{name}: {input}/1 at {connections}");
-            if !session.has_time(&what, 20.0)? {
+            if !session.has_time(&what, 5.0)? {
                 continue;
             }
             let load = Load {
