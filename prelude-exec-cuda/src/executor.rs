@@ -191,7 +191,7 @@ impl CudaExecutor {
         if mode == Mode::Capture {
             let (model, ops, plan) = (&self.model, &mut self.ops, &self.plan);
             let space = ops.space.clone();
-            self.graphs.capture(shape, &space, || {
+            let captured = self.graphs.capture(shape, &space, || {
                 ops.launcher.begin_capture()?;
                 ops.defer_heads();
                 let queued = model.forward(ops, plan);
@@ -200,7 +200,18 @@ impl CudaExecutor {
                 let graph = ops.launcher.end_capture();
                 queued?;
                 Ok((graph?, heads))
-            })?;
+            });
+            match captured {
+                Ok(()) => {}
+                Err(lost @ Error::DeviceLost { .. }) => return Err(lost),
+                // Nothing of it has run. Where a driver or a library cannot be captured, steps are
+                // slower and no less right.
+                Err(_) => {
+                    self.graphs.refuse(shape);
+                    self.ops.arena.reset();
+                    return self.model.forward(&mut self.ops, &self.plan);
+                }
+            }
         }
         for call in self.graphs.replay(shape, &mut self.ops.launcher)? {
             self.ops.run_head(call)?;

@@ -19,6 +19,8 @@ use crate::{
 
 /// Uses of a shape before it is captured: what comes once is not worth it.
 const CAPTURE_AFTER: u32 = 2;
+/// Stands for the uses of a shape whose capture failed: it is not tried again.
+const REFUSED: u32 = u32::MAX;
 /// Most graphs kept.
 const GRAPHS_MAX: usize = 256;
 /// Most shapes whose uses are counted.
@@ -28,7 +30,7 @@ const SHAPES_MAX: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Graphs {
     captured: HashMap<StepShape, Captured>,
-    /// Uses of shapes that are not captured yet.
+    /// Uses of shapes that are not captured yet; [`REFUSED`] for those that could not be.
     seen: HashMap<StepShape, u32>,
     bytes_max: u64,
     /// Counts steps, to know which graph was used last.
@@ -60,6 +62,8 @@ pub struct GraphStats {
     pub captures: u64,
     /// Time of all captures.
     pub capture_time: Duration,
+    /// Captures that failed. Steps of such a shape are launched kernel by kernel.
+    pub refused: u64,
     /// Tokens that steps were padded by.
     pub padding: u64,
 }
@@ -106,12 +110,21 @@ impl Graphs {
             self.seen.clear();
         }
         let uses = self.seen.entry(shape).or_default();
-        if *uses >= CAPTURE_AFTER {
+        if *uses == CAPTURE_AFTER {
             return Mode::Capture;
         }
-        *uses += 1;
+        if *uses != REFUSED {
+            *uses += 1;
+        }
         self.stats.eager += 1;
         Mode::Eager
+    }
+
+    /// Runs steps of this shape kernel by kernel from here on, this one among them.
+    pub(crate) fn refuse(&mut self, shape: StepShape) {
+        self.seen.insert(shape, REFUSED);
+        self.stats.refused += 1;
+        self.stats.eager += 1;
     }
 
     /// Captures what `queue` queues, which launches no heads, and keeps it for steps of this shape.
@@ -176,5 +189,63 @@ impl Graphs {
         self.stats.replays += 1;
         launcher.replay(&captured.graph)?;
         Ok(captured.heads.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::Recording;
+
+    fn shape(tokens: usize) -> StepShape {
+        StepShape::of_tokens(tokens)
+    }
+
+    fn capture(graphs: &mut Graphs, tokens: usize) {
+        let space = Space::Virtual(Arc::new(Recording::default()));
+        let queue = || Ok((Graph::Record(0), Vec::new()));
+        graphs.capture(shape(tokens), &space, queue).unwrap();
+    }
+
+    #[test]
+    fn the_third_use_is_captured_and_what_cannot_be_is_not_tried_again() {
+        let mut graphs = Graphs::new(1 << 20);
+        assert_eq!(graphs.mode(None, 5000), Mode::Eager);
+        let mode = |graphs: &mut Graphs| graphs.mode(Some(shape(8)), 7);
+        assert_eq!(
+            [0; 3].map(|_| mode(&mut graphs)),
+            [Mode::Eager, Mode::Eager, Mode::Capture]
+        );
+        graphs.refuse(shape(8));
+        assert_eq!([0; 3].map(|_| mode(&mut graphs)), [Mode::Eager; 3]);
+        capture(&mut graphs, 4);
+        assert_eq!(graphs.mode(Some(shape(4)), 4), Mode::Replay);
+        let stats = graphs.stats();
+        assert_eq!(
+            (stats.eager, stats.refused, stats.captures, stats.padding),
+            (7, 1, 1, 6)
+        );
+    }
+
+    #[test]
+    fn the_least_recently_used_graph_goes_first() {
+        let mut graphs = Graphs::new(1 << 20);
+        let recording = Arc::new(Recording::default());
+        let mut launcher = Launcher::Record(recording, None);
+        for tokens in 1..=GRAPHS_MAX {
+            graphs.mode(Some(shape(tokens)), tokens);
+            capture(&mut graphs, tokens);
+        }
+        graphs.mode(Some(shape(1)), 1);
+        graphs.replay(shape(1), &mut launcher).unwrap();
+        graphs.mode(Some(shape(1000)), 1000);
+        capture(&mut graphs, 1000);
+        assert_eq!(graphs.stats().kept, GRAPHS_MAX as u64);
+        assert!(graphs.replay(shape(1), &mut launcher).is_ok());
+        assert!(graphs.replay(shape(1000), &mut launcher).is_ok());
+        let gone = graphs.replay(shape(2), &mut launcher).unwrap_err();
+        assert!(gone.to_string().contains("was not captured"), "{gone}");
     }
 }

@@ -68,6 +68,23 @@ pub(crate) struct StepShape {
     spans: usize,
 }
 
+#[cfg(test)]
+impl StepShape {
+    /// One among others.
+    pub(crate) fn of_tokens(tokens: usize) -> Self {
+        Self {
+            tokens,
+            outputs: 1,
+            tiles: 1,
+            tile_rows: Tile::ROWS,
+            decode: 0,
+            splits: 0,
+            segments: 1,
+            spans: 1,
+        }
+    }
+}
+
 /// Counts of tokens, of rows and of outputs that a step is padded to: every power of two and the
 /// middle between two, by eighths from 64 on, where time grows with their number.
 fn padded(n: usize) -> usize {
