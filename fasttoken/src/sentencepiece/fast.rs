@@ -388,7 +388,7 @@ fn of_character(spelled: &[u8]) -> &[u8] {
     }
 }
 
-/// What [`Model::encode_pieces`] needs, to be compiled for several instruction sets.
+/// Encodes pieces of a text; compiled for several instruction sets.
 struct EncodePieces<'a> {
     model: &'a Model,
     pieces: &'a mut Pieces,
