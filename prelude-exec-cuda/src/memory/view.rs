@@ -8,7 +8,7 @@ use kernels::DevicePtr;
 /// `[rows, width]` elements in device memory, `stride` elements from one row to the next.
 ///
 /// Made from a buffer, whose bounds it keeps to, and only valid while that lives: views are made
-/// for one launch and not kept.
+/// for one launch and not kept, but by captured graphs, which go before the buffers do.
 #[derive(Debug)]
 pub(crate) struct View<T> {
     address: u64,
