@@ -20,7 +20,8 @@ pub(crate) enum Order {
     Encode { passes: u32 },
     /// Encode all texts in one call for batches, on the threads that the process was given.
     Batch { passes: u32 },
-    /// Start `threads` threads that share the tokenizer; each encodes all texts `passes` times.
+    /// Start `threads` threads that share the tokenizer; each encodes all texts once, and then
+    /// `passes` times for the clock.
     Share { threads: usize, passes: u32 },
     /// Write the ids of all texts to a file.
     Dump { path: String },

@@ -7,6 +7,7 @@ use std::{
     fs, hint,
     io::{BufRead as _, Write as _, stdin, stdout},
     path::Path,
+    sync::Barrier,
     time::Instant,
 };
 
@@ -87,7 +88,7 @@ impl Worker {
             }
             Order::Share { threads, passes } => {
                 let engine = self.engine()?;
-                measured(|| share(engine, &self.texts, threads, passes))
+                share(engine, &self.texts, threads, passes)
             }
             Order::Dump { path } => {
                 let engine = self.engine()?;
@@ -161,15 +162,34 @@ fn encode_all(engine: &dyn Engine, texts: &[String], passes: u32) -> Result<()> 
     Ok(())
 }
 
-fn share(engine: &dyn Engine, texts: &[String], threads: usize, passes: u32) -> Result<()> {
-    std::thread::scope(|scope| {
-        let work = || encode_all(engine, texts, passes);
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-        let mut results = vec![work()];
-        for other in others {
-            results.push(other.join().unwrap_or_else(|_| Err(anyhow!("a panic"))));
-        }
-        results.into_iter().collect()
+/// What `threads` threads take that share the tokenizer. All are new, and have seen the texts
+/// once when the clock starts: a thread beside one of long standing would be measured by how
+/// it fills its cache, which both do only once.
+fn share(engine: &dyn Engine, texts: &[String], threads: usize, passes: u32) -> Result<Cost> {
+    let ready = Barrier::new(threads);
+    let work = || {
+        let warm = encode_all(engine, texts, 1);
+        ready.wait();
+        let begin = Instant::now();
+        warm.and_then(|()| encode_all(engine, texts, passes))?;
+        Ok((begin, Instant::now()))
+    };
+    let cpu = ProcessTime::try_now()?;
+    let spans: Vec<Result<(Instant, Instant)>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let joined = threads.into_iter().map(|thread| thread.join());
+        joined
+            .map(|result| result.unwrap_or_else(|_| Err(anyhow!("a panic"))))
+            .collect()
+    });
+    let spans = spans.into_iter().collect::<Result<Vec<_>>>()?;
+    let begin = spans.iter().map(|(begin, _)| *begin).min();
+    let end = spans.iter().map(|(_, end)| *end).max();
+    let (begin, end) = begin.zip(end).context("no thread was asked for")?;
+    Ok(Cost {
+        cpu_s: cpu.try_elapsed()?.as_secs_f64(),
+        wall_s: end.duration_since(begin).as_secs_f64(),
+        ..Cost::default()
     })
 }
 
