@@ -18,6 +18,7 @@ use crate::atoms::{self, Atoms, NO_ATOM};
 pub(crate) use crate::cache::MergeScratch;
 use crate::cache::{Cache, Known, LongKey, Owner, SHORT_TOKENS};
 use crate::compare::{self, Scalar};
+use crate::gather::Gathered;
 use crate::image::ImageError;
 use crate::image::format::{Reader, Section, Writer};
 use crate::pairs::PairTable;
@@ -76,6 +77,8 @@ pub(crate) struct Scratch {
     /// Tokens of one word.
     ids: Vec<u32>,
     groups: Box<Groups>,
+    /// Words that wait for [`Bpe::encode_words`].
+    pub(crate) gathered: Option<Box<Gathered>>,
     /// Of the other family.
     pieces: Box<Pieces>,
 }
@@ -250,7 +253,7 @@ impl Bpe {
         Ok(lens)
     }
 
-    /// Appends the tokens of each of `words`.
+    /// Appends the tokens of each of `words`, and the ids of those that are added tokens.
     pub(crate) fn encode_words(
         &self,
         words: &Words<'_>,

@@ -43,6 +43,7 @@ mod decode;
 mod encode_error;
 mod encoding;
 mod error;
+mod gather;
 mod image;
 mod json;
 mod load;

@@ -438,6 +438,14 @@ impl Normalizer {
         text
     }
 
+    /// Whether `text`, and every part of it, is seen to be normalized already.
+    pub(crate) fn leaves(&self, text: &str) -> bool {
+        // A quick check says yes to texts of which it does so to each character and to each
+        // pair of neighbours.
+        let leaves = |step: &Step| matches!(step, Step::Form(form) if form.quick_check(text));
+        self.steps.iter().all(leaves)
+    }
+
     /// For every byte of the normalized text, the range of bytes of `text` that it
     /// comes from, by the rules of the reference.
     pub(crate) fn alignment(&self, text: &str) -> Vec<(usize, usize)> {

@@ -60,14 +60,17 @@ pub(crate) struct Words<'a> {
     pub(crate) ends: &'a [usize],
     /// Byte of the segment at which `text` begins.
     pub(crate) base: usize,
+    /// Which of them are added tokens, rising, and their ids.
+    pub(crate) tokens: &'a [(usize, u32)],
 }
 
 impl<'a> Words<'a> {
-    /// Calls `each` with every word.
+    /// Calls `each` with every word, of which none is an added token.
     pub(crate) fn each(
         &self,
         mut each: impl FnMut(Word<'a>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
+        debug_assert!(self.tokens.is_empty(), "the words are of one segment");
         let mut start = self.start;
         for &end in self.ends {
             each(Word {
@@ -187,7 +190,7 @@ impl PreTokenizer {
         let ends = scratch.ends.get();
         let mut start = 0;
         loop {
-            let count = scanner.fill(grammar, start, ends);
+            let count = scanner.fill(grammar, start, ends, 0);
             let Some(&end) = ends[..count].last() else {
                 return ControlFlow::Continue(());
             };
@@ -196,6 +199,7 @@ impl PreTokenizer {
                 start,
                 ends: &ends[..count],
                 base,
+                tokens: &[],
             })?;
             start = end;
         }

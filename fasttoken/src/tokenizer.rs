@@ -3,6 +3,7 @@
 use crate::added::{AddedToken, AddedTokens, Part, Pass, Reassigned, Recognise};
 use crate::bpe::{Bpe, MergeScratch};
 use crate::error::Error;
+use crate::gather;
 use crate::load;
 use crate::normalize::Normalizer;
 use crate::padding::Padding;
@@ -135,7 +136,7 @@ impl Tokenizer {
             plain: true,
         };
         // Never stops early.
-        let _ = self.walk(text, Recognise::None, &mut visitor);
+        let _ = self.walk_words(text, Recognise::None, &mut visitor);
     }
 
     /// Appends the ids of `text`, recognising only some added tokens, as the reference
@@ -151,7 +152,7 @@ impl Tokenizer {
             plain: false,
         };
         // Never stops early.
-        let _ = self.walk(text, recognise, &mut visitor);
+        let _ = self.walk_words(text, recognise, &mut visitor);
     }
 
     /// The number of ids that [`Tokenizer::encode`] gives, without storing them.
@@ -177,7 +178,7 @@ impl Tokenizer {
             count: 0,
         };
         // Never stops early.
-        let _ = self.walk(text, Recognise::All, &mut visitor);
+        let _ = self.walk_words(text, Recognise::All, &mut visitor);
         visitor.count
     }
 
@@ -325,6 +326,12 @@ impl<'t> Visitor<'t> for Ids<'_> {
     }
 }
 
+impl gather::Ids<'_> for Ids<'_> {
+    fn scratch(&mut self) -> &mut MergeScratch {
+        &mut self.scratch
+    }
+}
+
 /// Counts ids.
 struct Count<'a> {
     tokenizer: &'a Tokenizer,
@@ -365,5 +372,11 @@ impl<'t> Visitor<'t> for Count<'_> {
     fn normalized_token(&mut self, _: u32, _: Range<usize>) -> ControlFlow<()> {
         self.count += 1;
         ControlFlow::Continue(())
+    }
+}
+
+impl gather::Ids<'_> for Count<'_> {
+    fn scratch(&mut self) -> &mut MergeScratch {
+        &mut self.scratch
     }
 }

@@ -125,9 +125,17 @@ impl Group {
     }
 
     /// Looks for the first `words` of them in the cache, and asks for what those that it
-    /// lacks will be compared with.
+    /// lacks will be compared with. `tokens` are those that are added tokens, whose places
+    /// count from `first`.
     #[inline(always)]
-    fn look<C: Compare>(&mut self, bpe: &Bpe, cache: &Cache, words: usize) {
+    fn look<C: Compare>(
+        &mut self,
+        bpe: &Bpe,
+        cache: &Cache,
+        words: usize,
+        first: usize,
+        tokens: &[(usize, u32)],
+    ) {
         let mut absent = List::EMPTY;
         for place in 0..words.min(GROUP) {
             let probe = &self.probes[place % GROUP];
@@ -135,6 +143,20 @@ impl Group {
             self.found[place % GROUP] = *four;
             self.counts[place % GROUP] = tokens as u8;
             absent.push_if(tokens > SHORT_TOKENS, place);
+        }
+        if !tokens.is_empty() {
+            for (word, id) in tokens {
+                let place = (word - first) % GROUP;
+                self.found[place][0] = *id;
+                self.counts[place] = 1;
+            }
+            // No word may be remembered as one of them.
+            let mut words = List::EMPTY;
+            for place in absent.iter() {
+                let unknown = usize::from(self.counts[place]) > SHORT_TOKENS;
+                words.push_if(unknown, place);
+            }
+            absent = words;
         }
         for place in absent.iter() {
             let hash = self.probes[place].hash;
@@ -252,10 +274,15 @@ impl Work for EncodeWords<'_, '_> {
         // How many are staged.
         let mut count = 0;
         let mut chunks = words.ends.chunks(GROUP);
+        // The added tokens that were not looked at yet, and the word that `next` begins with.
+        let (mut tokens, mut first) = (words.tokens, 0);
         loop {
             let ends = chunks.next().unwrap_or_default();
             let end = last.fill(owner, cache, bytes, start, ends);
-            next.look::<C>(bpe, cache, next_ends.len());
+            let after = first + next_ends.len();
+            let (own, rest) = tokens.split_at(tokens.partition_point(|(word, _)| *word < after));
+            next.look::<C>(bpe, cache, next_ends.len(), first, own);
+            (tokens, first) = (rest, after);
 
             let rare = now.look_further::<C>(bpe, cache);
             if count > STAGED - GROUP * TOKENS {

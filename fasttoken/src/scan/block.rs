@@ -95,16 +95,16 @@ impl Rules for O200k {
 /// Ends of words that one call finds at most; a block adds up to 64 more.
 pub(crate) const ENDS: usize = 576;
 
-/// Finds ends of words of `scanner`'s text from `at`, where a word begins, on. At
-/// least one, unless `at` is the end of the text. Returns their number.
+/// Finds ends of words of `scanner`'s text from `at`, where a word begins, on, and writes
+/// them after the first `count`; see [`Scanner::fill`].
 #[inline(always)]
 pub(super) fn fill<L: Lanes, B: Blocks>(
     scanner: Scanner<'_>,
     mut at: usize,
     ends: &mut [usize; ENDS],
+    mut count: usize,
 ) -> usize {
     let bytes = scanner.text.as_bytes();
-    let mut count = 0;
     while at < bytes.len() && count < ENDS - BLOCK {
         let rest = &bytes[at..];
         let found = match rest.first_chunk::<BLOCK>() {

@@ -11,29 +11,41 @@ use super::planes::{self, Level};
 use super::{ENDS, Grammar, Scanner, block, deepseek};
 
 impl Scanner<'_> {
-    /// Writes ends of consecutive matches to `ends`, of which the first begins at
-    /// `at`, a character boundary where a match begins. Returns their number, which
-    /// is 0 only at the end of the text.
+    /// Writes ends of consecutive matches to `ends` after the first `count` of them. The
+    /// first match begins at `at`, a character boundary where a match begins. Returns how
+    /// many ends there are then: `count` only at the end of the text, or with less room
+    /// than for a block.
     #[inline]
-    pub(crate) fn fill(self, grammar: Grammar, at: usize, ends: &mut [usize; ENDS]) -> usize {
+    pub(crate) fn fill(
+        self,
+        grammar: Grammar,
+        at: usize,
+        ends: &mut [usize; ENDS],
+        count: usize,
+    ) -> usize {
         match Level::detect() {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `detect` has seen these instructions on this machine.
-            Level::Avx512 => unsafe { x86::fill_avx512(self, grammar, at, ends) },
+            Level::Avx512 => unsafe { x86::fill_avx512(self, grammar, at, ends, count) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Level::Avx2 => unsafe { x86::fill_avx2(self, grammar, at, ends) },
+            Level::Avx2 => unsafe { x86::fill_avx2(self, grammar, at, ends, count) },
             #[cfg(target_arch = "aarch64")]
-            Level::Neon => fill_blocks::<planes::Neon>(self, grammar, at, ends),
+            Level::Neon => fill_blocks::<planes::Neon>(self, grammar, at, ends, count),
             #[cfg(not(target_arch = "aarch64"))]
-            Level::Scalar => self.fill_slowly(grammar, at, ends),
+            Level::Scalar => self.fill_slowly(grammar, at, ends, count),
         }
     }
 
     /// The twin of [`Scanner::fill`] without blocks.
     #[cfg(any(test, not(target_arch = "aarch64")))]
-    fn fill_slowly(self, grammar: Grammar, mut at: usize, ends: &mut [usize; ENDS]) -> usize {
-        let mut count = 0;
+    fn fill_slowly(
+        self,
+        grammar: Grammar,
+        mut at: usize,
+        ends: &mut [usize; ENDS],
+        mut count: usize,
+    ) -> usize {
         while at < self.text.len() && count < ENDS {
             at = self.end_of_match(grammar, at);
             ends[count] = at;
@@ -50,13 +62,16 @@ fn fill_blocks<L: planes::Lanes>(
     grammar: Grammar,
     at: usize,
     ends: &mut [usize; ENDS],
+    count: usize,
 ) -> usize {
     match grammar {
-        Grammar::Gpt2 => block::fill::<L, block::Gpt2>(scanner, at, ends),
-        Grammar::Cl100k { digits_max: 1 } => block::fill::<L, block::Qwen2>(scanner, at, ends),
-        Grammar::Cl100k { .. } => block::fill::<L, block::Cl100k>(scanner, at, ends),
-        Grammar::O200k => block::fill::<L, block::O200k>(scanner, at, ends),
-        Grammar::DeepSeek3 => block::fill::<L, deepseek::DeepSeek3>(scanner, at, ends),
+        Grammar::Gpt2 => block::fill::<L, block::Gpt2>(scanner, at, ends, count),
+        Grammar::Cl100k { digits_max: 1 } => {
+            block::fill::<L, block::Qwen2>(scanner, at, ends, count)
+        }
+        Grammar::Cl100k { .. } => block::fill::<L, block::Cl100k>(scanner, at, ends, count),
+        Grammar::O200k => block::fill::<L, block::O200k>(scanner, at, ends, count),
+        Grammar::DeepSeek3 => block::fill::<L, deepseek::DeepSeek3>(scanner, at, ends, count),
     }
 }
 
@@ -71,8 +86,9 @@ mod x86 {
         grammar: Grammar,
         at: usize,
         ends: &mut [usize; ENDS],
+        count: usize,
     ) -> usize {
-        fill_blocks::<planes::Avx512>(scanner, grammar, at, ends)
+        fill_blocks::<planes::Avx512>(scanner, grammar, at, ends, count)
     }
 
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
@@ -81,28 +97,29 @@ mod x86 {
         grammar: Grammar,
         at: usize,
         ends: &mut [usize; ENDS],
+        count: usize,
     ) -> usize {
-        fill_blocks::<planes::Avx2>(scanner, grammar, at, ends)
+        fill_blocks::<planes::Avx2>(scanner, grammar, at, ends, count)
     }
 }
 
 /// One implementation of [`Scanner::fill`].
 #[cfg(test)]
-pub(super) type Fill = fn(Scanner<'_>, Grammar, usize, &mut [usize; ENDS]) -> usize;
+pub(super) type Fill = fn(Scanner<'_>, Grammar, usize, &mut [usize; ENDS], usize) -> usize;
 
 /// All implementations that this machine can run.
 #[cfg(test)]
 pub(super) fn every_way() -> Vec<Fill> {
     let mut ways: Vec<Fill> = vec![
-        |scanner, grammar, at, ends| scanner.fill(grammar, at, ends),
-        |scanner, grammar, at, ends| scanner.fill_slowly(grammar, at, ends),
+        |scanner, grammar, at, ends, count| scanner.fill(grammar, at, ends, count),
+        |scanner, grammar, at, ends, count| scanner.fill_slowly(grammar, at, ends, count),
         fill_blocks::<planes::tests::Naive>,
     ];
     #[cfg(target_arch = "x86_64")]
     if crate::cpu::has_bit_instructions() && is_x86_feature_detected!("avx2") {
         // SAFETY: all that it is compiled for was just asked for.
-        ways.push(|scanner, grammar, at, ends| unsafe {
-            x86::fill_avx2(scanner, grammar, at, ends)
+        ways.push(|scanner, grammar, at, ends, count| unsafe {
+            x86::fill_avx2(scanner, grammar, at, ends, count)
         });
     }
     ways

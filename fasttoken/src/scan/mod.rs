@@ -19,6 +19,7 @@ mod planes;
 use crate::unicode::{Classes, Kind, char_at, classes};
 pub(crate) use block::ENDS;
 pub(crate) use deepseek::DEEPSEEK3;
+pub(crate) use planes::BLOCK;
 
 /// The regular expression that `ByteLevel` splits by when `use_regex` is set.
 pub(crate) const GPT2: &str =
@@ -382,7 +383,7 @@ pub(super) mod tests {
             let (mut found, mut at) = (Vec::new(), 0);
             let mut ends = [0; ENDS];
             loop {
-                let count = fill(scanner, grammar, at, &mut ends);
+                let count = fill(scanner, grammar, at, &mut ends, 0);
                 for &end in &ends[..count] {
                     found.push((at, end));
                     at = end;

@@ -5,7 +5,7 @@
 #![expect(unsafe_code, reason = "vector instructions chosen at run time")]
 
 /// Bytes in a block.
-pub(super) const BLOCK: usize = 64;
+pub(crate) const BLOCK: usize = 64;
 
 /// Which bytes of a block are of which ASCII class.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

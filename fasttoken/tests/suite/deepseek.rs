@@ -5,7 +5,7 @@ use crate::common::Both;
 use crate::common::small::{Small, byte_level, split};
 use serde_json::{Value, json};
 
-fn steps() -> Vec<Value> {
+pub(crate) fn splits() -> Vec<Value> {
     vec![
         split(r"\p{N}{1,3}", "Isolated", false),
         split("[一-龥\u{3040}-ゟ゠-ヿ]+", "Isolated", false),
@@ -46,29 +46,29 @@ fn check(name: &str, steps: Vec<Value>, last: Value, strings: usize) {
 
 #[test]
 fn the_splits_are_exact() {
-    check("the splits", steps(), byte_level(false, false), 4_000);
+    check("the splits", splits(), byte_level(false, false), 4_000);
 }
 
 #[test]
 fn splits_that_are_nearly_these_are_exact() {
     let plain = || byte_level(false, false);
-    let mut swapped = steps();
+    let mut swapped = splits();
     swapped.swap(0, 1);
     check("swapped", swapped, plain(), 300);
-    let mut inverted = steps();
+    let mut inverted = splits();
     inverted[2]["invert"] = true.into();
     check("inverted", inverted, plain(), 300);
-    let mut removed = steps();
+    let mut removed = splits();
     removed[2]["behavior"] = "Removed".into();
     check("removed", removed, plain(), 300);
-    let mut digits = steps();
+    let mut digits = splits();
     digits.insert(0, json!({"type": "Digits", "individual_digits": true}));
     check("digits first", digits, plain(), 300);
-    check("without the third", steps()[..2].to_vec(), plain(), 300);
-    check("prefixed", steps(), byte_level(false, true), 300);
+    check("without the third", splits()[..2].to_vec(), plain(), 300);
+    check("prefixed", splits(), byte_level(false, true), 300);
     check(
         "split by GPT-2 after it",
-        steps(),
+        splits(),
         byte_level(true, false),
         300,
     );

@@ -9,6 +9,7 @@ mod image;
 mod load;
 mod merges;
 mod properties;
+mod segments;
 mod sentencepiece;
 mod settings;
 mod traps;
