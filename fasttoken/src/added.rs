@@ -4,11 +4,13 @@
 //! them is normalized, and the others are cut from that. Each of the two searches
 //! takes, from left to right, the longest token at the leftmost place.
 
+mod search;
+
 use crate::error::Error;
 use crate::json::AddedTokenJson;
 use crate::normalize::Normalizer;
 use crate::unicode::is_word;
-use aho_corasick::{AhoCorasick, MatchKind};
+use search::Search;
 use std::collections::{HashMap, HashSet};
 use std::ops::{ControlFlow, Range};
 
@@ -72,14 +74,15 @@ pub(crate) struct AddedTokens {
     /// Normalized forms, of those tokens for which they differ from the content.
     pub(crate) normalized_forms: HashMap<u32, String>,
     pub(crate) reassigned: Vec<Reassigned>,
-    raw: Option<Search>,
-    normalized: Option<Search>,
+    raw: Option<Listed>,
+    normalized: Option<Listed>,
 }
 
+/// Tokens that are searched for.
 #[derive(Debug)]
-struct Search {
-    automaton: AhoCorasick,
-    /// What the automaton's patterns stand for.
+struct Listed {
+    search: Search,
+    /// What the strings that are found stand for.
     matches: Vec<MatchInfo>,
 }
 
@@ -180,7 +183,7 @@ impl AddedTokens {
                 raw.push((token.content.as_str(), info(*id, token)));
             }
         }
-        let (raw, normalized) = (Search::new(&raw)?, Search::new(&normalized)?);
+        let (raw, normalized) = (Listed::new(&raw)?, Listed::new(&normalized)?);
         Ok(Self {
             tokens,
             ids,
@@ -208,19 +211,20 @@ impl AddedTokens {
     where
         F: FnMut(Part) -> ControlFlow<()>,
     {
-        let search = match pass {
+        let listed = match pass {
             Pass::Raw => self.raw.as_ref(),
             Pass::Normalized => self.normalized.as_ref(),
         };
         let mut done = 0;
         let mut blanks = 0..0;
-        if let Some(search) = search
+        if let Some(Listed { search, matches }) = listed
             && recognise != Recognise::None
         {
-            for found in search.automaton.find_iter(text) {
-                let info = search.matches[found.pattern().as_usize()];
-                let Some(range) = info.accept(recognise, text, done, &mut blanks, found.range())
-                else {
+            let mut from = 0;
+            while let Some((n, found)) = search.find(text.as_bytes(), from) {
+                from = found.end;
+                let info = matches[n];
+                let Some(range) = info.accept(recognise, text, done, &mut blanks, found) else {
                     continue;
                 };
                 if done < range.start {
@@ -239,7 +243,7 @@ impl AddedTokens {
     }
 }
 
-impl Search {
+impl Listed {
     fn new(patterns: &[(&str, MatchInfo)]) -> Result<Option<Self>, Error> {
         let mut seen = HashSet::new();
         for (text, _) in patterns {
@@ -254,12 +258,11 @@ impl Search {
         if patterns.is_empty() {
             return Ok(None);
         }
-        let automaton = AhoCorasick::builder()
-            .match_kind(MatchKind::LeftmostLongest)
-            .build(patterns.iter().map(|(text, _)| text))
-            .map_err(|problem| Error::invalid(PATH, problem.to_string()))?;
+        let strings: Vec<&str> = patterns.iter().map(|(text, _)| *text).collect();
+        let search =
+            Search::new(&strings).map_err(|problem| Error::invalid(PATH, problem.to_string()))?;
         Ok(Some(Self {
-            automaton,
+            search,
             matches: patterns.iter().map(|(_, info)| *info).collect(),
         }))
     }
