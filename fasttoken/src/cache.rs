@@ -61,6 +61,11 @@ impl Short {
         self.ids[3] == 0
     }
 
+    /// Whether it is a word of one token.
+    fn is_cheap(&self) -> bool {
+        self.ids[3] & 7 == 1
+    }
+
     #[inline(always)]
     fn known(&self) -> Known<'_> {
         match self.ids[3] as usize & 7 {
@@ -133,6 +138,21 @@ struct Memory {
 }
 
 impl ShortLine {
+    /// Makes room for what was driven out of its own line, unless it is the one to go.
+    ///
+    /// Words of one token go first: they are in the table of words, others would have to be
+    /// merged again.
+    fn take_in(&mut self, entry: Short) {
+        let Self([newer, older]) = self;
+        if newer.is_free() {
+            *newer = entry;
+        } else if older.is_free() || older.is_cheap() || !newer.is_cheap() && !entry.is_cheap() {
+            *older = entry;
+        } else if !entry.is_cheap() {
+            *newer = entry;
+        }
+    }
+
     /// Which entry is that of a word.
     #[inline(always)]
     fn find(&self, owner: Owner, key: Key) -> Option<usize> {
@@ -277,7 +297,7 @@ impl Cache {
         }
         *line = [entry, newer];
         if !older.is_free() && !is(&older) {
-            self.0.shorts[home ^ 1].0[1] = older;
+            self.0.shorts[home ^ 1].take_in(older);
         }
         few
     }
