@@ -19,7 +19,7 @@
 use crate::image::ImageError;
 use crate::image::format::{Reader, Section, Writer};
 use crate::store::{Flat, Movable, Room};
-use crate::table::{Crowded, K0, K1, fold};
+use crate::table::Crowded;
 use bytemuck::{Pod, Zeroable};
 
 /// In place of a rank: no merge.
@@ -42,6 +42,13 @@ const SLOTS: usize = 8;
 /// How many lines are looked at for one pair. Of the pairs of a vocabulary that nobody made
 /// up, the last one finds a slot within ten.
 const REACH: usize = 32;
+
+/// Odd constants without structure: parts of the fractional parts of pi and e. Numbers of 32
+/// bits, since there are vector instructions that multiply sixteen of them.
+const FACTORS: [u32; 3] = [0x243F_6A89, 0x8AED_2A6B, 0xB7E1_5163];
+/// Where the numbers of the two bits are in a hash.
+const FILTER_SHIFTS: [u32; 2] = [17, 22];
+
 const FREE: u64 = u64::MAX;
 
 /// Eight slots.
@@ -54,7 +61,7 @@ pub(crate) struct PairLine([u64; SLOTS]);
 pub(crate) struct PairTable {
     lines: Flat<PairLine>,
     /// A power of two of numbers.
-    filter: Flat<u64>,
+    filter: Flat<u32>,
     /// Rank of `left * DENSE + right`; empty for small models.
     dense: Flat<u32>,
     /// What the merge of each rank makes; empty if that is `rank + shift`.
@@ -82,7 +89,7 @@ impl PairTable {
         let mut room: Room<PairLine> = Room::zeroed(rules.len() * 5 / (3 * SLOTS) + 1);
         let lines = &mut *room;
         lines.fill(PairLine([FREE; SLOTS]));
-        let mut filter = vec![0u64; (rules.len() / 12 + 1).next_power_of_two()];
+        let mut filter = vec![0u32; (rules.len() / 6 + 1).next_power_of_two()];
         let side = if rules.len() < DENSE as usize {
             0
         } else {
@@ -102,7 +109,7 @@ impl PairTable {
         let mut ahead = rules.iter();
         let mut ask = |lines: &[PairLine]| {
             if let Some(&[left, right, _]) = ahead.next() {
-                crate::prefetch::prefetch(lines, home(hash(key(left, right)), lines.len()));
+                crate::prefetch::prefetch(lines, home(hash(left, right), lines.len()));
             }
         };
         for _ in 0..32 {
@@ -111,7 +118,7 @@ impl PairTable {
         for (rank, &[left, right, _]) in rules.iter().enumerate() {
             ask(lines);
             let key = key(left, right);
-            let hash = hash(key);
+            let hash = hash(left, right);
             let (word, bits) = filter_bits(hash, filter.len());
             filter[word] |= bits;
             if left < side && right < side {
@@ -213,7 +220,7 @@ impl PairTable {
             return NO_RANK;
         }
         let key = key(left, right);
-        let hash = hash(key);
+        let hash = hash(left, right);
         let (word, bits) = filter_bits(hash, self.filter.len());
         if self.filter.get(word).is_none_or(|word| word & bits != bits) {
             return NO_RANK;
@@ -256,7 +263,7 @@ impl PairTable {
             // What nobody will read would take the place of what is on its way.
             return;
         }
-        let hash = hash(key(left, right));
+        let hash = hash(left, right);
         crate::prefetch::prefetch(&self.lines, home(hash, self.lines.len()));
     }
 
@@ -288,22 +295,24 @@ fn rank_of(slot: u64) -> u32 {
 }
 
 #[inline(always)]
-fn hash(key: u64) -> u64 {
-    fold(key ^ K0, K1)
+fn hash(left: u32, right: u32) -> u32 {
+    let both = left.wrapping_mul(FACTORS[0]) ^ right.wrapping_mul(FACTORS[1]);
+    let mixed = (both ^ both >> 15).wrapping_mul(FACTORS[2]);
+    mixed ^ mixed >> 16
 }
 
 /// The upper bits of the hash decide over the line.
 #[inline(always)]
-fn home(hash: u64, lines: usize) -> usize {
-    ((u128::from(hash) * lines as u128) >> 64) as usize
+fn home(hash: u32, lines: usize) -> usize {
+    ((u64::from(hash) * lines as u64) >> 32) as usize
 }
 
 /// The lower bits decide over the filter: which of `words` numbers, and two bits of it.
 #[inline(always)]
-fn filter_bits(hash: u64, words: usize) -> (usize, u64) {
+fn filter_bits(hash: u32, words: usize) -> (usize, u32) {
     let word = hash as usize & words.wrapping_sub(1);
-    let bit = |from: u32| 1u64 << (hash >> from & 63);
-    (word, bit(26) | bit(32))
+    let bit = |from: u32| 1u32 << (hash >> from & 31);
+    (word, bit(FILTER_SHIFTS[0]) | bit(FILTER_SHIFTS[1]))
 }
 
 #[cfg(test)]
@@ -356,12 +365,12 @@ mod tests {
         let room = REACH * SLOTS;
         let total = 4 * room;
         let in_front =
-            |&[left, right, _]: &[u32; 3]| home(hash(key(left, right)), lines(total)) == 3;
+            |&[left, right, _]: &[u32; 3]| home(hash(left, right), lines(total)) == 3;
         let all = (0..TOKEN_END).map(|n| [n % 1000 + DENSE, n / 1000 + DENSE, n]);
         let mut rules: Vec<_> = all.clone().filter(in_front).take(room + 1).collect();
         assert_eq!(rules.len(), room + 1);
         // Others far from there make the table as large as that.
-        let far = |rule: &[u32; 3]| home(hash(key(rule[0], rule[1])), lines(total)) > 60;
+        let far = |rule: &[u32; 3]| home(hash(rule[0], rule[1]), lines(total)) > 60;
         rules.extend(all.filter(far).take(total - rules.len()));
         assert_eq!(PairTable::build(&rules).err(), Some(Crowded));
         rules[room] = [1, 2, 3];

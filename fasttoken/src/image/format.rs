@@ -27,7 +27,7 @@ use twox_hash::XxHash3_64;
 
 /// Format version: changes with anything that a section means, its order of elements,
 /// its hash function, or its config's reading.
-pub(crate) const VERSION: u32 = 9;
+pub(crate) const VERSION: u32 = 10;
 
 pub(super) const MAGIC: [u8; 8] = *b"fasttokn";
 const ORDER: u32 = 0x0102_0304;
