@@ -10,13 +10,17 @@
 //! 12 bytes are found in [`WordTable`], longer ones in a table of strings. Words of
 //! several tokens are remembered by the thread ([`crate::cache`]).
 
+#[cfg(target_arch = "x86_64")]
+mod lanes;
 mod merge;
+mod parts;
+mod pending;
 pub(crate) mod prove;
 mod words;
 
-use crate::atoms::{self, Atoms, NO_ATOM};
+use crate::atoms::Atoms;
 pub(crate) use crate::cache::MergeScratch;
-use crate::cache::{Cache, Known, LongKey, Owner, SHORT_TOKENS};
+use crate::cache::{Cache, Known, LongKey, Owner};
 use crate::compare::{self, Scalar};
 use crate::gather::Gathered;
 use crate::image::ImageError;
@@ -28,18 +32,12 @@ use crate::store::Movable;
 use crate::table::{Crowded, StringTable, StringTableBuilder};
 use crate::vocab::Vocab;
 use crate::words::{KEY_MAX, Key, WordTable};
-use merge::{Merging, SCAN_MAX, Symbols};
+use merge::Merging;
+use parts::AtOnce;
+use pending::Pending;
 use prove::Proofs;
 use std::ops::Range;
 use words::{EncodeWords, Groups};
-
-/// Parts of so many symbols are merged at once: to look for one that was merged before
-/// takes as long.
-const FEW: usize = 8;
-
-/// Words of up to so many ASCII characters are merged whole: looking for places where they
-/// fall apart takes longer than merging what is between these.
-const ASCII_MAX: usize = 16;
 
 /// In place of a byte's token: the vocabulary lacks it, and such bytes vanish from
 /// words, as in the reference. StarCoder lacks eleven that start rare characters.
@@ -76,6 +74,7 @@ pub(crate) struct Scratch {
     merging: Merging,
     /// Tokens of one word.
     ids: Vec<u32>,
+    pending: Box<Pending>,
     groups: Box<Groups>,
     /// Words that wait for [`Bpe::encode_words`].
     pub(crate) gathered: Option<Box<Gathered>>,
@@ -308,37 +307,87 @@ impl Bpe {
         out: &mut Vec<u32>,
     ) {
         // Clauses of Chinese and Japanese rarely come back as a whole.
-        let clause = is_clause(word);
-        if clause && word.len() > KEY_MAX && self.proved {
-            return self.merge_parts(word, cache, merging, out);
+        if self.is_clause_of_parts(word) {
+            return self.merge_parts(word, (cache, merging), &mut AtOnce, out);
         }
-        let key_of_long = |repeats: bool| (repeats && !clause).then(|| LongKey::new(word));
-        let mut long = key_of_long(word.len() > KEY_MAX || elsewhere).flatten();
-        if let Some(key) = &long
-            && let Some(known) = cache.long(self.owner, key)
-        {
-            out.extend_from_slice(known);
+        if self.look_rare(word, (key, hash, elsewhere), vocab, cache, out) {
             return;
         }
         ids.clear();
+        self.merge_parts(word, (&mut *cache, merging), &mut AtOnce, ids);
+        self.remember(word, (key, hash), cache, ids);
+        out.extend_from_slice(ids);
+    }
+
+    /// [`Bpe::encode_rare`] for the word at `place` of a text, of which parts may wait: then
+    /// there is room for their tokens in `out`.
+    #[inline(never)]
+    fn encode_later(
+        &self,
+        (bytes, place): (&[u8], Range<usize>),
+        (key, hash, elsewhere): (Key, u64, bool),
+        vocab: &Vocab,
+        (cache, merging, pending): (&mut Cache, &mut Merging, &mut Pending),
+        out: &mut Vec<u32>,
+    ) {
+        let word = &bytes[place.clone()];
+        if self.is_clause_of_parts(word) {
+            return self.merge_parts(word, (cache, merging), &mut AtOnce, out);
+        }
+        if !self.look_rare(word, (key, hash, elsewhere), vocab, cache, out) {
+            pending.word(self, bytes, place, (key, hash), (cache, merging), out);
+        }
+    }
+
+    /// Whether a word is not looked for as a whole, but in parts.
+    fn is_clause_of_parts(&self, word: &[u8]) -> bool {
+        self.proved && word.len() > KEY_MAX && is_clause(word)
+    }
+
+    /// The key of a long word; none of those that do not come back.
+    fn long_key(word: &[u8]) -> Option<LongKey> {
+        (!is_clause(word)).then(|| LongKey::new(word)).flatten()
+    }
+
+    /// Looks for a word in the cache of long ones and in the table of those, and appends its
+    /// tokens. Returns whether it was found.
+    fn look_rare(
+        &self,
+        word: &[u8],
+        (key, hash, elsewhere): (Key, u64, bool),
+        vocab: &Vocab,
+        cache: &mut Cache,
+        out: &mut Vec<u32>,
+    ) -> bool {
+        if (word.len() > KEY_MAX || elsewhere)
+            && let Some(long) = Self::long_key(word)
+            && let Some(known) = cache.long(self.owner, &long)
+        {
+            out.extend_from_slice(known);
+            return true;
+        }
         // Hashing a long word for nothing takes as long as a merge or two.
         let (shortest, longest) = self.long_lens;
         let whole = (shortest as usize..=longest as usize)
             .contains(&word.len())
             .then(|| self.long_words.get(word, |id| vocab.piece(id)));
-        match whole.flatten() {
-            Some(id) => ids.push(id),
-            None => self.merge_parts(word, cache, merging, ids),
-        }
+        let Some(id) = whole.flatten() else {
+            return false;
+        };
+        self.remember(word, (key, hash), cache, &[id]);
+        out.push(id);
+        true
+    }
+
+    /// Remembers the tokens of a word that was merged.
+    fn remember(&self, word: &[u8], (key, hash): (Key, u64), cache: &mut Cache, ids: &[u32]) {
         // A word that is too long for a short key is remembered as a long one however few
         // its tokens are: of Russian words of 16 to 31 bytes, three in four come back.
-        if key.is_none() || !cache.remember_short(self.owner, key, hash, ids) {
-            long = long.or_else(|| key_of_long(true).flatten());
-            if let Some(key) = &long {
-                cache.remember_long(self.owner, key, ids);
-            }
+        if (key.is_none() || !cache.remember_short(self.owner, key, hash, ids))
+            && let Some(long) = Self::long_key(word)
+        {
+            cache.remember_long(self.owner, &long, ids);
         }
-        out.extend_from_slice(ids);
     }
 
     /// Appends one token per byte, without merging.
@@ -356,184 +405,6 @@ impl Bpe {
     pub(crate) fn has_byte(&self, byte: u8) -> bool {
         self.byte_ids[usize::from(byte)] != NO_TOKEN
     }
-
-    /// Merges a word that is valid UTF-8, part by part ([`crate::atoms`]).
-    ///
-    /// Atoms and their neighbours are known for words of which every byte has a token:
-    /// where one vanishes, tokens meet that no text has side by side.
-    #[inline(never)]
-    fn merge_parts(
-        &self,
-        word: &[u8],
-        cache: &mut Cache,
-        merging: &mut Merging,
-        out: &mut Vec<u32>,
-    ) {
-        if self.loses_bytes && word.iter().any(|byte| !self.has_byte(*byte)) {
-            return self.merge(word, merging, out);
-        }
-        let mut symbols = Symbols::default();
-        if word.len() <= ASCII_MAX && word.is_ascii() {
-            for (id, byte) in symbols.ids.iter_mut().zip(word) {
-                *id = self.byte_ids[usize::from(*byte)];
-            }
-            symbols.len = word.len();
-            return self.finish_part(word, 0..word.len(), &mut symbols, cache, merging, out);
-        }
-        // Where the part begins, and the character before `at` if it is an atom of one
-        // token.
-        let (mut start, mut before) = (0, atoms::NO_CHAR);
-        // Whether the last token is that character alone.
-        let mut single = false;
-        // The last byte and the last character, atom or not, and those before these.
-        let (mut previous, mut earlier) = ((0, atoms::NO_CHAR), (0, atoms::NO_CHAR));
-        let (mut at, mut lead) = (0, word.first().copied().unwrap_or(0));
-        let (mut code, mut end) = char_of_word(word, 0, lead);
-        while at < word.len() {
-            let next_lead = word.get(end).copied().unwrap_or(0);
-            let (next, next_end) = char_of_word(word, end, next_lead);
-            let [token, second] = if lead.is_ascii() {
-                [self.byte_ids[usize::from(lead)], NO_TOKEN]
-            } else {
-                self.atoms.get(code, previous, (next, next_lead))
-            };
-            if token == NO_ATOM {
-                let double = if single {
-                    self.atoms.double(before, code, earlier)
-                } else {
-                    NO_TOKEN
-                };
-                if double == NO_TOKEN {
-                    for &byte in &word[at..end] {
-                        symbols.push(self.byte_ids[usize::from(byte)]);
-                    }
-                    before = atoms::NO_CHAR;
-                } else {
-                    symbols.replace_last(double);
-                    before = code;
-                }
-                single = false;
-            } else if second != NO_TOKEN {
-                symbols.push(token);
-                symbols.push(second);
-                before = atoms::NO_CHAR;
-                single = false;
-            } else {
-                if before != atoms::NO_CHAR {
-                    if self.atoms.may_join(before, code) {
-                        let last = symbols.ids.get(symbols.len.wrapping_sub(1));
-                        self.pairs
-                            .prefetch(last.copied().unwrap_or(NO_TOKEN), token);
-                    } else {
-                        self.finish_part(word, start..at, &mut symbols, cache, merging, out);
-                        start = at;
-                    }
-                }
-                symbols.push(token);
-                before = code;
-                single = true;
-            }
-            earlier = previous;
-            previous = (word[end - 1], code);
-            (at, lead) = (end, next_lead);
-            (code, end) = (next, next_end);
-        }
-        self.finish_part(word, start..word.len(), &mut symbols, cache, merging, out);
-    }
-
-    /// Appends the tokens of a part of `word`, which begins as `symbols`, and empties
-    /// those.
-    #[inline(always)]
-    fn finish_part(
-        &self,
-        word: &[u8],
-        part: Range<usize>,
-        symbols: &mut Symbols,
-        cache: &mut Cache,
-        merging: &mut Merging,
-        out: &mut Vec<u32>,
-    ) {
-        let len = std::mem::take(&mut symbols.len);
-        let [left, right, ..] = symbols.ids;
-        if len == 1 {
-            out.push(left);
-        } else if len == 2 {
-            match self.pairs.merged(left, right) {
-                Some(id) => out.push(id),
-                None => out.extend([left, right]),
-            }
-        } else if len <= FEW {
-            let len = self.merge_by_scan::<FEW>(&mut symbols.ids, len);
-            out.extend_from_slice(&symbols.ids[..len]);
-        } else {
-            self.merge_part(word, part, symbols, len, cache, merging, out);
-        }
-    }
-
-    /// [`Bpe::finish_part`] for a part that merging takes a while for.
-    #[inline(never)]
-    #[expect(clippy::too_many_arguments, reason = "of one function, cut in two")]
-    fn merge_part(
-        &self,
-        word: &[u8],
-        part: Range<usize>,
-        symbols: &mut Symbols,
-        len: usize,
-        cache: &mut Cache,
-        merging: &mut Merging,
-        out: &mut Vec<u32>,
-    ) {
-        // Whole words were looked for before they came here.
-        let whole = part.len() == word.len();
-        let part = &word[part];
-        let key = Key::new(part, 0, part.len());
-        let hash = key.hash();
-        if !whole {
-            if self.proved
-                && let Some(id) = self.words.get::<Scalar>(key, self.words.home(hash))
-            {
-                out.push(id);
-                return;
-            }
-            if let Known::Tokens(four, tokens) = cache.short(self.parts_owner, key, hash) {
-                out.extend_from_slice(&four[..tokens]);
-                return;
-            }
-        }
-        let before = out.len();
-        if len <= 16 {
-            let len = self.merge_by_scan::<16>(&mut symbols.ids, len);
-            out.extend_from_slice(&symbols.ids[..len]);
-        } else if len <= SCAN_MAX {
-            let len = self.merge_by_scan::<SCAN_MAX>(&mut symbols.ids, len);
-            out.extend_from_slice(&symbols.ids[..len]);
-        } else {
-            self.merge(part, merging, out);
-        }
-        // Of parts with more tokens nothing would be found.
-        if !whole && out.len() - before <= SHORT_TOKENS {
-            cache.remember_short(self.parts_owner, key, hash, &out[before..]);
-        }
-    }
-}
-
-/// The character of a word that begins with `lead` at `at`, and where it ends. Words are
-/// valid UTF-8, which is not checked again; after the word is [`atoms::NO_CHAR`].
-#[inline(always)]
-fn char_of_word(word: &[u8], at: usize, lead: u8) -> (u32, usize) {
-    let tail = |n: usize| u32::from(word.get(at + n).copied().unwrap_or(0)) & 0x3F;
-    let bits = u32::from(lead);
-    let (code, len) = match lead {
-        _ if at >= word.len() => (atoms::NO_CHAR, 0),
-        ..0x80 => (bits, 1),
-        0x80..0xE0 => ((bits & 0x1F) << 6 | tail(1), 2),
-        0xE0..0xF0 => ((bits & 0x0F) << 12 | tail(1) << 6 | tail(2), 3),
-        _ => {
-            let code = (bits & 0x07) << 18 | tail(1) << 12 | tail(2) << 6 | tail(3);
-            (code, 4)
-        }
-    };
-    (code, (at + len).min(word.len()))
 }
 
 /// Whether a long word is a clause of Chinese or Japanese.
@@ -607,6 +478,55 @@ mod tests {
             };
             // There is no room for more than seven.
             assert_eq!(known, (tokens <= 7).then_some(&*out), "{word}");
+        }
+    }
+
+    /// Words by the hundred give what they give one by one, whatever waits for whom.
+    #[test]
+    fn words_of_a_text_are_those_that_are_encoded_alone() {
+        let (bpe, vocab) = model();
+        let mut state = 1u64;
+        let mut below = |end: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            ((state >> 33) % end) as usize
+        };
+        for count in [1, 3, 20, 64, 65, 300, 2000] {
+            let (mut text, mut ends) = (String::new(), Vec::new());
+            for _ in 0..count {
+                for _ in 0..1 + below(9) {
+                    text.push_str(["a", "aa", "aaaa", "b", "ж", "漢", "é"][below(7)]);
+                }
+                ends.push(text.len());
+            }
+            let words = Words {
+                text: &text,
+                start: 0,
+                ends: &ends,
+                base: 0,
+                tokens: &[],
+            };
+            let (mut together, mut alone) = (vec![7], vec![7]);
+            let mut scratch = MergeScratch::default();
+            bpe.encode_words(&words, &vocab, &mut scratch, &mut together);
+            let mut start = 0;
+            for &end in &ends {
+                // Not the memory of the other one, which is in use.
+                let mut scratch = MergeScratch::default();
+                bpe.encode(
+                    &text.as_bytes()[start..end],
+                    &vocab,
+                    &mut scratch,
+                    &mut alone,
+                );
+                start = end;
+            }
+            assert_eq!(together, alone, "{count} words");
+            // All that can be remembered is, and remembered right.
+            let mut again = vec![7];
+            bpe.encode_words(&words, &vocab, &mut scratch, &mut again);
+            assert_eq!(again, alone);
         }
     }
 }

@@ -11,12 +11,22 @@ pub(crate) const COMPARED: [u64; 2] = [u64::MAX, 0xF000_0000_FFFF_FFFF];
 
 /// A way to compare that this machine has.
 pub(crate) trait Compare {
+    /// Says that whoever runs this has AVX-512F and AVX-512CD.
+    #[cfg(target_arch = "x86_64")]
+    const VECTORS: Option<Vectors> = None;
+
     /// Bit `2 n` is set if slot `n` has this key; other bits are zero.
     fn matches(line: &Line, key: [u64; 2]) -> u32;
     /// Bit `4 n` is set if entry `n` of a line of two is like this one, in the bits that are
     /// set in `compared`; other bits are zero.
     fn same(line: &[u64; 8], entry: &[u64; 4], compared: &[u64; 4]) -> u32;
 }
+
+/// That the machine has AVX-512F and AVX-512CD: only [`Avx512`], which is for such machines,
+/// has one.
+#[cfg(target_arch = "x86_64")]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Vectors(());
 
 /// Instruction sets in the order of preference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +44,8 @@ impl Level {
         #[cfg(target_arch = "x86_64")]
         {
             let bits = crate::cpu::has_bit_instructions();
-            if bits && is_x86_feature_detected!("avx512f") {
+            let cd = is_x86_feature_detected!("avx512cd");
+            if bits && cd && is_x86_feature_detected!("avx512f") {
                 return Self::Avx512;
             }
             if bits && is_x86_feature_detected!("avx2") {
@@ -74,13 +85,15 @@ pub(crate) use x86::{Avx2, Avx512};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{COMPARED, Compare, Line};
+    use super::{COMPARED, Compare, Line, Vectors};
     use std::arch::x86_64::*;
 
-    /// Only for use inside functions compiled for AVX-512F.
+    /// Only for use inside functions compiled for AVX-512F and AVX-512CD.
     pub(crate) struct Avx512;
 
     impl Compare for Avx512 {
+        const VECTORS: Option<Vectors> = Some(Vectors(()));
+
         #[inline(always)]
         fn matches(line: &Line, key: [u64; 2]) -> u32 {
             // SAFETY: the caller is compiled for AVX-512F, as this type's contract
@@ -196,7 +209,7 @@ pub(crate) fn run(work: impl Work) {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,bmi1,bmi2,lzcnt,popcnt")]
+#[target_feature(enable = "avx512f,avx512cd,bmi1,bmi2,lzcnt,popcnt")]
 fn run_avx512(work: impl Work) {
     work.run::<Avx512>();
 }

@@ -155,7 +155,10 @@ impl Work for NextUnsure<'_> {
     fn run<C: Compare>(self) {
         let mut at = self.at;
         // With the two bytes after them.
-        while let Some(window) = self.bytes.get(at..).and_then(<[u8]>::first_chunk::<{ BLOCK + 2 }>)
+        while let Some(window) = self
+            .bytes
+            .get(at..)
+            .and_then(<[u8]>::first_chunk::<{ BLOCK + 2 }>)
         {
             let mut plain = true;
             for lead in &window[..BLOCK] {

@@ -13,8 +13,15 @@
 //!   that are asked for have none, and this says so from the second-level cache.
 //! - The lines, half as large as with keys and values apart.
 //!
+//! The hash is two multiplications of 32 bits, of which vectors do sixteen at once
+//! (in `vector`): it need not be better than that, since a line that is full sends a look-up to
+//! the next one, and a file with pairs that share their places is refused.
+//!
 //! In most files each merge makes the token after the one that the merge before it
 //! made; then a rank says the token by itself.
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod vector;
 
 use crate::image::ImageError;
 use crate::image::format::{Reader, Section, Writer};
@@ -45,9 +52,10 @@ const REACH: usize = 32;
 
 /// Odd constants without structure: parts of the fractional parts of pi and e. Numbers of 32
 /// bits, since there are vector instructions that multiply sixteen of them.
-const FACTORS: [u32; 3] = [0x243F_6A89, 0x8AED_2A6B, 0xB7E1_5163];
-/// Where the numbers of the two bits are in a hash.
-const FILTER_SHIFTS: [u32; 2] = [17, 22];
+const FACTORS: [u32; 2] = [0x243F_6A89, 0xB7E1_5163];
+/// Where the filter's number is in a hash, and the numbers of the two bits.
+const WORD_SHIFT: u32 = 8;
+const FILTER_SHIFTS: [u32; 2] = [22, 27];
 
 const FREE: u64 = u64::MAX;
 
@@ -296,9 +304,7 @@ fn rank_of(slot: u64) -> u32 {
 
 #[inline(always)]
 fn hash(left: u32, right: u32) -> u32 {
-    let both = left.wrapping_mul(FACTORS[0]) ^ right.wrapping_mul(FACTORS[1]);
-    let mixed = (both ^ both >> 15).wrapping_mul(FACTORS[2]);
-    mixed ^ mixed >> 16
+    left.wrapping_mul(FACTORS[0]) ^ right.wrapping_mul(FACTORS[1])
 }
 
 /// The upper bits of the hash decide over the line.
@@ -310,7 +316,7 @@ fn home(hash: u32, lines: usize) -> usize {
 /// The lower bits decide over the filter: which of `words` numbers, and two bits of it.
 #[inline(always)]
 fn filter_bits(hash: u32, words: usize) -> (usize, u32) {
-    let word = hash as usize & words.wrapping_sub(1);
+    let word = (hash >> WORD_SHIFT) as usize & words.wrapping_sub(1);
     let bit = |from: u32| 1u32 << (hash >> from & 31);
     (word, bit(FILTER_SHIFTS[0]) | bit(FILTER_SHIFTS[1]))
 }
@@ -364,8 +370,7 @@ mod tests {
         let lines = |rules: usize| rules * 5 / (3 * SLOTS) + 1;
         let room = REACH * SLOTS;
         let total = 4 * room;
-        let in_front =
-            |&[left, right, _]: &[u32; 3]| home(hash(left, right), lines(total)) == 3;
+        let in_front = |&[left, right, _]: &[u32; 3]| home(hash(left, right), lines(total)) == 3;
         let all = (0..TOKEN_END).map(|n| [n % 1000 + DENSE, n / 1000 + DENSE, n]);
         let mut rules: Vec<_> = all.clone().filter(in_front).take(room + 1).collect();
         assert_eq!(rules.len(), room + 1);

@@ -257,10 +257,11 @@ impl Work for EncodeWords<'_, '_> {
         let Scratch {
             cache,
             merging,
-            ids,
+            pending,
             groups,
             ..
         } = scratch.get();
+        pending.clear();
         groups.groups[0].absent = List::EMPTY;
         let Groups {
             groups: [now, next, last],
@@ -313,9 +314,12 @@ impl Work for EncodeWords<'_, '_> {
                     Some(before) => now_ends[before],
                     None => now_start,
                 };
-                let word = &bytes[from..now_ends[place]];
-                let rest = (&mut *cache, &mut *merging, &mut *ids);
-                bpe.encode_rare(word, (key, hash, elsewhere), vocab, rest, out);
+                let word = (bytes, from..now_ends[place]);
+                let rest = (&mut *cache, &mut *merging, &mut **pending);
+                bpe.encode_later(word, (key, hash, elsewhere), vocab, rest, out);
+                if pending.is_full() {
+                    pending.finish::<C>(bpe, bytes, cache, out);
+                }
             }
             count = now.stage(staged, count, done..now_ends.len());
 
@@ -326,6 +330,7 @@ impl Work for EncodeWords<'_, '_> {
             (now_ends, next_ends) = (next_ends, ends);
             (now_start, next_start, start) = (next_start, start, end);
         }
+        pending.finish::<C>(bpe, bytes, cache, out);
         out.extend_from_slice(&staged[..count]);
     }
 }

@@ -93,7 +93,7 @@ impl Rules for O200k {
 }
 
 /// Ends of words that one call finds at most; a block adds up to 64 more.
-pub(crate) const ENDS: usize = 576;
+pub(crate) const ENDS: usize = 2112;
 
 /// Finds ends of words of `scanner`'s text from `at`, where a word begins, on, and writes
 /// them after the first `count`; see [`Scanner::fill`].
