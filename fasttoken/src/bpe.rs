@@ -334,7 +334,15 @@ impl Bpe {
         if self.is_clause_of_parts(word) {
             return self.merge_parts(word, (cache, merging), &mut AtOnce, out);
         }
-        if !self.look_rare(word, (key, hash, elsewhere), vocab, cache, out) {
+        if self.look_rare(word, (key, hash, elsewhere), vocab, cache, out) {
+            return;
+        }
+        if is_clause(word) {
+            // Their parts are short, and merged as soon as they could have been put aside.
+            let before = out.len();
+            self.merge_parts(word, (&mut *cache, merging), &mut AtOnce, out);
+            self.remember(word, (key, hash), cache, &out[before..]);
+        } else {
             pending.word(self, bytes, place, (key, hash), (cache, merging), out);
         }
     }

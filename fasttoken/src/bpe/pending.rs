@@ -90,7 +90,13 @@ impl Parts for Pending {
         rest: (&mut Cache, &mut Merging),
         out: &mut Vec<u32>,
     ) {
-        let waits = self.parts.len() < PARTS && (LEAST..=SYMBOLS).contains(&symbols.len);
+        // Parts of which a word has several are short, and merged as soon as put aside.
+        let least = if part.len() < word.len() {
+            FEW + 1
+        } else {
+            LEAST
+        };
+        let waits = self.parts.len() < PARTS && (least..=SYMBOLS).contains(&symbols.len);
         if waits {
             self.wait(bpe, word, part, symbols, rest.0, out);
         } else {
@@ -113,7 +119,7 @@ impl Pending {
     ) {
         let len = std::mem::take(&mut symbols.len).min(SYMBOLS);
         let mut key = None;
-        if part.len() < word.len() && len > FEW {
+        if part.len() < word.len() {
             match bpe.known_part(&word[part], cache, out) {
                 Ok(()) => return,
                 Err(new) => key = Some(new),
