@@ -201,6 +201,9 @@ impl AddedTokens {
     }
 
     /// Calls `each` with the parts of `text` in order.
+    // Inline, so that parts are not read again from where they were just written, which takes
+    // 10 ns each.
+    #[inline(always)]
     pub(crate) fn split<F>(
         &self,
         pass: Pass,

@@ -88,17 +88,28 @@ impl Tokenizer {
             .split(Pass::Raw, recognise, text, |part| match part {
                 Part::Token(id, range) => gather.token(text, id, range),
                 Part::Text(range) if same => self.gather_segment(text, range, recognise, gather),
-                Part::Text(range) => match self.normalizer.apply(&text[range.clone()]) {
-                    Cow::Borrowed(_) => self.gather_segment(text, range, recognise, gather),
-                    Cow::Owned(normalized) => {
-                        gather.flush(text, 0)?;
-                        let all = 0..normalized.len();
-                        self.gather_segment(&normalized, all, recognise, gather)?;
-                        gather.flush(&normalized, range.end)
-                    }
-                },
+                Part::Text(range) => self.gather_unsure(text, range, recognise, gather),
             })?;
         gather.flush(text, 0)
+    }
+
+    /// Gathers the words of a raw segment of `text` that may have to be normalized.
+    fn gather_unsure<'t, V: Visitor<'t>>(
+        &self,
+        text: &str,
+        segment: Range<usize>,
+        recognise: Recognise,
+        gather: &mut Gather<'_, V>,
+    ) -> ControlFlow<()> {
+        match self.normalizer.apply(&text[segment.clone()]) {
+            Cow::Borrowed(_) => self.gather_segment(text, segment, recognise, gather),
+            Cow::Owned(normalized) => {
+                gather.flush(text, 0)?;
+                let all = 0..normalized.len();
+                self.gather_segment(&normalized, all, recognise, gather)?;
+                gather.flush(&normalized, segment.end)
+            }
+        }
     }
 
     /// Gathers the words of a segment, which is normalized and stands somewhere in `text`.
@@ -109,6 +120,9 @@ impl Tokenizer {
         recognise: Recognise,
         gather: &mut Gather<'_, V>,
     ) -> ControlFlow<()> {
+        if !self.added.has_normalized() {
+            return gather.words(text, segment);
+        }
         let piece = &text[segment.clone()];
         let within = |range: Range<usize>| segment.start + range.start..segment.start + range.end;
         self.added

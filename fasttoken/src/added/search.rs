@@ -138,13 +138,7 @@ impl Quick {
     ) -> Option<(usize, Range<usize>)> {
         loop {
             let rest = text.get(at..)?;
-            let [a, b, c] = self.firsts;
-            let start = at
-                + if a == c {
-                    memchr::memchr(a, rest)
-                } else {
-                    memchr::memchr3(a, b, c, rest)
-                }?;
+            let start = at + self.first(rest)?;
             let second = *text.get(start + 1)?;
             let list = self.by_second[usize::from(second)];
             if list != 0
@@ -153,6 +147,23 @@ impl Quick {
                 return Some((n, start..start + len));
             }
             at = start + 1;
+        }
+    }
+
+    /// Where the first of the first bytes is.
+    #[inline]
+    fn first(&self, text: &[u8]) -> Option<usize> {
+        let [a, b, c] = self.firsts;
+        if text.len() < 16 {
+            // A search for vectors takes longer.
+            return text
+                .iter()
+                .position(|&byte| byte == a || byte == b || byte == c);
+        }
+        if a == c {
+            memchr::memchr(a, text)
+        } else {
+            memchr::memchr3(a, b, c, text)
         }
     }
 

@@ -110,8 +110,7 @@ pub(super) fn fill<L: Lanes, B: Blocks>(
         let found = match rest.first_chunk::<BLOCK>() {
             Some(block) => B::certain_ends::<L>(scanner, at, block, BLOCK, rest.len() == BLOCK),
             None => {
-                let mut block = [0; BLOCK];
-                block[..rest.len()].copy_from_slice(rest);
+                let block = L::padded(rest);
                 B::certain_ends::<L>(scanner, at, &block, rest.len(), true)
             }
         };

