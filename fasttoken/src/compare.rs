@@ -11,6 +11,8 @@ pub(crate) const COMPARED: [u64; 2] = [u64::MAX, 0xF000_0000_FFFF_FFFF];
 
 /// A way to compare that this machine has.
 pub(crate) trait Compare {
+    /// Whether words can be merged in lanes.
+    const LANES: bool = false;
     /// Says that whoever runs this has AVX-512F and AVX-512CD.
     #[cfg(target_arch = "x86_64")]
     const VECTORS: Option<Vectors> = None;
@@ -92,6 +94,7 @@ mod x86 {
     pub(crate) struct Avx512;
 
     impl Compare for Avx512 {
+        const LANES: bool = true;
         const VECTORS: Option<Vectors> = Some(Vectors(()));
 
         #[inline(always)]
