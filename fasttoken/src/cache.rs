@@ -344,7 +344,7 @@ impl Cache {
 }
 
 /// A word of 1 to 31 bytes: these, zeros, and the length in the last byte.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Zeroable)]
 pub(crate) struct LongKey {
     words: [u64; 4],
     hash: u64,

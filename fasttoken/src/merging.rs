@@ -5,7 +5,12 @@
 //! is the least. Symbols stay where they are; a bit says whether one is still there, and
 //! neighbours are found by counting zeros.
 
+mod together;
+
+pub(crate) use together::{GROUP, Group};
+
 use crate::pairs::{NO_RANK, PairTable, RANK_MAX};
+use bytemuck::Zeroable;
 
 /// Most symbols.
 pub(crate) const FEW: usize = 64;
@@ -14,7 +19,7 @@ pub(crate) const FEW: usize = 64;
 const LANES: usize = 16;
 
 /// Symbols and the pairs that they make.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy, Zeroable)]
 pub(crate) struct Symbols {
     ids: [u32; FEW],
     /// For each symbol that is there: the rank of its merge with the next one, above the
@@ -44,9 +49,29 @@ impl Default for Symbols {
 }
 
 impl Symbols {
+    /// Begins with `ids`; `ranks` are as in [`Symbols::merge`]. Returns a bit for each symbol,
+    /// and how many places pairs are looked for in.
+    #[inline(always)]
+    fn fill(&mut self, ids: &[u32], ranks: &[u32]) -> (u64, usize) {
+        let count = ids.len().min(FEW);
+        if count == 0 {
+            return (0, 0);
+        }
+        for (symbol, id) in self.ids.iter_mut().zip(ids) {
+            *symbol = *id;
+        }
+        let lanes = count.next_multiple_of(LANES);
+        let pairs = self.pairs[..count - 1].iter_mut().zip(ranks);
+        for (place, (pair_of, &rank)) in pairs.enumerate() {
+            *pair_of = pair(rank, place);
+        }
+        self.pairs[count - 1..lanes].fill(NO_PAIR);
+        (u64::MAX >> (FEW - count), lanes)
+    }
+
     /// Merges `ids`, at most [`FEW`], of which `ranks` are the ranks of each with the next
-    /// one: the last of them is not looked at. A rank above all ranks is none. Calls `each`
-    /// with the tokens that are left, in order.
+    /// one, if there is one. A rank above all ranks is none. Calls `each` with the tokens that
+    /// are left, in order.
     #[inline(always)]
     pub(crate) fn merge(
         &mut self,
@@ -55,17 +80,7 @@ impl Symbols {
         ranks: &[u32],
         mut each: impl FnMut(u32),
     ) {
-        let count = ids.len().min(FEW);
-        if count == 0 {
-            return;
-        }
-        self.ids[..count].copy_from_slice(&ids[..count]);
-        let lanes = count.next_multiple_of(LANES);
-        for (place, (pair_of, &rank)) in self.pairs.iter_mut().zip(ranks).enumerate().take(count) {
-            *pair_of = pair(rank, place);
-        }
-        self.pairs[count - 1..lanes].fill(NO_PAIR);
-        let mut there = u64::MAX >> (FEW - count);
+        let (mut there, lanes) = self.fill(ids, ranks);
         loop {
             let first = self.first(lanes);
             if first == NO_PAIR {
@@ -124,8 +139,7 @@ mod tests {
             let rules: Vec<_> = (4..).zip(&rules).map(|(id, &(l, r))| [l, r, id]).collect();
             let table = PairTable::new(&rules);
             let rank = |ids: &[u32]| table.rank(ids[0], ids[1]);
-            let mut ranks: Vec<u32> = word.windows(2).map(rank).collect();
-            ranks.extend((!word.is_empty()).then_some(0));
+            let ranks: Vec<u32> = word.windows(2).map(rank).collect();
             let mut found = Vec::new();
             let mut symbols = Symbols::default();
             // Nothing is carried over.
@@ -133,6 +147,7 @@ mod tests {
                 found.clear();
                 symbols.merge(&table, &word, &ranks, |id| found.push(id));
             }
+            let alone = word.clone();
             let mut expected = word;
             while let Some((rank, at)) = (1..expected.len())
                 .map(|at| (rank(&expected[at - 1..=at]), at))
@@ -141,7 +156,30 @@ mod tests {
             {
                 expected.splice(at - 1..=at, [table.product(rank)]);
             }
-            prop_assert_eq!(found, expected);
+            prop_assert_eq!(&found, &expected);
+            // Together with parts of it, and with nothing.
+            let mut group = Group::zeroed();
+            for _ in 0..2 {
+                group.clear();
+                group.push(&[], &[]);
+                for n in 0..=alone.len().min(GROUP - 2) {
+                    group.push(&alone[n..], ranks.get(n..).unwrap_or_default());
+                }
+                group.merge(&table);
+                let tokens = |n| {
+                    let mut tokens = Vec::new();
+                    group.tokens(n, |id| tokens.push(id));
+                    tokens
+                };
+                prop_assert!(tokens(0).is_empty());
+                prop_assert_eq!(tokens(1), expected.clone());
+                for n in 1..=alone.len().min(GROUP - 2) {
+                    found.clear();
+                    let ranks = ranks.get(n..).unwrap_or_default();
+                    symbols.merge(&table, &alone[n..], ranks, |id| found.push(id));
+                    prop_assert_eq!(tokens(n + 1), found.clone());
+                }
+            }
         }
     }
 }

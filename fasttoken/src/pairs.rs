@@ -64,6 +64,15 @@ const FREE: u64 = u64::MAX;
 #[repr(C, align(64))]
 pub(crate) struct PairLine([u64; SLOTS]);
 
+/// A pair of tokens that is being looked up.
+#[derive(Debug, Clone, Copy, Default, Zeroable)]
+pub(crate) struct Query {
+    key: u64,
+    line: usize,
+    /// Whether it is a pair at all.
+    wanted: bool,
+}
+
 /// From pairs of tokens to the rank of their merge, and from there to the token made.
 #[derive(Debug)]
 pub(crate) struct PairTable {
@@ -234,6 +243,55 @@ impl PairTable {
             return NO_RANK;
         }
         self.look_up(key, home(hash, self.lines.len()))
+    }
+
+    /// Begins a look-up: [`PairTable::prefetch_line`], then [`PairTable::find`]. `wanted` says
+    /// whether there is a pair at all.
+    ///
+    /// The square and the filter are left out: they are as far away as the lines.
+    #[inline(always)]
+    pub(crate) fn query(&self, left: u32, right: u32, wanted: bool) -> Query {
+        let key = key(left, right);
+        Query {
+            key,
+            line: home(hash(left, right), self.lines.len()),
+            wanted: wanted & (left.max(right) < TOKEN_END),
+        }
+    }
+
+    /// Asks for the memory of [`PairTable::find`].
+    #[inline(always)]
+    pub(crate) fn prefetch_line(&self, query: &Query) {
+        crate::prefetch::prefetch(&self.lines, query.line);
+    }
+
+    /// The rank of the merge, or [`NO_RANK`].
+    #[inline(always)]
+    pub(crate) fn find(&self, query: &Query) -> u32 {
+        const FOUND: u64 = 1 << RANK_BITS;
+        let Some(PairLine(slots)) = self.lines.get(query.line) else {
+            return NO_RANK;
+        };
+        // No two slots have the same key.
+        let found = slots.iter().fold(0, |found, slot| {
+            let is = slot >> RANK_BITS == query.key;
+            found | if is { slot & (FOUND - 1) | FOUND } else { 0 }
+        });
+        if (found == 0) & query.wanted & (slots[SLOTS - 1] != FREE) {
+            return self.look_up(query.key, query.line);
+        }
+        let rank = (found & (FOUND - 1)) as u32;
+        if (found != 0) & query.wanted {
+            rank
+        } else {
+            NO_RANK
+        }
+    }
+
+    /// Asks for the memory of [`PairTable::product`].
+    #[inline(always)]
+    pub(crate) fn prefetch_product(&self, rank: u32) {
+        crate::prefetch::prefetch(&self.products, rank as usize);
     }
 
     #[inline(always)]

@@ -42,6 +42,8 @@ pub(super) struct Borders {
     /// Two bits of a number for each pair of which one is [`OTHER`], by hash: one in some
     /// hundred that no rule joins is taken for joined, which costs time and changes nothing.
     filter: Flat<u64>,
+    /// Whether the filter has bits: else nothing is asked that joins anything.
+    asks: bool,
 }
 
 /// Gives classes to characters by how many rules they are an end of. Returns the number of
@@ -112,6 +114,7 @@ impl Borders {
         Self {
             square: square.into(),
             width,
+            asks: filter.iter().any(|bits| *bits != 0),
             filter: filter.into(),
         }
     }
@@ -127,10 +130,12 @@ impl Borders {
         let &[width] = &*facts else {
             return Err(Section::BorderFacts.invalid("there is not one of them"));
         };
+        let filter = image.get::<u64>(Section::BorderBits)?;
         let this = Self {
             square: image.get(Section::BorderRanks)?,
             width: width as usize,
-            filter: image.get(Section::BorderBits)?,
+            asks: filter.iter().any(|bits| *bits != 0),
+            filter,
         };
         this.checked()
             .ok_or_else(|| Section::BorderRanks.invalid("it is no square of classes"))
@@ -146,6 +151,13 @@ impl Borders {
 
     pub(super) fn tables(&mut self) -> [&mut dyn Movable; 2] {
         [&mut self.square, &mut self.filter]
+    }
+
+    /// Whether [`Borders::ask`] may say that characters are joined. If not, those of which the
+    /// square says [`ASK`] may be taken for joined as well.
+    #[inline(always)]
+    pub(super) fn asks(&self) -> bool {
+        self.asks
     }
 
     /// For many look-ups.
@@ -265,6 +277,7 @@ mod tests {
             square: square.to_vec().into(),
             width,
             filter: vec![0; filter].into(),
+            asks: false,
         };
         let row = [NO_RANK, NO_RANK, 5, JOINED];
         assert!(borders(&row, 2, 1).checked().is_some());

@@ -2,374 +2,309 @@
 //!
 //! A word, which may be a whole text, is cut where no rule joins two characters
 //! ([`super::borders`]). Most pieces are a word of a language with the blank before it, or
-//! one character of a script with few tokens. So a text goes in runs of a few hundred
+//! one character of a script with few tokens. So a text goes in runs of some thousand
 //! characters through loops that do one thing to all of them:
 //!
 //! 1. what each character is, and whether something joins it with the one before it, without
-//!    a branch on either ([`Pieces::read`]);
-//! 2. keys of the pieces of several characters ([`Pieces::seek`]);
-//! 3. what the thread remembers of these ([`crate::cache`]), or the table of words
-//!    ([`Pieces::look`]);
-//! 4. all ids, in the order of the text. What is not known is merged, beginning with the
-//!    ranks of pairs of characters, which cutting has found ([`Pieces::put`]).
+//!    a branch on either ([`Characters`]);
+//! 2. which pieces have several characters, and keys of these ([`Run::sort`], [`Run::seek`]);
+//! 3. what the thread remembers of them ([`crate::cache`]), or the table of words
+//!    ([`Run::look`]);
+//! 4. what is not known is merged, beginning with the ranks of pairs of characters, which
+//!    cutting has found ([`Run::merge`]);
+//! 5. all ids, in the order of the text ([`Run::put`]).
 //!
 //! The last piece of a run waits for the next one, unless it is longer than what runs have
 //! room for.
 
-use super::borders::ASK;
-use super::letters::{Letter, META_BYTES, code, push_swapped};
+use super::characters::{Characters, IDS, RUN, Read, spell};
+use super::letters::{META_BYTES, push_swapped};
 use super::merge::{Model, NO_ID, Scratch};
 use crate::cache::{Cache, ELSEWHERE, LongKey, MergeScratch, SHORT_TOKENS, Wanted};
 use crate::compare::{self, Compare, Work};
-use crate::merging::{FEW, Symbols};
-use crate::pairs::NO_RANK;
+use crate::merging::{FEW, GROUP, Group};
 use crate::words::{KEY_MAX, Key};
+use bytemuck::Zeroable;
+use std::ops::Range;
 
-/// Bytes that are looked at together, and zeros after a text that let its last ones be.
-const WINDOW: usize = 64;
-/// So that the first bytes of a character can be read in one move.
-const MARGIN: usize = 3;
-
-/// Characters of a run.
-const RUN: usize = 4 * WINDOW;
 /// Ids of a run: a character is up to four bytes, and moves are of eight.
 const STAGED: usize = 4 * RUN + TOKENS;
 
 /// Most tokens of a piece that is remembered, and the next power of two.
 const TOKENS: usize = 8;
 
-/// The characters of a run and the pieces that they make; kept between calls.
-#[derive(Debug)]
+/// Where in [`Characters::ids`] the tokens of pieces are, after those of characters: four for
+/// each piece that was looked up, and then what has more, or was made.
+const FOUND: usize = RUN;
+const MADE: usize = FOUND + 4 * (RUN / 2);
+const _: () = assert!(MADE + RUN + TOKENS == IDS && IDS <= u16::MAX as usize);
+
+/// Memory for a text and its pieces, kept between calls.
+#[derive(Debug, Default)]
 pub(crate) struct Pieces {
-    /// The text, in the spelling of [`super::letters`], and zeros.
     text: Vec<u8>,
-    /// Of characters, of which there are `count`: their tokens, or [`NO_ID`]; the ranks of
-    /// rules that join each with the next one; and where each begins.
-    ids: [u32; RUN],
-    ranks: [u32; RUN],
-    starts: [usize; RUN + 1],
-    count: usize,
-    /// Numbers of the characters with which pieces begin, of which there are `cuts`.
-    firsts: [u16; RUN + 1],
-    cuts: usize,
-    /// The last character that was read.
-    last: (u32, Letter),
-    /// Of pieces of several characters, in order.
-    probes: [Probe; RUN / 2],
-    longs: [LongKey; RUN / 2],
-    found: [[u32; 4]; RUN / 2],
-    tokens: [u8; RUN / 2],
-    /// Those that are not where the cache has them first.
-    absent: [u8; RUN / 2],
-    staged: [u32; STAGED],
-    symbols: Symbols,
+    /// Made when it is needed first: threads that only see models of the other family go
+    /// without. Never on a stack, for which it is large.
+    run: Option<Box<Run>>,
 }
 
-#[derive(Debug, Clone, Copy)]
+impl Pieces {
+    /// Gives back what a text longer than `kept` took.
+    pub(crate) fn shrink(&mut self, kept: usize) {
+        if self.text.capacity() > kept {
+            self.text = Vec::new();
+        }
+    }
+}
+
+/// The characters of a run and the pieces that they make.
+///
+/// Pieces are sorted by how they are looked up, and each loop is over those of one kind: what
+/// the next piece of a text is cannot be predicted, and would be asked in every step.
+#[derive(Debug, Zeroable)]
+struct Run {
+    characters: Characters,
+    /// For each piece, where its tokens are in [`Characters::ids`], and how many.
+    sources: [[u16; 2]; RUN],
+    /// Pieces of several characters, up to [`KEY_MAX`] bytes.
+    shorts: [u16; RUN / 2],
+    probes: [Probe; RUN / 2],
+    /// Longer ones.
+    longs: [u16; RUN / 2],
+    keys: [LongKey; RUN / 2],
+    /// Numbers among the short ones that are not where the cache has them first.
+    absent: [u16; RUN / 2],
+    /// Those that are not known: numbers among the short ones, or among the long ones with
+    /// [`LONG`] added to them.
+    missing: [u16; RUN / 2],
+    /// Where the next tokens go in [`Characters::ids`].
+    made: usize,
+    staged: [u32; STAGED],
+    group: Group,
+}
+
+/// See [`Run::missing`].
+const LONG: u16 = (RUN / 2) as u16;
+
+#[derive(Debug, Clone, Copy, Zeroable)]
 struct Probe {
     /// The key, and the owner as entries have it.
     wanted: Wanted,
     hash: u64,
 }
 
-impl Default for Pieces {
-    fn default() -> Self {
-        let probe = Probe {
-            wanted: [0; 4],
-            hash: 0,
-        };
-        Self {
-            text: Vec::new(),
-            ids: [0; RUN],
-            ranks: [0; RUN],
-            starts: [0; RUN + 1],
-            count: 0,
-            firsts: [0; RUN + 1],
-            cuts: 0,
-            last: (0, Letter::NONE),
-            probes: [probe; RUN / 2],
-            longs: [LongKey::NONE; RUN / 2],
-            found: [[0; 4]; RUN / 2],
-            tokens: [0; RUN / 2],
-            absent: [0; RUN / 2],
-            staged: [0; STAGED],
-            symbols: Symbols::default(),
-        }
-    }
-}
-
-/// The bits of bytes that begin a character.
-#[inline(always)]
-fn beginnings(window: &[u8; WINDOW]) -> u64 {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    /// Moves bit `8 n` to bit `56 + n`.
-    const GATHER: u64 = 0x0102_0408_1020_4080;
-    let (eights, _) = window.as_chunks::<8>();
-    let mut bits = 0;
-    for (n, eight) in eights.iter().enumerate() {
-        let bytes = u64::from_le_bytes(*eight);
-        let begins = (!(bytes >> 7) | bytes >> 6) & ONES;
-        bits |= (begins.wrapping_mul(GATHER) >> 56) << (8 * n);
-    }
-    bits
-}
-
-impl Pieces {
-    /// Where the text ends.
-    fn end(&self) -> usize {
-        self.text.len().saturating_sub(WINDOW + MARGIN)
-    }
-
-    /// Reads characters from `at` on until there is no room for another window of them.
-    /// Returns where the next one begins.
-    ///
-    /// A function of its own, since it needs all registers.
-    #[inline(never)]
-    fn read(&mut self, model: &Model, mut at: usize) -> usize {
-        let end = self.end();
-        let (letters, borders) = (model.letters.view(), model.borders.view());
-        let Self {
-            text,
-            ids,
-            ranks,
-            starts,
-            firsts,
-            ..
-        } = self;
-        let (mut count, mut cuts, mut last) = (self.count, self.cuts, self.last);
-        while at < end && count <= RUN - WINDOW {
-            let Some(window) = text[at..].first_chunk::<{ WINDOW + MARGIN }>() else {
-                break;
-            };
-            let first = window.first_chunk().expect("it is longer");
-            let mut begins = beginnings(first);
-            if end - at < WINDOW {
-                begins &= (1 << (end - at)) - 1;
-            }
-            while begins != 0 {
-                let n = begins.trailing_zeros() as usize % WINDOW;
-                begins &= begins - 1;
-                let code = code([window[n], window[n + 1], window[n + 2], window[n + 3]]);
-                let next = (code, letters.get(code));
-                let mut rank = borders.rank(last.1, next.1);
-                if rank == ASK {
-                    rank = model.borders.ask(&model.pairs, last, next);
-                }
-                // The place before the first is never read.
-                ranks[count.wrapping_sub(1) % RUN] = rank;
-                ids[count % RUN] = next.1.id;
-                starts[count % RUN] = at + n;
-                firsts[cuts % RUN] = count as u16;
-                cuts += usize::from(rank == NO_RANK);
-                count += 1;
-                last = next;
-            }
-            at += WINDOW;
-        }
-        (self.count, self.cuts, self.last) = (count, cuts, last);
-        at.min(end)
-    }
-
-    /// Makes the keys of the first `pieces`, and asks for what they will be compared with.
-    /// Returns how many there are.
+impl Run {
+    /// Sorts the first `pieces`. Returns how many are short, and how many long.
     #[inline(always)]
-    fn seek(&mut self, model: &Model, cache: &Cache, pieces: usize) -> usize {
-        let mut probes = 0;
-        let firsts = self.firsts[..pieces + 1].windows(2);
-        for ends in firsts {
-            let (first, next) = (usize::from(ends[0]), usize::from(ends[1]));
-            if next - first < 2 {
-                continue;
-            }
-            let (start, end) = (self.starts[first % RUN], self.starts[next]);
-            let key = Key::new(&self.text, start, end);
+    fn sort(&mut self, pieces: usize) -> (usize, usize) {
+        let Characters { starts, firsts, .. } = &self.characters;
+        // Most pieces of Chinese are one character: no more than needed is done for these.
+        let mut several = 0;
+        let ends = firsts[..pieces + 1].windows(2);
+        for (piece, (ends, source)) in ends.zip(&mut self.sources).enumerate() {
+            *source = [ends[0], 1];
+            self.longs[several % (RUN / 2)] = piece as u16;
+            several += usize::from(ends[1] > ends[0] + 1);
+        }
+        let (mut shorts, mut longs) = (0, 0);
+        for at in 0..several.min(RUN / 2) {
+            let piece = self.longs[at];
+            let ends = [usize::from(piece), usize::from(piece) + 1].map(|n| firsts[n]);
+            let [start, end] = ends.map(|first| starts[usize::from(first)]);
+            let is_long = end.wrapping_sub(start) > KEY_MAX;
+            self.shorts[shorts % (RUN / 2)] = piece;
+            self.longs[longs % (RUN / 2)] = piece;
+            shorts += usize::from(!is_long);
+            longs += usize::from(is_long);
+        }
+        (shorts, longs)
+    }
+
+    /// Makes keys, and asks for what they will be compared with.
+    #[inline(always)]
+    fn seek(&mut self, model: &Model, cache: &Cache, text: &[u8], shorts: usize, longs: usize) {
+        let Characters { starts, firsts, .. } = &self.characters;
+        let ends = |piece: u16| {
+            let (first, next) = (firsts[usize::from(piece)], firsts[usize::from(piece) + 1]);
+            (starts[usize::from(first)], starts[usize::from(next)])
+        };
+        for (piece, probe) in self.shorts[..shorts].iter().zip(&mut self.probes) {
+            let (start, end) = ends(*piece);
+            let key = Key::new(text, start, end);
             let hash = key.hash();
             cache.prefetch_short(hash);
-            let at = probes % (RUN / 2);
-            self.probes[at] = Probe {
-                wanted: Cache::wanted(model.owner, key),
-                hash,
-            };
-            if end - start > KEY_MAX {
-                let long = LongKey::of_long(&self.text, start, end);
-                cache.prefetch_long(&long);
-                self.longs[at] = long;
-            }
-            probes += 1;
+            let wanted = Cache::wanted(model.owner, key);
+            *probe = Probe { wanted, hash };
         }
-        probes
+        for (piece, key) in self.longs[..longs].iter().zip(&mut self.keys) {
+            let (start, end) = ends(*piece);
+            *key = LongKey::of_long(text, start, end);
+            cache.prefetch_long(key);
+        }
     }
 
-    /// Looks up the first `probes` pieces of several characters.
+    /// Looks up pieces. Returns how many are not known.
     #[inline(always)]
-    fn look<C: Compare>(&mut self, model: &Model, cache: &mut Cache, probes: usize) {
+    fn look<C: Compare>(
+        &mut self,
+        model: &Model,
+        cache: &mut Cache,
+        shorts: usize,
+        longs: usize,
+    ) -> usize {
+        let ids = &mut self.characters.ids;
         let mut absent = 0;
-        for at in 0..probes.min(RUN / 2) {
-            let probe = &self.probes[at];
+        let probes = self.shorts[..shorts].iter().zip(&self.probes);
+        for (at, (piece, probe)) in probes.enumerate() {
             let (four, tokens) = cache.first::<C>(&probe.wanted, probe.hash);
-            self.found[at] = *four;
-            self.tokens[at] = tokens as u8;
-            self.absent[absent % (RUN / 2)] = at as u8;
+            let found = FOUND + 4 * at;
+            ids[found..found + 4].copy_from_slice(four);
+            self.sources[usize::from(*piece) % RUN] = [found as u16, tokens as u16];
+            self.absent[absent % (RUN / 2)] = at as u16;
             absent += usize::from(tokens > SHORT_TOKENS);
         }
-        let absent = &self.absent[..absent];
-        for &at in absent {
+        for &at in &self.absent[..absent] {
             let at = usize::from(at) % (RUN / 2);
             let Probe { wanted, hash } = &self.probes[at];
-            if self.tokens[at] == ELSEWHERE {
-                self.longs[at] = LongKey::of_short(key_of(wanted));
-                cache.prefetch_long(&self.longs[at]);
+            let [_, tokens] = self.sources[usize::from(self.shorts[at]) % RUN];
+            if tokens == u16::from(ELSEWHERE) {
+                cache.prefetch_long(&LongKey::of_short(key_of(wanted)));
             } else {
                 cache.prefetch_other(*hash);
                 model.words.prefetch(model.words.home(*hash));
             }
         }
-        for &at in absent {
-            let at = usize::from(at) % (RUN / 2);
-            let Probe { wanted, hash } = &self.probes[at];
+        let mut missing = 0;
+        self.made = MADE;
+        let put = |made: &mut usize, ids: &mut [u32; IDS], (eight, tokens): (&[u32; 8], _)| {
+            ids[*made..*made + TOKENS].copy_from_slice(eight);
+            let source = [*made as u16, tokens as u16];
+            *made += tokens;
+            source
+        };
+        for &at in &self.absent[..absent] {
+            let Probe { wanted, hash } = &self.probes[usize::from(at) % (RUN / 2)];
             let key = key_of(wanted);
-            if self.tokens[at] == ELSEWHERE {
+            let source = &mut self.sources[usize::from(self.shorts[usize::from(at)]) % RUN];
+            let mut tokens = source[1] as u8;
+            if tokens != ELSEWHERE {
+                let found = usize::from(source[0]);
+                let four = ids[found..].first_chunk_mut().expect("there is more");
+                tokens = cache.further::<C>(model.owner, &model.words, key, *hash, four);
+                source[1] = tokens.into();
+                if usize::from(tokens) <= SHORT_TOKENS {
+                    continue;
+                }
+            }
+            if tokens == ELSEWHERE
+                && let Some(known) = cache.long_padded(model.owner, &LongKey::of_short(key))
+            {
+                *source = put(&mut self.made, ids, known);
                 continue;
             }
-            let four = &mut self.found[at];
-            self.tokens[at] = cache.further::<C>(model.owner, &model.words, key, *hash, four);
-            if self.tokens[at] == ELSEWHERE {
-                self.longs[at] = LongKey::of_short(key);
+            self.missing[missing % (RUN / 2)] = at;
+            missing += 1;
+        }
+        for (at, (piece, key)) in self.longs[..longs].iter().zip(&self.keys).enumerate() {
+            if let Some(known) = cache.long_padded(model.owner, key) {
+                let source = put(&mut self.made, ids, known);
+                self.sources[usize::from(*piece) % RUN] = source;
+                continue;
             }
+            self.missing[missing % (RUN / 2)] = at as u16 + LONG;
+            missing += 1;
+        }
+        missing
+    }
+
+    /// The piece of one that is not known, and the numbers of its characters.
+    #[inline(always)]
+    fn missing(&self, missing: u16) -> (usize, Range<usize>) {
+        let piece = match missing.checked_sub(LONG) {
+            Some(long) => self.longs[usize::from(long)],
+            None => self.shorts[usize::from(missing)],
+        };
+        let piece = usize::from(piece);
+        let firsts = &self.characters.firsts;
+        (piece, firsts[piece].into()..firsts[piece + 1].into())
+    }
+
+    /// Merges the pieces that are not known, and remembers them.
+    #[inline(always)]
+    fn merge(&mut self, model: &Model, cache: &mut Cache, scratch: &mut Scratch, missing: usize) {
+        let mut done = 0;
+        while done < missing {
+            let group = done..missing.min(done + GROUP);
+            self.group.clear();
+            for n in group.clone() {
+                let (_, range) = self.missing(self.missing[n]);
+                // Longer ones take another way, and leave a word without symbols here.
+                let range = if range.len() <= FEW { range } else { 0..0 };
+                let Characters { ids, joins, .. } = &self.characters;
+                let ranks = joins[range.clone()].get(1..).unwrap_or_default();
+                self.group.push(&ids[range], ranks);
+            }
+            self.group.merge(&model.pairs);
+            for n in group.clone() {
+                let missing = self.missing[n];
+                let (piece, range) = self.missing(missing);
+                let begin = self.made;
+                let ids = &mut self.characters.ids;
+                let long = (range.len() > FEW).then(|| ids[range].to_vec());
+                let mut made = begin;
+                let each = |id| {
+                    ids[made] = id;
+                    made += 1;
+                };
+                match long {
+                    Some(long) => model.merge_many(long.into_iter(), scratch, each),
+                    None => self.group.tokens(n - done, each),
+                }
+                self.made = made;
+                self.sources[piece % RUN] = [begin as u16, (made - begin) as u16];
+                let ids = &self.characters.ids[begin..made];
+                if let Some(long) = missing.checked_sub(LONG) {
+                    cache.remember_long(model.owner, &self.keys[usize::from(long)], ids);
+                    continue;
+                }
+                let Probe { wanted, hash } = &self.probes[usize::from(missing)];
+                let key = key_of(wanted);
+                if !cache.remember_short(model.owner, key, *hash, ids) {
+                    cache.remember_long(model.owner, &LongKey::of_short(key), ids);
+                }
+            }
+            done = group.end;
         }
     }
 
     /// Appends the ids of the first `pieces`.
     #[inline(always)]
-    fn put(
-        &mut self,
-        model: &Model,
-        cache: &mut Cache,
-        scratch: &mut Scratch,
-        pieces: usize,
-        out: &mut Vec<u32>,
-    ) {
-        let (mut len, mut probe) = (0, 0);
-        for ends in self.firsts[..pieces + 1].windows(2) {
-            let (first, next) = (usize::from(ends[0]) % RUN, usize::from(ends[1]));
-            if next - first == 1 {
-                let id = self.ids[first];
-                if id != NO_ID {
-                    self.staged[len] = id;
-                    len += 1;
-                    continue;
-                }
-                let character = &self.text[self.starts[first]..self.starts[next]];
-                for &byte in of_character(character) {
+    fn put(&mut self, model: &Model, text: &[u8], pieces: usize, out: &mut Vec<u32>) {
+        let Characters {
+            ids,
+            starts,
+            firsts,
+            ..
+        } = &self.characters;
+        let mut len = 0;
+        for (piece, &[from, tokens]) in self.sources[..pieces].iter().enumerate() {
+            let (from, tokens) = (usize::from(from), usize::from(tokens));
+            // Eight in one move; those after the last token are overwritten.
+            self.staged[len..len + TOKENS].copy_from_slice(&ids[from..from + TOKENS]);
+            if ids[from] == NO_ID {
+                let first = usize::from(firsts[piece]);
+                for &byte in of_character(&text[starts[first]..starts[first + 1]]) {
                     self.staged[len] = model.bytes[usize::from(byte)];
                     len += 1;
                 }
                 continue;
             }
-            let at = probe % (RUN / 2);
-            probe += 1;
-            let tokens = self.tokens[at];
-            if usize::from(tokens) <= SHORT_TOKENS {
-                // All four in one move; those after the last token are overwritten.
-                self.staged[len..len + 4].copy_from_slice(&self.found[at]);
-                len += usize::from(tokens);
-                continue;
+            if tokens > TOKENS {
+                self.staged[len..len + tokens].copy_from_slice(&ids[from..from + tokens]);
             }
-            let Probe { wanted, hash } = &self.probes[at];
-            let key = key_of(wanted);
-            let mut long = self.longs[at];
-            if (key.is_none() || tokens == ELSEWHERE)
-                && let Some((eight, tokens)) = cache.long_padded(model.owner, &long)
-            {
-                self.staged[len..len + TOKENS].copy_from_slice(eight);
-                len += tokens;
-                continue;
-            }
-            let before = len;
-            let (ids, ranks) = (&self.ids[first..next], &self.ranks[first..next]);
-            let staged = &mut self.staged;
-            let each = |id| {
-                staged[len] = id;
-                len += 1;
-            };
-            if ids.len() <= FEW {
-                self.symbols.merge(&model.pairs, ids, ranks, each);
-            } else {
-                model.merge_many(ids.iter().copied(), scratch, each);
-            }
-            let ids = &self.staged[before..len];
-            if !cache.remember_short(model.owner, key, *hash, ids) || key.is_none() {
-                if !key.is_none() {
-                    long = LongKey::of_short(key);
-                }
-                cache.remember_long(model.owner, &long, ids);
-            }
+            len += tokens;
         }
         out.extend_from_slice(&self.staged[..len]);
-    }
-
-    /// Keeps the last piece, which may go on.
-    #[inline(always)]
-    fn keep_last(&mut self) {
-        let first = self
-            .cuts
-            .checked_sub(1)
-            .map_or(0, |last| usize::from(self.firsts[last]));
-        let (first, count) = (first.min(RUN), self.count.min(RUN));
-        self.ids.copy_within(first..count, 0);
-        self.ranks.copy_within(first..count, 0);
-        self.starts.copy_within(first..count, 0);
-        self.count = count - first;
-        self.firsts[0] = 0;
-        self.cuts = 1;
-    }
-
-    /// Appends the ids of the piece that waits, which is too long for a run. Returns where
-    /// the next one begins.
-    #[cold]
-    #[inline(never)]
-    fn put_long(
-        &mut self,
-        model: &Model,
-        scratch: &mut Scratch,
-        from: usize,
-        out: &mut Vec<u32>,
-    ) -> usize {
-        let end = self.end();
-        let mut ids = self.ids[..self.count].to_vec();
-        let mut at = from;
-        while at < end {
-            let four = self.text[at..].first_chunk::<4>();
-            let four = four.expect("the text ends with more zeros");
-            let width = match four[0] {
-                0x80..0xC0 => {
-                    at += 1;
-                    continue;
-                }
-                0x00..0x80 => 1,
-                0xC0..0xE0 => 2,
-                0xE0..0xF0 => 3,
-                _ => 4,
-            };
-            let code = code(*four);
-            let next = (code, model.letters.get(code));
-            if model.borders.rank(&model.pairs, self.last, next) == NO_RANK {
-                break;
-            }
-            ids.push(next.1.id);
-            self.last = next;
-            at += width;
-        }
-        model.merge_many(ids.into_iter(), scratch, |id| out.push(id));
-        (self.count, self.cuts, self.last) = (0, 0, (0, Letter::NONE));
-        at.min(end)
-    }
-
-    /// Gives back what a text longer than `kept` took.
-    pub(crate) fn shrink(&mut self, kept: usize) {
-        if self.text.capacity() > kept {
-            self.text = Vec::new();
-        }
     }
 }
 
@@ -391,7 +326,10 @@ fn of_character(spelled: &[u8]) -> &[u8] {
 /// Encodes pieces of a text; compiled for several instruction sets.
 struct EncodePieces<'a> {
     model: &'a Model,
-    pieces: &'a mut Pieces,
+    /// As [`spell`] made it, and where it ends.
+    text: &'a [u8],
+    end: usize,
+    run: &'a mut Run,
     cache: &'a mut Cache,
     scratch: &'a mut Scratch,
     out: &'a mut Vec<u32>,
@@ -402,32 +340,44 @@ impl Work for EncodePieces<'_> {
     fn run<C: Compare>(self) {
         let Self {
             model,
-            pieces,
+            text,
+            end,
+            run,
             cache,
             scratch,
             out,
         } = self;
-        let end = pieces.end();
-        (pieces.count, pieces.cuts, pieces.last) = (0, 0, (0, Letter::NONE));
-        let mut at = 0;
+        run.characters.begin();
         loop {
-            at = pieces.read(model, at);
-            let whole = if at == end {
-                pieces.firsts[pieces.cuts] = pieces.count as u16;
-                pieces.starts[pieces.count] = end;
-                pieces.cuts
+            let characters = &mut run.characters;
+            compare::run(Read {
+                characters,
+                model,
+                text,
+                end,
+            });
+            let is_last = characters.at == end;
+            let whole = if is_last {
+                characters.firsts[characters.cuts] = characters.count as u16;
+                characters.starts[characters.count] = end;
+                characters.cuts
             } else {
-                pieces.cuts - 1
+                characters.cuts - 1
             };
-            let probes = pieces.seek(model, cache, whole);
-            pieces.look::<C>(model, cache, probes);
-            pieces.put(model, cache, scratch, whole, out);
-            if at == end {
+            let (shorts, longs) = run.sort(whole);
+            run.seek(model, cache, text, shorts, longs);
+            let missing = run.look::<C>(model, cache, shorts, longs);
+            run.merge(model, cache, scratch, missing);
+            run.put(model, text, whole, out);
+            if is_last {
                 break;
             }
-            pieces.keep_last();
-            if pieces.count > RUN - WINDOW {
-                at = pieces.put_long(model, scratch, at, out);
+            let characters = &mut run.characters;
+            characters.keep_last();
+            if characters.is_full() {
+                // The piece that waits is too long for a run.
+                let ids = characters.rest_of_piece(model, text, end);
+                model.merge_many(ids.into_iter(), scratch, |id| out.push(id));
             }
         }
     }
@@ -459,13 +409,13 @@ impl Model {
         push: impl FnOnce(&mut Vec<u8>),
     ) {
         let (cache, pieces) = memory.get().pieces();
-        pieces.text.clear();
-        push(&mut pieces.text);
-        let len = pieces.text.len();
-        pieces.text.resize(len + WINDOW + MARGIN, 0);
+        let Pieces { text, run } = pieces;
+        let end = spell(text, push);
         compare::run(EncodePieces {
             model: self,
-            pieces,
+            text,
+            end,
+            run: run.get_or_insert_with(bytemuck::zeroed_box),
             cache,
             scratch,
             out,

@@ -100,10 +100,14 @@ impl Letters {
         image.put(Section::Letters, &self.letters);
     }
 
-    /// What an index or a class leads to is checked where it is used.
+    /// What a number or a class leads to is checked where it is used.
     pub(super) fn read(image: &Reader) -> Result<Self, ImageError> {
+        let index = image.get::<u16>(Section::LetterIndex)?;
+        if index.len() != END / BLOCK {
+            return Err(Section::LetterIndex.invalid("it is not of all characters"));
+        }
         Ok(Self {
-            index: image.get(Section::LetterIndex)?,
+            index,
             letters: image.get(Section::Letters)?,
         })
     }
@@ -115,8 +119,9 @@ impl Letters {
     /// For many look-ups.
     #[inline(always)]
     pub(super) fn view(&self) -> LettersView<'_> {
+        let index = self.index.first_chunk();
         LettersView {
-            index: &self.index,
+            index: index.expect("it is made like that, or refused"),
             letters: &self.letters,
         }
     }
@@ -137,7 +142,7 @@ impl Letters {
 /// The tables of [`Letters`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LettersView<'a> {
-    index: &'a [u16],
+    index: &'a [u16; END / BLOCK],
     letters: &'a [Letter],
 }
 
@@ -146,7 +151,19 @@ impl LettersView<'_> {
     #[inline(always)]
     pub(super) fn get(self, code: u32) -> Letter {
         let block = self.index.get(code as usize / BLOCK).copied().unwrap_or(0);
-        let at = usize::from(block) * BLOCK + code as usize % BLOCK;
+        self.of_block(block, code as usize)
+    }
+
+    /// [`LettersView::get`] for a code point of 16 bits, which the index always has.
+    #[inline(always)]
+    pub(super) fn get_narrow(self, code: u16) -> Letter {
+        let code = usize::from(code);
+        self.of_block(self.index[code / BLOCK], code)
+    }
+
+    #[inline(always)]
+    fn of_block(self, block: u16, code: usize) -> Letter {
+        let at = usize::from(block) * BLOCK + code % BLOCK;
         self.letters.get(at).copied().unwrap_or(Letter::NONE)
     }
 }

@@ -193,7 +193,6 @@ impl Model {
         if ids.len() < 2 || ids.len() > FEW || ranks.contains(&NO_RANK) {
             return false;
         }
-        ranks.push(NO_RANK);
         let (mut count, mut only) = (0, NO_ID);
         symbols.merge(&self.pairs, ids, ranks, |made| {
             (count, only) = (count + 1, made)

@@ -9,6 +9,7 @@
 //! templates, truncation and padding are those of [`Tokenizer`].
 
 mod borders;
+mod characters;
 mod decode;
 mod direct;
 mod encode;
