@@ -210,7 +210,7 @@ pub(crate) fn rows() -> Vec<Row> {
         add(
             &name,
             rate,
-            fresh(plain(kind, 8192, 32)),
+            fresh(plain(kind, 8192, 128)),
             Must::BeatBest(1.3),
         );
     }
@@ -218,21 +218,21 @@ pub(crate) fn rows() -> Vec<Row> {
     add(
         "fresh chat, 8 KB each",
         rate,
-        chats(8192, 32),
+        chats(8192, 128),
         Must::BeatBest(1.3),
     );
     for kind in Kind::ALL.into_iter().skip(2) {
         let name = format!("fresh {}, 8 KB each", kind.name());
         let must = Must::Beat(Who::Fastokens, 2.0);
-        add(&name, rate, fresh(plain(kind, 8192, 16)), must);
+        add(&name, rate, fresh(plain(kind, 8192, 32)), must);
     }
-    for (bytes, count) in [(5, 2000), (51, 2000), (674, 400)] {
+    for (bytes, count) in [(5, 20_000), (51, 8000), (674, 1000)] {
         let name = format!("fresh call of {bytes} B, English");
         let work = fresh(plain(Kind::English, bytes, count));
         add(&name, Unit::Microseconds, work, Must::BeatBest(1.0));
     }
     // 131 / 90 and 378 / 260 µs in the target table.
-    for (bytes, count, ratio) in [(21_000, 8, 131.0 / 90.0), (85_000, 3, 378.0 / 260.0)] {
+    for (bytes, count, ratio) in [(21_000, 32, 131.0 / 90.0), (85_000, 8, 378.0 / 260.0)] {
         let name = format!("fresh chat of {} KB", bytes / 1000);
         let must = Must::Beat(Who::Fastokens, ratio);
         add(&name, Unit::Microseconds, chats(bytes, count), must);
@@ -322,7 +322,7 @@ pub(crate) fn sentencepiece_rows() -> Vec<Row> {
         part: Part::SentencePiece,
     };
     let fresh = |kind: Kind| {
-        let texts = Texts::new(What::Plain(kind), 8192, 16);
+        let texts = Texts::new(What::Plain(kind), 8192, 32);
         let work = Work::Encode { texts, fresh: true };
         let name = format!("fresh {}, 8 KB each", kind.name());
         let must = Must::Beat(Who::Tokenizers, 10.0);
