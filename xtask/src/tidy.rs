@@ -82,7 +82,7 @@ const UNSAFE_LEAVES: &[&str] = &[
     "fasttoken/src/pairs/vector.rs",
     "fasttoken/src/prefetch.rs",
     "fasttoken/src/scan/fill.rs",
-    "fasttoken/src/scan/planes.rs",
+    "fasttoken/src/scan/planes/",
     "fasttoken/src/store.rs",
     "prelude-models/src/checkpoint/map.rs",
     "prelude-exec-cpu/src/kernels/x86/",
