@@ -115,20 +115,10 @@ pub(super) fn fill<L: Lanes, B: Blocks>(
             }
         };
         if let Some((mask, last)) = found {
-            let mut left = mask;
-            // Most blocks have about a dozen words: eight at a time is mostly twice, so that
-            // the branch is predicted; what is written beyond the last is overwritten.
-            let first = count;
+            // What is written beyond the last is overwritten.
+            let slots = ends[count..].first_chunk_mut::<BLOCK>();
+            L::places(mask, at, slots.expect("there is room for a block's ends"));
             count += mask.count_ones() as usize;
-            for slots in ends[first..].chunks_exact_mut(8) {
-                for slot in slots {
-                    *slot = at + left.trailing_zeros() as usize;
-                    left &= left.wrapping_sub(1);
-                }
-                if left == 0 {
-                    break;
-                }
-            }
             if last {
                 ends[count] = bytes.len();
                 count += 1;

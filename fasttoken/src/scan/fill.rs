@@ -26,6 +26,9 @@ impl Scanner<'_> {
         match Level::detect() {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `detect` has seen these instructions on this machine.
+            Level::Vbmi2 => unsafe { x86::fill_vbmi2(self, grammar, at, ends, count) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
             Level::Avx512 => unsafe { x86::fill_avx512(self, grammar, at, ends, count) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
@@ -80,6 +83,17 @@ mod x86 {
     use super::{ENDS, Grammar, Scanner, fill_blocks};
     use crate::scan::planes;
 
+    #[target_feature(enable = "avx512bw,avx512vbmi2,bmi1,bmi2,lzcnt,popcnt")]
+    pub(super) fn fill_vbmi2(
+        scanner: Scanner<'_>,
+        grammar: Grammar,
+        at: usize,
+        ends: &mut [usize; ENDS],
+        count: usize,
+    ) -> usize {
+        fill_blocks::<planes::Vbmi2>(scanner, grammar, at, ends, count)
+    }
+
     #[target_feature(enable = "avx512bw,bmi1,bmi2,lzcnt,popcnt")]
     pub(super) fn fill_avx512(
         scanner: Scanner<'_>,
@@ -120,6 +134,13 @@ pub(super) fn every_way() -> Vec<Fill> {
         // SAFETY: all that it is compiled for was just asked for.
         ways.push(|scanner, grammar, at, ends, count| unsafe {
             x86::fill_avx2(scanner, grammar, at, ends, count)
+        });
+    }
+    #[cfg(target_arch = "x86_64")]
+    if crate::cpu::has_bit_instructions() && is_x86_feature_detected!("avx512bw") {
+        // SAFETY: all that it is compiled for was just asked for.
+        ways.push(|scanner, grammar, at, ends, count| unsafe {
+            x86::fill_avx512(scanner, grammar, at, ends, count)
         });
     }
     ways

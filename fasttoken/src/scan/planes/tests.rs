@@ -86,19 +86,38 @@ const RANGES: [(u8, u8); 4] = [(0, 0x20), (0x7F, 1), (0x80, 0x26), (1, 255)];
 const RESTS: [usize; 6] = [0, 1, 5, 32, 33, BLOCK - 1];
 
 type Padded = [[u8; BLOCK]; RESTS.len()];
-type All = (Planes, WidePlanes, [u64; RANGES.len()], Padded);
+type All = (
+    Planes,
+    WidePlanes,
+    [u64; RANGES.len()],
+    Padded,
+    [Vec<usize>; 3],
+);
 
 #[inline(always)]
 fn all<L: Lanes>(block: &[u8; BLOCK]) -> All {
     let within = RANGES.map(|(first, count)| L::within(block, first, count));
     let padded = RESTS.map(|len| L::padded(&block[..len]));
-    (L::planes(block), L::wide(block), within, padded)
+    let planes = L::planes(block);
+    // Few, many, and all.
+    let places = [planes.space, planes.letter | planes.non_ascii, u64::MAX].map(|mask| {
+        let mut slots = [0; BLOCK];
+        L::places(mask, 7, &mut slots);
+        slots[..mask.count_ones() as usize].to_vec()
+    });
+    (planes, L::wide(block), within, padded, places)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512bw")]
 fn avx512(block: &[u8; BLOCK]) -> All {
     all::<Avx512>(block)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512bw,avx512vbmi2")]
+fn vbmi2(block: &[u8; BLOCK]) -> All {
+    all::<Vbmi2>(block)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -114,6 +133,10 @@ fn check(block: &[u8; BLOCK]) {
         if is_x86_feature_detected!("avx512bw") {
             // SAFETY: just asked for.
             assert_eq!(unsafe { avx512(block) }, expected);
+        }
+        if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vbmi2") {
+            // SAFETY: just asked for.
+            assert_eq!(unsafe { vbmi2(block) }, expected);
         }
         if is_x86_feature_detected!("avx2") {
             // SAFETY: just asked for.

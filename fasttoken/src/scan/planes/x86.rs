@@ -35,6 +35,75 @@ impl Lanes for Avx512 {
     }
 }
 
+/// Only for use inside functions compiled for AVX-512BW and AVX-512 VBMI2.
+pub(crate) struct Vbmi2;
+
+impl Lanes for Vbmi2 {
+    #[inline(always)]
+    fn planes(block: &[u8; BLOCK]) -> Planes {
+        Avx512::planes(block)
+    }
+
+    #[inline(always)]
+    fn wide(block: &[u8; BLOCK]) -> WidePlanes {
+        Avx512::wide(block)
+    }
+
+    #[inline(always)]
+    fn within(block: &[u8; BLOCK], first: u8, count: u8) -> u64 {
+        Avx512::within(block, first, count)
+    }
+
+    #[inline(always)]
+    fn padded(rest: &[u8]) -> [u8; BLOCK] {
+        Avx512::padded(rest)
+    }
+
+    #[inline(always)]
+    fn places(mask: u64, at: usize, slots: &mut [usize; BLOCK]) {
+        // SAFETY: the caller is compiled for these, as this type's contract says, so
+        // the machine has them.
+        unsafe { vbmi2_places(mask, at, slots) }
+    }
+}
+
+/// The numbers of a block's bytes.
+const NUMBERS: [u8; BLOCK] = {
+    let mut numbers = [0; BLOCK];
+    let mut n = 0;
+    while n < BLOCK {
+        numbers[n] = n as u8;
+        n += 1;
+    }
+    numbers
+};
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vbmi2")]
+fn vbmi2_places(mask: u64, at: usize, slots: &mut [usize; BLOCK]) {
+    // SAFETY: 64 bytes are readable there, and the load needs no alignment.
+    let numbers = unsafe { _mm512_loadu_si512(NUMBERS.as_ptr().cast()) };
+    let places = _mm512_maskz_compress_epi8(mask, numbers);
+    let at = _mm512_set1_epi64(at as i64);
+    let (chunks, _) = slots.as_chunks_mut::<16>();
+    let mut write = |n: usize, sixteen: __m128i| {
+        let eight = |eight| _mm512_add_epi64(_mm512_cvtepu8_epi64(eight), at);
+        let slots = chunks[n].as_mut_ptr();
+        // SAFETY: eight of 16 slots of eight bytes begin there, and the store needs no
+        // alignment.
+        unsafe { _mm512_storeu_si512(slots.cast(), eight(sixteen)) };
+        let high = eight(_mm_bsrli_si128::<8>(sixteen));
+        // SAFETY: the other eight of them.
+        unsafe { _mm512_storeu_si512(slots.add(8).cast(), high) };
+    };
+    write(0, _mm512_castsi512_si128(places));
+    if mask.count_ones() > 16 {
+        write(1, _mm512_extracti32x4_epi32::<1>(places));
+        write(2, _mm512_extracti32x4_epi32::<2>(places));
+        write(3, _mm512_extracti32x4_epi32::<3>(places));
+    }
+}
+
 /// Only for use inside functions compiled for AVX2.
 pub(crate) struct Avx2;
 
