@@ -19,7 +19,7 @@ const MARGIN: usize = 3;
 /// once. With 256 there were three, and new Russian text took a fifth more time.
 pub(super) const RUN: usize = 32 * WINDOW;
 
-/// The tokens of the characters of a run, and those that [`super::fast`] has for pieces: they
+/// The tokens of the characters of a run, and those that [`super::run`] has for pieces: they
 /// are copied alike if they are in one place.
 pub(super) const IDS: usize = 4 * RUN + 8;
 
@@ -71,8 +71,7 @@ fn beginnings(window: &[u8; WINDOW]) -> u64 {
 /// For each byte that begins a character of up to three bytes: its code point. Whether there
 /// are others.
 ///
-/// In a loop of its own, of which compilers make vectors: character by character, this took
-/// half of the time of reading.
+/// In a loop of its own, of which compilers make vectors.
 #[inline(always)]
 fn codes(window: &[u8; WINDOW + MARGIN], codes: &mut [u16; WINDOW]) -> bool {
     let mut highest = 0;

@@ -19,6 +19,7 @@ mod letters;
 mod load;
 mod merge;
 mod quick;
+mod run;
 mod split;
 mod tokens;
 mod vocab;
