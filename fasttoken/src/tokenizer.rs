@@ -21,7 +21,7 @@ use std::path::Path;
 ///
 /// Immutable after loading: every method takes `&self`, there are no locks, and
 /// what is remembered between calls belongs to the thread (at most 2 MiB of words, and
-/// some 0.1 MiB of room to work in, up to 1.5 after very long words), so one value can
+/// 0.1 to 0.3 MiB of room to work in, up to 1.5 after very long words), so one value can
 /// serve any number of threads.
 #[derive(Debug)]
 pub struct Tokenizer {

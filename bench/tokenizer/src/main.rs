@@ -337,10 +337,16 @@ fn load_average() -> String {
     loads.split(' ').next().unwrap_or("unknown").to_owned()
 }
 
+/// The commit that was measured, and whether anything differs from it.
 fn commit() -> String {
     let mut git = Command::new("git");
-    git.args(["rev-parse", "--short", "HEAD"])
-        .current_dir(repository());
+    git.args([
+        "describe",
+        "--always",
+        "--dirty= with changes",
+        "--exclude=*",
+    ])
+    .current_dir(repository());
     let output = git.output().ok().filter(|output| output.status.success());
     output.map_or_else(
         || "unknown".to_owned(),
