@@ -21,7 +21,7 @@ mod words;
 
 use crate::atoms::Atoms;
 pub(crate) use crate::cache::MergeScratch;
-use crate::cache::{Cache, Known, LongKey, Owner};
+use crate::cache::{Cache, LongKey, Owner};
 use crate::compare::{self, Scalar};
 use crate::gather::Gathered;
 use crate::image::ImageError;
@@ -308,23 +308,30 @@ impl Bpe {
             return;
         }
         let scratch = scratch.get();
-        match scratch.cache.short(self.owner, key, hash) {
-            Known::Tokens(four, tokens) => out.extend_from_slice(&four[..tokens]),
-            known => {
-                let elsewhere = matches!(known, Known::Elsewhere);
-                let rest = (&mut scratch.cache, &mut scratch.merging, &mut scratch.ids);
-                self.encode_rare(word, (key, hash, elsewhere), vocab, rest, out);
-            }
+        if let Some((four, tokens)) = scratch.cache.short(self.owner, key, hash) {
+            out.extend_from_slice(&four[..tokens]);
+            return;
+        }
+        if !self.encode_known(word, &scratch.cache, out) {
+            let rest = (&mut scratch.cache, &mut scratch.merging, &mut scratch.ids);
+            self.encode_rare(word, (key, hash), vocab, rest, out);
         }
     }
 
-    /// Appends the tokens of a word that neither the table nor the cache of short
-    /// words has, and remembers them.
+    /// Appends the tokens of a word that is long, or has many, if they are remembered.
+    fn encode_known(&self, word: &[u8], cache: &Cache, out: &mut Vec<u32>) -> bool {
+        let known = Self::long_key(word).and_then(|key| cache.long(self.owner, key));
+        out.extend_from_slice(known.unwrap_or_default());
+        known.is_some()
+    }
+
+    /// Appends the tokens of a word that neither the table of words nor the cache has, and
+    /// remembers them.
     #[inline(never)]
     fn encode_rare(
         &self,
         word: &[u8],
-        (key, hash, elsewhere): (Key, u64, bool),
+        (key, hash): (Key, u64),
         vocab: &Vocab,
         (cache, merging, ids): (&mut Cache, &mut Merging, &mut Vec<u32>),
         out: &mut Vec<u32>,
@@ -333,7 +340,7 @@ impl Bpe {
         if self.is_clause_of_parts(word) {
             return self.merge_parts(word, (cache, merging), &mut AtOnce, out);
         }
-        if self.look_rare(word, (key, hash, elsewhere), vocab, cache, out) {
+        if self.look_long(word, (key, hash), vocab, cache, out) {
             return;
         }
         ids.clear();
@@ -348,7 +355,7 @@ impl Bpe {
     fn encode_later(
         &self,
         (bytes, place): (&[u8], Range<usize>),
-        (key, hash, elsewhere): (Key, u64, bool),
+        (key, hash): (Key, u64),
         vocab: &Vocab,
         (cache, merging, pending): (&mut Cache, &mut Merging, &mut Pending),
         out: &mut Vec<u32>,
@@ -357,7 +364,7 @@ impl Bpe {
         if self.is_clause_of_parts(word) {
             return self.merge_parts(word, (cache, merging), &mut AtOnce, out);
         }
-        if self.look_rare(word, (key, hash, elsewhere), vocab, cache, out) {
+        if self.look_long(word, (key, hash), vocab, cache, out) {
             return;
         }
         if is_clause(word) {
@@ -380,23 +387,16 @@ impl Bpe {
         (!is_clause(word)).then(|| LongKey::new(word)).flatten()
     }
 
-    /// Looks for a word in the cache of long ones and in the table of those, and appends its
-    /// tokens. Returns whether it was found.
-    fn look_rare(
+    /// Looks for a word in the table of long ones, and appends its token. Returns whether it
+    /// was found.
+    fn look_long(
         &self,
         word: &[u8],
-        (key, hash, elsewhere): (Key, u64, bool),
+        (key, hash): (Key, u64),
         vocab: &Vocab,
         cache: &mut Cache,
         out: &mut Vec<u32>,
     ) -> bool {
-        if (word.len() > KEY_MAX || elsewhere)
-            && let Some(long) = Self::long_key(word)
-            && let Some(known) = cache.long(self.owner, &long)
-        {
-            out.extend_from_slice(known);
-            return true;
-        }
         // Hashing a long word for nothing takes as long as a merge or two.
         let (shortest, longest) = self.long_lens;
         let whole = (shortest as usize..=longest as usize)
@@ -504,8 +504,8 @@ mod tests {
             let key = Key::new(word.as_bytes(), 0, word.len());
             let long = LongKey::new(word.as_bytes()).expect("at most 31 bytes");
             let known = match cache.short(bpe.owner, key, key.hash()) {
-                Known::Tokens(four, tokens) => Some(&four[..tokens]),
-                _ => cache.long(bpe.owner, &long),
+                Some((four, tokens)) => Some(&four[..tokens]),
+                _ => cache.long(bpe.owner, long),
             };
             // There is no room for more than seven.
             assert_eq!(known, (tokens <= 7).then_some(&*out), "{word}");

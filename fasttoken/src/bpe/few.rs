@@ -4,7 +4,7 @@
 //! groups is more than that many words take one by one, with a branch on what each is.
 
 use super::{Bpe, Scratch};
-use crate::cache::{Cache, ELSEWHERE, SHORT_TOKENS};
+use crate::cache::{Cache, MANY, SHORT_TOKENS};
 use crate::compare::Scalar;
 use crate::pretokenize::Words;
 use crate::vocab::Vocab;
@@ -55,7 +55,7 @@ impl Bpe {
         for (probe, &end) in probes.iter_mut().zip(words.ends) {
             probe.key = Key::new(bytes, start, end);
             probe.hash = probe.key.hash();
-            cache.prefetch_short(probe.hash);
+            cache.prefetch(probe.hash);
             start = end;
         }
         for probe in &mut probes[..words.ends.len()] {
@@ -85,13 +85,15 @@ impl Bpe {
                 four,
                 tokens,
             } = probe;
-            if usize::from(*tokens) > SHORT_TOKENS && *tokens != ELSEWHERE {
+            if usize::from(*tokens) > SHORT_TOKENS {
                 *tokens = cache.further::<Scalar>(self.owner, &self.words, *key, *hash, four);
             }
             if usize::from(*tokens) > SHORT_TOKENS {
+                if (*tokens == MANY || key.is_none()) && self.encode_known(word, cache, out) {
+                    continue;
+                }
                 let rest = (&mut *cache, &mut *merging, &mut *ids);
-                let elsewhere = *tokens == ELSEWHERE;
-                self.encode_rare(word, (*key, *hash, elsewhere), vocab, rest, out);
+                self.encode_rare(word, (*key, *hash), vocab, rest, out);
                 continue;
             }
             // Without a call to copy so few.

@@ -3,7 +3,7 @@
 use super::merge::{Merging, SCAN_MAX, Symbols};
 use super::{Bpe, NO_TOKEN};
 use crate::atoms::{self, NO_ATOM};
-use crate::cache::{Cache, Known, SHORT_TOKENS};
+use crate::cache::{Cache, SHORT_TOKENS};
 use crate::compare::Scalar;
 use crate::words::Key;
 use std::ops::Range;
@@ -208,7 +208,7 @@ impl Bpe {
             && let Some(id) = self.words.get::<Scalar>(key, self.words.home(hash))
         {
             out.push(id);
-        } else if let Known::Tokens(four, tokens) = cache.short(self.parts_owner, key, hash) {
+        } else if let Some((four, tokens)) = cache.short(self.parts_owner, key, hash) {
             out.extend_from_slice(&four[..tokens]);
         } else {
             return Err((key, hash));

@@ -188,7 +188,7 @@ impl Pending {
             return;
         };
         for word in &self.words {
-            cache.prefetch_short(word.key.1);
+            cache.prefetch(word.key.1);
         }
         let mut moving = Moving {
             from: first.at,

@@ -20,7 +20,7 @@
 //! of several tokens.
 
 use super::{Bpe, Scratch};
-use crate::cache::{Cache, ELSEWHERE, LongKey, MergeScratch, Owner, SHORT_TOKENS, Wanted};
+use crate::cache::{Cache, LongKey, MANY, MergeScratch, Owner, SHORT_TOKENS, Wanted};
 use crate::compare::{Compare, Work};
 use crate::pretokenize::Words;
 use crate::vocab::Vocab;
@@ -116,7 +116,7 @@ impl Group {
         for ((probe, long), &end) in places.zip(ends) {
             let key = Key::new(bytes, start, end);
             let hash = key.hash();
-            cache.prefetch_short(hash);
+            cache.prefetch(hash);
             *probe = Probe {
                 wanted: Cache::wanted(owner, key),
                 hash,
@@ -177,13 +177,10 @@ impl Group {
         let mut rare = List::EMPTY;
         for place in self.absent.iter() {
             let (tokens, four) = (&mut self.counts[place], &mut self.found[place]);
-            if *tokens != ELSEWHERE {
-                let probe = &self.probes[place];
-                let (key, hash) = (probe.key(), probe.hash);
-                *tokens = cache.further::<C>(bpe.owner, &bpe.words, key, hash, four);
-            }
-            let tokens = *tokens;
-            rare.push_if(usize::from(tokens) > SHORT_TOKENS, place);
+            let probe = &self.probes[place];
+            let (key, hash) = (probe.key(), probe.hash);
+            *tokens = cache.further::<C>(bpe.owner, &bpe.words, key, hash, four);
+            rare.push_if(usize::from(*tokens) > SHORT_TOKENS, place);
         }
         rare
     }
@@ -302,11 +299,10 @@ impl Work for EncodeWords<'_, '_> {
                 count = now.stage(staged, count, done..place);
                 done = place + 1;
                 let (key, hash) = (now.probes[place].key(), now.probes[place].hash);
-                let elsewhere = now.counts[place] == ELSEWHERE;
                 let long = if key.is_none() {
                     now.longs[place]
-                } else if elsewhere {
-                    LongKey::of_short(key)
+                } else if now.counts[place] == MANY {
+                    LongKey::of_short(key, hash)
                 } else {
                     LongKey::NONE
                 };
@@ -322,7 +318,7 @@ impl Work for EncodeWords<'_, '_> {
                     None => now_start,
                 };
                 let word = (bytes, from..now_ends[place]);
-                let probe = (key, hash, elsewhere);
+                let probe = (key, hash);
                 if !wait {
                     let rest = (&mut *cache, &mut *merging, &mut *ids);
                     bpe.encode_rare(&bytes[word.1], probe, vocab, rest, out);

@@ -3,7 +3,7 @@
 use super::characters::{Characters, IDS, RUN};
 use super::letters::META_BYTES;
 use super::merge::{Model, NO_ID, Scratch};
-use crate::cache::{Cache, ELSEWHERE, LongKey, SHORT_TOKENS, Wanted};
+use crate::cache::{Cache, LongKey, MANY, SHORT_TOKENS, Wanted};
 use crate::compare::Compare;
 use crate::merging::{FEW, GROUP, Group};
 use crate::words::{KEY_MAX, Key};
@@ -105,7 +105,7 @@ impl Run {
             let (start, end) = ends(*piece);
             let key = Key::new(text, start, end);
             let hash = key.hash();
-            cache.prefetch_short(hash);
+            cache.prefetch(hash);
             let wanted = Cache::wanted(model.owner, key);
             *probe = Probe { wanted, hash };
         }
@@ -138,14 +138,9 @@ impl Run {
         }
         for &at in &self.absent[..absent] {
             let at = usize::from(at) % (RUN / 2);
-            let Probe { wanted, hash } = &self.probes[at];
-            let [_, tokens] = self.sources[usize::from(self.shorts[at]) % RUN];
-            if tokens == u16::from(ELSEWHERE) {
-                cache.prefetch_long(&LongKey::of_short(key_of(wanted)));
-            } else {
-                cache.prefetch_other(*hash);
-                model.words.prefetch(model.words.home(*hash));
-            }
+            let hash = self.probes[at].hash;
+            cache.prefetch_other(hash);
+            model.words.prefetch(model.words.home(hash));
         }
         let mut missing = 0;
         self.made = MADE;
@@ -159,18 +154,15 @@ impl Run {
             let Probe { wanted, hash } = &self.probes[usize::from(at) % (RUN / 2)];
             let key = key_of(wanted);
             let source = &mut self.sources[usize::from(self.shorts[usize::from(at)]) % RUN];
-            let mut tokens = source[1] as u8;
-            if tokens != ELSEWHERE {
-                let found = usize::from(source[0]);
-                let four = ids[found..].first_chunk_mut().expect("there is more");
-                tokens = cache.further::<C>(model.owner, &model.words, key, *hash, four);
-                source[1] = tokens.into();
-                if usize::from(tokens) <= SHORT_TOKENS {
-                    continue;
-                }
+            let found = usize::from(source[0]);
+            let four = ids[found..].first_chunk_mut().expect("there is more");
+            let tokens = cache.further::<C>(model.owner, &model.words, key, *hash, four);
+            source[1] = tokens.into();
+            if usize::from(tokens) <= SHORT_TOKENS {
+                continue;
             }
-            if tokens == ELSEWHERE
-                && let Some(known) = cache.long_padded(model.owner, &LongKey::of_short(key))
+            if tokens == MANY
+                && let Some(known) = cache.long_padded(model.owner, &LongKey::of_short(key, *hash))
             {
                 *source = put(&mut self.made, ids, known);
                 continue;
@@ -249,7 +241,7 @@ impl Run {
                 let Probe { wanted, hash } = &self.probes[usize::from(missing)];
                 let key = key_of(wanted);
                 if !cache.remember_short(model.owner, key, *hash, ids) {
-                    cache.remember_long(model.owner, &LongKey::of_short(key), ids);
+                    cache.remember_long(model.owner, &LongKey::of_short(key, *hash), ids);
                 }
             }
             done = group.end;
