@@ -67,6 +67,9 @@ pub(crate) trait Engine: Sync {
 /// Loads the tokenizer at `path` with an engine that is compiled in.
 pub(crate) fn load(who: Who, path: &Path, threads: usize) -> Result<Box<dyn Engine>> {
     Ok(match who {
+        Who::Fasttoken if path.extension().is_some_and(|end| end == "ftk") => {
+            Box::new(fasttoken::Tokenizer::from_image(path)?)
+        }
         Who::Fasttoken => Box::new(fasttoken::Tokenizer::from_file(path)?),
         Who::Fastokens => Box::new(fastokens::Tokenizer::from_file(path)?),
         Who::Tokenizers => Box::new(tokenizers::Tokenizer::from_file(path).map_err(foreign)?),

@@ -16,6 +16,7 @@ mod worker;
 mod workloads;
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -31,7 +32,7 @@ use crate::{
     process::Launcher,
     race::Race,
     report::{About, Line},
-    workloads::{Row, Unit},
+    workloads::{Part, Row, Unit},
 };
 
 #[derive(Parser)]
@@ -65,6 +66,10 @@ struct Args {
     /// A Python that can import gigatoken, instead of that virtual environment.
     #[arg(long)]
     python: Option<PathBuf>,
+    /// The paper's own figures, to be printed beside ours: a JSON object from names of rows to
+    /// any text.
+    #[arg(long)]
+    paper: Option<PathBuf>,
     /// Also write the results into the repository, as bench/tokenizer/RESULTS.md and its plots.
     #[arg(long)]
     page: bool,
@@ -110,6 +115,7 @@ fn main() -> Result<()> {
     let scratch = out.join("scratch");
     fs::create_dir_all(&scratch)?;
     let sentencepiece = sentencepiece(args.sentencepiece.clone(), &out)?;
+    let paper = args.paper.as_deref().map(paper_figures).transpose()?;
     let launcher = Launcher {
         python: Some(python),
     };
@@ -161,6 +167,7 @@ fn main() -> Result<()> {
         texts: race.corpus.notes(),
         remarks: race.remarks.clone(),
         rounds: race.rounds,
+        paper: paper.unwrap_or_default(),
     };
     publish(&out, &lines, &engines, &about)?;
     if args.page {
@@ -247,6 +254,28 @@ fn sentencepiece(given: Option<PathBuf>, out: &Path) -> Result<Option<PathBuf>> 
     Ok(found)
 }
 
+/// What the paper says of some rows, by their names.
+fn paper_figures(path: &Path) -> Result<BTreeMap<String, String>> {
+    let text = fs::read_to_string(path);
+    let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+    let figures: BTreeMap<String, String> = serde_json::from_str(&text)
+        .with_context(|| format!("{} is no JSON object of texts", path.display()))?;
+    let rows = workloads::rows();
+    let names: Vec<&str> = rows
+        .iter()
+        .filter(|row| row.part == Part::Paper)
+        .map(|row| &*row.name)
+        .collect();
+    if let Some(name) = figures.keys().find(|name| !names.contains(&&***name)) {
+        bail!(
+            "{}: no row of the paper is called {name:?}; there are {}",
+            path.display(),
+            names.join("; ")
+        );
+    }
+    Ok(figures)
+}
+
 fn measure(race: &mut Race, rows: Vec<Row>, only: Option<&str>) -> Result<Vec<Line>> {
     let rows: Vec<_> = rows
         .into_iter()
@@ -266,7 +295,7 @@ fn measure(race: &mut Race, rows: Vec<Row>, only: Option<&str>) -> Result<Vec<Li
 }
 
 fn publish(out: &Path, lines: &[Line], engines: &[Who], about: &About) -> Result<()> {
-    print!("{}", report::terminal(lines, engines));
+    print!("{}", report::terminal(lines, engines, &about.paper));
     for line in about.texts.iter().chain(&about.remarks) {
         println!("- {line}");
     }

@@ -23,6 +23,8 @@ pub(crate) enum Order {
     /// Start `threads` threads that share the tokenizer; each encodes all texts once, and then
     /// `passes` times for the clock.
     Share { threads: usize, passes: u32 },
+    /// Start `threads` threads that encode all texts once; measure the memory they have then.
+    Crowd { threads: usize },
     /// Write the ids of all texts to a file.
     Dump { path: String },
     /// Read one list of ids.
@@ -41,7 +43,7 @@ pub(crate) struct Cost {
     /// Processor time of the whole process.
     pub(crate) cpu_s: f64,
     pub(crate) wall_s: f64,
-    /// Resident memory before and after, of `Load` only.
+    /// Resident memory before and after, of `Load` and `Crowd` only.
     #[serde(default)]
     pub(crate) rss_before: u64,
     #[serde(default)]

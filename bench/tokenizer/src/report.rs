@@ -1,6 +1,6 @@
 //! From measurements to a table that says who won, on the terminal, as Markdown and as JSON.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _};
 
 use serde::Serialize;
 
@@ -72,7 +72,12 @@ pub(crate) struct About {
     pub(crate) texts: Vec<String>,
     pub(crate) remarks: Vec<String>,
     pub(crate) rounds: usize,
+    /// What the paper says of some rows.
+    pub(crate) paper: Figures,
 }
+
+/// Texts for rows, by their names.
+pub(crate) type Figures = BTreeMap<String, String>;
 
 pub(crate) fn judge(row: &Row, entries: Vec<Entry>) -> Line {
     let measured: Vec<&Entry> = entries.iter().filter(|e| !e.values.is_empty()).collect();
@@ -165,11 +170,18 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// The lines as columns of text: the header first.
-fn columns(lines: &[Line], engines: &[Who], spreads: bool) -> Vec<Vec<String>> {
+/// The lines as columns of text: the header first. The last column is the paper's, if its
+/// figures are there.
+fn columns(lines: &[&Line], engines: &[Who], spreads: bool, paper: &Figures) -> Vec<Vec<String>> {
     let mut header = vec!["workload".to_owned(), "unit".to_owned()];
     header.extend(engines.iter().map(|who| who.title().to_owned()));
     header.extend(["to best rival", "must", ""].map(str::to_owned));
+    let paper = lines
+        .iter()
+        .any(|line| line.part == Part::Paper)
+        .then_some(paper)
+        .filter(|figures| !figures.is_empty());
+    header.extend(paper.map(|_| "paper".to_owned()));
     let mut table = vec![header];
     for line in lines {
         let mut cells = vec![line.name.clone(), line.unit.text().to_owned()];
@@ -182,6 +194,7 @@ fn columns(lines: &[Line], engines: &[Who], spreads: bool) -> Vec<Vec<String>> {
         }));
         cells.push(line.must.clone());
         cells.push(line.verdict.text().to_owned());
+        cells.extend(paper.map(|figures| figures.get(&line.name).cloned().unwrap_or_default()));
         table.push(cells);
     }
     table
@@ -200,7 +213,7 @@ impl Cell {
 }
 
 /// The table for a terminal.
-pub(crate) fn terminal(lines: &[Line], engines: &[Who]) -> String {
+pub(crate) fn terminal(lines: &[Line], engines: &[Who], paper: &Figures) -> String {
     let mut text = String::new();
     for kind in Part::ALL {
         let title = kind.title();
@@ -208,7 +221,7 @@ pub(crate) fn terminal(lines: &[Line], engines: &[Who]) -> String {
         if part.is_empty() {
             continue;
         }
-        let table = columns_of(&part, engines, false);
+        let table = columns(&part, engines, false, paper);
         let width = |n: usize| table.iter().map(|row| row[n].chars().count()).max();
         let widths: Vec<usize> = (0..table[0].len()).map(|n| width(n).unwrap_or(0)).collect();
         let _ = writeln!(text, "\n{title}");
@@ -221,19 +234,6 @@ pub(crate) fn terminal(lines: &[Line], engines: &[Who]) -> String {
         }
     }
     text
-}
-
-fn columns_of(part: &[&Line], engines: &[Who], spreads: bool) -> Vec<Vec<String>> {
-    let mut table = Vec::new();
-    for line in part {
-        let mut rows = columns(std::slice::from_ref(*line), engines, spreads);
-        let row = rows.pop().unwrap_or_default();
-        if table.is_empty() {
-            table.extend(rows);
-        }
-        table.push(row);
-    }
-    table
 }
 
 /// The page: what was measured, where, when and how.
@@ -262,7 +262,8 @@ pub(crate) fn markdown(lines: &[Line], engines: &[Who], about: &About) -> String
             continue;
         }
         let _ = writeln!(text, "\n### {title}\n");
-        for (n, row) in columns_of(&part, engines, true).iter().enumerate() {
+        let table = columns(&part, engines, true, &about.paper);
+        for (n, row) in table.iter().enumerate() {
             let _ = writeln!(text, "| {} |", row.join(" | "));
             if n == 0 {
                 let _ = writeln!(text, "|{}", " --- |".repeat(row.len()));
@@ -348,7 +349,36 @@ mod tests {
         ];
         let line = judge(&must, entries);
         assert_eq!(line.against_best, Some((Who::Fastokens, 2.0)));
-        assert!(terminal(&[line], &[Who::Gigatoken]).contains("≠ 900"));
+        let text = terminal(&[line], &[Who::Gigatoken], &Figures::new());
+        assert!(text.contains("≠ 900") && !text.contains("paper"));
+    }
+
+    #[test]
+    fn the_papers_figures_stand_beside_its_rows() {
+        let line = |part, name: &str| {
+            let row = Row {
+                name: name.to_owned(),
+                part,
+                ..row(Unit::Microseconds, Must::Nothing)
+            };
+            judge(&row, vec![entry(Who::Fasttoken, &[2.0], 0)])
+        };
+        let lines = [line(Part::Targets, "ours"), line(Part::Paper, "theirs")];
+        let figures = Figures::from([("theirs".to_owned(), "1.5 µs, 7x".to_owned())]);
+        let text = terminal(&lines, &[Who::Fasttoken], &figures);
+        let of = |name: &str| {
+            text.lines()
+                .find(|line| line.starts_with(name))
+                .map(str::to_owned)
+        };
+        assert!(
+            of("theirs").is_some_and(|line| line.ends_with("1.5 µs, 7x")),
+            "{text}"
+        );
+        assert!(
+            of("ours").is_some_and(|line| !line.contains("7x")),
+            "{text}"
+        );
     }
 
     #[test]

@@ -90,6 +90,7 @@ impl Worker {
                 let engine = self.engine()?;
                 share(engine, &self.texts, threads, passes)
             }
+            Order::Crowd { threads } => crowd(self.engine()?, &self.texts, threads),
             Order::Dump { path } => {
                 let engine = self.engine()?;
                 let mut lists = vec![Vec::new(); self.texts.len()];
@@ -189,6 +190,34 @@ fn share(engine: &dyn Engine, texts: &[String], threads: usize, passes: u32) -> 
     Ok(Cost {
         cpu_s: cpu.try_elapsed()?.as_secs_f64(),
         wall_s: end.duration_since(begin).as_secs_f64(),
+        ..Cost::default()
+    })
+}
+
+/// The memory that `threads` threads take which have all encoded the texts.
+fn crowd(engine: &dyn Engine, texts: &[String], threads: usize) -> Result<Cost> {
+    // They and whoever measures wait for each other, before and after.
+    let (ready, measured) = (Barrier::new(threads + 1), Barrier::new(threads + 1));
+    let rss_before = resident_bytes()?;
+    let (done, rss_after) = std::thread::scope(|scope| {
+        let work = || {
+            let done = encode_all(engine, texts, 1);
+            ready.wait();
+            measured.wait();
+            done
+        };
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        ready.wait();
+        let rss_after = resident_bytes();
+        measured.wait();
+        let mut joined = threads.into_iter().map(|thread| thread.join());
+        let done = joined.try_for_each(|result| result.unwrap_or_else(|_| Err(anyhow!("a panic"))));
+        (done, rss_after)
+    });
+    done?;
+    Ok(Cost {
+        rss_before,
+        rss_after: rss_after?,
         ..Cost::default()
     })
 }

@@ -22,7 +22,7 @@ pub(crate) struct Row {
 pub(crate) enum Part {
     /// The target table and the degenerate inputs.
     Targets,
-    /// Workloads that the paper's table has; they set no target here.
+    /// Workloads like those of the paper's table; they set no target here.
     Paper,
     /// With the vocabulary of a SentencePiece-style model.
     SentencePiece,
@@ -35,7 +35,7 @@ impl Part {
         match self {
             Self::Targets => "Targets",
             Self::Paper => {
-                "Workloads of the paper's table (its figures are not part of this repository)"
+                "The kinds of the paper's 17 rows (its lengths and figures are not part of this repository)"
             }
             Self::SentencePiece => "SentencePiece-style BPE with byte fallback",
         }
@@ -94,8 +94,12 @@ pub(crate) enum Work {
     Stream { ids: usize },
     /// A file to a tokenizer, in a new process: processor time.
     Load,
+    /// A compiled image to a tokenizer, likewise.
+    LoadImage,
     /// Resident memory that loading added.
     Memory,
+    /// The same, and then threads that have encoded the texts.
+    Resident { texts: Texts, threads: usize },
 }
 
 /// Texts of one round.
@@ -276,11 +280,24 @@ pub(crate) fn rows() -> Vec<Row> {
     );
     let must = Must::Beat(Who::Tokenizers, 3.0);
     add("load from JSON", Unit::Milliseconds, Work::Load, must);
+    let must = Must::Reach(1.0);
+    add("load from image", Unit::Milliseconds, Work::LoadImage, must);
     add(
         "resident memory after load",
         Unit::Megabytes,
         Work::Memory,
         Must::Reach(20.0),
+    );
+    // The same, and 2 MB for each thread.
+    let threads = 8;
+    add(
+        "resident memory with eight threads at work",
+        Unit::Megabytes,
+        Work::Resident {
+            texts: plain(Kind::English, 8192, 128),
+            threads,
+        },
+        Must::Reach(20.0 + 2.0 * threads as f64),
     );
     for (name, pattern) in patterns() {
         let work = Work::Encode {
@@ -289,28 +306,60 @@ pub(crate) fn rows() -> Vec<Row> {
         };
         add(&format!("1 MB of {name}"), rate, work, Must::Reach(10.0));
     }
-    let mut paper = |name: String, work| {
+    rows.extend(paper_rows());
+    rows
+}
+
+/// As many rows as the paper has, of the kinds that it has.
+fn paper_rows() -> Vec<Row> {
+    let mut rows = Vec::new();
+    let mut add = |name: String, unit, work| {
         rows.push(Row {
             name,
-            unit: Unit::Microseconds,
+            unit,
             work,
             must: Must::Nothing,
             part: Part::Paper,
         });
     };
-    for count in [1, 4, 16, 64] {
-        paper(
-            format!("batch of {count} × 900 B, one thread (wall)"),
-            batch(count, 1),
-        );
+    let english = |bytes, count| Texts::new(What::Plain(Kind::English), bytes, count);
+    for (bytes, count) in [(16, 1000), (128, 400), (1024, 60), (8192, 8), (65_536, 1)] {
+        let work = Work::Encode {
+            texts: english(bytes, count),
+            fresh: true,
+        };
+        add(format!("encode {bytes} B"), Unit::Microseconds, work);
     }
-    paper(
-        "batch of 64 × 900 B, eight threads (wall)".to_owned(),
-        batch(64, 8),
+    for ids in [16, 256, 1024, 4096] {
+        let work = Work::Decode { ids };
+        add(format!("decode {ids} ids"), Unit::Microseconds, work);
+    }
+    for (count, threads, words) in [
+        (1, 1, "one thread"),
+        (4, 1, "one thread"),
+        (16, 1, "one thread"),
+        (64, 1, "one thread"),
+        (64, 8, "eight threads"),
+    ] {
+        let work = Work::Batch {
+            texts: english(900, count),
+            threads,
+        };
+        let name = format!("batch of {count} × 900 B, {words} (wall)");
+        add(name, Unit::Microseconds, work);
+    }
+    let stream = Work::Stream { ids: 256 };
+    add(
+        "stream 256 ids, per id".to_owned(),
+        Unit::Nanoseconds,
+        stream,
     );
-    for ids in [16, 256, 4096] {
-        paper(format!("decode {ids} ids"), Work::Decode { ids });
-    }
+    add("load a file".to_owned(), Unit::Milliseconds, Work::Load);
+    add(
+        "load an image".to_owned(),
+        Unit::Milliseconds,
+        Work::LoadImage,
+    );
     rows
 }
 
