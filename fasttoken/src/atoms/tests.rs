@@ -1,8 +1,13 @@
 //! Limits of what a file can make us prepare, and of the packed fields.
 
+use super::bits::EXCLUDED_BITS;
+use super::build::{END, entry};
+use super::limits::{CHARS_MAX, Limits, RULES_MAX, SETS_MAX};
 use super::*;
 use crate::alphabet;
-use crate::vocab;
+use crate::pairs::PairTable;
+use crate::vocab::{self, Vocab};
+use std::collections::HashMap;
 
 const NO_LIMITS: Limits = Limits {
     sets: SETS_MAX,
