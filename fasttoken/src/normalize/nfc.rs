@@ -1,0 +1,182 @@
+//! NFC of the few parts of a text that are not known to have it.
+
+use crate::compare::{self, Compare, Work};
+use crate::unicode::{char_at, classes};
+use std::ops::Range;
+use unicode_normalization_alignments::{IsNormalized, UnicodeNormalization, is_nfc_quick};
+
+/// `text` in NFC, unless it is. Only what is around characters that NFC could change is
+/// normalized: Arabic text has some in every line and changes in none of them.
+pub(super) fn nfc(text: &str) -> Option<String> {
+    let mut normalized = String::new();
+    let mut done = 0;
+    for doubtful in Doubtful::new(text) {
+        // The character before it can be composed with it, and with nothing before.
+        let before = text[..doubtful.start].char_indices().next_back();
+        let start = before.map_or(0, |(at, _)| at);
+        let part = &text[start..doubtful.end];
+        if part.nfc().map(|(c, _)| c).ne(part.chars()) {
+            normalized.reserve(text.len() - done + 8);
+            normalized.push_str(&text[done..start]);
+            normalized.extend(part.nfc().map(|(c, _)| c));
+            done = doubtful.end;
+        }
+    }
+    (done > 0).then(|| {
+        normalized.push_str(&text[done..]);
+        normalized
+    })
+}
+
+/// The parts of a text that are not known to be in NFC, given what is before them. Most
+/// text has none: its characters cost a look at their first bytes, others one at their
+/// class. Only what stands between two inert ones is checked by the rules of NFC.
+///
+/// A character is inert if it is a starter that NFC never changes alone: what is before it
+/// is normalized without it, and it composes with nothing before it.
+pub(super) struct Doubtful<'t> {
+    text: &'t str,
+    /// After an inert character, or at the begin.
+    at: usize,
+}
+
+impl<'t> Doubtful<'t> {
+    pub(super) fn new(text: &'t str) -> Self {
+        Self { text, at: 0 }
+    }
+}
+
+impl Iterator for Doubtful<'_> {
+    type Item = Range<usize>;
+
+    fn next(&mut self) -> Option<Range<usize>> {
+        let classes = classes();
+        while let Some(start) = next_unsure(self.text.as_bytes(), self.at) {
+            let mut end = start;
+            self.at = loop {
+                match char_at(self.text, end) {
+                    Some(c) if classes.is_inert(c) => break end + c.len_utf8(),
+                    Some(c) => end += c.len_utf8(),
+                    None => break end,
+                }
+            };
+            // Emoji stand in rows; to look at 32 bytes for each of them takes three times as long.
+            let bytes = self.text.as_bytes();
+            while bytes.get(self.at).is_some_and(|lead| !is_inert_lead(*lead))
+                && let Some(c) = char_at(self.text, self.at)
+                && classes.is_inert(c)
+            {
+                self.at += c.len_utf8();
+            }
+            if start < end && is_nfc_quick(self.text[start..end].chars()) != IsNormalized::Yes {
+                return Some(start..end);
+            }
+        }
+        self.at = self.text.len();
+        None
+    }
+}
+
+/// The first byte from `at` on that begins a character that is not [`is_known_inert`].
+pub(super) fn next_unsure(bytes: &[u8], at: usize) -> Option<usize> {
+    let mut found = None;
+    compare::run(NextUnsure {
+        bytes,
+        at,
+        found: &mut found,
+    });
+    found
+}
+
+/// [`next_unsure`], to be compiled for several instruction sets.
+struct NextUnsure<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    found: &'a mut Option<usize>,
+}
+
+/// Bytes that are looked at together.
+const BLOCK: usize = 32;
+
+impl Work for NextUnsure<'_> {
+    #[inline(always)]
+    fn run<C: Compare>(self) {
+        let mut at = self.at;
+        // With the two bytes after them.
+        while let Some(window) = self
+            .bytes
+            .get(at..)
+            .and_then(<[u8]>::first_chunk::<{ BLOCK + 2 }>)
+        {
+            let mut plain = true;
+            for lead in &window[..BLOCK] {
+                plain &= is_inert_lead(*lead);
+            }
+            if !plain && let Some(n) = first_unsure(window) {
+                *self.found = Some(at + n);
+                return;
+            }
+            at += BLOCK;
+        }
+        let rest = self.bytes.get(at..).unwrap_or_default();
+        let mut window = [0; BLOCK + 4];
+        window[..rest.len()].copy_from_slice(rest);
+        *self.found = first_unsure(&window).map(|n| at + n);
+    }
+}
+
+/// The first byte of a window, but for the last two, that is not [`is_known_inert`].
+#[inline(always)]
+fn first_unsure<const N: usize>(window: &[u8; N]) -> Option<usize> {
+    // Without a branch for each, and as a plain loop, compilers make vectors of it: as a fold
+    // over three iterators it stayed a function of its own that had none, an eighth of the
+    // time of Korean text.
+    let mut known = true;
+    for n in 0..N - 2 {
+        known &= is_known_inert(window[n], window[n + 1], window[n + 2]);
+    }
+    if known {
+        return None;
+    }
+    (0..N - 2).find(|&n| !is_known_inert(window[n], window[n + 1], window[n + 2]))
+}
+
+/// Whether the first of three bytes begins no character, or one that is inert. Written
+/// without branches, for vectors.
+#[inline(always)]
+pub(super) fn is_known_inert(a: u8, b: u8, c: u8) -> bool {
+    let within = |byte: u8, from: u8, to: u8| byte.wrapping_sub(from) <= to - from;
+    // U+0620 to U+064A and U+0680 to U+06D3: Arabic.
+    let arabic = (a == 0xD8) & (b >= 0xA0)
+        | (a == 0xD9) & (b <= 0x8A)
+        | (a == 0xDA)
+        | (a == 0xDB) & (b <= 0x93);
+    // U+0388 to U+03FF, and U+05D0 to U+05EA: Greek and Hebrew.
+    let greek_hebrew =
+        (a == 0xCE) & (b >= 0x88) | (a == 0xCF) | (a == 0xD7) & within(b, 0x90, 0xAA);
+    // U+AC00 to U+AFFF and U+D000 to U+D77F: what is missing of Hangul.
+    let hangul = (a == 0xEA) & (b >= 0xB0) | (a == 0xED) & (b <= 0x9D);
+    // U+3040 to U+30FF but the two marks that combine, and U+3000 to U+3029: Kana and
+    // punctuation.
+    let kana = (a == 0xE3)
+        & ((b == 0x81)
+            | (b == 0x83)
+            | (b == 0x82) & !within(c, 0x99, 0x9A)
+            | (b == 0x80) & (c < 0xAA));
+    // U+FF00 to U+FF3F, and U+2010 to U+203F.
+    let punctuation = (a == 0xEF) & (b == 0xBC) | (a == 0xE2) & (b == 0x80) & (c >= 0x90);
+    is_inert_lead(a) | arabic | greek_hebrew | hangul | kana | punctuation
+}
+
+/// Whether a byte begins no character that is not inert: ASCII, bytes
+/// inside of characters, and the first bytes of U+0080 to U+02FF, U+0400 to U+047F,
+/// U+04C0 to U+053F, U+4000 to U+9FFF, and U+B000 to U+CFFF (most of Latin, Cyrillic, Han,
+/// Hangul).
+#[inline(always)]
+pub(super) fn is_inert_lead(byte: u8) -> bool {
+    (byte < 0xCC)
+        | (byte & 0xFE == 0xD0)
+        | (byte.wrapping_sub(0xD3) < 2)
+        | (byte.wrapping_sub(0xE4) < 6)
+        | (byte.wrapping_sub(0xEB) < 2)
+}
