@@ -14,6 +14,8 @@ mod decode;
 mod direct;
 mod encode;
 mod fast;
+mod file;
+mod image;
 mod json;
 mod letters;
 mod load;
@@ -26,7 +28,9 @@ mod vocab;
 
 pub(crate) use decode::Stream;
 pub(crate) use fast::Pieces;
-pub(crate) use load::{File, Tables, is_sentencepiece, load};
+pub(crate) use file::File;
+pub(crate) use image::Tables;
+pub(crate) use load::{is_sentencepiece, load};
 pub(crate) use quick::Quick;
 
 use crate::added::AddedTokens;

@@ -4,7 +4,7 @@
 //! way would, and at the first thing that is otherwise than usual it gives up, without saying
 //! why.
 
-use super::load::id_limit;
+use super::file::id_limit;
 use super::tokens::{self, Tokens};
 use crate::json::quick::Scanner;
 use crate::load::quick::read_model;
