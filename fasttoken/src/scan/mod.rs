@@ -14,58 +14,17 @@
 mod block;
 mod deepseek;
 mod fill;
+mod grammar;
 mod planes;
 
 use crate::unicode::{Classes, Kind, char_at, classes};
 pub(crate) use block::ENDS;
+#[cfg(test)]
 pub(crate) use deepseek::DEEPSEEK3;
+pub(crate) use grammar::Grammar;
+#[cfg(test)]
+pub(crate) use grammar::{CL100K, GPT2, O200K, QWEN2};
 pub(crate) use planes::BLOCK;
-
-/// The regular expression that `ByteLevel` splits by when `use_regex` is set.
-pub(crate) const GPT2: &str =
-    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
-/// Qwen 2, 2.5 and 3.
-pub(crate) const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Llama 3, GPT-4 (cl100k) and many others.
-pub(crate) const CL100K: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// GPT-4o and its successors.
-pub(crate) const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-
-/// Which hand-written scanner to run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Grammar {
-    /// [`GPT2`]
-    Gpt2,
-    /// [`QWEN2`] (one digit) and [`CL100K`] (up to three).
-    Cl100k {
-        /// Longest run of digits in one piece.
-        digits_max: u8,
-    },
-    /// [`O200K`]
-    O200k,
-    /// [`DEEPSEEK3`]
-    DeepSeek3,
-}
-
-impl Grammar {
-    /// The scanner for a pattern spelled exactly as one of the constants.
-    pub(crate) fn recognise(pattern: &str) -> Option<Self> {
-        match pattern {
-            GPT2 => Some(Self::Gpt2),
-            QWEN2 => Some(Self::Cl100k { digits_max: 1 }),
-            CL100K => Some(Self::Cl100k { digits_max: 3 }),
-            O200K => Some(Self::O200k),
-            _ => None,
-        }
-    }
-
-    /// The scanner for splits that follow each other and keep every piece, with exactly
-    /// these patterns.
-    pub(crate) fn recognise_sequence<S: AsRef<str>>(patterns: &[S]) -> Option<Self> {
-        let patterns = patterns.iter().map(AsRef::as_ref);
-        patterns.eq(DEEPSEEK3).then_some(Self::DeepSeek3)
-    }
-}
 
 /// A scanner over one piece of text.
 #[derive(Clone, Copy)]
@@ -218,7 +177,7 @@ impl<'a> Scanner<'a> {
         self.classes.kind_at(self.text, at)
     }
 
-    /// Which of the two letter runs of [`O200K`] accepts the character at `at`.
+    /// Which of the two letter runs of [`grammar::O200K`] accepts the character at `at`.
     fn case(self, at: usize) -> Option<(Case, usize)> {
         let c = char_at(self.text, at)?;
         let case = if c.is_ascii() {
@@ -331,7 +290,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Which letter runs of [`O200K`] accept a letter or mark.
+/// Which letter runs of [`grammar::O200K`] accept a letter or mark.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Case {
     /// `Lu`, `Lt`
@@ -343,182 +302,4 @@ enum Case {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-    use crate::pattern::Pattern;
-    use proptest::prelude::*;
-    use tokenizers::utils::SysRegex;
-
-    const PATTERNS: [&str; 4] = [GPT2, QWEN2, CL100K, O200K];
-
-    fn check(pattern: &str, text: &str) {
-        let grammar = Grammar::recognise(pattern).expect("a constant of this module");
-        let scanner = Scanner::new(text);
-        let mut at = 0;
-        let mut scanned = Vec::new();
-        while at < text.len() {
-            let end = scanner.end_of_match(grammar, at);
-            assert!(end > at, "{pattern} stands still at {at} of {text:?}");
-            scanned.push((at, end));
-            at = end;
-        }
-        check_fill(scanner, grammar, &scanned);
-        let reference: Vec<_> = SysRegex::new(pattern).unwrap().find_iter(text).collect();
-        assert_eq!(scanned, reference, "{pattern} on {text:?}");
-
-        let twin = Pattern::new(pattern).expect("supported");
-        let mut stack = Vec::new();
-        let mut at = 0;
-        let mut matched = Vec::new();
-        while let Some((start, end)) = twin.find(text, at, &mut stack) {
-            matched.push((start, end));
-            at = end;
-        }
-        assert_eq!(matched, reference, "naive twin: {pattern} on {text:?}");
-    }
-
-    /// Every way to fill finds what the scanner found one by one.
-    pub(super) fn check_fill(scanner: Scanner<'_>, grammar: Grammar, expected: &[(usize, usize)]) {
-        for (n, fill) in fill::every_way().iter().enumerate() {
-            let (mut found, mut at) = (Vec::new(), 0);
-            let mut ends = [0; ENDS];
-            loop {
-                let count = fill(scanner, grammar, at, &mut ends, 0);
-                for &end in &ends[..count] {
-                    found.push((at, end));
-                    at = end;
-                }
-                if count == 0 {
-                    break;
-                }
-            }
-            assert_eq!(found, expected, "{n} {grammar:?} on {:?}", scanner.text);
-        }
-    }
-
-    #[test]
-    fn traps() {
-        for pattern in PATTERNS {
-            for text in [
-                "",
-                " ",
-                "  ",
-                "   a",
-                "a   ",
-                " \n ",
-                "\n\n a",
-                " \r\n\t b",
-                "'",
-                "''s",
-                "'S'ſ'ſs",
-                "'re've'll'LL'rE",
-                "don't I'M",
-                "a'",
-                "'l",
-                " 's",
-                "  's",
-                "\u{85}a",
-                "\u{A0}\u{A0}a",
-                "\u{3000}x",
-                "\u{2028}\n",
-                "\u{200B}a",
-                "\u{FEFF}a",
-                "12345",
-                "½Ⅷ٣",
-                " 1",
-                "  1",
-                "!!\n\n!",
-                " !\r\n",
-                "\t!",
-                "\ta",
-                "//\n/",
-                "!/\n",
-                "HelloWorld",
-                "HELLO",
-                "HELLOworld's",
-                "ÀÉ\u{301}a",
-                "\u{301}a",
-                " \u{301}",
-                "\u{301}\u{301}",
-                "ǅa",
-                "ʰA",
-                "漢字kana",
-                "A漢a",
-                "A漢A",
-                " A漢A'S",
-                "!A",
-                "!!A",
-                "\nA",
-                "\u{1F600}a",
-                "a\u{0}b",
-                "×",
-                "a×b÷c",
-                "é×é÷é",
-                " ×÷ é",
-                "Ã×Ö÷Ø",
-                "\u{4DC0}",
-                "䶿\u{4DC0}\u{4DFF}一",
-                "a\u{4DC0}b\u{4DFF}c",
-                "漢\u{4DC0}漢 \u{4DFF}\u{4DFF}",
-                "Привет, мир×да÷нет",
-                " ЁЖёж҂ѿҀ",
-                "한국어 \u{AC00}\u{AFFF}\u{B000}\u{CFFF}\u{D000}",
-                "한글×한글",
-            ] {
-                check(pattern, text);
-            }
-        }
-    }
-
-    /// Parts of which several fit into a block, in any position there.
-    fn parts() -> impl Strategy<Value = String> {
-        let part = prop_oneof![
-            r"[ \t\r\n\u{A0}\u{3000}'/!.]",
-            r"['’](s|S|ſ|t|re|RE|vE|ll|l|m|d)",
-            r"[a-cX-Z]{1,9}",
-            r"[0-9½Ⅷ]{1,4}",
-            r"[\u{301}\u{940}\u{20DD}ǅʰ漢ñÜ🙂\u{200B}\u{85}]",
-            r"[×÷\u{4DC0}\u{4DFF}]{1,3}",
-            r"[Привет]{1,9}|[éÃ×÷ß]{1,6}|[한국\u{AFFF}\u{B000}\u{CFFF}\u{D000}]{1,9}|[䶿一\u{4DC0}]{1,6}|[ѿҀ҂]{1,3}",
-            r"[ \n]{0,5}|[ /\n!]{0,5}|[ \t]{0,70}|[0-9]{0,80}|[aB]{0,70}|[漢字]{0,30}",
-        ];
-        prop::collection::vec(part, 0..60).prop_map(|parts| parts.concat())
-    }
-
-    fn check_blocks(text: &str) {
-        for pattern in PATTERNS {
-            let grammar = Grammar::recognise(pattern).expect("a constant of this module");
-            let scanner = Scanner::new(text);
-            let (mut at, mut scanned) = (0, Vec::new());
-            while at < text.len() {
-                let end = scanner.end_of_match(grammar, at);
-                scanned.push((at, end));
-                at = end;
-            }
-            check_fill(scanner, grammar, &scanned);
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(2_000))]
-
-        #[test]
-        fn blocks_are_the_scanners(text in parts()) {
-            check_blocks(&text);
-        }
-
-        #[test]
-        fn blocks_of_ascii_are_the_scanners(text in r"[ \n'/!a1sAS\t]{0,200}") {
-            check_blocks(&text);
-        }
-
-        #[test]
-        fn scanners_and_twin_match_the_reference(
-            text in r"([ \t\r\n\u{A0}\u{3000}'/!.]|['’](s|S|ſ|t|re|RE|vE|ll|l|m|d)|[a-cX-Z]{1,3}|[0-9½Ⅷ]{1,4}|[\u{301}\u{940}\u{20DD}ǅʰ漢ñÜ🙂\u{200B}\u{85}]|\PC){0,14}"
-        ) {
-            for pattern in PATTERNS {
-                check(pattern, &text);
-            }
-        }
-    }
-}
+mod tests;
