@@ -1,0 +1,94 @@
+//! Arrays that are filled before they are shared, and files that are read into one.
+
+use super::Flat;
+use crate::pages::Pages;
+use bytemuck::Pod;
+use std::fs::File;
+use std::io::{self, Read};
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::path::Path;
+use std::sync::Arc;
+
+/// An array that begins with all bits zero and is filled, in huge pages if it is large:
+/// filling pages of 4 KiB for the first time takes longer than what is written to them.
+pub(crate) enum Room<T> {
+    Pages(Pages, PhantomData<T>),
+    Heap(Vec<T>),
+}
+
+impl<T: Pod> Room<T> {
+    pub(crate) fn zeroed(len: usize) -> Self {
+        match len.checked_mul(size_of::<T>()).and_then(Pages::zeroed) {
+            Some(pages) => Self::Pages(pages, PhantomData),
+            None => Self::Heap(bytemuck::zeroed_vec(len)),
+        }
+    }
+}
+
+impl<T> Default for Room<T> {
+    fn default() -> Self {
+        Self::Heap(Vec::new())
+    }
+}
+
+impl<T: Pod> Deref for Room<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::Pages(pages, _) => bytemuck::cast_slice(pages),
+            Self::Heap(elements) => elements,
+        }
+    }
+}
+
+impl<T: Pod> DerefMut for Room<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Self::Pages(pages, _) => bytemuck::cast_slice_mut(pages),
+            Self::Heap(elements) => elements,
+        }
+    }
+}
+
+impl<T: Pod + Send + Sync> From<Room<T>> for Flat<T> {
+    fn from(room: Room<T>) -> Self {
+        match room {
+            Room::Pages(pages, _) => {
+                let pages = Arc::new(pages);
+                Self::new(bytemuck::cast_slice(&pages), pages.clone())
+            }
+            Room::Heap(elements) => elements.into(),
+        }
+    }
+}
+
+/// The contents of a file.
+pub(crate) fn read(path: &Path) -> io::Result<Room<u8>> {
+    let mut file = File::open(path)?;
+    let about = file.metadata()?;
+    let len = usize::try_from(about.len()).unwrap_or(0);
+    if len < 1 << 20 || !about.is_file() {
+        return std::fs::read(path).map(Room::Heap);
+    }
+    // A file larger than memory is an error there, and not a panic here.
+    let Some(pages) = Pages::zeroed(len) else {
+        return std::fs::read(path).map(Room::Heap);
+    };
+    let mut room = Room::Pages(pages, PhantomData);
+    let mut filled = 0;
+    while filled < len {
+        match file.read(&mut room[filled..]) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    // Another process may be writing.
+    if filled < len || file.read(&mut [0])? > 0 {
+        return std::fs::read(path).map(Room::Heap);
+    }
+    Ok(room)
+}
