@@ -20,13 +20,13 @@
 //! In most files each merge makes the token after the one that the merge before it
 //! made; then a rank says the token by itself.
 
+mod build;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod vector;
 
 use crate::image::ImageError;
 use crate::image::format::{Reader, Section, Writer};
-use crate::store::{Flat, Movable, Room};
-use crate::table::Crowded;
+use crate::store::{Flat, Movable};
 use bytemuck::{Pod, Zeroable};
 
 /// In place of a rank: no merge.
@@ -93,75 +93,6 @@ impl PairTable {
     #[cfg(test)]
     pub(crate) fn new(rules: &[[u32; 3]]) -> Self {
         Self::build(rules).expect("pairs share no place")
-    }
-
-    /// Left token, right token and product of each rule, in the order of ranks. Of two
-    /// rules for one pair, the later wins. There must be at most [`RANK_MAX`] of them,
-    /// and the tokens below [`TOKEN_END`].
-    ///
-    /// # Errors
-    /// Where pairs were chosen to share their place in the table.
-    pub(crate) fn build(rules: &[[u32; 3]]) -> Result<Self, Crowded> {
-        // At 60 % full, one line in nine is full and sends look-ups to the next one.
-        let mut room: Room<PairLine> = Room::zeroed(rules.len() * 5 / (3 * SLOTS) + 1);
-        let lines = &mut *room;
-        lines.fill(PairLine([FREE; SLOTS]));
-        let mut filter = vec![0u32; (rules.len() / 6 + 1).next_power_of_two()];
-        let side = if rules.len() < DENSE as usize {
-            0
-        } else {
-            DENSE
-        };
-        let mut dense = vec![NO_RANK; (side * side) as usize];
-        let first = rules.first().map_or(0, |rule| rule[2]);
-        let in_order =
-            |(rank, rule): (usize, &[u32; 3])| rule[2] == first.wrapping_add(rank as u32);
-        let products = if rules.iter().enumerate().all(in_order) {
-            Vec::new()
-        } else {
-            rules.iter().map(|rule| rule[2]).collect()
-        };
-        let mut repeats = false;
-        // Each line is asked for before its pair is put there.
-        let mut ahead = rules.iter();
-        let mut ask = |lines: &[PairLine]| {
-            if let Some(&[left, right, _]) = ahead.next() {
-                crate::prefetch::prefetch(lines, home(hash(left, right), lines.len()));
-            }
-        };
-        for _ in 0..32 {
-            ask(lines);
-        }
-        for (rank, &[left, right, _]) in rules.iter().enumerate() {
-            ask(lines);
-            let key = key(left, right);
-            let hash = hash(left, right);
-            let (word, bits) = filter_bits(hash, filter.len());
-            filter[word] |= bits;
-            if left < side && right < side {
-                dense[(left * side + right) as usize] = rank as u32;
-            }
-            let mut at = home(hash, lines.len());
-            let ours = |slot: &u64| *slot == FREE || *slot >> RANK_BITS == key;
-            let mut found = lines[at].0.iter().position(ours);
-            let mut step = 1;
-            while found.is_none() && step < REACH {
-                at = if at + 1 == lines.len() { 0 } else { at + 1 };
-                found = lines[at].0.iter().position(ours);
-                step += 1;
-            }
-            let slot = &mut lines[at].0[found.ok_or(Crowded)?];
-            repeats |= *slot != FREE;
-            *slot = key << RANK_BITS | rank as u64;
-        }
-        Ok(Self {
-            lines: room.into(),
-            filter: filter.into(),
-            dense: dense.into(),
-            products: products.into(),
-            shift: first,
-            repeats,
-        })
     }
 
     pub(crate) fn write(&self, image: &mut Writer) {
@@ -380,101 +311,4 @@ fn filter_bits(hash: u32, words: usize) -> (usize, u32) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::HashMap;
-
-    fn check(rules: &[[u32; 3]], tokens: &[u32]) {
-        let mut map = HashMap::new();
-        for (rank, &[left, right, product]) in rules.iter().enumerate() {
-            map.insert((left, right), (rank as u32, product));
-        }
-        let table = PairTable::new(rules).checked().expect("made just now");
-        for &left in tokens {
-            for &right in tokens {
-                let expected = map.get(&(left, right)).copied();
-                let rank = table.rank(left, right);
-                assert_eq!(rank, expected.map_or(NO_RANK, |merge| merge.0));
-                let product = expected.map(|merge| merge.1);
-                assert_eq!(table.merged(left, right), product);
-            }
-        }
-        let mut all: Vec<_> = table.iter().collect();
-        all.sort_unstable();
-        let mut expected: Vec<_> = map.iter().map(|((l, r), (n, _))| (*l, *r, *n)).collect();
-        expected.sort_unstable();
-        assert_eq!(all, expected);
-    }
-
-    proptest! {
-        #[test]
-        fn the_table_is_a_map(
-            pairs in prop::collection::vec((0u32..6, 0u32..6), 0..60),
-            shifted in any::<bool>(),
-        ) {
-            let product = |(rank, pair): (usize, &(u32, u32))| {
-                let id = if shifted { 300 + rank as u32 } else { pair.0 };
-                [pair.0, pair.1, id]
-            };
-            let rules: Vec<_> = pairs.iter().enumerate().map(product).collect();
-            check(&rules, &[0, 1, 2, 3, 4, 5, 6, TOKEN_END - 1, TOKEN_END, u32::MAX]);
-        }
-    }
-
-    #[test]
-    fn pairs_that_share_a_line_are_crowded() {
-        // As many as the table for so many rules holds in one place, and one more.
-        let lines = |rules: usize| rules * 5 / (3 * SLOTS) + 1;
-        let room = REACH * SLOTS;
-        let total = 4 * room;
-        let in_front = |&[left, right, _]: &[u32; 3]| home(hash(left, right), lines(total)) == 3;
-        let all = (0..TOKEN_END).map(|n| [n % 1000 + DENSE, n / 1000 + DENSE, n]);
-        let mut rules: Vec<_> = all.clone().filter(in_front).take(room + 1).collect();
-        assert_eq!(rules.len(), room + 1);
-        // Others far from there make the table as large as that.
-        let far = |rule: &[u32; 3]| home(hash(rule[0], rule[1]), lines(total)) > 60;
-        rules.extend(all.filter(far).take(total - rules.len()));
-        assert_eq!(PairTable::build(&rules).err(), Some(Crowded));
-        rules[room] = [1, 2, 3];
-        let table = PairTable::build(&rules).expect("there is room");
-        for rank in [0, room - 1, room, total - 1] {
-            assert_eq!(table.rank(rules[rank][0], rules[rank][1]), rank as u32);
-        }
-    }
-
-    #[test]
-    fn the_square_and_the_lines_agree() {
-        let near = |n: u32| n % 37 * 14;
-        let far = |n: u32| TOKEN_END - 1 - n % 41;
-        let rules: Vec<_> = (0..4000u32)
-            .map(|n| match n % 3 {
-                0 => [near(n), near(n / 37), n],
-                1 => [near(n), far(n / 37), n],
-                _ => [far(n), far(n / 41), n],
-            })
-            .collect();
-        let tokens: Vec<_> = (0..41)
-            .flat_map(|n| [near(n), far(n), near(n) + 1])
-            .collect();
-        check(&rules, &tokens);
-    }
-
-    #[test]
-    fn lines_of_no_table_are_refused() {
-        let table = |slots: &[u64; SLOTS], filter: usize, dense: usize| PairTable {
-            lines: vec![PairLine(*slots)].into(),
-            filter: vec![0; filter].into(),
-            dense: vec![0; dense].into(),
-            products: Flat::default(),
-            shift: 0,
-            repeats: false,
-        };
-        let open = [1, FREE, FREE, FREE, FREE, FREE, FREE, FREE];
-        assert!(table(&open, 2, 0).checked().is_some());
-        assert!(table(&[1; SLOTS], 2, 0).checked().is_none());
-        assert!(table(&open, 3, 0).checked().is_none());
-        assert!(table(&open, 0, 0).checked().is_none());
-        assert!(table(&open, 2, 7).checked().is_none());
-    }
-}
+mod tests;
