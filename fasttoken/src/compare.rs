@@ -24,8 +24,8 @@ pub(crate) trait Compare {
     fn same(line: &[u64; 8], entry: &[u64; 4], compared: &[u64; 4]) -> u32;
 }
 
-/// That the machine has AVX-512F and AVX-512CD: only [`Avx512`], which is for such machines,
-/// has one.
+/// That the machine has AVX-512F and AVX-512CD: only [`Avx512`] and [`Avx2Lanes`], which are for
+/// such machines, have one.
 #[cfg(target_arch = "x86_64")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Vectors(());
@@ -46,14 +46,16 @@ impl Level {
         #[cfg(target_arch = "x86_64")]
         {
             let bits = crate::cpu::has_bit_instructions();
+            if !bits || !is_x86_feature_detected!("avx2") {
+                return Self::Scalar;
+            }
             let cd = is_x86_feature_detected!("avx512cd");
-            if bits && cd && is_x86_feature_detected!("avx512f") {
+            if cd && is_x86_feature_detected!("avx512f") {
                 return Self::Avx512;
             }
-            if bits && is_x86_feature_detected!("avx2") {
-                return Self::Avx2;
-            }
+            Self::Avx2
         }
+        #[cfg(not(target_arch = "x86_64"))]
         Self::Scalar
     }
 }
@@ -83,7 +85,7 @@ impl Compare for Scalar {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86::{Avx2, Avx512};
+pub(crate) use x86::{Avx2, Avx2Lanes, Avx512};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
@@ -126,6 +128,24 @@ mod x86 {
         fn same(line: &[u64; 8], entry: &[u64; 4], compared: &[u64; 4]) -> u32 {
             // SAFETY: as above.
             unsafe { avx2_same(line, entry, compared) }
+        }
+    }
+
+    /// Like [`Avx2`], and only for use on machines that have AVX-512F and AVX-512CD as well.
+    pub(crate) struct Avx2Lanes;
+
+    impl Compare for Avx2Lanes {
+        const LANES: bool = true;
+        const VECTORS: Option<Vectors> = Some(Vectors(()));
+
+        #[inline(always)]
+        fn matches(line: &Line, key: [u64; 2]) -> u32 {
+            Avx2::matches(line, key)
+        }
+
+        #[inline(always)]
+        fn same(line: &[u64; 8], entry: &[u64; 4], compared: &[u64; 4]) -> u32 {
+            Avx2::same(line, entry, compared)
         }
     }
 
@@ -194,13 +214,19 @@ mod x86 {
 
 /// A loop over many look-ups.
 pub(crate) trait Work {
+    /// Whether vectors of 32 bytes are faster, also where a machine has longer ones.
+    const NARROW: bool = false;
+
     fn run<C: Compare>(self);
 }
 
 /// Runs `work` compiled for the best instructions of this machine.
 #[inline]
-pub(crate) fn run(work: impl Work) {
+pub(crate) fn run<W: Work>(work: W) {
     match Level::detect() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `detect` has seen AVX2 and AVX-512 on this machine.
+        Level::Avx512 if W::NARROW => unsafe { run_avx2_lanes(work) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `detect` has seen these instructions on this machine.
         Level::Avx512 => unsafe { run_avx512(work) },
@@ -215,6 +241,12 @@ pub(crate) fn run(work: impl Work) {
 #[target_feature(enable = "avx512f,avx512cd,bmi1,bmi2,lzcnt,popcnt")]
 fn run_avx512(work: impl Work) {
     work.run::<Avx512>();
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
+fn run_avx2_lanes(work: impl Work) {
+    work.run::<Avx2Lanes>();
 }
 
 #[cfg(target_arch = "x86_64")]

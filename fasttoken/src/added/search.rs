@@ -19,7 +19,7 @@ const LONGEST: usize = 64;
 /// Finds the longest string at the leftmost place, again and again.
 #[derive(Debug)]
 pub(super) enum Search {
-    Quick(Quick),
+    Quick(Box<Quick>),
     Automaton(AhoCorasick),
 }
 
@@ -56,7 +56,7 @@ impl Search {
         if quick.needs_automaton() {
             quick.automaton = Some(automaton(strings, StartKind::Anchored)?);
         }
-        Ok(Self::Quick(quick))
+        Ok(Self::Quick(Box::new(quick)))
     }
 
     /// The number of the next string from `at` on, and where it stands.
