@@ -24,8 +24,8 @@ pub(crate) trait Compare {
     fn same(line: &[u64; 8], entry: &[u64; 4], compared: &[u64; 4]) -> u32;
 }
 
-/// That the machine has AVX-512F and AVX-512CD: only [`Avx512`] and [`Avx2Lanes`], which are for
-/// such machines, have one.
+/// That the machine has AVX-512F and AVX-512CD: only [`Avx2Lanes`], which is for such machines,
+/// has one.
 #[cfg(target_arch = "x86_64")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Vectors(());
@@ -85,33 +85,12 @@ impl Compare for Scalar {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86::{Avx2, Avx2Lanes, Avx512};
+pub(crate) use x86::{Avx2, Avx2Lanes};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{COMPARED, Compare, Line, Vectors};
     use std::arch::x86_64::*;
-
-    /// Only for use inside functions compiled for AVX-512F and AVX-512CD.
-    pub(crate) struct Avx512;
-
-    impl Compare for Avx512 {
-        const LANES: bool = true;
-        const VECTORS: Option<Vectors> = Some(Vectors(()));
-
-        #[inline(always)]
-        fn matches(line: &Line, key: [u64; 2]) -> u32 {
-            // SAFETY: the caller is compiled for AVX-512F, as this type's contract
-            // says, so the machine has it.
-            unsafe { avx512(line, key) }
-        }
-
-        #[inline(always)]
-        fn same(line: &[u64; 8], entry: &[u64; 4], compared: &[u64; 4]) -> u32 {
-            // SAFETY: as above.
-            unsafe { avx512_same(line, entry, compared) }
-        }
-    }
 
     /// Only for use inside functions compiled for AVX2.
     pub(crate) struct Avx2;
@@ -147,34 +126,6 @@ mod x86 {
         fn same(line: &[u64; 8], entry: &[u64; 4], compared: &[u64; 4]) -> u32 {
             Avx2::same(line, entry, compared)
         }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    fn avx512(line: &Line, key: [u64; 2]) -> u32 {
-        // SAFETY: a line is 64 readable bytes, and the load needs no alignment.
-        let line = unsafe { _mm512_loadu_si512(line.halves().as_ptr().cast()) };
-        let pair =
-            |[low, high]: [u64; 2]| _mm512_broadcast_i32x4(_mm_set_epi64x(high as i64, low as i64));
-        let unlike = _mm512_xor_si512(line, pair(key));
-        let equal = u32::from(_mm512_testn_epi64_mask(unlike, pair(COMPARED)));
-        equal & equal >> 1 & 0x55
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    fn avx512_same(line: &[u64; 8], entry: &[u64; 4], compared: &[u64; 4]) -> u32 {
-        // SAFETY: a line is 64 readable bytes, and the load needs no alignment.
-        let line = unsafe { _mm512_loadu_si512(line.as_ptr().cast()) };
-        let both = |part: &[u64; 4]| {
-            // SAFETY: they are 32 readable bytes, and the load needs no alignment.
-            let part = unsafe { _mm256_loadu_si256(part.as_ptr().cast()) };
-            _mm512_broadcast_i64x4(part)
-        };
-        let unlike = _mm512_xor_si512(line, both(entry));
-        let equal = u32::from(_mm512_testn_epi64_mask(unlike, both(compared)));
-        let pairs = equal & equal >> 1;
-        pairs & pairs >> 2 & 0x11
     }
 
     #[inline]
@@ -214,8 +165,8 @@ mod x86 {
 
 /// A loop over many look-ups.
 pub(crate) trait Work {
-    /// Whether vectors of 32 bytes are faster, also where a machine has longer ones.
-    const NARROW: bool = false;
+    /// Whether it gains by vectors of 64 bytes, where a machine has them. Comparing does not.
+    const WIDE: bool = false;
 
     fn run<C: Compare>(self);
 }
@@ -225,11 +176,11 @@ pub(crate) trait Work {
 pub(crate) fn run<W: Work>(work: W) {
     match Level::detect() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `detect` has seen AVX2 and AVX-512 on this machine.
-        Level::Avx512 if W::NARROW => unsafe { run_avx2_lanes(work) },
-        #[cfg(target_arch = "x86_64")]
         // SAFETY: `detect` has seen these instructions on this machine.
-        Level::Avx512 => unsafe { run_avx512(work) },
+        Level::Avx512 if W::WIDE => unsafe { run_avx512(work) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Level::Avx512 => unsafe { run_avx2_lanes(work) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         Level::Avx2 => unsafe { run_avx2(work) },
@@ -240,7 +191,7 @@ pub(crate) fn run<W: Work>(work: W) {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512cd,bmi1,bmi2,lzcnt,popcnt")]
 fn run_avx512(work: impl Work) {
-    work.run::<Avx512>();
+    work.run::<Avx2Lanes>();
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -261,21 +212,9 @@ pub(crate) mod tests {
     use crate::words::{Key, WordTable};
 
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f")]
-    fn by_avx512(table: &WordTable, key: Key) -> Option<u32> {
-        table.get::<Avx512>(key, table.home(key.hash()))
-    }
-
-    #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
     fn by_avx2(table: &WordTable, key: Key) -> Option<u32> {
         table.get::<Avx2>(key, table.home(key.hash()))
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f")]
-    fn same_by_avx512(line: &[u64; 8], entry: &[u64; 4], compared: &[u64; 4]) -> u32 {
-        Avx512::same(line, entry, compared)
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -299,11 +238,6 @@ pub(crate) mod tests {
             proptest::prop_assert_eq!(Scalar::same(&line, &entry, &compared), expected);
             #[cfg(target_arch = "x86_64")]
             {
-                if is_x86_feature_detected!("avx512f") {
-                    // SAFETY: just asked for.
-                    let found = unsafe { same_by_avx512(&line, &entry, &compared) };
-                    proptest::prop_assert_eq!(found, expected);
-                }
                 if is_x86_feature_detected!("avx2") {
                     // SAFETY: just asked for.
                     let found = unsafe { same_by_avx2(&line, &entry, &compared) };
@@ -318,10 +252,6 @@ pub(crate) mod tests {
         let mut found = vec![table.get::<Scalar>(key, table.home(key.hash()))];
         #[cfg(target_arch = "x86_64")]
         {
-            if is_x86_feature_detected!("avx512f") {
-                // SAFETY: just asked for.
-                found.push(unsafe { by_avx512(table, key) });
-            }
             if is_x86_feature_detected!("avx2") {
                 // SAFETY: just asked for.
                 found.push(unsafe { by_avx2(table, key) });

@@ -157,7 +157,6 @@ fn load_file(
     settings.finish(added, vocab, bpe)
 }
 
-/// A file of the other family: only what both share is looked at here.
 /// A usual file of the other family; `None` for any that there is something to say about.
 pub(crate) fn load_sentencepiece_quickly(json: &[u8]) -> Option<Tokenizer> {
     let quick = sentencepiece::Quick::read(json)?;
@@ -174,6 +173,7 @@ pub(crate) fn load_sentencepiece_quickly(json: &[u8]) -> Option<Tokenizer> {
     settings.finish_sentencepiece(added, family).ok()
 }
 
+/// A file of the other family: only what both share is looked at here.
 fn load_sentencepiece(json: &[u8], file: &File<'_>) -> Result<Tokenizer, Error> {
     let settings = Settings::load_sentencepiece(file)?;
     check_model(&file.model)?;
