@@ -92,7 +92,11 @@ impl Race {
         let rounds = self.rounds_of(row);
         match &row.work {
             Work::Encode { texts, fresh } => self.encode(row, texts, *fresh, rounds, bar),
-            Work::Batch { texts, threads } => self.batch(row, texts, *threads, rounds, bar),
+            Work::Batch {
+                texts,
+                threads,
+                fresh,
+            } => self.batch(row, texts, (*threads, *fresh), rounds, bar),
             Work::Share { texts } => self.share(texts, rounds, bar),
             Work::Decode { ids } => self.decode(*ids, false, rounds, bar),
             Work::Stream { ids } => self.decode(*ids, true, rounds, bar),
@@ -226,7 +230,7 @@ impl Race {
         &mut self,
         row: &Row,
         texts: &Texts,
-        threads: usize,
+        (threads, fresh): (usize, bool),
         rounds: usize,
         bar: &ProgressBar,
     ) -> Result<Vec<Entry>> {
@@ -234,16 +238,23 @@ impl Race {
         let mut board = Board::new(&processes);
         let path = self.file("texts");
         for round in 0..=rounds {
-            write_texts(&path, &texts.next(&mut self.corpus, self.chat_markers))?;
+            if fresh || round == 0 {
+                write_texts(&path, &texts.next(&mut self.corpus, self.chat_markers))?;
+            }
             for n in turns(processes.len(), round) {
                 processes[n].obey(&Order::Texts { path: name(&path) })?;
+                if !fresh {
+                    let _ = processes[n].obey(&Order::Batch { passes: 1 });
+                }
                 match processes[n].obey(&Order::Batch { passes: 1 }) {
                     Ok(_) if round == 0 => {}
                     Ok(cost) => board.results[n].values.push(cost.wall_s * 1e6),
                     Err(error) => self.remark(format!("{}: {error:#}", row.name)),
                 }
             }
-            self.compare(&row.name, &mut processes, &mut board)?;
+            if fresh || round == 0 {
+                self.compare(&row.name, &mut processes, &mut board)?;
+            }
             bar.inc(1);
         }
         self.running.insert(threads, processes);
