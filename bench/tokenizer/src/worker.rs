@@ -6,6 +6,7 @@
 use std::{
     fs, hint,
     io::{BufRead as _, Write as _, stdin, stdout},
+    panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     sync::Barrier,
     time::Instant,
@@ -169,7 +170,7 @@ fn encode_all(engine: &dyn Engine, texts: &[String], passes: u32) -> Result<()> 
 fn share(engine: &dyn Engine, texts: &[String], threads: usize, passes: u32) -> Result<Cost> {
     let ready = Barrier::new(threads);
     let work = || {
-        let warm = encode_all(engine, texts, 1);
+        let warm = caught(|| encode_all(engine, texts, 1));
         ready.wait();
         let begin = Instant::now();
         warm.and_then(|()| encode_all(engine, texts, passes))?;
@@ -194,6 +195,11 @@ fn share(engine: &dyn Engine, texts: &[String], threads: usize, passes: u32) -> 
     })
 }
 
+/// A panic as an error: whoever waits at a barrier would wait for ever for a thread that is gone.
+fn caught(work: impl FnOnce() -> Result<()>) -> Result<()> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(anyhow!("a panic")))
+}
+
 /// The memory that `threads` threads take which have all encoded the texts.
 fn crowd(engine: &dyn Engine, texts: &[String], threads: usize) -> Result<Cost> {
     // They and whoever measures wait for each other, before and after.
@@ -201,7 +207,7 @@ fn crowd(engine: &dyn Engine, texts: &[String], threads: usize) -> Result<Cost> 
     let rss_before = resident_bytes()?;
     let (done, rss_after) = std::thread::scope(|scope| {
         let work = || {
-            let done = encode_all(engine, texts, 1);
+            let done = caught(|| encode_all(engine, texts, 1));
             ready.wait();
             measured.wait();
             done
