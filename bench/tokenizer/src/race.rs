@@ -82,7 +82,7 @@ impl Race {
             // One short call per round, timed by the clock on the wall.
             Work::Batch { .. } => self.rounds * 3,
             Work::Load | Work::LoadImage | Work::Memory => self.rounds.min(5),
-            Work::Resident { .. } => self.rounds.min(3),
+            Work::PerThread { .. } => self.rounds.min(3),
             _ => self.rounds,
         }
     }
@@ -103,7 +103,7 @@ impl Race {
             Work::Load => self.load(rounds, bar, |cost| cost.cpu_s * 1e3),
             Work::LoadImage => self.load_image(rounds, bar),
             Work::Memory => self.load(rounds, bar, load::megabytes),
-            Work::Resident { texts, threads } => self.resident(texts, *threads, rounds, bar),
+            Work::PerThread { texts, threads } => self.per_thread(texts, *threads, rounds, bar),
         }
     }
 

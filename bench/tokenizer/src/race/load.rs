@@ -58,8 +58,8 @@ impl Race {
         Ok(results)
     }
 
-    /// What loading added to a process, and then threads that have encoded the texts.
-    pub(super) fn resident(
+    /// What each of `threads` threads adds to a process, when all have encoded the texts.
+    pub(super) fn per_thread(
         &mut self,
         texts: &Texts,
         threads: usize,
@@ -77,20 +77,14 @@ impl Race {
             }
             for who in self.engines.clone() {
                 let mut process = self.launcher.start(who, 1)?;
-                let orders = [
-                    Order::Load { path: path.clone() },
-                    Order::Texts {
-                        path: name(&texts_path),
-                    },
-                    Order::Crowd { threads },
-                ];
-                let mut added = 0.0;
-                let done = orders.iter().try_for_each(|order| {
-                    added += megabytes(process.obey(order)?);
-                    anyhow::Ok(())
-                });
-                match done {
-                    Ok(()) => enter(&mut results, who, added),
+                let texts = name(&texts_path);
+                let added = process
+                    .obey(&Order::Load { path: path.clone() })
+                    .and_then(|_| process.obey(&Order::Texts { path: texts }))
+                    .and_then(|_| process.obey(&Order::Crowd { threads }));
+                match added {
+                    #[expect(clippy::cast_precision_loss, reason = "a few threads")]
+                    Ok(cost) => enter(&mut results, who, megabytes(cost) / threads as f64),
                     Err(error) => self.remark(format!("{error:#}")),
                 }
             }
