@@ -6,6 +6,7 @@
 mod collect;
 mod corpus;
 mod engines;
+mod judge;
 mod plot;
 mod process;
 mod protocol;
@@ -29,9 +30,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::{
     corpus::Corpus,
     engines::Who,
+    judge::Line,
     process::Launcher,
     race::Race,
-    report::{About, Line},
+    report::About,
     workloads::{Part, Row, Unit},
 };
 
@@ -288,7 +290,7 @@ fn measure(race: &mut Race, rows: Vec<Row>, only: Option<&str>) -> Result<Vec<Li
     let mut lines = Vec::new();
     for row in &rows {
         bar.set_message(row.name.clone());
-        lines.push(report::judge(row, race.run(row, &bar)?));
+        lines.push(judge::judge(row, race.run(row, &bar)?));
     }
     bar.finish_and_clear();
     Ok(lines)

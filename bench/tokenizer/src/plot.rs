@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-use crate::{engines::Who, report::Line, workloads::Unit};
+use crate::{engines::Who, judge::Line, workloads::Unit};
 
 const BAR: f64 = 0.16;
 
