@@ -7,6 +7,7 @@ mod collect;
 mod corpus;
 mod engines;
 mod judge;
+mod paper;
 mod plot;
 mod process;
 mod protocol;
@@ -17,7 +18,6 @@ mod worker;
 mod workloads;
 
 use std::{
-    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -34,7 +34,7 @@ use crate::{
     process::Launcher,
     race::Race,
     report::About,
-    workloads::{Part, Row, Unit},
+    workloads::{Row, Unit},
 };
 
 #[derive(Parser)]
@@ -117,7 +117,7 @@ fn main() -> Result<()> {
     let scratch = out.join("scratch");
     fs::create_dir_all(&scratch)?;
     let sentencepiece = sentencepiece(args.sentencepiece.clone(), &out)?;
-    let paper = args.paper.as_deref().map(paper_figures).transpose()?;
+    let paper = args.paper.as_deref().map(paper::figures).transpose()?;
     let launcher = Launcher {
         python: Some(python),
     };
@@ -254,28 +254,6 @@ fn sentencepiece(given: Option<PathBuf>, out: &Path) -> Result<Option<PathBuf>> 
         );
     }
     Ok(found)
-}
-
-/// What the paper says of some rows, by their names.
-fn paper_figures(path: &Path) -> Result<BTreeMap<String, String>> {
-    let text = fs::read_to_string(path);
-    let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-    let figures: BTreeMap<String, String> = serde_json::from_str(&text)
-        .with_context(|| format!("{} is no JSON object of texts", path.display()))?;
-    let rows = workloads::rows();
-    let names: Vec<&str> = rows
-        .iter()
-        .filter(|row| row.part == Part::Paper)
-        .map(|row| &*row.name)
-        .collect();
-    if let Some(name) = figures.keys().find(|name| !names.contains(&&***name)) {
-        bail!(
-            "{}: no row of the paper is called {name:?}; there are {}",
-            path.display(),
-            names.join("; ")
-        );
-    }
-    Ok(figures)
 }
 
 fn measure(race: &mut Race, rows: Vec<Row>, only: Option<&str>) -> Result<Vec<Line>> {

@@ -29,12 +29,22 @@ pub(crate) enum Order {
     Dump { path: String },
     /// Read one list of ids.
     Ids { path: String },
-    /// Decode the list of ids.
-    Decode { passes: u32 },
-    /// Decode the list of ids one id at a time, as a model makes them.
-    Stream { passes: u32 },
-    /// Write the text of the list of ids to a file; `stream` says which decoder to ask.
-    Decoded { path: String, stream: bool },
+    /// Decode the list of ids, `passes` times over.
+    Decode { how: How, passes: u32 },
+    /// Write the text of the list of ids to a file; of ids decoded each for itself, a line each.
+    Decoded { how: How, path: String },
+}
+
+/// How to decode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum How {
+    /// The list in one call.
+    Whole,
+    /// As a model makes it, by a decoder that remembers half characters; per id.
+    Stream,
+    /// Each id in a call of its own, for itself; per id.
+    Each,
 }
 
 /// What an order cost. All zero for orders that measure nothing.

@@ -2,13 +2,15 @@
 
 mod decode;
 mod load;
+mod threads;
+mod turn;
 
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
@@ -17,8 +19,9 @@ use crate::{
     engines::Who,
     process::{Launcher, Process},
     protocol::{Order, read_ids, write_texts},
-    workloads::{Row, Texts, Unit, Work},
+    workloads::{Part, Row, Texts, Unit, Work},
 };
+use turn::Turn;
 
 /// What a run needs to know.
 pub(crate) struct Race {
@@ -46,8 +49,13 @@ pub(crate) struct Entry {
     pub(crate) differing: (usize, usize),
 }
 
-/// How long repeated work should take in a round; short work is repeated.
-const ROUND_S: f64 = 0.2;
+/// How long repeated work should take in a turn. The paper's rows are many.
+fn turn_s(row: &Row) -> f64 {
+    match row.part {
+        Part::Paper => 0.05,
+        Part::Targets | Part::SentencePiece => 0.2,
+    }
+}
 
 impl Race {
     pub(crate) fn new(
@@ -80,7 +88,7 @@ impl Race {
     fn rounds_of(&self, row: &Row) -> usize {
         match row.work {
             // One short call per round, timed by the clock on the wall.
-            Work::Batch { .. } => self.rounds * 3,
+            Work::Batch { fresh: true, .. } => self.rounds * 3,
             Work::Load | Work::LoadImage | Work::Memory => self.rounds.min(5),
             Work::PerThread { .. } => self.rounds.min(3),
             _ => self.rounds,
@@ -98,8 +106,12 @@ impl Race {
                 fresh,
             } => self.batch(row, texts, (*threads, *fresh), rounds, bar),
             Work::Share { texts } => self.share(texts, rounds, bar),
-            Work::Decode { ids } => self.decode(*ids, false, rounds, bar),
-            Work::Stream { ids } => self.decode(*ids, true, rounds, bar),
+            Work::Together {
+                texts,
+                threads,
+                passes,
+            } => self.together(row, texts, (*threads, *passes), rounds, bar),
+            Work::Decode { ids, how } => self.decode(row, ids, *how, rounds, bar),
             Work::Load => self.load(rounds, bar, |cost| cost.cpu_s * 1e3),
             Work::LoadImage => self.load_image(rounds, bar),
             Work::Memory => self.load(rounds, bar, load::megabytes),
@@ -147,6 +159,11 @@ impl Race {
         let mut bytes = 0;
         let mut passes = vec![1; processes.len()];
         let path = self.file("texts");
+        let turn = Turn {
+            order: |passes| Order::Encode { passes },
+            seconds: |cost| cost.cpu_s,
+            repeat_s: (!fresh).then(|| turn_s(row)),
+        };
         for round in 0..=rounds {
             if fresh || round == 0 {
                 let texts = texts.next(&mut self.corpus, self.chat_markers);
@@ -157,30 +174,14 @@ impl Race {
                 }
             }
             for n in turns(processes.len(), round) {
-                let order = Order::Encode { passes: passes[n] };
-                if !fresh && round > 0 {
-                    // What is warm is what this engine has just seen, and not what is left of
-                    // it after the others' turns.
-                    let _ = processes[n].obey(&Order::Encode { passes: 1 });
-                }
-                let cost = match processes[n].obey(&order) {
-                    Ok(cost) => cost,
-                    Err(error) => {
-                        self.remark(format!("{}: {error:#}", row.name));
-                        continue;
+                match turn.take(round, &mut processes[n], &mut passes[n]) {
+                    Ok(None) => {}
+                    Ok(Some(seconds)) => {
+                        let value = per(row.unit, seconds, bytes, texts.count);
+                        board.results[n].values.push(value);
                     }
-                };
-                let seconds = cost.cpu_s / f64::from(passes[n]);
-                if round == 0 {
-                    // The first round makes everyone ready and is not counted.
-                    if !fresh {
-                        passes[n] = repeats(seconds);
-                    }
-                    continue;
+                    Err(error) => self.remark(format!("{}: {error:#}", row.name)),
                 }
-                board.results[n]
-                    .values
-                    .push(per(row.unit, seconds, bytes, texts.count));
             }
             if fresh || round == 0 {
                 self.compare(&row.name, &mut processes, &mut board)?;
@@ -236,19 +237,22 @@ impl Race {
     ) -> Result<Vec<Entry>> {
         let mut processes = self.processes(threads)?;
         let mut board = Board::new(&processes);
+        let mut passes = vec![1; processes.len()];
         let path = self.file("texts");
+        let turn = Turn {
+            order: |passes| Order::Batch { passes },
+            seconds: |cost| cost.wall_s,
+            repeat_s: (!fresh).then(|| turn_s(row)),
+        };
         for round in 0..=rounds {
             if fresh || round == 0 {
                 write_texts(&path, &texts.next(&mut self.corpus, self.chat_markers))?;
             }
             for n in turns(processes.len(), round) {
                 processes[n].obey(&Order::Texts { path: name(&path) })?;
-                if !fresh {
-                    let _ = processes[n].obey(&Order::Batch { passes: 1 });
-                }
-                match processes[n].obey(&Order::Batch { passes: 1 }) {
-                    Ok(_) if round == 0 => {}
-                    Ok(cost) => board.results[n].values.push(cost.wall_s * 1e6),
+                match turn.take(round, &mut processes[n], &mut passes[n]) {
+                    Ok(None) => {}
+                    Ok(Some(seconds)) => board.results[n].values.push(seconds * 1e6),
                     Err(error) => self.remark(format!("{}: {error:#}", row.name)),
                 }
             }
@@ -259,34 +263,6 @@ impl Race {
         }
         self.running.insert(threads, processes);
         Ok(board.results)
-    }
-
-    /// Ours alone: how many times the work two threads do in the time of one.
-    fn share(&mut self, texts: &Texts, rounds: usize, bar: &ProgressBar) -> Result<Vec<Entry>> {
-        let mut processes = self.processes(1)?;
-        let ours = processes.iter_mut().find(|p| p.who == Who::Fasttoken);
-        let ours = ours.context("fasttoken takes part in every run")?;
-        let path = self.file("texts");
-        write_texts(&path, &texts.next(&mut self.corpus, self.chat_markers))?;
-        ours.obey(&Order::Texts { path: name(&path) })?;
-        let mut values = Vec::new();
-        let share = |threads| Order::Share {
-            threads,
-            passes: 20,
-        };
-        for round in 0..=rounds {
-            let (one, two) = (ours.obey(&share(1))?, ours.obey(&share(2))?);
-            if round > 0 {
-                values.push(2.0 * one.wall_s / two.wall_s);
-            }
-            bar.inc(1);
-        }
-        self.running.insert(1, processes);
-        Ok(vec![Entry {
-            who: Who::Fasttoken,
-            values,
-            differing: (0, 0),
-        }])
     }
 }
 
@@ -315,16 +291,6 @@ fn name(path: &Path) -> String {
 /// Who goes when: another one begins in each round.
 fn turns(count: usize, round: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |n| (n + round) % count)
-}
-
-fn repeats(seconds: f64) -> u32 {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "clamped to 1..1e6"
-    )]
-    let repeats = (ROUND_S / seconds.max(1e-9)).clamp(1.0, 1e6) as u32;
-    repeats
 }
 
 /// A round's seconds for `count` texts of `bytes` bytes together, in the row's unit.

@@ -8,6 +8,7 @@ use std::{
     io::{BufRead as _, Write as _, stdin, stdout},
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
+    slice,
     sync::Barrier,
     time::Instant,
 };
@@ -17,7 +18,7 @@ use cpu_time::ProcessTime;
 
 use crate::{
     engines::{Engine, Who, load},
-    protocol::{Cost, Order, Reply, read_ids, read_texts, write_ids},
+    protocol::{Cost, How, Order, Reply, read_ids, read_texts, write_ids},
 };
 
 /// What the process holds between orders.
@@ -100,35 +101,9 @@ impl Worker {
                 }
                 write_ids(Path::new(&path), &lists).map(|()| Cost::default())
             }
-            Order::Decode { passes } => {
-                let engine = self.engine()?;
-                measured(|| {
-                    for _ in 0..passes {
-                        hint::black_box(engine.decode(&self.ids)?);
-                    }
-                    Ok(())
-                })
-            }
-            Order::Stream { passes } => {
-                let engine = self.engine()?;
-                let mut text = String::new();
-                measured(|| {
-                    for _ in 0..passes {
-                        text.clear();
-                        engine.stream(&self.ids, &mut text)?;
-                        hint::black_box(&text);
-                    }
-                    Ok(())
-                })
-            }
-            Order::Decoded { path, stream } => {
-                let engine = self.engine()?;
-                let mut text = String::new();
-                if stream {
-                    engine.stream(&self.ids, &mut text)?;
-                } else {
-                    text = engine.decode(&self.ids)?;
-                }
+            Order::Decode { how, passes } => decode_all(self.engine()?, &self.ids, how, passes),
+            Order::Decoded { how, path } => {
+                let text = decoded(self.engine()?, &self.ids, how)?;
                 fs::write(&path, text).context("cannot write the decoded text")?;
                 Ok(Cost::default())
             }
@@ -162,6 +137,45 @@ fn encode_all(engine: &dyn Engine, texts: &[String], passes: u32) -> Result<()> 
         }
     }
     Ok(())
+}
+
+fn decode_all(engine: &dyn Engine, ids: &[u32], how: How, passes: u32) -> Result<Cost> {
+    let mut text = String::new();
+    measured(|| {
+        for _ in 0..passes {
+            match how {
+                How::Whole => {
+                    hint::black_box(engine.decode(ids)?);
+                }
+                How::Stream => {
+                    text.clear();
+                    engine.stream(ids, &mut text)?;
+                    hint::black_box(&text);
+                }
+                How::Each => {
+                    for id in ids {
+                        hint::black_box(engine.decode(slice::from_ref(id))?);
+                    }
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+fn decoded(engine: &dyn Engine, ids: &[u32], how: How) -> Result<String> {
+    match how {
+        How::Whole => engine.decode(ids),
+        How::Stream => {
+            let mut text = String::new();
+            engine.stream(ids, &mut text)?;
+            Ok(text)
+        }
+        How::Each => {
+            let each = ids.iter().map(|id| engine.decode(slice::from_ref(id)));
+            Ok(each.collect::<Result<Vec<_>>>()?.join("\n"))
+        }
+    }
 }
 
 /// What `threads` threads take that share the tokenizer. All are new, and have seen the texts

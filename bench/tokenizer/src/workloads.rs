@@ -1,10 +1,14 @@
 //! The rows of the table: what is done, what must be reached.
 
+use std::ops::Range;
+
 use serde::Serialize;
 
 use crate::{
     corpus::{Corpus, Kind},
     engines::Who,
+    paper,
+    protocol::How,
 };
 
 /// One row.
@@ -22,7 +26,7 @@ pub(crate) struct Row {
 pub(crate) enum Part {
     /// The target table and the degenerate inputs.
     Targets,
-    /// Workloads like those of the paper's table; they set no target here.
+    /// The rows of the paper's table; they set no target here.
     Paper,
     /// With the vocabulary of a SentencePiece-style model.
     SentencePiece,
@@ -35,7 +39,7 @@ impl Part {
         match self {
             Self::Targets => "Targets",
             Self::Paper => {
-                "The kinds of the paper's 17 rows, all warm (its lengths and figures are not part of this repository)"
+                "The rows of the paper's table, all warm: its 17 texts encoded and decoded, then batches, one id at a time, eight threads, loading"
             }
             Self::SentencePiece => "SentencePiece-style BPE with byte fallback",
         }
@@ -93,10 +97,14 @@ pub(crate) enum Work {
     },
     /// Two threads that share one tokenizer, against one thread: how many times the work.
     Share { texts: Texts },
-    /// A list of ids to text, in one call.
-    Decode { ids: usize },
-    /// The same, one id at a time; per id.
-    Stream { ids: usize },
+    /// Some threads that share one tokenizer, each encoding the texts so many times: per text.
+    Together {
+        texts: Texts,
+        threads: usize,
+        passes: u32,
+    },
+    /// A list of ids to text.
+    Decode { ids: Ids, how: How },
     /// A file to a tokenizer, in a new process: processor time.
     Load,
     /// A compiled image to a tokenizer, likewise.
@@ -105,6 +113,15 @@ pub(crate) enum Work {
     Memory,
     /// Resident memory that each of some threads adds which have encoded the texts.
     PerThread { texts: Texts, threads: usize },
+}
+
+/// What to decode.
+pub(crate) enum Ids {
+    /// So many, of new English text.
+    English(usize),
+    /// Those of the last of these texts.
+    Of(Texts),
+    Range(Range<u32>),
 }
 
 /// Texts of one round.
@@ -120,12 +137,12 @@ pub(crate) enum What {
     Plain(Kind),
     /// Turns of English and code between the markers of a chat.
     Chat,
-    /// A pattern without end, cut to size.
+    /// Always the same: a pattern without end, cut to size, or a text that has this size.
     Pattern(Pattern),
 }
 
 /// Makes text of about so many bytes.
-type Pattern = fn(usize) -> String;
+pub(crate) type Pattern = fn(usize) -> String;
 
 /// What our value must reach.
 #[derive(Clone, Copy)]
@@ -152,7 +169,7 @@ impl Must {
 }
 
 impl Texts {
-    fn new(what: What, bytes: usize, count: usize) -> Self {
+    pub(crate) fn new(what: What, bytes: usize, count: usize) -> Self {
         Self { what, bytes, count }
     }
 
@@ -191,7 +208,7 @@ fn chat(corpus: &mut Corpus, bytes: usize, markers: bool) -> String {
     text
 }
 
-/// The target table, then the degenerate inputs, then the paper's workloads.
+/// The target table, then the degenerate inputs, then the paper's rows.
 pub(crate) fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     let mut add = |name: &str, unit, work, must| {
@@ -250,13 +267,13 @@ pub(crate) fn rows() -> Vec<Row> {
     }
     // 7.6 / 3 µs.
     let must = Must::Beat(Who::TokenizersRc, 7.6 / 3.0);
-    add(
-        "decode 1,245 ids",
-        Unit::Microseconds,
-        Work::Decode { ids: 1245 },
-        must,
-    );
-    let stream = Work::Stream { ids: 1245 };
+    let decode = |how| Work::Decode {
+        ids: Ids::English(1245),
+        how,
+    };
+    let whole = decode(How::Whole);
+    add("decode 1,245 ids", Unit::Microseconds, whole, must);
+    let stream = decode(How::Stream);
     add(
         "streaming decode, per id",
         Unit::Nanoseconds,
@@ -310,62 +327,7 @@ pub(crate) fn rows() -> Vec<Row> {
         };
         add(&format!("1 MB of {name}"), rate, work, Must::Reach(10.0));
     }
-    rows.extend(paper_rows());
-    rows
-}
-
-/// As many rows as the paper has, of the kinds that it has.
-fn paper_rows() -> Vec<Row> {
-    let mut rows = Vec::new();
-    let mut add = |name: String, unit, work| {
-        rows.push(Row {
-            name,
-            unit,
-            work,
-            must: Must::Nothing,
-            part: Part::Paper,
-        });
-    };
-    // The same text again and again, as benchmarks do that measure nothing but one call.
-    let english = |bytes, count| Texts::new(What::Plain(Kind::English), bytes, count);
-    for bytes in [16, 128, 1024, 8192, 65_536] {
-        let work = Work::Encode {
-            texts: english(bytes, 1),
-            fresh: false,
-        };
-        add(format!("encode {bytes} B"), Unit::Microseconds, work);
-    }
-    for ids in [16, 256, 1024, 4096] {
-        let work = Work::Decode { ids };
-        add(format!("decode {ids} ids"), Unit::Microseconds, work);
-    }
-    for (count, threads, words) in [
-        (1, 1, "one thread"),
-        (4, 1, "one thread"),
-        (16, 1, "one thread"),
-        (64, 1, "one thread"),
-        (64, 8, "eight threads"),
-    ] {
-        let work = Work::Batch {
-            texts: english(900, count),
-            threads,
-            fresh: false,
-        };
-        let name = format!("batch of {count} × 900 B, {words} (wall)");
-        add(name, Unit::Microseconds, work);
-    }
-    let stream = Work::Stream { ids: 256 };
-    add(
-        "stream 256 ids, per id".to_owned(),
-        Unit::Nanoseconds,
-        stream,
-    );
-    add("load a file".to_owned(), Unit::Milliseconds, Work::Load);
-    add(
-        "load an image".to_owned(),
-        Unit::Milliseconds,
-        Work::LoadImage,
-    );
+    rows.extend(paper::rows());
     rows
 }
 

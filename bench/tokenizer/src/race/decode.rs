@@ -5,76 +5,78 @@ use std::fs;
 use anyhow::{Context as _, Result, ensure};
 use indicatif::ProgressBar;
 
-use super::{Board, Entry, Race, name, repeats, turns};
+use super::{Board, Entry, Race, name, turn::Turn, turn_s, turns};
 use crate::{
     corpus::Kind,
     engines::Who,
     process::Process,
-    protocol::{Order, read_ids, write_ids, write_texts},
-    workloads::{Texts, What},
+    protocol::{How, Order, read_ids, write_ids, write_texts},
+    workloads::{Ids, Row, Texts, What},
 };
 
 impl Race {
     pub(super) fn decode(
         &mut self,
-        count: usize,
-        stream: bool,
+        row: &Row,
+        ids: &Ids,
+        how: How,
         rounds: usize,
         bar: &ProgressBar,
     ) -> Result<Vec<Entry>> {
         let mut processes = self.processes(1)?;
         let mut board = Board::new(&processes);
-        let path = self.file("ids");
-        let ids = self.some_ids(&mut processes, count)?;
-        write_ids(&path, &[ids])?;
         let mut passes = vec![1; processes.len()];
+        let path = self.file("ids");
+        let ids = self.list(&mut processes, ids)?;
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^52 ids")]
+        let per_second = match how {
+            How::Whole => 1e6,
+            How::Stream | How::Each => 1e9 / ids.len() as f64,
+        };
+        write_ids(&path, &[ids])?;
+        for process in &mut processes {
+            process.obey(&Order::Ids { path: name(&path) })?;
+        }
+        let turn = Turn {
+            order: |passes| Order::Decode { how, passes },
+            seconds: |cost| cost.cpu_s,
+            repeat_s: Some(turn_s(row)),
+        };
         for round in 0..=rounds {
             for n in turns(processes.len(), round) {
-                if round == 0 {
-                    processes[n].obey(&Order::Ids { path: name(&path) })?;
+                match turn.take(round, &mut processes[n], &mut passes[n]) {
+                    Ok(None) => {}
+                    Ok(Some(seconds)) => board.results[n].values.push(seconds * per_second),
+                    Err(error) => self.remark(format!("{error:#}")),
                 }
-                let passes = &mut passes[n];
-                let order = if stream {
-                    Order::Stream { passes: *passes }
-                } else {
-                    Order::Decode { passes: *passes }
-                };
-                let cost = match processes[n].obey(&order) {
-                    Ok(cost) => cost,
-                    Err(error) => {
-                        self.remark(format!("{error:#}"));
-                        continue;
-                    }
-                };
-                let seconds = cost.cpu_s / f64::from(*passes);
-                if round == 0 {
-                    *passes = repeats(seconds);
-                    continue;
-                }
-                #[expect(clippy::cast_precision_loss, reason = "a few thousand ids")]
-                let value = if stream {
-                    seconds * 1e9 / count as f64
-                } else {
-                    seconds * 1e6
-                };
-                board.results[n].values.push(value);
             }
             bar.inc(1);
         }
-        self.compare_decoded(&mut processes, stream, &mut board)?;
+        self.compare_decoded(&row.name, &mut processes, how, &mut board)?;
         self.running.insert(1, processes);
         Ok(board.results)
     }
 
-    /// Exactly `count` ids of English text.
-    fn some_ids(&mut self, processes: &mut [Process], count: usize) -> Result<Vec<u32>> {
-        let texts = Texts {
-            what: What::Plain(Kind::English),
-            bytes: count * 12,
-            count: 1,
-        };
+    fn list(&mut self, processes: &mut [Process], ids: &Ids) -> Result<Vec<u32>> {
+        match ids {
+            Ids::Range(range) => Ok(range.clone().collect()),
+            Ids::Of(texts) => self.ids_of(processes, texts),
+            Ids::English(count) => {
+                // Tokens of English are shorter than twelve bytes.
+                let texts = Texts::new(What::Plain(Kind::English), count * 12, 1);
+                let mut ids = self.ids_of(processes, &texts)?;
+                ensure!(ids.len() >= *count, "the text has too few tokens");
+                ids.truncate(*count);
+                Ok(ids)
+            }
+        }
+    }
+
+    /// The ids of the last of the texts, as we make them.
+    fn ids_of(&mut self, processes: &mut [Process], texts: &Texts) -> Result<Vec<u32>> {
         let (texts_path, ids_path) = (self.file("texts"), self.file("ids"));
-        write_texts(&texts_path, &texts.next(&mut self.corpus, false))?;
+        let texts = texts.next(&mut self.corpus, self.chat_markers);
+        write_texts(&texts_path, &texts)?;
         let ours = processes.first_mut().context("fasttoken takes part")?;
         ours.obey(&Order::Texts {
             path: name(&texts_path),
@@ -82,24 +84,22 @@ impl Race {
         ours.obey(&Order::Dump {
             path: name(&ids_path),
         })?;
-        let mut ids = read_ids(&ids_path)?.pop().unwrap_or_default();
-        ensure!(ids.len() >= count, "the text has too few tokens");
-        ids.truncate(count);
-        Ok(ids)
+        Ok(read_ids(&ids_path)?.pop().unwrap_or_default())
     }
 
     fn compare_decoded(
         &mut self,
+        row: &str,
         processes: &mut [Process],
-        stream: bool,
+        how: How,
         board: &mut Board,
     ) -> Result<()> {
         let mut texts = Vec::new();
         for process in processes.iter_mut() {
             let path = self.file("decoded");
             let order = Order::Decoded {
+                how,
                 path: name(&path),
-                stream,
             };
             let done = process.obey(&order).is_ok();
             texts.push(done.then(|| fs::read(&path)).transpose()?);
@@ -114,7 +114,7 @@ impl Race {
             if *text != expected {
                 let who = process.who.title();
                 self.remark(format!(
-                    "{who} decodes to another text than tokenizers 0.23"
+                    "{row}: {who} decodes to another text than tokenizers 0.23"
                 ));
             }
         }
