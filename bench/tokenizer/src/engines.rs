@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// Who takes part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Who {
     Fasttoken,
@@ -14,9 +14,12 @@ pub(crate) enum Who {
     Gigatoken,
     TokenizersRc,
     Tokenizers,
+    /// An engine of another build, by its title: see `--also`.
+    Also(&'static str),
 }
 
 impl Who {
+    /// All that this bench brings.
     pub(crate) const ALL: [Self; 5] = [
         Self::Fasttoken,
         Self::Fastokens,
@@ -33,6 +36,7 @@ impl Who {
             Self::Gigatoken => "gigatoken 0.10.0",
             Self::TokenizersRc => "tokenizers 1.0.0-rc.3",
             Self::Tokenizers => "tokenizers 0.23",
+            Self::Also(title) => title,
         }
     }
 
@@ -44,12 +48,21 @@ impl Who {
             Self::Gigatoken => "gigatoken",
             Self::TokenizersRc => "tokenizers-rc",
             Self::Tokenizers => "tokenizers",
+            Self::Also(_) => "also",
         }
+    }
+
+    /// Whether targets are about it. They name published rivals, not who joins for one run.
+    pub(crate) fn is_rival(self) -> bool {
+        !matches!(self, Self::Fasttoken | Self::Also(_))
     }
 
     pub(crate) fn from_key(key: &str) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|who| who.key() == key);
-        found.ok_or_else(|| anyhow!("no engine is called {key}"))
+        found.ok_or_else(|| {
+            let keys = Self::ALL.map(Self::key).join(", ");
+            anyhow!("no engine is called {key}; there are {keys}")
+        })
     }
 }
 
@@ -75,6 +88,7 @@ pub(crate) fn load(who: Who, path: &Path, threads: usize) -> Result<Box<dyn Engi
         Who::Tokenizers => Box::new(tokenizers::Tokenizer::from_file(path).map_err(foreign)?),
         Who::TokenizersRc => Box::new(ReleaseCandidate::load(path, threads)?),
         Who::Gigatoken => bail!("gigatoken runs in Python: drivers/drive_gigatoken.py"),
+        Who::Also(title) => bail!("{title} is an engine of another build"),
     })
 }
 

@@ -14,7 +14,7 @@ pub(crate) struct Line {
     pub(crate) name: String,
     pub(crate) unit: Unit,
     pub(crate) entries: Vec<Cell>,
-    /// The best rival, and how many times better we are than it.
+    /// The best published rival, and how many times better we are than it.
     pub(crate) against_best: Option<(Who, f64)>,
     pub(crate) must: String,
     pub(crate) verdict: Verdict,
@@ -66,7 +66,7 @@ pub(crate) fn judge(row: &Row, entries: Vec<Entry>) -> Line {
     // The hardest rival is the one that we are least ahead of.
     let against_best = measured
         .iter()
-        .filter(|e| e.who != Who::Fasttoken && e.differing.0 == 0)
+        .filter(|e| e.who.is_rival() && e.differing.0 == 0)
         .filter_map(|e| Some((e.who, ratio(e.who)?)))
         .min_by(|a, b| a.1.total_cmp(&b.1));
     let reached = |ratio: Option<f64>, least: f64| match ratio {
@@ -207,6 +207,24 @@ pub(crate) mod tests {
         ];
         let line = judge(&must, entries);
         assert_eq!(line.against_best, Some((Who::Fastokens, 2.0)));
+    }
+
+    #[test]
+    fn who_joins_for_one_run_is_marked_but_sets_no_target() {
+        let fork = Who::Also("a fork");
+        let must = row(Unit::Microseconds, Must::BeatBest(1.0));
+        let entries = vec![
+            entry(Who::Fasttoken, &[100.0], 0),
+            entry(Who::Fastokens, &[200.0], 0),
+            entry(fork, &[10.0], 2),
+        ];
+        let line = judge(&must, entries);
+        assert_eq!(line.against_best, Some((Who::Fastokens, 2.0)));
+        assert_eq!(line.verdict, Verdict::Pass);
+        let cell = line.entries.iter().find(|cell| cell.who == fork);
+        assert!(cell.is_some_and(|cell| cell.differing == (2, 9)));
+        let alone = vec![entry(Who::Fasttoken, &[100.0], 0), entry(fork, &[10.0], 0)];
+        assert_eq!(judge(&must, alone).verdict, Verdict::Skip);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Started by `cargo xtask bench tokenizer`; `bench/tokenizer/README.md` says what is measured and
 //! what came out.
 
+mod also;
 mod collect;
 mod corpus;
 mod engines;
@@ -28,6 +29,7 @@ use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
+    also::Also,
     corpus::Corpus,
     engines::Who,
     judge::Line,
@@ -58,6 +60,10 @@ struct Args {
     /// Leave these rivals out: fastokens, gigatoken, tokenizers-rc, tokenizers.
     #[arg(long, value_delimiter = ',')]
     without: Vec<String>,
+    /// One more rival: the engine of another build of bench/tokenizer, shown under a title. Its
+    /// ids are checked as everyone's; targets do not count it.
+    #[arg(long, value_name = "TITLE=ENGINE:PROGRAM", value_parser = Also::parse)]
+    also: Option<Also>,
     /// First gather real text from this machine and from Debian packages into the output folder.
     /// Without it, text that was gathered before is used, and generated text where there is none.
     #[arg(long)]
@@ -120,6 +126,7 @@ fn main() -> Result<()> {
     let paper = args.paper.as_deref().map(paper::figures).transpose()?;
     let launcher = Launcher {
         python: Some(python),
+        also: args.also.clone(),
     };
     let mut race = Race::new(
         launcher.clone(),
@@ -179,7 +186,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Everyone who can take part, ours first; says aloud who cannot.
+/// Everyone who can take part, ours first, another build's last; says aloud who cannot.
 fn engines(args: &Args, python: &Path) -> Result<Vec<Who>> {
     let without: Result<Vec<Who>> = args.without.iter().map(|key| Who::from_key(key)).collect();
     let without = without?;
@@ -200,6 +207,7 @@ fn engines(args: &Args, python: &Path) -> Result<Vec<Who>> {
             engines.retain(|who| *who != Who::Gigatoken);
         }
     }
+    engines.extend(args.also.as_ref().map(Also::who));
     Ok(engines)
 }
 
@@ -318,6 +326,9 @@ fn command(args: &Args) -> String {
     let mut command = format!("cargo xtask bench tokenizer --rounds {}", args.rounds);
     if let Some(only) = &args.only {
         command.push_str(&format!(" --only '{only}'"));
+    }
+    if let Some(also) = &args.also {
+        command.push_str(&format!(" --also '{}'", also.text()));
     }
     command
 }

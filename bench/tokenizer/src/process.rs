@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::{
+    also::{Also, worker},
     engines::Who,
     protocol::{Cost, Order, Reply},
 };
@@ -18,6 +19,8 @@ use crate::{
 pub(crate) struct Launcher {
     /// A Python that can import gigatoken.
     pub(crate) python: Option<PathBuf>,
+    /// The one engine of another build.
+    pub(crate) also: Option<Also>,
 }
 
 /// A running engine.
@@ -31,17 +34,20 @@ pub(crate) struct Process {
 impl Launcher {
     /// Starts `who` with `threads` threads for what it does in parallel.
     pub(crate) fn start(&self, who: Who, threads: usize) -> Result<Process> {
-        let mut command = if who == Who::Gigatoken {
-            let python = self.python.as_ref().context("no Python with gigatoken")?;
-            let mut command = Command::new(python);
-            let driver = Path::new(env!("CARGO_MANIFEST_DIR")).join("drivers/drive_gigatoken.py");
-            command.arg(driver).arg(threads.to_string());
-            command
-        } else {
-            let mut command = Command::new(std::env::current_exe()?);
-            command.args(["worker", "--engine", who.key()]);
-            command.args(["--threads", &threads.to_string()]);
-            command
+        let mut command = match who {
+            Who::Gigatoken => {
+                let python = self.python.as_ref().context("no Python with gigatoken")?;
+                let mut command = Command::new(python);
+                let driver =
+                    Path::new(env!("CARGO_MANIFEST_DIR")).join("drivers/drive_gigatoken.py");
+                command.arg(driver).arg(threads.to_string());
+                command
+            }
+            Who::Also(_) => {
+                let also = self.also.as_ref().context("no other build was given")?;
+                also.worker(threads)
+            }
+            _ => worker(&std::env::current_exe()?, who, threads),
         };
         let mut child = command
             .env("RAYON_NUM_THREADS", threads.to_string())
@@ -67,14 +73,16 @@ impl Process {
     /// died.
     pub(crate) fn obey(&mut self, order: &Order) -> Result<Cost> {
         let orders = self.orders.as_mut().context("orders are open until drop")?;
-        writeln!(orders, "{}", serde_json::to_string(order)?)?;
-        orders.flush()?;
+        // To one that ended this fails; that there is no reply says more.
+        let _ = writeln!(orders, "{}", serde_json::to_string(order)?);
+        let _ = orders.flush();
         let mut line = String::new();
         self.replies.read_line(&mut line)?;
         if line.is_empty() {
             bail!("{} ended: {:?}", self.who.title(), self.child.wait()?);
         }
-        let reply: Reply = serde_json::from_str(&line)?;
+        let reply: Reply = serde_json::from_str(&line)
+            .with_context(|| format!("{} does not serve orders: {line}", self.who.title()))?;
         reply.cost.ok_or_else(|| {
             let error = reply.error.unwrap_or_default();
             anyhow!("{}: {error}", self.who.title())

@@ -167,6 +167,10 @@ mod tests {
         let line = judge(&row, vec![entry(Who::Gigatoken, &[900.0], 3)]);
         let text = terminal(&[line], &[Who::Gigatoken], &Figures::new());
         assert!(text.contains("≠ 900") && !text.contains("paper"));
+        let fork = Who::Also("a fork");
+        let line = judge(&row, vec![entry(fork, &[80.0], 1)]);
+        let text = terminal(&[line], &[fork], &Figures::new());
+        assert!(text.contains("a fork") && text.contains("≠ 80.0"), "{text}");
     }
 
     #[test]
