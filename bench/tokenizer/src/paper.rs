@@ -61,7 +61,7 @@ impl Sample {
     }
 }
 
-/// All rows, for the engines' process as warm as the paper's are.
+/// All rows. Everything in them comes again and again, as in the paper's program.
 pub(crate) fn rows() -> Vec<Row> {
     let row = |name: String, unit, work| Row {
         name: format!("paper: {name}"),

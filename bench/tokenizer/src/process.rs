@@ -79,10 +79,15 @@ impl Process {
         let mut line = String::new();
         self.replies.read_line(&mut line)?;
         if line.is_empty() {
-            bail!("{} ended: {:?}", self.who.title(), self.child.wait()?);
+            bail!("{} ended: {}", self.who.title(), self.child.wait()?);
         }
-        let reply: Reply = serde_json::from_str(&line)
-            .with_context(|| format!("{} does not serve orders: {line}", self.who.title()))?;
+        let reply: Reply = serde_json::from_str(&line).with_context(|| {
+            format!(
+                "{} does not serve orders: {}",
+                self.who.title(),
+                line.trim()
+            )
+        })?;
         reply.cost.ok_or_else(|| {
             let error = reply.error.unwrap_or_default();
             anyhow!("{}: {error}", self.who.title())
