@@ -29,7 +29,8 @@ use std::mem;
 use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) use thread::MergeScratch;
 
-/// With a tenth less, and a multiplication to find one, Korean took a tenth more time.
+/// In seven eighths of it and small pages, with a multiplication to find a line, English that
+/// was new took 1.05 times as long, what was seen before 1.1 times, and Korean 1.15 times.
 const LINES: usize = 1 << 15;
 
 /// In place of the number of tokens: they are more than a short entry has.

@@ -10,6 +10,7 @@
 
 mod table;
 
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
 /// General categories in the order of their numbers in the table.
@@ -86,20 +87,27 @@ pub(crate) fn classes() -> &'static Classes {
 
 impl Classes {
     fn build() -> Self {
-        let mut flat = vec![0u8; 0x11_0000];
-        for (n, &(start, class)) in table::RUNS.iter().enumerate() {
-            let end = table::RUNS.get(n + 1).map_or(0x11_0000, |next| next.0);
-            flat[start as usize..end as usize].fill(class);
-        }
         let mut index = Vec::with_capacity(0x1100);
         let mut blocks: Vec<u8> = Vec::new();
-        let mut seen = std::collections::HashMap::new();
-        for block in flat.chunks_exact(256) {
-            let next = blocks.len() / 256;
-            let at = *seen.entry(block).or_insert_with(|| {
-                blocks.extend_from_slice(block);
-                next
-            });
+        let mut seen = HashMap::new();
+        let mut runs = table::RUNS.iter().peekable();
+        // The class where the block begins, and the block before, which most are equal to.
+        let mut class = 0;
+        let mut last = None;
+        for begin in (0..0x11_0000).step_by(256) {
+            let mut block = [class; 256];
+            while let Some((start, next)) = runs.next_if(|(start, _)| *start < begin + 256) {
+                block[(start - begin) as usize..].fill(*next);
+                class = *next;
+            }
+            let at = match last {
+                Some((before, at)) if before == block => at,
+                _ => *seen.entry(block).or_insert_with(|| {
+                    blocks.extend_from_slice(&block);
+                    blocks.len() / 256 - 1
+                }),
+            };
+            last = Some((block, at));
             index.push(u16::try_from(at).expect("there are 0x1100 blocks"));
         }
         let mut kinds = [Kind::Other; Class::COUNT as usize];
@@ -196,6 +204,19 @@ mod tests {
             assert_eq!(char_at(text, 0), Some(c));
         }
         assert_eq!(char_at("", 0), None);
+    }
+
+    #[test]
+    fn every_character_has_the_class_of_its_run() {
+        let mut runs = table::RUNS.iter().peekable();
+        let mut class = 0;
+        for c in '\0'..=char::MAX {
+            while let Some((_, next)) = runs.next_if(|(start, _)| *start <= c as u32) {
+                class = *next;
+            }
+            assert_eq!(classes().class(c), Class(class & !INERT), "{c:?}");
+            assert_eq!(classes().is_inert(c), class & INERT != 0, "{c:?}");
+        }
     }
 
     /// Spec trap: what Oniguruma calls blank is not what one might guess.
