@@ -90,7 +90,7 @@ impl Race {
             // One short call per round, timed by the clock on the wall.
             Work::Batch { fresh: true, .. } => self.rounds * 3,
             Work::Load | Work::LoadImage | Work::Memory => self.rounds.min(5),
-            Work::PerThread { .. } => self.rounds.min(3),
+            Work::Threads { .. } => self.rounds.min(3),
             _ => self.rounds,
         }
     }
@@ -115,7 +115,11 @@ impl Race {
             Work::Load => self.load(rounds, bar, |cost| cost.cpu_s * 1e3),
             Work::LoadImage => self.load_image(rounds, bar),
             Work::Memory => self.load(rounds, bar, load::megabytes),
-            Work::PerThread { texts, threads } => self.per_thread(texts, *threads, rounds, bar),
+            Work::Threads {
+                texts,
+                threads,
+                each,
+            } => self.crowd(texts, (*threads, *each), rounds, bar),
         }
     }
 

@@ -58,16 +58,17 @@ impl Race {
         Ok(results)
     }
 
-    /// What each of `threads` threads adds to a process, when all have encoded the texts.
-    pub(super) fn per_thread(
+    /// What loading and `threads` threads added to a process, when all have encoded the texts,
+    /// or what each of them did after the first: what the first text of all makes is shared.
+    pub(super) fn crowd(
         &mut self,
         texts: &Texts,
-        threads: usize,
+        (threads, each): (usize, bool),
         rounds: usize,
         bar: &ProgressBar,
     ) -> Result<Vec<Entry>> {
         let mut results = Vec::new();
-        let (path, texts_path) = (name(&self.tokenizer), self.file("texts"));
+        let texts_path = self.file("texts");
         for round in 0..=rounds {
             if round == 0 {
                 let texts = texts.next(&mut self.corpus, self.chat_markers);
@@ -77,14 +78,24 @@ impl Race {
             }
             for who in self.engines.clone() {
                 let mut process = self.launcher.start(who, 1)?;
+                let path = name(&self.tokenizer);
+                let loaded = process.obey(&Order::Load { path });
                 let texts = name(&texts_path);
-                let added = process
-                    .obey(&Order::Load { path: path.clone() })
-                    .and_then(|_| process.obey(&Order::Texts { path: texts }))
-                    .and_then(|_| process.obey(&Order::Crowd { threads }));
+                let added = loaded.and_then(|loaded| {
+                    process.obey(&Order::Texts { path: texts })?;
+                    if !each {
+                        let all = process.obey(&Order::Crowd { threads })?;
+                        return Ok(megabytes(loaded) + megabytes(all));
+                    }
+                    let one = process.obey(&Order::Crowd { threads: 1 })?;
+                    let all = process.obey(&Order::Crowd { threads })?;
+                    let added = all.rss_after.saturating_sub(one.rss_after);
+                    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+                    let each = added as f64 / 1e6 / (threads - 1) as f64;
+                    Ok(each)
+                });
                 match added {
-                    #[expect(clippy::cast_precision_loss, reason = "a few threads")]
-                    Ok(cost) => enter(&mut results, who, megabytes(cost) / threads as f64),
+                    Ok(megabytes) => enter(&mut results, who, megabytes),
                     Err(error) => self.remark(format!("{error:#}")),
                 }
             }
