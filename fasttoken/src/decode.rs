@@ -1,6 +1,6 @@
 //! From ids back to text, at once or as the ids arrive.
 
-use crate::parallel::in_parallel;
+use crate::parallel::{in_parallel, worth};
 use crate::sentencepiece;
 use crate::tokenizer::Tokenizer;
 
@@ -42,6 +42,8 @@ impl Tokenizer {
     ) -> Vec<String> {
         // `as_ref` is the caller's code, which the threads must not run.
         let sequences: Vec<&[u32]> = sequences.iter().map(AsRef::as_ref).collect();
+        // An id takes about as long as a byte of text does the other way.
+        let threads = worth(threads, sequences.iter().map(|ids| ids.len()).sum());
         in_parallel(sequences.len(), threads, |n| {
             self.decode(sequences[n], skip_special_tokens)
         })

@@ -4,7 +4,7 @@ use crate::encode_error::EncodeError;
 use crate::encoding::Encoding;
 use crate::offsets::Offsets;
 use crate::padding::Padding;
-use crate::parallel::in_parallel;
+use crate::parallel::{in_parallel, worth};
 use crate::tokenizer::Tokenizer;
 use crate::truncation::{Side, Truncation};
 use crate::window::Windows;
@@ -100,6 +100,16 @@ pub enum Input<'t> {
     Pair(&'t str, &'t str),
 }
 
+impl Input<'_> {
+    /// Bytes.
+    fn len(&self) -> usize {
+        match self {
+            Self::Single(text) => text.len(),
+            Self::Pair(first, second) => first.len() + second.len(),
+        }
+    }
+}
+
 impl<'t> From<&'t str> for Input<'t> {
     fn from(text: &'t str) -> Self {
         Self::Single(text)
@@ -182,6 +192,7 @@ impl Tokenizer {
     {
         let inputs: Vec<Input<'_>> = inputs.iter().map(|&input| input.into()).collect();
         let encode = |n: usize| self.encode_unpadded(inputs[n], options);
+        let threads = worth(threads, inputs.iter().map(Input::len).sum());
         let encodings = in_parallel(inputs.len(), threads, encode);
         let mut encodings = encodings.into_iter().collect::<Result<Vec<_>, _>>()?;
         if let Some(padding) = &options.padding {

@@ -4,76 +4,21 @@
 //! this crate's one global: a pool for each tokenizer would multiply threads, one handed in
 //! by the caller would put a type of another crate into the interface.
 
+mod job;
+mod pool;
+
 use crate::tokenizer::Tokenizer;
-use rayon::{ThreadPool, ThreadPoolBuilder};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
-use std::thread::{ScopedJoinHandle, available_parallelism};
+use pool::Pool;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The threads beside the caller's. They run nothing but the loop of [`in_parallel`] over
-/// code of this crate, which never waits, so whoever waits for them waits for work that is
-/// under way. The process's own pool gives no such promise: its threads may be waiting for
-/// something that the caller holds.
-#[derive(Debug)]
-struct Pool {
-    threads: ThreadPool,
-    /// The process that has these threads: one that is forked off has only their memory.
-    process: u32,
-}
+/// Bytes of text for each thread, at least: a sleeping thread takes about as long to wake. Four
+/// texts of 674 bytes took two to three times as long by two threads as by one.
+const WORTH: usize = 8 << 10;
 
-impl Pool {
-    /// One thread for each processor but the caller's. `None` on a machine with one, in
-    /// another process than that which made the threads, and where none can be had.
-    fn of(process: u32) -> Option<&'static Self> {
-        static POOL: OnceLock<Pool> = OnceLock::new();
-        static BEGUN: AtomicBool = AtomicBool::new(false);
-        if POOL.get().is_none() && !BEGUN.swap(true, Ordering::Relaxed) {
-            // Only who comes first gets here, so a process that was forked off meanwhile
-            // does not wait for a thread that it lacks.
-            if let Some(pool) = Self::build(process) {
-                let _ = POOL.set(pool);
-            }
-        }
-        POOL.get().filter(|pool| pool.process == process)
-    }
-
-    fn build(process: u32) -> Option<Self> {
-        let count = available_parallelism().map_or(0, |all| all.get() - 1);
-        if count == 0 {
-            return None;
-        }
-        let threads = ThreadPoolBuilder::new()
-            .num_threads(count)
-            .thread_name(|n| format!("fasttoken-{n}"))
-            .build();
-        let threads = threads.ok()?;
-        Some(Self { threads, process })
-    }
-
-    /// Calls `run` here and on up to `others` of the threads, and waits for all of them.
-    fn run(&self, others: usize, run: &(impl Fn() + Sync)) {
-        let all = || {
-            self.threads.in_place_scope(|scope| {
-                for _ in 0..others {
-                    scope.spawn(|_| run());
-                }
-                run();
-            });
-        };
-        if rayon::current_thread_index().is_none() {
-            return all();
-        }
-        // A thread of a pool does not just wait: it runs other jobs of its pool meanwhile,
-        // which may need what our caller holds. A thread that is of no pool waits for it.
-        std::thread::scope(|scope| {
-            let waiting = std::thread::Builder::new().spawn_scoped(scope, all);
-            match waiting.map(ScopedJoinHandle::join) {
-                Ok(Ok(())) => (),
-                Ok(Err(panic)) => std::panic::resume_unwind(panic),
-                Err(_) => run(),
-            }
-        });
-    }
+/// So many of `threads` threads as so many bytes of text are worth.
+pub(crate) fn worth(threads: usize, bytes: usize) -> usize {
+    threads.min(bytes / WORTH)
 }
 
 /// `work` of 0 to `count`, by up to `threads` threads: this one and those of [`Pool`].
@@ -86,9 +31,6 @@ where
 {
     let others = threads.min(count).saturating_sub(1);
     let pool = (others > 0).then(|| Pool::of(std::process::id())).flatten();
-    // None of ours gets here, as none calls our users' code; if one did, it would wait for
-    // itself.
-    let pool = pool.filter(|pool| pool.threads.current_thread_index().is_none());
     let Some(pool) = pool else {
         return (0..count).map(work).collect();
     };
@@ -105,20 +47,23 @@ where
             }
             done.push((n, work(n)));
         }
-        all.lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .append(&mut done);
+        lock(&all).append(&mut done);
     };
-    pool.run(others.min(pool.threads.current_num_threads()), &run);
+    pool.run(others, &run);
     let mut all = all.into_inner().unwrap_or_else(PoisonError::into_inner);
     all.sort_unstable_by_key(|(n, _)| *n);
     all.into_iter().map(|(_, result)| result).collect()
 }
 
+/// A panic leaves nothing half done under any lock here.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Tokenizer {
     /// The ids of each of `texts`, encoded by up to `threads` threads: the calling one and,
-    /// for more than one text, those of a pool that this crate keeps, one for each further
-    /// processor. The first call with `threads` above 1 starts it; no code of the caller runs
+    /// for each further 8 KiB of text, one of a pool that this crate keeps, one for each
+    /// further processor. The first call that needs it starts it; no code of the caller runs
     /// on it, and it never waits for the caller or for other pools. In a process that was
     /// forked off after that, and where threads cannot be had, the calling thread encodes
     /// all.
@@ -129,6 +74,7 @@ impl Tokenizer {
         threads: usize,
     ) -> Vec<Vec<u32>> {
         let texts: Vec<&str> = texts.iter().map(AsRef::as_ref).collect();
+        let threads = worth(threads, texts.iter().map(|text| text.len()).sum());
         in_parallel(texts.len(), threads, |n| {
             self.encode(texts[n], add_special_tokens)
         })
@@ -144,6 +90,7 @@ impl Tokenizer {
     ) -> Vec<Vec<u32>> {
         let both = pairs.iter().map(|(a, b)| (a.as_ref(), b.as_ref()));
         let pairs: Vec<(&str, &str)> = both.collect();
+        let threads = worth(threads, pairs.iter().map(|(a, b)| a.len() + b.len()).sum());
         in_parallel(pairs.len(), threads, |n| {
             let (a, b) = pairs[n];
             self.encode_pair(a, b, add_special_tokens)
@@ -154,9 +101,11 @@ impl Tokenizer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rayon::ThreadPoolBuilder;
     use std::panic::AssertUnwindSafe;
-    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::{AtomicBool, AtomicU32};
     use std::sync::mpsc;
+    use std::thread::available_parallelism;
     use std::time::Duration;
 
     fn squares(threads: usize) {
@@ -256,14 +205,5 @@ mod tests {
         let installed = AssertUnwindSafe(|| pool.install(panics));
         assert!(std::panic::catch_unwind(installed).is_err());
         squares(4);
-    }
-
-    /// As after a fork, when the threads stayed behind.
-    #[test]
-    fn threads_of_another_process_are_not_used() {
-        squares(2);
-        let ours = std::process::id();
-        assert!(Pool::of(ours ^ 1).is_none());
-        assert!(Pool::of(ours).is_none_or(|pool| pool.process == ours));
     }
 }
