@@ -98,7 +98,7 @@ def local(folders, ends):
 
 
 def main():
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
     out = sys.argv[1]
     os.makedirs(out, exist_ok=True)
@@ -107,7 +107,7 @@ def main():
         for name, package_name in PACKAGES.items():
             unpacked = package(package_name, folder)
             if unpacked is None:
-                print(f"SKIP {name}: package {package_name} cannot be had with apt-get")
+                print(f"SKIP {name}: package {package_name} cannot be had; apt-get update may help")
                 continue
             parts = (text for path in files([unpacked], (".mo",)) for text in translations(path))
             size = write(out, name, parts, 4_000_000)

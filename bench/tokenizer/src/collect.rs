@@ -130,10 +130,9 @@ fn unpack(scratch: &Path, package: &str) -> Result<PathBuf> {
     }
     let downloads = scratch.join(format!("{package}.download"));
     fs::create_dir_all(&downloads)?;
-    quietly(
-        Command::new("apt-get").args(["download", "-q", package]),
-        &downloads,
-    )?;
+    let mut command = Command::new("apt-get");
+    quietly(command.args(["download", "-q", package]), &downloads)
+        .context("not in the lists of packages, which `apt-get update` renews, or no network")?;
     let archives = sorted_entries(&downloads);
     let archive = archives.first().context("apt-get left no file")?;
     let mut command = Command::new("dpkg-deb");
