@@ -80,6 +80,7 @@ const UNSAFE_LEAVES: &[&str] = &[
     "fasttoken/src/bpe/lanes.rs",
     "fasttoken/src/compare.rs",
     "fasttoken/src/pairs/vector.rs",
+    "fasttoken/src/parallel/job.rs",
     "fasttoken/src/prefetch.rs",
     "fasttoken/src/scan/fill.rs",
     "fasttoken/src/scan/planes/",
