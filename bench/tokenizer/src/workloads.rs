@@ -332,7 +332,7 @@ pub(crate) fn rows() -> Vec<Row> {
         "of which each further thread",
         Unit::Megabytes,
         crowd(true),
-        Must::Nothing,
+        Must::Reach(2.0),
     );
     for (name, pattern) in patterns() {
         let work = Work::Encode {
