@@ -26,6 +26,10 @@
 //   rows     the G query heads are the 16 rows of m16n8k16, zeros beyond G; more than 16 take
 //            another block
 //   end      the warps' (maximum, sum, values) are merged in order of warps in shared memory
+//
+// Tried on an H200: 396 blocks that take splits in turn and fetch the next one's first keys while
+// they merge. 64 rows of 512 keys 2.74 to 2.82 TB/s, 4 rows 1.00 to 0.88, a token of 64 rows as
+// before.
 #pragma once
 
 #include "prelude/attention.cuh"

@@ -279,7 +279,9 @@ PRELUDE_DEVICE void dep_wait() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-// When the next kernel of the stream may start what it does before its own dep_wait().
+// When the next kernel of the stream may start what it does before its own dep_wait(). Kernels say
+// so when little is left to do: where all said so at their start, a token of 4 rows of Qwen3-0.6B
+// took 1.37 ms on an H200 and not 1.15, since early blocks hold what the kernel ahead needs.
 PRELUDE_DEVICE void dep_launch() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -23,6 +23,8 @@ const ROWS: [usize; 19] = [
     1, 512, 128, 16, 8192, 64, 2048, 256, 32, 1024, 4096, 4, 8, 384, 1536, 96, 192, 768, 3072,
 ];
 const ROWS_SMOKE: [usize; 3] = [1, 32, 17];
+/// Row counts for which executors choose between the library and a kernel of our own.
+const FEW: &[usize] = &[1, 4, 8, 16];
 /// Bytes of weights that measurements go round, so that they come from memory and not from the L2
 /// cache: more than any GPU has of that.
 pub(super) const ROTATION_BYTES: usize = 240 << 20;
@@ -46,14 +48,14 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
             };
             if session.has_time(&case.what, 4.0)? {
                 session.attempt(&case.what, |s| library(s, &mut tuner, &case, rows))?;
-                session.attempt(&case.what, |s| own(s, &case, rows))?;
+                session.attempt(&case.what, |s| own(s, &case, rows, true))?;
+                session.attempt(&case.what, |s| own(s, &case, FEW, false))?;
             }
         }
     }
     plan_file(session, &tuner)?;
     session.skip("fp8, scale a row", "fp8 products are not built yet")?;
-    session.skip("fp8, scale a block", "fp8 products are not built yet")?;
-    session.skip("gemm_skinny, M ≤ 16", "the kernel is not built yet")
+    session.skip("fp8, scale a block", "fp8 products are not built yet")
 }
 
 /// Writes what was measured to the results, and to where executors of the parts behind this one
@@ -209,25 +211,32 @@ fn library(session: &mut Session, tuner: &mut Tuner, case: &Case, rows: &[usize]
     Ok(())
 }
 
-/// Our own kernel, as deterministic mode runs it.
-fn own(session: &mut Session, case: &Case, rows: &[usize]) -> Result<()> {
+/// Our own kernel, as deterministic mode runs it; or whatever runs the product otherwise.
+fn own(session: &mut Session, case: &Case, rows: &[usize], deterministic: bool) -> Result<()> {
     let most = rows.iter().copied().max().unwrap_or(1);
     let target = session.target.clone();
-    let mut bench = Bench::open(session, &target, case, most, true)?;
+    let mut bench = Bench::open(session, &target, case, most, deterministic)?;
     let repetitions = session.pick(12, 2);
     let mut turn = Turn::default();
     for &m in rows {
         session.beat(|| format!("{}, M {m}", case.what))?;
-        let times = bench.with(m, case, |ops, x, weights, y| {
-            times(ops, repetitions, |ops, _| {
+        let (times, skinny) = bench.with(m, case, |ops, x, weights, y| {
+            let before = ops.product_counts().skinny;
+            let times = times(ops, repetitions, |ops, _| {
                 let weight = turn.next(weights);
                 match case.adds {
                     true => ops.linear_add(x, 0..m, weight, y),
                     false => ops.linear(x, m, weight, y),
                 }
-            })
+            })?;
+            Ok((times, ops.product_counts().skinny > before))
         })?;
-        let name = format!("{}, M {m}, gemm_mma", case.what);
+        let by = match (deterministic, skinny) {
+            (true, _) => "gemm_mma",
+            (false, true) => "gemm_skinny",
+            (false, false) => "executor's choice",
+        };
+        let name = format!("{}, M {m}, {by}", case.what);
         figure(session, &name, (m, case), &times, String::new())?;
     }
     Ok(())

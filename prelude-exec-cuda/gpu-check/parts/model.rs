@@ -281,11 +281,12 @@ fn generation(
 fn large_model(session: &mut Session, name: &str) -> Result<()> {
     let checkpoint = checkpoint(session, name, None)?;
     let (input, long) = session.pick((512, 32_000usize), (20, 200));
+    let (rows_max, steps) = session.pick((64, 24), (3, 2));
     let mut executor = open(
         session,
         &checkpoint,
         long.next_multiple_of(64),
-        64,
+        rows_max * (input + steps + WARM_UP).div_ceil(BLOCK),
         long,
         (false, true),
     )?;
@@ -307,6 +308,11 @@ fn large_model(session: &mut Session, name: &str) -> Result<()> {
         many,
         Some(175.0),
     )?;
+    for rows in session.pick(vec![1, 4, 16, 64], vec![2, 3]) {
+        let times = generation(&mut executor, rows, input, steps)?;
+        let name = format!("{name}: {rows} rows at {input}, a token, wall");
+        wall(session, &name, &times, None)?;
+    }
     let before = session.target.free_bytes()?;
     let name = format!("{name}: one prompt of {long}");
     if session.has_time(&name, 15.0)? {
