@@ -161,6 +161,16 @@ pub(crate) fn decode(
     block_size: usize,
     top_logprobs: Option<u32>,
 ) -> ForwardBatch {
+    decode_behind(sequences, block_size, top_logprobs, None)
+}
+
+/// The same; with `behind`, of the tokens that this step draws, which is outstanding.
+pub(crate) fn decode_behind(
+    sequences: &[Sequence],
+    block_size: usize,
+    top_logprobs: Option<u32>,
+    behind: Option<StepId>,
+) -> ForwardBatch {
     let mut batch = DecodeBatch::EMPTY;
     for (i, sequence) in sequences.iter().enumerate() {
         let blocks = BlockSpan {
@@ -170,7 +180,7 @@ pub(crate) fn decode(
         batch.block_ids.extend_from_slice(&sequence.blocks);
         batch.rows.push(DecodeRow {
             seq: SeqId(i as u64),
-            token: TokenSource::Known(sequence.next),
+            token: behind.map_or(TokenSource::Known(sequence.next), TokenSource::Sampled),
             context_len: count(sequence.len),
             blocks,
             sample: greedy(top_logprobs),

@@ -57,6 +57,10 @@ pub struct CudaConfig {
     /// whole row of logits, 0.6 MB in Qwen3. Beside it there is room for a vector, or for logits of
     /// classes, of each token of a step: 32 MiB for 8,192 tokens of a model 1,024 wide.
     pub results_bytes: u64,
+    /// Steps that may be with the GPU at once: 1, or 2, so that it finds the next one when it ends
+    /// one. A request that comes meanwhile waits for both. Host memory for metadata and results is
+    /// taken once for each.
+    pub pipeline_depth: u32,
     /// Steps of up to so many tokens are padded to one of a few shapes, and a shape's launches are
     /// captured as a CUDA graph at its third use; default 1024, 0 for none. Beyond, launching costs
     /// less than computing.
@@ -87,6 +91,7 @@ impl Default for CudaConfig {
             logits_rows_max: 256,
             metadata_bytes: 32 << 20,
             results_bytes: 64 << 20,
+            pipeline_depth: 1,
             graph_tokens: 1024,
             graph_bytes: 512 << 20,
             deterministic: false,
@@ -104,6 +109,9 @@ impl CudaConfig {
         {
             let what = format!("must be a multiple of {TILE} in {TILE}..={}", 1 << 16);
             return Err(Error::config("chunk_tokens", what));
+        }
+        if !matches!(self.pipeline_depth, 1 | 2) {
+            return Err(Error::config("pipeline_depth", "must be 1 or 2"));
         }
         let counts = [
             ("max_step_tokens", u64::from(self.max_step_tokens), 1 << 22),
@@ -187,6 +195,7 @@ mod tests {
     fn names_the_setting_out_of_range() {
         check(|_| (), None);
         check(|c| c.block_size = 8, Some("block_size"));
+        check(|c| c.pipeline_depth = 3, Some("pipeline_depth"));
         check(|c| c.chunk_tokens = 100, Some("chunk_tokens"));
         check(|c| c.chunk_tokens = 0, Some("chunk_tokens"));
         check(|c| c.max_step_tokens = 0, Some("max_step_tokens"));

@@ -1,10 +1,10 @@
 //! [`Executor`] on a GPU.
 
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
 use prelude_core::{
-    Capacity, Executor, ExecutorError, ForwardBatch, Normalise, OutputHead, StepId, StepOutput,
-    TokenHead,
+    Capacity, Executor, ExecutorError, ForwardBatch, Normalise, OutputHead, SeqId, StepId,
+    StepOutput, TokenHead,
 };
 use prelude_models::{Checkpoint, Model, ModelConfig, load_model};
 
@@ -14,23 +14,39 @@ use crate::{
     CudaConfig, CudaLoader, CudaOps, Error, GraphStats, ProductEngine, StepPlan,
     graph::{Graphs, Mode},
     kernels::{cuda::CudaLauncher, image::Images, launch::Launcher},
-    memory::{context::Context, kv_pool::KvShape, space::Space},
-    ops::Sizes,
+    memory::{context::Context, event::Event, kv_pool::KvShape, space::Space},
+    ops::{Aside, Sizes},
     plan::StepShape,
 };
 
 /// KV blocks where memory has no limit and nothing is said about them.
 const KV_BYTES_UNLIMITED: u64 = 64 << 20;
 
+/// A step that was submitted and not collected.
+#[derive(Debug)]
+struct Outstanding {
+    step: StepId,
+    /// Where on the device the tokens are that it draws for sequences that it continues; sorted.
+    drawn: Vec<(SeqId, usize)>,
+    /// Behind all that it queued.
+    end: Option<Event>,
+    /// What the host holds of it; none while that is where the latest step's is.
+    aside: Option<(StepPlan, Aside)>,
+}
+
 /// Runs a model on one GPU. A step's kernels are queued by [`Executor::submit`]; its results are
-/// waited for by [`Executor::collect`].
+/// waited for by [`Executor::collect`]. With [`CudaConfig::pipeline_depth`] 2 a step may be
+/// submitted while the one before it runs; tokens that it continues from never leave the GPU.
 pub struct CudaExecutor {
     /// Dropped before the buffers and kernels that they use.
     graphs: Graphs,
     model: Box<dyn Model<CudaOps>>,
     ops: CudaOps,
+    /// The latest step's.
     plan: StepPlan,
-    outstanding: Option<StepId>,
+    outstanding: VecDeque<Outstanding>,
+    spare: Vec<(StepPlan, Aside)>,
+    spare_ends: Vec<Event>,
     capacity: Capacity,
     hidden_size: usize,
     /// Why the GPU can do nothing more.
@@ -152,14 +168,20 @@ impl CudaExecutor {
             max_step_tokens: config.max_step_tokens,
             max_context_len,
             vocab_size,
-            pipeline_depth: 1,
+            pipeline_depth: config.pipeline_depth,
         };
+        let spare = (1..config.pipeline_depth).map(|_| Ok((StepPlan::default(), ops.spare()?)));
+        let spare = spare.collect::<Result<Vec<_>, Error>>()?;
+        let ends = (0..config.pipeline_depth).filter_map(|_| ops.space.point().transpose());
+        let spare_ends = ends.collect::<Result<Vec<_>, Error>>()?;
         Ok(Self {
             graphs: Graphs::new(config.graph_bytes),
             model,
             ops,
             plan: StepPlan::default(),
-            outstanding: None,
+            outstanding: VecDeque::new(),
+            spare,
+            spare_ends,
             capacity,
             hidden_size: model_config.hidden_size,
             lost: None,
@@ -170,7 +192,12 @@ impl CudaExecutor {
         batch
             .validate(&self.capacity)
             .map_err(|e| ExecutorError::Step(e.to_string()))?;
-        self.plan.rebuild(batch, self.ops.layout)?;
+        let outstanding = &self.outstanding;
+        self.plan.rebuild(batch, self.ops.layout, |step, seq| {
+            let earlier = outstanding.iter().find(|o| o.step == step)?;
+            let at = earlier.drawn.binary_search_by_key(&seq, |&(of, _)| of);
+            Some(earlier.drawn[at.ok()?].1)
+        })?;
         self.refuse_heads();
         let tokens = self.plan.tokens.len();
         let shape = self
@@ -231,6 +258,28 @@ impl CudaExecutor {
         for row in &mut self.plan.rows {
             row.refused = check_head(&row.head, self.capacity.vocab_size, self.hidden_size).err();
         }
+    }
+
+    /// Makes room for another step's plan, metadata and results.
+    fn set_aside(&mut self) {
+        let Some(latest) = self.outstanding.back_mut() else {
+            return;
+        };
+        // It has been set aside already if a step after it failed.
+        if latest.aside.is_none() {
+            let mut aside = self.spare.pop().expect("one for each step but the latest");
+            self.exchange(&mut aside);
+            self.outstanding
+                .back_mut()
+                .expect("it is still there")
+                .aside = Some(aside);
+        }
+    }
+
+    /// Swaps what the host holds of two steps.
+    fn exchange(&mut self, (plan, aside): &mut (StepPlan, Aside)) {
+        std::mem::swap(&mut self.plan, plan);
+        self.ops.set_aside(aside);
     }
 
     /// Remembers that the GPU is lost, if it is.
@@ -335,33 +384,63 @@ impl Executor for CudaExecutor {
 
     fn submit(&mut self, step: StepId, batch: ForwardBatch) -> Result<(), ExecutorError> {
         self.refuse_if_lost()?;
-        if let Some(outstanding) = self.outstanding {
+        if self.outstanding.len() >= self.capacity.pipeline_depth as usize {
+            let first = self.outstanding[0].step;
             return Err(ExecutorError::Step(format!(
-                "step {step} was submitted before step {outstanding} was collected"
+                "step {step} was submitted before step {first} was collected"
             )));
         }
-        let result = self.run(batch);
-        if result.is_err() {
+        self.set_aside();
+        let seqs: Vec<SeqId> = batch.parts().2.rows.iter().map(|row| row.seq).collect();
+        let end = self.spare_ends.pop();
+        let result = self.run(batch).and_then(|()| match &end {
+            Some(end) => end.record().map_err(ExecutorError::from),
+            None => Ok(()),
+        });
+        if let Err(error) = result {
+            self.spare_ends.extend(end);
             // What was queued reads the host's buffers, which the next step writes.
             let waited = self.ops.space.synchronize("a failed step");
             self.note(waited.map_err(ExecutorError::from))?;
+            return self.note(Err(error));
         }
-        self.note(result)?;
-        self.outstanding = Some(step);
+        // Nothing is read where a row draws nothing: its next one fails by itself.
+        let nowhere = self.ops.heads.drawn().width();
+        let first = self.plan.rows.len() - seqs.len();
+        let at = |i| self.ops.heads.drawn_at(first + i).unwrap_or(nowhere);
+        let drawn = seqs.iter().enumerate().map(|(i, &seq)| (seq, at(i)));
+        let mut drawn: Vec<_> = drawn.collect();
+        drawn.sort_unstable();
+        self.outstanding.push_back(Outstanding {
+            step,
+            drawn,
+            end,
+            aside: None,
+        });
         Ok(())
     }
 
     fn collect(&mut self, step: StepId) -> Result<StepOutput, ExecutorError> {
         self.refuse_if_lost()?;
-        if self.outstanding != Some(step) {
+        if self.outstanding.front().is_none_or(|o| o.step != step) {
             return Err(ExecutorError::Step(format!(
-                "step {step} is not outstanding"
+                "step {step} is not the oldest outstanding one"
             )));
         }
-        self.outstanding = None;
-        let waited = self.ops.space.synchronize("a step's results");
-        self.note(waited.map_err(ExecutorError::from))?;
-        Ok(output(step, &mut self.ops, &self.plan))
+        let first = self.outstanding.pop_front().expect("it was just seen");
+        if let Some(end) = first.end {
+            let waited = end.wait("a step's results");
+            self.note(waited.map_err(ExecutorError::from))?;
+            self.spare_ends.push(end);
+        }
+        let Some(mut aside) = first.aside else {
+            return Ok(output(step, &mut self.ops, &self.plan));
+        };
+        self.exchange(&mut aside);
+        let output = output(step, &mut self.ops, &self.plan);
+        self.exchange(&mut aside);
+        self.spare.push(aside);
+        Ok(output)
     }
 }
 

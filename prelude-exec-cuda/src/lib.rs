@@ -24,6 +24,8 @@ mod load;
 pub mod measure;
 mod memory;
 mod ops;
+#[cfg(test)]
+mod pipelined;
 mod plan;
 mod product_engine;
 #[cfg(feature = "emu")]

@@ -8,7 +8,7 @@ use prelude_models::{AttnShape, ModelConfig, Ops};
 
 use crate::{
     CudaConfig, Error, StepPlan, Tensor,
-    heads::Heads,
+    heads::{Heads, Left},
     kernels::{
         attention::{Attention, Decode, Prompts, SPLIT_KEYS},
         elementwise,
@@ -21,6 +21,7 @@ use crate::{
         arena::Arena,
         kv_pool::{KvPool, KvShape},
         metadata::{Field, Metadata},
+        pinned::Pinned,
         space::{Buffer, Space},
         view::View,
     },
@@ -52,6 +53,13 @@ pub struct CudaOps {
     /// Heads that are put off while a step's launches up to them are captured.
     deferred: Option<Vec<HeadCall>>,
     pub(crate) layout: Layout,
+}
+
+/// What the host holds of one step: what is on its way to the GPU, and where results will be.
+#[derive(Debug)]
+pub(crate) struct Aside {
+    metadata: Pinned,
+    heads: Left,
 }
 
 /// A kind of heads, to be run on hidden states.
@@ -190,6 +198,24 @@ impl CudaOps {
             fields: Fields::default(),
             heads,
         })
+    }
+
+    /// Room for what [`CudaOps::set_aside`] sets aside.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], of the host's.
+    pub(crate) fn spare(&self) -> Result<Aside, Error> {
+        Ok(Aside {
+            metadata: self.metadata.spare(&self.space)?,
+            heads: self.heads.spare(&self.space)?,
+        })
+    }
+
+    /// Puts what the host holds of the latest step into `aside`, so that another may be laid out
+    /// while that one runs; and what was there in its place.
+    pub(crate) fn set_aside(&mut self, aside: &mut Aside) {
+        self.metadata.exchange(&mut aside.metadata);
+        self.heads.exchange(&mut aside.heads);
     }
 
     /// Forgets the previous step and sends what the next one needs.
@@ -370,7 +396,8 @@ impl Ops for CudaOps {
     fn embed(&mut self, inputs: &StepPlan, table: &Weight, h: &mut Tensor) -> Result<(), Error> {
         let h = self.arena.view(h).slice(0..inputs.tokens.len());
         let ids = self.metadata.view(self.fields.tokens);
-        elementwise::embed(&mut self.launcher, ids, table.matrix().0, h)
+        let drawn = self.heads.drawn();
+        elementwise::embed(&mut self.launcher, ids, drawn, table.matrix().0, h)
     }
 
     fn rms_norm(

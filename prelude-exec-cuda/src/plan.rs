@@ -20,7 +20,7 @@ use bytemuck::Zeroable as _;
 use kernels::families::{AttnDecodeParams, DecodeRow, Segment, Span, Tile};
 use prelude_core::{
     BlockId, BlockSpan, DecodeBatch, ExecutorError, ForwardBatch, OneShotBatch, OutputHead,
-    Residency, TokenSource,
+    Residency, SeqId, StepId, TokenSource,
 };
 
 /// "Transient": see [`StepPlan::slots`].
@@ -178,20 +178,21 @@ pub(crate) struct PlanRow {
 }
 
 impl StepPlan {
-    /// Lays out `batch`, which has been validated, in place of what was planned before.
+    /// Lays out `batch`, which has been validated, in place of what was planned before. `drawn`:
+    /// where on the device the token is that a step draws for a sequence, if it is outstanding.
     ///
     /// # Errors
-    /// [`ExecutorError::Step`] for a token that an uncollected step should provide: steps run one
-    /// at a time.
+    /// [`ExecutorError::Step`] for a token of a step that is not outstanding.
     pub(crate) fn rebuild(
         &mut self,
         batch: ForwardBatch,
         layout: Layout,
+        drawn: impl Fn(StepId, SeqId) -> Option<usize>,
     ) -> Result<(), ExecutorError> {
         self.clear();
         match batch {
             ForwardBatch::OneShot(oneshot) => self.add_forest(oneshot, 0, layout),
-            ForwardBatch::Decode(decode) => self.add_decode(decode, layout)?,
+            ForwardBatch::Decode(decode) => self.add_decode(decode, layout, drawn)?,
             ForwardBatch::Mixed {
                 oneshot,
                 prefill,
@@ -199,7 +200,7 @@ impl StepPlan {
             } => {
                 self.add_forest(oneshot, 0, layout);
                 self.add_forest(prefill, 1, layout);
-                self.add_decode(decode, layout)?;
+                self.add_decode(decode, layout, drawn)?;
             }
         }
         self.add_segments();
@@ -265,15 +266,27 @@ impl StepPlan {
         }
     }
 
-    fn add_decode(&mut self, batch: DecodeBatch, layout: Layout) -> Result<(), ExecutorError> {
+    fn add_decode(
+        &mut self,
+        batch: DecodeBatch,
+        layout: Layout,
+        drawn: impl Fn(StepId, SeqId) -> Option<usize>,
+    ) -> Result<(), ExecutorError> {
         let first_block = self.add_blocks(&batch.block_ids);
         self.row_counts[2] = batch.rows.len();
         for row in batch.rows {
-            let TokenSource::Known(token) = row.token else {
-                return Err(ExecutorError::Step(format!(
-                    "the token of {:?} comes from an uncollected step, but steps run one at a time",
-                    row.seq
-                )));
+            let token = match row.token {
+                TokenSource::Known(token) => int(token),
+                TokenSource::Sampled(step) => match drawn(step, row.seq) {
+                    Some(at) => -int(count(at)) - 1,
+                    None => {
+                        return Err(ExecutorError::Step(format!(
+                            "the token of {:?} comes from step {step}, which is not outstanding or \
+                             does not draw it",
+                            row.seq
+                        )));
+                    }
+                },
             };
             let blocks = first_block + row.blocks.start as usize;
             self.push_run(Run {
@@ -286,7 +299,7 @@ impl StepPlan {
             let last = row.blocks.of(&batch.block_ids)[row.blocks.len as usize - 1];
             self.slots
                 .push(slot(last, row.context_len, layout.block_size));
-            self.tokens.push(int(token));
+            self.tokens.push(token);
             self.output_of.push(-1);
             let position = row.context_len..row.context_len + 1;
             let run = self.runs.len() - 1;

@@ -1,16 +1,16 @@
 //! The same rows in other company: equal bits where they are promised, a measured difference
 //! elsewhere; and memory that does not grow.
 
-use anyhow::{Result, ensure};
-use prelude_core::{BlockId, Executor, OutputHead, Pooling};
+use anyhow::{Context as _, Result, ensure};
+use prelude_core::{BlockId, Executor, OutputHead, Pooling, RowOutput, StepId};
 use prelude_exec_cuda::CudaExecutor;
 use prelude_models::Checkpoint;
 
 use super::checkpoint;
 use crate::{
     batches::{
-        Forest, Sequence, Wanted, count, decode, embed, greedy, mix, rows, sampled, scores, step,
-        tokens,
+        Forest, Sequence, Wanted, count, decode, decode_behind, embed, greedy, mix, rows, sampled,
+        scores, step, tokens,
     },
     same::{bits, same},
     session::Session,
@@ -53,11 +53,25 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     if session.has_time(&what, 30.0)? {
         session.attempt(&what, |s| memory(s, &checkpoint, steps, &what))?;
     }
-    session.skip("depth 1 and 2", "depth 2 on a device is not built yet")
+    session.check("depth 1 and 2", |s| {
+        let mut one = open(s, &checkpoint, true)?;
+        let mut two = open_with(s, &checkpoint, true, 2)?;
+        depths(s, &mut one, &mut two)
+    })
 }
 
 fn open(session: &Session, checkpoint: &Checkpoint, deterministic: bool) -> Result<CudaExecutor> {
+    open_with(session, checkpoint, deterministic, 1)
+}
+
+fn open_with(
+    session: &Session,
+    checkpoint: &Checkpoint,
+    deterministic: bool,
+    pipeline_depth: u32,
+) -> Result<CudaExecutor> {
     session.executor(checkpoint, |config| {
+        config.pipeline_depth = pipeline_depth;
         config.num_blocks = Some(BLOCKS);
         config.max_step_tokens = session.pick(4096, 512);
         config.chunk_tokens = session.pick(1024, 64);
@@ -258,8 +272,73 @@ fn decode_rows(session: &mut Session, executor: &mut CudaExecutor) -> Result<()>
     })
 }
 
+/// Texts of which each token is drawn while the step before it is still outstanding are those of one
+/// step after the other.
+fn depths(session: &Session, one: &mut CudaExecutor, two: &mut CudaExecutor) -> Result<String> {
+    let steps = session.pick(128, 5);
+    let members = session.pick(12, 3);
+    let vocab = one.capacity().vocab_size;
+    let prompts: Vec<Vec<u32>> = (0..members)
+        .map(|i| tokens(500 + i as u64, 3 + 11 * i, vocab))
+        .collect();
+    let expected = texts(one, &prompts, steps)?;
+    let (mut sequences, outputs) = started(two, &prompts, steps)?;
+    let mut texts = vec![Vec::new(); prompts.len()];
+    let mut collect = |rows: &[RowOutput], sequences: Option<&mut Vec<Sequence>>| {
+        for (row, text) in rows.iter().zip(&mut texts) {
+            text.push(sampled(row)?.0);
+        }
+        for (sequence, text) in sequences.into_iter().flatten().zip(&texts) {
+            sequence.next = *text.last().context("no token")?;
+        }
+        Ok::<(), anyhow::Error>(())
+    };
+    collect(&outputs, Some(&mut sequences))?;
+    let block_size = two.capacity().block_size as usize;
+    let id = |i: usize| StepId(1 + i as u64);
+    for i in 0..steps - 1 {
+        let before = i.checked_sub(1).map(id);
+        two.submit(id(i), decode_behind(&sequences, block_size, None, before))?;
+        for sequence in &mut sequences {
+            sequence.len += 1;
+        }
+        if let Some(before) = before {
+            collect(&two.collect(before)?.decode, None)?;
+        }
+    }
+    collect(&two.collect(id(steps - 2))?.decode, None)?;
+    ensure!(texts == expected, "{texts:?} at depth 2, {expected:?} at 1");
+    Ok(format!("{members} texts of {steps} tokens"))
+}
+
 /// Greedy texts, all in the same steps.
 fn texts(executor: &mut CudaExecutor, prompts: &[Vec<u32>], steps: usize) -> Result<Vec<Vec<u32>>> {
+    let block_size = executor.capacity().block_size as usize;
+    let (mut sequences, mut outputs) = started(executor, prompts, steps)?;
+    let mut texts = vec![Vec::new(); prompts.len()];
+    for _ in 0..steps {
+        for ((output, text), sequence) in outputs.iter().zip(&mut texts).zip(&mut sequences) {
+            sequence.next = sampled(output)?.0;
+            text.push(sequence.next);
+        }
+        outputs = step(executor, decode(&sequences, block_size, None))?.decode;
+        ensure!(
+            outputs.len() == sequences.len(),
+            "not a row for each sequence"
+        );
+        for sequence in &mut sequences {
+            sequence.len += 1;
+        }
+    }
+    Ok(texts)
+}
+
+/// Sequences whose prompts have run, and the tokens behind those; room for `steps` more.
+fn started(
+    executor: &mut CudaExecutor,
+    prompts: &[Vec<u32>],
+    steps: usize,
+) -> Result<(Vec<Sequence>, Vec<RowOutput>)> {
     let block_size = executor.capacity().block_size as usize;
     let each = prompts.iter().map(Vec::len).max().unwrap_or(0) + steps;
     let each = count(each.div_ceil(block_size));
@@ -279,23 +358,8 @@ fn texts(executor: &mut CudaExecutor, prompts: &[Vec<u32>], steps: usize) -> Res
             next: 0,
         });
     }
-    let mut outputs = step(executor, forest.prefill())?.prefill;
-    let mut texts = vec![Vec::new(); prompts.len()];
-    for _ in 0..steps {
-        for ((output, text), sequence) in outputs.iter().zip(&mut texts).zip(&mut sequences) {
-            sequence.next = sampled(output)?.0;
-            text.push(sequence.next);
-        }
-        outputs = step(executor, decode(&sequences, block_size, None))?.decode;
-        ensure!(
-            outputs.len() == sequences.len(),
-            "not a row for each sequence"
-        );
-        for sequence in &mut sequences {
-            sequence.len += 1;
-        }
-    }
-    Ok(texts)
+    let outputs = step(executor, forest.prefill())?.prefill;
+    Ok((sequences, outputs))
 }
 
 /// Steps of all kinds and sizes leave the device's memory as it was.

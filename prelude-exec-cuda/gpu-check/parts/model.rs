@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use prelude_core::{BlockId, Executor as _, OutputHead};
+use prelude_core::{BlockId, Executor as _, OutputHead, StepId};
 use prelude_exec_cuda::{
     CudaExecutor,
     measure::{Device, Turn, times},
@@ -12,7 +12,7 @@ use prelude_models::{Checkpoint, Ops as _};
 
 use super::{Layer, checked, checkpoint, gemm::ROTATION_BYTES};
 use crate::{
-    batches::{Forest, Sequence, count, decode, greedy, sampled, step, tokens},
+    batches::{Forest, Sequence, count, decode, decode_behind, greedy, sampled, step, tokens},
     results::{Goal, Outcome, Verdict},
     session::{Figure, Session, at_least, at_most, median},
     values,
@@ -152,6 +152,13 @@ fn small_model(session: &mut Session, name: &str) -> Result<()> {
         )?;
     }
     captures(session, name, &executor)?;
+    drop(executor);
+    ahead(
+        session,
+        &checkpoint,
+        name,
+        (rows_max, context, context_now, steps),
+    )?;
     let mut plain = open(
         session,
         &checkpoint,
@@ -183,6 +190,29 @@ fn small_model(session: &mut Session, name: &str) -> Result<()> {
         &slow,
         None,
     )
+}
+
+/// Generations whose steps are submitted while the one before runs.
+fn ahead(
+    session: &mut Session,
+    checkpoint: &Checkpoint,
+    name: &str,
+    (rows_max, context, context_now, steps): (usize, usize, usize, usize),
+) -> Result<()> {
+    let mut executor = session.executor(checkpoint, |config| {
+        config.num_blocks = Some(count(rows_max * context / BLOCK));
+        config.max_step_tokens = session.pick(8192, 256);
+        config.max_context_len = Some(count(context));
+        config.chunk_tokens = session.pick(4096, 64);
+        config.logits_rows_max = session.pick(256, 8);
+        config.pipeline_depth = 2;
+    })?;
+    for rows in session.pick(vec![4, 64, 1], vec![2, 3]) {
+        let times = generation(&mut executor, rows, context_now, steps)?;
+        let name = format!("{name}: {rows} rows at {context_now}, a token, depth 2");
+        wall(session, &name, &times, None)?;
+    }
+    Ok(())
 }
 
 /// What products run on, and whether by the plans that part `gemm` measured.
@@ -238,7 +268,7 @@ fn generation(
     context: usize,
     steps: usize,
 ) -> Result<Vec<f64>> {
-    let each = (context + steps + WARM_UP).div_ceil(BLOCK);
+    let each = (context + steps + WARM_UP + 1).div_ceil(BLOCK);
     ensure!(
         rows * each <= executor.capacity().num_blocks as usize,
         "{} blocks are needed",
@@ -263,6 +293,25 @@ fn generation(
         });
     }
     let mut times = Vec::new();
+    if executor.capacity().pipeline_depth > 1 {
+        // From one answer to the next, with a step behind the one that is waited for.
+        let id = |i: usize| StepId(1 + i as u64);
+        let mut last = Instant::now();
+        for i in 0..=steps + WARM_UP {
+            let before = i.checked_sub(1).map(id);
+            executor.submit(id(i), decode_behind(&sequences, BLOCK, None, before))?;
+            for sequence in &mut sequences {
+                sequence.len += 1;
+            }
+            let Some(before) = before else { continue };
+            let output = executor.collect(before)?;
+            ensure!(output.decode.len() == rows, "not a token for each row");
+            times.push(last.elapsed().as_secs_f64());
+            last = Instant::now();
+        }
+        executor.collect(id(steps + WARM_UP))?;
+        return Ok(times.split_off(WARM_UP));
+    }
     for _ in 0..steps + WARM_UP {
         let batch = decode(&sequences, BLOCK, None);
         let start = Instant::now();
@@ -286,7 +335,7 @@ fn large_model(session: &mut Session, name: &str) -> Result<()> {
         session,
         &checkpoint,
         long.next_multiple_of(64),
-        rows_max * (input + steps + WARM_UP).div_ceil(BLOCK),
+        rows_max * (input + steps + WARM_UP + 1).div_ceil(BLOCK),
         long,
         (false, true),
     )?;

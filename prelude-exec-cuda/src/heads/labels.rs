@@ -37,8 +37,11 @@ pub(super) struct Labels {
     partial: Buffer,
     dots: Dots,
     groups: Vec<Group>,
-    places: BTreeMap<usize, Place>,
+    places: Places,
 }
+
+/// Where the numbers of each row of the plan are.
+pub(super) type Places = BTreeMap<usize, Place>;
 
 /// Products of single hidden states with single rows of the head.
 #[derive(Debug, Default)]
@@ -62,7 +65,7 @@ struct Group {
 
 /// Where a row's numbers are.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+pub(super) struct Place {
     logits: Part,
     log_sum_exp: Option<Part>,
 }
@@ -76,6 +79,11 @@ impl Labels {
             groups: Vec::new(),
             places: BTreeMap::new(),
         })
+    }
+
+    /// Swaps where numbers of two steps are.
+    pub(super) const fn exchange(&mut self, places: &mut Places) {
+        std::mem::swap(&mut self.places, places);
     }
 
     pub(super) fn begin(

@@ -30,7 +30,7 @@ use self::{
 use crate::{
     CudaConfig, Error, StepPlan,
     kernels::{gemm::Products, launch::Launcher},
-    memory::{metadata::Metadata, space::Space, view::View},
+    memory::{metadata::Metadata, pinned::Pinned, space::Space, view::View},
     plan::PlanRow,
 };
 
@@ -56,6 +56,20 @@ pub(crate) struct Heads {
     labels: Labels,
     logits: Logits,
     /// Which kinds of heads the model has run in this step.
+    ran: Ran,
+}
+
+/// What is read of a step once its results have come: kept apart from [`Heads`] while another step
+/// is laid out.
+#[derive(Debug)]
+pub(crate) struct Left {
+    results: Pinned,
+    pooled: Pooled,
+    token_vectors: Pooled,
+    classes: Classes,
+    token_classes: Classes,
+    labels: labels::Places,
+    logits: logits::Places,
     ran: Ran,
 }
 
@@ -87,6 +101,44 @@ impl Heads {
             logits: Logits::new(space, model, config)?,
             ran: Ran::default(),
         })
+    }
+
+    /// Room for what another step leaves.
+    pub(crate) fn spare(&self, space: &Space) -> Result<Left, Error> {
+        Ok(Left {
+            results: self.results.spare(space)?,
+            pooled: self.pooled.spare(),
+            token_vectors: self.token_vectors.spare(),
+            classes: self.classes.spare(),
+            token_classes: self.token_classes.spare(),
+            labels: labels::Places::default(),
+            logits: logits::Places::default(),
+            ran: Ran::default(),
+        })
+    }
+
+    /// Puts what the latest step left into `left`, and what was there in its place.
+    pub(crate) fn exchange(&mut self, left: &mut Left) {
+        self.results.exchange(&mut left.results);
+        std::mem::swap(&mut self.pooled, &mut left.pooled);
+        std::mem::swap(&mut self.token_vectors, &mut left.token_vectors);
+        std::mem::swap(&mut self.classes, &mut left.classes);
+        std::mem::swap(&mut self.token_classes, &mut left.token_classes);
+        self.labels.exchange(&mut left.labels);
+        self.logits.exchange(&mut left.logits);
+        std::mem::swap(&mut self.ran, &mut left.ran);
+    }
+
+    /// Where on the device the token of row `i` will be that the latest step draws, as an index
+    /// into [`Heads::drawn`]. None for a row that draws none.
+    pub(crate) fn drawn_at(&self, i: usize) -> Option<usize> {
+        self.logits.drawn_at(i)
+    }
+
+    /// What the latest step leaves on the device, tokens that it drew among it. Stays until the
+    /// next step's heads run.
+    pub(crate) fn drawn(&self) -> View<i32> {
+        self.results.all()
     }
 
     /// Lays out all rows of a step.

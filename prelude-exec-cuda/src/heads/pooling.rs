@@ -148,6 +148,11 @@ impl Pooled {
         }
     }
 
+    /// The same, with no rows.
+    pub(super) fn spare(&self) -> Self {
+        Self::new(self.hidden, self.of)
+    }
+
     pub(super) fn begin(
         &mut self,
         plan: &mut StepPlan,
@@ -276,6 +281,11 @@ impl Classes {
             out: None,
             places: Places::default(),
         }
+    }
+
+    /// The same, with no rows.
+    pub(super) fn spare(&self) -> Self {
+        Self::new(self.labels, self.of)
     }
 
     pub(super) fn begin(

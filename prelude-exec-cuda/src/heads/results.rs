@@ -49,6 +49,21 @@ impl Results {
         })
     }
 
+    /// Host memory to [`Results::exchange`].
+    pub(crate) fn spare(&self, space: &Space) -> Result<Pinned, Error> {
+        space.pinned("results", 4 * self.all_words)
+    }
+
+    /// Copies to, and reads from, other host memory from here on.
+    pub(crate) const fn exchange(&mut self, host: &mut Pinned) {
+        std::mem::swap(&mut self.host, host);
+    }
+
+    /// All words on the device, as the kernels that read ids of the step before take them.
+    pub(crate) fn all(&self) -> View<i32> {
+        self.device.view(0, 1, self.all_words)
+    }
+
     /// Forgets all parts.
     pub(crate) const fn clear(&mut self) {
         self.used = 0;

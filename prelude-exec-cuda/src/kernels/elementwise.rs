@@ -12,10 +12,12 @@ use super::{
 };
 use crate::{Error, memory::view::View};
 
-/// `h[t] = table[ids[t]]`. `ids`: `[1, T]`, all known; `table`: `[V, H]`; `h`: `[T, H]`.
+/// `h[t] = table[ids[t]]`. `ids`: `[1, T]`, where -(i + 1) is the id `sampled[i]`, which an earlier
+/// step drew; `sampled`: `[1, _]`; `table`: `[V, H]`; `h`: `[T, H]`.
 pub(crate) fn embed(
     launcher: &mut Launcher,
     ids: View<i32>,
+    sampled: View<i32>,
     table: View<bf16>,
     h: View<bf16>,
 ) -> Result<(), Error> {
@@ -38,18 +40,22 @@ pub(crate) fn embed(
     )?;
     let params = EmbedParams {
         ids: ids.ptr(),
-        sampled: DevicePtr::NULL,
+        sampled: sampled.ptr(),
         table: table.ptr(),
         h: h.ptr(),
         live: DevicePtr::NULL,
         rows: int(h.rows()),
         width: int(h.width()),
         vocab: int(table.rows()),
-        sampled_rows: 0,
+        sampled_rows: int(sampled.width()),
         h_stride: int(h.stride()),
         reserved: 0,
     };
-    let reads = [access("ids", ids), access("table", table)];
+    let reads = [
+        access("ids", ids),
+        access("sampled", sampled),
+        access("table", table),
+    ];
     launcher.launch(&params.launch(), &params, &reads, &[access("h", h)])
 }
 

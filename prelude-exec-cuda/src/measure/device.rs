@@ -125,7 +125,7 @@ impl Device {
         body: impl FnOnce(&mut CudaOps, &StepPlan) -> Result<T, Error>,
     ) -> Result<(T, StepOutput), Error> {
         self.ops.space.settle()?;
-        let planned = self.plan.rebuild(batch, self.ops.layout);
+        let planned = self.plan.rebuild(batch, self.ops.layout, |_, _| None);
         planned.map_err(|e| Error::Step(e.to_string()))?;
         self.ops.begin(&mut self.plan)?;
         let made = body(&mut self.ops, &self.plan)?;

@@ -149,7 +149,7 @@ impl Drop for Context {
 }
 
 /// An error of waiting.
-fn lost(what: &'static str, error: Error) -> Error {
+pub(super) fn lost(what: &'static str, error: Error) -> Error {
     match error {
         Error::Driver { code, .. } => Error::DeviceLost { code, kernel: what },
         other => other,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{DriverError, result::event, sys};
 
-use super::context::{Context, failed};
+use super::context::{Context, failed, lost};
 use crate::Error;
 
 /// A point in the stream of one GPU.
@@ -14,15 +14,31 @@ pub(crate) struct Event {
     event: sys::CUevent,
 }
 
+// SAFETY: the event belongs to the context, which may be used from any thread once it is current
+// there; every use binds it first. The handle has one owner, which destroys it.
+unsafe impl Send for Event {}
+
 impl Event {
     /// A point that no stream has passed.
     ///
     /// # Errors
     /// The driver's.
+    #[cfg(feature = "measure")]
     pub(crate) fn new(context: &Arc<Context>) -> Result<Self, Error> {
+        Self::with(context, sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    /// The same, whose time nobody wants to know.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn untimed(context: &Arc<Context>) -> Result<Self, Error> {
+        Self::with(context, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    fn with(context: &Arc<Context>, flags: sys::CUevent_flags) -> Result<Self, Error> {
         context.bind()?;
-        let event = event::create(sys::CUevent_flags::CU_EVENT_DEFAULT)
-            .map_err(|e| failed("cuEventCreate", e))?;
+        let event = event::create(flags).map_err(|e| failed("cuEventCreate", e))?;
         Ok(Self {
             context: Arc::clone(context),
             event,
@@ -38,6 +54,16 @@ impl Event {
         // SAFETY: event and stream are of this context, and live as long as `self`.
         unsafe { event::record(self.event, self.context.stream()) }
             .map_err(|e| failed("cuEventRecord", e))
+    }
+
+    /// Waits until the stream has passed it.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`], as [`Context::synchronize`].
+    pub(crate) fn wait(&self, what: &'static str) -> Result<(), Error> {
+        self.context.bind().map_err(|e| lost(what, e))?;
+        // SAFETY: the event is of this context, and lives as long as `self`.
+        unsafe { event::synchronize(self.event) }.map_err(|e| lost(what, failed(what, e)))
     }
 
     /// Whether the stream has passed it.

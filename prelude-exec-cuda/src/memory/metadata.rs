@@ -58,6 +58,19 @@ impl Metadata {
         })
     }
 
+    /// Host memory to [`Metadata::exchange`].
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub(crate) fn spare(&self, space: &Space) -> Result<Pinned, Error> {
+        space.pinned("metadata", self.host.bytes().len())
+    }
+
+    /// Packs into other host memory from here on: what was packed may still be on its way.
+    pub(crate) const fn exchange(&mut self, host: &mut Pinned) {
+        std::mem::swap(&mut self.host, host);
+    }
+
     /// Forgets all arrays.
     pub(crate) const fn clear(&mut self) {
         self.used = 0;

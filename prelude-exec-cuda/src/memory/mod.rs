@@ -9,7 +9,7 @@
 //! | `metadata` | a step's ids, tables and tiles: packed on the host, sent by one copy |
 //! | `pinned` | host memory that copies run from and to without waiting |
 //! | `kv_pool` | pages of keys and values, and the trash page |
-//! | `event` | points in a stream whose times the GPU notes, for measuring |
+//! | `event` | points in a stream, to be waited for or to be noted the time of |
 //!
 //! `unsafe` is here and in `kernels`, and nowhere else in this crate.
 #![expect(
@@ -19,7 +19,6 @@
 
 pub(crate) mod arena;
 pub(crate) mod context;
-#[cfg(feature = "measure")]
 pub(crate) mod event;
 pub(crate) mod kv_pool;
 pub(crate) mod metadata;

@@ -9,6 +9,7 @@ use kernels::{DevicePtr, emu};
 
 use super::{
     context::{Context, failed},
+    event::Event,
     pinned::Pinned,
     view::View,
 };
@@ -103,6 +104,19 @@ impl Space {
             Self::Cuda(context) => context.synchronize_all("loading"),
             #[cfg(feature = "emu")]
             Self::Emu(_) | Self::Virtual(_) => Ok(()),
+        }
+    }
+
+    /// A point in what steps queue, to be waited for. Where there is no GPU, steps end before the
+    /// call that queues them.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn point(&self) -> Result<Option<Event>, Error> {
+        match self {
+            Self::Cuda(context) => Event::untimed(context).map(Some),
+            #[cfg(feature = "emu")]
+            Self::Emu(_) | Self::Virtual(_) => Ok(None),
         }
     }
 

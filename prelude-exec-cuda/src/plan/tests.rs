@@ -113,7 +113,7 @@ fn check(batch: &ForwardBatch, layout: Layout) {
 /// tiles of a chunk come longest first.
 fn check_plan(batch: &ForwardBatch, layout: Layout, pad: bool) {
     let mut plan = StepPlan::default();
-    plan.rebuild(batch.clone(), layout).unwrap();
+    plan.rebuild(batch.clone(), layout, |_, _| None).unwrap();
     let tokens = plan.tokens.len();
     let (tiles, decode_rows) = (plan.tiles.len(), plan.decode.len());
     if pad {
@@ -298,8 +298,12 @@ fn a_chain_that_lies_together_is_one_span() {
     let shape: Vec<_> = (0..40).map(|i| (i, 3, 20, false)).collect();
     let mut plan = StepPlan::default();
     let chain = forest(&shape);
-    plan.rebuild(ForwardBatch::OneShot(chain.clone()), layout(64, 2))
-        .unwrap();
+    plan.rebuild(
+        ForwardBatch::OneShot(chain.clone()),
+        layout(64, 2),
+        |_, _| None,
+    )
+    .unwrap();
     let last = plan.segments[39];
     assert_eq!(
         last.span_count, 2,
@@ -347,20 +351,20 @@ fn counts_are_padded_little_and_to_few() {
     let batch = || ForwardBatch::OneShot(forest(&[(0, 70, 0, false)]));
     let mut plan = StepPlan::default();
     let layout = layout(64, 2);
-    plan.rebuild(batch(), layout).unwrap();
+    plan.rebuild(batch(), layout, |_, _| None).unwrap();
     assert_eq!(plan.pad(layout, 1000), None);
     let wide = Layout {
         chunk_tokens: 128,
         ..layout
     };
-    plan.rebuild(batch(), wide).unwrap();
+    plan.rebuild(batch(), wide, |_, _| None).unwrap();
     assert_eq!(plan.pad(wide, 79), None, "80 do not fit");
     assert_eq!(plan.pad(wide, 80).map(|shape| shape.tokens), Some(80));
     let row = ForwardBatch::Decode(DecodeBatch {
         rows: vec![decode_row(TokenSource::Known(1), 600, 0)],
         block_ids: (0..38).map(BlockId).collect(),
     });
-    plan.rebuild(row.clone(), wide).unwrap();
+    plan.rebuild(row.clone(), wide, |_, _| None).unwrap();
     let narrow = Layout {
         splits_max: 3,
         ..wide
@@ -380,6 +384,6 @@ fn tokens_of_uncollected_steps_are_refused() {
         rows: vec![decode_row(TokenSource::Sampled(StepId(1)), 5, 0)],
         block_ids: vec![BlockId(0)],
     });
-    let result = StepPlan::default().rebuild(batch, layout(64, 2));
+    let result = StepPlan::default().rebuild(batch, layout(64, 2), |_, _| None);
     assert!(matches!(result, Err(ExecutorError::Step(_))));
 }

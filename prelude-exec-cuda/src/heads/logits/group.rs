@@ -184,10 +184,15 @@ impl Builder<'_> {
                 },
                 scores: drawn_scores.get(&row).copied(),
             };
-            self.logits.sampled.insert(row, at);
+            self.logits.places.sampled.insert(row, at);
         }
         for (row, place) in given.places(given_parts, &given_long) {
-            self.logits.scored.entry(row).or_default().push(place);
+            self.logits
+                .places
+                .scored
+                .entry(row)
+                .or_default()
+                .push(place);
         }
         let long = drawn.long.iter().chain(&given.long);
         let copies = long

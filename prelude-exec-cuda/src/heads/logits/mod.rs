@@ -66,7 +66,12 @@ pub(super) struct Logits {
     adjusted: Buffer,
     lists: Lists<Field<u32>>,
     groups: Vec<Group>,
-    /// Where the numbers of each row of the plan are.
+    places: Places,
+}
+
+/// Where the numbers of each row of the plan are.
+#[derive(Debug, Default)]
+pub(super) struct Places {
     sampled: BTreeMap<usize, Sampled>,
     scored: BTreeMap<usize, Vec<Scored>>,
 }
@@ -164,9 +169,18 @@ impl Logits {
             adjusted: space.alloc("adjusted logits", logits_bytes)?,
             lists: Lists::default(),
             groups: Vec::new(),
-            sampled: BTreeMap::new(),
-            scored: BTreeMap::new(),
+            places: Places::default(),
         })
+    }
+
+    /// Swaps where numbers of two steps are.
+    pub(super) const fn exchange(&mut self, places: &mut Places) {
+        std::mem::swap(&mut self.places, places);
+    }
+
+    /// Where on the device the first token is that a row draws.
+    pub(super) fn drawn_at(&self, row: usize) -> Option<usize> {
+        self.places.sampled.get(&row).map(|at| at.ids.at)
     }
 
     pub(super) fn begin(
@@ -178,8 +192,8 @@ impl Logits {
         metadata: &mut Metadata,
     ) -> Result<(), Error> {
         self.groups.clear();
-        self.sampled.clear();
-        self.scored.clear();
+        self.places.sampled.clear();
+        self.places.scored.clear();
         let mut refused = Vec::new();
         let mut lists = Lists::default();
         let mut items = items(plan);
@@ -209,12 +223,13 @@ impl Logits {
         };
         // Outputs are numbered by first use: a row's positions need not have risen in them.
         let orders: Vec<(usize, Vec<usize>)> = self
+            .places
             .scored
             .keys()
             .map(|&row| (row, by_output(plan.outputs_of(&plan.rows[row]))))
             .collect();
         for (row, order) in orders {
-            let found = self.scored.entry(row).or_default();
+            let found = self.places.scored.entry(row).or_default();
             if found.len() == order.len() {
                 *found = order.iter().map(|&at| found[at]).collect();
             }
@@ -321,13 +336,17 @@ impl Logits {
     pub(super) fn read(&self, row: &PlanRow, index: usize, results: &Results) -> RowOutput {
         match &row.head {
             OutputHead::Sample(_) => {
-                let Some(at) = self.sampled.get(&index) else {
+                let Some(at) = self.places.sampled.get(&index) else {
                     return RowOutput::Failed(NO_ROOM);
                 };
                 read_sampled(at, results)
             }
             OutputHead::Logprobs { targets, .. } => {
-                let scored = self.scored.get(&index).map_or(&[][..], Vec::as_slice);
+                let scored = self
+                    .places
+                    .scored
+                    .get(&index)
+                    .map_or(&[][..], Vec::as_slice);
                 let entries = scored.iter().zip(targets);
                 let entries: Option<Vec<_>> = entries
                     .map(|(at, &token)| read_score(at, token, results))
