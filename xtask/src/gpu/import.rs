@@ -125,6 +125,11 @@ fn compare(results: &Results, baseline: &Path) -> Result<()> {
     };
     let document: serde_json::Value = serde_json::from_slice(&text)
         .with_context(|| format!("{} is no baseline", baseline.display()))?;
+    let run = document["run"].as_str().unwrap_or_default();
+    if !is_same_device(run, &stem(results)?) {
+        println!("{run}, the baseline, is of another GPU: nothing is compared");
+        return Ok(());
+    }
     let (mut same, mut moved) = (0, 0);
     for (name, value, unit) in figures(results) {
         let Some(before) = document["figures"][&name]["value"].as_f64() else {
@@ -138,8 +143,15 @@ fn compare(results: &Results, baseline: &Path) -> Result<()> {
             println!("{ratio:6.2}x  {name}: {before:.4} to {value:.4} {unit}");
         }
     }
-    println!("against {}: {moved} moved, {same} did not", document["run"]);
+    println!("against {run}: {moved} moved, {same} did not");
     Ok(())
+}
+
+/// Whether two [`stem`]s end in the same GPU's name.
+fn is_same_device(a: &str, b: &str) -> bool {
+    const DATE: usize = "2026-11-22-1405-".len();
+    a.get(DATE..)
+        .is_some_and(|device| b.get(DATE..) == Some(device))
 }
 
 #[cfg(test)]
@@ -199,6 +211,14 @@ mod tests {
         let error = file(&from.0, &to.0, baseline).unwrap_err();
         assert_eq!(fs::read_dir(&to.0).unwrap().count(), 0, "nothing is filed");
         format!("{error:#}")
+    }
+
+    #[test]
+    fn runs_of_one_gpu_are_compared() {
+        let baseline = "2026-11-22-1405-nvidia-h200";
+        assert!(is_same_device(baseline, "2026-11-23-0501-nvidia-h200"));
+        assert!(!is_same_device(baseline, "2026-11-23-0540-nvidia-h100"));
+        assert!(!is_same_device("", ""));
     }
 
     #[test]
