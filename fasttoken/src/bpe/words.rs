@@ -118,7 +118,7 @@ impl Group {
             let hash = key.hash();
             cache.prefetch(hash);
             *probe = Probe {
-                wanted: Cache::wanted(owner, key),
+                wanted: Cache::wanted(owner, key, hash),
                 hash,
             };
             if end - start > KEY_MAX {
@@ -144,7 +144,7 @@ impl Group {
         let mut absent = List::EMPTY;
         for place in 0..words.min(GROUP) {
             let probe = &self.probes[place % GROUP];
-            let (four, tokens) = cache.first::<C>(&probe.wanted, probe.hash);
+            let (four, tokens) = cache.first::<C>(&probe.wanted);
             self.found[place % GROUP] = *four;
             self.counts[place % GROUP] = tokens as u8;
             absent.push_if(tokens > SHORT_TOKENS, place);
@@ -264,6 +264,8 @@ impl Work for EncodeWords<'_, '_> {
             groups,
             ..
         } = scratch.get();
+        // Its memory is found once, not for each word.
+        let cache: &mut Cache = cache;
         let wait = C::LANES && words.ends.len() >= WAITING;
         pending.clear();
         groups.groups[0].absent = List::EMPTY;
