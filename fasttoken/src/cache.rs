@@ -83,7 +83,7 @@ pub(crate) struct Cache([Line; LINES]);
 /// The line that a hash names; with the last bit turned, the other one of its pair.
 #[inline(always)]
 fn home(hash: u64) -> usize {
-    (u64::from(hash as u32) * LINES as u64 >> 32) as usize
+    ((u64::from(hash as u32) * LINES as u64) >> 32) as usize
 }
 
 impl Cache {

@@ -33,7 +33,7 @@ impl Default for Scratch {
             merging: Merging::default(),
             ids: Vec::new(),
             pending: Box::default(),
-            groups: Box::default(),
+            groups: bytemuck::zeroed_box(),
             gathered: None,
             pieces: Box::default(),
         }

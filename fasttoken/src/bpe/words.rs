@@ -25,6 +25,7 @@ use crate::compare::{Compare, Work};
 use crate::pretokenize::Words;
 use crate::vocab::Vocab;
 use crate::words::{KEY_MAX, Key};
+use bytemuck::Zeroable;
 use std::ops::Range;
 
 /// Of so many words, enough are new for merging them together: of English ones, three in a
@@ -44,36 +45,17 @@ const TOKENS: usize = 8;
 const STAGED: usize = 1024;
 
 /// Words that are looked up together; kept between calls, since clearing them would take
-/// as long as encoding a short text.
-#[derive(Debug)]
+/// as long as encoding a short text. They begin as zeros and never lie on a stack: that would
+/// keep the 24 KB of them until the thread ends.
+#[derive(Debug, Zeroable)]
 pub(super) struct Groups {
     /// This group and the next two.
     groups: [Group; 3],
     staged: [u32; STAGED],
 }
 
-impl Default for Groups {
-    fn default() -> Self {
-        let probe = Probe {
-            wanted: [0; 4],
-            hash: 0,
-        };
-        let group = Group {
-            probes: [probe; GROUP],
-            longs: [LongKey::NONE; GROUP],
-            found: [[0; 4]; GROUP],
-            counts: [0; GROUP],
-            absent: List::EMPTY,
-        };
-        Self {
-            groups: [group.clone(), group.clone(), group],
-            staged: [0; STAGED],
-        }
-    }
-}
-
 /// Words that will be looked up.
-#[derive(Debug, Clone)]
+#[derive(Debug, Zeroable)]
 struct Group {
     probes: [Probe; GROUP],
     /// Keys of those that are too long for others.
@@ -85,7 +67,7 @@ struct Group {
     absent: List,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Zeroable)]
 struct Probe {
     /// The key, and the owner as entries have it.
     wanted: Wanted,
@@ -210,7 +192,7 @@ fn long_key(cache: &Cache, bytes: &[u8], start: usize, end: usize) -> LongKey {
 }
 
 /// Some words of a group, in order.
-#[derive(Debug, Clone)]
+#[derive(Debug, Zeroable)]
 struct List {
     places: [u8; GROUP],
     len: usize,
