@@ -2,7 +2,8 @@
 //!
 //! A huge page is in memory as a whole once one byte of it is touched, so a cache of its own
 //! pages takes 2 MiB however few lines it has. Eight caches of 1.75 MiB in a row take seven
-//! huge pages together, 1.84 MB each, and the memory of addresses (the TLB) loses nothing.
+//! huge pages together, 1.84 MB each, and addresses are found (in the TLB) as fast. The last
+//! page is whole however little of it is in use: seven caches take as much as eight.
 //!
 //! A thread takes the first slot that is free and keeps it until it ends. What the last thread
 //! remembered stays there for the next one: entries name the tokenizer that made them. With
