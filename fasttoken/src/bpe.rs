@@ -135,7 +135,7 @@ impl Bpe {
             return;
         }
         if !self.encode_known(word, &scratch.cache, out) {
-            let rest = (&mut scratch.cache, &mut scratch.merging, &mut scratch.ids);
+            let rest = (&mut *scratch.cache, &mut scratch.merging, &mut scratch.ids);
             self.encode_rare(word, (key, hash), vocab, rest, out);
         }
     }

@@ -2,36 +2,40 @@
 //!
 //! A line has two short words, or one that is long or of many tokens. A word is in the line
 //! that its hash names, in the other line of that one's pair, or not there at all, so the cache
-//! needs no upkeep and its size is fixed: 2 MiB per thread. What a newer word drives out of its
-//! own line goes to the other one, unless what is there is worth more. Words of one token are
-//! worth the least, since the table of words has them as well; others would be merged again.
+//! needs no upkeep and its size is fixed: 1.75 MiB per thread. What a newer word drives out of
+//! its own line goes to the other one, unless what is there is worth more. Words of one token
+//! are worth the least, since the table of words has them as well; others would be merged again.
 //!
 //! Words of both kinds share the memory as a text needs it. Long Russian words want as many
 //! lines as there are, English and code have few: while each kind had half of them, four in
 //! ten words that code merged were words that it had merged before, and a megabyte of English
 //! took 1.2 times as long.
 //!
-//! Where Linux gives huge pages the cache lies in one, which is in memory as a whole from the
-//! first word that is remembered; elsewhere a text takes the pages of its own words' lines.
-//! Entries name the tokenizer that made them, so tokenizers share the memory of a thread.
+//! Where Linux gives huge pages the caches of eight threads lie in seven of them ([`slot`]);
+//! elsewhere a text takes the pages of its own words' lines. Entries name the tokenizer that
+//! made them, so tokenizers share the memory of a thread, and threads hand it on.
 
 mod line;
 mod long_key;
+mod slot;
 mod thread;
 
 use crate::compare::Compare;
-use crate::store::Large;
 use crate::words::{Key, WordTable};
+use bytemuck::{Pod, Zeroable};
 use line::{COMPARED, LONG_TOKENS, Line, Short};
 pub(crate) use line::{SHORT_TOKENS, Wanted};
 pub(crate) use long_key::LongKey;
+pub(crate) use slot::Slot;
 use std::mem;
 use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) use thread::MergeScratch;
 
-/// In seven eighths of it and small pages, with a multiplication to find a line, English that
-/// was new took 1.05 times as long, what was seen before 1.1 times, and Korean 1.15 times.
-const LINES: usize = 1 << 15;
+/// Seven eighths of a huge page, so that eight threads take 1.84 MB each: a whole one for each
+/// would be 2.10. Texts that were seen before take 1.04 times as long as with it, of English and
+/// Korean 1.05 times, new ones 1.01 times. In small pages new English took 1.05 times as long,
+/// Korean 1.15 times; with half of a huge page, what was seen before took 1.25 times as long.
+const LINES: usize = 7 << 12;
 
 /// In place of the number of tokens: they are more than a short entry has.
 pub(crate) const MANY: u8 = 7;
@@ -71,33 +75,28 @@ impl Owner {
     }
 }
 
-/// The words that a thread knows.
-#[derive(Debug)]
-pub(crate) struct Cache(Large<[Line; LINES]>);
+/// The words that a thread knows. A thread gets one with its [`Slot`].
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(transparent)]
+pub(crate) struct Cache([Line; LINES]);
 
-impl Default for Cache {
-    fn default() -> Self {
-        Self(Large::zeroed())
-    }
-}
-
-/// The line that a hash names.
+/// The line that a hash names; with the last bit turned, the other one of its pair.
 #[inline(always)]
 fn home(hash: u64) -> usize {
-    hash as usize % LINES
+    ((u64::from(hash as u32) * LINES as u64) >> 32) as usize
 }
 
 impl Cache {
     /// Asks for the line that a hash names.
     #[inline(always)]
     pub(crate) fn prefetch(&self, hash: u64) {
-        crate::prefetch::prefetch(&self.0[..], home(hash));
+        crate::prefetch::prefetch(&self.0, home(hash));
     }
 
     /// Asks for the other line of its pair.
     #[inline(always)]
     pub(crate) fn prefetch_other(&self, hash: u64) {
-        crate::prefetch::prefetch(&self.0[..], home(hash) ^ 1);
+        crate::prefetch::prefetch(&self.0, home(hash) ^ 1);
     }
 
     /// Asks for the line of a long word.
@@ -106,18 +105,20 @@ impl Cache {
         self.prefetch(key.hash);
     }
 
-    /// What entries for a short word have.
+    /// What entries for a short word have, and in the part where those have tokens, the line
+    /// that its hash names.
     #[inline(always)]
-    pub(crate) fn wanted(owner: Owner, key: Key) -> Wanted {
-        [key.low, key.high, 0, u64::from(owner.short_tag()) << 32]
+    pub(crate) fn wanted(owner: Owner, key: Key, hash: u64) -> Wanted {
+        let tag = u64::from(owner.short_tag()) << 32;
+        [key.low, key.high, home(hash) as u64, tag]
     }
 
     /// The tokens of a short word and their number, if they are few and in the line that its
     /// hash names, without a branch on that. Any tokens and a number above [`SHORT_TOKENS`] if
     /// not.
     #[inline(always)]
-    pub(crate) fn first<C: Compare>(&self, wanted: &Wanted, hash: u64) -> (&[u32; 4], usize) {
-        let line = &self.0[home(hash)];
+    pub(crate) fn first<C: Compare>(&self, wanted: &Wanted) -> (&[u32; 4], usize) {
+        let line = &self.0[wanted[2] as usize];
         let same = C::same(&line.0, wanted, &COMPARED);
         let (ids, tokens) = line.shorts()[usize::from(same & 1 == 0)].tokens();
         // Neither of them.

@@ -7,13 +7,11 @@
 
 mod flat;
 mod image;
-mod large;
 mod movable;
 mod room;
 
 pub(crate) use flat::Flat;
 pub(crate) use image::{Image, LINE};
-pub(crate) use large::Large;
 pub(crate) use movable::{Movable, gather};
 pub(crate) use room::{Room, read};
 

@@ -50,6 +50,7 @@ impl Bpe {
             ids,
             ..
         } = scratch;
+        let cache: &mut Cache = cache;
         let mut probes = [Probe::default(); FEW_WORDS];
         let mut start = words.start;
         for (probe, &end) in probes.iter_mut().zip(words.ends) {
@@ -59,8 +60,8 @@ impl Bpe {
             start = end;
         }
         for probe in &mut probes[..words.ends.len()] {
-            let wanted = Cache::wanted(self.owner, probe.key);
-            let (four, tokens) = cache.first::<Scalar>(&wanted, probe.hash);
+            let wanted = Cache::wanted(self.owner, probe.key, probe.hash);
+            let (four, tokens) = cache.first::<Scalar>(&wanted);
             (probe.four, probe.tokens) = (*four, tokens as u8);
             if tokens > SHORT_TOKENS {
                 cache.prefetch_other(probe.hash);

@@ -3,14 +3,14 @@
 use super::merge::Merging;
 use super::pending::Pending;
 use super::words::Groups;
-use crate::cache::Cache;
+use crate::cache::{Cache, Slot};
 use crate::gather::Gathered;
 use crate::sentencepiece::Pieces;
 
 /// What a thread keeps between words and calls.
 #[derive(Debug)]
 pub(crate) struct Scratch {
-    pub(super) cache: Cache,
+    pub(super) cache: Slot,
     pub(super) merging: Merging,
     /// Tokens of one word.
     pub(super) ids: Vec<u32>,
@@ -29,11 +29,11 @@ impl Default for Scratch {
     #[inline(never)]
     fn default() -> Self {
         Self {
-            cache: Cache::default(),
+            cache: Slot::default(),
             merging: Merging::default(),
             ids: Vec::new(),
             pending: Box::default(),
-            groups: Box::default(),
+            groups: bytemuck::zeroed_box(),
             gathered: None,
             pieces: Box::default(),
         }

@@ -25,6 +25,7 @@ use crate::compare::{Compare, Work};
 use crate::pretokenize::Words;
 use crate::vocab::Vocab;
 use crate::words::{KEY_MAX, Key};
+use bytemuck::Zeroable;
 use std::ops::Range;
 
 /// Of so many words, enough are new for merging them together: of English ones, three in a
@@ -44,36 +45,17 @@ const TOKENS: usize = 8;
 const STAGED: usize = 1024;
 
 /// Words that are looked up together; kept between calls, since clearing them would take
-/// as long as encoding a short text.
-#[derive(Debug)]
+/// as long as encoding a short text. They begin as zeros and never lie on a stack: that would
+/// keep the 24 KB of them until the thread ends.
+#[derive(Debug, Zeroable)]
 pub(super) struct Groups {
     /// This group and the next two.
     groups: [Group; 3],
     staged: [u32; STAGED],
 }
 
-impl Default for Groups {
-    fn default() -> Self {
-        let probe = Probe {
-            wanted: [0; 4],
-            hash: 0,
-        };
-        let group = Group {
-            probes: [probe; GROUP],
-            longs: [LongKey::NONE; GROUP],
-            found: [[0; 4]; GROUP],
-            counts: [0; GROUP],
-            absent: List::EMPTY,
-        };
-        Self {
-            groups: [group.clone(), group.clone(), group],
-            staged: [0; STAGED],
-        }
-    }
-}
-
 /// Words that will be looked up.
-#[derive(Debug, Clone)]
+#[derive(Debug, Zeroable)]
 struct Group {
     probes: [Probe; GROUP],
     /// Keys of those that are too long for others.
@@ -85,7 +67,7 @@ struct Group {
     absent: List,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Zeroable)]
 struct Probe {
     /// The key, and the owner as entries have it.
     wanted: Wanted,
@@ -118,7 +100,7 @@ impl Group {
             let hash = key.hash();
             cache.prefetch(hash);
             *probe = Probe {
-                wanted: Cache::wanted(owner, key),
+                wanted: Cache::wanted(owner, key, hash),
                 hash,
             };
             if end - start > KEY_MAX {
@@ -144,7 +126,7 @@ impl Group {
         let mut absent = List::EMPTY;
         for place in 0..words.min(GROUP) {
             let probe = &self.probes[place % GROUP];
-            let (four, tokens) = cache.first::<C>(&probe.wanted, probe.hash);
+            let (four, tokens) = cache.first::<C>(&probe.wanted);
             self.found[place % GROUP] = *four;
             self.counts[place % GROUP] = tokens as u8;
             absent.push_if(tokens > SHORT_TOKENS, place);
@@ -210,7 +192,7 @@ fn long_key(cache: &Cache, bytes: &[u8], start: usize, end: usize) -> LongKey {
 }
 
 /// Some words of a group, in order.
-#[derive(Debug, Clone)]
+#[derive(Debug, Zeroable)]
 struct List {
     places: [u8; GROUP],
     len: usize,
@@ -264,6 +246,8 @@ impl Work for EncodeWords<'_, '_> {
             groups,
             ..
         } = scratch.get();
+        // Its memory is found once, not for each word.
+        let cache: &mut Cache = cache;
         let wait = C::LANES && words.ends.len() >= WAITING;
         pending.clear();
         groups.groups[0].absent = List::EMPTY;

@@ -106,7 +106,7 @@ impl Run {
             let key = Key::new(text, start, end);
             let hash = key.hash();
             cache.prefetch(hash);
-            let wanted = Cache::wanted(model.owner, key);
+            let wanted = Cache::wanted(model.owner, key, hash);
             *probe = Probe { wanted, hash };
         }
         for (piece, key) in self.longs[..longs].iter().zip(&mut self.keys) {
@@ -129,7 +129,7 @@ impl Run {
         let mut absent = 0;
         let probes = self.shorts[..shorts].iter().zip(&self.probes);
         for (at, (piece, probe)) in probes.enumerate() {
-            let (four, tokens) = cache.first::<C>(&probe.wanted, probe.hash);
+            let (four, tokens) = cache.first::<C>(&probe.wanted);
             let found = FOUND + 4 * at;
             ids[found..found + 4].copy_from_slice(four);
             self.sources[usize::from(*piece) % RUN] = [found as u16, tokens as u16];

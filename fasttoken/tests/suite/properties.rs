@@ -1,9 +1,10 @@
 //! Invariants of the interface, on strings that proptest makes and shrinks.
 
+use crate::common::small::Small;
 use crate::common::{Both, Rng, adversarial};
 use fasttoken::{StreamState, Tokenizer};
 use proptest::prelude::*;
-use std::sync::LazyLock;
+use std::sync::{Barrier, LazyLock};
 
 static DEMO: LazyLock<Tokenizer> = LazyLock::new(|| {
     Tokenizer::from_bytes(crate::common::DEMO).expect("the demo vocabulary loads")
@@ -137,4 +138,32 @@ fn a_tokenizer_is_shared_by_threads() {
             scope.spawn(move || both.check_many(seed, 200));
         }
     });
+}
+
+/// A thread takes the memory of one that has ended, with the words in it.
+#[test]
+fn tokenizers_in_turns_on_threads_that_come_and_go() {
+    let small = Small::new().merge("a", "b").merge("ab", "a").bytes();
+    let both = [Both::demo(), Both::from_json("small", &small)];
+    let texts = [
+        "abab aba",
+        "Which card is it? ab",
+        "a top-up, a transfer",
+        "aaabaaab",
+    ];
+    for threads in [1, 1, 1, 20, 1, 20] {
+        let ready = Barrier::new(threads);
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    for text in texts.iter().chain(&texts) {
+                        both.iter().for_each(|both| drop(both.check_text(text)));
+                        both.iter()
+                            .for_each(|both| drop(both.check_text(&text.repeat(40))));
+                    }
+                    ready.wait();
+                });
+            }
+        });
+    }
 }
