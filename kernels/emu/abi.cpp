@@ -85,12 +85,14 @@ u32 prelude_emu_free(Device* device, u64 at) { return device->free(at) ? 0 : 1; 
 u32 prelude_emu_write(Device* device, u64 to, const void* from, u64 bytes) {
     if (bytes == 0) return 0;
     if (device->find(to, bytes) == nullptr) return 1;
+    device->settled = device->launches;
     std::memcpy(reinterpret_cast<void*>(to), from, bytes);
     return 0;
 }
 u32 prelude_emu_read(Device* device, u64 from, void* to, u64 bytes) {
     if (bytes == 0) return 0;
     if (device->find(from, bytes) == nullptr) return 1;
+    device->settled = device->launches;
     std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
     return 0;
 }

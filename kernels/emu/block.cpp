@@ -73,6 +73,7 @@ bool Launch::run() {
 
 void Launch::run_block() {
     epoch = 0;
+    has_waited = false;
     live = static_cast<u32>(threads.size());
     statics_.clear();
     // Dynamic shared memory comes first, so that its alignment is the buffer's.
@@ -92,6 +93,7 @@ void Launch::run_block() {
         thread.state = State::Ready;
         thread.time = 1;
         thread.seen.clear();
+        thread.has_waited = false;
         thread.open_copies.clear();
         thread.copy_groups.clear();
         thread.fibre = Fibre();
@@ -109,6 +111,18 @@ void Launch::run_block() {
         current = thread;
         Fibre::swap(scheduler_, thread->fibre);
     }
+    // A launch of such blocks could end before the one ahead of it, and the next one would take
+    // that for the end of both.
+    if (fault.empty() && !has_waited) {
+        char where[64];
+        std::snprintf(where, sizeof where, "(%u,%u,%u)", block_index.x, block_index.y, block_index.z);
+        fault = "block " + std::string(where) + " ended without dep_wait()";
+    }
+}
+
+void Launch::dep_wait() {
+    current->has_waited = true;
+    has_waited = true;
 }
 
 // Warps with something to do are looked for from `cursor_` on, which is a thread in round robin

@@ -110,6 +110,17 @@ void Launch::check_global(const void* at, size_t bytes, Access kind, Site site) 
                  site);
         }
     }
+    if (!current->has_waited) {
+        if (kind != Access::Read) fail(name(kind) + " ahead of dep_wait()", site);
+        // Launches since the last copy may still run.
+        bool is_recent = a->written_in > device.settled && a->written_in < device.launches;
+        const u32* writer = a->writer.data() + (address - reinterpret_cast<u64>(a->data));
+        for (size_t i = 0; is_recent && i < bytes; i++) {
+            if (writer[i] != 0) {
+                fail("read ahead of dep_wait() of what a launch before wrote", site);
+            }
+        }
+    }
     if (kind == Access::Atomic) return;
     if (a->written_in != device.launches) {
         if (kind == Access::Read) return;

@@ -81,6 +81,8 @@ class Device {
     bool canaries_intact(std::string* damage) const;
     // Number of the launch under way, from 1.
     u64 launches = 0;
+    // The last launch that has ended whatever the next one waits for: a copy was queued behind it.
+    u64 settled = 0;
 
   private:
     std::vector<std::unique_ptr<Allocation>> allocations_;  // by address
@@ -157,6 +159,8 @@ struct Thread {
     // (empty: none).
     u32 time;
     std::vector<u32> seen;
+    // Whether it has called dep_wait(): until then the launches before this one may still run.
+    bool has_waited;
     std::vector<Copy> open_copies;
     std::deque<std::vector<Copy>> copy_groups;
 };
@@ -223,6 +227,7 @@ class Launch {
     Shadow shadow;
     u32 live;
     Thread* current;
+    bool has_waited;  // a thread of the block
 
     // Stops the launch; does not return to a kernel.
     [[noreturn]] void fail(const std::string& what, Site site);
@@ -230,6 +235,9 @@ class Launch {
     void wait(const char* what, u32 on, Site site);
     void wake(u32 thread);
     std::string who(const Thread& thread) const;
+
+    // The current thread sees what launches before this one wrote.
+    void dep_wait();
 
     // Device memory: checks, and remembers writers.
     void check_global(const void* at, size_t bytes, Access kind, Site site);

@@ -283,9 +283,10 @@ void cp_async_wait() {
     running->wait_copies(Groups);
 }
 
-// ---- programmatic dependent launch: launches run one after another here ----
+// ---- programmatic dependent launch: launches run one after another here, but what is touched ahead
+// of dep_wait() is held against what launches before wrote ----
 
-inline void dep_wait() {}
+inline void dep_wait() { running->dep_wait(); }
 inline void dep_launch() {}
 
 }  // namespace prelude

@@ -22,6 +22,7 @@ using namespace prelude;
 
 // Every thread of a 3-D grid of 3-D blocks writes its own place's number.
 PRELUDE_KERNEL(emu_indices, SelftestParams, 1024) {
+    dep_wait();
     Index3 b = block_idx(), g = grid_dim(), d = block_dim();
     u32 block = (b.z * g.y + b.y) * g.x + b.x;
     u32 at = block * d.x * d.y * d.z + linear_thread();
@@ -30,6 +31,7 @@ PRELUDE_KERNEL(emu_indices, SelftestParams, 1024) {
 
 // out[mode · 32 + lane] of one warp's exchanges.
 PRELUDE_KERNEL(emu_warp, SelftestParams, 32) {
+    dep_wait();
     u32 x = load(p.in + lane_id());
     u32 results[] = {shuffle(x, 5u),           shuffle_xor(x, 3),
                      shuffle_up(x, 2),         shuffle_down(x, 7),
@@ -49,6 +51,7 @@ PRELUDE_KERNEL(emu_warp, SelftestParams, 32) {
 
 // ldmatrix: shared row r of 32 rows holds in[r · 4 ..], 16 bytes; lane l names row l.
 PRELUDE_KERNEL(emu_ldmatrix, SelftestParams, 32) {
+    dep_wait();
     PRELUDE_SHARED(u32x4, rows, 32);
     store(rows + lane_id(), load(as<const u32x4>(p.in + 4 * lane_id())));
     sync_warp();
@@ -67,6 +70,7 @@ PRELUDE_KERNEL(emu_ldmatrix, SelftestParams, 32) {
 
 // mma: lane l's registers are in[10 l ..]: a[4], b[2], c[4]; out[4 l ..] is the new c.
 PRELUDE_KERNEL(emu_mma, SelftestParams, 32) {
+    dep_wait();
     u32 a[4], b[2];
     float c[4];
     Global<const u32> in = p.in + 10 * lane_id();
@@ -80,6 +84,7 @@ PRELUDE_KERNEL(emu_mma, SelftestParams, 32) {
 
 // Conversions: out[i] from in[i], by mode.
 PRELUDE_KERNEL(emu_convert, SelftestParams, 256) {
+    dep_wait();
     u32 i = block_idx().x * block_dim().x + thread_idx().x;
     if (i >= p.count) return;
     u32 x = load(p.in + i);
@@ -94,6 +99,7 @@ PRELUDE_KERNEL(emu_convert, SelftestParams, 256) {
 // Turns words around through shared memory, dynamic (mode 0) or static, with a named barrier
 // instead of the block's in mode 2, with cp.async in mode 3, with atomics in mode 4.
 PRELUDE_KERNEL(emu_reverse, SelftestParams, 128) {
+    dep_wait();
     PRELUDE_SHARED(u32, fixed, 128);
     PRELUDE_SHARED(u32, total, 1);
     Shared<u32> words = p.mode == 0 ? dynamic_shared<u32>() : fixed;
@@ -123,6 +129,7 @@ PRELUDE_KERNEL(emu_reverse, SelftestParams, 128) {
 
 // A producer's warp fills, the consumers' warp reads: barrier 1 means full, 2 empty.
 PRELUDE_KERNEL(emu_pipeline, SelftestParams, 64) {
+    dep_wait();
     PRELUDE_SHARED(u32, words, 32);
     u32 sum = 0;
     for (u32 round = 0; round < 4; round++) {
@@ -143,6 +150,7 @@ PRELUDE_KERNEL(emu_pipeline, SelftestParams, 64) {
 PRELUDE_KERNEL(emu_fault, SelftestParams, 128) {
     PRELUDE_SHARED(u32, words, 128);
     u32 t = thread_idx().x;
+    if (p.mode < 18) dep_wait();
     switch (p.mode) {
         case 0:  // no barrier between write and read
             store(words + t, t);
@@ -226,6 +234,23 @@ PRELUDE_KERNEL(emu_fault, SelftestParams, 128) {
             break;
         case 17:  // all threads write the same place
             store(words + 0, 7u);
+            break;
+        case 18:  // read of what the launch before wrote, without waiting for it
+            words = words + load(p.in + t) % 2;
+            dep_wait();
+            break;
+        case 19:  // the same by a copy that is waited for later
+            if (t % 4 == 0) cp_async_16(words + t, p.in + t);
+            cp_async_commit();
+            dep_wait();
+            cp_async_wait<0>();
+            break;
+        case 20:  // write of what the launch before may still read
+            store(p.out + t, t);
+            dep_wait();
+            break;
+        case 21:  // a block that does not wait
+            if (block_idx().x == 0) dep_wait();
             break;
     }
 }

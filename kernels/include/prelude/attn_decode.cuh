@@ -21,6 +21,8 @@
 // Bound: 4 · Hkv · D · Σ(context) bytes; for partial, 8 · Hq · (D + 2) a split, mostly in L2.
 //
 //   keys     256s.. in steps of 64: warp w has the 16 keys from 16w on, one page's at a time
+//   early    keys but the row's own are of earlier steps: a warp's first 16 are fetched before the
+//            kernel waits for its predecessor
 //   warp     fetch K(j+1), V(j+1) ─ K(j) there ─ scores ─ V(j) there ─ softmax, values; its
 //            buffers are its own, so warps do not wait for each other until the end
 //   rows     the G query heads are the 16 rows of m16n8k16, zeros beyond G; more than 16 take
@@ -128,11 +130,13 @@ template <u32 Dim>
 PRELUDE_DEVICE void attn_decode(const AttnDecodeParams& p) {
     using namespace attention;
     using namespace decode;
-    dep_wait();
     u32 index = block_idx().x, split = block_idx().z;
     DecodeRow row = row_at(p, index);
     u32 splits = div_up(row.context_len, SPLIT);
-    if (split >= splits) return;
+    if (split >= splits) {
+        dep_wait();
+        return;
+    }
     u32 group = p.heads / p.kv_heads, slices = div_up(group, HEADS);
     u32 kv_head = block_idx().y / slices, first_head = block_idx().y % slices * HEADS;
     u32 heads = min_u32(group - first_head, HEADS);
@@ -140,6 +144,7 @@ PRELUDE_DEVICE void attn_decode(const AttnDecodeParams& p) {
     Global<bf16> out = p.out + (u64(row.q_row) * p.out_stride + first_head * p.head_dim);
     if (splits > p.splits) {
         // Blocks that could merge it are missing.
+        dep_wait();
         if (split > 0) return;
         for (u32 i = thread_idx().x; i < heads * p.head_dim; i += block_dim().x) {
             store(out + i, bf16{0x7fff});
@@ -149,9 +154,6 @@ PRELUDE_DEVICE void attn_decode(const AttnDecodeParams& p) {
     u32 warp = warp_id(), lane = lane_id();
     constexpr u32 SIDE = KEYS * PITCH<Dim>;
     Shared<bf16> stages = dynamic_shared<bf16>() + warp * (4 * SIDE);  // K, V, K, V
-    u32 query[Dim / 16][4];
-    load_query<Dim>(query, p.q + (u64(row.q_row) * p.q_stride + first_head * p.head_dim), heads,
-                    p.head_dim);
     float factor = mul_rn(p.scale, LOG2_E);
     Rows<Dim> states[1];
     Rows<Dim>& state = states[0];
@@ -176,7 +178,13 @@ PRELUDE_DEVICE void attn_decode(const AttnDecodeParams& p) {
         }
     };
     u32 key = split * SPLIT + warp * KEYS;
-    fetch_both(stages, key);
+    bool is_early = key + KEYS < row.context_len;
+    if (is_early) fetch_both(stages, key);
+    dep_wait();
+    if (!is_early) fetch_both(stages, key);
+    u32 query[Dim / 16][4];
+    load_query<Dim>(query, p.q + (u64(row.q_row) * p.q_stride + first_head * p.head_dim), heads,
+                    p.head_dim);
     u32 stage = 0;
     while (key < end) {
         Shared<bf16> k = stages + stage * (2 * SIDE), v = k + SIDE;
@@ -255,10 +263,10 @@ PRELUDE_DEVICE void attn_decode(const AttnDecodeParams& p) {
 // A thread an element of one head.
 PRELUDE_DEVICE void attn_combine(const AttnDecodeParams& p) {
     using namespace decode;
-    dep_wait();
     u32 index = block_idx().x, head = block_idx().y, column = thread_idx().x;
     DecodeRow row = row_at(p, index);
     u32 splits = div_up(row.context_len, SPLIT);
+    dep_wait();
     if (splits < 2 || splits > p.splits || column >= p.head_dim) return;
     float factor = mul_rn(p.scale, attention::LOG2_E);
     float max = NEG_INFINITY;

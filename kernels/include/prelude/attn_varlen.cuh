@@ -162,10 +162,12 @@ PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
     PRELUDE_SHARED(Span, spans, KEYS);
     PRELUDE_SHARED(Rest, rests, KEYS);
     PRELUDE_SHARED(Place, flats, 2);
-    dep_wait();
-    if (block_idx().x >= live_rows(p.live, p.tiles_max)) return;
-    Tile tile = load_ro(p.tiles + block_idx().x);
-    if (tile.segment == NO_SEGMENT) return;
+    Tile tile{NO_SEGMENT, 0, 0, 0};
+    if (block_idx().x < live_rows(p.live, p.tiles_max)) tile = load_ro(p.tiles + block_idx().x);
+    if (tile.segment == NO_SEGMENT) {
+        dep_wait();
+        return;
+    }
     u32 thread = thread_idx().x, lane = lane_id(), kv_head = block_idx().y;
     u32 group = p.heads / p.kv_heads, rows = tile.rows * group;
     u32 end = tile.q_pos + tile.rows;  // of the keys that some row sees
@@ -192,6 +194,7 @@ PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
         }
     };
     look_up(0);
+    dep_wait();
     // Row r of the block: query r / G, head r % G of the group.
     for (u32 i = thread; i < QUERIES * CHUNKS; i += THREADS) {
         u32 row = i / CHUNKS, column = i % CHUNKS * 8;

@@ -273,7 +273,10 @@ PRELUDE_DEVICE void cp_async_wait() {
 
 // ---- programmatic dependent launch ----
 
-// Before touching what the previous kernel of the stream writes.
+// Before touching what another kernel of the step writes: all of them have ended behind it. What
+// is there before a step's first kernel (weights, what the host sent, keys and values of earlier
+// steps) may be read ahead of it. Every block calls it, also one with nothing to do: a kernel that
+// ended without waiting would let the next one pass while the one before it still runs.
 PRELUDE_DEVICE void dep_wait() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

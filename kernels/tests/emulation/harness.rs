@@ -176,6 +176,50 @@ fn faults_are_reported() {
     });
 }
 
+/// What a kernel does before it waits for the launches ahead of it.
+#[test]
+fn early_accesses_are_reported() {
+    under_all_schedules(|device| {
+        let output = device.alloc(1024).unwrap();
+        let run = |mode, input| {
+            let params = Selftest {
+                input,
+                output,
+                mode,
+                count: 128,
+            };
+            params.run(device, &Launch::linear("emu_fault", 2, 128))
+        };
+        let written = || {
+            let made = device.alloc(512).unwrap();
+            let params = Selftest {
+                input: upload(device, &words(128)),
+                output: made,
+                mode: 1,
+                count: 128,
+            };
+            params
+                .run(device, &Launch::linear("emu_reverse", 1, 128))
+                .unwrap();
+            made
+        };
+        for mode in [18, 19] {
+            let error = run(mode, written()).unwrap_err().to_string();
+            assert!(error.contains("read ahead of dep_wait()"), "{error}");
+            // What the host sent is there, and so is what was written before it did.
+            run(mode, upload(device, &words(128))).unwrap();
+            let before = written();
+            upload(device, &words(1));
+            run(mode, before).unwrap();
+        }
+        let input = upload(device, &words(128));
+        let error = run(20, input).unwrap_err().to_string();
+        assert!(error.contains("write ahead of dep_wait()"), "{error}");
+        let error = run(21, input).unwrap_err().to_string();
+        assert!(error.contains("block (1,0,0) ended without"), "{error}");
+    });
+}
+
 #[test]
 fn unwritten_memory_is_poison() {
     under_all_schedules(|device| {
