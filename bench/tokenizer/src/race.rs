@@ -105,7 +105,7 @@ impl Race {
                 threads,
                 fresh,
             } => self.batch(row, texts, (*threads, *fresh), rounds, bar),
-            Work::Share { texts } => self.share(texts, rounds, bar),
+            Work::Share { texts, apart } => self.share(texts, *apart, rounds, bar),
             Work::Together {
                 texts,
                 threads,

@@ -95,8 +95,9 @@ pub(crate) enum Work {
         /// As above.
         fresh: bool,
     },
-    /// Two threads that share one tokenizer, against one thread: how many times the work.
-    Share { texts: Texts },
+    /// Two threads that share one tokenizer, against one thread: how many times the work. Or two
+    /// processes, which share nothing: what the machine makes of a second thread.
+    Share { texts: Texts, apart: bool },
     /// Some threads that share one tokenizer, each encoding the texts so many times: per text.
     Together {
         texts: Texts,
@@ -297,14 +298,21 @@ pub(crate) fn rows() -> Vec<Row> {
         batch(64, 2),
         must,
     );
-    let share = Work::Share {
+    let share = |apart| Work::Share {
         texts: plain(Kind::English, 900, 512),
+        apart,
     };
     add(
         "two threads share one tokenizer (wall)",
         Unit::Times,
-        share,
+        share(false),
         Must::Reach(1.9),
+    );
+    add(
+        "the same by two processes, which share nothing",
+        Unit::Times,
+        share(true),
+        Must::Nothing,
     );
     let must = Must::Beat(Who::Tokenizers, 3.0);
     add("load from JSON", Unit::Milliseconds, Work::Load, must);
