@@ -95,8 +95,8 @@ pub(crate) enum Work {
         /// As above.
         fresh: bool,
     },
-    /// Two threads that share one tokenizer, against one thread: how many times the work. Or two
-    /// processes, which share nothing: what the machine makes of a second thread.
+    /// Two threads that share one tokenizer, against one thread: how many times the work. Or
+    /// against two processes, which share nothing.
     Share { texts: Texts, apart: bool },
     /// Some threads that share one tokenizer, each encoding the texts so many times: per text.
     Together {
@@ -309,7 +309,7 @@ pub(crate) fn rows() -> Vec<Row> {
         Must::Reach(1.9),
     );
     add(
-        "the same by two processes, which share nothing",
+        "the same, against two processes that share nothing",
         Unit::Times,
         share(true),
         Must::Nothing,

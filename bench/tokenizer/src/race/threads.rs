@@ -16,8 +16,9 @@ use crate::{
 const STARTS: u32 = 5;
 
 impl Race {
-    /// Ours alone: how many times the work two threads do in the time of one. `apart`: two processes
-    /// of one thread each, which share nothing but the machine.
+    /// Ours alone: how many times the work two threads do in the time of one. `apart`: of two
+    /// processes of one thread each, which share nothing but the machine, in the same round; what
+    /// the machine makes of a second thread is out of that.
     pub(super) fn share(
         &mut self,
         texts: &Texts,
@@ -46,9 +47,8 @@ impl Race {
             passes: 20,
         };
         for round in 0..=rounds {
-            let one = ours.obey(&share(1))?.wall_s;
-            let two = match &mut other {
-                None => ours.obey(&share(2))?.wall_s,
+            let against = match &mut other {
+                None => 2.0 * ours.obey(&share(1))?.wall_s,
                 Some(other) => thread::scope(|scope| {
                     let beside = scope.spawn(|| other.obey(&share(1)));
                     let own = ours.obey(&share(1))?.wall_s;
@@ -56,8 +56,9 @@ impl Race {
                     anyhow::Ok(own.max(beside?.wall_s))
                 })?,
             };
+            let two = ours.obey(&share(2))?.wall_s;
             if round > 0 {
-                values.push(2.0 * one / two);
+                values.push(against / two);
             }
             bar.inc(1);
         }
