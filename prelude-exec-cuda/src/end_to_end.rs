@@ -132,7 +132,10 @@ fn root(
 }
 
 /// One prompt and its heads with the positions they read.
-fn prompt(tokens: &[u32], rows: Vec<(std::ops::Range<u32>, OutputHead)>) -> OneShotBatch {
+pub(crate) fn prompt(
+    tokens: &[u32],
+    rows: Vec<(std::ops::Range<u32>, OutputHead)>,
+) -> OneShotBatch {
     let len = u32::try_from(tokens.len()).unwrap();
     OneShotBatch {
         tokens: tokens.to_vec(),
@@ -396,7 +399,7 @@ fn a_row_has_the_same_bits_in_every_batch() {
     assert_eq!(results(crowd), alone, "in a crowd");
 }
 
-fn greedy(top_logprobs: Option<u32>) -> SampleHead {
+pub(crate) fn greedy(top_logprobs: Option<u32>) -> SampleHead {
     SampleHead {
         sampling: Arc::new(SamplingParams::default()),
         choice: 0,

@@ -1,15 +1,14 @@
 //! Two steps outstanding at once: the same answers as one after the other.
 
-use std::sync::Arc;
-
 use prelude_core::{
     BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor, ForwardBatch, Normalise, OneShotBatch,
-    OutputHead, OutputRow, Pooling, Residency, RowOutput, SampleHead, SamplingParams, Segment,
-    SegmentIdx, SeqId, StepId, StepOutput, TokenHead, TokenSource,
+    OutputHead, OutputRow, Pooling, Residency, RowOutput, SampleHead, Segment, SegmentIdx, SeqId,
+    StepId, StepOutput, TokenHead, TokenSource,
 };
 
 use crate::{
     CudaConfig, CudaExecutor,
+    end_to_end::{greedy, prompt},
     testing::{checkpoint, emulation, small},
 };
 
@@ -26,15 +25,7 @@ fn pipelined(config: CudaConfig) -> Option<CudaExecutor> {
 }
 
 fn sample() -> SampleHead {
-    SampleHead {
-        sampling: Arc::new(SamplingParams::default()),
-        choice: 0,
-        draws: 1,
-        output_position: 0,
-        top_logprobs: Some(2),
-        history: None,
-        mask: None,
-    }
+    greedy(Some(2))
 }
 
 fn blocks(seq: u32) -> impl Iterator<Item = BlockId> {
@@ -218,25 +209,7 @@ fn results_stay_until_they_are_collected() {
         // Other rows in every step, and in another order.
         rows.rotate_left(i as usize % 6);
         rows.truncate(3 + i as usize % 3);
-        ForwardBatch::OneShot(OneShotBatch {
-            tokens,
-            segments: vec![Segment {
-                tokens: 0..len,
-                parent: None,
-                context_len: 0,
-                cached: BlockSpan::EMPTY,
-                residency: Residency::Transient,
-            }],
-            rows: rows
-                .into_iter()
-                .map(|(positions, head)| OutputRow {
-                    segment: SegmentIdx(0),
-                    positions,
-                    head,
-                })
-                .collect(),
-            block_ids: vec![],
-        })
+        ForwardBatch::OneShot(prompt(&tokens, rows))
     };
     let step = |i: u32| StepId(u64::from(i));
     let expected: Vec<_> = (0..8)
