@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{DriverError, result::event, sys};
+#[cfg(feature = "measure")]
+use cudarc::driver::DriverError;
+use cudarc::driver::{result::event, sys};
 
 use super::context::{Context, failed, lost};
 use crate::Error;
@@ -70,6 +72,7 @@ impl Event {
     ///
     /// # Errors
     /// The driver's.
+    #[cfg(feature = "measure")]
     pub(crate) fn has_passed(&self) -> Result<bool, Error> {
         self.context.bind()?;
         // SAFETY: the event is of this context, and lives as long as `self`.
@@ -84,6 +87,7 @@ impl Event {
     ///
     /// # Errors
     /// The driver's, if it has passed one of them not yet.
+    #[cfg(feature = "measure")]
     pub(crate) fn seconds_since(&self, earlier: &Self) -> Result<f64, Error> {
         self.context.bind()?;
         // SAFETY: both events are of this context, and live as long as their owners.
