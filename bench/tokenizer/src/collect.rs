@@ -18,16 +18,69 @@ const BYTES_MAX: usize = 24_000_000;
 /// Files larger than this are data, not prose or code.
 const FILE_BYTES_MAX: u64 = 2_000_000;
 
-/// Debian packages with text of a kind.
-fn packages(kind: Kind) -> &'static [&'static str] {
+/// Debian packages with text of a kind, and the folder in each that holds nothing else.
+fn packages(kind: Kind) -> &'static [(&'static str, &'static str)] {
     match kind {
-        Kind::English => &["libreoffice-help-en-us", "debian-reference-en"],
+        Kind::English => &[
+            ("libreoffice-help-en-us", ""),
+            ("debian-reference-en", ""),
+            (
+                "debian-handbook",
+                "usr/share/doc/debian-handbook/html/en-US",
+            ),
+            ("git-doc", ""),
+            ("gnome-user-docs", "usr/share/help/C"),
+            ("erlang-doc", ""),
+        ],
         Kind::Code => &[],
-        Kind::Chinese => &["libreoffice-help-zh-cn", "debian-reference-zh-cn"],
-        Kind::Japanese => &["libreoffice-help-ja", "debian-reference-ja"],
-        Kind::Arabic => &["libreoffice-l10n-ar", "iso-codes"],
-        Kind::Russian => &["libreoffice-help-ru"],
-        Kind::Korean => &["libreoffice-help-ko"],
+        Kind::Chinese => &[
+            ("libreoffice-help-zh-cn", ""),
+            ("debian-reference-zh-cn", ""),
+            (
+                "debian-handbook",
+                "usr/share/doc/debian-handbook/html/zh-CN",
+            ),
+            ("gnome-user-docs", "usr/share/help/zh_CN"),
+        ],
+        Kind::Japanese => &[
+            ("libreoffice-help-ja", ""),
+            ("debian-reference-ja", ""),
+            (
+                "debian-handbook",
+                "usr/share/doc/debian-handbook/html/ja-JP",
+            ),
+            ("gnome-user-docs", "usr/share/help/ja"),
+        ],
+        Kind::Arabic => &[
+            ("libreoffice-l10n-ar", ""),
+            ("iso-codes", ""),
+            ("digikam-data", ""),
+            ("evolution-common", ""),
+            ("gimp-data", ""),
+            ("gnucash-common", ""),
+            ("kdenlive-data", ""),
+            ("vlc-l10n", ""),
+            (
+                "debian-handbook",
+                "usr/share/doc/debian-handbook/html/ar-MA",
+            ),
+        ],
+        Kind::Russian => &[
+            ("libreoffice-help-ru", ""),
+            (
+                "debian-handbook",
+                "usr/share/doc/debian-handbook/html/ru-RU",
+            ),
+            ("gnome-user-docs", "usr/share/help/ru"),
+        ],
+        Kind::Korean => &[
+            ("libreoffice-help-ko", ""),
+            (
+                "debian-handbook",
+                "usr/share/doc/debian-handbook/html/ko-KR",
+            ),
+            ("gnome-user-docs", "usr/share/help/ko"),
+        ],
     }
 }
 
@@ -37,9 +90,9 @@ pub(crate) fn collect(folder: &Path, mut say: impl FnMut(String)) -> Result<()> 
     fs::create_dir_all(&scratch)?;
     for kind in Kind::ALL {
         let mut files = local_files(kind);
-        for package in packages(kind) {
+        for (package, under) in packages(kind) {
             match unpack(&scratch, package) {
-                Ok(folder) => files.extend(files_under(&folder)),
+                Ok(folder) => files.extend(files_under(&folder.join(under))),
                 Err(error) => say(format!("SKIP  package {package}: {error:#}")),
             }
         }
