@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::engines::Who;
+use crate::{engines::Who, protocol};
 
 /// What `--also TITLE=ENGINE:PROGRAM` says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,9 +47,27 @@ impl Also {
         ensure!(!program.is_empty(), "the program is missing");
         let program = path::absolute(program).context("the program has no path")?;
         ensure!(program.is_file(), "{} is not there", program.display());
+        // It lives as long as the run, as the other titles do.
+        Self::new(
+            Box::leak(title.to_owned().into_boxed_str()),
+            engine,
+            program,
+        )
+    }
+
+    /// # Errors
+    /// The program is no build of this version of the bench.
+    pub(crate) fn new(title: &'static str, engine: Who, program: PathBuf) -> Result<Self> {
+        let output = Command::new(&program).arg("protocol").output();
+        let output = output.with_context(|| format!("cannot start {}", program.display()))?;
+        let theirs = String::from_utf8_lossy(&output.stdout);
+        ensure!(
+            output.status.success() && theirs.trim() == protocol::version().to_string(),
+            "{} is a build of another version of bench/tokenizer; build it anew",
+            program.display()
+        );
         Ok(Self {
-            // It lives as long as the run, as the other titles do.
-            title: Box::leak(title.to_owned().into_boxed_str()),
+            title,
             engine,
             program,
         })
@@ -78,13 +96,29 @@ pub(crate) fn worker(program: &Path, engine: Who, threads: usize) -> Command {
     command
 }
 
-#[cfg(test)]
+#[cfg(all(test, unix))]
 mod tests {
+    use std::{
+        fs::{self, Permissions},
+        os::unix::fs::PermissionsExt as _,
+    };
+
     use super::*;
 
     #[test]
     fn another_build_takes_part_under_its_title() {
-        let program = std::env::current_exe().expect("this test's program");
+        let folder = std::env::temp_dir().join(format!("bench-also-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a temporary folder");
+        let program = |name: &str, version: u64| {
+            let path = folder.join(name);
+            fs::write(&path, format!("#!/bin/sh\necho {version}\n")).expect("written");
+            fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("allowed");
+            path
+        };
+        let other = program("other", 1);
+        let error = Also::new("a fork", Who::Fastokens, other).expect_err("of another version");
+        assert!(error.to_string().contains("build it anew"), "{error}");
+        let program = program("same", protocol::version());
         let text = format!(" a fork=fastokens:{}", program.display());
         let also = Also::parse(&text).expect("of the form");
         assert_eq!(
@@ -99,6 +133,7 @@ mod tests {
             arguments,
             ["worker", "--engine", "fastokens", "--threads", "2"]
         );
+        fs::remove_dir_all(&folder).expect("removed");
     }
 
     #[test]

@@ -57,18 +57,20 @@ struct Args {
     /// Only rows whose name contains this.
     #[arg(long)]
     only: Option<String>,
-    /// Leave these rivals out: fastokens, gigatoken, tokenizers-rc, tokenizers.
+    /// Leave these rivals out: fastokens, gigatoken, tokenizers-rc, tokenizers, paper (the
+    /// tokenizer that the repository of the paper's authors uses).
     #[arg(long, value_delimiter = ',')]
     without: Vec<String>,
     /// One more rival: the engine of another build of bench/tokenizer, shown under a title. Its
-    /// ids are checked as everyone's; targets do not count it.
+    /// ids are checked as everyone's; targets do not count it. May be given several times.
     #[arg(long, value_name = "TITLE=ENGINE:PROGRAM", value_parser = Also::parse)]
-    also: Option<Also>,
+    also: Vec<Also>,
     /// First gather real text from this machine and from Debian packages into the output folder.
     /// Without it, text that was gathered before is used, and generated text where there is none.
     #[arg(long)]
     collect: bool,
-    /// First install gigatoken (Python) into a virtual environment in the output folder.
+    /// First install what is not compiled in into the output folder: gigatoken (Python), and the
+    /// tokenizer that the repository of the paper's authors uses (from its git repository).
     #[arg(long)]
     install_rivals: bool,
     /// A Python that can import gigatoken, instead of that virtual environment.
@@ -88,6 +90,9 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Hidden {
+    /// What builds of this bench say to each other.
+    #[command(hide = true)]
+    Protocol,
     /// An engine's process.
     #[command(hide = true)]
     Worker {
@@ -100,8 +105,15 @@ enum Hidden {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    if let Some(Hidden::Worker { engine, threads }) = &args.hidden {
-        return worker::serve(Who::from_key(engine)?, *threads);
+    match &args.hidden {
+        Some(Hidden::Worker { engine, threads }) => {
+            return worker::serve(Who::from_key(engine)?, *threads);
+        }
+        Some(Hidden::Protocol) => {
+            println!("{}", protocol::version());
+            return Ok(());
+        }
+        None => {}
     }
     let out = args.out.clone();
     let out = out.unwrap_or_else(|| repository().join("bench/out/tokenizer"));
@@ -112,11 +124,21 @@ fn main() -> Result<()> {
     }
     let environment = out.join("python");
     if args.install_rivals {
-        install_gigatoken(&environment)?;
+        let installed = [
+            ("gigatoken", install_gigatoken(&environment)),
+            ("the paper's tokenizer", paper::tokenizer::install(&out)),
+        ];
+        for (name, result) in installed {
+            if let Err(error) = result {
+                println!("SKIP  {name} could not be installed: {error:#}");
+            }
+        }
     }
     let python = args.python.clone();
     let python = python.unwrap_or_else(|| environment.join("bin/python"));
-    let engines = engines(&args, &python)?;
+    let also = other_builds(&args, &out);
+    let mut engines = engines(&args, &python)?;
+    engines.extend(also.iter().map(Also::who));
     let tokenizer = tokenizer(args.tokenizer.clone())?;
     let ours = fasttoken::Tokenizer::from_file(&tokenizer)
         .with_context(|| format!("fasttoken cannot load {}", tokenizer.display()))?;
@@ -126,7 +148,7 @@ fn main() -> Result<()> {
     let paper = args.paper.as_deref().map(paper::figures).transpose()?;
     let launcher = Launcher {
         python: Some(python),
-        also: args.also.clone(),
+        also,
     };
     let mut race = Race::new(
         launcher.clone(),
@@ -186,10 +208,13 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Everyone who can take part, ours first, another build's last; says aloud who cannot.
+/// Everyone of this build who can take part, ours first; says aloud who cannot.
 fn engines(args: &Args, python: &Path) -> Result<Vec<Who>> {
-    let without: Result<Vec<Who>> = args.without.iter().map(|key| Who::from_key(key)).collect();
-    let without = without?;
+    let keys = args.without.iter();
+    let keys = keys.filter(|key| *key != paper::tokenizer::KEY);
+    let without = keys
+        .map(|key| Who::from_key(key))
+        .collect::<Result<Vec<Who>>>()?;
     ensure!(
         !without.contains(&Who::Fasttoken),
         "fasttoken always takes part"
@@ -207,8 +232,26 @@ fn engines(args: &Args, python: &Path) -> Result<Vec<Who>> {
             engines.retain(|who| *who != Who::Gigatoken);
         }
     }
-    engines.extend(args.also.as_ref().map(Also::who));
     Ok(engines)
+}
+
+/// The paper's tokenizer, if it is installed, and those that were given; says aloud if the former
+/// does not take part.
+fn other_builds(args: &Args, out: &Path) -> Vec<Also> {
+    let mut builds = Vec::new();
+    if !args.without.iter().any(|key| key == paper::tokenizer::KEY) {
+        match paper::tokenizer::installed(out) {
+            Some(Ok(also)) => builds.push(also),
+            Some(Err(error)) => println!("SKIP  {error:#}; --install-rivals does that"),
+            None => {
+                println!(
+                    "SKIP  the paper's tokenizer is not installed; --install-rivals does that"
+                );
+            }
+        }
+    }
+    builds.extend(args.also.iter().cloned());
+    builds
 }
 
 fn install_gigatoken(environment: &Path) -> Result<()> {
@@ -327,7 +370,7 @@ fn command(args: &Args) -> String {
     if let Some(only) = &args.only {
         command.push_str(&format!(" --only '{only}'"));
     }
-    if let Some(also) = &args.also {
+    for also in &args.also {
         command.push_str(&format!(" --also '{}'", also.text()));
     }
     command

@@ -5,6 +5,7 @@
 //! paper's table (`tokenizer_bench` in Virtue-Research/prelude). The sentences are our own.
 
 mod texts;
+pub(crate) mod tokenizer;
 
 use std::{collections::BTreeMap, fs, path::Path, thread};
 

@@ -19,8 +19,8 @@ use crate::{
 pub(crate) struct Launcher {
     /// A Python that can import gigatoken.
     pub(crate) python: Option<PathBuf>,
-    /// The one engine of another build.
-    pub(crate) also: Option<Also>,
+    /// Engines of other builds.
+    pub(crate) also: Vec<Also>,
 }
 
 /// A running engine.
@@ -44,8 +44,8 @@ impl Launcher {
                 command
             }
             Who::Also(_) => {
-                let also = self.also.as_ref().context("no other build was given")?;
-                also.worker(threads)
+                let also = self.also.iter().find(|also| also.who() == who);
+                also.context("no such build was given")?.worker(threads)
             }
             _ => worker(&std::env::current_exe()?, who, threads),
         };

@@ -8,6 +8,17 @@ use std::{fs, path::Path};
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
+/// Differs where this file or what serves its orders does: two builds of the bench understand
+/// each other if it is the same.
+pub(crate) fn version() -> u64 {
+    let sources = [include_str!("protocol.rs"), include_str!("worker.rs")];
+    // FNV-1a.
+    let bytes = sources.iter().flat_map(|source| source.bytes());
+    bytes.fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
+    })
+}
+
 /// One order to an engine. `drivers/drive_gigatoken.py` reads the same.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
