@@ -226,8 +226,8 @@ fn log(program: &Program) -> String {
     let Ok(log) = (unsafe { nvrtc::get_program_log(program.0) }) else {
         return "and the compiler has no log".to_owned();
     };
-    let bytes: Vec<u8> = log.iter().map(|&c| c.cast_unsigned()).collect();
-    let text = CStr::from_bytes_until_nul(&bytes).map(CStr::to_string_lossy);
+    // Whether C's characters have a sign depends on the machine.
+    let text = CStr::from_bytes_until_nul(bytemuck::cast_slice(&log)).map(CStr::to_string_lossy);
     text.unwrap_or_default().chars().take(LOG_MAX).collect()
 }
 
