@@ -166,6 +166,10 @@ mod x86 {
 /// A loop over many look-ups.
 pub(crate) trait Work {
     /// Whether it gains by vectors of 64 bytes, where a machine has them. Comparing does not.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(dead_code, reason = "which of several vectors is a question of x86-64")
+    )]
     const WIDE: bool = false;
 
     fn run<C: Compare>(self);
@@ -249,14 +253,12 @@ pub(crate) mod tests {
 
     /// A look-up with every instruction set of this machine.
     pub(crate) fn every_way(table: &WordTable, key: Key) -> Vec<Option<u32>> {
-        let mut found = vec![table.get::<Scalar>(key, table.home(key.hash()))];
+        let scalar = table.get::<Scalar>(key, table.home(key.hash()));
         #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx2") {
-                // SAFETY: just asked for.
-                found.push(unsafe { by_avx2(table, key) });
-            }
-        }
-        found
+        // SAFETY: just asked for.
+        let vectors = is_x86_feature_detected!("avx2").then(|| unsafe { by_avx2(table, key) });
+        #[cfg(not(target_arch = "x86_64"))]
+        let vectors = None;
+        [scalar].into_iter().chain(vectors).collect()
     }
 }

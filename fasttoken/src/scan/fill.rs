@@ -124,19 +124,24 @@ pub(super) type Fill = fn(Scanner<'_>, Grammar, usize, &mut [usize; ENDS], usize
 /// All implementations that this machine can run.
 #[cfg(test)]
 pub(super) fn every_way() -> Vec<Fill> {
-    let mut ways: Vec<Fill> = vec![
+    let ways: [Fill; 3] = [
         |scanner, grammar, at, ends, count| scanner.fill(grammar, at, ends, count),
         |scanner, grammar, at, ends, count| scanner.fill_slowly(grammar, at, ends, count),
         fill_blocks::<planes::tests::Naive>,
     ];
-    #[cfg(target_arch = "x86_64")]
+    ways.into_iter().chain(vectors()).collect()
+}
+
+/// Those with the vectors of this machine that [`Scanner::fill`] may not take.
+#[cfg(all(test, target_arch = "x86_64"))]
+fn vectors() -> Vec<Fill> {
+    let mut ways: Vec<Fill> = Vec::new();
     if crate::cpu::has_bit_instructions() && is_x86_feature_detected!("avx2") {
         // SAFETY: all that it is compiled for was just asked for.
         ways.push(|scanner, grammar, at, ends, count| unsafe {
             x86::fill_avx2(scanner, grammar, at, ends, count)
         });
     }
-    #[cfg(target_arch = "x86_64")]
     if crate::cpu::has_bit_instructions() && is_x86_feature_detected!("avx512bw") {
         // SAFETY: all that it is compiled for was just asked for.
         ways.push(|scanner, grammar, at, ends, count| unsafe {
@@ -144,4 +149,10 @@ pub(super) fn every_way() -> Vec<Fill> {
         });
     }
     ways
+}
+
+/// There is one kind of vectors, which [`Scanner::fill`] takes.
+#[cfg(all(test, not(target_arch = "x86_64")))]
+fn vectors() -> [Fill; 0] {
+    []
 }
