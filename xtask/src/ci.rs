@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::{
-    accuracy, asan, clients, fuzz, gpu, kernels, package, parity, run::cargo, smoke, tidy,
+    aarch64, accuracy, asan, clients, fuzz, gpu, kernels, package, parity, run::cargo, smoke, tidy,
 };
 
 /// Enough to see that the targets run; `cargo xtask fuzz` has time for more.
@@ -91,6 +91,10 @@ const STEPS: &[Step] = &[
     Step {
         name: "asan",
         run: || asan::run().map(Some),
+    },
+    Step {
+        name: "aarch64",
+        run: || aarch64::run(aarch64::Tests::Few).map(Some),
     },
     Step {
         name: CLIENTS,

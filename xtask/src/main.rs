@@ -1,6 +1,7 @@
 //! Commands that cargo lacks. `cargo xtask --help` lists them.
 #![expect(clippy::print_stdout, reason = "a command-line program")]
 
+mod aarch64;
 mod accuracy;
 mod asan;
 mod bench;
@@ -85,6 +86,9 @@ enum Command {
     },
     /// Run the tests of crates with `unsafe` under AddressSanitizer (needs a nightly toolchain).
     Asan,
+    /// Compile everything for ARM, and run the tests of crates with `unsafe` there in emulation
+    /// (needs the target, a C compiler for it, and QEMU).
+    Aarch64,
     /// CUDA kernels: set up the compiler, build images, check resources, run the emulation.
     #[command(subcommand)]
     Kernels(kernels::Command),
@@ -126,6 +130,7 @@ fn main() -> Result<()> {
         Command::Smoke => smoke::run(),
         Command::Accuracy { data } => accuracy::run(data).map(|outcome| println!("{outcome}")),
         Command::Asan => asan::run().map(|outcome| println!("{outcome}")),
+        Command::Aarch64 => aarch64::run(aarch64::Tests::All).map(|outcome| println!("{outcome}")),
         Command::Kernels(command) => kernels::run(command),
         Command::Gpu(options) => gpu::run(&options),
         Command::TokenizerGate(options) => tokenizer_gate::run(&options),

@@ -1,0 +1,82 @@
+//! Whether everything compiles for ARM, and what its own instructions there compute.
+//!
+//! From another machine: with the target's standard library, a C compiler for it, and QEMU, which
+//! runs the tests. What is missing of these is said.
+
+use anyhow::Result;
+
+use crate::run::{cargo, program};
+
+const TARGET: &str = "aarch64-unknown-linux-gnu";
+const LINKER: &str = "aarch64-linux-gnu-gcc";
+const EMULATOR: &str = "qemu-aarch64";
+/// Where Debian's packages put the target's libraries.
+const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
+
+/// Crates with code of their own for a processor's instructions.
+const CRATES: &[&str] = &["fasttoken", "prelude-models", "prelude-exec-cpu"];
+/// Those that have instructions of ARM.
+const FEW_CRATES: &[&str] = &["fasttoken"];
+
+/// How much to test: emulation is slow.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tests {
+    /// Of [`FEW_CRATES`].
+    Few,
+    /// Of [`CRATES`].
+    All,
+}
+
+/// Returns what to show: done, or why it was skipped.
+pub(crate) fn run(tests: Tests) -> Result<String> {
+    if cfg!(target_arch = "aarch64") {
+        return Ok("aarch64: this machine is one, so all other steps are about it".to_owned());
+    }
+    if !has_target()? {
+        return Ok(format!(
+            "SKIP aarch64: its standard library is not installed (`rustup target add {TARGET}`)"
+        ));
+    }
+    if !program(LINKER).args(["--version"]).succeeds() {
+        return Ok(format!(
+            "SKIP aarch64: no {LINKER} (`apt-get install gcc-aarch64-linux-gnu`)"
+        ));
+    }
+    for_target(&["clippy", "--workspace", "--all-targets"])
+        .args(["--", "-D", "warnings"])
+        .run()?;
+    if !program(EMULATOR).args(["--version"]).succeeds() {
+        return Ok(format!(
+            "aarch64: all crates compile; SKIP tests: no {EMULATOR} (`apt-get install qemu-user`)"
+        ));
+    }
+    let crates = match tests {
+        Tests::Few => FEW_CRATES,
+        Tests::All => CRATES,
+    };
+    for name in crates {
+        for_target(&["test", "-p", name, "--lib"]).run()?;
+    }
+    let names = crates.join(", ");
+    Ok(format!(
+        "aarch64: all crates compile; unit tests of {names} pass in emulation"
+    ))
+}
+
+fn has_target() -> Result<bool> {
+    let mut rustc = program(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+    rustc = rustc.args(["--print", "target-libdir", "--target", TARGET]);
+    let folder = rustc.output()?;
+    Ok(std::path::Path::new(folder.trim()).is_dir())
+}
+
+/// A cargo command for the target.
+fn for_target(args: &[&str]) -> crate::run::Invocation {
+    cargo(args)
+        .args(["--target", TARGET, "--target-dir", "target/aarch64"])
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER)
+        .env(
+            "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER",
+            &format!("{EMULATOR} -L {LIBRARIES}"),
+        )
+}
