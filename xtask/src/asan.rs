@@ -9,7 +9,7 @@ const CRATES: &[&str] = &["fasttoken", "prelude-models", "prelude-exec-cpu"];
 
 /// Returns what to show: done, or why it was skipped.
 pub(crate) fn run() -> Result<String> {
-    let target = host()?;
+    let target = run::host()?;
     if !cargo_nightly(["--version"]).succeeds() {
         return Ok(
             "SKIP asan: no nightly toolchain (`rustup toolchain install nightly`)".to_owned(),
@@ -33,10 +33,4 @@ pub(crate) fn run() -> Result<String> {
         .run()?;
     }
     Ok(format!("asan: {} pass", CRATES.join(", ")))
-}
-
-fn host() -> Result<String> {
-    let text = run::cargo(["-vV"]).output()?;
-    let host = text.lines().find_map(|l| l.strip_prefix("host: "));
-    Ok(host.unwrap_or("x86_64-unknown-linux-gnu").to_owned())
 }

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::{
-    aarch64, accuracy, asan, clients, fuzz, gpu, kernels, package, parity, run::cargo, smoke, tidy,
+    aarch64, accuracy, asan, clients, fuzz, gpu, kernels, miri, package, parity, run::cargo, smoke,
+    tidy,
 };
 
 /// Enough to see that the targets run; `cargo xtask fuzz` has time for more.
@@ -91,6 +92,10 @@ const STEPS: &[Step] = &[
     Step {
         name: "asan",
         run: || asan::run().map(Some),
+    },
+    Step {
+        name: "miri",
+        run: || miri::run().map(Some),
     },
     Step {
         name: "aarch64",

@@ -13,6 +13,7 @@ mod golden;
 mod gpu;
 mod kernels;
 mod metadata;
+mod miri;
 mod package;
 mod run;
 mod smoke;
@@ -86,6 +87,8 @@ enum Command {
     },
     /// Run the tests of crates with `unsafe` under AddressSanitizer (needs a nightly toolchain).
     Asan,
+    /// Interpret tests of the tokenizer's `unsafe` leaves with Miri (needs nightly and Miri).
+    Miri,
     /// Compile everything for ARM, and run the tests of crates with `unsafe` there in emulation
     /// (needs the target, a C compiler for it, and QEMU).
     Aarch64,
@@ -130,6 +133,7 @@ fn main() -> Result<()> {
         Command::Smoke => smoke::run(),
         Command::Accuracy { data } => accuracy::run(data).map(|outcome| println!("{outcome}")),
         Command::Asan => asan::run().map(|outcome| println!("{outcome}")),
+        Command::Miri => miri::run().map(|outcome| println!("{outcome}")),
         Command::Aarch64 => aarch64::run(aarch64::Tests::All).map(|outcome| println!("{outcome}")),
         Command::Kernels(command) => kernels::run(command),
         Command::Gpu(options) => gpu::run(&options),

@@ -64,6 +64,13 @@ where
     Invocation(command)
 }
 
+/// The name of this machine's kind.
+pub(crate) fn host() -> Result<String> {
+    let text = cargo(["-vV"]).output()?;
+    let host = text.lines().find_map(|l| l.strip_prefix("host: "));
+    Ok(host.unwrap_or("x86_64-unknown-linux-gnu").to_owned())
+}
+
 impl Invocation {
     pub(crate) fn args<I, S>(mut self, args: I) -> Self
     where

@@ -1,0 +1,41 @@
+//! Miri over the `unsafe` leaves that it can interpret: no mapped files, no AVX-512.
+
+use anyhow::Result;
+
+use crate::run::{self, cargo_nightly};
+
+/// Tests of fasttoken's leaves that reach all of their unsafe code, and end within minutes.
+const TESTS: &[&str] = &[
+    "cache::slot::",
+    "compare::",
+    "parallel::job::",
+    "parallel::pool::",
+    "scan::planes::tests::planes_are_those_of_the_twin",
+    "store::tests::arrays_outlive",
+    "store::tests::parts_that_do_not_fit",
+    "store::tests::spare_memory",
+];
+
+/// What Miri says that its machine has is what code is compiled for.
+const VECTORS: &str = "-Ctarget-feature=+avx2,+bmi1,+bmi2,+lzcnt,+popcnt";
+
+/// Returns what to show: done, or why it was skipped.
+pub(crate) fn run() -> Result<String> {
+    if !cargo_nightly(["miri", "--version"]).succeeds() {
+        return Ok(
+            "SKIP miri: not installed (`rustup component add miri rust-src --toolchain nightly`)"
+                .to_owned(),
+        );
+    }
+    let mut miri = cargo_nightly(["miri", "test", "-p", "fasttoken", "--lib"])
+        .args(["--target-dir", "target/miri", "--"])
+        .args(TESTS)
+        // Tests write files, and random ones take as long as they have cases.
+        .env("MIRIFLAGS", "-Zmiri-disable-isolation")
+        .env("PROPTEST_CASES", "3");
+    if run::host()?.starts_with("x86_64") {
+        miri = miri.env("RUSTFLAGS", VECTORS);
+    }
+    miri.run()?;
+    Ok("miri: leaves of fasttoken pass".to_owned())
+}
