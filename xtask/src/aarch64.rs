@@ -5,7 +5,10 @@
 
 use anyhow::Result;
 
-use crate::run::{cargo, program};
+use crate::{
+    asan,
+    run::{Invocation, cargo, program},
+};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 const LINKER: &str = "aarch64-linux-gnu-gcc";
@@ -13,9 +16,7 @@ const EMULATOR: &str = "qemu-aarch64";
 /// Where Debian's packages put the target's libraries.
 const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
 
-/// Crates with code of their own for a processor's instructions.
-const CRATES: &[&str] = &["fasttoken", "prelude-models", "prelude-exec-cpu"];
-/// Those that have instructions of ARM.
+/// Crates that have instructions of ARM.
 const FEW_CRATES: &[&str] = &["fasttoken"];
 
 /// How much to test: emulation is slow.
@@ -23,7 +24,7 @@ const FEW_CRATES: &[&str] = &["fasttoken"];
 pub(crate) enum Tests {
     /// Of [`FEW_CRATES`].
     Few,
-    /// Of [`CRATES`].
+    /// Of all crates with unsafe leaves.
     All,
 }
 
@@ -52,7 +53,7 @@ pub(crate) fn run(tests: Tests) -> Result<String> {
     }
     let crates = match tests {
         Tests::Few => FEW_CRATES,
-        Tests::All => CRATES,
+        Tests::All => asan::CRATES,
     };
     for name in crates {
         for_target(&["test", "-p", name, "--lib"]).run()?;
@@ -71,7 +72,7 @@ fn has_target() -> Result<bool> {
 }
 
 /// A cargo command for the target.
-fn for_target(args: &[&str]) -> crate::run::Invocation {
+fn for_target(args: &[&str]) -> Invocation {
     cargo(args)
         .args(["--target", TARGET, "--target-dir", "target/aarch64"])
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER)

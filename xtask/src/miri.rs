@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::run::{self, cargo_nightly};
 
-/// Tests of fasttoken's leaves that reach all of their unsafe code, and end within minutes.
+/// Tests of fasttoken's leaves that it can run, and that end within minutes.
 const TESTS: &[&str] = &[
     "cache::slot::",
     "compare::",
