@@ -117,6 +117,7 @@ fn examples() -> Result<()> {
         ("prelude-engine", "own_policy", &[MODEL]),
         ("prelude-engine", "classify", &[MODEL, "660", "319", "281"]),
         ("prelude-sched", "by_hand", &[]),
+        ("prelude-router", "by_hand", &[]),
     ] {
         cargo(["run", "--quiet", "-p", package, "--example", example, "--"])
             .args(args)

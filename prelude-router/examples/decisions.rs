@@ -1,0 +1,128 @@
+//! How many decisions a second one thread makes, over 16 endpoints:
+//! `cargo run --release -p prelude-router --example decisions`.
+#![expect(clippy::print_stdout, reason = "an example that prints")]
+#![expect(clippy::disallowed_methods, reason = "an example that measures")]
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use prelude_core::{RequestId, Timestamp};
+use prelude_router::{
+    EndpointSpec, Finish, Prompt, Root, RouteRequest, Router, RouterConfig, ServiceTime,
+};
+
+/// Prompts in the shape of one of the workloads of the Preble paper, table 1.
+struct Shape {
+    name: &'static str,
+    /// Tokens that all prompts share, those that a key portion's share, and a prompt's own.
+    tokens: [u32; 3],
+    /// Key portions.
+    keys: u64,
+}
+
+const SHAPES: [Shape; 3] = [
+    Shape {
+        name: "Toolbench",
+        tokens: [160, 1400, 275],
+        keys: 320,
+    },
+    Shape {
+        name: "Video QA",
+        tokens: [0, 9770, 95],
+        keys: 150,
+    },
+    Shape {
+        name: "LooGLE",
+        tokens: [13, 22060, 1400],
+        keys: 24,
+    },
+];
+
+/// splitmix64.
+fn mix(n: u64) -> u64 {
+    let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    n ^ (n >> 31)
+}
+
+fn prompt(shape: &Shape, request: u64) -> Vec<u32> {
+    let key = mix(request) % shape.keys;
+    let streams = [1, 1000 + key, 1_000_000 + request];
+    let runs = streams.into_iter().zip(shape.tokens);
+    let run = |(stream, len): (u64, u32)| {
+        (0..len).map(move |at| (mix(stream << 32 | u64::from(at)) % 150_000) as u32)
+    };
+    runs.flat_map(run).collect()
+}
+
+/// Routes `count` prompts at 200 a second, of which 100 are under way, and returns how long each
+/// took and what share of their tokens was thought to be cached.
+fn measure(shape: &Shape, count: u64) -> Result<(Vec<Duration>, f64), Box<dyn std::error::Error>> {
+    let mut router = Router::new(RouterConfig::default())?;
+    for _ in 0..16 {
+        let spec = EndpointSpec {
+            kv_capacity_tokens: 198_516,
+            service: ServiceTime::default(),
+        };
+        router.join(Timestamp::ZERO, spec)?;
+    }
+    let root = Root::new("model", None, "r1", None);
+    let mut under_way = VecDeque::new();
+    let mut times = Vec::new();
+    let (mut cached, mut all) = (0, 0);
+    for n in 0..count {
+        let tokens = prompt(shape, n);
+        let now = Timestamp::from_nanos(n * 5_000_000);
+        let id = RequestId(n);
+        let began = Instant::now();
+        let pick = router.route(
+            now,
+            &RouteRequest {
+                id,
+                root,
+                prompt: Prompt::Tokens(&tokens),
+                max_output_tokens: None,
+                user: None,
+                sheddable: false,
+                subset: None,
+            },
+        )?;
+        under_way.push_back(id);
+        if under_way.len() > 100
+            && let Some(id) = under_way.pop_front()
+        {
+            let finish = Finish {
+                output_tokens: Some(40),
+                queue: None,
+            };
+            router.finished(now, id, finish);
+        }
+        times.push(began.elapsed());
+        cached += u64::from(pick.cached_tokens);
+        all += u64::from(pick.prompt_tokens);
+    }
+    Ok((times, cached as f64 / all as f64))
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("prompts        tokens   decisions/s   median µs    P99 µs   cached");
+    for shape in &SHAPES {
+        let count = 60_000_000 / u64::from(shape.tokens.iter().sum::<u32>());
+        let (mut times, cached) = measure(shape, count)?;
+        let total: Duration = times.iter().sum();
+        times.sort_unstable();
+        let us = |at: usize| times[at].as_secs_f64() * 1e6;
+        println!(
+            "{:<12} {:>8} {:>13.0} {:>11.1} {:>9.1} {:>7.1} %",
+            shape.name,
+            shape.tokens.iter().sum::<u32>(),
+            times.len() as f64 / total.as_secs_f64(),
+            us(times.len() / 2),
+            us(times.len() * 99 / 100),
+            100.0 * cached,
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! What is cached where, for policies that look at nothing else of the past.
+
+use crate::{
+    config::RouterConfig,
+    endpoint::Fleet,
+    index::{Index, Path},
+    policy::{Choice, Query},
+};
+
+/// A prefix index, and what it says about the prompt that was looked at last.
+#[derive(Debug)]
+pub(crate) struct Cached {
+    pub(crate) index: Index,
+    path: Path,
+    granule_tokens: u32,
+    /// By position of the endpoint.
+    tokens: Vec<u32>,
+}
+
+impl Cached {
+    pub(crate) fn new(config: &RouterConfig) -> Self {
+        Self {
+            index: Index::new(config.max_nodes as usize, config.seed),
+            path: Path::default(),
+            granule_tokens: config.granule_tokens,
+            tokens: Vec::new(),
+        }
+    }
+
+    /// Finds out how much of a prompt each endpoint has cached.
+    pub(crate) fn look(&mut self, fleet: &Fleet, query: &Query<'_>) {
+        self.index.find(query.granules, &mut self.path);
+        self.tokens.clear();
+        self.tokens.resize(fleet.endpoints().len(), 0);
+        self.index.held(&self.path, |endpoint, cached, _| {
+            if let (Some(at), 1..) = (fleet.position(endpoint), cached) {
+                self.tokens[at] = cached * self.granule_tokens;
+            }
+        });
+    }
+
+    /// How many tokens of it the endpoint at a position has cached.
+    pub(crate) fn tokens(&self, at: usize) -> u32 {
+        self.tokens[at]
+    }
+
+    /// The prompt goes where a policy chose.
+    pub(crate) fn take_in(&mut self, fleet: &Fleet, query: &Query<'_>, choice: &Choice) {
+        if let Some(leaf) = self.index.insert(query.granules, &mut self.path) {
+            self.index.hold(fleet.endpoints()[choice.at].id(), leaf);
+        }
+    }
+
+    /// The last endpoint of the fleet has joined.
+    pub(crate) fn joined(&mut self, fleet: &Fleet) {
+        if let Some(endpoint) = fleet.endpoints().last() {
+            let capacity = endpoint.spec().kv_capacity_tokens / u64::from(self.granule_tokens);
+            self.index.join(endpoint.id(), capacity);
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! Knobs of a router and what they cost.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Knobs of a [`crate::Router`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RouterConfig {
+    /// Who decides where a request goes (default E2).
+    pub policy: PolicyConfig,
+    /// Tokens of a granule (default 64), 1 to 65,536, a multiple of the engines' block size.
+    /// Prompts share whole granules only: fewer tokens find more that is shared, and take more
+    /// memory and time.
+    pub granule_tokens: u32,
+    /// Most nodes of the prefix index (default 4,194,304), at least 16; some 150 bytes each.
+    /// Beyond it, what was used least lately is forgotten.
+    pub max_nodes: u32,
+    /// Most requests under way (default 1,048,576). Beyond it, requests are refused: endpoints
+    /// that never say that they have finished would fill the memory.
+    pub max_in_flight: u32,
+    /// Milliseconds after which a request that nobody has said to be finished counts as finished
+    /// (default 600,000).
+    pub request_timeout_ms: u64,
+    /// Milliseconds of outstanding work that each endpoint must have before requests that may be
+    /// shed are refused (default none: none ever is).
+    pub shed_ms: Option<u64>,
+    /// Endpoints named beside the one picked, in order, for a gateway to try (default 2).
+    pub fallbacks: u8,
+    /// For ties, and for the keys of hash tables (default 0). The same seed and the same calls
+    /// give the same picks.
+    pub seed: u64,
+}
+
+impl Default for RouterConfig {
+    fn default() -> Self {
+        Self {
+            policy: PolicyConfig::default(),
+            granule_tokens: 64,
+            max_nodes: 1 << 22,
+            max_in_flight: 1 << 20,
+            request_timeout_ms: 600_000,
+            shed_ms: None,
+            fallbacks: 2,
+            seed: 0,
+        }
+    }
+}
+
+/// Which policy routes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum PolicyConfig {
+    /// Preble's E2: to whoever caches the prompt, or to whom it costs least.
+    E2(E2Config),
+    /// One after the other.
+    RoundRobin,
+    /// To whoever has the fewest requests under way.
+    LeastOutstanding,
+    /// By the beginning of the prompt, on a ring of hashes with bounded loads.
+    PrefixHash(PrefixHashConfig),
+    /// To whoever caches most of the prompt, unless loads differ too much: what the Rust routers
+    /// of SGLang and vLLM do.
+    CacheAware(CacheAwareConfig),
+    /// To whom it costs least: outstanding work and the uncached part of the prompt.
+    MinCost,
+    /// Each user to one endpoint, in turn (the set-up of the PrefillOnly paper, §7).
+    UserSticky(UserStickyConfig),
+}
+
+impl Default for PolicyConfig {
+    fn default() -> Self {
+        Self::E2(E2Config::default())
+    }
+}
+
+/// What of a prompt attracts requests to an endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Affinity {
+    /// What its cache holds (the paper's text).
+    #[default]
+    Cached,
+    /// What went there within the window, evicted or not (the authors' code).
+    Assigned,
+}
+
+/// Knobs of E2.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct E2Config {
+    /// Milliseconds of the window in which load is counted, `H` (default 180,000). Longer is
+    /// steadier and notices changes later.
+    pub window_ms: u64,
+    /// Most requests of the window (default 1,048,576); beyond it, the oldest leave it early.
+    pub max_window_requests: u32,
+    /// What attracts requests (default what is cached).
+    pub affinity: Affinity,
+    /// Output tokens expected where nothing is known (default 45).
+    pub default_output_tokens: u32,
+    /// Share of decoding in an endpoint's load above which it attracts prompts that nobody
+    /// caches, `R_imb` (default 0.7): decoding leaves arithmetic units idle that prefills use.
+    pub decode_ratio: f64,
+    /// Requests that must be under way at an endpoint for that (default 8).
+    pub decode_ratio_min_requests: u64,
+    /// Least recently used nodes that are looked at to tell what evictions would cost
+    /// (default 64).
+    pub eviction_walk: u32,
+    /// Milliseconds in which an endpoint that has just joined gets at most half of its share of
+    /// new prompts (default 10,000).
+    pub warm_up_ms: u64,
+    /// Whether a pick of the cached copy gives way to an endpoint that would be done sooner by far
+    /// (default false): when the cached one's outstanding work exceeds twice the other's and the
+    /// whole recomputation.
+    pub backlog_guard: bool,
+    /// Moving and copying of prefixes between endpoints (§6.3); none turns it off.
+    pub rebalance: Option<RebalanceConfig>,
+}
+
+impl Default for E2Config {
+    fn default() -> Self {
+        Self {
+            window_ms: 180_000,
+            max_window_requests: 1 << 20,
+            affinity: Affinity::Cached,
+            default_output_tokens: 45,
+            decode_ratio: 0.7,
+            decode_ratio_min_requests: 8,
+            eviction_walk: 64,
+            warm_up_ms: 10_000,
+            backlog_guard: false,
+            rebalance: Some(RebalanceConfig::default()),
+        }
+    }
+}
+
+/// Knobs of moving and copying prefixes between endpoints.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RebalanceConfig {
+    /// Ratio of the greatest to the least load beyond which prefixes move, `Th_bal`
+    /// (default 1.5).
+    pub threshold: f64,
+    /// Requests of the window for each endpoint, on average, before anything moves (default 50).
+    pub min_requests: u32,
+    /// Milliseconds between two looks (default 1,000).
+    pub interval_ms: u64,
+    /// Most nodes one after the other below a prefix that moves (default 3): what grows step by
+    /// step, as agents' prompts do, would leave its later steps behind.
+    pub max_chain: u32,
+    /// Samples of the queueing delay in each half of the window before a prefix is copied
+    /// (default 8).
+    pub delay_samples: u32,
+    /// Growth of the mean delay from the older half to the newer one that copies a prefix
+    /// (default 2).
+    pub delay_growth: f64,
+    /// Share of a prefix's requests below which an endpoint, for a whole window, loses its copy
+    /// (default 0.05).
+    pub drop_share: f64,
+}
+
+impl Default for RebalanceConfig {
+    fn default() -> Self {
+        Self {
+            threshold: 1.5,
+            min_requests: 50,
+            interval_ms: 1_000,
+            max_chain: 3,
+            delay_samples: 8,
+            delay_growth: 2.0,
+            drop_share: 0.05,
+        }
+    }
+}
+
+/// Knobs of routing by a hash of the beginning.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PrefixHashConfig {
+    /// Tokens of the beginning (default 512).
+    pub tokens: u32,
+    /// Requests under way at an endpoint, as a ratio to the mean, beyond which it is passed over
+    /// (default 1.25), at least 1.
+    pub load_bound: f64,
+    /// Points of each endpoint on the ring (default 64), 1 to 4,096.
+    pub points: u32,
+}
+
+impl Default for PrefixHashConfig {
+    fn default() -> Self {
+        Self {
+            tokens: 512,
+            load_bound: 1.25,
+            points: 64,
+        }
+    }
+}
+
+/// Knobs of [`PolicyConfig::CacheAware`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CacheAwareConfig {
+    /// Share of a prompt that must be cached for going there (default 0.3).
+    pub match_ratio: f64,
+    /// Difference of requests under way beyond which the shortest queue is taken (default 64)...
+    pub balance_abs: u64,
+    /// ...if their ratio is beyond this as well (default 1.5).
+    pub balance_rel: f64,
+}
+
+impl Default for CacheAwareConfig {
+    fn default() -> Self {
+        Self {
+            match_ratio: 0.3,
+            balance_abs: 64,
+            balance_rel: 1.5,
+        }
+    }
+}
+
+/// Knobs of [`PolicyConfig::UserSticky`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct UserStickyConfig {
+    /// Most users that are remembered (default 1,048,576); beyond it, the one who came first is
+    /// forgotten.
+    pub max_users: u32,
+}
+
+impl Default for UserStickyConfig {
+    fn default() -> Self {
+        Self { max_users: 1 << 20 }
+    }
+}
+
+/// A knob that is set to what no router can run with.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[error("{field} is {value}, and must be {must}")]
+#[non_exhaustive]
+pub struct ConfigError {
+    /// The field, from the outermost table on.
+    pub field: &'static str,
+    /// What it is set to.
+    pub value: String,
+    /// What it must be.
+    pub must: &'static str,
+}
+
+fn check(
+    field: &'static str,
+    value: impl ToString,
+    is_fine: bool,
+    must: &'static str,
+) -> Result<(), ConfigError> {
+    let value = value.to_string();
+    let error = ConfigError { field, value, must };
+    if is_fine { Ok(()) } else { Err(error) }
+}
+
+/// Milliseconds that no setting may exceed: a year.
+const YEAR_MS: u64 = 31_536_000_000;
+
+impl RouterConfig {
+    /// Checks that a router can run with it.
+    ///
+    /// # Errors
+    /// Names the first knob that it cannot run with.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let granule = self.granule_tokens;
+        let is_fine = (1..=65_536).contains(&granule);
+        check("granule_tokens", granule, is_fine, "from 1 to 65536")?;
+        check(
+            "max_nodes",
+            self.max_nodes,
+            self.max_nodes >= 16,
+            "at least 16",
+        )?;
+        let in_flight = self.max_in_flight;
+        check("max_in_flight", in_flight, in_flight > 0, "at least 1")?;
+        let timeout = self.request_timeout_ms;
+        let is_fine = (1..=YEAR_MS).contains(&timeout);
+        check("request_timeout_ms", timeout, is_fine, "from 1 to a year")?;
+        match &self.policy {
+            PolicyConfig::E2(e2) => e2.validate(),
+            PolicyConfig::PrefixHash(config) => {
+                let bound = config.load_bound;
+                let is_fine = bound.is_finite() && bound >= 1.0;
+                check(
+                    "policy.prefix_hash.load_bound",
+                    bound,
+                    is_fine,
+                    "at least 1",
+                )?;
+                let points = config.points;
+                let is_fine = (1..=4096).contains(&points);
+                check(
+                    "policy.prefix_hash.points",
+                    points,
+                    is_fine,
+                    "from 1 to 4096",
+                )
+            }
+            PolicyConfig::CacheAware(config) => {
+                let ratio = config.match_ratio;
+                let is_fine = (0.0..=1.0).contains(&ratio);
+                check(
+                    "policy.cache_aware.match_ratio",
+                    ratio,
+                    is_fine,
+                    "from 0 to 1",
+                )?;
+                let rel = config.balance_rel;
+                let is_fine = rel.is_finite() && rel >= 1.0;
+                check("policy.cache_aware.balance_rel", rel, is_fine, "at least 1")
+            }
+            PolicyConfig::UserSticky(config) => {
+                let users = config.max_users;
+                check(
+                    "policy.user_sticky.max_users",
+                    users,
+                    users > 0,
+                    "at least 1",
+                )
+            }
+            PolicyConfig::RoundRobin | PolicyConfig::LeastOutstanding | PolicyConfig::MinCost => {
+                Ok(())
+            }
+        }
+    }
+}
+
+impl E2Config {
+    fn validate(&self) -> Result<(), ConfigError> {
+        let window = self.window_ms;
+        let is_fine = (2..=YEAR_MS).contains(&window);
+        check("policy.e2.window_ms", window, is_fine, "from 2 to a year")?;
+        let most = self.max_window_requests;
+        check(
+            "policy.e2.max_window_requests",
+            most,
+            most > 0,
+            "at least 1",
+        )?;
+        let ratio = self.decode_ratio;
+        let is_fine = (0.0..=1.0).contains(&ratio);
+        check("policy.e2.decode_ratio", ratio, is_fine, "from 0 to 1")?;
+        let Some(rebalance) = &self.rebalance else {
+            return Ok(());
+        };
+        let threshold = rebalance.threshold;
+        let is_fine = threshold.is_finite() && threshold >= 1.0;
+        check(
+            "policy.e2.rebalance.threshold",
+            threshold,
+            is_fine,
+            "at least 1",
+        )?;
+        let growth = rebalance.delay_growth;
+        let is_fine = growth.is_finite() && growth >= 1.0;
+        check(
+            "policy.e2.rebalance.delay_growth",
+            growth,
+            is_fine,
+            "at least 1",
+        )?;
+        let share = rebalance.drop_share;
+        let is_fine = (0.0..=1.0).contains(&share);
+        check(
+            "policy.e2.rebalance.drop_share",
+            share,
+            is_fine,
+            "from 0 to 1",
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_fine_and_nonsense_is_named() {
+        assert_eq!(RouterConfig::default().validate(), Ok(()));
+        let e2 = |e2| RouterConfig {
+            policy: PolicyConfig::E2(e2),
+            ..RouterConfig::default()
+        };
+        let bad = e2(E2Config {
+            decode_ratio: f64::NAN,
+            ..E2Config::default()
+        });
+        let error = bad.validate().expect_err("not a ratio");
+        assert_eq!(
+            error.to_string(),
+            "policy.e2.decode_ratio is NaN, and must be from 0 to 1"
+        );
+        let bad = RouterConfig {
+            max_nodes: 3,
+            ..RouterConfig::default()
+        };
+        assert_eq!(bad.validate().expect_err("too few").field, "max_nodes");
+    }
+}

@@ -1,0 +1,33 @@
+//! Where requests through a node of the index are sent instead of where its cache is.
+
+use prelude_core::Timestamp;
+use smallvec::SmallVec;
+
+use crate::endpoint::EndpointId;
+
+/// The endpoints that a prefix was moved or copied to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Override {
+    /// When. A newer one further up takes the place of all that are below it.
+    pub(super) since: Timestamp,
+    /// To whom, and since when each of them has had hardly any of the prefix's requests.
+    pub(super) members: SmallVec<[(EndpointId, Option<Timestamp>); 2]>,
+}
+
+impl Override {
+    pub(super) fn new(since: Timestamp, members: &[EndpointId]) -> Self {
+        Self {
+            since,
+            members: members.iter().map(|&id| (id, None)).collect(),
+        }
+    }
+
+    /// An endpoint has left the fleet.
+    pub(crate) fn leave(&mut self, endpoint: EndpointId) {
+        self.members.retain(|(id, _)| *id != endpoint);
+    }
+
+    pub(super) fn has(&self, endpoint: EndpointId) -> bool {
+        self.members.iter().any(|(id, _)| *id == endpoint)
+    }
+}

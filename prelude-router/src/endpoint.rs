@@ -1,0 +1,235 @@
+//! The engines that requests can go to, and what is under way at each.
+
+use std::{collections::VecDeque, time::Duration};
+
+use ahash::RandomState;
+use prelude_core::{RequestId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    prompt::Root,
+    service::{BadServiceTime, Cost, ServiceTime},
+};
+
+/// Names an endpoint of a [`crate::Router`]; none is given twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct EndpointId(pub u32);
+
+impl std::fmt::Display for EndpointId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// What a router knows of an endpoint when it joins.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EndpointSpec {
+    /// Tokens that its KV cache holds: blocks times their size.
+    pub kv_capacity_tokens: u64,
+    /// How long it takes for a request.
+    #[serde(default)]
+    pub service: ServiceTime,
+}
+
+/// An endpoint, and what is under way there.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    pub(crate) id: EndpointId,
+    pub(crate) spec: EndpointSpec,
+    pub(crate) healthy: bool,
+    pub(crate) outstanding: Outstanding,
+}
+
+/// What is under way at an endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outstanding {
+    /// Requests.
+    pub requests: u64,
+    /// Their prompts' tokens that no cache held.
+    pub tokens: u64,
+    /// The engine's time that they take.
+    pub work: Cost,
+}
+
+impl Outstanding {
+    fn add(&mut self, work: &Work) {
+        self.requests += 1;
+        self.tokens += u64::from(work.tokens);
+        self.work += work.cost;
+    }
+
+    fn remove(&mut self, work: &Work) {
+        self.requests -= 1;
+        self.tokens -= u64::from(work.tokens);
+        self.work -= work.cost;
+    }
+}
+
+impl Endpoint {
+    /// Its name.
+    #[must_use]
+    pub fn id(&self) -> EndpointId {
+        self.id
+    }
+
+    /// What it said of itself when it joined.
+    #[must_use]
+    pub fn spec(&self) -> &EndpointSpec {
+        &self.spec
+    }
+
+    /// Whether requests may go there.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        self.healthy
+    }
+
+    /// What is under way there.
+    #[must_use]
+    pub fn outstanding(&self) -> Outstanding {
+        self.outstanding
+    }
+}
+
+/// What a request that is under way takes of an endpoint.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Work {
+    pub(crate) began: Timestamp,
+    pub(crate) root: Root,
+    pub(crate) endpoint: EndpointId,
+    pub(crate) tokens: u32,
+    pub(crate) cost: Cost,
+}
+
+/// Its order reaches no decision.
+#[expect(clippy::disallowed_types, reason = "looked up by key, and filtered")]
+type ByRequest = std::collections::HashMap<RequestId, Work, RandomState>;
+
+/// All endpoints, in the order in which they joined, and the requests that are under way.
+#[derive(Debug)]
+pub struct Fleet {
+    endpoints: Vec<Endpoint>,
+    next: u32,
+    work: ByRequest,
+    /// When requests began, to find those that never end; also of some that have ended.
+    began: VecDeque<(Timestamp, RequestId)>,
+}
+
+impl Fleet {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            endpoints: Vec::new(),
+            next: 0,
+            work: ByRequest::with_hasher(RandomState::with_seeds(seed, !seed, 7, 8)),
+            began: VecDeque::new(),
+        }
+    }
+
+    /// All of them, by id.
+    #[must_use]
+    pub fn endpoints(&self) -> &[Endpoint] {
+        &self.endpoints
+    }
+
+    /// An endpoint, if it is one of these.
+    #[must_use]
+    pub fn get(&self, id: EndpointId) -> Option<&Endpoint> {
+        self.position(id).map(|at| &self.endpoints[at])
+    }
+
+    /// How many requests are under way.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.work.len()
+    }
+
+    pub(crate) fn position(&self, id: EndpointId) -> Option<usize> {
+        self.endpoints.binary_search_by_key(&id, |e| e.id).ok()
+    }
+
+    pub(crate) fn get_mut(&mut self, id: EndpointId) -> Option<&mut Endpoint> {
+        self.position(id).map(|at| &mut self.endpoints[at])
+    }
+
+    pub(crate) fn join(&mut self, spec: EndpointSpec) -> Result<EndpointId, BadServiceTime> {
+        spec.service.validate()?;
+        let id = EndpointId(self.next);
+        self.next += 1;
+        self.endpoints.push(Endpoint {
+            id,
+            spec,
+            healthy: true,
+            outstanding: Outstanding::default(),
+        });
+        Ok(id)
+    }
+
+    /// Its requests are forgotten, too.
+    pub(crate) fn leave(&mut self, id: EndpointId) -> bool {
+        let Some(at) = self.position(id) else {
+            return false;
+        };
+        self.endpoints.remove(at);
+        self.work.retain(|_, work| work.endpoint != id);
+        true
+    }
+
+    pub(crate) fn is_under_way(&self, request: RequestId) -> bool {
+        self.work.contains_key(&request)
+    }
+
+    pub(crate) fn begin(&mut self, request: RequestId, work: Work) {
+        if let Some(endpoint) = self.get_mut(work.endpoint) {
+            endpoint.outstanding.add(&work);
+        }
+        self.work.insert(request, work);
+        self.began.push_back((work.began, request));
+        if self.began.len() > 2 * self.work.len() + 64 {
+            let work = &self.work;
+            self.began
+                .retain(|(began, request)| is_of(work, *began, *request));
+        }
+    }
+
+    /// Takes a request that has ended out of the books. None if it was not there: then somebody
+    /// has said so already.
+    pub(crate) fn end(&mut self, request: RequestId) -> Option<Work> {
+        let work = self.work.remove(&request)?;
+        if let Some(endpoint) = self.get_mut(work.endpoint) {
+            endpoint.outstanding.remove(&work);
+        }
+        Some(work)
+    }
+
+    /// Charges another endpoint with a request that is under way.
+    pub(crate) fn recharge(&mut self, request: RequestId, to: EndpointId) -> Option<EndpointId> {
+        let work = self.work.get_mut(&request)?;
+        let from = std::mem::replace(&mut work.endpoint, to);
+        let work = *work;
+        if let Some(endpoint) = self.get_mut(from) {
+            endpoint.outstanding.remove(&work);
+        }
+        if let Some(endpoint) = self.get_mut(to) {
+            endpoint.outstanding.add(&work);
+        }
+        Some(from)
+    }
+
+    /// The oldest request under way, if it began more than `timeout` ago.
+    pub(crate) fn overdue(&mut self, now: Timestamp, timeout: Duration) -> Option<RequestId> {
+        while let Some(&(began, request)) = self.began.front() {
+            if is_of(&self.work, began, request) {
+                return (now.saturating_since(began) > timeout).then_some(request);
+            }
+            self.began.pop_front();
+        }
+        None
+    }
+}
+
+/// Whether a request that began then is still under way.
+fn is_of(work: &ByRequest, began: Timestamp, request: RequestId) -> bool {
+    work.get(&request).is_some_and(|work| work.began == began)
+}

@@ -1,0 +1,40 @@
+//! Why a request goes nowhere.
+
+use prelude_core::RequestId;
+use thiserror::Error;
+
+use crate::endpoint::EndpointId;
+
+/// Why a request goes nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RouteError {
+    /// There is no endpoint that it may go to. A gateway answers 503.
+    #[error("none of {endpoints} endpoints is healthy and allowed for this request")]
+    NoEndpoint {
+        /// How many there are.
+        endpoints: usize,
+    },
+    /// All endpoints have too much to do, and the request may be shed. A gateway answers 429.
+    #[error("each endpoint has {least_ms} ms or more to do, and {shed_ms} ms are allowed")]
+    Overloaded {
+        /// What the one with least has to do.
+        least_ms: u64,
+        /// What is allowed.
+        shed_ms: u64,
+    },
+    /// Too many requests are under way. A gateway answers 429.
+    #[error("{most} requests are under way, which is as many as are allowed")]
+    TooMany {
+        /// How many are allowed.
+        most: u32,
+    },
+    /// A request of this name is under way already.
+    #[error("request {0} is under way already")]
+    Duplicate(RequestId),
+}
+
+/// An endpoint that is not one of the router's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("there is no endpoint {0}")]
+pub struct UnknownEndpoint(pub EndpointId);

@@ -1,0 +1,87 @@
+//! What the index consists of.
+
+use smallvec::SmallVec;
+
+use super::arena::{Linked, Links, NONE};
+use crate::e2::Override;
+use crate::endpoint::EndpointId;
+
+/// Names a node for as long as a request of the window ends there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct NodeId(pub(super) u32);
+
+/// Some granules that follow each other in prompts.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// The node before it.
+    pub(super) parent: u32,
+    pub(super) first_child: u32,
+    /// The children of the same parent before and after it.
+    pub(super) siblings: (u32, u32),
+    /// How many granules are before it.
+    pub(super) start: u32,
+    /// The chained hash of each of its granules; at least one.
+    pub(super) hashes: Vec<u64>,
+    /// Whose caches or windows have it, by endpoint.
+    pub(super) holdings: SmallVec<[(EndpointId, u32); 2]>,
+    pub(super) links: Links,
+    /// Where requests through it are sent instead of where its cache is.
+    pub(super) redirect: Option<Box<Override>>,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self {
+            parent: NONE,
+            first_child: NONE,
+            siblings: (NONE, NONE),
+            start: 0,
+            hashes: Vec::new(),
+            holdings: SmallVec::new(),
+            links: Links::default(),
+            redirect: None,
+        }
+    }
+}
+
+impl Node {
+    /// How many granules a prompt has that ends with it.
+    pub(super) fn end(&self) -> usize {
+        self.start as usize + self.hashes.len()
+    }
+
+    /// The holding of an endpoint.
+    pub(super) fn holding(&self, endpoint: EndpointId) -> Option<u32> {
+        let at = self.place(endpoint).ok()?;
+        Some(self.holdings[at].1)
+    }
+
+    /// Where the holding of an endpoint is, or would be.
+    pub(super) fn place(&self, endpoint: EndpointId) -> Result<usize, usize> {
+        self.holdings.binary_search_by_key(&endpoint, |(of, _)| *of)
+    }
+}
+
+impl Linked for Node {
+    fn links(&mut self) -> &mut Links {
+        &mut self.links
+    }
+}
+
+/// What one endpoint has of one node.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Holding {
+    pub(super) node: u32,
+    /// How many granules its cache holds, from the node's first on.
+    pub(super) cached: u32,
+    /// How many requests of the window went to it through the node.
+    pub(super) window: u32,
+    /// In the list of what its cache holds, if that is anything.
+    pub(super) links: Links,
+}
+
+impl Linked for Holding {
+    fn links(&mut self) -> &mut Links {
+        &mut self.links
+    }
+}

@@ -1,0 +1,20 @@
+//! The endpoint with the fewest requests under way; of several, with the fewest tokens.
+
+use prelude_core::Timestamp;
+
+use super::{Choice, Policy, Query, by_rule};
+use crate::endpoint::Fleet;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct LeastOutstanding;
+
+impl Policy for LeastOutstanding {
+    fn pick(&mut self, _: Timestamp, fleet: &Fleet, query: &Query<'_>) -> Choice {
+        let at = query.least(fleet, |_, e| {
+            let outstanding = e.outstanding();
+            (outstanding.requests, outstanding.tokens)
+        });
+        by_rule(fleet, query, at)
+    }
+}

@@ -1,0 +1,49 @@
+//! The least outstanding work and uncached prefill, as Dynamo and Mooncake do.
+
+use prelude_core::Timestamp;
+
+use super::{Choice, Policy, Query, Reason, choice};
+use crate::{
+    cached::Cached,
+    config::RouterConfig,
+    endpoint::{EndpointId, Fleet},
+};
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct MinCost {
+    cached: Cached,
+}
+
+impl MinCost {
+    pub(super) fn new(router: &RouterConfig) -> Self {
+        Self {
+            cached: Cached::new(router),
+        }
+    }
+}
+
+impl Policy for MinCost {
+    fn pick(&mut self, _: Timestamp, fleet: &Fleet, query: &Query<'_>) -> Choice {
+        self.cached.look(fleet, query);
+        let of = |at| choice(fleet, query, at, self.cached.tokens(at), Reason::LeastCost);
+        let at = query.least(fleet, |at, e| e.outstanding().work + of(at).cost);
+        of(at)
+    }
+
+    fn commit(&mut self, _: Timestamp, fleet: &Fleet, query: &Query<'_>, choice: &Choice) {
+        self.cached.take_in(fleet, query, choice);
+    }
+
+    fn joined(&mut self, _: Timestamp, fleet: &Fleet) {
+        self.cached.joined(fleet);
+    }
+
+    fn left(&mut self, endpoint: EndpointId) {
+        self.cached.index.leave(endpoint);
+    }
+
+    fn index_nodes(&self) -> (usize, u64) {
+        (self.cached.index.len(), self.cached.index.dropped())
+    }
+}

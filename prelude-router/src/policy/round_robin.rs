@@ -1,0 +1,24 @@
+//! One endpoint after the other.
+
+use prelude_core::Timestamp;
+
+use super::{Choice, Policy, Query, by_rule};
+use crate::endpoint::{EndpointId, Fleet};
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct RoundRobin {
+    /// Who was last.
+    last: Option<EndpointId>,
+}
+
+impl Policy for RoundRobin {
+    fn pick(&mut self, _: Timestamp, fleet: &Fleet, query: &Query<'_>) -> Choice {
+        let next = query
+            .endpoints(fleet)
+            .find(|(_, e)| Some(e.id()) > self.last);
+        let at = next.map_or(query.eligible[0], |(at, _)| at);
+        self.last = Some(fleet.endpoints()[at].id());
+        by_rule(fleet, query, at)
+    }
+}

@@ -1,0 +1,294 @@
+//! The door: requests in, endpoints out.
+
+use std::time::Duration;
+
+use prelude_core::{RequestId, Timestamp};
+use smallvec::SmallVec;
+
+use crate::{
+    config::{ConfigError, RouterConfig},
+    endpoint::{EndpointId, EndpointSpec, Fleet, Work},
+    error::{RouteError, UnknownEndpoint},
+    policy::{self, Finished, Policy, Query, Reason},
+    prompt::{Prompt, Root},
+    service::BadServiceTime,
+};
+
+/// A request that must go somewhere.
+#[derive(Clone, Copy, Debug)]
+pub struct RouteRequest<'a> {
+    /// Names it until it is finished.
+    pub id: RequestId,
+    /// What its prompt can share with others.
+    pub root: Root,
+    /// Its prompt.
+    pub prompt: Prompt<'a>,
+    /// Most tokens of its output, if it says so. At most 1: it needs no decoding.
+    pub max_output_tokens: Option<u32>,
+    /// Who asks, if that is known: for policies that keep users where they are.
+    pub user: Option<u64>,
+    /// Whether it may be refused when all endpoints have too much to do.
+    pub sheddable: bool,
+    /// If it may go to some endpoints only, those.
+    pub subset: Option<&'a [EndpointId]>,
+}
+
+/// Where a request goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pick {
+    /// There.
+    pub endpoint: EndpointId,
+    /// Where a gateway may send it instead, in this order, if it cannot be reached.
+    pub fallbacks: SmallVec<[EndpointId; 2]>,
+    /// Tokens of its prompt that are thought to be cached there.
+    pub cached_tokens: u32,
+    /// Tokens of its prompt.
+    pub prompt_tokens: u32,
+    /// Why it goes there.
+    pub reason: Reason,
+}
+
+/// What is known of a request that has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Finish {
+    /// How many tokens it generated.
+    pub output_tokens: Option<u32>,
+    /// How long it waited at the endpoint before it ran.
+    pub queue: Option<Duration>,
+}
+
+/// Decides where requests go.
+///
+/// It reads no clock, starts no thread and sends nothing: whoever drives it tells it what happens
+/// and when. The same calls give the same picks.
+pub struct Router {
+    config: RouterConfig,
+    fleet: Fleet,
+    policy: Box<dyn Policy>,
+    /// Of the request that was asked about last, kept for their memory.
+    granules: Vec<u64>,
+    eligible: Vec<usize>,
+}
+
+impl std::fmt::Debug for Router {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Router")
+            .field("endpoints", &self.fleet.endpoints().len())
+            .field("in_flight", &self.fleet.in_flight())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Router {
+    /// A router without endpoints.
+    ///
+    /// # Errors
+    /// If it cannot run with the config.
+    pub fn new(config: RouterConfig) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let policy = policy::of(&config);
+        Ok(Self::of(config, policy))
+    }
+
+    /// A router with a policy of one's own, in place of the one that the config names.
+    ///
+    /// # Errors
+    /// If it cannot run with the config.
+    pub fn with_policy(config: RouterConfig, policy: Box<dyn Policy>) -> Result<Self, ConfigError> {
+        config.validate()?;
+        Ok(Self::of(config, policy))
+    }
+
+    fn of(config: RouterConfig, policy: Box<dyn Policy>) -> Self {
+        Self {
+            fleet: Fleet::new(config.seed),
+            policy,
+            granules: Vec::new(),
+            eligible: Vec::new(),
+            config,
+        }
+    }
+
+    /// The endpoints, and what is under way.
+    #[must_use]
+    pub fn fleet(&self) -> &Fleet {
+        &self.fleet
+    }
+
+    /// Nodes of the prefix index, and how many were forgotten, or not made, for want of room.
+    #[must_use]
+    pub fn index_nodes(&self) -> (usize, u64) {
+        self.policy.index_nodes()
+    }
+
+    /// An endpoint joins. It is healthy, and its cache is empty.
+    ///
+    /// # Errors
+    /// If its service time is none.
+    pub fn join(
+        &mut self,
+        now: Timestamp,
+        spec: EndpointSpec,
+    ) -> Result<EndpointId, BadServiceTime> {
+        let id = self.fleet.join(spec)?;
+        self.policy.joined(now, &self.fleet);
+        Ok(id)
+    }
+
+    /// An endpoint leaves for good: all that is known of it is forgotten, and its requests count
+    /// as finished.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    pub fn leave(&mut self, id: EndpointId) -> Result<(), UnknownEndpoint> {
+        if !self.fleet.leave(id) {
+            return Err(UnknownEndpoint(id));
+        }
+        self.policy.left(id);
+        Ok(())
+    }
+
+    /// An endpoint becomes healthy, or stops being so: then nothing goes there for the time
+    /// being, and what is known of it stays.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    pub fn set_healthy(&mut self, id: EndpointId, healthy: bool) -> Result<(), UnknownEndpoint> {
+        let endpoint = self.fleet.get_mut(id).ok_or(UnknownEndpoint(id))?;
+        endpoint.healthy = healthy;
+        Ok(())
+    }
+
+    /// Decides where a request goes, and counts it there until it is [finished](Self::finished).
+    ///
+    /// # Errors
+    /// If it goes nowhere. Nothing is counted then.
+    pub fn route(
+        &mut self,
+        now: Timestamp,
+        request: &RouteRequest<'_>,
+    ) -> Result<Pick, RouteError> {
+        self.sweep(now);
+        self.admit(request)?;
+        let granule_tokens = self.config.granule_tokens;
+        let root = request
+            .prompt
+            .hash(request.root, granule_tokens, &mut self.granules);
+        let query = Query {
+            id: request.id,
+            root,
+            granules: &self.granules,
+            granule_tokens,
+            tokens: request.prompt.tokens(),
+            max_output_tokens: request.max_output_tokens,
+            user: request.user,
+            eligible: &self.eligible,
+        };
+        let choice = self.policy.pick(now, &self.fleet, &query);
+        self.policy.commit(now, &self.fleet, &query, &choice);
+        let endpoint = self.fleet.endpoints()[choice.at].id();
+        let pick = Pick {
+            endpoint,
+            fallbacks: fallbacks(&self.fleet, &query, choice.at, self.config.fallbacks),
+            cached_tokens: choice.cached_tokens,
+            prompt_tokens: query.tokens,
+            reason: choice.reason,
+        };
+        let work = Work {
+            began: now,
+            root,
+            endpoint,
+            tokens: query.tokens - choice.cached_tokens.min(query.tokens),
+            cost: choice.cost,
+        };
+        self.fleet.begin(request.id, work);
+        Ok(pick)
+    }
+
+    /// Finds out where a request may go.
+    fn admit(&mut self, request: &RouteRequest<'_>) -> Result<(), RouteError> {
+        if self.fleet.is_under_way(request.id) {
+            return Err(RouteError::Duplicate(request.id));
+        }
+        let most = self.config.max_in_flight;
+        if self.fleet.in_flight() >= most as usize {
+            return Err(RouteError::TooMany { most });
+        }
+        let endpoints = self.fleet.endpoints();
+        self.eligible.clear();
+        self.eligible.extend((0..endpoints.len()).filter(|&at| {
+            let id = endpoints[at].id();
+            endpoints[at].is_healthy() && request.subset.is_none_or(|some| some.contains(&id))
+        }));
+        let work = |&at: &usize| endpoints[at].outstanding().work;
+        let Some(least) = self.eligible.iter().map(work).min() else {
+            let endpoints = endpoints.len();
+            return Err(RouteError::NoEndpoint { endpoints });
+        };
+        let least_ms = least.0 / 1_000_000;
+        match self.config.shed_ms {
+            Some(shed_ms) if request.sheddable && least_ms > shed_ms => {
+                Err(RouteError::Overloaded { least_ms, shed_ms })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A request was served by another endpoint than was said: its fallback, say. Returns whether
+    /// both are known.
+    pub fn served(&mut self, request: RequestId, endpoint: EndpointId) -> bool {
+        if self.fleet.get(endpoint).is_none() {
+            return false;
+        }
+        match self.fleet.recharge(request, endpoint) {
+            None => false,
+            Some(said) => {
+                if said != endpoint {
+                    self.policy.served(request, endpoint);
+                }
+                true
+            }
+        }
+    }
+
+    /// A request has ended, well or not. Returns whether it was under way: whoever says it again
+    /// changes nothing.
+    pub fn finished(&mut self, now: Timestamp, request: RequestId, finish: Finish) -> bool {
+        let Some(work) = self.fleet.end(request) else {
+            return false;
+        };
+        let finished = Finished {
+            endpoint: work.endpoint,
+            root: work.root,
+            output_tokens: finish.output_tokens,
+            queue_ms: finish.queue.map(|queue| queue.as_secs_f64() * 1e3),
+        };
+        self.policy.finished(now, &finished);
+        true
+    }
+
+    /// Takes requests for finished that nobody has said to be so for too long.
+    fn sweep(&mut self, now: Timestamp) {
+        let timeout = Duration::from_millis(self.config.request_timeout_ms);
+        while let Some(request) = self.fleet.overdue(now, timeout) {
+            self.fleet.end(request);
+        }
+    }
+}
+
+/// Endpoints for when the one at `at` cannot be reached: those with least to do.
+fn fallbacks(fleet: &Fleet, query: &Query<'_>, at: usize, most: u8) -> SmallVec<[EndpointId; 2]> {
+    let mut best: SmallVec<[_; 2]> = SmallVec::new();
+    for (other, endpoint) in query.endpoints(fleet).filter(|(other, _)| *other != at) {
+        let key = (endpoint.outstanding().work, other);
+        let place = best.partition_point(|(better, _)| *better < key);
+        if place < usize::from(most) {
+            best.truncate(usize::from(most) - 1);
+            best.insert(place, (key, endpoint.id()));
+        }
+    }
+    best.into_iter().map(|(_, id)| id).collect()
+}
+
+#[cfg(test)]
+mod tests;
