@@ -316,7 +316,7 @@ impl Policy for E2 {
             && let Some(leaf) = was.leaf
         {
             self.index.assign(endpoint, leaf);
-            self.index.expire(was.endpoint, leaf);
+            self.index.withdraw(was.endpoint, leaf);
         }
     }
 

@@ -86,7 +86,7 @@ impl Rebalance {
         }
         // Each time, one prefix at the least is moved, and none twice.
         while let Some((heavy, light)) = self.unbalanced(fleet, window) {
-            let prefixes = self.prefixes(now, heavy, index, window);
+            let prefixes = self.prefixes(now, heavy.endpoint, index, window);
             let (from, to) = (heavy.endpoint, light.endpoint);
             let (mut heavy, mut light) = (heavy.sum, light.sum);
             let mut has_moved = false;
@@ -134,12 +134,12 @@ impl Rebalance {
     fn prefixes(
         &self,
         now: Timestamp,
-        heavy: Load,
+        heavy: EndpointId,
         index: &Index,
         window: &Window,
     ) -> Vec<(Cost, NodeId)> {
         let mut costs: BTreeMap<NodeId, (Cost, u32)> = BTreeMap::new();
-        for entry in window.entries().filter(|e| e.charged == heavy.endpoint) {
+        for entry in window.entries().filter(|e| e.charged == heavy) {
             for id in entry.leaf.into_iter().flat_map(|leaf| index.upward(leaf)) {
                 let (before, own) = index.granules(id);
                 if own > before {
@@ -230,3 +230,6 @@ fn goes_through(index: &Index, entry: &Entry, id: NodeId) -> bool {
     let leaf = entry.leaf.into_iter();
     leaf.flat_map(|leaf| index.upward(leaf)).any(|of| of == id)
 }
+
+#[cfg(test)]
+mod tests;

@@ -127,16 +127,19 @@ fn the_load_is_that_of_the_window() {
 #[test]
 fn evictions_count_as_often_as_what_goes_is_asked_for() {
     let mut world = World::new(still(), 2, 10);
-    let [a, b] = [EndpointId(0), EndpointId(1)];
-    // Both are full; what the first has is asked for by everybody, what the second has was once.
-    let first = world.ask(0, &[1; 10]).endpoint;
+    // Both are full: one of something that everybody asks for and of two things that nobody does
+    // any more, the other of one thing.
+    let first = world.ask(0, &[5]).endpoint;
     let second = world.ask(0, &[2; 10]).endpoint;
-    assert_eq!([first.min(second), first.max(second)], [a, b]);
-    for _ in 0..20 {
-        assert_eq!(world.ask(1, &[1; 10]).endpoint, first);
+    assert_ne!(first, second);
+    assert_eq!(world.ask(0, &[6]).endpoint, first);
+    for _ in 0..21 {
+        assert_eq!(world.ask(1, &[1; 8]).endpoint, first);
     }
-    // As much load at both: hits cost nothing.
-    assert_eq!(world.ask(2, &[3; 1]).endpoint, second);
+    // As much load at both; 30 ms more at the first.
+    assert_eq!(world.begin(1, &[1; 8], Some(30)).0.endpoint, first);
+    // Two granules go: there of what was asked for once in 24 times, here always.
+    assert_eq!(world.ask(2, &[3; 2]).endpoint, first);
 }
 
 #[test]
@@ -182,9 +185,20 @@ fn who_has_just_joined_is_not_flooded() {
 }
 
 #[test]
-fn what_makes_one_too_busy_moves_and_what_is_asked_for_later_follows() {
+fn nothing_moves_before_there_are_enough_requests_to_tell() {
+    let (_, other, places) = after_a_busy_time(100);
+    assert!(
+        places.iter().all(|pick| pick.endpoint != other),
+        "{places:?}"
+    );
+}
+
+/// Asks ninety times for three prefixes that one of two endpoints caches, and then once for each,
+/// when `min_requests` for each endpoint are enough for moving some. Returns the other endpoint
+/// and those last picks.
+fn after_a_busy_time(min_requests: u32) -> (World, EndpointId, Vec<Pick>) {
     let rebalance = RebalanceConfig {
-        min_requests: 2,
+        min_requests,
         ..RebalanceConfig::default()
     };
     let config = E2Config {
@@ -208,8 +222,13 @@ fn what_makes_one_too_busy_moves_and_what_is_asked_for_later_follows() {
             world.ask(0, &granules);
         }
     }
-    // The look that is due now moves as many as make loads more even.
     let places: Vec<_> = (1..4).map(|n| world.ask(10, &[n, n, n, n, 7])).collect();
+    (world, other, places)
+}
+
+#[test]
+fn what_makes_one_too_busy_moves_and_what_is_asked_for_later_follows() {
+    let (mut world, other, places) = after_a_busy_time(2);
     let moved = places.iter().filter(|pick| pick.endpoint == other);
     // One makes 68 against 43 of 102 against 9, and another one would make 34 against 77.
     assert_eq!(moved.clone().count(), 1, "{places:?}");
@@ -265,6 +284,61 @@ fn what_is_too_large_to_move_is_copied_when_it_makes_others_wait() {
     assert!(copied.iter().any(|pick| pick.endpoint == home));
     // It is not needed any more once nobody asks.
     assert_eq!(wait(&mut world, 400, 10, 900).reason, Reason::Cached);
+}
+
+#[test]
+fn who_served_instead_has_the_prompt() {
+    let mut world = World::new(still(), 2, 1000);
+    let (pick, id) = world.begin(0, &[1; 4], Some(1));
+    let other = EndpointId(1 - pick.endpoint.0);
+    assert!(world.router.served(id, other));
+    let again = world.ask(1, &[1; 4]);
+    assert_eq!((again.endpoint, again.reason), (other, Reason::Cached));
+}
+
+#[test]
+fn the_newest_of_nested_overrides_holds_and_the_deepest_of_older_ones() {
+    let config = RouterConfig::default();
+    let mut e2 = E2::new(still(), &config);
+    let mut fleet = Fleet::new(0);
+    for _ in 0..3 {
+        let spec = EndpointSpec {
+            kv_capacity_tokens: 10_000,
+            service: SERVICE,
+        };
+        fleet.join(spec).expect("a good spec");
+        e2.joined(Timestamp::ZERO, &fleet);
+    }
+    let granules = [1, 2, 3, 4].map(crate::random::mix);
+    let query = Query {
+        id: RequestId(1),
+        root: Root(1),
+        granules: &granules,
+        granule_tokens: GRANULE,
+        tokens: 4 * GRANULE,
+        max_output_tokens: Some(1),
+        user: None,
+        eligible: &[0, 1, 2],
+    };
+    let send = |e2: &mut E2, len: usize| {
+        let mut path = Path::default();
+        e2.index.find(&granules[..len], &mut path);
+        let leaf = e2
+            .index
+            .insert(&granules[..len], &mut path)
+            .expect("it has granules");
+        e2.index.assign(EndpointId(0), leaf);
+        leaf
+    };
+    let (upper, lower) = (send(&mut e2, 2), send(&mut e2, 4));
+    let redirected = |e2: &mut E2, upper_at: u64, lower_at: u64| {
+        let put = |at, member| Some(Box::new(Override::new(seconds(at), &[EndpointId(member)])));
+        *e2.index.redirect_mut(upper) = put(upper_at, 1);
+        *e2.index.redirect_mut(lower) = put(lower_at, 2);
+        e2.pick(seconds(9), &fleet, &query).at
+    };
+    assert_eq!(redirected(&mut e2, 1, 2), 2);
+    assert_eq!(redirected(&mut e2, 2, 1), 1);
 }
 
 /// Where E2 may send a prompt, from the whole history and without evictions.

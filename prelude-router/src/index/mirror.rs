@@ -133,6 +133,41 @@ impl Index {
         self.drop_empty(endpoint, leaf);
     }
 
+    /// Takes back one [`Index::assign`], whose request went somewhere else after all, with what
+    /// nobody else of the window had the cache take in.
+    pub(crate) fn withdraw(&mut self, endpoint: EndpointId, leaf: NodeId) {
+        let mirror = self.mirror(endpoint);
+        let mut id = leaf.0;
+        while id != NONE && !self.has_cached_child(endpoint, id) {
+            let at = self.nodes[id].holding(endpoint);
+            let at = at.expect("requests of the window have holdings");
+            let holding = &mut self.holdings[at];
+            if holding.window > 1 {
+                break;
+            }
+            let mirror = &mut self.mirrors[mirror];
+            mirror.resident -= u64::from(holding.cached);
+            if std::mem::take(&mut holding.cached) > 0 {
+                mirror.list.unlink(&mut self.holdings, at);
+            }
+            id = self.nodes[id].parent;
+        }
+        self.expire(endpoint, leaf);
+    }
+
+    /// Whether the cache of an endpoint holds anything that begins with all of a node.
+    fn has_cached_child(&self, endpoint: EndpointId, id: u32) -> bool {
+        let mut child = self.nodes[id].first_child;
+        while child != NONE {
+            let holding = self.nodes[child].holding(endpoint);
+            if holding.is_some_and(|at| self.holdings[at].cached > 0) {
+                return true;
+            }
+            child = self.nodes[child].siblings.1;
+        }
+        false
+    }
+
     /// Removes what an endpoint has nothing of any more, of the nodes that end at `leaf`.
     fn drop_empty(&mut self, endpoint: EndpointId, leaf: NodeId) {
         // From the leaf on, so that children go before their parents. Where the endpoint still

@@ -24,12 +24,16 @@ struct Twin {
     requests: VecDeque<(EndpointId, Vec<u64>, NodeId)>,
     /// By endpoint and hash: when it was used last, and how deep it is in its prompt.
     cached: BTreeMap<(EndpointId, u64), (u64, usize)>,
+    /// What is before a granule.
+    parents: BTreeMap<u64, u64>,
     uses: u64,
 }
 
 impl Twin {
     fn take_in(&mut self, endpoint: EndpointId, hashes: &[u64], capacity: usize) {
         self.uses += 1;
+        self.parents
+            .extend(hashes.windows(2).map(|pair| (pair[1], pair[0])));
         for (depth, hash) in hashes.iter().take(capacity).enumerate() {
             self.cached.insert((endpoint, *hash), (self.uses, depth));
         }
@@ -42,6 +46,19 @@ impl Twin {
             let oldest = own.min_by_key(|(_, (uses, depth))| (*uses, usize::MAX - depth));
             let key = *oldest.expect("there are too many").0;
             self.cached.remove(&key);
+        }
+    }
+
+    /// Forgets what a request that is gone had the cache take in for it alone.
+    fn withdraw(&mut self, endpoint: EndpointId, hashes: &[u64]) {
+        for hash in hashes.iter().rev() {
+            let mut own = self.cached.keys().filter(|(of, _)| *of == endpoint);
+            if self.window(endpoint, *hash) > 0
+                || own.any(|(_, other)| self.parents.get(other) == Some(hash))
+            {
+                return;
+            }
+            self.cached.remove(&(endpoint, *hash));
         }
     }
 
@@ -150,6 +167,7 @@ enum Step {
     Assign(usize, Vec<u8>),
     Hold(usize, Vec<u8>),
     Expire,
+    Withdraw(usize),
     Leave(usize),
 }
 
@@ -160,6 +178,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (endpoint.clone(), prompt()).prop_map(|(e, p)| Step::Assign(e, p)),
         1 => (endpoint.clone(), prompt()).prop_map(|(e, p)| Step::Hold(e, p)),
         4 => Just(Step::Expire),
+        1 => (0..9usize).prop_map(Step::Withdraw),
         1 => endpoint.prop_map(Step::Leave),
     ]
 }
@@ -198,6 +217,13 @@ proptest! {
                 Step::Expire => {
                     if let Some((endpoint, _, leaf)) = twin.requests.pop_front() {
                         index.expire(endpoint, leaf);
+                    }
+                }
+                Step::Withdraw(n) => {
+                    let n = n % twin.requests.len().max(1);
+                    if let Some((endpoint, hashes, leaf)) = twin.requests.remove(n) {
+                        index.withdraw(endpoint, leaf);
+                        twin.withdraw(endpoint, &hashes);
                     }
                 }
                 Step::Leave(endpoint) => {
@@ -254,7 +280,7 @@ proptest! {
                         index.hold(ENDPOINTS[endpoint], leaf);
                     }
                 }
-                Step::Expire | Step::Leave(_) => {
+                Step::Expire | Step::Withdraw(_) | Step::Leave(_) => {
                     if let Some((endpoint, leaf)) = requests.pop_front() {
                         index.expire(endpoint, leaf);
                     }

@@ -154,13 +154,31 @@ fn what_never_ends_ends_by_itself() {
         .route(ms(11), &request(2, &tokens))
         .expect("the first two are overdue");
     assert_eq!(router.fleet().in_flight(), 1);
-    // An id that is used again is overdue from its own beginning on.
-    assert!(router.finished(ms(12), RequestId(2), Finish::default()));
+}
+
+#[test]
+fn an_id_that_is_used_again_is_overdue_from_its_own_beginning_on() {
+    let config = RouterConfig {
+        request_timeout_ms: 10,
+        ..RouterConfig::default()
+    };
+    let mut router = with(config, 1);
+    let tokens = [0; 10];
+    let end = |router: &mut Router, at, id| {
+        assert!(router.finished(ms(at), RequestId(id), Finish::default()));
+    };
+    for (at, id) in [(12, 1), (13, 2)] {
+        router
+            .route(ms(at), &request(id, &tokens))
+            .expect("there is room");
+    }
+    end(&mut router, 14, 2);
     router
-        .route(ms(15), &request(2, &tokens))
+        .route(ms(20), &request(2, &tokens))
         .expect("it has ended");
+    end(&mut router, 21, 1);
     router
-        .route(ms(22), &request(3, &tokens))
+        .route(ms(24), &request(3, &tokens))
         .expect("there is room");
     assert_eq!(router.fleet().in_flight(), 2);
 }
