@@ -145,8 +145,8 @@ pub struct RebalanceConfig {
     pub min_requests: u32,
     /// Milliseconds between two looks (default 1,000).
     pub interval_ms: u64,
-    /// Most nodes one after the other below a prefix that moves (default 3): what grows step by
-    /// step, as agents' prompts do, would leave its later steps behind.
+    /// Most nodes one after the other below a prefix that moves (default 3), at most 100: what
+    /// grows step by step, as agents' prompts do, would leave its later steps behind.
     pub max_chain: u32,
     /// Samples of the queueing delay in each half of the window before a prefix is copied
     /// (default 8).
@@ -354,6 +354,13 @@ impl E2Config {
             threshold,
             is_fine,
             "at least 1",
+        )?;
+        let chain = rebalance.max_chain;
+        check(
+            "policy.e2.rebalance.max_chain",
+            chain,
+            chain <= 100,
+            "at most 100",
         )?;
         let growth = rebalance.delay_growth;
         let is_fine = growth.is_finite() && growth >= 1.0;
