@@ -95,7 +95,7 @@ fn measure(shape: &Shape, count: u64) -> Result<(Vec<Duration>, f64), Box<dyn st
         {
             let finish = Finish {
                 output_tokens: Some(40),
-                queue: None,
+                ..Finish::default()
             };
             router.finished(now, id, finish);
         }

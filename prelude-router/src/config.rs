@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::service::FitConfig;
+
 /// Knobs of a [`crate::Router`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -25,6 +27,9 @@ pub struct RouterConfig {
     /// Milliseconds of outstanding work that each endpoint must have before requests that may be
     /// shed are refused (default none: none ever is).
     pub shed_ms: Option<u64>,
+    /// Fitting of service times to what finished requests took (default on); none keeps what
+    /// endpoints said when they joined.
+    pub fit: Option<FitConfig>,
     /// Endpoints named beside the one picked, in order, for a gateway to try (default 2).
     pub fallbacks: u8,
     /// For ties, and for the keys of hash tables (default 0). The same seed and the same calls
@@ -41,6 +46,7 @@ impl Default for RouterConfig {
             max_in_flight: 1 << 20,
             request_timeout_ms: 600_000,
             shed_ms: None,
+            fit: Some(FitConfig::default()),
             fallbacks: 2,
             seed: 0,
         }
@@ -280,6 +286,24 @@ impl RouterConfig {
         let timeout = self.request_timeout_ms;
         let is_fine = (1..=YEAR_MS).contains(&timeout);
         check("request_timeout_ms", timeout, is_fine, "from 1 to a year")?;
+        if let Some(fit) = &self.fit {
+            let forgetting = fit.forgetting;
+            let is_fine = forgetting > 0.5 && forgetting < 1.0;
+            check(
+                "fit.forgetting",
+                forgetting,
+                is_fine,
+                "above 0.5 and below 1",
+            )?;
+            let [low, high] = fit.clamp;
+            let is_fine = (0.0..=1.0).contains(&low) && (1.0..=1e3).contains(&high);
+            check(
+                "fit.clamp",
+                format!("[{low}, {high}]"),
+                is_fine,
+                "from 0 to 1, and from 1 to 1000",
+            )?;
+        }
         match &self.policy {
             PolicyConfig::E2(e2) => e2.validate(),
             PolicyConfig::PrefixHash(config) => {

@@ -120,7 +120,7 @@ impl E2 {
 
     /// What the prompt costs the endpoint at a position itself.
     fn own_cost(&self, fleet: &Fleet, query: &Query<'_>, at: usize) -> (Cost, Cost) {
-        let service = &fleet.endpoints()[at].spec().service;
+        let service = fleet.endpoints()[at].service();
         let missed = query.tokens.saturating_sub(self.cached[at]);
         (
             service.prefill(missed, query.tokens),
@@ -150,7 +150,7 @@ impl E2 {
             let granules = u64::from(leaf.granules);
             let gone = granules.min(needed);
             let tokens = leaf.granules * self.granule_tokens;
-            let anew = endpoint.spec().service.prefill(tokens, tokens);
+            let anew = endpoint.service().prefill(tokens, tokens);
             let anew = anew.scaled(gone, granules);
             sum += anew.scaled(u64::from(leaf.window), requests);
             needed -= gone;
@@ -212,7 +212,7 @@ impl E2 {
         if self.config.backlog_guard {
             let work = |at: usize| fleet.endpoints()[at].outstanding().work;
             let other = query.least(fleet, |at, _| work(at));
-            let whole = fleet.endpoints()[other].spec().service;
+            let whole = fleet.endpoints()[other].service();
             let whole = whole.prefill(query.tokens, query.tokens);
             if work(pick) > work(other) + work(other) + whole {
                 return (other, Reason::Backlog);

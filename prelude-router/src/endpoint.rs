@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     prompt::Root,
-    service::{BadServiceTime, Cost, ServiceTime},
+    service::{BadServiceTime, Cost, Fit, ServiceTime},
 };
 
 /// Names an endpoint of a [`crate::Router`]; none is given twice.
@@ -40,6 +40,8 @@ pub struct Endpoint {
     pub(crate) spec: EndpointSpec,
     pub(crate) healthy: bool,
     pub(crate) outstanding: Outstanding,
+    pub(crate) service: ServiceTime,
+    pub(crate) fit: Fit,
 }
 
 /// What is under way at an endpoint.
@@ -80,6 +82,12 @@ impl Endpoint {
         &self.spec
     }
 
+    /// How long it takes for a request, as far as is known now.
+    #[must_use]
+    pub fn service(&self) -> &ServiceTime {
+        &self.service
+    }
+
     /// Whether requests may go there.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
@@ -99,6 +107,9 @@ pub(crate) struct Work {
     pub(crate) began: Timestamp,
     pub(crate) root: Root,
     pub(crate) endpoint: EndpointId,
+    /// Of its prompt.
+    pub(crate) prompt_tokens: u32,
+    /// Those of them that are not cached, it is thought.
     pub(crate) tokens: u32,
     pub(crate) cost: Cost,
 }
@@ -162,6 +173,8 @@ impl Fleet {
             spec,
             healthy: true,
             outstanding: Outstanding::default(),
+            service: spec.service,
+            fit: Fit::new(spec.service),
         });
         Ok(id)
     }

@@ -67,4 +67,4 @@ pub use error::{RouteError, UnknownEndpoint};
 pub use policy::{Choice, Finished, Policy, Query, Reason};
 pub use prompt::{Prompt, Root};
 pub use router::{Finish, Pick, RouteRequest, Router};
-pub use service::{BadServiceTime, Cost, ServiceTime};
+pub use service::{BadServiceTime, Cost, FitConfig, FitError, Profile, Sample, ServiceTime};

@@ -174,7 +174,7 @@ pub(crate) fn choice(
     reason: Reason,
 ) -> Choice {
     let missed = query.tokens - cached_tokens.min(query.tokens);
-    let service = &fleet.endpoints()[at].spec().service;
+    let service = fleet.endpoints()[at].service();
     Choice {
         at,
         cached_tokens,

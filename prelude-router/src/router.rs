@@ -11,7 +11,7 @@ use crate::{
     error::{RouteError, UnknownEndpoint},
     policy::{self, Finished, Policy, Query, Reason},
     prompt::{Prompt, Root},
-    service::BadServiceTime,
+    service::{BadServiceTime, Sample},
 };
 
 /// A request that must go somewhere.
@@ -55,6 +55,9 @@ pub struct Finish {
     pub output_tokens: Option<u32>,
     /// How long it waited at the endpoint before it ran.
     pub queue: Option<Duration>,
+    /// How long computing its prompt took, with how many of its tokens were cached: teaches the
+    /// router how fast the endpoint is.
+    pub prefill: Option<(Duration, u32)>,
 }
 
 /// Decides where requests go.
@@ -198,6 +201,7 @@ impl Router {
             began: now,
             root,
             endpoint,
+            prompt_tokens: query.tokens,
             tokens: query.tokens - choice.cached_tokens.min(query.tokens),
             cost: choice.cost,
         };
@@ -257,6 +261,7 @@ impl Router {
         let Some(work) = self.fleet.end(request) else {
             return false;
         };
+        self.learn(&work, finish.prefill);
         let finished = Finished {
             endpoint: work.endpoint,
             root: work.root,
@@ -265,6 +270,24 @@ impl Router {
         };
         self.policy.finished(now, &finished);
         true
+    }
+
+    /// Learns how fast an endpoint is.
+    fn learn(&mut self, work: &Work, prefill: Option<(Duration, u32)>) {
+        let Some((took, cached)) = prefill else {
+            return;
+        };
+        let Some(config) = &self.config.fit else {
+            return;
+        };
+        let sample = Sample {
+            missed: work.prompt_tokens.saturating_sub(cached),
+            tokens: work.prompt_tokens,
+            ms: took.as_secs_f64() * 1e3,
+        };
+        if let Some(endpoint) = self.fleet.get_mut(work.endpoint) {
+            endpoint.service = endpoint.fit.learn(config, sample);
+        }
     }
 
     /// Takes requests for finished that nobody has said to be so for too long.

@@ -1,5 +1,9 @@
 //! How long an engine takes for a request: the model that every cost in this crate is made of.
 
+mod fit;
+
+pub(crate) use fit::Fit;
+pub use fit::{FitConfig, FitError, Profile, Sample};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 

@@ -216,6 +216,33 @@ fn only_what_may_be_shed_is_shed_and_only_if_all_are_busy() {
     router.route(ms(0), &kept).expect("it must not be shed");
 }
 
+#[test]
+fn costs_follow_what_requests_took() {
+    let mut router = router(PolicyConfig::MinCost, 1);
+    let tokens = vec![7; 2000];
+    let id = EndpointId(0);
+    let service = |router: &Router| *router.fleet().get(id).expect("it is there").service();
+    let said = service(&router).prefill(2000, 2000);
+    for n in 0..200 {
+        router
+            .route(ms(n), &request(n, &tokens[..500 + n as usize]))
+            .expect("it is there");
+        let took = service(&router).prefill(500 + n as u32, 500 + n as u32);
+        let twice = Duration::from_nanos(2 * took.0.min(said.0));
+        let finish = Finish {
+            prefill: Some((twice, 0)),
+            ..Finish::default()
+        };
+        router.finished(ms(n), RequestId(n), finish);
+    }
+    let now = service(&router).prefill(2000, 2000);
+    assert!(now > crate::Cost(said.0 * 3 / 2), "{now:?} after {said:?}");
+    assert!(
+        now <= crate::Cost(said.0 * 2 + 1),
+        "no further than the clamp"
+    );
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Route {
@@ -298,6 +325,7 @@ fn play(policy: &PolicyConfig, steps: &[Step]) -> Vec<Result<Pick, RouteError>> 
                 let finish = Finish {
                     output_tokens: Some(*n as u32),
                     queue: Some(Duration::from_millis(*n as u64)),
+                    prefill: Some((Duration::from_millis(30 * *n as u64), *n as u32)),
                 };
                 router.finished(ms(now), RequestId(id), finish);
             }
