@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use prelude_core::{RequestId, Timestamp};
 use prelude_router::{
-    EndpointSpec, Finish, Prompt, Root, RouteRequest, Router, RouterConfig, ServiceTime,
+    EndpointSpec, Finish, Prefix, Prompt, Root, RouteRequest, Router, RouterConfig, ServiceTime,
 };
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -28,10 +28,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let now = Timestamp::ZERO.saturating_add(Duration::from_secs(n));
         let mut tokens: Vec<u32> = (0..2000).map(|at| at * 128 + document as u32).collect();
         tokens.push(question);
+        let prefix = Prefix::new(root, Prompt::Tokens(&tokens), 64);
         let request = RouteRequest {
             id: RequestId(n),
-            root,
-            prompt: Prompt::Tokens(&tokens),
+            prefix: &prefix,
             max_output_tokens: Some(1),
             user: None,
             sheddable: false,

@@ -10,7 +10,7 @@ use std::{
 
 use prelude_core::{RequestId, Timestamp};
 use prelude_router::{
-    EndpointSpec, Finish, Prompt, Root, RouteRequest, Router, RouterConfig, ServiceTime,
+    EndpointSpec, Finish, Prefix, Prompt, Root, RouteRequest, Router, RouterConfig, ServiceTime,
 };
 
 /// Prompts in the shape of one of the workloads of the Preble paper, table 1.
@@ -57,10 +57,19 @@ fn prompt(shape: &Shape, request: u64) -> Vec<u32> {
     runs.flat_map(run).collect()
 }
 
-/// Routes `count` prompts at 200 a second, of which 100 are under way, and returns how long each
-/// took and what share of their tokens was thought to be cached.
-fn measure(shape: &Shape, count: u64) -> Result<(Vec<Duration>, f64), Box<dyn std::error::Error>> {
-    let mut router = Router::new(RouterConfig::default())?;
+/// What routing some prompts took.
+struct Measured {
+    /// Of each, hashing included and without it.
+    times: Vec<Duration>,
+    routing: Duration,
+    cached: f64,
+}
+
+/// Routes `count` prompts at 200 a second, of which 100 are under way.
+fn measure(shape: &Shape, count: u64) -> Result<Measured, Box<dyn std::error::Error>> {
+    let config = RouterConfig::default();
+    let granule = config.granule_tokens;
+    let mut router = Router::new(config)?;
     for _ in 0..16 {
         let spec = EndpointSpec {
             kv_capacity_tokens: 198_516,
@@ -71,18 +80,20 @@ fn measure(shape: &Shape, count: u64) -> Result<(Vec<Duration>, f64), Box<dyn st
     let root = Root::new("model", None, "r1", None);
     let mut under_way = VecDeque::new();
     let mut times = Vec::new();
+    let mut routing = Duration::ZERO;
     let (mut cached, mut all) = (0, 0);
     for n in 0..count {
         let tokens = prompt(shape, n);
         let now = Timestamp::from_nanos(n * 5_000_000);
         let id = RequestId(n);
         let began = Instant::now();
+        let prefix = Prefix::new(root, Prompt::Tokens(&tokens), granule);
+        let hashed = began.elapsed();
         let pick = router.route(
             now,
             &RouteRequest {
                 id,
-                root,
-                prompt: Prompt::Tokens(&tokens),
+                prefix: &prefix,
                 max_output_tokens: None,
                 user: None,
                 sheddable: false,
@@ -99,28 +110,38 @@ fn measure(shape: &Shape, count: u64) -> Result<(Vec<Duration>, f64), Box<dyn st
             };
             router.finished(now, id, finish);
         }
-        times.push(began.elapsed());
+        let took = began.elapsed();
+        times.push(took);
+        routing += took - hashed;
         cached += u64::from(pick.cached_tokens);
         all += u64::from(pick.prompt_tokens);
     }
-    Ok((times, cached as f64 / all as f64))
+    times.sort_unstable();
+    Ok(Measured {
+        times,
+        routing,
+        cached: cached as f64 / all as f64,
+    })
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    println!("prompts        tokens   decisions/s   median µs    P99 µs   cached");
+    println!("prompts        tokens  decisions/s  median µs   P99 µs  hashed before, 1/s   cached");
     for shape in &SHAPES {
-        let count = 60_000_000 / u64::from(shape.tokens.iter().sum::<u32>());
-        let (mut times, cached) = measure(shape, count)?;
-        let total: Duration = times.iter().sum();
-        times.sort_unstable();
+        let len = shape.tokens.iter().sum::<u32>();
+        let Measured {
+            times,
+            routing,
+            cached,
+        } = measure(shape, 60_000_000 / u64::from(len))?;
+        let rate = |total: Duration| times.len() as f64 / total.as_secs_f64();
         let us = |at: usize| times[at].as_secs_f64() * 1e6;
         println!(
-            "{:<12} {:>8} {:>13.0} {:>11.1} {:>9.1} {:>7.1} %",
+            "{:<12} {len:>8} {:>12.0} {:>10.1} {:>8.1} {:>19.0} {:>6.1} %",
             shape.name,
-            shape.tokens.iter().sum::<u32>(),
-            times.len() as f64 / total.as_secs_f64(),
+            rate(times.iter().sum()),
             us(times.len() / 2),
             us(times.len() * 99 / 100),
+            rate(routing),
             100.0 * cached,
         );
     }

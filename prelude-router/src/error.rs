@@ -29,6 +29,14 @@ pub enum RouteError {
         /// How many are allowed.
         most: u32,
     },
+    /// Its prompt was hashed in granules of another size than the router's.
+    #[error("the prompt's granules have {granule} tokens, and the router's {own}")]
+    Granule {
+        /// Tokens of the prompt's.
+        granule: u32,
+        /// Tokens of the router's.
+        own: u32,
+    },
     /// A request of this name is under way already.
     #[error("request {0} is under way already")]
     Duplicate(RequestId),

@@ -11,7 +11,9 @@
 //!
 //! ```
 //! use prelude_core::{RequestId, Timestamp};
-//! use prelude_router::{EndpointSpec, Finish, Prompt, Root, RouteRequest, Router, RouterConfig};
+//! use prelude_router::{
+//!     EndpointSpec, Finish, Prefix, Prompt, Root, RouteRequest, Router, RouterConfig,
+//! };
 //!
 //! let mut router = Router::new(RouterConfig::default())?;
 //! let now = Timestamp::ZERO;
@@ -25,10 +27,10 @@
 //! let ask = |router: &mut Router, id, question| {
 //!     let mut tokens: Vec<u32> = (0..1000).collect();
 //!     tokens.push(question);
+//!     let prefix = Prefix::new(root, Prompt::Tokens(&tokens), 64);
 //!     let request = RouteRequest {
 //!         id: RequestId(id),
-//!         root,
-//!         prompt: Prompt::Tokens(&tokens),
+//!         prefix: &prefix,
 //!         max_output_tokens: Some(1),
 //!         user: None,
 //!         sheddable: false,
@@ -65,6 +67,6 @@ pub use config::{
 pub use endpoint::{Endpoint, EndpointId, EndpointSpec, Fleet, Outstanding};
 pub use error::{RouteError, UnknownEndpoint};
 pub use policy::{Choice, Finished, Policy, Query, Reason};
-pub use prompt::{Prompt, Root};
+pub use prompt::{Prefix, Prompt, Root};
 pub use router::{Finish, Pick, RouteRequest, Router};
 pub use service::{BadServiceTime, Cost, FitConfig, FitError, Profile, Sample, ServiceTime};

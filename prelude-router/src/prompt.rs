@@ -1,12 +1,17 @@
-//! What of a prompt a router looks at: the hashes of its granules.
+//! What of a prompt a router looks at: the chained hashes of its granules.
+//!
+//! Hashing is nearly all that a decision takes, and it needs no router: threads that share one
+//! hash first ([`Prefix::new`]) and take its lock then.
 
 use prelude_core::TokenId;
-use prelude_kv::BlockHash;
 use serde::{Deserialize, Serialize};
+
+use crate::random::mix;
 
 /// What prompts must have in common before they can share anything: the model, its adapter, its
 /// tokenizer and the salt of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Root(pub u64);
 
 impl Root {
@@ -14,19 +19,20 @@ impl Root {
     /// `tokenizer` names the revision of the tokenizer that made the tokens.
     #[must_use]
     pub fn new(model: &str, adapter: Option<&str>, tokenizer: &str, salt: Option<&str>) -> Self {
-        // Lengths and a mark keep `ab` + `c` from being `a` + `bc`, and nothing from being empty.
-        let mut words = Vec::new();
-        for part in [Some(model), adapter, Some(tokenizer), salt] {
-            words.push(part.map_or(0, |part| part.len() as u32 + 1));
-            words.extend(part.unwrap_or_default().bytes().map(u32::from));
-        }
-        Self(BlockHash::root(None).then(&words).0)
+        let parts = [Some(model), adapter, Some(tokenizer), salt];
+        let hash = parts.into_iter().fold(0, |hash, part| {
+            // Lengths keep `ab` and `c` from being `a` and `bc`, and nothing from being empty.
+            let len = part.map_or(0, |part| part.len() as u64 + 1);
+            let bytes = part.unwrap_or_default().bytes();
+            bytes.fold(mix(hash ^ len), |hash, byte| mix(hash ^ u64::from(byte)))
+        });
+        Self(hash)
     }
 
     /// The root of the same prompts where nobody could tokenize them: bytes and tokens must not
     /// be taken for each other.
     fn of_bytes(self) -> Self {
-        Self(BlockHash(self.0).then(&[u32::MAX]).0)
+        Self(mix(!self.0))
     }
 }
 
@@ -36,58 +42,122 @@ pub enum Prompt<'a> {
     /// Its tokens.
     Tokens(&'a [TokenId]),
     /// What came over the wire, where it cannot be tokenized: shared beginnings are found all
-    /// the same, in larger pieces, and four bytes count as one token.
+    /// the same, and four bytes count as one token.
     Bytes(&'a [u8]),
 }
 
 /// Bytes that count as one token.
 const BYTES_PER_TOKEN: usize = 4;
 
-impl Prompt<'_> {
-    /// How many tokens it has, or may have; at least one.
-    pub(crate) fn tokens(&self) -> u32 {
-        let tokens = match self {
-            Self::Tokens(tokens) => tokens.len(),
-            Self::Bytes(bytes) => bytes.len().div_ceil(BYTES_PER_TOKEN),
-        };
-        u32::try_from(tokens.max(1)).unwrap_or(u32::MAX)
+/// The hashes of a prompt's prefixes, one for each whole granule.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prefix {
+    granule_tokens: u32,
+    root: u64,
+    tokens: u32,
+    hashes: Vec<u64>,
+}
+
+impl Prefix {
+    /// The prefixes of a prompt, in granules of so many tokens: of
+    /// [`granule_tokens`](crate::RouterConfig::granule_tokens), for a router.
+    ///
+    /// # Panics
+    /// If that is 0.
+    #[must_use]
+    pub fn new(root: Root, prompt: Prompt<'_>, granule_tokens: u32) -> Self {
+        let mut prefix = Self::default();
+        prefix.set(root, prompt, granule_tokens);
+        prefix
     }
 
-    /// Puts the hashes of its prefixes into `hashes`: one for each whole granule of
-    /// `granule` tokens. Returns under which root they are.
-    pub(crate) fn hash(&self, root: Root, granule: u32, hashes: &mut Vec<u64>) -> Root {
-        hashes.clear();
-        match self {
-            Self::Tokens(tokens) => {
-                let blocks = BlockHash(root.0).blocks(tokens, granule as usize);
-                hashes.extend(blocks.map(|hash| hash.0));
-                root
+    /// [`Prefix::new`] in the memory of another one.
+    pub(crate) fn set(&mut self, root: Root, prompt: Prompt<'_>, granule_tokens: u32) {
+        let granule = granule_tokens as usize;
+        self.granule_tokens = granule_tokens;
+        self.hashes.clear();
+        let (root, tokens) = match prompt {
+            Prompt::Tokens(tokens) => {
+                let granules = tokens.chunks_exact(granule);
+                chain(root, granules.map(content), &mut self.hashes);
+                (root, tokens.len())
             }
-            Self::Bytes(bytes) => {
+            Prompt::Bytes(bytes) => {
                 let root = root.of_bytes();
-                let mut hash = BlockHash(root.0);
-                let mut words = Vec::with_capacity(granule as usize);
-                for chunk in bytes.chunks_exact(granule as usize * BYTES_PER_TOKEN) {
-                    let four = chunk.chunks_exact(BYTES_PER_TOKEN);
-                    words.clear();
-                    words.extend(four.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])));
-                    hash = hash.then(&words);
-                    hashes.push(hash.0);
-                }
-                root
+                let granules = bytes.chunks_exact(granule.saturating_mul(BYTES_PER_TOKEN));
+                let words = |bytes: &[u8]| -> Vec<u32> {
+                    let four = bytes.chunks_exact(BYTES_PER_TOKEN);
+                    four.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+                        .collect()
+                };
+                let granules = granules.map(|bytes| content(&words(bytes)));
+                chain(root, granules, &mut self.hashes);
+                (root, bytes.len().div_ceil(BYTES_PER_TOKEN))
             }
+        };
+        self.root = root.0;
+        self.tokens = u32::try_from(tokens.max(1)).unwrap_or(u32::MAX);
+    }
+
+    /// Tokens of a granule.
+    #[must_use]
+    pub fn granule_tokens(&self) -> u32 {
+        self.granule_tokens
+    }
+
+    /// What the prompt can share with others.
+    #[must_use]
+    pub fn root(&self) -> Root {
+        Root(self.root)
+    }
+
+    /// Tokens of the prompt, or about as many; at least 1.
+    #[must_use]
+    pub fn tokens(&self) -> u32 {
+        self.tokens
+    }
+
+    /// A number for each whole granule that stands for the prompt up to its end.
+    #[must_use]
+    pub fn hashes(&self) -> &[u64] {
+        &self.hashes
+    }
+}
+
+/// Makes hashes of what is in granules into hashes of all up to their ends.
+fn chain(root: Root, granules: impl Iterator<Item = u64>, hashes: &mut Vec<u64>) {
+    hashes.extend(granules.scan(root.0, |hash, content| {
+        *hash = mix(hash.rotate_left(1) ^ content);
+        Some(*hash)
+    }));
+}
+
+/// A hash of some tokens. Four sums at once, of two tokens at a time: a multiplication for each
+/// token after the other takes four times as long, and that was nearly all of a decision.
+fn content(tokens: &[u32]) -> u64 {
+    const PRIME: u64 = 0x9e37_79b9_7f4a_7c15;
+    let step = |sum: u64, word: u64| (sum ^ word).wrapping_mul(PRIME).rotate_left(29);
+    let mut sums = [1, 2, 3, 4];
+    let mut eights = tokens.chunks_exact(8);
+    for eight in &mut eights {
+        for (sum, pair) in sums.iter_mut().zip(eight.chunks_exact(2)) {
+            *sum = step(*sum, u64::from(pair[0]) | u64::from(pair[1]) << 32);
         }
     }
+    for (at, token) in eights.remainder().iter().enumerate() {
+        sums[at % 4] = step(sums[at % 4], u64::from(*token));
+    }
+    sums.into_iter().fold(0, |hash, sum| mix(hash ^ sum))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn hashes(root: Root, prompt: Prompt<'_>) -> Vec<u64> {
-        let mut hashes = Vec::new();
-        prompt.hash(root, 4, &mut hashes);
-        hashes
+        Prefix::new(root, prompt, 4).hashes
     }
 
     #[test]
@@ -110,10 +180,13 @@ mod tests {
         let root = Root::new("m", None, "t", None);
         let a = hashes(root, Prompt::Tokens(&[1, 2, 3, 4, 5, 6, 7, 8, 9]));
         let b = hashes(root, Prompt::Tokens(&[1, 2, 3, 4, 0, 6, 7, 8]));
-        assert_eq!((a.len(), b.len()), (2, 2));
+        let c = hashes(root, Prompt::Tokens(&[1, 2, 3, 0, 5, 6, 7, 8]));
+        assert_eq!((a.len(), b.len(), c.len()), (2, 2, 2));
         assert_eq!(a[0], b[0]);
         assert_ne!(a[1], b[1]);
+        assert_ne!(a[1], c[1], "it stands for all that is before");
         assert!(hashes(root, Prompt::Tokens(&[1, 2, 3])).is_empty());
+        assert_ne!(a[0], hashes(Root(1), Prompt::Tokens(&[1, 2, 3, 4]))[0]);
     }
 
     #[test]
@@ -126,7 +199,31 @@ mod tests {
         let a = hashes(root, Prompt::Bytes(&bytes));
         assert_eq!(a.len(), 1);
         assert_ne!(a, hashes(root, Prompt::Tokens(&[1, 2, 3, 4])));
-        assert_eq!(Prompt::Bytes(&bytes).tokens(), 4);
-        assert_eq!(Prompt::Bytes(&[]).tokens(), 1);
+        let tokens = |bytes| Prefix::new(root, Prompt::Bytes(bytes), 4).tokens();
+        assert_eq!((tokens(&bytes[..]), tokens(&[])), (4, 1));
+    }
+
+    /// Near granules of every length, each of which differs from all others.
+    #[test]
+    fn near_granules_differ() {
+        let mut seen = BTreeSet::new();
+        for len in 1..40usize {
+            let plain: Vec<u32> = (0..len as u32).collect();
+            assert!(seen.insert(content(&plain)), "{len}");
+            for at in 0..len {
+                for by in [1, 2, 1 << 16, 1 << 31] {
+                    let mut other = plain.clone();
+                    other[at] ^= by;
+                    // Where it is no other one of these.
+                    assert!(seen.insert(content(&other)), "{at} of {len} by {by}");
+                }
+            }
+            for at in 1..len {
+                let mut other = plain.clone();
+                other.swap(at - 1, at);
+                seen.insert(content(&other));
+                assert_ne!(content(&other), content(&plain));
+            }
+        }
     }
 }

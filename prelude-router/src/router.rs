@@ -10,7 +10,7 @@ use crate::{
     endpoint::{EndpointId, EndpointSpec, Fleet, Work},
     error::{RouteError, UnknownEndpoint},
     policy::{self, Finished, Policy, Query, Reason},
-    prompt::{Prompt, Root},
+    prompt::Prefix,
     service::{BadServiceTime, Sample},
 };
 
@@ -19,10 +19,8 @@ use crate::{
 pub struct RouteRequest<'a> {
     /// Names it until it is finished.
     pub id: RequestId,
-    /// What its prompt can share with others.
-    pub root: Root,
     /// Its prompt.
-    pub prompt: Prompt<'a>,
+    pub prefix: &'a Prefix,
     /// Most tokens of its output, if it says so. At most 1: it needs no decoding.
     pub max_output_tokens: Option<u32>,
     /// Who asks, if that is known: for policies that keep users where they are.
@@ -68,8 +66,7 @@ pub struct Router {
     config: RouterConfig,
     fleet: Fleet,
     policy: Box<dyn Policy>,
-    /// Of the request that was asked about last, kept for their memory.
-    granules: Vec<u64>,
+    /// Of the request that was asked about last, kept for its memory.
     eligible: Vec<usize>,
 }
 
@@ -106,7 +103,6 @@ impl Router {
         Self {
             fleet: Fleet::new(config.seed),
             policy,
-            granules: Vec::new(),
             eligible: Vec::new(),
             config,
         }
@@ -173,16 +169,13 @@ impl Router {
     ) -> Result<Pick, RouteError> {
         self.sweep(now);
         self.admit(request)?;
-        let granule_tokens = self.config.granule_tokens;
-        let root = request
-            .prompt
-            .hash(request.root, granule_tokens, &mut self.granules);
+        let prefix = request.prefix;
         let query = Query {
             id: request.id,
-            root,
-            granules: &self.granules,
-            granule_tokens,
-            tokens: request.prompt.tokens(),
+            root: prefix.root(),
+            granules: prefix.hashes(),
+            granule_tokens: prefix.granule_tokens(),
+            tokens: prefix.tokens(),
             max_output_tokens: request.max_output_tokens,
             user: request.user,
             eligible: &self.eligible,
@@ -199,7 +192,7 @@ impl Router {
         };
         let work = Work {
             began: now,
-            root,
+            root: prefix.root(),
             endpoint,
             prompt_tokens: query.tokens,
             tokens: query.tokens - choice.cached_tokens.min(query.tokens),
@@ -213,6 +206,10 @@ impl Router {
     fn admit(&mut self, request: &RouteRequest<'_>) -> Result<(), RouteError> {
         if self.fleet.is_under_way(request.id) {
             return Err(RouteError::Duplicate(request.id));
+        }
+        let (granule, own) = (request.prefix.granule_tokens(), self.config.granule_tokens);
+        if granule != own {
+            return Err(RouteError::Granule { granule, own });
         }
         let most = self.config.max_in_flight;
         if self.fleet.in_flight() >= most as usize {

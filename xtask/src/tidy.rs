@@ -28,7 +28,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["kernels", "prelude-core", "prelude-models"],
     ),
     ("prelude-engine", &["prelude-core", "prelude-sched"]),
-    ("prelude-router", &["prelude-core", "prelude-kv"]),
+    ("prelude-router", &["prelude-core"]),
     (
         "prelude-server",
         &[

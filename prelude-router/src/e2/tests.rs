@@ -3,8 +3,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    EndpointSpec, Finish, Pick, PolicyConfig, Prompt, RebalanceConfig, Root, RouteRequest, Router,
-    ServiceTime,
+    EndpointSpec, Finish, Pick, PolicyConfig, Prefix, Prompt, RebalanceConfig, Root, RouteRequest,
+    Router, ServiceTime,
 };
 
 const GRANULE: u32 = 64;
@@ -71,10 +71,10 @@ impl World {
     fn begin(&mut self, at: u64, granules: &[u32], output: Option<u32>) -> (Pick, RequestId) {
         self.next += 1;
         let tokens = prompt(granules);
+        let prefix = Prefix::new(Root(1), Prompt::Tokens(&tokens), GRANULE);
         let request = RouteRequest {
             id: RequestId(self.next),
-            root: Root(1),
-            prompt: Prompt::Tokens(&tokens),
+            prefix: &prefix,
             max_output_tokens: output,
             user: None,
             sheddable: false,

@@ -1,8 +1,9 @@
 use prelude_core::{RequestId, Timestamp};
 
 use crate::{
-    CacheAwareConfig, EndpointId, EndpointSpec, Finish, Pick, PolicyConfig, PrefixHashConfig,
-    Prompt, Reason, Root, RouteRequest, Router, RouterConfig, ServiceTime, UserStickyConfig,
+    CacheAwareConfig, EndpointId, EndpointSpec, Finish, Pick, PolicyConfig, Prefix,
+    PrefixHashConfig, Prompt, Reason, Root, RouteRequest, Router, RouterConfig, ServiceTime,
+    UserStickyConfig,
 };
 
 const NOW: Timestamp = Timestamp::ZERO;
@@ -29,10 +30,10 @@ fn router(policy: PolicyConfig, endpoints: usize) -> Router {
 
 /// Routes a request that does not end.
 fn begin(router: &mut Router, id: u64, user: u64, tokens: &[u32]) -> Pick {
+    let prefix = Prefix::new(Root(1), Prompt::Tokens(tokens), 4);
     let request = RouteRequest {
         id: RequestId(id),
-        root: Root(1),
-        prompt: Prompt::Tokens(tokens),
+        prefix: &prefix,
         max_output_tokens: None,
         user: Some(user),
         sheddable: false,

@@ -1,7 +1,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{CacheAwareConfig, E2Config, PolicyConfig, PrefixHashConfig, UserStickyConfig};
+use crate::{
+    CacheAwareConfig, E2Config, PolicyConfig, PrefixHashConfig, Prompt, Root, UserStickyConfig,
+};
 
 fn spec() -> EndpointSpec {
     EndpointSpec {
@@ -26,11 +28,14 @@ fn with(config: RouterConfig, endpoints: usize) -> Router {
     router
 }
 
-fn request(id: u64, tokens: &[u32]) -> RouteRequest<'_> {
+fn prefix(tokens: &[u32]) -> Prefix {
+    Prefix::new(Root(1), Prompt::Tokens(tokens), 64)
+}
+
+fn request(id: u64, prefix: &Prefix) -> RouteRequest<'_> {
     RouteRequest {
         id: RequestId(id),
-        root: Root(1),
-        prompt: Prompt::Tokens(tokens),
+        prefix,
         max_output_tokens: Some(1),
         user: Some(id % 5),
         sheddable: true,
@@ -63,7 +68,7 @@ fn policies() -> Vec<PolicyConfig> {
 #[test]
 fn nobody_to_go_to_is_said() {
     let mut router = router(PolicyConfig::default(), 0);
-    let tokens = [1, 2, 3];
+    let tokens = prefix(&[1, 2, 3]);
     let none = router.route(ms(0), &request(1, &tokens));
     assert_eq!(none, Err(RouteError::NoEndpoint { endpoints: 0 }));
     let a = router.join(ms(0), spec()).expect("a good spec");
@@ -86,9 +91,18 @@ fn nobody_to_go_to_is_said() {
 }
 
 #[test]
+fn prompts_in_granules_of_another_size_are_refused() {
+    let mut router = router(PolicyConfig::default(), 1);
+    let small = Prefix::new(Root(1), Prompt::Tokens(&[1; 100]), 16);
+    let refused = router.route(ms(0), &request(1, &small));
+    let (granule, own) = (16, 64);
+    assert_eq!(refused, Err(RouteError::Granule { granule, own }));
+}
+
+#[test]
 fn requests_end_once() {
     let mut router = router(PolicyConfig::LeastOutstanding, 2);
-    let tokens = [0; 100];
+    let tokens = prefix(&[0; 100]);
     let pick = router
         .route(ms(0), &request(1, &tokens))
         .expect("somebody is there");
@@ -111,7 +125,7 @@ fn requests_end_once() {
 fn who_really_served_is_charged() {
     for policy in policies() {
         let mut router = router(policy, 2);
-        let tokens = [0; 200];
+        let tokens = prefix(&[0; 200]);
         let pick = router
             .route(ms(0), &request(1, &tokens))
             .expect("somebody is there");
@@ -142,7 +156,7 @@ fn what_never_ends_ends_by_itself() {
         },
         1,
     );
-    let tokens = [0; 10];
+    let tokens = prefix(&[0; 10]);
     for id in 0..2 {
         router
             .route(ms(0), &request(id, &tokens))
@@ -163,7 +177,7 @@ fn an_id_that_is_used_again_is_overdue_from_its_own_beginning_on() {
         ..RouterConfig::default()
     };
     let mut router = with(config, 1);
-    let tokens = [0; 10];
+    let tokens = prefix(&[0; 10]);
     let end = |router: &mut Router, at, id| {
         assert!(router.finished(ms(at), RequestId(id), Finish::default()));
     };
@@ -193,7 +207,7 @@ fn only_what_may_be_shed_is_shed_and_only_if_all_are_busy() {
         },
         2,
     );
-    let tokens = [0; 10];
+    let tokens = prefix(&[0; 10]);
     for id in 0..4 {
         // 22 ms each, two for each endpoint.
         router
@@ -219,13 +233,13 @@ fn only_what_may_be_shed_is_shed_and_only_if_all_are_busy() {
 #[test]
 fn costs_follow_what_requests_took() {
     let mut router = router(PolicyConfig::MinCost, 1);
-    let tokens = vec![7; 2000];
+    let prefixes: Vec<_> = (0..200).map(|n| prefix(&vec![7; 500 + n])).collect();
     let id = EndpointId(0);
     let service = |router: &Router| *router.fleet().get(id).expect("it is there").service();
     let said = service(&router).prefill(2000, 2000);
     for n in 0..200 {
         router
-            .route(ms(n), &request(n, &tokens[..500 + n as usize]))
+            .route(ms(n), &request(n, &prefixes[n as usize]))
             .expect("it is there");
         let took = service(&router).prefill(500 + n as u32, 500 + n as u32);
         let twice = Duration::from_nanos(2 * took.0.min(said.0));
@@ -299,6 +313,7 @@ fn play(policy: &PolicyConfig, steps: &[Step]) -> Vec<Result<Pick, RouteError>> 
                 subset,
             } => {
                 let tokens: Vec<u32> = prompt.iter().flat_map(|&n| [u32::from(n); 64]).collect();
+                let tokens = prefix(&tokens);
                 next += 1;
                 let only = subset.and_then(|n| id_of(&router, n)).map(|id| [id]);
                 let request = RouteRequest {
