@@ -6,4 +6,5 @@ pub mod client;
 pub mod load;
 mod random;
 pub mod server;
+pub mod sim;
 pub mod table;

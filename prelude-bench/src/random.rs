@@ -18,6 +18,12 @@ impl Random {
         Self(seed)
     }
 
+    /// A sequence that has nothing to do with those of neighbouring seeds, whose numbers are
+    /// otherwise the same but for one.
+    pub(crate) const fn far(seed: u64) -> Self {
+        Self(mix(mix(seed)))
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(1);
         mix(self.0)
@@ -31,5 +37,74 @@ impl Random {
 
     pub(crate) fn pick<'a, T: ?Sized>(&mut self, from: &[&'a T]) -> &'a T {
         from[self.below(from.len())]
+    }
+
+    /// A number in (0, 1], of 53 bits: never 0, so that it has a logarithm.
+    pub(crate) fn uniform(&mut self) -> f64 {
+        ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// An exponentially distributed number.
+    pub(crate) fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * self.uniform().ln()
+    }
+
+    /// A normally distributed number of mean 0 and variance 1 (Box and Muller).
+    pub(crate) fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * self.uniform().ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+
+    /// Every order is as likely (Fisher and Yates).
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for i in (1..items.len()).rev() {
+            items.swap(i, self.below(i + 1));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_their_moments() {
+        let check = |mut draw: Box<dyn FnMut() -> f64>, mean: f64, sd: f64| {
+            let numbers: Vec<f64> = (0..100_000).map(|_| draw()).collect();
+            let n = numbers.len() as f64;
+            let got = numbers.iter().sum::<f64>() / n;
+            let variance = numbers.iter().map(|x| (x - got).powi(2)).sum::<f64>() / n;
+            assert!((got - mean).abs() < 0.02, "mean {got}");
+            assert!(
+                (variance.sqrt() - sd).abs() < 0.02,
+                "sd {}",
+                variance.sqrt()
+            );
+        };
+        let mut random = Random::far(1);
+        let mut r = random.clone();
+        check(Box::new(move || r.uniform()), 0.5, 1.0 / 12_f64.sqrt());
+        let mut r = random.clone();
+        check(Box::new(move || r.exponential(2.0)), 2.0, 2.0);
+        check(Box::new(move || random.normal()), 0.0, 1.0);
+    }
+
+    #[test]
+    fn a_shuffle_loses_nothing() {
+        let mut items: Vec<u32> = (0..100).collect();
+        Random::far(7).shuffle(&mut items);
+        assert_ne!(items, (0..100).collect::<Vec<_>>());
+        items.sort_unstable();
+        assert_eq!(items, (0..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn far_seeds_are_not_shifted() {
+        let numbers = |seed| {
+            let mut random = Random::far(seed);
+            (0..100).map(|_| random.next()).collect::<Vec<_>>()
+        };
+        let (a, b) = (numbers(0), numbers(1));
+        assert!(a.iter().all(|x| !b.contains(x)));
     }
 }

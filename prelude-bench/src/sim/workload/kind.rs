@@ -1,0 +1,327 @@
+//! Which workloads there are, and how much of each.
+
+use anyhow::{Result, ensure};
+use serde::Serialize;
+
+use super::{
+    Arrival, Builder, Gaps, Order, Workload, agent, conversation,
+    draw::poisson,
+    hot_spot, mixed, prefill_only,
+    shared_prefix::{Prefixes, Shape},
+};
+
+/// A workload of the papers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Tools: system part, tool, question (Preble).
+    Toolbench,
+    /// An embodied agent: an instruction, then each step extends the last (Preble).
+    Agent,
+    /// Programming: one demonstration for all, a problem, several samples of each (Preble).
+    Programming,
+    /// Video QA: a video and a short question (Preble).
+    Video,
+    /// `LooGLE`: a long document and a question (Preble).
+    Loogle,
+    /// Tools whose popularity follows Zipf's law, at a high rate (Preble's ablation).
+    Zipf,
+    /// Tools and videos at once, in bursts like Azure's (Preble).
+    Mixed,
+    /// Documents, of which one takes 40 % of the traffic after 120 s (ours).
+    HotSpot,
+    /// Post recommendation: 50 posts for each of 20 users (`PrefillOnly`).
+    Posts,
+    /// Credit verification: 60 long histories, shared by nobody (`PrefillOnly`).
+    Credit,
+    /// Conversations with the lengths of LMSYS (LAPS).
+    Conversation,
+}
+
+/// How much of a workload is made, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setting {
+    /// Engines that it is for: the authors' numbers are for two, and grow with the engines.
+    /// (`PrefillOnly`'s numbers of users and requests do not.)
+    pub engines: u32,
+    /// Requests per second; the middle of the authors' range by default.
+    pub rate: Option<f64>,
+    /// How many; as the authors have, or as many as come in their time, by default.
+    pub requests: Option<u32>,
+    /// How many tools, tasks, problems, videos, documents or conversations; as the authors have
+    /// by default.
+    pub prefixes: Option<u32>,
+    /// In which order key portions come.
+    pub order: Order,
+    /// Gaps of [`Kind::Mixed`].
+    pub gaps: Gaps,
+    /// The same seed makes the same list.
+    pub seed: u64,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Self {
+            engines: 2,
+            rate: None,
+            requests: None,
+            prefixes: None,
+            order: Order::Shuffled,
+            gaps: Gaps::default(),
+            seed: 0,
+        }
+    }
+}
+
+/// For two engines.
+struct Amount {
+    prefixes: u32,
+    rate: f64,
+    requests: u32,
+}
+
+impl Kind {
+    /// As in reports and on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Toolbench => "toolbench",
+            Self::Agent => "agent",
+            Self::Programming => "programming",
+            Self::Video => "video",
+            Self::Loogle => "loogle",
+            Self::Zipf => "zipf",
+            Self::Mixed => "mixed",
+            Self::HotSpot => "hot-spot",
+            Self::Posts => "posts",
+            Self::Credit => "credit",
+            Self::Conversation => "conversation",
+        }
+    }
+
+    /// The middle of the authors' configurations; 300 s of it where they give no number of
+    /// requests. Conversations and the rates of `PrefillOnly`'s are ours: its rates are in terms
+    /// of what an engine sustains.
+    const fn amount(self) -> Amount {
+        let (prefixes, rate, requests) = match self {
+            Self::Toolbench => (240, 6.0, 1800),
+            Self::Agent => (215, 6.0, 1800),
+            Self::Programming => (130, 2.0, 600),
+            // 8.6 requests a video.
+            Self::Video => (100, 6.0, 860),
+            // 18 a document: 560 s.
+            Self::Loogle => (24, 0.77, 432),
+            Self::Zipf => (320, 18.0, 5400),
+            Self::Mixed => (350, 8.0, 4500),
+            Self::HotSpot => (24, 0.77, 370),
+            Self::Posts => (prefill_only::POST_USERS, 8.0, 1000),
+            Self::Credit => (prefill_only::CREDIT_USERS, 0.1, 60),
+            Self::Conversation => (1000, 6.0, 2000),
+        };
+        Amount {
+            prefixes,
+            rate,
+            requests,
+        }
+    }
+
+    /// Makes a workload.
+    ///
+    /// # Errors
+    /// If there is nothing to make, or what is asked for is fixed by the workload.
+    pub fn generate(self, setting: &Setting) -> Result<Workload> {
+        self.check(setting)?;
+        let scale = f64::from(setting.engines) / 2.0;
+        let scaled = |count: u32| ((f64::from(count) * scale).round() as u32).max(1);
+        let amount = self.amount();
+        let rate = setting.rate.unwrap_or(amount.rate * scale);
+        let prefixes = setting.prefixes.unwrap_or_else(|| scaled(amount.prefixes));
+        let requests = setting.requests.unwrap_or_else(|| scaled(amount.requests));
+        let build = &mut Builder::new(setting.seed);
+        let groups = match self {
+            Self::Toolbench => shared(Shape::TOOLBENCH, prefixes, requests, build),
+            Self::Programming => shared(Shape::PROGRAMMING, prefixes, requests, build),
+            Self::Video => shared(Shape::VIDEO, prefixes, requests, build),
+            Self::Loogle => shared(Shape::LOOGLE, prefixes, requests, build),
+            Self::Zipf => shared(Shape::ZIPF, prefixes, requests, build),
+            Self::Agent => agent::groups(prefixes, requests, build),
+            Self::Conversation => conversation::groups(prefixes, requests, build),
+            Self::Mixed => {
+                let arrivals = mixed::arrivals(scale, setting.order, &setting.gaps, build);
+                let workload = self.named(arrivals);
+                return Ok(match setting.rate {
+                    Some(rate) => workload.at_rate(rate),
+                    None => workload,
+                });
+            }
+            Self::HotSpot => {
+                let requests = hot_spot::requests(setting, rate);
+                let arrivals = hot_spot::arrivals(prefixes, requests, rate, build);
+                return Ok(self.named(arrivals));
+            }
+            Self::Posts => {
+                let users = setting.prefixes.unwrap_or(amount.prefixes);
+                let arrivals = prefill_only::posts(users, setting.order, rate, build);
+                return Ok(self.named(arrivals));
+            }
+            Self::Credit => {
+                let users = setting.prefixes.unwrap_or(amount.prefixes);
+                return Ok(self.named(prefill_only::credit(users, rate, build)));
+            }
+        };
+        let mut arrivals = setting.order.line_up(groups, &mut build.random);
+        poisson(&mut arrivals, rate, &mut build.random);
+        Ok(self.named(arrivals))
+    }
+
+    fn check(self, setting: &Setting) -> Result<()> {
+        ensure!(setting.engines > 0, "engines must be at least 1");
+        if let Some(rate) = setting.rate {
+            let fine = rate.is_finite() && rate > 0.0;
+            ensure!(fine, "the rate must be above 0, not {rate}");
+        }
+        for (what, count) in [
+            ("requests", setting.requests),
+            ("prefixes", setting.prefixes),
+        ] {
+            ensure!(count != Some(0), "{what} must be at least 1");
+        }
+        let fixed = matches!(self, Self::Mixed | Self::Posts | Self::Credit);
+        ensure!(
+            !fixed || setting.requests.is_none(),
+            "{} has as many requests as its prefixes say",
+            self.name()
+        );
+        ensure!(
+            self != Self::Mixed || setting.prefixes.is_none(),
+            "mixed has as many prefixes as its engines say"
+        );
+        Ok(())
+    }
+
+    /// Numbers the users of workloads that know none.
+    fn named(self, mut arrivals: Vec<Arrival>) -> Workload {
+        arrivals.sort_by_key(|arrival| arrival.at);
+        let knows_users = matches!(self, Self::Posts | Self::Credit | Self::Conversation);
+        if !knows_users {
+            for (user, arrival) in (0..).zip(&mut arrivals) {
+                arrival.user = user;
+            }
+        }
+        Workload::new(self.name(), arrivals)
+    }
+}
+
+fn shared(shape: Shape, prefixes: u32, requests: u32, build: &mut Builder) -> Vec<Vec<Arrival>> {
+    Prefixes::new(shape, prefixes, build).groups(requests, build)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum as _;
+
+    use super::*;
+
+    const ORDERS: [Order; 3] = [Order::Grouped, Order::Windowed, Order::Shuffled];
+
+    #[test]
+    fn a_seed_makes_one_list_and_it_is_sorted() {
+        for &kind in Kind::value_variants() {
+            for order in ORDERS {
+                let make = |seed| {
+                    let setting = Setting {
+                        seed,
+                        order,
+                        ..Setting::default()
+                    };
+                    kind.generate(&setting).unwrap()
+                };
+                let workload = make(1);
+                assert_eq!(workload, make(1), "{kind:?} {order:?}");
+                assert_ne!(workload, make(2), "{kind:?} {order:?}");
+                let arrivals = &workload.arrivals;
+                assert!(arrivals.is_sorted_by_key(|a| a.at));
+                assert!(arrivals.iter().all(|a| a.output_tokens > 0));
+                assert!(arrivals.iter().all(|a| !a.prompt.is_empty()));
+            }
+        }
+    }
+
+    #[test]
+    fn prompts_share_nothing_across_seeds() {
+        let first = |seed| {
+            let setting = Setting {
+                seed,
+                ..Setting::default()
+            };
+            Kind::Toolbench
+                .generate(&setting)
+                .unwrap()
+                .arrivals
+                .swap_remove(0)
+        };
+        assert_eq!(first(1).prompt.shared_with(&first(2).prompt), 0);
+    }
+
+    #[test]
+    fn requests_come_at_the_rate_asked_for_and_grow_with_the_engines() {
+        for &kind in Kind::value_variants() {
+            let check = |rate: Option<f64>, engines, expected: f64| {
+                let setting = Setting {
+                    rate,
+                    engines,
+                    ..Setting::default()
+                };
+                let got = kind.generate(&setting).unwrap().rate();
+                // Of 60 requests at least: a Poisson process is off by 13 % or less two times in
+                // three.
+                assert!((got / expected - 1.0).abs() < 0.4, "{kind:?}: {got}");
+            };
+            check(Some(3.0), 2, 3.0);
+            let amount = kind.amount();
+            if kind != Kind::Mixed {
+                check(None, 2, amount.rate);
+                check(None, 8, amount.rate * 4.0);
+            }
+        }
+        let count = |engines| {
+            let setting = Setting {
+                engines,
+                ..Setting::default()
+            };
+            Kind::Toolbench.generate(&setting).unwrap().arrivals.len()
+        };
+        assert_eq!((count(2), count(4)), (1800, 3600));
+    }
+
+    #[test]
+    fn what_cannot_be_made_says_why() {
+        let check = |kind: Kind, change: fn(&mut Setting), expected: &str| {
+            let mut setting = Setting::default();
+            change(&mut setting);
+            let error = kind.generate(&setting).unwrap_err().to_string();
+            assert_eq!(error, expected);
+        };
+        check(Kind::Agent, |s| s.engines = 0, "engines must be at least 1");
+        check(
+            Kind::Agent,
+            |s| s.rate = Some(-1.0),
+            "the rate must be above 0, not -1",
+        );
+        check(
+            Kind::Video,
+            |s| s.prefixes = Some(0),
+            "prefixes must be at least 1",
+        );
+        check(
+            Kind::Posts,
+            |s| s.requests = Some(10),
+            "posts has as many requests as its prefixes say",
+        );
+        check(
+            Kind::Mixed,
+            |s| s.prefixes = Some(10),
+            "mixed has as many prefixes as its engines say",
+        );
+    }
+}
