@@ -1,7 +1,10 @@
 //! A simulator of several engines: real schedulers, modelled devices, virtual time.
 //!
 //! A [`Workload`] is a list of arrivals, made by a seed ([`Kind`]) or read from a trace
-//! ([`trace`]).
+//! ([`trace`]). [`run`] sends them through a [`Route`] to [`Engine`]s, each of which is a
+//! `prelude_sched::Scheduler` whose steps take as long as a [`Preset`] says.
+//!
+//! No clock is read and nothing is random but by a seed: the same workload ends the same way.
 #![expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -10,10 +13,16 @@
 )]
 
 mod ceiling;
+mod cluster;
+mod engine;
 mod prompt;
+mod service;
 pub mod trace;
 pub mod workload;
 
 pub use ceiling::{hit_ceiling, shared_tokens};
+pub use cluster::{RoundRobin, Route, Served, run};
+pub use engine::{Engine, EngineConfig, Record};
 pub use prompt::{Prompt, Run, VOCABULARY};
+pub use service::{Piece, Preset, pieces};
 pub use workload::{Arrival, Gaps, Kind, Moments, Order, Setting, Workload};

@@ -78,7 +78,12 @@ fn arrival(row: &Row, user: u32, seen: &mut HashSet<u32>) -> anyhow::Result<Arri
 #[cfg(test)]
 mod tests {
     use super::{super::tests::*, *};
-    use crate::sim::{Workload, hit_ceiling};
+    use prelude_sched::PolicyConfig;
+
+    use crate::{
+        random::Random,
+        sim::{EngineConfig, Preset, RoundRobin, Workload, hit_ceiling, run},
+    };
 
     const TRACE: &str = r#"
         {"timestamp": 0, "input_length": 1100, "output_length": 5, "hash_ids": [0, 1, 2]}
@@ -108,6 +113,53 @@ mod tests {
         let workload = Workload::new("m", arrivals);
         let ceiling = hit_ceiling(&workload, 512);
         assert!((ceiling - 1536.0 / 3948.0).abs() < 1e-12, "{ceiling}");
+    }
+
+    /// Conversations: each line goes on where an earlier one ended, or begins anew.
+    fn conversations(seed: u64) -> String {
+        let mut random = Random::far(seed);
+        let mut known: Vec<Vec<u32>> = vec![vec![]];
+        let (mut text, mut next) = (String::new(), 0);
+        for i in 0..150 {
+            let mut ids = known[random.below(known.len())].clone();
+            for _ in 0..=random.below(3) {
+                ids.push(next);
+                next += 1;
+            }
+            let tokens = ids.len() * 512 - random.below(512);
+            let output = 1 + random.below(40);
+            text += &format!(
+                "{{\"timestamp\": {}, \"input_length\": {tokens}, \"output_length\": {output}, \
+                 \"hash_ids\": {ids:?}}}\n",
+                i * 700
+            );
+            // A block that was not whole has another id once it is.
+            ids.truncate(tokens / 512);
+            known.push(ids);
+        }
+        text
+    }
+
+    #[test]
+    fn engines_have_no_more_of_a_trace_than_its_ceiling() {
+        for seed in 1..=3 {
+            let arrivals = from("m.jsonl", &conversations(seed), arrivals).unwrap();
+            let workload = Workload::new("m", arrivals);
+            let ceiling = hit_ceiling(&workload, 16);
+            assert!(ceiling > 0.2, "{ceiling}");
+            let check = |engines, policy, least: f64| {
+                let config = EngineConfig::new(Preset::Mistral7bA6000, policy);
+                let mut route = RoundRobin::new(engines);
+                let served = run(&workload, engines, &config, &mut route, || ()).unwrap();
+                let cached: u64 = served.records.iter().map(|r| r.cached_tokens).sum();
+                let share = cached as f64 / workload.prompt_tokens() as f64;
+                let allowed = least * ceiling..=ceiling;
+                assert!(allowed.contains(&share), "{share}, of at most {ceiling}");
+            };
+            check(1, PolicyConfig::Fcfs, 0.9);
+            check(1, PolicyConfig::Groups, 0.9);
+            check(4, PolicyConfig::Fcfs, 0.0);
+        }
     }
 
     #[test]

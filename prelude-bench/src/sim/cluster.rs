@@ -1,0 +1,357 @@
+//! Several engines, and who sends which request where.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, BinaryHeap},
+    time::Duration,
+};
+
+use anyhow::{Result, ensure};
+use prelude_core::Timestamp;
+
+use super::{Arrival, Engine, EngineConfig, Record, Workload};
+
+/// Sends requests to engines.
+///
+/// Both methods are called in the order in which things happen, and no two calls are about the
+/// same request's same end, so a router may keep books by the index of a request.
+pub trait Route {
+    /// The engine for a request that comes now, below the number of engines; `tokens` is its
+    /// prompt spelled out. `request` is its index in the workload.
+    fn route(&mut self, now: Timestamp, request: usize, arrival: &Arrival, tokens: &[u32])
+    -> usize;
+
+    /// An engine is done with a request.
+    fn finished(&mut self, now: Timestamp, engine: usize, record: &Record);
+
+    /// An engine does not take a request, which it will never be able to: as if it had not been
+    /// routed.
+    fn refused(&mut self, now: Timestamp, engine: usize, request: usize);
+}
+
+/// One engine after another.
+#[derive(Clone, Debug)]
+pub struct RoundRobin {
+    engines: usize,
+    next: usize,
+}
+
+impl RoundRobin {
+    /// Of this many engines, at least 1.
+    #[must_use]
+    pub const fn new(engines: usize) -> Self {
+        Self { engines, next: 0 }
+    }
+}
+
+impl Route for RoundRobin {
+    fn route(&mut self, _: Timestamp, _: usize, _: &Arrival, _: &[u32]) -> usize {
+        let engine = self.next;
+        self.next = (engine + 1) % self.engines;
+        engine
+    }
+
+    fn finished(&mut self, _: Timestamp, _: usize, _: &Record) {}
+
+    fn refused(&mut self, _: Timestamp, _: usize, _: usize) {}
+}
+
+/// What became of a workload.
+#[derive(Clone, Debug, Default)]
+pub struct Served {
+    /// Requests that were answered, in the order in which they ended.
+    pub records: Vec<Record>,
+    /// Requests that fit no engine.
+    pub refused: usize,
+    /// How long each engine has computed.
+    pub busy: Vec<Duration>,
+    /// When the last request ended.
+    pub end: Timestamp,
+    /// Steps of all engines.
+    pub steps: u64,
+    /// How often a generation lost its blocks to an older one.
+    pub preemptions: u64,
+}
+
+/// What happens next. At the same time, what was scheduled first comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Happening {
+    Arrival(usize),
+    StepEnd(usize),
+}
+
+/// Happenings by time, and by the order in which they were added.
+#[derive(Debug, Default)]
+struct Queue {
+    heap: BinaryHeap<Reverse<(Timestamp, u64, Happening)>>,
+    added: u64,
+}
+
+impl Queue {
+    fn add(&mut self, at: Timestamp, happening: Happening) {
+        self.heap.push(Reverse((at, self.added, happening)));
+        self.added += 1;
+    }
+
+    fn pop(&mut self) -> Option<(Timestamp, Happening)> {
+        let Reverse((at, _, happening)) = self.heap.pop()?;
+        Some((at, happening))
+    }
+
+    fn next_at(&self) -> Option<Timestamp> {
+        self.heap.peek().map(|Reverse((at, ..))| *at)
+    }
+}
+
+/// Runs a workload on `engines` engines of a kind until all of it is done. `done` is called for
+/// each request that ends.
+///
+/// Requests that come at the same time are all there before an engine starts a step.
+///
+/// # Errors
+/// If an engine cannot be built, fails a request, or a router names one that does not exist.
+pub fn run(
+    workload: &Workload,
+    engines: usize,
+    config: &EngineConfig,
+    route: &mut dyn Route,
+    mut done: impl FnMut(),
+) -> Result<Served> {
+    ensure!(engines > 0, "a cluster has at least one engine");
+    let built: Result<Vec<_>, _> = (0..engines).map(|_| Engine::new(config)).collect();
+    let mut engines = built?;
+    let mut queue = Queue::default();
+    for (i, arrival) in workload.arrivals.iter().enumerate() {
+        queue.add(arrival.at, Happening::Arrival(i));
+    }
+    let mut run = Served::default();
+    // Engines to which something happened at this time.
+    let mut touched = BTreeSet::new();
+    while let Some((now, happening)) = queue.pop() {
+        match happening {
+            Happening::Arrival(request) => {
+                let arrival = &workload.arrivals[request];
+                let mut tokens = Vec::new();
+                arrival.prompt.tokens(&mut tokens);
+                let to = route.route(now, request, arrival, &tokens);
+                ensure!(to < engines.len(), "there is no engine {to} to route to");
+                if engines[to].submit(request, arrival, tokens).is_ok() {
+                    touched.insert(to);
+                } else {
+                    route.refused(now, to, request);
+                    run.refused += 1;
+                    done();
+                }
+            }
+            Happening::StepEnd(engine) => {
+                let before = run.records.len();
+                engines[engine].finish(now, &mut run.records)?;
+                for record in &run.records[before..] {
+                    route.finished(now, engine, record);
+                    done();
+                }
+                run.end = now;
+                touched.insert(engine);
+            }
+        }
+        if queue.next_at() == Some(now) {
+            continue;
+        }
+        while let Some(engine) = touched.pop_first() {
+            if let Some(ends) = engines[engine].start(now) {
+                queue.add(ends, Happening::StepEnd(engine));
+            }
+        }
+    }
+    let answered = run.records.len() + run.refused;
+    assert_eq!(answered, workload.arrivals.len(), "requests were lost");
+    for engine in &engines {
+        let stats = engine.stats();
+        run.busy.push(engine.busy());
+        run.steps += stats.steps;
+        run.preemptions += stats.preemptions;
+    }
+    Ok(run)
+}
+
+#[cfg(test)]
+mod tests {
+    use prelude_sched::PolicyConfig;
+
+    use super::*;
+    use crate::sim::{Kind, Order, Preset, Prompt, Setting, hit_ceiling};
+
+    fn config(policy: PolicyConfig) -> EngineConfig {
+        EngineConfig::new(Preset::Mistral7bA6000, policy)
+    }
+
+    fn round_robin(workload: &Workload, engines: usize, config: &EngineConfig) -> Served {
+        run(
+            workload,
+            engines,
+            config,
+            &mut RoundRobin::new(engines),
+            || (),
+        )
+        .unwrap()
+    }
+
+    fn hits(run: &Served) -> u64 {
+        run.records.iter().map(|r| r.cached_tokens).sum()
+    }
+
+    /// A few hundred requests of a workload.
+    fn few(kind: Kind, order: Order, seed: u64) -> Workload {
+        let setting = Setting {
+            requests: (kind != Kind::Posts).then_some(200),
+            prefixes: Some(8),
+            order,
+            seed,
+            ..Setting::default()
+        };
+        let mut workload = kind.generate(&setting).unwrap();
+        workload.arrivals.truncate(200);
+        workload
+    }
+
+    #[test]
+    fn no_run_has_more_hits_than_an_infinite_cache() {
+        for policy in [PolicyConfig::Fcfs, PolicyConfig::Srjf, PolicyConfig::Groups] {
+            let kinds = [
+                Kind::Toolbench,
+                Kind::Agent,
+                Kind::Programming,
+                Kind::Video,
+                Kind::Posts,
+                Kind::Conversation,
+            ];
+            for kind in kinds {
+                let workload = few(kind, Order::Shuffled, 1);
+                for engines in [1, 3] {
+                    let run = round_robin(&workload, engines, &config(policy));
+                    let share = hits(&run) as f64 / workload.prompt_tokens() as f64;
+                    let ceiling = hit_ceiling(&workload, 16);
+                    assert!(share <= ceiling, "{kind:?}: {share} above {ceiling}");
+                    // One engine with room for everything comes near.
+                    let roomy = kind == Kind::Toolbench && engines == 1;
+                    assert!(!roomy || share > 0.9 * ceiling, "{share} of {ceiling}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_repeats() {
+        let workload = few(Kind::Toolbench, Order::Windowed, 3);
+        let once = round_robin(&workload, 3, &config(PolicyConfig::Groups));
+        let again = round_robin(&workload, 3, &config(PolicyConfig::Groups));
+        assert_eq!(once.records, again.records);
+        assert_eq!((once.end, once.busy), (again.end, again.busy));
+        assert_eq!(once.records.len(), 200);
+    }
+
+    #[test]
+    fn round_robin_gives_each_engine_as_many() {
+        struct Count(RoundRobin, Vec<(usize, usize)>);
+        impl Route for Count {
+            fn route(&mut self, now: Timestamp, i: usize, a: &Arrival, tokens: &[u32]) -> usize {
+                assert_eq!((now, a.prompt.len() as usize), (a.at, tokens.len()));
+                let engine = self.0.route(now, i, a, tokens);
+                self.1[engine].0 += 1;
+                engine
+            }
+            fn finished(&mut self, _: Timestamp, engine: usize, _: &Record) {
+                self.1[engine].1 += 1;
+            }
+            fn refused(&mut self, _: Timestamp, _: usize, _: usize) {
+                panic!("everything fits");
+            }
+        }
+        let workload = few(Kind::Toolbench, Order::Shuffled, 1);
+        let mut count = Count(RoundRobin::new(4), vec![(0, 0); 4]);
+        let mut ended = 0;
+        run(
+            &workload,
+            4,
+            &config(PolicyConfig::Fcfs),
+            &mut count,
+            || ended += 1,
+        )
+        .unwrap();
+        assert_eq!(count.1, [(50, 50); 4]);
+        assert_eq!(ended, 200);
+    }
+
+    #[test]
+    fn what_comes_at_once_starts_at_once() {
+        let mut workload = few(Kind::Posts, Order::Grouped, 1);
+        workload.arrivals.truncate(10);
+        for (i, arrival) in workload.arrivals.iter_mut().enumerate() {
+            arrival.at = Timestamp::ZERO;
+            // 40 tokens each: ten fit into one step.
+            arrival.prompt = Prompt::new([crate::sim::Run {
+                stream: i as u64,
+                start: 0,
+                len: 40,
+            }]);
+        }
+        let run = round_robin(&workload, 1, &config(PolicyConfig::Fcfs));
+        assert_eq!(run.steps, 1);
+        assert!(run.records.iter().all(|r| r.queue == Duration::ZERO));
+    }
+
+    #[test]
+    fn what_fits_no_engine_is_counted() {
+        let mut small = config(PolicyConfig::Fcfs);
+        small.kv_tokens = 2048;
+        let workload = few(Kind::Toolbench, Order::Shuffled, 1);
+        let long = workload.arrivals.iter();
+        let long = long
+            .filter(|a| a.prompt.len() + a.output_tokens > 2048)
+            .count();
+        let run = round_robin(&workload, 2, &small);
+        assert!(long > 10 && long < 190);
+        // The last generated token needs no room.
+        assert!(run.refused.abs_diff(long) <= 2, "{} of {long}", run.refused);
+    }
+
+    #[test]
+    fn a_router_that_names_no_engine_is_an_error() {
+        struct Astray;
+        impl Route for Astray {
+            fn route(&mut self, _: Timestamp, _: usize, _: &Arrival, _: &[u32]) -> usize {
+                7
+            }
+            fn finished(&mut self, _: Timestamp, _: usize, _: &Record) {}
+            fn refused(&mut self, _: Timestamp, _: usize, _: usize) {}
+        }
+        let workload = few(Kind::Toolbench, Order::Shuffled, 1);
+        let error = run(
+            &workload,
+            2,
+            &config(PolicyConfig::Fcfs),
+            &mut Astray,
+            || (),
+        );
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            "there is no engine 7 to route to"
+        );
+    }
+
+    #[test]
+    fn ties_go_by_the_order_of_scheduling() {
+        let mut queue = Queue::default();
+        let at = Timestamp::from_nanos;
+        queue.add(at(5), Happening::StepEnd(1));
+        queue.add(at(5), Happening::Arrival(0));
+        queue.add(at(3), Happening::Arrival(9));
+        let order: Vec<Happening> = std::iter::from_fn(|| queue.pop()).map(|(_, h)| h).collect();
+        let expected = [
+            Happening::Arrival(9),
+            Happening::StepEnd(1),
+            Happening::Arrival(0),
+        ];
+        assert_eq!(order, expected);
+    }
+}

@@ -1,0 +1,353 @@
+//! One modelled engine: the real scheduler, a device that takes time and computes nothing.
+//!
+//! What [`prelude_sched::Scheduler`] plans is what a server would run; only how long a step takes
+//! and what its rows answer is made up. So a simulation shows the scheduler's own faults too.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use anyhow::{Result, ensure};
+use prelude_core::{
+    ForwardBatch, Generate, Head, OutputHead, OutputRow, PromptTree, Request, RequestId, RowOutput,
+    RowSpec, SampledToken, SamplingParams, StepId, StepOutput, Timestamp, TokenId,
+};
+use prelude_sched::{
+    ConfigError, Event, Outcome, PolicyConfig, Reject, Scheduler, SchedulerConfig, SchedulerStats,
+};
+
+use super::{Arrival, Preset, service::pieces};
+
+/// What modelled engines generate; no prompt has it.
+const GENERATED: TokenId = 0;
+
+/// What an engine is.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// How long its iterations take.
+    pub preset: Preset,
+    /// Tokens whose keys and values it holds; the preset's by default.
+    pub kv_tokens: u64,
+    /// Tokens of a KV block.
+    pub block_size: u32,
+    /// Its scheduler's knobs.
+    pub scheduler: SchedulerConfig,
+}
+
+impl EngineConfig {
+    /// An engine of this preset, with the scheduler's defaults except for what the preset says of
+    /// iterations, and a queue that refuses nobody: a refused request has no latency, and a
+    /// report without the slowest would flatter.
+    #[must_use]
+    pub fn new(preset: Preset, policy: PolicyConfig) -> Self {
+        Self {
+            preset,
+            kv_tokens: preset.kv_tokens(),
+            block_size: 16,
+            scheduler: SchedulerConfig {
+                max_batch_tokens: preset.chunk_tokens(),
+                prefill_chunk_tokens: preset.chunk_tokens(),
+                max_queued_rows: u32::MAX,
+                max_queued_tokens: u64::MAX / 2,
+                policy,
+                ..SchedulerConfig::default()
+            },
+        }
+    }
+}
+
+/// What became of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Its index in the workload.
+    pub request: usize,
+    /// From its arrival until some of it was first scheduled.
+    pub queue: Duration,
+    /// From its arrival to its first token.
+    pub first_token: Duration,
+    /// From its arrival to its last token.
+    pub latency: Duration,
+    /// Tokens of its prompt.
+    pub prompt_tokens: u64,
+    /// Of them, those that the engine had in its cache.
+    pub cached_tokens: u64,
+    /// Tokens that it generated.
+    pub output_tokens: u64,
+}
+
+/// A step that runs.
+struct Step {
+    id: StepId,
+    output: StepOutput,
+    ends: Timestamp,
+}
+
+/// One engine.
+pub struct Engine {
+    preset: Preset,
+    scheduler: Scheduler,
+    step: Option<Step>,
+    /// When requests came that have no token yet, and when those got it that have.
+    arrived: BTreeMap<RequestId, Timestamp>,
+    first_token: BTreeMap<RequestId, Timestamp>,
+    sampling: Arc<SamplingParams>,
+    busy: Duration,
+    events: Vec<Event>,
+}
+
+impl Engine {
+    /// An engine with an empty cache.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if the scheduler cannot be built like this.
+    pub fn new(config: &EngineConfig) -> Result<Self, ConfigError> {
+        let capacity = config.preset.capacity(config.kv_tokens, config.block_size);
+        Ok(Self {
+            preset: config.preset,
+            scheduler: Scheduler::new(config.scheduler.clone(), capacity)?,
+            step: None,
+            arrived: BTreeMap::new(),
+            first_token: BTreeMap::new(),
+            sampling: Arc::new(SamplingParams::default()),
+            busy: Duration::ZERO,
+            events: Vec::new(),
+        })
+    }
+
+    /// Takes a request in, spelled as `tokens`.
+    ///
+    /// # Errors
+    /// [`Reject`] if it never fits.
+    pub fn submit(
+        &mut self,
+        request: usize,
+        arrival: &Arrival,
+        tokens: Vec<TokenId>,
+    ) -> Result<(), Reject> {
+        let id = RequestId(request as u64);
+        let tree = PromptTree::single(tokens);
+        let rows = match tree.is_empty() {
+            true => Vec::new(),
+            false => vec![RowSpec {
+                node: tree.last_node(),
+                head: Head::Generate(Generate {
+                    max_tokens: arrival.output_tokens,
+                    n: 1,
+                    sampling: Arc::clone(&self.sampling),
+                    top_logprobs: None,
+                    constraint: None,
+                }),
+            }],
+        };
+        let request = Request::new(id, tree, rows, arrival.at);
+        self.scheduler.submit(arrival.at, request)?;
+        self.arrived.insert(id, arrival.at);
+        Ok(())
+    }
+
+    /// Starts a step, unless one runs or there is nothing to do. Returns when it ends.
+    ///
+    /// # Panics
+    /// If the scheduler has requests and plans nothing for them: a defect of it.
+    pub fn start(&mut self, now: Timestamp) -> Option<Timestamp> {
+        if self.step.is_some() {
+            return None;
+        }
+        let Some((id, batch)) = self.scheduler.next_batch(now, &mut self.events) else {
+            assert_eq!(self.scheduler.stats().requests, 0, "requests wait for ever");
+            return None;
+        };
+        let takes = self.preset.iteration(pieces(&batch));
+        self.busy += takes;
+        let ends = now.saturating_add(takes);
+        let output = answer(id, &batch);
+        self.step = Some(Step { id, output, ends });
+        Some(ends)
+    }
+
+    /// Ends the step that runs, which ends now, and appends what became of requests that it
+    /// finished.
+    ///
+    /// # Errors
+    /// If a request did not end with its answer.
+    pub fn finish(&mut self, now: Timestamp, records: &mut Vec<Record>) -> Result<()> {
+        let Some(step) = self.step.take() else {
+            return Ok(());
+        };
+        assert_eq!(step.ends, now, "a step ends when it ends");
+        let mut events = std::mem::take(&mut self.events);
+        self.scheduler
+            .complete(now, step.id, Ok(step.output), &mut events)?;
+        for event in events.drain(..) {
+            match event {
+                Event::Token { request, .. } => {
+                    self.first_token.entry(request).or_insert(now);
+                }
+                Event::Finished {
+                    request,
+                    outcome,
+                    usage,
+                } => {
+                    ensure!(outcome == Outcome::Done, "request {request}: {outcome:?}");
+                    let arrived = self.arrived.remove(&request).unwrap_or(now);
+                    let first_token = self.first_token.remove(&request).unwrap_or(now);
+                    records.push(Record {
+                        request: request.0 as usize,
+                        queue: usage.queue_time,
+                        first_token: first_token.saturating_since(arrived),
+                        latency: now.saturating_since(arrived),
+                        prompt_tokens: usage.prompt_tokens,
+                        cached_tokens: usage.cached_tokens,
+                        output_tokens: usage.output_tokens,
+                    });
+                }
+                Event::Output { .. } | Event::RowFinished { .. } | Event::Preempted { .. } => {}
+            }
+        }
+        self.events = events;
+        Ok(())
+    }
+
+    /// How long it has computed in all, the step that runs included.
+    #[must_use]
+    pub const fn busy(&self) -> Duration {
+        self.busy
+    }
+
+    /// What its scheduler counts.
+    #[must_use]
+    pub fn stats(&self) -> SchedulerStats {
+        self.scheduler.stats()
+    }
+}
+
+/// A token for each row that samples one.
+fn answer(step: StepId, batch: &ForwardBatch) -> StepOutput {
+    let token = || SampledToken {
+        token: GENERATED,
+        logprob: None,
+        top: Vec::new(),
+    };
+    let sampled = |draws: u32| RowOutput::Sampled((0..draws).map(|_| token()).collect());
+    let row = |row: &OutputRow| match &row.head {
+        OutputHead::Sample(head) => sampled(head.draws),
+        // Nobody asks for anything else; a scheduler that does is told so by its own check.
+        _ => RowOutput::Failed("a modelled engine only samples"),
+    };
+    let (oneshot, prefill, decode) = batch.parts();
+    StepOutput {
+        step,
+        oneshot: oneshot.rows.iter().map(row).collect(),
+        prefill: prefill.rows.iter().map(row).collect(),
+        decode: decode
+            .rows
+            .iter()
+            .map(|row| sampled(row.sample.draws))
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::{Prompt, Run};
+
+    fn engine() -> Engine {
+        let config = EngineConfig::new(Preset::Mistral7bA6000, PolicyConfig::Fcfs);
+        Engine::new(&config).unwrap()
+    }
+
+    fn arrival(at_ms: u64, prompt: u32, output_tokens: u32) -> Arrival {
+        let run = Run {
+            stream: 1,
+            start: 0,
+            len: prompt,
+        };
+        Arrival {
+            at: Timestamp::from_nanos(at_ms * 1_000_000),
+            prompt: Prompt::new([run]),
+            output_tokens,
+            key: 0,
+            user: 0,
+            root: 0,
+        }
+    }
+
+    fn submit(engine: &mut Engine, request: usize, arrival: &Arrival) -> Result<(), Reject> {
+        let mut tokens = Vec::new();
+        arrival.prompt.tokens(&mut tokens);
+        engine.submit(request, arrival, tokens)
+    }
+
+    /// Runs until there is nothing to do.
+    fn run(engine: &mut Engine, from: Timestamp) -> Vec<Record> {
+        let (mut now, mut records) = (from, Vec::new());
+        while let Some(ends) = engine.start(now) {
+            now = ends;
+            engine.finish(now, &mut records).unwrap();
+        }
+        records
+    }
+
+    /// Milliseconds of iterations of these pieces, one after another.
+    fn ms(iterations: &[&[(u32, u32)]]) -> Duration {
+        let iteration = |pieces: &&[(u32, u32)]| {
+            let pieces = pieces.iter();
+            Preset::Mistral7bA6000
+                .iteration(pieces.map(|&(new, context)| super::super::Piece { new, context }))
+        };
+        iterations.iter().map(iteration).sum()
+    }
+
+    #[test]
+    fn a_generation_takes_its_chunks_and_a_step_for_each_further_token() {
+        let mut engine = engine();
+        let arrival = arrival(0, 1000, 3);
+        submit(&mut engine, 7, &arrival).unwrap();
+        let records = run(&mut engine, arrival.at);
+        let prefill = ms(&[&[(512, 512)], &[(488, 1000)]]);
+        let all = prefill + ms(&[&[(1, 1001)], &[(1, 1002)]]);
+        let expected = Record {
+            request: 7,
+            queue: Duration::ZERO,
+            first_token: prefill,
+            latency: all,
+            prompt_tokens: 1000,
+            cached_tokens: 0,
+            output_tokens: 3,
+        };
+        assert_eq!(records, [expected]);
+        assert_eq!(engine.busy(), all);
+    }
+
+    #[test]
+    fn one_token_is_one_shot_and_waiting_counts() {
+        let mut engine = engine();
+        submit(&mut engine, 0, &arrival(0, 400, 1)).unwrap();
+        let first = engine.start(Timestamp::ZERO).unwrap();
+        // It comes while the first runs, and finds what that one computed: 24 blocks of 16, the
+        // 25th being the one whose last token has to be computed.
+        submit(&mut engine, 1, &arrival(10, 400, 1)).unwrap();
+        assert_eq!(engine.start(first), None, "a step runs");
+        let mut records = Vec::new();
+        engine.finish(first, &mut records).unwrap();
+        records.extend(run(&mut engine, first));
+        let [first, second] = records[..] else {
+            panic!("{records:?}")
+        };
+        assert_eq!(first.latency, ms(&[&[(400, 400)]]));
+        assert_eq!((first.cached_tokens, second.cached_tokens), (0, 384));
+        let waited = first.latency - Duration::from_millis(10);
+        assert_eq!(second.queue, waited);
+        assert_eq!(second.latency, waited + ms(&[&[(16, 400)]]));
+        assert_eq!(second.latency, second.first_token);
+        assert_eq!(engine.stats().requests, 0);
+    }
+
+    #[test]
+    fn what_never_fits_is_refused() {
+        let mut engine = engine();
+        let error = submit(&mut engine, 0, &arrival(0, 198_600, 1));
+        assert!(error.is_err());
+        assert_eq!(engine.start(Timestamp::ZERO), None);
+        submit(&mut engine, 1, &arrival(0, 0, 1)).unwrap_err();
+    }
+}

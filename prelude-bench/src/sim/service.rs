@@ -1,0 +1,203 @@
+//! How long a modelled device takes, and what fits into it.
+//!
+//! Fits that others published, as constants. A simulation shows what a policy does under such a
+//! model; it says nothing about the speed of a GPU.
+
+use std::time::Duration;
+
+use prelude_core::{Capacity, ForwardBatch};
+use serde::Serialize;
+
+use super::VOCABULARY;
+
+/// One request's part of an iteration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Tokens that are computed.
+    pub new: u32,
+    /// Tokens that they attend to, themselves included.
+    pub context: u32,
+}
+
+/// The pieces of a batch: a segment of new tokens each, or a generation's next token. What several
+/// rows share is computed once, and is one piece.
+pub fn pieces(batch: &ForwardBatch) -> impl Iterator<Item = Piece> {
+    let (oneshot, prefill, decode) = batch.parts();
+    let segments = oneshot.segments.iter().chain(&prefill.segments);
+    let segments = segments.map(|segment| Piece {
+        new: segment.len(),
+        context: segment.end(),
+    });
+    let rows = decode.rows.iter().map(|row| Piece {
+        new: 1,
+        context: row.context_len + 1,
+    });
+    segments.chain(rows)
+}
+
+/// A model on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Preset {
+    /// Mistral-7B on one A6000, as the authors of Preble fitted it.
+    #[value(name = "mistral-7b-a6000")]
+    #[serde(rename = "mistral-7b-a6000")]
+    Mistral7bA6000,
+    /// Llama-3-70B on two H100, as the authors of Preble fitted it.
+    #[value(name = "llama-3-70b-2xh100")]
+    #[serde(rename = "llama-3-70b-2xh100")]
+    Llama70bH100x2,
+}
+
+impl Preset {
+    /// As in reports and on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mistral7bA6000 => "mistral-7b-a6000",
+            Self::Llama70bH100x2 => "llama-3-70b-2xh100",
+        }
+    }
+
+    /// How long an iteration takes that computes these pieces.
+    #[must_use]
+    pub fn iteration(self, pieces: impl Iterator<Item = Piece>) -> Duration {
+        let ms = match self {
+            Self::Mistral7bA6000 => mistral_ms(pieces),
+            Self::Llama70bH100x2 => llama_ms(pieces),
+        };
+        Duration::from_nanos((ms * 1e6) as u64)
+    }
+
+    /// Tokens whose keys and values fit into its memory.
+    #[must_use]
+    pub const fn kv_tokens(self) -> u64 {
+        match self {
+            Self::Mistral7bA6000 => 198_516,
+            // Not published. 90 % of 160 GB, less 70.6 GB of 8-bit weights, at 80 layers x 8 heads
+            // x 128 x 2 (K and V) x 2 bytes = 327,680 bytes a token. Weights of 16 bits, 141 GB,
+            // would leave room for one long prompt, and reading them would take 21 ms at
+            // 2 x 3.35 TB/s, where the fit says 18.67.
+            Self::Llama70bH100x2 => 224_000,
+        }
+    }
+
+    /// Most tokens of an iteration: the authors' chunk budget. (Published for Mistral; the same
+    /// for Llama is our choice.)
+    #[must_use]
+    pub const fn chunk_tokens(self) -> u32 {
+        512
+    }
+
+    /// What a scheduler may plan for an engine of this kind, with so many tokens in memory.
+    ///
+    /// Prompts may be as long as fits into memory: a model of time knows no positions.
+    #[must_use]
+    pub fn capacity(self, kv_tokens: u64, block_size: u32) -> Capacity {
+        let num_blocks = u32::try_from(kv_tokens / u64::from(block_size)).unwrap_or(u32::MAX);
+        Capacity {
+            block_size,
+            num_blocks,
+            max_step_tokens: self.chunk_tokens(),
+            max_context_len: num_blocks.saturating_mul(block_size),
+            vocab_size: VOCABULARY,
+            pipeline_depth: 1,
+        }
+    }
+}
+
+/// Preble's fit for Mistral-7B on an A6000 (its artifact's simulator; no §).
+///
+/// Of the published middle piece, `-118 + 1.25 n - 0.00256 n²` for 192 to 383 tokens, only the part
+/// that rises is used: beyond its top at 244 tokens it falls, below zero from 360 tokens on, which
+/// no device does. From there on it stays, until the piece above takes over.
+fn mistral_ms(pieces: impl Iterator<Item = Piece>) -> f64 {
+    const TOP: f64 = 1.25 / (2.0 * 0.00256);
+    /// Beyond as many pairs of tokens a piece's attention is bound by arithmetic.
+    const PAIRS: f64 = (1 << 20) as f64;
+    let (mut new, mut context, mut long) = (0.0, 0.0, 0.0);
+    for piece in pieces {
+        let pairs = f64::from(piece.new) * f64::from(piece.context);
+        new += f64::from(piece.new);
+        context += f64::from(piece.context);
+        long += if pairs > PAIRS { 2.19e-6 * pairs } else { 0.0 };
+    }
+    let linear = if new < 192.0 {
+        22.0
+    } else if new < 384.0 {
+        let n = new.min(TOP);
+        -118.0 + 1.25 * n - 0.00256 * n * n
+    } else {
+        0.1084 * new + 4.21
+    };
+    let attention = (1.86e-4 * context + 0.159).max(0.32);
+    (linear + attention + long) / 0.9
+}
+
+/// Preble's fit for Llama-3-70B on two H100, which is of one request alone. Its constant, mostly
+/// reading weights, is charged once for an iteration and not for each request in it: else 50
+/// generations would take a second for a token each.
+fn llama_ms(pieces: impl Iterator<Item = Piece>) -> f64 {
+    let piece_ms = |piece: Piece| {
+        let (new, context) = (f64::from(piece.new), f64::from(piece.context));
+        0.0799 * new + 0.00269 * context + 7.44e-7 * new * context
+    };
+    18.67 + pieces.map(piece_ms).sum::<f64>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(preset: Preset, pieces: &[(u32, u32)], expected_ms: f64) {
+        let pieces = pieces.iter().map(|&(new, context)| Piece { new, context });
+        let ms = preset.iteration(pieces).as_secs_f64() * 1e3;
+        assert!((ms - expected_ms).abs() < 2e-6, "{ms}, not {expected_ms}");
+    }
+
+    #[test]
+    fn mistral_is_as_computed_by_hand() {
+        let check = |pieces: &[(u32, u32)], ms| check(Preset::Mistral7bA6000, pieces, ms);
+        // (22 + 0.32) / 0.9: attention's floor.
+        check(&[(1, 100)], 24.8);
+        // (22 + 1.86e-4 * 20,000 + 0.159) / 0.9.
+        check(&[(1, 12_000), (1, 8000)], 28.754_444);
+        // (-118 + 250 - 102.4 + 0.32) / 0.9 for 200 tokens.
+        check(&[(200, 200)], 33.244_444);
+        // At its top and beyond: (-118 + 1.25² / (4 * 0.00256) + 0.32) / 0.9.
+        check(&[(300, 300)], 38.786_545);
+        check(&[(383, 383)], 38.786_545);
+        // (0.1084 * 384 + 4.21 + 0.32) / 0.9.
+        check(&[(384, 384)], 51.284);
+        // (0.1084 * 512 + 4.21 + 1.86e-4 * 4097 + 0.159 + 2.19e-6 * 512 * 4097) / 0.9: the pairs
+        // are twice 2^20.
+        check(&[(512, 4097)], 72.473_029);
+        // 2^20 pairs are not beyond 2^20: (59.7108 + 1.86e-4 * 2048 + 0.159) / 0.9.
+        check(&[(512, 2048)], 66.945_253);
+    }
+
+    #[test]
+    fn more_tokens_never_take_mistral_less_time() {
+        let took = |n| Preset::Mistral7bA6000.iteration([Piece { new: n, context: n }].into_iter());
+        for n in 1..=1024 {
+            assert!(took(n) <= took(n + 1), "{n}");
+        }
+    }
+
+    #[test]
+    fn llama_is_as_computed_by_hand() {
+        let check = |pieces: &[(u32, u32)], ms| check(Preset::Llama70bH100x2, pieces, ms);
+        // 18.67 + 0.0799 * 512 + 0.00269 * 4096 + 7.44e-7 * 512 * 4096.
+        check(&[(512, 4096)], 72.157_321);
+        // 18.67 + 2 * (0.0799 + 0.00269 * 1000 + 7.44e-7 * 1000).
+        check(&[(1, 1000), (1, 1000)], 24.211_288);
+    }
+
+    #[test]
+    fn capacities_are_whole_blocks() {
+        let capacity = Preset::Mistral7bA6000.capacity(198_516, 16);
+        assert_eq!(capacity.num_blocks, 12_407);
+        assert_eq!(capacity.max_context_len, 198_512);
+        assert_eq!(capacity.max_step_tokens, 512);
+    }
+}
