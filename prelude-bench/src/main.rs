@@ -6,6 +6,8 @@
     reason = "a command-line program"
 )]
 
+mod simulate;
+
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
@@ -41,6 +43,8 @@ enum Command {
     },
     /// The server under load, beside rivals on the same machine with the same requests.
     Server(ServerArgs),
+    /// Several engines in virtual time: workloads of the papers and recorded traffic.
+    Sim(simulate::Args),
     /// The first table: tokenizer, one forward pass, one HTTP round trip, on the demo models.
     Table {
         /// Rounds of each measurement; the median counts.
@@ -155,6 +159,10 @@ fn main() -> Result<ExitCode> {
             })
         }
         Command::Server(args) => bench_server(args).map(|()| ExitCode::SUCCESS),
+        Command::Sim(args) => {
+            print!("{}", simulate::run(args)?);
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Table {
             rounds,
             round_ms,

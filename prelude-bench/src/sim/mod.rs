@@ -2,9 +2,12 @@
 //!
 //! A [`Workload`] is a list of arrivals, made by a seed ([`Kind`]) or read from a trace
 //! ([`trace`]). [`run`] sends them through a [`Route`] to [`Engine`]s, each of which is a
-//! `prelude_sched::Scheduler` whose steps take as long as a [`Preset`] says.
+//! `prelude_sched::Scheduler` whose steps take as long as a [`Preset`] says. An [`Experiment`]
+//! does that for several seeds and makes a [`Report`].
 //!
-//! No clock is read and nothing is random but by a seed: the same workload ends the same way.
+//! No clock is read and nothing is random but by a seed: the same experiment has the same report.
+//!
+//! A router of one's own is a type with [`Route`] and a variant of [`Router`].
 #![expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -15,7 +18,9 @@
 mod ceiling;
 mod cluster;
 mod engine;
+mod experiment;
 mod prompt;
+mod report;
 mod service;
 pub mod trace;
 pub mod workload;
@@ -23,6 +28,8 @@ pub mod workload;
 pub use ceiling::{hit_ceiling, shared_tokens};
 pub use cluster::{RoundRobin, Route, Served, run};
 pub use engine::{Engine, EngineConfig, Record};
+pub use experiment::{Experiment, Progress, Router, Source};
 pub use prompt::{Prompt, Run, VOCABULARY};
+pub use report::{Figures, Report, Spread, Times};
 pub use service::{Piece, Preset, pieces};
 pub use workload::{Arrival, Gaps, Kind, Moments, Order, Setting, Workload};

@@ -1,0 +1,193 @@
+//! One workload, one kind of engine, one router, and several seeds.
+
+use anyhow::{Result, ensure};
+use serde::Serialize;
+
+use super::{
+    EngineConfig, Figures, Kind, Report, RoundRobin, Route, Setting, Workload, run as serve,
+};
+
+/// Who sends requests to engines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Router {
+    /// One engine after another.
+    RoundRobin,
+}
+
+impl Router {
+    /// As in reports and on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::RoundRobin => "round-robin",
+        }
+    }
+
+    /// A router of this kind that knows nothing yet.
+    #[must_use]
+    pub fn build(self, engines: usize) -> Box<dyn Route> {
+        match self {
+            Self::RoundRobin => Box::new(RoundRobin::new(engines)),
+        }
+    }
+}
+
+/// Where requests come from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A workload of the papers, made anew with each of so many seeds, from the setting's on.
+    Seeded {
+        /// Which.
+        kind: Kind,
+        /// How much of it; its seed is the first.
+        setting: Setting,
+        /// How many runs.
+        seeds: u64,
+    },
+    /// A trace, which is run once: nothing here is random but workloads.
+    Trace(Workload),
+}
+
+/// What to simulate.
+#[derive(Clone, Debug)]
+pub struct Experiment {
+    /// The requests.
+    pub source: Source,
+    /// How many engines.
+    pub engines: usize,
+    /// What each is.
+    pub config: EngineConfig,
+    /// Who sends requests to them.
+    pub router: Router,
+    /// The name of the engines' policy.
+    pub policy: &'static str,
+}
+
+/// How far an experiment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// A run begins, with so many requests.
+    Run(usize),
+    /// A request of it has ended.
+    Request,
+}
+
+impl Experiment {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// If the workload or an engine cannot be made as asked for.
+    pub fn run(&self, mut progress: impl FnMut(Progress)) -> Result<Report> {
+        let (mut runs, mut name) = (Vec::new(), String::new());
+        let order = match &self.source {
+            Source::Seeded {
+                kind,
+                setting,
+                seeds,
+            } => {
+                ensure!(*seeds > 0, "there must be at least one seed");
+                for i in 0..*seeds {
+                    let seed = setting.seed.wrapping_add(i);
+                    let setting = Setting {
+                        seed,
+                        ..setting.clone()
+                    };
+                    let workload = kind.generate(&setting)?;
+                    runs.push(self.once(Some(seed), &workload, &mut progress)?);
+                    name = workload.name;
+                }
+                Some(setting.order.name())
+            }
+            Source::Trace(workload) => {
+                runs.push(self.once(None, workload, &mut progress)?);
+                name.clone_from(&workload.name);
+                None
+            }
+        };
+        Ok(Report {
+            workload: name,
+            order,
+            preset: self.config.preset.name(),
+            route: self.router.name(),
+            policy: self.policy,
+            engines: self.engines,
+            kv_tokens: self.config.kv_tokens,
+            block_size: self.config.block_size,
+            runs,
+        })
+    }
+
+    fn once(
+        &self,
+        seed: Option<u64>,
+        workload: &Workload,
+        progress: &mut impl FnMut(Progress),
+    ) -> Result<Figures> {
+        progress(Progress::Run(workload.arrivals.len()));
+        let mut route = self.router.build(self.engines);
+        let done = || progress(Progress::Request);
+        let served = serve(workload, self.engines, &self.config, &mut *route, done)?;
+        let block_size = self.config.block_size;
+        Ok(Figures::new(seed, workload, &served, block_size))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prelude_sched::PolicyConfig;
+
+    use super::*;
+    use crate::sim::Preset;
+
+    fn experiment(source: Source) -> Experiment {
+        Experiment {
+            source,
+            engines: 2,
+            config: EngineConfig::new(Preset::Mistral7bA6000, PolicyConfig::Fcfs),
+            router: Router::RoundRobin,
+            policy: "fcfs",
+        }
+    }
+
+    fn setting() -> Setting {
+        Setting {
+            requests: Some(100),
+            prefixes: Some(10),
+            seed: 7,
+            ..Setting::default()
+        }
+    }
+
+    #[test]
+    fn each_seed_is_a_run_of_its_own() {
+        let seeded = |seeds| Source::Seeded {
+            kind: Kind::Toolbench,
+            setting: setting(),
+            seeds,
+        };
+        let mut seen = Vec::new();
+        let report = experiment(seeded(3)).run(|p| seen.push(p)).unwrap();
+        let seeds: Vec<_> = report.runs.iter().map(|r| r.seed).collect();
+        assert_eq!(seeds, [Some(7), Some(8), Some(9)]);
+        assert_ne!(report.runs[0].latency, report.runs[1].latency);
+        assert_eq!(report.order, Some("shuffled"));
+        let count = |p| seen.iter().filter(|q| **q == p).count();
+        assert_eq!(
+            (count(Progress::Run(100)), count(Progress::Request)),
+            (3, 300)
+        );
+        let error = experiment(seeded(0)).run(|_| ()).unwrap_err();
+        assert_eq!(error.to_string(), "there must be at least one seed");
+    }
+
+    #[test]
+    fn a_trace_is_run_once() {
+        let workload = Kind::Toolbench.generate(&setting()).unwrap();
+        let report = experiment(Source::Trace(workload)).run(|_| ()).unwrap();
+        let [run] = &report.runs[..] else {
+            panic!("{report:?}")
+        };
+        assert_eq!((run.seed, run.requests, report.order), (None, 100, None));
+    }
+}
