@@ -13,8 +13,8 @@ use super::{Arrival, Engine, EngineConfig, Record, Workload};
 
 /// Sends requests to engines.
 ///
-/// Both methods are called in the order in which things happen, and no two calls are about the
-/// same request's same end, so a router may keep books by the index of a request.
+/// It is called in the order in which things happen. Each request is routed once, and then either
+/// finished or refused once, so a router may keep books by the index of a request.
 pub trait Route {
     /// The engine for a request that comes now, below the number of engines; `tokens` is its
     /// prompt spelled out. `request` is its index in the workload.

@@ -1,115 +1,10 @@
-//! Figures of simulations: what every report of one has to say.
+//! Reports of simulations: what was run, and what came of it over the seeds.
 
-use std::{fmt::Write as _, time::Duration};
+use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::{Served, Workload, hit_ceiling};
-
-/// Of the requests of one run, in milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Times {
-    /// Mean.
-    pub mean_ms: f64,
-    /// As long or less took half of them.
-    pub p50_ms: f64,
-    /// As long or less took 99 %.
-    pub p99_ms: f64,
-}
-
-impl Times {
-    fn of(times: impl Iterator<Item = Duration>) -> Self {
-        let mut ms: Vec<f64> = times.map(|time| time.as_secs_f64() * 1e3).collect();
-        ms.sort_by(f64::total_cmp);
-        Self {
-            mean_ms: ms.iter().sum::<f64>() / ms.len().max(1) as f64,
-            p50_ms: percentile(&ms, 50),
-            p99_ms: percentile(&ms, 99),
-        }
-    }
-}
-
-/// The smallest of sorted numbers that `percent` of them do not exceed; 0 of none.
-fn percentile(sorted: &[f64], percent: usize) -> f64 {
-    let rank = (sorted.len() * percent).div_ceil(100).max(1);
-    sorted.get(rank - 1).copied().unwrap_or(0.0)
-}
-
-/// Figures of one run.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Figures {
-    /// What the workload was made with; a trace has none.
-    pub seed: Option<u64>,
-    /// Requests that came.
-    pub requests: usize,
-    /// Of them, those that fit no engine. They are in no other figure.
-    pub refused: usize,
-    /// Requests per second that came.
-    pub rate: f64,
-    /// From arrival to the last token.
-    pub latency: Times,
-    /// From arrival to the first token.
-    pub first_token: Times,
-    /// From arrival to the first step.
-    pub queue: Times,
-    /// Share of the answered requests' prompt tokens that engines had in their caches.
-    pub hit_rate: f64,
-    /// What one cache without bounds would have had of all.
-    pub hit_ceiling: f64,
-    /// Busy time of the busiest engine over the engines' mean.
-    pub imbalance: f64,
-    /// Share of the time, until the last answer, that engines were busy.
-    pub busy: f64,
-    /// Seconds until the last answer.
-    pub seconds: f64,
-    /// Steps of all engines.
-    pub steps: u64,
-    /// How often a generation lost its blocks to an older one.
-    pub preemptions: u64,
-}
-
-impl Figures {
-    /// Of a run on engines with blocks of this size.
-    ///
-    /// # Panics
-    /// If engines had more in their caches than an infinite one: a defect of the simulation.
-    #[must_use]
-    pub fn new(seed: Option<u64>, workload: &Workload, run: &Served, block_size: u32) -> Self {
-        let sum = |of: fn(&super::Record) -> u64| run.records.iter().map(of).sum::<u64>();
-        let (cached, prompts) = (sum(|r| r.cached_tokens), sum(|r| r.prompt_tokens));
-        let hit_ceiling = hit_ceiling(workload, block_size as usize);
-        let most = hit_ceiling * workload.prompt_tokens() as f64;
-        assert!(
-            cached as f64 <= most + 0.5,
-            "{cached} cached tokens, of which an infinite cache has {most}"
-        );
-        let busy: Vec<f64> = run.busy.iter().map(Duration::as_secs_f64).collect();
-        let mean = busy.iter().sum::<f64>() / busy.len().max(1) as f64;
-        let most = busy.iter().copied().fold(0.0, f64::max);
-        let seconds = run.end.as_nanos() as f64 / 1e9;
-        Self {
-            seed,
-            requests: workload.arrivals.len(),
-            refused: run.refused,
-            rate: workload.rate(),
-            latency: Times::of(run.records.iter().map(|r| r.latency)),
-            first_token: Times::of(run.records.iter().map(|r| r.first_token)),
-            queue: Times::of(run.records.iter().map(|r| r.queue)),
-            hit_rate: ratio(cached as f64, prompts as f64),
-            hit_ceiling,
-            imbalance: ratio(most, mean),
-            busy: ratio(mean, seconds),
-            seconds,
-            steps: run.steps,
-            preemptions: run.preemptions,
-        }
-    }
-}
-
-/// 0 where there is nothing to compare with.
-fn ratio(part: f64, whole: f64) -> f64 {
-    if whole > 0.0 { part / whole } else { 0.0 }
-}
+use super::{Figures, Moments, Requests};
 
 /// A figure over the runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -240,6 +135,9 @@ impl Report {
                 format!("{} in blocks of {}", self.kv_tokens, self.block_size),
             ),
             ("requests", self.requests()),
+            ("prompts", self.moments(|r| r.prompt_tokens, 1.0, "tokens")),
+            ("outputs", self.moments(|r| r.output_tokens, 1.0, "tokens")),
+            ("shared", self.moments(|r| r.shared, 100.0, "% of a prompt")),
         ];
         for (what, value) in about {
             let _ = writeln!(out, "  {what:<10} {value}");
@@ -272,6 +170,19 @@ impl Report {
         }
     }
 
+    /// Mean and deviation over requests: medians over the runs.
+    fn moments(&self, of: fn(&Requests) -> Moments, scale: f64, unit: &str) -> String {
+        let median = |part: fn(Moments) -> f64| {
+            let parts = self
+                .runs
+                .iter()
+                .map(|run| scale * part(of(&run.of_requests)));
+            Spread::of(parts.collect()).median
+        };
+        let (mean, sd) = (median(|m| m.mean), median(|m| m.sd));
+        format!("{mean:.1} ± {sd:.1} {unit}")
+    }
+
     /// For programs: the report, and medians with minimum and maximum.
     ///
     /// # Errors
@@ -287,84 +198,7 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use prelude_core::Timestamp;
-
-    use super::*;
-    use crate::sim::{Arrival, Prompt, Record, Run};
-
-    /// Ten requests of equal prompts of 100 tokens; the i-th takes i seconds. The second engine
-    /// is busy three times as long as the first.
-    fn served(cached_tokens: u64) -> (Workload, Served) {
-        let arrival = |i: u64| Arrival {
-            at: Timestamp::from_nanos(i * 500_000_000),
-            prompt: Prompt::new([Run {
-                stream: 1,
-                start: 0,
-                len: 100,
-            }]),
-            output_tokens: 1,
-            key: 0,
-            user: 0,
-            root: 0,
-        };
-        let record = |i: u64| Record {
-            request: i as usize,
-            queue: Duration::ZERO,
-            first_token: Duration::from_millis(i * 100),
-            latency: Duration::from_secs(i),
-            prompt_tokens: 100,
-            cached_tokens,
-            output_tokens: 1,
-        };
-        let served = Served {
-            records: (1..=10).map(record).collect(),
-            busy: vec![Duration::from_secs(2), Duration::from_secs(6)],
-            end: Timestamp::from_nanos(16_000_000_000),
-            ..Served::default()
-        };
-        let workload = Workload::new("test", (1..=10).map(arrival).collect());
-        (workload, served)
-    }
-
-    fn figures(seed: u64) -> Figures {
-        let (workload, served) = served(80);
-        Figures::new(Some(seed), &workload, &served, 10)
-    }
-
-    #[test]
-    fn figures_are_as_computed_by_hand() {
-        let figures = figures(1);
-        let times = |t: Times| [t.mean_ms, t.p50_ms, t.p99_ms];
-        assert_eq!(times(figures.latency), [5500.0, 5000.0, 10_000.0]);
-        assert_eq!(times(figures.first_token), [550.0, 500.0, 1000.0]);
-        let near = |got: f64, expected: f64| assert!((got - expected).abs() < 1e-9, "{got}");
-        near(figures.hit_rate, 0.8);
-        // Nine of ten prompts are whole blocks that came before.
-        near(figures.hit_ceiling, 0.9);
-        near(figures.imbalance, 1.5);
-        near(figures.busy, 0.25);
-        near(figures.rate, 2.0);
-    }
-
-    #[test]
-    #[should_panic(expected = "of which an infinite cache has 900")]
-    fn more_hits_than_an_infinite_cache_has_are_a_defect() {
-        let (workload, served) = served(91);
-        let _ = Figures::new(None, &workload, &served, 10);
-    }
-
-    #[test]
-    fn percentiles_are_of_the_nearest_rank() {
-        let hundred: Vec<f64> = (1..=100).map(f64::from).collect();
-        let check = |sorted: &[f64], percent, expected: f64| {
-            assert!((percentile(sorted, percent) - expected).abs() < 1e-12);
-        };
-        check(&hundred, 99, 99.0);
-        check(&hundred, 50, 50.0);
-        check(&hundred[..3], 50, 2.0);
-        check(&hundred[..1], 99, 1.0);
-        check(&[], 99, 0.0);
-    }
+    use super::{super::figures::tests::figures, *};
 
     #[test]
     fn spreads_have_a_middle() {
@@ -405,6 +239,8 @@ mod tests {
         has(&["policy", "fcfs"]);
         has(&["order", "windowed"]);
         has(&["seed", "1", "2"]);
+        has(&["prompts", "100.0", "±", "0.0", "tokens"]);
+        has(&["shared", "100.0", "±", "0.0", "%", "of", "a", "prompt"]);
         has(&["latency,", "mean", "6500.0", "5500.0", "7500.0", "ms"]);
         has(&["token", "hit", "rate", "80.0", "80.0", "80.0", "%"]);
         has(&["load", "imbalance,", "max/mean", "1.500", "1.500", "1.500"]);

@@ -3,12 +3,13 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use prelude_core::Timestamp;
+use serde::Serialize;
 
 use super::Arrival;
 use crate::random::Random;
 
 /// Mean and standard deviation.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Moments {
     /// Mean.
     pub mean: f64,
