@@ -68,7 +68,7 @@ pub(crate) struct Args {
     #[arg(long, default_value = "mistral-7b-a6000")]
     preset: Preset,
     /// Who sends requests to engines.
-    #[arg(long, default_value = "round-robin")]
+    #[arg(long, default_value = "e2")]
     route: Router,
     /// How an engine orders its requests.
     #[arg(long, default_value = "fcfs")]

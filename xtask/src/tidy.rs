@@ -48,6 +48,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "prelude-engine",
             "prelude-exec-cpu",
             "prelude-models",
+            "prelude-router",
             "prelude-sched",
             "prelude-server",
         ],

@@ -18,8 +18,16 @@ use super::{Arrival, Engine, EngineConfig, Record, Workload};
 pub trait Route {
     /// The engine for a request that comes now, below the number of engines; `tokens` is its
     /// prompt spelled out. `request` is its index in the workload.
-    fn route(&mut self, now: Timestamp, request: usize, arrival: &Arrival, tokens: &[u32])
-    -> usize;
+    ///
+    /// # Errors
+    /// If there is none: the simulation ends then.
+    fn route(
+        &mut self,
+        now: Timestamp,
+        request: usize,
+        arrival: &Arrival,
+        tokens: &[u32],
+    ) -> Result<usize>;
 
     /// An engine is done with a request.
     fn finished(&mut self, now: Timestamp, engine: usize, record: &Record);
@@ -27,33 +35,6 @@ pub trait Route {
     /// An engine does not take a request, which it will never be able to: as if it had not been
     /// routed.
     fn refused(&mut self, now: Timestamp, engine: usize, request: usize);
-}
-
-/// One engine after another.
-#[derive(Clone, Debug)]
-pub struct RoundRobin {
-    engines: usize,
-    next: usize,
-}
-
-impl RoundRobin {
-    /// Of this many engines, at least 1.
-    #[must_use]
-    pub const fn new(engines: usize) -> Self {
-        Self { engines, next: 0 }
-    }
-}
-
-impl Route for RoundRobin {
-    fn route(&mut self, _: Timestamp, _: usize, _: &Arrival, _: &[u32]) -> usize {
-        let engine = self.next;
-        self.next = (engine + 1) % self.engines;
-        engine
-    }
-
-    fn finished(&mut self, _: Timestamp, _: usize, _: &Record) {}
-
-    fn refused(&mut self, _: Timestamp, _: usize, _: usize) {}
 }
 
 /// What became of a workload.
@@ -133,7 +114,7 @@ pub fn run(
                 let arrival = &workload.arrivals[request];
                 let mut tokens = Vec::new();
                 arrival.prompt.tokens(&mut tokens);
-                let to = route.route(now, request, arrival, &tokens);
+                let to = route.route(now, request, arrival, &tokens)?;
                 ensure!(to < engines.len(), "there is no engine {to} to route to");
                 if engines[to].submit(request, arrival, tokens).is_ok() {
                     touched.insert(to);
@@ -180,6 +161,31 @@ mod tests {
 
     use super::*;
     use crate::sim::{Kind, Order, Preset, Prompt, Setting, hit_ceiling};
+
+    /// One engine after another.
+    #[derive(Clone, Debug)]
+    struct RoundRobin {
+        engines: usize,
+        next: usize,
+    }
+
+    impl RoundRobin {
+        const fn new(engines: usize) -> Self {
+            Self { engines, next: 0 }
+        }
+    }
+
+    impl Route for RoundRobin {
+        fn route(&mut self, _: Timestamp, _: usize, _: &Arrival, _: &[u32]) -> Result<usize> {
+            let engine = self.next;
+            self.next = (engine + 1) % self.engines;
+            Ok(engine)
+        }
+
+        fn finished(&mut self, _: Timestamp, _: usize, _: &Record) {}
+
+        fn refused(&mut self, _: Timestamp, _: usize, _: usize) {}
+    }
 
     fn config(policy: PolicyConfig) -> EngineConfig {
         EngineConfig::new(Preset::Mistral7bA6000, policy)
@@ -254,11 +260,17 @@ mod tests {
     fn round_robin_gives_each_engine_as_many() {
         struct Count(RoundRobin, Vec<(usize, usize)>);
         impl Route for Count {
-            fn route(&mut self, now: Timestamp, i: usize, a: &Arrival, tokens: &[u32]) -> usize {
+            fn route(
+                &mut self,
+                now: Timestamp,
+                i: usize,
+                a: &Arrival,
+                tokens: &[u32],
+            ) -> Result<usize> {
                 assert_eq!((now, a.prompt.len() as usize), (a.at, tokens.len()));
-                let engine = self.0.route(now, i, a, tokens);
+                let engine = self.0.route(now, i, a, tokens)?;
                 self.1[engine].0 += 1;
-                engine
+                Ok(engine)
             }
             fn finished(&mut self, _: Timestamp, engine: usize, _: &Record) {
                 self.1[engine].1 += 1;
@@ -319,8 +331,8 @@ mod tests {
     fn a_router_that_names_no_engine_is_an_error() {
         struct Astray;
         impl Route for Astray {
-            fn route(&mut self, _: Timestamp, _: usize, _: &Arrival, _: &[u32]) -> usize {
-                7
+            fn route(&mut self, _: Timestamp, _: usize, _: &Arrival, _: &[u32]) -> Result<usize> {
+                Ok(7)
             }
             fn finished(&mut self, _: Timestamp, _: usize, _: &Record) {}
             fn refused(&mut self, _: Timestamp, _: usize, _: usize) {}

@@ -1,18 +1,33 @@
 //! One workload, one kind of engine, one router, and several seeds.
 
 use anyhow::{Result, ensure};
+use prelude_router::{
+    CacheAwareConfig, E2Config, PolicyConfig, PrefixHashConfig, UserStickyConfig,
+};
 use serde::Serialize;
 
-use super::{
-    EngineConfig, Figures, Kind, Report, RoundRobin, Route, Setting, Workload, run as serve,
-};
+use super::{EngineConfig, Figures, Kind, Report, Routed, Setting, Workload, run as serve};
 
-/// Who sends requests to engines.
+/// Who sends requests to engines: a policy of `prelude-router`, with its defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Router {
+    /// Preble's E2: to whoever caches the prompt, or to whom it costs least.
+    E2,
+    /// E2 without moving and copying prefixes.
+    E2Still,
     /// One engine after another.
     RoundRobin,
+    /// To whoever has the fewest requests under way.
+    LeastOutstanding,
+    /// By a hash of the prompt's beginning.
+    PrefixHash,
+    /// The longest cached prefix, unless queues differ too much: SGLang's and vLLM's routers.
+    CacheAware,
+    /// The least outstanding work and uncached prefill: Dynamo, Mooncake.
+    MinCost,
+    /// Each user to one engine.
+    UserSticky,
 }
 
 impl Router {
@@ -20,15 +35,30 @@ impl Router {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::E2 => "e2",
+            Self::E2Still => "e2-still",
             Self::RoundRobin => "round-robin",
+            Self::LeastOutstanding => "least-outstanding",
+            Self::PrefixHash => "prefix-hash",
+            Self::CacheAware => "cache-aware",
+            Self::MinCost => "min-cost",
+            Self::UserSticky => "user-sticky",
         }
     }
 
-    /// A router of this kind that knows nothing yet.
-    #[must_use]
-    pub fn build(self, engines: usize) -> Box<dyn Route> {
+    fn policy(self) -> PolicyConfig {
         match self {
-            Self::RoundRobin => Box::new(RoundRobin::new(engines)),
+            Self::E2 => PolicyConfig::E2(E2Config::default()),
+            Self::E2Still => PolicyConfig::E2(E2Config {
+                rebalance: None,
+                ..E2Config::default()
+            }),
+            Self::RoundRobin => PolicyConfig::RoundRobin,
+            Self::LeastOutstanding => PolicyConfig::LeastOutstanding,
+            Self::PrefixHash => PolicyConfig::PrefixHash(PrefixHashConfig::default()),
+            Self::CacheAware => PolicyConfig::CacheAware(CacheAwareConfig::default()),
+            Self::MinCost => PolicyConfig::MinCost,
+            Self::UserSticky => PolicyConfig::UserSticky(UserStickyConfig::default()),
         }
     }
 }
@@ -125,9 +155,10 @@ impl Experiment {
         progress: &mut impl FnMut(Progress),
     ) -> Result<Figures> {
         progress(Progress::Run(workload.arrivals.len()));
-        let mut route = self.router.build(self.engines);
+        let policy = self.router.policy();
+        let mut route = Routed::new(policy, self.engines, &self.config, seed.unwrap_or(0))?;
         let done = || progress(Progress::Request);
-        let served = serve(workload, self.engines, &self.config, &mut *route, done)?;
+        let served = serve(workload, self.engines, &self.config, &mut route, done)?;
         let block_size = self.config.block_size;
         Ok(Figures::new(seed, workload, &served, block_size))
     }
@@ -137,7 +168,7 @@ impl Experiment {
 mod tests {
     use prelude_sched::PolicyConfig;
 
-    use super::*;
+    use super::{Router, *};
     use crate::sim::Preset;
 
     fn experiment(source: Source) -> Experiment {

@@ -7,7 +7,8 @@
 //!
 //! No clock is read and nothing is random but by a seed: the same experiment has the same report.
 //!
-//! A router of one's own is a type with [`Route`] and a variant of [`Router`].
+//! [`Routed`] is a policy of `prelude-router`; a router of one's own is a type with [`Route`] and
+//! a variant of [`Router`].
 #![expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -22,16 +23,18 @@ mod experiment;
 mod figures;
 mod prompt;
 mod report;
+mod routed;
 mod service;
 pub mod trace;
 pub mod workload;
 
 pub use ceiling::{hit_ceiling, shared_tokens};
-pub use cluster::{RoundRobin, Route, Served, run};
+pub use cluster::{Route, Served, run};
 pub use engine::{Engine, EngineConfig, Record};
 pub use experiment::{Experiment, Progress, Router, Source};
 pub use figures::{Figures, Requests, Times};
 pub use prompt::{Prompt, Run, VOCABULARY};
 pub use report::{Report, Spread};
+pub use routed::Routed;
 pub use service::{Piece, Preset, pieces};
 pub use workload::{Arrival, Gaps, Kind, Moments, Order, Setting, Workload};

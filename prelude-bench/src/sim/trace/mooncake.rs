@@ -82,7 +82,7 @@ mod tests {
 
     use crate::{
         random::Random,
-        sim::{EngineConfig, Preset, RoundRobin, Workload, hit_ceiling, run},
+        sim::{EngineConfig, Preset, Routed, Workload, hit_ceiling, run},
     };
 
     const TRACE: &str = r#"
@@ -149,7 +149,8 @@ mod tests {
             assert!(ceiling > 0.2, "{ceiling}");
             let check = |engines, policy, least: f64| {
                 let config = EngineConfig::new(Preset::Mistral7bA6000, policy);
-                let mut route = RoundRobin::new(engines);
+                let turns = prelude_router::PolicyConfig::RoundRobin;
+                let mut route = Routed::new(turns, engines, &config, 0).unwrap();
                 let served = run(&workload, engines, &config, &mut route, || ()).unwrap();
                 let cached: u64 = served.records.iter().map(|r| r.cached_tokens).sum();
                 let share = cached as f64 / workload.prompt_tokens() as f64;

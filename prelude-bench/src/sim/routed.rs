@@ -1,0 +1,162 @@
+//! The policies of `prelude-router` before modelled engines.
+
+use anyhow::{Context as _, Result};
+use prelude_core::{RequestId, Timestamp};
+use prelude_router::{
+    EndpointId, EndpointSpec, Finish, PolicyConfig, Prefix, Profile, Prompt, Root, RouteRequest,
+    Router, RouterConfig, Sample, ServiceTime,
+};
+
+use super::{Arrival, EngineConfig, Piece, Preset, Record, Route};
+
+/// Generations that an engine runs at once when their share of its time is told.
+const DECODE_ROWS: u32 = 16;
+/// Tokens of each of them.
+const DECODE_CONTEXT: u32 = 2048;
+/// The longest prompt of the profile, and the step between its lengths.
+const LONGEST: u32 = 16_384;
+const GRID: usize = 1024;
+
+/// A router that the engines have joined, in order.
+#[derive(Debug)]
+pub struct Routed {
+    router: Router,
+    granule_tokens: u32,
+}
+
+impl Routed {
+    /// A router of this policy before engines of a kind.
+    ///
+    /// # Errors
+    /// If the policy cannot run, or no service time fits the engines.
+    pub fn new(
+        policy: PolicyConfig,
+        engines: usize,
+        config: &EngineConfig,
+        seed: u64,
+    ) -> Result<Self> {
+        let router = RouterConfig {
+            policy,
+            seed,
+            // Nothing is lost in a simulation, and engines in overload take hours.
+            request_timeout_ms: 30_000_000_000,
+            // A request's first token comes from steps that others had a part in: nothing that
+            // tells how long it takes alone.
+            fit: None,
+            ..RouterConfig::default()
+        };
+        let spec = EndpointSpec {
+            kv_capacity_tokens: config.kv_tokens,
+            service: profile(config.preset)?,
+        };
+        let granule_tokens = router.granule_tokens;
+        let mut router = Router::new(router)?;
+        for _ in 0..engines {
+            router.join(Timestamp::ZERO, spec)?;
+        }
+        Ok(Self {
+            router,
+            granule_tokens,
+        })
+    }
+}
+
+impl Route for Routed {
+    fn route(
+        &mut self,
+        now: Timestamp,
+        request: usize,
+        arrival: &Arrival,
+        tokens: &[u32],
+    ) -> Result<usize> {
+        let root = Root(u64::from(arrival.root));
+        let prefix = Prefix::new(root, Prompt::Tokens(tokens), self.granule_tokens);
+        let request = RouteRequest {
+            id: RequestId(request as u64),
+            prefix: &prefix,
+            // Callers know that they ask for one token, and not how many of several will come.
+            max_output_tokens: (arrival.output_tokens == 1).then_some(1),
+            user: Some(u64::from(arrival.user)),
+            sheddable: false,
+            subset: None,
+        };
+        let pick = self.router.route(now, &request).context("routing")?;
+        let EndpointId(engine) = pick.endpoint;
+        Ok(engine as usize)
+    }
+
+    fn finished(&mut self, now: Timestamp, _: usize, record: &Record) {
+        let finish = Finish {
+            output_tokens: Some(u32::try_from(record.output_tokens).unwrap_or(u32::MAX)),
+            queue: Some(record.queue),
+            prefill: None,
+        };
+        self.router
+            .finished(now, RequestId(record.request as u64), finish);
+    }
+
+    fn refused(&mut self, now: Timestamp, _: usize, request: usize) {
+        self.router
+            .finished(now, RequestId(request as u64), Finish::default());
+    }
+}
+
+/// The service time of an engine: fitted to what its model of time says of one prompt alone, as
+/// an engine would be profiled at start.
+fn profile(preset: Preset) -> Result<ServiceTime> {
+    let lens = (GRID as u32..=LONGEST).step_by(GRID);
+    let pairs = lens.flat_map(|n| (0..n).step_by(GRID).map(move |cached| (n - cached, n)));
+    let samples: Vec<Sample> = pairs
+        .map(|(missed, tokens)| Sample {
+            missed,
+            tokens,
+            ms: prefill_ms(preset, missed, tokens),
+        })
+        .collect();
+    let profile = Profile::of(&samples).context("the engine's service time")?;
+    let piece = Piece {
+        new: 1,
+        context: DECODE_CONTEXT,
+    };
+    let step = preset.iteration((0..DECODE_ROWS).map(|_| piece));
+    Ok(ServiceTime {
+        floor_ms: prefill_ms(preset, 1, 1),
+        decode_ms: step.as_secs_f64() * 1e3 / f64::from(DECODE_ROWS),
+        ..profile.service
+    })
+}
+
+/// What computing the last `missed` tokens of a prompt takes, in chunks, with nothing else there.
+fn prefill_ms(preset: Preset, missed: u32, tokens: u32) -> f64 {
+    let chunk = preset.chunk_tokens();
+    let starts = (tokens - missed..tokens).step_by(chunk as usize);
+    let steps = starts.map(|start| {
+        let context = tokens.min(start + chunk);
+        let piece = Piece {
+            new: context - start,
+            context,
+        };
+        preset.iteration(std::iter::once(piece)).as_secs_f64()
+    });
+    1e3 * steps.sum::<f64>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profile_says_what_the_engines_take() {
+        for preset in [Preset::Mistral7bA6000, Preset::Llama70bH100x2] {
+            let service = profile(preset).expect("the grid tells everything apart");
+            for (missed, tokens) in [(2048, 2048), (4096, 16_384), (1024, 8192), (10_240, 10_240)] {
+                let said = service.prefill(missed, tokens).as_ms();
+                let takes = prefill_ms(preset, missed, tokens);
+                assert!(
+                    (said / takes - 1.0).abs() < 0.1,
+                    "{said} for {takes}: {preset:?}"
+                );
+            }
+        }
+    }
+}
