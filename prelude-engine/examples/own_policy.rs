@@ -41,7 +41,7 @@ impl SchedulerPolicy for SmallestFirst {
         Plan {
             oneshot: grants(view.oneshot().collect(), budget.rows),
             decode: grants(view.decode().collect(), budget.seqs),
-            enough_tokens: None,
+            ..Plan::default()
         }
     }
 }

@@ -4,7 +4,7 @@ use prelude_core::Capacity;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::{Fcfs, Groups, SchedulerPolicy, Srjf};
+use crate::{Fcfs, Groups, Laps, LapsConfig, SchedulerPolicy, Srjf};
 
 /// Knobs of a [`crate::Scheduler`]. Every queue has its bound here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +61,10 @@ pub struct SchedulerConfig {
     /// is less urgent from being forgotten under overload, more keeps what is urgent from waiting
     /// for it.
     pub max_wait_ms: u32,
+    /// Most milliseconds for which the device is left idle because the policy would rather wait
+    /// for more than take up what waits (default 50); 0: never. Only policies that gather requests
+    /// (`laps`) ever do; this bounds what a wrong one can cost.
+    pub max_idle_ms: u32,
     /// Order of admission (default first come, first served).
     pub policy: PolicyConfig,
     /// With the policy `srjf`, tokens by which a request's score falls with each second that it
@@ -72,6 +76,8 @@ pub struct SchedulerConfig {
     /// for it (default 2,048), at least 1. As many as the device computes in hardly more time than
     /// one: beyond, those who are in the step wait for those who were added.
     pub srjf_saturation_tokens: u32,
+    /// Knobs of the policy `laps`.
+    pub laps: LapsConfig,
 }
 
 impl Default for SchedulerConfig {
@@ -90,9 +96,11 @@ impl Default for SchedulerConfig {
             defer_max: 2,
             mask_patience_ms: 5_000,
             max_wait_ms: 30_000,
+            max_idle_ms: 50,
             policy: PolicyConfig::Fcfs,
             srjf_tokens_per_second: 500,
             srjf_saturation_tokens: 2048,
+            laps: LapsConfig::default(),
         }
     }
 }
@@ -109,6 +117,8 @@ pub enum PolicyConfig {
     Srjf,
     /// [`Groups`].
     Groups,
+    /// [`Laps`].
+    Laps,
 }
 
 impl PolicyConfig {
@@ -116,6 +126,7 @@ impl PolicyConfig {
         match self {
             Self::Fcfs => Box::new(Fcfs),
             Self::Groups => Box::new(Groups::new()),
+            Self::Laps => Box::new(Laps::new(config.laps.clone())),
             Self::Srjf => Box::new(Srjf::new(
                 config.srjf_tokens_per_second,
                 config.srjf_saturation_tokens,
@@ -239,6 +250,7 @@ impl SchedulerConfig {
                 capacity.pipeline_depth > 0,
             ),
         ];
+        let checks = checks.into_iter().chain(self.laps.checks());
         match checks.into_iter().find(|(.., ok)| !ok) {
             Some((field, value, must_be, _)) => Err(ConfigError::OutOfRange {
                 field,

@@ -70,8 +70,8 @@ mod watch;
 pub use config::{ConfigError, PolicyConfig, SchedulerConfig};
 pub use event::{Event, FinishReason, Outcome, Usage};
 pub use policy::{
-    Fcfs, Grant, Groups, Plan, PromptSize, QueueView, SchedulerPolicy, Srjf, StepBudget, Turn,
-    Waiting,
+    Fcfs, Grant, Groups, Laps, LapsConfig, Plan, PrefillCosts, PromptSize, QueueView,
+    SchedulerPolicy, Srjf, StepBudget, StepTime, Turn, Unfinished, Waiting,
 };
 pub use reject::Reject;
 pub use scheduler::{Scheduler, UnknownStep};

@@ -27,8 +27,13 @@ impl Pace {
     }
 
     /// Notes a step that was planned and completed at these times, and for how long it was then
-    /// expected to wait for a mask.
-    pub(crate) fn note(&mut self, planned: Timestamp, completed: Timestamp, wait: Duration) {
+    /// expected to wait for a mask. Returns how long it took.
+    pub(crate) fn note(
+        &mut self,
+        planned: Timestamp,
+        completed: Timestamp,
+        wait: Duration,
+    ) -> Duration {
         let took = completed.saturating_since(planned.max(self.free_from));
         self.free_from = completed.max(self.free_from);
         // Of a step that may have taken so long because of the mask, nobody knows how long the
@@ -41,6 +46,7 @@ impl Pace {
             self.recent.pop_front();
         }
         self.recent.push_back(model);
+        took
     }
 }
 

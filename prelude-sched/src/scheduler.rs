@@ -16,12 +16,16 @@ mod submit;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
 
 use prelude_core::{Capacity, ForwardBatch, RequestId, SeqId, StepId, Timestamp};
 use prelude_kv::KvCache;
 use thiserror::Error;
 
+use self::plan::Say;
 use crate::{
     ConfigError, Event, Outcome, SchedulerConfig, SchedulerPolicy, SchedulerStats,
     leader::Leaders,
@@ -80,6 +84,10 @@ pub struct Scheduler {
     chunk_blocked: Option<QueueKey>,
     /// Whether the last step ran one long prompt alone.
     was_exclusive: bool,
+    /// Since when the device has been idle because the policy waits for more, and until when it
+    /// will be.
+    idle_since: Option<Timestamp>,
+    idle_until: Option<Timestamp>,
     counters: SchedulerStats,
 }
 
@@ -144,6 +152,8 @@ impl Scheduler {
             balance: 0,
             chunk_blocked: None,
             was_exclusive: false,
+            idle_since: None,
+            idle_until: None,
             counters: SchedulerStats::default(),
             config,
             capacity,
@@ -156,8 +166,8 @@ impl Scheduler {
         self.finish(now, id, Outcome::Aborted, events)
     }
 
-    /// The next step to run, if there is anything to run and fewer steps are in flight than the
-    /// executor takes. Pushes what happens to requests on the way (deadlines, preemptions).
+    /// The next step to run, if there is anything to run, fewer steps are in flight than the
+    /// executor takes, and the policy does not wait for more. Pushes what happens to requests on the way (deadlines, preemptions).
     ///
     /// Every batch passes [`ForwardBatch::validate`]. The caller hands it to the executor before
     /// it asks for the next, in this order.
@@ -166,20 +176,28 @@ impl Scheduler {
         now: Timestamp,
         events: &mut Vec<Event>,
     ) -> Option<(StepId, ForwardBatch)> {
+        self.idle_until = None;
         self.expire(now, events);
         if self.in_flight.len() >= self.capacity.pipeline_depth as usize {
             return None;
         }
         self.promote(now);
-        let mut draft = self.draft(now, true, events);
+        let mut draft = self.draft(now, Say::All, events);
         if draft.is_empty() && self.in_flight.is_empty() {
+            if self.may_idle(now, draft.wait_until) {
+                return None;
+            }
             // Whoever is held back would wait for nobody, and of those that sit out one has to be
             // waited for.
-            draft = self.draft(now, false, events);
+            draft = self.draft(now, Say::Order, events);
+            if draft.is_empty() && !self.requests.is_empty() {
+                draft = self.draft(now, Say::None, events);
+            }
         }
         if draft.is_empty() {
             return None;
         }
+        self.idle_since = None;
         let id = draft.id;
         self.next_step += 1;
         self.counters.steps += 1;
@@ -188,11 +206,29 @@ impl Scheduler {
         Some((id, batch))
     }
 
+    /// Whether the device is to stay idle, though work waits, because the policy would rather wait
+    /// for more until then. Bounded over all its wishes together, since a step that has been put
+    /// off could be put off for ever.
+    fn may_idle(&mut self, now: Timestamp, until: Option<Timestamp>) -> bool {
+        if until.is_none() || self.requests.is_empty() {
+            self.idle_since = None;
+            return false;
+        }
+        let since = *self.idle_since.get_or_insert(now);
+        let max_idle = Duration::from_millis(u64::from(self.config.max_idle_ms));
+        let end = since.saturating_add(max_idle);
+        self.idle_until = until.map(|until| until.min(end)).filter(|&at| at > now);
+        self.idle_until.is_some()
+    }
+
     /// When [`Self::next_batch`] should be called even if nothing else happens: the next deadline
-    /// of a request that has not started.
+    /// of a request that has not started, or the end of the policy's wait.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        self.deadlines.first().map(|&(deadline, _)| deadline)
+        let deadline = self.deadlines.first().map(|&(deadline, _)| deadline);
+        // Nobody is waited for once everybody has gone.
+        let idle_until = self.idle_until.filter(|_| !self.requests.is_empty());
+        [deadline, idle_until].into_iter().flatten().min()
     }
 
     /// Gauges and counters. Cheap enough for every step: O(steps in flight).

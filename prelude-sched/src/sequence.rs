@@ -48,6 +48,8 @@ pub(crate) struct Sequence {
     pub(crate) last_step: StepId,
     /// The last step that has work of it.
     pub(crate) planned_in: Option<StepId>,
+    /// When it was admitted, or a chunk of its prompt was last planned.
+    pub(crate) advanced: Timestamp,
     pub(crate) held: Held,
     /// Where a constrained generation is; from its admission on.
     walk: Option<Way>,
@@ -136,6 +138,7 @@ impl Sequence {
             in_flight: 0,
             last_step: StepId(0),
             planned_in: None,
+            advanced: Timestamp::ZERO,
             held: Held::default(),
             walk: None,
             sits_out: false,
@@ -205,6 +208,14 @@ impl Sequence {
             SeqState::Waiting => self.len(),
             SeqState::Prefilling { next } => self.len() - next,
             SeqState::Decoding => 0,
+        }
+    }
+
+    /// Where the next chunk of its prompt begins, if one is left for the step being planned.
+    pub(crate) fn next_chunk(&self) -> Option<u32> {
+        match self.state {
+            SeqState::Prefilling { next } if next < self.chunk_limit() => Some(next),
+            _ => None,
         }
     }
 

@@ -1,10 +1,10 @@
 //! A step while it is planned, and what is remembered of it while it is in flight.
 
-use std::{ops::Range, time::Duration};
+use std::{collections::BTreeSet, ops::Range, time::Duration};
 
 use prelude_core::{
-    BlockId, DecodeBatch, ForwardBatch, OneShotBatch, OutputHead, RequestId, SampleHead, StepId,
-    Timestamp,
+    BlockId, DecodeBatch, ForwardBatch, OneShotBatch, OutputHead, RequestId, SampleHead, SeqId,
+    StepId, Timestamp,
 };
 
 use crate::{
@@ -34,6 +34,14 @@ pub(crate) struct Draft {
     pub(crate) decode_blocked: Option<QueueKey>,
     /// One-shot tokens with which the policy has enough of the step.
     pub(crate) enough_tokens: Option<u32>,
+    /// Unfinished prompts that stand still in this step.
+    pub(crate) paused: BTreeSet<SeqId>,
+    /// A prompt of more tokens is computed in chunks, as the policy has it.
+    pub(crate) split_tokens: u32,
+    /// Most tokens of a chunk.
+    pub(crate) chunk_tokens: u32,
+    /// If the step has nothing in it, the policy waits until then.
+    pub(crate) wait_until: Option<Timestamp>,
     /// One-shot tokens when the first row was passed over because the step had no room for it.
     pub(crate) passed_over_at: Option<u32>,
 }
@@ -109,6 +117,10 @@ impl Draft {
             starved: false,
             decode_blocked: None,
             enough_tokens: None,
+            paused: BTreeSet::new(),
+            split_tokens: u32::MAX,
+            chunk_tokens: u32::MAX,
+            wait_until: None,
             passed_over_at: None,
         }
     }

@@ -29,7 +29,7 @@ impl SchedulerPolicy for Fcfs {
                 .take(budget.seqs as usize)
                 .map(grant)
                 .collect(),
-            enough_tokens: None,
+            ..Plan::default()
         }
     }
 }

@@ -214,7 +214,7 @@ impl SchedulerPolicy for Groups {
         Plan {
             oneshot: grants(&mut self.oneshot, budget.rows),
             decode: grants(&mut self.decode, budget.seqs),
-            enough_tokens: None,
+            ..Plan::default()
         }
     }
 

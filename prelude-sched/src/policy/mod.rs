@@ -2,17 +2,21 @@
 
 mod fcfs;
 mod groups;
+mod laps;
 mod srjf;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
-use prelude_core::{RequestId, Timestamp};
+use prelude_core::{RequestId, StepId, Timestamp};
 use prelude_kv::KvCache;
 
 pub use fcfs::Fcfs;
 pub use groups::Groups;
 #[cfg(any(test, feature = "sim"))]
 pub(crate) use groups::{group_of, parts};
+#[cfg(any(test, feature = "sim"))]
+pub(crate) use laps::Length;
+pub use laps::{Laps, LapsConfig, PrefillCosts};
 pub use srjf::Srjf;
 
 use crate::{
@@ -27,12 +31,23 @@ use crate::{
 ///
 /// A policy sees what waits and returns a [`Plan`]; it cannot touch blocks or queues. The
 /// scheduler takes up granted work while it fits and ignores grants that make no sense, so a
-/// wrong policy can be slow or unfair, but cannot leak or corrupt. Work that has started
-/// (running sequences, unfinished chunks) is not the policy's: it always goes on.
+/// wrong policy can be slow or unfair, but cannot leak, deadlock or corrupt. Generations that
+/// decode are not the policy's: they have a row in every step. Prompts that are being computed in
+/// chunks go on unless the policy [pauses](Plan::chunks) them.
+///
+/// Whatever a policy withholds is withheld for a bounded time: a prompt stands still for
+/// [`SchedulerConfig::max_wait_ms`](crate::SchedulerConfig::max_wait_ms) at most and not at all
+/// while the device has nothing else to do, an idle device waits for
+/// [`SchedulerConfig::max_idle_ms`](crate::SchedulerConfig::max_idle_ms) at most, and if it would
+/// still be idle then, the step is planned as [`Fcfs`] does.
 pub trait SchedulerPolicy: Send {
-    /// Plans one step. Called whenever something waits; must be a function of its arguments and
-    /// of earlier calls alone.
+    /// Plans one step. Called whenever something waits or is unfinished, and now and then again for
+    /// the same [step](QueueView::step); must be a function of its arguments and of earlier calls
+    /// alone.
     fn plan(&mut self, view: &QueueView<'_>, budget: StepBudget) -> Plan;
+
+    /// A step has succeeded, and took so long.
+    fn completed(&mut self, _step: &StepTime) {}
 
     /// Whether [`QueueView::changed`] is wanted. Asked once.
     fn follows_costs(&self) -> bool {
@@ -56,6 +71,9 @@ pub struct QueueView<'a> {
     pub(crate) requests: &'a BTreeMap<RequestId, Live>,
     pub(crate) cache: &'a KvCache,
     pub(crate) changed: &'a [(RequestId, Option<Change>)],
+    pub(crate) unfinished: &'a [Unfinished],
+    pub(crate) step: StepId,
+    pub(crate) is_idle: bool,
 }
 
 impl<'a> QueueView<'a> {
@@ -107,11 +125,59 @@ impl<'a> QueueView<'a> {
         self.changed
     }
 
+    /// Prompts of which chunks have been computed and more are to come, oldest first.
+    #[must_use]
+    pub const fn unfinished(&self) -> &'a [Unfinished] {
+        self.unfinished
+    }
+
+    /// The number that the step has if anything is in it. If nothing is, the next plan is for the
+    /// same one.
+    #[must_use]
+    pub const fn step(&self) -> StepId {
+        self.step
+    }
+
+    /// Whether the device has nothing to do but what this plan gives it: no step is in flight, and
+    /// no generation decodes.
+    #[must_use]
+    pub const fn is_idle(&self) -> bool {
+        self.is_idle
+    }
+
     /// The time.
     #[must_use]
     pub const fn now(&self) -> Timestamp {
         self.now
     }
+}
+
+/// A prompt that is being computed in chunks, some of which no step has taken up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unfinished {
+    /// Whose it is. A request may have several.
+    pub request: RequestId,
+    /// Tokens behind those that steps have taken up, or that were cached.
+    pub tokens: u32,
+    /// These: the context of the next chunk.
+    pub context: u32,
+    /// When the request arrived.
+    pub arrival: Timestamp,
+    /// When its answer is due.
+    pub deadline: Option<Timestamp>,
+}
+
+/// How long a step took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepTime {
+    /// Which.
+    pub step: StepId,
+    /// From when it was planned, or the step before it ended if that was later.
+    pub took: Duration,
+    /// Tokens of prompts that it computed.
+    pub prompt_tokens: u64,
+    /// Tokens that it generated beside them.
+    pub decode_rows: u32,
 }
 
 /// A waiting request.
@@ -175,6 +241,17 @@ pub struct Plan {
     /// Once a step computes so many one-shot tokens, no further row is taken up for it; `None`
     /// fills it. A step that is full enough for the device only delays who comes next.
     pub enough_tokens: Option<u32>,
+    /// The requests whose unfinished prompts go on in this step; `None`: all of them. Those left
+    /// out keep their blocks.
+    pub chunks: Option<Vec<RequestId>>,
+    /// A prompt of more tokens is computed in chunks of so many, though the step had room for more
+    /// or the prompt delayed nobody; `None`: only as room and
+    /// [`SchedulerConfig::prefill_chunk_tokens`](crate::SchedulerConfig::prefill_chunk_tokens) say.
+    /// What cannot be split is computed whole.
+    pub chunk_tokens: Option<u32>,
+    /// If the step has nothing in it, the policy would rather wait for more than take up what
+    /// waits, and is asked again at this time, if nothing happens before.
+    pub wait_until: Option<Timestamp>,
 }
 
 /// Leave for one request to start work in this step.

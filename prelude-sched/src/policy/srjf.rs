@@ -175,6 +175,7 @@ impl SchedulerPolicy for Srjf {
             oneshot: self.line().take(budget.rows as usize).map(grant).collect(),
             decode: Fcfs.plan(view, budget).decode,
             enough_tokens: Some(self.saturation),
+            ..Plan::default()
         }
     }
 

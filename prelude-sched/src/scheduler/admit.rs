@@ -142,7 +142,8 @@ impl Scheduler {
     }
 
     fn start(&mut self, draft: &mut Draft, id: SeqId, left: u32) {
-        let seq = &self.seqs[&id];
+        let seq = self.seqs.get_mut(&id).expect("it was admitted just now");
+        seq.advanced = draft.now;
         self.unplanned += u64::from(seq.unplanned());
         self.running.insert(seq.seniority, id);
         self.running_decode += u32::from(seq.is_decode());

@@ -9,7 +9,7 @@ use prelude_core::{
 
 use super::{Scheduler, UnknownStep};
 use crate::{
-    Event, FinishReason, Outcome,
+    Event, FinishReason, Outcome, StepTime,
     forest::After,
     length::length_of,
     row,
@@ -44,7 +44,13 @@ impl Scheduler {
         }
         let step = self.in_flight.remove(at).expect("it was found just now");
         if result.is_ok() {
-            self.pace.note(step.planned, now, step.mask_wait);
+            let took = self.pace.note(step.planned, now, step.mask_wait);
+            self.policy.completed(&StepTime {
+                step: step.id,
+                took,
+                prompt_tokens: step.prompt_tokens,
+                decode_rows: length_of(step.decode.len()),
+            });
         }
         match result.map(|output| (misfit(&step, &output), output)) {
             Ok((None, output)) => self.deliver(now, step, output, events),

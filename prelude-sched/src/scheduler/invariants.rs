@@ -38,6 +38,12 @@ impl Scheduler {
         self.requests.get(&id).map(|live| live.started.is_some())
     }
 
+    /// Whether the device is idle because the policy waits for more.
+    #[must_use]
+    pub const fn idles(&self) -> bool {
+        self.idle_until.is_some()
+    }
+
     /// What waits and what runs, for the message of a failed check.
     #[must_use]
     pub fn describe(&self) -> String {

@@ -42,7 +42,7 @@ impl Scheduler {
     /// Takes up one-shot rows with what is left of the step.
     pub(super) fn plan_oneshot(&mut self, draft: &mut Draft, plan: &Plan) {
         self.chunk_blocked = None;
-        if draft.left() == 0 && !self.oneshot.is_empty() {
+        if draft.left() == 0 && !plan.oneshot.is_empty() {
             draft.passed_over_at = Some(draft.oneshot_tokens());
         }
         // Beside prompts that go on in chunks: those must not keep the first in line out.
@@ -136,7 +136,13 @@ impl Scheduler {
         let Some((found, spot)) = self.find_spot(draft, row) else {
             return Taken::Missed;
         };
-        if spot.new_tokens <= left {
+        let whole = self.is_unsplittable(row);
+        let longest = if whole {
+            draft.room
+        } else {
+            draft.room.min(draft.split_tokens)
+        };
+        if spot.new_tokens <= left.min(longest) {
             self.join_forest(draft, row, found, spot);
             return Taken::Planned;
         }
@@ -148,8 +154,8 @@ impl Scheduler {
                 .want(salt, &row.prompt, row.needed, known, spot);
         }
         self.cache.release_all(found.into_blocks());
-        let is_long = spot.new_tokens > draft.room;
-        if is_long && self.is_unsplittable(row) {
+        let is_long = spot.new_tokens > longest;
+        if is_long && whole {
             // It waits for a step of its own, not for room.
             return Taken::Missed;
         }
@@ -275,7 +281,7 @@ impl Scheduler {
         // A generation that waits to be admitted counts: only shared steps admit it.
         let delays_nobody =
             self.running.is_empty() && self.preempted.is_empty() && self.decode.is_empty();
-        let alone = delays_nobody && self.oneshot.rows() == 1;
+        let alone = delays_nobody && self.oneshot.rows() == 1 && plan.chunk_tokens.is_none();
         let Some(mut row) = self.next_candidate(first.request) else {
             return false;
         };

@@ -1,28 +1,35 @@
 //! One step: who is in it, in which order, and what becomes of it.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
-use prelude_core::{OutputRow, RequestId, StepId, Timestamp};
+use prelude_core::{OutputRow, RequestId, SeqId, StepId, Timestamp};
 
 use super::Scheduler;
 use crate::{
-    Event, Plan, QueueView, StepBudget,
+    Event, Fcfs, Plan, QueueView, SchedulerPolicy, StepBudget, Unfinished,
     forest::KeepRule,
     length::length_of,
-    sequence::{SeqState, Sequence, TokenWait},
+    sequence::TokenWait,
     step::{Draft, RowTag},
     watch::{self, Change, Cost},
 };
 
+/// Who has a say in what a step takes up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Say {
+    /// Everybody: the policy may pause prompts, waiters may be held back for leaders.
+    All,
+    /// The policy orders, but since nothing else runs nobody is held back or paused.
+    Order,
+    /// The policy had its say and nothing came of it: first come, first served.
+    None,
+}
+
 impl Scheduler {
     /// Plans a step. What it takes up is recorded at once; an empty draft took up nothing, but may
     /// have let sequences that sit out hold what the cache has of them.
-    pub(super) fn draft(
-        &mut self,
-        now: Timestamp,
-        may_defer: bool,
-        events: &mut Vec<Event>,
-    ) -> Draft {
+    pub(super) fn draft(&mut self, now: Timestamp, say: Say, events: &mut Vec<Event>) -> Draft {
+        let may_defer = say == Say::All;
         self.seat(now, may_defer);
         let depth = self.capacity.pipeline_depth;
         let decoding = self
@@ -33,7 +40,16 @@ impl Scheduler {
         let room = self.max_tokens - length_of(decoding);
         let id = StepId(self.next_step);
         let mut draft = Draft::new(id, now, self.capacity.block_size, room, may_defer);
-        let plan = self.ask_policy(now, room);
+        let unfinished = self.unfinished();
+        let is_idle = self.in_flight.is_empty() && decoding == 0;
+        let mut plan = self.ask_policy(now, room, &unfinished, is_idle, say);
+        if !may_defer {
+            plan.chunks = None;
+        }
+        draft.paused = self.paused(now, &plan, &unfinished);
+        draft.split_tokens = plan.chunk_tokens.map_or(u32::MAX, |most| most.max(1));
+        draft.chunk_tokens = self.config.prefill_chunk_tokens.min(draft.split_tokens);
+        draft.wait_until = plan.wait_until;
         self.was_exclusive = self.plan_exclusive(&mut draft, &plan);
         if !self.was_exclusive {
             self.plan_shared(&mut draft, &plan, events);
@@ -74,11 +90,60 @@ impl Scheduler {
         }
     }
 
-    fn ask_policy(&mut self, now: Timestamp, room: u32) -> Plan {
+    /// Prompts that have chunks left, oldest first.
+    fn unfinished(&self) -> Vec<(SeqId, Unfinished)> {
+        let prompts = self.running.values().filter_map(|&id| {
+            let seq = &self.seqs[&id];
+            let next = seq.next_chunk()?;
+            let live = &self.requests[&seq.request];
+            let unfinished = Unfinished {
+                request: seq.request,
+                tokens: seq.len() - next,
+                context: next,
+                arrival: live.key.arrival,
+                deadline: live.deadline,
+            };
+            Some((id, unfinished))
+        });
+        prompts.collect()
+    }
+
+    /// Of these, those that the policy pauses, unless they have stood still for too long.
+    fn paused(
+        &self,
+        now: Timestamp,
+        plan: &Plan,
+        unfinished: &[(SeqId, Unfinished)],
+    ) -> BTreeSet<SeqId> {
+        let Some(going) = &plan.chunks else {
+            return BTreeSet::new();
+        };
+        let max_wait = Duration::from_millis(u64::from(self.config.max_wait_ms));
+        let stood_long = |id: &SeqId| {
+            let stood = now.saturating_since(self.seqs[id].advanced);
+            !max_wait.is_zero() && stood >= max_wait
+        };
+        unfinished
+            .iter()
+            .filter(|(id, prompt)| !going.contains(&prompt.request) && !stood_long(id))
+            .map(|&(id, _)| id)
+            .collect()
+    }
+
+    fn ask_policy(
+        &mut self,
+        now: Timestamp,
+        room: u32,
+        unfinished: &[(SeqId, Unfinished)],
+        is_idle: bool,
+        say: Say,
+    ) -> Plan {
+        let is_empty = self.oneshot.is_empty() && self.decode.is_empty() && unfinished.is_empty();
         // Who follows costs is told of whatever has ended, too.
-        if self.oneshot.is_empty() && self.decode.is_empty() && self.watch.is_none() {
+        if is_empty && self.watch.is_none() {
             return Plan::default();
         }
+        let unfinished: Vec<Unfinished> = unfinished.iter().map(|&(_, prompt)| prompt).collect();
         let changed = self.changed_costs();
         let seqs = self
             .max_seqs
@@ -95,8 +160,15 @@ impl Scheduler {
             requests: &self.requests,
             cache: &self.cache,
             changed: &changed,
+            unfinished: &unfinished,
+            step: StepId(self.next_step),
+            is_idle,
         };
-        self.policy.plan(&view, budget)
+        let plan = self.policy.plan(&view, budget);
+        match say {
+            Say::All | Say::Order => plan,
+            Say::None => Fcfs.plan(&view, budget),
+        }
     }
 
     /// What is to be told to a policy that follows what waiting requests cost.
@@ -129,16 +201,16 @@ impl Scheduler {
     /// A step for everybody: what runs goes on, then generations are admitted, then one-shot rows
     /// are taken up, then what they left goes to generations again.
     fn plan_shared(&mut self, draft: &mut Draft, plan: &Plan, events: &mut Vec<Event>) {
-        let prefilling = |seq: &Sequence| {
-            seq.is_decode()
-                && matches!(seq.state, SeqState::Prefilling { next } if next < seq.chunk_limit())
-        };
+        let goes_on = |id: &&SeqId| !draft.paused.contains(id);
+        let prefilling =
+            |id: &SeqId| self.seqs[id].is_decode() && self.seqs[id].next_chunk().is_some();
         let slots = self.running_decode < self.max_seqs;
-        let decode_waits = self.running.values().any(|id| prefilling(&self.seqs[id]))
-            || (slots && (!self.decode.is_empty() || self.preempted_decode > 0));
-        let chunked_waits = self.running.len() > self.running_decode as usize
+        let decode_waits = self.running.values().filter(goes_on).any(prefilling)
+            || (slots && (!plan.decode.is_empty() || self.preempted_decode > 0));
+        let chunked = |id: &SeqId| !self.seqs[id].is_decode();
+        let chunked_waits = self.running.values().filter(goes_on).any(chunked)
             || self.preempted.len() > self.preempted_decode as usize;
-        let oneshot_waits = chunked_waits || !self.oneshot.is_empty();
+        let oneshot_waits = chunked_waits || !plan.oneshot.is_empty();
         let (share, room) = (
             u64::from(self.config.oneshot_share_percent),
             u64::from(draft.room),

@@ -40,7 +40,9 @@ impl Scheduler {
                 SeqState::Decoding if seq.can_decode(self.capacity.pipeline_depth) => {
                     self.plan_decode_row(draft, id, may_preempt, events);
                 }
-                SeqState::Prefilling { next } if next < seq.chunk_limit() => {
+                SeqState::Prefilling { next }
+                    if next < seq.chunk_limit() && !draft.paused.contains(&id) =>
+                {
                     let left = if seq.is_decode() {
                         prefill_room.saturating_sub(draft.prefill_tokens())
                     } else {
@@ -48,7 +50,7 @@ impl Scheduler {
                     };
                     let left = left.min(draft.left());
                     // A row's last chunk can do without blocks.
-                    let chunk = left.min(self.config.prefill_chunk_tokens);
+                    let chunk = left.min(draft.chunk_tokens);
                     let is_last = !seq.is_decode() && chunk >= seq.len() - next;
                     if left > 0 && !is_last && !self.has_block_for(id, next, may_preempt, events) {
                         draft.starved = true;
@@ -56,7 +58,8 @@ impl Scheduler {
                         self.plan_chunk(draft, id, left);
                     }
                 }
-                // Preempted just now by an older one; or its step is in flight; or it sits out.
+                // Preempted just now by an older one; or its step is in flight; or it sits out, or
+                // is paused.
                 SeqState::Waiting | SeqState::Decoding | SeqState::Prefilling { .. } => {}
             }
         }
@@ -167,7 +170,7 @@ impl Scheduler {
         if next == limit {
             return;
         }
-        let want = limit.min(next.saturating_add(most.min(self.config.prefill_chunk_tokens)));
+        let want = limit.min(next.saturating_add(most.min(draft.chunk_tokens)));
         // K/V of a row's last chunk are of use to later requests only.
         let last_of_row = want == target && !seq.is_decode();
         let reclaim = if last_of_row {
@@ -192,6 +195,7 @@ impl Scheduler {
         let end = if last_of_row { want } else { want.min(covered) };
         seq.state = SeqState::Prefilling { next: end };
         self.unplanned -= u64::from(end - next);
+        seq.advanced = draft.now;
         seq.planned_in = Some(draft.id);
         let tag = SeqTag {
             seq: id,

@@ -3,7 +3,9 @@
 mod ahead;
 mod bounds;
 mod chunks;
+mod laps;
 mod masks;
+mod plans;
 mod policy;
 mod running;
 mod sharing;

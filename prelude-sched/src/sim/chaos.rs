@@ -1,12 +1,14 @@
 //! A policy that makes no sense, to show that it does no harm.
 
+use std::time::Duration;
+
 use prelude_core::RequestId;
 
 use super::Random;
 use crate::{Grant, Plan, QueueView, SchedulerPolicy, StepBudget, Waiting};
 
-/// Grants at random: in any order, too much, too little, twice, to nobody. What it is asked to
-/// order still gets on sooner or later.
+/// Grants at random: in any order, too much, too little, twice, to nobody; pauses prompts, and waits
+/// for nothing. What it is asked to order still gets on.
 #[derive(Debug)]
 pub(super) struct Chaos {
     pub(super) random: Random,
@@ -14,10 +16,16 @@ pub(super) struct Chaos {
 
 impl SchedulerPolicy for Chaos {
     fn plan(&mut self, view: &QueueView<'_>, budget: StepBudget) -> Plan {
+        let unfinished = view.unfinished().iter().map(|prompt| prompt.request);
+        let going = unfinished.filter(|_| self.random.one_in(2)).collect();
+        let waits = Duration::from_micros(u64::from(self.random.in_range(0, 100_000)));
         Plan {
             oneshot: self.grants(view.oneshot(), budget),
             decode: self.grants(view.decode(), budget),
-            enough_tokens: None,
+            enough_tokens: self.random.one_in(4).then_some(0),
+            chunks: self.random.one_in(2).then_some(going),
+            chunk_tokens: (self.random.one_in(4)).then(|| self.random.in_range(0, 8)),
+            wait_until: (self.random.one_in(3)).then(|| view.now().saturating_add(waits)),
         }
     }
 }

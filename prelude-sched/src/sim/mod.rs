@@ -16,6 +16,7 @@ mod chaos;
 mod executor;
 mod groups_twin;
 mod hops;
+mod laps_twin;
 mod ledger;
 mod random;
 mod srjf_twin;

@@ -1,14 +1,22 @@
 //! A world from a seed: capacity, config, traffic and faults, run by virtual time.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use prelude_core::{Capacity, Executor, ForwardBatch, RequestId, StepId, Timestamp, TokenSource};
 
 use super::{
     Arrivals, CostModel, Random, SimExecutor, Twin, Workload, chaos::Chaos, executor::Fault,
-    groups_twin::CheckedGroups, ledger::Ledger, random::mix, srjf_twin::CheckedSrjf,
+    groups_twin::CheckedGroups, laps_twin::CheckedLaps, ledger::Ledger, random::mix,
+    srjf_twin::CheckedSrjf,
 };
-use crate::{Event, Reject, Scheduler, SchedulerConfig, SchedulerStats};
+use crate::{Event, LapsConfig, Reject, Scheduler, SchedulerConfig, SchedulerStats};
 
 /// A request waits at most so many steps for its first token of work.
 /// Queues are bounded to a few dozen rows here and every row takes a few dozen steps at most;
@@ -40,6 +48,10 @@ pub struct Summary {
     pub later_chunks: u64,
     /// Decode rows whose token was still being sampled.
     pub run_ahead_rows: u64,
+    /// Times that the policy left the device idle to wait for more.
+    pub idle_waits: u64,
+    /// Plans of length-aware prefill that put short requests off.
+    pub gatherings: u64,
     /// Depends on every batch and event: equal seeds give equal digests.
     pub digest: u64,
     /// The scheduler's own counts.
@@ -102,6 +114,9 @@ struct World {
     abort_every: u64,
     max_rows: u32,
     max_tokens: u32,
+    max_idle: Duration,
+    /// Since when the policy has left the device idle.
+    idle_since: Option<Timestamp>,
     next_arrival: Timestamp,
     arriving: u32,
     aborts: Vec<(Timestamp, RequestId)>,
@@ -114,6 +129,7 @@ struct World {
     next_id: u64,
     /// Whether admission is in the hands of a policy that makes no sense.
     chaos: bool,
+    gatherings: Arc<AtomicU64>,
     summary: Summary,
 }
 
@@ -146,6 +162,7 @@ impl World {
             defer_max: random.in_range(0, 4),
             mask_patience_ms: random.in_range(0, 20),
             max_wait_ms: random.in_range(1, 60),
+            max_idle_ms: random.in_range(0, 30),
             ..SchedulerConfig::default()
         };
         let interval_us = f64::from(random.in_range(200, 3000));
@@ -165,7 +182,12 @@ impl World {
         let fairness = *random.pick(&[0, 1, 500, 1_000_000]);
         let saturation = *random.pick(&[1, 16, 64, 2048]);
         let groups = random.one_in(3);
-        let scheduler = if groups && !srjf && !chaos {
+        let gatherings = Arc::new(AtomicU64::new(0));
+        let laps = random.one_in(3).then(|| laps_config(&mut random));
+        let scheduler = if let Some(laps) = laps.filter(|_| !chaos) {
+            let policy = CheckedLaps::new(laps, Arc::clone(&gatherings));
+            Scheduler::with_policy(config.clone(), capacity, Box::new(policy))
+        } else if groups && !srjf && !chaos {
             let policy = CheckedGroups::default();
             Scheduler::with_policy(config.clone(), capacity, Box::new(policy))
         } else if srjf && !chaos {
@@ -190,6 +212,8 @@ impl World {
             abort_every: *random.pick(&[0, 4, 20]),
             max_rows: config.max_batch_rows,
             max_tokens,
+            max_idle: Duration::from_millis(u64::from(config.max_idle_ms)),
+            idle_since: None,
             next_arrival: Timestamp::ZERO,
             arriving: 1,
             aborts: Vec::new(),
@@ -201,6 +225,7 @@ impl World {
             events: Vec::new(),
             next_id: 0,
             chaos,
+            gatherings,
             summary: Summary::default(),
             capacity,
             random,
@@ -230,7 +255,7 @@ impl World {
             );
             return;
         };
-        let stalled = self.running.is_empty() && self.ledger.live() > 0;
+        let stalled = self.running.is_empty() && self.ledger.live() > 0 && !self.scheduler.idles();
         assert!(
             !stalled,
             "requests wait, but nothing runs: {}",
@@ -249,15 +274,19 @@ impl World {
 
     fn next_batch(&mut self) -> Option<(StepId, ForwardBatch)> {
         let batch = self.scheduler.next_batch(self.now, &mut self.events);
-        // Chaos may propose nothing of use, but not for ever.
-        let tries = if self.chaos && self.running.is_empty() {
-            200
-        } else {
-            0
-        };
-        (0..tries).fold(batch, |batch, _| {
-            batch.or_else(|| self.scheduler.next_batch(self.now, &mut self.events))
-        })
+        if batch.is_some() || !self.running.is_empty() || !self.scheduler.idles() {
+            self.idle_since = None;
+            return batch;
+        }
+        // No policy leaves the device idle for longer than it may.
+        let since = *self.idle_since.get_or_insert(self.now);
+        let next = self.scheduler.next_deadline().expect("it waits for a time");
+        assert!(
+            next <= since.saturating_add(self.max_idle),
+            "idle until {next:?}"
+        );
+        self.summary.idle_waits += 1;
+        None
     }
 
     fn arrive(&mut self) {
@@ -441,9 +470,28 @@ impl World {
             aborted: finished.aborted,
             failed: finished.failed,
             expired: finished.expired,
+            gatherings: self.gatherings.load(Ordering::Relaxed),
             stats: self.scheduler.stats(),
             ..self.summary
         }
+    }
+}
+
+/// Knobs of the size of these worlds: few tokens, short steps.
+fn laps_config(random: &mut Random) -> LapsConfig {
+    LapsConfig {
+        boundary_tokens: *random.pick(&[4, 16, 40, 1000]),
+        chunk_tokens: random.in_range(1, 64),
+        batch_tokens: random.in_range(1, 64),
+        load_window_ms: *random.pick(&[1, 100, 1000]),
+        share_floor_percent: random.in_range(1, 50),
+        ttft_target_ms: *random.pick(&[0, 20, 400, 400]),
+        slack_us: random.in_range(0, 3000),
+        max_window_us: *random.pick(&[0, 1000, 10_000, 10_000]),
+        window_margin_us: random.in_range(0, 3000),
+        max_head_wait_us: random.one_in(2).then(|| random.in_range(0, 30_000)),
+        max_depth: random.in_range(1, 16),
+        ..LapsConfig::default()
     }
 }
 
@@ -455,12 +503,15 @@ mod tests {
     fn check(from: u64) {
         let mut total = SchedulerStats::default();
         let (mut done, mut long_steps, mut later_chunks, mut run_ahead_rows) = (0, 0, 0, 0);
+        let (mut idle_waits, mut gatherings) = (0, 0);
         for seed in from..from + 50 {
             let summary = simulate(seed, 2000);
             done += summary.done;
             long_steps += summary.long_steps;
             later_chunks += summary.later_chunks;
             run_ahead_rows += summary.run_ahead_rows;
+            idle_waits += summary.idle_waits;
+            gatherings += summary.gatherings;
             total.preemptions += summary.stats.preemptions;
             total.prefix_hit_tokens += summary.stats.prefix_hit_tokens;
             total.shared_tokens += summary.stats.shared_tokens;
@@ -474,6 +525,8 @@ mod tests {
         assert!(long_steps > 100, "{long_steps} long steps");
         assert!(later_chunks > 1000, "{later_chunks} later chunks");
         assert!(run_ahead_rows > 1000, "{run_ahead_rows} rows ahead");
+        assert!(idle_waits > 50, "{idle_waits} waits");
+        assert!(gatherings > 50, "{gatherings} gatherings");
         assert!(total.preemptions > 200, "{total:?}");
         assert!(total.prefix_hit_tokens > 10_000, "{total:?}");
         assert!(total.shared_tokens > 10_000, "{total:?}");

@@ -1,0 +1,412 @@
+//! Length-aware prefill: short and long prompts take turns, and short ones wait for each other.
+
+mod boundary;
+mod config;
+mod costs;
+mod line;
+mod shares;
+mod window;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use prelude_core::{RequestId, StepId, Timestamp};
+
+pub use self::config::{LapsConfig, PrefillCosts};
+use self::{
+    boundary::Boundary,
+    config::micros,
+    costs::StepCosts,
+    line::{Key, Line, Place},
+    shares::Shares,
+    window::{Gathered, Window},
+};
+use super::{Grant, Plan, QueueView, SchedulerPolicy, StepBudget, StepTime, Turn, Unfinished};
+
+/// Short prompts apart from long ones (LAPS, temporal mode on one device): what little there is to
+/// compute of a short prompt would wait for all of a long one, and delays a long one little.
+///
+/// - A request is short if what is *not* cached of it now, or what is left of it, takes the device
+///   longer to fetch than to compute: up to [`boundary_tokens`](LapsConfig::boundary_tokens), or as
+///   [costs](LapsConfig::costs) say. One-shot work and prompts of generations alike.
+/// - A step has short work or long work. Long work gets on by one chunk of one request: one that
+///   has begun is first brought to its end. Short work goes together, the shortest first by powers
+///   of two, until the step is [full enough](LapsConfig::batch_tokens).
+/// - Whose turn it is follows from deficit round robin in device time, each class's share being
+///   the part that it has of the load that comes, within a
+///   [floor](LapsConfig::share_floor_percent). The paper leaves this open; with strict alternation
+///   long prompts collapse near saturation.
+/// - A request that would miss its deadline if it sat the next step out goes before that. One that
+///   will miss it in any case does not: as printed, a prompt that takes longer than its target
+///   would always go first, and help nobody.
+/// - While the device has nothing else to do, short requests wait for each other: until as many
+///   are there as came together of late, for an adaptive window. Nobody waits if long work is
+///   there, if the next request is expected later than a launch costs, or without a deadline.
+///
+/// Turn and priority come before length within a class; an overdue request's class has the turn.
+/// Generations that decode go on in every step.
+///
+/// Not here: the paper's spatial mode, which moves whole devices between classes, and shapes,
+/// which executors choose.
+#[derive(Debug)]
+pub struct Laps {
+    config: LapsConfig,
+    boundary: Boundary,
+    places: BTreeMap<RequestId, Place>,
+    /// Short and long.
+    lines: [Line; 2],
+    shares: Shares,
+    costs: StepCosts,
+    window: Window,
+    /// The latest plan, which becomes a step or not, and those that did.
+    proposed: Option<(StepId, Proposal)>,
+    running: BTreeMap<StepId, Proposal>,
+    /// Whose turn came to nothing in the last step, for want of blocks: it is the other's.
+    barren: Option<Length>,
+}
+
+/// Whether there is little or much to compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Length {
+    /// Less than what a step's memory traffic hides.
+    Short,
+    /// More.
+    Long,
+}
+
+impl Length {
+    const fn other(self) -> Self {
+        match self {
+            Self::Short => Self::Long,
+            Self::Long => Self::Short,
+        }
+    }
+}
+
+/// What a plan was for.
+#[derive(Clone, Copy, Debug)]
+struct Proposal {
+    now: Timestamp,
+    length: Length,
+    had_work: [bool; 2],
+    /// Short requests there, if they were to go.
+    depth: Option<u32>,
+}
+
+/// Steps in flight that are remembered; those that fail are never reported.
+const MAX_RUNNING: usize = 16;
+
+impl Laps {
+    /// With nobody in line.
+    #[must_use]
+    pub fn new(config: LapsConfig) -> Self {
+        let load_window = Duration::from_millis(u64::from(config.load_window_ms));
+        Self {
+            boundary: Boundary::new(&config),
+            places: BTreeMap::new(),
+            lines: [Line::default(), Line::default()],
+            shares: Shares::new(config.share_floor_percent, load_window),
+            costs: StepCosts::default(),
+            window: Window::new(&config),
+            proposed: None,
+            running: BTreeMap::new(),
+            barren: None,
+            config,
+        }
+    }
+
+    fn length_of(&self, tokens: u64, context: u32) -> Length {
+        if tokens <= u64::from(self.boundary.tokens(context)) {
+            Length::Short
+        } else {
+            Length::Long
+        }
+    }
+
+    fn line(&self, length: Length) -> &Line {
+        &self.lines[length as usize]
+    }
+
+    fn follow(&mut self, view: &QueueView<'_>) {
+        for &(request, change) in view.changed() {
+            let before = self.places.remove(&request);
+            if let Some(before) = &before {
+                self.lines[before.length as usize].remove(before);
+            }
+            let Some(change) = change else { continue };
+            let Some(waiting) = change.oneshot.or(change.decode) else {
+                continue;
+            };
+            let tokens = change.cost.tokens;
+            let length = self.length_of(tokens, change.cost.prompt.cached);
+            if before.is_none() {
+                let work = self.costs.work(tokens);
+                self.shares.arrive(view.now(), length, work);
+            }
+            let place = Place {
+                key: Key::new(&waiting, length, tokens),
+                length,
+                tokens,
+                start_by: self.start_by(waiting.arrival, waiting.deadline, tokens),
+                has_rows: change.oneshot.is_some(),
+                generates: change.decode.is_some(),
+            };
+            self.lines[length as usize].insert(&place);
+            self.places.insert(request, place);
+        }
+        if self.line(Length::Short).is_empty() {
+            self.window.forget();
+        }
+    }
+
+    /// When a request has to start to meet its deadline, if it has one.
+    fn start_by(
+        &self,
+        arrival: Timestamp,
+        deadline: Option<Timestamp>,
+        tokens: u64,
+    ) -> Option<Timestamp> {
+        let target = Duration::from_millis(u64::from(self.config.ttft_target_ms));
+        let usual = (!target.is_zero()).then(|| arrival.saturating_add(target));
+        let deadline = deadline.or(usual)?;
+        let service = Timestamp::ZERO.saturating_add(self.costs.service(tokens));
+        let left = deadline.saturating_since(service);
+        Some(Timestamp::ZERO.saturating_add(left))
+    }
+
+    /// Notes what became of the plans for steps before this one.
+    fn settle(&mut self, step: StepId) {
+        let Some((id, proposal)) = self.proposed.take_if(|(id, _)| *id < step) else {
+            return;
+        };
+        if let Some(depth) = proposal.depth {
+            self.window.go(proposal.now, depth);
+        }
+        self.running.insert(id, proposal);
+        if self.running.len() > MAX_RUNNING {
+            self.running.pop_first();
+        }
+    }
+
+    /// Whether a class has anything to take up: by itself, or a prompt to go on with.
+    fn had_work(&self, view: &QueueView<'_>, budget: StepBudget) -> [bool; 2] {
+        let mut had_work = [Length::Short, Length::Long].map(|length| {
+            let line = self.line(length);
+            line.has_rows() || (budget.seqs > 0 && !line.is_empty())
+        });
+        for prompt in view.unfinished() {
+            had_work[self.length_of_rest(prompt) as usize] = true;
+        }
+        had_work
+    }
+
+    fn length_of_rest(&self, prompt: &Unfinished) -> Length {
+        self.length_of(u64::from(prompt.tokens), prompt.context)
+    }
+
+    /// Whose turn it is.
+    fn turn(&self, view: &QueueView<'_>, had_work: [bool; 2]) -> Option<Length> {
+        match had_work {
+            [false, false] => return None,
+            [true, false] => return Some(Length::Short),
+            [false, true] => return Some(Length::Long),
+            [true, true] => {}
+        }
+        let turn = self
+            .barren
+            .map(Length::other)
+            .or_else(|| self.overdue())
+            .or_else(|| self.urgent(view));
+        Some(turn.unwrap_or_else(|| self.shares.next()))
+    }
+
+    /// The class of whoever has waited too long; of the two classes', who has waited longer.
+    fn overdue(&self) -> Option<Length> {
+        let first = |length: Length| {
+            let key = self.line(length).first()?;
+            (key.turn == Turn::Overdue).then_some((key.arrival, length))
+        };
+        let overdue = [first(Length::Short), first(Length::Long)];
+        let longest = overdue.into_iter().flatten().min();
+        longest.map(|(_, length)| length)
+    }
+
+    /// The class of the first that can meet its deadline, but not if it sits out a step.
+    fn urgent(&self, view: &QueueView<'_>) -> Option<Length> {
+        let now = view.now();
+        let rests = view.unfinished().iter().filter_map(|prompt| {
+            let tokens = u64::from(prompt.tokens);
+            let start_by = self.start_by(prompt.arrival, prompt.deadline, tokens)?;
+            (start_by >= now).then(|| (start_by, self.length_of_rest(prompt)))
+        });
+        let waiting = [Length::Short, Length::Long].map(|length| {
+            let start_by = self.line(length).next_start(now)?;
+            Some((start_by, length))
+        });
+        let is_urgent =
+            |&(start_by, length): &(Timestamp, Length)| start_by < self.next_chance(now, length);
+        let urgent = rests.chain(waiting.into_iter().flatten()).filter(is_urgent);
+        urgent.min().map(|(_, length)| length)
+    }
+
+    /// Until when a class's requests need not have started if they sit this step out.
+    fn next_chance(&self, now: Timestamp, length: Length) -> Timestamp {
+        let slack = micros(self.config.slack_us);
+        now.saturating_add(self.costs.usual(length.other()) + slack)
+    }
+
+    fn plan_short(&self, view: &QueueView<'_>, budget: StepBudget) -> Plan {
+        let now = view.now();
+        let line = self.line(Length::Short);
+        let until = now.saturating_add(micros(self.config.slack_us));
+        let urgent: Vec<RequestId> = line.starts(now, until).collect();
+        let ahead: BTreeSet<RequestId> = urgent.iter().copied().collect();
+        let others = line.requests().filter(|request| !ahead.contains(request));
+        let mut plan = Plan {
+            enough_tokens: Some(self.config.batch_tokens),
+            ..Plan::default()
+        };
+        let mut prompts = 0;
+        for request in urgent.iter().copied().chain(others) {
+            let place = &self.places[&request];
+            if place.has_rows && plan.oneshot.len() < budget.rows as usize {
+                let tokens = budget.tokens;
+                plan.oneshot.push(Grant { request, tokens });
+            }
+            let has_room = prompts < u64::from(self.config.batch_tokens);
+            if place.generates && has_room && plan.decode.len() < budget.seqs as usize {
+                let tokens = budget.tokens;
+                plan.decode.push(Grant { request, tokens });
+                prompts += place.tokens;
+            }
+        }
+        let rests = view.unfinished().iter();
+        let short = rests.filter(|prompt| self.length_of_rest(prompt) == Length::Short);
+        plan.chunks = Some(short.map(|prompt| prompt.request).collect());
+        plan
+    }
+
+    fn plan_long(&self, view: &QueueView<'_>, budget: StepBudget) -> Plan {
+        let tokens = self.config.chunk_tokens;
+        let mut plan = Plan {
+            enough_tokens: Some(tokens),
+            chunk_tokens: Some(tokens),
+            chunks: Some(Vec::new()),
+            ..Plan::default()
+        };
+        let mut rests = view.unfinished().iter();
+        // What has begun holds blocks, which whoever comes next may need.
+        if let Some(begun) = rests.find(|prompt| self.length_of_rest(prompt) == Length::Long) {
+            plan.chunks = Some(vec![begun.request]);
+        } else if let Some(place) = self.first_long(view.now(), budget) {
+            let request = place.key.request;
+            let tokens = budget.tokens;
+            let grant = |granted: bool| granted.then_some(Grant { request, tokens });
+            plan.oneshot.extend(grant(place.has_rows));
+            plan.decode
+                .extend(grant(place.generates && budget.seqs > 0));
+        }
+        plan
+    }
+
+    /// Who of the long goes next: somebody overdue, urgent, or first come.
+    fn first_long(&self, now: Timestamp, budget: StepBudget) -> Option<&Place> {
+        let line = self.line(Length::Long);
+        let can_start = |place: &&Place| place.has_rows || budget.seqs > 0;
+        let overdue = line.first().filter(|key| key.turn == Turn::Overdue);
+        let urgent = line.starts(now, self.next_chance(now, Length::Long));
+        let ahead = overdue.map(|key| key.request).into_iter().chain(urgent);
+        let line = ahead.chain(line.requests());
+        line.map(|request| &self.places[&request]).find(can_start)
+    }
+
+    /// Until when the short wait for more of them, if they do.
+    fn wait_until(&mut self, view: &QueueView<'_>) -> Option<Timestamp> {
+        let now = view.now();
+        let line = &self.lines[Length::Short as usize];
+        let slack = micros(self.config.slack_us);
+        let is_overdue = line.first()?.turn == Turn::Overdue;
+        let is_full = line.tokens() >= u64::from(self.config.batch_tokens);
+        if is_overdue || is_full || !view.unfinished().is_empty() {
+            return None;
+        }
+        // Those without a deadline go as they come.
+        let start_by = line.first_start()?;
+        let gap = self.shares.gap(Length::Short);
+        let launch = self.costs.launch();
+        if view.is_idle() && gap.is_none_or(|gap| gap > launch) {
+            return None;
+        }
+        let gathered = Gathered {
+            depth: line.depth(),
+            head: line.head()?,
+            start_by,
+            gap,
+        };
+        let until = self.window.wait_until(now, &gathered)?;
+        let latest = start_by.saturating_since(Timestamp::ZERO.saturating_add(slack));
+        let until = until.min(Timestamp::ZERO.saturating_add(latest));
+        (until > now).then_some(until)
+    }
+
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn place_of(&self, request: RequestId) -> Option<(Length, Option<Timestamp>)> {
+        let place = self.places.get(&request)?;
+        Some((place.length, place.start_by))
+    }
+}
+
+impl SchedulerPolicy for Laps {
+    fn plan(&mut self, view: &QueueView<'_>, budget: StepBudget) -> Plan {
+        self.settle(view.step());
+        self.proposed = None;
+        self.follow(view);
+        let had_work = self.had_work(view, budget);
+        let Some(length) = self.turn(view, had_work) else {
+            return Plan::default();
+        };
+        let mut proposal = Proposal {
+            now: view.now(),
+            length,
+            had_work,
+            depth: None,
+        };
+        let plan = match length {
+            Length::Long => self.plan_long(view, budget),
+            Length::Short => {
+                let is_alone = !had_work[Length::Long as usize];
+                let wait = is_alone.then(|| self.wait_until(view)).flatten();
+                if wait.is_some() {
+                    return Plan {
+                        chunks: Some(Vec::new()),
+                        wait_until: wait,
+                        ..Plan::default()
+                    };
+                }
+                proposal.depth = Some(self.line(Length::Short).depth());
+                self.plan_short(view, budget)
+            }
+        };
+        self.proposed = Some((view.step(), proposal));
+        plan
+    }
+
+    fn completed(&mut self, step: &StepTime) {
+        self.settle(StepId(step.step.0 + 1));
+        let Some(proposal) = self.running.remove(&step.step) else {
+            return;
+        };
+        self.running.retain(|&id, _| id > step.step);
+        self.barren = (step.prompt_tokens == 0).then_some(proposal.length);
+        let now = proposal.now.saturating_add(step.took);
+        self.costs.note(proposal.length, step);
+        self.shares
+            .charge(now, proposal.length, proposal.had_work, step.took);
+    }
+
+    fn follows_costs(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,196 @@
+//! Who of one class waits, in order.
+
+use std::collections::BTreeSet;
+
+use prelude_core::{RequestId, Timestamp};
+
+use super::Length;
+use crate::{Turn, Waiting, length::length_of};
+
+/// Place in the order. Unique, since ids are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    pub(super) turn: Turn,
+    priority: i64,
+    /// Binary digits of a short request's tokens; long ones go as they come.
+    bucket: u32,
+    pub(super) arrival: Timestamp,
+    pub(super) request: RequestId,
+}
+
+impl Key {
+    pub(super) const fn new(waiting: &Waiting, length: Length, tokens: u64) -> Self {
+        let bucket = match length {
+            Length::Short => u64::BITS - tokens.leading_zeros(),
+            Length::Long => 0,
+        };
+        Self {
+            turn: waiting.turn,
+            priority: waiting.priority,
+            bucket,
+            arrival: waiting.arrival,
+            request: waiting.request,
+        }
+    }
+}
+
+/// A request that waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) key: Key,
+    pub(super) length: Length,
+    /// To be computed.
+    pub(super) tokens: u64,
+    /// When it has to start to meet its deadline, if it has one.
+    pub(super) start_by: Option<Timestamp>,
+    /// Whether one-shot rows of it wait, and generations.
+    pub(super) has_rows: bool,
+    pub(super) generates: bool,
+}
+
+/// The requests of one class.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    order: BTreeSet<Key>,
+    starts: BTreeSet<(Timestamp, RequestId)>,
+    arrivals: BTreeSet<(Timestamp, RequestId)>,
+    tokens: u64,
+    /// Of these, with one-shot rows.
+    with_rows: usize,
+}
+
+impl Line {
+    pub(super) fn insert(&mut self, place: &Place) {
+        let request = place.key.request;
+        self.order.insert(place.key);
+        self.arrivals.insert((place.key.arrival, request));
+        self.starts.extend(place.start_by.map(|at| (at, request)));
+        self.tokens += place.tokens;
+        self.with_rows += usize::from(place.has_rows);
+    }
+
+    pub(super) fn remove(&mut self, place: &Place) {
+        let request = place.key.request;
+        self.order.remove(&place.key);
+        self.arrivals.remove(&(place.key.arrival, request));
+        if let Some(at) = place.start_by {
+            self.starts.remove(&(at, request));
+        }
+        self.tokens -= place.tokens;
+        self.with_rows -= usize::from(place.has_rows);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    pub(super) const fn has_rows(&self) -> bool {
+        self.with_rows > 0
+    }
+
+    /// How many there are.
+    pub(super) fn depth(&self) -> u32 {
+        length_of(self.order.len())
+    }
+
+    pub(super) const fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    pub(super) fn first(&self) -> Option<&Key> {
+        self.order.first()
+    }
+
+    pub(super) fn requests(&self) -> impl Iterator<Item = RequestId> {
+        self.order.iter().map(|key| key.request)
+    }
+
+    /// When the first of them came.
+    pub(super) fn head(&self) -> Option<Timestamp> {
+        self.arrivals.first().map(|&(arrival, _)| arrival)
+    }
+
+    /// When the first has to start, or had to.
+    pub(super) fn first_start(&self) -> Option<Timestamp> {
+        self.starts.first().map(|&(at, _)| at)
+    }
+
+    /// When the first has to start of those that are not too late.
+    pub(super) fn next_start(&self, now: Timestamp) -> Option<Timestamp> {
+        let rest = self.starts.range((now, RequestId(0))..);
+        rest.map(|&(at, _)| at).next()
+    }
+
+    /// Those that have to start from `now` on and before `until`, first first.
+    pub(super) fn starts(
+        &self,
+        now: Timestamp,
+        until: Timestamp,
+    ) -> impl Iterator<Item = RequestId> {
+        let range = (now, RequestId(0))..(until.max(now), RequestId(0));
+        self.starts.range(range).map(|&(_, request)| request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(request: u64, tokens: u64, start_by: Option<u64>) -> Place {
+        let waiting = Waiting {
+            request: RequestId(request),
+            turn: Turn::Usual,
+            priority: 0,
+            arrival: Timestamp::from_nanos(request),
+            deadline: None,
+            rows: 1,
+        };
+        Place {
+            key: Key::new(&waiting, Length::Short, tokens),
+            length: Length::Short,
+            tokens,
+            start_by: start_by.map(Timestamp::from_nanos),
+            has_rows: request.is_multiple_of(2),
+            generates: !request.is_multiple_of(2),
+        }
+    }
+
+    #[test]
+    fn shortest_first_by_powers_of_two() {
+        let mut line = Line::default();
+        let places = [(1, 100), (2, 64), (3, 127), (4, 5), (5, 63)].map(|(request, tokens)| {
+            let place = place(request, tokens, None);
+            line.insert(&place);
+            place
+        });
+        let order = |line: &Line| line.requests().map(|id| id.0).collect::<Vec<_>>();
+        assert_eq!(order(&line), [4, 5, 1, 2, 3]);
+        assert_eq!((line.tokens(), line.depth()), (359, 5));
+        for place in &places[..4] {
+            line.remove(place);
+        }
+        assert_eq!(order(&line), [5]);
+        assert!(!line.has_rows() && line.tokens() == 63);
+    }
+
+    #[test]
+    fn finds_who_has_to_start_soon() {
+        let mut line = Line::default();
+        for (request, start_by) in [(1, Some(50)), (2, Some(9)), (3, None), (4, Some(30))] {
+            line.insert(&place(request, 1, start_by));
+        }
+        let at = Timestamp::from_nanos;
+        let check = |now, until, expected: &[u64]| {
+            let found: Vec<u64> = line.starts(at(now), at(until)).map(|id| id.0).collect();
+            assert_eq!(found, expected, "{now}..{until}");
+        };
+        check(0, 100, &[2, 4, 1]);
+        check(10, 50, &[4]);
+        check(30, 51, &[4, 1]);
+        check(60, 10, &[]);
+        assert_eq!(line.next_start(at(10)), Some(at(30)));
+        assert_eq!(line.next_start(at(51)), None);
+        assert_eq!(line.first_start(), Some(at(9)));
+        assert_eq!(line.head(), Some(at(1)));
+    }
+}
