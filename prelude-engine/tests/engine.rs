@@ -17,6 +17,7 @@ use prelude_engine::{
     AnswerError, AnswerEvent, Collected, CollectedRow, EngineConfig, EngineHandle, RequestSpec,
     ScheduledEngine, SubmitError,
 };
+use prelude_sched::{Plan, QueueView, SchedulerPolicy, StepBudget};
 
 const CAPACITY: Capacity = Capacity {
     block_size: 4,
@@ -182,6 +183,35 @@ fn classes(collected: &Collected) -> f32 {
     match &collected.rows[..] {
         [CollectedRow::Output(RowOutput::Classes(c))] => c[0],
         other => panic!("not one class row: {other:?}"),
+    }
+}
+
+/// Would always rather wait for more.
+struct Waits;
+
+impl SchedulerPolicy for Waits {
+    fn plan(&mut self, view: &QueueView<'_>, _: StepBudget) -> Plan {
+        Plan {
+            wait_until: Some(view.now().saturating_add(Duration::from_secs(3600))),
+            ..Plan::default()
+        }
+    }
+}
+
+#[test]
+fn a_policy_that_waits_puts_nobody_to_sleep() {
+    let executor = Fake {
+        control: Control::new(Mode::Work),
+        output: None,
+    };
+    let mut config = EngineConfig::default();
+    config.scheduler.max_idle_ms = 1;
+    let engine =
+        ScheduledEngine::spawn_with_policy("test", config, Box::new(Waits), Box::new(executor));
+    let engine = engine.unwrap();
+    for _ in 0..3 {
+        let answer = engine.handle().submit(classify(&[1, 2, 3])).unwrap();
+        assert_eq!(classes(&answer.blocking_collect().unwrap()), 6.0);
     }
 }
 

@@ -13,6 +13,7 @@ use prelude_engine::{
     Answer, CollectedRow, EngineConfig, EngineHandle, RequestSpec, ScheduledEngine, SchedulerConfig,
 };
 use prelude_exec_cpu::{ComputePool, CpuConfig, CpuDtype, CpuExecutor};
+use prelude_sched::{LapsConfig, PolicyConfig};
 use proptest::prelude::*;
 
 /// How an engine is set up.
@@ -25,6 +26,8 @@ struct Setup {
     chunk_tokens: u32,
     threads: usize,
     dtype: CpuDtype,
+    /// Length-aware prefill: prompts paused and cut smaller than steps ask for.
+    laps: bool,
 }
 
 /// The plainest way to run a row: nothing shared, nothing cached, nothing chunked.
@@ -36,6 +39,7 @@ const ALONE: Setup = Setup {
     chunk_tokens: 512,
     threads: 1,
     dtype: CpuDtype::F32,
+    laps: false,
 };
 
 fn engine(setup: Setup) -> ScheduledEngine {
@@ -52,6 +56,16 @@ fn engine(setup: Setup) -> ScheduledEngine {
     let scheduler = SchedulerConfig {
         enable_prefix_caching: setup.caching,
         max_batch_tokens: setup.max_batch_tokens,
+        policy: if setup.laps {
+            PolicyConfig::Laps
+        } else {
+            PolicyConfig::Fcfs
+        },
+        laps: LapsConfig {
+            boundary_tokens: 12,
+            chunk_tokens: 24,
+            ..LapsConfig::default()
+        },
         ..SchedulerConfig::default()
     };
     let config = EngineConfig {
@@ -257,9 +271,10 @@ fn setup() -> impl Strategy<Value = Setup> {
         1usize..3,
         any::<bool>(),
         any::<bool>(),
+        any::<bool>(),
     )
         .prop_map(
-            |(caching, block_size, max_batch_tokens, chunk_tokens, threads, tight, bf16)| {
+            |(caching, block_size, max_batch_tokens, chunk_tokens, threads, tight, bf16, laps)| {
                 // Tight: the longest prompt (120 + 12 tokens) fits, and little else: eviction,
                 // preemption, recomputation.
                 let tokens = if tight { 144 } else { 2048 };
@@ -271,6 +286,7 @@ fn setup() -> impl Strategy<Value = Setup> {
                     chunk_tokens,
                     threads,
                     dtype: if bf16 { CpuDtype::Bf16 } else { CpuDtype::F32 },
+                    laps,
                 }
             },
         )

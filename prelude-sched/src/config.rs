@@ -265,6 +265,7 @@ impl SchedulerConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PrefillCosts;
 
     fn check(change: impl FnOnce(&mut SchedulerConfig, &mut Capacity), expected: Result<(), &str>) {
         let mut config = SchedulerConfig::default();
@@ -300,6 +301,24 @@ mod tests {
         check(
             |c, _| no_fairness(c, 0),
             Err("srjf_tokens_per_second is 0, but must be at least 1 unless `max_wait_ms` is"),
+        );
+        check(
+            |c, _| c.laps.max_boundary_tokens = 100,
+            Err("laps.max_boundary_tokens is 100, but must be at least `min_boundary_tokens`"),
+        );
+        check(
+            |c, _| c.laps.share_floor_percent = 51,
+            Err("laps.share_floor_percent is 51, but must be in 1..=50"),
+        );
+        let costs = PrefillCosts {
+            alpha_fs: 0,
+            beta_fs: 1,
+            gw_fs: 2,
+            gr_fs: 3,
+        };
+        check(
+            |c, _| c.laps.costs = Some(costs),
+            Err("laps.costs.alpha_fs is 0, but must be at least 1"),
         );
         check(
             |_, k| k.pipeline_depth = 0,

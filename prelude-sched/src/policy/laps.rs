@@ -100,8 +100,14 @@ const MAX_RUNNING: usize = 16;
 
 impl Laps {
     /// With nobody in line.
+    ///
+    /// # Panics
+    /// If a field is out of its range, which
+    /// [`SchedulerConfig::validate`](crate::SchedulerConfig::validate) says too.
     #[must_use]
     pub fn new(config: LapsConfig) -> Self {
+        let wrong = config.checks().into_iter().find(|(.., ok)| !ok);
+        assert!(wrong.is_none(), "out of range: {wrong:?}");
         let load_window = Duration::from_millis(u64::from(config.load_window_ms));
         Self {
             boundary: Boundary::new(&config),
