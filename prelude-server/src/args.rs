@@ -204,8 +204,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, help_heading = "Scheduling")]
     pub(crate) no_enable_prefix_caching: bool,
     /// Who of those that wait goes first: fcfs; srjf, the shortest one-shot request by what the
-    /// prefix cache does not hold of it now; or groups by how much of a prompt it holds
-    /// [default: fcfs].
+    /// prefix cache does not hold of it now; groups by how much of a prompt it holds; or laps,
+    /// short prompts apart from long ones [default: fcfs].
     #[arg(long, value_name = "NAME", help_heading = "Scheduling")]
     pub(crate) policy: Option<String>,
     /// The same bits whatever else is in a step, also on a GPU. On the CPU it is always so.

@@ -385,6 +385,29 @@ mod tests {
     }
 
     #[test]
+    fn every_policy_can_be_named() {
+        for name in ["fcfs", "srjf", "groups", "laps"] {
+            let args = ServeArgs {
+                policy: Some(name.to_owned()),
+                ..ServeArgs::default()
+            };
+            let settings = settings(&args, &Environment::default()).unwrap();
+            let known = serde_json::to_value(settings.scheduler.policy).unwrap();
+            assert_eq!(known, name);
+        }
+    }
+
+    #[test]
+    fn knobs_of_a_policy_come_from_the_environment() {
+        let environment = Environment {
+            config: None,
+            variables: vec![("SCHEDULER__LAPS__CHUNK_TOKENS".to_owned(), "512".to_owned())],
+        };
+        let settings = settings(&ServeArgs::default(), &environment).unwrap();
+        assert_eq!(settings.scheduler.laps.chunk_tokens, 512);
+    }
+
+    #[test]
     fn an_unknown_policy_says_which_there_are() {
         let args = ServeArgs {
             policy: Some("luck".to_owned()),
