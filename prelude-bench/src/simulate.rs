@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use prelude_bench::sim::{
     EngineConfig, Experiment, Gaps, Kind, Order, Preset, Progress, Report, Router, Setting, Source,
-    trace,
+    compare, trace,
 };
 use prelude_sched::PolicyConfig;
 
@@ -14,6 +14,8 @@ const EXAMPLES: &str = "\
 Examples:
   prelude-bench sim --workload toolbench --rate 12
       3,600 requests for 480 tools on four engines, five seeds
+  prelude-bench sim --workload agent --route round-robin,cache-aware,e2
+      three routers, compared with the first
   prelude-bench sim --workload posts --engines 1 --policy srjf --order shuffled
       PrefillOnly's posts, users mixed, shortest remaining job first
   prelude-bench sim --trace mooncake_conversation.jsonl --engines 16 --kv-tokens 20000000
@@ -67,9 +69,9 @@ pub(crate) struct Args {
     /// How long an engine's iterations take, and what fits into its memory.
     #[arg(long, default_value = "mistral-7b-a6000")]
     preset: Preset,
-    /// Who sends requests to engines.
-    #[arg(long, default_value = "e2")]
-    route: Router,
+    /// Who sends requests to engines; several are compared, with the first.
+    #[arg(long, value_delimiter = ',', default_value = "e2")]
+    route: Vec<Router>,
     /// How an engine orders its requests.
     #[arg(long, default_value = "fcfs")]
     policy: Policy,
@@ -93,6 +95,8 @@ enum Policy {
     Srjf,
     /// Priority groups by share of the prompt that the cache has.
     Groups,
+    /// Short prompts apart from long ones.
+    Laps,
 }
 
 impl Policy {
@@ -101,6 +105,7 @@ impl Policy {
             Self::Fcfs => (PolicyConfig::Fcfs, "fcfs"),
             Self::Srjf => (PolicyConfig::Srjf, "srjf"),
             Self::Groups => (PolicyConfig::Groups, "groups"),
+            Self::Laps => (PolicyConfig::Laps, "laps"),
         }
     }
 }
@@ -108,11 +113,21 @@ impl Policy {
 /// Runs the command and returns what it prints.
 pub(crate) fn run(args: Args) -> Result<String> {
     let json = args.json;
-    let experiment = experiment(args)?;
-    let report = with_bar(&experiment)?;
-    Ok(match json {
-        true => report.json()? + "\n",
-        false => report.render(),
+    let routes = args.route.clone();
+    let mut experiment = experiment(args)?;
+    let mut reports = Vec::new();
+    for router in routes {
+        experiment.router = router;
+        reports.push(with_bar(&experiment)?);
+    }
+    Ok(match (json, &reports[..]) {
+        (true, [report]) => report.json()? + "\n",
+        (true, _) => {
+            let reports: Result<Vec<_>, _> = reports.iter().map(Report::json).collect();
+            format!("[{}]\n", reports?.join(",\n"))
+        }
+        (false, [report]) => report.render(),
+        (false, _) => compare(&reports),
     })
 }
 
@@ -125,7 +140,7 @@ fn experiment(args: Args) -> Result<Experiment> {
     Ok(Experiment {
         engines: usize::from(args.engines),
         config,
-        router: args.route,
+        router: Router::E2,
         policy: name,
         source: source(args)?,
     })
@@ -246,5 +261,10 @@ mod tests {
         let value: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(value["runs"].as_array().unwrap().len(), 2);
         assert_eq!(value["preset"], "mistral-7b-a6000");
+        let several = run(parse(&format!("{flags} --route e2,min-cost --json")).unwrap()).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&several).unwrap();
+        assert_eq!(value[1]["route"], "min-cost");
+        let table = run(parse(&format!("{flags} --route e2,min-cost")).unwrap()).unwrap();
+        assert!(table.contains("mean, e2/this"), "{table}");
     }
 }

@@ -18,6 +18,7 @@
 
 mod ceiling;
 mod cluster;
+mod compare;
 mod engine;
 mod experiment;
 mod figures;
@@ -30,6 +31,7 @@ pub mod workload;
 
 pub use ceiling::{hit_ceiling, shared_tokens};
 pub use cluster::{Route, Served, run};
+pub use compare::compare;
 pub use engine::{Engine, EngineConfig, Record};
 pub use experiment::{Experiment, Progress, Router, Source};
 pub use figures::{Figures, Requests, Times};

@@ -1,0 +1,136 @@
+//! Reports of the same requests with different routers, side by side.
+
+use std::fmt::Write as _;
+
+use super::{Figures, Report, Spread};
+
+/// A column: its head, its unit, how many digits, and the figure.
+struct Column(&'static str, usize, fn(&Figures) -> f64);
+
+const COLUMNS: &[Column] = &[
+    Column("mean, s", 2, |f| f.latency.mean_ms / 1e3),
+    Column("P50, s", 2, |f| f.latency.p50_ms / 1e3),
+    Column("P99, s", 2, |f| f.latency.p99_ms / 1e3),
+    Column("first token, s", 2, |f| f.first_token.mean_ms / 1e3),
+    Column("hits, %", 1, |f| 100.0 * f.hit_rate),
+    Column("max/mean", 2, |f| f.imbalance),
+    Column("busy, %", 0, |f| 100.0 * f.busy),
+];
+
+/// A table of reports of the same workload, seeds and engines: medians over the runs, and how many
+/// times as long the first one's requests take as each other's, in the mean and at P99, within a
+/// seed: median, least and most.
+///
+/// # Panics
+/// If they have different numbers of runs.
+#[must_use]
+pub fn compare(reports: &[Report]) -> String {
+    let Some(first) = reports.first() else {
+        return String::new();
+    };
+    let mut out = format!("{}, {} engines", first.workload, first.engines);
+    let seeds: Vec<String> = first
+        .runs
+        .iter()
+        .filter_map(|r| r.seed)
+        .map(|s| s.to_string())
+        .collect();
+    let _ = writeln!(
+        out,
+        "; preset {}, policy {}, order {}, seeds {}",
+        first.preset,
+        first.policy,
+        first.order.unwrap_or("the trace's"),
+        if seeds.is_empty() {
+            "none".to_owned()
+        } else {
+            seeds.join(" ")
+        },
+    );
+    let rate = first.spread(|f| f.rate).median;
+    let ceiling = first.spread(|f| 100.0 * f.hit_ceiling).median;
+    let _ = writeln!(
+        out,
+        "{rate:.2} requests/s, at most {ceiling:.1} % of tokens could hit\n"
+    );
+
+    let _ = write!(out, "{:<18}", "route");
+    for Column(head, ..) in COLUMNS {
+        let _ = write!(out, "{head:>16}");
+    }
+    let beside = format!("{}/this", first.route);
+    let _ = writeln!(
+        out,
+        "{:>26}{:>26}",
+        format!("mean, {beside}"),
+        format!("P99, {beside}")
+    );
+    for report in reports {
+        let _ = write!(out, "{:<18}", report.route);
+        for &Column(_, digits, figure) in COLUMNS {
+            let _ = write!(out, "{:>16.digits$}", report.spread(figure).median);
+        }
+        let ratio = |figure: fn(&Figures) -> f64| {
+            assert_eq!(
+                first.runs.len(),
+                report.runs.len(),
+                "runs of the same seeds"
+            );
+            let pairs = first.runs.iter().zip(&report.runs);
+            let Spread { median, min, max } =
+                Spread::of(pairs.map(|(a, b)| figure(a) / figure(b)).collect());
+            format!("{median:.2} [{min:.2} .. {max:.2}]")
+        };
+        let _ = writeln!(
+            out,
+            "{:>26}{:>26}",
+            ratio(|f| f.latency.mean_ms),
+            ratio(|f| f.latency.p99_ms)
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::{EngineConfig, Experiment, Kind, Preset, Router, Setting, Source};
+
+    #[test]
+    fn routers_are_compared_seed_by_seed() {
+        let report = |router| {
+            let setting = Setting {
+                requests: Some(150),
+                prefixes: Some(10),
+                seed: 7,
+                ..Setting::default()
+            };
+            let experiment = Experiment {
+                source: Source::Seeded {
+                    kind: Kind::Toolbench,
+                    setting,
+                    seeds: 2,
+                },
+                engines: 2,
+                config: EngineConfig::new(
+                    Preset::Mistral7bA6000,
+                    prelude_sched::PolicyConfig::Fcfs,
+                ),
+                router,
+                policy: "fcfs",
+            };
+            experiment.run(|_| ()).expect("a good experiment")
+        };
+        let reports = [report(Router::RoundRobin), report(Router::E2)];
+        let table = compare(&reports);
+        let lines: Vec<&str> = table.lines().collect();
+        assert!(lines[0].ends_with("order shuffled, seeds 7 8"), "{table}");
+        assert!(lines[3].contains("mean, round-robin/this"), "{table}");
+        assert!(lines[4].contains("1.00 [1.00 .. 1.00]"), "{table}");
+        assert!(lines[5].starts_with("e2 "), "{table}");
+        // What is shared is computed once for both engines, not once for each.
+        let hits = |report: &Report| report.spread(|f| f.hit_rate).median;
+        assert!(hits(&reports[1]) > hits(&reports[0]));
+        assert_eq!(compare(&[]), "");
+    }
+}
