@@ -145,19 +145,24 @@ fn prefill_ms(preset: Preset, missed: u32, tokens: u32) -> f64 {
 mod tests {
     use super::*;
 
+    /// The form that service times have cannot follow all of a preset: attention to a prompt's own
+    /// tokens is half as much as to cached ones, and iterations have steps and edges.
     #[test]
-    fn a_profile_says_what_the_engines_take() {
+    fn a_profile_says_about_what_the_engines_take() {
         for preset in [Preset::Mistral7bA6000, Preset::Llama70bH100x2] {
             let service = profile(preset).expect("the grid tells everything apart");
-            for (missed, tokens) in [(2048, 2048), (4096, 16_384), (1024, 8192), (10_240, 10_240)] {
-                let said = service.prefill(missed, tokens).as_ms();
-                let takes = prefill_ms(preset, missed, tokens);
-                // The presets have steps and edges that no plane follows.
-                assert!(
-                    (said / takes - 1.0).abs() < 0.2,
-                    "{said} for {takes}: {preset:?}"
-                );
+            let mut ratios = Vec::new();
+            for tokens in (2048..=LONGEST).step_by(2048) {
+                for missed in (1024..=tokens).step_by(1024) {
+                    let said = service.prefill(missed, tokens).as_ms();
+                    ratios.push(said / prefill_ms(preset, missed, tokens));
+                }
             }
+            ratios.sort_by(f64::total_cmp);
+            let [least, median, most] =
+                [0, ratios.len() / 2, ratios.len() - 1].map(|at| ratios[at]);
+            assert!((median - 1.0).abs() < 0.05, "{median}: {preset:?}");
+            assert!(least > 0.65 && most < 1.5, "{least} to {most}: {preset:?}");
         }
     }
 }
