@@ -350,7 +350,15 @@ impl fmt::Display for Spread {
 }
 
 fn table(options: Options, device: Device) {
-    println!("\n{device:?}, {options:?}, {REQUESTS} requests, seeds {SEEDS:?}, fcfs / laps\n");
+    let Options {
+        step_tokens,
+        histories,
+    } = options;
+    let (first, last) = (SEEDS.start, SEEDS.end - 1);
+    println!(
+        "\n{device:?} times, steps of {step_tokens} tokens, {histories} histories, {REQUESTS} \
+         requests, seeds {first} to {last}, fcfs / laps\n"
+    );
     println!(
         "| req/s | busy % | mean ms | short ms | long ms | p99 ms | missed % | mean, change in % | missed, change in % | long mean, change in % |"
     );
