@@ -224,9 +224,18 @@ fn check_settings(text: &str, folder: &Path, at: &str) {
     assert!(output.status.success(), "{at}: {errors}");
     let found: toml::Table = toml::from_str(&String::from_utf8(output.stdout).unwrap()).unwrap();
     let shown: toml::Table = toml::from_str(text).unwrap();
-    for (table, settings) in &shown {
-        for (name, value) in settings.as_table().unwrap() {
-            assert_eq!(found[table].get(name), Some(value), "{at}: {table}.{name}");
+    compare_settings(&shown, &found, at);
+}
+
+/// Every setting that is shown is there; tables may have others, too.
+fn compare_settings(shown: &toml::Table, found: &toml::Table, at: &str) {
+    for (name, value) in shown {
+        let at = format!("{at}: {name}");
+        match (value, found.get(name)) {
+            (toml::Value::Table(shown), Some(toml::Value::Table(found))) => {
+                compare_settings(shown, found, &at);
+            }
+            (value, found) => assert_eq!(found, Some(value), "{at}"),
         }
     }
 }
