@@ -16,6 +16,8 @@ pub enum Router {
     E2,
     /// E2 without moving and copying prefixes.
     E2Still,
+    /// E2 that gives way where whoever caches the prompt has far too much to do.
+    E2Guarded,
     /// One engine after another.
     RoundRobin,
     /// To whoever has the fewest requests under way.
@@ -37,6 +39,7 @@ impl Router {
         match self {
             Self::E2 => "e2",
             Self::E2Still => "e2-still",
+            Self::E2Guarded => "e2-guarded",
             Self::RoundRobin => "round-robin",
             Self::LeastOutstanding => "least-outstanding",
             Self::PrefixHash => "prefix-hash",
@@ -51,6 +54,10 @@ impl Router {
             Self::E2 => PolicyConfig::E2(E2Config::default()),
             Self::E2Still => PolicyConfig::E2(E2Config {
                 rebalance: None,
+                ..E2Config::default()
+            }),
+            Self::E2Guarded => PolicyConfig::E2(E2Config {
+                backlog_guard: true,
                 ..E2Config::default()
             }),
             Self::RoundRobin => PolicyConfig::RoundRobin,
