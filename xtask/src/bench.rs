@@ -1,16 +1,18 @@
-//! Measuring: the first table, the server and the tokenizer against their rivals.
+//! Measuring: the first table, the server and the tokenizer against their rivals, and policies in
+//! simulation.
 
 use anyhow::Result;
 
 use crate::run::cargo;
 
 /// Runs `prelude-bench table` with the rivals that can be compiled in, or what the first argument
-/// names: `server`, or `tokenizer`, the race in `bench/tokenizer`, which is a workspace of its
+/// names: `server`, `sim`, or `tokenizer`, the race in `bench/tokenizer`, which is a workspace of its
 /// own: only this command compiles the rivals.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     match args.split_first() {
         Some((first, rest)) if first == "tokenizer" => tokenizer(rest),
         Some((first, rest)) if first == "server" => server(rest),
+        Some((first, rest)) if first == "sim" => sim(rest),
         _ => table(args),
     }
 }
@@ -20,6 +22,13 @@ fn server(args: &[String]) -> Result<()> {
     let packages = ["-p", "prelude-server", "-p", "prelude-bench"];
     cargo(["build", "--release"]).args(packages).run()?;
     cargo(["run", "--release", "-p", "prelude-bench", "--", "server"])
+        .args(args)
+        .run()
+}
+
+/// Runs `prelude-bench sim`.
+fn sim(args: &[String]) -> Result<()> {
+    cargo(["run", "--release", "-p", "prelude-bench", "--", "sim"])
         .args(args)
         .run()
 }

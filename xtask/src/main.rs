@@ -69,6 +69,8 @@ enum Command {
     /// Measure: tokenizer, one forward pass, one HTTP round trip.
     ///
     /// `bench server` measures the server under load, beside rivals if they are installed.
+    /// `bench sim` simulates several engines with a scheduling and a routing policy, in virtual
+    /// time; `bench sim --help` says more.
     /// `bench tokenizer` measures the tokenizer alone, against every rival, over the whole table of
     /// targets; `bench tokenizer --help` says more.
     Bench {
