@@ -162,6 +162,9 @@ impl Router {
     ///
     /// # Errors
     /// If it goes nowhere. Nothing is counted then.
+    ///
+    /// # Panics
+    /// If a policy of one's own picks an endpoint that the request may not go to.
     pub fn route(
         &mut self,
         now: Timestamp,
@@ -181,6 +184,10 @@ impl Router {
             eligible: &self.eligible,
         };
         let choice = self.policy.pick(now, &self.fleet, &query);
+        assert!(
+            query.eligible.contains(&choice.at),
+            "a policy picks one of the eligible endpoints"
+        );
         self.policy.commit(now, &self.fleet, &query, &choice);
         let endpoint = self.fleet.endpoints()[choice.at].id();
         let pick = Pick {
