@@ -233,7 +233,7 @@ impl Router {
             let endpoints = endpoints.len();
             return Err(RouteError::NoEndpoint { endpoints });
         };
-        let least_ms = least.0 / 1_000_000;
+        let least_ms = u64::try_from(least.0 / 1_000_000).unwrap_or(u64::MAX);
         match self.config.shed_ms {
             Some(shed_ms) if request.sheddable && least_ms > shed_ms => {
                 Err(RouteError::Overloaded { least_ms, shed_ms })

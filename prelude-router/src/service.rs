@@ -93,12 +93,13 @@ impl ServiceTime {
 /// An amount of an engine's time.
 ///
 /// Whole nanoseconds, so that what is added to a sum and subtracted later leaves exactly what
-/// was there before: sums of floating-point numbers drift.
+/// was there before: sums of floating-point numbers drift. Of 128 bits, which no sum of costs of
+/// 64 bits, the most that one request can have, leaves.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
-pub struct Cost(pub u64);
+pub struct Cost(pub u128);
 
 impl Cost {
     /// No time.
@@ -108,7 +109,7 @@ impl Cost {
     #[must_use]
     pub fn from_ms(ms: f64) -> Self {
         // `as` saturates, and takes what is not a number for 0.
-        Self((ms * 1e6) as u64)
+        Self(u128::from((ms * 1e6) as u64))
     }
 
     /// In milliseconds.
@@ -119,9 +120,8 @@ impl Cost {
 
     /// `self * by / of`; nothing if `of` is 0.
     pub(crate) fn scaled(self, by: u64, of: u64) -> Self {
-        let product = u128::from(self.0) * u128::from(by);
-        let share = product.checked_div(u128::from(of)).unwrap_or(0);
-        Self(u64::try_from(share).unwrap_or(u64::MAX))
+        let product = self.0.saturating_mul(u128::from(by));
+        Self(product.checked_div(u128::from(of)).unwrap_or(0))
     }
 }
 
@@ -178,11 +178,26 @@ mod tests {
         assert_eq!(ServiceTime::default().validate(), Ok(()));
     }
 
+    /// The longest times that pass as such, of as many requests as a window can have.
+    #[test]
+    fn sums_of_the_greatest_costs_return_to_nothing() {
+        let most = Cost::from_ms(f64::MAX);
+        let mut sum = Cost::ZERO;
+        for _ in 0..1000 {
+            sum += most;
+        }
+        assert_eq!(sum, Cost(most.0 * 1000));
+        for _ in 0..1000 {
+            sum -= most;
+        }
+        assert_eq!(sum, Cost::ZERO);
+    }
+
     #[test]
     fn shares_round_down_and_never_divide_by_zero() {
         assert_eq!(Cost(10).scaled(2, 3), Cost(6));
         assert_eq!(Cost(10).scaled(2, 0), Cost::ZERO);
-        assert_eq!(Cost(u64::MAX).scaled(u64::MAX, 1), Cost(u64::MAX));
+        assert_eq!(Cost(u128::MAX).scaled(u64::MAX, 1), Cost(u128::MAX));
         assert_eq!(Cost::from_ms(f64::NAN), Cost::ZERO);
     }
 }

@@ -167,7 +167,8 @@ impl Scheduler {
     }
 
     /// The next step to run, if there is anything to run, fewer steps are in flight than the
-    /// executor takes, and the policy does not wait for more. Pushes what happens to requests on the way (deadlines, preemptions).
+    /// executor takes, and the policy does not wait for more. Pushes what happens to requests on
+    /// the way (deadlines, preemptions).
     ///
     /// Every batch passes [`ForwardBatch::validate`]. The caller hands it to the executor before
     /// it asks for the next, in this order.

@@ -226,7 +226,7 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Push(u32, u64),
+        Push(u32, u128),
         Serve(u64, u32),
         Charge(u32, u32),
         Leave(u32),
@@ -236,7 +236,7 @@ mod tests {
     fn step() -> impl Strategy<Value = Step> {
         let endpoint = 0..4u32;
         prop_oneof![
-            6 => (endpoint.clone(), 1..100u64).prop_map(|(e, cost)| Step::Push(e, cost)),
+            6 => (endpoint.clone(), 1..100u128).prop_map(|(e, cost)| Step::Push(e, cost)),
             1 => (0..40u64, endpoint.clone()).prop_map(|(r, e)| Step::Serve(r, e)),
             1 => (endpoint.clone(), endpoint.clone()).prop_map(|(a, b)| Step::Charge(a, b)),
             1 => endpoint.prop_map(Step::Leave),

@@ -242,7 +242,7 @@ fn costs_follow_what_requests_took() {
             .route(ms(n), &request(n, &prefixes[n as usize]))
             .expect("it is there");
         let took = service(&router).prefill(500 + n as u32, 500 + n as u32);
-        let twice = Duration::from_nanos(2 * took.0.min(said.0));
+        let twice = Duration::from_nanos(2 * took.0.min(said.0) as u64);
         let finish = Finish {
             prefill: Some((twice, 0)),
             ..Finish::default()

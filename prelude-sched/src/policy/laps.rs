@@ -274,15 +274,21 @@ impl Laps {
             enough_tokens: Some(self.config.batch_tokens),
             ..Plan::default()
         };
+        // As many as there are or fit, so that what is far behind is not looked at.
+        let most_rows = line.with_rows().min(budget.rows as usize);
+        let most_seqs = line.generating().min(budget.seqs as usize);
         let mut prompts = 0;
         for request in urgent.iter().copied().chain(others) {
+            let has_room = prompts < u64::from(self.config.batch_tokens);
+            if plan.oneshot.len() >= most_rows && (plan.decode.len() >= most_seqs || !has_room) {
+                break;
+            }
             let place = &self.places[&request];
-            if place.has_rows && plan.oneshot.len() < budget.rows as usize {
+            if place.has_rows && plan.oneshot.len() < most_rows {
                 let tokens = budget.tokens;
                 plan.oneshot.push(Grant { request, tokens });
             }
-            let has_room = prompts < u64::from(self.config.batch_tokens);
-            if place.generates && has_room && plan.decode.len() < budget.seqs as usize {
+            if place.generates && has_room && plan.decode.len() < most_seqs {
                 let tokens = budget.tokens;
                 plan.decode.push(Grant { request, tokens });
                 prompts += place.tokens;

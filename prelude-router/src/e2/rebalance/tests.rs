@@ -53,7 +53,7 @@ impl Parts {
             endpoint,
             charged: endpoint,
             leaf: Some(leaf),
-            prefill: Cost(granules.len() as u64),
+            prefill: Cost(granules.len() as u128),
             decode: Cost::ZERO,
         });
         leaf

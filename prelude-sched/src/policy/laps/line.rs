@@ -55,8 +55,9 @@ pub(super) struct Line {
     starts: BTreeSet<(Timestamp, RequestId)>,
     arrivals: BTreeSet<(Timestamp, RequestId)>,
     tokens: u64,
-    /// Of these, with one-shot rows.
+    /// Requests with one-shot rows, and with generations.
     with_rows: usize,
+    generating: usize,
 }
 
 impl Line {
@@ -67,6 +68,7 @@ impl Line {
         self.starts.extend(place.start_by.map(|at| (at, request)));
         self.tokens += place.tokens;
         self.with_rows += usize::from(place.has_rows);
+        self.generating += usize::from(place.generates);
     }
 
     pub(super) fn remove(&mut self, place: &Place) {
@@ -78,6 +80,7 @@ impl Line {
         }
         self.tokens -= place.tokens;
         self.with_rows -= usize::from(place.has_rows);
+        self.generating -= usize::from(place.generates);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -86,6 +89,16 @@ impl Line {
 
     pub(super) const fn has_rows(&self) -> bool {
         self.with_rows > 0
+    }
+
+    /// How many have one-shot rows.
+    pub(super) const fn with_rows(&self) -> usize {
+        self.with_rows
+    }
+
+    /// How many have generations.
+    pub(super) const fn generating(&self) -> usize {
+        self.generating
     }
 
     /// How many there are.
