@@ -8,8 +8,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use kernels::{FAMILIES, Family, MANIFEST};
 use prelude_exec_cuda::measure::Target;
+use prelude_kernels::{FAMILIES, Family, MANIFEST};
 use serde_json::{Value, json};
 
 /// Characters of what the compiler says that a message repeats.
@@ -110,7 +110,7 @@ mod tests {
         let nvcc = compiler(&folder, script);
         let images = folder.0.join("images");
         compile_with(&nvcc, &home(), &images, (9, 0)).unwrap();
-        let found = kernels::Images::open(&images).unwrap();
+        let found = prelude_kernels::Images::open(&images).unwrap();
         for family in FAMILIES {
             assert_eq!(found.load(family).unwrap(), family.source.as_bytes());
         }

@@ -10,11 +10,11 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use kernels::emu::{Build, Library, Schedule};
 use prelude_exec_cuda::{
     CudaConfig, CudaExecutor, Error, info,
     measure::{Facts, Target, Times},
 };
+use prelude_kernels::emu::{Build, Library, Schedule};
 use prelude_models::Checkpoint;
 use serde::Deserialize;
 
@@ -59,7 +59,7 @@ pub(crate) struct Session {
     pub(crate) common: Common,
     pub(crate) ceilings: Ceilings,
     report: Report,
-    emulation: Option<Arc<kernels::emu::Device>>,
+    emulation: Option<Arc<prelude_kernels::emu::Device>>,
     deadline: Instant,
     skipped_for_time: bool,
 }
@@ -94,7 +94,8 @@ fn configure(common: &Common, home: &Path) -> CudaConfig {
         device: common.device,
         library_dirs: env::split_paths(&named).collect(),
         fallback_dirs,
-        image_dir: Some(home.join("images")).filter(|dir| dir.join(kernels::MANIFEST).exists()),
+        image_dir: Some(home.join("images"))
+            .filter(|dir| dir.join(prelude_kernels::MANIFEST).exists()),
         cache_dir: Some(models_folder(common).join("kernel-cache")),
         ..CudaConfig::default()
     }
@@ -144,7 +145,11 @@ fn open_target(
     common: &Common,
     home: &Path,
     config: &mut CudaConfig,
-) -> Result<(Target, Option<Arc<kernels::emu::Device>>, Option<String>)> {
+) -> Result<(
+    Target,
+    Option<Arc<prelude_kernels::emu::Device>>,
+    Option<String>,
+)> {
     if common.smoke {
         let build = Build {
             sources: home.join("kernels"),
@@ -166,7 +171,7 @@ fn open_target(
             let note = format!("the bundle's images do not load here ({hint}); compiled with nvcc");
             config.image_dir = Some(folder.clone());
             // An earlier part may have compiled them.
-            if folder.join(kernels::MANIFEST).exists() {
+            if folder.join(prelude_kernels::MANIFEST).exists() {
                 let target = Target::gpu(config)?;
                 if target.load_kernels().is_ok() {
                     return Ok((target, None, Some(note)));

@@ -87,7 +87,7 @@ impl CudaExecutor {
     pub fn emulated(
         checkpoint: &Checkpoint,
         config: &CudaConfig,
-        device: Arc<kernels::emu::Device>,
+        device: Arc<prelude_kernels::emu::Device>,
     ) -> Result<Self, Error> {
         let launcher = Launcher::Emu(Arc::clone(&device), None);
         Self::on(Space::Emu(device), launcher, checkpoint, config)

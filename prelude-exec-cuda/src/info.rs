@@ -45,7 +45,7 @@ pub fn info(config: &CudaConfig) -> Vec<String> {
         .cache_dir
         .as_ref()
         .map_or_else(|| "none".to_owned(), |path| path.display().to_string());
-    let families: Vec<_> = kernels::FAMILIES.iter().map(|f| f.name).collect();
+    let families: Vec<_> = prelude_kernels::FAMILIES.iter().map(|f| f.name).collect();
     lines.push(format!(
         "kernels     {} families: {}",
         families.len(),

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use half::bf16;
-use kernels::families::{DecodeRow, Segment, Span, Tile};
+use prelude_kernels::families::{DecodeRow, Segment, Span, Tile};
 use prelude_models::{AttnShape, ModelConfig, Ops};
 
 use crate::{

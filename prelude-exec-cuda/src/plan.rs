@@ -17,11 +17,11 @@
 use std::ops::Range;
 
 use bytemuck::Zeroable as _;
-use kernels::families::{AttnDecodeParams, DecodeRow, Segment, Span, Tile};
 use prelude_core::{
     BlockId, BlockSpan, DecodeBatch, ExecutorError, ForwardBatch, OneShotBatch, OutputHead,
     Residency, SeqId, StepId, TokenSource,
 };
+use prelude_kernels::families::{AttnDecodeParams, DecodeRow, Segment, Span, Tile};
 
 /// "Transient": see [`StepPlan::slots`].
 pub(crate) const NO_SLOT: i32 = -1;

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use kernels::emu::{Build, Device, Error, Library, Schedule};
+use prelude_kernels::emu::{Build, Device, Error, Library, Schedule};
 use prelude_models::Checkpoint;
 
 use crate::CudaConfig;

@@ -80,7 +80,10 @@ const STEPS: &[Step] = &[
         name: "accuracy",
         run: || accuracy::run(None).map(Some),
     },
-    step!("package", package::publish()),
+    Step {
+        name: "package",
+        run: || package::publish().map(Some),
+    },
     Step {
         name: "msrv",
         run: || package::oldest_compiler().map(Some),
@@ -131,7 +134,7 @@ fn features() -> Result<()> {
     for (package, features) in [
         ("prelude-sched", &["sim"][..]),
         ("prelude-models", &["conformance"]),
-        ("kernels", &["emu"]),
+        ("prelude-kernels", &["emu"]),
         ("fasttoken", &["cli", "reference"]),
         ("prelude-exec-cuda", &["emu", "measure"]),
         ("prelude-server", &["cuda", "hf-fallback"]),

@@ -18,9 +18,19 @@ pub(crate) struct Package {
     pub(crate) version: String,
     pub(crate) license: Option<String>,
     pub(crate) license_file: Option<String>,
+    pub(crate) repository: Option<String>,
+    /// The registries that the package may be published to: `None` for any, empty for none.
+    publish: Option<Vec<String>>,
     pub(crate) description: Option<String>,
     pub(crate) manifest_path: std::path::PathBuf,
     pub(crate) dependencies: Vec<Dependency>,
+}
+
+impl Package {
+    /// Returns true if the package may be published.
+    pub(crate) fn is_published(&self) -> bool {
+        self.publish.as_ref().is_none_or(|to| !to.is_empty())
+    }
 }
 
 #[derive(Deserialize)]

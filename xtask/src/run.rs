@@ -114,6 +114,15 @@ impl Invocation {
         String::from_utf8(output.stdout).with_context(|| format!("`{line}` printed no UTF-8"))
     }
 
+    /// Runs it and returns what it printed on its standard output, however it ended. What it prints
+    /// on its standard error is not shown.
+    pub(crate) fn output_of_any_status(mut self) -> Result<String> {
+        let line = self.line();
+        let output = self.0.stderr(Stdio::null()).output();
+        let output = output.with_context(|| format!("cannot start `{line}`"))?;
+        String::from_utf8(output.stdout).with_context(|| format!("`{line}` printed no UTF-8"))
+    }
+
     /// Whether it runs and succeeds, quietly.
     pub(crate) fn succeeds(mut self) -> bool {
         let status = self.0.stdout(Stdio::null()).stderr(Stdio::null()).status();

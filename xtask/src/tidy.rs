@@ -8,53 +8,12 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
+mod map;
+
 use crate::{
-    metadata::{Metadata, Package},
+    metadata::{Dependency, Metadata, Package},
     run,
 };
-
-/// Direct normal dependencies between our crates, as drawn in ARCHITECTURE.md. A new edge is a
-/// design change: change the map in the same commit.
-const ARROWS: &[(&str, &[&str])] = &[
-    ("fasttoken", &[]),
-    ("prelude-core", &[]),
-    ("prelude-kv", &["prelude-core"]),
-    ("prelude-sched", &["prelude-core", "prelude-kv"]),
-    ("prelude-models", &["prelude-core"]),
-    ("prelude-exec-cpu", &["prelude-core", "prelude-models"]),
-    ("kernels", &[]),
-    (
-        "prelude-exec-cuda",
-        &["kernels", "prelude-core", "prelude-models"],
-    ),
-    ("prelude-engine", &["prelude-core", "prelude-sched"]),
-    ("prelude-router", &["prelude-core"]),
-    (
-        "prelude-server",
-        &[
-            "fasttoken",
-            "prelude-core",
-            "prelude-engine",
-            "prelude-exec-cpu",
-            "prelude-exec-cuda",
-            "prelude-models",
-        ],
-    ),
-    (
-        "prelude-bench",
-        &[
-            "fasttoken",
-            "prelude-core",
-            "prelude-engine",
-            "prelude-exec-cpu",
-            "prelude-models",
-            "prelude-router",
-            "prelude-sched",
-            "prelude-server",
-        ],
-    ),
-    ("xtask", &["kernels"]),
-];
 
 /// Tests, benches and examples may also use the oracle and what it needs.
 const DEV_EXTRA: &[&str] = &["prelude-exec-cpu", "prelude-models"];
@@ -101,14 +60,19 @@ const UNSAFE_LEAVES: &[&str] = &[
 
 pub(crate) fn run() -> Result<()> {
     let metadata = Metadata::load()?;
+    let map = map::Map::read(&run::root().join("ARCHITECTURE.md"))?;
     let mut faults = Vec::new();
-    arrows(&metadata, &mut faults);
+    arrows(&metadata, &map, &mut faults);
+    map::types(&metadata, &map, &mut faults)?;
     licences(&metadata, &mut faults);
     manifests(&metadata, &mut faults);
     sources(&metadata, &mut faults)?;
     golden_notes(&mut faults)?;
     if faults.is_empty() {
-        println!("tidy: arrows, licences, manifests, unsafe leaves and golden notes are in order");
+        println!(
+            "tidy: the map's arrows and types, licences, manifests, unsafe leaves and golden notes are in \
+             order"
+        );
         return Ok(());
     }
     for fault in &faults {
@@ -117,21 +81,38 @@ pub(crate) fn run() -> Result<()> {
     bail!("{} fault(s)", faults.len());
 }
 
-fn arrows(metadata: &Metadata, faults: &mut Vec<String>) {
+/// Compares direct normal dependencies between our crates with the list in ARCHITECTURE.md.
+fn arrows(metadata: &Metadata, map: &map::Map, faults: &mut Vec<String>) {
     let ours: BTreeSet<&str> = metadata.members().map(|p| p.name.as_str()).collect();
+    for (from, to) in &map.arrows {
+        for name in to.iter().chain([from]) {
+            if !ours.contains(name.as_str()) {
+                faults.push(format!(
+                    "ARCHITECTURE.md lists {name}, which is no crate of ours"
+                ));
+            }
+        }
+    }
     for package in metadata.members() {
-        let Some((_, allowed)) = ARROWS.iter().find(|(name, _)| *name == package.name) else {
-            faults.push(format!(
-                "{} is not on the map in xtask/src/tidy.rs",
-                package.name
-            ));
+        let Some(allowed) = map.arrows.get(&package.name) else {
+            faults.push(format!("ARCHITECTURE.md does not list {}", package.name));
             continue;
         };
+        let depends = |name: &&String| {
+            let found = |d: &Dependency| d.name == **name && d.kind.is_none();
+            !package.dependencies.iter().any(found)
+        };
+        for name in allowed.iter().filter(depends) {
+            faults.push(format!(
+                "ARCHITECTURE.md lists {} -> {name}, and there is no such dependency",
+                package.name
+            ));
+        }
         for dependency in &package.dependencies {
             let name = dependency.name.as_str();
             let dev = dependency.kind.as_deref() == Some("dev");
             let fine = !ours.contains(name)
-                || allowed.contains(&name)
+                || allowed.contains(name)
                 || (dev && (DEV_EXTRA.contains(&name) || name == package.name));
             if !fine {
                 faults.push(format!(
@@ -216,7 +197,7 @@ fn sources(metadata: &Metadata, faults: &mut Vec<String>) -> Result<()> {
             .unwrap_or_default();
         let has_leaf = UNSAFE_LEAVES
             .iter()
-            .any(|l| l.starts_with(&format!("{}/", package.name)));
+            .any(|leaf| leaf.starts_with(&format!("{}/", relative(&root, &folder))));
         let crate_root = folder.join("src/lib.rs");
         if crate_root.exists() {
             let wanted = if has_leaf {

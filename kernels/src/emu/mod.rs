@@ -1,7 +1,7 @@
 //! Kernels on the host: compiled by g++, run one fibre a CUDA thread, checked.
 //!
 //! ```no_run
-//! use kernels::{emu, families::SiluMulParams, DevicePtr};
+//! use prelude_kernels::{emu, families::SiluMulParams, DevicePtr};
 //!
 //! let library = emu::Library::build(&emu::Build::default())?;
 //! let device = library.device(emu::Schedule::WarpGreedy);

@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 
 use half::bf16;
-use kernels::{
+use prelude_kernels::{
     DevicePtr,
     emu::Device,
     families::{AttnVarlenParams, Segment, Span, Tile},

@@ -1,7 +1,7 @@
 //! The emulation itself: what it runs, and that it reports what it should.
 
 use bytemuck::{Pod, Zeroable};
-use kernels::{
+use prelude_kernels::{
     DevicePtr, Launch,
     emu::{Device, Error, Extent, Schedule},
 };

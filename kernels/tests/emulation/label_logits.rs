@@ -1,5 +1,5 @@
 use half::bf16;
-use kernels::{
+use prelude_kernels::{
     DevicePtr,
     emu::Device,
     families::{LabelLogitsParams, LabelMergeParams},

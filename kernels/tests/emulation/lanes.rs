@@ -2,7 +2,7 @@
 //! "ldmatrix", "mma.m16n8k16", "mma.m16n8k32", "shfl.sync"), written out here once more.
 
 use half::bf16;
-use kernels::Launch;
+use prelude_kernels::Launch;
 
 use crate::{
     harness::Selftest,

@@ -1,6 +1,6 @@
 //! Parameter structs are the same in C++ and in Rust.
 
-use kernels::{FAMILIES, Params, families};
+use prelude_kernels::{FAMILIES, Params, families};
 
 use crate::support;
 
@@ -10,7 +10,7 @@ fn structs_are_mirrored() {
         return;
     };
     let mut known = Vec::new();
-    fn check<P: Params>(library: &kernels::emu::Library, known: &mut Vec<&'static str>) {
+    fn check<P: Params>(library: &prelude_kernels::emu::Library, known: &mut Vec<&'static str>) {
         assert_eq!(library.layout_difference::<P>(), None);
         known.push(P::NAME);
     }

@@ -1,4 +1,4 @@
-use kernels::{
+use prelude_kernels::{
     DevicePtr,
     emu::Device,
     families::{LogprobRow, LogprobsParams},

@@ -1,5 +1,5 @@
 use half::bf16;
-use kernels::{DevicePtr, emu::Device, families::QkNormRopeStoreParams};
+use prelude_kernels::{DevicePtr, emu::Device, families::QkNormRopeStoreParams};
 
 use crate::support::{
     U16, U32, Values, assert_untouched, assert_within, launch, room_bf16, under_all_schedules,

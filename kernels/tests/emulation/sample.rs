@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use kernels::{
+use prelude_kernels::{
     DevicePtr,
     emu::Device,
     families::{AdjustParams, AdjustRow, ArgmaxParams, SampleParams, SampleRow, SampleStatus},

@@ -8,7 +8,7 @@ use std::{
 };
 
 use half::bf16;
-use kernels::{
+use prelude_kernels::{
     DevicePtr, Launch, Params,
     emu::{Build, Device, Error, Library, Sanitizer, Schedule},
 };

@@ -31,7 +31,7 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     } else {
         session.check("kernel images load", |s| {
             s.target.load_kernels()?;
-            Ok(format!("{} families", ::kernels::FAMILIES.len()))
+            Ok(format!("{} families", prelude_kernels::FAMILIES.len()))
         })?;
     }
     session.check("one launch", one_launch)?;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use half::bf16;
-use kernels::families::PoolRow;
 use prelude_core::{OutputHead, Pooling, RowOutput, TokenHead};
+use prelude_kernels::families::PoolRow;
 
 use super::{
     NO_ROOM, finite,

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use kernels::families::{AdjustRow, LogprobRow, PoolRow, SampleRow};
 use prelude_core::{Normalise, OutputHead, TokenHead, TokenId};
+use prelude_kernels::families::{AdjustRow, LogprobRow, PoolRow, SampleRow};
 
 use super::{
     NO_LIST_ROOM, labels, logits,

@@ -1,7 +1,7 @@
 //! `attn_varlen` for prompts, `attn_decode` and `attn_combine` for rows of one token.
 
 use half::bf16;
-use kernels::{
+use prelude_kernels::{
     DevicePtr,
     families::{AttnDecodeParams, AttnVarlenParams, DecodeRow, Segment, Span, Tile},
 };

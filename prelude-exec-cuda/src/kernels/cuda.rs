@@ -7,7 +7,7 @@ use cudarc::driver::{
     result::{self, function, module},
     sys::{self, CUfunction_attribute},
 };
-use kernels::{Launch, Params};
+use prelude_kernels::{Launch, Params};
 
 use super::{image::Images, libs::describe};
 use crate::{
@@ -65,13 +65,13 @@ impl CudaLauncher {
             kernels: HashMap::new(),
         };
         this.context.bind()?;
-        for family in kernels::FAMILIES {
+        for family in prelude_kernels::FAMILIES {
             this.load(family)?;
         }
         Ok(this)
     }
 
-    fn load(&mut self, family: &'static kernels::Family) -> Result<(), Error> {
+    fn load(&mut self, family: &'static prelude_kernels::Family) -> Result<(), Error> {
         let capability = self.context.compute_capability;
         let module = self.images.get(family, capability, |image| {
             // SAFETY: the image is a fatbin, cubin or PTX that ends in a zero byte, which is what

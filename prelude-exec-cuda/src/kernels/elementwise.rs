@@ -1,7 +1,7 @@
 //! `embed`, `gather_rows`, `rms_norm`, `silu_mul`: work on rows, bound by memory.
 
 use half::bf16;
-use kernels::{
+use prelude_kernels::{
     DevicePtr,
     families::{EmbedParams, GatherRowsParams, RmsNormParams, SiluMulParams},
 };

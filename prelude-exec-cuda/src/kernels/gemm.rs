@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use bytemuck::Pod;
 use half::bf16;
-use kernels::{
+use prelude_kernels::{
     DevicePtr,
     families::{GemmOutput, GemmParams},
 };

@@ -1,7 +1,7 @@
 //! Heads: `pool`, `classify`, `label_dots`, `label_logits` and `label_merge`.
 
 use half::bf16;
-use kernels::{
+use prelude_kernels::{
     DevicePtr,
     families::{
         ClassifyParams, LabelDotsParams, LabelLogitsParams, LabelMergeParams, PoolParams, PoolRow,

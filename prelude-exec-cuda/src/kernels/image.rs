@@ -13,7 +13,7 @@ use std::{
 };
 
 use cudarc::nvrtc::{result as nvrtc, sys};
-use kernels::{Family, HEADERS};
+use prelude_kernels::{Family, HEADERS};
 use sha2::{Digest, Sha256};
 
 use super::libs::{self, Library};
@@ -27,13 +27,15 @@ const LOG_MAX: usize = 2000;
 pub(crate) struct Images {
     config: CudaConfig,
     /// In the order in which they are asked; what cannot be opened says why.
-    built: Vec<Result<kernels::Images, String>>,
+    built: Vec<Result<prelude_kernels::Images, String>>,
 }
 
 impl Images {
     pub(crate) fn new(config: &CudaConfig) -> Self {
-        let folder = config.image_dir.as_ref().map(kernels::Images::open);
-        let built = [folder, kernels::Images::packed()].into_iter().flatten();
+        let folder = config.image_dir.as_ref().map(prelude_kernels::Images::open);
+        let built = [folder, prelude_kernels::Images::packed()]
+            .into_iter()
+            .flatten();
         let built = built
             .map(|images| images.map_err(|e| e.to_string()))
             .collect();
@@ -239,7 +241,7 @@ mod tests {
 
     #[test]
     fn images_are_named_by_what_they_are_made_of() {
-        let [a, b] = [&kernels::FAMILIES[0], &kernels::FAMILIES[1]];
+        let [a, b] = [&prelude_kernels::FAMILIES[0], &prelude_kernels::FAMILIES[1]];
         let name = image_name(a, "sm_90a", "13.0");
         assert!(name.starts_with(&format!("{}-sm_90a-", a.name)), "{name}");
         assert_ne!(name, image_name(a, "sm_80", "13.0"));
@@ -261,7 +263,7 @@ mod tests {
         };
         let images = Images::new(&config);
         let refuse = |_: &[u8]| Err::<(), _>("refused".to_owned());
-        let error = images.get(&kernels::FAMILIES[0], (8, 0), refuse);
+        let error = images.get(&prelude_kernels::FAMILIES[0], (8, 0), refuse);
         let error = error.unwrap_err();
         let text = error.to_string();
         assert!(matches!(error, Error::KernelImageMissing { .. }), "{text}");
@@ -318,7 +320,7 @@ mod tests {
             ..CudaConfig::default()
         };
         let images = Images::new(&config);
-        for family in kernels::FAMILIES {
+        for family in prelude_kernels::FAMILIES {
             for capability in [(8, 0), (9, 0), (12, 0)] {
                 let load = |image: &[u8]| match image.starts_with(b"\x7fELF") {
                     true => Ok(image.len()),

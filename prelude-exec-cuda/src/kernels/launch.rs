@@ -11,7 +11,7 @@ use std::{fmt::Write as _, sync::Arc};
 use bytemuck::Pod;
 #[cfg(feature = "emu")]
 use bytemuck::Zeroable as _;
-use kernels::{Launch, Params};
+use prelude_kernels::{Launch, Params};
 
 use super::cuda::{CudaGraph, CudaLauncher};
 #[cfg(feature = "emu")]
@@ -34,7 +34,7 @@ pub(crate) enum Launcher {
     Cuda(Box<CudaLauncher>),
     /// On the host, checked. A launch ends before the call returns.
     #[cfg(feature = "emu")]
-    Emu(Arc<kernels::emu::Device>, Option<Vec<Kept>>),
+    Emu(Arc<prelude_kernels::emu::Device>, Option<Vec<Kept>>),
     /// Nowhere: writes them down. While capturing, counts them.
     #[cfg(feature = "emu")]
     Record(Arc<Recording>, Option<usize>),
@@ -217,13 +217,13 @@ fn overlap(a: &Access, b: &Access) -> bool {
 /// Runs a launch that may touch what its wrapper says and nothing else.
 #[cfg(feature = "emu")]
 fn emulate<P: Params>(
-    device: &kernels::emu::Device,
+    device: &prelude_kernels::emu::Device,
     launch: &Launch,
     params: &P,
     reads: &[Access],
     writes: &[Access],
 ) -> Result<(), Error> {
-    use kernels::{DevicePtr, emu::Extent};
+    use prelude_kernels::{DevicePtr, emu::Extent};
 
     let mut extents = [Extent::zeroed(); ACCESSES_MAX];
     let accesses = reads
@@ -284,7 +284,7 @@ fn text<P: Params>(recording: &Recording, launch: &Launch, params: &P) -> String
 #[cfg(test)]
 mod tests {
     use half::bf16;
-    use kernels::{DevicePtr, families::SiluMulParams};
+    use prelude_kernels::{DevicePtr, families::SiluMulParams};
 
     use super::*;
     use crate::memory::space::Space;

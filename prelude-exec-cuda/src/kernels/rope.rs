@@ -1,7 +1,7 @@
 //! `qk_norm_rope_store`: normalise q and k, rotate them, place K and V.
 
 use half::bf16;
-use kernels::{DevicePtr, families::QkNormRopeStoreParams};
+use prelude_kernels::{DevicePtr, families::QkNormRopeStoreParams};
 use prelude_models::AttnShape;
 
 use super::{

@@ -1,6 +1,6 @@
 //! What reads full rows of logits: `adjust`, `sample`, `prompt_logprobs`.
 
-use kernels::{
+use prelude_kernels::{
     DevicePtr,
     families::{
         AdjustParams, AdjustRow, ArgmaxParams, LogprobRow, LogprobsParams, SampleParams, SampleRow,

@@ -28,7 +28,7 @@ pub struct Target(Kind);
 #[derive(Clone, Debug)]
 enum Kind {
     Gpu(Arc<Context>, Box<CudaConfig>),
-    Emulated(Arc<kernels::emu::Device>),
+    Emulated(Arc<prelude_kernels::emu::Device>),
     Recorded(Arc<Recording>),
 }
 
@@ -59,7 +59,7 @@ impl Target {
 
     /// The emulation.
     #[must_use]
-    pub const fn emulated(device: Arc<kernels::emu::Device>) -> Self {
+    pub const fn emulated(device: Arc<prelude_kernels::emu::Device>) -> Self {
         Self(Kind::Emulated(device))
     }
 

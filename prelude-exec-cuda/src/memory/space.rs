@@ -5,7 +5,7 @@ use std::{ops::Range, sync::Arc};
 use bytemuck::Pod;
 use cudarc::driver::{DriverError, result, sys::CUresult};
 #[cfg(feature = "emu")]
-use kernels::{DevicePtr, emu};
+use prelude_kernels::{DevicePtr, emu};
 
 use super::{
     context::{Context, failed},

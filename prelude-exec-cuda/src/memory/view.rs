@@ -3,7 +3,7 @@
 use std::{marker::PhantomData, ops::Range};
 
 use bytemuck::Pod;
-use kernels::DevicePtr;
+use prelude_kernels::DevicePtr;
 
 /// `[rows, width]` elements in device memory, `stride` elements from one row to the next.
 ///

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use kernels::{Images, MANIFEST};
+use prelude_kernels::{Images, MANIFEST};
 use serde_json::json;
 
 use super::elf;
@@ -155,7 +155,7 @@ fn images(to: &Path, needed: bool) -> Result<()> {
     let from = root().join("target/kernels");
     fs::create_dir_all(to)?;
     let images = Images::open(&from)?;
-    for family in kernels::FAMILIES {
+    for family in prelude_kernels::FAMILIES {
         // Fails on an image of other sources.
         images.load(family)?;
         let name = format!("{}.fatbin", family.name);

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use kernels::{FAMILIES, Family, MANIFEST};
+use prelude_kernels::{FAMILIES, Family, MANIFEST};
 use serde::Serialize;
 
 use super::compiler::{Compiler, VERSION};

@@ -135,7 +135,7 @@ fn test_binary() -> Result<String> {
     let output = cargo([
         "test",
         "-p",
-        "kernels",
+        "prelude-kernels",
         "--test",
         "emulation",
         "--no-run",

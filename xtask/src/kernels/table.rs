@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use kernels::{FAMILIES, Family};
+use prelude_kernels::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
 use super::{build, compiler::Compiler};

@@ -5,8 +5,8 @@ use std::{
     ops::Range,
 };
 
-use kernels::families::{AdjustRow, LogprobRow, SampleRow};
 use prelude_core::{SampleHead, TokenId};
+use prelude_kernels::families::{AdjustRow, LogprobRow, SampleRow};
 
 use super::{
     super::{

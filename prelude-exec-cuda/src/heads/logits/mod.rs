@@ -17,8 +17,8 @@ mod read;
 use std::collections::{BTreeMap, HashMap};
 
 use half::bf16;
-use kernels::families::{AdjustRow, LogprobRow, SampleRow};
 use prelude_core::{OutputHead, RowOutput};
+use prelude_kernels::families::{AdjustRow, LogprobRow, SampleRow};
 use prelude_models::ModelConfig;
 
 pub(super) use self::items::{Seen, seen};

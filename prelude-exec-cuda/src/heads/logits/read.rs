@@ -2,7 +2,7 @@
 
 use prelude_core::{PositionLogprobs, RowOutput, SampledToken, TokenId, TokenLogprob};
 
-use kernels::families::SampleStatus;
+use prelude_kernels::families::SampleStatus;
 
 use super::{
     super::{NOT_FINITE, results::Results, word},

@@ -21,7 +21,7 @@ use cudarc::cublaslt::sys::{
     cublasLtMatrixLayoutAttribute_t as LayoutAttribute, cublasLtReductionScheme_t as Reduction,
     cudaDataType as DataType,
 };
-use kernels::{
+use prelude_kernels::{
     DevicePtr,
     families::{GemmOutput, GemmParams},
 };

@@ -24,7 +24,7 @@ use std::{
     sync::Arc,
 };
 
-use kernels::{
+use prelude_kernels::{
     DevicePtr,
     families::{GemmOutput, GemmParams},
 };

@@ -11,7 +11,7 @@ use std::{
     path::Path,
 };
 
-use kernels::families::GemmOutput;
+use prelude_kernels::families::GemmOutput;
 use serde::{Deserialize, Serialize};
 
 /// Name of the file, in the cache folder.
