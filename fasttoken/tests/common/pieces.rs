@@ -10,8 +10,8 @@ use tokenizers::{AddedToken, Trainer};
 
 /// Text to train on, and lines in other scripts.
 const TEXTS: &[&str] = &[
-    include_str!("../../../ARCHITECTURE.md"),
-    include_str!("../../../CONTRIBUTING.md"),
+    include_str!("../../README.md"),
+    include_str!("../../src/lib.rs"),
     include_str!("../../src/added.rs"),
     include_str!("../../src/pattern/mod.rs"),
 ];
