@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use prelude_core::{OutputHead, Pooling, RowOutput};
 use prelude_models::Checkpoint;
 use safetensors::SafeTensors;
@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::{
     batches::{Forest, Wanted, count, embed, rows, scores},
     compare::{Allowed, Differences, unit},
+    reference::{Compared, Text, compare_texts, generate},
     session::Session,
 };
 
@@ -22,6 +23,9 @@ pub(crate) const NAMES: [&str; 5] = [
     "rand-embed",
     "rand-cls3",
 ];
+
+/// Language models whose greedy texts were recorded; the trained one is first.
+pub(crate) const TEXTS: [&str; 2] = ["demo-lm", "rand-untied-sharded"];
 
 struct Golden {
     bytes: Vec<u8>,
@@ -67,11 +71,82 @@ impl Golden {
         Ok(prompts.collect())
     }
 
+    /// Prompts of at most `longest` tokens and their recorded continuations, up to an end token and
+    /// to `tokens` tokens; at most `texts` of them.
+    fn texts(&self, longest: usize, texts: usize, tokens: usize) -> Result<Vec<(Vec<u32>, Text)>> {
+        let ids = self.words("f32.greedy", i32::from_le_bytes)?;
+        let (ids, margins) = (ids.context("no greedy")?, self.f32("greedy_margin")?);
+        let margins = margins.context("no greedy_margin")?;
+        let of = self.document["greedy_prompts"].as_array();
+        let of = of.context("no greedy_prompts")?;
+        ensure!(!of.is_empty() && ids.len() == margins.len(), "greedy texts");
+        let width = ids.len() / of.len();
+        let prompts = self.prompts()?;
+        let mut found = Vec::new();
+        for (i, prompt) in of.iter().enumerate() {
+            let index = prompt.as_u64().context("greedy_prompts")?;
+            let (_, _, prompt) = prompts
+                .get(usize::try_from(index)?)
+                .context("greedy_prompts names a prompt that is not there")?;
+            let row = i * width..(i + 1) * width;
+            let pairs = ids[row.clone()].iter().zip(&margins[row]).take(tokens);
+            let text: Text = pairs
+                .map_while(|(&id, &lead)| Some((u32::try_from(id).ok()?, lead)))
+                .collect();
+            if prompt.len() <= longest && !text.is_empty() && found.len() < texts {
+                found.push((prompt.clone(), text));
+            }
+        }
+        Ok(found)
+    }
+
     /// The reference's own difference of f32 and bf16.
     fn allowed(&self, array: &str) -> Option<Allowed> {
         let observed = &self.document["tolerances"]["f32 against bf16"][array];
         let number = |key: &str| observed[key].as_f64();
         Some(Allowed::from_observed(number("max")?, number("mean")?))
+    }
+}
+
+/// Compares greedy continuations with those of the reference in f32, each token behind the
+/// reference's own words: of at most `texts` prompts of at most `longest` tokens, the first
+/// `tokens` of each. A token has to be the same if it leads by more than two logits may be off.
+///
+/// # Errors
+/// If a token that leads differs, or if none leads, so that nothing was compared.
+pub(crate) fn check_texts(
+    session: &mut Session,
+    name: &str,
+    longest: usize,
+    texts: usize,
+    tokens: usize,
+) -> Result<String> {
+    let folder = session.home.join("golden").join(name);
+    let golden = Golden::open(&folder)?;
+    let checkpoint = Checkpoint::open(&folder.join("model"))?;
+    let recorded = golden.texts(longest, texts, tokens)?;
+    let room = recorded
+        .iter()
+        .map(|(prompt, text)| prompt.len() + text.len());
+    let room = count(room.max().context("no text to compare with")?);
+    let mut executor = session.executor(&checkpoint, |config| {
+        config.num_blocks = Some(room / 16 + 2);
+        config.max_step_tokens = room.max(64);
+        config.max_context_len = Some(room.max(64));
+        config.chunk_tokens = 128;
+        config.logits_rows_max = 16;
+    })?;
+    let (mut got, mut exact) = (Vec::new(), Vec::new());
+    for (prompt, text) in recorded {
+        session.beat(|| format!("text {} of {name}", got.len()))?;
+        got.push(generate(&mut executor, &prompt, text.len(), &text)?);
+        exact.push(text);
+    }
+    let off = golden.allowed("last_logit_top20");
+    let off = off.context("golden.json says nothing of logits in bf16")?;
+    match compare_texts(&got, &exact, (2.0 * off.max) as f32)? {
+        Compared::Right(text) => Ok(format!("{text}; against the recorded reference")),
+        Compared::Nothing(reason) => bail!("{reason}"),
     }
 }
 

@@ -129,7 +129,7 @@ fn read(rows: Vec<RowOutput>) -> Result<Answer> {
 
 /// A prompt kept in blocks, then one token a step: what the executor says at each, behind its own
 /// words or behind those of `along`.
-fn generate(
+pub(crate) fn generate(
     executor: &mut dyn Executor,
     prompt: &[u32],
     tokens: usize,
@@ -249,17 +249,26 @@ impl Yardstick<'_> {
     }
 }
 
-/// A line for each kind of answer: how far `got` is from `exact`, and how far it may be.
+/// The outcome of a comparison that found nothing wrong.
+#[derive(Debug)]
+pub(crate) enum Compared {
+    /// How far the answers were off.
+    Right(String),
+    /// Why nothing could be compared: this is a SKIP, never a PASS.
+    Nothing(String),
+}
+
+/// Returns a line for each kind of answer: how far `got` is from `exact`, and how far it may be.
 pub(crate) fn compare(
     got: &Answers,
     exact: &Answers,
     yardstick: &Yardstick<'_>,
-) -> Vec<(&'static str, Result<String>)> {
+) -> Vec<(&'static str, Result<Compared>)> {
     let mut lines = Vec::new();
     for kind in KINDS {
         let line = yardstick.allowed(exact, kind).and_then(|allowed| {
             let seen = differences(got, exact, kind.1)?;
-            seen.check(allowed)
+            Ok(Compared::Right(seen.check(allowed)?))
         });
         lines.push((kind.0, line));
     }
@@ -278,15 +287,19 @@ fn differences(a: &Answers, b: &Answers, of: fn(&Answer) -> Vec<f32>) -> Result<
     Ok(seen)
 }
 
-/// Token by token, each behind the reference's own words. Where the reference's token leads by more
-/// than logits may be off (both of a pair, by twice what they were seen to be after the prompts)
-/// it must be the same; and at most of all places it must be, near ties or not.
-fn texts(got: &Answers, exact: &Answers) -> Result<String> {
+/// Compares greedy texts token by token, each behind the reference's own words. Logits may be off
+/// by what they were seen to be after the prompts, on either side of a pair and twice that.
+fn texts(got: &Answers, exact: &Answers) -> Result<Compared> {
     let off = differences(got, exact, |a| a.logits.clone())?;
-    let near = (4.0 * off.max) as f32;
-    ensure!(got.texts.len() == exact.texts.len(), "not as many texts");
+    compare_texts(&got.texts, &exact.texts, (4.0 * off.max) as f32)
+}
+
+/// Compares greedy texts token by token. A token of `exact` that leads by `near` or more must be
+/// the same in `got`; and most of all tokens must be, near ties or not.
+pub(crate) fn compare_texts(got: &[Text], exact: &[Text], near: f32) -> Result<Compared> {
+    ensure!(got.len() == exact.len(), "not as many texts");
     let (mut clear, mut same, mut all) = (0, 0, 0);
-    for (t, (got, exact)) in got.texts.iter().zip(&exact.texts).enumerate() {
+    for (t, (got, exact)) in got.iter().zip(exact).enumerate() {
         ensure!(
             got.len() == exact.len(),
             "text {t} has {} tokens",
@@ -311,7 +324,12 @@ fn texts(got: &Answers, exact: &Answers) -> Result<String> {
     let text =
         format!("{same} of {all} tokens are the same, {clear} of {clear} that lead by {near:.3}");
     ensure!(2 * same > all, "{text}");
-    Ok(text)
+    Ok(match clear {
+        0 => Compared::Nothing(format!(
+            "no token leads by {near:.3}, so none has to be the same; {same} of {all} are"
+        )),
+        _ => Compared::Right(text),
+    })
 }
 
 /// Answers of `transformers` on a device, as torch names it, to the questions, in f32 and in bf16. `Err` with the reason where it
@@ -491,6 +509,13 @@ mod tests {
         short.prompts.pop();
         // The text too: how near a tie is follows from the prompts.
         assert_eq!(faults(&short).len(), 7);
+    }
+
+    #[test]
+    fn texts_in_which_no_token_leads_are_not_compared() {
+        let compare = |near| compare_texts(&answers(0.0, 6).texts, &answers(0.0, 6).texts, near);
+        assert!(matches!(compare(8.0), Ok(Compared::Right(_))));
+        assert!(matches!(compare(9.5), Ok(Compared::Nothing(_))));
     }
 
     /// One log-sum-exp a prompt: how right the reference happens to be there is no bound.

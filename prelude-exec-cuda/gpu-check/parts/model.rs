@@ -22,6 +22,8 @@ use crate::{
 const BLOCK: usize = 16;
 /// Steps before those that are timed: the third of a shape is captured.
 const WARM_UP: usize = 4;
+/// Upper bound of the time of a step in deterministic mode, in times of the usual mode's.
+const DETERMINISTIC_TIMES_MAX: f64 = 2.0;
 /// A kernel of one row and the gap to the next, launched one by one.
 const GAP: &str = "launch gap: norms of one row, back to back";
 
@@ -130,11 +132,11 @@ fn small_model(session: &mut Session, name: &str) -> Result<()> {
         ms: true,
         ..Figure::default()
     })?;
-    let times = oneshot(&mut executor, input, 1, repetitions)?;
+    let usual = oneshot(&mut executor, input, 1, repetitions)?;
     wall(
         session,
         &format!("{name}: {input} in, 1 out, wall"),
-        &times,
+        &usual,
         at_most(2.0),
     )?;
     let (steps, context_now) = session.pick((64, 512), (3, 30));
@@ -188,7 +190,7 @@ fn small_model(session: &mut Session, name: &str) -> Result<()> {
         session,
         &format!("{name}: {input} in, 1 out, deterministic"),
         &slow,
-        None,
+        at_most(DETERMINISTIC_TIMES_MAX * 1e3 * median(&usual)),
     )
 }
 

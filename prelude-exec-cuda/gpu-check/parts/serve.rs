@@ -35,11 +35,10 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
         let large = session.pick("qwen3-4b", "tiny-served");
         session.attempt(large, |s| large_model(s, large))?;
     }
-    session.skip("open-loop rates", "the load generator is not built yet")?;
-    session.skip(
-        "mixed one-shot and chat",
-        "the load generator is not built yet",
-    )
+    let reason = "this program has a closed-loop client only; prelude-bench's load generator is not \
+                  in the bundle";
+    session.skip("open-loop rates", reason)?;
+    session.skip("mixed one-shot and chat", reason)
 }
 
 fn small_model(session: &mut Session, name: &str) -> Result<()> {
