@@ -60,10 +60,14 @@ impl Tokenizer {
 
 /// Decodes ids as they arrive. Made by [`Tokenizer::stream_decoder`].
 ///
-/// Text is written in the chunks of the reference's `DecodeStream`: with each id, all
-/// that has not been written, unless it ends in U+FFFD, which an unfinished character
-/// does. What is written, together with what [`StreamDecoder::finish`] writes, is what
-/// [`Tokenizer::decode`] gives for all ids, and no character is ever written in parts.
+/// With each id, [`StreamDecoder::push`] writes all text that has not been written, unless it
+/// may end in an unfinished character. What is written, together with what
+/// [`StreamDecoder::finish`] writes, is what [`Tokenizer::decode`] gives for all ids, and no
+/// character is ever written in parts.
+///
+/// With byte-level vocabularies these are the chunks of the reference's `DecodeStream`. With
+/// SentencePiece-style vocabularies the whole text is equal, and chunks can differ: the reference
+/// holds back any text that ends in U+FFFD, this decoder only bytes that later ids can complete.
 ///
 /// The state has a fixed size: where more than 128 bytes would have to be held back,
 /// which takes text full of invalid bytes, all but an unfinished character is written.

@@ -1,6 +1,7 @@
 //! Measuring: every engine does the same work in every round, in turns.
 
 mod decode;
+mod first;
 mod load;
 mod threads;
 mod turn;
@@ -90,7 +91,8 @@ impl Race {
             // One short call per round, timed by the clock on the wall.
             Work::Batch { fresh: true, .. } => self.rounds * 3,
             Work::Load | Work::LoadImage | Work::Memory => self.rounds.min(5),
-            Work::Threads { .. } => self.rounds.min(3),
+            // A process of its own for each value.
+            Work::Threads { .. } | Work::FirstCall { .. } => self.rounds.min(3),
             _ => self.rounds,
         }
     }
@@ -100,6 +102,7 @@ impl Race {
         let rounds = self.rounds_of(row);
         match &row.work {
             Work::Encode { texts, fresh } => self.encode(row, texts, *fresh, rounds, bar),
+            Work::FirstCall { texts } => self.first_call(row, texts, rounds, bar),
             Work::Batch {
                 texts,
                 threads,

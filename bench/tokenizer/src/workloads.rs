@@ -88,6 +88,8 @@ pub(crate) enum Work {
         /// New texts in every round, or the same ones again and again.
         fresh: bool,
     },
+    /// Each text in a call of its own, the first calls of a new process.
+    FirstCall { texts: Texts },
     /// All texts in one call for batches.
     Batch {
         texts: Texts,
@@ -345,11 +347,11 @@ pub(crate) fn rows() -> Vec<Row> {
         Must::Reach(2.0),
     );
     for (name, pattern) in patterns() {
-        let work = Work::Encode {
+        let work = Work::FirstCall {
             texts: Texts::new(What::Pattern(pattern), 1_000_000, 1),
-            fresh: false,
         };
-        add(&format!("1 MB of {name}"), rate, work, Must::Reach(10.0));
+        let name = format!("first call: 1 MB of {name}");
+        add(&name, rate, work, Must::Reach(10.0));
     }
     rows.extend(paper::rows());
     rows
@@ -383,11 +385,19 @@ pub(crate) fn sentencepiece_rows() -> Vec<Row> {
 }
 
 /// Inputs that make a careless tokenizer quadratic.
-fn patterns() -> [(&'static str, Pattern); 5] {
+fn patterns() -> [(&'static str, Pattern); 11] {
     [
         ("`a`", |bytes| "a".repeat(bytes)),
+        ("`ab`", |bytes| "ab".repeat(bytes / 2)),
         ("blanks", |bytes| " ".repeat(bytes)),
+        ("line ends, CR LF", |bytes| "\r\n".repeat(bytes / 2)),
+        ("a blank and a line end", |bytes| " \n".repeat(bytes / 2)),
         ("one emoji", |bytes| "🙂".repeat(bytes / 4)),
+        ("one Han character", |bytes| "漢".repeat(bytes / 3)),
+        ("combining marks", |bytes| "\u{301}".repeat(bytes / 2)),
+        ("letters with marks out of order", |bytes| {
+            "a\u{301}\u{323}".repeat(bytes / 5)
+        }),
         ("base64", base64),
         ("alternating scripts", |bytes| {
             "aя漢한ع1 ".repeat(bytes / 13)

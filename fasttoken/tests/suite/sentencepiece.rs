@@ -201,6 +201,25 @@ fn a_prefix_of_any_length_is_the_whole() {
     }
 }
 
+/// The documentation of `StreamDecoder` states this difference from the reference.
+#[test]
+fn a_stream_writes_a_whole_replacement_character_at_once() {
+    let both = both("stream", &Shape::gemma());
+    let ids = both.ours.encode("o_\u{FFFD}", false);
+    let mut decoder = both.ours.stream_decoder(true);
+    let mut reference = both.reference.decode_stream(true);
+    let (mut text, mut theirs) = (String::new(), String::new());
+    for &id in &ids {
+        decoder.push(id, &mut text);
+        theirs += &reference
+            .step(id)
+            .expect("the reference works")
+            .unwrap_or_default();
+    }
+    assert_eq!(text, "o_\u{FFFD}");
+    assert_eq!(theirs, "o_", "the reference holds it back");
+}
+
 /// Text from people must not speak as the program.
 #[test]
 fn plain_text_gives_no_added_tokens() {
