@@ -1,18 +1,24 @@
-//! Measuring: the first table, the server and the tokenizer against their rivals, and policies in
-//! simulation.
+//! Measuring: the first table, the server and the tokenizer against their rivals, policies in
+//! simulation, and how long a first build takes.
+
+mod build;
 
 use anyhow::Result;
 
 use crate::run::cargo;
 
+/// The profile of published programs, which is measured.
+const PROFILE: [&str; 2] = ["--profile", "dist"];
+
 /// Runs `prelude-bench table` with the rivals that can be compiled in, or what the first argument
-/// names: `server`, `sim`, or `tokenizer`, the race in `bench/tokenizer`, which is a workspace of its
-/// own: only this command compiles the rivals.
+/// names: `server`, `sim`, `build`, or `tokenizer`, the race in `bench/tokenizer`, which is a
+/// workspace of its own: only this command compiles the rivals.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     match args.split_first() {
         Some((first, rest)) if first == "tokenizer" => tokenizer(rest),
         Some((first, rest)) if first == "server" => server(rest),
         Some((first, rest)) if first == "sim" => sim(rest),
+        Some((first, [])) if first == "build" => build::run(),
         _ => table(args),
     }
 }
@@ -20,32 +26,29 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
 /// Runs `prelude-bench server` against a `prelude` built the same way.
 fn server(args: &[String]) -> Result<()> {
     let packages = ["-p", "prelude-server", "-p", "prelude-bench"];
-    cargo(["build", "--release"]).args(packages).run()?;
-    cargo(["run", "--release", "-p", "prelude-bench", "--", "server"])
+    cargo(["build"]).args(PROFILE).args(packages).run()?;
+    cargo(["run"])
+        .args(PROFILE)
+        .args(["-p", "prelude-bench", "--", "server"])
         .args(args)
         .run()
 }
 
 /// Runs `prelude-bench sim`.
 fn sim(args: &[String]) -> Result<()> {
-    cargo(["run", "--release", "-p", "prelude-bench", "--", "sim"])
+    cargo(["run"])
+        .args(PROFILE)
+        .args(["-p", "prelude-bench", "--", "sim"])
         .args(args)
         .run()
 }
 
 fn table(args: &[String]) -> Result<()> {
-    cargo([
-        "run",
-        "--release",
-        "-p",
-        "prelude-bench",
-        "--features",
-        "rivals",
-        "--",
-        "table",
-    ])
-    .args(args)
-    .run()
+    cargo(["run"])
+        .args(PROFILE)
+        .args(["-p", "prelude-bench", "--features", "rivals", "--", "table"])
+        .args(args)
+        .run()
 }
 
 fn tokenizer(args: &[String]) -> Result<()> {
