@@ -6,6 +6,7 @@ use std::{borrow::Cow, collections::HashSet, sync::Arc};
 use bytes::Bytes;
 use prelude_core::{Head, Normalise, RowOutput, RowSpec, TokenHead, TokenId};
 use prelude_engine::Usage;
+use prelude_models::ClassActivation;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -171,10 +172,11 @@ async fn by_head<'m>(
     };
     let rows = ends.into_iter().map(row).collect();
     let (outputs, usage) = read::read_rows(call, model, common, tree, rows, tokens).await?;
-    let of_logits = |logits: Vec<f32>| match activation {
-        true => class_probabilities(&logits),
-        false => logits.into_iter().map(f64::from).collect(),
+    let activation = match activation {
+        true => model.class_activation,
+        false => ClassActivation::Identity,
     };
+    let of_logits = |logits: Vec<f32>| activated(activation, &logits);
     let probs = |output| match output {
         RowOutput::Classes(logits) => Ok(vec![of_logits(logits)]),
         RowOutput::Tokens { rows, .. } => Ok(rows.into_iter().map(of_logits).collect()),
@@ -191,12 +193,18 @@ async fn by_head<'m>(
     })
 }
 
-/// Softmax, or the sigmoid of a single logit.
-pub(crate) fn class_probabilities(logits: &[f32]) -> Vec<f64> {
-    match logits {
-        [logit] => vec![1.0 / (1.0 + (-f64::from(*logit)).exp())],
-        _ => softmax(logits),
+/// What answers show of a head's logits.
+pub(crate) fn activated(activation: ClassActivation, logits: &[f32]) -> Vec<f64> {
+    let each = logits.iter().map(|&logit| f64::from(logit));
+    match activation {
+        ClassActivation::Softmax => softmax(logits),
+        ClassActivation::Sigmoid => each.map(sigmoid).collect(),
+        ClassActivation::Identity => each.collect(),
     }
+}
+
+pub(crate) fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
 }
 
 async fn by_labels<'m>(
@@ -495,9 +503,18 @@ mod tests {
     }
 
     #[test]
-    fn one_logit_is_a_sigmoid() {
-        assert_eq!(class_probabilities(&[0.0]), [0.5]);
-        assert_eq!(class_probabilities(&[1.0, 1.0]), [0.5, 0.5]);
+    fn logits_are_activated() {
+        let check = |activation, logits: &[f32], expected: &[f64]| {
+            assert_eq!(activated(activation, logits), expected);
+        };
+        check(ClassActivation::Sigmoid, &[0.0], &[0.5]);
+        check(
+            ClassActivation::Sigmoid,
+            &[0.0, 1e9, -1e9],
+            &[0.5, 1.0, 0.0],
+        );
+        check(ClassActivation::Softmax, &[1.0, 1.0], &[0.5, 0.5]);
+        check(ClassActivation::Identity, &[1.0, -2.0], &[1.0, -2.0]);
     }
 
     #[test]
