@@ -63,7 +63,7 @@ pub struct ModelConfig {
     pub eos_token_ids: Vec<TokenId>,
     /// Padding token, which Prelude never needs.
     pub pad_token_id: Option<TokenId>,
-    /// What the operator should know of the file: fields that are passed over.
+    /// Notes for the operator: fields of the file that are passed over.
     pub warnings: Vec<String>,
 }
 
@@ -81,7 +81,7 @@ impl ModelConfig {
     ///
     /// # Errors
     /// [`Error::Json`]; [`Error::Field`] for a value that is missing, malformed or out of range;
-    /// [`Error::Unsupported`] for a field that [`fields::FIELDS`] says is refused: its neglect
+    /// [`Error::Unsupported`] for a field that [`fields::all`] says is refused: its neglect
     /// would give wrong numbers.
     pub fn from_json(file: &str, bytes: &[u8]) -> Result<Self, Error> {
         let map = json::object(file, bytes)?;

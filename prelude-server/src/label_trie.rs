@@ -42,7 +42,7 @@ struct Node {
 
 #[derive(Clone, Debug)]
 struct Row {
-    /// Where it is read; `None` is the prompt's end.
+    /// The node whose end the row reads; `None` is the prompt's end.
     node: Option<usize>,
     scored: Scored,
 }
@@ -51,7 +51,7 @@ struct Row {
 enum Scored {
     /// The tokens that follow in some label, in order of first appearance.
     Followers(Arc<[TokenId]>),
-    /// So many tokens, the first of which stands at this place behind the prompt.
+    /// The `len` tokens from the `start`th behind the prompt on.
     Run { start: u32, len: u32 },
 }
 
@@ -276,7 +276,7 @@ impl LabelTrie {
 struct Places {
     /// How each place is reached; `None` for the root.
     from: Vec<Option<(usize, TokenId)>>,
-    /// How many tokens behind the prompt.
+    /// The number of tokens between the prompt and each place.
     depth: Vec<u32>,
     /// The tokens that follow in some label, in order of first appearance.
     next: Vec<Vec<TokenId>>,
@@ -349,7 +349,7 @@ impl Places {
     }
 }
 
-/// About how many rows so many labels of `bytes` in all need behind a prompt.
+/// Returns a guess of the rows that `labels` labels of `bytes` bytes in all need behind a prompt.
 pub(crate) const fn rows_behind(labels: usize, bytes: usize) -> u64 {
     // A label has two rows at most, nearly always; and a row is of one token at least.
     let by_labels = (labels as u64).saturating_mul(2);

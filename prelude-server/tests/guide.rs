@@ -10,15 +10,15 @@ use std::{
 
 use serde_json::Value;
 
-/// Arithmetic that is the same on all machines, as far as digits are shown: bfloat16 is rounded
-/// otherwise by each kind of processor. The guide says so.
+/// The setting under which programs of the guide run: f32 gives the shown digits on all machines,
+/// where kinds of processors round bfloat16 differently. The guide says so.
 const IN_F32: (&str, &str) = ("PRELUDE_EXECUTOR__DTYPE", "f32");
 
-/// How far a number may be from the one that is shown, beyond the digits that are shown: sums in
-/// f32 are of another order on other processors.
+/// The difference that is allowed beyond rounding to the digits that are shown: processors add
+/// f32 numbers in different orders.
 const SLACK: f64 = 5e-5;
 
-/// Whether a number is the one that is shown, as far as digits are shown.
+/// Returns whether a number rounds to the one that is shown, within [`SLACK`].
 fn is_shown(shown: &str, found: f64) -> bool {
     let digits = shown.split_once('.').map_or(0, |(_, digits)| digits.len());
     let half = 0.5 * 0.1f64.powi(i32::try_from(digits).unwrap());

@@ -1,4 +1,4 @@
-//! The fields of a checkpoint's JSON files, and what becomes of each: one table that loading
+//! The fields of a checkpoint's JSON files and the effect of each: one table that loading
 //! obeys, that the documentation is made of, and that is tested row by row.
 //!
 //! A field that would change an answer is either obeyed or refused by name when the checkpoint is
@@ -18,7 +18,7 @@ use crate::{
     json::{self, short},
 };
 
-/// What becomes of a field's value.
+/// The effect of a field's value on loading and on answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Effect {
@@ -34,7 +34,7 @@ pub enum Effect {
     Warned,
 }
 
-/// Fields of one file that one thing is said of.
+/// A row of the table: fields of one file that have the same effect for the same reason.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Field {
@@ -42,7 +42,7 @@ pub struct Field {
     pub file: &'static str,
     /// The fields' names.
     pub names: &'static [&'static str],
-    /// What becomes of their values.
+    /// The effect of their values.
     pub effect: Effect,
     /// The meaning of the fields, or the reason for the effect.
     pub note: &'static str,

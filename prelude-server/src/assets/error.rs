@@ -72,7 +72,7 @@ pub enum LoadError {
     Option(String),
 }
 
-/// What to do with the name of a model on the Hugging Face Hub.
+/// Returns the advice for a path that looks like the name of a model on the Hugging Face Hub.
 fn of_hub(path: &Path) -> String {
     let text = path.to_str().unwrap_or_default();
     let is_part = |part: &str| {

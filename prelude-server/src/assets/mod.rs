@@ -32,9 +32,9 @@ pub struct Assets {
     pub tokenizer_config: TokenizerConfig,
     /// Source of the chat template, if there is one.
     pub chat_template: Option<String>,
-    /// A template for requests with tools stands beside the other, and is not served.
+    /// The files hold a second chat template, for requests with tools, which is not served.
     pub has_tool_template: bool,
-    /// What sentence-transformers says of the model.
+    /// Settings in the files of sentence-transformers.
     pub sentence: SentenceConfig,
     /// Longest text by the files beside `config.json`, if they say so.
     pub max_len: Option<u32>,

@@ -10,12 +10,12 @@ use super::{LoadError, documents::length};
 const PIPELINE: &str = "config_sentence_transformers.json";
 const TRANSFORMER: &str = "sentence_bert_config.json";
 
-/// What sentence-transformers says of a model.
+/// Settings of a model in the files of sentence-transformers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SentenceConfig {
     /// Texts that requests put before theirs, by name.
     pub prompts: BTreeMap<String, String>,
-    /// Another similarity than the cosine that vectors are to be compared by.
+    /// The similarity that vectors are to be compared by, if it is not the cosine.
     pub other_similarity: Option<String>,
     /// The activation of a cross-encoder's score.
     pub pair_activation: Option<ClassActivation>,
@@ -61,7 +61,7 @@ fn wrong(what: impl Into<String>) -> LoadError {
     }
 }
 
-/// Prompts by name; one that is null has yet to be given.
+/// Reads prompts by name and leaves out those that are null, which have yet to be given.
 fn prompts(map: &Map<String, Value>) -> Result<BTreeMap<String, String>, LoadError> {
     let Some(prompts) = map.get("prompts").filter(|prompts| !prompts.is_null()) else {
         return Ok(BTreeMap::new());

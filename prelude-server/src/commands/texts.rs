@@ -43,8 +43,8 @@ pub(crate) fn read(args: &TextArgs) -> Result<Vec<String>, Failure> {
     Ok(texts)
 }
 
-/// Whether a text is the path of a model's folder: `prelude serve` takes that, and texts are
-/// hardly ever such.
+/// Returns whether a text is the path of a model's folder. `prelude serve` takes such a path as its
+/// argument, so people expect that this command does too.
 fn is_model(text: &str) -> bool {
     Path::new(text).join("config.json").is_file()
 }

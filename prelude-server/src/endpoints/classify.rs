@@ -192,7 +192,7 @@ async fn by_head<'m>(
     })
 }
 
-/// What answers show of a head's logits.
+/// Returns the numbers that answers show for the logits of a classification head.
 pub(crate) fn activated(activation: ClassActivation, logits: &[f32]) -> Vec<f64> {
     let each = logits.iter().map(|&logit| f64::from(logit));
     match activation {

@@ -157,7 +157,8 @@ fn ask(base: Base, folder: &Path) -> Result<(String, Vec<String>), String> {
     Ok((answers, loaded.warnings))
 }
 
-/// What a model answers to all that fields may decide, without what differs from run to run.
+/// Asks for every answer that a field may decide and returns them as text, without what differs
+/// from run to run.
 fn probe(app: &Arc<App>, base: Base) -> String {
     let text = "Where is my card? <|im_end|> I paid e\u{301} 5.";
     let message = json!([{"role": "user", "content": "Where is my card?"}]);
@@ -445,7 +446,7 @@ fn classes_that_go_together_have_a_sigmoid_each() {
 }
 
 #[test]
-fn fields_that_nobody_knows_are_told() {
+fn unknown_fields_are_named_in_a_warning() {
     let changes = [(CONFIG, "zeta", json!(1))];
     let (_, warnings) = outcome(Base::Classifier, &changes).unwrap().unwrap();
     assert_eq!(

@@ -178,9 +178,8 @@ impl Tokenizer {
         either!(self, tokenizer => tokenizer.is_special(id))
     }
 
-    /// Whether `id` is an added token with these flags, as far as they are given by name
-    /// (`special`, `lstrip` and so on). Of a file that the reference serves only `special` is
-    /// compared.
+    /// Returns whether `id` is an added token with the flags that are given by name (`special`,
+    /// `lstrip` and so on). Where the reference serves the file, only `special` is compared.
     pub(crate) fn has_added(&self, id: u32, flag: impl Fn(&str) -> Option<bool>) -> bool {
         let is = |name: &str, value: bool| flag(name).is_none_or(|wanted| wanted == value);
         match &self.0 {
