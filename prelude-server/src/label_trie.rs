@@ -16,14 +16,16 @@ pub const MAX_PLACES: usize = 1 << 16;
 /// ```text
 /// labels  a b $   a c e f $   d $
 /// places  0: {a, d}   a: {b, c}   ab: {$}   ac: {e}   ace: {f}   acef: {$}   d: {$}
-/// rows    0: {a, d}   a: {b, c}   ab: {$}   ac, ace, acef: e f $             d: {$}
+/// rows    0: {a, d}   a: {b, c}   ab: {$}   ac, ace: e f        acef: {$}   d: {$}
 /// ```
 ///
 /// A place is a prefix of some label: the root is the prompt's own end. Only places are run: a
-/// label's last token is scored from the place before it and needs no forward pass, but where
-/// several places with one follower each stand in a line: they are one row, which scores the
-/// tokens of a text. So `n` labels have fewer than `3 n` rows, however long they are: at most
-/// `n - 1` places have several followers, and a line ends in one of these or in a label.
+/// label's last token is scored from the place before it and needs no forward pass. Places with
+/// one follower each that stand in a line are one row, which scores the tokens of a text.
+///
+/// So `n` labels have fewer than `4 n` rows, however long they are: one for the root, one for each
+/// of at most `n - 1` places with several followers and one for the line before each of these, and
+/// two for the rest of each label, its line and its last place.
 #[derive(Clone, Debug)]
 pub struct LabelTrie {
     nodes: Vec<Node>,
@@ -120,9 +122,8 @@ impl LabelTrie {
                     steps[of_line] = Step { row, at };
                 }
                 let node = self.add_line(places, &node_at, &line);
-                if let Some(end) = places.only_child(line[line.len() - 1]) {
-                    node_at[end] = Some(node);
-                }
+                let end = places.only_child(line[line.len() - 1]);
+                node_at[end.expect("a line ends before a place")] = Some(node);
                 continue;
             }
             steps[place] = Step { row, at: 0 };
@@ -332,11 +333,13 @@ impl Places {
         self.child.get(&(place, self.next[place][0])).copied()
     }
 
-    /// The places that follow each other from `place` on and have one follower each; `place` alone
-    /// if it has several, or is the root.
+    /// The places that follow each other from `place` on and have one follower each, which is a
+    /// place too; `place` alone if it is none of these, or the root.
     fn line_from(&self, place: usize) -> Vec<usize> {
         let mut line = vec![place];
-        let is_single = |place: usize| place != 0 && self.next[place].len() == 1;
+        let is_single = |place: usize| {
+            place != 0 && self.next[place].len() == 1 && self.only_child(place).is_some()
+        };
         let mut last = place;
         while is_single(last)
             && let Some(child) = self.only_child(last)
@@ -477,15 +480,15 @@ mod tests {
     #[test]
     fn what_one_label_has_alone_is_one_row() {
         let (trie, tree, rows) = graft(&[vec![5, 6, 9], vec![5, 7, 3, 4, 9], vec![8, 9]]);
-        assert_eq!(rows.len(), 5);
-        assert_eq!(trie.depth(), 5);
+        assert_eq!(rows.len(), 6);
+        assert_eq!((trie.depth(), trie.num_tokens()), (4, 6));
         let run = rows.iter().find_map(|row| match &row.head {
             Head::PromptLogprobs { positions, .. } => Some((positions.clone(), row.node)),
             _ => None,
         });
         let (positions, node) = run.unwrap();
-        assert_eq!(tree.prompt(node), [1, 2, 5, 7, 3, 4, 9]);
-        assert_eq!(positions, 4..7);
+        assert_eq!(tree.prompt(node), [1, 2, 5, 7, 3, 4]);
+        assert_eq!(positions, 4..6);
         // The root stays a row of its own: it tells how likely any label is.
         let (trie, _, rows) = graft(&[vec![5, 6, 7, 3, 9], vec![5, 6, 7, 4, 9]]);
         assert!(matches!(rows[0].head, Head::LabelScores { .. }));
@@ -532,7 +535,7 @@ mod tests {
             let labels: Vec<Vec<u32>> =
                 labels.into_iter().map(|mut l| { l.push(6); l }).collect();
             let (trie, tree, rows) = graft(&labels);
-            prop_assert!(rows.len() < 3 * labels.len());
+            prop_assert!(rows.len() < 4 * labels.len());
             let scores = score(&tree, &rows, 7);
             let got = trie.log_probabilities(&scores);
             for (label, got) in labels.iter().zip(got) {

@@ -174,8 +174,7 @@ mod tests {
         let check = |n, rows| assert_eq!(labels.trie(LabelKind::Codes(n)).num_rows(), rows, "{n}");
         check(27, 1 + 3);
         check(100, 1 + 10);
-        // Of the last one, 100, all digits are one row.
-        check(101, 1 + 1 + 10 + 1);
+        check(101, 1 + 2 + 11);
         // 29 tokens beside the prompt: the most that 255 options can cost.
         check(255, 1 + 3 + 26);
     }

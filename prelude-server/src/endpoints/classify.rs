@@ -720,6 +720,13 @@ mod tests {
         (0..count).map(label).collect()
     }
 
+    /// Labels have fewer than four rows each, so the most that a request may have always fit.
+    #[test]
+    fn as_many_labels_as_are_allowed_fit() {
+        let rows = crate::config::Limits::default().rows;
+        assert!(4 * LABELS_MAX as u64 <= rows, "{rows}");
+    }
+
     /// Each label is scored, however many and however long they are.
     #[test]
     fn many_long_labels_are_scored() {
