@@ -4,7 +4,7 @@ use prelude_core::TokenId;
 use serde_json::Value;
 
 use crate::{
-    AttnShape, DType, Error, RopeConfig,
+    AttnShape, ClassActivation, DType, Error, RopeConfig, fields,
     json::{self, Fields},
 };
 
@@ -55,10 +55,16 @@ pub struct ModelConfig {
     pub rope: RopeConfig,
     /// Names of the classes of a classifier, in the order of its logits.
     pub labels: Vec<String>,
+    /// The activation of a classifier's logits, by `problem_type`.
+    pub class_activation: ClassActivation,
+    /// The activation of a cross-encoder's score, if the file names one.
+    pub pair_activation: Option<ClassActivation>,
     /// End tokens, possibly none.
     pub eos_token_ids: Vec<TokenId>,
     /// Padding token, which Prelude never needs.
     pub pad_token_id: Option<TokenId>,
+    /// Notes for the operator: fields of the file that are passed over.
+    pub warnings: Vec<String>,
 }
 
 /// The documents beside the weights.
@@ -67,6 +73,7 @@ pub(crate) struct Companions<'a> {
     pub(crate) generation: Option<&'a [u8]>,
     pub(crate) modules: Option<&'a [u8]>,
     pub(crate) pooling: Option<&'a [u8]>,
+    pub(crate) normalize: Option<&'a [u8]>,
 }
 
 impl ModelConfig {
@@ -74,8 +81,8 @@ impl ModelConfig {
     ///
     /// # Errors
     /// [`Error::Json`]; [`Error::Field`] for a value that is missing, malformed or out of range;
-    /// [`Error::Unsupported`] for features whose neglect would give wrong numbers: sliding
-    /// windows, other activations, quantised weights.
+    /// [`Error::Unsupported`] for a field that [`fields::all`] says is refused: its neglect
+    /// would give wrong numbers.
     pub fn from_json(file: &str, bytes: &[u8]) -> Result<Self, Error> {
         let map = json::object(file, bytes)?;
         let fields = Fields {
@@ -83,7 +90,8 @@ impl ModelConfig {
             path: "",
             map: &map,
         };
-        refuse_unsupported(&fields)?;
+        let warnings = fields::check(file, &map)?;
+        check_layers(&fields)?;
         let hidden_size = fields.required_count("hidden_size", HIDDEN_MAX)?;
         let heads = fields.required_count("num_attention_heads", HEADS_MAX)?;
         let kv_heads = fields
@@ -116,6 +124,7 @@ impl ModelConfig {
             ));
         }
         let max_positions = fields.required_count("max_position_embeddings", POSITIONS_MAX)?;
+        let labels = labels(&fields)?;
         let config = Self {
             architecture: architecture(&fields)?,
             hidden_size,
@@ -133,9 +142,12 @@ impl ModelConfig {
             tie_word_embeddings: fields.boolean("tie_word_embeddings")?.unwrap_or(false),
             dtype: dtype(&fields)?,
             rope: RopeConfig::read(&fields, max_positions)?,
-            labels: labels(&fields)?,
+            class_activation: ClassActivation::of_classes(&fields, labels.len())?,
+            pair_activation: ClassActivation::of_pairs(&fields)?,
+            labels,
             eos_token_ids: fields.token_ids("eos_token_id")?,
             pad_token_id: fields.token_ids("pad_token_id")?.first().copied(),
+            warnings,
         };
         let special = config.eos_token_ids.iter().chain(&config.pad_token_id);
         for &id in special {
@@ -165,23 +177,13 @@ impl ModelConfig {
     }
 }
 
-fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), Error> {
-    if let Some(act) = fields.text("hidden_act")?
-        && act != "silu"
-    {
-        return Err(fields.unsupported(format!("activation {act:?} (only \"silu\")")));
-    }
-    if fields.boolean("use_sliding_window")? == Some(true) {
-        return Err(fields.unsupported("`use_sliding_window`"));
-    }
+/// Refuses layers that do not attend to all of their context.
+fn check_layers(fields: &Fields<'_>) -> Result<(), Error> {
     let kinds = fields.array("layer_types")?.unwrap_or_default();
-    if let Some(kind) = kinds.iter().find(|k| k.as_str() != Some("full_attention")) {
-        return Err(fields.unsupported(format!("layer type {kind}")));
+    match kinds.iter().find(|k| k.as_str() != Some("full_attention")) {
+        Some(kind) => Err(fields.unsupported(format!("layer type {kind}"))),
+        None => Ok(()),
     }
-    if fields.get("quantization_config").is_some() {
-        return Err(fields.unsupported("a quantised checkpoint (`quantization_config`)"));
-    }
-    Ok(())
 }
 
 fn architecture(fields: &Fields<'_>) -> Result<String, Error> {
@@ -335,13 +337,19 @@ mod tests {
         );
         refuses(json!({"id2label": {"0": "a", "00": "b"}}), "does not fit");
         refuses(json!({"id2label": {}}), "`id2label`");
-        refuses(json!({"hidden_act": "gelu"}), "activation \"gelu\"");
+        refuses(
+            json!({"hidden_act": "gelu"}),
+            "`hidden_act` of \"gelu\" (only",
+        );
         refuses(
             json!({"use_sliding_window": true}),
-            "`use_sliding_window` is not supported",
+            "`use_sliding_window` of true (only false",
         );
         refuses(json!({"layer_types": ["sliding_attention"]}), "layer type");
-        refuses(json!({"quantization_config": {"bits": 4}}), "quantised");
+        refuses(
+            json!({"quantization_config": {"bits": 4}}),
+            "`quantization_config`",
+        );
         refuses(json!({"torch_dtype": "float8"}), "float8");
     }
 

@@ -3,7 +3,7 @@
 use prelude_core::TokenId;
 
 use crate::{
-    Error, ModelConfig,
+    Error, ModelConfig, fields,
     json::{self, Fields},
 };
 
@@ -25,6 +25,11 @@ pub struct GenerationConfig {
     pub min_p: Option<f32>,
     /// Penalty on repeated tokens, above 0.
     pub repetition_penalty: Option<f32>,
+    /// Defaults that Prelude does not generate by, each with its name. A server that takes its
+    /// defaults from this file has to refuse them.
+    pub unserved: Vec<String>,
+    /// Notes for the operator: fields that are passed over.
+    pub warnings: Vec<String>,
 }
 
 impl GenerationConfig {
@@ -60,6 +65,8 @@ impl GenerationConfig {
         let sampled = fields.boolean("do_sample")?;
         let temperature = number("temperature", "in [0, 100]", |t| (0.0..=100.0).contains(&t))?;
         Ok(Self {
+            unserved: fields::refused(FILE, &map).collect(),
+            warnings: fields::passed_over(FILE, &map),
             eos_token_ids,
             temperature: if sampled == Some(false) {
                 Some(0.0)
@@ -116,6 +123,14 @@ mod tests {
         );
         let greedy = read(Some(r#"{"do_sample":false,"temperature":0.6}"#)).unwrap();
         assert_eq!(greedy.temperature, Some(0.0));
+    }
+
+    #[test]
+    fn what_is_not_generated_by_is_told() {
+        let got = read(Some(r#"{"num_beams":1,"no_repeat_ngram_size":3,"x":1}"#)).unwrap();
+        assert_eq!(got.unserved.len(), 1);
+        assert!(got.unserved[0].contains("`no_repeat_ngram_size` of 3"));
+        assert!(got.warnings[0].contains("`x`"), "{:?}", got.warnings);
     }
 
     #[test]

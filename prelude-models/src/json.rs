@@ -152,7 +152,7 @@ impl<'a> Fields<'a> {
 }
 
 /// A value as shown in a message: a hostile one may be megabytes long.
-fn short(value: &Value) -> String {
+pub(crate) fn short(value: &Value) -> String {
     const SHOWN: usize = 60;
     let mut text = value.to_string();
     if text.len() > SHOWN {

@@ -3,14 +3,11 @@
 use prelude_core::Pooling;
 use serde_json::Value;
 
-use crate::{
-    Error, ModelConfig,
-    config::Companions,
-    json::{self, Fields},
-};
+use crate::{Error, ModelConfig, config::Companions, fields, json, json::Fields};
 
 const MODULES: &str = "modules.json";
 const POOLING: &str = "1_Pooling/config.json";
+const NORMALIZE: &str = "2_Normalize/config.json";
 
 /// What a checkpoint is for, and so which heads it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,13 +31,17 @@ pub enum ModelKind {
 impl ModelKind {
     /// By architecture, except that a body without head is an embedding model whatever its
     /// configuration says: either the tensors' names lack `model.` (`bare`), or the folder has the
-    /// `modules.json` of sentence-transformers.
+    /// `modules.json` of sentence-transformers. Fields that are passed over go to `warnings`.
     pub(crate) fn of(
         config: &ModelConfig,
         documents: &Companions<'_>,
         bare: bool,
+        warnings: &mut Vec<String>,
     ) -> Result<Self, Error> {
         if config.architecture.ends_with("ForSequenceClassification") {
+            if let Some(bytes) = documents.modules {
+                read_modules(bytes, true, warnings)?;
+            }
             return Ok(Self::SequenceClassification {
                 labels: config.labels.clone(),
             });
@@ -52,16 +53,23 @@ impl ModelKind {
         let pooling = documents.pooling.map_or(
             // Qwen3's embedding models pool the last token.
             Ok(Pooling::Last),
-            read_pooling,
+            |bytes| read_pooling(bytes, warnings),
         )?;
-        let normalise = documents.modules.map_or(Ok(true), read_modules)?;
+        let normalise = match documents.modules {
+            Some(bytes) => read_modules(bytes, false, warnings)?,
+            None => true,
+        };
+        if let Some(bytes) = documents.normalize {
+            warnings.extend(fields::read(NORMALIZE, bytes)?.1);
+        }
         Ok(Self::Embedding { pooling, normalise })
     }
 }
 
 /// The pooling mode, in either spelling: one flag per mode, or a name.
-fn read_pooling(bytes: &[u8]) -> Result<Pooling, Error> {
-    let map = json::object(POOLING, bytes)?;
+fn read_pooling(bytes: &[u8], warnings: &mut Vec<String>) -> Result<Pooling, Error> {
+    let (map, passed_over) = fields::read(POOLING, bytes)?;
+    warnings.extend(passed_over);
     let fields = Fields {
         file: POOLING,
         path: "",
@@ -81,9 +89,13 @@ fn read_pooling(bytes: &[u8]) -> Result<Pooling, Error> {
     }
 }
 
-/// Whether the pipeline of modules normalises. Modules that would change the numbers otherwise
-/// are refused.
-fn read_modules(bytes: &[u8]) -> Result<bool, Error> {
+/// Returns whether the pipeline of modules normalises. Modules that would change the numbers
+/// otherwise are refused: for a classifier, all but the first.
+fn read_modules(
+    bytes: &[u8],
+    is_classifier: bool,
+    warnings: &mut Vec<String>,
+) -> Result<bool, Error> {
     let wrong = |what: String| Error::Unsupported {
         file: MODULES.to_owned(),
         what,
@@ -96,11 +108,15 @@ fn read_modules(bytes: &[u8]) -> Result<bool, Error> {
     for module in modules {
         let kind = module["type"].as_str().unwrap_or_default();
         let path = module["path"].as_str().unwrap_or_default();
-        match kind.rsplit('.').next() {
-            Some("Transformer") => (),
-            Some("Normalize") => normalise = true,
-            Some("Pooling") if path == "1_Pooling" => (),
+        let class = kind.rsplit('.').next().unwrap_or_default();
+        match (class, path) {
+            ("Transformer", _) => (),
+            ("Normalize", "2_Normalize") if !is_classifier => normalise = true,
+            ("Pooling", "1_Pooling") if !is_classifier => (),
             _ => return Err(wrong(format!("module {kind:?} at {path:?}"))),
+        }
+        if let Some(map) = module.as_object() {
+            warnings.extend(fields::check(MODULES, map)?);
         }
     }
     Ok(normalise)
@@ -137,7 +153,7 @@ mod tests {
     #[test]
     fn pooling_modes() {
         let check = |document: &str, expected: Result<Pooling, &str>| match (
-            read_pooling(document.as_bytes()),
+            read_pooling(document.as_bytes(), &mut Vec::new()),
             expected,
         ) {
             (Ok(got), Ok(expected)) => assert_eq!(got, expected),
@@ -154,7 +170,7 @@ mod tests {
         check(r#"{"pooling_mode":"lasttoken"}"#, Ok(Pooling::Last));
         check(
             r#"{"pooling_mode_cls_token":true}"#,
-            Err("pooling by cls_token is not supported"),
+            Err("`pooling_mode_cls_token` of true"),
         );
         check(
             r#"{"pooling_mode_lasttoken":true,"pooling_mode_mean_tokens":true}"#,
@@ -166,7 +182,8 @@ mod tests {
     #[test]
     fn modules() {
         let check = |document: &str, expected: Option<bool>| {
-            assert_eq!(read_modules(document.as_bytes()).ok(), expected);
+            let found = read_modules(document.as_bytes(), false, &mut Vec::new());
+            assert_eq!(found.ok(), expected);
         };
         check("[]", Some(false));
         check(

@@ -24,11 +24,13 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod activation;
 mod checkpoint;
 mod config;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod error;
+pub mod fields;
 mod file;
 mod generation;
 mod json;
@@ -45,6 +47,7 @@ mod tensor;
 mod testing;
 mod weights;
 
+pub use activation::ClassActivation;
 pub use checkpoint::{Checkpoint, CheckpointFiles};
 pub use config::ModelConfig;
 pub use error::{Error, TensorDefects};

@@ -181,12 +181,6 @@ fn answers_full(held: u64, max: u64) -> ApiError {
     ApiError::queue_full(message, Admission::soon())
 }
 
-/// About how many rows a prompt has with labels of `label_bytes` in all behind it: one, and one for
-/// each of their tokens.
-pub(crate) const fn rows_behind(label_bytes: usize) -> u64 {
-    (label_bytes as u64).div_ceil(BYTES_PER_TOKEN) + 1
-}
-
 /// How long `tokens` take to compute at a measured rate; no time if none was measured.
 pub(crate) fn time_for(tokens: u64, per_second: Option<f64>) -> Duration {
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
@@ -531,13 +525,13 @@ mod tests {
     fn rows_are_guessed_within_what_a_request_may_have() {
         let queue = admission();
         let a = queue.reserve(0).unwrap();
-        assert_eq!(reason(a.guess_rows(rows_behind(4))), "ok");
+        assert_eq!(reason(a.guess_rows(3)), "ok");
         assert_eq!(queue.reserved().0, 3);
         assert_eq!(reason(a.guess_rows(u64::MAX)), "ok");
         assert_eq!(queue.reserved().0, 3);
         let b = queue.reserve(0).unwrap();
         assert_eq!(reason(b.guess_rows(2)), "queue_full");
-        assert_eq!(reason(b.guess_rows(rows_behind(0))), "ok");
+        assert_eq!(reason(b.guess_rows(1)), "ok");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use prelude_server::{
     ModelKind, ReasoningParser, ToolParser,
     executor::{Device, ExecutorDtype},
+    resolve_host,
 };
 
 const EXAMPLES: &str = "\
@@ -176,8 +177,8 @@ pub(crate) struct ServeArgs {
     /// Everything behind it is a name, so MODEL_DIR goes before it.
     #[arg(long, value_name = "NAME", num_args = 1..)]
     pub(crate) served_model_name: Vec<String>,
-    /// Address to listen on [default: 127.0.0.1].
-    #[arg(long)]
+    /// Address or name to listen on [default: 127.0.0.1].
+    #[arg(long, value_parser = resolve_host)]
     pub(crate) host: Option<IpAddr>,
     /// Port to listen on; 0 lets the system choose [default: 8000].
     #[arg(long)]
@@ -546,6 +547,8 @@ mod tests {
             "prelude serve --no-enable-prefix-caching --enable-prefix-caching",
             true,
         );
+        check("prelude serve --host localhost", true);
+        check("prelude serve --host ::1", true);
         check("prelude serve --port 70000", false);
         check("prelude serve --no-such-flag", false);
         check("prelude classify hello --labels a,b", true);

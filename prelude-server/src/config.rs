@@ -11,7 +11,8 @@ use crate::decide::Calibration;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerConfig {
-    /// Address to bind.
+    /// Address to bind; in files a name is resolved.
+    #[serde(deserialize_with = "crate::host::deserialize")]
     pub host: IpAddr,
     /// Port to bind; 0 lets the system choose.
     pub port: u16,

@@ -1,114 +1,193 @@
-//! Labels as a trie of tokens behind a prompt: what several labels begin with is run once, and
-//! each distinct place is asked once for the tokens that may follow it.
+//! Labels as a trie of tokens behind a prompt: what several labels begin with is run once, each
+//! place where labels part is asked once for the tokens that may follow it, and what only one
+//! label has is scored as the text that it is.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use prelude_core::{
     Head, LabelScores, NodeIdx, Normalise, PromptTree, RowSpec, TokenId, TreeError,
 };
 
+/// Upper bound of the places of a trie: tokens of all labels, common beginnings counted once.
+pub const MAX_PLACES: usize = 1 << 16;
+
 /// A set of labels, each a non-empty sequence of tokens.
 ///
 /// ```text
-/// labels  a b $   a c $   d $        places  0: {a, d}   a: {b, c}   ab: {$}   ac: {$}   d: {$}
+/// labels  a b $   a c e f $   d $
+/// places  0: {a, d}   a: {b, c}   ab: {$}   ac: {e}   ace: {f}   acef: {$}   d: {$}
+/// rows    0: {a, d}   a: {b, c}   ab: {$}   ac, ace: e f        acef: {$}   d: {$}
 /// ```
 ///
 /// A place is a prefix of some label: the root is the prompt's own end. Only places are run: a
-/// label's last token is scored from the place before it and never needs a forward pass.
+/// label's last token is scored from the place before it and needs no forward pass. Places with
+/// one follower each that stand in a line are one row, which scores the tokens of a text.
+///
+/// So `n` labels have fewer than `4 n` rows, however long they are: one for the root, one for each
+/// of at most `n - 1` places with several followers and one for the line before each of these, and
+/// two for the rest of each label, its line and its last place.
 #[derive(Clone, Debug)]
 pub struct LabelTrie {
-    places: Vec<Place>,
-    /// Per label, the places along it and which of the place's followers comes next.
+    nodes: Vec<Node>,
+    /// The root's first.
+    rows: Vec<Row>,
+    /// Per label, which row has the score of each of its tokens.
     paths: Vec<Vec<Step>>,
 }
 
+/// Tokens behind the prompt's end or another node.
 #[derive(Clone, Debug)]
-struct Place {
-    /// How the place is reached; `None` for the root.
-    from: Option<(usize, TokenId)>,
+struct Node {
+    parent: Option<usize>,
+    tokens: Vec<TokenId>,
+}
+
+#[derive(Clone, Debug)]
+struct Row {
+    /// The node whose end the row reads; `None` is the prompt's end.
+    node: Option<usize>,
+    scored: Scored,
+}
+
+#[derive(Clone, Debug)]
+enum Scored {
     /// The tokens that follow in some label, in order of first appearance.
-    next: Arc<[TokenId]>,
+    Followers(Arc<[TokenId]>),
+    /// The `len` tokens from the `start`th behind the prompt on.
+    Run { start: u32, len: u32 },
+}
+
+/// The scores of one row.
+#[derive(Clone, Debug)]
+pub enum RowScores {
+    /// Logits of tokens that may follow.
+    Followers(LabelScores),
+    /// Log-probabilities of tokens in a line, over the vocabulary.
+    Run(Vec<f64>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
-    place: usize,
-    follower: usize,
+    row: usize,
+    at: usize,
 }
 
 impl LabelTrie {
-    /// Builds the trie.
+    /// Builds the trie; `None` if it would have more than [`MAX_PLACES`] places, which are counted
+    /// on the way: a trie that is too large is never built.
     ///
     /// # Panics
     /// If a label is empty: callers check what they were given.
     #[must_use]
-    pub fn new<L: AsRef<[TokenId]>>(labels: &[L]) -> Self {
-        Self::within(labels, usize::MAX).expect("no trie has more places")
-    }
-
-    /// Builds the trie unless it has more than `max_places` places, which are counted on the way:
-    /// a trie that is too large is never built.
-    ///
-    /// # Panics
-    /// If a label is empty: callers check what they were given.
-    #[must_use]
-    pub fn within<L: AsRef<[TokenId]>>(labels: &[L], max_places: usize) -> Option<Self> {
-        let mut from = vec![None];
-        let mut next: Vec<Vec<TokenId>> = vec![Vec::new()];
-        let mut child: std::collections::HashMap<(usize, TokenId), usize> = Default::default();
-        let mut paths = Vec::with_capacity(labels.len());
-        for label in labels {
-            let tokens = label.as_ref();
-            assert!(!tokens.is_empty(), "a label has at least one token");
-            let mut path = Vec::with_capacity(tokens.len());
-            let mut place = 0;
-            for (i, &token) in tokens.iter().enumerate() {
-                let follower = position_or_push(&mut next[place], token);
-                path.push(Step { place, follower });
-                if i + 1 < tokens.len() {
-                    if from.len() >= max_places && !child.contains_key(&(place, token)) {
-                        return None;
+    pub fn new<L: AsRef<[TokenId]>>(labels: &[L]) -> Option<Self> {
+        let places = Places::new(labels)?;
+        let mut trie = Self {
+            nodes: Vec::new(),
+            rows: Vec::new(),
+            paths: Vec::new(),
+        };
+        // Of each place, the row and the number in it at which its followers' scores begin.
+        let steps = trie.add_rows(&places);
+        trie.paths = { places.paths.iter() }
+            .map(|path| {
+                let step = |&(place, follower): &(usize, usize)| {
+                    let Step { row, at } = steps[place];
+                    Step {
+                        row,
+                        at: at + follower,
                     }
-                    place = *child.entry((place, token)).or_insert_with(|| {
-                        from.push(Some((place, token)));
-                        next.push(Vec::new());
-                        from.len() - 1
-                    });
-                }
-            }
-            paths.push(path);
-        }
-        let places = from
-            .into_iter()
-            .zip(next)
-            .map(|(from, next)| Place {
-                from,
-                next: next.into(),
+                };
+                path.iter().map(step).collect()
             })
             .collect();
-        Some(Self { places, paths })
+        Some(trie)
     }
 
-    /// Rows that one prompt needs: the number of places.
+    fn add_rows(&mut self, places: &Places) -> Vec<Step> {
+        const UNSET: Step = Step {
+            row: usize::MAX,
+            at: 0,
+        };
+        let mut steps = vec![UNSET; places.next.len()];
+        // The node that ends at each place. A place's parent comes before it.
+        let mut node_at: Vec<Option<usize>> = vec![None; places.next.len()];
+        for place in 0..places.next.len() {
+            if steps[place] != UNSET {
+                continue;
+            }
+            let row = self.rows.len();
+            let line = places.line_from(place);
+            if line.len() > 1 {
+                for (at, &of_line) in line.iter().enumerate() {
+                    steps[of_line] = Step { row, at };
+                }
+                let node = self.add_line(places, &node_at, &line);
+                let end = places.only_child(line[line.len() - 1]);
+                node_at[end.expect("a line ends before a place")] = Some(node);
+                continue;
+            }
+            steps[place] = Step { row, at: 0 };
+            if let Some((parent, token)) = places.from[place]
+                && node_at[place].is_none()
+            {
+                self.nodes.push(Node {
+                    parent: node_at[parent],
+                    tokens: vec![token],
+                });
+                node_at[place] = Some(self.nodes.len() - 1);
+            }
+            self.rows.push(Row {
+                node: node_at[place],
+                scored: Scored::Followers(places.next[place].as_slice().into()),
+            });
+        }
+        steps
+    }
+
+    /// Adds a line's node and its row, and returns the node.
+    fn add_line(&mut self, places: &Places, node_at: &[Option<usize>], line: &[usize]) -> usize {
+        let first = line[0];
+        let (parent, token) = places.from[first].expect("a line does not begin at the root");
+        let scored = line.iter().map(|&place| places.next[place][0]);
+        self.nodes.push(Node {
+            parent: node_at[parent],
+            tokens: [token].into_iter().chain(scored).collect(),
+        });
+        let node = self.nodes.len() - 1;
+        self.rows.push(Row {
+            node: Some(node),
+            scored: Scored::Run {
+                start: places.depth[first],
+                len: u32::try_from(line.len()).expect("a line has at most MAX_PLACES places"),
+            },
+        });
+        node
+    }
+
+    /// Rows that one prompt needs.
     #[must_use]
     pub fn num_rows(&self) -> usize {
-        self.places.len()
+        self.rows.len()
     }
 
     /// Tokens that one prompt needs beside its own.
     #[must_use]
     pub fn num_tokens(&self) -> usize {
-        self.places.len() - 1
+        self.nodes.iter().map(|node| node.tokens.len()).sum()
     }
 
-    /// Most tokens that any label puts behind a prompt.
+    /// Most tokens that are put behind a prompt, one label's.
     #[must_use]
     pub fn depth(&self) -> usize {
-        let longest = self.paths.iter().map(Vec::len).max().unwrap_or(1);
-        longest - 1
+        let mut depths: Vec<usize> = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            let before = node.parent.map_or(0, |parent| depths[parent]);
+            depths.push(before + node.tokens.len());
+        }
+        depths.into_iter().max().unwrap_or(0)
     }
 
-    /// Hangs the trie under `prompt_end` and asks for the scores of every place: pushes
+    /// Hangs the trie under `prompt_end` and asks for the scores of every row: pushes
     /// [`Self::num_rows`] rows, the root's first.
     ///
     /// # Errors
@@ -120,19 +199,29 @@ impl LabelTrie {
         normalise: Normalise,
         rows: &mut Vec<RowSpec>,
     ) -> Result<(), TreeError> {
-        let mut nodes = Vec::with_capacity(self.places.len());
-        for place in &self.places {
-            let node = match place.from {
-                None => prompt_end,
-                Some((parent, token)) => tree.push(Some(nodes[parent]), vec![token])?,
-            };
-            nodes.push(node);
-            rows.push(RowSpec {
-                node,
-                head: Head::LabelScores {
-                    labels: Arc::clone(&place.next),
+        let prompt_len = tree.prompt_len(prompt_end);
+        let mut nodes = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            let parent = node.parent.map_or(prompt_end, |parent| nodes[parent]);
+            nodes.push(tree.push(Some(parent), node.tokens.clone())?);
+        }
+        for row in &self.rows {
+            let head = match &row.scored {
+                Scored::Followers(labels) => Head::LabelScores {
+                    labels: Arc::clone(labels),
                     normalise,
                 },
+                Scored::Run { start, len } => {
+                    let start = prompt_len + start;
+                    Head::PromptLogprobs {
+                        positions: start..start + len,
+                        top: 0,
+                    }
+                }
+            };
+            rows.push(RowSpec {
+                node: row.node.map_or(prompt_end, |node| nodes[node]),
+                head,
             });
         }
         Ok(())
@@ -141,31 +230,142 @@ impl LabelTrie {
     /// The log-probability of each label over everything the model might have said, from the
     /// scores of [`Self::graft`]'s rows under [`Normalise::OverVocab`].
     #[must_use]
-    pub fn log_probabilities(&self, scores: &[LabelScores]) -> Vec<f64> {
-        self.sum_along(scores, |scores| {
-            let norm = f64::from(scores.log_sum_exp.unwrap_or(f32::NAN));
-            scores.logits.iter().map(|&l| f64::from(l) - norm).collect()
+    pub fn log_probabilities(&self, scores: &[RowScores]) -> Vec<f64> {
+        self.sum_along(scores, |scores| match scores {
+            RowScores::Followers(scores) => {
+                let norm = f64::from(scores.log_sum_exp.unwrap_or(f32::NAN));
+                scores.logits.iter().map(|&l| f64::from(l) - norm).collect()
+            }
+            RowScores::Run(log) => log.clone(),
         })
     }
 
     /// The probability of each label given that one of them is said: at every place the followers
     /// share all of the probability, and a label's is the product along it. Sums to 1.
     #[must_use]
-    pub fn probabilities(&self, scores: &[LabelScores], temperature: f64) -> Vec<f64> {
-        let log = self.sum_along(scores, |scores| log_softmax(&scores.logits, temperature));
+    pub fn probabilities(&self, scores: &[RowScores], temperature: f64) -> Vec<f64> {
+        let log = self.sum_along(scores, |scores| match scores {
+            RowScores::Followers(scores) => log_softmax(&scores.logits, temperature),
+            // Nothing else may follow.
+            RowScores::Run(log) => vec![0.0; log.len()],
+        });
         log.into_iter().map(f64::exp).collect()
+    }
+
+    /// The probability that the model says one of these labels' first tokens: needs
+    /// [`Normalise::OverVocab`].
+    #[must_use]
+    pub fn mass(&self, scores: &[RowScores]) -> Option<f64> {
+        match scores.first()? {
+            RowScores::Followers(root) => label_mass(root),
+            RowScores::Run(_) => None,
+        }
     }
 
     fn sum_along(
         &self,
-        scores: &[LabelScores],
-        log_probability: impl Fn(&LabelScores) -> Vec<f64>,
+        scores: &[RowScores],
+        log_probability: impl Fn(&RowScores) -> Vec<f64>,
     ) -> Vec<f64> {
-        let of_place: Vec<Vec<f64>> = scores.iter().map(log_probability).collect();
-        let along = |path: &Vec<Step>| path.iter().map(|s| of_place[s.place][s.follower]).sum();
+        let of_row: Vec<Vec<f64>> = scores.iter().map(log_probability).collect();
+        let along = |path: &Vec<Step>| path.iter().map(|s| of_row[s.row][s.at]).sum();
         self.paths.iter().map(along).collect()
     }
 }
+
+/// The trie with every place by itself.
+struct Places {
+    /// How each place is reached; `None` for the root.
+    from: Vec<Option<(usize, TokenId)>>,
+    /// The number of tokens between the prompt and each place.
+    depth: Vec<u32>,
+    /// The tokens that follow in some label, in order of first appearance.
+    next: Vec<Vec<TokenId>>,
+    child: HashMap<(usize, TokenId), usize>,
+    /// Per label, the places along it and which of the place's followers comes next.
+    paths: Vec<Vec<(usize, usize)>>,
+}
+
+impl Places {
+    fn new<L: AsRef<[TokenId]>>(labels: &[L]) -> Option<Self> {
+        let mut places = Self {
+            from: vec![None],
+            depth: vec![0],
+            next: vec![Vec::new()],
+            child: HashMap::new(),
+            paths: Vec::with_capacity(labels.len()),
+        };
+        for label in labels {
+            let path = places.add(label.as_ref())?;
+            places.paths.push(path);
+        }
+        Some(places)
+    }
+
+    fn add(&mut self, tokens: &[TokenId]) -> Option<Vec<(usize, usize)>> {
+        assert!(!tokens.is_empty(), "a label has at least one token");
+        let mut path = Vec::with_capacity(tokens.len());
+        let mut place = 0;
+        for (&token, depth) in tokens.iter().zip(1..) {
+            path.push((place, position_or_push(&mut self.next[place], token)));
+            if path.len() < tokens.len() {
+                place = match self.child.get(&(place, token)) {
+                    Some(&child) => child,
+                    None => {
+                        let child = self.from.len();
+                        if child == MAX_PLACES {
+                            return None;
+                        }
+                        self.child.insert((place, token), child);
+                        self.from.push(Some((place, token)));
+                        self.depth.push(depth);
+                        self.next.push(Vec::new());
+                        child
+                    }
+                };
+            }
+        }
+        Some(path)
+    }
+
+    /// The place behind a place with one follower; `None` where a label ends.
+    fn only_child(&self, place: usize) -> Option<usize> {
+        self.child.get(&(place, self.next[place][0])).copied()
+    }
+
+    /// The places that follow each other from `place` on and have one follower each, which is a
+    /// place too; `place` alone if it is none of these, or the root.
+    fn line_from(&self, place: usize) -> Vec<usize> {
+        let mut line = vec![place];
+        let is_single = |place: usize| {
+            place != 0 && self.next[place].len() == 1 && self.only_child(place).is_some()
+        };
+        let mut last = place;
+        while is_single(last)
+            && let Some(child) = self.only_child(last)
+            && is_single(child)
+        {
+            line.push(child);
+            last = child;
+        }
+        line
+    }
+}
+
+/// Returns a guess of the rows that `labels` labels of `bytes` bytes in all need behind a prompt.
+pub(crate) const fn rows_behind(labels: usize, bytes: usize) -> u64 {
+    // A label has two rows at most, nearly always; and a row is of one token at least.
+    let by_labels = (labels as u64).saturating_mul(2);
+    let by_tokens = (bytes as u64).div_ceil(BYTES_PER_TOKEN);
+    (if by_labels < by_tokens {
+        by_labels
+    } else {
+        by_tokens
+    }) + 1
+}
+
+/// Bytes of a token, for guesses.
+const BYTES_PER_TOKEN: u64 = 3;
 
 fn position_or_push(list: &mut Vec<TokenId>, token: TokenId) -> usize {
     list.iter().position(|&t| t == token).unwrap_or_else(|| {
@@ -221,17 +421,30 @@ mod tests {
     use super::*;
 
     /// Scores of each row of a grafted trie under a made-up model over `vocab` tokens.
-    fn score(tree: &PromptTree, rows: &[RowSpec], vocab: u32) -> Vec<LabelScores> {
+    fn score(tree: &PromptTree, rows: &[RowSpec], vocab: u32) -> Vec<RowScores> {
         rows.iter()
             .map(|row| {
                 let prompt = tree.prompt(row.node);
-                let all: Vec<f32> = (0..vocab).map(|t| logit(&prompt, t)).collect();
-                let Head::LabelScores { labels, .. } = &row.head else {
-                    panic!("only label scores are asked for")
+                let all = |prompt: &[TokenId]| -> Vec<f32> {
+                    (0..vocab).map(|t| logit(prompt, t)).collect()
                 };
-                LabelScores {
-                    logits: labels.iter().map(|&t| all[t as usize]).collect(),
-                    log_sum_exp: Some(all.iter().map(|l| l.exp()).sum::<f32>().ln()),
+                match &row.head {
+                    Head::LabelScores { labels, .. } => {
+                        let all = all(&prompt);
+                        RowScores::Followers(LabelScores {
+                            logits: labels.iter().map(|&t| all[t as usize]).collect(),
+                            log_sum_exp: Some(all.iter().map(|l| l.exp()).sum::<f32>().ln()),
+                        })
+                    }
+                    Head::PromptLogprobs { positions, .. } => {
+                        let score = |at: u32| {
+                            let at = at as usize;
+                            let log = log_softmax(&all(&prompt[..at]), 1.0);
+                            log[prompt[at] as usize]
+                        };
+                        RowScores::Run(positions.clone().map(score).collect())
+                    }
+                    _ => panic!("nothing else is asked for"),
                 }
             })
             .collect()
@@ -245,7 +458,7 @@ mod tests {
     }
 
     fn graft(labels: &[Vec<TokenId>]) -> (LabelTrie, PromptTree, Vec<RowSpec>) {
-        let trie = LabelTrie::new(labels);
+        let trie = LabelTrie::new(labels).unwrap();
         let mut tree = PromptTree::single(vec![1, 2]);
         let mut rows = Vec::new();
         let end = tree.last_node();
@@ -265,6 +478,24 @@ mod tests {
     }
 
     #[test]
+    fn what_one_label_has_alone_is_one_row() {
+        let (trie, tree, rows) = graft(&[vec![5, 6, 9], vec![5, 7, 3, 4, 9], vec![8, 9]]);
+        assert_eq!(rows.len(), 6);
+        assert_eq!((trie.depth(), trie.num_tokens()), (4, 6));
+        let run = rows.iter().find_map(|row| match &row.head {
+            Head::PromptLogprobs { positions, .. } => Some((positions.clone(), row.node)),
+            _ => None,
+        });
+        let (positions, node) = run.unwrap();
+        assert_eq!(tree.prompt(node), [1, 2, 5, 7, 3, 4]);
+        assert_eq!(positions, 4..6);
+        // The root stays a row of its own: it tells how likely any label is.
+        let (trie, _, rows) = graft(&[vec![5, 6, 7, 3, 9], vec![5, 6, 7, 4, 9]]);
+        assert!(matches!(rows[0].head, Head::LabelScores { .. }));
+        assert_eq!((trie.num_rows(), trie.num_tokens()), (5, 5));
+    }
+
+    #[test]
     fn any_temperature_gives_probabilities() {
         let check = |temperature: f64, expected: [f64; 3]| {
             let log = log_softmax(&[3.0, -2.0, 3.0], temperature);
@@ -279,15 +510,10 @@ mod tests {
     }
 
     #[test]
-    fn a_trie_within_bounds_is_the_trie() {
-        let labels = [vec![5, 6, 9], vec![5, 7, 9], vec![8, 9]];
-        let check = |max, expected| {
-            let found = LabelTrie::within(&labels, max);
-            assert_eq!(found.map(|t| t.num_rows()), expected, "{max}");
-        };
-        check(4, None);
-        check(5, Some(5));
-        check(6, Some(5));
+    fn a_trie_that_is_too_large_is_not_built() {
+        let label = |len: usize| vec![1; len];
+        assert!(LabelTrie::new(&[label(MAX_PLACES)]).is_some());
+        assert!(LabelTrie::new(&[label(MAX_PLACES + 1)]).is_none());
     }
 
     #[test]
@@ -303,12 +529,13 @@ mod tests {
         /// Against the plain way: every label scored token by token on its own.
         #[test]
         fn equals_scoring_label_by_label(
-            labels in prop::collection::btree_set(prop::collection::vec(0u32..6, 1..5), 1..20)
+            labels in prop::collection::btree_set(prop::collection::vec(0u32..6, 1..8), 1..20)
         ) {
             // An end token makes no label a prefix of another.
             let labels: Vec<Vec<u32>> =
                 labels.into_iter().map(|mut l| { l.push(6); l }).collect();
             let (trie, tree, rows) = graft(&labels);
+            prop_assert!(rows.len() < 4 * labels.len());
             let scores = score(&tree, &rows, 7);
             let got = trie.log_probabilities(&scores);
             for (label, got) in labels.iter().zip(got) {

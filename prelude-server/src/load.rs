@@ -7,7 +7,7 @@ use std::{
 
 use prelude_core::Pooling;
 use prelude_engine::{EngineConfig, ScheduledEngine};
-use prelude_models::{Checkpoint, ModelKind as CheckpointKind};
+use prelude_models::{Checkpoint, ClassActivation, ModelKind as CheckpointKind};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
@@ -87,9 +87,10 @@ pub fn load(
     if let Some(path) = &options.chat_template {
         assets.chat_template = Some(read_template(path)?);
     }
-    let template = assets.compile_template()?;
     let kind = served_kind(assets.checkpoint.kind(), options.kind)?;
-    let max_model_len = max_model_len(&assets.checkpoint, options.max_model_len)?;
+    check_generation(&assets, kind, options)?;
+    let template = assets.compile_template()?;
+    let max_model_len = max_model_len(&assets, options.max_model_len)?;
     let pooling = pooling(&assets.checkpoint, kind, options.pooling)?;
     let mut warnings = std::mem::take(&mut assets.warnings);
     warnings.extend(reassigned(&assets.tokenizer));
@@ -107,7 +108,7 @@ pub fn load(
         }
         _ => None,
     };
-    let judge = judge(assets.checkpoint.kind(), kind, options, &assets.tokenizer)?;
+    let judge = judge(&assets, kind, options)?;
     let rerank_template = match judge {
         None | Some(Judge::Cosine) => None,
         Some(_) => Some(Arc::new(rerank_template(
@@ -136,8 +137,12 @@ pub fn load(
         labels,
         cuts: assets.cuts,
         tokenizer_config: assets.tokenizer_config,
-        prompts: assets.prompts.prompts,
+        prompts: assets.sentence.prompts,
         matryoshka: assets.matryoshka,
+        class_activation: checkpoint.config().class_activation,
+        pair_activation: { assets.sentence.pair_activation }
+            .or_else(|| checkpoint.config().pair_activation)
+            .unwrap_or(ClassActivation::Sigmoid),
         id2label: match checkpoint.kind() {
             CheckpointKind::SequenceClassification { labels } => labels.clone(),
             _ => Vec::new(),
@@ -193,11 +198,41 @@ fn served_kind(
     }
 }
 
-fn max_model_len(checkpoint: &Checkpoint, wanted: Option<u32>) -> Result<u32, LoadError> {
-    let own = u32::try_from(checkpoint.config().max_position_embeddings)
+/// Refuses a language model whose files ask for texts that are generated in ways of their own.
+fn check_generation(
+    assets: &Assets,
+    kind: ModelKind,
+    options: &LoadOptions,
+) -> Result<(), LoadError> {
+    if !matches!(kind, ModelKind::Lm | ModelKind::Reranker) {
+        return Ok(());
+    }
+    if assets.has_tool_template && options.chat_template.is_none() {
+        return Err(LoadError::Document {
+            file: "tokenizer_config.json",
+            what: "has a chat template `tool_use` beside the default one; name the file of the \
+                   one that is to serve all chats with --chat-template"
+                .to_owned(),
+        });
+    }
+    match &assets.checkpoint.generation().unserved[..] {
+        [first, ..] if options.generation_config => Err(LoadError::Document {
+            file: "generation_config.json",
+            what: format!(
+                "has {first}, which is not supported; remove it, or take no defaults from that \
+                 file (prelude serve --generation-config none)"
+            ),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The longest sequence served: by default what all files allow.
+fn max_model_len(assets: &Assets, wanted: Option<u32>) -> Result<u32, LoadError> {
+    let own = u32::try_from(assets.checkpoint.config().max_position_embeddings)
         .expect("the configuration bounds the positions");
     match wanted {
-        None => Ok(own),
+        None => Ok(assets.max_len.map_or(own, |len| len.min(own))),
         Some(len) if (1..=own).contains(&len) => Ok(len),
         Some(len) => Err(LoadError::Option(format!(
             "a maximum length of {len} tokens is not possible: the model is made for 1 to {own}"
@@ -260,14 +295,17 @@ fn tasks(has: &Abilities) -> Vec<Task> {
 
 /// By what the model judges documents, if it does.
 fn judge(
-    checkpoint: &CheckpointKind,
+    assets: &Assets,
     kind: ModelKind,
     options: &LoadOptions,
-    tokenizer: &Tokenizer,
 ) -> Result<Option<Judge>, LoadError> {
+    let (checkpoint, tokenizer) = (assets.checkpoint.kind(), &assets.tokenizer);
     let is_asked = kind == ModelKind::Reranker || options.rerank_template.is_some();
     match kind {
-        ModelKind::Embedding if options.rerank_template.is_none() => Ok(Some(Judge::Cosine)),
+        ModelKind::Embedding if options.rerank_template.is_none() => {
+            let is_cosine = assets.sentence.other_similarity.is_none();
+            Ok(is_cosine.then_some(Judge::Cosine))
+        }
         ModelKind::Lm | ModelKind::Reranker | ModelKind::Reward if !is_asked => Ok(None),
         ModelKind::Lm | ModelKind::Reranker if matches!(checkpoint, CheckpointKind::CausalLm) => {
             let token = |word: &str| match tokenizer.encode(word, false)[..] {
@@ -373,6 +411,9 @@ fn fingerprint(checkpoint: &Checkpoint, config: &ExecutorConfig) -> Result<Strin
     let hex: String = digest[..8].iter().map(|b| format!("{b:02x}")).collect();
     Ok(format!("fp_{hex}"))
 }
+
+#[cfg(test)]
+mod fields;
 
 #[cfg(test)]
 mod tests {

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use prelude_core::Pooling;
 use prelude_engine::EngineHandle;
+use prelude_models::ClassActivation;
 
 use crate::{
     assets::TokenizerConfig,
@@ -166,6 +167,10 @@ pub struct ServedModel {
     pub matryoshka: Vec<u32>,
     /// Class names in the order of the logits; empty without a classification head.
     pub id2label: Vec<String>,
+    /// The activation of classes: what `problem_type` says.
+    pub class_activation: ClassActivation,
+    /// The activation of the score of a pair that a classification head judges.
+    pub pair_activation: ClassActivation,
     /// Which hidden states an embedding combines, if the model embeds.
     pub pooling: Option<Pooling>,
     /// Whether embeddings are scaled to length 1 unless asked otherwise.

@@ -238,6 +238,12 @@ fn exit_codes() {
         "",
         "has no tokenizer.json",
     );
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/demo/demo-classifier");
+    for command in ["classify", "embed", "tokenize", "complete"] {
+        check(&[command, demo, "x"], "", 2, "", "name the model with -m");
+    }
+    let hub = ["serve", "Qwen/Qwen3-0.6B", "--port", "0"];
+    check(&hub, "", 3, "", "hf download Qwen/Qwen3-0.6B");
     check(&["decide", "-"], "{}", 1, "", "field `state` is required");
     check(
         &[
@@ -254,6 +260,21 @@ fn exit_codes() {
         "of kind classifier",
     );
     check(&["--help"], "", 0, "prelude classify", "");
+    let named = ["serve", "--print-config", "--host", "localhost"];
+    check(&named, "", 0, "host = \"127.0.0.1\"", "");
+    // Whatever else is wrong: here the port is taken.
+    if !cfg!(feature = "cuda") {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port().to_string();
+        let cuda = ["serve", "--device", "cuda", "--port", &port];
+        check(
+            &cuda,
+            "",
+            2,
+            "",
+            "error: this program was built without CUDA",
+        );
+    }
     check(
         &["serve", "--print-config", "--port", "7"],
         "",

@@ -36,6 +36,7 @@ pub struct Checkpoint {
     config: ModelConfig,
     generation: GenerationConfig,
     kind: ModelKind,
+    warnings: Vec<String>,
     files: Vec<WeightFile>,
     /// Tensor name to (file, entry).
     tensors: BTreeMap<String, (usize, Entry)>,
@@ -75,6 +76,8 @@ pub struct CheckpointFiles<'a> {
     pub modules: Option<&'a [u8]>,
     /// `1_Pooling/config.json`.
     pub pooling: Option<&'a [u8]>,
+    /// `2_Normalize/config.json`.
+    pub normalize: Option<&'a [u8]>,
     /// `model.safetensors`.
     pub weights: Cow<'static, [u8]>,
 }
@@ -93,6 +96,7 @@ impl Checkpoint {
         let generation = json::read(&folder.join("generation_config.json"))?;
         let modules = json::read(&folder.join("modules.json"))?;
         let pooling = json::read(&folder.join("1_Pooling/config.json"))?;
+        let normalize = json::read(&folder.join("2_Normalize/config.json"))?;
         let (files, tensors) = open_weights(folder)?;
         Self::assemble(
             &Companions {
@@ -100,6 +104,7 @@ impl Checkpoint {
                 generation: generation.as_deref(),
                 modules: modules.as_deref(),
                 pooling: pooling.as_deref(),
+                normalize: normalize.as_deref(),
             },
             files,
             tensors,
@@ -121,6 +126,7 @@ impl Checkpoint {
                 generation: files.generation_config,
                 modules: files.modules,
                 pooling: files.pooling,
+                normalize: files.normalize,
             },
             weights,
             tensors,
@@ -151,11 +157,14 @@ impl Checkpoint {
         let generation = GenerationConfig::from_documents(&config, documents.generation)?;
         let bare = !tensors.contains_key("model.embed_tokens.weight")
             && tensors.contains_key("embed_tokens.weight");
-        let kind = ModelKind::of(&config, documents, bare)?;
+        let mut warnings = config.warnings.clone();
+        warnings.extend_from_slice(&generation.warnings);
+        let kind = ModelKind::of(&config, documents, bare, &mut warnings)?;
         Ok(Self {
             config,
             generation,
             kind,
+            warnings,
             files,
             tensors,
         })
@@ -177,6 +186,12 @@ impl Checkpoint {
     #[must_use]
     pub const fn kind(&self) -> &ModelKind {
         &self.kind
+    }
+
+    /// Notes for the operator: fields of the files that are passed over.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// Names of all tensors, sorted.

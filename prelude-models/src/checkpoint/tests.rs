@@ -317,6 +317,7 @@ fn golden_models_open_from_disk_and_memory() {
             generation_config: read("generation_config.json").as_deref(),
             modules: read("modules.json").as_deref(),
             pooling: read("1_Pooling/config.json").as_deref(),
+            normalize: None,
             weights: weights.into(),
         })
         .unwrap();

@@ -139,6 +139,9 @@ fn spec(hidden: usize, shape: AttnShape, tokens: usize, arena_elements: usize) -
             labels: (0..LABELS).map(|i| i.to_string()).collect(),
             eos_token_ids: Vec::new(),
             pad_token_id: None,
+            class_activation: crate::ClassActivation::Softmax,
+            pair_activation: None,
+            warnings: Vec::new(),
         },
         capacity: Capacity {
             block_size: BLOCK_SIZE,

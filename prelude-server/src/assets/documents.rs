@@ -1,14 +1,15 @@
-//! The small JSON files beside a checkpoint.
+//! `tokenizer_config.json` and `special_tokens_map.json`.
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use prelude_models::fields;
 use serde_json::{Map, Value};
 
 use super::LoadError;
+use crate::tokenizer::Tokenizer;
 
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
-const SENTENCE_TRANSFORMERS: &str = "config_sentence_transformers.json";
+const SPECIAL_TOKENS_MAP: &str = "special_tokens_map.json";
 
 /// Names under which a tokenizer's special tokens are known, to templates too.
 const SPECIAL_TOKENS: [&str; 7] = [
@@ -29,33 +30,78 @@ pub struct TokenizerConfig {
     pub chat_template: Option<String>,
     /// The reference's class, for clients that ask.
     pub tokenizer_class: Option<String>,
+    /// The template list has one for requests with tools, which is not served.
+    pub(super) has_tool_template: bool,
+    /// Longest text, if the file says so.
+    pub(super) model_max_length: Option<u32>,
+    /// `added_tokens_decoder`.
+    added_tokens: Option<Map<String, Value>>,
+    /// Fields that are passed over.
+    pub(super) warnings: Vec<String>,
 }
 
 impl TokenizerConfig {
     /// Reads the file.
     ///
     /// # Errors
-    /// [`LoadError::Document`] if it is not a JSON object, or a template is not text.
+    /// [`LoadError::Model`] if it is not a JSON object, or a field says what is not served;
+    /// [`LoadError::Document`] if a template is not text.
     pub fn from_json(bytes: &[u8]) -> Result<Self, LoadError> {
-        let map: Map<String, Value> =
-            serde_json::from_slice(bytes).map_err(|e| LoadError::Document {
-                file: TOKENIZER_CONFIG,
-                what: format!("is not a JSON object: {e}"),
-            })?;
-        // A special token is its text, or an object that describes an added token.
-        let token = |name: &&'static str| {
-            let value = map.get(*name)?;
-            let text = value.as_str().or_else(|| value["content"].as_str())?;
-            Some((*name, text.to_owned()))
-        };
+        let (map, warnings) = fields::read(TOKENIZER_CONFIG, bytes)?;
+        let templates = map.get("chat_template");
+        let named = templates.and_then(Value::as_array);
         Ok(Self {
-            special_tokens: SPECIAL_TOKENS.iter().filter_map(token).collect(),
-            chat_template: chat_template(map.get("chat_template"))?,
+            special_tokens: special_tokens(&map),
+            chat_template: chat_template(templates)?,
             tokenizer_class: map
                 .get("tokenizer_class")
                 .and_then(Value::as_str)
                 .map(str::to_owned),
+            has_tool_template: named.is_some_and(|all| all.iter().any(|t| t["name"] == "tool_use")),
+            // Files without a limit of their own say 1e30.
+            model_max_length: ["model_max_length", "max_len"]
+                .iter()
+                .find_map(|name| length(map.get(*name)?)),
+            added_tokens: map
+                .get("added_tokens_decoder")
+                .and_then(Value::as_object)
+                .cloned(),
+            warnings,
         })
+    }
+
+    /// Takes the special tokens of `special_tokens_map.json`, which transformers reads where
+    /// `tokenizer_config.json` has no `added_tokens_decoder`.
+    pub(super) fn add_special_tokens(&mut self, bytes: &[u8]) -> Result<(), LoadError> {
+        if self.added_tokens.is_none() {
+            let (map, warnings) = fields::read(SPECIAL_TOKENS_MAP, bytes)?;
+            self.special_tokens.extend(special_tokens(&map));
+            self.warnings.extend(warnings);
+        }
+        Ok(())
+    }
+
+    /// Refuses added tokens that the tokenizer does not have or reads otherwise: transformers
+    /// would add them.
+    pub(super) fn check_added_tokens(&self, tokenizer: &Tokenizer) -> Result<(), LoadError> {
+        for (id, token) in self.added_tokens.iter().flatten() {
+            let content = token["content"].as_str().unwrap_or_default();
+            let fits = id.parse().is_ok_and(|id| {
+                let flag = |name: &str| token[name].as_bool();
+                tokenizer.token_to_id(content) == Some(id) && tokenizer.has_added(id, flag)
+            });
+            if !fits {
+                let shown: String = content.chars().take(60).collect();
+                return Err(LoadError::Document {
+                    file: TOKENIZER_CONFIG,
+                    what: format!(
+                        "has {shown:?} as added token {id} in `added_tokens_decoder`, which is no \
+                         added token of tokenizer.json with this id and these flags"
+                    ),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// The special token of this name (`eos_token` and so on), if it is set.
@@ -89,25 +135,25 @@ fn chat_template(value: Option<&Value>) -> Result<Option<String>, LoadError> {
     }
 }
 
-/// `config_sentence_transformers.json`: prompts that an embedding model was trained with.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-pub struct SentencePrompts {
-    /// Prompt text by name; it precedes the input.
-    #[serde(default)]
-    pub prompts: BTreeMap<String, String>,
+/// Special tokens by name: the text, or an object that describes an added token.
+fn special_tokens(map: &Map<String, Value>) -> BTreeMap<&'static str, String> {
+    let token = |name: &&'static str| {
+        let value = map.get(*name)?;
+        let text = value.as_str().or_else(|| value["content"].as_str())?;
+        Some((*name, text.to_owned()))
+    };
+    SPECIAL_TOKENS.iter().filter_map(token).collect()
 }
 
-impl SentencePrompts {
-    /// Reads the file.
-    ///
-    /// # Errors
-    /// [`LoadError::Document`].
-    pub fn from_json(bytes: &[u8]) -> Result<Self, LoadError> {
-        serde_json::from_slice(bytes).map_err(|e| LoadError::Document {
-            file: SENTENCE_TRANSFORMERS,
-            what: format!("cannot be used: {e}"),
-        })
-    }
+/// A length in tokens; `None` for what no text is as long as.
+pub(super) fn length(value: &Value) -> Option<u32> {
+    let length = value.as_f64().filter(|n| *n >= 1.0)?;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "between 1 and the largest"
+    )]
+    (length <= f64::from(u32::MAX)).then_some(length as u32)
 }
 
 #[cfg(test)]
@@ -124,6 +170,32 @@ mod tests {
         assert_eq!(config.token("pad_token"), Some("<pad>"));
         assert_eq!(config.token("bos_token"), None);
         assert_eq!(config.special_tokens().count(), 2);
+    }
+
+    #[test]
+    fn a_map_of_special_tokens_is_read_where_transformers_reads_it() {
+        let token = |config: &str| {
+            let mut config = TokenizerConfig::from_json(config.as_bytes()).unwrap();
+            let map = br#"{"eos_token":{"content":"</t>"}}"#;
+            config.add_special_tokens(map).unwrap();
+            config.token("eos_token").map(str::to_owned)
+        };
+        assert_eq!(token("{}").as_deref(), Some("</t>"));
+        assert_eq!(token(r#"{"eos_token":"</s>"}"#).as_deref(), Some("</t>"));
+        let decoder = r#"{"eos_token":"</s>","added_tokens_decoder":{}}"#;
+        assert_eq!(token(decoder).as_deref(), Some("</s>"));
+    }
+
+    #[test]
+    fn lengths() {
+        let check = |json: &str, expected| {
+            let value: Value = serde_json::from_str(json).unwrap();
+            assert_eq!(length(&value), expected, "{json}");
+        };
+        check("512", Some(512));
+        check("1000000000000000019884624838656", None);
+        check("0", None);
+        check("null", None);
     }
 
     #[test]
@@ -146,15 +218,6 @@ mod tests {
         );
         check(r#"{"chat_template":[]}"#, Err("none is default"));
         check(r#"{"chat_template":3}"#, Err("not text"));
-        check("[]", Err("not a JSON object"));
-    }
-
-    #[test]
-    fn prompts() {
-        let read = |json: &str| SentencePrompts::from_json(json.as_bytes());
-        let prompts = read(r#"{"prompts":{"query":"Instruct: x\nQuery:","document":""},"similarity_fn_name":"cosine"}"#).unwrap();
-        assert_eq!(prompts.prompts["query"], "Instruct: x\nQuery:");
-        assert!(read(r#"{"__version__":{}}"#).unwrap().prompts.is_empty());
-        assert!(read(r#"{"prompts":{"query":1}}"#).is_err());
+        check("[]", Err("not an object"));
     }
 }

@@ -1,6 +1,9 @@
 //! What can be wrong with a model's files or with how it is to be served.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use prelude_engine::EngineError;
 use thiserror::Error;
@@ -12,7 +15,10 @@ use crate::{template::TemplateError, tokenizer::advice};
 #[non_exhaustive]
 pub enum LoadError {
     /// The model's folder is missing.
-    #[error("{0:?} is not a folder; give the folder that holds config.json and model.safetensors")]
+    #[error(
+        "{0:?} is not a folder; give the folder that holds config.json and model.safetensors{hub}",
+        hub = of_hub(.0)
+    )]
     NoFolder(PathBuf),
     /// A file that must be there is not.
     #[error("{folder:?} has no {file}")]
@@ -64,4 +70,39 @@ pub enum LoadError {
     /// An option contradicts the model.
     #[error("{0}")]
     Option(String),
+}
+
+/// Returns the advice for a path that looks like the name of a model on the Hugging Face Hub.
+fn of_hub(path: &Path) -> String {
+    let text = path.to_str().unwrap_or_default();
+    let is_part = |part: &str| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        !part.is_empty() && !part.starts_with('.') && part.chars().all(is_plain)
+    };
+    match text.split_once('/') {
+        Some((owner, name)) if is_part(owner) && is_part(name) => format!(
+            ". Nothing is downloaded: if this is a name on the Hugging Face Hub, fetch it first \
+             (hf download {text} --local-dir {name}) and give ./{name}"
+        ),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_of_the_hub_says_what_to_do() {
+        let text = |path: &str| LoadError::NoFolder(path.into()).to_string();
+        let hub = text("Qwen/Qwen3-0.6B");
+        let command = "hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B";
+        assert!(
+            hub.contains("Nothing is downloaded") && hub.contains(command),
+            "{hub}"
+        );
+        for path in ["./Qwen3-0.6B", "/models/a", "Qwen3", "a/b/c", "../b", "a/"] {
+            assert!(!text(path).contains("downloaded"), "{path}");
+        }
+    }
 }

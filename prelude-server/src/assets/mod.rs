@@ -3,16 +3,14 @@
 
 mod documents;
 mod error;
+mod sentence;
 
 use std::{borrow::Cow, fs, io, path::Path};
 
 use prelude_models::{Checkpoint, CheckpointFiles};
 use serde_json::{Map, Value};
 
-pub use self::{
-    documents::{SentencePrompts, TokenizerConfig},
-    error::LoadError,
-};
+pub use self::{documents::TokenizerConfig, error::LoadError, sentence::SentenceConfig};
 use crate::{
     shared_prefix::SafeCuts,
     template::{ChatTemplate, TemplateError},
@@ -34,8 +32,12 @@ pub struct Assets {
     pub tokenizer_config: TokenizerConfig,
     /// Source of the chat template, if there is one.
     pub chat_template: Option<String>,
-    /// Named prompts of embedding models.
-    pub prompts: SentencePrompts,
+    /// The files hold a second chat template, for requests with tools, which is not served.
+    pub has_tool_template: bool,
+    /// Settings in the files of sentence-transformers.
+    pub sentence: SentenceConfig,
+    /// Longest text by the files beside `config.json`, if they say so.
+    pub max_len: Option<u32>,
     /// Sizes to which embeddings may be cut; empty if the model does not say.
     pub matryoshka: Vec<u32>,
     /// What the operator should know about the files.
@@ -81,18 +83,21 @@ impl Assets {
             folder: folder.to_owned(),
             file: "tokenizer.json",
         })?;
-        let tokenizer_config = match read(folder, "tokenizer_config.json")? {
+        let mut tokenizer_config = match read(folder, "tokenizer_config.json")? {
             Some(bytes) => TokenizerConfig::from_json(&bytes)?,
             None => TokenizerConfig::default(),
         };
+        if let Some(bytes) = read(folder, "special_tokens_map.json")? {
+            tokenizer_config.add_special_tokens(&bytes)?;
+        }
         // A template in a file of its own wins, as in the reference.
-        let chat_template = match read(folder, "chat_template.jinja")? {
+        let own_template = read(folder, "chat_template.jinja")?;
+        let more = read(folder, "additional_chat_templates/tool_use.jinja")?;
+        let has_tool_template =
+            more.is_some() || (own_template.is_none() && tokenizer_config.has_tool_template);
+        let chat_template = match own_template {
             Some(bytes) => Some(text("chat_template.jinja", bytes)?),
             None => tokenizer_config.chat_template.clone(),
-        };
-        let prompts = match read(folder, "config_sentence_transformers.json")? {
-            Some(bytes) => SentencePrompts::from_json(&bytes)?,
-            None => SentencePrompts::default(),
         };
         let (tokenizer, warning) = match tokenizers {
             None => Tokenizer::from_bytes(&tokenizer_json)?,
@@ -101,17 +106,37 @@ impl Assets {
                 Tokenizer::from_file_cached(&file, &tokenizer_json, cache)?
             }
         };
-        Ok(Self {
+        let assets = Self {
             name: folder_name(folder),
             checkpoint: Checkpoint::open(folder)?,
             tokenizer,
             cuts: SafeCuts::of(&tokenizer_json),
             tokenizer_config,
             chat_template,
-            prompts,
+            has_tool_template,
+            sentence: SentenceConfig::from_json(
+                read(folder, "config_sentence_transformers.json")?.as_deref(),
+                read(folder, "sentence_bert_config.json")?.as_deref(),
+            )?,
+            max_len: None,
             matryoshka: matryoshka(folder)?,
             warnings: Vec::from_iter(warning),
-        })
+        };
+        assets.checked()
+    }
+
+    /// Checks what takes several files, and gathers what they say in common.
+    fn checked(mut self) -> Result<Self, LoadError> {
+        self.tokenizer_config.check_added_tokens(&self.tokenizer)?;
+        let lengths = [
+            self.tokenizer_config.model_max_length,
+            self.sentence.max_seq_length,
+        ];
+        self.max_len = lengths.into_iter().flatten().min();
+        self.warnings.extend_from_slice(self.checkpoint.warnings());
+        self.warnings.append(&mut self.tokenizer_config.warnings);
+        self.warnings.append(&mut self.sentence.warnings);
+        Ok(self)
     }
 
     /// Reads a model inside the program.
@@ -121,7 +146,7 @@ impl Assets {
     pub fn embedded(files: &EmbeddedModel) -> Result<Self, LoadError> {
         let tokenizer_config = TokenizerConfig::from_json(files.tokenizer_config)?;
         let (tokenizer, warning) = Tokenizer::from_bytes(files.tokenizer)?;
-        Ok(Self {
+        let assets = Self {
             name: files.name.to_owned(),
             checkpoint: Checkpoint::from_files(CheckpointFiles {
                 config: files.config,
@@ -132,11 +157,14 @@ impl Assets {
             tokenizer,
             cuts: SafeCuts::of(files.tokenizer),
             chat_template: tokenizer_config.chat_template.clone(),
+            has_tool_template: tokenizer_config.has_tool_template,
             tokenizer_config,
-            prompts: SentencePrompts::default(),
+            sentence: SentenceConfig::default(),
+            max_len: None,
             matryoshka: Vec::new(),
             warnings: Vec::from_iter(warning),
-        })
+        };
+        assets.checked()
     }
 
     /// Compiles the chat template, if there is one.

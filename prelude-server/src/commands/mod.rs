@@ -68,11 +68,14 @@ impl fmt::Display for Failure {
 
 impl From<LoadError> for Failure {
     fn from(error: LoadError) -> Self {
-        let code = match error {
-            LoadError::Option(_) => Code::Usage,
-            _ => Code::Model,
-        };
-        Self::new(code, format_args!("the model cannot be loaded: {error}"))
+        match error {
+            // What the user asked for is at fault, not the model.
+            LoadError::Option(message) => Self::new(Code::Usage, message),
+            _ => Self::new(
+                Code::Model,
+                format_args!("the model cannot be loaded: {error}"),
+            ),
+        }
     }
 }
 

@@ -153,6 +153,8 @@ async fn serve(args: &ServeArgs, settings: Settings, keys: ApiKeys) -> Result<()
         let message = "cors_origins must list origins, not `*`, where keys are configured";
         return Err(Failure::new(Code::Usage, message));
     }
+    // Before anything else can fail: a program without CUDA cannot do what it was asked to.
+    let devices = settings.devices(args.model_args.device)?;
     let app = App::new(config, keys);
     // Bound before loading: a taken port is noticed at once, and probes get 503, not silence.
     let server = Server::bind(&app)
@@ -165,7 +167,7 @@ async fn serve(args: &ServeArgs, settings: Settings, keys: ApiKeys) -> Result<()
     watch_signals(&app, args)?;
     let loading = tokio::task::spawn_blocking({
         let (args, app) = (args.clone(), Arc::clone(&app));
-        move || load_all(&args, &settings, &app)
+        move || load_all(&args, &settings, &devices, &app)
     });
     let engines = loading
         .await
@@ -192,9 +194,9 @@ async fn serve(args: &ServeArgs, settings: Settings, keys: ApiKeys) -> Result<()
 fn load_all(
     args: &ServeArgs,
     settings: &Settings,
+    devices: &executor::Devices,
     app: &App,
 ) -> Result<Vec<ScheduledEngine>, Failure> {
-    let devices = settings.devices(args.model_args.device)?;
     let mut options = settings.load_options(&args.model_args);
     options.generation_config = args.generation_config == GenerationConfig::Auto;
     let mut names = args.served_model_name.iter().cloned();
@@ -214,7 +216,7 @@ fn load_all(
     let mut models = Vec::new();
     let mut engines = Vec::new();
     for source in sources {
-        let loaded = source.load(&options, &devices)?;
+        let loaded = source.load(&options, devices)?;
         models.push(loaded.model);
         engines.push(loaded.engine);
     }

@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::{self, BufRead, BufReader, IsTerminal as _},
+    path::Path,
 };
 
 use serde_json::Value;
@@ -13,6 +14,13 @@ use crate::args::TextArgs;
 /// Reads all texts. None at all is an error that says what to give.
 pub(crate) fn read(args: &TextArgs) -> Result<Vec<String>, Failure> {
     if !args.texts.is_empty() {
+        if let Some(folder) = args.texts.iter().find(|text| is_model(text)) {
+            let message = format!(
+                "{folder:?} is a model's folder, and texts are expected here; name the model \
+                 with -m: -m {folder} TEXT"
+            );
+            return Err(Failure::new(Code::Usage, message));
+        }
         return Ok(args.texts.clone());
     }
     let texts = match &args.input {
@@ -33,6 +41,12 @@ pub(crate) fn read(args: &TextArgs) -> Result<Vec<String>, Failure> {
         return Err(Failure::new(Code::Usage, message));
     }
     Ok(texts)
+}
+
+/// Returns whether a text is the path of a model's folder. `prelude serve` takes such a path as its
+/// argument, so people expect that this command does too.
+fn is_model(text: &str) -> bool {
+    Path::new(text).join("config.json").is_file()
 }
 
 fn lines(reader: impl BufRead, jsonl: bool) -> Result<Vec<String>, Failure> {

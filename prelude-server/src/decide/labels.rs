@@ -129,7 +129,7 @@ impl DecideLabels {
             let labels: Vec<[TokenId; 1]> = tokens[..n].iter().map(|&t| [t]).collect();
             LabelTrie::new(&labels)
         };
-        match kind {
+        let trie = match kind {
             LabelKind::YesNo => single(&self.yes_no, 2),
             LabelKind::Letters(n) => single(&self.letters, n),
             LabelKind::Digits(n) => single(&self.digits, n),
@@ -141,7 +141,8 @@ impl DecideLabels {
                 let codes: Vec<Vec<TokenId>> = (0..n).map(code).collect();
                 LabelTrie::new(&codes)
             }
-        }
+        };
+        trie.expect("codes have three digits at most")
     }
 }
 

@@ -6,6 +6,7 @@ use std::{borrow::Cow, collections::HashSet, sync::Arc};
 use bytes::Bytes;
 use prelude_core::{Head, Normalise, RowOutput, RowSpec, TokenHead, TokenId};
 use prelude_engine::Usage;
+use prelude_models::ClassActivation;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -21,10 +22,9 @@ use super::{
     unix_seconds,
 };
 use crate::{
-    admission::rows_behind,
     error::ApiError,
     json::Fields,
-    label_trie::{LabelTrie, softmax},
+    label_trie::{LabelTrie, MAX_PLACES, rows_behind, softmax},
     served_model::{ServedModel, Task},
     shared_prefix::SharedPrompts,
     template::{ChatInputs, ChatTemplate, TemplateError, no_thinking},
@@ -171,10 +171,11 @@ async fn by_head<'m>(
     };
     let rows = ends.into_iter().map(row).collect();
     let (outputs, usage) = read::read_rows(call, model, common, tree, rows, tokens).await?;
-    let of_logits = |logits: Vec<f32>| match activation {
-        true => class_probabilities(&logits),
-        false => logits.into_iter().map(f64::from).collect(),
+    let activation = match activation {
+        true => model.class_activation,
+        false => ClassActivation::Identity,
     };
+    let of_logits = |logits: Vec<f32>| activated(activation, &logits);
     let probs = |output| match output {
         RowOutput::Classes(logits) => Ok(vec![of_logits(logits)]),
         RowOutput::Tokens { rows, .. } => Ok(rows.into_iter().map(of_logits).collect()),
@@ -191,12 +192,18 @@ async fn by_head<'m>(
     })
 }
 
-/// Softmax, or the sigmoid of a single logit.
-pub(crate) fn class_probabilities(logits: &[f32]) -> Vec<f64> {
-    match logits {
-        [logit] => vec![1.0 / (1.0 + (-f64::from(*logit)).exp())],
-        _ => softmax(logits),
+/// Returns the numbers that answers show for the logits of a classification head.
+pub(crate) fn activated(activation: ClassActivation, logits: &[f32]) -> Vec<f64> {
+    let each = logits.iter().map(|&logit| f64::from(logit));
+    match activation {
+        ClassActivation::Softmax => softmax(logits),
+        ClassActivation::Sigmoid => each.map(sigmoid).collect(),
+        ClassActivation::Identity => each.collect(),
     }
+}
+
+pub(crate) fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
 }
 
 async fn by_labels<'m>(
@@ -244,7 +251,7 @@ async fn by_labels<'m>(
     let named: Vec<Cow<'_, str>> = labels.iter().map(|label| escaping.text(label)).collect();
 
     let label_bytes = labels.iter().map(String::len).sum();
-    let rows = rows_behind(label_bytes).saturating_mul(texts.len() as u64);
+    let rows = rows_behind(labels.len(), label_bytes).saturating_mul(texts.len() as u64);
     call.reservation.guess_rows(rows)?;
     let bytes: usize = texts.iter().map(|t| t.len() + template.len()).sum();
     // What a program prints is not known beforehand: not on the thread that reads requests.
@@ -256,15 +263,7 @@ async fn by_labels<'m>(
     let bytes = bytes.saturating_add(unknown);
     let encoded = call.encode(bytes, || {
         let meter = Meter::new(call);
-        let max_rows = call.app.config.limits.rows;
-        let max_places = usize::try_from(max_rows).unwrap_or(usize::MAX) / texts.len();
-        let trie_behind = |prompt| {
-            label_trie_within(&escaping, &meter, prompt, &named, max_places)?.ok_or_else(|| {
-                // One more than the limit is what is known; the rest was not counted.
-                let rows = (max_places as u64 + 1).saturating_mul(texts.len() as u64);
-                ApiError::too_many_rows(rows, max_rows)
-            })
-        };
+        let trie_behind = |prompt| label_trie(&escaping, &meter, prompt, &named);
         let truncation = match truncation {
             None => None,
             Some(truncation) => {
@@ -315,7 +314,7 @@ async fn by_labels<'m>(
             .map_err(of_tree)?;
     }
     let (outputs, usage) = read::read_rows(call, model, common, tree, rows, tokens).await?;
-    let scores = read::label_scores(call, outputs)?;
+    let scores = read::trie_scores(call, outputs)?;
     let probs = scores.chunks(trie.num_rows()).map(|scores| {
         let log = trie.log_probabilities(scores);
         vec![if activation { normalised(&log) } else { log }]
@@ -430,15 +429,13 @@ pub(crate) fn prompt(model: &ServedModel, messages: &[Value]) -> Result<String, 
         .map_err(|e| ApiError::template(e.to_string()))
 }
 
-/// The labels and the end of the turn, as they are tokenised behind `prompt`; `None` if their
-/// trie has more than `max_places` places.
-pub(crate) fn label_trie_within<L: std::fmt::Display>(
+/// The labels and the end of the turn, as they are tokenised behind `prompt`.
+pub(crate) fn label_trie<L: std::fmt::Display>(
     escaping: &Escaping<'_>,
     meter: &Meter,
     prompt: String,
     labels: &[L],
-    max_places: usize,
-) -> Result<Option<LabelTrie>, ApiError> {
+) -> Result<LabelTrie, ApiError> {
     let model = escaping.model;
     let end = model.end_of_turn.ok_or_else(|| {
         let message = "this model has no end token, so no label ever ends";
@@ -472,7 +469,10 @@ pub(crate) fn label_trie_within<L: std::fmt::Display>(
         }
         sequences.push(sequence);
     }
-    Ok(LabelTrie::within(&sequences, max_places))
+    LabelTrie::new(&sequences).ok_or_else(|| {
+        let must = format!("have at most {MAX_PLACES} tokens, common beginnings counted once");
+        ApiError::invalid_value("labels", must)
+    })
 }
 
 #[cfg(test)]
@@ -495,9 +495,18 @@ mod tests {
     }
 
     #[test]
-    fn one_logit_is_a_sigmoid() {
-        assert_eq!(class_probabilities(&[0.0]), [0.5]);
-        assert_eq!(class_probabilities(&[1.0, 1.0]), [0.5, 0.5]);
+    fn logits_are_activated() {
+        let check = |activation, logits: &[f32], expected: &[f64]| {
+            assert_eq!(activated(activation, logits), expected);
+        };
+        check(ClassActivation::Sigmoid, &[0.0], &[0.5]);
+        check(
+            ClassActivation::Sigmoid,
+            &[0.0, 1e9, -1e9],
+            &[0.5, 1.0, 0.0],
+        );
+        check(ClassActivation::Softmax, &[1.0, 1.0], &[0.5, 0.5]);
+        check(ClassActivation::Identity, &[1.0, -2.0], &[1.0, -2.0]);
     }
 
     #[test]
@@ -631,8 +640,8 @@ mod tests {
         let labels: Vec<String> = serde_json::from_value(labels.clone()).unwrap();
         let turn = user_turn(model, "").unwrap();
         let meter = Meter::up_to(1 << 20);
-        let trie = label_trie_within(&Escaping::none(model), &meter, turn, &labels, 1 << 10);
-        let room = context - trie.unwrap().unwrap().depth() as u64;
+        let trie = label_trie(&Escaping::none(model), &meter, turn, &labels);
+        let room = context - trie.unwrap().depth() as u64;
         let at = tokens(-1);
         assert!((room - 8..=room).contains(&at), "{at} of {room}");
     }
@@ -688,12 +697,49 @@ mod tests {
             json!({"input": vec!["x"; 5000]}),
             (400, "too_many_rows", None),
         );
-        // Few texts and few labels, but more places than rows: counted before anything is grafted.
-        let long = |i: usize| format!("{} {}", i, "x ".repeat(20));
-        let labels: Vec<String> = (0..LABELS_MAX).map(long).collect();
+        // Few texts and few labels, but more rows than a request may have.
+        let labels = many_labels(LABELS_MAX, 4);
         check(
-            json!({"input": "x", "labels": labels}),
+            json!({"input": vec!["x"; 8], "labels": labels}),
             (400, "too_many_rows", None),
         );
+    }
+
+    /// So many labels of so many words.
+    fn many_labels(count: usize, words: usize) -> Vec<String> {
+        let label = |i: usize| {
+            let word =
+                |w: usize| format!("{}{}", ["card", "cash", "rate", "pin"][w % 4], i * w % 997);
+            let words = (1..words).map(word);
+            [format!("topic {i}")]
+                .into_iter()
+                .chain(words)
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        (0..count).map(label).collect()
+    }
+
+    /// Labels have fewer than four rows each, so the most that a request may have always fit.
+    #[test]
+    fn as_many_labels_as_are_allowed_fit() {
+        let rows = crate::config::Limits::default().rows;
+        assert!(4 * LABELS_MAX as u64 <= rows, "{rows}");
+    }
+
+    /// Each label is scored, however many and however long they are.
+    #[test]
+    fn many_long_labels_are_scored() {
+        let check = |count: usize, words: usize| {
+            let labels = many_labels(count, words);
+            let body = json!({"input": "Where is my card?", "labels": labels});
+            let found = answer(demos(), PATH, &body);
+            let probs = found["data"][0]["probs"].as_array().unwrap();
+            let sum: f64 = probs.iter().map(|p| p.as_f64().unwrap()).sum();
+            assert_eq!(probs.len(), count);
+            assert!((sum - 1.0).abs() < 1e-4, "{sum}");
+        };
+        check(1_000, 3);
+        check(LABELS_MAX, 12);
     }
 }

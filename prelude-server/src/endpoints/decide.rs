@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 
-use prelude_core::{LabelScores, Normalise, TokenId};
+use prelude_core::{Normalise, TokenId};
 use prelude_engine::Usage;
 use serde_json::json;
 
 use super::{
     Call,
-    classify::{label_trie_within, normalised, prompt, user_turn},
+    classify::{label_trie, normalised, prompt, user_turn},
     escaping::Escaping,
     input::check_length,
     meter::Meter,
@@ -16,14 +16,13 @@ use super::{
     submit::Common,
 };
 use crate::{
-    admission::rows_behind,
     decide::{
         Answer, Calibration, ChoiceLabels, Criteria, DecideLabels, Diagnostics, PROMPT_FORMAT,
         Question,
     },
     error::ApiError,
     json::Fields,
-    label_trie::{LabelTrie, below_max, label_mass},
+    label_trie::{LabelTrie, RowScores, below_max, rows_behind},
     served_model::ServedModel,
     shared_prefix::SharedPrompts,
 };
@@ -161,7 +160,8 @@ pub(crate) async fn decide(
         .collect();
     let all_rows = names.iter().zip(&asking.questions).map(|(&bytes, asked)| {
         let turns = Plan::turns(asked, &asking.options);
-        (turns as u64).saturating_mul(rows_behind(bytes))
+        let labels = asked.question.criteria.labels().count();
+        (turns as u64).saturating_mul(rows_behind(labels, bytes))
     });
     call.reservation.guess_rows(all_rows.sum())?;
     let planned = call.encode(names.iter().sum(), || {
@@ -169,14 +169,10 @@ pub(crate) async fn decide(
         let escaping = asking.escaping(call, model)?;
         let mut plans = Vec::with_capacity(asking.questions.len());
         let mut rows = 0;
-        let most = usize::try_from(call.app.config.limits.rows).unwrap_or(usize::MAX);
         for asked in &asking.questions {
-            // No trie is built larger than what the questions before it have left.
-            let room = (rows, most);
             let plan = Plan::new(
                 asked,
                 &asking.options,
-                room,
                 &meter,
                 calibration,
                 (model, &escaping),
@@ -184,8 +180,9 @@ pub(crate) async fn decide(
             )?;
             rows += plan.num_rows();
             plans.push(plan);
+            // Before the next one's labels are read.
+            call.reservation.set_rows(rows as u64)?;
         }
-        call.reservation.set_rows(rows as u64)?;
         Ok::<_, ApiError>((plans, meter, escaping))
     });
     let (plans, meter, escaping) = planned.await??;
@@ -205,7 +202,7 @@ pub(crate) async fn decide(
     }
     let tokens = tree.distinct_tokens() as u64;
     let (outputs, usage) = read::read_rows(call, model, common, tree, rows, tokens).await?;
-    let mut scores = read::label_scores(call, outputs)?.into_iter();
+    let mut scores = read::trie_scores(call, outputs)?.into_iter();
     let answers: Vec<_> = asking
         .questions
         .iter()
@@ -254,11 +251,9 @@ impl Plan {
         }
     }
 
-    /// Refused if it needs more than what `used_rows` leave of `max_rows`.
     fn new(
         asked: &Asked<'_>,
         options: &Options,
-        (used_rows, max_rows): (usize, usize),
         meter: &Meter,
         calibration: &Calibration,
         (model, escaping): (&ServedModel, &Escaping<'_>),
@@ -276,13 +271,8 @@ impl Plan {
                 let names = choices.iter().map(|o| escaping.text(&o.name));
                 let names: Vec<Cow<'_, str>> = names.collect();
                 // What stands before the generation prompt does not change the names' tokens.
-                let max_places = max_rows.saturating_sub(used_rows) / rotations;
-                let trie =
-                    label_trie_within(escaping, meter, user_turn(model, "")?, &names, max_places);
-                let trie = trie.map_err(|e| e.with_param(asked.pointer.clone()))?;
-                // One more than the limit is what is known; the rest was not counted.
-                let most = max_rows as u64;
-                trie.ok_or_else(|| ApiError::too_many_rows(most + 1, most))?
+                let trie = label_trie(escaping, meter, user_turn(model, "")?, &names);
+                trie.map_err(|e| e.with_param(asked.pointer.clone()))?
             }
             _ => labels.trie(kind),
         };
@@ -298,7 +288,7 @@ impl Plan {
         self.rotations.len() * self.trie.num_rows()
     }
 
-    fn answer(&self, asked: &Asked<'_>, scores: &[LabelScores]) -> (Answer, Diagnostics) {
+    fn answer(&self, asked: &Asked<'_>, scores: &[RowScores]) -> (Answer, Diagnostics) {
         let count = asked.question.criteria.labels().count();
         let mut probabilities = vec![0.0; count];
         let mut mass = Some(0.0);
@@ -311,7 +301,7 @@ impl Plan {
                         probabilities[(label + rotation) % count] += p * share;
                     }
                     // The root's row: what the model would say first.
-                    let first = label_mass(&scores[0]);
+                    let first = self.trie.mass(scores);
                     mass = mass.zip(first).map(|(sum, m)| sum + m * share);
                 }
                 ChoiceLabels::Text => {

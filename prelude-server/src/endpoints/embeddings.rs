@@ -228,7 +228,12 @@ fn prefix(fields: &mut Fields<'_>, model: &ServedModel) -> Result<String, ApiErr
         (Some(instruction), None, None) => Ok(format!("Instruct: {instruction}\nQuery:")),
         (None, Some(name), None) => named(&name, "prompt_name"),
         (None, None, Some("query" | "search_query")) => named("query", "input_type"),
-        (None, None, Some("document" | "passage" | "search_document")) => Ok(String::new()),
+        (None, None, Some("document" | "passage" | "search_document")) => {
+            // As sentence-transformers looks for it.
+            let names = ["document", "passage", "corpus"];
+            let prompt = names.iter().find_map(|name| model.prompts.get(*name));
+            Ok(prompt.cloned().unwrap_or_default())
+        }
         (None, None, Some(_)) => {
             let must = "be query, search_query, document, passage or search_document";
             Err(ApiError::invalid_value("input_type", must))

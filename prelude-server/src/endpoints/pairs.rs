@@ -5,9 +5,11 @@ use std::{borrow::Cow, collections::HashMap, ptr};
 
 use prelude_core::{Head, Normalise, RowOutput, RowSpec};
 use prelude_engine::Usage;
+use prelude_models::ClassActivation;
 
 use super::{
     Call,
+    classify::sigmoid,
     escaping::Escaping,
     input::check_length,
     meter::Meter,
@@ -44,7 +46,7 @@ pub(crate) struct PairOptions<'a> {
 pub(crate) struct Judged {
     /// Per pair, before the activation.
     scores: Vec<f64>,
-    judge: Judge,
+    activation: ClassActivation,
     /// Tokens of all prompts, each once.
     pub(crate) prompt_tokens: u64,
     pub(crate) usage: Usage,
@@ -54,9 +56,9 @@ impl Judged {
     /// The scores: probabilities, or logits without the activation. A cosine is what it is.
     pub(crate) fn scores(&self, activation: bool) -> Vec<f64> {
         let scores = self.scores.iter().copied();
-        match (self.judge, activation) {
-            (Judge::Cosine, _) | (_, false) => scores.collect(),
-            (_, true) => scores.map(|x| 1.0 / (1.0 + (-x).exp())).collect(),
+        match self.activation {
+            ClassActivation::Sigmoid if activation => scores.map(sigmoid).collect(),
+            _ => scores.collect(),
         }
     }
 }
@@ -182,7 +184,10 @@ async fn by_prompt(
     };
     Ok(Judged {
         scores: outputs.into_iter().map(score).collect::<Result<_, _>>()?,
-        judge,
+        activation: match judge {
+            Judge::Class => model.pair_activation,
+            _ => ClassActivation::Sigmoid,
+        },
         prompt_tokens,
         usage,
     })
@@ -266,7 +271,7 @@ async fn by_cosine(
     };
     Ok(Judged {
         scores: of_pair.into_iter().map(dot).collect(),
-        judge: Judge::Cosine,
+        activation: ClassActivation::Identity,
         prompt_tokens,
         usage,
     })

@@ -1,9 +1,7 @@
 //! Rows that read prompts and generate nothing: the way of classification, scores, embeddings and
 //! decisions through the engine.
 
-use prelude_core::{
-    Head, LabelScores, NodeIdx, PromptTree, RowOutput, RowSpec, TokenId, TreeError,
-};
+use prelude_core::{Head, NodeIdx, PromptTree, RowOutput, RowSpec, TokenId, TreeError};
 use prelude_engine::{CollectedRow, Usage};
 
 use super::{
@@ -11,7 +9,7 @@ use super::{
     input::check_length,
     submit::{Common, collect, submit},
 };
-use crate::{error::ApiError, served_model::ServedModel};
+use crate::{error::ApiError, label_trie::RowScores, served_model::ServedModel};
 
 /// Computes `rows`, none of which generates, and returns their outputs in order. `prompt_tokens`
 /// is what the caller is told: each whole prompt once, whatever is shared and however many rows
@@ -62,16 +60,20 @@ pub(crate) fn mismatch(call: &Call) -> ApiError {
     ApiError::internal(&call.request_id)
 }
 
-/// The scores of rows that asked for nothing else.
+/// The scores of the rows of label tries.
 ///
 /// # Errors
 /// 500 if one of them is something else.
-pub(crate) fn label_scores(
+pub(crate) fn trie_scores(
     call: &Call,
     outputs: Vec<RowOutput>,
-) -> Result<Vec<LabelScores>, ApiError> {
+) -> Result<Vec<RowScores>, ApiError> {
     let score = |output| match output {
-        RowOutput::LabelScores(scores) => Ok(scores),
+        RowOutput::LabelScores(scores) => Ok(RowScores::Followers(scores)),
+        RowOutput::Logprobs { entries, .. } => {
+            let log = entries.iter().map(|entry| f64::from(entry.logprob));
+            Ok(RowScores::Run(log.collect()))
+        }
         _ => Err(mismatch(call)),
     };
     outputs.into_iter().map(score).collect()

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use self::joined::{Joined, Joining};
 use super::{
     Call, Reply,
-    classify::class_probabilities,
+    classify::activated,
     escaping::Escaping,
     input::check_ids,
     pairs::{self, PairOptions},
@@ -87,7 +87,13 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
             Err(ApiError::invalid_value(name, must))
         }
         (Some(_), None) => pairs(call, fields).await,
-        (None, _) => by_labels(call, fields).await,
+        (None, Some(_)) => by_labels(call, fields).await,
+        (None, None) => {
+            let message = "give `query` and `items`, with `label_token_ids` or `labels` of a \
+                           language model, or pairs as `queries` and `documents`, `queries` and \
+                           `items`, `text_1` and `text_2`, or `data_1` and `data_2`";
+            Err(ApiError::new(400, "missing_field", message))
+        }
     }
 }
 
@@ -153,7 +159,12 @@ async fn by_labels(call: &Call, mut fields: Fields<'_>) -> Result<Reply, ApiErro
     let (outputs, usage) = read::read_rows(call, model, &common, tree, rows, tokens).await?;
     let scores = outputs
         .into_iter()
-        .map(|output| Some(choose(scores(output, apply_softmax)?, places.as_deref())))
+        .map(|output| {
+            Some(choose(
+                scores(model, output, apply_softmax)?,
+                places.as_deref(),
+            ))
+        })
         .collect::<Option<Vec<Vec<f64>>>>()
         .ok_or_else(|| read::mismatch(call))?;
     let usage = UsageBody::new(tokens, 0, Some(&usage));
@@ -299,9 +310,9 @@ fn respond_list(call: &Call, model: &ServedModel, scores: Vec<f64>, usage: Usage
     })
 }
 
-/// Probabilities over the labels, or over the vocabulary; of a classification head, class
-/// probabilities or logits.
-fn scores(output: RowOutput, apply_softmax: bool) -> Option<Vec<f64>> {
+/// Probabilities over the labels, or over the vocabulary; of a classification head what its
+/// activation makes of its logits, or the logits.
+fn scores(model: &ServedModel, output: RowOutput, apply_softmax: bool) -> Option<Vec<f64>> {
     match output {
         RowOutput::LabelScores(scores) if apply_softmax => Some(softmax(&scores.logits)),
         RowOutput::LabelScores(scores) => {
@@ -309,7 +320,9 @@ fn scores(output: RowOutput, apply_softmax: bool) -> Option<Vec<f64>> {
             let probability = |logit: &f32| (f64::from(*logit) - norm).exp();
             Some(scores.logits.iter().map(probability).collect())
         }
-        RowOutput::Classes(logits) if apply_softmax => Some(class_probabilities(&logits)),
+        RowOutput::Classes(logits) if apply_softmax => {
+            Some(activated(model.class_activation, &logits))
+        }
         RowOutput::Classes(logits) => Some(logits.into_iter().map(f64::from).collect()),
         _ => None,
     }
@@ -361,7 +374,11 @@ fn labels(fields: &mut Fields<'_>, model: &ServedModel) -> Result<Arc<[TokenId]>
     let (name, ids) = match (ids, texts) {
         (Some(ids), None) => ("label_token_ids", ids),
         (None, Some(texts)) => ("labels", single_tokens(model, &texts)?),
-        (None, None) => return Err(ApiError::missing_field("label_token_ids")),
+        (None, None) => {
+            let message = "give `label_token_ids` or `labels`: what a language model may say next";
+            let error = ApiError::new(400, "missing_field", message);
+            return Err(error.with_param("label_token_ids"));
+        }
         (Some(_), Some(_)) => {
             let must = "not be combined with label_token_ids";
             return Err(ApiError::invalid_value("labels", must));
@@ -709,7 +726,8 @@ mod tests {
             json!({"query": "q", "text_1": "a"}),
             (400, "invalid_value", Some("text_1")),
         );
-        check(json!({}), (400, "missing_field", Some("label_token_ids")));
+        check(json!({}), (400, "missing_field", None));
+        check(json!({"items": ["a"]}), (400, "missing_field", None));
         check(
             json!({"text_1": "a", "text_2": "b"}),
             (400, "unsupported_task", Some("model")),

@@ -325,7 +325,7 @@ mod tests {
             .map(|i| (format!("{i} is a name of many tokens"), Value::Null))
             .collect();
         let question = json!({"type": "choice", "criteria": options});
-        let many: Map<String, Value> = (0..9)
+        let many: Map<String, Value> = (0..24)
             .map(|i| (format!("q{i}"), question.clone()))
             .collect();
         let body = |questions: Value| json!({"state": "s", "questions": questions, "x_prelude": {"labels": "text"}});

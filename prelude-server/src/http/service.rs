@@ -212,7 +212,8 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), ApiError> {
     if is_json {
         Ok(())
     } else {
-        let message = "`Content-Type` must be application/json";
+        let message = "`Content-Type` must be application/json: send the header \
+                       `content-type: application/json` (curl: -H 'content-type: application/json')";
         Err(ApiError::unsupported_media_type(message))
     }
 }

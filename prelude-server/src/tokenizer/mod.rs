@@ -178,6 +178,24 @@ impl Tokenizer {
         either!(self, tokenizer => tokenizer.is_special(id))
     }
 
+    /// Returns whether `id` is an added token with the flags that are given by name (`special`,
+    /// `lstrip` and so on). Where the reference serves the file, only `special` is compared.
+    pub(crate) fn has_added(&self, id: u32, flag: impl Fn(&str) -> Option<bool>) -> bool {
+        let is = |name: &str, value: bool| flag(name).is_none_or(|wanted| wanted == value);
+        match &self.0 {
+            Kind::Fast(tokenizer) => tokenizer.added_tokens().any(|(of, token)| {
+                of == id
+                    && is("special", token.special)
+                    && is("lstrip", token.lstrip)
+                    && is("rstrip", token.rstrip)
+                    && is("normalized", token.normalized)
+                    && is("single_word", token.single_word)
+            }),
+            #[cfg(feature = "hf-fallback")]
+            Kind::Reference(tokenizer) => is("special", tokenizer.is_special(id)),
+        }
+    }
+
     /// Added tokens whose id is not the one the file states. Of a file that the reference serves
     /// nothing is known.
     #[must_use]

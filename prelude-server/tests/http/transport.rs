@@ -107,7 +107,8 @@ fn heads_are_refused_by_name() {
     assert_eq!(refused.header("allow"), Some("get, head"));
 
     let text = format!("{post}\r\ncontent-type: text/plain");
-    check(&server, &text, "{}", (415, "unsupported_media_type"));
+    let refused = check(&server, &text, "{}", (415, "unsupported_media_type"));
+    assert!(refused.body.contains("-H 'content-type: application/json'"));
     let gzip = format!("{post}\r\ncontent-encoding: gzip");
     check(&server, &gzip, "{}", (415, "unsupported_media_type"));
     let slo = format!("{post}\r\nx-slo-ttft-ms: 0");

@@ -1,0 +1,162 @@
+//! The fields of a checkpoint's JSON files and the effect of each: one table that loading
+//! obeys, that the documentation is made of, and that is tested row by row.
+//!
+//! A field that would change an answer is either obeyed or refused by name when the checkpoint is
+//! loaded. A field that has no row is passed over, as transformers does, with a warning that names
+//! it.
+
+mod config;
+mod generation;
+mod sentence_transformers;
+mod tokenizer;
+
+use serde_json::{Map, Value};
+
+use crate::{
+    Error,
+    error::first_few,
+    json::{self, short},
+};
+
+/// The effect of a field's value on loading and on answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Effect {
+    /// It decides answers, as the note says.
+    Obeyed,
+    /// Loading refuses every value but null and these, given as JSON.
+    Refused(&'static [&'static str]),
+    /// Loading refuses every value for which the note does not hold.
+    Checked,
+    /// No value changes an answer.
+    NoEffect,
+    /// It is passed over, and the operator is told so.
+    Warned,
+}
+
+/// A row of the table: fields of one file that have the same effect for the same reason.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Field {
+    /// The file's name, relative to the folder.
+    pub file: &'static str,
+    /// The fields' names.
+    pub names: &'static [&'static str],
+    /// The effect of their values.
+    pub effect: Effect,
+    /// The meaning of the fields, or the reason for the effect.
+    pub note: &'static str,
+}
+
+/// Generation parameters in `config.json`, where they were saved once.
+static IN_CONFIG: Field = Field {
+    file: "config.json",
+    names: &[],
+    effect: Effect::NoEffect,
+    note: "read from `generation_config.json` alone, as by transformers since version 5",
+};
+
+/// Returns all rows, file by file.
+pub fn all() -> impl Iterator<Item = &'static Field> {
+    let tables = [
+        config::CONFIG,
+        generation::GENERATION_CONFIG,
+        tokenizer::TOKENIZER,
+        tokenizer::TOKENIZER_CONFIG,
+        tokenizer::SPECIAL_TOKENS_MAP,
+        sentence_transformers::MODULES,
+        sentence_transformers::POOLING,
+        sentence_transformers::NORMALIZE,
+        sentence_transformers::PIPELINE,
+        sentence_transformers::TRANSFORMER,
+    ];
+    tables.into_iter().flatten()
+}
+
+/// Returns the row of a field.
+#[must_use]
+pub fn find(file: &str, name: &str) -> Option<&'static Field> {
+    let row = |file: &str| all().find(|f| f.file == file && f.names.contains(&name));
+    row(file).or_else(|| match file {
+        "config.json" => row("generation_config.json").map(|_| &IN_CONFIG),
+        _ => None,
+    })
+}
+
+/// Parses a file that is a JSON object and checks its fields against the table. Returns the
+/// object, and warnings that name fields that are passed over.
+///
+/// # Errors
+/// [`Error::Json`]; [`Error::Unsupported`] naming the first field with a value that is refused.
+pub fn read(file: &str, bytes: &[u8]) -> Result<(Map<String, Value>, Vec<String>), Error> {
+    let map = json::object(file, bytes)?;
+    let warnings = check(file, &map)?;
+    Ok((map, warnings))
+}
+
+/// Checks fields of a file against the table and returns warnings that name those passed over.
+pub(crate) fn check(file: &str, map: &Map<String, Value>) -> Result<Vec<String>, Error> {
+    match refused(file, map).next() {
+        None => Ok(passed_over(file, map)),
+        Some(what) => Err(Error::Unsupported {
+            file: file.to_owned(),
+            what,
+        }),
+    }
+}
+
+/// Returns warnings that name the fields of a file that are passed over.
+pub(crate) fn passed_over(file: &str, map: &Map<String, Value>) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let mut unknown = Vec::new();
+    for (name, _) in map.iter().filter(|(_, value)| !value.is_null()) {
+        let shown = || name.chars().take(60).collect::<String>();
+        match find(file, name) {
+            None => unknown.push(format!("`{}`", shown())),
+            Some(field) if field.effect == Effect::Warned => {
+                let note = field.note;
+                warnings.push(format!("{file}: `{}` is passed over: {note}", shown()));
+            }
+            Some(_) => {}
+        }
+    }
+    if !unknown.is_empty() {
+        let names = first_few(&unknown);
+        let passed = "has fields that Prelude does not know and passes over";
+        warnings.push(format!("{file} {passed}: {names}"));
+    }
+    warnings
+}
+
+/// Describes each field with a value that the table refuses.
+pub(crate) fn refused(file: &str, map: &Map<String, Value>) -> impl Iterator<Item = String> {
+    map.iter().filter_map(move |(name, value)| {
+        let field = find(file, name)?;
+        let Effect::Refused(allowed) = field.effect else {
+            return None;
+        };
+        if value.is_null() || allowed.iter().any(|text| is_same(text, value)) {
+            return None;
+        }
+        let note = field.note;
+        Some(match allowed {
+            [] => format!("`{name}` ({note})"),
+            _ => {
+                let (value, allowed) = (short(value), allowed.join(" or "));
+                format!("`{name}` of {value} (only {allowed}: {note})")
+            }
+        })
+    })
+}
+
+/// Returns whether a value is what a JSON text says, with 1 equal to 1.0.
+fn is_same(text: &str, value: &Value) -> bool {
+    let expected: Value = serde_json::from_str(text).expect("the table holds JSON texts");
+    match (expected.as_f64(), value.as_f64()) {
+        (Some(a), Some(b)) => a == b,
+        _ => expected == *value,
+    }
+}
+
+#[cfg(test)]
+mod tests;
