@@ -6,6 +6,7 @@
 
 mod cores;
 mod floor;
+mod hostile;
 mod noop;
 mod overhead;
 mod overload;
@@ -50,6 +51,8 @@ pub enum Part {
     Versus,
     /// More than the server can do.
     Overload,
+    /// Honest clients beside a client whose bodies are expensive or broken.
+    Hostile,
 }
 
 /// How to measure.
@@ -73,7 +76,7 @@ pub struct Config {
     pub llama_server: Option<PathBuf>,
     /// Whether to install them first.
     pub install_rivals: bool,
-    /// How long the overload lasts.
+    /// How long the overload lasts, and each half of the hostile part.
     pub overload: Duration,
     /// Questions of each of its decisions.
     pub overload_questions: usize,
@@ -130,6 +133,9 @@ pub fn run(config: &Config) -> Result<Report> {
     }
     if has(Part::Overload) {
         rows.extend(overload::measure(config, &bar, &mut skipped)?);
+    }
+    if has(Part::Hostile) {
+        rows.extend(hostile::measure(config, &bar)?);
     }
     bar.done();
     Ok(Report {

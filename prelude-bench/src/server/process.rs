@@ -119,6 +119,16 @@ impl Process {
         sum_of(&page, name).with_context(|| format!("the server has no metric {name}"))
     }
 
+    /// Returns the most memory that the process held at any time, where the system says it as Linux
+    /// does.
+    pub(super) fn peak_bytes(&self) -> Result<u64> {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(&path).with_context(|| path.clone())?;
+        let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+        let kib = line.and_then(|l| l.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        Ok(kib.with_context(|| format!("{path} has no VmHWM"))? << 10)
+    }
+
     fn wait_until_healthy(&mut self, started: Instant, patience: Duration) -> Result<()> {
         while !is_healthy(&self.address) {
             if let Some(status) = self.child.try_wait()? {

@@ -22,9 +22,15 @@ pub enum Unit {
     /// A number of things.
     #[serde(rename = "count")]
     Count,
-    /// One value in another's terms.
+    /// Mebibytes.
+    #[serde(rename = "MiB")]
+    Mebibytes,
+    /// One value in another's terms: more is better.
     #[serde(rename = "ratio")]
     Ratio,
+    /// One value in another's terms: less is better.
+    #[serde(rename = "times")]
+    Times,
 }
 
 impl Unit {
@@ -37,7 +43,8 @@ impl Unit {
             Self::Seconds => "s",
             Self::PerSecond => "req/s",
             Self::Count => "",
-            Self::Ratio => "x",
+            Self::Mebibytes => "MiB",
+            Self::Ratio | Self::Times => "x",
         }
     }
 
