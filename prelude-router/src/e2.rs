@@ -203,10 +203,14 @@ impl E2 {
         (pick, Reason::Cached)
     }
 
-    /// Where the deepest prefix of the prompt that was moved or copied is now.
+    /// Where the prompt's key portion is now, if it was moved or copied.
     fn redirected(&mut self, fleet: &Fleet, query: &Query<'_>) -> Option<usize> {
         let mut deepest: Option<&Override> = None;
         for id in self.index.through(&self.path) {
+            if self.index.is_key_portion(id) {
+                // What is above it moved with other prompts, which have no deeper one.
+                deepest = None;
+            }
             let redirect = self.index.redirect(id);
             // One that nobody asked for within the window has ended.
             let lives = |_: &&Override| self.index.windows(id).any(|(_, count)| count > 0);

@@ -234,7 +234,8 @@ proptest! {
     #[test]
     fn no_policy_prefers_an_endpoint_without_a_reason(
         endpoints in 2..9usize,
-        len in 1..300usize,
+        // A granule at the least: shorter prompts are one and the same to a hash of granules.
+        len in 4..300usize,
         under_way in 0..40u64,
     ) {
         for policy in policies() {
