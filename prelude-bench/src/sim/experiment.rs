@@ -173,6 +173,7 @@ impl Experiment {
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum as _;
     use prelude_sched::PolicyConfig;
 
     use super::{Router, *};
@@ -217,6 +218,39 @@ mod tests {
         );
         let error = experiment(seeded(0)).run(|_| ()).unwrap_err();
         assert_eq!(error.to_string(), "there must be at least one seed");
+    }
+
+    #[test]
+    fn every_router_runs_before_every_policy() {
+        let policies = [
+            PolicyConfig::Fcfs,
+            PolicyConfig::Srjf,
+            PolicyConfig::Groups,
+            PolicyConfig::Laps,
+        ];
+        // Conversations come one by one and at once: LAPS waits for more short requests.
+        for (kind, rate) in [
+            (Kind::Toolbench, 20.0),
+            (Kind::Conversation, 3.0),
+            (Kind::Conversation, 60.0),
+        ] {
+            for policy in policies {
+                for &router in Router::value_variants() {
+                    let mut experiment = experiment(Source::Seeded {
+                        kind,
+                        setting: Setting {
+                            rate: Some(rate),
+                            ..setting()
+                        },
+                        seeds: 1,
+                    });
+                    experiment.config = EngineConfig::new(Preset::Mistral7bA6000, policy);
+                    experiment.router = router;
+                    let report = experiment.run(|_| ()).unwrap();
+                    assert_eq!((report.runs[0].requests, report.runs[0].refused), (100, 0));
+                }
+            }
+        }
     }
 
     #[test]
