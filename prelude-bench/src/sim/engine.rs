@@ -383,9 +383,8 @@ mod tests {
 
     impl SchedulerPolicy for Waits {
         fn plan(&mut self, view: &QueueView<'_>, budget: StepBudget) -> Plan {
-            let until = *self
-                .0
-                .get_or_insert(view.now().saturating_add(Duration::from_millis(5)));
+            let later = || view.now().saturating_add(Duration::from_millis(5));
+            let until = *self.0.get_or_insert_with(later);
             let plan = Fcfs.plan(view, budget);
             if view.now() < until {
                 return Plan {
