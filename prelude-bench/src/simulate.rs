@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use prelude_bench::sim::{
     EngineConfig, Experiment, Gaps, Kind, Order, Preset, Progress, Report, Router, Setting, Source,
-    compare, trace,
+    Sustained, compare, compare_sustained, sustained, trace,
 };
 use prelude_sched::PolicyConfig;
 
@@ -16,8 +16,10 @@ Examples:
       3,600 requests for 480 tools on four engines, five seeds
   prelude-bench sim --workload agent --route round-robin,cache-aware,e2
       three routers, compared with the first
-  prelude-bench sim --workload posts --engines 1 --policy srjf --order shuffled
-      PrefillOnly's posts, users mixed, shortest remaining job first
+  prelude-bench sim --workload posts --engines 1 --policy fcfs,srjf --order shuffled --rate 4
+      PrefillOnly's posts, users mixed, first come against shortest remaining job first
+  prelude-bench sim --workload video --route round-robin,e2 --sustain
+      the highest rate that each router sustains
   prelude-bench sim --trace mooncake_conversation.jsonl --engines 16 --kv-tokens 20000000
       a recorded hour, with caches that never evict
 
@@ -41,9 +43,10 @@ pub(crate) struct Args {
     /// How many engines. Workloads grow with them, as their papers' do.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
     engines: u16,
-    /// Requests per second, over all engines [default: the middle of the paper's; the trace's].
-    #[arg(long)]
-    rate: Option<f64>,
+    /// Requests per second, over all engines; of several, each gets a table [default: the middle
+    /// of the paper's; the trace's].
+    #[arg(long, value_delimiter = ',')]
+    rate: Vec<f64>,
     /// How many requests: of a trace, the first [default: the paper's; all].
     #[arg(long)]
     requests: Option<u32>,
@@ -72,9 +75,18 @@ pub(crate) struct Args {
     /// Who sends requests to engines; several are compared, with the first.
     #[arg(long, value_delimiter = ',', default_value = "e2")]
     route: Vec<Router>,
-    /// How an engine orders its requests.
-    #[arg(long, default_value = "fcfs")]
-    policy: Policy,
+    /// How an engine orders its requests; several are compared, with the first.
+    #[arg(long, value_delimiter = ',', default_value = "fcfs")]
+    policy: Vec<Policy>,
+    /// Finds the highest rate at which requests take at most three times as long as alone.
+    #[arg(long, conflicts_with_all = ["trace", "json"])]
+    sustain: bool,
+    /// Percent by which each service time that a router believes is too high or too low, below 100.
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..100))]
+    time_error: u8,
+    /// Most tokens that a step of an engine computes [default: the preset's chunks].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(2..=65_536))]
+    step_tokens: Option<u32>,
     /// Tokens whose keys and values an engine holds [default: the preset's].
     #[arg(long)]
     kv_tokens: Option<u64>,
@@ -112,47 +124,80 @@ impl Policy {
 
 /// Runs the command and returns what it prints.
 pub(crate) fn run(args: Args) -> Result<String> {
-    let json = args.json;
-    let routes = args.route.clone();
-    let mut experiment = experiment(args)?;
-    let mut reports = Vec::new();
-    for router in routes {
-        experiment.router = router;
-        reports.push(with_bar(&experiment)?);
-    }
-    Ok(match (json, &reports[..]) {
-        (true, [report]) => report.json()? + "\n",
-        (true, _) => {
-            let reports: Result<Vec<_>, _> = reports.iter().map(Report::json).collect();
-            format!("[{}]\n", reports?.join(",\n"))
+    let rates: Vec<Option<f64>> = match &args.rate[..] {
+        [] => vec![None],
+        rates => rates.iter().copied().map(Some).collect(),
+    };
+    ensure!(
+        !args.sustain || rates.len() == 1,
+        "--sustain searches from one --rate on"
+    );
+    let (mut tables, mut all) = (Vec::new(), Vec::new());
+    for rate in rates {
+        let experiments = experiments(&args, rate)?;
+        if args.sustain {
+            let mut found: Vec<(Experiment, Sustained)> = Vec::new();
+            for experiment in experiments {
+                let rate = with_bar(|progress| sustained(&experiment, progress))?;
+                found.push((experiment, rate));
+            }
+            return Ok(compare_sustained(&found));
         }
-        (false, [report]) => report.render(),
-        (false, _) => compare(&reports),
-    })
+        let reports: Result<Vec<Report>> = experiments
+            .iter()
+            .map(|experiment| with_bar(|progress| experiment.run(progress)))
+            .collect();
+        let reports = reports?;
+        tables.push(match &reports[..] {
+            [report] => report.render(),
+            _ => compare(&reports),
+        });
+        all.extend(reports);
+    }
+    if !args.json {
+        return Ok(tables.join("\n"));
+    }
+    if let [report] = &all[..] {
+        return Ok(report.json()? + "\n");
+    }
+    let all: Result<Vec<_>, _> = all.iter().map(Report::json).collect();
+    Ok(format!("[{}]\n", all?.join(",\n")))
 }
 
-fn experiment(args: Args) -> Result<Experiment> {
-    let (policy, name) = args.policy.config();
-    let mut config = EngineConfig::new(args.preset, policy);
-    config.kv_tokens = args.kv_tokens.unwrap_or(config.kv_tokens);
-    config.block_size = args.block_size;
+/// Each router before each policy, with the same requests.
+fn experiments(args: &Args, rate: Option<f64>) -> Result<Vec<Experiment>> {
     ensure!(args.block_size > 0, "--block-size must be at least 1");
-    Ok(Experiment {
-        engines: usize::from(args.engines),
-        config,
-        router: Router::E2,
-        policy: name,
-        source: source(args)?,
-    })
+    let source = source(args, rate)?;
+    let mut experiments = Vec::new();
+    for &router in &args.route {
+        for &policy in &args.policy {
+            let (policy, name) = policy.config();
+            let mut config = EngineConfig::new(args.preset, policy);
+            config.kv_tokens = args.kv_tokens.unwrap_or(config.kv_tokens);
+            config.block_size = args.block_size;
+            if let Some(tokens) = args.step_tokens {
+                config = config.with_step_tokens(tokens);
+            }
+            experiments.push(Experiment {
+                engines: usize::from(args.engines),
+                config,
+                router,
+                policy: name,
+                time_error: f64::from(args.time_error) / 100.0,
+                source: source.clone(),
+            });
+        }
+    }
+    Ok(experiments)
 }
 
-fn source(args: Args) -> Result<Source> {
+fn source(args: &Args, rate: Option<f64>) -> Result<Source> {
     if let Some(path) = &args.trace {
-        return recorded(path, args.rate, args.requests);
+        return recorded(path, rate, args.requests);
     }
     let kind = args.workload.context("--workload or --trace is needed")?;
-    let gaps = |path: Option<PathBuf>| match path {
-        Some(path) => trace::read(&path).map(|workload| trace::gaps(&workload)),
+    let gaps = |path: &Option<PathBuf>| match path {
+        Some(path) => trace::read(path).map(|workload| trace::gaps(&workload)),
         None => Ok(Vec::new()),
     };
     let given = args.chat_gaps.is_some() || args.code_gaps.is_some();
@@ -162,13 +207,13 @@ fn source(args: Args) -> Result<Source> {
     );
     let setting = Setting {
         engines: args.engines.into(),
-        rate: args.rate,
+        rate,
         requests: args.requests,
         prefixes: args.prefixes,
         order: args.order,
         gaps: Gaps {
-            chat: gaps(args.chat_gaps)?,
-            code: gaps(args.code_gaps)?,
+            chat: gaps(&args.chat_gaps)?,
+            code: gaps(&args.code_gaps)?,
         },
         seed: args.seed,
     };
@@ -193,17 +238,17 @@ fn recorded(path: &Path, rate: Option<f64>, requests: Option<u32>) -> Result<Sou
     Ok(Source::Trace(workload))
 }
 
-/// Runs the experiment, telling on a terminal how far it is.
-fn with_bar(experiment: &Experiment) -> Result<Report> {
+/// Runs experiments, telling on a terminal how far they are.
+fn with_bar<T>(run: impl FnOnce(&mut dyn FnMut(Progress)) -> Result<T>) -> Result<T> {
     let bar = ProgressBar::new(0);
     let template = "{elapsed_precise} {bar:30} {pos}/{len} requests";
     bar.set_style(ProgressStyle::with_template(template)?);
-    let report = experiment.run(|progress| match progress {
+    let result = run(&mut |progress| match progress {
         Progress::Run(requests) => bar.inc_length(requests as u64),
         Progress::Request => bar.inc(1),
     });
     bar.finish_and_clear();
-    report
+    result
 }
 
 #[cfg(test)]
@@ -243,6 +288,13 @@ mod tests {
             "the rate must be above 0, not -1",
         );
         check("--workload video --seeds 0", "at least one seed");
+        check("--workload video --time-error 100", "100 is not in 0..100");
+        check("--workload video --step-tokens 1", "1 is not in 2..=65536");
+        check(
+            "--workload video --sustain --rate 1,2",
+            "from one --rate on",
+        );
+        check("--trace x.csv --sustain", "cannot be used with");
         check("--workload video --block-size 0", "--block-size must be");
         check("--workload video --kv-tokens 3", "capacity.num_blocks is 0");
         check(
@@ -266,5 +318,14 @@ mod tests {
         assert_eq!(value[1]["route"], "min-cost");
         let table = run(parse(&format!("{flags} --route e2,min-cost")).unwrap()).unwrap();
         assert!(table.contains("mean, e2/this"), "{table}");
+        let policies = "--policy fcfs,srjf --rate 2,4 --time-error 30 --step-tokens 1024";
+        let tables = run(parse(&format!("{flags} {policies}")).unwrap()).unwrap();
+        assert_eq!(tables.matches("mean, fcfs/this").count(), 2, "{tables}");
+        assert!(
+            tables.contains("routers' times are off by 30 %"),
+            "{tables}"
+        );
+        let found = run(parse(&format!("{flags} --route e2,min-cost --sustain")).unwrap()).unwrap();
+        assert!(found.contains("of the first"), "{found}");
     }
 }

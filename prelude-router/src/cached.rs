@@ -2,7 +2,7 @@
 
 use crate::{
     config::RouterConfig,
-    endpoint::Fleet,
+    endpoint::{EndpointSpec, Fleet},
     index::{Index, Path},
     policy::{Choice, Query},
 };
@@ -51,10 +51,10 @@ impl Cached {
         }
     }
 
-    /// The last endpoint of the fleet has joined.
-    pub(crate) fn joined(&mut self, fleet: &Fleet) {
+    /// Adds the last endpoint of the fleet, of whose prompts `tokens` are remembered.
+    pub(crate) fn joined(&mut self, fleet: &Fleet, tokens: impl FnOnce(&EndpointSpec) -> u64) {
         if let Some(endpoint) = fleet.endpoints().last() {
-            let capacity = endpoint.spec().kv_capacity_tokens / u64::from(self.granule_tokens);
+            let capacity = tokens(endpoint.spec()) / u64::from(self.granule_tokens);
             self.index.join(endpoint.id(), capacity);
         }
     }

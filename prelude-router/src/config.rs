@@ -106,6 +106,7 @@ pub struct E2Config {
     pub default_output_tokens: u32,
     /// Share of decoding in an endpoint's load above which it attracts prompts that nobody
     /// caches, `R_imb` (default 0.7): decoding leaves arithmetic units idle that prefills use.
+    /// Prompts that themselves decode more than that are not attracted.
     pub decode_ratio: f64,
     /// Requests that must be under way at an endpoint for that (default 8).
     pub decode_ratio_min_requests: u64,
@@ -206,12 +207,17 @@ impl Default for PrefixHashConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CacheAwareConfig {
-    /// Share of a prompt that must be cached for going there (default 0.3).
+    /// Share of a prompt that must match for going there (default 0.3).
     pub match_ratio: f64,
     /// Difference of requests under way beyond which the shortest queue is taken (default 64)...
     pub balance_abs: u64,
     /// ...if their ratio is beyond this as well (default 1.5).
     pub balance_rel: f64,
+    /// Tokens of prompts that are remembered of each endpoint (default 16,777,216, as many as
+    /// the 67,108,864 characters of SGLang's router); beyond it, what was used least lately is
+    /// forgotten. Far more than a cache holds: the sizes of trees that are full are equal, and
+    /// tell nothing.
+    pub max_tree_tokens: u64,
 }
 
 impl Default for CacheAwareConfig {
@@ -220,6 +226,7 @@ impl Default for CacheAwareConfig {
             match_ratio: 0.3,
             balance_abs: 64,
             balance_rel: 1.5,
+            max_tree_tokens: 1 << 24,
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::{
     config::{Affinity, E2Config, RouterConfig},
     endpoint::{EndpointId, Fleet},
     index::{Index, Path},
-    policy::{Choice, Finished, Policy, Query, Reason},
+    policy::{Choice, Finished, Policy, Query, Reason, least_of},
     random::Random,
     service::Cost,
 };
@@ -161,37 +161,19 @@ impl E2 {
         sum
     }
 
-    /// Of some positions, the one where the prompt costs least; of equals, where fewest tokens
-    /// are under way; of those, any.
+    /// Returns the position, among some, of the endpoint where the prompt costs least.
     fn cheapest(
         &mut self,
         fleet: &Fleet,
         query: &Query<'_>,
         among: impl Fn(&Self, usize) -> bool,
     ) -> Option<usize> {
-        let mut best = None;
-        let mut equals = 0;
-        for (at, endpoint) in query.endpoints(fleet) {
-            if !among(self, at) {
-                continue;
-            }
-            let tokens = endpoint.outstanding().tokens;
-            let key = (self.load_cost(fleet, query, at), tokens);
-            match best {
-                Some((other, _)) if other < key => {}
-                Some((other, _)) if other == key => {
-                    equals += 1;
-                    if self.random.below(equals) == 0 {
-                        best = Some((key, at));
-                    }
-                }
-                _ => {
-                    best = Some((key, at));
-                    equals = 1;
-                }
-            }
-        }
-        best.map(|(_, at)| at)
+        let mut random = self.random.clone();
+        let some = query.endpoints(fleet).filter(|&(at, _)| among(self, at));
+        let costs = some.map(|(at, e)| (at, e, self.load_cost(fleet, query, at)));
+        let least = least_of(costs, &mut random);
+        self.random = random;
+        least
     }
 
     /// Where the prompt goes of which `known` tokens are cached.
@@ -211,7 +193,7 @@ impl E2 {
         let pick = pick.unwrap_or(query.eligible[0]);
         if self.config.backlog_guard {
             let work = |at: usize| fleet.endpoints()[at].outstanding().work;
-            let other = query.least(fleet, |at, _| work(at));
+            let other = query.least(fleet, &mut self.random, |_, e| e.outstanding().work);
             let whole = fleet.endpoints()[other].service();
             let whole = whole.prefill(query.tokens, query.tokens);
             if work(pick) > work(other) + work(other) + whole {
@@ -221,10 +203,14 @@ impl E2 {
         (pick, Reason::Cached)
     }
 
-    /// Where the deepest prefix of the prompt that was moved or copied is now.
+    /// Where the prompt's key portion is now, if it was moved or copied.
     fn redirected(&mut self, fleet: &Fleet, query: &Query<'_>) -> Option<usize> {
         let mut deepest: Option<&Override> = None;
         for id in self.index.through(&self.path) {
+            if self.index.is_key_portion(id) {
+                // What is above it moved with other prompts, which have no deeper one.
+                deepest = None;
+            }
             let redirect = self.index.redirect(id);
             // One that nobody asked for within the window has ended.
             let lives = |_: &&Override| self.index.windows(id).any(|(_, count)| count > 0);
@@ -240,6 +226,14 @@ impl E2 {
         })
     }
 
+    /// Returns whether the prompt would lower the share of decoding at an endpoint to the
+    /// threshold in the end. If it decodes more than that itself, prompts like it would follow
+    /// each other to one endpoint without bound.
+    fn is_prefill_there(&self, fleet: &Fleet, query: &Query<'_>, at: usize) -> bool {
+        let (prefill, decode) = self.own_cost(fleet, query, at);
+        decode.as_ms() <= self.config.decode_ratio * (prefill + decode).as_ms()
+    }
+
     /// Where a prompt goes of which little is cached.
     fn explore(&mut self, fleet: &Fleet, query: &Query<'_>) -> (usize, Reason) {
         let mut decoding: Option<(f64, usize)> = None;
@@ -247,6 +241,7 @@ impl E2 {
             let ratio = self.window.loads()[at].decode_ratio();
             let enough = self.config.decode_ratio_min_requests;
             if ratio > self.config.decode_ratio
+                && self.is_prefill_there(fleet, query, at)
                 && endpoint.outstanding().requests >= enough
                 && decoding.is_none_or(|(most, _)| ratio > most)
             {

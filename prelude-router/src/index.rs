@@ -24,6 +24,10 @@ use smallvec::SmallVec;
 
 use crate::{e2::Override, endpoint::EndpointId};
 
+/// Most nodes that are looked at to tell whether prompts grow step by step below a node: where they
+/// do, the first ones show it, and thousands of questions may hang on one document.
+const MAX_BELOW: u32 = 64;
+
 /// Never iterated, so its order reaches no decision.
 #[expect(
     clippy::disallowed_types,
@@ -308,10 +312,24 @@ impl Index {
         std::iter::successors(Some(id), move |at| next(at).map(NodeId))
     }
 
-    /// Granules of prompts before a node, and its own.
-    pub(crate) fn granules(&self, id: NodeId) -> (usize, usize) {
+    /// Returns whether a node has more granules than all nodes before it together.
+    pub(crate) fn is_key_portion(&self, id: NodeId) -> bool {
         let node = &self.nodes[id.0];
-        (node.start as usize, node.hashes.len())
+        node.hashes.len() > node.start as usize
+    }
+
+    /// Returns the key portion of the prompts that end at a node: the deepest node of their path
+    /// that has more granules than all before it (Preble, appendix A).
+    pub(crate) fn key_portion(&self, leaf: NodeId) -> NodeId {
+        let mut path = self.upward(leaf);
+        let key = path.find(|&id| self.is_key_portion(id));
+        key.expect("nothing is before the first node, and it has a granule")
+    }
+
+    /// Granules of the prompts that end at a node.
+    #[cfg(test)]
+    pub(crate) fn granules(&self, id: NodeId) -> usize {
+        self.nodes[id.0].end()
     }
 
     /// How many requests of the window went through a node to each endpoint.
@@ -320,11 +338,18 @@ impl Index {
         holdings.map(|&(endpoint, at)| (endpoint, self.holdings[at].window))
     }
 
-    /// Whether more than `most` nodes come one after the other below a node.
+    /// Returns whether more than `most` nodes come one after the other below a node, among those
+    /// below it that are looked at: `MAX_BELOW`, and the chain of the first.
     pub(crate) fn is_deep_below(&self, id: NodeId, most: u32) -> bool {
-        let mut child = self.nodes[id.0].first_child;
-        while child != NONE {
-            if most == 0 || self.is_deep_below(NodeId(child), most - 1) {
+        let mut left = MAX_BELOW + most;
+        self.is_deep(id.0, most, &mut left)
+    }
+
+    fn is_deep(&self, id: u32, most: u32, left: &mut u32) -> bool {
+        let mut child = self.nodes[id].first_child;
+        while child != NONE && *left > 0 {
+            *left -= 1;
+            if most == 0 || self.is_deep(child, most - 1, left) {
                 return true;
             }
             child = self.nodes[child].siblings.1;

@@ -7,6 +7,8 @@ mod prefix_hash;
 mod round_robin;
 mod user_sticky;
 
+use std::cmp::Ordering;
+
 use prelude_core::{RequestId, Timestamp};
 
 use crate::{
@@ -14,6 +16,7 @@ use crate::{
     e2::E2,
     endpoint::{Endpoint, EndpointId, Fleet},
     prompt::Root,
+    random::Random,
     service::Cost,
 };
 
@@ -48,20 +51,45 @@ impl Query<'_> {
         self.eligible.iter().map(|&at| (at, &fleet.endpoints()[at]))
     }
 
-    /// The eligible endpoint of which `key` is least, the first of several.
-    pub(crate) fn least<K: PartialOrd>(
+    /// Returns the position of the eligible endpoint with the least `key`, as [`least_of`].
+    pub(crate) fn least<K: Ord>(
         &self,
         fleet: &Fleet,
+        random: &mut Random,
         mut key: impl FnMut(usize, &Endpoint) -> K,
     ) -> usize {
-        let mut all = self.endpoints(fleet).map(|(at, e)| (at, key(at, e)));
-        let first = all.next().expect("somebody is eligible");
-        all.fold(
-            first,
-            |best, other| if other.1 < best.1 { other } else { best },
-        )
-        .0
+        let keys = self.endpoints(fleet).map(|(at, e)| (at, e, key(at, e)));
+        least_of(keys, random).expect("a request is routed only if an endpoint is eligible")
     }
+}
+
+/// Returns the position of the endpoint with the least key, none of none.
+///
+/// Of several, it is the one with the least outstanding work, then the one with the fewest
+/// outstanding tokens, then any of them by a seeded draw: never the first. A tie that went by
+/// position would send everything to one endpoint for as long as the tie lasts.
+pub(crate) fn least_of<'a, K: Ord>(
+    keys: impl Iterator<Item = (usize, &'a Endpoint, K)>,
+    random: &mut Random,
+) -> Option<usize> {
+    let mut best = None;
+    let mut equals = 0;
+    for (at, endpoint, key) in keys {
+        let outstanding = endpoint.outstanding();
+        let key = (key, outstanding.work, outstanding.tokens);
+        match best.as_ref().map(|(_, least)| key.cmp(least)) {
+            Some(Ordering::Greater) => continue,
+            Some(Ordering::Equal) => {
+                equals += 1;
+                if random.below(equals) > 0 {
+                    continue;
+                }
+            }
+            Some(Ordering::Less) | None => equals = 1,
+        }
+        best = Some((at, key));
+    }
+    best.map(|(at, _)| at)
 }
 
 /// Where a request goes.
@@ -149,7 +177,9 @@ pub(crate) fn of(config: &RouterConfig) -> Box<dyn Policy> {
     match &config.policy {
         PolicyConfig::E2(e2) => Box::new(E2::new(e2.clone(), config)),
         PolicyConfig::RoundRobin => Box::new(round_robin::RoundRobin::default()),
-        PolicyConfig::LeastOutstanding => Box::new(least_outstanding::LeastOutstanding),
+        PolicyConfig::LeastOutstanding => {
+            Box::new(least_outstanding::LeastOutstanding::new(config))
+        }
         PolicyConfig::PrefixHash(prefix) => Box::new(prefix_hash::PrefixHash::new(prefix.clone())),
         PolicyConfig::CacheAware(aware) => {
             Box::new(cache_aware::CacheAware::new(aware.clone(), config))

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::Workload;
+use super::{Arrival, Workload};
 use crate::random::mix;
 
 /// The share of a workload's prompt tokens that one cache without bounds would have when each
@@ -15,23 +15,35 @@ use crate::random::mix;
 /// If blocks are of no tokens.
 #[must_use]
 pub fn hit_ceiling(workload: &Workload, block_size: usize) -> f64 {
+    let known = known_tokens(workload, block_size);
+    let hits: u64 = known.into_iter().map(u64::from).sum();
+    hits as f64 / workload.prompt_tokens().max(1) as f64
+}
+
+/// Returns how many tokens each request's prompt begins with, in whole blocks, that an earlier
+/// request's prompt began with too.
+///
+/// # Panics
+/// If blocks are of no tokens.
+#[must_use]
+pub fn known_tokens(workload: &Workload, block_size: usize) -> Vec<u32> {
     assert!(block_size > 0, "blocks have tokens");
     let mut seen: HashSet<u64> = HashSet::new();
     let mut tokens = Vec::new();
-    let mut hits = 0;
-    for arrival in &workload.arrivals {
+    let mut known = |arrival: &Arrival| {
         tokens.clear();
         arrival.prompt.tokens(&mut tokens);
-        let mut prefix = 0;
+        let (mut prefix, mut hits) = (0, 0);
         for block in tokens.chunks_exact(block_size) {
             prefix = block
                 .iter()
                 .fold(prefix, |hash, &t| mix(hash ^ u64::from(t)));
             // Prefixes of what was seen were seen, so the first new block ends the hits.
-            hits += u64::from(!seen.insert(prefix)) * block_size as u64;
+            hits += u32::from(!seen.insert(prefix)) * block_size as u32;
         }
-    }
-    hits as f64 / workload.prompt_tokens().max(1) as f64
+        hits
+    };
+    workload.arrivals.iter().map(&mut known).collect()
 }
 
 /// Of each request, how many tokens its prompt begins with that some other request's prompt begins
@@ -60,7 +72,7 @@ mod tests {
     use super::*;
     use crate::{
         random::Random,
-        sim::{Arrival, Prompt, Run},
+        sim::{Prompt, Run},
     };
 
     fn workload(prompts: Vec<Vec<(u64, u32, u32)>>) -> Workload {

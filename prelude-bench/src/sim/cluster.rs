@@ -58,7 +58,8 @@ pub struct Served {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {
     Arrival(usize),
-    StepEnd(usize),
+    /// A step of an engine ends, or the engine wants to be asked again for one.
+    Engine(usize),
 }
 
 /// Happenings by time, and by the order in which they were added.
@@ -124,14 +125,16 @@ pub fn run(
                     done();
                 }
             }
-            Happening::StepEnd(engine) => {
+            Happening::Engine(engine) => {
                 let before = run.records.len();
                 engines[engine].finish(now, &mut run.records)?;
                 for record in &run.records[before..] {
                     route.finished(now, engine, record);
                     done();
                 }
-                run.end = now;
+                if run.records.len() > before {
+                    run.end = now;
+                }
                 touched.insert(engine);
             }
         }
@@ -139,8 +142,8 @@ pub fn run(
             continue;
         }
         while let Some(engine) = touched.pop_first() {
-            if let Some(ends) = engines[engine].start(now) {
-                queue.add(ends, Happening::StepEnd(engine));
+            if let Some(next) = engines[engine].start(now) {
+                queue.add(next, Happening::Engine(engine));
             }
         }
     }
@@ -222,7 +225,13 @@ mod tests {
 
     #[test]
     fn no_run_has_more_hits_than_an_infinite_cache() {
-        for policy in [PolicyConfig::Fcfs, PolicyConfig::Srjf, PolicyConfig::Groups] {
+        let policies = [
+            PolicyConfig::Fcfs,
+            PolicyConfig::Srjf,
+            PolicyConfig::Groups,
+            PolicyConfig::Laps,
+        ];
+        for policy in policies {
             let kinds = [
                 Kind::Toolbench,
                 Kind::Agent,
@@ -355,13 +364,13 @@ mod tests {
     fn ties_go_by_the_order_of_scheduling() {
         let mut queue = Queue::default();
         let at = Timestamp::from_nanos;
-        queue.add(at(5), Happening::StepEnd(1));
+        queue.add(at(5), Happening::Engine(1));
         queue.add(at(5), Happening::Arrival(0));
         queue.add(at(3), Happening::Arrival(9));
         let order: Vec<Happening> = std::iter::from_fn(|| queue.pop()).map(|(_, h)| h).collect();
         let expected = [
             Happening::Arrival(9),
-            Happening::StepEnd(1),
+            Happening::Engine(1),
             Happening::Arrival(0),
         ];
         assert_eq!(order, expected);

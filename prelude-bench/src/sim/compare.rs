@@ -1,4 +1,4 @@
-//! Reports of the same requests with different routers, side by side.
+//! Reports of the same requests with different routers and policies, side by side.
 
 use std::fmt::Write as _;
 
@@ -8,10 +8,13 @@ use super::{Figures, Report, Spread};
 struct Column(&'static str, usize, fn(&Figures) -> f64);
 
 const COLUMNS: &[Column] = &[
-    Column("mean, s", 2, |f| f.latency.mean_ms / 1e3),
-    Column("P50, s", 2, |f| f.latency.p50_ms / 1e3),
+    Column("mean, s", 3, |f| f.latency.mean_ms / 1e3),
+    Column("P50, s", 3, |f| f.latency.p50_ms / 1e3),
     Column("P99, s", 2, |f| f.latency.p99_ms / 1e3),
-    Column("first token, s", 2, |f| f.first_token.mean_ms / 1e3),
+    Column("first, s", 3, |f| f.first_token.mean_ms / 1e3),
+    Column("short, s", 3, |f| f.short_ms / 1e3),
+    Column("long, s", 3, |f| f.long_ms / 1e3),
+    Column("missed, %", 1, |f| 100.0 * f.missed),
     Column("hits, %", 1, |f| 100.0 * f.hit_rate),
     Column("max/mean", 2, |f| f.imbalance),
     Column("busy, %", 0, |f| 100.0 * f.busy),
@@ -19,7 +22,8 @@ const COLUMNS: &[Column] = &[
 
 /// A table of reports of the same workload, seeds and engines: medians over the runs, and how many
 /// times as long the first one's requests take as each other's, in the mean and at P99, within a
-/// seed: median, least and most.
+/// seed: median, least and most. Short requests have at most [`super::SHORT_TOKENS`] new tokens,
+/// and a request is missed if its first token takes longer than [`super::TARGET`].
 ///
 /// # Panics
 /// If they have different numbers of runs.
@@ -37,9 +41,8 @@ pub fn compare(reports: &[Report]) -> String {
         .collect();
     let _ = writeln!(
         out,
-        "; preset {}, policy {}, order {}, seeds {}",
+        "; preset {}, order {}, seeds {}",
         first.preset,
-        first.policy,
         first.order.unwrap_or("the trace's"),
         if seeds.is_empty() {
             "none".to_owned()
@@ -51,14 +54,22 @@ pub fn compare(reports: &[Report]) -> String {
     let ceiling = first.spread(|f| 100.0 * f.hit_ceiling).median;
     let _ = writeln!(
         out,
-        "{rate:.2} requests/s, at most {ceiling:.1} % of tokens could hit\n"
+        "{rate:.2} requests/s, at most {ceiling:.1} % of tokens could hit{}\n",
+        match first.time_error {
+            0.0 => String::new(),
+            error => format!("; routers' times are off by {:.0} %", 100.0 * error),
+        }
     );
 
-    let _ = write!(out, "{:<18}", "route");
+    let _ = write!(out, "{:<18}{:<7}", "route", "policy");
     for Column(head, ..) in COLUMNS {
-        let _ = write!(out, "{head:>16}");
+        let _ = write!(out, "{head:>11}");
     }
-    let beside = format!("{}/this", first.route);
+    let beside = if reports.iter().all(|r| r.route == first.route) {
+        format!("{}/this", first.policy)
+    } else {
+        format!("{}/this", first.route)
+    };
     let _ = writeln!(
         out,
         "{:>26}{:>26}",
@@ -66,9 +77,9 @@ pub fn compare(reports: &[Report]) -> String {
         format!("P99, {beside}")
     );
     for report in reports {
-        let _ = write!(out, "{:<18}", report.route);
+        let _ = write!(out, "{:<18}{:<7}", report.route, report.policy);
         for &Column(_, digits, figure) in COLUMNS {
-            let _ = write!(out, "{:>16.digits$}", report.spread(figure).median);
+            let _ = write!(out, "{:>11.digits$}", report.spread(figure).median);
         }
         let ratio = |figure: fn(&Figures) -> f64| {
             assert_eq!(
@@ -118,6 +129,7 @@ mod tests {
                 ),
                 router,
                 policy: "fcfs",
+                time_error: 0.0,
             };
             experiment.run(|_| ()).expect("a good experiment")
         };

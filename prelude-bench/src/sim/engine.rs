@@ -7,8 +7,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Result, ensure};
 use prelude_core::{
-    ForwardBatch, Generate, Head, OutputHead, OutputRow, PromptTree, Request, RequestId, RowOutput,
-    RowSpec, SampledToken, SamplingParams, StepId, StepOutput, Timestamp, TokenId,
+    Capacity, ForwardBatch, Generate, Head, OutputHead, OutputRow, PromptTree, Request, RequestId,
+    RowOutput, RowSpec, SampledToken, SamplingParams, StepId, StepOutput, Timestamp, TokenId,
 };
 use prelude_sched::{
     ConfigError, Event, Outcome, PolicyConfig, Reject, Scheduler, SchedulerConfig, SchedulerStats,
@@ -28,6 +28,8 @@ pub struct EngineConfig {
     pub kv_tokens: u64,
     /// Tokens of a KV block.
     pub block_size: u32,
+    /// Most tokens that a step computes; the preset's chunk budget by default.
+    pub step_tokens: u32,
     /// Its scheduler's knobs.
     pub scheduler: SchedulerConfig,
 }
@@ -42,6 +44,7 @@ impl EngineConfig {
             preset,
             kv_tokens: preset.kv_tokens(),
             block_size: 16,
+            step_tokens: preset.chunk_tokens(),
             scheduler: SchedulerConfig {
                 max_batch_tokens: preset.chunk_tokens(),
                 prefill_chunk_tokens: preset.chunk_tokens(),
@@ -50,6 +53,25 @@ impl EngineConfig {
                 policy,
                 ..SchedulerConfig::default()
             },
+        }
+    }
+}
+
+impl EngineConfig {
+    /// With steps of at most so many tokens, and chunks as long.
+    #[must_use]
+    pub fn with_step_tokens(mut self, tokens: u32) -> Self {
+        self.step_tokens = tokens;
+        self.scheduler.max_batch_tokens = tokens;
+        self.scheduler.prefill_chunk_tokens = tokens;
+        self
+    }
+
+    /// What a scheduler may plan for it.
+    fn capacity(&self) -> Capacity {
+        Capacity {
+            max_step_tokens: self.step_tokens,
+            ..self.preset.capacity(self.kv_tokens, self.block_size)
         }
     }
 }
@@ -99,17 +121,21 @@ impl Engine {
     /// # Errors
     /// [`ConfigError`] if the scheduler cannot be built like this.
     pub fn new(config: &EngineConfig) -> Result<Self, ConfigError> {
-        let capacity = config.preset.capacity(config.kv_tokens, config.block_size);
-        Ok(Self {
-            preset: config.preset,
-            scheduler: Scheduler::new(config.scheduler.clone(), capacity)?,
+        let scheduler = Scheduler::new(config.scheduler.clone(), config.capacity())?;
+        Ok(Self::of(config.preset, scheduler))
+    }
+
+    fn of(preset: Preset, scheduler: Scheduler) -> Self {
+        Self {
+            preset,
+            scheduler,
             step: None,
             arrived: BTreeMap::new(),
             first_token: BTreeMap::new(),
             sampling: Arc::new(SamplingParams::default()),
             busy: Duration::ZERO,
             events: Vec::new(),
-        })
+        }
     }
 
     /// Takes a request in, spelled as `tokens`.
@@ -143,17 +169,25 @@ impl Engine {
         Ok(())
     }
 
-    /// Starts a step, unless one runs or there is nothing to do. Returns when it ends.
+    /// Starts a step, unless one runs or there is nothing to do yet. Returns when the engine must
+    /// be [finished](Self::finish) and started again: when the step that was started ends, or when
+    /// the scheduler wants to be asked again, whose policy waits for more requests.
     ///
     /// # Panics
-    /// If the scheduler has requests and plans nothing for them: a defect of it.
+    /// If the scheduler has requests, plans nothing for them and waits for no time to come: a
+    /// defect of it.
     pub fn start(&mut self, now: Timestamp) -> Option<Timestamp> {
         if self.step.is_some() {
             return None;
         }
         let Some((id, batch)) = self.scheduler.next_batch(now, &mut self.events) else {
-            assert_eq!(self.scheduler.stats().requests, 0, "requests wait for ever");
-            return None;
+            let waiting = self.scheduler.stats().requests;
+            let again = self.scheduler.next_deadline();
+            assert!(
+                waiting == 0 || again.is_some_and(|at| at > now),
+                "{waiting} requests wait for ever: asked again at {again:?}, now {now:?}"
+            );
+            return again;
         };
         let takes = self.preset.iteration(pieces(&batch));
         self.busy += takes;
@@ -163,16 +197,16 @@ impl Engine {
         Some(ends)
     }
 
-    /// Ends the step that runs, which ends now, and appends what became of requests that it
+    /// Ends the step that runs, if it ends now, and appends what became of requests that it
     /// finished.
     ///
     /// # Errors
     /// If a request did not end with its answer.
     pub fn finish(&mut self, now: Timestamp, records: &mut Vec<Record>) -> Result<()> {
-        let Some(step) = self.step.take() else {
+        let Some(step) = self.step.take_if(|step| step.ends <= now) else {
             return Ok(());
         };
-        assert_eq!(step.ends, now, "a step ends when it ends");
+        assert_eq!(step.ends, now, "a step is finished when it ends, not later");
         let mut events = std::mem::take(&mut self.events);
         self.scheduler
             .complete(now, step.id, Ok(step.output), &mut events)?;
@@ -247,6 +281,8 @@ fn answer(step: StepId, batch: &ForwardBatch) -> StepOutput {
 
 #[cfg(test)]
 mod tests {
+    use prelude_sched::{Fcfs, Plan, QueueView, SchedulerPolicy, StepBudget};
+
     use super::*;
     use crate::sim::{Prompt, Run};
 
@@ -340,6 +376,44 @@ mod tests {
         assert_eq!(second.latency, waited + ms(&[&[(16, 400)]]));
         assert_eq!(second.latency, second.first_token);
         assert_eq!(engine.stats().requests, 0);
+    }
+
+    /// A policy that puts each step off by 5 ms.
+    struct Waits(Option<Timestamp>);
+
+    impl SchedulerPolicy for Waits {
+        fn plan(&mut self, view: &QueueView<'_>, budget: StepBudget) -> Plan {
+            let later = || view.now().saturating_add(Duration::from_millis(5));
+            let until = *self.0.get_or_insert_with(later);
+            let plan = Fcfs.plan(view, budget);
+            if view.now() < until {
+                return Plan {
+                    wait_until: Some(until),
+                    ..Plan::default()
+                };
+            }
+            self.0 = None;
+            plan
+        }
+    }
+
+    #[test]
+    fn a_policy_that_waits_is_asked_again() {
+        let config = EngineConfig::new(Preset::Mistral7bA6000, PolicyConfig::Fcfs);
+        let policy = Box::new(Waits(None));
+        let scheduler =
+            Scheduler::with_policy(config.scheduler.clone(), config.capacity(), policy).unwrap();
+        let mut engine = Engine::of(config.preset, scheduler);
+        submit(&mut engine, 0, &arrival(0, 400, 1)).unwrap();
+        let wait = Duration::from_millis(5);
+        let asked_again = engine.start(Timestamp::ZERO);
+        assert_eq!(asked_again, Some(Timestamp::ZERO.saturating_add(wait)));
+        let records = run(&mut engine, Timestamp::ZERO);
+        let latency = wait + ms(&[&[(400, 400)]]);
+        assert_eq!(
+            records.iter().map(|r| r.latency).collect::<Vec<_>>(),
+            [latency]
+        );
     }
 
     #[test]

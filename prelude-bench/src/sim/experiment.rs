@@ -24,8 +24,11 @@ pub enum Router {
     LeastOutstanding,
     /// By a hash of the prompt's beginning.
     PrefixHash,
-    /// The longest cached prefix, unless queues differ too much: SGLang's and vLLM's routers.
+    /// The longest prefix that went there, unless queues differ too much: SGLang's and vLLM's
+    /// routers, with the settings of their command lines (0.3, 64, 1.5).
     CacheAware,
+    /// The same with the settings of their libraries (0.5, 32, 1.1), which look at queues sooner.
+    CacheAwareTight,
     /// The least outstanding work and uncached prefill: Dynamo, Mooncake.
     MinCost,
     /// Each user to one engine.
@@ -44,6 +47,7 @@ impl Router {
             Self::LeastOutstanding => "least-outstanding",
             Self::PrefixHash => "prefix-hash",
             Self::CacheAware => "cache-aware",
+            Self::CacheAwareTight => "cache-aware-tight",
             Self::MinCost => "min-cost",
             Self::UserSticky => "user-sticky",
         }
@@ -64,6 +68,12 @@ impl Router {
             Self::LeastOutstanding => PolicyConfig::LeastOutstanding,
             Self::PrefixHash => PolicyConfig::PrefixHash(PrefixHashConfig::default()),
             Self::CacheAware => PolicyConfig::CacheAware(CacheAwareConfig::default()),
+            Self::CacheAwareTight => PolicyConfig::CacheAware(CacheAwareConfig {
+                match_ratio: 0.5,
+                balance_abs: 32,
+                balance_rel: 1.1,
+                ..CacheAwareConfig::default()
+            }),
             Self::MinCost => PolicyConfig::MinCost,
             Self::UserSticky => PolicyConfig::UserSticky(UserStickyConfig::default()),
         }
@@ -99,6 +109,9 @@ pub struct Experiment {
     pub router: Router,
     /// The name of the engines' policy.
     pub policy: &'static str,
+    /// The part by which each service time that the router believes is off, at least 0 and below
+    /// 1. Without it, routers know the simulator's own.
+    pub time_error: f64,
 }
 
 /// How far an experiment is.
@@ -148,6 +161,7 @@ impl Experiment {
             preset: self.config.preset.name(),
             route: self.router.name(),
             policy: self.policy,
+            time_error: self.time_error,
             engines: self.engines,
             kv_tokens: self.config.kv_tokens,
             block_size: self.config.block_size,
@@ -163,7 +177,9 @@ impl Experiment {
     ) -> Result<Figures> {
         progress(Progress::Run(workload.arrivals.len()));
         let policy = self.router.policy();
-        let mut route = Routed::new(policy, self.engines, &self.config, seed.unwrap_or(0))?;
+        let error = self.time_error;
+        let seed_of_route = seed.unwrap_or(0);
+        let mut route = Routed::new(policy, self.engines, &self.config, seed_of_route, error)?;
         let done = || progress(Progress::Request);
         let served = serve(workload, self.engines, &self.config, &mut route, done)?;
         let block_size = self.config.block_size;
@@ -173,6 +189,7 @@ impl Experiment {
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum as _;
     use prelude_sched::PolicyConfig;
 
     use super::{Router, *};
@@ -185,6 +202,7 @@ mod tests {
             config: EngineConfig::new(Preset::Mistral7bA6000, PolicyConfig::Fcfs),
             router: Router::RoundRobin,
             policy: "fcfs",
+            time_error: 0.0,
         }
     }
 
@@ -217,6 +235,39 @@ mod tests {
         );
         let error = experiment(seeded(0)).run(|_| ()).unwrap_err();
         assert_eq!(error.to_string(), "there must be at least one seed");
+    }
+
+    #[test]
+    fn every_router_runs_before_every_policy() {
+        let policies = [
+            PolicyConfig::Fcfs,
+            PolicyConfig::Srjf,
+            PolicyConfig::Groups,
+            PolicyConfig::Laps,
+        ];
+        // Conversations come one by one and at once: LAPS waits for more short requests.
+        for (kind, rate) in [
+            (Kind::Toolbench, 20.0),
+            (Kind::Conversation, 3.0),
+            (Kind::Conversation, 60.0),
+        ] {
+            for policy in policies {
+                for &router in Router::value_variants() {
+                    let mut experiment = experiment(Source::Seeded {
+                        kind,
+                        setting: Setting {
+                            rate: Some(rate),
+                            ..setting()
+                        },
+                        seeds: 1,
+                    });
+                    experiment.config = EngineConfig::new(Preset::Mistral7bA6000, policy);
+                    experiment.router = router;
+                    let report = experiment.run(|_| ()).unwrap();
+                    assert_eq!((report.runs[0].requests, report.runs[0].refused), (100, 0));
+                }
+            }
+        }
     }
 
     #[test]

@@ -4,7 +4,14 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Moments, Served, Workload, hit_ceiling, shared_tokens};
+use super::{Moments, Record, Served, Workload, hit_ceiling, known_tokens, shared_tokens};
+
+/// A request is short if it has at most so many tokens that no earlier request's prompt began
+/// with: LAPS's boundary, and about what a device computes in hardly more time than one token.
+pub const SHORT_TOKENS: u32 = 256;
+
+/// A request whose first token takes longer misses LAPS's target.
+pub const TARGET: Duration = Duration::from_millis(400);
 
 /// Of the requests of one run, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -22,7 +29,8 @@ impl Times {
         let mut ms: Vec<f64> = times.map(|time| time.as_secs_f64() * 1e3).collect();
         ms.sort_by(f64::total_cmp);
         Self {
-            mean_ms: ms.iter().sum::<f64>() / ms.len().max(1) as f64,
+            // From 0 on: an empty sum of its own would be -0.
+            mean_ms: ms.iter().fold(0.0, |sum, ms| sum + ms) / ms.len().max(1) as f64,
             p50_ms: percentile(&ms, 50),
             p99_ms: percentile(&ms, 99),
         }
@@ -83,6 +91,14 @@ pub struct Figures {
     pub first_token: Times,
     /// From arrival to the first step.
     pub queue: Times,
+    /// Mean time to the first token of short requests ([`SHORT_TOKENS`]), in milliseconds.
+    pub short_ms: f64,
+    /// The same of all others.
+    pub long_ms: f64,
+    /// Share of requests whose first token took longer than [`TARGET`].
+    pub missed: f64,
+    /// Requests at the beginning that only warm caches up: their times are in none of the above.
+    pub warm_up: usize,
     /// Share of the answered requests' prompt tokens that engines had in their caches.
     pub hit_rate: f64,
     /// What one cache without bounds would have had of all.
@@ -106,7 +122,7 @@ impl Figures {
     /// If engines had more in their caches than an infinite one: a defect of the simulation.
     #[must_use]
     pub fn new(seed: Option<u64>, workload: &Workload, run: &Served, block_size: u32) -> Self {
-        let sum = |of: fn(&super::Record) -> u64| run.records.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&Record) -> u64| run.records.iter().map(of).sum::<u64>();
         let (cached, prompts) = (sum(|r| r.cached_tokens), sum(|r| r.prompt_tokens));
         let hit_ceiling = hit_ceiling(workload, block_size as usize);
         let most = hit_ceiling * workload.prompt_tokens() as f64;
@@ -118,15 +134,30 @@ impl Figures {
         let mean = busy.iter().sum::<f64>() / busy.len().max(1) as f64;
         let most = busy.iter().copied().fold(0.0, f64::max);
         let seconds = run.end.as_nanos() as f64 / 1e9;
+        let known = known_tokens(workload, block_size as usize);
+        let is_short = |r: &Record| {
+            let new = workload.arrivals[r.request].prompt.len() - known[r.request];
+            new <= SHORT_TOKENS
+        };
+        let timed = || run.records.iter().filter(|r| r.request >= workload.warm_up);
+        let first_tokens = |short| {
+            let some = timed().filter(move |r| is_short(r) == short);
+            Times::of(some.map(|r| r.first_token)).mean_ms
+        };
+        let missed = timed().filter(|r| r.first_token > TARGET).count();
         Self {
             seed,
             requests: workload.arrivals.len(),
             of_requests: Requests::of(workload),
             refused: run.refused,
             rate: workload.rate(),
-            latency: Times::of(run.records.iter().map(|r| r.latency)),
-            first_token: Times::of(run.records.iter().map(|r| r.first_token)),
-            queue: Times::of(run.records.iter().map(|r| r.queue)),
+            latency: Times::of(timed().map(|r| r.latency)),
+            first_token: Times::of(timed().map(|r| r.first_token)),
+            queue: Times::of(timed().map(|r| r.queue)),
+            short_ms: first_tokens(true),
+            long_ms: first_tokens(false),
+            missed: ratio(missed as f64, timed().count() as f64),
+            warm_up: workload.warm_up,
             hit_rate: ratio(cached as f64, prompts as f64),
             hit_ceiling,
             imbalance: ratio(most, mean),
@@ -148,7 +179,7 @@ pub(super) mod tests {
     use prelude_core::Timestamp;
 
     use super::*;
-    use crate::sim::{Arrival, Prompt, Record, Run};
+    use crate::sim::{Arrival, Prompt, Run};
 
     /// Ten requests of equal prompts of 100 tokens; the i-th takes i seconds. The second engine
     /// is busy three times as long as the first.
@@ -166,7 +197,7 @@ pub(super) mod tests {
             root: 0,
         };
         let record = |i: u64| Record {
-            request: i as usize,
+            request: i as usize - 1,
             queue: Duration::ZERO,
             first_token: Duration::from_millis(i * 100),
             latency: Duration::from_secs(i),
@@ -202,6 +233,21 @@ pub(super) mod tests {
         near(figures.imbalance, 1.5);
         near(figures.busy, 0.25);
         near(figures.rate, 2.0);
+        // The first prompt is new, all others are known; six first tokens take 500 ms or more.
+        near(figures.short_ms, 550.0);
+        near(figures.long_ms, 0.0);
+        near(figures.missed, 0.6);
+    }
+
+    #[test]
+    fn warm_up_is_in_no_time() {
+        let (mut workload, served) = served(80);
+        workload.warm_up = 5;
+        let figures = Figures::new(None, &workload, &served, 10);
+        let near = |got: f64, expected: f64| assert!((got - expected).abs() < 1e-9, "{got}");
+        near(figures.latency.mean_ms, 8000.0);
+        near(figures.missed, 1.0);
+        near(figures.hit_rate, 0.8);
     }
 
     #[test]

@@ -43,7 +43,9 @@ pub struct Report {
     pub route: &'static str,
     /// How an engine orders its requests.
     pub policy: &'static str,
-    /// How many there are.
+    /// The part by which the service times were off that the router believed.
+    pub time_error: f64,
+    /// How many engines there are.
     pub engines: usize,
     /// Tokens whose keys and values each holds.
     pub kv_tokens: u64,
@@ -79,6 +81,23 @@ const LINES: &[Line] = &[
         f.first_token.p99_ms
     }),
     Line("queue_mean_ms", "queue, mean", "ms", 1, |f| f.queue.mean_ms),
+    Line(
+        "short_first_token_mean_ms",
+        "first token, short, mean",
+        "ms",
+        1,
+        |f| f.short_ms,
+    ),
+    Line(
+        "long_first_token_mean_ms",
+        "first token, long, mean",
+        "ms",
+        1,
+        |f| f.long_ms,
+    ),
+    Line("missed_percent", "first token after 400 ms", "%", 1, |f| {
+        100.0 * f.missed
+    }),
     Line("hit_rate_percent", "token hit rate", "%", 1, |f| {
         100.0 * f.hit_rate
     }),
@@ -161,13 +180,15 @@ impl Report {
     fn requests(&self) -> String {
         let count = |f: fn(&Figures) -> usize| -> usize { self.runs.iter().map(f).sum() };
         let (all, refused) = (count(|f| f.requests), count(|f| f.refused));
-        match refused {
-            0 => format!("{all} in {} run(s)", self.runs.len()),
-            _ => format!(
-                "{all} in {} run(s), {refused} of them fit no engine",
-                self.runs.len()
-            ),
+        let mut text = format!("{all} in {} run(s)", self.runs.len());
+        if refused > 0 {
+            let _ = write!(text, ", {refused} of them fit no engine");
         }
+        let warm_up = count(|f| f.warm_up);
+        if warm_up > 0 {
+            let _ = write!(text, ", {warm_up} of them warm up and are not timed");
+        }
+        text
     }
 
     /// Mean and deviation over requests: medians over the runs.
@@ -219,6 +240,7 @@ mod tests {
             preset: "mistral-7b-a6000",
             route: "round-robin",
             policy: "fcfs",
+            time_error: 0.0,
             engines: 2,
             kv_tokens: 198_516,
             block_size: 10,

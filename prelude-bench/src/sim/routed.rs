@@ -8,6 +8,7 @@ use prelude_router::{
 };
 
 use super::{Arrival, EngineConfig, Piece, Preset, Record, Route};
+use crate::random::Random;
 
 /// Generations that an engine runs at once when their share of its time is told.
 const DECODE_ROWS: u32 = 16;
@@ -25,7 +26,8 @@ pub struct Routed {
 }
 
 impl Routed {
-    /// A router of this policy before engines of a kind.
+    /// A router of this policy before engines of a kind. Each coefficient of the service time that
+    /// it believes of an engine is too high or too low by the part `time_error`, as the seed says.
     ///
     /// # Errors
     /// If the policy cannot run, or no service time fits the engines.
@@ -34,6 +36,7 @@ impl Routed {
         engines: usize,
         config: &EngineConfig,
         seed: u64,
+        time_error: f64,
     ) -> Result<Self> {
         let router = RouterConfig {
             policy,
@@ -45,13 +48,15 @@ impl Routed {
             fit: None,
             ..RouterConfig::default()
         };
-        let spec = EndpointSpec {
-            kv_capacity_tokens: config.kv_tokens,
-            service: profile(config.preset)?,
-        };
+        let service = profile(config.preset)?;
+        let mut random = Random::far(seed);
         let granule_tokens = router.granule_tokens;
         let mut router = Router::new(router)?;
         for _ in 0..engines {
+            let spec = EndpointSpec {
+                kv_capacity_tokens: config.kv_tokens,
+                service: astray(service, time_error, &mut random),
+            };
             router.join(Timestamp::ZERO, spec)?;
         }
         Ok(Self {
@@ -126,6 +131,34 @@ fn profile(preset: Preset) -> Result<ServiceTime> {
     })
 }
 
+/// A service time of which each coefficient is too high or too low by this part.
+fn astray(service: ServiceTime, error: f64, random: &mut Random) -> ServiceTime {
+    let mut off = |ms: f64| match random.below(2) {
+        0 => ms * (1.0 - error),
+        _ => ms * (1.0 + error),
+    };
+    ServiceTime {
+        floor_ms: off(service.floor_ms),
+        base_ms: off(service.base_ms),
+        per_token_ms: off(service.per_token_ms),
+        per_pair_ms: off(service.per_pair_ms),
+        decode_ms: off(service.decode_ms),
+    }
+}
+
+/// What a request takes on an engine with an empty cache and nothing else to do, in milliseconds.
+pub(super) fn alone_ms(preset: Preset, arrival: &Arrival) -> f64 {
+    let tokens = arrival.prompt.len();
+    let decode = (1..arrival.output_tokens).map(|n| {
+        let piece = Piece {
+            new: 1,
+            context: tokens + n,
+        };
+        preset.iteration(std::iter::once(piece)).as_secs_f64()
+    });
+    prefill_ms(preset, tokens, tokens) + 1e3 * decode.sum::<f64>()
+}
+
 /// What computing the last `missed` tokens of a prompt takes, in chunks, with nothing else there.
 fn prefill_ms(preset: Preset, missed: u32, tokens: u32) -> f64 {
     let chunk = preset.chunk_tokens();
@@ -144,6 +177,45 @@ fn prefill_ms(preset: Preset, missed: u32, tokens: u32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_coefficient_is_off_by_as_much() {
+        let service = ServiceTime::default();
+        assert_eq!(astray(service, 0.0, &mut Random::far(1)), service);
+        let mut random = Random::far(1);
+        let mut seen = [false; 2];
+        for _ in 0..20 {
+            let ratio = astray(service, 0.3, &mut random).per_token_ms / service.per_token_ms;
+            let is_high = ratio > 1.0;
+            let expected = if is_high { 1.3 } else { 0.7 };
+            assert!((ratio - expected).abs() < 1e-9, "{ratio}");
+            seen[usize::from(is_high)] = true;
+        }
+        assert_eq!(seen, [true; 2]);
+    }
+
+    #[test]
+    fn a_request_alone_takes_what_its_steps_take() {
+        let arrival = Arrival {
+            at: Timestamp::ZERO,
+            prompt: super::super::Prompt::new([super::super::Run {
+                stream: 1,
+                start: 0,
+                len: 1000,
+            }]),
+            output_tokens: 2,
+            key: 0,
+            user: 0,
+            root: 0,
+        };
+        let pieces = [(512, 512), (488, 1000), (1, 1001)];
+        let steps = pieces.map(|(new, context)| {
+            let piece = std::iter::once(Piece { new, context });
+            Preset::Mistral7bA6000.iteration(piece).as_secs_f64()
+        });
+        let ms = alone_ms(Preset::Mistral7bA6000, &arrival);
+        assert!((ms - 1e3 * steps.iter().sum::<f64>()).abs() < 1e-6, "{ms}");
+    }
 
     /// The form that service times have cannot follow all of a preset: attention to a prompt's own
     /// tokens is half as much as to cached ones, and iterations have steps and edges.

@@ -51,6 +51,8 @@ pub struct Workload {
     pub name: String,
     /// The requests.
     pub arrivals: Vec<Arrival>,
+    /// How many of the first requests warm caches up: their times are in no figure.
+    pub warm_up: usize,
 }
 
 impl Workload {
@@ -61,6 +63,7 @@ impl Workload {
         Self {
             name: name.into(),
             arrivals,
+            warm_up: 0,
         }
     }
 

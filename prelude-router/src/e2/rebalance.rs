@@ -5,6 +5,7 @@
 //! then on. A prefix that is too large for that is copied.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
@@ -13,7 +14,7 @@ use prelude_core::Timestamp;
 
 use super::{
     Override,
-    window::{Entry, Load, Window},
+    window::{Entry, Window},
 };
 use crate::{
     config::RebalanceConfig,
@@ -25,8 +26,18 @@ use crate::{
 /// Most delays that are remembered of an endpoint.
 const DELAYS: usize = 4096;
 
+/// Most requests of the window that one look reads: of more, one in so many counts for all of
+/// them. At 100 ns each a look takes less than a millisecond, however long the window is.
+const MAX_SAMPLES: usize = 8192;
+
+/// Most requests of the window that are charged anew at one pick, for the same reason.
+const CHARGES_PER_PICK: u64 = 256;
+
 /// A node moves at most once in this part of the window.
 const MOVES_PER_WINDOW: u32 = 6;
+
+/// The prefixes that can move away from each endpoint, with what they cost it.
+type Prefixes = BTreeMap<EndpointId, VecDeque<(Cost, NodeId)>>;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -39,6 +50,18 @@ pub(super) struct Rebalance {
     moved: BTreeSet<NodeId>,
     /// How long requests waited, in milliseconds.
     delays: BTreeMap<EndpointId, VecDeque<(Timestamp, f64)>>,
+    charging: Option<Charging>,
+}
+
+/// Requests of the window that are still to be charged to the endpoints that their prefixes have
+/// moved to.
+#[derive(Clone, Copy, Debug)]
+struct Charging {
+    /// When the prefixes were moved.
+    since: Timestamp,
+    /// The numbers of the next request to look at, and of the first that came after the moves.
+    next: u64,
+    end: u64,
 }
 
 impl Rebalance {
@@ -49,6 +72,7 @@ impl Rebalance {
             due: Timestamp::ZERO,
             moved: BTreeSet::new(),
             delays: BTreeMap::new(),
+            charging: None,
         }
     }
 
@@ -64,9 +88,13 @@ impl Rebalance {
 
     pub(super) fn leave(&mut self, endpoint: EndpointId) {
         self.delays.remove(&endpoint);
+        // Its requests have gone, and the others have new numbers. Nothing is charged twice.
+        if let Some(charging) = &mut self.charging {
+            charging.next = 0;
+        }
     }
 
-    /// Looks whether anything should move, if it is time.
+    /// Looks whether anything should move, if it is time. Each call does a bounded amount of work.
     pub(super) fn pass(
         &mut self,
         now: Timestamp,
@@ -74,6 +102,9 @@ impl Rebalance {
         index: &mut Index,
         window: &mut Window,
     ) {
+        if self.charging.is_some() {
+            return self.charge_some(index, window);
+        }
         if now < self.due {
             return;
         }
@@ -84,69 +115,97 @@ impl Rebalance {
         if requests < enough {
             return;
         }
+        let loads = window.loads().iter().map(|l| (l.endpoint, l.sum));
+        self.balance(now, fleet, loads.collect(), index, window);
+        self.charge_some(index, window);
+    }
+
+    /// Moves prefixes until no endpoint has too much to do, or nothing can be moved.
+    fn balance(
+        &mut self,
+        now: Timestamp,
+        fleet: &Fleet,
+        mut loads: Vec<(EndpointId, Cost)>,
+        index: &mut Index,
+        window: &Window,
+    ) {
+        let mut prefixes = None;
         // Each time, one prefix at the least is moved, and none twice.
-        while let Some((heavy, light)) = self.unbalanced(fleet, window) {
-            let prefixes = self.prefixes(now, heavy.endpoint, index, window);
-            let (from, to) = (heavy.endpoint, light.endpoint);
-            let (mut heavy, mut light) = (heavy.sum, light.sum);
+        while let Some((heavy, light)) = self.unbalanced(fleet, &loads) {
+            let prefixes = prefixes.get_or_insert_with(|| self.prefixes(now, index, window));
+            let (from, to) = (loads[heavy].0, loads[light].0);
+            let movable = prefixes.entry(from).or_default();
             let mut has_moved = false;
-            for &(cost, id) in &prefixes {
+            while let Some(&(cost, id)) = movable.front() {
+                let less = loads[heavy].1.0.saturating_sub(cost.0);
+                let more = loads[light].1 + cost;
                 // Not if that would only make the other one too busy.
-                if heavy.0.saturating_sub(cost.0) < light.0.saturating_add(cost.0) {
+                if less < more.0 {
                     break;
                 }
-                self.put(now, id, &[to], index);
-                let is_through = |entry: &Entry| goes_through(index, entry, id);
-                // Less than it was, if a part of the prefix has moved before it.
-                let charged = window.charge(from, to, is_through);
-                heavy -= charged;
-                light += charged;
+                movable.pop_front();
+                self.put(now, id, from, &[to], index);
+                (loads[heavy].1, loads[light].1) = (Cost(less), more);
                 has_moved = true;
             }
             if !has_moved {
-                if let [(_, id)] = prefixes[..]
+                if let (1, Some(&(_, id))) = (movable.len(), movable.front())
                     && self.has_delay_grown(now, from)
                 {
-                    self.put(now, id, &[from, to], index);
+                    self.put(now, id, from, &[from, to], index);
                 }
                 return;
             }
+            self.charging = Some(Charging {
+                since: now,
+                next: window.numbers().start,
+                end: window.numbers().end,
+            });
         }
     }
 
-    /// The endpoints with the greatest and with the least load, if they differ too much.
-    fn unbalanced(&self, fleet: &Fleet, window: &Window) -> Option<(Load, Load)> {
-        let healthy = fleet.endpoints().iter().zip(window.loads());
-        let healthy = || {
-            healthy
-                .clone()
-                .filter(|(e, _)| e.is_healthy())
-                .map(|(_, l)| *l)
+    /// Charges some requests of the window to the endpoints that their prefixes have moved to.
+    fn charge_some(&mut self, index: &Index, window: &mut Window) {
+        let Some(charging) = &mut self.charging else {
+            return;
         };
-        let heavy = healthy().max_by_key(|l| (l.sum, std::cmp::Reverse(l.endpoint)))?;
-        let light = healthy().min_by_key(|l| (l.sum, l.endpoint))?;
-        let most = self.config.threshold * light.sum.as_ms();
-        (heavy.sum.as_ms() > most).then_some((heavy, light))
+        let end = charging.end.min(charging.next + CHARGES_PER_PICK);
+        let since = charging.since;
+        window.charge(charging.next..end, |entry| moved_to(index, entry, since));
+        charging.next = end.max(window.numbers().start);
+        if charging.next >= charging.end {
+            self.charging = None;
+        }
     }
 
-    /// The prefixes that make the load of an endpoint and can move, cheapest first: those that
-    /// are longer than all that is before them, with two or more requests.
-    fn prefixes(
-        &self,
-        now: Timestamp,
-        heavy: EndpointId,
-        index: &Index,
-        window: &Window,
-    ) -> Vec<(Cost, NodeId)> {
-        let mut costs: BTreeMap<NodeId, (Cost, u32)> = BTreeMap::new();
-        for entry in window.entries().filter(|e| e.charged == heavy) {
-            for id in entry.leaf.into_iter().flat_map(|leaf| index.upward(leaf)) {
-                let (before, own) = index.granules(id);
-                if own > before {
-                    let (cost, requests) = costs.entry(id).or_default();
-                    *cost += entry.cost();
-                    *requests += 1;
-                }
+    /// Returns the positions of the greatest and of the least load, if they differ too much.
+    fn unbalanced(&self, fleet: &Fleet, loads: &[(EndpointId, Cost)]) -> Option<(usize, usize)> {
+        let healthy = || {
+            let all = loads.iter().zip(fleet.endpoints()).enumerate();
+            all.filter(|(_, (_, endpoint))| endpoint.is_healthy())
+        };
+        let sum = |&(at, (&(_, sum), _)): &(usize, (&(EndpointId, Cost), _))| (sum, at);
+        let (heavy, (most, _)) = healthy().max_by_key(|l| (sum(l).0, Reverse(sum(l).1)))?;
+        let (light, (least, _)) = healthy().min_by_key(sum)?;
+        let threshold = self.config.threshold * least.1.as_ms();
+        (most.1.as_ms() > threshold).then_some((heavy, light))
+    }
+
+    /// Returns the prefixes that make the load of each endpoint and can move, cheapest first: the
+    /// key portions of two requests or more.
+    ///
+    /// A request counts for its own key portion alone. Were it to count for each node that is
+    /// longer than all before it, as the first node of every prompt is, then a start that all
+    /// prompts share would be a prefix of every request, and a hot document never the only one.
+    fn prefixes(&self, now: Timestamp, index: &Index, window: &Window) -> Prefixes {
+        let stride = window.len().div_ceil(MAX_SAMPLES).max(1);
+        let mut costs: BTreeMap<(EndpointId, NodeId), (Cost, u32)> = BTreeMap::new();
+        for entry in window.entries().step_by(stride) {
+            if let Some(leaf) = entry.leaf {
+                let key = (entry.charged, index.key_portion(leaf));
+                let (cost, requests) = costs.entry(key).or_default();
+                *cost += entry.cost().scaled(stride as u64, 1);
+                *requests += 1;
             }
         }
         let rest = self.span / MOVES_PER_WINDOW;
@@ -155,19 +214,27 @@ impl Rebalance {
             moved.is_none_or(|since| now.saturating_since(since) >= rest)
                 && !index.is_deep_below(id, self.config.max_chain)
         };
-        let several = costs
-            .into_iter()
-            .filter(|(_, (_, requests))| *requests >= 2);
-        let mut prefixes: Vec<_> = several
-            .filter(|(id, _)| can_move(*id))
-            .map(|(id, (cost, _))| (cost, id))
-            .collect();
-        prefixes.sort_unstable();
+        let mut prefixes = Prefixes::new();
+        for ((endpoint, id), (cost, requests)) in costs {
+            if requests >= 2 && can_move(id) {
+                prefixes.entry(endpoint).or_default().push_back((cost, id));
+            }
+        }
+        for movable in prefixes.values_mut() {
+            movable.make_contiguous().sort_unstable();
+        }
         prefixes
     }
 
-    fn put(&mut self, now: Timestamp, id: NodeId, members: &[EndpointId], index: &mut Index) {
-        *index.redirect_mut(id) = Some(Box::new(Override::new(now, members)));
+    fn put(
+        &mut self,
+        now: Timestamp,
+        id: NodeId,
+        from: EndpointId,
+        members: &[EndpointId],
+        index: &mut Index,
+    ) {
+        *index.redirect_mut(id) = Some(Box::new(Override::new(now, from, members)));
         self.moved.insert(id);
     }
 
@@ -225,10 +292,18 @@ impl Rebalance {
     }
 }
 
-/// Whether a request's prompt begins with the one that ends at a node.
-fn goes_through(index: &Index, entry: &Entry, id: NodeId) -> bool {
-    let leaf = entry.leaf.into_iter();
-    leaf.flat_map(|leaf| index.upward(leaf)).any(|of| of == id)
+/// Returns the endpoint that a request's prefix was moved to at a time, if it was.
+fn moved_to(index: &Index, entry: &Entry, since: Timestamp) -> Option<EndpointId> {
+    let leaf = entry.leaf?;
+    let key = index.key_portion(leaf);
+    // The key portion may have been split since, and then the rest of it has the override.
+    let beyond = index.upward(leaf).take_while(|&id| id != key);
+    let mut own = beyond.chain([key]).filter_map(|id| index.redirect(id));
+    let redirect = own.find(|r| r.since == since && r.from == entry.charged)?;
+    match redirect.members[..] {
+        [(to, _)] => Some(to),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -10,14 +10,17 @@ use crate::endpoint::EndpointId;
 pub(crate) struct Override {
     /// When. A newer one further up takes the place of all that are below it.
     pub(super) since: Timestamp,
+    /// The endpoint that had too much to do.
+    pub(super) from: EndpointId,
     /// To whom, and since when each of them has had hardly any of the prefix's requests.
     pub(super) members: SmallVec<[(EndpointId, Option<Timestamp>); 2]>,
 }
 
 impl Override {
-    pub(super) fn new(since: Timestamp, members: &[EndpointId]) -> Self {
+    pub(super) fn new(since: Timestamp, from: EndpointId, members: &[EndpointId]) -> Self {
         Self {
             since,
+            from,
             members: members.iter().map(|&id| (id, None)).collect(),
         }
     }

@@ -287,6 +287,38 @@ fn what_is_too_large_to_move_is_copied_when_it_makes_others_wait() {
 }
 
 #[test]
+fn a_hot_document_is_copied_though_all_prompts_start_alike() {
+    // Two granules of instructions, a document of 20, a question; one document of nine gets 95 %
+    // of the requests, and those of its endpoint wait twice as long each minute.
+    for system in [&[][..], &[900, 901]] {
+        let mut world = World::new(E2Config::default(), 2, 10_000);
+        let mut redirected = 0;
+        let mut hot = [0; 2];
+        for n in 0..6000_u32 {
+            let at = u64::from(n) / 10;
+            let document = if n % 20 == 0 { 1 + n / 20 % 8 } else { 0 };
+            let mut granules = system.to_vec();
+            granules.extend([1 + document; 20]);
+            granules.push(1000 + n);
+            let (pick, id) = world.begin(at, &granules, Some(1));
+            let queue = Duration::from_millis(10 << (at / 60));
+            let queue = Some(queue).filter(|_| document == 0);
+            let finish = Finish {
+                queue,
+                ..Finish::default()
+            };
+            world.router.finished(seconds(at), id, finish);
+            redirected += u32::from(pick.reason == Reason::Redirected);
+            if document == 0 {
+                hot[pick.endpoint.0 as usize] += 1;
+            }
+        }
+        let least = hot.iter().min().expect("two endpoints");
+        assert!(*least > 1500, "{hot:?}, {redirected} redirected");
+    }
+}
+
+#[test]
 fn who_served_instead_has_the_prompt() {
     let mut world = World::new(still(), 2, 1000);
     let (pick, id) = world.begin(0, &[1; 4], Some(1));
@@ -332,7 +364,13 @@ fn the_newest_of_nested_overrides_holds_and_the_deepest_of_older_ones() {
     };
     let (upper, lower) = (send(&mut e2, 2), send(&mut e2, 4));
     let redirected = |e2: &mut E2, upper_at: u64, lower_at: u64| {
-        let put = |at, member| Some(Box::new(Override::new(seconds(at), &[EndpointId(member)])));
+        let put = |at, member| {
+            Some(Box::new(Override::new(
+                seconds(at),
+                EndpointId(0),
+                &[EndpointId(member)],
+            )))
+        };
         *e2.index.redirect_mut(upper) = put(upper_at, 1);
         *e2.index.redirect_mut(lower) = put(lower_at, 2);
         e2.pick(seconds(9), &fleet, &query).at

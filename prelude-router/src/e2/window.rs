@@ -1,6 +1,6 @@
 //! The requests of the last three minutes or so, and what they cost whom.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, ops::Range, time::Duration};
 
 use prelude_core::{RequestId, Timestamp};
 
@@ -63,6 +63,8 @@ pub(super) struct Window {
     span: Duration,
     max_entries: usize,
     entries: VecDeque<Entry>,
+    /// How many have been taken out at the old end.
+    popped: u64,
     /// By id of the endpoint, as the fleet has them.
     loads: Vec<Load>,
 }
@@ -73,6 +75,7 @@ impl Window {
             span,
             max_entries,
             entries: VecDeque::new(),
+            popped: 0,
             loads: Vec::new(),
         }
     }
@@ -84,6 +87,16 @@ impl Window {
 
     pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The numbers of the requests, in the order in which they came. When an endpoint leaves, those
+    /// that stay are numbered anew.
+    pub(super) fn numbers(&self) -> Range<u64> {
+        self.popped..self.popped + self.entries.len() as u64
     }
 
     fn load(&mut self, endpoint: EndpointId) -> Option<&mut Load> {
@@ -156,6 +169,7 @@ impl Window {
             return None;
         }
         let entry = self.entries.pop_front()?;
+        self.popped += 1;
         self.take_back(&entry);
         Some(entry)
     }
@@ -190,31 +204,29 @@ impl Window {
         Some(was)
     }
 
-    /// Charges `to` with the requests of the window that `is_moved` says, which `from` is charged
-    /// with now. Returns how much they cost.
+    /// Charges requests, of those with these numbers, to the endpoints that `to` says.
     pub(super) fn charge(
         &mut self,
-        from: EndpointId,
-        to: EndpointId,
-        is_moved: impl Fn(&Entry) -> bool,
-    ) -> Cost {
-        let mut sum = Cost::ZERO;
-        let mut entries = std::mem::take(&mut self.entries);
-        let moved = entries
-            .iter_mut()
-            .filter(|e| e.charged == from && is_moved(e));
-        for entry in moved {
-            if let Some(load) = self.load(from) {
-                load.subtract(entry);
+        numbers: Range<u64>,
+        to: impl Fn(&Entry) -> Option<EndpointId>,
+    ) {
+        let place = |number: u64| {
+            let place = number.saturating_sub(self.popped);
+            usize::try_from(place).map_or(self.entries.len(), |at| at.min(self.entries.len()))
+        };
+        for at in place(numbers.start)..place(numbers.end) {
+            let entry = self.entries[at];
+            let Some(to) = to(&entry).filter(|&to| to != entry.charged) else {
+                continue;
+            };
+            if let Some(load) = self.load(entry.charged) {
+                load.subtract(&entry);
             }
-            entry.charged = to;
+            self.entries[at].charged = to;
             if let Some(load) = self.load(to) {
-                load.add(entry);
+                load.add(&entry);
             }
-            sum += entry.cost();
         }
-        self.entries = entries;
-        sum
     }
 }
 
@@ -290,7 +302,8 @@ mod tests {
                     }
                     Step::Charge(from, to) => {
                         let (from, to) = (ids[from as usize], ids[to as usize]);
-                        window.charge(from, to, |e| e.prefill.0 % 2 == 0);
+                        let is_moved = |e: &Entry| e.charged == from && e.prefill.0.is_multiple_of(2);
+                        window.charge(window.numbers(), |e| is_moved(e).then_some(to));
                     }
                     Step::Leave(endpoint) => {
                         window.leave(ids[endpoint as usize]);

@@ -1,7 +1,11 @@
 //! The policy of SGLang's and vLLM's Rust routers, as a baseline.
 //!
-//! The longest cached prefix, if it is long enough a part of the prompt; else whoever's cache
-//! holds least; but the shortest queue while queues differ too much.
+//! A request goes to the endpoint with the longest match, if that is long enough a part of the
+//! prompt, else to the endpoint with the smallest tree; but to the shortest queue while queues
+//! differ too much. Trees are not caches: they remember prompts far beyond what a cache holds, so
+//! a match may be evicted, and trees of endpoints whose caches are full still differ in size.
+
+use std::cmp::Reverse;
 
 use prelude_core::Timestamp;
 
@@ -9,21 +13,24 @@ use super::{Choice, Policy, Query, Reason, choice};
 use crate::{
     cached::Cached,
     config::{CacheAwareConfig, RouterConfig},
-    endpoint::{EndpointId, Fleet},
+    endpoint::{Endpoint, EndpointId, Fleet},
+    random::Random,
 };
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct CacheAware {
     config: CacheAwareConfig,
-    cached: Cached,
+    trees: Cached,
+    random: Random,
 }
 
 impl CacheAware {
     pub(super) fn new(config: CacheAwareConfig, router: &RouterConfig) -> Self {
         Self {
             config,
-            cached: Cached::new(router),
+            trees: Cached::new(router),
+            random: Random::new(router.seed),
         }
     }
 
@@ -42,36 +49,38 @@ impl CacheAware {
 
 impl Policy for CacheAware {
     fn pick(&mut self, _: Timestamp, fleet: &Fleet, query: &Query<'_>) -> Choice {
-        self.cached.look(fleet, query);
-        let cached = |at: usize| self.cached.tokens(at);
-        let (at, reason) = if self.is_unbalanced(fleet, query) {
-            let at = query.least(fleet, |_, e| e.outstanding().requests);
+        self.trees.look(fleet, query);
+        let is_unbalanced = self.is_unbalanced(fleet, query);
+        let (trees, random) = (&self.trees, &mut self.random);
+        let matched = |at: usize| trees.tokens(at);
+        let (at, reason) = if is_unbalanced {
+            let at = query.least(fleet, random, |_, e| e.outstanding().requests);
             (at, Reason::Backlog)
         } else {
-            let best = query.least(fleet, |at, _| std::cmp::Reverse(cached(at)));
-            if f64::from(cached(best)) > self.config.match_ratio * f64::from(query.tokens) {
+            let best = query.least(fleet, random, |at, _| Reverse(matched(at)));
+            if f64::from(matched(best)) > self.config.match_ratio * f64::from(query.tokens) {
                 (best, Reason::Cached)
             } else {
-                let at = query.least(fleet, |_, e| self.cached.index.resident(e.id()));
-                (at, Reason::LeastCost)
+                let size = |_, e: &Endpoint| trees.index.resident(e.id());
+                (query.least(fleet, random, size), Reason::LeastCost)
             }
         };
-        choice(fleet, query, at, cached(at), reason)
+        choice(fleet, query, at, matched(at), reason)
     }
 
     fn commit(&mut self, _: Timestamp, fleet: &Fleet, query: &Query<'_>, choice: &Choice) {
-        self.cached.take_in(fleet, query, choice);
+        self.trees.take_in(fleet, query, choice);
     }
 
     fn joined(&mut self, _: Timestamp, fleet: &Fleet) {
-        self.cached.joined(fleet);
+        self.trees.joined(fleet, |_| self.config.max_tree_tokens);
     }
 
     fn left(&mut self, endpoint: EndpointId) {
-        self.cached.index.leave(endpoint);
+        self.trees.index.leave(endpoint);
     }
 
     fn index_nodes(&self) -> (usize, u64) {
-        (self.cached.index.len(), self.cached.index.dropped())
+        (self.trees.index.len(), self.trees.index.dropped())
     }
 }

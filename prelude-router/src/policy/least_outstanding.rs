@@ -3,15 +3,25 @@
 use prelude_core::Timestamp;
 
 use super::{Choice, Policy, Query, by_rule};
-use crate::endpoint::Fleet;
+use crate::{config::RouterConfig, endpoint::Fleet, random::Random};
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct LeastOutstanding;
+pub(super) struct LeastOutstanding {
+    random: Random,
+}
+
+impl LeastOutstanding {
+    pub(super) fn new(router: &RouterConfig) -> Self {
+        Self {
+            random: Random::new(router.seed),
+        }
+    }
+}
 
 impl Policy for LeastOutstanding {
     fn pick(&mut self, _: Timestamp, fleet: &Fleet, query: &Query<'_>) -> Choice {
-        let at = query.least(fleet, |_, e| {
+        let at = query.least(fleet, &mut self.random, |_, e| {
             let outstanding = e.outstanding();
             (outstanding.requests, outstanding.tokens)
         });

@@ -6,19 +6,22 @@ use super::{Choice, Policy, Query, Reason, choice};
 use crate::{
     cached::Cached,
     config::RouterConfig,
-    endpoint::{EndpointId, Fleet},
+    endpoint::{Endpoint, EndpointId, Fleet},
+    random::Random,
 };
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct MinCost {
     cached: Cached,
+    random: Random,
 }
 
 impl MinCost {
     pub(super) fn new(router: &RouterConfig) -> Self {
         Self {
             cached: Cached::new(router),
+            random: Random::new(router.seed),
         }
     }
 }
@@ -27,7 +30,8 @@ impl Policy for MinCost {
     fn pick(&mut self, _: Timestamp, fleet: &Fleet, query: &Query<'_>) -> Choice {
         self.cached.look(fleet, query);
         let of = |at| choice(fleet, query, at, self.cached.tokens(at), Reason::LeastCost);
-        let at = query.least(fleet, |at, e| e.outstanding().work + of(at).cost);
+        let key = |at, e: &Endpoint| e.outstanding().work + of(at).cost;
+        let at = query.least(fleet, &mut self.random, key);
         of(at)
     }
 
@@ -36,7 +40,7 @@ impl Policy for MinCost {
     }
 
     fn joined(&mut self, _: Timestamp, fleet: &Fleet) {
-        self.cached.joined(fleet);
+        self.cached.joined(fleet, |spec| spec.kv_capacity_tokens);
     }
 
     fn left(&mut self, endpoint: EndpointId) {

@@ -1,7 +1,8 @@
 use prelude_core::{RequestId, Timestamp};
+use proptest::prelude::*;
 
 use crate::{
-    CacheAwareConfig, EndpointId, EndpointSpec, Finish, Pick, PolicyConfig, Prefix,
+    CacheAwareConfig, E2Config, EndpointId, EndpointSpec, Finish, Pick, PolicyConfig, Prefix,
     PrefixHashConfig, Prompt, Reason, Root, RouteRequest, Router, RouterConfig, ServiceTime,
     UserStickyConfig,
 };
@@ -66,13 +67,13 @@ fn round_robin_passes_over_whom_it_may_not_take() {
 #[test]
 fn least_outstanding_counts_what_is_under_way() {
     let mut router = router(PolicyConfig::LeastOutstanding, 2);
-    assert_eq!(
-        endpoints(&mut router, &[(0, &[1; 9]), (0, &[1; 2]), (0, &[1])]),
-        [0, 1, 1]
-    );
+    let picks = endpoints(&mut router, &[(0, &[1; 9]), (0, &[1; 2]), (0, &[1])]);
+    let other = 1 - picks[0];
+    // The third finds one request at each, and fewer tokens at the other endpoint.
+    assert_eq!(picks[1..], [other, other]);
     router.finished(NOW, RequestId(1), Finish::default());
     router.finished(NOW, RequestId(2), Finish::default());
-    assert_eq!(begin(&mut router, 9, 0, &[1]).endpoint, EndpointId(1));
+    assert_eq!(begin(&mut router, 9, 0, &[1]).endpoint, EndpointId(other));
 }
 
 #[test]
@@ -136,17 +137,15 @@ fn cache_aware_takes_the_longest_match_the_smallest_cache_or_the_shortest_queue(
     let mut router = router(PolicyConfig::CacheAware(config), 2);
     let prompt = |n: u32, len: usize| vec![n; len];
     let first = begin(&mut router, 0, 0, &prompt(1, 40));
-    assert_eq!(
-        (first.endpoint, first.reason),
-        (EndpointId(0), Reason::LeastCost)
-    );
+    assert_eq!(first.reason, Reason::LeastCost);
+    let other = EndpointId(1 - first.endpoint.0);
     let second = begin(&mut router, 1, 0, &prompt(2, 8));
-    assert_eq!(second.endpoint, EndpointId(1), "whose cache holds nothing");
+    assert_eq!(second.endpoint, other, "the endpoint with the empty tree");
     let third = begin(&mut router, 2, 0, &prompt(3, 8));
-    assert_eq!(third.endpoint, EndpointId(1), "whose cache holds less");
+    assert_eq!(third.endpoint, other, "the endpoint with the smaller tree");
     for id in 3..6 {
         let again = begin(&mut router, id, 0, &prompt(1, 40));
-        assert_eq!((again.endpoint, again.cached_tokens), (EndpointId(0), 40));
+        assert_eq!((again.endpoint, again.cached_tokens), (first.endpoint, 40));
         assert_eq!(again.reason, Reason::Cached);
     }
     for id in [1, 2] {
@@ -156,7 +155,7 @@ fn cache_aware_takes_the_longest_match_the_smallest_cache_or_the_shortest_queue(
     let balanced = begin(&mut router, 9, 0, &prompt(1, 40));
     assert_eq!(
         (balanced.endpoint, balanced.reason),
-        (EndpointId(1), Reason::Backlog)
+        (other, Reason::Backlog)
     );
 }
 
@@ -165,19 +164,86 @@ fn min_cost_weighs_what_is_cached_against_what_is_under_way() {
     let mut router = router(PolicyConfig::MinCost, 2);
     // 4.68 + 0.12 * 400 + ... = 53 ms.
     let long = vec![1; 400];
-    assert_eq!(begin(&mut router, 0, 0, &long).endpoint, EndpointId(0));
-    // There it would wait as long as computing it takes elsewhere; of equals the first.
+    let home = begin(&mut router, 0, 0, &long).endpoint;
+    let away = EndpointId(1 - home.0);
+    // There it would wait as long as computing it takes elsewhere; of equals the idle one.
     let again = begin(&mut router, 1, 0, &long);
-    assert_eq!((again.endpoint, again.cached_tokens), (EndpointId(0), 400));
+    assert_eq!((again.endpoint, again.cached_tokens), (away, 0));
+    router.finished(NOW, RequestId(1), Finish::default());
     // Another long one makes waiting dearer than computing.
     let other = vec![2; 500];
-    assert_eq!(begin(&mut router, 2, 0, &other).endpoint, EndpointId(1));
-    assert_eq!(begin(&mut router, 3, 0, &long).endpoint, EndpointId(0));
+    assert_eq!(begin(&mut router, 2, 0, &other).endpoint, away);
+    let again = begin(&mut router, 3, 0, &long);
+    assert_eq!((again.endpoint, again.cached_tokens), (home, 400));
     let mut busy = vec![1; 400];
     busy.extend([3; 400]);
-    assert_eq!(begin(&mut router, 4, 0, &busy).endpoint, EndpointId(0));
-    assert_eq!(begin(&mut router, 5, 0, &long).endpoint, EndpointId(0));
-    // Computing it where nothing is under way is done sooner than waiting.
-    router.finished(NOW, RequestId(2), Finish::default());
-    assert_eq!(begin(&mut router, 6, 0, &long).endpoint, EndpointId(1));
+    assert_eq!(begin(&mut router, 4, 0, &busy).endpoint, home);
+    // Both cache it, and there is less to do where the other long one is.
+    assert_eq!(begin(&mut router, 5, 0, &long).endpoint, away);
+}
+
+/// Every policy, each as a gateway would configure it.
+fn policies() -> [PolicyConfig; 7] {
+    [
+        PolicyConfig::E2(E2Config::default()),
+        PolicyConfig::RoundRobin,
+        PolicyConfig::LeastOutstanding,
+        PolicyConfig::PrefixHash(PrefixHashConfig::default()),
+        PolicyConfig::CacheAware(CacheAwareConfig::default()),
+        PolicyConfig::MinCost,
+        PolicyConfig::UserSticky(UserStickyConfig::default()),
+    ]
+}
+
+/// Routes `requests` prompts of `len` tokens that share nothing, with `under_way` of them open at
+/// any time, and returns how many each endpoint got.
+fn spread(
+    policy: PolicyConfig,
+    endpoints: usize,
+    requests: u64,
+    len: usize,
+    under_way: u64,
+) -> Vec<u64> {
+    let mut router = router(policy, endpoints);
+    let mut counts = vec![0; endpoints];
+    for id in 0..requests {
+        if let Some(done) = id.checked_sub(under_way + 1) {
+            router.finished(NOW, RequestId(done), Finish::default());
+        }
+        let first = u32::try_from(id).expect("few requests");
+        let tokens = vec![first; len];
+        counts[begin(&mut router, id, id, &tokens).endpoint.0 as usize] += 1;
+    }
+    counts
+}
+
+#[test]
+fn unmatched_prompts_spread_when_caches_are_full() {
+    for policy in policies() {
+        // Each prompt takes a twentieth of a cache: the first 80 of 1,000 fill all four.
+        let counts = spread(policy.clone(), 4, 1000, 200, 8);
+        let most = counts.iter().max().expect("four endpoints");
+        assert!(*most <= 400, "{policy:?}: {counts:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Requests of equal cost that share nothing: no policy has a reason to prefer an endpoint.
+    #[test]
+    fn no_policy_prefers_an_endpoint_without_a_reason(
+        endpoints in 2..9usize,
+        // A granule at the least: shorter prompts are one and the same to a hash of granules.
+        len in 4..300usize,
+        under_way in 0..40u64,
+    ) {
+        for policy in policies() {
+            let requests = 200 * endpoints as u64;
+            let counts = spread(policy.clone(), endpoints, requests, len, under_way);
+            // A ring of 64 points each is the least even: twice the mean, and half of it.
+            let fair = counts.iter().all(|count| (50..=450).contains(count));
+            prop_assert!(fair, "{:?}: {:?}", policy, counts);
+        }
+    }
 }

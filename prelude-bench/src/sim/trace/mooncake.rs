@@ -150,7 +150,7 @@ mod tests {
             let check = |engines, policy, least: f64| {
                 let config = EngineConfig::new(Preset::Mistral7bA6000, policy);
                 let turns = prelude_router::PolicyConfig::RoundRobin;
-                let mut route = Routed::new(turns, engines, &config, 0).unwrap();
+                let mut route = Routed::new(turns, engines, &config, 0, 0.0).unwrap();
                 let served = run(&workload, engines, &config, &mut route, || ()).unwrap();
                 let cached: u64 = served.records.iter().map(|r| r.cached_tokens).sum();
                 let share = cached as f64 / workload.prompt_tokens() as f64;

@@ -34,7 +34,8 @@ pub enum Kind {
     Posts,
     /// Credit verification: 60 long histories, shared by nobody (PrefillOnly).
     Credit,
-    /// Conversations with the lengths of LMSYS (LAPS).
+    /// Turns of conversations with the lengths of LMSYS, half of which continue one of a few
+    /// cached histories (LAPS).
     Conversation,
 }
 
@@ -116,13 +117,20 @@ impl Kind {
             Self::HotSpot => (24, 0.77, 370),
             Self::Posts => (prefill_only::POST_USERS, 8.0, 1000),
             Self::Credit => (prefill_only::CREDIT_USERS, 0.1, 60),
-            Self::Conversation => (1000, 6.0, 2000),
+            // One engine caches 32 histories with room to spare.
+            Self::Conversation => (64, 6.0, 6000),
         };
         Amount {
             prefixes,
             rate,
             requests,
         }
+    }
+
+    /// The rate of the authors' configurations, for so many engines.
+    #[must_use]
+    pub fn rate(self, engines: u32) -> f64 {
+        self.amount().rate * f64::from(engines) / 2.0
     }
 
     /// Makes a workload.
@@ -134,7 +142,7 @@ impl Kind {
         let scale = f64::from(setting.engines) / 2.0;
         let scaled = |count: u32| ((f64::from(count) * scale).round() as u32).max(1);
         let amount = self.amount();
-        let rate = setting.rate.unwrap_or(amount.rate * scale);
+        let rate = setting.rate.unwrap_or_else(|| self.rate(setting.engines));
         let prefixes = setting.prefixes.unwrap_or_else(|| scaled(amount.prefixes));
         let requests = setting.requests.unwrap_or_else(|| scaled(amount.requests));
         let build = &mut Builder::new(setting.seed);
@@ -145,7 +153,6 @@ impl Kind {
             Self::Loogle => shared(Shape::LOOGLE, prefixes, requests, build),
             Self::Zipf => shared(Shape::ZIPF, prefixes, requests, build),
             Self::Agent => agent::groups(prefixes, requests, build),
-            Self::Conversation => conversation::groups(prefixes, requests, build),
             Self::Mixed => {
                 let arrivals = mixed::arrivals(scale, setting.order, &setting.gaps, build);
                 let workload = self.named(arrivals);
@@ -153,6 +160,9 @@ impl Kind {
                     Some(rate) => workload.at_rate(rate),
                     None => workload,
                 });
+            }
+            Self::Conversation => {
+                return Ok(conversation::workload(prefixes, requests, rate, build));
             }
             Self::HotSpot => {
                 let requests = hot_spot::requests(setting, rate);
@@ -192,7 +202,7 @@ impl Kind {
             "{} has as many requests as its prefixes say",
             self.name()
         );
-        let unordered = matches!(self, Self::HotSpot | Self::Credit);
+        let unordered = matches!(self, Self::HotSpot | Self::Credit | Self::Conversation);
         ensure!(
             !unordered || setting.order == Order::Shuffled,
             "{} has no order but {}: each request has a key portion drawn for it",
@@ -209,7 +219,7 @@ impl Kind {
     /// Numbers the users of workloads that know none.
     fn named(self, mut arrivals: Vec<Arrival>) -> Workload {
         arrivals.sort_by_key(|arrival| arrival.at);
-        let knows_users = matches!(self, Self::Posts | Self::Credit | Self::Conversation);
+        let knows_users = matches!(self, Self::Posts | Self::Credit);
         if !knows_users {
             for (user, arrival) in (0..).zip(&mut arrivals) {
                 arrival.user = user;
@@ -234,7 +244,7 @@ mod tests {
     #[test]
     fn a_seed_makes_one_list_and_it_is_sorted() {
         for &kind in Kind::value_variants() {
-            let unordered = matches!(kind, Kind::HotSpot | Kind::Credit);
+            let unordered = matches!(kind, Kind::HotSpot | Kind::Credit | Kind::Conversation);
             for order in ORDERS.into_iter().skip(if unordered { 2 } else { 0 }) {
                 let make = |seed| {
                     let setting = Setting {

@@ -1,4 +1,5 @@
 use prelude_core::RequestId;
+use proptest::prelude::*;
 
 use super::*;
 use crate::index::Path;
@@ -20,10 +21,15 @@ const B: EndpointId = EndpointId(1);
 
 impl Parts {
     fn new() -> Self {
+        Self::with_room(1000)
+    }
+
+    /// With room for so many nodes and requests.
+    fn with_room(most: usize) -> Self {
         let span = Duration::from_secs(180);
         let mut parts = Self {
-            index: Index::new(1000, 0),
-            window: Window::new(span, 1000),
+            index: Index::new(most, 0),
+            window: Window::new(span, most),
             rebalance: Rebalance::new(RebalanceConfig::default(), span),
             sent: 0,
         };
@@ -61,11 +67,9 @@ impl Parts {
 
     /// The lengths of the prefixes that could leave an endpoint, cheapest first.
     fn movable(&self, now: Timestamp, from: EndpointId) -> Vec<usize> {
-        let prefixes = self
-            .rebalance
-            .prefixes(now, from, &self.index, &self.window);
-        let lens = prefixes.iter().map(|&(_, id)| self.index.granules(id));
-        lens.map(|(before, own)| before + own).collect()
+        let prefixes = self.rebalance.prefixes(now, &self.index, &self.window);
+        let of = prefixes.get(&from).into_iter().flatten();
+        of.map(|&(_, id)| self.index.granules(id)).collect()
     }
 }
 
@@ -91,6 +95,105 @@ fn prefixes_move_that_are_long_shared_and_not_agents() {
 }
 
 #[test]
+fn a_start_that_all_prompts_share_is_no_prefix_of_its_own() {
+    let mut parts = Parts::new();
+    for question in 0..3 {
+        parts.send(A, &[9, 1, 1, 1, 1, 100 + question]);
+        parts.send(A, &[9, 2, 2, 2, 2, 200 + question]);
+    }
+    assert_eq!(parts.movable(seconds(0), A), [5, 5]);
+    // Prompts without a document have nothing deeper than the start.
+    parts.send(A, &[9, 300]);
+    parts.send(A, &[9, 301]);
+    assert_eq!(parts.movable(seconds(0), A), [1, 5, 5]);
+}
+
+/// The key portion of each prompt, by comparing it with all others: nodes end where prompts part
+/// or end.
+fn naive_key(prompts: &[(u32, Vec<u64>)], own: &[u64]) -> Vec<u64> {
+    let common = |other: &[u64]| own.iter().zip(other).take_while(|(a, b)| a == b).count();
+    let ends: BTreeSet<usize> = prompts
+        .iter()
+        .map(|(_, p)| common(p))
+        .chain([0, own.len()])
+        .collect();
+    let ends: Vec<usize> = ends.into_iter().collect();
+    let mut nodes = ends.windows(2).rev();
+    let key = nodes.find(|node| node[1] - node[0] > node[0]);
+    own[..key.expect("the first node has nothing before it")[1]].to_vec()
+}
+
+proptest! {
+    #[test]
+    fn prefixes_are_those_of_a_naive_count(
+        prompts in prop::collection::vec(
+            (0..2u32, prop::collection::vec(0..3u64, 1..9)), 1..60,
+        ),
+    ) {
+        let mut parts = Parts::new();
+        parts.rebalance.config.max_chain = 100;
+        let mut expected: BTreeMap<(EndpointId, Vec<u64>), (Cost, u32)> = BTreeMap::new();
+        let leaves: Vec<_> = prompts.iter().map(|(e, p)| parts.send(EndpointId(*e), p)).collect();
+        let mut contents = BTreeMap::new();
+        for ((endpoint, prompt), leaf) in prompts.iter().zip(leaves) {
+            for id in parts.index.upward(leaf) {
+                contents.insert(id, prompt[..parts.index.granules(id)].to_vec());
+            }
+            let key = (EndpointId(*endpoint), naive_key(&prompts, prompt));
+            let (cost, requests) = expected.entry(key).or_default();
+            *cost += Cost(prompt.len() as u128);
+            *requests += 1;
+        }
+        expected.retain(|_, (_, requests)| *requests >= 2);
+        let mut found = BTreeMap::new();
+        for (endpoint, movable) in parts.rebalance.prefixes(seconds(0), &parts.index, &parts.window) {
+            prop_assert!(movable.iter().is_sorted());
+            for (cost, id) in movable {
+                found.insert((endpoint, contents[&id].clone()), cost);
+            }
+        }
+        let expected: BTreeMap<_, _> = expected.into_iter().map(|(key, (cost, _))| (key, cost)).collect();
+        prop_assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn a_long_window_is_charged_by_and_by() {
+    let mut parts = Parts::with_room(10_000);
+    let mut fleet = Fleet::new(0);
+    for _ in [A, B] {
+        let spec = crate::EndpointSpec {
+            kv_capacity_tokens: 64_000,
+            service: crate::ServiceTime::default(),
+        };
+        fleet.join(spec).expect("a good spec");
+    }
+    // Four prompts, of which half should move.
+    for n in 0..1200 {
+        parts.send(A, &[n % 4; 8]);
+    }
+    let Parts {
+        rebalance,
+        index,
+        window,
+        ..
+    } = &mut parts;
+    let mut passes = 0;
+    let mut pass = |window: &mut Window| {
+        rebalance.pass(seconds(1), &fleet, index, window);
+        rebalance.charging.is_some()
+    };
+    while pass(window) {
+        passes += 1;
+        let charged = window.entries().filter(|e| e.charged == B).count() as u64;
+        assert!(charged <= passes * CHARGES_PER_PICK);
+    }
+    assert_eq!(passes, 4);
+    let sums = window.loads().iter().map(|l| l.sum);
+    assert_eq!(sums.collect::<Vec<_>>(), [Cost(4800); 2]);
+}
+
+#[test]
 fn what_has_moved_stays_for_a_while() {
     let mut parts = Parts::new();
     parts.send(A, &[1, 1, 1, 1]);
@@ -98,7 +201,7 @@ fn what_has_moved_stays_for_a_while() {
     let Parts {
         rebalance, index, ..
     } = &mut parts;
-    rebalance.put(seconds(10), document, &[B], index);
+    rebalance.put(seconds(10), document, A, &[B], index);
     assert!(parts.movable(seconds(39), A).is_empty());
     assert_eq!(parts.movable(seconds(40), A), [4]);
 }
@@ -117,7 +220,7 @@ fn copies_that_are_hardly_used_end_after_a_window() {
     let Parts {
         rebalance, index, ..
     } = &mut parts;
-    rebalance.put(seconds(0), document, &[A, B], index);
+    rebalance.put(seconds(0), document, A, &[A, B], index);
     rebalance.end_overrides(seconds(1), index);
     rebalance.end_overrides(seconds(180), index);
     assert_eq!(members(&parts), 2);
