@@ -44,6 +44,8 @@ impl Served {
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("PRELUDE_")) {
             command.env_remove(name);
         }
+        // Naming the functions of a backtrace takes tens of megabytes.
+        command.env("RUST_BACKTRACE", "0");
         for (name, value) in settings {
             command.env(format!("PRELUDE_{name}"), value);
         }
@@ -96,9 +98,22 @@ impl Served {
 
     /// Bytes of memory that it holds.
     pub(crate) fn resident(&self) -> u64 {
+        self.memory("VmRSS:")
+    }
+
+    /// Most bytes of memory that it held since [`Self::forget_peak`].
+    pub(crate) fn peak(&self) -> u64 {
+        self.memory("VmHWM:")
+    }
+
+    pub(crate) fn forget_peak(&self) {
+        std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").unwrap();
+    }
+
+    fn memory(&self, name: &str) -> u64 {
         let path = format!("/proc/{}/status", self.child.id());
         let status = std::fs::read_to_string(path).unwrap();
-        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+        let line = status.lines().find_map(|l| l.strip_prefix(name));
         let kib = line.unwrap().trim().split(' ').next().unwrap();
         kib.parse::<u64>().unwrap() << 10
     }
