@@ -167,9 +167,7 @@ impl Source {
         };
         let refusal = |error: &str| match self.kind.refusal(error, &quoted) {
             Refusal::Invalid { .. } if self.kind == Kind::Calls => blame(self.parts, factory, stop),
-            Refusal::Invalid { .. } if is_wrong(&self.whitespace, factory, stop) => {
-                Refusal::Whitespace
-            }
+            _ if is_wrong(&self.whitespace, factory, stop) => Refusal::Whitespace,
             refusal => refusal,
         };
         let parser = match parser(grammar, factory, stop) {
