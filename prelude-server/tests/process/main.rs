@@ -5,4 +5,5 @@ mod bombs;
 mod drain;
 mod hostile;
 mod logs;
+mod salts;
 mod support;

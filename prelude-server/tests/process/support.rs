@@ -14,7 +14,9 @@ use serde_json::Value;
 pub(crate) struct Served {
     pub(crate) child: Child,
     pub(crate) address: String,
-    /// Lines that it says on stderr, until it ends.
+    /// Lines that it said on stderr before it was ready.
+    pub(crate) before_ready: Vec<String>,
+    /// Lines that it says on stderr after that, until it ends.
     pub(crate) log: mpsc::Receiver<String>,
 }
 
@@ -53,9 +55,14 @@ impl Served {
         let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn();
         let mut child = child.unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let ready = lines
-            .find_map(|line| line.unwrap().strip_prefix("ready: ").map(str::to_owned))
-            .unwrap();
+        let mut before_ready = Vec::new();
+        let ready = loop {
+            let line = lines.next().unwrap().unwrap();
+            match line.strip_prefix("ready: ") {
+                Some(ready) => break ready.to_owned(),
+                None => before_ready.push(line),
+            }
+        };
         let address = ready.split("http://").nth(1).unwrap();
         let address = address.split(' ').next().unwrap().to_owned();
         let (sender, log) = mpsc::channel();
@@ -68,6 +75,7 @@ impl Served {
         Self {
             child,
             address,
+            before_ready,
             log,
         }
     }
