@@ -332,13 +332,10 @@ mod tests {
         Arc::new(Flights::new(1_000))
     }
 
+    type Made = Result<(usize, usize), Refusal>;
+
     /// Work that waits for a word, and the word.
-    fn gated(
-        value: usize,
-    ) -> (
-        mpsc::Sender<()>,
-        impl FnOnce(&Stop) -> Result<(usize, usize), Refusal>,
-    ) {
+    fn gated(value: usize) -> (mpsc::Sender<()>, impl FnOnce(&Stop) -> Made) {
         let (go, gate) = mpsc::channel();
         let work = move |_: &Stop| {
             let _ = gate.recv();

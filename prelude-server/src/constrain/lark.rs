@@ -10,7 +10,7 @@ use super::spec::GUIDANCE;
 pub(super) fn refused(text: &str) -> Option<&'static str> {
     let mut refused = None;
     walk(text, |part| {
-        refused = refused.or(match part {
+        refused = refused.or_else(|| match part {
             Part::Word("temperature", rest) if skipped(rest).starts_with('=') => {
                 Some("not set `temperature`: sampling is the request's own")
             }

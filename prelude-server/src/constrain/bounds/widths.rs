@@ -1,39 +1,8 @@
-//! Bounds on the work that a grammar can cause, checked before that work begins.
-//!
-//! `llguidance` pays for its work with fuel, but asks how much is left only between two derivatives
-//! of regular expressions, and spends without a limit on the transitions out of the first lexer
-//! state. A single derivative can take gigabytes: that of `a?a?a?…` is quadratic in the number of
-//! atoms, that of an intersection multiplies the branches of both sides. So a grammar is let
-//! through only if every derivative that its lexer can ever need is small:
-//!
-//! - [`class_ranges`] bounds what the parser of regular expressions makes of named classes.
-//! - [`Widths::of`] bounds the branches of each expression's derivative. What the lexer builds later
-//!   grows from state to state by such steps only, and fuel is checked after each of them.
-//! - [`begins`] takes the first transitions with fuel.
+//! How wide the derivatives of regular expressions can become.
 
-use llguidance::{
-    api::ParserLimits,
-    derivre::{ExprRef, raw::ExprSet},
-    earley::lexerspec::LexerSpec,
-};
-use serde_json::Value;
+use llguidance::derivre::{ExprRef, raw::ExprSet};
 
-/// Upper bound of the code point ranges that the named classes of a grammar stand for together.
-/// Each takes eight bytes in the parser of regular expressions: 3 MiB.
-const CLASS_RANGES_MAX: usize = 400_000;
-
-/// Upper bound of the names of properties in a schema, and in one object of it: the compiler takes
-/// time quadratic in the latter.
-const NAMES_MAX: usize = 2_048;
-const NAMES_OF_ONE_MAX: usize = 1_024;
-
-/// Upper bound of the patterns of property names in a schema, which are compared pair by pair.
-const NAME_PATTERNS_MAX: usize = 24;
-
-/// Upper bound of the least common multiple of a schema's divisors, in units of their last decimal
-/// place, and of their decimal places.
-const DIVISOR_MAX: u64 = 400_000_000;
-const DIVISOR_PLACES_MAX: u32 = 8;
+use super::TooComplex;
 
 /// Upper bound of the branches that one derivative of an expression has.
 const BRANCHES_MAX: u64 = 512;
@@ -42,7 +11,7 @@ const BRANCHES_MAX: u64 = 512;
 const BRANCHES_SUM_MAX: u64 = 500_000;
 
 /// Upper bound of the pairs of branches that the derivative of an intersection is made of.
-const PAIRS_MAX: u64 = 3_000_000;
+pub(super) const PAIRS_MAX: u64 = 3_000_000;
 
 /// Upper bound of the pairs of branches where both sides have reached one place.
 const PAIRS_AT_ONCE_MAX: u64 = 100_000;
@@ -67,173 +36,8 @@ const COUNT: u64 = 1_000;
 const ALIKE_MAX: usize = 4;
 const ALIKE_BYTES_MAX: usize = 64;
 
-/// Fuel for the transitions out of the first state.
-const FIRST_FUEL: u64 = 300_000;
-
-/// The message of [`TooComplex`].
-pub(super) const TOO_COMPLEX: &str = "grammar exceeds the compiler's bounds";
-
-/// A bound was exceeded, or the compile was stopped.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{TOO_COMPLEX}")]
-pub(super) struct TooComplex;
-
-/// Returns an upper bound of the code point ranges that the classes named in `text` stand for.
-/// `is_schema`: digits and word characters are ASCII in a schema's patterns.
-fn class_ranges(text: &str, is_schema: bool) -> usize {
-    let mut escapes = text.split('\\');
-    escapes.next();
-    let ranges = |escape: &str| match escape.bytes().next() {
-        Some(b'p' | b'P') => 800,
-        Some(b'w' | b'W') if !is_schema => 800,
-        Some(b'd' | b'D') if !is_schema => 80,
-        Some(b's' | b'S') => 16,
-        // A backslash, as JSON inside a grammar may spell it.
-        Some(b'u') if escape[1..].to_ascii_lowercase().starts_with("005c") => 800,
-        _ => 0,
-    };
-    escapes.map(ranges).sum()
-}
-
-/// Checks a source before it is parsed.
-pub(super) fn check_text(text: &str, is_schema: bool) -> Result<(), TooComplex> {
-    match class_ranges(text, is_schema) > CLASS_RANGES_MAX {
-        true => Err(TooComplex),
-        false => Ok(()),
-    }
-}
-
-/// Checks a schema before the library reads it: the names of its properties, whose patterns are
-/// compared with each other and with names, and the numbers that others are to be multiples of.
-pub(super) fn check_schema(schema: &Value) -> Result<(), TooComplex> {
-    let mut survey = Survey::default();
-    survey.visit(schema)?;
-    if survey.names > NAMES_MAX || survey.patterns.len() > NAME_PATTERNS_MAX {
-        return Err(TooComplex);
-    }
-    check_multiples(&survey.divisors)?;
-    let kinds = Kinds::new();
-    for pattern in survey.patterns {
-        let mut builder = llguidance::derivre::RegexBuilder::new();
-        let pattern = llguidance::regex_to_lark(pattern, "dw");
-        // One that is none is for the compiler to refuse.
-        let Ok(root) = builder.mk_regex_for_serach(&pattern) else {
-            continue;
-        };
-        let widths = Widths::of(builder.exprset(), &kinds)?;
-        let own = widths.reach(root);
-        if own.saturating_mul(own) > PAIRS_MAX {
-            return Err(TooComplex);
-        }
-    }
-    Ok(())
-}
-
-/// The parts of a schema that are bounded.
-#[derive(Default)]
-struct Survey<'a> {
-    names: usize,
-    patterns: Vec<&'a str>,
-    divisors: Vec<f64>,
-}
-
-impl<'a> Survey<'a> {
-    fn visit(&mut self, schema: &'a Value) -> Result<(), TooComplex> {
-        match schema {
-            Value::Object(fields) => {
-                for (key, value) in fields {
-                    self.note(key, value)?;
-                    self.visit(value)?;
-                }
-                Ok(())
-            }
-            Value::Array(items) => items.iter().try_for_each(|item| self.visit(item)),
-            _ => Ok(()),
-        }
-    }
-
-    fn note(&mut self, key: &str, value: &'a Value) -> Result<(), TooComplex> {
-        match (key, value) {
-            ("patternProperties", Value::Object(named)) => {
-                self.patterns.extend(named.keys().map(String::as_str));
-            }
-            ("properties", Value::Object(named)) => {
-                if named.len() > NAMES_OF_ONE_MAX {
-                    return Err(TooComplex);
-                }
-                self.names += named.len();
-            }
-            ("multipleOf", Value::Number(divisor)) => {
-                self.divisors.extend(divisor.as_f64());
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-}
-
-/// Checks that the library's 32 bits hold the least common multiple of all divisors, ten times,
-/// since it may have to find it.
-fn check_multiples(divisors: &[f64]) -> Result<(), TooComplex> {
-    // One that is not positive is for the compiler to refuse.
-    let positive = divisors.iter().filter(|&&divisor| divisor > 0.0);
-    let decimals: Vec<(u64, u32)> = positive
-        .map(|&divisor| decimal(divisor).ok_or(TooComplex))
-        .collect::<Result<_, _>>()?;
-    let places = decimals.iter().map(|&(_, places)| places).max();
-    let mut multiple = 1u64;
-    for (digits, own) in decimals {
-        let digits = digits.saturating_mul(10u64.pow(places.unwrap_or(0) - own));
-        multiple = (multiple / gcd(multiple, digits)).saturating_mul(digits);
-        if multiple > DIVISOR_MAX {
-            return Err(TooComplex);
-        }
-    }
-    Ok(())
-}
-
-/// The digits of a positive number, and how many of them are decimal places, if they are few.
-fn decimal(number: f64) -> Option<(u64, u32)> {
-    // The shortest digits that read as this number, without an exponent.
-    let text = format!("{number}");
-    let (whole, places) = text.split_once('.').unwrap_or((&text, ""));
-    let digits = format!("{whole}{places}").parse().ok()?;
-    let places = u32::try_from(places.len()).ok()?;
-    (places <= DIVISOR_PLACES_MAX && digits <= DIVISOR_MAX).then_some((digits, places))
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
-/// Checks the regular expressions of a parsed grammar.
-pub(super) fn check_lexer(spec: &LexerSpec, limits: &ParserLimits) -> Result<(), TooComplex> {
-    let widths = Widths::of(spec.regex_builder.exprset(), &Kinds::new())?;
-    match widths.has_sets {
-        true => begins(spec, limits),
-        // Without intersections and negations nothing has to be searched for.
-        false => Ok(()),
-    }
-}
-
-/// Takes the first transitions as the lexer will, within fuel: they look for a text in the
-/// intersections of the grammar, which takes time exponential in their size.
-fn begins(spec: &LexerSpec, limits: &ParserLimits) -> Result<(), TooComplex> {
-    let mut limits = limits.clone();
-    let mut lexer = spec.to_regex_vec(&mut limits).map_err(|_| TooComplex)?;
-    lexer.set_fuel(FIRST_FUEL);
-    let first = lexer.initial_state(&spec.all_lexemes());
-    for byte in 0..=u8::MAX {
-        lexer.transition(first, byte);
-        if lexer.has_error() {
-            return Err(TooComplex);
-        }
-    }
-    Ok(())
-}
-
 /// The tags of the kinds of expressions, which the library does not name outside itself.
-struct Kinds {
+pub(super) struct Kinds {
     byte: u8,
     byte_set: u8,
     byte_concat: u8,
@@ -247,7 +51,7 @@ struct Kinds {
 }
 
 impl Kinds {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mut set = ExprSet::new(256);
         let byte = set.mk_byte(b'a');
         let [ab, cd] = [set.mk_literal("ab"), set.mk_literal("cd")];
@@ -355,15 +159,15 @@ impl Width {
 }
 
 /// The widths of all expressions of a set.
-struct Widths {
+pub(super) struct Widths {
     by_id: Vec<Width>,
     /// Some expression is an intersection or a negation.
-    has_sets: bool,
+    pub(super) has_sets: bool,
 }
 
 impl Widths {
     /// Finds the widths, in time linear in the number of expressions and of their arguments.
-    fn of(exprs: &ExprSet, kinds: &Kinds) -> Result<Self, TooComplex> {
+    pub(super) fn of(exprs: &ExprSet, kinds: &Kinds) -> Result<Self, TooComplex> {
         let mut widths = Self {
             by_id: vec![Width::EMPTY; exprs.len()],
             has_sets: false,
@@ -391,7 +195,7 @@ impl Widths {
         Ok(widths)
     }
 
-    fn reach(&self, expr: ExprRef) -> u64 {
+    pub(super) fn reach(&self, expr: ExprRef) -> u64 {
         self.by_id[expr.as_usize()].reach()
     }
 
@@ -582,40 +386,13 @@ fn negation(inner: Width) -> Result<Width, TooComplex> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use llguidance::derivre::RegexBuilder;
 
     use super::*;
 
-    #[test]
-    fn classes_are_weighed() {
-        let check = |text: &str, is_schema, expected| {
-            assert_eq!(class_ranges(text, is_schema), expected, "{text}");
-        };
-        check(r"a\w", false, 800);
-        check(r"\w\d\s", false, 896);
-        check(r"\w\d\s", true, 16);
-        check(r"\pL\P{Lu}", true, 1_600);
-        check(r"\u005cp\u005Cp\u0041", true, 1_600);
-        check("", false, 0);
-    }
-
-    #[test]
-    fn divisors_have_a_bound() {
-        let check = |divisors: &[f64], expected: bool| {
-            assert_eq!(check_multiples(divisors).is_ok(), expected, "{divisors:?}");
-        };
-        check(&[], true);
-        check(&[0.01, 0.07, 0.5, 3.0, 7.0], true);
-        check(&[999_983.0], true);
-        check(&[999_983.0, 999_979.0], false);
-        check(&[1e-9], false);
-        check(&[1e12], false);
-        check(&[0.0, -1.0], true);
-    }
-
     /// What a regular expression costs, without the lexer.
     fn widths(regex: &str) -> Result<Widths, TooComplex> {
-        let mut builder = llguidance::derivre::RegexBuilder::new();
+        let mut builder = RegexBuilder::new();
         builder.mk_regex(regex).unwrap();
         Widths::of(builder.exprset(), &Kinds::new())
     }
@@ -646,26 +423,5 @@ mod tests {
         for regex in [".*a.{9}", "(a|ab)(c|bcd)", "(a*b?)*a", "a?a"] {
             assert!(!is_deterministic(regex), "{regex}");
         }
-    }
-
-    #[test]
-    fn schemas_are_surveyed_at_any_depth() {
-        let named = |n: usize| -> Value { (0..n).map(|i| (format!("{i}"), json!({}))).collect() };
-        let check = |schema: Value, expected: bool| {
-            let found = check_schema(&json!({"anyOf": [{"items": schema}]}));
-            assert_eq!(found.is_ok(), expected);
-        };
-        check(json!({"properties": named(1_024)}), true);
-        check(json!({"properties": named(1_025)}), false);
-        let twice = |n| json!({"properties": named(n), "items": {"properties": named(n)}});
-        check(twice(1_024), true);
-        check(
-            json!({"allOf": [twice(1_000), {"properties": named(100)}]}),
-            false,
-        );
-        check(json!({"patternProperties": named(24)}), true);
-        check(json!({"patternProperties": named(25)}), false);
-        check(json!({"patternProperties": {"a?".repeat(600): {}}}), false);
-        check(json!({"multipleOf": 1e-12}), false);
     }
 }
