@@ -10,10 +10,11 @@ const PREFIX: &str = "PRELUDE_";
 const KNOWN: [&str; 5] = ["API_KEY", "API_KEY_FILE", "CONFIG", "CUDA_LIBS", "LOG"];
 
 /// How the variables of this project's builds and tests begin, which the program may inherit.
-const FOREIGN: [&str; 9] = [
+const FOREIGN: [&str; 10] = [
     "BLESS",
     "COMMIT",
     "EMU_",
+    "FUZZ_",
     "KERNEL_IMAGES",
     "LOAD_TEST_",
     "PORTABLE_FIBRES",
@@ -88,7 +89,11 @@ fn nearest(name: &str) -> String {
     if let Ok(settings) = toml::Table::try_from(Settings::default()) {
         collect(&settings, "", &mut names);
     }
-    let by_distance = |known: &String| strsim::damerau_levenshtein(name, known);
+    // A part of a name, or a name with more to it, is nearer than another one of its length.
+    let by_distance = |known: &String| match known.contains(name) || name.contains(known.as_str()) {
+        true => known.len().abs_diff(name.len()) / 2,
+        false => strsim::damerau_levenshtein(name, known),
+    };
     let nearest = names.into_iter().min_by_key(by_distance);
     let nearest = nearest.expect("some names are known");
     format!("the nearest is {PREFIX}{nearest}, and settings are {PREFIX}<TABLE>__<FIELD>")

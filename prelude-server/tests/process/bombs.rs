@@ -418,7 +418,7 @@ fn tools() {
     server.settle();
 }
 
-/// A template of a request is a program. Nobody runs one unless the operator trusts clients; then
+/// A template of a request is a program. The server runs none unless its operator trusts clients; then
 /// its steps and its output are bounded. (What it holds in between is not, as its setting says.)
 #[test]
 fn templates() {

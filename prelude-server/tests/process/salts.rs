@@ -8,7 +8,7 @@ const MIB: u64 = 1 << 20;
 /// Blocks of the pool: as many as the longest sequence of the demo model needs.
 const BLOCKS: u64 = 256;
 
-/// Asks under `count` salts that nobody has used before.
+/// Asks under new salts, one for each number.
 fn ask(server: &Served, salts: std::ops::Range<u64>) {
     let prompt: Vec<u32> = (0..70).collect();
     for salt in salts {

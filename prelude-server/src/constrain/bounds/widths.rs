@@ -108,7 +108,7 @@ impl Bytes {
     }
 }
 
-/// What is known of one expression.
+/// The facts known about one expression.
 #[derive(Clone, Copy)]
 struct Width {
     /// Bytes that its texts may begin with.
