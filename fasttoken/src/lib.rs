@@ -47,6 +47,7 @@ mod gather;
 mod image;
 mod json;
 mod load;
+mod longest;
 mod merging;
 mod normalize;
 mod offsets;

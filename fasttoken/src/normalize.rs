@@ -89,6 +89,11 @@ impl Normalizer {
         }
     }
 
+    /// Whether every text stays as it is.
+    pub(crate) fn is_identity(&self) -> bool {
+        self.steps.is_empty()
+    }
+
     /// The normalized text; borrowed when it is seen to be normalized already.
     pub(crate) fn apply<'t>(&self, text: &'t str) -> Cow<'t, str> {
         let mut text = Cow::Borrowed(text);

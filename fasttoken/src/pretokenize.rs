@@ -120,6 +120,13 @@ impl Drop for Ends {
 }
 
 impl PreTokenizer {
+    /// Whether the words of a text are all of it.
+    pub(crate) fn keeps_text(&self) -> bool {
+        let drops =
+            |split: &Split| matches!(split, Split::Pattern { keep, .. } if *keep != Keep::All);
+        !self.splits.iter().any(drops)
+    }
+
     /// One that does nothing, for models that are not byte-level.
     pub(crate) fn none() -> Self {
         Self {

@@ -74,6 +74,11 @@ impl Vocab {
         self.flags.get(id as usize).is_some_and(|f| f & flag != 0)
     }
 
+    /// One more than the largest id.
+    pub(crate) fn end(&self) -> u32 {
+        self.flags.len() as u32
+    }
+
     pub(crate) fn contains(&self, id: u32) -> bool {
         self.flag(id, PRESENT)
     }

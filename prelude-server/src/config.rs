@@ -175,12 +175,11 @@ pub struct Limits {
     pub rows: u64,
     /// Bytes of the text that `/detokenize` writes: 400.
     pub detokenize_bytes: u64,
-    /// Log-probabilities that one answer prints for prompts: 400. Counted for each prompt as
-    /// positions x (likeliest tokens + 1) x `n`, since each choice repeats its prompt's. Those of
-    /// generated tokens do not count: each of them has to be computed.
-    pub logprob_entries: u64,
-    /// Numbers of one answer of `/pooling` that has some for each token: 400.
-    pub token_numbers: u64,
+    /// Numbers that one answer prints, of any endpoint: 400. A number in base64 counts as a third.
+    /// Log-probabilities of prompts count as two numbers each, positions x (likeliest tokens + 1)
+    /// x `n` for each prompt, since each choice repeats its prompt's. Those of generated tokens do
+    /// not count: each of them has to be computed.
+    pub answer_numbers: u64,
     /// Bytes of prompts (echoed text, and seven for each id) that one answer repeats: 400. Each of
     /// `n` choices repeats its prompt.
     pub echo_bytes: u64,
@@ -235,8 +234,7 @@ impl Default for Limits {
             streams_per_connection: 256,
             rows: 4_096,
             detokenize_bytes: 4 << 20,
-            logprob_entries: 1 << 20,
-            token_numbers: 2 << 20,
+            answer_numbers: 2 << 20,
             echo_bytes: 32 << 20,
             template_bytes: 64 << 10,
             rendered_bytes: 16 << 20,

@@ -278,6 +278,20 @@ impl ApiError {
         Self::new(400, "context_length_exceeded", message).with_param(param)
     }
 
+    /// A text is so long that its ids exceed the context, however many there are.
+    pub(crate) fn context_bytes_exceeded(
+        param: impl Into<Cow<'static, str>>,
+        max_model_len: u32,
+        bytes: usize,
+        least: usize,
+    ) -> Self {
+        let message = format!(
+            "This model's maximum context length is {max_model_len} tokens. However, you \
+             requested {least} tokens or more ({bytes} bytes of text). Shorten the prompt."
+        );
+        Self::new(400, "context_length_exceeded", message).with_param(param)
+    }
+
     /// An id outside the vocabulary.
     pub(crate) fn token_out_of_range(
         param: impl Into<Cow<'static, str>>,
@@ -294,13 +308,13 @@ impl ApiError {
         Self::new(400, "too_many_rows", message)
     }
 
-    /// More log-probabilities of prompts than one answer may print.
-    pub(crate) fn too_many_logprobs(entries: u64, max: u64) -> Self {
+    /// More numbers than one answer may print.
+    pub(crate) fn too_many_numbers(numbers: u64, max: u64) -> Self {
         let message = format!(
-            "the answer would have {entries} log-probabilities of prompt tokens, the limit is \
-             {max}; ask for fewer prompts, choices (`n`), positions or likeliest tokens"
+            "the answer would print {numbers} numbers, the limit is {max}; ask for fewer inputs, \
+             choices or numbers of each"
         );
-        Self::new(400, "too_many_logprobs", message)
+        Self::new(400, "too_many_numbers", message)
     }
 
     /// An answer that would repeat too much of its prompts.

@@ -136,9 +136,12 @@ impl Devices {
         checkpoint: &Checkpoint,
         max_model_len: u32,
         config: &ExecutorConfig,
-    ) -> Result<Box<dyn Executor>, LoadError> {
+    ) -> Result<Opened, LoadError> {
         if let Some(cuda) = &self.cuda {
-            return open_cuda(checkpoint, max_model_len, config, cuda);
+            return Ok(Opened {
+                executor: open_cuda(checkpoint, max_model_len, config, cuda)?,
+                memory: None,
+            });
         }
         let config = CpuConfig {
             max_context_len: Some(max_model_len),
@@ -146,8 +149,35 @@ impl Devices {
         };
         let executor = CpuExecutor::new(checkpoint, config, Arc::clone(&self.cpu))
             .map_err(|e| LoadError::Executor(e.to_string()))?;
-        Ok(Box::new(executor))
+        let memory = Some(planned(&executor));
+        let executor = Box::new(executor);
+        Ok(Opened { executor, memory })
     }
+}
+
+/// A model on a device.
+pub struct Opened {
+    /// What runs it.
+    pub executor: Box<dyn Executor>,
+    /// The memory that it was planned to take, in words, where that is known beforehand.
+    pub memory: Option<String>,
+}
+
+/// The memory that an executor was planned to take. Its prompts and their prefixes stay in the KV
+/// blocks, however many there are.
+fn planned(executor: &CpuExecutor) -> String {
+    let (plan, capacity) = (executor.memory(), executor.capacity());
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    format!(
+        "{} MiB planned: weights {}, {} KV blocks of {} tokens {}, activations {}, buffers {}",
+        mib(plan.total_bytes()),
+        mib(plan.weights_bytes),
+        capacity.num_blocks,
+        capacity.block_size,
+        mib(plan.kv_bytes),
+        mib(plan.arena_bytes),
+        mib(plan.scratch_bytes),
+    )
 }
 
 impl fmt::Debug for Devices {

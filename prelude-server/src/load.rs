@@ -73,6 +73,8 @@ pub struct Loaded {
     pub engine: ScheduledEngine,
     /// What the operator should know: features this model cannot serve.
     pub warnings: Vec<String>,
+    /// The memory that the model was planned to take, in words, where that is known beforehand.
+    pub memory: Option<String>,
 }
 
 /// Puts a model into service.
@@ -115,9 +117,9 @@ pub fn load(
             options.rerank_template.as_deref(),
         )?)),
     };
-    let executor = devices.open(&assets.checkpoint, max_model_len, &options.executor)?;
+    let opened = devices.open(&assets.checkpoint, max_model_len, &options.executor)?;
     let name = options.name.clone().unwrap_or_else(|| assets.name.clone());
-    let engine = ScheduledEngine::spawn(&name, options.engine.clone(), executor)?;
+    let engine = ScheduledEngine::spawn(&name, options.engine.clone(), opened.executor)?;
     let checkpoint = &assets.checkpoint;
     let eos_token_ids = checkpoint.generation().eos_token_ids.clone();
     let model = ServedModel {
@@ -168,6 +170,7 @@ pub fn load(
         model,
         engine,
         warnings,
+        memory: opened.memory,
     })
 }
 

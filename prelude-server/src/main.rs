@@ -4,14 +4,15 @@
 
 mod args;
 mod commands;
+mod variables;
 
-use std::{env, ffi::OsString, path::PathBuf, process::ExitCode};
+use std::{convert::Infallible, env, ffi::OsString, process::ExitCode};
 
 use clap::{Parser as _, ValueEnum as _};
 
 use crate::{
     args::{Cli, Command, LogLevel, ServeArgs},
-    commands::{Code, Environment, Failure, cuda, one_shot, run_batch, say, serve},
+    commands::{Code, Failure, cuda, one_shot, run_batch, say, serve},
 };
 
 fn main() -> ExitCode {
@@ -27,7 +28,11 @@ fn main() -> ExitCode {
 
 /// The exit code of a command that did what it was told.
 fn run(command: Command) -> Result<u8, Failure> {
-    let environment = environment();
+    if let Command::Bench { args } = &command {
+        // Its variables are its own.
+        match bench(args)? {}
+    }
+    let environment = variables::environment()?;
     match command {
         Command::RunBatch(args) => return run_batch::run(&args, &environment),
         Command::Serve(args) => serve::run(&with_keys(*args)?, &environment),
@@ -38,55 +43,21 @@ fn run(command: Command) -> Result<u8, Failure> {
         Command::Decide(args) => one_shot::decide(&args, &environment),
         Command::Tokenize(args) => one_shot::tokenize(&args, &environment),
         Command::Cuda { command } => cuda::run(&command),
-        Command::Bench { args } => bench(&args),
+        Command::Bench { .. } => unreachable!("it was run above"),
     }?;
     Ok(0)
 }
 
-/// A variable that names a file.
-fn path(name: &str) -> Option<PathBuf> {
-    env::var_os(name)
-        .filter(|v| !v.is_empty())
-        .map(PathBuf::from)
-}
-
-/// What the environment says for all commands. It is read here and in [`with_keys`] and nowhere
-/// else.
-fn environment() -> Environment {
-    let mut variables = Vec::new();
-    for (name, value) in env::vars_os() {
-        let (Ok(name), Ok(value)) = (name.into_string(), value.into_string()) else {
-            // Not a name of ours: ours are ASCII. A value of ours that is no text is no value.
-            continue;
-        };
-        if let Some(rest) = name
-            .strip_prefix("PRELUDE_")
-            .filter(|rest| rest.contains("__"))
-        {
-            variables.push((rest.to_owned(), value));
-        }
-    }
-    // In a fixed order, so that the same environment gives the same message.
-    variables.sort_unstable();
-    Environment {
-        config: path("PRELUDE_CONFIG"),
-        variables,
-    }
-}
-
-/// The keys that the environment has, below the flags.
+/// Puts the keys and the log level that the environment has below those of the flags.
 fn with_keys(mut args: ServeArgs) -> Result<ServeArgs, Failure> {
     if args.api_key.is_none() && args.api_key_file.is_none() {
-        args.api_key_file = path("PRELUDE_API_KEY_FILE");
+        args.api_key_file = variables::filled("PRELUDE_API_KEY_FILE")?.map(Into::into);
         if args.api_key_file.is_none() {
             args.api_key_is_private = true;
-            args.api_key = match env::var("PRELUDE_API_KEY") {
-                Ok(key) => Some(key).filter(|key| !key.is_empty()),
-                Err(env::VarError::NotPresent) => None,
-                Err(env::VarError::NotUnicode(_)) => {
-                    return Err(Failure::new(Code::Usage, "PRELUDE_API_KEY is not UTF-8"));
-                }
-            };
+            let key = variables::filled("PRELUDE_API_KEY")?.map(OsString::into_string);
+            args.api_key = key
+                .transpose()
+                .map_err(|_| Failure::new(Code::Usage, "PRELUDE_API_KEY is not UTF-8"))?;
         }
     }
     if args.log_level.is_none()
@@ -101,7 +72,7 @@ fn with_keys(mut args: ServeArgs) -> Result<ServeArgs, Failure> {
 }
 
 /// The load generator is a program of its own, so that servers do not carry it.
-fn bench(args: &[OsString]) -> Result<(), Failure> {
+fn bench(args: &[OsString]) -> Result<Infallible, Failure> {
     let status = std::process::Command::new("prelude-bench")
         .args(args)
         .status();

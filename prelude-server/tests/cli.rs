@@ -507,6 +507,47 @@ fn the_environment_sets_what_files_set() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("PRELUDE_LIMITS__RAWS"));
 }
 
+/// A variable that the program does not know is most likely a misspelt one.
+#[test]
+fn unknown_variables_are_refused_with_the_nearest_known_one() {
+    let refused = |name: &str, nearest: &str| {
+        let mut command = prelude(&["serve", "--print-config"]);
+        let output = command.env(name, "2").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{name}: {said}");
+        assert!(said.contains(name) && said.contains(nearest), "{said}");
+    };
+    refused("PRELUDE_LIMITS_ROWS", "PRELUDE_LIMITS__ROWS");
+    refused("PRELUDE_APIKEY", "PRELUDE_API_KEY");
+    refused("PRELUDE_SERVER_PORT", "PRELUDE_SERVER__PORT");
+    refused("PRELUDE_FOO", "PRELUDE_");
+}
+
+/// A secret that a deployment failed to fill in must not open the server.
+#[test]
+fn an_empty_key_does_not_open_the_server() {
+    let refused = |args: &[&str], variable: Option<(&str, &str)>| {
+        let mut command = prelude(&["serve", "--print-config"]);
+        command.args(args).envs(variable);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "{args:?} {variable:?}: {said}"
+        );
+        assert!(said.contains("empty"), "{said}");
+    };
+    refused(&[], Some(("PRELUDE_API_KEY", "")));
+    refused(&[], Some(("PRELUDE_API_KEY", " \n")));
+    refused(&[], Some(("PRELUDE_API_KEY_FILE", "")));
+    refused(&["--api-key", ""], None);
+    // A key of the flags is above the environment.
+    let mut command = prelude(&["serve", "--print-config", "--api-key", "secret"]);
+    let output = command.env("PRELUDE_API_KEY", "").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
 /// Two texts are two rows, of which one is allowed.
 #[test]
 fn the_environment_sets_all_commands() {

@@ -40,8 +40,7 @@ pub const LIMITS: fn() -> Limits = || Limits {
     rendered_bytes: 16 << 10,
     grammar_bytes: 2 << 10,
     grammar_ms: 500,
-    logprob_entries: 4 << 10,
-    token_numbers: 64 << 10,
+    answer_numbers: 64 << 10,
     echo_bytes: 64 << 10,
     detokenize_bytes: 16 << 10,
     ..Limits::default()

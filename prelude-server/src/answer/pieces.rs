@@ -70,12 +70,16 @@ impl Pieces {
         while self.step(false) {}
     }
 
-    /// The text is over: nothing that is held becomes a tag any more.
-    pub(crate) fn finish(&mut self) {
+    /// The text is over: nothing that is held becomes a tag any more. If it `is_cut`, by a limit of
+    /// its length, a block that has begun is a call of which the end is missing.
+    pub(crate) fn finish(&mut self, is_cut: bool) {
         while self.step(true) {}
         if let State::Block(_) = self.state {
             let rest = std::mem::take(&mut self.held);
-            self.hand_back(&rest, "");
+            match call::read_cut(&rest).filter(|_| is_cut) {
+                Some(call) => self.call(call),
+                None => self.hand_back(&rest, ""),
+            }
         }
     }
 
@@ -173,10 +177,7 @@ impl Pieces {
                 return end < self.held.len();
             }
             Body::Call(call) => {
-                if self.parts.calls == Some(true) || self.calls == 0 {
-                    self.say(Piece::Call(call));
-                    self.calls += 1;
-                }
+                self.call(call);
                 self.gap.clear();
                 self.state = State::AfterBlock;
             }
@@ -187,6 +188,14 @@ impl Pieces {
         }
         self.held.drain(..end);
         true
+    }
+
+    /// Tells a call, unless one is all that there may be and there was one.
+    fn call(&mut self, call: ToolCall) {
+        if self.parts.calls == Some(true) || self.calls == 0 {
+            self.say(Piece::Call(call));
+            self.calls += 1;
+        }
     }
 
     /// Gives a block that is no call back as it came.
@@ -230,9 +239,17 @@ mod tests {
     }
 
     fn read<'a>(parts: Parts, texts: impl IntoIterator<Item = &'a str>) -> Vec<Piece> {
+        read_to(false, parts, texts)
+    }
+
+    fn read_to<'a>(
+        is_cut: bool,
+        parts: Parts,
+        texts: impl IntoIterator<Item = &'a str>,
+    ) -> Vec<Piece> {
         let mut pieces = Pieces::new(parts);
         texts.into_iter().for_each(|text| pieces.push(text));
-        pieces.finish();
+        pieces.finish(is_cut);
         pieces.out
     }
 
@@ -303,6 +320,38 @@ mod tests {
     }
 
     #[test]
+    fn a_call_that_is_cut_is_a_call() {
+        let check = |text: &str, expected: &[Piece]| {
+            assert_eq!(
+                read_to(true, parts(None, Some(true)), [text]),
+                expected,
+                "{text:?}"
+            );
+        };
+        let begun = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"x";
+        check(begun, &[called("f", "{\"a\": \"x")]);
+        check(
+            &format!("So:\n{begun}"),
+            &[said("So:"), called("f", "{\"a\": \"x")],
+        );
+        let whole = "<tool_call>{\"name\":\"f\"}</tool_call>";
+        check(
+            &format!("{whole}{begun}"),
+            &[called("f", "{}"), called("f", "{\"a\": \"x")],
+        );
+        check("<tool_call>{\"na", &[said("<tool_call>{\"na")]);
+        // One call is all that may be told.
+        let one = read_to(
+            true,
+            parts(None, Some(false)),
+            [&*format!("{whole}{begun}")],
+        );
+        assert_eq!(one, [called("f", "{}")]);
+        // Ended by the model itself, it is no call.
+        assert_eq!(read(parts(None, Some(true)), [begun]), [said(begun)]);
+    }
+
+    #[test]
     fn reasoning_may_be_left_out() {
         let silent = Parts {
             silent: true,
@@ -332,6 +381,7 @@ mod tests {
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
             reasoning in prop::option::of(any::<bool>()),
             calls in prop::option::of(any::<bool>()),
+            is_cut in any::<bool>(),
         ) {
             let text = words.concat();
             let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();
@@ -340,8 +390,8 @@ mod tests {
             at.retain(|&at| text.is_char_boundary(at));
             let chunks = at.windows(2).map(|w| &text[w[0]..w[1]]);
             let parts = parts(reasoning, calls);
-            let whole = read(parts, [&*text]);
-            prop_assert_eq!(&read(parts, chunks), &whole);
+            let whole = read_to(is_cut, parts, [&*text]);
+            prop_assert_eq!(&read_to(is_cut, parts, chunks), &whole);
             // One character at a time, each decided on with what came before alone.
             let mut pieces = Pieces::new(parts);
             let mut told = Vec::new();
@@ -349,7 +399,7 @@ mod tests {
                 pieces.push(&text[at..at + c.len_utf8()]);
                 told.append(&mut pieces.out);
             }
-            pieces.finish();
+            pieces.finish(is_cut);
             told.append(&mut pieces.out);
             let mut joined = Pieces::new(parts);
             told.into_iter().for_each(|piece| joined.say(piece));

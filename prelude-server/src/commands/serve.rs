@@ -21,13 +21,13 @@ use crate::args::{GenerationConfig, LogLevel, ServeArgs};
 pub(crate) fn run(args: &ServeArgs, environment: &Environment) -> Result<(), Failure> {
     std::panic::set_hook(Box::new(report_panic));
     let settings = settings(args, environment)?;
+    let keys = keys(args)?;
     if args.print_config {
         let text = toml::to_string(&settings).map_err(|e| {
             Failure::new(Code::Failed, format_args!("cannot print the settings: {e}"))
         })?;
         return print(&text);
     }
-    let keys = keys(args)?;
     allow_files(settings.limits.connections);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(settings.server.worker_threads.max(1))
@@ -115,6 +115,11 @@ fn keys(args: &ServeArgs) -> Result<ApiKeys, Failure> {
     match (&args.api_key, &args.api_key_file) {
         (None, None) => Ok(ApiKeys::default()),
         (Some(key), None) => {
+            if key.trim().is_empty() {
+                // An empty secret must not pass for one.
+                let message = "--api-key is empty; leave it out to serve without a key";
+                return Err(Failure::new(Code::Usage, message));
+            }
             if !args.api_key_is_private {
                 say(format_args!(
                     "warning: --api-key is visible in process lists; prefer --api-key-file"
@@ -217,6 +222,9 @@ fn load_all(
     let mut engines = Vec::new();
     for source in sources {
         let loaded = source.load(&options, devices)?;
+        if let Some(memory) = &loaded.memory {
+            say(format_args!("memory: {}: {memory}", loaded.model.name));
+        }
         models.push(loaded.model);
         engines.push(loaded.engine);
     }

@@ -1,5 +1,5 @@
-//! What is dear to make is made once for all who want it, by a bounded number of threads, within
-//! a time, and kept. So are refusals: what was too dear once is not tried again by everybody.
+//! Values that are dear to make are made once for all requests that want them, by a bounded number
+//! of threads, and kept. So are refusals. Work that takes too long is told to stop.
 
 use std::{
     collections::HashMap,
@@ -9,12 +9,14 @@ use std::{
     time::Duration,
 };
 
+use llguidance::CancellationHandle;
 use tokio::{
     sync::{Semaphore, watch},
     time::{Instant, timeout, timeout_at},
 };
 
 use super::{
+    bounds::TooComplex,
     cache::Cache,
     mask_threads::STACK_BYTES,
     source::{Failure, Refusal},
@@ -32,6 +34,47 @@ const REFUSAL_BYTES: usize = 256;
 type Key = [u8; 32];
 type Outcome<T> = Result<Arc<T>, Failure>;
 
+/// Tells work to stop, once it has taken too long.
+#[derive(Debug, Default)]
+pub(super) struct Stop(Mutex<Stopping>);
+
+#[derive(Debug, Default)]
+struct Stopping {
+    is_stopped: bool,
+    handle: Option<CancellationHandle>,
+}
+
+impl Stop {
+    /// Fails once the work is to stop. Work asks between any two of its parts.
+    pub(super) fn check(&self) -> Result<(), TooComplex> {
+        match self.state().is_stopped {
+            true => Err(TooComplex),
+            false => Ok(()),
+        }
+    }
+
+    /// Has `handle` cancelled as well: it ends a part of the work that would not ask.
+    pub(super) fn set(&self, handle: CancellationHandle) {
+        let mut state = self.state();
+        if state.is_stopped {
+            handle.cancel();
+        }
+        state.handle = Some(handle);
+    }
+
+    fn stop(&self) {
+        let mut state = self.state();
+        state.is_stopped = true;
+        if let Some(handle) = &state.handle {
+            handle.cancel();
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, Stopping> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Values of type `T` by content hash: kept, or being made.
 #[derive(Debug)]
 pub(super) struct Flights<T> {
@@ -44,7 +87,23 @@ pub(super) struct Flights<T> {
 struct Shelf<T> {
     made: Cache<Arc<T>>,
     refused: Cache<Refusal>,
-    in_flight: HashMap<Key, Arc<watch::Sender<Stage<T>>>>,
+    in_flight: HashMap<Key, Flight<T>>,
+}
+
+/// Work under way.
+#[derive(Debug)]
+struct Flight<T> {
+    stages: Arc<watch::Sender<Stage<T>>>,
+    stop: Arc<Stop>,
+}
+
+impl<T> Clone for Flight<T> {
+    fn clone(&self) -> Self {
+        Self {
+            stages: Arc::clone(&self.stages),
+            stop: Arc::clone(&self.stop),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -57,7 +116,7 @@ enum Stage<T> {
 /// What is found on the shelf, or the way there.
 enum Found<T> {
     Kept(Result<Arc<T>, Refusal>),
-    Flying(watch::Receiver<Stage<T>>),
+    Flying(watch::Receiver<Stage<T>>, Arc<Stop>),
 }
 
 impl<T: Send + Sync + 'static> Flights<T> {
@@ -80,8 +139,8 @@ impl<T: Send + Sync + 'static> Flights<T> {
     }
 
     /// Makes what `key` stands for, or waits for who is making it: at most `limit` for a thread,
-    /// and as long for the thread. One that takes longer goes on, and what it makes is kept.
-    /// `work` tells how many bytes its value has.
+    /// and as long for the thread. Work that takes longer is stopped, which is not remembered: it
+    /// may be quicker on a less busy machine. `work` tells how many bytes its value has.
     ///
     /// # Errors
     /// [`Failure::Busy`] if too many wait or a thread did not become free in time,
@@ -90,19 +149,16 @@ impl<T: Send + Sync + 'static> Flights<T> {
         &self,
         key: Key,
         limit: Duration,
-        work: impl FnOnce() -> Result<(T, usize), Refusal> + Send + 'static,
+        work: impl FnOnce(&Stop) -> Result<(T, usize), Refusal> + Send + 'static,
     ) -> Outcome<T> {
-        let flight = match self.join(key, work)? {
+        let (flight, stop) = match self.join(key, work)? {
             Found::Kept(kept) => return kept.map_err(Failure::Refused),
-            Found::Flying(flight) => flight,
+            Found::Flying(flight, stop) => (flight, stop),
         };
         let outcome = land(flight, limit).await;
-        if let Err(Failure::Refused(refusal)) = &outcome {
-            let mut shelf = lock(&self.shelf);
-            // Else it is over by now, and kept as it ended.
-            if shelf.in_flight.contains_key(&key) {
-                shelf.refuse(key, refusal.clone());
-            }
+        if matches!(outcome, Err(Failure::Refused(_))) {
+            // Nothing is left to stop if the work itself refused.
+            stop.stop();
         }
         outcome
     }
@@ -110,7 +166,7 @@ impl<T: Send + Sync + 'static> Flights<T> {
     fn join(
         &self,
         key: Key,
-        work: impl FnOnce() -> Result<(T, usize), Refusal> + Send + 'static,
+        work: impl FnOnce(&Stop) -> Result<(T, usize), Refusal> + Send + 'static,
     ) -> Result<Found<T>, Failure> {
         let mut shelf = lock(&self.shelf);
         // It may have arrived since the caller looked.
@@ -118,18 +174,22 @@ impl<T: Send + Sync + 'static> Flights<T> {
             return Ok(Found::Kept(kept));
         }
         if let Some(flight) = shelf.in_flight.get(&key) {
-            return Ok(Found::Flying(flight.subscribe()));
+            let stop = Arc::clone(&flight.stop);
+            return Ok(Found::Flying(flight.stages.subscribe(), stop));
         }
         let place = Arc::clone(&self.waiting).try_acquire_owned();
         let place = place.map_err(|_| Failure::Busy)?;
-        let stages = Arc::new(watch::Sender::new(Stage::Waiting));
-        let flight = stages.subscribe();
-        shelf.in_flight.insert(key, Arc::clone(&stages));
+        let flight = Flight {
+            stages: Arc::new(watch::Sender::new(Stage::Waiting)),
+            stop: Arc::default(),
+        };
+        let found = Found::Flying(flight.stages.subscribe(), Arc::clone(&flight.stop));
+        shelf.in_flight.insert(key, flight.clone());
         drop(shelf);
         let arrival = Arrival {
             shelf: Arc::clone(&self.shelf),
             key,
-            stages: Arc::clone(&stages),
+            flight: flight.clone(),
         };
         let permits = Arc::clone(&self.permits);
         // A task of its own: whoever wanted it first may leave before the others.
@@ -140,7 +200,7 @@ impl<T: Send + Sync + 'static> Flights<T> {
                     permit = &mut permits => {
                         break permit.expect("the semaphore is never closed");
                     }
-                    () = stages.closed() => {
+                    () = flight.stages.closed() => {
                         if arrival.is_unwanted() {
                             return;
                         }
@@ -148,17 +208,17 @@ impl<T: Send + Sync + 'static> Flights<T> {
                 }
             };
             drop(place);
-            stages.send_replace(Stage::Begun(Instant::now()));
+            flight.stages.send_replace(Stage::Begun(Instant::now()));
             let begin = move || {
-                let outcome = arrival.keep(work());
+                let outcome = arrival.keep(work(&flight.stop));
                 drop(permit);
-                stages.send_replace(Stage::Over(outcome));
+                flight.stages.send_replace(Stage::Over(outcome));
             };
             let builder = thread::Builder::new().name("prelude-grammar".to_owned());
             // Without a thread the closure is dropped, and with it the stages.
             let _ = builder.stack_size(STACK_BYTES).spawn(begin);
         });
-        Ok(Found::Flying(flight))
+        Ok(found)
     }
 }
 
@@ -187,7 +247,6 @@ async fn land<T>(mut flight: watch::Receiver<Stage<T>>, limit: Duration) -> Outc
 
 impl<T> Shelf<T> {
     fn kept(&mut self, key: &Key) -> Option<Result<Arc<T>, Refusal>> {
-        // A value first: what took too long may have been made after all.
         let made = self.made.get(key).map(Ok);
         made.or_else(|| self.refused.get(key).map(Err))
     }
@@ -201,14 +260,14 @@ impl<T> Shelf<T> {
 struct Arrival<T> {
     shelf: Arc<Mutex<Shelf<T>>>,
     key: Key,
-    stages: Arc<watch::Sender<Stage<T>>>,
+    flight: Flight<T>,
 }
 
 impl<T> Arrival<T> {
     /// Whether everybody who wanted it has left; it is off the shelf then.
     fn is_unwanted(&self) -> bool {
         let mut shelf = lock(&self.shelf);
-        let unwanted = self.stages.receiver_count() == 0;
+        let unwanted = self.flight.stages.receiver_count() == 0;
         if unwanted {
             self.leave(&mut shelf);
         }
@@ -218,7 +277,7 @@ impl<T> Arrival<T> {
     /// Takes this flight off the shelf, and not one that began after it had left.
     fn leave(&self, shelf: &mut Shelf<T>) {
         let flight = shelf.in_flight.get(&self.key);
-        if flight.is_some_and(|flight| Arc::ptr_eq(flight, &self.stages)) {
+        if flight.is_some_and(|flight| Arc::ptr_eq(&flight.stop, &self.flight.stop)) {
             shelf.in_flight.remove(&self.key);
         }
     }
@@ -229,12 +288,13 @@ impl<T> Arrival<T> {
         match outcome {
             Ok((value, bytes)) => {
                 let value = Arc::new(value);
-                shelf.refused.remove(&self.key);
                 shelf.made.put(self.key, Arc::clone(&value), bytes);
                 Ok(value)
             }
             Err(refusal) => {
-                shelf.refuse(self.key, refusal.clone());
+                if self.flight.stop.check().is_ok() {
+                    shelf.refuse(self.key, refusal.clone());
+                }
                 Err(Failure::Refused(refusal))
             }
         }
@@ -272,15 +332,12 @@ mod tests {
         Arc::new(Flights::new(1_000))
     }
 
+    type Made = Result<(usize, usize), Refusal>;
+
     /// Work that waits for a word, and the word.
-    fn gated(
-        value: usize,
-    ) -> (
-        mpsc::Sender<()>,
-        impl FnOnce() -> Result<(usize, usize), Refusal>,
-    ) {
+    fn gated(value: usize) -> (mpsc::Sender<()>, impl FnOnce(&Stop) -> Made) {
         let (go, gate) = mpsc::channel();
-        let work = move || {
+        let work = move |_: &Stop| {
             let _ = gate.recv();
             Ok((value, 1))
         };
@@ -298,7 +355,7 @@ mod tests {
                 let (flights, made) = (Arc::clone(&flights), Arc::clone(&made));
                 let gate = Arc::clone(&gate);
                 tokio::spawn(async move {
-                    let work = move || {
+                    let work = move |_: &Stop| {
                         let _ = gate.lock().unwrap().recv();
                         made.fetch_add(1, Ordering::Relaxed);
                         Ok((7, 1))
@@ -331,31 +388,38 @@ mod tests {
             tokio::task::yield_now().await;
         }
         let limit = Duration::from_millis(1);
-        let made = flights.make(key(9), limit, || Ok((9, 1))).await;
+        let made = flights.make(key(9), limit, |_| Ok((9, 1))).await;
         assert!(matches!(made, Err(Failure::Busy)), "{made:?}");
         // That says nothing about what was wanted.
         assert!(flights.kept(&key(9)).is_none());
         drop(held);
-        assert_eq!(*flights.make(key(9), LONG, || Ok((9, 1))).await.unwrap(), 9);
+        assert_eq!(
+            *flights.make(key(9), LONG, |_| Ok((9, 1))).await.unwrap(),
+            9
+        );
     }
 
     #[tokio::test]
-    async fn what_takes_too_long_is_remembered_until_it_is_there() {
+    async fn work_that_takes_too_long_is_stopped() {
         let flights = flights();
-        let (go, work) = gated(5);
+        let work = |stop: &Stop| {
+            while stop.check().is_ok() {
+                thread::yield_now();
+            }
+            stop.check()?;
+            Ok((5, 1))
+        };
         let made = flights.make(key(5), Duration::from_millis(1), work).await;
-        let too_complex = Err(Refusal::TooComplex);
         assert!(matches!(made, Err(Failure::Refused(Refusal::TooComplex))));
-        assert_eq!(flights.kept(&key(5)), Some(too_complex));
-        let nobody = || unreachable!("it is known to take too long");
-        let again = flights.make(key(5), LONG, nobody).await;
-        assert!(matches!(again, Err(Failure::Refused(Refusal::TooComplex))));
-        go.send(()).unwrap();
-        while flights.kept(&key(5)) != Some(Ok(Arc::new(5))) {
+        while !lock(&flights.shelf).in_flight.is_empty() {
             tokio::task::yield_now().await;
         }
-        // A refusal of the work's own is remembered too.
-        let refuse = || Err(Refusal::TooComplex);
+        // That says nothing about the next time.
+        assert_eq!(flights.kept(&key(5)), None);
+        let made = flights.make(key(5), LONG, |_| Ok((5, 1))).await;
+        assert_eq!(*made.unwrap(), 5);
+        // A refusal of the work's own is remembered.
+        let refuse = |_: &Stop| Err(Refusal::TooComplex);
         assert!(flights.make(key(6), LONG, refuse).await.is_err());
         assert_eq!(flights.kept(&key(6)), Some(Err(Refusal::TooComplex)));
     }
@@ -369,7 +433,7 @@ mod tests {
         let count = Arc::clone(&made);
         let wanted = tokio::spawn({
             let flights = Arc::clone(&flights);
-            let work = move || {
+            let work = move |_: &Stop| {
                 count.fetch_add(1, Ordering::Relaxed);
                 Ok((1, 1))
             };
@@ -392,8 +456,11 @@ mod tests {
     #[tokio::test]
     async fn a_panic_ends_the_flight() {
         let flights = flights();
-        let made = flights.make(key(1), LONG, || panic!("on purpose")).await;
+        let made = flights.make(key(1), LONG, |_| panic!("on purpose")).await;
         assert!(matches!(made, Err(Failure::NoThread)), "{made:?}");
-        assert_eq!(*flights.make(key(1), LONG, || Ok((1, 1))).await.unwrap(), 1);
+        assert_eq!(
+            *flights.make(key(1), LONG, |_| Ok((1, 1))).await.unwrap(),
+            1
+        );
     }
 }

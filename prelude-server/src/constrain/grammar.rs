@@ -15,7 +15,7 @@ use prelude_core::{Constraint, NextTokens, Progress, TokenId, TokenSet, Walk};
 
 use super::{
     Language,
-    flights::Flights,
+    flights::{Flights, Stop},
     mask_threads::MaskThreads,
     source::{Compiled, Failure, Kind, Refusal, Source, depth},
     vocabulary,
@@ -87,7 +87,7 @@ impl Grammars {
             }
             None => {
                 let factory = self.factory(call, model).await?;
-                let work = move || source.compile(&factory);
+                let work = move |stop: &Stop| source.compile(&factory, stop);
                 compiled.make(key, ms(limits.grammar_ms), work).await
             }
         };

@@ -8,6 +8,41 @@ use super::spec::GUIDANCE;
 /// What a grammar must not do, if it does. A grammar that is no grammar is for the compiler to
 /// refuse.
 pub(super) fn refused(text: &str) -> Option<&'static str> {
+    let mut refused = None;
+    walk(text, |part| {
+        refused = refused.or_else(|| match part {
+            Part::Word("temperature", rest) if skipped(rest).starts_with('=') => {
+                Some("not set `temperature`: sampling is the request's own")
+            }
+            Part::Value(value) if value.get(GUIDANCE).is_some() => {
+                Some("not have the keyword `x-guidance`")
+            }
+            _ => None,
+        });
+    });
+    refused
+}
+
+/// The schemas that a grammar holds.
+pub(super) fn schemas(text: &str) -> Vec<Value> {
+    let mut schemas = Vec::new();
+    walk(text, |part| {
+        if let Part::Value(schema) = part {
+            schemas.push(schema);
+        }
+    });
+    schemas
+}
+
+/// A part of a grammar outside literals and comments.
+enum Part<'a> {
+    /// A word, and the text after it.
+    Word(&'a str, &'a str),
+    /// The JSON after a directive.
+    Value(Value),
+}
+
+fn walk(text: &str, mut visit: impl FnMut(Part<'_>)) {
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
         let len = match first {
@@ -18,23 +53,20 @@ pub(super) fn refused(text: &str) -> Option<&'static str> {
             '<' => special(rest),
             '%' => {
                 let (value, len) = directive(rest);
-                if value.is_some_and(|v| v.get(GUIDANCE).is_some()) {
-                    return Some("not have the keyword `x-guidance`");
-                }
+                value
+                    .into_iter()
+                    .for_each(|value| visit(Part::Value(value)));
                 len
             }
             'a'..='z' | 'A'..='Z' | '_' => {
                 let len = word(rest);
-                if &rest[..len] == "temperature" && skipped(&rest[len..]).starts_with('=') {
-                    return Some("not set `temperature`: sampling is the request's own");
-                }
+                visit(Part::Word(&rest[..len], &rest[len..]));
                 len
             }
             other => other.len_utf8(),
         };
         rest = &rest[len..];
     }
-    None
 }
 
 /// Bytes of a literal that begins and ends with `quote`; of the quote alone if it has no end.

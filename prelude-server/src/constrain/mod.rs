@@ -8,6 +8,8 @@
 mod after_reasoning;
 mod bad_words;
 #[cfg(feature = "llguidance")]
+mod bounds;
+#[cfg(feature = "llguidance")]
 mod cache;
 mod choice;
 #[cfg(feature = "llguidance")]

@@ -2,16 +2,23 @@
 
 use std::{
     fmt,
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex},
     time::Instant,
 };
 
-use llguidance::{Matcher, ParserFactory, api::TopLevelGrammar};
+use llguidance::{
+    Matcher, ParserFactory, TokenParser,
+    api::{GrammarInit, TopLevelGrammar},
+    panic_utils::catch_unwind,
+};
 use prelude_core::TokenSet;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{
+    bounds::{self, TOO_COMPLEX, TooComplex},
+    flights::Stop,
     lark,
     mask_threads::{MaskCost, next_tokens},
     spec::{GUIDANCE, Language, Whitespace},
@@ -50,6 +57,12 @@ pub(super) enum Refusal {
     /// those who share the refusal.
     Whitespace,
     TooComplex,
+}
+
+impl From<TooComplex> for Refusal {
+    fn from(_: TooComplex) -> Self {
+        Self::TooComplex
+    }
 }
 
 impl fmt::Debug for Compiled {
@@ -123,8 +136,25 @@ impl Source {
         hash.finalize().into()
     }
 
-    /// The grammar, ready to be walked, and about how many bytes it has.
-    pub(super) fn compile(self, factory: &ParserFactory) -> Result<(Compiled, usize), Refusal> {
+    /// Checks what can be checked before the grammar is parsed: its classes and names.
+    fn check(&self) -> Result<(), TooComplex> {
+        bounds::check_text(&self.text, self.kind == Kind::Json)?;
+        bounds::check_schema(&self.schema)?;
+        let within = match self.kind {
+            Kind::Lark | Kind::Calls => lark::schemas(&self.text),
+            Kind::Regex | Kind::Json => Vec::new(),
+        };
+        within.iter().try_for_each(bounds::check_schema)
+    }
+
+    /// The grammar, ready to be walked, and about how many bytes it has. `stop` ends the work
+    /// between two of its parts.
+    pub(super) fn compile(
+        self,
+        factory: &ParserFactory,
+        stop: &Stop,
+    ) -> Result<(Compiled, usize), Refusal> {
+        self.check()?;
         let text_bytes = self.text.len();
         let quoted = match self.kind {
             Kind::Regex => self.text.clone(),
@@ -136,17 +166,20 @@ impl Source {
             Kind::Lark | Kind::Calls => TopLevelGrammar::from_lark(self.text),
         };
         let refusal = |error: &str| match self.kind.refusal(error, &quoted) {
-            Refusal::Invalid { .. } if self.kind == Kind::Calls => blame(self.parts, factory),
-            _ if is_wrong(&self.whitespace, factory) => Refusal::Whitespace,
+            Refusal::Invalid { .. } if self.kind == Kind::Calls => blame(self.parts, factory, stop),
+            _ if is_wrong(&self.whitespace, factory, stop) => Refusal::Whitespace,
             refusal => refusal,
         };
-        let parser = match factory.create_parser(grammar) {
+        let parser = match parser(grammar, factory, stop) {
             Ok(parser) => parser,
-            Err(error) => return Err(refusal(&error.to_string())),
+            Err(error) => return Err(refusal(&error)),
         };
         // Copies share the lexer, which holds most of the memory.
         let twin = parser.clone();
-        let mut matcher = Matcher::new(Ok(parser));
+        let mut matcher = Matcher::new(Ok(parser)).into_cancellable();
+        if let Some(handle) = matcher.cancellation_handle() {
+            stop.set(handle);
+        }
         let accepts_nothing = matcher.is_accepting().unwrap_or(false);
         let began = Instant::now();
         let Some(first) = next_tokens(&mut matcher, &[]) else {
@@ -168,6 +201,27 @@ impl Source {
 /// What rules and symbols take, for each byte of a grammar's text.
 const BYTES_PER_CHAR: usize = 64;
 
+/// Parses a grammar, checks what it can cost, and makes its lexer.
+fn parser(
+    grammar: TopLevelGrammar,
+    factory: &ParserFactory,
+    stop: &Stop,
+) -> Result<TokenParser, String> {
+    let limits = factory.limits().clone();
+    let tokens = Some(factory.tok_env().clone());
+    let parse = || GrammarInit::Serialized(grammar).to_internal(tokens, limits);
+    let (grammar, lexer) = catch_unwind(AssertUnwindSafe(parse)).map_err(|e| e.to_string())?;
+    let check = || {
+        stop.check()?;
+        bounds::check_lexer(&lexer, factory.limits())?;
+        stop.check()
+    };
+    check().map_err(|e| e.to_string())?;
+    let parsed = GrammarInit::Internal(grammar, lexer);
+    let parser = factory.create_parser_from_init_default(parsed);
+    parser.map_err(|e| e.to_string())
+}
+
 fn invalid(must: impl Into<String>) -> Refusal {
     Refusal::Invalid {
         must: must.into(),
@@ -176,20 +230,20 @@ fn invalid(must: impl Into<String>) -> Refusal {
 }
 
 /// Whether the white space asked for is no regular expression.
-fn is_wrong(whitespace: &Whitespace, factory: &ParserFactory) -> bool {
+fn is_wrong(whitespace: &Whitespace, factory: &ParserFactory, stop: &Stop) -> bool {
     let Whitespace::Pattern { regex, .. } = whitespace else {
         return false;
     };
     let alone = TopLevelGrammar::from_regex(regex);
-    factory.create_parser(alone).is_err()
+    parser(alone, factory, stop).is_err()
 }
 
 /// Says which of the schemas in a grammar of ours is at fault.
-fn blame(parts: Vec<(String, Value)>, factory: &ParserFactory) -> Refusal {
+fn blame(parts: Vec<(String, Value)>, factory: &ParserFactory, stop: &Stop) -> Refusal {
     for (param, schema) in parts {
         let grammar = TopLevelGrammar::from_json_schema(schema);
-        if let Err(error) = factory.create_parser(grammar)
-            && let Refusal::Invalid { must, .. } = Kind::Json.refusal(&error.to_string(), "")
+        if let Err(error) = parser(grammar, factory, stop)
+            && let Refusal::Invalid { must, .. } = Kind::Json.refusal(&error, "")
         {
             let param = Some(param);
             return Refusal::Invalid { must, param };
@@ -209,6 +263,7 @@ impl Kind {
             "limit",
             "too many",
             "max_",
+            TOO_COMPLEX,
         ];
         // The library quotes what it was given, which may hold any of the words.
         let error = &unquoted(error, text);

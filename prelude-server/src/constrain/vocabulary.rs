@@ -24,13 +24,15 @@ const LEXER_STATE_BYTES: usize = 2 << 10;
 fn limits(state_bytes: usize) -> ParserLimits {
     ParserLimits {
         max_lexer_states: (state_bytes / LEXER_STATE_BYTES).max(1),
-        // 50 units take a microsecond.
-        initial_lexer_fuel: 1_000_000,
+        // 50 units take a microsecond, and 100 bytes each.
+        initial_lexer_fuel: 200_000,
         // 14 units take a microsecond.
         step_lexer_fuel: 100_000,
-        step_max_items: 50_000,
+        // A row takes time quadratic in its items.
+        step_max_items: 16_000,
         max_items_in_row: 2_000,
-        max_grammar_size: 200_000,
+        // Each takes a kilobyte.
+        max_grammar_size: 40_000,
         // Would run through the whole vocabulary for every large lexeme.
         precompute_large_lexemes: false,
         // Errors would quote the grammar.

@@ -8,11 +8,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
-    Call, Reply,
+    Call, Printed, Reply,
     conversation::Conversation,
     generate::{
         ChatLogprobs, Choice, Job, Params, PromptLogprobs, PromptLogprobsSchema, Readiness, Report,
-        Run, Speaker, StopReason, check_entries, entries, logprobs,
+        Run, Speaker, StopReason, entries, logprobs,
     },
     input,
     submit::{Common, UsageBody},
@@ -78,7 +78,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     if let Some(top) = params.prompt_logprobs {
         // Printed once, whatever `n` is.
         let range = params.prompt_logprobs_range.as_ref();
-        check_entries(call, entries(ids.len(), range, top))?;
+        call.expect(entries(ids.len(), range, top), Printed::Logprob)?;
     }
     // The prompt itself is printed once, whatever `n` is.
     params.check_repeats(call, echo.len() as u64, 0)?;

@@ -159,10 +159,7 @@ async fn by_head<'m>(
     let width = u32::try_from(model.id2label.len()).expect("a head has few classes");
     let (head, lists) = match of {
         Of::Texts => (Head::Classify, prompts.len() as u64),
-        Of::Tokens => {
-            read::check_numbers(call, tokens, width)?;
-            (Head::Tokens(TokenHead::Classify), tokens)
-        }
+        Of::Tokens => (Head::Tokens(TokenHead::Classify), tokens),
     };
     call.expect_numbers(lists * u64::from(width))?;
     let row = |node| RowSpec {
@@ -286,9 +283,8 @@ async fn by_labels<'m>(
             Ok(turn)
         });
         let prompts = SharedPrompts::encode(turns, model.cuts, |text, out| {
-            escaping.encode_into(text, out);
             // At once: a long template is not encoded again with every text to learn it.
-            check_length("input", out.len(), 0, model)?;
+            escaping.encode_within("input", text, out)?;
             meter.add(out.len())
         })?;
         // A text that is too long is refused before labels are put behind it.
@@ -444,8 +440,7 @@ pub(crate) fn label_trie<L: std::fmt::Display>(
     let with_label = labels.iter().map(|label| format!("{prompt}{label}"));
     let texts = [prompt.clone()].into_iter().chain(with_label);
     let encoded = SharedPrompts::encode(texts.map(Ok::<_, ApiError>), model.cuts, |text, out| {
-        escaping.encode_into(text, out);
-        check_length("labels", out.len(), 0, model)?;
+        escaping.encode_within("labels", text, out)?;
         meter.add(out.len())
     })?;
     let mut prompts = encoded.into_prompts();

@@ -8,10 +8,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
-    Call, Reply,
+    Call, Printed, Reply,
     generate::{
         CompletionLogprobs, Job, Params, PromptLogprobs, PromptLogprobsSchema, Readiness, Report,
-        Run, Speaker, StopReason, check_entries, entries, logprobs,
+        Run, Speaker, StopReason, entries, logprobs,
     },
     input::{self, Encoding, Prompt},
     submit::{Common, UsageBody},
@@ -77,7 +77,10 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
             *echo = Some(Cow::Owned(model.tokenizer.decode(ids, false)));
         }
     }
-    check_entries(call, prompt_entries(&options, &params, &prompts))?;
+    call.expect(
+        prompt_entries(&options, &params, &prompts),
+        Printed::Logprob,
+    )?;
     let echoed = echoes.iter().flatten().map(|e| e.len() as u64);
     params.check_repeats(call, echoed.sum(), prompts.iter().map(Vec::len).sum())?;
     let tokens = prompts.iter().map(|ids| ids.len() as u64).sum();

@@ -5,10 +5,13 @@ use std::fmt;
 use prelude_core::TokenId;
 use serde_json::{Map, Value};
 
-use super::{Call, escaping::cannot_escape, messages, tools::Tools, truncate::Truncation};
+use super::{
+    Call, escaping::cannot_escape, input::check_bytes, messages, tools::Tools, truncate::Truncation,
+};
 use crate::{
     error::ApiError,
     json::Fields,
+    routes::Endpoint,
     served_model::ServedModel,
     template::{ChatInputs, ChatTemplate},
     tokenizer::Escaper,
@@ -188,6 +191,13 @@ impl Conversation {
             }
             _ => model.tokenizer.encode(text, add_special_tokens),
         };
+        // Of `/tokenize` no context has to hold it.
+        if truncation.is_none() && call.endpoint != Endpoint::Tokenize {
+            let marks = self
+                .mark
+                .map_or(0, |mark| text.matches(mark).count() * mark.len_utf8());
+            check_bytes("messages", text.len() - marks, model)?;
+        }
         let mut ids = encode(&text);
         let truncation = truncation.filter(|t| t.cuts(ids.len()));
         if let Some(truncation) = truncation {

@@ -168,7 +168,7 @@ pub(crate) async fn decide(
         let meter = Meter::new(call);
         let escaping = asking.escaping(call, model)?;
         let mut plans = Vec::with_capacity(asking.questions.len());
-        let mut rows = 0;
+        let (mut rows, mut numbers) = (0, 0);
         for asked in &asking.questions {
             let plan = Plan::new(
                 asked,
@@ -179,10 +179,12 @@ pub(crate) async fn decide(
                 labels,
             )?;
             rows += plan.num_rows();
+            numbers += asked.question.criteria.labels().count();
             plans.push(plan);
             // Before the next one's labels are read.
             call.reservation.set_rows(rows as u64)?;
         }
+        call.expect_numbers(numbers as u64)?;
         Ok::<_, ApiError>((plans, meter, escaping))
     });
     let (plans, meter, escaping) = planned.await??;
@@ -355,8 +357,7 @@ fn encode(
             plan.rotations.iter().map(turn)
         });
     let prompts = SharedPrompts::encode(turns, model.cuts, |text, out: &mut Vec<TokenId>| {
-        escaping.encode_into(text, out);
-        check_length(asking.state_field, out.len(), 0, model)?;
+        escaping.encode_within(asking.state_field, text, out)?;
         meter.add(out.len())
     })?;
     let depths = plans

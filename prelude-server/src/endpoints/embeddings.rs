@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
-    Call, Reply,
+    Call, Printed, Reply,
     input::{self, Inputs},
     read,
     submit::{Common, UsageBody},
@@ -144,12 +144,13 @@ pub(crate) async fn embed(
     let (tree, ends, tokens) = read::tree(model, field, &prompts)?;
     let vectors = match of {
         Of::Texts => prompts.len() as u64,
-        Of::Tokens => {
-            read::check_numbers(call, tokens, width)?;
-            tokens
-        }
+        Of::Tokens => tokens,
     };
-    call.expect_numbers(vectors * u64::from(width))?;
+    let printed = match format {
+        Format::Float => Printed::Decimal,
+        Format::Base64 => Printed::Base64,
+    };
+    call.expect(vectors * u64::from(width), printed)?;
     let head = match of {
         Of::Texts => Head::Embed {
             pooling,

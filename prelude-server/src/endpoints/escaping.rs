@@ -6,7 +6,10 @@ use std::borrow::Cow;
 
 use prelude_core::TokenId;
 
-use super::Call;
+use super::{
+    Call,
+    input::{check_bytes, check_length},
+};
 use crate::{error::ApiError, json::Fields, served_model::ServedModel, tokenizer::Escaper};
 
 /// The field.
@@ -75,6 +78,25 @@ impl<'m> Escaping<'m> {
             Some((escaper, mark)) => escaper.encode_into(tokenizer, prompt, mark, false, out),
             None => tokenizer.encode_into(prompt, false, out),
         }
+    }
+
+    /// As [`Escaping::encode_into`], of a prompt that must fit the context: one that is so long
+    /// that it cannot fit is not read.
+    ///
+    /// # Errors
+    /// 400 `context_length_exceeded` naming `field`.
+    pub(crate) fn encode_within(
+        &self,
+        field: &str,
+        prompt: &str,
+        out: &mut Vec<TokenId>,
+    ) -> Result<(), ApiError> {
+        let marks = self.escapes.map_or(0, |(_, mark)| {
+            prompt.matches(mark).count() * mark.len_utf8()
+        });
+        check_bytes(field, prompt.len() - marks, self.model)?;
+        self.encode_into(prompt, out);
+        check_length(field, out.len(), 0, self.model)
     }
 
     /// How many ids a prompt has.

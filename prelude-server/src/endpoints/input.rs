@@ -250,6 +250,13 @@ async fn encode_each(
     before: &str,
     check_len: impl Fn(&Meter, usize) -> Result<(), ApiError>,
 ) -> Result<Vec<Vec<TokenId>>, ApiError> {
+    if encoding.truncation.is_none() {
+        for prompt in &prompts {
+            if let Prompt::Text(text) = prompt {
+                check_bytes(encoding.field, text.len() + before.len(), model)?;
+            }
+        }
+    }
     let bytes = bytes(&prompts, before);
     let encode_one = |meter: &Meter, prompt| {
         let ids = match cut_one(model, prompt, encoding, before)? {
@@ -338,6 +345,24 @@ pub(crate) fn check_ids(field: &str, ids: &[TokenId], model: &ServedModel) -> Re
             ))
         }
     }
+}
+
+/// Checks that a text of so many bytes may fit the context, before any of it is encoded.
+///
+/// # Errors
+/// 400 `context_length_exceeded`.
+pub(crate) fn check_bytes(field: &str, bytes: usize, model: &ServedModel) -> Result<(), ApiError> {
+    let least = model.tokenizer.least_tokens(bytes);
+    if least <= model.max_model_len as usize {
+        return Ok(());
+    }
+    let field = field.to_owned();
+    Err(ApiError::context_bytes_exceeded(
+        field,
+        model.max_model_len,
+        bytes,
+        least,
+    ))
 }
 
 /// Checks that a prompt and its output budget fit the context.

@@ -183,14 +183,31 @@ impl Call {
         Ok(encoded)
     }
 
-    /// Takes room for an answer of so many `numbers`, before they are computed. To be called once
-    /// it is known how many they are.
+    /// Takes room for an answer of so many decimal `numbers`, before they are computed. To be called
+    /// once it is known how many they are.
     ///
     /// # Errors
-    /// 400 `larger_than_queue`, 429 `queue_full`.
+    /// 400 `too_many_numbers` or `larger_than_queue`, 429 `queue_full`.
     pub(crate) fn expect_numbers(&self, numbers: u64) -> Result<(), ApiError> {
-        self.reservation
-            .grow_answer(numbers.saturating_mul(NUMBER_BYTES))
+        self.expect(numbers, Printed::Decimal)
+    }
+
+    /// Takes room for an answer of `count` such numbers: the one place that bounds them, for all
+    /// endpoints.
+    ///
+    /// # Errors
+    /// As [`Call::expect_numbers`].
+    pub(crate) fn expect(&self, count: u64, printed: Printed) -> Result<(), ApiError> {
+        let (numbers, bytes) = match printed {
+            Printed::Decimal => (count, NUMBER_BYTES),
+            Printed::Base64 => (count.div_ceil(3), BASE64_BYTES),
+            Printed::Logprob => (count.saturating_mul(2), LOGPROB_BYTES),
+        };
+        let max = self.app.config.limits.answer_numbers;
+        if numbers > max {
+            return Err(ApiError::too_many_numbers(numbers, max));
+        }
+        self.reservation.grow_answer(count.saturating_mul(bytes))
     }
 
     /// Writes an answer of about `bytes`, on a thread of its own if that takes long: the one that
@@ -230,6 +247,21 @@ pub(crate) fn enter(app: &App, endpoint: Endpoint, declared: u64) -> Result<Rese
 
 /// Most bytes of a number: `-1.1754944e-38,`.
 const NUMBER_BYTES: u64 = 15;
+/// Bytes of a number in base64.
+const BASE64_BYTES: u64 = 6;
+/// About how many bytes a log-probability has: token, log-probability, rank, offset.
+pub(crate) const LOGPROB_BYTES: u64 = 128;
+
+/// How an answer prints a number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Printed {
+    /// As a decimal number.
+    Decimal,
+    /// As four bytes in base64, which count as a third of a number.
+    Base64,
+    /// With its token and its rank, as two numbers.
+    Logprob,
+}
 
 /// A successful answer. Failures are [`ApiError`]s.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use super::{
     Call,
     classify::sigmoid,
     escaping::Escaping,
-    input::check_length,
+    input::{check_bytes, check_length},
     meter::Meter,
     read,
     submit::Common,
@@ -75,6 +75,7 @@ pub(crate) async fn judge(
     options: &PairOptions<'_>,
 ) -> Result<Judged, ApiError> {
     call.reservation.set_rows(pairs.len() as u64)?;
+    call.expect_numbers(pairs.len() as u64)?;
     let judge = model.judge.expect("a model that ranks has a judge");
     match judge {
         Judge::Cosine if options.escapes == Some(true) => {
@@ -143,10 +144,9 @@ async fn by_prompt(
             render(query, &document)
         });
         SharedPrompts::encode(prompts, model.cuts, |text, out| {
-            escaping.encode_into(text, out);
-            meter.add(out.len())?;
             // At once: a long query is not encoded again with every document to learn it.
-            check_length(options.field, out.len(), 0, model)
+            escaping.encode_within(options.field, text, out)?;
+            meter.add(out.len())
         })
     };
     let prompts = call.encode(bytes, work).await??;
@@ -235,7 +235,9 @@ async fn by_cosine(
                 })?,
                 None => Cow::Borrowed(&*text),
             };
-            let ids = model.tokenizer.encode(&whole(&text), true);
+            let text = whole(&text);
+            check_bytes(options.field, text.len(), model)?;
+            let ids = model.tokenizer.encode(&text, true);
             check_length(options.field, ids.len(), 0, model)?;
             meter.add(ids.len())?;
             Ok::<_, ApiError>(ids)

@@ -266,7 +266,7 @@ mod tests {
     fn answers_have_a_bound() {
         let config = ServerConfig {
             limits: Limits {
-                token_numbers: 77 * 4,
+                answer_numbers: 77 * 4,
                 ..Limits::default()
             },
             ..ServerConfig::default()

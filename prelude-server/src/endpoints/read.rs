@@ -38,23 +38,6 @@ pub(crate) async fn read_rows(
     Ok((outputs.collect::<Result<_, _>>()?, collected.usage))
 }
 
-/// Checks how many numbers an answer has that gives `width` of them for each of `tokens` tokens.
-///
-/// # Errors
-/// 400 `too_many_numbers`.
-pub(crate) fn check_numbers(call: &Call, tokens: u64, width: u32) -> Result<(), ApiError> {
-    let numbers = tokens.saturating_mul(u64::from(width));
-    let max = call.app.config.limits.token_numbers;
-    if numbers > max {
-        let message = format!(
-            "the answer would have {numbers} numbers, {width} for each of {tokens} tokens; at most \
-             {max} are allowed: ask for fewer inputs at once"
-        );
-        return Err(ApiError::new(400, "too_many_numbers", message));
-    }
-    Ok(())
-}
-
 /// The engine answered with another kind of output than was asked for: a bug.
 pub(crate) fn mismatch(call: &Call) -> ApiError {
     ApiError::internal(&call.request_id)

@@ -142,6 +142,7 @@ async fn by_labels(call: &Call, mut fields: Fields<'_>) -> Result<Reply, ApiErro
         return Ok(respond(model, Vec::new(), usage));
     }
     call.reservation.set_rows(count as u64)?;
+    call.expect_numbers(count as u64 * wanted.width(model))?;
     let (tree, ends, tokens) = joined.encode(call, model, &joining).await?;
     let normalise = match apply_softmax {
         true => Normalise::OverLabels,
@@ -334,6 +335,18 @@ enum Wanted {
     Tokens(Arc<[TokenId]>),
     /// Classes of a head by their places, or all of them.
     Classes(Option<Vec<usize>>),
+}
+
+impl Wanted {
+    /// The scores of one item.
+    fn width(&self, model: &ServedModel) -> u64 {
+        let width = match self {
+            Self::Tokens(labels) => labels.len(),
+            Self::Classes(Some(places)) => places.len(),
+            Self::Classes(None) => model.id2label.len(),
+        };
+        width as u64
+    }
 }
 
 /// The scores at `places`, or all.

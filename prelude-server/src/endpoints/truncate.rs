@@ -135,7 +135,9 @@ impl Truncation {
         text: &'t str,
         measure: impl Fn(&str) -> Result<usize, ApiError>,
     ) -> Result<Cow<'t, str>, ApiError> {
-        if measure(text)? <= self.keep {
+        // What cannot fit need not be read to its end to learn that it does not.
+        let may_fit = model.tokenizer.least_tokens(text.len()) <= self.keep;
+        if may_fit && measure(text)? <= self.keep {
             return Ok(Cow::Borrowed(text));
         }
         let around = measure("")?;

@@ -101,6 +101,7 @@ impl Server {
                 () = &mut ending => break,
             }
         }
+        close(&app, &connections, listener);
         vigil.abort_all();
         let gone = async {
             while connections.load(Ordering::Acquire) > 0 {
@@ -113,6 +114,24 @@ impl Server {
             Ended::EngineLost
         } else {
             Ended::Drained
+        }
+    }
+}
+
+/// Closes a listener, and takes up every connection that the system has accepted for it: closing it
+/// alone would reset them. They are refused by name; clients that come later are not let in.
+fn close(app: &Arc<App>, connections: &Arc<AtomicUsize>, listener: TcpListener) {
+    // Asked directly: the runtime may not have heard yet of the last ones.
+    let Ok(listener) = listener.into_std() else {
+        return;
+    };
+    // It does not block: without another connection it fails.
+    while let Ok((stream, _)) = listener.accept() {
+        let stream = stream
+            .set_nonblocking(true)
+            .and_then(|()| TcpStream::from_std(stream));
+        if let Ok(stream) = stream {
+            accept(app, connections, stream);
         }
     }
 }

@@ -40,7 +40,7 @@ impl Escaper {
                 reason = "there is another kind with the fallback"
             )
         )]
-        let fast = match &tokenizer.0 {
+        let fast = match &tokenizer.kind {
             Kind::Fast(fast) => fast,
             #[cfg(feature = "hf-fallback")]
             Kind::Reference(_) => return None,
@@ -220,7 +220,7 @@ impl Escaper {
 /// The ids of `text` with no token recognised in it.
 fn plain(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
     let mut ids = Vec::with_capacity(text.len() / 4 + 4);
-    match &tokenizer.0 {
+    match &tokenizer.kind {
         Kind::Fast(fast) => fast.encode_plain_into(text, &mut ids),
         #[cfg(feature = "hf-fallback")]
         Kind::Reference(_) => unreachable!("it has no escaper"),

@@ -18,7 +18,11 @@ pub(crate) use escape::Escaper;
 
 /// Text to ids and back.
 #[derive(Debug)]
-pub struct Tokenizer(Kind);
+pub struct Tokenizer {
+    kind: Kind,
+    /// The bytes of text that one id stands for at most, if that is known.
+    bytes_per_token: Option<usize>,
+}
 
 #[derive(Debug)]
 enum Kind {
@@ -31,7 +35,7 @@ enum Kind {
 /// Does the same with whichever it is.
 macro_rules! either {
     ($self:expr, $tokenizer:ident => $do:expr) => {
-        match &$self.0 {
+        match &$self.kind {
             Kind::Fast($tokenizer) => $do,
             #[cfg(feature = "hf-fallback")]
             Kind::Reference($tokenizer) => $do,
@@ -41,7 +45,10 @@ macro_rules! either {
 
 impl From<fasttoken::Tokenizer> for Tokenizer {
     fn from(tokenizer: fasttoken::Tokenizer) -> Self {
-        Self(Kind::Fast(Box::new(tokenizer)))
+        Self {
+            bytes_per_token: tokenizer.max_bytes_per_token(),
+            kind: Kind::Fast(Box::new(tokenizer)),
+        }
     }
 }
 
@@ -90,7 +97,11 @@ impl Tokenizer {
                     "tokenizer.json is served by the reference crate `tokenizers`, many times \
                      slower than fasttoken, which does not support it: {why}"
                 );
-                Ok((Self(Kind::Reference(Box::new(reference))), Some(warning)))
+                let tokenizer = Self {
+                    kind: Kind::Reference(Box::new(reference)),
+                    bytes_per_token: None,
+                };
+                Ok((tokenizer, Some(warning)))
             }
             Err(reference) => Err(LoadError::Fallback {
                 unsupported: why,
@@ -102,6 +113,12 @@ impl Tokenizer {
     #[cfg(not(feature = "hf-fallback"))]
     fn fall_back(_: &[u8], why: Error) -> Result<(Self, Option<String>), LoadError> {
         Err(why.into())
+    }
+
+    /// The ids that a text of so many bytes has at least: known without reading it.
+    #[must_use]
+    pub fn least_tokens(&self, bytes: usize) -> usize {
+        self.bytes_per_token.map_or(0, |most| bytes.div_ceil(most))
     }
 
     /// The ids of `text`. With `add_special_tokens`, those that the file's template puts around a
@@ -120,7 +137,7 @@ impl Tokenizer {
     /// text than that takes, if it can.
     #[must_use]
     pub fn encode_prefix(&self, text: &str, limit: usize) -> Vec<u32> {
-        match &self.0 {
+        match &self.kind {
             Kind::Fast(tokenizer) => tokenizer.encode_prefix(text, limit).0,
             #[cfg(feature = "hf-fallback")]
             Kind::Reference(tokenizer) => {
@@ -146,7 +163,7 @@ impl Tokenizer {
     /// The bytes that `id` stands for within a text; `None` if no token has it.
     #[must_use]
     pub fn id_to_piece(&self, id: u32) -> Option<Cow<'_, [u8]>> {
-        match &self.0 {
+        match &self.kind {
             Kind::Fast(tokenizer) => tokenizer.id_to_piece(id).map(Cow::Borrowed),
             #[cfg(feature = "hf-fallback")]
             Kind::Reference(tokenizer) => tokenizer.id_to_piece(id).map(Cow::Owned),
@@ -182,7 +199,7 @@ impl Tokenizer {
     /// `lstrip` and so on). Where the reference serves the file, only `special` is compared.
     pub(crate) fn has_added(&self, id: u32, flag: impl Fn(&str) -> Option<bool>) -> bool {
         let is = |name: &str, value: bool| flag(name).is_none_or(|wanted| wanted == value);
-        match &self.0 {
+        match &self.kind {
             Kind::Fast(tokenizer) => tokenizer.added_tokens().any(|(of, token)| {
                 of == id
                     && is("special", token.special)
@@ -200,7 +217,7 @@ impl Tokenizer {
     /// nothing is known.
     #[must_use]
     pub fn reassigned_tokens(&self) -> &[Reassigned] {
-        match &self.0 {
+        match &self.kind {
             Kind::Fast(tokenizer) => tokenizer.reassigned_tokens(),
             #[cfg(feature = "hf-fallback")]
             Kind::Reference(_) => &[],
@@ -209,7 +226,7 @@ impl Tokenizer {
 
     /// A decoder for ids that arrive one by one.
     pub(crate) fn stream(&self, skip_special_tokens: bool) -> Stream {
-        match &self.0 {
+        match &self.kind {
             Kind::Fast(_) => Stream::Fast(StreamState::new(skip_special_tokens)),
             #[cfg(feature = "hf-fallback")]
             Kind::Reference(_) => Stream::Reference(reference::Stream::new(skip_special_tokens)),
@@ -229,7 +246,7 @@ impl Stream {
     /// Appends to `out` the text that `id` completes.
     #[inline]
     pub(crate) fn push(&mut self, tokenizer: &Tokenizer, id: u32, out: &mut String) {
-        match (self, &tokenizer.0) {
+        match (self, &tokenizer.kind) {
             (Self::Fast(state), Kind::Fast(tokenizer)) => state.push(tokenizer, id, out),
             #[cfg(feature = "hf-fallback")]
             (Self::Reference(state), Kind::Reference(tokenizer)) => state.push(tokenizer, id, out),
@@ -240,7 +257,7 @@ impl Stream {
 
     /// Ends the text: what is still held back is written, unfinished characters as U+FFFD.
     pub(crate) fn finish(&mut self, tokenizer: &Tokenizer, out: &mut String) {
-        match (self, &tokenizer.0) {
+        match (self, &tokenizer.kind) {
             (Self::Fast(state), Kind::Fast(tokenizer)) => state.finish(tokenizer, out),
             #[cfg(feature = "hf-fallback")]
             (Self::Reference(state), Kind::Reference(tokenizer)) => state.finish(tokenizer, out),

@@ -249,7 +249,7 @@ fn whatever_is_tokenised_is_counted() {
         200,
     );
     // Too long is known once it is tokenised.
-    let long = "a ".repeat(100_000);
+    let long = "a ".repeat(1_000);
     check(PATH, json!({"prompt": long, "max_tokens": 1}), 400);
     // Ids are no text.
     let before = count();
@@ -284,11 +284,112 @@ fn what_can_never_fit_is_the_callers_to_split() {
     server.settle();
 }
 
+/// Whatever the endpoint, an answer prints so many numbers and no more, and says so alike.
+#[test]
+fn every_endpoint_bounds_the_numbers_that_it_prints() {
+    let limits = Limits {
+        answer_numbers: 100,
+        ..Limits::default()
+    };
+    let server = TestServer::fake(with_limits(limits), &Fake::default());
+    let check = |path: &str, body: Value, numbers: u64| {
+        let response = server.post(path, &body.to_string());
+        let found = (response.status, &*response.reason());
+        assert_eq!(
+            found,
+            (400, "too_many_numbers"),
+            "{path}: {}",
+            response.body
+        );
+        let message = response.json()["error"]["message"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let expected = format!("would print {numbers} numbers, the limit is 100");
+        assert!(message.contains(&expected), "{message}");
+    };
+    let many = |n: usize| vec!["x"; n];
+    let ids: Vec<u32> = (1..=21).collect();
+    let labels = json!({"query": "q", "items": many(5), "label_token_ids": ids});
+    check("/v1/score", labels, 105);
+    check(
+        "/v1/score",
+        json!({"text_1": "q", "text_2": many(101)}),
+        101,
+    );
+    check(
+        "/v1/rerank",
+        json!({"query": "q", "documents": many(101)}),
+        101,
+    );
+    let names: Vec<String> = (0..26).map(|i| format!("label {i}")).collect();
+    check("/classify", json!({"input": many(4), "labels": names}), 104);
+    let vectors = |n: usize| json!({"input": many(n), "dimensions": 4});
+    check("/v1/embeddings", vectors(26), 104);
+    let mut base64 = vectors(76);
+    base64["encoding_format"] = json!("base64");
+    check("/v1/embeddings", base64, 102);
+    let options: serde_json::Map<String, Value> = (0..101)
+        .map(|i| (format!("option {i}"), Value::Null))
+        .collect();
+    let question = json!({"type": "choice", "criteria": options});
+    let body = json!({"state": "s", "questions": {"q": question}});
+    let response = server.post("/v1/systemone", &body.to_string());
+    // Its clients expect this status.
+    let found = (response.status, &*response.reason());
+    assert_eq!(found, (422, "too_many_numbers"));
+    server.settle();
+}
+
+/// A text that cannot fit is refused by its bytes, before any of it is read.
+#[test]
+fn a_text_that_cannot_fit_is_not_tokenised() {
+    let server = TestServer::fake(config(), &Fake::default());
+    let texts = [
+        "\u{200d}".repeat(1 << 20),
+        "a\u{323}\u{301}".repeat(1 << 18),
+        "word ".repeat(1 << 20),
+    ];
+    for text in &texts {
+        let bodies = [
+            ("/v1/completions", json!({"prompt": text})),
+            ("/v1/completions", json!({"prompt": ["a", text]})),
+            (
+                "/v1/chat/completions",
+                json!({"messages": [{"role": "user", "content": text}]}),
+            ),
+            ("/v1/embeddings", json!({"input": text})),
+            (
+                "/v1/score",
+                json!({"query": text, "items": ["a"], "label_token_ids": [1]}),
+            ),
+            ("/v1/score", json!({"text_1": "a", "text_2": text})),
+            ("/v1/rerank", json!({"query": "a", "documents": [text]})),
+            ("/classify", json!({"input": text, "labels": ["a", "b"]})),
+        ];
+        for (path, body) in bodies {
+            let response = server.post(path, &body.to_string());
+            let found = (response.status, &*response.reason());
+            assert_eq!(found, (400, "context_length_exceeded"), "{path}");
+            let message = response.json()["error"]["message"]
+                .as_str()
+                .unwrap()
+                .to_owned();
+            assert!(
+                message.starts_with("This model's maximum context length is"),
+                "{message}"
+            );
+            assert!(message.contains("tokens or more"), "{path}: {message}");
+        }
+    }
+    server.settle();
+}
+
 /// Each choice repeats its prompt's log-probabilities, so a small request could ask for gigabytes.
 #[test]
 fn an_answer_prints_so_many_log_probabilities_and_no_more() {
     let limits = Limits {
-        logprob_entries: 60,
+        answer_numbers: 120,
         ..Limits::default()
     };
     let server = TestServer::fake(with_limits(limits), &Fake::default());
@@ -299,7 +400,7 @@ fn an_answer_prints_so_many_log_probabilities_and_no_more() {
         let response = server.post(PATH, &body.to_string());
         assert_eq!(response.status, status, "{body}");
         if status == 400 {
-            assert_eq!(response.reason(), "too_many_logprobs", "{body}");
+            assert_eq!(response.reason(), "too_many_numbers", "{body}");
         }
     };
     check(json!({"prompt_logprobs": 2, "n": 2}), 200);

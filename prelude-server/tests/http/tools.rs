@@ -184,6 +184,39 @@ fn calls_are_told_from_content() {
     server.settle();
 }
 
+/// A call that `max_tokens` cuts is told in `tool_calls` as far as it came, streamed or not.
+#[test]
+fn a_call_that_is_cut_is_told_as_far_as_it_came() {
+    let server = server(false, true);
+    let arguments = r#"{"days": 3, "to": "card"}"#;
+    let call =
+        format!("<tool_call>\n{{\"name\": \"refund\", \"arguments\": {arguments}}}\n</tool_call>");
+    let mut partial = 0;
+    for max_tokens in 1.. {
+        let mut cut = body(0, &saying(&call));
+        cut["max_tokens"] = json!(max_tokens);
+        let (message, ended) = ask(&server, &cut);
+        if ended != "length" {
+            assert_eq!(ended, "tool_calls");
+            break;
+        }
+        let Some(calls) = message["tool_calls"].as_array() else {
+            // Its function was not known yet.
+            let content = message["content"].as_str().unwrap();
+            assert!(!content.contains("refund\""), "{content}");
+            continue;
+        };
+        assert_eq!(message["content"], Value::Null);
+        let function = &calls[0]["function"];
+        let told = function["arguments"].as_str().unwrap();
+        assert_eq!((calls.len(), &function["name"]), (1, &json!("refund")));
+        assert!(arguments.starts_with(told), "{told}");
+        partial += u32::from(!told.is_empty() && told != arguments);
+    }
+    assert!(partial > 0, "no arguments were cut");
+    server.settle();
+}
+
 #[test]
 fn calls_stay_text_without_a_parser() {
     let server = server(false, false);

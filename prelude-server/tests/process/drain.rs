@@ -10,6 +10,9 @@ use serde_json::json;
 
 use crate::support::{Answer, Served, connect, request};
 
+/// Clients of the test, each with one connection at a time.
+const CLIENTS: usize = 24;
+
 /// Clients ask as fast as they are answered while the server is told to stop. Whatever it took on
 /// it answers whole; what it does not take it refuses by name, or does not let in at all.
 #[test]
@@ -36,28 +39,31 @@ fn a_server_told_to_stop_under_load_loses_nothing_it_accepted() {
     ];
     let requests = bodies.map(|(path, body)| request(path, &body.to_string()));
     let (whole, refused) = (AtomicU64::new(0), AtomicU64::new(0));
-    let (unanswered, streamed) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (refused_connections, lost) = (AtomicU64::new(0), AtomicU64::new(0));
+    let streamed = AtomicU64::new(0);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        for client in 0..24 {
+        for client in 0..CLIENTS {
             let (requests, address) = (&requests, &server.address);
             let (whole, refused, over) = (&whole, &refused, &over);
-            let (unanswered, streamed) = (&unanswered, &streamed);
+            let (refused_connections, lost) = (&refused_connections, &lost);
+            let streamed = &streamed;
             scope.spawn(move || {
                 for n in client.. {
-                    let ask = || {
-                        let mut stream = connect(address).ok()?;
-                        stream
-                            .write_all(requests[n % requests.len()].as_bytes())
-                            .ok()?;
-                        Answer::read(&mut stream)
+                    let Ok(mut stream) = connect(address) else {
+                        // The port is closed.
+                        assert!(over.load(Ordering::Acquire), "no connection");
+                        refused_connections.fetch_add(1, Ordering::Relaxed);
+                        return;
                     };
-                    let Some(answer) = ask() else {
-                        // Nobody took the connection up, because nobody listens any more.
+                    let sent = stream.write_all(requests[n % requests.len()].as_bytes());
+                    let answer = sent.ok().and_then(|()| Answer::read(&mut stream));
+                    let Some(answer) = answer else {
+                        // It came between the last look at the port and its closing.
                         assert!(over.load(Ordering::Acquire), "an unanswered request");
                         let later = connect(address);
                         assert!(later.is_err(), "a request is lost while the server listens");
-                        unanswered.fetch_add(1, Ordering::Relaxed);
+                        lost.fetch_add(1, Ordering::Relaxed);
                         return;
                     };
                     match answer.status {
@@ -96,7 +102,10 @@ fn a_server_told_to_stop_under_load_loses_nothing_it_accepted() {
     let (whole, refused) = (whole.into_inner(), refused.into_inner());
     assert!(whole > 0, "nothing was under way");
     assert!(streamed.into_inner() > 0, "no stream was under way");
-    assert_eq!(unanswered.into_inner(), 24, "each client's last request");
+    // Each client's last request. Not one in ten falls into the moment of closing.
+    let (refused_connections, lost) = (refused_connections.into_inner(), lost.into_inner());
+    assert_eq!(refused_connections + lost, CLIENTS as u64);
+    assert!(lost * 10 < CLIENTS as u64, "{lost} connections were reset");
     // What the server itself says of every request that it ever saw.
     let (mut said_whole, mut said_refused) = (0, 0);
     while let Ok(line) = server.log.recv() {

@@ -1,7 +1,9 @@
 //! The server as a process of its own: what it does to hostile clients, and how it leaves.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod bombs;
 mod drain;
 mod hostile;
 mod logs;
+mod salts;
 mod support;

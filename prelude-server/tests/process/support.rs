@@ -14,7 +14,9 @@ use serde_json::Value;
 pub(crate) struct Served {
     pub(crate) child: Child,
     pub(crate) address: String,
-    /// Lines that it says on stderr, until it ends.
+    /// Lines that it said on stderr before it was ready.
+    pub(crate) before_ready: Vec<String>,
+    /// Lines that it says on stderr after that, until it ends.
     pub(crate) log: mpsc::Receiver<String>,
 }
 
@@ -44,6 +46,8 @@ impl Served {
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("PRELUDE_")) {
             command.env_remove(name);
         }
+        // Naming the functions of a backtrace takes tens of megabytes.
+        command.env("RUST_BACKTRACE", "0");
         for (name, value) in settings {
             command.env(format!("PRELUDE_{name}"), value);
         }
@@ -51,9 +55,14 @@ impl Served {
         let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn();
         let mut child = child.unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let ready = lines
-            .find_map(|line| line.unwrap().strip_prefix("ready: ").map(str::to_owned))
-            .unwrap();
+        let mut before_ready = Vec::new();
+        let ready = loop {
+            let line = lines.next().unwrap().unwrap();
+            match line.strip_prefix("ready: ") {
+                Some(ready) => break ready.to_owned(),
+                None => before_ready.push(line),
+            }
+        };
         let address = ready.split("http://").nth(1).unwrap();
         let address = address.split(' ').next().unwrap().to_owned();
         let (sender, log) = mpsc::channel();
@@ -66,6 +75,7 @@ impl Served {
         Self {
             child,
             address,
+            before_ready,
             log,
         }
     }
@@ -96,9 +106,22 @@ impl Served {
 
     /// Bytes of memory that it holds.
     pub(crate) fn resident(&self) -> u64 {
+        self.memory("VmRSS:")
+    }
+
+    /// Most bytes of memory that it held since [`Self::forget_peak`].
+    pub(crate) fn peak(&self) -> u64 {
+        self.memory("VmHWM:")
+    }
+
+    pub(crate) fn forget_peak(&self) {
+        std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").unwrap();
+    }
+
+    fn memory(&self, name: &str) -> u64 {
         let path = format!("/proc/{}/status", self.child.id());
         let status = std::fs::read_to_string(path).unwrap();
-        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+        let line = status.lines().find_map(|l| l.strip_prefix(name));
         let kib = line.unwrap().trim().split(' ').next().unwrap();
         kib.parse::<u64>().unwrap() << 10
     }

@@ -157,8 +157,8 @@ impl Choice {
         if let Some(pieces) = &mut self.pieces {
             pieces.push(&self.text);
             self.text.clear();
-            if self.finish.is_some() {
-                pieces.finish();
+            if let Some(finish) = &self.finish {
+                pieces.finish(finish.reason == "length");
             }
         }
     }

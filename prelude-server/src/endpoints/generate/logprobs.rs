@@ -15,7 +15,7 @@ use serde::{
 };
 
 use super::choice::TokenRecord;
-use crate::{endpoints::Call, error::ApiError, served_model::ServedModel};
+use crate::served_model::ServedModel;
 
 /// JSON has no infinity; this stands for the log-probability of the impossible.
 const FLOOR: f32 = -9999.0;
@@ -349,23 +349,6 @@ pub(crate) fn entries(len: usize, range: Option<&Range<u32>>, top: u32) -> u64 {
     let len = len as u64;
     let scored = range.map_or(len, |r| u64::from(r.end.saturating_sub(r.start)));
     len.saturating_add(scored.saturating_mul(u64::from(top)))
-}
-
-/// About how many bytes an entry has: token, log-probability, rank, offset.
-pub(crate) const ENTRY_BYTES: u64 = 128;
-
-/// Refuses an answer that would print more than the configuration allows, and takes room for it. To
-/// be called before the engine computes any of it.
-///
-/// # Errors
-/// 400 `too_many_logprobs`, 429 `queue_full`.
-pub(crate) fn check_entries(call: &Call, entries: u64) -> Result<(), ApiError> {
-    let max = call.app.config.limits.logprob_entries;
-    if entries > max {
-        return Err(ApiError::too_many_logprobs(entries, max));
-    }
-    call.reservation
-        .grow_answer(entries.saturating_mul(ENTRY_BYTES))
 }
 
 #[cfg(test)]

@@ -10,8 +10,7 @@ mod stream;
 
 pub(crate) use choice::{Choice, StopReason};
 pub(crate) use logprobs::{
-    ChatLogprobs, CompletionLogprobs, Printer, PromptLogprobs, PromptLogprobsSchema, check_entries,
-    entries,
+    ChatLogprobs, CompletionLogprobs, Printer, PromptLogprobs, PromptLogprobsSchema, entries,
 };
 pub(crate) use params::{Params, StreamOptions, logprobs};
 pub(crate) use run::{Job, Report, Run};

@@ -7,11 +7,11 @@ use prelude_core::{
 };
 use prelude_engine::{Answer, AnswerEvent, Event, Outcome, Usage};
 
-use super::{Choice, Params, Printer, logprobs::ENTRY_BYTES};
+use super::{Choice, Params, Printer};
 use crate::{
     config,
     endpoints::{
-        Call,
+        Call, LOGPROB_BYTES,
         submit::{self, Common, UsageBody},
     },
     error::ApiError,
@@ -322,7 +322,7 @@ impl Run {
         let entries = self.choices.iter().flat_map(|choice| &choice.tokens);
         let entries: usize = entries.map(|record| 1 + record.token.top.len()).sum();
         self.call.reservation.answer_bytes()
-            + entries as u64 * ENTRY_BYTES
+            + entries as u64 * LOGPROB_BYTES
             + self.generated * TOKEN_BYTES
     }
 

@@ -7,7 +7,7 @@ use prelude_core::{NodeIdx, PromptTree, TokenId};
 use crate::{
     endpoints::{
         Call,
-        input::{Prompt, check_ids, check_length, parse_prompts, prompts},
+        input::{Prompt, check_bytes, check_ids, check_length, parse_prompts, prompts},
         meter::Meter,
         read,
         truncate::Truncation,
@@ -105,6 +105,9 @@ impl<'a> Joined<'a> {
             Self::Texts { query, items } if joining.apart => {
                 let bytes = query.len() + items.iter().map(|item| item.len()).sum::<usize>();
                 let encode = |text: &str, special| model.tokenizer.encode(text, special);
+                for part in items.iter().chain([&query]) {
+                    check_bytes("items", part.len(), model)?;
+                }
                 let work = || {
                     // What begins the prompt begins it with the tokenizer's special tokens.
                     let first = joining.item_first;
@@ -160,6 +163,7 @@ async fn join_texts(
             Ok(cut.into_owned())
         };
         SharedPrompts::encode(items.iter().map(join), model.text_cuts(), |text, out| {
+            check_bytes("items", text.len(), model)?;
             model.tokenizer.encode_into(text, true, out);
             meter.add(out.len())?;
             // At once: a long query is not encoded again with every item to learn it.

@@ -1,0 +1,145 @@
+//! The environment variables of the program, which are read here and in `main.rs` and nowhere else.
+
+use std::{env, ffi::OsString};
+
+use crate::commands::{Code, Environment, Failure, Settings};
+
+const PREFIX: &str = "PRELUDE_";
+
+/// The variables that are no settings, without the prefix.
+const KNOWN: [&str; 5] = ["API_KEY", "API_KEY_FILE", "CONFIG", "CUDA_LIBS", "LOG"];
+
+/// How the variables of this project's builds and tests begin, which the program may inherit.
+const FOREIGN: [&str; 10] = [
+    "BLESS",
+    "COMMIT",
+    "EMU_",
+    "FUZZ_",
+    "KERNEL_IMAGES",
+    "LOAD_TEST_",
+    "PORTABLE_FIBRES",
+    "REQUIRE_",
+    "SHARED_TOKENIZERS",
+    "TEST_",
+];
+
+/// Returns the value of a variable that must not be empty where it is set: a secret that a
+/// deployment failed to fill in must not open the server to everybody.
+pub(crate) fn filled(name: &str) -> Result<Option<OsString>, Failure> {
+    let Some(value) = env::var_os(name) else {
+        return Ok(None);
+    };
+    if value.to_str().is_some_and(|value| value.trim().is_empty()) {
+        let message = format_args!("{name} is set but empty; unset it to serve without a key");
+        return Err(Failure::new(Code::Usage, message));
+    }
+    Ok(Some(value))
+}
+
+/// Reads what the environment says for all commands.
+///
+/// # Errors
+/// If a variable with the project's prefix is none that the program knows, or is no text.
+pub(crate) fn environment() -> Result<Environment, Failure> {
+    let mut variables = Vec::new();
+    for (name, value) in env::vars_os() {
+        // A name that is no text is none of ours: ours are ASCII.
+        let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
+            continue;
+        };
+        if rest.contains("__") {
+            let value = value.into_string().map_err(|_| {
+                Failure::new(Code::Usage, format_args!("{PREFIX}{rest} is not UTF-8"))
+            })?;
+            variables.push((rest.to_owned(), value));
+        } else if !is_known(rest, &value.to_string_lossy()) {
+            let nearest = nearest(rest);
+            let message = format_args!("{PREFIX}{rest} is no variable of this program; {nearest}");
+            return Err(Failure::new(Code::Usage, message));
+        }
+    }
+    // In a fixed order, so that the same environment gives the same message.
+    variables.sort_unstable();
+    let config = env::var_os("PRELUDE_CONFIG").filter(|path| !path.is_empty());
+    Ok(Environment {
+        config: config.map(Into::into),
+        variables,
+    })
+}
+
+fn is_known(name: &str, value: &str) -> bool {
+    let is_foreign = FOREIGN.iter().any(|foreign| name.starts_with(foreign));
+    KNOWN.contains(&name) || is_foreign || is_of_kubernetes(name, value)
+}
+
+/// Says whether Kubernetes sets this variable in every container beside a service named `prelude`:
+/// `SERVICE_HOST`, `SERVICE_PORT…`, `PORT` with a URL, `PORT_8000_TCP…`.
+fn is_of_kubernetes(name: &str, value: &str) -> bool {
+    match name.split_once("PORT") {
+        Some(("", "")) => value.contains("://"),
+        Some(("", rest)) => rest.starts_with('_'),
+        Some(("SERVICE_", _)) => true,
+        _ => name == "SERVICE_HOST",
+    }
+}
+
+/// Names the known variable that is spelt most like `name`.
+fn nearest(name: &str) -> String {
+    let mut names: Vec<String> = KNOWN.map(str::to_owned).to_vec();
+    if let Ok(settings) = toml::Table::try_from(Settings::default()) {
+        collect(&settings, "", &mut names);
+    }
+    // A part of a name, or a name with more to it, is nearer than another one of its length.
+    let by_distance = |known: &String| match known.contains(name) || name.contains(known.as_str()) {
+        true => known.len().abs_diff(name.len()) / 2,
+        false => strsim::damerau_levenshtein(name, known),
+    };
+    let nearest = names.into_iter().min_by_key(by_distance);
+    let nearest = nearest.expect("some names are known");
+    format!("the nearest is {PREFIX}{nearest}, and settings are {PREFIX}<TABLE>__<FIELD>")
+}
+
+fn collect(table: &toml::Table, prefix: &str, names: &mut Vec<String>) {
+    for (key, value) in table {
+        let name = format!("{prefix}{}", key.to_ascii_uppercase());
+        match value {
+            toml::Value::Table(inner) => collect(inner, &format!("{name}__"), names),
+            _ => names.push(name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_found() {
+        let check = |name, expected: &str| {
+            let found = nearest(name);
+            let wanted = format!("the nearest is PRELUDE_{expected},");
+            assert!(found.starts_with(&wanted), "{name}: {found}");
+        };
+        check("LIMITS_ROWS", "LIMITS__ROWS");
+        check("APIKEY", "API_KEY");
+        check("KEY", "API_KEY");
+        check("API_KEYFILE", "API_KEY_FILE");
+        check("SERVER_PORT", "SERVER__PORT");
+        check("CONFIGURATION", "CONFIG");
+    }
+
+    #[test]
+    fn a_service_named_prelude_is_no_misspelling() {
+        let check = |name, value, expected| assert_eq!(is_known(name, value), expected, "{name}");
+        check("SERVICE_HOST", "10.0.0.1", true);
+        check("SERVICE_PORT", "8000", true);
+        check("SERVICE_PORT_HTTP", "8000", true);
+        check("PORT", "tcp://10.0.0.1:8000", true);
+        check("PORT_8000_TCP_ADDR", "10.0.0.1", true);
+        check("PORT", "8000", false);
+        check("HOST", "0.0.0.0", false);
+        check("SERVER_PORT", "8000", false);
+        check("API_KEY", "", true);
+        check("TEST_CUBLASLT", "1", true);
+    }
+}
