@@ -12,6 +12,7 @@ mod life;
 mod oneshot;
 mod plan;
 mod running;
+mod shortage;
 mod submit;
 #[cfg(test)]
 mod tests;
@@ -82,6 +83,10 @@ pub struct Scheduler {
     balance: u64,
     /// A prompt to be chunked that waits for blocks: younger generations are not to take them.
     chunk_blocked: Option<QueueKey>,
+    /// Overdue requests that wait for blocks.
+    short_of_blocks: BTreeSet<QueueKey>,
+    /// The last of the steps in flight that hold blocks for which a sequence waits.
+    drain_until: Option<StepId>,
     /// Whether the last step ran one long prompt alone.
     was_exclusive: bool,
     /// Since when the device has been idle because the policy waits for more, and until when it
@@ -151,6 +156,8 @@ impl Scheduler {
             next_seq: 0,
             balance: 0,
             chunk_blocked: None,
+            short_of_blocks: BTreeSet::new(),
+            drain_until: None,
             was_exclusive: false,
             idle_since: None,
             idle_until: None,

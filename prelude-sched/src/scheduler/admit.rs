@@ -75,13 +75,17 @@ impl Scheduler {
                 continue;
             };
             let key = live.key;
-            if self.chunk_blocked.is_some_and(|blocked| blocked < key) {
+            let blocked = self.chunk_blocked.is_some_and(|blocked| blocked < key);
+            if blocked || self.is_behind_overdue(&key) {
+                self.waits_for_blocks(key);
+                draft.decode_blocked = Some(key);
                 break;
             }
             let granted_end = draft.prefill_tokens().saturating_add(grant.tokens).min(end);
             let outcome = self.admit_choices(draft, grant.request, granted_end);
             self.requeue(grant.request);
             if outcome == Admission::Blocked {
+                self.waits_for_blocks(key);
                 draft.decode_blocked = Some(key);
                 break;
             }
@@ -132,6 +136,7 @@ impl Scheduler {
         self.next_seq += 1;
         let live = self.requests.get_mut(&seq.request).expect("it waited");
         live.seqs.insert(id);
+        self.short_of_blocks.remove(&live.key);
         if seq.choice == 0 {
             live.usage.cached_tokens += u64::from(seq.computed);
         }
@@ -178,6 +183,9 @@ impl Scheduler {
         };
         let needed = tokens.len().div_ceil(block_size) - known;
         if needed + spare > self.cache.available_blocks() as usize {
+            if self.has_right_to_blocks(seq) {
+                self.lacks_blocks(needed + spare);
+            }
             self.cache.release_all(found.into_blocks());
             return Admission::Blocked;
         }

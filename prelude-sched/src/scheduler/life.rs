@@ -66,6 +66,7 @@ impl Scheduler {
         self.oneshot.set(live.key, live.waiting(id, rows));
         self.decode.set(live.key, live.waiting(id, choices));
         if rows == 0 && choices == 0 {
+            self.short_of_blocks.remove(&live.key);
             let reserved = live.reserved.take();
             self.unreserve(reserved);
         }
@@ -94,6 +95,7 @@ impl Scheduler {
         }
         self.oneshot.remove(&live.key);
         self.decode.remove(&live.key);
+        self.short_of_blocks.remove(&live.key);
         if let Some(deadline) = live.expires {
             self.deadlines.remove(&(deadline, id));
         }

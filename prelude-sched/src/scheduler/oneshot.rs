@@ -41,6 +41,9 @@ struct Candidate {
 impl Scheduler {
     /// Takes up one-shot rows with what is left of the step.
     pub(super) fn plan_oneshot(&mut self, draft: &mut Draft, plan: &Plan) {
+        if self.is_draining() {
+            return;
+        }
         self.chunk_blocked = None;
         if draft.left() == 0 && !plan.oneshot.is_empty() {
             draft.passed_over_at = Some(draft.oneshot_tokens());
@@ -91,6 +94,7 @@ impl Scheduler {
     fn is_full(&self, draft: &Draft) -> bool {
         let enough = |most: u32| draft.oneshot_tokens() >= most;
         draft.left() == 0
+            || self.is_draining()
             || draft.forest.num_rows() >= self.config.max_batch_rows as usize
             || draft.enough_tokens.is_some_and(enough)
     }
@@ -233,7 +237,9 @@ impl Scheduler {
         let live = &self.requests[&row.request];
         let key = live.key;
         let younger = draft.decode_blocked.is_some_and(|blocked| blocked < key);
+        let younger = younger || self.is_behind_overdue(&key);
         if draft.starved || younger || !self.preempted.is_empty() {
+            self.waits_for_blocks(key);
             return Taken::Missed;
         }
         let job = Job::Chunked { needed: row.needed };
@@ -249,6 +255,7 @@ impl Scheduler {
             }
             Admission::Deferred => Taken::Missed,
             Admission::Blocked => {
+                self.waits_for_blocks(key);
                 self.chunk_blocked = Some(self.chunk_blocked.map_or(key, |b| b.min(key)));
                 Taken::Missed
             }
@@ -275,7 +282,7 @@ impl Scheduler {
                 .front()
                 .is_some_and(|w| live.prompt_len(w.row) > draft.room)
         };
-        if !self.requests.get(&first.request).is_some_and(waits) {
+        if self.drain_until.is_some() || !self.requests.get(&first.request).is_some_and(waits) {
             return false;
         }
         // A generation that waits to be admitted counts: only shared steps admit it.

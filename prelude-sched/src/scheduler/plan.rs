@@ -201,6 +201,7 @@ impl Scheduler {
     /// A step for everybody: what runs goes on, then generations are admitted, then one-shot rows
     /// are taken up, then what they left goes to generations again.
     fn plan_shared(&mut self, draft: &mut Draft, plan: &Plan, events: &mut Vec<Event>) {
+        self.end_drain();
         let goes_on = |id: &&SeqId| !draft.paused.contains(id);
         let prefilling =
             |id: &SeqId| self.seqs[id].is_decode() && self.seqs[id].next_chunk().is_some();

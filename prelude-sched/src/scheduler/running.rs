@@ -53,7 +53,7 @@ impl Scheduler {
                     let chunk = left.min(draft.chunk_tokens);
                     let is_last = !seq.is_decode() && chunk >= seq.len() - next;
                     if left > 0 && !is_last && !self.has_block_for(id, next, may_preempt, events) {
-                        draft.starved = true;
+                        self.starve(draft);
                     } else if left > 0 {
                         self.plan_chunk(draft, id, left);
                     }
@@ -74,7 +74,7 @@ impl Scheduler {
     ) {
         let position = self.seqs[&id].decode_position();
         if !self.has_block_for(id, position, may_preempt, events) {
-            draft.starved = true;
+            self.starve(draft);
             return;
         }
         let seq = self.seqs.get_mut(&id).expect("it runs");
