@@ -183,7 +183,7 @@ impl Live {
     pub(crate) fn waiting(&self, request: prelude_core::RequestId, rows: u32) -> Waiting {
         Waiting {
             request,
-            turn: self.key.turn,
+            turn: Turn::Usual,
             priority: self.key.priority,
             arrival: self.key.arrival,
             deadline: self.deadline,

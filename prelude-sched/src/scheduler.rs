@@ -7,7 +7,7 @@
 mod admit;
 mod complete;
 #[cfg(any(test, feature = "sim"))]
-mod invariants;
+pub(crate) mod invariants;
 mod life;
 mod oneshot;
 mod plan;
@@ -83,8 +83,8 @@ pub struct Scheduler {
     balance: u64,
     /// A prompt to be chunked that waits for blocks: younger generations are not to take them.
     chunk_blocked: Option<QueueKey>,
-    /// Overdue requests that wait for blocks.
-    short_of_blocks: BTreeSet<QueueKey>,
+    /// Overdue requests that wait for blocks, by age.
+    short_of_blocks: BTreeSet<(Timestamp, u64)>,
     /// The last of the steps in flight that hold blocks for which a sequence waits.
     drain_until: Option<StepId>,
     /// Whether the last step ran one long prompt alone.

@@ -23,7 +23,9 @@ use self::{
     shares::Shares,
     window::{Gathered, Window},
 };
-use super::{Grant, Plan, QueueView, SchedulerPolicy, StepBudget, StepTime, Turn, Unfinished};
+use super::{
+    Grant, Plan, QueueView, SchedulerPolicy, StepBudget, StepTime, Turn, Unfinished, Waiting,
+};
 
 /// Short prompts apart from long ones (LAPS, temporal mode on one device): what little there is to
 /// compute of a short prompt would wait for all of a long one, and delays a long one little.
@@ -151,8 +153,11 @@ impl Laps {
                 let work = self.costs.work(tokens);
                 self.shares.arrive(view.now(), length, work);
             }
+            let turns = [change.oneshot, change.decode].into_iter().flatten();
+            let turn = turns.map(|waiting| waiting.turn).min();
+            let turn = turn.unwrap_or(waiting.turn);
             let place = Place {
-                key: Key::new(&waiting, length, tokens),
+                key: Key::new(&Waiting { turn, ..waiting }, length, tokens),
                 length,
                 tokens,
                 start_by: self.start_by(waiting.arrival, waiting.deadline, tokens),
@@ -213,7 +218,12 @@ impl Laps {
     }
 
     /// Whose turn it is.
-    fn turn(&self, view: &QueueView<'_>, had_work: [bool; 2]) -> Option<Length> {
+    fn turn(
+        &self,
+        view: &QueueView<'_>,
+        budget: StepBudget,
+        had_work: [bool; 2],
+    ) -> Option<Length> {
         match had_work {
             [false, false] => return None,
             [true, false] => return Some(Length::Short),
@@ -223,20 +233,20 @@ impl Laps {
         let turn = self
             .barren
             .map(Length::other)
-            .or_else(|| self.overdue())
+            .or_else(|| self.overdue(view, budget))
             .or_else(|| self.urgent(view));
         Some(turn.unwrap_or_else(|| self.shares.next()))
     }
 
-    /// The class of whoever has waited too long; of the two classes', who has waited longer.
-    fn overdue(&self) -> Option<Length> {
-        let first = |length: Length| {
-            let key = self.line(length).first()?;
-            (key.turn == Turn::Overdue).then_some((key.arrival, length))
-        };
-        let overdue = [first(Length::Short), first(Length::Long)];
-        let longest = overdue.into_iter().flatten().min();
-        longest.map(|(_, length)| length)
+    /// The class of the request that has been overdue for longest, of those that can start.
+    fn overdue(&self, view: &QueueView<'_>, budget: StepBudget) -> Option<Length> {
+        let oneshot = view.oneshot().next();
+        let decode = view.decode().next().filter(|_| budget.seqs > 0);
+        let overdue = [oneshot, decode].into_iter().flatten();
+        let longest = overdue
+            .filter(|waiting| waiting.turn == Turn::Overdue)
+            .min_by_key(|waiting| waiting.arrival)?;
+        Some(self.places[&longest.request].length)
     }
 
     /// The class of the first that can meet its deadline, but not if it sits out a step.
@@ -327,10 +337,8 @@ impl Laps {
     fn first_long(&self, now: Timestamp, budget: StepBudget) -> Option<&Place> {
         let line = self.line(Length::Long);
         let can_start = |place: &&Place| place.has_rows || budget.seqs > 0;
-        let overdue = line.first().filter(|key| key.turn == Turn::Overdue);
         let urgent = line.starts(now, self.next_chance(now, Length::Long));
-        let ahead = overdue.map(|key| key.request).into_iter().chain(urgent);
-        let line = ahead.chain(line.requests());
+        let line = line.overdue().chain(urgent).chain(line.requests());
         line.map(|request| &self.places[&request]).find(can_start)
     }
 
@@ -376,7 +384,7 @@ impl SchedulerPolicy for Laps {
         self.proposed = None;
         self.follow(view);
         let had_work = self.had_work(view, budget);
-        let Some(length) = self.turn(view, had_work) else {
+        let Some(length) = self.turn(view, budget, had_work) else {
             return Plan::default();
         };
         let mut proposal = Proposal {

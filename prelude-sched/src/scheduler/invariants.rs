@@ -2,10 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use prelude_core::BlockId;
+use prelude_core::{BlockId, Timestamp};
 
 use super::Scheduler;
-use crate::sequence::SeqState;
+use crate::{
+    Turn,
+    sequence::{SeqState, Sequence},
+};
+
+/// An overdue request, which goes before all others of its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TurnOf {
+    pub(crate) age: (Timestamp, u64),
+    /// Rows, or choices, that have not started.
+    pub(crate) rows: u32,
+    /// Whether it was found to lack blocks.
+    pub(crate) is_short_of_blocks: bool,
+}
 
 impl Scheduler {
     /// Checks the scheduler's books against a recount. O(everything).
@@ -38,6 +51,35 @@ impl Scheduler {
         self.requests.get(&id).map(|live| live.started.is_some())
     }
 
+    /// The request that goes first in each queue, one-shot and generations, since it is overdue.
+    pub(crate) fn turns(&self) -> [Option<TurnOf>; 2] {
+        [&self.oneshot, &self.decode].map(|queue| {
+            let (key, waiting) = queue.first()?;
+            (key.turn == Turn::Overdue).then(|| TurnOf {
+                age: key.age(),
+                rows: waiting.rows,
+                is_short_of_blocks: self.short_of_blocks.contains(&key.age()),
+            })
+        })
+    }
+
+    /// The number of sequences admitted so far.
+    pub(crate) const fn admitted(&self) -> u64 {
+        self.next_seq
+    }
+
+    /// Returns whether a sequence lives that was admitted among the first `admitted`, or whose
+    /// request came no later than that which has the turn; if `with_prompt`, such with some of its
+    /// prompt to compute.
+    pub(crate) fn has_older_work(&self, turn: &TurnOf, admitted: u64, with_prompt: bool) -> bool {
+        let is_older = |seq: &Sequence| {
+            let came_before = self.requests[&seq.request].key.age() <= turn.age;
+            let has_prompt = seq.state != SeqState::Decoding;
+            (came_before || seq.seniority < admitted) && (has_prompt || !with_prompt)
+        };
+        self.seqs.values().any(is_older)
+    }
+
     /// Whether the device is idle because the policy waits for more.
     #[must_use]
     pub const fn idles(&self) -> bool {
@@ -59,11 +101,13 @@ impl Scheduler {
         let preempted: Vec<String> = self.preempted.values().map(seq).collect();
         let stats = self.stats();
         format!(
-            "{:?}\nrunning {running:#?}\npreempted {preempted:#?}\n{stats:?}\nbalance {}, room {}, oneshot {:?}",
+            "{:?}\nrunning {running:#?}\npreempted {preempted:#?}\n{stats:?}\nbalance {}, room {}, oneshot {:?}\nshort {:?}, drain {:?}",
             self.capacity,
             self.balance,
             self.max_tokens,
-            self.oneshot.iter().next()
+            self.oneshot.iter().next(),
+            self.short_of_blocks,
+            self.drain_until,
         )
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use prelude_core::{RequestId, SeqId, Timestamp};
 
 use super::Scheduler;
-use crate::{Event, Outcome, Turn, length::length_of, request::Reserved};
+use crate::{Event, Outcome, length::length_of, request::Reserved};
 
 impl Scheduler {
     /// Drops requests whose deadline passed before they started.
@@ -19,25 +19,19 @@ impl Scheduler {
         }
     }
 
-    /// Gives the first turn to whoever has waited longest, once that is too long: to one request
-    /// at a time in each queue, so that a queue of them delays others by one each step at most.
+    /// Gives the first turn to the request that has waited longest, once that is too long: to one
+    /// at a time in each queue, so that many of them delay others by one each step at most.
     pub(super) fn promote(&mut self, now: Timestamp) {
         let max_wait = Duration::from_millis(u64::from(self.config.max_wait_ms));
         if max_wait.is_zero() {
             return;
         }
-        for waiting in [self.oneshot.next_overdue(), self.decode.next_overdue()] {
-            let Some((arrival, id)) = waiting else {
-                continue;
-            };
-            let live = self.requests.get_mut(&id).expect("only live requests wait");
-            if now.saturating_since(arrival) < max_wait || live.key.turn == Turn::Overdue {
-                continue;
+        for queue in [&mut self.oneshot, &mut self.decode] {
+            if let Some(promoted) = queue.promote(now, max_wait)
+                && let Some(watch) = &mut self.watch
+            {
+                watch.touch(promoted);
             }
-            self.oneshot.remove(&live.key);
-            self.decode.remove(&live.key);
-            live.key.turn = Turn::Overdue;
-            self.requeue(id);
         }
     }
 
@@ -66,7 +60,7 @@ impl Scheduler {
         self.oneshot.set(live.key, live.waiting(id, rows));
         self.decode.set(live.key, live.waiting(id, choices));
         if rows == 0 && choices == 0 {
-            self.short_of_blocks.remove(&live.key);
+            self.short_of_blocks.remove(&live.key.age());
             let reserved = live.reserved.take();
             self.unreserve(reserved);
         }
@@ -95,7 +89,7 @@ impl Scheduler {
         }
         self.oneshot.remove(&live.key);
         self.decode.remove(&live.key);
-        self.short_of_blocks.remove(&live.key);
+        self.short_of_blocks.remove(&live.key.age());
         if let Some(deadline) = live.expires {
             self.deadlines.remove(&(deadline, id));
         }

@@ -7,7 +7,7 @@ use prelude_core::{RequestId, TokenId};
 
 use super::{Scheduler, admit::Admission};
 use crate::{
-    Plan,
+    Plan, Turn,
     forest::Spot,
     leader::Held,
     request::WaitingRow,
@@ -184,7 +184,10 @@ impl Scheduler {
         let found = self.cache.match_prefix(salt.as_ref(), &row.prompt, most);
         let (known, hash) = (found.blocks().len(), found.hash());
         let mut held = row.waiting.held;
-        let led = caching && self.is_led(draft, &row.prompt, row.needed, known, hash, &mut held);
+        let is_overdue = self.oneshot.placed(self.requests[&row.request].key).turn == Turn::Overdue;
+        let led = caching
+            && !is_overdue
+            && self.is_led(draft, &row.prompt, row.needed, known, hash, &mut held);
         row.waiting.held = held;
         if led {
             self.cache.release_all(found.into_blocks());
@@ -235,7 +238,7 @@ impl Scheduler {
     /// past a row that waits for room: what is started here would take that room again.
     fn start_chunks(&mut self, draft: &mut Draft, row: &mut Candidate, left: u32) -> Taken {
         let live = &self.requests[&row.request];
-        let key = live.key;
+        let key = self.oneshot.placed(live.key);
         let younger = draft.decode_blocked.is_some_and(|blocked| blocked < key);
         let younger = younger || self.is_behind_overdue(&key);
         if draft.starved || younger || !self.preempted.is_empty() {

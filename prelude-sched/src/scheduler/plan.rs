@@ -186,10 +186,9 @@ impl Scheduler {
         let tell = |(id, cost): (RequestId, Option<Cost>)| {
             let cost = cost.map(|cost| {
                 let live = &self.requests[&id];
-                let waiting = |rows: u32| (rows > 0).then(|| live.waiting(id, rows));
                 Change {
-                    oneshot: waiting(length_of(live.oneshot.len())),
-                    decode: waiting(live.waiting_choices),
+                    oneshot: self.oneshot.get(live.key),
+                    decode: self.decode.get(live.key),
                     cost,
                 }
             });

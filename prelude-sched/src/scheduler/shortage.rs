@@ -25,11 +25,14 @@ use crate::{
 };
 
 impl Scheduler {
-    /// Returns whether the pipeline drains if a sequence lacks blocks: it was admitted before, or
-    /// its request is overdue.
-    pub(super) fn has_right_to_blocks(&self, seq: &Sequence) -> bool {
-        let key = &self.requests[&seq.request].key;
-        seq.was_admitted() || key.turn == Turn::Overdue
+    /// Returns whether a sequence that is to be admitted belongs to a request that is overdue.
+    pub(super) fn is_overdue(&self, seq: &Sequence) -> bool {
+        let queue = if seq.is_decode() {
+            &self.decode
+        } else {
+            &self.oneshot
+        };
+        queue.placed(self.requests[&seq.request].key).turn == Turn::Overdue
     }
 
     /// Notes that a sequence that runs cannot go on for want of a block: nothing else in the step
@@ -54,15 +57,14 @@ impl Scheduler {
     /// Notes that a request waits for blocks; no younger one takes them once it is overdue.
     pub(super) fn waits_for_blocks(&mut self, key: QueueKey) {
         if key.turn == Turn::Overdue {
-            self.short_of_blocks.insert(key);
+            self.short_of_blocks.insert(key.age());
         }
     }
 
     /// Returns whether an older, overdue request waits for blocks.
     pub(super) fn is_behind_overdue(&self, key: &QueueKey) -> bool {
-        self.short_of_blocks
-            .first()
-            .is_some_and(|first| first < key)
+        let oldest = self.short_of_blocks.first();
+        oldest.is_some_and(|oldest| key.turn == Turn::Usual || *oldest < key.age())
     }
 
     /// Returns whether steps in flight have to end before one-shot rows are taken up.

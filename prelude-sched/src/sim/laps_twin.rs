@@ -74,6 +74,12 @@ impl CheckedLaps {
         let now = view.now();
         let slack = Duration::from_micros(u64::from(self.config.slack_us));
         let mut line = self.of(view, waiting, Length::Short);
+        // Of a request's two kinds of work, one may be overdue.
+        let turn = |w: &Waiting| {
+            let all = view.oneshot().chain(view.decode());
+            let of = all.filter(|other| other.request == w.request);
+            of.map(|other| other.turn).min()
+        };
         line.sort_by_key(|&(w, tokens, start_by)| {
             let urgent = start_by.filter(|&at| now <= at && at < now.saturating_add(slack));
             let digits = (1..=64).find(|&n| tokens >> n == 0);
@@ -82,7 +88,7 @@ impl CheckedLaps {
                 None => (
                     true,
                     None,
-                    Some((w.turn, w.priority, digits, w.arrival)),
+                    Some((turn(w), w.priority, digits, w.arrival)),
                     w.request,
                 ),
             }

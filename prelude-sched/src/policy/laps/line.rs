@@ -114,6 +114,13 @@ impl Line {
         self.order.first()
     }
 
+    /// Those that are overdue: one for each kind of work at most.
+    pub(super) fn overdue(&self) -> impl Iterator<Item = RequestId> {
+        let overdue = self.order.iter();
+        let overdue = overdue.take_while(|key| key.turn == Turn::Overdue);
+        overdue.map(|key| key.request)
+    }
+
     pub(super) fn requests(&self) -> impl Iterator<Item = RequestId> {
         self.order.iter().map(|key| key.request)
     }

@@ -146,6 +146,34 @@ fn short_requests_wait_for_each_other() {
     rig.drain();
 }
 
+/// Long generations wait for the only slot, and long rows come with every step: an overdue short
+/// request has the turn all the same, since none of the overdue generations can start.
+#[test]
+fn an_overdue_generation_without_a_slot_holds_up_no_other_class() {
+    let config = SchedulerConfig {
+        policy: PolicyConfig::Laps,
+        max_num_seqs: 1,
+        max_wait_ms: 50,
+        enable_prefix_caching: false,
+        laps: small(),
+        ..SchedulerConfig::default()
+    };
+    let mut rig = Rig::new(config, CAPACITY);
+    rig.submit(generate(0, prompt(0, 4), 100, 1));
+    rig.timed_step();
+    let mut long = generate(1, prompt(1, 20), 5, 1);
+    long.arrival = rig.now;
+    rig.submit(long);
+    rig.now = rig.now.saturating_add(ms(51));
+    rig.classify_now(2, 4);
+    for id in 3..20 {
+        rig.classify_now(id, 16);
+        rig.timed_step();
+    }
+    assert_eq!(rig.outcome(1), None, "no slot is free");
+    assert_eq!(rig.outcome(2), Some(&Outcome::Done));
+}
+
 #[test]
 fn generations_decode_in_every_step() {
     let mut rig = rig(small());

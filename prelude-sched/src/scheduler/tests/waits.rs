@@ -90,6 +90,33 @@ fn check(request: &Request) {
     }
 }
 
+/// A prompt of 100 tokens by 4 at a time leads a peer with a longer one, block by block.
+#[test]
+fn an_overdue_request_waits_for_no_leader() {
+    let starts_after = |overdue: bool| {
+        let config = SchedulerConfig {
+            max_batch_tokens: 24,
+            prefill_chunk_tokens: 4,
+            defer_max: 4,
+            ..SchedulerConfig::default()
+        };
+        let mut rig = Rig::new(config, CAPACITY);
+        rig.submit(generate(0, prompt(1, 100), 5, 1));
+        rig.step();
+        if overdue {
+            rig.now = rig.now.saturating_add(Duration::from_secs(31));
+        }
+        let peer = [prompt(1, 100), prompt(2, 3)].concat();
+        rig.submit(generate(1, peer, 5, 1));
+        (1..100).find(|_| {
+            rig.step();
+            rig.scheduler.has_started(RequestId(1)) == Some(true)
+        })
+    };
+    assert_eq!(starts_after(false), Some(25));
+    assert_eq!(starts_after(true), Some(1));
+}
+
 #[test]
 fn a_generation_gets_blocks_that_steady_oneshot_traffic_reads() {
     check(&generate(0, prompt(7, 3_700), 200, 1));
