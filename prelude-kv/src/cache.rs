@@ -408,6 +408,23 @@ mod tests {
         assert_eq!((cache.cached_blocks(), cache.free_blocks()), (1, 15));
     }
 
+    /// Requests with and without a salt have the same tokens, and all hashes are the same: only
+    /// the salt that the trie remembers keeps one from the other's block.
+    #[test]
+    fn colliding_hashes_never_cross_from_a_salt_to_none_or_back() {
+        let salts = [salt("a"), salt("b"), None];
+        for owner in &salts {
+            let mut cache = KvCache::new(16, 2);
+            cache.trie.weaken_hash(0);
+            compute(&mut cache, owner.as_ref(), &[1, 2]);
+            for reader in &salts {
+                let expected = usize::from(owner == reader);
+                let blocks = found(&mut cache, reader.as_ref(), &[1, 2], 2);
+                assert_eq!(blocks, expected, "{reader:?} reads what {owner:?} computed");
+            }
+        }
+    }
+
     #[test]
     fn an_equal_block_published_twice_is_kept_once() {
         let mut cache = KvCache::new(4, 2);
