@@ -40,6 +40,7 @@ use super::{
 ///   the part that it has of the load that comes, within a
 ///   [floor](LapsConfig::share_floor_percent). The paper leaves this open; with strict alternation
 ///   long prompts collapse near saturation.
+/// - An overdue request goes first, and its class has the turn.
 /// - A request that would miss its deadline if it sat the next step out goes before that. One that
 ///   will miss it in any case does not: as printed, a prompt that takes longer than its target
 ///   would always go first, and help nobody.
@@ -47,7 +48,7 @@ use super::{
 ///   are there as came together of late, for an adaptive window. Nobody waits if long work is
 ///   there, if the next request is expected later than a launch costs, or without a deadline.
 ///
-/// Turn and priority come before length within a class; an overdue request's class has the turn.
+/// Priority comes before length within a class.
 /// Generations that decode go on in every step.
 ///
 /// Not here: the paper's spatial mode, which moves whole devices between classes, and shapes,
@@ -277,8 +278,11 @@ impl Laps {
         let now = view.now();
         let line = self.line(Length::Short);
         let until = now.saturating_add(micros(self.config.slack_us));
-        let urgent: Vec<RequestId> = line.starts(now, until).collect();
-        let ahead: BTreeSet<RequestId> = urgent.iter().copied().collect();
+        let overdue: Vec<RequestId> = line.overdue().collect();
+        let urgent = line.starts(now, until);
+        let urgent = urgent.filter(|request| !overdue.contains(request));
+        let first: Vec<RequestId> = overdue.iter().copied().chain(urgent).collect();
+        let ahead: BTreeSet<RequestId> = first.iter().copied().collect();
         let others = line.requests().filter(|request| !ahead.contains(request));
         let mut plan = Plan {
             enough_tokens: Some(self.config.batch_tokens),
@@ -288,7 +292,7 @@ impl Laps {
         let most_rows = line.with_rows().min(budget.rows as usize);
         let most_seqs = line.generating().min(budget.seqs as usize);
         let mut prompts = 0;
-        for request in urgent.iter().copied().chain(others) {
+        for request in first.iter().copied().chain(others) {
             let has_room = prompts < u64::from(self.config.batch_tokens);
             if plan.oneshot.len() >= most_rows && (plan.decode.len() >= most_seqs || !has_room) {
                 break;

@@ -65,7 +65,7 @@ impl CheckedLaps {
         of.collect()
     }
 
-    /// Who is urgent, then the shortest by binary digits.
+    /// What is overdue, what is urgent, then the shortest by binary digits.
     fn line<'a>(
         &self,
         view: &QueueView<'_>,
@@ -83,14 +83,12 @@ impl CheckedLaps {
         line.sort_by_key(|&(w, tokens, start_by)| {
             let urgent = start_by.filter(|&at| now <= at && at < now.saturating_add(slack));
             let digits = (1..=64).find(|&n| tokens >> n == 0);
+            if turn(w) == Some(Turn::Overdue) {
+                return (0, None, Some((i64::MIN, None, w.arrival)), w.request);
+            }
             match urgent {
-                Some(at) => (false, Some(at), None, w.request),
-                None => (
-                    true,
-                    None,
-                    Some((turn(w), w.priority, digits, w.arrival)),
-                    w.request,
-                ),
+                Some(at) => (1, Some(at), None, w.request),
+                None => (2, None, Some((w.priority, digits, w.arrival)), w.request),
             }
         });
         line.into_iter().map(|(w, ..)| w.request).collect()

@@ -24,6 +24,8 @@ pub struct LongestWaits {
 #[derive(Debug)]
 pub(super) struct Waits {
     max_wait: Duration,
+    /// Whether a step has work of one class, so that both queues have one turn.
+    one_turn: bool,
     /// Accepted requests of which nothing has started.
     unstarted: Vec<Unstarted>,
     /// Of the one-shot queue and that of generations.
@@ -40,6 +42,9 @@ struct Unstarted {
     steps: u64,
 }
 
+/// Of the two queues, that of one-shot rows.
+const ONESHOT: usize = 0;
+
 /// A turn that has not got on.
 #[derive(Clone, Copy, Debug)]
 struct TurnWait {
@@ -50,10 +55,11 @@ struct TurnWait {
 }
 
 impl Waits {
-    pub(super) fn new(config: &SchedulerConfig, capacity: Capacity) -> Self {
+    pub(super) fn new(policy: &str, config: &SchedulerConfig, capacity: Capacity) -> Self {
         let max_wait = Duration::from_millis(u64::from(config.max_wait_ms));
         Self {
             max_wait,
+            one_turn: policy == "laps",
             unstarted: Vec::new(),
             turns: [None; 2],
             longest: LongestWaits {
@@ -100,11 +106,10 @@ impl Waits {
             waiting.steps += u64::from(waiting.is_overdue);
         }
         let most = self.longest.turn_steps_max;
-        for (is_decode, (wait, turn)) in [false, true]
-            .into_iter()
-            .zip(self.turns.iter_mut().zip(scheduler.turns()))
-        {
-            let Some(of) = turn else {
+        let turns = scheduler.turns();
+        let oldest = turns.into_iter().flatten().map(|of| of.age).min();
+        for (n, wait) in self.turns.iter_mut().enumerate() {
+            let Some(of) = turns[n] else {
                 *wait = None;
                 continue;
             };
@@ -120,8 +125,11 @@ impl Waits {
             }
             // What was admitted before holds blocks and slots of generations; a one-shot row that
             // needs none of them shares its part of a step with prompts in chunks only.
-            let with_prompt = !is_decode && !of.is_short_of_blocks;
-            if scheduler.has_older_work(&of, wait.admitted, with_prompt) {
+            let with_prompt = n == ONESHOT && !of.is_short_of_blocks;
+            let is_older = |waiting: &Unstarted| waiting.is_overdue && waiting.arrival < of.age.0;
+            let not_yet =
+                self.one_turn && (oldest < Some(of.age) || self.unstarted.iter().any(is_older));
+            if not_yet || scheduler.has_older_work(&of, wait.admitted, with_prompt) {
                 continue;
             }
             wait.steps += 1;
@@ -136,10 +144,20 @@ impl Waits {
     }
 }
 
+/// The k of "a request waits for `max_wait_ms` and k steps": most steps for which the overdue request
+/// of a queue may not get on, while nothing lives that was admitted before it.
+///
+/// - Up to `depth` steps are in flight when the turn begins, or hold the blocks that it lacks.
+/// - Each class of work has its share of a step's tokens, carried over until its next row fits. A
+///   row has at most the tokens of a step, and decode rows leave half of them or more: after
+///   `2 * 100 / share` steps it fits.
+/// - A step of one long prompt alone may come before each of these steps, which doubles the sum.
+///
+/// Beside that, a request waits for older ones, each of which has the turn before it, and for
+/// sequences admitted before it, which hold blocks and slots until they end: no scheduler that
+/// lets generations go on can promise less. Steps in which such work lives are not counted.
 fn turn_steps_max(config: &SchedulerConfig, capacity: Capacity) -> u64 {
-    if let Ok(k) = std::env::var("K") {
-        eprintln!("{config:?}\n{capacity:?}");
-        return k.parse().unwrap();
-    }
-    2000
+    let share = u64::from(config.oneshot_share_percent);
+    let least_share = share.min(100 - share);
+    2 * (u64::from(capacity.pipeline_depth) + (2 * 100_u64).div_ceil(least_share))
 }

@@ -12,21 +12,27 @@ use crate::{Turn, Waiting, length::length_of};
 pub(super) struct Key {
     pub(super) turn: Turn,
     priority: i64,
-    /// Binary digits of a short request's tokens; long ones go as they come.
+    /// Binary digits of a short request's tokens; long and overdue ones go as they come.
     bucket: u32,
     pub(super) arrival: Timestamp,
     pub(super) request: RequestId,
 }
 
 impl Key {
-    pub(super) const fn new(waiting: &Waiting, length: Length, tokens: u64) -> Self {
+    pub(super) fn new(waiting: &Waiting, length: Length, tokens: u64) -> Self {
+        let is_overdue = waiting.turn == Turn::Overdue;
         let bucket = match length {
-            Length::Short => u64::BITS - tokens.leading_zeros(),
-            Length::Long => 0,
+            Length::Short if !is_overdue => u64::BITS - tokens.leading_zeros(),
+            Length::Short | Length::Long => 0,
+        };
+        let priority = if is_overdue {
+            i64::MIN
+        } else {
+            waiting.priority
         };
         Self {
             turn: waiting.turn,
-            priority: waiting.priority,
+            priority,
             bucket,
             arrival: waiting.arrival,
             request: waiting.request,

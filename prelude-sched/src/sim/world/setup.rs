@@ -16,7 +16,15 @@ use crate::{Fcfs, LapsConfig, SchedulerPolicy};
 impl World {
     pub(super) fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let capacity = capacity(&mut random);
+        // Apart, so that other worlds are what they were.
+        let mut of_steady = Random::new(mix(seed, 1));
+        let is_steady = of_steady.one_in(3);
+        let mut capacity = capacity(&mut random);
+        if is_steady {
+            // Little more than what the longest generation needs.
+            let least = capacity.max_context_len / capacity.block_size;
+            capacity.num_blocks = capacity.num_blocks.clamp(least, least * 3 / 2);
+        }
         let config = config(&mut random);
         let arrivals = arrivals(&mut random);
         let mut workload = Workload::random(&mut random, capacity);
@@ -43,7 +51,7 @@ impl World {
             arriving: 1,
             aborts: Vec::new(),
             running: VecDeque::new(),
-            waits: (name != "chaos").then(|| Waits::new(&config, capacity)),
+            waits: (name != "chaos").then(|| Waits::new(name, &config, capacity)),
             ledger: Ledger::new(Twin {
                 vocab_size: capacity.vocab_size,
             }),
@@ -58,10 +66,8 @@ impl World {
             capacity,
             random,
         };
-        // Apart, so that other worlds are what they were.
-        let mut random = Random::new(mix(seed, 1));
-        if random.one_in(3) {
-            world.make_steady(&mut random, config.max_batch_tokens);
+        if is_steady {
+            world.make_steady(&mut of_steady, config.max_batch_tokens);
         }
         world
     }
@@ -80,6 +86,9 @@ impl World {
             max_suffix: random.in_range(1, 7),
             others_every: u64::from(random.in_range(4, 40)),
         });
+        let long = random.in_range(longest / 2 + 1, longest.max(2));
+        let prompt = (0..long).map(|_| token(random)).collect();
+        self.workload.prefixes.push(prompt);
         // From half of what the device computes to somewhat more, where rows have no common steps.
         let interval_us = f64::from(random.in_range(300, 1200));
         let rows = f64::from(max_batch_tokens.min(capacity.max_step_tokens).min(16)) / 8.0;
