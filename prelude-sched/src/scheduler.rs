@@ -55,6 +55,8 @@ pub struct Scheduler {
     cache: KvCache,
     /// For a policy that follows what waiting requests cost.
     watch: Option<Watch>,
+    /// Requests that ended before all of them had started, since the policy was asked last.
+    withdrawn: BTreeSet<RequestId>,
     leaders: Leaders,
     requests: BTreeMap<RequestId, Live>,
     /// Requests with one-shot rows to plan, and with generations to admit.
@@ -90,7 +92,7 @@ pub struct Scheduler {
     /// Whether the last step ran one long prompt alone.
     was_exclusive: bool,
     /// Since when the device has been idle because the policy waits for more, and until when it
-    /// will be.
+    /// waits, on an idle device or beside a step in flight.
     idle_since: Option<Timestamp>,
     idle_until: Option<Timestamp>,
     counters: SchedulerStats,
@@ -135,6 +137,7 @@ impl Scheduler {
             policy,
             cache,
             watch,
+            withdrawn: BTreeSet::new(),
             leaders: Leaders::new(),
             requests: BTreeMap::new(),
             oneshot: Queue::default(),
@@ -203,6 +206,8 @@ impl Scheduler {
             }
         }
         if draft.is_empty() {
+            // The device is busy, so this wait needs no bound.
+            self.idle_until = draft.wait_until.filter(|&at| at > now);
             return None;
         }
         self.idle_since = None;

@@ -34,7 +34,8 @@ use super::{
 ///   longer to fetch than to compute: up to [`boundary_tokens`](LapsConfig::boundary_tokens), or as
 ///   [costs](LapsConfig::costs) say. One-shot work and prompts of generations alike.
 /// - A step has short work or long work. Long work gets on by one chunk of one request: one that
-///   has begun is first brought to its end. Short work goes together, the shortest first by powers
+///   has begun is first brought to its end, and one that is alone runs as under
+///   [`Fcfs`](crate::Fcfs). Short work goes together, the shortest first by powers
 ///   of two, until the step is [full enough](LapsConfig::batch_tokens).
 /// - Whose turn it is follows from deficit round robin in device time, each class's share being
 ///   the part that it has of the load that comes, within a
@@ -144,16 +145,22 @@ impl Laps {
             if let Some(before) = &before {
                 self.lines[before.length as usize].remove(before);
             }
+            let withdrawn = view.withdrawn().contains(&request);
+            if let Some(gone) = before.filter(|_| withdrawn) {
+                self.shares.withdraw(view.now(), &gone.offer);
+            }
+            let before = before.filter(|_| !withdrawn);
             let Some(change) = change else { continue };
             let Some(waiting) = change.oneshot.or(change.decode) else {
                 continue;
             };
             let tokens = change.cost.tokens;
             let length = self.length_of(tokens, change.cost.prompt.cached);
-            if before.is_none() {
-                let work = self.costs.work(tokens);
-                self.shares.arrive(view.now(), length, work);
-            }
+            let work = self.costs.work(tokens);
+            let offer = before.map_or_else(
+                || self.shares.arrive(view.now(), length, work),
+                |before| before.offer,
+            );
             let turns = [change.oneshot, change.decode].into_iter().flatten();
             let turn = turns.map(|waiting| waiting.turn).min();
             let turn = turn.unwrap_or(waiting.turn);
@@ -162,6 +169,7 @@ impl Laps {
                 length,
                 tokens,
                 start_by: self.start_by(waiting.arrival, waiting.deadline, tokens),
+                offer,
                 has_rows: change.oneshot.is_some(),
                 generates: change.decode.is_some(),
             };
@@ -327,6 +335,10 @@ impl Laps {
         if let Some(begun) = rests.find(|prompt| self.length_of_rest(prompt) == Length::Long) {
             plan.chunks = Some(vec![begun.request]);
         } else if let Some(place) = self.first_long(view.now(), budget) {
+            if view.is_idle() && self.places.len() == 1 && view.unfinished().is_empty() {
+                // It delays no other, so it may run in one step and needs no blocks.
+                (plan.enough_tokens, plan.chunk_tokens) = (None, None);
+            }
             let request = place.key.request;
             let tokens = budget.tokens;
             let grant = |granted: bool| granted.then_some(Grant { request, tokens });

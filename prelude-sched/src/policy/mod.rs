@@ -5,7 +5,10 @@ mod groups;
 mod laps;
 mod srjf;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use prelude_core::{RequestId, StepId, Timestamp};
 use prelude_kv::KvCache;
@@ -71,6 +74,7 @@ pub struct QueueView<'a> {
     pub(crate) requests: &'a BTreeMap<RequestId, Live>,
     pub(crate) cache: &'a KvCache,
     pub(crate) changed: &'a [(RequestId, Option<Change>)],
+    pub(crate) withdrawn: &'a BTreeSet<RequestId>,
     pub(crate) unfinished: &'a [Unfinished],
     pub(crate) step: StepId,
     pub(crate) is_idle: bool,
@@ -123,6 +127,14 @@ impl<'a> QueueView<'a> {
     #[must_use]
     pub const fn changed(&self) -> &'a [(RequestId, Option<Change>)] {
         self.changed
+    }
+
+    /// Requests that ended since the last plan although some of them had not started: aborted, late
+    /// or failed. An id may wait again. Empty unless the policy
+    /// [follows costs](SchedulerPolicy::follows_costs).
+    #[must_use]
+    pub const fn withdrawn(&self) -> &'a BTreeSet<RequestId> {
+        self.withdrawn
     }
 
     /// Prompts of which chunks have been computed and more are to come, oldest first.

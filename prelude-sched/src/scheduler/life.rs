@@ -86,6 +86,9 @@ impl Scheduler {
         };
         if let Some(watch) = &mut self.watch {
             watch.touch(id);
+            if self.oneshot.get(live.key).is_some() || self.decode.get(live.key).is_some() {
+                self.withdrawn.insert(id);
+            }
         }
         self.oneshot.remove(&live.key);
         self.decode.remove(&live.key);

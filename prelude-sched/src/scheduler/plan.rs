@@ -160,15 +160,18 @@ impl Scheduler {
             requests: &self.requests,
             cache: &self.cache,
             changed: &changed,
+            withdrawn: &self.withdrawn,
             unfinished: &unfinished,
             step: StepId(self.next_step),
             is_idle,
         };
         let plan = self.policy.plan(&view, budget);
-        match say {
+        let plan = match say {
             Say::All | Say::Order => plan,
             Say::None => Fcfs.plan(&view, budget),
-        }
+        };
+        self.withdrawn.clear();
+        plan
     }
 
     /// What is to be told to a policy that follows what waiting requests cost.

@@ -123,7 +123,11 @@ impl CheckedLaps {
             let begun = view.unfinished().iter().any(|p| is_long(p.tokens));
             assert!(!begun, "what has begun goes first");
         }
-        assert_eq!(plan.chunk_tokens, Some(self.config.chunk_tokens));
+        let waiting = view.oneshot().chain(view.decode());
+        let waiting: BTreeSet<RequestId> = waiting.map(|w| w.request).collect();
+        let is_lone = view.is_idle() && view.unfinished().is_empty() && waiting.len() == 1;
+        let chunk = (!is_lone).then_some(self.config.chunk_tokens);
+        assert_eq!(plan.chunk_tokens, chunk);
     }
 
     fn check_wait(&self, view: &QueueView<'_>, budget: StepBudget, until: Timestamp) {
@@ -162,7 +166,7 @@ impl SchedulerPolicy for CheckedLaps {
             let could_start = view.oneshot().next().is_some()
                 || (budget.seqs > 0 && view.decode().next().is_some());
             assert!(!could_start && view.unfinished().is_empty(), "idle");
-        } else if plan.chunk_tokens.is_some() {
+        } else if plan.chunk_tokens.is_some() || plan.enough_tokens.is_none() {
             self.check_long(view, &plan);
         } else {
             self.check_short(view, budget, &plan);

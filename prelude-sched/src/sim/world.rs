@@ -23,7 +23,7 @@ use crate::{Event, Reject, Scheduler, SchedulerConfig, SchedulerStats};
 
 /// Things that happen until a world without traffic has drained. Half of the bound is worth a
 /// message: worlds need some hundreds.
-const MAX_DRAIN_TURNS: u64 = 100_000;
+const MAX_DRAIN_TURNS: u64 = 20_000;
 
 /// What happened in a simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use prelude_core::{RequestId, Timestamp};
 
-use super::Length;
+use super::{Length, shares::Offer};
 use crate::{Turn, Waiting, length::length_of};
 
 /// Place in the order. Unique, since ids are.
@@ -49,6 +49,8 @@ pub(super) struct Place {
     pub(super) tokens: u64,
     /// When it has to start to meet its deadline, if it has one.
     pub(super) start_by: Option<Timestamp>,
+    /// The load that it was counted for when it came.
+    pub(super) offer: Offer,
     /// Whether one-shot rows of it wait, and generations.
     pub(super) has_rows: bool,
     pub(super) generates: bool,
@@ -160,7 +162,9 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
+
+    use super::{super::shares::Shares, *};
 
     fn place(request: u64, tokens: u64, start_by: Option<u64>) -> Place {
         let waiting = Waiting {
@@ -176,6 +180,11 @@ mod tests {
             length: Length::Short,
             tokens,
             start_by: start_by.map(Timestamp::from_nanos),
+            offer: Shares::new(10, Duration::from_secs(10)).arrive(
+                Timestamp::ZERO,
+                Length::Short,
+                Duration::ZERO,
+            ),
             has_rows: request.is_multiple_of(2),
             generates: !request.is_multiple_of(2),
         }

@@ -62,6 +62,19 @@ fn steps_have_work_of_one_class() {
     assert_eq!(rig.order(), [1, 3, 4, 0, 2, 5]);
 }
 
+#[test]
+fn a_lone_long_prompt_runs_in_a_step_of_its_own() {
+    let mut rig = rig(small());
+    rig.classify_now(0, 100);
+    assert_eq!(rig.timed_step(), Some(100));
+    assert_eq!(rig.outcome(0), Some(&Outcome::Done));
+    // Beside another by chunks, and alone again.
+    rig.classify_now(1, 40);
+    rig.classify_now(2, 100);
+    let sizes: Vec<usize> = std::iter::from_fn(|| rig.timed_step()).collect();
+    assert_eq!(sizes, [16, 16, 8, 100]);
+}
+
 /// Short requests that come with every step and fill it, beside a long one: it gets its half.
 #[test]
 fn a_long_prompt_gets_its_share() {
