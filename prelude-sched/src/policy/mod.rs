@@ -211,10 +211,11 @@ pub struct Waiting {
 
 /// Whether a request waits for its place, or is to be the next whatever its place is.
 ///
-/// The one that has waited longest becomes overdue when it has waited for
+/// In each queue, of one-shot rows and of generations, the request that has waited longest becomes
+/// overdue when it has waited for
 /// [`SchedulerConfig::max_wait_ms`](crate::SchedulerConfig::max_wait_ms), and stays so until all of
-/// it has started; then the next may. A policy that puts it first starves nobody, whatever else it
-/// orders by.
+/// it has started; then the next may. While it lacks blocks, no younger request takes any. A policy
+/// that puts it first starves no request, whatever else it orders by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Turn {
     /// Before all others.

@@ -9,14 +9,14 @@ use crate::{Scheduler, SchedulerConfig, scheduler::invariants::TurnOf};
 /// The longest waits of a simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LongestWaits {
-    /// From arrival until some of a request was scheduled.
+    /// The longest time from arrival until some of a request was scheduled.
     pub wait: Duration,
-    /// Steps from the moment at which a request had waited for `max_wait_ms` until some of it was
+    /// The most steps from the moment at which a request had waited for `max_wait_ms` until some of it was
     /// scheduled. Requests are overdue one at a time, and wait for work that was admitted before.
     pub overdue_steps: u64,
-    /// Steps without such work for which the request that had the turn did not get on.
+    /// The most steps without such work for which the request that had the turn did not get on.
     pub turn_steps: u64,
-    /// Most such steps that are allowed.
+    /// The number of such steps that is allowed.
     pub turn_steps_max: u64,
 }
 
@@ -38,14 +38,14 @@ struct Unstarted {
     id: RequestId,
     arrival: Timestamp,
     is_overdue: bool,
-    /// Since it was.
+    /// The steps since it was.
     steps: u64,
 }
 
-/// Of the two queues, that of one-shot rows.
+/// The index of the one-shot queue among the two.
 const ONESHOT: usize = 0;
 
-/// A turn that has not got on.
+/// An overdue request that has not got on.
 #[derive(Clone, Copy, Debug)]
 struct TurnWait {
     of: TurnOf,
@@ -144,7 +144,7 @@ impl Waits {
     }
 }
 
-/// The k of "a request waits for `max_wait_ms` and k steps": most steps for which the overdue request
+/// Returns the k of "a request waits for `max_wait_ms` and k steps": the most steps for which the overdue request
 /// of a queue may not get on, while nothing lives that was admitted before it.
 ///
 /// - Up to `depth` steps are in flight when the turn begins, or hold the blocks that it lacks.

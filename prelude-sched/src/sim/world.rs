@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{Event, Reject, Scheduler, SchedulerConfig, SchedulerStats};
 
-/// Things that happen until a world without traffic has drained. Half of the bound is worth a
+/// Upper bound of the turns in which a world without traffic drains. Half of them are worth a
 /// message: worlds need some hundreds.
 const MAX_DRAIN_TURNS: u64 = 20_000;
 
@@ -48,7 +48,7 @@ pub struct Summary {
     pub expired: u64,
     /// How long requests waited; not where the policy makes no sense.
     pub waits: LongestWaits,
-    /// Things that happened until the world had drained.
+    /// The turns in which the world drained.
     pub drain_turns: u64,
     /// Steps of one long prompt alone.
     pub long_steps: u64,
@@ -135,7 +135,7 @@ struct World {
     aborts: Vec<(Timestamp, RequestId)>,
     /// Steps in flight and when they end.
     running: VecDeque<(StepId, Timestamp)>,
-    /// None where admission is in the hands of a policy that makes no sense.
+    /// The checker of waits; none where the policy makes no sense.
     waits: Option<Waits>,
     ledger: Ledger,
     events: Vec<Event>,
