@@ -91,6 +91,10 @@ pub struct Scheduler {
     counters: SchedulerStats,
 }
 
+/// Most newcomers, and most other requests that the cache holds more or less of, of which one plan
+/// is told what they cost. Each takes a policy a microsecond or two.
+pub(crate) const MAX_TOLD: usize = 256;
+
 /// A step was completed that is not in flight, or not the oldest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("step {0} is not the oldest step in flight")]
@@ -122,7 +126,8 @@ impl Scheduler {
         let mut cache = KvCache::new(capacity.num_blocks, capacity.block_size);
         let watch = policy.follows_costs().then(|| {
             cache.note_changes();
-            Watch::default()
+            // A policy knows at least as many as a step can take up.
+            Watch::new(MAX_TOLD.max(config.max_batch_rows as usize))
         });
         Ok(Self {
             max_tokens,
@@ -211,7 +216,9 @@ impl Scheduler {
     /// for more until then. Bounded over all its wishes together, since a step that has been put
     /// off could be put off for ever.
     fn may_idle(&mut self, now: Timestamp, until: Option<Timestamp>) -> bool {
-        if until.is_none() || self.requests.is_empty() {
+        // A policy that has not heard of all that wait does not know what it waits for.
+        let is_behind = self.watch.as_ref().is_some_and(Watch::is_behind);
+        if until.is_none() || is_behind || self.requests.is_empty() {
             self.idle_since = None;
             return false;
         }

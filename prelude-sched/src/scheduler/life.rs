@@ -57,12 +57,17 @@ impl Scheduler {
 
     /// Brings the queues up to date with what of a request still waits.
     pub(super) fn requeue(&mut self, id: RequestId) {
-        let live = self.requests.get_mut(&id).expect("only live requests wait");
-        let rows = length_of(live.oneshot.len());
-        let choices = live.waiting_choices;
         if let Some(watch) = &mut self.watch {
             watch.touch(id);
         }
+        self.enqueue(id);
+    }
+
+    /// Does what [`Self::requeue`] does, for a request of which the policy has not heard.
+    pub(super) fn enqueue(&mut self, id: RequestId) {
+        let live = self.requests.get_mut(&id).expect("only live requests wait");
+        let rows = length_of(live.oneshot.len());
+        let choices = live.waiting_choices;
         self.oneshot.set(live.key, live.waiting(id, rows));
         self.decode.set(live.key, live.waiting(id, choices));
         if rows == 0 && choices == 0 {
@@ -90,7 +95,7 @@ impl Scheduler {
             return false;
         };
         if let Some(watch) = &mut self.watch {
-            watch.touch(id);
+            watch.end(live.serial, id);
         }
         self.oneshot.remove(&live.key);
         self.decode.remove(&live.key);

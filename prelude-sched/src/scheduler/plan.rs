@@ -9,6 +9,7 @@ use crate::{
     Event, Fcfs, Plan, QueueView, SchedulerPolicy, StepBudget, Unfinished,
     forest::KeepRule,
     length::length_of,
+    row,
     sequence::TokenWait,
     step::{Draft, RowTag},
     watch::{self, Change, Cost},
@@ -159,6 +160,7 @@ impl Scheduler {
             now,
             requests: &self.requests,
             cache: &self.cache,
+            watch: self.watch.as_ref(),
             changed: &changed,
             unfinished: &unfinished,
             step: StepId(self.next_step),
@@ -177,11 +179,15 @@ impl Scheduler {
             return Vec::new();
         };
         let requests = &mut self.requests;
-        let costs = watch.update(&mut self.cache, |cache, id| {
+        let block_size = self.cache.block_size();
+        let costs = watch.update(&mut self.cache, |cache, id, near| {
             let live = requests.get_mut(&id)?;
             let row = live.next_row()?;
-            let prompt = live.prompt(row);
-            Some(watch::cost_of(cache, live, &prompt))
+            let hashes = live.hashes(row, block_size);
+            let most = row::first_needed(live.head(row), live.prompt_len(row)) as usize;
+            let hashes = &hashes[..hashes.len().min(most / block_size)];
+            let blocks = cache.cached_blocks_near(hashes, near);
+            Some(watch::cost_of(live, row, hashes, blocks, block_size))
         });
         let tell = |(id, cost): (RequestId, Option<Cost>)| {
             let cost = cost.map(|cost| {

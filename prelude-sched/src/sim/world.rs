@@ -201,9 +201,13 @@ impl World {
         } else {
             Scheduler::new(config.clone(), capacity)
         };
+        let mut scheduler = scheduler.expect("the config is in range");
+        // Numbers of their own, so that worlds are what they were.
+        let mut told = Random::new(mix(seed, 0x701d));
+        scheduler.limit_told(*told.pick(&[1, 2, 5, 20, 256]));
         Self {
             now: Timestamp::ZERO,
-            scheduler: scheduler.expect("the config is in range"),
+            scheduler,
             executor: SimExecutor::new(capacity),
             cost: CostModel::default(),
             workload,
