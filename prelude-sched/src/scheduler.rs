@@ -21,6 +21,7 @@ use std::{
     time::Duration,
 };
 
+use ahash::{AHashMap, RandomState};
 use prelude_core::{Capacity, ForwardBatch, RequestId, SeqId, StepId, Timestamp};
 use prelude_kv::KvCache;
 use thiserror::Error;
@@ -55,7 +56,7 @@ pub struct Scheduler {
     /// For a policy that follows what waiting requests cost.
     watch: Option<Watch>,
     leaders: Leaders,
-    requests: BTreeMap<RequestId, Live>,
+    requests: Requests,
     /// Requests with one-shot rows to plan, and with generations to admit.
     oneshot: Queue,
     decode: Queue,
@@ -66,7 +67,7 @@ pub struct Scheduler {
     queued_uncached: u64,
     /// Prompt tokens of sequences that no step has taken up.
     unplanned: u64,
-    seqs: BTreeMap<SeqId, Sequence>,
+    seqs: Sequences,
     /// Sequences holding blocks, and those that lost them, by seniority.
     running: BTreeMap<u64, SeqId>,
     preempted: BTreeMap<u64, SeqId>,
@@ -90,6 +91,13 @@ pub struct Scheduler {
     idle_until: Option<Timestamp>,
     counters: SchedulerStats,
 }
+
+/// Live requests. For lookups, and for what does not depend on an order: a step looks up each
+/// sequence and its request several times. Boxed, so that a table that grows moves little.
+pub(crate) type Requests = AHashMap<RequestId, Box<Live>>;
+
+/// Live sequences. For lookups, too.
+pub(crate) type Sequences = AHashMap<SeqId, Sequence>;
 
 /// Most newcomers, and most other requests that the cache holds more or less of, of which one plan
 /// is told what they cost. Each takes a policy a microsecond or two.
@@ -136,7 +144,7 @@ impl Scheduler {
             cache,
             watch,
             leaders: Leaders::new(),
-            requests: BTreeMap::new(),
+            requests: Requests::with_hasher(RandomState::with_seeds(29, 30, 31, 32)),
             oneshot: Queue::default(),
             decode: Queue::default(),
             deadlines: BTreeSet::new(),
@@ -144,7 +152,7 @@ impl Scheduler {
             queued_tokens: 0,
             queued_uncached: 0,
             unplanned: 0,
-            seqs: BTreeMap::new(),
+            seqs: Sequences::with_hasher(RandomState::with_seeds(33, 34, 35, 36)),
             running: BTreeMap::new(),
             preempted: BTreeMap::new(),
             running_decode: 0,

@@ -5,7 +5,7 @@ mod groups;
 mod laps;
 mod srjf;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use prelude_core::{RequestId, StepId, Timestamp};
 use prelude_kv::KvCache;
@@ -22,8 +22,8 @@ pub use srjf::Srjf;
 use crate::{
     length::length_of,
     queue::Queue,
-    request::Live,
     row,
+    scheduler::Requests,
     watch::{Change, Cost, Watch},
 };
 
@@ -68,7 +68,7 @@ pub struct QueueView<'a> {
     pub(crate) oneshot: &'a Queue,
     pub(crate) decode: &'a Queue,
     pub(crate) now: Timestamp,
-    pub(crate) requests: &'a BTreeMap<RequestId, Live>,
+    pub(crate) requests: &'a Requests,
     pub(crate) cache: &'a KvCache,
     pub(crate) watch: Option<&'a Watch>,
     pub(crate) changed: &'a [(RequestId, Option<Change>)],

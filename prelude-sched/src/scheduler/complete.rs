@@ -7,7 +7,7 @@ use prelude_core::{
     StepId, StepOutput, Timestamp, TokenId,
 };
 
-use super::{Scheduler, UnknownStep};
+use super::{Scheduler, Sequences, UnknownStep};
 use crate::{
     Event, FinishReason, Outcome, StepTime,
     forest::After,
@@ -96,7 +96,8 @@ impl Scheduler {
         for mut step in std::mem::take(&mut self.in_flight) {
             self.release_step(&mut step, false);
         }
-        let ids: Vec<RequestId> = self.requests.keys().copied().collect();
+        let mut ids: Vec<RequestId> = self.requests.keys().copied().collect();
+        ids.sort_unstable();
         for id in ids {
             self.finish(now, id, Outcome::Failed(why.to_owned()), events);
         }
@@ -422,10 +423,7 @@ impl LoneTokens {
 const WRONG_KIND: &str = "the executor answered with another kind of output";
 
 /// The sequence of a tag, unless it is gone or was preempted since.
-fn current(
-    seqs: &mut BTreeMap<prelude_core::SeqId, Sequence>,
-    tag: SeqTag,
-) -> Option<&mut Sequence> {
+fn current(seqs: &mut Sequences, tag: SeqTag) -> Option<&mut Sequence> {
     seqs.get_mut(&tag.seq).filter(|seq| seq.epoch == tag.epoch)
 }
 

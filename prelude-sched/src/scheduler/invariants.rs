@@ -182,7 +182,7 @@ impl Scheduler {
             "reservations"
         );
         let unstarted =
-            |live: &&crate::request::Live| live.started.is_none() && live.expires.is_some();
+            |live: &&Box<crate::request::Live>| live.started.is_none() && live.expires.is_some();
         let deadlines = self.requests.values().filter(unstarted).count();
         assert_eq!(self.deadlines.len(), deadlines, "deadlines");
     }

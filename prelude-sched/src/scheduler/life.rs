@@ -94,6 +94,7 @@ impl Scheduler {
         let Some(live) = self.requests.remove(&id) else {
             return false;
         };
+        let live = *live;
         if let Some(watch) = &mut self.watch {
             watch.end(live.serial, id);
         }

@@ -270,7 +270,7 @@ impl Scheduler {
         let Some(first) = plan.oneshot.first() else {
             return false;
         };
-        let waits = |live: &crate::request::Live| {
+        let waits = |live: &Box<crate::request::Live>| {
             live.oneshot
                 .front()
                 .is_some_and(|w| live.prompt_len(w.row) > draft.room)

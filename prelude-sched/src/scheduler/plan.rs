@@ -26,22 +26,35 @@ pub(super) enum Say {
     None,
 }
 
+/// What runs, as far as the step being planned goes on with it.
+#[derive(Debug, Default)]
+struct Survey {
+    /// Generations that decode.
+    decoding: usize,
+    /// Blocks that they hold.
+    blocks: usize,
+    /// Prompts that have chunks left, oldest first.
+    unfinished: Vec<(SeqId, Unfinished)>,
+}
+
 impl Scheduler {
     /// Plans a step. What it takes up is recorded at once; an empty draft took up nothing, but may
     /// have let sequences that sit out hold what the cache has of them.
     pub(super) fn draft(&mut self, now: Timestamp, say: Say, events: &mut Vec<Event>) -> Draft {
         let may_defer = say == Say::All;
         self.seat(now, may_defer);
-        let depth = self.capacity.pipeline_depth;
-        let decoding = self
-            .running
-            .values()
-            .filter(|id| self.seqs[id].can_decode(depth))
-            .count();
+        let Survey {
+            decoding,
+            blocks,
+            unfinished,
+        } = self.survey();
         let room = self.max_tokens - length_of(decoding);
         let id = StepId(self.next_step);
         let mut draft = Draft::new(id, now, self.capacity.block_size, room, may_defer);
-        let unfinished = self.unfinished();
+        draft.decode.rows.reserve(decoding);
+        draft.record.decode.reserve(decoding);
+        // Some take one more.
+        draft.decode.block_ids.reserve(blocks + decoding);
         let is_idle = self.in_flight.is_empty() && decoding == 0;
         let mut plan = self.ask_policy(now, room, &unfinished, is_idle, say);
         if !may_defer {
@@ -53,7 +66,7 @@ impl Scheduler {
         draft.wait_until = plan.wait_until;
         self.was_exclusive = self.plan_exclusive(&mut draft, &plan);
         if !self.was_exclusive {
-            self.plan_shared(&mut draft, &plan, events);
+            self.plan_shared(&mut draft, &plan, &unfinished, events);
         }
         self.emit_forest(&mut draft);
         draft
@@ -91,11 +104,19 @@ impl Scheduler {
         }
     }
 
-    /// Prompts that have chunks left, oldest first.
-    fn unfinished(&self) -> Vec<(SeqId, Unfinished)> {
-        let prompts = self.running.values().filter_map(|&id| {
+    /// Looks at all that runs, once: it is most of what a step looks at.
+    fn survey(&self) -> Survey {
+        let mut survey = Survey::default();
+        let depth = self.capacity.pipeline_depth;
+        for &id in self.running.values() {
             let seq = &self.seqs[&id];
-            let next = seq.next_chunk()?;
+            if seq.can_decode(depth) {
+                survey.decoding += 1;
+                survey.blocks += seq.blocks.len();
+            }
+            let Some(next) = seq.next_chunk() else {
+                continue;
+            };
             let live = &self.requests[&seq.request];
             let unfinished = Unfinished {
                 request: seq.request,
@@ -104,9 +125,9 @@ impl Scheduler {
                 arrival: live.key.arrival,
                 deadline: live.deadline,
             };
-            Some((id, unfinished))
-        });
-        prompts.collect()
+            survey.unfinished.push((id, unfinished));
+        }
+        survey
     }
 
     /// Of these, those that the policy pauses, unless they have stood still for too long.
@@ -206,16 +227,23 @@ impl Scheduler {
 
     /// A step for everybody: what runs goes on, then generations are admitted, then one-shot rows
     /// are taken up, then what they left goes to generations again.
-    fn plan_shared(&mut self, draft: &mut Draft, plan: &Plan, events: &mut Vec<Event>) {
-        let goes_on = |id: &&SeqId| !draft.paused.contains(id);
+    fn plan_shared(
+        &mut self,
+        draft: &mut Draft,
+        plan: &Plan,
+        unfinished: &[(SeqId, Unfinished)],
+        events: &mut Vec<Event>,
+    ) {
+        let is_decode = |id: &SeqId| self.seqs[id].is_decode();
         let prefilling =
-            |id: &SeqId| self.seqs[id].is_decode() && self.seqs[id].next_chunk().is_some();
+            |(id, _): &(SeqId, Unfinished)| is_decode(id) && !draft.paused.contains(id);
         let slots = self.running_decode < self.max_seqs;
-        let decode_waits = self.running.values().filter(goes_on).any(prefilling)
+        let decode_waits = unfinished.iter().any(prefilling)
             || (slots && (!plan.decode.is_empty() || self.preempted_decode > 0));
-        let chunked = |id: &SeqId| !self.seqs[id].is_decode();
-        let chunked_waits = self.running.values().filter(goes_on).any(chunked)
-            || self.preempted.len() > self.preempted_decode as usize;
+        let chunked = self.running.len() - self.running_decode as usize;
+        let paused = draft.paused.iter().filter(|id| !is_decode(id)).count();
+        let chunked_waits =
+            chunked > paused || self.preempted.len() > self.preempted_decode as usize;
         let oneshot_waits = chunked_waits || !plan.oneshot.is_empty();
         let (share, room) = (
             u64::from(self.config.oneshot_share_percent),
@@ -240,8 +268,10 @@ impl Scheduler {
         );
         self.plan_oneshot(draft, plan);
         if draft.left() > 0 {
-            let may_preempt = draft.is_empty();
-            self.plan_running(draft, draft.room, draft.room, may_preempt, events);
+            if draft.left_over {
+                let may_preempt = draft.is_empty();
+                self.plan_running(draft, draft.room, draft.room, may_preempt, events);
+            }
             self.plan_admissions(draft, plan, draft.left());
         }
 

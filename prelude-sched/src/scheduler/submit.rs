@@ -49,7 +49,7 @@ impl Scheduler {
             watch.arrive(live.serial, id);
         }
         self.next_serial += 1;
-        self.requests.insert(id, live);
+        self.requests.insert(id, Box::new(live));
         self.enqueue(id);
         Ok(())
     }
