@@ -177,7 +177,11 @@ impl Live {
         match &self.memo {
             Some((of, prompt)) if *of == node => prompt.clone(),
             _ => {
-                let prompt: Arc<[TokenId]> = self.tree.prompt(node).into();
+                let whole = &self.tree.nodes()[node.index()];
+                let prompt: Arc<[TokenId]> = match whole.parent {
+                    None => whole.tokens.as_slice().into(),
+                    Some(_) => self.tree.prompt(node).into(),
+                };
                 self.memo = Some((node, prompt.clone()));
                 prompt
             }

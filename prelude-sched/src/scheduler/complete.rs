@@ -350,11 +350,6 @@ impl Scheduler {
             seq.look_ahead(now);
         }
         seq.output.push(token.token);
-        let live = self
-            .requests
-            .get_mut(&request)
-            .expect("a sequence's request is live");
-        live.usage.output_tokens += 1;
         events.push(Event::Token {
             request,
             row,
@@ -374,13 +369,15 @@ impl Scheduler {
 
     fn end_sequence(&mut self, now: Timestamp, tag: SeqTag, events: &mut Vec<Event>) {
         let request = self.seqs[&tag.seq].request;
+        let (written, made) = self.remove_sequence(tag.seq, true);
         let live = self
             .requests
             .get_mut(&request)
             .expect("a sequence's request is live");
         live.seqs.remove(&tag.seq);
-        let written = self.remove_sequence(tag.seq, true);
-        self.note_written(request, written);
+        // Here and not with each token: a step would look up the request of each sequence.
+        live.usage.output_tokens += made;
+        live.usage.cache_write_tokens += written;
         self.answered(now, request, events);
     }
 

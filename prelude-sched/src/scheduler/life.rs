@@ -108,7 +108,9 @@ impl Scheduler {
         let publish = !matches!(outcome, Outcome::Failed(_));
         let mut usage = live.usage;
         for seq in live.seqs {
-            usage.cache_write_tokens += self.remove_sequence(seq, publish);
+            let (written, made) = self.remove_sequence(seq, publish);
+            usage.cache_write_tokens += written;
+            usage.output_tokens += made;
         }
         let arrival = live.key.arrival;
         usage.queue_time = live.started.unwrap_or(now).saturating_since(arrival);
@@ -123,8 +125,9 @@ impl Scheduler {
         true
     }
 
-    /// Takes a sequence out of everything. Returns the tokens that this put into the cache.
-    pub(super) fn remove_sequence(&mut self, id: SeqId, publish: bool) -> u64 {
+    /// Takes a sequence out of everything. Returns the tokens that this put into the cache, and
+    /// those that the sequence has generated.
+    pub(super) fn remove_sequence(&mut self, id: SeqId, publish: bool) -> (u64, u64) {
         let mut seq = self
             .seqs
             .remove(&id)
@@ -141,7 +144,7 @@ impl Scheduler {
             written = seq.publish(&mut self.cache, &mut self.leaders);
         }
         seq.vacate(&mut self.cache, &mut self.leaders);
-        written
+        (written, seq.output.len() as u64)
     }
 
     /// Notes what a live request has put into the cache.
