@@ -142,18 +142,16 @@ impl Scheduler {
             }
         }
         for (tag, output) in step.prefill.into_iter().zip(output.prefill) {
-            if let Some(seq) = current(&mut self.seqs, tag) {
-                seq.state = SeqState::Decoding;
-                self.take_token(now, tag, output, events);
-            }
+            let begin = |seq: &mut Sequence| seq.state = SeqState::Decoding;
+            self.take_token(now, tag, begin, output, events);
         }
         for (tag, output) in step.decode.into_iter().zip(output.decode) {
-            if let Some(seq) = current(&mut self.seqs, tag) {
+            let go_on = |seq: &mut Sequence| {
                 seq.in_flight -= 1;
                 // The row ran the last known token.
                 seq.computed = seq.len();
-                self.take_token(now, tag, output, events);
-            }
+            };
+            self.take_token(now, tag, go_on, output, events);
         }
     }
 
@@ -293,15 +291,20 @@ impl Scheduler {
         }
     }
 
-    /// Appends a generated token to a sequence, and ends the sequence if it was the last.
+    /// Notes by `ran` that a sequence's row ran, appends the generated token, and ends the sequence
+    /// if it was the last; nothing of a sequence that is gone or was preempted since.
     fn take_token(
         &mut self,
         now: Timestamp,
         tag: SeqTag,
+        ran: impl FnOnce(&mut Sequence),
         output: RowOutput,
         events: &mut Vec<Event>,
     ) {
-        let seq = current(&mut self.seqs, tag).expect("it was looked up just now");
+        let Some(seq) = current(&mut self.seqs, tag) else {
+            return;
+        };
+        ran(seq);
         let (request, row, choice) = (seq.request, seq.row, seq.choice);
         let Job::Decode(generate) = &seq.job else {
             unreachable!("only generations take tokens");

@@ -4,13 +4,13 @@ use std::{collections::BTreeSet, time::Duration};
 
 use prelude_core::{OutputRow, RequestId, SeqId, StepId, Timestamp};
 
-use super::Scheduler;
+use super::{Requests, Scheduler};
 use crate::{
     Event, Fcfs, Plan, QueueView, SchedulerPolicy, StepBudget, Unfinished,
     forest::KeepRule,
     length::length_of,
     row,
-    sequence::TokenWait,
+    sequence::{Sequence, TokenWait},
     step::{Draft, RowTag},
     watch::{self, Change, Cost},
 };
@@ -37,17 +37,37 @@ struct Survey {
     unfinished: Vec<(SeqId, Unfinished)>,
 }
 
+impl Survey {
+    fn add(&mut self, id: SeqId, seq: &Sequence, requests: &Requests, depth: u32) {
+        if seq.can_decode(depth) {
+            self.decoding += 1;
+            self.blocks += seq.blocks.len();
+        }
+        let Some(next) = seq.next_chunk() else {
+            return;
+        };
+        let live = &requests[&seq.request];
+        let unfinished = Unfinished {
+            request: seq.request,
+            tokens: seq.len() - next,
+            context: next,
+            arrival: live.key.arrival,
+            deadline: live.deadline,
+        };
+        self.unfinished.push((id, unfinished));
+    }
+}
+
 impl Scheduler {
     /// Plans a step. What it takes up is recorded at once; an empty draft took up nothing, but may
     /// have let sequences that sit out hold what the cache has of them.
     pub(super) fn draft(&mut self, now: Timestamp, say: Say, events: &mut Vec<Event>) -> Draft {
         let may_defer = say == Say::All;
-        self.seat(now, may_defer);
         let Survey {
             decoding,
             blocks,
             unfinished,
-        } = self.survey();
+        } = self.seat(now, may_defer);
         let room = self.max_tokens - length_of(decoding);
         let id = StepId(self.next_step);
         let mut draft = Draft::new(id, now, self.capacity.block_size, room, may_defer);
@@ -78,7 +98,12 @@ impl Scheduler {
     /// step waits for several. If there is nothing else to do (`may_defer` is false), the oldest
     /// of all joins: it can get blocks in any case, and the executor waits for its tokens. With it
     /// come all whose tokens are known by then.
-    fn seat(&mut self, now: Timestamp, may_defer: bool) {
+    ///
+    /// Returns what runs otherwise. It looks at all sequences once, since that is most of what a
+    /// step looks at.
+    fn seat(&mut self, now: Timestamp, may_defer: bool) -> Survey {
+        let depth = self.capacity.pipeline_depth;
+        let mut survey = Survey::default();
         let patience = Duration::from_millis(u64::from(self.config.mask_patience_ms));
         let hidden = self.pace.hides();
         let mut waiting = Vec::new();
@@ -89,12 +114,13 @@ impl Scheduler {
             let wait = seq.waits_for_tokens(now, hidden);
             seq.sits_out = wait.is_some();
             waiting.extend(wait.map(|wait| (*id, wait)));
+            survey.add(*id, seq, &self.requests, depth);
         }
         let awaited = waiting
             .iter()
             .find(|(_, wait)| !may_defer || wait.since >= patience);
         let Some(&(oldest, TokenWait { due, .. })) = awaited else {
-            return;
+            return survey;
         };
         for (id, wait) in waiting {
             if id == oldest || (!may_defer && wait.due <= due) {
@@ -102,30 +128,9 @@ impl Scheduler {
                 seq.sits_out = false;
             }
         }
-    }
-
-    /// Looks at all that runs, once: it is most of what a step looks at.
-    fn survey(&self) -> Survey {
         let mut survey = Survey::default();
-        let depth = self.capacity.pipeline_depth;
         for &id in self.running.values() {
-            let seq = &self.seqs[&id];
-            if seq.can_decode(depth) {
-                survey.decoding += 1;
-                survey.blocks += seq.blocks.len();
-            }
-            let Some(next) = seq.next_chunk() else {
-                continue;
-            };
-            let live = &self.requests[&seq.request];
-            let unfinished = Unfinished {
-                request: seq.request,
-                tokens: seq.len() - next,
-                context: next,
-                arrival: live.key.arrival,
-                deadline: live.deadline,
-            };
-            survey.unfinished.push((id, unfinished));
+            survey.add(id, &self.seqs[&id], &self.requests, depth);
         }
         survey
     }
