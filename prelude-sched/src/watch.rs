@@ -65,22 +65,22 @@ impl Edge {
 pub(crate) struct Watch {
     /// Most newcomers, and most others whose prefix may have changed, of one plan.
     most: usize,
-    /// What the policy knows of requests that wait. For lookups only.
+    /// Costs that the policy was told last, of requests that wait. For lookups only.
     told: AHashMap<RequestId, (Cost, Edge)>,
     /// For lookups only.
     by_hash: AHashMap<BlockHash, Watchers>,
-    /// Those that the policy hears of next, since they went on or ended.
+    /// Requests that went on or ended: the next plan is told of all of them.
     touched: BTreeSet<RequestId>,
-    /// Those that the policy has not heard of, by number of submission.
+    /// Requests that no plan was told of, by number of submission.
     arrived: BTreeMap<u64, RequestId>,
     /// Hashes that came or went, and the first of their watchers that was not looked at since.
     stale: VecDeque<(BlockHash, RequestId)>,
-    /// Of these, those of which no watcher was looked at. For lookups only.
+    /// The hashes in `stale` of which no watcher was looked at. For lookups only.
     untouched: AHashSet<BlockHash>,
 }
 
 impl Watch {
-    /// Watches nothing. A plan looks at no more than `most` newcomers and at no more than so many
+    /// Returns a watch of no requests. A plan looks at no more than `most` newcomers and at no more than so many
     /// others whose prefix may have changed.
     pub(crate) fn new(most: usize) -> Self {
         Self {
@@ -99,28 +99,28 @@ impl Watch {
         self.most = most;
     }
 
-    /// A request is new.
+    /// Notes a new request.
     pub(crate) fn arrive(&mut self, serial: u64, request: RequestId) {
         self.arrived.insert(serial, request);
     }
 
-    /// A request is over.
+    /// Notes that a request is over.
     pub(crate) fn end(&mut self, serial: u64, request: RequestId) {
         self.arrived.remove(&serial);
         self.touched.insert(request);
     }
 
-    /// Something of the request itself has changed.
+    /// Notes that something of the request itself has changed.
     pub(crate) fn touch(&mut self, request: RequestId) {
         self.touched.insert(request);
     }
 
-    /// What the policy was told last that a request costs.
+    /// Returns the cost of a request that the policy was told last.
     pub(crate) fn told(&self, request: RequestId) -> Option<Cost> {
         self.told.get(&request).map(|&(cost, _)| cost)
     }
 
-    /// Whether there are requests that the next plan will hear of.
+    /// Returns whether a later plan is told of requests that this one was not told of.
     pub(crate) fn is_behind(&self) -> bool {
         !self.arrived.is_empty() || !self.stale.is_empty()
     }
@@ -288,7 +288,7 @@ impl Watchers {
     }
 }
 
-/// What a waiting request would cost now, of whose next row `blocks` blocks are cached, of those
+/// Returns the cost of a waiting request now, of whose next row `blocks` blocks are cached, of those
 /// that may be; `hashes` are the hashes of their prefixes.
 pub(crate) fn cost_of(
     live: &Live,

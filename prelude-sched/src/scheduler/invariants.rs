@@ -182,8 +182,13 @@ impl Scheduler {
             "reservations"
         );
         let unstarted =
-            |live: &&Box<crate::request::Live>| live.started.is_none() && live.expires.is_some();
-        let deadlines = self.requests.values().filter(unstarted).count();
+            |live: &&crate::request::Live| live.started.is_none() && live.expires.is_some();
+        let deadlines = self
+            .requests
+            .values()
+            .map(|live| &**live)
+            .filter(unstarted)
+            .count();
         assert_eq!(self.deadlines.len(), deadlines, "deadlines");
     }
 }

@@ -281,12 +281,16 @@ impl Scheduler {
         let Some(first) = plan.oneshot.first() else {
             return false;
         };
-        let waits = |live: &Box<crate::request::Live>| {
+        let waits = |live: &crate::request::Live| {
             live.oneshot
                 .front()
                 .is_some_and(|w| live.prompt_len(w.row) > draft.room)
         };
-        if !self.requests.get(&first.request).is_some_and(waits) {
+        if !self
+            .requests
+            .get(&first.request)
+            .is_some_and(|live| waits(live))
+        {
             return false;
         }
         // A generation that waits to be admitted counts: only shared steps admit it.
