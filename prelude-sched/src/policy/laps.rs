@@ -269,30 +269,29 @@ impl Laps {
         let until = now.saturating_add(micros(self.config.slack_us));
         let urgent: Vec<RequestId> = line.starts(now, until).collect();
         let ahead: BTreeSet<RequestId> = urgent.iter().copied().collect();
-        let others = line.requests().filter(|request| !ahead.contains(request));
+        let is_other = |request: &RequestId| !ahead.contains(request);
+        let grant = |request| Grant {
+            request,
+            tokens: budget.tokens,
+        };
         let mut plan = Plan {
             enough_tokens: Some(self.config.batch_tokens),
             ..Plan::default()
         };
-        // As many as there are or fit, so that what is far behind is not looked at.
-        let most_rows = line.with_rows().min(budget.rows as usize);
-        let most_seqs = line.generating().min(budget.seqs as usize);
-        let mut prompts = 0;
-        for request in urgent.iter().copied().chain(others) {
-            let has_room = prompts < u64::from(self.config.batch_tokens);
-            if plan.oneshot.len() >= most_rows && (plan.decode.len() >= most_seqs || !has_room) {
+        let has_rows = |request: &RequestId| self.places[request].has_rows;
+        let rows = urgent.iter().copied().filter(has_rows);
+        let rows = rows.chain(line.rows().filter(is_other));
+        plan.oneshot = rows.take(budget.rows as usize).map(grant).collect();
+        let generates = |request: &RequestId| self.places[request].generates;
+        let prompts = urgent.iter().copied().filter(generates);
+        let prompts = prompts.chain(line.generating().filter(is_other));
+        let mut tokens = 0;
+        for request in prompts.take(budget.seqs as usize) {
+            if tokens >= u64::from(self.config.batch_tokens) {
                 break;
             }
-            let place = &self.places[&request];
-            if place.has_rows && plan.oneshot.len() < most_rows {
-                let tokens = budget.tokens;
-                plan.oneshot.push(Grant { request, tokens });
-            }
-            if place.generates && has_room && plan.decode.len() < most_seqs {
-                let tokens = budget.tokens;
-                plan.decode.push(Grant { request, tokens });
-                prompts += place.tokens;
-            }
+            plan.decode.push(grant(request));
+            tokens += self.places[&request].tokens;
         }
         let rests = view.unfinished().iter();
         let short = rests.filter(|prompt| self.length_of_rest(prompt) == Length::Short);
@@ -330,7 +329,11 @@ impl Laps {
         let overdue = line.first().filter(|key| key.turn == Turn::Overdue);
         let urgent = line.starts(now, self.next_chance(now, Length::Long));
         let ahead = overdue.map(|key| key.request).into_iter().chain(urgent);
-        let line = ahead.chain(line.requests());
+        let first = match budget.seqs {
+            0 => line.rows().next(),
+            _ => line.first().map(|key| key.request),
+        };
+        let line = ahead.chain(first);
         line.map(|request| &self.places[&request]).find(can_start)
     }
 
