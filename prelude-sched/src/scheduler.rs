@@ -22,6 +22,7 @@ use std::{
     time::Duration,
 };
 
+use ahash::{AHashMap, RandomState};
 use prelude_core::{Capacity, ForwardBatch, RequestId, SeqId, StepId, Timestamp};
 use prelude_kv::KvCache;
 use thiserror::Error;
@@ -58,7 +59,7 @@ pub struct Scheduler {
     /// Requests that ended before all of them had started, since the policy was asked last.
     withdrawn: BTreeSet<RequestId>,
     leaders: Leaders,
-    requests: BTreeMap<RequestId, Live>,
+    requests: Requests,
     /// Requests with one-shot rows to plan, and with generations to admit.
     oneshot: Queue,
     decode: Queue,
@@ -69,7 +70,7 @@ pub struct Scheduler {
     queued_uncached: u64,
     /// Prompt tokens of sequences that no step has taken up.
     unplanned: u64,
-    seqs: BTreeMap<SeqId, Sequence>,
+    seqs: Sequences,
     /// Sequences holding blocks, and those that lost them, by seniority.
     running: BTreeMap<u64, SeqId>,
     preempted: BTreeMap<u64, SeqId>,
@@ -97,6 +98,17 @@ pub struct Scheduler {
     idle_until: Option<Timestamp>,
     counters: SchedulerStats,
 }
+
+/// Live requests. For lookups, and for what does not depend on an order: a step looks up each
+/// sequence and its request several times. Boxed, so that a table that grows moves little.
+pub(crate) type Requests = AHashMap<RequestId, Box<Live>>;
+
+/// Live sequences. For lookups, too.
+pub(crate) type Sequences = AHashMap<SeqId, Sequence>;
+
+/// Most newcomers, and most other requests that the cache holds more or less of, of which one plan
+/// is told what they cost. Each takes a policy a microsecond or two.
+pub(crate) const MAX_TOLD: usize = 256;
 
 /// A step was completed that is not in flight, or not the oldest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -129,7 +141,8 @@ impl Scheduler {
         let mut cache = KvCache::new(capacity.num_blocks, capacity.block_size);
         let watch = policy.follows_costs().then(|| {
             cache.note_changes();
-            Watch::default()
+            // A policy knows at least as many as a step can take up.
+            Watch::new(MAX_TOLD.max(config.max_batch_rows as usize))
         });
         Ok(Self {
             max_tokens,
@@ -139,7 +152,7 @@ impl Scheduler {
             watch,
             withdrawn: BTreeSet::new(),
             leaders: Leaders::new(),
-            requests: BTreeMap::new(),
+            requests: Requests::with_hasher(RandomState::with_seeds(29, 30, 31, 32)),
             oneshot: Queue::default(),
             decode: Queue::default(),
             deadlines: BTreeSet::new(),
@@ -147,7 +160,7 @@ impl Scheduler {
             queued_tokens: 0,
             queued_uncached: 0,
             unplanned: 0,
-            seqs: BTreeMap::new(),
+            seqs: Sequences::with_hasher(RandomState::with_seeds(33, 34, 35, 36)),
             running: BTreeMap::new(),
             preempted: BTreeMap::new(),
             running_decode: 0,
@@ -223,7 +236,9 @@ impl Scheduler {
     /// for more until then. Bounded over all its wishes together, since a step that has been put
     /// off could be put off for ever.
     fn may_idle(&mut self, now: Timestamp, until: Option<Timestamp>) -> bool {
-        if until.is_none() || self.requests.is_empty() {
+        // A policy that has not heard of all that wait does not know what it waits for.
+        let is_behind = self.watch.as_ref().is_some_and(Watch::is_behind);
+        if until.is_none() || is_behind || self.requests.is_empty() {
             self.idle_since = None;
             return false;
         }

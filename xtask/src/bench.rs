@@ -6,13 +6,14 @@ use anyhow::Result;
 use crate::run::cargo;
 
 /// Runs `prelude-bench table` with the rivals that can be compiled in, or what the first argument
-/// names: `server`, `sim`, or `tokenizer`, the race in `bench/tokenizer`, which is a workspace of its
+/// names: `sched`, `server`, `sim`, or `tokenizer`, the race in `bench/tokenizer`, which is a workspace of its
 /// own: only this command compiles the rivals.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     match args.split_first() {
         Some((first, rest)) if first == "tokenizer" => tokenizer(rest),
         Some((first, rest)) if first == "server" => server(rest),
         Some((first, rest)) if first == "sim" => sim(rest),
+        Some((first, rest)) if first == "sched" => sched(rest),
         _ => table(args),
     }
 }
@@ -22,6 +23,14 @@ fn server(args: &[String]) -> Result<()> {
     let packages = ["-p", "prelude-server", "-p", "prelude-bench"];
     cargo(["build", "--release"]).args(packages).run()?;
     cargo(["run", "--release", "-p", "prelude-bench", "--", "server"])
+        .args(args)
+        .run()
+}
+
+/// Runs `prelude-bench sched`, which counts allocations too.
+fn sched(args: &[String]) -> Result<()> {
+    cargo(["run", "--release", "-p", "prelude-bench"])
+        .args(["--features", "allocations", "--", "sched"])
         .args(args)
         .run()
 }

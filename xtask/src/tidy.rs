@@ -47,6 +47,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "prelude-core",
             "prelude-engine",
             "prelude-exec-cpu",
+            "prelude-kv",
             "prelude-models",
             "prelude-router",
             "prelude-sched",

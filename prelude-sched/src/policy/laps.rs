@@ -291,30 +291,29 @@ impl Laps {
         let urgent = urgent.filter(|request| !overdue.contains(request));
         let first: Vec<RequestId> = overdue.iter().copied().chain(urgent).collect();
         let ahead: BTreeSet<RequestId> = first.iter().copied().collect();
-        let others = line.requests().filter(|request| !ahead.contains(request));
+        let is_other = |request: &RequestId| !ahead.contains(request);
+        let grant = |request| Grant {
+            request,
+            tokens: budget.tokens,
+        };
         let mut plan = Plan {
             enough_tokens: Some(self.config.batch_tokens),
             ..Plan::default()
         };
-        // As many as there are or fit, so that what is far behind is not looked at.
-        let most_rows = line.with_rows().min(budget.rows as usize);
-        let most_seqs = line.generating().min(budget.seqs as usize);
-        let mut prompts = 0;
-        for request in first.iter().copied().chain(others) {
-            let has_room = prompts < u64::from(self.config.batch_tokens);
-            if plan.oneshot.len() >= most_rows && (plan.decode.len() >= most_seqs || !has_room) {
+        let has_rows = |request: &RequestId| self.places[request].has_rows;
+        let rows = first.iter().copied().filter(has_rows);
+        let rows = rows.chain(line.rows().filter(is_other));
+        plan.oneshot = rows.take(budget.rows as usize).map(grant).collect();
+        let generates = |request: &RequestId| self.places[request].generates;
+        let prompts = first.iter().copied().filter(generates);
+        let prompts = prompts.chain(line.generating().filter(is_other));
+        let mut tokens = 0;
+        for request in prompts.take(budget.seqs as usize) {
+            if tokens >= u64::from(self.config.batch_tokens) {
                 break;
             }
-            let place = &self.places[&request];
-            if place.has_rows && plan.oneshot.len() < most_rows {
-                let tokens = budget.tokens;
-                plan.oneshot.push(Grant { request, tokens });
-            }
-            if place.generates && has_room && plan.decode.len() < most_seqs {
-                let tokens = budget.tokens;
-                plan.decode.push(Grant { request, tokens });
-                prompts += place.tokens;
-            }
+            plan.decode.push(grant(request));
+            tokens += self.places[&request].tokens;
         }
         let rests = view.unfinished().iter();
         let short = rests.filter(|prompt| self.length_of_rest(prompt) == Length::Short);
@@ -335,7 +334,10 @@ impl Laps {
         if let Some(begun) = rests.find(|prompt| self.length_of_rest(prompt) == Length::Long) {
             plan.chunks = Some(vec![begun.request]);
         } else if let Some(place) = self.first_long(view.now(), budget) {
-            if view.is_idle() && self.places.len() == 1 && view.unfinished().is_empty() {
+            // The view knows of requests that the policy has not been told the costs of yet.
+            let mut waiting = view.oneshot().chain(view.decode());
+            let is_lone = waiting.all(|other| other.request == place.key.request);
+            if view.is_idle() && is_lone && view.unfinished().is_empty() {
                 // It delays no other, so it may run in one step and needs no blocks.
                 (plan.enough_tokens, plan.chunk_tokens) = (None, None);
             }
@@ -354,7 +356,11 @@ impl Laps {
         let line = self.line(Length::Long);
         let can_start = |place: &&Place| place.has_rows || budget.seqs > 0;
         let urgent = line.starts(now, self.next_chance(now, Length::Long));
-        let line = line.overdue().chain(urgent).chain(line.requests());
+        let first = match budget.seqs {
+            0 => line.rows().next(),
+            _ => line.first().map(|key| key.request),
+        };
+        let line = line.overdue().chain(urgent).chain(first);
         line.map(|request| &self.places[&request]).find(can_start)
     }
 

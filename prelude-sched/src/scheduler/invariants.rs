@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 
 use prelude_core::{BlockId, Timestamp};
 
+use prelude_kv::BlockHash;
+
 use super::Scheduler;
 use crate::{
-    Turn,
+    Turn, row,
     sequence::{SeqState, Sequence},
+    watch::{self, Cost},
 };
 
 /// An overdue request, which goes before all others of its queue.
@@ -43,6 +46,31 @@ impl Scheduler {
         }
         self.check_sequences();
         self.check_queues();
+        if let Some(watch) = &self.watch {
+            watch.check(&self.cache, |id| self.cost_from_nothing(id));
+        }
+    }
+
+    /// What a waiting request costs, its prompt compared with the cache token by token.
+    fn cost_from_nothing(&self, id: prelude_core::RequestId) -> Option<Cost> {
+        let live = self.requests.get(&id)?;
+        let row = live.next_row()?;
+        let prompt = live.tree.prompt(live.rows[row as usize].node);
+        let block_size = self.cache.block_size();
+        let most = row::first_needed(live.head(row), live.prompt_len(row)) as usize;
+        let salt = live.salt.as_ref();
+        let cached = self.cache.cached_prefix(salt, &prompt, most);
+        let root = BlockHash::root(salt.map(|s| &**s));
+        let hashes: Vec<BlockHash> = root.blocks(&prompt[..most], block_size).collect();
+        Some(watch::cost_of(live, row, &hashes, cached / block_size, block_size).0)
+    }
+
+    /// Has plans told of at most `most` newcomers and watchers, so that small worlds see what a
+    /// policy does that has not heard of all.
+    pub(crate) const fn limit_told(&mut self, most: usize) {
+        if let Some(watch) = &mut self.watch {
+            watch.limit(most);
+        }
     }
 
     /// Whether any of a live request was ever scheduled; `None` if it is not live.
@@ -196,7 +224,12 @@ impl Scheduler {
         );
         let unstarted =
             |live: &&crate::request::Live| live.started.is_none() && live.expires.is_some();
-        let deadlines = self.requests.values().filter(unstarted).count();
+        let deadlines = self
+            .requests
+            .values()
+            .map(|live| &**live)
+            .filter(unstarted)
+            .count();
         assert_eq!(self.deadlines.len(), deadlines, "deadlines");
     }
 }

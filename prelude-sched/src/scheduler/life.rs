@@ -51,12 +51,17 @@ impl Scheduler {
 
     /// Brings the queues up to date with what of a request still waits.
     pub(super) fn requeue(&mut self, id: RequestId) {
-        let live = self.requests.get_mut(&id).expect("only live requests wait");
-        let rows = length_of(live.oneshot.len());
-        let choices = live.waiting_choices;
         if let Some(watch) = &mut self.watch {
             watch.touch(id);
         }
+        self.enqueue(id);
+    }
+
+    /// Does what [`Self::requeue`] does, for a request of which the policy has not heard.
+    pub(super) fn enqueue(&mut self, id: RequestId) {
+        let live = self.requests.get_mut(&id).expect("only live requests wait");
+        let rows = length_of(live.oneshot.len());
+        let choices = live.waiting_choices;
         self.oneshot.set(live.key, live.waiting(id, rows));
         self.decode.set(live.key, live.waiting(id, choices));
         if rows == 0 && choices == 0 {
@@ -84,8 +89,9 @@ impl Scheduler {
         let Some(live) = self.requests.remove(&id) else {
             return false;
         };
+        let live = *live;
         if let Some(watch) = &mut self.watch {
-            watch.touch(id);
+            watch.end(live.serial, id);
             if self.oneshot.get(live.key).is_some() || self.decode.get(live.key).is_some() {
                 self.withdrawn.insert(id);
             }
@@ -101,7 +107,9 @@ impl Scheduler {
         let publish = !matches!(outcome, Outcome::Failed(_));
         let mut usage = live.usage;
         for seq in live.seqs {
-            usage.cache_write_tokens += self.remove_sequence(seq, publish);
+            let (written, made) = self.remove_sequence(seq, publish);
+            usage.cache_write_tokens += written;
+            usage.output_tokens += made;
         }
         let arrival = live.key.arrival;
         usage.queue_time = live.started.unwrap_or(now).saturating_since(arrival);
@@ -116,8 +124,9 @@ impl Scheduler {
         true
     }
 
-    /// Takes a sequence out of everything. Returns the tokens that this put into the cache.
-    pub(super) fn remove_sequence(&mut self, id: SeqId, publish: bool) -> u64 {
+    /// Takes a sequence out of everything. Returns the tokens that this put into the cache, and
+    /// those that the sequence has generated.
+    pub(super) fn remove_sequence(&mut self, id: SeqId, publish: bool) -> (u64, u64) {
         let mut seq = self
             .seqs
             .remove(&id)
@@ -134,7 +143,7 @@ impl Scheduler {
             written = seq.publish(&mut self.cache, &mut self.leaders);
         }
         seq.vacate(&mut self.cache, &mut self.leaders);
-        written
+        (written, seq.output.len() as u64)
     }
 
     /// Notes what a live request has put into the cache.

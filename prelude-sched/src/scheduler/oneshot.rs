@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use prelude_core::{RequestId, TokenId};
+use prelude_kv::BlockHash;
 
 use super::{Scheduler, admit::Admission};
 use crate::{
@@ -34,6 +35,8 @@ struct Candidate {
     request: RequestId,
     waiting: WaitingRow,
     prompt: Arc<[TokenId]>,
+    /// Hashes of its prefixes; none without a prefix cache.
+    hashes: Arc<[BlockHash]>,
     /// First position that must be computed for it.
     needed: u32,
 }
@@ -77,12 +80,14 @@ impl Scheduler {
             Some((grant.request, row))
         });
         let left_behind: Vec<_> = left_behind.take(MAX_MISSES).collect();
+        let block_size = self.cache.block_size();
         for (request, row) in left_behind {
             let live = self.requests.get_mut(&request).expect("it waits");
             let prompt = live.prompt(row);
+            let hashes = live.hashes(row, block_size);
             let needed = row::first_needed(live.head(row), live.prompt_len(row));
             let salt = live.salt.as_ref();
-            let found = self.cache.match_prefix(salt, &prompt, needed as usize);
+            let found = (self.cache).match_hashed(salt, &prompt, &hashes, needed as usize);
             let spot = draft.forest.probe(salt, &prompt, found.blocks());
             draft
                 .forest
@@ -124,14 +129,20 @@ impl Scheduler {
     }
 
     fn next_candidate(&mut self, request: RequestId) -> Option<Candidate> {
+        let block_size = self.cache.block_size();
         let live = self.requests.get_mut(&request)?;
         let waiting = live.oneshot.pop_front()?;
         let prompt = live.prompt(waiting.row);
+        let hashes = match self.config.enable_prefix_caching {
+            true => live.hashes(waiting.row, block_size),
+            false => Arc::default(),
+        };
         let needed = row::first_needed(live.head(waiting.row), live.prompt_len(waiting.row));
         Some(Candidate {
             request,
             waiting,
             prompt,
+            hashes,
             needed,
         })
     }
@@ -180,8 +191,8 @@ impl Scheduler {
     ) -> Option<(prelude_kv::PrefixMatch, Spot)> {
         let salt = self.requests[&row.request].salt.clone();
         let caching = self.config.enable_prefix_caching;
-        let most = if caching { row.needed as usize } else { 0 };
-        let found = self.cache.match_prefix(salt.as_ref(), &row.prompt, most);
+        let most = row.needed as usize;
+        let found = (self.cache).match_hashed(salt.as_ref(), &row.prompt, &row.hashes, most);
         let (known, hash) = (found.blocks().len(), found.hash());
         let mut held = row.waiting.held;
         let is_overdue = self.oneshot.placed(self.requests[&row.request].key).turn == Turn::Overdue;
@@ -285,7 +296,11 @@ impl Scheduler {
                 .front()
                 .is_some_and(|w| live.prompt_len(w.row) > draft.room)
         };
-        if self.drain_until.is_some() || !self.requests.get(&first.request).is_some_and(waits) {
+        let first_is_long = self
+            .requests
+            .get(&first.request)
+            .is_some_and(|live| waits(live));
+        if self.drain_until.is_some() || !first_is_long {
             return false;
         }
         // A generation that waits to be admitted counts: only shared steps admit it.

@@ -36,6 +36,7 @@ impl Scheduler {
             if seq.planned_in == Some(draft.id) {
                 continue;
             }
+            draft.left_over |= matches!(seq.state, SeqState::Prefilling { .. });
             match seq.state {
                 SeqState::Decoding if seq.can_decode(self.capacity.pipeline_depth) => {
                     self.plan_decode_row(draft, id, may_preempt, events);
@@ -72,8 +73,11 @@ impl Scheduler {
         may_preempt: bool,
         events: &mut Vec<Event>,
     ) {
-        let position = self.seqs[&id].decode_position();
-        if !self.has_block_for(id, position, may_preempt, events) {
+        let seq = &self.seqs[&id];
+        let position = seq.decode_position();
+        let is_there = seq.blocks.len() > (position / self.capacity.block_size) as usize;
+        if !is_there && !self.has_block_for(id, position, may_preempt, events) {
+            draft.left_over = true;
             self.starve(draft);
             return;
         }

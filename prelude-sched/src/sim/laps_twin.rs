@@ -48,8 +48,8 @@ impl CheckedLaps {
         view.cost(request).expect("it waits").tokens
     }
 
-    /// Those of one length that wait, with their tokens and when they have to start; what is kept
-    /// of them is right.
+    /// Those of one length that wait, as far as the policy has heard of them, with their tokens and
+    /// when they have to start; what is kept of them is right.
     fn of<'a>(
         &self,
         view: &QueueView<'_>,
@@ -57,7 +57,7 @@ impl CheckedLaps {
         length: Length,
     ) -> Vec<(&'a Waiting, u64, Option<Timestamp>)> {
         let of = waiting.filter_map(|w| {
-            let tokens = Self::tokens(view, w.request);
+            let tokens = view.cost(w.request)?.tokens;
             let (kept, start_by) = self.inner.place_of(w.request).expect("it waits");
             assert_eq!(kept, self.length(tokens), "request {}", w.request);
             (kept == length).then_some((w, tokens, start_by))
@@ -163,8 +163,9 @@ impl SchedulerPolicy for CheckedLaps {
             self.check_wait(view, budget, until);
             self.waits.fetch_add(1, Ordering::Relaxed);
         } else if is_empty {
-            let could_start = view.oneshot().next().is_some()
-                || (budget.seqs > 0 && view.decode().next().is_some());
+            let is_known = |w: &Waiting| view.cost(w.request).is_some();
+            let could_start =
+                view.oneshot().any(is_known) || (budget.seqs > 0 && view.decode().any(is_known));
             assert!(!could_start && view.unfinished().is_empty(), "idle");
         } else if plan.chunk_tokens.is_some() || plan.enough_tokens.is_none() {
             self.check_long(view, &plan);

@@ -63,9 +63,10 @@ pub(super) struct Line {
     starts: BTreeSet<(Timestamp, RequestId)>,
     arrivals: BTreeSet<(Timestamp, RequestId)>,
     tokens: u64,
-    /// Requests with one-shot rows, and with generations.
-    with_rows: usize,
-    generating: usize,
+    /// Those with one-shot rows, and those with generations, in the same order: a few of one kind
+    /// may be behind very many of the other.
+    rows: BTreeSet<Key>,
+    generating: BTreeSet<Key>,
 }
 
 impl Line {
@@ -75,8 +76,8 @@ impl Line {
         self.arrivals.insert((place.key.arrival, request));
         self.starts.extend(place.start_by.map(|at| (at, request)));
         self.tokens += place.tokens;
-        self.with_rows += usize::from(place.has_rows);
-        self.generating += usize::from(place.generates);
+        self.rows.extend(place.has_rows.then_some(place.key));
+        self.generating.extend(place.generates.then_some(place.key));
     }
 
     pub(super) fn remove(&mut self, place: &Place) {
@@ -87,26 +88,26 @@ impl Line {
             self.starts.remove(&(at, request));
         }
         self.tokens -= place.tokens;
-        self.with_rows -= usize::from(place.has_rows);
-        self.generating -= usize::from(place.generates);
+        self.rows.remove(&place.key);
+        self.generating.remove(&place.key);
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    pub(super) const fn has_rows(&self) -> bool {
-        self.with_rows > 0
+    pub(super) fn has_rows(&self) -> bool {
+        !self.rows.is_empty()
     }
 
-    /// How many have one-shot rows.
-    pub(super) const fn with_rows(&self) -> usize {
-        self.with_rows
+    /// Those with one-shot rows.
+    pub(super) fn rows(&self) -> impl Iterator<Item = RequestId> {
+        self.rows.iter().map(|key| key.request)
     }
 
-    /// How many have generations.
-    pub(super) const fn generating(&self) -> usize {
-        self.generating
+    /// Those with generations.
+    pub(super) fn generating(&self) -> impl Iterator<Item = RequestId> {
+        self.generating.iter().map(|key| key.request)
     }
 
     /// How many there are.
@@ -127,10 +128,6 @@ impl Line {
         let overdue = self.order.iter();
         let overdue = overdue.take_while(|key| key.turn == Turn::Overdue);
         overdue.map(|key| key.request)
-    }
-
-    pub(super) fn requests(&self) -> impl Iterator<Item = RequestId> {
-        self.order.iter().map(|key| key.request)
     }
 
     /// When the first of them came.
@@ -198,7 +195,12 @@ mod tests {
             line.insert(&place);
             place
         });
-        let order = |line: &Line| line.requests().map(|id| id.0).collect::<Vec<_>>();
+        let order = |line: &Line| {
+            line.order
+                .iter()
+                .map(|key| key.request.0)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(order(&line), [4, 5, 1, 2, 3]);
         assert_eq!((line.tokens(), line.depth()), (359, 5));
         for place in &places[..4] {

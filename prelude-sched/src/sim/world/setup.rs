@@ -32,11 +32,14 @@ impl World {
         let gatherings = Arc::new(AtomicU64::new(0));
         let (name, policy) = policy(&mut random, seed, &gatherings);
         let scheduler = Scheduler::with_policy(config.clone(), capacity, policy);
+        let mut scheduler = scheduler.expect("the config is in range");
+        let mut told = Random::new(mix(seed, 0x701d));
+        scheduler.limit_told(*told.pick(&[1, 2, 5, 20, 256]));
         let (fault_every, abort_every) =
             (*random.pick(&[0, 0, 6, 50, 300]), *random.pick(&[0, 4, 20]));
         let mut world = Self {
             now: Timestamp::ZERO,
-            scheduler: scheduler.expect("the config is in range"),
+            scheduler,
             executor: SimExecutor::new(capacity),
             cost: CostModel::default(),
             workload,
