@@ -63,7 +63,7 @@ impl Waits {
             unstarted: Vec::new(),
             turns: [None; 2],
             longest: LongestWaits {
-                turn_steps_max: turn_steps_max(config, capacity),
+                turn_steps_max: turn_steps_max(config, capacity, policy == "laps"),
                 ..LongestWaits::default()
             },
         }
@@ -152,12 +152,15 @@ impl Waits {
 ///   row has at most the tokens of a step, and decode rows leave half of them or more: after
 ///   `2 * 100 / share` steps it fits.
 /// - A step of one long prompt alone may come before each of these steps, which doubles the sum.
+/// - Under LAPS, a step has work of short or of long requests alone (`one_class`), and a prompt that
+///   has begun goes on before an overdue one of its class begins, which doubles the sum again.
 ///
 /// Beside that, a request waits for older ones, each of which has the turn before it, and for
 /// sequences admitted before it, which hold blocks and slots until they end: no scheduler that
 /// lets generations go on can promise less. Steps in which such work lives are not counted.
-fn turn_steps_max(config: &SchedulerConfig, capacity: Capacity) -> u64 {
+fn turn_steps_max(config: &SchedulerConfig, capacity: Capacity, one_class: bool) -> u64 {
     let share = u64::from(config.oneshot_share_percent);
     let least_share = share.min(100 - share);
-    2 * (u64::from(capacity.pipeline_depth) + (2 * 100_u64).div_ceil(least_share))
+    let steps = u64::from(capacity.pipeline_depth) + (2 * 100_u64).div_ceil(least_share);
+    if one_class { 4 * steps } else { 2 * steps }
 }
