@@ -5,6 +5,7 @@ pub mod accuracy;
 pub mod client;
 pub mod load;
 mod random;
+pub mod sched;
 pub mod server;
 pub mod sim;
 pub mod table;

@@ -6,6 +6,7 @@
     reason = "a command-line program"
 )]
 
+mod scheduler;
 mod simulate;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
@@ -41,6 +42,8 @@ enum Command {
         #[arg(long, default_value = "http://127.0.0.1:8000")]
         url: String,
     },
+    /// The cost of the scheduler's own work in a step, by the number of waiting requests.
+    Sched(scheduler::Args),
     /// The server under load, beside rivals on the same machine with the same requests.
     Server(ServerArgs),
     /// Several engines in virtual time: workloads of the papers and recorded traffic.
@@ -157,6 +160,10 @@ fn main() -> Result<ExitCode> {
             } else {
                 ExitCode::FAILURE
             })
+        }
+        Command::Sched(args) => {
+            print!("{}", scheduler::run(args)?);
+            Ok(ExitCode::SUCCESS)
         }
         Command::Server(args) => bench_server(args).map(|()| ExitCode::SUCCESS),
         Command::Sim(args) => {

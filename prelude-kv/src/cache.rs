@@ -22,17 +22,6 @@ pub struct KvCache {
     changes: Option<Vec<BlockHash>>,
 }
 
-/// How far a prompt is cached, and what would change that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PrefixEdge {
-    /// Tokens of the prefix that is cached: whole blocks.
-    pub tokens: usize,
-    /// Its hash. Eviction takes leaves first, so nothing of it goes before its last block does.
-    pub hash: BlockHash,
-    /// The hash of the prefix that is a block longer, if one may be cached.
-    pub next: Option<BlockHash>,
-}
-
 /// Whether an allocation may push out cached blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reclaim {
@@ -96,22 +85,40 @@ impl KvCache {
         tokens: &[TokenId],
         max_tokens: usize,
     ) -> PrefixMatch {
-        let mut blocks: Vec<BlockId> = Vec::new();
-        let mut hash = BlockHash::root(salt.map(|s| &**s));
-        for block in tokens[..max_tokens.min(tokens.len())].chunks_exact(self.block_size) {
-            let next = hash.then(block);
-            let Some(found) = self.trie.child(salt, blocks.last().copied(), next, block) else {
-                break;
-            };
-            self.hold(found);
-            blocks.push(found);
-            hash = next;
-        }
+        let tokens = &tokens[..max_tokens.min(tokens.len())];
+        let hashes = self.root(salt).blocks(tokens, self.block_size);
+        self.hold_walk(salt, tokens, hashes)
+    }
+
+    /// Does what [`Self::match_prefix`] does, for a caller that keeps the hashes of the prompt's
+    /// prefixes: `hashes[i]` is that of its first `i + 1` blocks under `salt`. They take most of
+    /// the time of a match.
+    pub fn match_hashed(
+        &mut self,
+        salt: Option<&Arc<str>>,
+        tokens: &[TokenId],
+        hashes: &[BlockHash],
+        max_tokens: usize,
+    ) -> PrefixMatch {
+        let blocks = max_tokens.min(tokens.len()) / self.block_size;
+        let hashes = &hashes[..blocks.min(hashes.len())];
+        self.hold_walk(salt, tokens, hashes.iter().copied())
+    }
+
+    fn hold_walk(
+        &mut self,
+        salt: Option<&Arc<str>>,
+        tokens: &[TokenId],
+        hashes: impl Iterator<Item = BlockHash>,
+    ) -> PrefixMatch {
+        let mut blocks = Vec::new();
+        let hash = self.trie.walk(salt, tokens, hashes, |b| blocks.push(b));
+        blocks.iter().for_each(|&block| self.hold(block));
         PrefixMatch { blocks, hash }
     }
 
-    /// Length in tokens of the prefix that [`Self::match_prefix`] would find; holds and touches
-    /// nothing. O(tokens matched).
+    /// Returns the length in tokens of the prefix that [`Self::match_prefix`] would find; holds and
+    /// touches nothing. O(tokens matched).
     #[must_use]
     pub fn cached_prefix(
         &self,
@@ -119,34 +126,57 @@ impl KvCache {
         tokens: &[TokenId],
         max_tokens: usize,
     ) -> usize {
-        self.prefix_edge(salt, tokens, max_tokens).tokens
+        let tokens = &tokens[..max_tokens.min(tokens.len())];
+        let hashes = self.root(salt).blocks(tokens, self.block_size);
+        let mut blocks = 0;
+        self.trie.walk(salt, tokens, hashes, |_| blocks += 1);
+        blocks * self.block_size
     }
 
-    /// As [`Self::cached_prefix`], with what would change it. O(tokens matched).
+    /// Returns how many blocks of a prompt are cached whose prefixes have these hashes, as
+    /// [`Self::cached_prefix`] does without comparing a token: two prefixes with one hash count as
+    /// the same, so it is for estimates.
+    ///
+    /// O(log of the distance from `guess`), since what is cached of a prompt has no gaps: the blocks
+    /// of a prefix are published before those behind it and evicted after them.
     #[must_use]
-    pub fn prefix_edge(
-        &self,
-        salt: Option<&Arc<str>>,
-        tokens: &[TokenId],
-        max_tokens: usize,
-    ) -> PrefixEdge {
-        let mut parent = None;
-        let mut edge = PrefixEdge {
-            tokens: 0,
-            hash: BlockHash::root(salt.map(|s| &**s)),
-            next: None,
-        };
-        for block in tokens[..max_tokens.min(tokens.len())].chunks_exact(self.block_size) {
-            let next = edge.hash.then(block);
-            let Some(found) = self.trie.child(salt, parent, next, block) else {
-                edge.next = Some(next);
-                break;
-            };
-            parent = Some(found);
-            edge.hash = next;
-            edge.tokens += self.block_size;
+    pub fn cached_blocks_near(&self, hashes: &[BlockHash], guess: usize) -> usize {
+        let is_cached = |blocks: usize| blocks == 0 || self.trie.has(hashes[blocks - 1]);
+        let guess = guess.min(hashes.len());
+        // So many are cached, and so many are not or there are no more.
+        let (mut yes, mut no) = (0, hashes.len() + 1);
+        let mut step = 1;
+        if is_cached(guess) {
+            yes = guess;
+            while yes + step < no {
+                match is_cached(yes + step) {
+                    true => yes += step,
+                    false => no = yes + step,
+                }
+                step *= 2;
+            }
+        } else {
+            no = guess;
+            while no > yes + step {
+                match is_cached(no - step) {
+                    true => yes = no - step,
+                    false => no -= step,
+                }
+                step *= 2;
+            }
         }
-        edge
+        while no - yes > 1 {
+            let middle = yes.midpoint(no);
+            match is_cached(middle) {
+                true => yes = middle,
+                false => no = middle,
+            }
+        }
+        yes
+    }
+
+    fn root(&self, salt: Option<&Arc<str>>) -> BlockHash {
+        self.trie.hash(salt, None)
     }
 
     /// Notes from now on which prefixes come and go, for [`Self::take_changes`]. Whoever asks for
@@ -161,6 +191,12 @@ impl KvCache {
             .as_mut()
             .map(std::mem::take)
             .unwrap_or_default()
+    }
+
+    /// Hashes of the prefixes that came or went since [`Self::take_changes`] was last called.
+    #[must_use]
+    pub fn changes(&self) -> &[BlockHash] {
+        self.changes.as_deref().unwrap_or_default()
     }
 
     /// A block with undefined contents, held by the caller; `None` if there is none to have.
@@ -362,6 +398,13 @@ mod tests {
         let found = cache.match_prefix(salt, tokens, max);
         let len = found.blocks().len();
         assert_eq!(peeked, len * BLOCK);
+        let hashes: Vec<_> = cache.root(salt).blocks(tokens, BLOCK).collect();
+        let again = cache.match_hashed(salt, tokens, &hashes, max);
+        assert_eq!(
+            (again.blocks(), again.hash()),
+            (found.blocks(), found.hash())
+        );
+        cache.release_all(again.into_blocks());
         cache.release_all(found.into_blocks());
         len
     }
@@ -386,6 +429,21 @@ mod tests {
     }
 
     #[test]
+    fn finds_prompts_longer_than_what_it_looks_up_together() {
+        let mut cache = KvCache::new(1_000, 2);
+        let prompt: Vec<TokenId> = (0..1_000).collect();
+        compute(&mut cache, None, &prompt);
+        for max in [
+            0, 1, 2, 3, 4, 11, 12, 13, 127, 251, 252, 253, 254, 999, 1_000,
+        ] {
+            assert_eq!(found(&mut cache, None, &prompt, max), max / 2);
+            let mut other = prompt[..max].to_vec();
+            other.extend([9, 9, 9]);
+            assert_eq!(found(&mut cache, None, &other, max + 3), max / 2, "{max}");
+        }
+    }
+
+    #[test]
     fn salts_share_nothing() {
         let mut cache = KvCache::new(8, 2);
         let (a, b) = (salt("a"), salt("b"));
@@ -406,6 +464,23 @@ mod tests {
         assert_eq!(found(&mut cache, b.as_ref(), &[1, 2, 3, 4], 4), 0);
         assert_eq!(found(&mut cache, a.as_ref(), &[3, 4], 2), 0);
         assert_eq!((cache.cached_blocks(), cache.free_blocks()), (1, 15));
+    }
+
+    /// Requests with and without a salt have the same tokens, and all hashes are the same: only
+    /// the salt that the trie remembers keeps one from the other's block.
+    #[test]
+    fn colliding_hashes_never_cross_from_a_salt_to_none_or_back() {
+        let salts = [salt("a"), salt("b"), None];
+        for owner in &salts {
+            let mut cache = KvCache::new(16, 2);
+            cache.trie.weaken_hash(0);
+            compute(&mut cache, owner.as_ref(), &[1, 2]);
+            for reader in &salts {
+                let expected = usize::from(owner == reader);
+                let blocks = found(&mut cache, reader.as_ref(), &[1, 2], 2);
+                assert_eq!(blocks, expected, "{reader:?} reads what {owner:?} computed");
+            }
+        }
     }
 
     #[test]
@@ -596,6 +671,15 @@ mod tests {
                     Op::Finish(_) | Op::Abort(_) => {}
                 }
                 cache.check();
+                // Whatever the guess, the depth by hashes is that by tokens.
+                for (salt, tokens, ..) in &running {
+                    let salt = salts[*salt].as_ref();
+                    let hashes: Vec<_> = cache.root(salt).blocks(tokens, BLOCK).collect();
+                    let depth = cache.cached_prefix(salt, tokens, tokens.len()) / BLOCK;
+                    for guess in 0..=hashes.len() + 1 {
+                        prop_assert_eq!(cache.cached_blocks_near(&hashes, guess), depth);
+                    }
+                }
                 let unheld = naive.entries.iter().filter(|e| e.2 == 0).count();
                 prop_assert_eq!(cache.cached_blocks() as usize, unheld);
                 let in_use = naive.loose + naive.entries.len() - unheld;

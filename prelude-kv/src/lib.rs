@@ -37,7 +37,7 @@ pub mod hash;
 mod pool;
 mod trie;
 
-pub use cache::{KvCache, PrefixEdge, PrefixMatch, Reclaim};
+pub use cache::{KvCache, PrefixMatch, Reclaim};
 pub use hash::BlockHash;
 pub use pool::{BlockPool, Released};
 pub use trie::PrefixTrie;

@@ -12,12 +12,18 @@ use prelude_core::BlockId;
 /// calls alone: last freed, first reused; a fresh pool counts up from 0.
 #[derive(Debug)]
 pub struct BlockPool {
-    refs: Vec<u32>,
-    /// Whether the prefix trie knows the block, held or not.
-    in_trie: Vec<bool>,
+    /// By block id.
+    blocks: Vec<Block>,
     free: Vec<BlockId>,
     /// Blocks with `refs == 0` and `in_trie`.
     cached: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Block {
+    refs: u32,
+    /// Whether the prefix trie knows the block, held or not.
+    in_trie: bool,
 }
 
 /// What a release left behind.
@@ -36,8 +42,7 @@ impl BlockPool {
     #[must_use]
     pub fn new(num_blocks: u32) -> Self {
         Self {
-            refs: vec![0; num_blocks as usize],
-            in_trie: vec![false; num_blocks as usize],
+            blocks: vec![Block::default(); num_blocks as usize],
             free: (0..num_blocks).rev().map(BlockId).collect(),
             cached: 0,
         }
@@ -46,7 +51,7 @@ impl BlockPool {
     /// Takes a free block; the caller holds it.
     pub fn allocate(&mut self) -> Option<BlockId> {
         let block = self.free.pop()?;
-        self.refs[block.index()] = 1;
+        self.blocks[block.index()].refs = 1;
         Some(block)
     }
 
@@ -55,15 +60,13 @@ impl BlockPool {
     /// # Panics
     /// If the block is free: its contents mean nothing.
     pub fn retain(&mut self, block: BlockId) -> bool {
-        let was_cached = self.refs[block.index()] == 0;
+        let Block { refs, in_trie } = &mut self.blocks[block.index()];
+        let was_cached = *refs == 0;
         if was_cached {
-            assert!(
-                self.in_trie[block.index()],
-                "block {block} is free and cannot be held"
-            );
+            assert!(*in_trie, "block {block} is free and cannot be held");
             self.cached -= 1;
         }
-        self.refs[block.index()] += 1;
+        *refs += 1;
         was_cached
     }
 
@@ -72,12 +75,12 @@ impl BlockPool {
     /// # Panics
     /// If nobody holds the block.
     pub fn release(&mut self, block: BlockId) -> Released {
-        let refs = &mut self.refs[block.index()];
+        let Block { refs, in_trie } = &mut self.blocks[block.index()];
         assert!(*refs > 0, "block {block} is released more often than held");
         *refs -= 1;
         if *refs > 0 {
             Released::Used
-        } else if self.in_trie[block.index()] {
+        } else if *in_trie {
             self.cached += 1;
             Released::Cached
         } else {
@@ -91,15 +94,10 @@ impl BlockPool {
     /// # Panics
     /// If nobody holds it, or the trie knew it already.
     pub fn enter_trie(&mut self, block: BlockId) {
-        assert!(
-            self.refs[block.index()] > 0,
-            "block {block} is published but not held"
-        );
-        assert!(
-            !self.in_trie[block.index()],
-            "block {block} is published twice"
-        );
-        self.in_trie[block.index()] = true;
+        let Block { refs, in_trie } = &mut self.blocks[block.index()];
+        assert!(*refs > 0, "block {block} is published but not held");
+        assert!(!*in_trie, "block {block} is published twice");
+        *in_trie = true;
     }
 
     /// Frees a cached block that the trie has forgotten.
@@ -107,9 +105,10 @@ impl BlockPool {
     /// # Panics
     /// If the block is not cached.
     pub fn evict(&mut self, block: BlockId) {
-        let cached = self.refs[block.index()] == 0 && self.in_trie[block.index()];
+        let Block { refs, in_trie } = &mut self.blocks[block.index()];
+        let cached = *refs == 0 && *in_trie;
         assert!(cached, "block {block} is evicted but not cached");
-        self.in_trie[block.index()] = false;
+        *in_trie = false;
         self.cached -= 1;
         self.free.push(block);
     }
@@ -117,13 +116,13 @@ impl BlockPool {
     /// Number of holders.
     #[must_use]
     pub fn refs(&self, block: BlockId) -> u32 {
-        self.refs[block.index()]
+        self.blocks[block.index()].refs
     }
 
     /// Blocks in the pool.
     #[must_use]
     pub fn num_blocks(&self) -> u32 {
-        count(self.refs.len())
+        count(self.blocks.len())
     }
 
     /// Free blocks.
@@ -150,15 +149,16 @@ impl BlockPool {
     /// # Panics
     /// If that is not so.
     pub fn check(&self) {
-        let mut is_free = vec![false; self.refs.len()];
+        let mut is_free = vec![false; self.blocks.len()];
         for block in &self.free {
             assert!(!is_free[block.index()], "block {block} is free twice");
             is_free[block.index()] = true;
         }
         let mut cached = 0;
         for (i, &free) in is_free.iter().enumerate() {
-            let used = self.refs[i] > 0;
-            let is_cached = !used && self.in_trie[i];
+            let Block { refs, in_trie } = self.blocks[i];
+            let used = refs > 0;
+            let is_cached = !used && in_trie;
             let states = u32::from(free) + u32::from(used) + u32::from(is_cached);
             assert_eq!(
                 states, 1,

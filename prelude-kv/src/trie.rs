@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use ahash::{AHashMap, RandomState};
+use hashbrown::HashTable;
 use prelude_core::{BlockId, TokenId};
 
 use crate::BlockHash;
@@ -17,15 +18,24 @@ use crate::BlockHash;
 /// The trie relies on one rule of its callers, which [`crate::KvCache`] keeps: who references a
 /// node references its ancestors too. So unreferenced nodes have unreferenced children only, and
 /// every one of them can be evicted sooner or later.
+///
+/// The cost of a long match is that of memory: each block of it lies elsewhere. So the index holds
+/// block ids alone (4 bytes, and one of the hash), all else that a match reads of a block but its
+/// tokens is in half a cache line, and a match looks up [`GROUP`] blocks before it compares the
+/// first of them, so that their cache misses overlap.
 #[derive(Debug)]
 pub struct PrefixTrie {
     block_size: usize,
     /// By block id.
     nodes: Vec<Node>,
-    /// `tokens[b * block_size..][..block_size]`: what block b was computed from.
+    /// `tokens[start + b * block_size..][..block_size]`: what block b was computed from. The first
+    /// block starts a cache line, so that one of 16 tokens is in one line.
     tokens: Vec<TokenId>,
-    /// For lookups only; its order reaches nothing.
-    index: AHashMap<BlockHash, BlockId>,
+    start: usize,
+    /// Nodes by hash. For lookups only; its order reaches nothing.
+    index: HashTable<BlockId>,
+    /// The salts of nodes without a parent, as far as they have one. For lookups only.
+    salts: AHashMap<BlockId, Arc<str>>,
     /// Unreferenced leaves by last use.
     evictable: BTreeSet<(u64, BlockId)>,
     /// Counts operations.
@@ -34,16 +44,33 @@ pub struct PrefixTrie {
     hash_mask: u64,
 }
 
-#[derive(Clone, Debug, Default)]
+/// Most blocks that a match looks up together.
+const GROUP: usize = 64;
+
+/// The parent of a node that starts a prompt. No pool has so many blocks.
+const NO_PARENT: BlockId = BlockId(u32::MAX);
+
+// Two to a cache line, none astride two.
+#[derive(Clone, Debug)]
+#[repr(align(32))]
 struct Node {
+    hash: BlockHash,
+    last_used: u64,
+    parent: BlockId,
+    children: u32,
     present: bool,
     referenced: bool,
-    parent: Option<BlockId>,
-    /// Of a node without parent.
-    salt: Option<Arc<str>>,
-    hash: Option<BlockHash>,
-    children: u32,
-    last_used: u64,
+}
+
+impl Node {
+    const ABSENT: Self = Self {
+        hash: BlockHash(0),
+        last_used: 0,
+        parent: NO_PARENT,
+        children: 0,
+        present: false,
+        referenced: false,
+    };
 }
 
 impl PrefixTrie {
@@ -55,11 +82,15 @@ impl PrefixTrie {
     pub fn new(num_blocks: u32, block_size: u32) -> Self {
         assert!(block_size > 0, "a block holds at least one token");
         let block_size = block_size as usize;
+        let line = 64 / size_of::<TokenId>();
+        let tokens = vec![0; num_blocks as usize * block_size + line];
         Self {
             block_size,
-            nodes: vec![Node::default(); num_blocks as usize],
-            tokens: vec![0; num_blocks as usize * block_size],
-            index: AHashMap::with_hasher(RandomState::with_seeds(1, 2, 3, 4)),
+            start: tokens.as_ptr().align_offset(64).min(line),
+            tokens,
+            nodes: vec![Node::ABSENT; num_blocks as usize],
+            index: HashTable::new(),
+            salts: AHashMap::with_hasher(RandomState::with_seeds(1, 2, 3, 4)),
             evictable: BTreeSet::new(),
             tick: 0,
             hash_mask: u64::MAX,
@@ -74,9 +105,11 @@ impl PrefixTrie {
     pub fn hash(&self, salt: Option<&Arc<str>>, parent: Option<BlockId>) -> BlockHash {
         match parent {
             None => BlockHash::root(salt.map(|s| &**s)),
-            Some(p) => self.nodes[p.index()]
-                .hash
-                .expect("the parent is in the trie"),
+            Some(p) => {
+                let node = &self.nodes[p.index()];
+                assert!(node.present, "parent {p} is not in the trie");
+                node.hash
+            }
         }
     }
 
@@ -90,12 +123,107 @@ impl PrefixTrie {
         hash: BlockHash,
         tokens: &[TokenId],
     ) -> Option<BlockId> {
-        let block = *self.index.get(&self.masked(hash))?;
-        let node = &self.nodes[block.index()];
-        let same = node.parent == parent
-            && (parent.is_some() || node.salt.as_ref() == salt)
-            && self.tokens_of(block) == tokens;
-        same.then_some(block)
+        let block = self.find(hash)?;
+        let parent = parent.unwrap_or(NO_PARENT);
+        self.continues(block, salt, parent, tokens).then_some(block)
+    }
+
+    /// Calls `found` with each block, first positions first, of the longest prefix of `tokens`
+    /// under `salt` that is in the trie, and returns the hash of that prefix. `hashes` are those of
+    /// its prefixes, block by block; it goes no further than they do.
+    pub(crate) fn walk(
+        &self,
+        salt: Option<&Arc<str>>,
+        tokens: &[TokenId],
+        mut hashes: impl Iterator<Item = BlockHash>,
+        mut found: impl FnMut(BlockId),
+    ) -> BlockHash {
+        let mut rest = tokens;
+        let mut hash = BlockHash::root(salt.map(|s| &**s));
+        let mut parent = NO_PARENT;
+        // Small at first: little is looked up in vain for a prompt of which nothing is cached.
+        let mut size = 2;
+        loop {
+            let mut ahead = [BlockHash(0); GROUP];
+            let mut asked = 0;
+            for (slot, next) in ahead.iter_mut().zip(hashes.by_ref().take(size)) {
+                *slot = next;
+                asked += 1;
+            }
+            let mut known = [NO_PARENT; GROUP];
+            let likely = self.look_up(&ahead[..asked], rest, &mut known);
+            for (i, (&next, &block)) in ahead[..asked].iter().zip(&known).enumerate() {
+                let tokens = &rest[i * self.block_size..][..self.block_size];
+                if i == likely || !self.continues(block, salt, parent, tokens) {
+                    return hash;
+                }
+                found(block);
+                (parent, hash) = (block, next);
+            }
+            if asked < size {
+                return hash;
+            }
+            rest = &rest[asked * self.block_size..];
+            size = (2 * size).min(GROUP);
+        }
+    }
+
+    /// Finds the nodes with these hashes, up to the first that is not there or whose first token is
+    /// not that of its block of `tokens`, and returns how many that are. It reads each kind of
+    /// memory for all of them before it reads the next, since the processor waits for several cache
+    /// misses at once only if few instructions lie between them.
+    fn look_up(&self, hashes: &[BlockHash], tokens: &[TokenId], known: &mut [BlockId]) -> usize {
+        let mut count = 0;
+        for (slot, &hash) in known.iter_mut().zip(hashes) {
+            // Seven bits of the hash agree: it is the right node but once in a hundred times.
+            let Some(&block) = self.index.find(self.masked(hash).0, |_| true) else {
+                break;
+            };
+            *slot = block;
+            count += 1;
+        }
+        let known = &mut known[..count];
+        for (i, (block, &hash)) in known.iter_mut().zip(hashes).enumerate() {
+            if self.masked(self.nodes[block.index()].hash) != self.masked(hash) {
+                let Some(right) = self.find(hash) else {
+                    count = i;
+                    break;
+                };
+                *block = right;
+            }
+        }
+        let pairs = known[..count]
+            .iter()
+            .zip(tokens.chunks_exact(self.block_size));
+        let same = |(block, tokens): &(&BlockId, &[TokenId])| {
+            self.tokens_of(**block).first() == tokens.first()
+        };
+        pairs.take_while(same).count()
+    }
+
+    /// Returns whether some prefix in the trie has this hash.
+    pub(crate) fn has(&self, hash: BlockHash) -> bool {
+        self.find(hash).is_some()
+    }
+
+    /// Returns the node whose prefix has this hash.
+    fn find(&self, hash: BlockHash) -> Option<BlockId> {
+        let key = self.masked(hash);
+        let same = |block: &BlockId| self.masked(self.nodes[block.index()].hash) == key;
+        self.index.find(key.0, same).copied()
+    }
+
+    /// Returns whether a node continues `parent` (or the empty prefix under `salt`) with `tokens`.
+    fn continues(
+        &self,
+        block: BlockId,
+        salt: Option<&Arc<str>>,
+        parent: BlockId,
+        tokens: &[TokenId],
+    ) -> bool {
+        self.nodes[block.index()].parent == parent
+            && (parent != NO_PARENT || self.salts.get(&block) == salt)
+            && self.tokens_of(block) == tokens
     }
 
     /// Adds `block`, referenced, as the child of `parent` (or of the empty prefix under `salt`).
@@ -120,8 +248,7 @@ impl PrefixTrie {
             self.child(salt, parent, hash, tokens).is_none(),
             "the prefix of block {block} is in the trie already"
         );
-        let key = self.masked(hash);
-        if self.index.contains_key(&key) {
+        if self.find(hash).is_some() {
             return false;
         }
         if let Some(p) = parent {
@@ -129,21 +256,23 @@ impl PrefixTrie {
             assert!(node.present && node.referenced, "parent {p} is not held");
             node.children += 1;
         }
-        self.index.insert(key, block);
         self.nodes[block.index()] = Node {
+            hash,
+            last_used: 0,
+            parent: parent.unwrap_or(NO_PARENT),
+            children: 0,
             present: true,
             referenced: true,
-            parent,
-            salt: if parent.is_none() {
-                salt.cloned()
-            } else {
-                None
-            },
-            hash: Some(hash),
-            children: 0,
-            last_used: 0,
         };
-        self.tokens[block.index() * self.block_size..][..self.block_size].copy_from_slice(tokens);
+        let key = self.masked(hash);
+        let (nodes, mask) = (&self.nodes, self.hash_mask);
+        let key_of = |block: &BlockId| nodes[block.index()].hash.0 & mask;
+        self.index.insert_unique(key.0, block, key_of);
+        if let (None, Some(salt)) = (parent, salt) {
+            self.salts.insert(block, salt.clone());
+        }
+        let at = self.start + block.index() * self.block_size;
+        self.tokens[at..at + self.block_size].copy_from_slice(tokens);
         true
     }
 
@@ -155,7 +284,10 @@ impl PrefixTrie {
             "block {block} is not a cached node"
         );
         node.referenced = true;
-        self.evictable.remove(&(node.last_used, block));
+        // Of the blocks of a prompt, the last alone can be there.
+        if node.children == 0 {
+            self.evictable.remove(&(node.last_used, block));
+        }
     }
 
     /// Nobody references the node any more; this is its last use.
@@ -177,17 +309,21 @@ impl PrefixTrie {
     /// prefix that ended with it.
     pub fn evict(&mut self) -> Option<(BlockId, BlockHash)> {
         let (_, block) = self.evictable.pop_first()?;
-        let node = std::mem::take(&mut self.nodes[block.index()]);
-        let hash = node.hash.expect("a node in the trie has a hash");
-        self.index.remove(&self.masked(hash));
-        if let Some(p) = node.parent {
-            let parent = &mut self.nodes[p.index()];
+        let node = std::mem::replace(&mut self.nodes[block.index()], Node::ABSENT);
+        let key = self.masked(node.hash);
+        if let Ok(entry) = self.index.find_entry(key.0, |&other| other == block) {
+            entry.remove();
+        }
+        if node.parent == NO_PARENT {
+            self.salts.remove(&block);
+        } else {
+            let parent = &mut self.nodes[node.parent.index()];
             parent.children -= 1;
             if parent.children == 0 && !parent.referenced {
-                self.evictable.insert((parent.last_used, p));
+                self.evictable.insert((parent.last_used, node.parent));
             }
         }
-        Some((block, hash))
+        Some((block, node.hash))
     }
 
     /// Whether the block is in the trie.
@@ -209,7 +345,7 @@ impl PrefixTrie {
     }
 
     pub(crate) fn tokens_of(&self, block: BlockId) -> &[TokenId] {
-        &self.tokens[block.index() * self.block_size..][..self.block_size]
+        &self.tokens[self.start + block.index() * self.block_size..][..self.block_size]
     }
 
     const fn masked(&self, hash: BlockHash) -> BlockHash {
@@ -228,11 +364,14 @@ impl PrefixTrie {
     /// If they disagree.
     pub fn check(&self) {
         let mut children = vec![0; self.nodes.len()];
-        let mut present = 0;
+        let (mut present, mut salted) = (0, 0);
+        let block_id = |i| BlockId(u32::try_from(i).expect("block ids are u32"));
         for (i, node) in self.nodes.iter().enumerate().filter(|(_, n)| n.present) {
             present += 1;
-            if let Some(p) = node.parent {
-                let parent = &self.nodes[p.index()];
+            if node.parent == NO_PARENT {
+                salted += usize::from(self.salts.contains_key(&block_id(i)));
+            } else {
+                let parent = &self.nodes[node.parent.index()];
                 assert!(
                     parent.present,
                     "the parent of block {i} was evicted before it"
@@ -241,17 +380,22 @@ impl PrefixTrie {
                     parent.referenced || !node.referenced,
                     "block {i} is held without its parent"
                 );
-                children[p.index()] += 1;
+                children[node.parent.index()] += 1;
             }
         }
         assert_eq!(present, self.index.len(), "nodes and index");
+        assert_eq!(
+            salted,
+            self.salts.len(),
+            "salts of nodes that start a prompt"
+        );
         let mut leaves = 0;
         for (i, node) in self.nodes.iter().enumerate().filter(|(_, n)| n.present) {
             assert_eq!(node.children, children[i], "children of block {i}");
+            assert_eq!(self.find(node.hash), Some(block_id(i)), "index");
             if node.children == 0 && !node.referenced {
-                let block = BlockId(u32::try_from(i).expect("block ids are u32"));
                 assert!(
-                    self.evictable.contains(&(node.last_used, block)),
+                    self.evictable.contains(&(node.last_used, block_id(i))),
                     "block {i} is lost"
                 );
                 leaves += 1;

@@ -1,9 +1,6 @@
 //! What waits, ordered.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use prelude_core::{RequestId, Timestamp};
 
@@ -29,40 +26,88 @@ pub(crate) fn due(arrival: Timestamp, deadline: Option<Timestamp>) -> Timestamp 
     deadline.map_or(unhurried, |deadline| deadline.min(unhurried))
 }
 
-/// Requests of one kind in order.
+impl QueueKey {
+    /// The order in which requests become overdue, and then go first.
+    pub(crate) const fn age(&self) -> (Timestamp, u64) {
+        (self.arrival, self.serial)
+    }
+
+    /// The place of the same request while it is overdue: before all others, by age.
+    const fn overdue(self) -> Self {
+        Self {
+            turn: Turn::Overdue,
+            priority: i64::MIN,
+            due: self.arrival,
+            ..self
+        }
+    }
+}
+
+/// Requests of one kind in order. At most one of them is overdue.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     entries: BTreeMap<QueueKey, Waiting>,
-    /// The same requests by arrival and submission.
-    by_arrival: BTreeSet<(Timestamp, u64, RequestId)>,
+    /// Their places by arrival and submission.
+    by_arrival: BTreeMap<(Timestamp, u64), QueueKey>,
+    /// Number of submission of the overdue one.
+    overdue: Option<u64>,
     rows: u64,
 }
 
 impl Queue {
     /// Says how many rows of a request wait now; none removes it.
     pub(crate) fn set(&mut self, key: QueueKey, waiting: Waiting) {
+        let overdue = self.overdue.filter(|_| waiting.rows > 0);
         self.remove(&key);
         if waiting.rows > 0 {
+            self.overdue = overdue;
+            let key = self.placed(key);
+            let turn = key.turn;
             self.rows += u64::from(waiting.rows);
-            self.by_arrival
-                .insert((key.arrival, key.serial, waiting.request));
-            self.entries.insert(key, waiting);
+            self.by_arrival.insert(key.age(), key);
+            self.entries.insert(key, Waiting { turn, ..waiting });
         }
     }
 
     pub(crate) fn remove(&mut self, key: &QueueKey) {
-        if let Some(waiting) = self.entries.remove(key) {
+        if let Some(waiting) = self.entries.remove(&self.placed(*key)) {
             self.rows -= u64::from(waiting.rows);
-            self.by_arrival
-                .remove(&(key.arrival, key.serial, waiting.request));
+            self.by_arrival.remove(&key.age());
+            self.overdue.take_if(|serial| *serial == key.serial);
         }
     }
 
-    /// Who has waited longest, and since when, unless somebody overdue is still in line.
-    pub(crate) fn next_overdue(&self) -> Option<(Timestamp, RequestId)> {
-        let (first, _) = self.entries.first_key_value()?;
-        let &(arrival, _, request) = self.by_arrival.first()?;
-        (first.turn != Turn::Overdue).then_some((arrival, request))
+    /// The place that a request with this key has now.
+    pub(crate) fn placed(&self, key: QueueKey) -> QueueKey {
+        if self.overdue == Some(key.serial) {
+            key.overdue()
+        } else {
+            key
+        }
+    }
+
+    /// A request as it waits, with its turn.
+    pub(crate) fn get(&self, key: QueueKey) -> Option<Waiting> {
+        self.entries.get(&self.placed(key)).copied()
+    }
+
+    /// Gives the turn to the request that has waited longest, if that is `max_wait` and no other
+    /// has the turn. Returns it.
+    pub(crate) fn promote(&mut self, now: Timestamp, max_wait: Duration) -> Option<RequestId> {
+        let (&(arrival, serial), &key) = self.by_arrival.first_key_value()?;
+        if self.overdue.is_some() || now.saturating_since(arrival) < max_wait {
+            return None;
+        }
+        let waiting = self.entries[&key];
+        self.remove(&key);
+        self.overdue = Some(serial);
+        self.set(key, waiting);
+        Some(waiting.request)
+    }
+
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn first(&self) -> Option<(&QueueKey, &Waiting)> {
+        self.entries.first_key_value()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Waiting> {
@@ -88,13 +133,13 @@ mod tests {
     #[test]
     fn orders_by_turn_priority_deadline_arrival_and_submission() {
         let mut queue = Queue::default();
-        let (usual, overdue) = (Turn::Usual, Turn::Overdue);
+        let usual = Turn::Usual;
         let entries = [
             (usual, 0, 5, None, 0),
             (usual, 0, 3, None, 1),
             (usual, -1, 9, None, 2),
             (usual, 0, 3, None, 3),
-            (overdue, 7, 8, None, 4),
+            (usual, 7, 2, None, 4),
             (usual, 0, 7, Some(90), 5),
             (usual, 0, 8, Some(80), 6),
             // Too far to hurry: as if there were none.
@@ -125,15 +170,25 @@ mod tests {
                 },
             );
         }
-        let order: Vec<u64> = queue.iter().map(|w| w.request.0).collect();
-        assert_eq!(order, [4, 2, 6, 5, 1, 3, 7, 0]);
+        let order = |queue: &Queue| queue.iter().map(|w| w.request.0).collect::<Vec<u64>>();
+        assert_eq!(order(&queue), [2, 6, 5, 1, 3, 7, 0, 4]);
+        let promote = |queue: &mut Queue, now| {
+            let wait = Duration::from_nanos(10);
+            queue.promote(Timestamp::from_nanos(now), wait)
+        };
+        assert_eq!(promote(&mut queue, 11), None);
+        assert_eq!(promote(&mut queue, 12), Some(RequestId(4)));
+        assert_eq!(order(&queue), [4, 2, 6, 5, 1, 3, 7, 0]);
         assert_eq!(queue.rows(), 16);
-        // One at a time.
-        assert_eq!(queue.next_overdue(), None);
-        queue.remove(&keys[4]);
-        let oldest = Some((Timestamp::from_nanos(3), RequestId(1)));
-        assert_eq!(queue.next_overdue(), oldest);
+        // One at a time, until all of it has started.
+        assert_eq!(promote(&mut queue, 90), None);
+        let waiting = queue.get(keys[4]).expect("it waits");
+        assert_eq!(waiting.turn, Turn::Overdue);
+        queue.set(keys[4], Waiting { rows: 1, ..waiting });
+        assert_eq!(promote(&mut queue, 90), None);
+        queue.set(keys[4], Waiting { rows: 0, ..waiting });
+        assert_eq!(promote(&mut queue, 90), Some(RequestId(1)));
         keys.iter().for_each(|key| queue.remove(key));
-        assert_eq!((queue.next_overdue(), queue.rows()), (None, 0));
+        assert_eq!((promote(&mut queue, 90), queue.rows()), (None, 0));
     }
 }

@@ -8,6 +8,7 @@ use std::{
 use prelude_core::{
     Head, NodeIdx, OnDeadline, PromptTree, Request, RowSpec, SeqId, Timestamp, TokenId,
 };
+use prelude_kv::BlockHash;
 
 use crate::{
     Turn, Usage, Waiting,
@@ -43,6 +44,8 @@ pub(crate) struct Live {
     pub(crate) usage: Usage,
     /// The prompt asked for last: neighbouring rows often share it.
     memo: Option<(NodeIdx, Arc<[TokenId]>)>,
+    /// The hashes of a prompt's whole blocks, of the prompt whose hashes were asked for last.
+    hashes: Option<(NodeIdx, Arc<[BlockHash]>)>,
 }
 
 /// A request's part of the queue.
@@ -141,6 +144,7 @@ impl Live {
             started: None,
             usage,
             memo: None,
+            hashes: None,
         }
     }
 
@@ -173,9 +177,32 @@ impl Live {
         match &self.memo {
             Some((of, prompt)) if *of == node => prompt.clone(),
             _ => {
-                let prompt: Arc<[TokenId]> = self.tree.prompt(node).into();
+                let whole = &self.tree.nodes()[node.index()];
+                let prompt: Arc<[TokenId]> = match whole.parent {
+                    None => whole.tokens.as_slice().into(),
+                    Some(_) => self.tree.prompt(node).into(),
+                };
                 self.memo = Some((node, prompt.clone()));
                 prompt
+            }
+        }
+    }
+
+    /// Returns the hashes of the prefixes of a row's prompt, block by block. O(prompt) when asked of
+    /// another prompt than before.
+    pub(crate) fn hashes(&mut self, row: u32, block_size: usize) -> Arc<[BlockHash]> {
+        let node = self.rows[row as usize].node;
+        match &self.hashes {
+            Some((of, hashes)) if *of == node => hashes.clone(),
+            _ => {
+                let root = BlockHash::root(self.salt.as_deref());
+                let whole = &self.tree.nodes()[node.index()];
+                let hashes: Arc<[BlockHash]> = match whole.parent {
+                    None => root.blocks(&whole.tokens, block_size).collect(),
+                    Some(_) => root.blocks(&self.prompt(row), block_size).collect(),
+                };
+                self.hashes = Some((node, hashes.clone()));
+                hashes
             }
         }
     }
@@ -183,7 +210,7 @@ impl Live {
     pub(crate) fn waiting(&self, request: prelude_core::RequestId, rows: u32) -> Waiting {
         Waiting {
             request,
-            turn: self.key.turn,
+            turn: Turn::Usual,
             priority: self.key.priority,
             arrival: self.key.arrival,
             deadline: self.deadline,

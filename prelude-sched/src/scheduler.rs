@@ -7,11 +7,12 @@
 mod admit;
 mod complete;
 #[cfg(any(test, feature = "sim"))]
-mod invariants;
+pub(crate) mod invariants;
 mod life;
 mod oneshot;
 mod plan;
 mod running;
+mod shortage;
 mod submit;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ use std::{
     time::Duration,
 };
 
+use ahash::{AHashMap, RandomState};
 use prelude_core::{Capacity, ForwardBatch, RequestId, SeqId, StepId, Timestamp};
 use prelude_kv::KvCache;
 use thiserror::Error;
@@ -54,8 +56,10 @@ pub struct Scheduler {
     cache: KvCache,
     /// For a policy that follows what waiting requests cost.
     watch: Option<Watch>,
+    /// Requests that ended before all of them had started, since the policy was asked last.
+    withdrawn: BTreeSet<RequestId>,
     leaders: Leaders,
-    requests: BTreeMap<RequestId, Live>,
+    requests: Requests,
     /// Requests with one-shot rows to plan, and with generations to admit.
     oneshot: Queue,
     decode: Queue,
@@ -66,7 +70,7 @@ pub struct Scheduler {
     queued_uncached: u64,
     /// Prompt tokens of sequences that no step has taken up.
     unplanned: u64,
-    seqs: BTreeMap<SeqId, Sequence>,
+    seqs: Sequences,
     /// Sequences holding blocks, and those that lost them, by seniority.
     running: BTreeMap<u64, SeqId>,
     preempted: BTreeMap<u64, SeqId>,
@@ -82,14 +86,29 @@ pub struct Scheduler {
     balance: u64,
     /// A prompt to be chunked that waits for blocks: younger generations are not to take them.
     chunk_blocked: Option<QueueKey>,
+    /// Overdue requests that wait for blocks, by age.
+    short_of_blocks: BTreeSet<(Timestamp, u64)>,
+    /// The last of the steps in flight that hold blocks for which a sequence waits.
+    drain_until: Option<StepId>,
     /// Whether the last step ran one long prompt alone.
     was_exclusive: bool,
     /// Since when the device has been idle because the policy waits for more, and until when it
-    /// will be.
+    /// waits, on an idle device or beside a step in flight.
     idle_since: Option<Timestamp>,
     idle_until: Option<Timestamp>,
     counters: SchedulerStats,
 }
+
+/// Live requests. For lookups, and for what does not depend on an order: a step looks up each
+/// sequence and its request several times. Boxed, so that a table that grows moves little.
+pub(crate) type Requests = AHashMap<RequestId, Box<Live>>;
+
+/// Live sequences. For lookups, too.
+pub(crate) type Sequences = AHashMap<SeqId, Sequence>;
+
+/// Most newcomers, and most other requests that the cache holds more or less of, of which one plan
+/// is told what they cost. Each takes a policy a microsecond or two.
+pub(crate) const MAX_TOLD: usize = 256;
 
 /// A step was completed that is not in flight, or not the oldest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -122,7 +141,8 @@ impl Scheduler {
         let mut cache = KvCache::new(capacity.num_blocks, capacity.block_size);
         let watch = policy.follows_costs().then(|| {
             cache.note_changes();
-            Watch::default()
+            // A policy knows at least as many as a step can take up.
+            Watch::new(MAX_TOLD.max(config.max_batch_rows as usize))
         });
         Ok(Self {
             max_tokens,
@@ -130,8 +150,9 @@ impl Scheduler {
             policy,
             cache,
             watch,
+            withdrawn: BTreeSet::new(),
             leaders: Leaders::new(),
-            requests: BTreeMap::new(),
+            requests: Requests::with_hasher(RandomState::with_seeds(29, 30, 31, 32)),
             oneshot: Queue::default(),
             decode: Queue::default(),
             deadlines: BTreeSet::new(),
@@ -139,7 +160,7 @@ impl Scheduler {
             queued_tokens: 0,
             queued_uncached: 0,
             unplanned: 0,
-            seqs: BTreeMap::new(),
+            seqs: Sequences::with_hasher(RandomState::with_seeds(33, 34, 35, 36)),
             running: BTreeMap::new(),
             preempted: BTreeMap::new(),
             running_decode: 0,
@@ -151,6 +172,8 @@ impl Scheduler {
             next_seq: 0,
             balance: 0,
             chunk_blocked: None,
+            short_of_blocks: BTreeSet::new(),
+            drain_until: None,
             was_exclusive: false,
             idle_since: None,
             idle_until: None,
@@ -196,6 +219,8 @@ impl Scheduler {
             }
         }
         if draft.is_empty() {
+            // The device is busy, so this wait needs no bound.
+            self.idle_until = draft.wait_until.filter(|&at| at > now);
             return None;
         }
         self.idle_since = None;
@@ -211,7 +236,9 @@ impl Scheduler {
     /// for more until then. Bounded over all its wishes together, since a step that has been put
     /// off could be put off for ever.
     fn may_idle(&mut self, now: Timestamp, until: Option<Timestamp>) -> bool {
-        if until.is_none() || self.requests.is_empty() {
+        // A policy that has not heard of all that wait does not know what it waits for.
+        let is_behind = self.watch.as_ref().is_some_and(Watch::is_behind);
+        if until.is_none() || is_behind || self.requests.is_empty() {
             self.idle_since = None;
             return false;
         }

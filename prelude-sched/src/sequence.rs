@@ -189,6 +189,11 @@ impl Sequence {
         length_of(self.prompt.len() + self.output.len())
     }
 
+    /// Returns whether it was preempted since it was admitted first.
+    pub(crate) const fn was_admitted(&self) -> bool {
+        self.epoch > 0
+    }
+
     pub(crate) const fn is_decode(&self) -> bool {
         matches!(self.job, Job::Decode(_))
     }

@@ -30,6 +30,8 @@ pub(crate) struct Draft {
     pub(crate) record: Step,
     /// Someone admitted could not go on for want of blocks: nobody else is to take any.
     pub(crate) starved: bool,
+    /// Something that runs is in the step with less than it could be, or not at all.
+    pub(crate) left_over: bool,
     /// The first generation that was not admitted for want of blocks.
     pub(crate) decode_blocked: Option<QueueKey>,
     /// One-shot tokens with which the policy has enough of the step.
@@ -115,6 +117,7 @@ impl Draft {
                 ..Step::default()
             },
             starved: false,
+            left_over: false,
             decode_blocked: None,
             enough_tokens: None,
             paused: BTreeSet::new(),

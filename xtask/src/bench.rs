@@ -11,13 +11,14 @@ use crate::run::cargo;
 const PROFILE: [&str; 2] = ["--profile", "dist"];
 
 /// Runs `prelude-bench table` with the rivals that can be compiled in, or what the first argument
-/// names: `server`, `sim`, `build`, or `tokenizer`, the race in `bench/tokenizer`, which is a
+/// names: `sched`, `server`, `sim`, `build`, or `tokenizer`, the race in `bench/tokenizer`, which is a
 /// workspace of its own: only this command compiles the rivals.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     match args.split_first() {
         Some((first, rest)) if first == "tokenizer" => tokenizer(rest),
         Some((first, rest)) if first == "server" => server(rest),
         Some((first, rest)) if first == "sim" => sim(rest),
+        Some((first, rest)) if first == "sched" => sched(rest),
         Some((first, [])) if first == "build" => build::run(),
         _ => table(args),
     }
@@ -30,6 +31,22 @@ fn server(args: &[String]) -> Result<()> {
     cargo(["run"])
         .args(PROFILE)
         .args(["-p", "prelude-bench", "--", "server"])
+        .args(args)
+        .run()
+}
+
+/// Runs `prelude-bench sched`, which counts allocations too.
+fn sched(args: &[String]) -> Result<()> {
+    cargo(["run"])
+        .args(PROFILE)
+        .args([
+            "-p",
+            "prelude-bench",
+            "--features",
+            "allocations",
+            "--",
+            "sched",
+        ])
         .args(args)
         .run()
 }

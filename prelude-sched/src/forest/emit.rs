@@ -164,8 +164,9 @@ impl Forest {
         };
         let block_size = self.block_size as usize;
         let (start, end) = (here.start as usize, here.end.min(readers.until) as usize);
-        let mut blocks = Vec::new();
-        let mut hashes = Vec::new();
+        let most = end.saturating_sub(start) / block_size;
+        let mut blocks = Vec::with_capacity(most);
+        let mut hashes = Vec::with_capacity(most);
         while start + (blocks.len() + 1) * block_size <= end {
             let Some(block) = cache.allocate(reclaim) else {
                 break;

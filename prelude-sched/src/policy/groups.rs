@@ -70,15 +70,17 @@ struct Group {
 }
 
 impl Line {
-    fn set(&mut self, request: RequestId, now: Option<(Waiting, u32)>) {
+    /// Notes that a request waits in a group now, or that it waits no more; it was `withdrawn` if it
+    /// ended before all of it had started.
+    fn set(&mut self, request: RequestId, now: Option<(Waiting, u32)>, withdrawn: bool) {
         let before = self.places.remove(&request);
         if let Some(Place { waiting, group }) = before {
             let at = (waiting.turn, waiting.priority);
             let level = self.levels.get_mut(&at).expect("it was put there");
             let of = level.get_mut(&group).expect("it was put there");
             of.line.remove(&(waiting.arrival, request));
-            // Whoever has fewer rows waiting than before, or none, has started some.
-            if now.is_none_or(|(w, _)| w.rows < waiting.rows) {
+            // A request with fewer rows waiting than before, or none, has started some.
+            if !withdrawn && now.is_none_or(|(w, _)| w.rows < waiting.rows) {
                 of.has_started = true;
                 self.has_started = true;
             }
@@ -192,15 +194,16 @@ impl SchedulerPolicy for Groups {
                 let group = change.map(|change| group_of(change.cost.prompt));
                 waiting.zip(group)
             };
+            let withdrawn = view.withdrawn().contains(&request);
             let before = self.oneshot.places.contains_key(&request);
             let oneshot = change.and_then(|change| change.oneshot);
             if before || oneshot.is_some() {
-                self.oneshot.set(request, of(oneshot));
+                self.oneshot.set(request, of(oneshot), withdrawn);
             }
             let before = self.decode.places.contains_key(&request);
             let decode = change.and_then(|change| change.decode);
             if before || decode.is_some() {
-                self.decode.set(request, of(decode));
+                self.decode.set(request, of(decode), withdrawn);
             }
         }
         let grants = |line: &mut Line, places: u32| {
@@ -239,6 +242,33 @@ mod tests {
         check(19, 100, 1);
         check(20, 100, 2);
         check(u32::MAX, u32::MAX, 10);
+    }
+
+    /// Each step starts a request of group 9, and one of group 1 is aborted before it starts.
+    #[test]
+    fn an_abort_is_no_turn() {
+        let waiting = |id: u64| Waiting {
+            request: RequestId(id),
+            turn: Turn::Usual,
+            priority: 0,
+            arrival: Timestamp::from_nanos(id),
+            deadline: None,
+            rows: 1,
+        };
+        let mut line = Line::default();
+        line.set(RequestId(0), Some((waiting(0), 1)), false);
+        for id in 1..20 {
+            line.set(RequestId(id), Some((waiting(id), 9)), false);
+            line.set(RequestId(100 + id), Some((waiting(100 + id), 1)), false);
+        }
+        let first = |id| {
+            line.set(RequestId(id), None, false);
+            line.set(RequestId(100 + id), None, true);
+            line.settle();
+            line.first(1)[0]
+        };
+        let turn = (1..20).map(first).position(|id| id == RequestId(0));
+        assert_eq!(turn, Some(8), "once in ten steps");
     }
 
     #[test]

@@ -23,7 +23,9 @@ use self::{
     shares::Shares,
     window::{Gathered, Window},
 };
-use super::{Grant, Plan, QueueView, SchedulerPolicy, StepBudget, StepTime, Turn, Unfinished};
+use super::{
+    Grant, Plan, QueueView, SchedulerPolicy, StepBudget, StepTime, Turn, Unfinished, Waiting,
+};
 
 /// Short prompts apart from long ones (LAPS, temporal mode on one device): what little there is to
 /// compute of a short prompt would wait for all of a long one, and delays a long one little.
@@ -32,12 +34,14 @@ use super::{Grant, Plan, QueueView, SchedulerPolicy, StepBudget, StepTime, Turn,
 ///   longer to fetch than to compute: up to [`boundary_tokens`](LapsConfig::boundary_tokens), or as
 ///   [costs](LapsConfig::costs) say. One-shot work and prompts of generations alike.
 /// - A step has short work or long work. Long work gets on by one chunk of one request: one that
-///   has begun is first brought to its end. Short work goes together, the shortest first by powers
+///   has begun is first brought to its end, and one that is alone runs as under
+///   [`Fcfs`](crate::Fcfs). Short work goes together, the shortest first by powers
 ///   of two, until the step is [full enough](LapsConfig::batch_tokens).
 /// - Whose turn it is follows from deficit round robin in device time, each class's share being
 ///   the part that it has of the load that comes, within a
 ///   [floor](LapsConfig::share_floor_percent). The paper leaves this open; with strict alternation
 ///   long prompts collapse near saturation.
+/// - An overdue request goes first, and its class has the turn.
 /// - A request that would miss its deadline if it sat the next step out goes before that. One that
 ///   will miss it in any case does not: as printed, a prompt that takes longer than its target
 ///   would always go first, and help nobody.
@@ -45,7 +49,7 @@ use super::{Grant, Plan, QueueView, SchedulerPolicy, StepBudget, StepTime, Turn,
 ///   are there as came together of late, for an adaptive window. Nobody waits if long work is
 ///   there, if the next request is expected later than a launch costs, or without a deadline.
 ///
-/// Turn and priority come before length within a class; an overdue request's class has the turn.
+/// Priority comes before length within a class.
 /// Generations that decode go on in every step.
 ///
 /// Not here: the paper's spatial mode, which moves whole devices between classes, and shapes,
@@ -141,21 +145,31 @@ impl Laps {
             if let Some(before) = &before {
                 self.lines[before.length as usize].remove(before);
             }
+            let withdrawn = view.withdrawn().contains(&request);
+            if let Some(gone) = before.filter(|_| withdrawn) {
+                self.shares.withdraw(view.now(), &gone.offer);
+            }
+            let before = before.filter(|_| !withdrawn);
             let Some(change) = change else { continue };
             let Some(waiting) = change.oneshot.or(change.decode) else {
                 continue;
             };
             let tokens = change.cost.tokens;
             let length = self.length_of(tokens, change.cost.prompt.cached);
-            if before.is_none() {
-                let work = self.costs.work(tokens);
-                self.shares.arrive(view.now(), length, work);
-            }
+            let work = self.costs.work(tokens);
+            let offer = before.map_or_else(
+                || self.shares.arrive(view.now(), length, work),
+                |before| before.offer,
+            );
+            let turns = [change.oneshot, change.decode].into_iter().flatten();
+            let turn = turns.map(|waiting| waiting.turn).min();
+            let turn = turn.unwrap_or(waiting.turn);
             let place = Place {
-                key: Key::new(&waiting, length, tokens),
+                key: Key::new(&Waiting { turn, ..waiting }, length, tokens),
                 length,
                 tokens,
                 start_by: self.start_by(waiting.arrival, waiting.deadline, tokens),
+                offer,
                 has_rows: change.oneshot.is_some(),
                 generates: change.decode.is_some(),
             };
@@ -213,7 +227,12 @@ impl Laps {
     }
 
     /// Whose turn it is.
-    fn turn(&self, view: &QueueView<'_>, had_work: [bool; 2]) -> Option<Length> {
+    fn turn(
+        &self,
+        view: &QueueView<'_>,
+        budget: StepBudget,
+        had_work: [bool; 2],
+    ) -> Option<Length> {
         match had_work {
             [false, false] => return None,
             [true, false] => return Some(Length::Short),
@@ -223,20 +242,20 @@ impl Laps {
         let turn = self
             .barren
             .map(Length::other)
-            .or_else(|| self.overdue())
+            .or_else(|| self.overdue(view, budget))
             .or_else(|| self.urgent(view));
         Some(turn.unwrap_or_else(|| self.shares.next()))
     }
 
-    /// The class of whoever has waited too long; of the two classes', who has waited longer.
-    fn overdue(&self) -> Option<Length> {
-        let first = |length: Length| {
-            let key = self.line(length).first()?;
-            (key.turn == Turn::Overdue).then_some((key.arrival, length))
-        };
-        let overdue = [first(Length::Short), first(Length::Long)];
-        let longest = overdue.into_iter().flatten().min();
-        longest.map(|(_, length)| length)
+    /// The class of the request that has been overdue for longest, of those that can start.
+    fn overdue(&self, view: &QueueView<'_>, budget: StepBudget) -> Option<Length> {
+        let oneshot = view.oneshot().next();
+        let decode = view.decode().next().filter(|_| budget.seqs > 0);
+        let overdue = [oneshot, decode].into_iter().flatten();
+        let longest = overdue
+            .filter(|waiting| waiting.turn == Turn::Overdue)
+            .min_by_key(|waiting| waiting.arrival)?;
+        Some(self.places[&longest.request].length)
     }
 
     /// The class of the first that can meet its deadline, but not if it sits out a step.
@@ -267,32 +286,34 @@ impl Laps {
         let now = view.now();
         let line = self.line(Length::Short);
         let until = now.saturating_add(micros(self.config.slack_us));
-        let urgent: Vec<RequestId> = line.starts(now, until).collect();
-        let ahead: BTreeSet<RequestId> = urgent.iter().copied().collect();
-        let others = line.requests().filter(|request| !ahead.contains(request));
+        let overdue: Vec<RequestId> = line.overdue().collect();
+        let urgent = line.starts(now, until);
+        let urgent = urgent.filter(|request| !overdue.contains(request));
+        let first: Vec<RequestId> = overdue.iter().copied().chain(urgent).collect();
+        let ahead: BTreeSet<RequestId> = first.iter().copied().collect();
+        let is_other = |request: &RequestId| !ahead.contains(request);
+        let grant = |request| Grant {
+            request,
+            tokens: budget.tokens,
+        };
         let mut plan = Plan {
             enough_tokens: Some(self.config.batch_tokens),
             ..Plan::default()
         };
-        // As many as there are or fit, so that what is far behind is not looked at.
-        let most_rows = line.with_rows().min(budget.rows as usize);
-        let most_seqs = line.generating().min(budget.seqs as usize);
-        let mut prompts = 0;
-        for request in urgent.iter().copied().chain(others) {
-            let has_room = prompts < u64::from(self.config.batch_tokens);
-            if plan.oneshot.len() >= most_rows && (plan.decode.len() >= most_seqs || !has_room) {
+        let has_rows = |request: &RequestId| self.places[request].has_rows;
+        let rows = first.iter().copied().filter(has_rows);
+        let rows = rows.chain(line.rows().filter(is_other));
+        plan.oneshot = rows.take(budget.rows as usize).map(grant).collect();
+        let generates = |request: &RequestId| self.places[request].generates;
+        let prompts = first.iter().copied().filter(generates);
+        let prompts = prompts.chain(line.generating().filter(is_other));
+        let mut tokens = 0;
+        for request in prompts.take(budget.seqs as usize) {
+            if tokens >= u64::from(self.config.batch_tokens) {
                 break;
             }
-            let place = &self.places[&request];
-            if place.has_rows && plan.oneshot.len() < most_rows {
-                let tokens = budget.tokens;
-                plan.oneshot.push(Grant { request, tokens });
-            }
-            if place.generates && has_room && plan.decode.len() < most_seqs {
-                let tokens = budget.tokens;
-                plan.decode.push(Grant { request, tokens });
-                prompts += place.tokens;
-            }
+            plan.decode.push(grant(request));
+            tokens += self.places[&request].tokens;
         }
         let rests = view.unfinished().iter();
         let short = rests.filter(|prompt| self.length_of_rest(prompt) == Length::Short);
@@ -313,6 +334,13 @@ impl Laps {
         if let Some(begun) = rests.find(|prompt| self.length_of_rest(prompt) == Length::Long) {
             plan.chunks = Some(vec![begun.request]);
         } else if let Some(place) = self.first_long(view.now(), budget) {
+            // The view knows of requests that the policy has not been told the costs of yet.
+            let mut waiting = view.oneshot().chain(view.decode());
+            let is_lone = waiting.all(|other| other.request == place.key.request);
+            if view.is_idle() && is_lone && view.unfinished().is_empty() {
+                // It delays no other, so it may run in one step and needs no blocks.
+                (plan.enough_tokens, plan.chunk_tokens) = (None, None);
+            }
             let request = place.key.request;
             let tokens = budget.tokens;
             let grant = |granted: bool| granted.then_some(Grant { request, tokens });
@@ -327,10 +355,12 @@ impl Laps {
     fn first_long(&self, now: Timestamp, budget: StepBudget) -> Option<&Place> {
         let line = self.line(Length::Long);
         let can_start = |place: &&Place| place.has_rows || budget.seqs > 0;
-        let overdue = line.first().filter(|key| key.turn == Turn::Overdue);
         let urgent = line.starts(now, self.next_chance(now, Length::Long));
-        let ahead = overdue.map(|key| key.request).into_iter().chain(urgent);
-        let line = ahead.chain(line.requests());
+        let first = match budget.seqs {
+            0 => line.rows().next(),
+            _ => line.first().map(|key| key.request),
+        };
+        let line = line.overdue().chain(urgent).chain(first);
         line.map(|request| &self.places[&request]).find(can_start)
     }
 
@@ -376,7 +406,7 @@ impl SchedulerPolicy for Laps {
         self.proposed = None;
         self.follow(view);
         let had_work = self.had_work(view, budget);
-        let Some(length) = self.turn(view, had_work) else {
+        let Some(length) = self.turn(view, budget, had_work) else {
             return Plan::default();
         };
         let mut proposal = Proposal {

@@ -5,7 +5,7 @@ mod groups;
 mod laps;
 mod srjf;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use prelude_core::{RequestId, StepId, Timestamp};
 use prelude_kv::KvCache;
@@ -22,9 +22,9 @@ pub use srjf::Srjf;
 use crate::{
     length::length_of,
     queue::Queue,
-    request::Live,
     row,
-    watch::{self, Change, Cost},
+    scheduler::Requests,
+    watch::{Change, Cost, Watch},
 };
 
 /// Chooses whose work the next step takes up, and in which order.
@@ -68,9 +68,11 @@ pub struct QueueView<'a> {
     pub(crate) oneshot: &'a Queue,
     pub(crate) decode: &'a Queue,
     pub(crate) now: Timestamp,
-    pub(crate) requests: &'a BTreeMap<RequestId, Live>,
+    pub(crate) requests: &'a Requests,
     pub(crate) cache: &'a KvCache,
+    pub(crate) watch: Option<&'a Watch>,
     pub(crate) changed: &'a [(RequestId, Option<Change>)],
+    pub(crate) withdrawn: &'a BTreeSet<RequestId>,
     pub(crate) unfinished: &'a [Unfinished],
     pub(crate) step: StepId,
     pub(crate) is_idle: bool,
@@ -106,23 +108,34 @@ impl<'a> QueueView<'a> {
         })
     }
 
-    /// What a waiting request would cost now; `None` for any other.
-    ///
-    /// O(prompt): [`Self::changed`] says it of those alone for which it has changed.
+    /// What [`Self::changed`] said last of a waiting request; `None` for any other, for a request
+    /// that it has not mentioned yet, and unless the policy
+    /// [follows costs](SchedulerPolicy::follows_costs).
     #[must_use]
     pub fn cost(&self, request: RequestId) -> Option<Cost> {
-        let live = self.requests.get(&request)?;
-        let row = live.next_row()?;
-        let prompt = live.tree.prompt(live.rows[row as usize].node);
-        Some(watch::cost_of(self.cache, live, &prompt).0)
+        self.watch?.told(request)
     }
 
     /// Requests of which something has changed since the last plan: they came, rows of them were
     /// taken up, or the cache holds more or less of them; and what they cost now. `None` for those
     /// that wait no more. Empty unless the policy [follows costs](SchedulerPolicy::follows_costs).
+    ///
+    /// A step stays cheap to plan however many come at once or wait for one prefix: a plan is told
+    /// of at most 256 newcomers, or
+    /// [`max_batch_rows`](crate::SchedulerConfig::max_batch_rows) if that is more, and of at most so
+    /// many others that the cache holds more or less of, in the order of the changes; the next plan
+    /// hears of more. It is told at once of a request that went on, ended or became overdue.
     #[must_use]
     pub const fn changed(&self) -> &'a [(RequestId, Option<Change>)] {
         self.changed
+    }
+
+    /// Requests that ended since the last plan although some of them had not started: aborted, late
+    /// or failed. An id may wait again. Empty unless the policy
+    /// [follows costs](SchedulerPolicy::follows_costs).
+    #[must_use]
+    pub const fn withdrawn(&self) -> &'a BTreeSet<RequestId> {
+        self.withdrawn
     }
 
     /// Prompts of which chunks have been computed and more are to come, oldest first.
@@ -199,10 +212,11 @@ pub struct Waiting {
 
 /// Whether a request waits for its place, or is to be the next whatever its place is.
 ///
-/// The one that has waited longest becomes overdue when it has waited for
+/// In each queue, of one-shot rows and of generations, the request that has waited longest becomes
+/// overdue when it has waited for
 /// [`SchedulerConfig::max_wait_ms`](crate::SchedulerConfig::max_wait_ms), and stays so until all of
-/// it has started; then the next may. A policy that puts it first starves nobody, whatever else it
-/// orders by.
+/// it has started; then the next may. While it lacks blocks, no younger request takes any. A policy
+/// that puts it first starves no request, whatever else it orders by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Turn {
     /// Before all others.

@@ -74,14 +74,18 @@ impl Scheduler {
             let Some(live) = self.requests.get(&grant.request) else {
                 continue;
             };
-            let key = live.key;
-            if self.chunk_blocked.is_some_and(|blocked| blocked < key) {
+            let key = self.decode.placed(live.key);
+            let blocked = self.chunk_blocked.is_some_and(|blocked| blocked < key);
+            if blocked || self.is_behind_overdue(&key) {
+                self.waits_for_blocks(key);
+                draft.decode_blocked = Some(key);
                 break;
             }
             let granted_end = draft.prefill_tokens().saturating_add(grant.tokens).min(end);
             let outcome = self.admit_choices(draft, grant.request, granted_end);
             self.requeue(grant.request);
             if outcome == Admission::Blocked {
+                self.waits_for_blocks(key);
                 draft.decode_blocked = Some(key);
                 break;
             }
@@ -132,6 +136,7 @@ impl Scheduler {
         self.next_seq += 1;
         let live = self.requests.get_mut(&seq.request).expect("it waited");
         live.seqs.insert(id);
+        self.short_of_blocks.remove(&live.key.age());
         if seq.choice == 0 {
             live.usage.cached_tokens += u64::from(seq.computed);
         }
@@ -165,7 +170,8 @@ impl Scheduler {
         let most = if caching { limit as usize } else { 0 };
         let found = self.cache.match_prefix(seq.salt.as_ref(), &tokens, most);
         let known = found.blocks().len();
-        if caching && self.is_led(draft, &tokens, limit, known, found.hash(), held) {
+        let is_overdue = self.is_overdue(seq);
+        if caching && !is_overdue && self.is_led(draft, &tokens, limit, known, found.hash(), held) {
             self.cache.release_all(found.into_blocks());
             return Admission::Deferred;
         }
@@ -178,6 +184,9 @@ impl Scheduler {
         };
         let needed = tokens.len().div_ceil(block_size) - known;
         if needed + spare > self.cache.available_blocks() as usize {
+            if is_overdue || seq.was_admitted() {
+                self.lacks_blocks(needed + spare);
+            }
             self.cache.release_all(found.into_blocks());
             return Admission::Blocked;
         }

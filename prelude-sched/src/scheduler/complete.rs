@@ -7,7 +7,7 @@ use prelude_core::{
     StepId, StepOutput, Timestamp, TokenId,
 };
 
-use super::{Scheduler, UnknownStep};
+use super::{Scheduler, Sequences, UnknownStep};
 use crate::{
     Event, FinishReason, Outcome, StepTime,
     forest::After,
@@ -96,7 +96,8 @@ impl Scheduler {
         for mut step in std::mem::take(&mut self.in_flight) {
             self.release_step(&mut step, false);
         }
-        let ids: Vec<RequestId> = self.requests.keys().copied().collect();
+        let mut ids: Vec<RequestId> = self.requests.keys().copied().collect();
+        ids.sort_unstable();
         for id in ids {
             self.finish(now, id, Outcome::Failed(why.to_owned()), events);
         }
@@ -141,18 +142,16 @@ impl Scheduler {
             }
         }
         for (tag, output) in step.prefill.into_iter().zip(output.prefill) {
-            if let Some(seq) = current(&mut self.seqs, tag) {
-                seq.state = SeqState::Decoding;
-                self.take_token(now, tag, output, events);
-            }
+            let begin = |seq: &mut Sequence| seq.state = SeqState::Decoding;
+            self.take_token(now, tag, begin, output, events);
         }
         for (tag, output) in step.decode.into_iter().zip(output.decode) {
-            if let Some(seq) = current(&mut self.seqs, tag) {
+            let go_on = |seq: &mut Sequence| {
                 seq.in_flight -= 1;
                 // The row ran the last known token.
                 seq.computed = seq.len();
-                self.take_token(now, tag, output, events);
-            }
+            };
+            self.take_token(now, tag, go_on, output, events);
         }
     }
 
@@ -292,15 +291,20 @@ impl Scheduler {
         }
     }
 
-    /// Appends a generated token to a sequence, and ends the sequence if it was the last.
+    /// Notes by `ran` that a sequence's row ran, appends the generated token, and ends the sequence
+    /// if it was the last; nothing of a sequence that is gone or was preempted since.
     fn take_token(
         &mut self,
         now: Timestamp,
         tag: SeqTag,
+        ran: impl FnOnce(&mut Sequence),
         output: RowOutput,
         events: &mut Vec<Event>,
     ) {
-        let seq = current(&mut self.seqs, tag).expect("it was looked up just now");
+        let Some(seq) = current(&mut self.seqs, tag) else {
+            return;
+        };
+        ran(seq);
         let (request, row, choice) = (seq.request, seq.row, seq.choice);
         let Job::Decode(generate) = &seq.job else {
             unreachable!("only generations take tokens");
@@ -349,11 +353,6 @@ impl Scheduler {
             seq.look_ahead(now);
         }
         seq.output.push(token.token);
-        let live = self
-            .requests
-            .get_mut(&request)
-            .expect("a sequence's request is live");
-        live.usage.output_tokens += 1;
         events.push(Event::Token {
             request,
             row,
@@ -373,13 +372,15 @@ impl Scheduler {
 
     fn end_sequence(&mut self, now: Timestamp, tag: SeqTag, events: &mut Vec<Event>) {
         let request = self.seqs[&tag.seq].request;
+        let (written, made) = self.remove_sequence(tag.seq, true);
         let live = self
             .requests
             .get_mut(&request)
             .expect("a sequence's request is live");
         live.seqs.remove(&tag.seq);
-        let written = self.remove_sequence(tag.seq, true);
-        self.note_written(request, written);
+        // Here and not with each token: a step would look up the request of each sequence.
+        live.usage.output_tokens += made;
+        live.usage.cache_write_tokens += written;
         self.answered(now, request, events);
     }
 
@@ -422,10 +423,7 @@ impl LoneTokens {
 const WRONG_KIND: &str = "the executor answered with another kind of output";
 
 /// The sequence of a tag, unless it is gone or was preempted since.
-fn current(
-    seqs: &mut BTreeMap<prelude_core::SeqId, Sequence>,
-    tag: SeqTag,
-) -> Option<&mut Sequence> {
+fn current(seqs: &mut Sequences, tag: SeqTag) -> Option<&mut Sequence> {
     seqs.get_mut(&tag.seq).filter(|seq| seq.epoch == tag.epoch)
 }
 

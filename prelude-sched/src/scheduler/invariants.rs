@@ -2,10 +2,26 @@
 
 use std::collections::BTreeMap;
 
-use prelude_core::BlockId;
+use prelude_core::{BlockId, Timestamp};
+
+use prelude_kv::BlockHash;
 
 use super::Scheduler;
-use crate::sequence::SeqState;
+use crate::{
+    Turn, row,
+    sequence::{SeqState, Sequence},
+    watch::{self, Cost},
+};
+
+/// An overdue request, which goes before all others of its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TurnOf {
+    pub(crate) age: (Timestamp, u64),
+    /// Rows, or choices, that have not started.
+    pub(crate) rows: u32,
+    /// Whether it was found to lack blocks.
+    pub(crate) is_short_of_blocks: bool,
+}
 
 impl Scheduler {
     /// Checks the scheduler's books against a recount. O(everything).
@@ -30,12 +46,66 @@ impl Scheduler {
         }
         self.check_sequences();
         self.check_queues();
+        if let Some(watch) = &self.watch {
+            watch.check(&self.cache, |id| self.cost_from_nothing(id));
+        }
+    }
+
+    /// What a waiting request costs, its prompt compared with the cache token by token.
+    fn cost_from_nothing(&self, id: prelude_core::RequestId) -> Option<Cost> {
+        let live = self.requests.get(&id)?;
+        let row = live.next_row()?;
+        let prompt = live.tree.prompt(live.rows[row as usize].node);
+        let block_size = self.cache.block_size();
+        let most = row::first_needed(live.head(row), live.prompt_len(row)) as usize;
+        let salt = live.salt.as_ref();
+        let cached = self.cache.cached_prefix(salt, &prompt, most);
+        let root = BlockHash::root(salt.map(|s| &**s));
+        let hashes: Vec<BlockHash> = root.blocks(&prompt[..most], block_size).collect();
+        Some(watch::cost_of(live, row, &hashes, cached / block_size, block_size).0)
+    }
+
+    /// Has plans told of at most `most` newcomers and watchers, so that small worlds see what a
+    /// policy does that has not heard of all.
+    pub(crate) const fn limit_told(&mut self, most: usize) {
+        if let Some(watch) = &mut self.watch {
+            watch.limit(most);
+        }
     }
 
     /// Whether any of a live request was ever scheduled; `None` if it is not live.
     #[must_use]
     pub fn has_started(&self, id: prelude_core::RequestId) -> Option<bool> {
         self.requests.get(&id).map(|live| live.started.is_some())
+    }
+
+    /// The request that goes first in each queue, one-shot and generations, since it is overdue.
+    pub(crate) fn turns(&self) -> [Option<TurnOf>; 2] {
+        [&self.oneshot, &self.decode].map(|queue| {
+            let (key, waiting) = queue.first()?;
+            (key.turn == Turn::Overdue).then(|| TurnOf {
+                age: key.age(),
+                rows: waiting.rows,
+                is_short_of_blocks: self.short_of_blocks.contains(&key.age()),
+            })
+        })
+    }
+
+    /// The number of sequences admitted so far.
+    pub(crate) const fn admitted(&self) -> u64 {
+        self.next_seq
+    }
+
+    /// Returns whether a sequence lives that was admitted among the first `admitted`, or whose
+    /// request came no later than that which has the turn; if `with_prompt`, such with some of its
+    /// prompt to compute.
+    pub(crate) fn has_older_work(&self, turn: &TurnOf, admitted: u64, with_prompt: bool) -> bool {
+        let is_older = |seq: &Sequence| {
+            let came_before = self.requests[&seq.request].key.age() <= turn.age;
+            let has_prompt = seq.state != SeqState::Decoding;
+            (came_before || seq.seniority < admitted) && (has_prompt || !with_prompt)
+        };
+        self.seqs.values().any(is_older)
     }
 
     /// Whether the device is idle because the policy waits for more.
@@ -59,11 +129,13 @@ impl Scheduler {
         let preempted: Vec<String> = self.preempted.values().map(seq).collect();
         let stats = self.stats();
         format!(
-            "{:?}\nrunning {running:#?}\npreempted {preempted:#?}\n{stats:?}\nbalance {}, room {}, oneshot {:?}",
+            "{:?}\nrunning {running:#?}\npreempted {preempted:#?}\n{stats:?}\nbalance {}, room {}, oneshot {:?}\nshort {:?}, drain {:?}",
             self.capacity,
             self.balance,
             self.max_tokens,
-            self.oneshot.iter().next()
+            self.oneshot.iter().next(),
+            self.short_of_blocks,
+            self.drain_until,
         )
     }
 
@@ -152,7 +224,12 @@ impl Scheduler {
         );
         let unstarted =
             |live: &&crate::request::Live| live.started.is_none() && live.expires.is_some();
-        let deadlines = self.requests.values().filter(unstarted).count();
+        let deadlines = self
+            .requests
+            .values()
+            .map(|live| &**live)
+            .filter(unstarted)
+            .count();
         assert_eq!(self.deadlines.len(), deadlines, "deadlines");
     }
 }

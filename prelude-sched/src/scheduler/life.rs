@@ -5,7 +5,7 @@ use std::time::Duration;
 use prelude_core::{RequestId, SeqId, Timestamp};
 
 use super::Scheduler;
-use crate::{Event, Outcome, Turn, length::length_of, request::Reserved};
+use crate::{Event, Outcome, length::length_of, request::Reserved};
 
 impl Scheduler {
     /// Drops requests whose deadline passed before they started.
@@ -19,25 +19,19 @@ impl Scheduler {
         }
     }
 
-    /// Gives the first turn to whoever has waited longest, once that is too long: to one request
-    /// at a time in each queue, so that a queue of them delays others by one each step at most.
+    /// Gives the first turn to the request that has waited longest, once that is too long: to one
+    /// at a time in each queue, so that many of them delay others by one each step at most.
     pub(super) fn promote(&mut self, now: Timestamp) {
         let max_wait = Duration::from_millis(u64::from(self.config.max_wait_ms));
         if max_wait.is_zero() {
             return;
         }
-        for waiting in [self.oneshot.next_overdue(), self.decode.next_overdue()] {
-            let Some((arrival, id)) = waiting else {
-                continue;
-            };
-            let live = self.requests.get_mut(&id).expect("only live requests wait");
-            if now.saturating_since(arrival) < max_wait || live.key.turn == Turn::Overdue {
-                continue;
+        for queue in [&mut self.oneshot, &mut self.decode] {
+            if let Some(promoted) = queue.promote(now, max_wait)
+                && let Some(watch) = &mut self.watch
+            {
+                watch.touch(promoted);
             }
-            self.oneshot.remove(&live.key);
-            self.decode.remove(&live.key);
-            live.key.turn = Turn::Overdue;
-            self.requeue(id);
         }
     }
 
@@ -57,15 +51,21 @@ impl Scheduler {
 
     /// Brings the queues up to date with what of a request still waits.
     pub(super) fn requeue(&mut self, id: RequestId) {
-        let live = self.requests.get_mut(&id).expect("only live requests wait");
-        let rows = length_of(live.oneshot.len());
-        let choices = live.waiting_choices;
         if let Some(watch) = &mut self.watch {
             watch.touch(id);
         }
+        self.enqueue(id);
+    }
+
+    /// Does what [`Self::requeue`] does, for a request of which the policy has not heard.
+    pub(super) fn enqueue(&mut self, id: RequestId) {
+        let live = self.requests.get_mut(&id).expect("only live requests wait");
+        let rows = length_of(live.oneshot.len());
+        let choices = live.waiting_choices;
         self.oneshot.set(live.key, live.waiting(id, rows));
         self.decode.set(live.key, live.waiting(id, choices));
         if rows == 0 && choices == 0 {
+            self.short_of_blocks.remove(&live.key.age());
             let reserved = live.reserved.take();
             self.unreserve(reserved);
         }
@@ -89,11 +89,16 @@ impl Scheduler {
         let Some(live) = self.requests.remove(&id) else {
             return false;
         };
+        let live = *live;
         if let Some(watch) = &mut self.watch {
-            watch.touch(id);
+            watch.end(live.serial, id);
+            if self.oneshot.get(live.key).is_some() || self.decode.get(live.key).is_some() {
+                self.withdrawn.insert(id);
+            }
         }
         self.oneshot.remove(&live.key);
         self.decode.remove(&live.key);
+        self.short_of_blocks.remove(&live.key.age());
         if let Some(deadline) = live.expires {
             self.deadlines.remove(&(deadline, id));
         }
@@ -102,7 +107,9 @@ impl Scheduler {
         let publish = !matches!(outcome, Outcome::Failed(_));
         let mut usage = live.usage;
         for seq in live.seqs {
-            usage.cache_write_tokens += self.remove_sequence(seq, publish);
+            let (written, made) = self.remove_sequence(seq, publish);
+            usage.cache_write_tokens += written;
+            usage.output_tokens += made;
         }
         let arrival = live.key.arrival;
         usage.queue_time = live.started.unwrap_or(now).saturating_since(arrival);
@@ -117,8 +124,9 @@ impl Scheduler {
         true
     }
 
-    /// Takes a sequence out of everything. Returns the tokens that this put into the cache.
-    pub(super) fn remove_sequence(&mut self, id: SeqId, publish: bool) -> u64 {
+    /// Takes a sequence out of everything. Returns the tokens that this put into the cache, and
+    /// those that the sequence has generated.
+    pub(super) fn remove_sequence(&mut self, id: SeqId, publish: bool) -> (u64, u64) {
         let mut seq = self
             .seqs
             .remove(&id)
@@ -135,7 +143,7 @@ impl Scheduler {
             written = seq.publish(&mut self.cache, &mut self.leaders);
         }
         seq.vacate(&mut self.cache, &mut self.leaders);
-        written
+        (written, seq.output.len() as u64)
     }
 
     /// Notes what a live request has put into the cache.

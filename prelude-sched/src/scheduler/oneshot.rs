@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use prelude_core::{RequestId, TokenId};
+use prelude_kv::BlockHash;
 
 use super::{Scheduler, admit::Admission};
 use crate::{
-    Plan,
+    Plan, Turn,
     forest::Spot,
     leader::Held,
     request::WaitingRow,
@@ -34,6 +35,8 @@ struct Candidate {
     request: RequestId,
     waiting: WaitingRow,
     prompt: Arc<[TokenId]>,
+    /// Hashes of its prefixes; none without a prefix cache.
+    hashes: Arc<[BlockHash]>,
     /// First position that must be computed for it.
     needed: u32,
 }
@@ -41,6 +44,9 @@ struct Candidate {
 impl Scheduler {
     /// Takes up one-shot rows with what is left of the step.
     pub(super) fn plan_oneshot(&mut self, draft: &mut Draft, plan: &Plan) {
+        if self.is_draining() {
+            return;
+        }
         self.chunk_blocked = None;
         if draft.left() == 0 && !plan.oneshot.is_empty() {
             draft.passed_over_at = Some(draft.oneshot_tokens());
@@ -74,12 +80,14 @@ impl Scheduler {
             Some((grant.request, row))
         });
         let left_behind: Vec<_> = left_behind.take(MAX_MISSES).collect();
+        let block_size = self.cache.block_size();
         for (request, row) in left_behind {
             let live = self.requests.get_mut(&request).expect("it waits");
             let prompt = live.prompt(row);
+            let hashes = live.hashes(row, block_size);
             let needed = row::first_needed(live.head(row), live.prompt_len(row));
             let salt = live.salt.as_ref();
-            let found = self.cache.match_prefix(salt, &prompt, needed as usize);
+            let found = (self.cache).match_hashed(salt, &prompt, &hashes, needed as usize);
             let spot = draft.forest.probe(salt, &prompt, found.blocks());
             draft
                 .forest
@@ -91,6 +99,7 @@ impl Scheduler {
     fn is_full(&self, draft: &Draft) -> bool {
         let enough = |most: u32| draft.oneshot_tokens() >= most;
         draft.left() == 0
+            || self.is_draining()
             || draft.forest.num_rows() >= self.config.max_batch_rows as usize
             || draft.enough_tokens.is_some_and(enough)
     }
@@ -120,14 +129,20 @@ impl Scheduler {
     }
 
     fn next_candidate(&mut self, request: RequestId) -> Option<Candidate> {
+        let block_size = self.cache.block_size();
         let live = self.requests.get_mut(&request)?;
         let waiting = live.oneshot.pop_front()?;
         let prompt = live.prompt(waiting.row);
+        let hashes = match self.config.enable_prefix_caching {
+            true => live.hashes(waiting.row, block_size),
+            false => Arc::default(),
+        };
         let needed = row::first_needed(live.head(waiting.row), live.prompt_len(waiting.row));
         Some(Candidate {
             request,
             waiting,
             prompt,
+            hashes,
             needed,
         })
     }
@@ -176,11 +191,14 @@ impl Scheduler {
     ) -> Option<(prelude_kv::PrefixMatch, Spot)> {
         let salt = self.requests[&row.request].salt.clone();
         let caching = self.config.enable_prefix_caching;
-        let most = if caching { row.needed as usize } else { 0 };
-        let found = self.cache.match_prefix(salt.as_ref(), &row.prompt, most);
+        let most = row.needed as usize;
+        let found = (self.cache).match_hashed(salt.as_ref(), &row.prompt, &row.hashes, most);
         let (known, hash) = (found.blocks().len(), found.hash());
         let mut held = row.waiting.held;
-        let led = caching && self.is_led(draft, &row.prompt, row.needed, known, hash, &mut held);
+        let is_overdue = self.oneshot.placed(self.requests[&row.request].key).turn == Turn::Overdue;
+        let led = caching
+            && !is_overdue
+            && self.is_led(draft, &row.prompt, row.needed, known, hash, &mut held);
         row.waiting.held = held;
         if led {
             self.cache.release_all(found.into_blocks());
@@ -231,9 +249,11 @@ impl Scheduler {
     /// past a row that waits for room: what is started here would take that room again.
     fn start_chunks(&mut self, draft: &mut Draft, row: &mut Candidate, left: u32) -> Taken {
         let live = &self.requests[&row.request];
-        let key = live.key;
+        let key = self.oneshot.placed(live.key);
         let younger = draft.decode_blocked.is_some_and(|blocked| blocked < key);
+        let younger = younger || self.is_behind_overdue(&key);
         if draft.starved || younger || !self.preempted.is_empty() {
+            self.waits_for_blocks(key);
             return Taken::Missed;
         }
         let job = Job::Chunked { needed: row.needed };
@@ -249,6 +269,7 @@ impl Scheduler {
             }
             Admission::Deferred => Taken::Missed,
             Admission::Blocked => {
+                self.waits_for_blocks(key);
                 self.chunk_blocked = Some(self.chunk_blocked.map_or(key, |b| b.min(key)));
                 Taken::Missed
             }
@@ -275,7 +296,11 @@ impl Scheduler {
                 .front()
                 .is_some_and(|w| live.prompt_len(w.row) > draft.room)
         };
-        if !self.requests.get(&first.request).is_some_and(waits) {
+        let first_is_long = self
+            .requests
+            .get(&first.request)
+            .is_some_and(|live| waits(live));
+        if self.drain_until.is_some() || !first_is_long {
             return false;
         }
         // A generation that waits to be admitted counts: only shared steps admit it.

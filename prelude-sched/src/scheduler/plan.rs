@@ -4,12 +4,13 @@ use std::{collections::BTreeSet, time::Duration};
 
 use prelude_core::{OutputRow, RequestId, SeqId, StepId, Timestamp};
 
-use super::Scheduler;
+use super::{Requests, Scheduler};
 use crate::{
     Event, Fcfs, Plan, QueueView, SchedulerPolicy, StepBudget, Unfinished,
     forest::KeepRule,
     length::length_of,
-    sequence::TokenWait,
+    row,
+    sequence::{Sequence, TokenWait},
     step::{Draft, RowTag},
     watch::{self, Change, Cost},
 };
@@ -25,22 +26,55 @@ pub(super) enum Say {
     None,
 }
 
+/// What runs, as far as the step being planned goes on with it.
+#[derive(Debug, Default)]
+struct Survey {
+    /// Generations that decode.
+    decoding: usize,
+    /// Blocks that they hold.
+    blocks: usize,
+    /// Prompts that have chunks left, oldest first.
+    unfinished: Vec<(SeqId, Unfinished)>,
+}
+
+impl Survey {
+    fn add(&mut self, id: SeqId, seq: &Sequence, requests: &Requests, depth: u32) {
+        if seq.can_decode(depth) {
+            self.decoding += 1;
+            self.blocks += seq.blocks.len();
+        }
+        let Some(next) = seq.next_chunk() else {
+            return;
+        };
+        let live = &requests[&seq.request];
+        let unfinished = Unfinished {
+            request: seq.request,
+            tokens: seq.len() - next,
+            context: next,
+            arrival: live.key.arrival,
+            deadline: live.deadline,
+        };
+        self.unfinished.push((id, unfinished));
+    }
+}
+
 impl Scheduler {
     /// Plans a step. What it takes up is recorded at once; an empty draft took up nothing, but may
     /// have let sequences that sit out hold what the cache has of them.
     pub(super) fn draft(&mut self, now: Timestamp, say: Say, events: &mut Vec<Event>) -> Draft {
         let may_defer = say == Say::All;
-        self.seat(now, may_defer);
-        let depth = self.capacity.pipeline_depth;
-        let decoding = self
-            .running
-            .values()
-            .filter(|id| self.seqs[id].can_decode(depth))
-            .count();
+        let Survey {
+            decoding,
+            blocks,
+            unfinished,
+        } = self.seat(now, may_defer);
         let room = self.max_tokens - length_of(decoding);
         let id = StepId(self.next_step);
         let mut draft = Draft::new(id, now, self.capacity.block_size, room, may_defer);
-        let unfinished = self.unfinished();
+        draft.decode.rows.reserve(decoding);
+        draft.record.decode.reserve(decoding);
+        // Some take one more.
+        draft.decode.block_ids.reserve(blocks + decoding);
         let is_idle = self.in_flight.is_empty() && decoding == 0;
         let mut plan = self.ask_policy(now, room, &unfinished, is_idle, say);
         if !may_defer {
@@ -52,7 +86,7 @@ impl Scheduler {
         draft.wait_until = plan.wait_until;
         self.was_exclusive = self.plan_exclusive(&mut draft, &plan);
         if !self.was_exclusive {
-            self.plan_shared(&mut draft, &plan, events);
+            self.plan_shared(&mut draft, &plan, &unfinished, events);
         }
         self.emit_forest(&mut draft);
         draft
@@ -64,7 +98,12 @@ impl Scheduler {
     /// step waits for several. If there is nothing else to do (`may_defer` is false), the oldest
     /// of all joins: it can get blocks in any case, and the executor waits for its tokens. With it
     /// come all whose tokens are known by then.
-    fn seat(&mut self, now: Timestamp, may_defer: bool) {
+    ///
+    /// Returns what runs otherwise. It looks at all sequences once, since that is most of what a
+    /// step looks at.
+    fn seat(&mut self, now: Timestamp, may_defer: bool) -> Survey {
+        let depth = self.capacity.pipeline_depth;
+        let mut survey = Survey::default();
         let patience = Duration::from_millis(u64::from(self.config.mask_patience_ms));
         let hidden = self.pace.hides();
         let mut waiting = Vec::new();
@@ -75,12 +114,13 @@ impl Scheduler {
             let wait = seq.waits_for_tokens(now, hidden);
             seq.sits_out = wait.is_some();
             waiting.extend(wait.map(|wait| (*id, wait)));
+            survey.add(*id, seq, &self.requests, depth);
         }
         let awaited = waiting
             .iter()
             .find(|(_, wait)| !may_defer || wait.since >= patience);
         let Some(&(oldest, TokenWait { due, .. })) = awaited else {
-            return;
+            return survey;
         };
         for (id, wait) in waiting {
             if id == oldest || (!may_defer && wait.due <= due) {
@@ -88,24 +128,11 @@ impl Scheduler {
                 seq.sits_out = false;
             }
         }
-    }
-
-    /// Prompts that have chunks left, oldest first.
-    fn unfinished(&self) -> Vec<(SeqId, Unfinished)> {
-        let prompts = self.running.values().filter_map(|&id| {
-            let seq = &self.seqs[&id];
-            let next = seq.next_chunk()?;
-            let live = &self.requests[&seq.request];
-            let unfinished = Unfinished {
-                request: seq.request,
-                tokens: seq.len() - next,
-                context: next,
-                arrival: live.key.arrival,
-                deadline: live.deadline,
-            };
-            Some((id, unfinished))
-        });
-        prompts.collect()
+        let mut survey = Survey::default();
+        for &id in self.running.values() {
+            survey.add(id, &self.seqs[&id], &self.requests, depth);
+        }
+        survey
     }
 
     /// Of these, those that the policy pauses, unless they have stood still for too long.
@@ -159,16 +186,20 @@ impl Scheduler {
             now,
             requests: &self.requests,
             cache: &self.cache,
+            watch: self.watch.as_ref(),
             changed: &changed,
+            withdrawn: &self.withdrawn,
             unfinished: &unfinished,
             step: StepId(self.next_step),
             is_idle,
         };
         let plan = self.policy.plan(&view, budget);
-        match say {
+        let plan = match say {
             Say::All | Say::Order => plan,
             Say::None => Fcfs.plan(&view, budget),
-        }
+        };
+        self.withdrawn.clear();
+        plan
     }
 
     /// What is to be told to a policy that follows what waiting requests cost.
@@ -177,19 +208,22 @@ impl Scheduler {
             return Vec::new();
         };
         let requests = &mut self.requests;
-        let costs = watch.update(&mut self.cache, |cache, id| {
+        let block_size = self.cache.block_size();
+        let costs = watch.update(&mut self.cache, |cache, id, near| {
             let live = requests.get_mut(&id)?;
             let row = live.next_row()?;
-            let prompt = live.prompt(row);
-            Some(watch::cost_of(cache, live, &prompt))
+            let hashes = live.hashes(row, block_size);
+            let most = row::first_needed(live.head(row), live.prompt_len(row)) as usize;
+            let hashes = &hashes[..hashes.len().min(most / block_size)];
+            let blocks = cache.cached_blocks_near(hashes, near);
+            Some(watch::cost_of(live, row, hashes, blocks, block_size))
         });
         let tell = |(id, cost): (RequestId, Option<Cost>)| {
             let cost = cost.map(|cost| {
                 let live = &self.requests[&id];
-                let waiting = |rows: u32| (rows > 0).then(|| live.waiting(id, rows));
                 Change {
-                    oneshot: waiting(length_of(live.oneshot.len())),
-                    decode: waiting(live.waiting_choices),
+                    oneshot: self.oneshot.get(live.key),
+                    decode: self.decode.get(live.key),
                     cost,
                 }
             });
@@ -200,16 +234,24 @@ impl Scheduler {
 
     /// A step for everybody: what runs goes on, then generations are admitted, then one-shot rows
     /// are taken up, then what they left goes to generations again.
-    fn plan_shared(&mut self, draft: &mut Draft, plan: &Plan, events: &mut Vec<Event>) {
-        let goes_on = |id: &&SeqId| !draft.paused.contains(id);
+    fn plan_shared(
+        &mut self,
+        draft: &mut Draft,
+        plan: &Plan,
+        unfinished: &[(SeqId, Unfinished)],
+        events: &mut Vec<Event>,
+    ) {
+        self.end_drain();
+        let is_decode = |id: &SeqId| self.seqs[id].is_decode();
         let prefilling =
-            |id: &SeqId| self.seqs[id].is_decode() && self.seqs[id].next_chunk().is_some();
+            |(id, _): &(SeqId, Unfinished)| is_decode(id) && !draft.paused.contains(id);
         let slots = self.running_decode < self.max_seqs;
-        let decode_waits = self.running.values().filter(goes_on).any(prefilling)
+        let decode_waits = unfinished.iter().any(prefilling)
             || (slots && (!plan.decode.is_empty() || self.preempted_decode > 0));
-        let chunked = |id: &SeqId| !self.seqs[id].is_decode();
-        let chunked_waits = self.running.values().filter(goes_on).any(chunked)
-            || self.preempted.len() > self.preempted_decode as usize;
+        let chunked = self.running.len() - self.running_decode as usize;
+        let paused = draft.paused.iter().filter(|id| !is_decode(id)).count();
+        let chunked_waits =
+            chunked > paused || self.preempted.len() > self.preempted_decode as usize;
         let oneshot_waits = chunked_waits || !plan.oneshot.is_empty();
         let (share, room) = (
             u64::from(self.config.oneshot_share_percent),
@@ -234,8 +276,10 @@ impl Scheduler {
         );
         self.plan_oneshot(draft, plan);
         if draft.left() > 0 {
-            let may_preempt = draft.is_empty();
-            self.plan_running(draft, draft.room, draft.room, may_preempt, events);
+            if draft.left_over {
+                let may_preempt = draft.is_empty();
+                self.plan_running(draft, draft.room, draft.room, may_preempt, events);
+            }
             self.plan_admissions(draft, plan, draft.left());
         }
 

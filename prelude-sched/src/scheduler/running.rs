@@ -36,6 +36,7 @@ impl Scheduler {
             if seq.planned_in == Some(draft.id) {
                 continue;
             }
+            draft.left_over |= matches!(seq.state, SeqState::Prefilling { .. });
             match seq.state {
                 SeqState::Decoding if seq.can_decode(self.capacity.pipeline_depth) => {
                     self.plan_decode_row(draft, id, may_preempt, events);
@@ -53,7 +54,7 @@ impl Scheduler {
                     let chunk = left.min(draft.chunk_tokens);
                     let is_last = !seq.is_decode() && chunk >= seq.len() - next;
                     if left > 0 && !is_last && !self.has_block_for(id, next, may_preempt, events) {
-                        draft.starved = true;
+                        self.starve(draft);
                     } else if left > 0 {
                         self.plan_chunk(draft, id, left);
                     }
@@ -72,9 +73,12 @@ impl Scheduler {
         may_preempt: bool,
         events: &mut Vec<Event>,
     ) {
-        let position = self.seqs[&id].decode_position();
-        if !self.has_block_for(id, position, may_preempt, events) {
-            draft.starved = true;
+        let seq = &self.seqs[&id];
+        let position = seq.decode_position();
+        let is_there = seq.blocks.len() > (position / self.capacity.block_size) as usize;
+        if !is_there && !self.has_block_for(id, position, may_preempt, events) {
+            draft.left_over = true;
+            self.starve(draft);
             return;
         }
         let seq = self.seqs.get_mut(&id).expect("it runs");

@@ -39,9 +39,18 @@ impl Scheduler {
         let id = request.id;
         let mut live = Live::new(self.next_serial, request);
         live.reserved = Some(reserved);
+        if self.config.enable_prefix_caching
+            && let Some(row) = live.next_row()
+        {
+            // Here, so that no step has to hash the prompts of all that came since the one before.
+            live.hashes(row, self.cache.block_size());
+        }
+        if let Some(watch) = &mut self.watch {
+            watch.arrive(live.serial, id);
+        }
         self.next_serial += 1;
-        self.requests.insert(id, live);
-        self.requeue(id);
+        self.requests.insert(id, Box::new(live));
+        self.enqueue(id);
         Ok(())
     }
 

@@ -9,6 +9,7 @@ mod plans;
 mod policy;
 mod running;
 mod sharing;
+mod waits;
 
 use std::{
     collections::VecDeque,

@@ -21,9 +21,12 @@ fn sorted<'a>(view: &QueueView<'_>, waiting: impl Iterator<Item = &'a Waiting>) 
     waiting.sort_by_key(|w| (w.arrival, w.request));
     let mut sorted = Sorted::new();
     for w in waiting {
-        let prompt = view.next_prompt(w.request).expect("it waits");
+        // The policy has not heard of the others.
+        let Some(cost) = view.cost(w.request) else {
+            continue;
+        };
         let level = sorted.entry((w.turn, w.priority)).or_default();
-        let group = level.entry(group_of(prompt)).or_default();
+        let group = level.entry(group_of(cost.prompt)).or_default();
         group.push(w.request);
     }
     sorted

@@ -48,8 +48,8 @@ impl CheckedLaps {
         view.cost(request).expect("it waits").tokens
     }
 
-    /// Those of one length that wait, with their tokens and when they have to start; what is kept
-    /// of them is right.
+    /// Those of one length that wait, as far as the policy has heard of them, with their tokens and
+    /// when they have to start; what is kept of them is right.
     fn of<'a>(
         &self,
         view: &QueueView<'_>,
@@ -57,7 +57,7 @@ impl CheckedLaps {
         length: Length,
     ) -> Vec<(&'a Waiting, u64, Option<Timestamp>)> {
         let of = waiting.filter_map(|w| {
-            let tokens = Self::tokens(view, w.request);
+            let tokens = view.cost(w.request)?.tokens;
             let (kept, start_by) = self.inner.place_of(w.request).expect("it waits");
             assert_eq!(kept, self.length(tokens), "request {}", w.request);
             (kept == length).then_some((w, tokens, start_by))
@@ -65,7 +65,7 @@ impl CheckedLaps {
         of.collect()
     }
 
-    /// Who is urgent, then the shortest by binary digits.
+    /// What is overdue, what is urgent, then the shortest by binary digits.
     fn line<'a>(
         &self,
         view: &QueueView<'_>,
@@ -74,17 +74,21 @@ impl CheckedLaps {
         let now = view.now();
         let slack = Duration::from_micros(u64::from(self.config.slack_us));
         let mut line = self.of(view, waiting, Length::Short);
+        // Of a request's two kinds of work, one may be overdue.
+        let turn = |w: &Waiting| {
+            let all = view.oneshot().chain(view.decode());
+            let of = all.filter(|other| other.request == w.request);
+            of.map(|other| other.turn).min()
+        };
         line.sort_by_key(|&(w, tokens, start_by)| {
             let urgent = start_by.filter(|&at| now <= at && at < now.saturating_add(slack));
             let digits = (1..=64).find(|&n| tokens >> n == 0);
+            if turn(w) == Some(Turn::Overdue) {
+                return (0, None, Some((i64::MIN, None, w.arrival)), w.request);
+            }
             match urgent {
-                Some(at) => (false, Some(at), None, w.request),
-                None => (
-                    true,
-                    None,
-                    Some((w.turn, w.priority, digits, w.arrival)),
-                    w.request,
-                ),
+                Some(at) => (1, Some(at), None, w.request),
+                None => (2, None, Some((w.priority, digits, w.arrival)), w.request),
             }
         });
         line.into_iter().map(|(w, ..)| w.request).collect()
@@ -119,7 +123,11 @@ impl CheckedLaps {
             let begun = view.unfinished().iter().any(|p| is_long(p.tokens));
             assert!(!begun, "what has begun goes first");
         }
-        assert_eq!(plan.chunk_tokens, Some(self.config.chunk_tokens));
+        let waiting = view.oneshot().chain(view.decode());
+        let waiting: BTreeSet<RequestId> = waiting.map(|w| w.request).collect();
+        let is_lone = view.is_idle() && view.unfinished().is_empty() && waiting.len() == 1;
+        let chunk = (!is_lone).then_some(self.config.chunk_tokens);
+        assert_eq!(plan.chunk_tokens, chunk);
     }
 
     fn check_wait(&self, view: &QueueView<'_>, budget: StepBudget, until: Timestamp) {
@@ -155,10 +163,11 @@ impl SchedulerPolicy for CheckedLaps {
             self.check_wait(view, budget, until);
             self.waits.fetch_add(1, Ordering::Relaxed);
         } else if is_empty {
-            let could_start = view.oneshot().next().is_some()
-                || (budget.seqs > 0 && view.decode().next().is_some());
+            let is_known = |w: &Waiting| view.cost(w.request).is_some();
+            let could_start =
+                view.oneshot().any(is_known) || (budget.seqs > 0 && view.decode().any(is_known));
             assert!(!could_start && view.unfinished().is_empty(), "idle");
-        } else if plan.chunk_tokens.is_some() {
+        } else if plan.chunk_tokens.is_some() || plan.enough_tokens.is_none() {
             self.check_long(view, &plan);
         } else {
             self.check_short(view, budget, &plan);

@@ -21,11 +21,13 @@ mod ledger;
 mod random;
 mod srjf_twin;
 mod twin;
+mod waits;
 mod workload;
 mod world;
 
 pub use executor::{CostModel, SimExecutor};
 pub use random::Random;
 pub use twin::{Answer, Twin};
-pub use workload::{Arrivals, Workload};
+pub use waits::LongestWaits;
+pub use workload::{Arrivals, Steady, Workload};
 pub use world::{Summary, simulate};

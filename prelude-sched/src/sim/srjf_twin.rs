@@ -21,7 +21,7 @@ impl CheckedSrjf {
         }
     }
 
-    /// All that wait for a one-shot row, in order.
+    /// All that wait for a one-shot row and that the policy has heard of, in order.
     fn line(&self, view: &QueueView<'_>) -> Vec<RequestId> {
         let cost = |w: &Waiting| view.cost(w.request).expect("it waits for a row");
         let now = i128::from(view.now().as_nanos());
@@ -31,7 +31,8 @@ impl CheckedSrjf {
             i128::from(cost(w).tokens) * 1_000_000_000 - i128::from(self.fairness) * waited
         };
         let key = |w: &Waiting| (w.turn, w.priority, score(w), w.arrival, w.request);
-        let mut waiting: Vec<&Waiting> = view.oneshot().collect();
+        let is_known = |w: &&Waiting| view.cost(w.request).is_some();
+        let mut waiting: Vec<&Waiting> = view.oneshot().filter(is_known).collect();
         waiting.sort_by_key(|w| key(w));
         if let Some(&first) = waiting.first()
             && let Some(prefix) = cost(first).prefix

@@ -24,16 +24,25 @@ pub enum Arrivals {
         /// Most requests in a burst.
         size: u32,
     },
+    /// One by one at this interval, without a pause.
+    Steady {
+        /// Time between two arrivals.
+        interval_us: f64,
+    },
 }
 
 impl Arrivals {
     /// How long until the next arrival, and how many requests arrive then.
     pub fn next(&self, random: &mut Random) -> (Duration, u32) {
         let (interval_us, count) = match *self {
-            Self::Poisson { interval_us } => (interval_us, 1),
-            Self::Bursts { interval_us, size } => (interval_us, random.in_range(1, size)),
+            Self::Poisson { interval_us } => (random.exponential(interval_us), 1),
+            Self::Bursts { interval_us, size } => {
+                let count = random.in_range(1, size);
+                (random.exponential(interval_us), count)
+            }
+            Self::Steady { interval_us } => (interval_us, 1),
         };
-        let ns = (random.exponential(interval_us) * 1000.0) as u64;
+        let ns = (interval_us * 1000.0) as u64;
         (Duration::from_nanos(ns), count)
     }
 }
@@ -53,8 +62,21 @@ pub struct Workload {
     pub priorities: bool,
     /// One in so many requests has a deadline; 0: none has.
     pub deadline_every: u64,
+    /// Most requests are these, if there are any.
+    pub steady: Option<Steady>,
     /// Ids and lengths stay within it.
     pub capacity: Capacity,
+}
+
+/// Short one-shot requests over one prefix.
+#[derive(Clone, Debug)]
+pub struct Steady {
+    /// The tokens that all of them start with.
+    pub prefix: Vec<TokenId>,
+    /// Most tokens after it, at least 1.
+    pub max_suffix: u32,
+    /// One in so many requests is another.
+    pub others_every: u64,
 }
 
 impl Workload {
@@ -77,12 +99,18 @@ impl Workload {
             max_rows: random.in_range(1, 8),
             priorities: random.one_in(4),
             deadline_every: *random.pick(&[0, 0, 5, 20]),
+            steady: None,
             capacity,
         }
     }
 
     /// A random request. It is well formed; whether it fits is the scheduler's to say.
     pub fn request(&self, random: &mut Random, id: RequestId, now: Timestamp) -> Request {
+        if let Some(steady) = &self.steady
+            && !random.one_in(steady.others_every)
+        {
+            return self.steady_request(steady, random, id, now);
+        }
         let rows = if random.one_in(2) {
             1
         } else {
@@ -127,6 +155,25 @@ impl Workload {
             _ => None,
         };
         request
+    }
+
+    fn steady_request(
+        &self,
+        steady: &Steady,
+        random: &mut Random,
+        id: RequestId,
+        now: Timestamp,
+    ) -> Request {
+        let mut tokens = steady.prefix.clone();
+        for _ in 0..random.in_range(1, steady.max_suffix) {
+            tokens.push(random.in_range(0, self.capacity.vocab_size - 1));
+        }
+        let tree = PromptTree::single(tokens);
+        let row = RowSpec {
+            node: tree.last_node(),
+            head: Head::Classify,
+        };
+        Request::new(id, tree, vec![row], now)
     }
 
     fn prompt(&self, random: &mut Random, mut prompt: Vec<TokenId>) -> Vec<TokenId> {

@@ -1,5 +1,9 @@
 //! A world from a seed: capacity, config, traffic and faults, run by virtual time.
 
+mod setup;
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::VecDeque,
     sync::{
@@ -12,20 +16,22 @@ use std::{
 use prelude_core::{Capacity, Executor, ForwardBatch, RequestId, StepId, Timestamp, TokenSource};
 
 use super::{
-    Arrivals, CostModel, Random, SimExecutor, Twin, Workload, chaos::Chaos, executor::Fault,
-    groups_twin::CheckedGroups, laps_twin::CheckedLaps, ledger::Ledger, random::mix,
-    srjf_twin::CheckedSrjf,
+    Arrivals, CostModel, LongestWaits, Random, SimExecutor, Twin, Workload, executor::Fault,
+    ledger::Ledger, random::mix, waits::Waits,
 };
-use crate::{Event, LapsConfig, Reject, Scheduler, SchedulerConfig, SchedulerStats};
+use crate::{Event, Reject, Scheduler, SchedulerConfig, SchedulerStats};
 
-/// A request waits at most so many steps for its first token of work.
-/// Queues are bounded to a few dozen rows here and every row takes a few dozen steps at most;
-/// the bound is generous, but starvation has none.
-const STARVATION_STEPS: u64 = 4000;
+/// Upper bound of the turns in which a world without traffic drains. Half of them are worth a
+/// message: worlds need some hundreds.
+const MAX_DRAIN_TURNS: u64 = 20_000;
 
 /// What happened in a simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
+    /// The policy that ran.
+    pub policy: &'static str,
+    /// Steps that the executor takes at once.
+    pub pipeline_depth: u32,
     /// Steps that the executor was given.
     pub steps: u64,
     /// Requests accepted.
@@ -40,8 +46,10 @@ pub struct Summary {
     pub failed: u64,
     /// Requests that missed their deadline.
     pub expired: u64,
-    /// Most steps that a request waited before any of it was scheduled.
-    pub longest_wait_steps: u64,
+    /// How long requests waited; not where the policy makes no sense.
+    pub waits: LongestWaits,
+    /// The turns in which the world drained.
+    pub drain_turns: u64,
     /// Steps of one long prompt alone.
     pub long_steps: u64,
     /// Segments that continue a prompt of an earlier step.
@@ -64,19 +72,19 @@ pub struct Summary {
 /// At the first broken promise; the message on standard error says how to run it again.
 #[must_use]
 pub fn simulate(seed: u64, steps: u64) -> Summary {
-    let _on_panic = Reproduce { seed, steps };
     let mut world = World::new(seed);
+    let _on_panic = Reproduce {
+        seed,
+        steps,
+        policy: world.summary.policy,
+    };
     // Few steps are made where nearly everything is rejected.
     let mut turns = 0;
     while world.summary.steps < steps && turns < 40 * steps {
         world.turn(true);
         turns += 1;
     }
-    let end = world.summary.steps + 100_000;
-    while world.ledger.live() > 0 || !world.running.is_empty() {
-        world.turn(false);
-        assert!(world.summary.steps < end, "the scheduler does not drain");
-    }
+    world.drain(seed);
     world.check_drained();
     world.summarise()
 }
@@ -85,14 +93,19 @@ pub fn simulate(seed: u64, steps: u64) -> Summary {
 struct Reproduce {
     seed: u64,
     steps: u64,
+    policy: &'static str,
 }
 
 impl Drop for Reproduce {
     #[expect(clippy::print_stderr, reason = "the way to a failed test's output")]
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let Self { seed, steps } = self;
-            eprintln!("simulation failed: seed {seed}, {steps} steps; to reproduce:");
+            let Self {
+                seed,
+                steps,
+                policy,
+            } = self;
+            eprintln!("simulation failed: seed {seed}, {steps} steps, {policy}; to reproduce:");
             eprintln!(
                 "  cargo run -p prelude-sched --features sim --example simulate -- {seed} {steps}"
             );
@@ -122,113 +135,31 @@ struct World {
     aborts: Vec<(Timestamp, RequestId)>,
     /// Steps in flight and when they end.
     running: VecDeque<(StepId, Timestamp)>,
-    /// Accepted requests not yet seen to start, with the step of their admission.
-    unstarted: VecDeque<(RequestId, u64)>,
+    /// The checker of waits; none where the policy makes no sense.
+    waits: Option<Waits>,
     ledger: Ledger,
     events: Vec<Event>,
     next_id: u64,
-    /// Whether admission is in the hands of a policy that makes no sense.
-    chaos: bool,
     gatherings: Arc<AtomicU64>,
     summary: Summary,
 }
 
 impl World {
-    fn new(seed: u64) -> Self {
-        let mut random = Random::new(seed);
-        let block_size = *random.pick(&[1, 2, 4, 4, 8]);
-        let max_context_len = *random.pick(&[24, 48, 96]);
-        // From barely one long sequence to plenty.
-        let least = max_context_len / block_size;
-        let capacity = Capacity {
-            block_size,
-            num_blocks: random.in_range(least / 2 + 1, least * 5),
-            max_step_tokens: random.in_range(8, 160),
-            max_context_len,
-            vocab_size: 16,
-            pipeline_depth: *random.pick(&[1, 2]),
-        };
-        let config = SchedulerConfig {
-            max_batch_tokens: random.in_range(4, 160),
-            max_batch_rows: random.in_range(1, 24),
-            max_num_seqs: random.in_range(1, 12),
-            max_queued_rows: random.in_range(8, 48),
-            max_queued_tokens: u64::from(random.in_range(100, 2000)),
-            prefill_chunk_tokens: random.in_range(1, 64),
-            oneshot_share_percent: random.in_range(1, 99),
-            enable_prefix_caching: !random.one_in(5),
-            keep_suffixes: !random.one_in(3),
-            keep_shared_min_rows: random.in_range(1, 3),
-            defer_max: random.in_range(0, 4),
-            mask_patience_ms: random.in_range(0, 20),
-            max_wait_ms: random.in_range(1, 60),
-            max_idle_ms: random.in_range(0, 30),
-            ..SchedulerConfig::default()
-        };
-        let interval_us = f64::from(random.in_range(200, 3000));
-        let arrivals = if random.one_in(2) {
-            Arrivals::Poisson { interval_us }
-        } else {
-            Arrivals::Bursts {
-                interval_us: interval_us * 4.0,
-                size: 8,
+    /// Lets what is there come to its end.
+    #[expect(
+        clippy::print_stderr,
+        reason = "a world that hangs has to say which it is"
+    )]
+    fn drain(&mut self, seed: u64) {
+        while self.ledger.live() > 0 || !self.running.is_empty() {
+            self.turn(false);
+            self.summary.drain_turns += 1;
+            let turns = self.summary.drain_turns;
+            if turns == MAX_DRAIN_TURNS / 2 {
+                let policy = self.summary.policy;
+                eprintln!("seed {seed} ({policy}) still drains after {turns} turns");
             }
-        };
-        let mut workload = Workload::random(&mut random, capacity);
-        workload.priorities &= random.one_in(2);
-        let max_tokens = config.max_batch_tokens.min(capacity.max_step_tokens);
-        let chaos = random.one_in(8);
-        let srjf = random.one_in(3);
-        let fairness = *random.pick(&[0, 1, 500, 1_000_000]);
-        let saturation = *random.pick(&[1, 16, 64, 2048]);
-        let groups = random.one_in(3);
-        let gatherings = Arc::new(AtomicU64::new(0));
-        let laps = random.one_in(3).then(|| laps_config(&mut random));
-        let scheduler = if let Some(laps) = laps.filter(|_| !chaos) {
-            let policy = CheckedLaps::new(laps, Arc::clone(&gatherings));
-            Scheduler::with_policy(config.clone(), capacity, Box::new(policy))
-        } else if groups && !srjf && !chaos {
-            let policy = CheckedGroups::default();
-            Scheduler::with_policy(config.clone(), capacity, Box::new(policy))
-        } else if srjf && !chaos {
-            let policy = CheckedSrjf::new(fairness, saturation);
-            Scheduler::with_policy(config.clone(), capacity, Box::new(policy))
-        } else if chaos {
-            let policy = Chaos {
-                random: Random::new(seed),
-            };
-            Scheduler::with_policy(config.clone(), capacity, Box::new(policy))
-        } else {
-            Scheduler::new(config.clone(), capacity)
-        };
-        Self {
-            now: Timestamp::ZERO,
-            scheduler: scheduler.expect("the config is in range"),
-            executor: SimExecutor::new(capacity),
-            cost: CostModel::default(),
-            workload,
-            arrivals,
-            fault_every: *random.pick(&[0, 0, 6, 50, 300]),
-            abort_every: *random.pick(&[0, 4, 20]),
-            max_rows: config.max_batch_rows,
-            max_tokens,
-            max_idle: Duration::from_millis(u64::from(config.max_idle_ms)),
-            idle_since: None,
-            next_arrival: Timestamp::ZERO,
-            arriving: 1,
-            aborts: Vec::new(),
-            running: VecDeque::new(),
-            unstarted: VecDeque::new(),
-            ledger: Ledger::new(Twin {
-                vocab_size: capacity.vocab_size,
-            }),
-            events: Vec::new(),
-            next_id: 0,
-            chaos,
-            gatherings,
-            summary: Summary::default(),
-            capacity,
-            random,
+            assert!(turns < MAX_DRAIN_TURNS, "the scheduler does not drain");
         }
     }
 
@@ -311,7 +242,9 @@ impl World {
             Ok(()) => {
                 self.summary.accepted += 1;
                 self.ledger.open(request.clone());
-                self.unstarted.push_back((id, self.summary.steps));
+                if let Some(waits) = &mut self.waits {
+                    waits.accepted(id, self.now);
+                }
                 if self.abort_every > 0 && self.random.one_in(self.abort_every) {
                     let after = Duration::from_micros(u64::from(self.random.in_range(0, 30_000)));
                     self.aborts.push((self.now.saturating_add(after), id));
@@ -347,6 +280,9 @@ impl World {
 
     fn launch(&mut self, step: StepId, batch: ForwardBatch) {
         self.summary.steps += 1;
+        if let Some(waits) = &mut self.waits {
+            waits.step(&self.scheduler);
+        }
         self.check_budgets(&batch);
         let duration = self.cost.duration(&batch);
         self.digest(batch.num_tokens() as u64 * 1000 + batch.num_rows() as u64);
@@ -395,27 +331,17 @@ impl World {
                 Event::Finished { usage, .. } => usage.computed_tokens + 17,
             };
             self.digest(mix(event.request().0, word));
-            if let Event::Finished { request, .. } = event {
-                self.unstarted.retain(|&(id, _)| id != request);
+            if let Event::Finished { request, .. } = event
+                && let Some(waits) = &mut self.waits
+            {
+                waits.finished(request);
             }
             self.ledger.record(self.now, event);
         }
         self.scheduler.check_invariants();
         assert_eq!(self.scheduler.stats().requests, self.ledger.live() as u64);
-        let steps = self.summary.steps;
-        while let Some(&(id, since)) = self.unstarted.front() {
-            if self.scheduler.has_started(id) != Some(false) {
-                self.unstarted.pop_front();
-                let waited = steps - since;
-                self.summary.longest_wait_steps = self.summary.longest_wait_steps.max(waited);
-                continue;
-            }
-            // Neither priorities nor short requests of others hold anyone up for good.
-            assert!(
-                self.chaos || steps - since <= STARVATION_STEPS,
-                "request {id} starves"
-            );
-            break;
+        if let Some(waits) = &mut self.waits {
+            waits.settle(self.now, &self.scheduler);
         }
     }
 
@@ -470,97 +396,10 @@ impl World {
             aborted: finished.aborted,
             failed: finished.failed,
             expired: finished.expired,
+            waits: self.waits.as_ref().map(Waits::longest).unwrap_or_default(),
             gatherings: self.gatherings.load(Ordering::Relaxed),
             stats: self.scheduler.stats(),
             ..self.summary
         }
-    }
-}
-
-/// Knobs of the size of these worlds: few tokens, short steps.
-fn laps_config(random: &mut Random) -> LapsConfig {
-    LapsConfig {
-        boundary_tokens: *random.pick(&[4, 16, 40, 1000]),
-        chunk_tokens: random.in_range(1, 64),
-        batch_tokens: random.in_range(1, 64),
-        load_window_ms: *random.pick(&[1, 100, 1000]),
-        share_floor_percent: random.in_range(1, 50),
-        ttft_target_ms: *random.pick(&[0, 20, 400, 400]),
-        slack_us: random.in_range(0, 3000),
-        max_window_us: *random.pick(&[0, 1000, 10_000, 10_000]),
-        window_margin_us: random.in_range(0, 3000),
-        max_head_wait_us: random.one_in(2).then(|| random.in_range(0, 30_000)),
-        max_depth: random.in_range(1, 16),
-        ..LapsConfig::default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Seeds `from..from + 50`, 2,000 steps each. Four of these run side by side.
-    fn check(from: u64) {
-        let mut total = SchedulerStats::default();
-        let (mut done, mut long_steps, mut later_chunks, mut run_ahead_rows) = (0, 0, 0, 0);
-        let (mut idle_waits, mut gatherings) = (0, 0);
-        for seed in from..from + 50 {
-            let summary = simulate(seed, 2000);
-            done += summary.done;
-            long_steps += summary.long_steps;
-            later_chunks += summary.later_chunks;
-            run_ahead_rows += summary.run_ahead_rows;
-            idle_waits += summary.idle_waits;
-            gatherings += summary.gatherings;
-            total.preemptions += summary.stats.preemptions;
-            total.prefix_hit_tokens += summary.stats.prefix_hit_tokens;
-            total.shared_tokens += summary.stats.shared_tokens;
-            total.deferrals += summary.stats.deferrals;
-            total.srjf_recalibrations += summary.stats.srjf_recalibrations;
-            total.evicted_blocks += summary.stats.evicted_blocks;
-            total.deadline_expirations += summary.stats.deadline_expirations;
-        }
-        // The worlds are of use only if these things happen in them.
-        assert!(done > 10_000, "{done} requests");
-        assert!(long_steps > 100, "{long_steps} long steps");
-        assert!(later_chunks > 1000, "{later_chunks} later chunks");
-        assert!(run_ahead_rows > 1000, "{run_ahead_rows} rows ahead");
-        assert!(idle_waits > 50, "{idle_waits} waits");
-        assert!(gatherings > 50, "{gatherings} gatherings");
-        assert!(total.preemptions > 200, "{total:?}");
-        assert!(total.prefix_hit_tokens > 10_000, "{total:?}");
-        assert!(total.shared_tokens > 10_000, "{total:?}");
-        assert!(total.deferrals > 1000, "{total:?}");
-        assert!(total.srjf_recalibrations > 100, "{total:?}");
-        assert!(total.evicted_blocks > 1000, "{total:?}");
-        assert!(total.deadline_expirations > 10, "{total:?}");
-    }
-
-    #[test]
-    fn seeds_0_to_49() {
-        check(0);
-    }
-
-    #[test]
-    fn seeds_50_to_99() {
-        check(50);
-    }
-
-    #[test]
-    fn seeds_100_to_149() {
-        check(100);
-    }
-
-    #[test]
-    fn seeds_150_to_199() {
-        check(150);
-    }
-
-    #[test]
-    fn a_seed_repeats_itself() {
-        for seed in 0..8 {
-            assert_eq!(simulate(seed, 500), simulate(seed, 500));
-        }
-        assert_ne!(simulate(1, 500).digest, simulate(2, 500).digest);
     }
 }

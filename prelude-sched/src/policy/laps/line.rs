@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use prelude_core::{RequestId, Timestamp};
 
-use super::Length;
+use super::{Length, shares::Offer};
 use crate::{Turn, Waiting, length::length_of};
 
 /// Place in the order. Unique, since ids are.
@@ -12,21 +12,27 @@ use crate::{Turn, Waiting, length::length_of};
 pub(super) struct Key {
     pub(super) turn: Turn,
     priority: i64,
-    /// Binary digits of a short request's tokens; long ones go as they come.
+    /// Binary digits of a short request's tokens; long and overdue ones go as they come.
     bucket: u32,
     pub(super) arrival: Timestamp,
     pub(super) request: RequestId,
 }
 
 impl Key {
-    pub(super) const fn new(waiting: &Waiting, length: Length, tokens: u64) -> Self {
+    pub(super) fn new(waiting: &Waiting, length: Length, tokens: u64) -> Self {
+        let is_overdue = waiting.turn == Turn::Overdue;
         let bucket = match length {
-            Length::Short => u64::BITS - tokens.leading_zeros(),
-            Length::Long => 0,
+            Length::Short if !is_overdue => u64::BITS - tokens.leading_zeros(),
+            Length::Short | Length::Long => 0,
+        };
+        let priority = if is_overdue {
+            i64::MIN
+        } else {
+            waiting.priority
         };
         Self {
             turn: waiting.turn,
-            priority: waiting.priority,
+            priority,
             bucket,
             arrival: waiting.arrival,
             request: waiting.request,
@@ -43,6 +49,8 @@ pub(super) struct Place {
     pub(super) tokens: u64,
     /// When it has to start to meet its deadline, if it has one.
     pub(super) start_by: Option<Timestamp>,
+    /// The load that it was counted for when it came.
+    pub(super) offer: Offer,
     /// Whether one-shot rows of it wait, and generations.
     pub(super) has_rows: bool,
     pub(super) generates: bool,
@@ -55,9 +63,10 @@ pub(super) struct Line {
     starts: BTreeSet<(Timestamp, RequestId)>,
     arrivals: BTreeSet<(Timestamp, RequestId)>,
     tokens: u64,
-    /// Requests with one-shot rows, and with generations.
-    with_rows: usize,
-    generating: usize,
+    /// Those with one-shot rows, and those with generations, in the same order: a few of one kind
+    /// may be behind very many of the other.
+    rows: BTreeSet<Key>,
+    generating: BTreeSet<Key>,
 }
 
 impl Line {
@@ -67,8 +76,8 @@ impl Line {
         self.arrivals.insert((place.key.arrival, request));
         self.starts.extend(place.start_by.map(|at| (at, request)));
         self.tokens += place.tokens;
-        self.with_rows += usize::from(place.has_rows);
-        self.generating += usize::from(place.generates);
+        self.rows.extend(place.has_rows.then_some(place.key));
+        self.generating.extend(place.generates.then_some(place.key));
     }
 
     pub(super) fn remove(&mut self, place: &Place) {
@@ -79,26 +88,26 @@ impl Line {
             self.starts.remove(&(at, request));
         }
         self.tokens -= place.tokens;
-        self.with_rows -= usize::from(place.has_rows);
-        self.generating -= usize::from(place.generates);
+        self.rows.remove(&place.key);
+        self.generating.remove(&place.key);
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    pub(super) const fn has_rows(&self) -> bool {
-        self.with_rows > 0
+    pub(super) fn has_rows(&self) -> bool {
+        !self.rows.is_empty()
     }
 
-    /// How many have one-shot rows.
-    pub(super) const fn with_rows(&self) -> usize {
-        self.with_rows
+    /// Those with one-shot rows.
+    pub(super) fn rows(&self) -> impl Iterator<Item = RequestId> {
+        self.rows.iter().map(|key| key.request)
     }
 
-    /// How many have generations.
-    pub(super) const fn generating(&self) -> usize {
-        self.generating
+    /// Those with generations.
+    pub(super) fn generating(&self) -> impl Iterator<Item = RequestId> {
+        self.generating.iter().map(|key| key.request)
     }
 
     /// How many there are.
@@ -114,8 +123,11 @@ impl Line {
         self.order.first()
     }
 
-    pub(super) fn requests(&self) -> impl Iterator<Item = RequestId> {
-        self.order.iter().map(|key| key.request)
+    /// Those that are overdue: one for each kind of work at most.
+    pub(super) fn overdue(&self) -> impl Iterator<Item = RequestId> {
+        let overdue = self.order.iter();
+        let overdue = overdue.take_while(|key| key.turn == Turn::Overdue);
+        overdue.map(|key| key.request)
     }
 
     /// When the first of them came.
@@ -147,7 +159,9 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
+
+    use super::{super::shares::Shares, *};
 
     fn place(request: u64, tokens: u64, start_by: Option<u64>) -> Place {
         let waiting = Waiting {
@@ -163,6 +177,11 @@ mod tests {
             length: Length::Short,
             tokens,
             start_by: start_by.map(Timestamp::from_nanos),
+            offer: Shares::new(10, Duration::from_secs(10)).arrive(
+                Timestamp::ZERO,
+                Length::Short,
+                Duration::ZERO,
+            ),
             has_rows: request.is_multiple_of(2),
             generates: !request.is_multiple_of(2),
         }
@@ -176,7 +195,12 @@ mod tests {
             line.insert(&place);
             place
         });
-        let order = |line: &Line| line.requests().map(|id| id.0).collect::<Vec<_>>();
+        let order = |line: &Line| {
+            line.order
+                .iter()
+                .map(|key| key.request.0)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(order(&line), [4, 5, 1, 2, 3]);
         assert_eq!((line.tokens(), line.depth()), (359, 5));
         for place in &places[..4] {

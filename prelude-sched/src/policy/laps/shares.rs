@@ -39,6 +39,14 @@ struct Load {
     at: Timestamp,
 }
 
+/// The load that one request offers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offer {
+    length: Length,
+    work: Duration,
+    at: Timestamp,
+}
+
 impl Load {
     fn fade(&mut self, now: Timestamp, window: Duration) {
         let (passed, window) = (nanos(now.saturating_since(self.at)), nanos(window));
@@ -60,14 +68,36 @@ impl Shares {
         }
     }
 
-    /// Notes that a request of a class has come, which will take about so long.
-    pub(super) fn arrive(&mut self, now: Timestamp, length: Length, work: Duration) {
+    /// Notes that a request of a class has come, which will take about so long. Returns what it
+    /// offers, for [`Self::withdraw`].
+    pub(super) fn arrive(&mut self, now: Timestamp, length: Length, work: Duration) -> Offer {
         let load = &mut self.loads[length as usize];
         load.fade(now, self.window);
         load.work += nanos(work);
         load.requests += 1.0;
         let seen = now.saturating_since(*load.first.get_or_insert(now));
         load.gap = (load.requests > 1.0).then(|| seen.min(self.window).div_f64(load.requests));
+        Offer {
+            length,
+            work,
+            at: now,
+        }
+    }
+
+    /// Takes back what is left of the load of a request that ended before it started.
+    pub(super) fn withdraw(&mut self, now: Timestamp, offer: &Offer) {
+        let load = &mut self.loads[offer.length as usize];
+        load.fade(now, self.window);
+        let mut left = Load {
+            work: nanos(offer.work),
+            requests: 1.0,
+            at: offer.at,
+            ..Load::default()
+        };
+        left.fade(now, self.window);
+        // Loads fade a little faster than that, arrival by arrival.
+        load.work = (load.work - left.work).max(0.0);
+        load.requests = (load.requests - left.requests).max(0.0);
     }
 
     /// Mean time between requests of a class when the last one came; `None` until two have come.
@@ -159,6 +189,20 @@ mod tests {
         check(1, 999, 0.1);
         check(999, 1, 0.9);
         check(0, 0, 0.5);
+    }
+
+    #[test]
+    fn load_that_leaves_before_it_starts_is_taken_back() {
+        let mut shares = Shares::new(10, WINDOW);
+        let short = shares.arrive(at(0), Length::Short, ms(60));
+        shares.arrive(at(0), Length::Long, ms(70));
+        let gone = shares.arrive(at(0), Length::Short, ms(20));
+        let share = |shares: &Shares| (shares.share(Length::Short) * 100.0).round();
+        shares.withdraw(at(0), &gone);
+        shares.withdraw(at(0), &short);
+        assert!((shares.share(Length::Short) - 0.1).abs() < 1e-9);
+        shares.arrive(at(0), Length::Short, ms(30));
+        assert!((share(&shares) - 30.0).abs() < 1e-9);
     }
 
     #[test]

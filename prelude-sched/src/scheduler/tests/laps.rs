@@ -62,6 +62,19 @@ fn steps_have_work_of_one_class() {
     assert_eq!(rig.order(), [1, 3, 4, 0, 2, 5]);
 }
 
+#[test]
+fn a_lone_long_prompt_runs_in_a_step_of_its_own() {
+    let mut rig = rig(small());
+    rig.classify_now(0, 100);
+    assert_eq!(rig.timed_step(), Some(100));
+    assert_eq!(rig.outcome(0), Some(&Outcome::Done));
+    // Beside another by chunks, and alone again.
+    rig.classify_now(1, 40);
+    rig.classify_now(2, 100);
+    let sizes: Vec<usize> = std::iter::from_fn(|| rig.timed_step()).collect();
+    assert_eq!(sizes, [16, 16, 8, 100]);
+}
+
 /// Short requests that come with every step and fill it, beside a long one: it gets its half.
 #[test]
 fn a_long_prompt_gets_its_share() {
@@ -144,6 +157,34 @@ fn short_requests_wait_for_each_other() {
     rig.classify_now(15, 20);
     assert_eq!(rig.timed_step(), Some(1));
     rig.drain();
+}
+
+/// Long generations wait for the only slot, and long rows come with every step: an overdue short
+/// request has the turn all the same, since none of the overdue generations can start.
+#[test]
+fn an_overdue_generation_without_a_slot_holds_up_no_other_class() {
+    let config = SchedulerConfig {
+        policy: PolicyConfig::Laps,
+        max_num_seqs: 1,
+        max_wait_ms: 50,
+        enable_prefix_caching: false,
+        laps: small(),
+        ..SchedulerConfig::default()
+    };
+    let mut rig = Rig::new(config, CAPACITY);
+    rig.submit(generate(0, prompt(0, 4), 100, 1));
+    rig.timed_step();
+    let mut long = generate(1, prompt(1, 20), 5, 1);
+    long.arrival = rig.now;
+    rig.submit(long);
+    rig.now = rig.now.saturating_add(ms(51));
+    rig.classify_now(2, 4);
+    for id in 3..20 {
+        rig.classify_now(id, 16);
+        rig.timed_step();
+    }
+    assert_eq!(rig.outcome(1), None, "no slot is free");
+    assert_eq!(rig.outcome(2), Some(&Outcome::Done));
 }
 
 #[test]

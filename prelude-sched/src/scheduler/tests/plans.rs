@@ -68,6 +68,40 @@ fn a_policy_waits_for_a_bounded_time() {
     assert_eq!(starts_after(50, ms(0)), after(ms(0)));
 }
 
+/// A step runs and a second could be in flight, but the policy waits for more.
+#[test]
+fn a_policy_that_waits_beside_a_running_step_is_asked_again_in_time() {
+    let until = after(ms(3));
+    let policy = Changed(move |view: &QueueView<'_>, plan: &mut Plan| {
+        if !view.is_idle() && view.now() < until {
+            *plan = Plan {
+                wait_until: Some(until),
+                ..Plan::default()
+            };
+        }
+    });
+    let capacity = Capacity {
+        pipeline_depth: 2,
+        ..CAPACITY
+    };
+    let config = SchedulerConfig::default();
+    let scheduler = Scheduler::with_policy(config.clone(), capacity, Box::new(policy)).unwrap();
+    let mut rig = Rig {
+        scheduler,
+        ..Rig::new(config, capacity)
+    };
+    rig.submit(classify(0, prompt(1, 5)));
+    assert!(rig.start().is_some());
+    rig.submit(classify(1, prompt(2, 5)));
+    assert!(rig.start().is_none());
+    assert_eq!(rig.scheduler.next_deadline(), Some(until));
+    rig.now = until;
+    assert!(rig.start().is_some());
+    assert_eq!(rig.scheduler.next_deadline(), None);
+    rig.finish_step();
+    rig.finish_step();
+}
+
 #[test]
 fn each_wait_has_the_whole_bound() {
     let mut wait = false;

@@ -1,7 +1,9 @@
 //! Policies of the caller's, and shortest job first.
 
+use std::sync::{Arc, Mutex};
+
 use super::*;
-use crate::{Grant, PolicyConfig};
+use crate::{Fcfs, Grant, PolicyConfig};
 
 /// Shortest remaining prompt first, asked anew before every step (the order of `PrefillOnly` §6),
 /// one request a step.
@@ -81,6 +83,57 @@ fn shortest_job_first_follows_the_cache() {
     let (order, recalibrations) = order(PolicyConfig::Srjf);
     assert_eq!(order, [0, 3, 2, 1]);
     assert!(recalibrations > 0);
+}
+
+/// Remembers how many changes each plan was told of, and plans as [`Fcfs`] does.
+struct Listener(Arc<Mutex<Vec<usize>>>);
+
+impl SchedulerPolicy for Listener {
+    fn plan(&mut self, view: &QueueView<'_>, budget: StepBudget) -> Plan {
+        self.0.lock().unwrap().push(view.changed().len());
+        Fcfs.plan(view, budget)
+    }
+
+    fn follows_costs(&self) -> bool {
+        true
+    }
+}
+
+/// However many requests come at once and wait for one prefix, a plan is told of a bounded number
+/// of them, besides those that the step before took up and answered.
+#[test]
+fn a_plan_is_told_of_a_bounded_number_of_changed_costs() {
+    let config = SchedulerConfig {
+        max_batch_rows: 4,
+        ..SchedulerConfig::default()
+    };
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let listener = Listener(Arc::clone(&told));
+    let scheduler = Scheduler::with_policy(config.clone(), CAPACITY, Box::new(listener)).unwrap();
+    let mut rig = Rig {
+        scheduler,
+        ..Rig::new(config, CAPACITY)
+    };
+    let shared = prompt(1, 32);
+    for id in 0..1040 {
+        // The first 40 share nothing: until they are done, the policy has heard of all.
+        let start = if id < 40 {
+            prompt(2 + id, 32)
+        } else {
+            shared.clone()
+        };
+        let request = classify(id.into(), [start, vec![id % 1000]].concat());
+        rig.scheduler.submit(rig.now, request).unwrap();
+    }
+    for _ in 0..20 {
+        rig.step();
+    }
+    let told = told.lock().unwrap();
+    let [newcomers, watchers] =
+        [&told[..10], &told[10..]].map(|plans| *plans.iter().max().unwrap());
+    // Two requests are touched by each row: when it is taken up and when it is answered.
+    assert!((256..=256 + 8).contains(&newcomers), "{told:?}");
+    assert!((256..=256 + 8).contains(&watchers), "{told:?}");
 }
 
 /// Having nothing cached is not a prefix to share: a long request does not pass a short one with

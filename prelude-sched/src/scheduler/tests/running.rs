@@ -66,6 +66,23 @@ fn the_youngest_loses_its_blocks_and_nothing_else() {
     assert!(rig.usage(1).computed_tokens > 8, "it was computed again");
 }
 
+/// The second prompt fits the eight blocks that are left, but the first generation grows.
+#[test]
+fn admission_leaves_running_sequences_blocks_to_grow_into() {
+    let capacity = Capacity {
+        num_blocks: 10,
+        max_context_len: 40,
+        ..CAPACITY
+    };
+    let mut rig = Rig::new(SchedulerConfig::default(), capacity);
+    rig.submit(generate(0, prompt(0, 8), 12, 1));
+    rig.step();
+    rig.submit(generate(1, prompt(1, 28), 6, 1));
+    rig.drain();
+    assert_eq!(rig.scheduler.stats().preemptions, 0);
+    assert_eq!(rig.order(), [0, 1]);
+}
+
 #[test]
 fn run_ahead_knows_when_to_stop() {
     let mut rig = Rig::new(

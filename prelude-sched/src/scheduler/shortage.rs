@@ -1,0 +1,98 @@
+//! Work that waits for blocks, and the steps in flight that hold them.
+//!
+//! While a step runs, the next one is planned, and one-shot rows over a shared prefix would hold
+//! its blocks in one of them at any time: a sequence that needs most of the pool could never be
+//! admitted. So a sequence that has a right to blocks lets the pipeline drain.
+//!
+//! ```text
+//! step 6  in flight, holds blocks    sequence S lacks blocks that steps 6 and 7 hold
+//! step 7  in flight, holds blocks    draining until 7: no one-shot rows
+//! step 8  decode rows only           6 and 7 end: S is asked again, before any one-shot row
+//! ```
+//!
+//! A right to blocks have sequences that were admitted before, and requests that are
+//! [overdue](Turn::Overdue). An overdue request that lacks blocks also keeps younger requests from
+//! admitting sequences, until its own is admitted.
+
+use prelude_core::BlockId;
+
+use super::Scheduler;
+use crate::{
+    Turn,
+    queue::QueueKey,
+    sequence::Sequence,
+    step::{Draft, Step},
+};
+
+impl Scheduler {
+    /// Returns whether a sequence that is to be admitted belongs to a request that is overdue.
+    pub(super) fn is_overdue(&self, seq: &Sequence) -> bool {
+        let queue = if seq.is_decode() {
+            &self.decode
+        } else {
+            &self.oneshot
+        };
+        queue.placed(self.requests[&seq.request].key).turn == Turn::Overdue
+    }
+
+    /// Notes that a sequence that runs cannot go on for want of a block: nothing else in the step
+    /// takes one.
+    pub(super) fn starve(&mut self, draft: &mut Draft) {
+        draft.starved = true;
+        self.lacks_blocks(1);
+    }
+
+    /// Notes that work with a right to blocks lacks some of the `needed` ones. If steps in flight
+    /// hold enough of them, the pipeline drains.
+    pub(super) fn lacks_blocks(&mut self, needed: usize) {
+        let available = self.cache.available_blocks() as usize;
+        if needed > available
+            && needed <= available + self.blocks_held_by_steps()
+            && let Some(last) = self.in_flight.back()
+        {
+            self.drain_until = Some(last.id);
+        }
+    }
+
+    /// Notes that a request waits for blocks; no younger one takes them once it is overdue.
+    pub(super) fn waits_for_blocks(&mut self, key: QueueKey) {
+        if key.turn == Turn::Overdue {
+            self.short_of_blocks.insert(key.age());
+        }
+    }
+
+    /// Returns whether an older, overdue request waits for blocks.
+    pub(super) fn is_behind_overdue(&self, key: &QueueKey) -> bool {
+        let oldest = self.short_of_blocks.first();
+        oldest.is_some_and(|oldest| key.turn == Turn::Usual || *oldest < key.age())
+    }
+
+    /// Returns whether steps in flight have to end before one-shot rows are taken up.
+    pub(super) fn is_draining(&self) -> bool {
+        let oldest = self.in_flight.front().map(|step| step.id);
+        oldest.is_some_and(|oldest| self.drain_until.is_some_and(|last| oldest <= last))
+    }
+
+    /// Forgets a drain that is over: the step being planned asks again before any one-shot row.
+    pub(super) fn end_drain(&mut self) {
+        if !self.is_draining() {
+            self.drain_until = None;
+        }
+    }
+
+    /// Counts blocks that nothing but steps in flight holds. O(blocks of their one-shot rows).
+    fn blocks_held_by_steps(&self) -> usize {
+        let of_step = |step: &Step| {
+            let kept = step.kept.iter().flat_map(|(_, kept)| &kept.blocks);
+            step.pins
+                .iter()
+                .chain(kept)
+                .copied()
+                .collect::<Vec<BlockId>>()
+        };
+        let mut held: Vec<BlockId> = self.in_flight.iter().flat_map(of_step).collect();
+        held.sort_unstable();
+        let is_theirs = |same: &&[BlockId]| self.cache.refs(same[0]) as usize == same.len();
+        held.chunk_by(|a, b| a == b).filter(is_theirs).count()
+    }
+}
