@@ -55,15 +55,19 @@ struct TurnWait {
 }
 
 impl Waits {
-    pub(super) fn new(policy: &str, config: &SchedulerConfig, capacity: Capacity) -> Self {
+    pub(super) fn new(
+        config: &SchedulerConfig,
+        capacity: Capacity,
+        laps_chunk: Option<u32>,
+    ) -> Self {
         let max_wait = Duration::from_millis(u64::from(config.max_wait_ms));
         Self {
             max_wait,
-            one_turn: policy == "laps",
+            one_turn: laps_chunk.is_some(),
             unstarted: Vec::new(),
             turns: [None; 2],
             longest: LongestWaits {
-                turn_steps_max: turn_steps_max(config, capacity, policy == "laps"),
+                turn_steps_max: turn_steps_max(config, capacity, laps_chunk),
                 ..LongestWaits::default()
             },
         }
@@ -152,15 +156,22 @@ impl Waits {
 ///   row has at most the tokens of a step, and decode rows leave half of them or more: after
 ///   `2 * 100 / share` steps it fits.
 /// - A step of one long prompt alone may come before each of these steps, which doubles the sum.
-/// - Under LAPS, a step has work of short or of long requests alone (`one_class`), and a prompt that
-///   has begun goes on before an overdue one of its class begins, which doubles the sum again.
+/// - Under LAPS (`laps_chunk`, the tokens of its chunks) a step has work of short or of long requests
+///   alone, which doubles the sum again; and a prompt that has begun goes on before an overdue one of
+///   its length begins: a chunk in every second step, of at least what a share of half a step is.
 ///
 /// Beside that, a request waits for older ones, each of which has the turn before it, and for
 /// sequences admitted before it, which hold blocks and slots until they end: no scheduler that
 /// lets generations go on can promise less. Steps in which such work lives are not counted.
-fn turn_steps_max(config: &SchedulerConfig, capacity: Capacity, one_class: bool) -> u64 {
+fn turn_steps_max(config: &SchedulerConfig, capacity: Capacity, laps_chunk: Option<u32>) -> u64 {
     let share = u64::from(config.oneshot_share_percent);
     let least_share = share.min(100 - share);
-    let steps = u64::from(capacity.pipeline_depth) + (2 * 100_u64).div_ceil(least_share);
-    if one_class { 4 * steps } else { 2 * steps }
+    let steps = 2 * (u64::from(capacity.pipeline_depth) + (2 * 100_u64).div_ceil(least_share));
+    let Some(chunk) = laps_chunk else {
+        return steps;
+    };
+    let step_tokens = config.max_batch_tokens.min(capacity.max_step_tokens);
+    let owed = u64::from(step_tokens) / 2 * least_share / 100;
+    let chunk = u64::from(chunk.min(config.prefill_chunk_tokens)).min(owed.max(1));
+    2 * (steps + u64::from(capacity.max_context_len).div_ceil(chunk))
 }

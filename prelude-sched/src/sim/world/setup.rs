@@ -30,7 +30,7 @@ impl World {
         let mut workload = Workload::random(&mut random, capacity);
         workload.priorities &= random.one_in(2);
         let gatherings = Arc::new(AtomicU64::new(0));
-        let (name, policy) = policy(&mut random, seed, &gatherings);
+        let (name, policy, laps_chunk) = policy(&mut random, seed, &gatherings);
         let scheduler = Scheduler::with_policy(config.clone(), capacity, policy);
         let mut scheduler = scheduler.expect("the config is in range");
         let mut told = Random::new(mix(seed, 0x701d));
@@ -54,7 +54,7 @@ impl World {
             arriving: 1,
             aborts: Vec::new(),
             running: VecDeque::new(),
-            waits: (name != "chaos").then(|| Waits::new(name, &config, capacity)),
+            waits: (name != "chaos").then(|| Waits::new(&config, capacity, laps_chunk)),
             ledger: Ledger::new(Twin {
                 vocab_size: capacity.vocab_size,
             }),
@@ -148,12 +148,12 @@ fn arrivals(random: &mut Random) -> Arrivals {
     }
 }
 
-/// A policy and its name. All but `chaos`, which makes no sense, are compared with a rescan.
+/// A policy with its name and, of LAPS, the tokens of its chunks. All but `chaos`, which makes no sense, are compared with a rescan.
 fn policy(
     random: &mut Random,
     seed: u64,
     gatherings: &Arc<AtomicU64>,
-) -> (&'static str, Box<dyn SchedulerPolicy>) {
+) -> (&'static str, Box<dyn SchedulerPolicy>, Option<u32>) {
     let chaos = random.one_in(8);
     let srjf = random.one_in(3);
     let fairness = *random.pick(&[0, 1, 500, 1_000_000]);
@@ -162,16 +162,18 @@ fn policy(
     let laps = random.one_in(3).then(|| laps_config(random));
     if chaos {
         let random = Random::new(seed);
-        ("chaos", Box::new(Chaos { random }))
+        ("chaos", Box::new(Chaos { random }), None)
     } else if let Some(laps) = laps {
+        let chunk = laps.chunk_tokens;
         let policy = CheckedLaps::new(laps, Arc::clone(gatherings));
-        ("laps", Box::new(policy))
+        ("laps", Box::new(policy), Some(chunk))
     } else if srjf {
-        ("srjf", Box::new(CheckedSrjf::new(fairness, saturation)))
+        let policy = CheckedSrjf::new(fairness, saturation);
+        ("srjf", Box::new(policy), None)
     } else if groups {
-        ("groups", Box::new(CheckedGroups::default()))
+        ("groups", Box::new(CheckedGroups::default()), None)
     } else {
-        ("fcfs", Box::new(Fcfs))
+        ("fcfs", Box::new(Fcfs), None)
     }
 }
 
