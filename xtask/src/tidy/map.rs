@@ -76,7 +76,10 @@ fn quoted(cell: &str) -> impl Iterator<Item = String> {
 pub(super) fn types(metadata: &Metadata, map: &Map, faults: &mut Vec<String>) -> Result<()> {
     let mut defined: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for package in metadata.members() {
-        let folder = package.manifest_path.parent().unwrap_or_else(|| Path::new(""));
+        let folder = package
+            .manifest_path
+            .parent()
+            .unwrap_or_else(|| Path::new(""));
         let mut names = BTreeSet::new();
         for file in rust_files(&folder.join("src"))? {
             names.extend(fs::read_to_string(&file)?.lines().filter_map(definition));
