@@ -89,7 +89,7 @@ impl Normalizer {
         }
     }
 
-    /// Whether every text stays as it is.
+    /// Returns true if normalization changes no text.
     pub(crate) fn is_identity(&self) -> bool {
         self.steps.is_empty()
     }

@@ -120,7 +120,7 @@ impl Drop for Ends {
 }
 
 impl PreTokenizer {
-    /// Whether the words of a text are all of it.
+    /// Returns true if no split drops any part of a text.
     pub(crate) fn keeps_text(&self) -> bool {
         let drops =
             |split: &Split| matches!(split, Split::Pattern { keep, .. } if *keep != Keep::All);

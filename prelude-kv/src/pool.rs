@@ -22,7 +22,7 @@ pub struct BlockPool {
 #[derive(Clone, Copy, Debug, Default)]
 struct Block {
     refs: u32,
-    /// Whether the prefix trie knows the block, held or not.
+    /// True if the prefix trie knows the block, held or not.
     in_trie: bool,
 }
 

@@ -65,7 +65,7 @@ impl Query<'_> {
 
 /// Returns the position of the endpoint with the least key, none of none.
 ///
-/// Of several, it is the one with the least outstanding work, then the one with the fewest
+/// A tie goes to the endpoint with the least outstanding work, then the one with the fewest
 /// outstanding tokens, then any of them by a seeded draw: never the first. A tie that went by
 /// position would send everything to one endpoint for as long as the tie lasts.
 pub(crate) fn least_of<'a, K: Ord>(

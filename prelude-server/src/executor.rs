@@ -157,7 +157,7 @@ impl Devices {
 
 /// A model on a device.
 pub struct Opened {
-    /// What runs it.
+    /// The executor that runs the model.
     pub executor: Box<dyn Executor>,
     /// The memory that it was planned to take, in words, where that is known beforehand.
     pub memory: Option<String>,

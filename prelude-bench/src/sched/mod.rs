@@ -56,9 +56,9 @@ pub struct SchedCost {
 /// The results of a run.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Report {
-    /// Of the scheduler.
+    /// The measured costs of the scheduler's steps.
     pub steps: Vec<SchedCost>,
-    /// Of the prefix cache.
+    /// The measured costs of matches in the prefix cache.
     pub matches: Vec<MatchCost>,
 }
 

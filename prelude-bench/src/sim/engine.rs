@@ -67,7 +67,7 @@ impl EngineConfig {
         self
     }
 
-    /// What a scheduler may plan for it.
+    /// The limits within which a scheduler plans for the engine.
     fn capacity(&self) -> Capacity {
         Capacity {
             max_step_tokens: self.step_tokens,

@@ -146,7 +146,7 @@ fn astray(service: ServiceTime, error: f64, random: &mut Random) -> ServiceTime 
     }
 }
 
-/// What a request takes on an engine with an empty cache and nothing else to do, in milliseconds.
+/// Returns the time that a request takes on an engine with an empty cache and nothing else to do, in milliseconds.
 pub(super) fn alone_ms(preset: Preset, arrival: &Arrival) -> f64 {
     let tokens = arrival.prompt.len();
     let decode = (1..arrival.output_tokens).map(|n| {

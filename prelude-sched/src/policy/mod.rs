@@ -108,7 +108,7 @@ impl<'a> QueueView<'a> {
         })
     }
 
-    /// What [`Self::changed`] said last of a waiting request; `None` for any other, for a request
+    /// Returns the cost that [`Self::changed`] told last of a waiting request; `None` for any other, for a request
     /// that it has not mentioned yet, and unless the policy
     /// [follows costs](SchedulerPolicy::follows_costs).
     #[must_use]

@@ -19,7 +19,7 @@ pub(crate) struct TurnOf {
     pub(crate) age: (Timestamp, u64),
     /// Rows, or choices, that have not started.
     pub(crate) rows: u32,
-    /// Whether it was found to lack blocks.
+    /// True if the request was found to lack blocks.
     pub(crate) is_short_of_blocks: bool,
 }
 
@@ -51,7 +51,7 @@ impl Scheduler {
         }
     }
 
-    /// What a waiting request costs, its prompt compared with the cache token by token.
+    /// Returns the cost of a waiting request, its prompt compared with the cache token by token.
     fn cost_from_nothing(&self, id: prelude_core::RequestId) -> Option<Cost> {
         let live = self.requests.get(&id)?;
         let row = live.next_row()?;

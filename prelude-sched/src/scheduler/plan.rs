@@ -26,7 +26,7 @@ pub(super) enum Say {
     None,
 }
 
-/// What runs, as far as the step being planned goes on with it.
+/// The running sequences, as far as the step being planned goes on with it.
 #[derive(Debug, Default)]
 struct Survey {
     /// Generations that decode.

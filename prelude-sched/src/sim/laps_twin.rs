@@ -48,7 +48,7 @@ impl CheckedLaps {
         view.cost(request).expect("it waits").tokens
     }
 
-    /// Those of one length that wait, as far as the policy has heard of them, with their tokens and
+    /// Returns the waiting requests of one length, as far as the policy has heard of them, with their tokens and
     /// when they have to start; what is kept of them is right.
     fn of<'a>(
         &self,
@@ -65,7 +65,7 @@ impl CheckedLaps {
         of.collect()
     }
 
-    /// What is overdue, what is urgent, then the shortest by binary digits.
+    /// Returns overdue requests, urgent ones, then the shortest by binary digits.
     fn line<'a>(
         &self,
         view: &QueueView<'_>,

@@ -24,11 +24,11 @@ pub struct LongestWaits {
 #[derive(Debug)]
 pub(super) struct Waits {
     max_wait: Duration,
-    /// Whether a step has work of one class, so that both queues have one turn.
+    /// True if a step has work of one class, so that both queues have one turn.
     one_turn: bool,
     /// Accepted requests of which nothing has started.
     unstarted: Vec<Unstarted>,
-    /// Of the one-shot queue and that of generations.
+    /// The turns of the one-shot queue and of the queue of generations.
     turns: [Option<TurnWait>; 2],
     longest: LongestWaits,
 }

@@ -63,7 +63,7 @@ pub(super) struct Line {
     starts: BTreeSet<(Timestamp, RequestId)>,
     arrivals: BTreeSet<(Timestamp, RequestId)>,
     tokens: u64,
-    /// Those with one-shot rows, and those with generations, in the same order: a few of one kind
+    /// The requests with one-shot rows, and the requests with generations, in the same order: a few of one kind
     /// may be behind very many of the other.
     rows: BTreeSet<Key>,
     generating: BTreeSet<Key>,
@@ -100,12 +100,12 @@ impl Line {
         !self.rows.is_empty()
     }
 
-    /// Those with one-shot rows.
+    /// Returns the requests with one-shot rows, in order.
     pub(super) fn rows(&self) -> impl Iterator<Item = RequestId> {
         self.rows.iter().map(|key| key.request)
     }
 
-    /// Those with generations.
+    /// Returns the requests with generations, in order.
     pub(super) fn generating(&self) -> impl Iterator<Item = RequestId> {
         self.generating.iter().map(|key| key.request)
     }
@@ -123,7 +123,7 @@ impl Line {
         self.order.first()
     }
 
-    /// Those that are overdue: one for each kind of work at most.
+    /// Returns the overdue requests: one for each kind of work at most.
     pub(super) fn overdue(&self) -> impl Iterator<Item = RequestId> {
         let overdue = self.order.iter();
         let overdue = overdue.take_while(|key| key.turn == Turn::Overdue);

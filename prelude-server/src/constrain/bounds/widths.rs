@@ -390,7 +390,7 @@ mod tests {
 
     use super::*;
 
-    /// What a regular expression costs, without the lexer.
+    /// Returns the cost of a regular expression, without the lexer.
     fn widths(regex: &str) -> Result<Widths, TooComplex> {
         let mut builder = RegexBuilder::new();
         builder.mk_regex(regex).unwrap();
