@@ -2,10 +2,10 @@
 
 use std::{net::IpAddr, time::Duration};
 
+use prelude_text::decide::Calibration;
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
-pub use crate::answer::{ReasoningParser, ToolParser};
-use crate::decide::Calibration;
+pub use prelude_text::output::{ReasoningParser, ToolParser};
 
 /// Configuration of the HTTP edge.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

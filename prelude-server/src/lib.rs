@@ -25,13 +25,11 @@
 #![forbid(unsafe_code)]
 
 mod admission;
-mod answer;
 mod app;
 pub mod assets;
 mod caught;
 mod config;
 mod constrain;
-pub mod decide;
 pub mod demo;
 mod encode;
 mod endpoints;
@@ -42,22 +40,17 @@ mod http;
 mod identity;
 mod in_process;
 mod json;
-pub mod label_trie;
 mod lifecycle;
 pub mod load;
 mod log;
 mod metrics;
 mod openapi;
 mod reject;
-pub mod rerank_template;
 mod routes;
 mod served_model;
-pub mod shared_prefix;
 mod sse;
-pub mod template;
 #[cfg(test)]
 mod testing;
-mod tokenizer;
 mod vigil;
 
 pub use app::App;
@@ -69,4 +62,3 @@ pub use identity::ApiKeys;
 pub use in_process::Answered;
 pub use log::report_panic;
 pub use served_model::{Judge, ModelKind, SamplingDefaults, ServedModel, Task};
-pub use tokenizer::Tokenizer;

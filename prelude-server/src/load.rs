@@ -8,17 +8,19 @@ use std::{
 use prelude_core::Pooling;
 use prelude_engine::{EngineConfig, ScheduledEngine};
 use prelude_models::{Checkpoint, ClassActivation, ModelKind as CheckpointKind};
+use prelude_text::{
+    decide::{DecideLabels, Unfit},
+    rerank_template::RerankTemplate,
+    template::{ChatInputs, ChatTemplate, no_thinking},
+    tokenizer::{Escaper, Tokenizer},
+};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::{
     assets::{Assets, LoadError, read_template},
-    decide::{DecideLabels, Unfit},
     executor::{Devices, ExecutorConfig},
-    rerank_template::RerankTemplate,
     served_model::{Judge, ModelKind, SamplingDefaults, ServedModel, Task},
-    template::{ChatInputs, ChatTemplate, no_thinking},
-    tokenizer::{Escaper, Tokenizer},
 };
 
 /// How a model is to be served.

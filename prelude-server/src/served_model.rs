@@ -5,16 +5,15 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 use prelude_core::Pooling;
 use prelude_engine::EngineHandle;
 use prelude_models::ClassActivation;
-
-use crate::{
-    assets::TokenizerConfig,
-    constrain::Grammars,
+use prelude_text::{
     decide::DecideLabels,
     rerank_template::RerankTemplate,
     shared_prefix::SafeCuts,
     template::ChatTemplate,
     tokenizer::{Escaper, Tokenizer},
 };
+
+use crate::{assets::TokenizerConfig, constrain::Grammars};
 
 /// What a checkpoint is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

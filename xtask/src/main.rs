@@ -152,7 +152,8 @@ fn main() -> Result<()> {
 
 /// What tests need beyond default features: the tokenizer's command, and the reference behind the
 /// server. One list, so that nothing is built twice.
-pub(crate) const TEST_FEATURES: &str = "fasttoken/reference,prelude-server/hf-fallback";
+pub(crate) const TEST_FEATURES: &str =
+    "fasttoken/reference,prelude-server/hf-fallback,prelude-text/hf-fallback";
 
 /// All tests.
 fn test(args: &[String]) -> Result<()> {

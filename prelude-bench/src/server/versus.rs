@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use prelude_server::Tokenizer;
 use prelude_server::{assets::Assets, demo};
+use prelude_text::Tokenizer;
 
 use super::{
     Bar, Config, DISTINCT, DISTINCT_STATES,

@@ -4,7 +4,7 @@
 //! twice within a run, unless it is faster than anybody thought: the report says so then.
 
 use bytes::Bytes;
-use prelude_server::Tokenizer;
+use prelude_text::Tokenizer;
 use serde_json::{Map, json};
 
 use crate::{

@@ -5,11 +5,11 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use prelude_server::{
+use prelude_server_fuzz::{Leaf, World};
+use prelude_text::{
     rerank_template::RerankTemplate,
     template::{ChatInputs, ChatTemplate},
 };
-use prelude_server_fuzz::{Leaf, World};
 use serde_json::{Map, Value, json};
 
 static WORLD: LazyLock<World> = LazyLock::new(World::open);

@@ -8,11 +8,11 @@ use prelude_core::{
 };
 use prelude_engine::{EngineConfig, EngineError, ScheduledEngine};
 use prelude_server::{
-    Tokenizer,
     assets::{Assets, EmbeddedModel},
     executor::Devices,
     load::{LoadOptions, Loaded, load},
 };
+use prelude_text::Tokenizer;
 
 /// Longest sequence: short, so that whatever is asked ends soon.
 const CONTEXT: u32 = 256;

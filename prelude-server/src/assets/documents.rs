@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use prelude_models::fields;
+use prelude_text::tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 
 use super::LoadError;
-use crate::tokenizer::Tokenizer;
 
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const SPECIAL_TOKENS_MAP: &str = "special_tokens_map.json";

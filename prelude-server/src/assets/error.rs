@@ -6,9 +6,8 @@ use std::{
 };
 
 use prelude_engine::EngineError;
+use prelude_text::{template::TemplateError, tokenizer::TokenizerError};
 use thiserror::Error;
-
-use crate::{template::TemplateError, tokenizer::advice};
 
 /// Why a model could not be loaded.
 #[derive(Debug, Error)]
@@ -45,16 +44,8 @@ pub enum LoadError {
         what: String,
     },
     /// `tokenizer.json` cannot be used.
-    #[error("tokenizer.json: {0}{advice}", advice = advice(.0))]
-    Tokenizer(#[from] fasttoken::Error),
-    /// Neither fasttoken nor the reference crate can use `tokenizer.json`.
-    #[error("tokenizer.json: {unsupported}; the reference crate refuses it too: {reference}")]
-    Fallback {
-        /// Why fasttoken refuses it.
-        unsupported: fasttoken::Error,
-        /// What the reference says.
-        reference: String,
-    },
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
     /// Configuration or weights cannot be used.
     #[error(transparent)]
     Model(#[from] prelude_models::Error),

@@ -8,14 +8,14 @@ mod sentence;
 use std::{borrow::Cow, fs, io, path::Path};
 
 use prelude_models::{Checkpoint, CheckpointFiles};
+use prelude_text::{
+    Tokenizer,
+    shared_prefix::SafeCuts,
+    template::{ChatTemplate, TemplateError},
+};
 use serde_json::{Map, Value};
 
 pub use self::{documents::TokenizerConfig, error::LoadError, sentence::SentenceConfig};
-use crate::{
-    shared_prefix::SafeCuts,
-    template::{ChatTemplate, TemplateError},
-    tokenizer::Tokenizer,
-};
 
 /// A model's files, read and checked; nothing is computed yet.
 #[derive(Debug)]

@@ -7,8 +7,7 @@ use std::{
 };
 
 use prelude_core::{Constraint, NextTokens, Progress, TokenId, TokenSet, Walk};
-
-use crate::tokenizer::Tokenizer;
+use prelude_text::tokenizer::Tokenizer;
 
 /// Everything but what would complete one of these, within another constraint if there is one.
 #[derive(Clone, Debug)]

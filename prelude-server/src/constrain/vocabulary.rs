@@ -8,8 +8,7 @@ use llguidance::{
     earley::SlicedBiasComputer,
     toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv},
 };
-
-use crate::tokenizer::Tokenizer;
+use prelude_text::tokenizer::Tokenizer;
 
 /// No token: the end is ours to offer.
 const NO_TOKEN: TokenId = TokenId::MAX;

@@ -4,6 +4,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
 use prelude_core::TokenId;
+use prelude_text::output::OutputPart;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -21,7 +22,6 @@ use super::{
     unix_seconds,
 };
 use crate::{
-    answer::Piece,
     error::ApiError,
     json::Fields,
     served_model::{ServedModel, Task},
@@ -268,19 +268,19 @@ impl Chat {
             - pieces
                 .out
                 .iter()
-                .filter(|p| matches!(p, Piece::Call(_)))
+                .filter(|p| matches!(p, OutputPart::Call(_)))
                 .count();
         for piece in &pieces.out {
             match piece {
-                Piece::Reasoning(text) => {
+                OutputPart::Reasoning(text) => {
                     message.reasoning = Some(text);
                     message.reasoning_content = Some(text);
                 }
-                Piece::Content(text) => match &mut message.content {
+                OutputPart::Content(text) => match &mut message.content {
                     Some(Some(said)) => said.to_mut().push_str(text),
                     content => *content = Some(Some(Cow::Borrowed(text))),
                 },
-                Piece::Call(call) => {
+                OutputPart::Call(call) => {
                     let index = first_call + message.tool_calls.len();
                     message.tool_calls.push(CallBody {
                         index: (!is_whole).then_some(index),

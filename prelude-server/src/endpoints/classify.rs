@@ -7,6 +7,11 @@ use bytes::Bytes;
 use prelude_core::{Head, Normalise, RowOutput, RowSpec, TokenHead, TokenId};
 use prelude_engine::Usage;
 use prelude_models::ClassActivation;
+use prelude_text::{
+    label_trie::{LabelTrie, MAX_PLACES, rows_behind, softmax},
+    shared_prefix::SharedPrompts,
+    template::{ChatInputs, ChatTemplate, TemplateError, no_thinking},
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -24,10 +29,7 @@ use super::{
 use crate::{
     error::ApiError,
     json::Fields,
-    label_trie::{LabelTrie, MAX_PLACES, rows_behind, softmax},
     served_model::{ServedModel, Task},
-    shared_prefix::SharedPrompts,
-    template::{ChatInputs, ChatTemplate, TemplateError, no_thinking},
 };
 
 /// Most labels a language model is asked to choose from.

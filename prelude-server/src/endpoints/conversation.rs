@@ -3,19 +3,16 @@
 use std::fmt;
 
 use prelude_core::TokenId;
+use prelude_text::{
+    template::{ChatInputs, ChatTemplate},
+    tokenizer::Escaper,
+};
 use serde_json::{Map, Value};
 
 use super::{
     Call, escaping::cannot_escape, input::check_bytes, messages, tools::Tools, truncate::Truncation,
 };
-use crate::{
-    error::ApiError,
-    json::Fields,
-    routes::Endpoint,
-    served_model::ServedModel,
-    template::{ChatInputs, ChatTemplate},
-    tokenizer::Escaper,
-};
+use crate::{error::ApiError, json::Fields, routes::Endpoint, served_model::ServedModel};
 
 /// What the template is given. `Debug` prints how much of it there is.
 pub(crate) struct Conversation {

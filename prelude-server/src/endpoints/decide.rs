@@ -4,6 +4,14 @@ use std::borrow::Cow;
 
 use prelude_core::{Normalise, TokenId};
 use prelude_engine::Usage;
+use prelude_text::{
+    decide::{
+        Answer, Calibration, ChoiceLabels, Criteria, DecideLabels, Diagnostics, PROMPT_FORMAT,
+        Question,
+    },
+    label_trie::{LabelTrie, RowScores, below_max, rows_behind},
+    shared_prefix::SharedPrompts,
+};
 use serde_json::json;
 
 use super::{
@@ -15,17 +23,7 @@ use super::{
     read,
     submit::Common,
 };
-use crate::{
-    decide::{
-        Answer, Calibration, ChoiceLabels, Criteria, DecideLabels, Diagnostics, PROMPT_FORMAT,
-        Question,
-    },
-    error::ApiError,
-    json::Fields,
-    label_trie::{LabelTrie, RowScores, below_max, rows_behind},
-    served_model::ServedModel,
-    shared_prefix::SharedPrompts,
-};
+use crate::{error::ApiError, json::Fields, served_model::ServedModel};
 
 /// Most questions of a request.
 pub(crate) const QUESTIONS_MAX: usize = 256;

@@ -3,6 +3,7 @@
 use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
+use prelude_text::decide::{Answer, ChoiceOption, Criteria, Level, Question};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -14,7 +15,6 @@ use super::{
     submit::Common,
 };
 use crate::{
-    decide::{Answer, ChoiceOption, Criteria, Level, Question},
     error::ApiError,
     json::{Fields, Text, Unknown},
     openapi::StringOrBool,

@@ -5,12 +5,13 @@
 use std::borrow::Cow;
 
 use prelude_core::TokenId;
+use prelude_text::tokenizer::Escaper;
 
 use super::{
     Call,
     input::{check_bytes, check_length},
 };
-use crate::{error::ApiError, json::Fields, served_model::ServedModel, tokenizer::Escaper};
+use crate::{error::ApiError, json::Fields, served_model::ServedModel};
 
 /// The field.
 const FIELD: &str = "escape_special_tokens";
@@ -71,7 +72,7 @@ impl<'m> Escaping<'m> {
         }
     }
 
-    /// Appends the ids of a prompt, or of a part that [cuts](crate::shared_prefix) allow.
+    /// Appends the ids of a prompt, or of a part that [cuts](prelude_text::shared_prefix) allow.
     pub(crate) fn encode_into(&self, prompt: &str, out: &mut Vec<TokenId>) {
         let tokenizer = &self.model.tokenizer;
         match self.escapes {

@@ -6,6 +6,7 @@ use std::{borrow::Cow, collections::HashMap, ptr};
 use prelude_core::{Head, Normalise, RowOutput, RowSpec};
 use prelude_engine::Usage;
 use prelude_models::ClassActivation;
+use prelude_text::{rerank_template::DEFAULT_INSTRUCTION, shared_prefix::SharedPrompts};
 
 use super::{
     Call,
@@ -19,9 +20,7 @@ use super::{
 };
 use crate::{
     error::ApiError,
-    rerank_template::DEFAULT_INSTRUCTION,
     served_model::{Judge, ServedModel},
-    shared_prefix::SharedPrompts,
 };
 
 /// How pairs are judged.

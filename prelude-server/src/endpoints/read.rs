@@ -3,13 +3,14 @@
 
 use prelude_core::{Head, NodeIdx, PromptTree, RowOutput, RowSpec, TokenId, TreeError};
 use prelude_engine::{CollectedRow, Usage};
+use prelude_text::label_trie::RowScores;
 
 use super::{
     Call,
     input::check_length,
     submit::{Common, collect, submit},
 };
-use crate::{error::ApiError, label_trie::RowScores, served_model::ServedModel};
+use crate::{error::ApiError, served_model::ServedModel};
 
 /// Computes `rows`, none of which generates, and returns their outputs in order. `prompt_tokens`
 /// is what the caller is told: each whole prompt once, whatever is shared and however many rows

@@ -301,13 +301,13 @@ pub(crate) struct TeiBody<'a> {
 mod tests {
     use std::sync::LazyLock;
 
+    use prelude_text::rerank_template::RerankTemplate;
     use serde_json::{Value, json};
 
     use super::*;
     use crate::{
         App, demo,
         load::LoadOptions,
-        rerank_template::RerankTemplate,
         served_model::ModelKind,
         testing::{Golden, answer, app, ask, demos, embedded, golden, options, refused},
     };

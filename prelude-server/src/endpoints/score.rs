@@ -6,6 +6,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
 use prelude_core::{Head, Normalise, RowOutput, RowSpec, TokenId};
+use prelude_text::label_trie::softmax;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -25,7 +26,6 @@ use super::{
 use crate::{
     error::ApiError,
     json::{Fields, Text},
-    label_trie::softmax,
     routes::Endpoint,
     served_model::{ServedModel, Task},
 };

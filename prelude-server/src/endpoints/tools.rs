@@ -1,10 +1,10 @@
 //! Tools: what a conversation says of functions, and the constraint that forces a call of one.
 
 use prelude_core::TokenId;
+use prelude_text::output::{CALL, CALL_END, Parts, THINK, THINK_END};
 use serde_json::{Value, json};
 
 use crate::{
-    answer::{CALL, CALL_END, Parts, THINK, THINK_END},
     constrain::{Ask, Calls, Language, Reasoning, Whitespace},
     error::ApiError,
     json::Fields,

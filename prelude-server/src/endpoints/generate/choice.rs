@@ -4,11 +4,12 @@ use std::{borrow::Cow, sync::Arc};
 
 use prelude_core::{SampledToken, TokenId};
 use prelude_engine::FinishReason;
+use prelude_text::{output::OutputParser, tokenizer::Stream};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 
 use super::{Params, stop::Stopper};
-use crate::{answer::Pieces, served_model::ServedModel, tokenizer::Stream};
+use crate::served_model::ServedModel;
 
 /// One continuation of one prompt.
 pub(crate) struct Choice {
@@ -17,7 +18,7 @@ pub(crate) struct Choice {
     /// Certain text that has not been sent, unless it is taken apart.
     pub(crate) text: String,
     /// The same, taken apart.
-    pub(crate) pieces: Option<Pieces>,
+    pub(crate) pieces: Option<OutputParser>,
     /// Tokens that have not been sent, if log-probabilities are wanted.
     pub(crate) tokens: Vec<TokenRecord>,
     /// Ids that have not been sent, if they are wanted.
@@ -88,7 +89,7 @@ impl Choice {
             decoder: model.tokenizer.stream(params.skip_special_tokens),
             stopper: Stopper::new(Arc::clone(&params.stops), params.include_stop),
             text: String::new(),
-            pieces: params.parts.map(Pieces::new),
+            pieces: params.parts.map(OutputParser::new),
             tokens: Vec::new(),
             ids: Vec::new(),
             generated: 0,

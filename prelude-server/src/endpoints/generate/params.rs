@@ -3,10 +3,10 @@
 use std::{ops::Range, sync::Arc};
 
 use prelude_core::{ExecutionClass, SamplingParams, TokenId};
+use prelude_text::output::Parts;
 
 use super::sampling;
 use crate::{
-    answer::Parts,
     app::App,
     constrain::{self, Ask, Constrained, Reasoning, Wanted},
     endpoints::Call,

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use prelude_core::{NodeIdx, PromptTree, TokenId};
+use prelude_text::shared_prefix::SharedPrompts;
 
 use crate::{
     endpoints::{
@@ -15,7 +16,6 @@ use crate::{
     error::ApiError,
     json::Fields,
     served_model::ServedModel,
-    shared_prefix::SharedPrompts,
 };
 
 /// How a query and an item become one prompt.

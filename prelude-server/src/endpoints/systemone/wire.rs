@@ -2,12 +2,14 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
+use prelude_text::decide::{
+    Answer, ChoiceOption, Criteria, Level, PROMPT_FORMAT, Question, compact_json,
+};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::value::RawValue;
 
 use crate::{
-    decide::{Answer, ChoiceOption, Criteria, Level, PROMPT_FORMAT, Question, compact_json},
     endpoints::{
         Reply,
         decide::{Asked, Asking, Decided, LEVELS_MAX, OPTIONS_MAX, Options, QUESTIONS_MAX},

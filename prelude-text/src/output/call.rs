@@ -5,11 +5,11 @@ use serde_json::value::RawValue;
 
 /// A call, as the model wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ToolCall {
+pub struct ToolCall {
     /// The function.
-    pub(crate) name: String,
+    pub name: String,
     /// Its arguments: the text of a JSON object.
-    pub(crate) arguments: String,
+    pub arguments: String,
 }
 
 /// What the inside of a block is.

@@ -170,7 +170,7 @@ fn alphabet() -> HashMap<char, u8> {
 /// Decodes ids as they arrive: with each id, what it adds to the text of those before it, unless
 /// that ends in an unfinished character.
 #[derive(Debug)]
-pub(crate) struct Stream {
+pub struct Stream {
     skip_special_tokens: bool,
     /// The tokens written last, which decide how the next ones decode, and those held back.
     window: Vec<u32>,
@@ -230,7 +230,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::demo;
+    use crate::testing::DEMO_TOKENIZER;
 
     const TEXTS: [&str; 8] = [
         "Where is my card? I ordered it 2 weeks ago.",
@@ -260,8 +260,8 @@ mod tests {
     /// On a file that both can serve, the two agree call by call.
     #[test]
     fn it_does_what_fasttoken_does() {
-        let reference = Reference::from_bytes(demo::LM.tokenizer).unwrap();
-        let fast = fasttoken::Tokenizer::from_bytes(demo::LM.tokenizer).unwrap();
+        let reference = Reference::from_bytes(DEMO_TOKENIZER).unwrap();
+        let fast = fasttoken::Tokenizer::from_bytes(DEMO_TOKENIZER).unwrap();
         for text in TEXTS {
             let ids = fast.encode(text, true);
             assert_eq!(reference.encode(text, true), ids, "{text:?}");
@@ -285,7 +285,7 @@ mod tests {
     /// A text of invalid bytes is written in the end, without holding back more than a bound.
     #[test]
     fn invalid_bytes_are_not_held_for_ever() {
-        let reference = Reference::from_bytes(demo::LM.tokenizer).unwrap();
+        let reference = Reference::from_bytes(DEMO_TOKENIZER).unwrap();
         let first = (0..256)
             .find(|&id| reference.id_to_piece(id) == Some(vec![0xf0]))
             .unwrap();
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_file_that_makes_ids_random_is_refused() {
-        let mut file: Value = serde_json::from_slice(demo::LM.tokenizer).unwrap();
+        let mut file: Value = serde_json::from_slice(DEMO_TOKENIZER).unwrap();
         file["model"]["dropout"] = json!(0.1);
         let refused = Reference::from_bytes(file.to_string().as_bytes()).unwrap_err();
         assert!(refused.contains("dropout"), "{refused}");
@@ -356,12 +356,12 @@ mod tests {
     /// What the file says of padding and truncation is for training.
     #[test]
     fn the_files_own_padding_and_truncation_are_left_out() {
-        let mut file: Value = serde_json::from_slice(demo::LM.tokenizer).unwrap();
+        let mut file: Value = serde_json::from_slice(DEMO_TOKENIZER).unwrap();
         file["padding"] = json!({"strategy": {"Fixed": 32}, "direction": "Right",
             "pad_to_multiple_of": null, "pad_id": 0, "pad_type_id": 0, "pad_token": "!"});
         file["truncation"] = json!({"direction": "Right", "max_length": 2,
             "strategy": "LongestFirst", "stride": 0});
-        let plain = Reference::from_bytes(demo::LM.tokenizer).unwrap();
+        let plain = Reference::from_bytes(DEMO_TOKENIZER).unwrap();
         for text in TEXTS {
             assert_eq!(load(&file).encode(text, true), plain.encode(text, true));
         }

@@ -17,7 +17,7 @@ const NONCHARACTERS: std::ops::RangeInclusive<char> = '\u{fdd0}'..='\u{fdef}';
 
 /// How one tokenizer's special tokens are kept apart from texts.
 #[derive(Clone, Debug)]
-pub(crate) struct Escaper {
+pub struct Escaper {
     /// Added tokens, the longest first: a text is cut at these.
     added: Vec<String>,
     /// Of these, the special ones.
@@ -32,7 +32,7 @@ impl Escaper {
     /// `None` for a tokenizer with which a text cannot be encoded piece by piece around its added
     /// tokens: they take blanks with them, are looked for in normalized text, or change what is
     /// beside them.
-    pub(crate) fn of(tokenizer: &Tokenizer) -> Option<Self> {
+    pub fn of(tokenizer: &Tokenizer) -> Option<Self> {
         #[cfg_attr(
             not(feature = "hf-fallback"),
             expect(
@@ -87,14 +87,14 @@ impl Escaper {
     }
 
     /// A character that none of `texts` has; `None` if they have them all.
-    pub(crate) fn mark(texts: &[&str]) -> Option<char> {
+    pub fn mark(texts: &[&str]) -> Option<char> {
         let is_new = |mark: &char| !texts.iter().any(|text| text.contains(*mark));
         NONCHARACTERS.into_iter().find(is_new)
     }
 
     /// Puts marks into every string of `value`, and into the names of fields but for those of
     /// `value` itself: templates print arguments and documents with the names in them.
-    pub(crate) fn mark_all(&self, value: &mut Value, mark: char) {
+    pub fn mark_all(&self, value: &mut Value, mark: char) {
         match value {
             Value::Object(map) => {
                 let values = map.values_mut();
@@ -127,7 +127,7 @@ impl Escaper {
     }
 
     /// `text` with marks, if it needs any.
-    pub(crate) fn marked(&self, text: &str, mark: char) -> Option<String> {
+    pub fn marked(&self, text: &str, mark: char) -> Option<String> {
         let mut places = Vec::new();
         // Its end may be a token's beginning, and the reverse; a template may trim it.
         let end = text.trim_end().len();
@@ -167,7 +167,7 @@ impl Escaper {
 
     /// Appends the ids of a rendered text to `out`. With `add_special_tokens`, those that the
     /// file's template puts around a text are there too.
-    pub(crate) fn encode_into(
+    pub fn encode_into(
         &self,
         tokenizer: &Tokenizer,
         text: &str,
@@ -240,12 +240,12 @@ fn around(tokenizer: &Tokenizer) -> Option<[Vec<u32>; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo;
+    use crate::testing::DEMO_TOKENIZER;
 
     const MARK: char = '\u{fdd0}';
 
     fn tokenizer() -> Tokenizer {
-        Tokenizer::from_bytes(demo::LM.tokenizer).unwrap().0
+        Tokenizer::from_bytes(DEMO_TOKENIZER).unwrap().0
     }
 
     /// The ids of texts put one behind the other, those at odd places from people.
@@ -349,7 +349,7 @@ mod tests {
 
     #[test]
     fn tokens_that_cannot_be_kept_apart_are_not() {
-        let mut file: Value = serde_json::from_slice(demo::LM.tokenizer).unwrap();
+        let mut file: Value = serde_json::from_slice(DEMO_TOKENIZER).unwrap();
         file["added_tokens"][0]["rstrip"] = true.into();
         let other = Tokenizer::from_bytes(file.to_string().as_bytes())
             .unwrap()

@@ -289,7 +289,7 @@ mod tests {
 
     use super::*;
 
-    const TOKENIZER: &[u8] = include_bytes!("../demo/demo-lm/tokenizer.json");
+    const TOKENIZER: &[u8] = crate::testing::DEMO_TOKENIZER;
 
     fn encode(text: &str, out: &mut Vec<TokenId>) -> Result<(), Infallible> {
         use std::sync::LazyLock;

@@ -130,7 +130,7 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// [`TemplateError::Syntax`].
-    pub(crate) fn replaced(&self, source: &str, max_bytes: usize) -> Result<Self, TemplateError> {
+    pub fn replaced(&self, source: &str, max_bytes: usize) -> Result<Self, TemplateError> {
         let mut env = self.env.clone();
         add_template(&mut env, source)?;
         Ok(Self {
@@ -488,7 +488,7 @@ impl JsonWriter {
 }
 
 /// Template variables of prompts whose first token is the answer.
-pub(crate) fn no_thinking() -> Map<String, Json> {
+pub fn no_thinking() -> Map<String, Json> {
     Map::from_iter([("enable_thinking".to_owned(), Json::Bool(false))])
 }
 
@@ -582,7 +582,7 @@ mod tests {
     #[test]
     fn golden_renderings_encode_to_the_recorded_ids() {
         let golden: Json = serde_json::from_str(include_str!("../tests/data/chat.json")).unwrap();
-        let tokenizer = include_bytes!("../demo/demo-lm/tokenizer.json");
+        let tokenizer = crate::testing::DEMO_TOKENIZER;
         let tokenizer = fasttoken::Tokenizer::from_bytes(tokenizer).unwrap();
         let mut compared = 0;
         for case in golden["cases"].as_array().unwrap() {

@@ -353,7 +353,7 @@ impl Places {
 }
 
 /// Returns a guess of the rows that `labels` labels of `bytes` bytes in all need behind a prompt.
-pub(crate) const fn rows_behind(labels: usize, bytes: usize) -> u64 {
+pub const fn rows_behind(labels: usize, bytes: usize) -> u64 {
     // A label has two rows at most, nearly always; and a row is of one token at least.
     let by_labels = (labels as u64).saturating_mul(2);
     let by_tokens = (bytes as u64).div_ceil(BYTES_PER_TOKEN);
@@ -385,7 +385,7 @@ pub fn log_softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
 }
 
 /// `(x - max) / temperature` of each: subtracting first leaves nothing that overflows but to -∞.
-pub(crate) fn below_max(values: &[f64], temperature: f64) -> Vec<f64> {
+pub fn below_max(values: &[f64], temperature: f64) -> Vec<f64> {
     let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     values.iter().map(|x| (x - max) / temperature).collect()
 }

@@ -7,7 +7,7 @@ use super::{
 
 /// A part of an answer. Neighbours of one kind are one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub enum OutputPart {
     /// What the model said to itself.
     Reasoning(String),
     /// What it says to the caller.
@@ -18,7 +18,7 @@ pub(crate) enum Piece {
 
 /// Takes an answer's text apart.
 #[derive(Clone, Debug)]
-pub(crate) struct Pieces {
+pub struct OutputParser {
     parts: Parts,
     state: State,
     /// Text that is not decided on.
@@ -26,9 +26,9 @@ pub(crate) struct Pieces {
     /// Blanks before the block that `held` is the inside of.
     gap: String,
     /// What has been decided, and not been taken.
-    pub(crate) out: Vec<Piece>,
+    pub out: Vec<OutputPart>,
     /// Calls so far.
-    pub(crate) calls: u32,
+    pub calls: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +48,10 @@ enum State {
     AfterBlock,
 }
 
-impl Pieces {
-    pub(crate) fn new(parts: Parts) -> Self {
+impl OutputParser {
+    /// Returns a parser at the beginning of a text in which it looks for `parts`.
+    #[must_use]
+    pub fn new(parts: Parts) -> Self {
         Self {
             state: match parts.reasoning {
                 Some(true) => State::ThinkStart,
@@ -65,14 +67,14 @@ impl Pieces {
     }
 
     /// Adds text.
-    pub(crate) fn push(&mut self, text: &str) {
+    pub fn push(&mut self, text: &str) {
         self.held.push_str(text);
         while self.step(false) {}
     }
 
     /// The text is over: nothing that is held becomes a tag any more. If it `is_cut`, by a limit of
     /// its length, a block that has begun is a call of which the end is missing.
-    pub(crate) fn finish(&mut self, is_cut: bool) {
+    pub fn finish(&mut self, is_cut: bool) {
         while self.step(true) {}
         if let State::Block(_) = self.state {
             let rest = std::mem::take(&mut self.held);
@@ -125,7 +127,7 @@ impl Pieces {
         if let Some(at) = self.held.find(THINK_END) {
             let said = self.held[..at].trim_end_matches('\n').to_owned();
             self.held.drain(..at + THINK_END.len());
-            self.say(Piece::Reasoning(said));
+            self.say(OutputPart::Reasoning(said));
             self.state = State::AfterThink;
             return true;
         }
@@ -134,7 +136,7 @@ impl Pieces {
             false => certain(&self.held, THINK_END, |c| c == '\n'),
         };
         let said = self.held.drain(..certain).collect();
-        self.say(Piece::Reasoning(said));
+        self.say(OutputPart::Reasoning(said));
         false
     }
 
@@ -144,7 +146,7 @@ impl Pieces {
             let said = self.held[..at].trim_end().to_owned();
             self.gap = self.held[said.len()..at].to_owned();
             self.held.drain(..at + CALL.len());
-            self.say(Piece::Content(said));
+            self.say(OutputPart::Content(said));
             self.state = State::Block(0);
             return true;
         }
@@ -153,7 +155,7 @@ impl Pieces {
             false => self.held.len(),
         };
         let said = self.held.drain(..certain).collect();
-        self.say(Piece::Content(said));
+        self.say(OutputPart::Content(said));
         false
     }
 
@@ -193,7 +195,7 @@ impl Pieces {
     /// Tells a call, unless one is all that there may be and there was one.
     fn call(&mut self, call: ToolCall) {
         if self.parts.calls == Some(true) || self.calls == 0 {
-            self.say(Piece::Call(call));
+            self.say(OutputPart::Call(call));
             self.calls += 1;
         }
     }
@@ -201,15 +203,15 @@ impl Pieces {
     /// Gives a block that is no call back as it came.
     fn hand_back(&mut self, body: &str, end: &str) {
         let gap = std::mem::take(&mut self.gap);
-        self.say(Piece::Content([&*gap, CALL, body, end].concat()));
+        self.say(OutputPart::Content([&*gap, CALL, body, end].concat()));
     }
 
-    fn say(&mut self, piece: Piece) {
+    fn say(&mut self, piece: OutputPart) {
         match (self.out.last_mut(), piece) {
-            (_, Piece::Reasoning(new) | Piece::Content(new)) if new.is_empty() => {}
-            (_, Piece::Reasoning(_)) if self.parts.silent => {}
-            (Some(Piece::Reasoning(said)), Piece::Reasoning(new))
-            | (Some(Piece::Content(said)), Piece::Content(new)) => said.push_str(&new),
+            (_, OutputPart::Reasoning(new) | OutputPart::Content(new)) if new.is_empty() => {}
+            (_, OutputPart::Reasoning(_)) if self.parts.silent => {}
+            (Some(OutputPart::Reasoning(said)), OutputPart::Reasoning(new))
+            | (Some(OutputPart::Content(said)), OutputPart::Content(new)) => said.push_str(&new),
             (_, piece) => self.out.push(piece),
         }
     }
@@ -238,7 +240,7 @@ mod tests {
         }
     }
 
-    fn read<'a>(parts: Parts, texts: impl IntoIterator<Item = &'a str>) -> Vec<Piece> {
+    fn read<'a>(parts: Parts, texts: impl IntoIterator<Item = &'a str>) -> Vec<OutputPart> {
         read_to(false, parts, texts)
     }
 
@@ -246,23 +248,23 @@ mod tests {
         is_cut: bool,
         parts: Parts,
         texts: impl IntoIterator<Item = &'a str>,
-    ) -> Vec<Piece> {
-        let mut pieces = Pieces::new(parts);
+    ) -> Vec<OutputPart> {
+        let mut pieces = OutputParser::new(parts);
         texts.into_iter().for_each(|text| pieces.push(text));
         pieces.finish(is_cut);
         pieces.out
     }
 
-    fn thought(text: &str) -> Piece {
-        Piece::Reasoning(text.to_owned())
+    fn thought(text: &str) -> OutputPart {
+        OutputPart::Reasoning(text.to_owned())
     }
 
-    fn said(text: &str) -> Piece {
-        Piece::Content(text.to_owned())
+    fn said(text: &str) -> OutputPart {
+        OutputPart::Content(text.to_owned())
     }
 
-    fn called(name: &str, arguments: &str) -> Piece {
-        Piece::Call(ToolCall {
+    fn called(name: &str, arguments: &str) -> OutputPart {
+        OutputPart::Call(ToolCall {
             name: name.to_owned(),
             arguments: arguments.to_owned(),
         })
@@ -270,7 +272,7 @@ mod tests {
 
     #[test]
     fn reasoning_is_told_from_content() {
-        let check = |open: bool, text: &str, expected: &[Piece]| {
+        let check = |open: bool, text: &str, expected: &[OutputPart]| {
             assert_eq!(read(parts(Some(open), None), [text]), expected, "{text:?}");
         };
         check(
@@ -294,7 +296,7 @@ mod tests {
 
     #[test]
     fn calls_are_told_from_content() {
-        let check = |text: &str, expected: &[Piece]| {
+        let check = |text: &str, expected: &[OutputPart]| {
             assert_eq!(read(parts(None, Some(true)), [text]), expected, "{text:?}");
         };
         let one = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
@@ -321,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_call_that_is_cut_is_a_call() {
-        let check = |text: &str, expected: &[Piece]| {
+        let check = |text: &str, expected: &[OutputPart]| {
             assert_eq!(
                 read_to(true, parts(None, Some(true)), [text]),
                 expected,
@@ -393,7 +395,7 @@ mod tests {
             let whole = read_to(is_cut, parts, [&*text]);
             prop_assert_eq!(&read_to(is_cut, parts, chunks), &whole);
             // One character at a time, each decided on with what came before alone.
-            let mut pieces = Pieces::new(parts);
+            let mut pieces = OutputParser::new(parts);
             let mut told = Vec::new();
             for (at, c) in text.char_indices() {
                 pieces.push(&text[at..at + c.len_utf8()]);
@@ -401,7 +403,7 @@ mod tests {
             }
             pieces.finish(is_cut);
             told.append(&mut pieces.out);
-            let mut joined = Pieces::new(parts);
+            let mut joined = OutputParser::new(parts);
             told.into_iter().for_each(|piece| joined.say(piece));
             prop_assert_eq!(&joined.out, &whole);
             // Without tags nothing is lost.

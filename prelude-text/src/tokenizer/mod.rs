@@ -6,15 +6,31 @@
 
 mod escape;
 #[cfg(feature = "hf-fallback")]
-mod reference;
+pub mod reference;
 
 use std::{borrow::Cow, path::Path};
 
 use fasttoken::{CacheUse, Error, Reassigned, StreamState};
+use thiserror::Error as ThisError;
 
-use crate::assets::LoadError;
+pub use escape::Escaper;
 
-pub(crate) use escape::Escaper;
+/// An error of a `tokenizer.json` that cannot be used.
+#[derive(Debug, ThisError)]
+#[non_exhaustive]
+pub enum TokenizerError {
+    /// fasttoken refuses the file.
+    #[error("tokenizer.json: {0}{advice}", advice = advice(.0))]
+    Refused(#[from] Error),
+    /// Neither fasttoken nor the reference crate can use the file.
+    #[error("tokenizer.json: {unsupported}; the reference crate refuses it too: {reference}")]
+    RefusedByBoth {
+        /// The reason why fasttoken refuses the file.
+        unsupported: Error,
+        /// The message of the reference crate.
+        reference: String,
+    },
+}
 
 /// Text to ids and back.
 #[derive(Debug)]
@@ -57,8 +73,8 @@ impl Tokenizer {
     /// the slower reference serves this file.
     ///
     /// # Errors
-    /// [`LoadError::Tokenizer`], or [`LoadError::Fallback`] if the reference refuses it as well.
-    pub fn from_bytes(json: &[u8]) -> Result<(Self, Option<String>), LoadError> {
+    /// [`TokenizerError::Refused`], or [`TokenizerError::RefusedByBoth`] with the feature `hf-fallback`.
+    pub fn from_bytes(json: &[u8]) -> Result<(Self, Option<String>), TokenizerError> {
         match fasttoken::Tokenizer::from_bytes(json) {
             Ok(tokenizer) => Ok((tokenizer.into(), None)),
             Err(why) => Self::fall_back(json, why),
@@ -74,7 +90,7 @@ impl Tokenizer {
         file: &Path,
         json: &[u8],
         cache: &Path,
-    ) -> Result<(Self, Option<String>), LoadError> {
+    ) -> Result<(Self, Option<String>), TokenizerError> {
         match fasttoken::Tokenizer::from_file_cached(file, cache) {
             Ok((tokenizer, CacheUse::NotWritten(why))) => {
                 let cache = cache.display();
@@ -87,7 +103,7 @@ impl Tokenizer {
     }
 
     #[cfg(feature = "hf-fallback")]
-    fn fall_back(json: &[u8], why: Error) -> Result<(Self, Option<String>), LoadError> {
+    fn fall_back(json: &[u8], why: Error) -> Result<(Self, Option<String>), TokenizerError> {
         if !is_beyond_fasttoken(&why) {
             return Err(why.into());
         }
@@ -103,7 +119,7 @@ impl Tokenizer {
                 };
                 Ok((tokenizer, Some(warning)))
             }
-            Err(reference) => Err(LoadError::Fallback {
+            Err(reference) => Err(TokenizerError::RefusedByBoth {
                 unsupported: why,
                 reference,
             }),
@@ -111,7 +127,7 @@ impl Tokenizer {
     }
 
     #[cfg(not(feature = "hf-fallback"))]
-    fn fall_back(_: &[u8], why: Error) -> Result<(Self, Option<String>), LoadError> {
+    fn fall_back(_: &[u8], why: Error) -> Result<(Self, Option<String>), TokenizerError> {
         Err(why.into())
     }
 
@@ -197,7 +213,7 @@ impl Tokenizer {
 
     /// Returns whether `id` is an added token with the flags that are given by name (`special`,
     /// `lstrip` and so on). Where the reference serves the file, only `special` is compared.
-    pub(crate) fn has_added(&self, id: u32, flag: impl Fn(&str) -> Option<bool>) -> bool {
+    pub fn has_added(&self, id: u32, flag: impl Fn(&str) -> Option<bool>) -> bool {
         let is = |name: &str, value: bool| flag(name).is_none_or(|wanted| wanted == value);
         match &self.kind {
             Kind::Fast(tokenizer) => tokenizer.added_tokens().any(|(of, token)| {
@@ -225,7 +241,7 @@ impl Tokenizer {
     }
 
     /// A decoder for ids that arrive one by one.
-    pub(crate) fn stream(&self, skip_special_tokens: bool) -> Stream {
+    pub fn stream(&self, skip_special_tokens: bool) -> Stream {
         match &self.kind {
             Kind::Fast(_) => Stream::Fast(StreamState::new(skip_special_tokens)),
             #[cfg(feature = "hf-fallback")]
@@ -234,10 +250,12 @@ impl Tokenizer {
     }
 }
 
-/// The state of decoding ids as they arrive. All calls must pass the tokenizer that made it.
+/// The state of decoding ids as they arrive. All calls must pass the tokenizer that made the state.
 #[derive(Debug)]
-pub(crate) enum Stream {
+pub enum Stream {
+    /// The state of fasttoken's decoder.
     Fast(StreamState),
+    /// The state of the reference crate's decoder.
     #[cfg(feature = "hf-fallback")]
     Reference(reference::Stream),
 }
@@ -245,7 +263,7 @@ pub(crate) enum Stream {
 impl Stream {
     /// Appends to `out` the text that `id` completes.
     #[inline]
-    pub(crate) fn push(&mut self, tokenizer: &Tokenizer, id: u32, out: &mut String) {
+    pub fn push(&mut self, tokenizer: &Tokenizer, id: u32, out: &mut String) {
         match (self, &tokenizer.kind) {
             (Self::Fast(state), Kind::Fast(tokenizer)) => state.push(tokenizer, id, out),
             #[cfg(feature = "hf-fallback")]
@@ -256,7 +274,7 @@ impl Stream {
     }
 
     /// Ends the text: what is still held back is written, unfinished characters as U+FFFD.
-    pub(crate) fn finish(&mut self, tokenizer: &Tokenizer, out: &mut String) {
+    pub fn finish(&mut self, tokenizer: &Tokenizer, out: &mut String) {
         match (self, &tokenizer.kind) {
             (Self::Fast(state), Kind::Fast(tokenizer)) => state.finish(tokenizer, out),
             #[cfg(feature = "hf-fallback")]
@@ -272,8 +290,8 @@ fn is_beyond_fasttoken(why: &Error) -> bool {
     matches!(why, Error::Unsupported { .. } | Error::MissingByte { .. })
 }
 
-/// What to do about a file that fasttoken refuses, for the end of an error's message.
-pub(crate) fn advice(why: &Error) -> &'static str {
+/// Returns the advice for a file that fasttoken refuses, for the end of an error's message.
+fn advice(why: &Error) -> &'static str {
     if cfg!(feature = "hf-fallback") || !is_beyond_fasttoken(why) {
         ""
     } else {
