@@ -12,11 +12,14 @@ use std::{borrow::Cow, fmt};
 
 use serde::{
     Deserialize, Deserializer,
-    de::{DeserializeOwned, MapAccess, SeqAccess, Visitor},
+    de::{DeserializeOwned, MapAccess, Visitor},
 };
 use serde_json::{Map, Value, value::RawValue};
 
-use crate::error::ApiError;
+use crate::{
+    error::ApiError,
+    wire::{DUPLICATE, Json, Text},
+};
 
 /// Fields one object may have, known or not. Far above any request's need; it bounds the work of
 /// looking fields up.
@@ -86,6 +89,14 @@ pub(crate) struct Unknown {
 }
 
 impl Unknown {
+    /// Adds `count` fields, the first of them at `first`.
+    pub(crate) fn note(&mut self, count: u64, first: Option<String>) {
+        self.count += count;
+        if self.first.is_none() {
+            self.first = first;
+        }
+    }
+
     /// Adds what is left of `part`, all known fields of which have been taken.
     pub(crate) fn add(&mut self, part: &Fields<'_>) {
         for (name, _) in part.rest() {
@@ -325,14 +336,9 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A borrowed string where the JSON has no escapes.
-#[derive(Deserialize)]
-#[serde(transparent)]
-pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
-
 /// Parses JSON text into a value, refusing duplicate keys at any level.
 pub(crate) fn value(raw: &str, pointer: &str) -> Result<Value, ApiError> {
-    serde_json::from_str::<Strict>(raw)
+    serde_json::from_str::<Json>(raw)
         .map(|s| s.0)
         .map_err(|e| match e.to_string() {
             text if text.starts_with(DUPLICATE) => ApiError::new(
@@ -414,70 +420,6 @@ impl<'de> Deserialize<'de> for RawEntries<'de> {
             }
         }
         deserializer.deserialize_map(Entries)
-    }
-}
-
-/// Begins the message of the error that [`Strict`] raises itself.
-const DUPLICATE: &str = "duplicate key";
-
-/// A [`Value`] whose objects have no duplicate keys.
-struct Strict(Value);
-
-impl<'de> Deserialize<'de> for Strict {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(StrictVisitor).map(Self)
-    }
-}
-
-struct StrictVisitor;
-
-impl<'de> Visitor<'de> for StrictVisitor {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON value")
-    }
-
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_bool<E>(self, v: bool) -> Result<Value, E> {
-        Ok(Value::Bool(v))
-    }
-
-    fn visit_i64<E>(self, v: i64) -> Result<Value, E> {
-        Ok(v.into())
-    }
-
-    fn visit_u64<E>(self, v: u64) -> Result<Value, E> {
-        Ok(v.into())
-    }
-
-    fn visit_f64<E>(self, v: f64) -> Result<Value, E> {
-        Ok(v.into())
-    }
-
-    fn visit_str<E>(self, v: &str) -> Result<Value, E> {
-        Ok(Value::String(v.to_owned()))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
-        let mut items = Vec::new();
-        while let Some(item) = seq.next_element::<Strict>()? {
-            items.push(item.0);
-        }
-        Ok(Value::Array(items))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        let mut object = Map::new();
-        while let Some((name, value)) = map.next_entry::<String, Strict>()? {
-            if object.insert(name, value.0).is_some() {
-                return Err(serde::de::Error::custom(DUPLICATE));
-            }
-        }
-        Ok(Value::Object(object))
     }
 }
 

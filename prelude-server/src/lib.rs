@@ -52,6 +52,7 @@ mod sse;
 #[cfg(test)]
 mod testing;
 mod vigil;
+mod wire;
 
 pub use app::App;
 pub use config::{DecideConfig, Limits, ReasoningParser, ServerConfig, SettingError, ToolParser};

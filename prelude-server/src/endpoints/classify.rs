@@ -13,23 +13,23 @@ use prelude_text::{
     template::{ChatInputs, ChatTemplate, TemplateError, no_thinking},
 };
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{
     Call, Reply,
     embeddings::Of,
     escaping::Escaping,
-    input::{self, Inputs, Prompt, check_length},
+    input::{self, Inputs, InputsFields, Prompt, check_length},
     meter::Meter,
     read,
-    submit::{Common, UsageBody},
+    submit::{Common, CommonFields, UsageBody},
     unix_seconds,
 };
 use crate::{
     error::ApiError,
-    json::Fields,
     served_model::{ServedModel, Task},
+    wire::{Text, request},
 };
 
 /// Most labels a language model is asked to choose from.
@@ -38,6 +38,27 @@ const LABELS_MAX: usize = 1_024;
 /// Where a template takes the text. Whoever may not bring a program may say that, once, and nothing
 /// else of the template language.
 const TEXT: &str = "{{ text }}";
+
+/// What a language model chooses from.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct LabelFields<'a> {
+    /// 2 to 1,024 names for a language model to choose from.
+    labels: Option<Vec<String>>,
+    /// Text around each input, with `{{ text }}` in it once (with `labels`); where the server trusts
+    /// templates of requests, any template over `text`.
+    #[serde(borrow)]
+    template: Option<Text<'a>>,
+}
+
+request! {
+    /// `POST /classify`.
+    struct ClassifyRequest<'a> {
+        labels: LabelFields<'a>,
+        inputs: InputsFields<'a>,
+        common: CommonFields<'a>,
+    }
+    refuses &[("stream", &["false"])];
+}
 
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Classification")]
@@ -82,15 +103,16 @@ impl<'a> Item<'a> {
 
 /// Answers `/classify`.
 pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let mut fields = call.fields(&body)?;
-    let common = Common::take(call, &mut fields)?;
+    let request: ClassifyRequest<'_> = call.read(&body)?;
+    let common = Common::new(call, request.common)?;
     // Labels are for language models; without a model's name, the one that can use them is meant.
-    let model = match (&common.model, fields.has("labels")) {
+    let model = match (&common.model, request.labels.labels.is_some()) {
         (None, true) => call.app.model_of(Task::Classify, |m| m.has_vocabulary())?,
         (None, false) => call.app.model_of(Task::Classify, |m| !m.has_vocabulary())?,
         (Some(name), _) => call.app.model_for(Some(name.as_ref()), Task::Classify)?,
     };
-    let classified = classify(call, model, &common, fields, Of::Texts).await?;
+    let (labels, inputs) = (request.labels, request.inputs);
+    let classified = classify(call, model, &common, labels, inputs, Of::Texts).await?;
     let write = move || {
         let probs = classified.probs.into_iter().enumerate();
         let data = probs.map(|(i, probs)| Item::new(i, &classified.labels, probs.concat()));
@@ -115,8 +137,7 @@ pub(crate) struct Classified<'m> {
     pub(crate) usage: Usage,
 }
 
-/// Classifies what the request's fields name. The model's name and what all requests share have
-/// been taken.
+/// Classifies a request's inputs.
 ///
 /// # Errors
 /// 400 for whatever is wrong with the request, 429, 503, 500.
@@ -124,36 +145,36 @@ pub(crate) async fn classify<'m>(
     call: &Call,
     model: &'m ServedModel,
     common: &Common<'_>,
-    mut fields: Fields<'_>,
+    labels: LabelFields<'_>,
+    inputs: InputsFields<'_>,
     of: Of,
 ) -> Result<Classified<'m>, ApiError> {
-    fields.refuse("stream", &["false"])?;
-    let inputs = Inputs::take(call, model, &mut fields)?;
+    let activation = inputs.input.use_activation.unwrap_or(true);
+    let inputs = Inputs::new(call, model, inputs)?;
     call.reservation.set_rows(inputs.len() as u64)?;
-    let activation = fields.bool("use_activation")?.unwrap_or(true);
     if model.has_vocabulary() {
-        by_labels(call, model, common, fields, inputs, activation).await
-    } else {
-        by_head(call, model, common, fields, inputs, activation, of).await
+        return by_labels(call, model, common, labels, inputs, activation).await;
     }
+    let given = [
+        ("labels", labels.labels.is_some()),
+        ("template", labels.template.is_some()),
+    ];
+    if let Some((name, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
+        let must = "be left out: this model has classes of its own";
+        return Err(ApiError::invalid_value(name, must));
+    }
+    inputs.check_not_escaped()?;
+    by_head(call, model, common, inputs, activation, of).await
 }
 
 async fn by_head<'m>(
     call: &Call,
     model: &'m ServedModel,
     common: &Common<'_>,
-    fields: Fields<'_>,
     inputs: Inputs<'_>,
     activation: bool,
     of: Of,
 ) -> Result<Classified<'m>, ApiError> {
-    for name in ["labels", "template"] {
-        if fields.has(name) {
-            let must = "be left out: this model has classes of its own";
-            return Err(ApiError::invalid_value(name, must));
-        }
-    }
-    call.finish(&fields)?;
     let (prompts, encoding) = inputs.into_prompts(call, model).await?;
     let field = encoding.field;
     let prompts = input::encode(call, model, prompts, encoding).await?;
@@ -209,7 +230,7 @@ async fn by_labels<'m>(
     call: &Call,
     model: &'m ServedModel,
     common: &Common<'_>,
-    mut fields: Fields<'_>,
+    fields: LabelFields<'_>,
     inputs: Inputs<'_>,
     activation: bool,
 ) -> Result<Classified<'m>, ApiError> {
@@ -229,17 +250,18 @@ async fn by_labels<'m>(
             Err(ApiError::invalid_type("input", must_be))
         }
     };
+    let escapes = inputs.escapes;
     let (prompts, encoding) = inputs.into_prompts(call, model).await?;
     let truncation = encoding.truncation;
     let texts = prompts
         .into_iter()
         .map(text)
         .collect::<Result<Vec<_>, _>>()?;
-    let labels = labels(&mut fields)?;
-    let template = fields.string("template")?;
-    let template = template.as_deref().unwrap_or(TEXT);
-    let escapes = Escaping::take(&mut fields)?;
-    call.finish(&fields)?;
+    let labels = checked(fields.labels)?;
+    let template = fields
+        .template
+        .as_ref()
+        .map_or(TEXT, |template| &template.0);
     let content = Content::new(call, model, template)?;
     let all = || {
         let all = texts.iter().map(|text| &**text).chain([template]);
@@ -333,8 +355,7 @@ pub(crate) fn normalised(log: &[f64]) -> Vec<f64> {
     weights.into_iter().map(|w| w / sum).collect()
 }
 
-fn labels(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
-    let labels: Option<Vec<String>> = fields.get("labels", "a list of strings")?;
+fn checked(labels: Option<Vec<String>>) -> Result<Vec<String>, ApiError> {
     let labels = labels.ok_or_else(|| ApiError::missing_field("labels"))?;
     if !(2..=LABELS_MAX).contains(&labels.len()) {
         let must = format!("have 2 to {LABELS_MAX} entries");

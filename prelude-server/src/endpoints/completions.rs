@@ -5,7 +5,7 @@ use std::{borrow::Cow, sync::Arc};
 use bytes::Bytes;
 use prelude_core::TokenId;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     Call, Printed, Reply,
@@ -13,7 +13,7 @@ use super::{
         CompletionLogprobs, Job, Params, PromptLogprobs, PromptLogprobsSchema, Readiness, Report,
         Run, Speaker, StopReason, entries, logprobs,
     },
-    input::{self, Encoding, Prompt},
+    input::{self, Encoding, Prompt, Prompts},
     submit::{Common, UsageBody},
     truncate::{Side, Truncation},
     unix_seconds,
@@ -21,6 +21,13 @@ use super::{
 use crate::{error::ApiError, served_model::Task, sse::Events};
 
 const MAX_TOKENS_DEFAULT: u32 = 16;
+
+/// What is continued.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct PromptFields<'a> {
+    #[serde(borrow)]
+    prompt: Prompts<'a>,
+}
 
 /// What the answer says of prompt and tokens, beside [`Params`].
 #[derive(Debug)]
@@ -41,7 +48,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let model = call
         .app
         .model_for(common.model.as_deref(), Task::Completions)?;
-    let prompts = input::prompts(&mut fields, "prompt")?;
+    let prompts = { fields.group::<PromptFields<'_>>()? }.prompt.0;
     let max_tokens = fields.count("max_tokens", 0..=u32::MAX)?;
     let max_tokens = max_tokens.unwrap_or(MAX_TOKENS_DEFAULT);
     let options = Options {

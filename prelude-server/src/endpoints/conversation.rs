@@ -1,18 +1,62 @@
 //! A conversation and what its template is told beside it: from messages to token ids.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use prelude_core::TokenId;
 use prelude_text::{
     template::{ChatInputs, ChatTemplate},
     tokenizer::Escaper,
 };
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{
-    Call, escaping::cannot_escape, input::check_bytes, messages, tools::Tools, truncate::Truncation,
+    Call,
+    escaping::cannot_escape,
+    input::check_bytes,
+    messages::{self, Message},
+    tools::Tools,
+    truncate::Truncation,
 };
-use crate::{error::ApiError, json::Fields, routes::Endpoint, served_model::ServedModel};
+use crate::{
+    error::ApiError,
+    json::Fields,
+    routes::Endpoint,
+    served_model::ServedModel,
+    wire::{Json, Text},
+};
+
+/// A conversation and what its template is told beside it, as clients write them.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Conversation")]
+pub(crate) struct ConversationFields<'a> {
+    #[schemars(with = "Option<Vec<Message>>")]
+    pub(crate) messages: Option<Json>,
+    /// False on embeddings and classification, else true.
+    add_generation_prompt: Option<bool>,
+    /// The answer goes on with the last message.
+    continue_final_message: Option<bool>,
+    /// Variables of the template.
+    #[schemars(with = "Option<BTreeMap<String, Value>>")]
+    chat_template_kwargs: Option<Json>,
+    /// Short for a template variable of the same name.
+    enable_thinking: Option<bool>,
+    /// Functions, as the template is given them.
+    #[schemars(with = "Option<Vec<BTreeMap<String, Value>>>")]
+    pub(crate) tools: Option<Json>,
+    /// `auto`; `none`, which hides the tools; `required` or a function, which force a call.
+    pub(crate) tool_choice: Option<Json>,
+    /// Whether an answer may have more than one call.
+    pub(crate) parallel_tool_calls: Option<bool>,
+    #[schemars(with = "Option<Vec<BTreeMap<String, Value>>>")]
+    documents: Option<Json>,
+    /// A template in place of the model's own, where the server takes any.
+    #[serde(borrow)]
+    chat_template: Option<Text<'a>>,
+    /// Special tokens in people's texts are plain text.
+    pub(crate) escape_special_tokens: Option<bool>,
+}
 
 /// What the template is given. `Debug` prints how much of it there is.
 pub(crate) struct Conversation {
@@ -88,31 +132,47 @@ impl Conversation {
         fields: &mut Fields<'_>,
         generates: bool,
     ) -> Result<Self, ApiError> {
-        let add_generation_prompt = fields.bool("add_generation_prompt")?.unwrap_or(generates);
-        let continue_final_message = fields.bool("continue_final_message")?.unwrap_or(false);
+        Self::new(call, model, fields.group()?, generates)
+    }
+
+    /// Checks the messages and what the template is told beside them, as [`Conversation::take`].
+    ///
+    /// # Errors
+    /// 400 naming the field.
+    pub(crate) fn new(
+        call: &Call,
+        model: &ServedModel,
+        fields: ConversationFields<'_>,
+        generates: bool,
+    ) -> Result<Self, ApiError> {
+        let add_generation_prompt = fields.add_generation_prompt.unwrap_or(generates);
+        let continue_final_message = fields.continue_final_message.unwrap_or(false);
         if add_generation_prompt && continue_final_message {
             let must = "not be true unless `add_generation_prompt` is false";
             return Err(ApiError::invalid_value("continue_final_message", must));
         }
-        let mut kwargs = fields.map("chat_template_kwargs")?.unwrap_or_default();
-        if let Some(thinking) = fields.bool("enable_thinking")? {
+        let mut kwargs = match fields.chat_template_kwargs {
+            None => Map::new(),
+            Some(Json(Value::Object(kwargs))) => kwargs,
+            Some(_) => return Err(ApiError::invalid_type("chat_template_kwargs", "an object")),
+        };
+        if let Some(thinking) = fields.enable_thinking {
             kwargs.insert("enable_thinking".to_owned(), Value::Bool(thinking));
         }
         let config = &call.app.config;
-        let escapes = fields.bool("escape_special_tokens")?;
-        let tools = Tools::take(fields)?;
+        let tools = Tools::new(fields.tools, fields.tool_choice, fields.parallel_tool_calls)?;
         let mut conversation = Self {
-            template: template_source(call, fields)?,
-            messages: messages::take(fields)?,
+            template: template_source(call, fields.chat_template)?,
+            messages: messages::checked(fields.messages)?,
             shown_tools: tools.shown().map(<[Value]>::to_vec),
             tools,
-            documents: values(fields, "documents")?,
+            documents: objects(fields.documents)?,
             add_generation_prompt,
             continue_final_message,
             kwargs,
             mark: None,
         };
-        if escapes.unwrap_or(config.escape_special_tokens) {
+        if { fields.escape_special_tokens }.unwrap_or(config.escape_special_tokens) {
             let escaper = model.escaper.as_ref().ok_or_else(cannot_escape)?;
             conversation.escape(escaper)?;
         }
@@ -268,9 +328,9 @@ impl Template<'_> {
 }
 
 /// Takes `chat_template`, if the server lets requests bring one.
-fn template_source(call: &Call, fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> {
+fn template_source(call: &Call, source: Option<Text<'_>>) -> Result<Option<String>, ApiError> {
     let name = "chat_template";
-    let Some(source) = fields.string(name)? else {
+    let Some(Text(source)) = source else {
         return Ok(None);
     };
     let config = &call.app.config;
@@ -302,10 +362,10 @@ fn cut(
     truncation.apply_between("messages", ids, spared)
 }
 
-fn values(fields: &mut Fields<'_>, name: &'static str) -> Result<Option<Vec<Value>>, ApiError> {
-    match fields.value(name)? {
+fn objects(documents: Option<Json>) -> Result<Option<Vec<Value>>, ApiError> {
+    match documents {
         None => Ok(None),
-        Some(Value::Array(values)) if values.iter().all(Value::is_object) => Ok(Some(values)),
-        Some(_) => Err(ApiError::invalid_type(name, "a list of objects")),
+        Some(Json(Value::Array(values))) if values.iter().all(Value::is_object) => Ok(Some(values)),
+        Some(_) => Err(ApiError::invalid_type("documents", "a list of objects")),
     }
 }

@@ -16,9 +16,10 @@ use super::{
 };
 use crate::{
     error::ApiError,
-    json::{Fields, Text, Unknown},
+    json::{Fields, Unknown},
     openapi::StringOrBool,
     served_model::Task,
+    wire::Text,
 };
 
 /// Answers `/v1/decisions`.

@@ -7,19 +7,19 @@ use bytes::Bytes;
 use prelude_core::{Head, RowOutput, RowSpec, TokenHead};
 use prelude_engine::Usage;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     Call, Printed, Reply,
-    input::{self, Inputs},
+    input::{self, Inputs, InputsFields},
     read,
-    submit::{Common, UsageBody},
+    submit::{Common, CommonFields, UsageBody},
     unix_seconds,
 };
 use crate::{
     error::ApiError,
-    json::Fields,
     served_model::{ServedModel, Task},
+    wire::{Int, Text, request},
 };
 
 #[derive(Serialize, JsonSchema)]
@@ -61,21 +61,70 @@ impl Vector {
     }
 }
 
-/// `encoding_format`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How the numbers of a vector are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "EncodingFormat")]
 pub(crate) enum Format {
+    #[default]
     Float,
+    /// Little-endian float32.
     Base64,
+}
+
+/// How vectors are made and written.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct VectorFields<'a> {
+    pub(crate) encoding_format: Option<Format>,
+    /// Cut to this many components first, normalised after.
+    dimensions: Option<Int<1, { u32::MAX as i64 }>>,
+    /// Put before each text as `Instruct: {instruction}\nQuery:`.
+    #[serde(borrow)]
+    instruction: Option<Text<'a>>,
+    /// A prompt that the model brings.
+    prompt_name: Option<Text<'a>>,
+    /// `query`, `search_query`, `document`, `passage` or `search_document`.
+    input_type: Option<Text<'a>>,
+}
+
+impl VectorFields<'_> {
+    /// Refuses what only embeddings have.
+    ///
+    /// # Errors
+    /// 400 `unsupported_parameter`.
+    pub(crate) fn check_format_alone(&self) -> Result<(), ApiError> {
+        let given = [
+            ("dimensions", self.dimensions.is_some()),
+            ("instruction", self.instruction.is_some()),
+            ("prompt_name", self.prompt_name.is_some()),
+            ("input_type", self.input_type.is_some()),
+        ];
+        match given.into_iter().find(|(_, is_given)| *is_given) {
+            Some((name, _)) => Err(ApiError::unsupported_parameter(name)),
+            None => Ok(()),
+        }
+    }
+}
+
+request! {
+    /// `POST /v1/embeddings`.
+    struct EmbeddingRequest<'a> {
+        vectors: VectorFields<'a>,
+        inputs: InputsFields<'a>,
+        common: CommonFields<'a>,
+    }
+    refuses &[("stream", &["false"])];
 }
 
 /// Answers `/v1/embeddings`.
 pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let mut fields = call.fields(&body)?;
-    let common = Common::take(call, &mut fields)?;
+    let request: EmbeddingRequest<'_> = call.read(&body)?;
+    let common = Common::new(call, request.common)?;
     let model = call
         .app
         .model_for(common.model.as_deref(), Task::Embeddings)?;
-    let embedded = embed(call, model, &common, fields, Of::Texts).await?;
+    let (vectors, inputs) = (request.vectors, request.inputs);
+    let embedded = embed(call, model, &common, vectors, inputs, Of::Texts).await?;
     let write = move || {
         let item = |(index, floats): (usize, Vec<Vec<f32>>)| Item {
             index,
@@ -112,8 +161,7 @@ pub(crate) struct Embedded {
     pub(crate) usage: Usage,
 }
 
-/// Embeds what the request's fields name. The model's name and what all requests share have been
-/// taken.
+/// Embeds a request's inputs.
 ///
 /// # Errors
 /// 400 for whatever is wrong with the request, 429, 503, 500.
@@ -121,21 +169,21 @@ pub(crate) async fn embed(
     call: &Call,
     model: &ServedModel,
     common: &Common<'_>,
-    mut fields: Fields<'_>,
+    vectors: VectorFields<'_>,
+    inputs: InputsFields<'_>,
     of: Of,
 ) -> Result<Embedded, ApiError> {
     let pooling = model.pooling.expect("a model that serves embeddings pools");
-    let inputs = Inputs::take(call, model, &mut fields)?;
-    let format = format(&mut fields)?;
-    let dimensions = dimensions(&mut fields, model)?;
-    let normalise = fields.bool("use_activation")?.unwrap_or(model.normalise);
-    let prefix = prefix(&mut fields, model)?;
+    let normalise = inputs.input.use_activation.unwrap_or(model.normalise);
+    let inputs = Inputs::new(call, model, inputs)?;
+    inputs.check_not_escaped()?;
+    let format = vectors.encoding_format.unwrap_or_default();
+    let dimensions = dimensions(vectors.dimensions, model)?;
+    let prefix = prefix(&vectors, model)?;
     if inputs.field == "messages" && !prefix.is_empty() {
         let must = "not be combined with an instruction or a named prompt";
         return Err(ApiError::invalid_value("messages", must));
     }
-    fields.refuse("stream", &["false"])?;
-    call.finish(&fields)?;
     call.reservation.set_rows(inputs.len() as u64)?;
     let width = dimensions.unwrap_or(model.hidden_size);
     let (prompts, encoding) = inputs.into_prompts(call, model).await?;
@@ -181,24 +229,16 @@ pub(crate) async fn embed(
     })
 }
 
-/// Takes `encoding_format`.
-///
-/// # Errors
-/// 400.
-pub(crate) fn format(fields: &mut Fields<'_>) -> Result<Format, ApiError> {
-    match fields.string("encoding_format")?.as_deref() {
-        None | Some("float") => Ok(Format::Float),
-        Some("base64") => Ok(Format::Base64),
-        Some(_) => {
-            let must = "be \"float\" or \"base64\"";
-            Err(ApiError::invalid_value("encoding_format", must))
-        }
-    }
-}
-
-fn dimensions(fields: &mut Fields<'_>, model: &ServedModel) -> Result<Option<u32>, ApiError> {
-    let dimensions = fields.count("dimensions", 1..=model.hidden_size)?;
+fn dimensions(
+    dimensions: Option<Int<1, { u32::MAX as i64 }>>,
+    model: &ServedModel,
+) -> Result<Option<u32>, ApiError> {
+    let dimensions = dimensions.map(Int::count);
     match dimensions {
+        Some(d) if d > model.hidden_size => {
+            let must = format!("be in 1..={}", model.hidden_size);
+            Err(ApiError::invalid_value("dimensions", must))
+        }
         Some(d) if !model.matryoshka.is_empty() && !model.matryoshka.contains(&d) => {
             let must = format!(
                 "be one of {:?}, which the model was trained for",
@@ -210,11 +250,11 @@ fn dimensions(fields: &mut Fields<'_>, model: &ServedModel) -> Result<Option<u32
     }
 }
 
-/// What precedes each input: at most one of `instruction`, `prompt_name` and `input_type`.
-fn prefix(fields: &mut Fields<'_>, model: &ServedModel) -> Result<String, ApiError> {
-    let instruction = fields.string("instruction")?;
-    let prompt_name = fields.string("prompt_name")?;
-    let input_type = fields.string("input_type")?;
+/// Returns the text before each input: at most one of `instruction`, `prompt_name` and
+/// `input_type` names it.
+fn prefix(fields: &VectorFields<'_>, model: &ServedModel) -> Result<String, ApiError> {
+    let given = [&fields.instruction, &fields.prompt_name, &fields.input_type];
+    let [instruction, prompt_name, input_type] = given.map(|text| text.as_ref().map(|t| &*t.0));
     let named = |name: &str, param: &'static str| {
         model.prompts.get(name).cloned().ok_or_else(|| {
             let known: Vec<_> = model.prompts.keys().collect();
@@ -224,10 +264,10 @@ fn prefix(fields: &mut Fields<'_>, model: &ServedModel) -> Result<String, ApiErr
             )
         })
     };
-    match (instruction, prompt_name, input_type.as_deref()) {
+    match (instruction, prompt_name, input_type) {
         (None, None, None) => Ok(String::new()),
         (Some(instruction), None, None) => Ok(format!("Instruct: {instruction}\nQuery:")),
-        (None, Some(name), None) => named(&name, "prompt_name"),
+        (None, Some(name), None) => named(name, "prompt_name"),
         (None, None, Some("query" | "search_query")) => named("query", "input_type"),
         (None, None, Some("document" | "passage" | "search_document")) => {
             // As sentence-transformers looks for it.

@@ -111,6 +111,13 @@ impl<'m> Escaping<'m> {
     }
 }
 
+/// Returns the error for a request whose texts are put into prompts as they are.
+pub(crate) fn not_kept_apart() -> ApiError {
+    let message = "this request puts texts into prompts without keeping special tokens apart: \
+        leave the field out, or escape them yourself";
+    ApiError::new(400, "unsupported_parameter", message).with_param(FIELD)
+}
+
 /// The model's tokenizer does not allow it.
 pub(crate) fn cannot_escape() -> ApiError {
     let message = "special tokens cannot be escaped here: this model's tokenizer does not keep \

@@ -3,18 +3,21 @@
 use std::{borrow::Cow, fmt};
 
 use prelude_core::TokenId;
-use serde_json::value::RawValue;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer};
+use serde_json::{json, value::RawValue};
 
 use super::{
     Call,
-    conversation::Conversation,
+    conversation::{Conversation, ConversationFields},
+    escaping::not_kept_apart,
     meter::Meter,
-    truncate::{Side, Truncation},
+    truncate::{Side, Truncation, TruncationFields},
 };
 use crate::{
     error::ApiError,
-    json::{Fields, Text},
     served_model::ServedModel,
+    wire::{Text, request, wrong_type, wrong_value},
 };
 
 const KINDS: &str =
@@ -38,53 +41,111 @@ impl fmt::Debug for Prompt<'_> {
     }
 }
 
-/// Takes a field that is a string, a list of strings, a list of ids or a list of lists of ids.
-/// Never empty.
-///
-/// # Errors
-/// 400 naming the field: absent, of another type, or an empty list.
-pub(crate) fn prompts<'a>(
-    fields: &mut Fields<'a>,
-    name: &str,
-) -> Result<Vec<Prompt<'a>>, ApiError> {
-    let path = fields.path(name);
-    let raw = fields
-        .raw(name)
-        .ok_or_else(|| ApiError::missing_field(path.clone()))?;
-    parse_prompts(raw, path)
+/// Prompts as clients write them: text, texts, token ids, or lists of token ids; at least one.
+#[derive(Clone, Debug)]
+pub(crate) struct Prompts<'a>(pub(crate) Vec<Prompt<'a>>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Prompts<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = <&'de RawValue>::deserialize(deserializer)?;
+        parse_prompts(raw.get())
+            .map(Self)
+            .map_err(|wrong| match wrong {
+                Wrong::Type(be) => wrong_type(be),
+                Wrong::Value(must) => wrong_value(must),
+            })
+    }
 }
 
-/// As [`prompts`], of a value already taken; `path` is what errors name.
+impl JsonSchema for Prompts<'_> {
+    fn schema_name() -> Cow<'static, str> {
+        "Prompts".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let id = || json!({ "type": "integer", "format": "uint32", "minimum": 0 });
+        json_schema!({
+            "description": "Text, texts, token ids, or lists of token ids.",
+            "anyOf": [
+                { "type": "string" },
+                { "type": "array", "minItems": 1, "items": { "type": "string" } },
+                { "type": "array", "minItems": 1, "items": id() },
+                { "type": "array", "minItems": 1, "items": { "type": "array", "items": id() } },
+            ],
+        })
+    }
+}
+
+/// A value that is no prompts: "must be" this, or "must" do that.
+#[derive(Debug)]
+pub(crate) enum Wrong {
+    Type(&'static str),
+    Value(&'static str),
+}
+
+impl Wrong {
+    /// Returns the error for the field at `path`.
+    pub(crate) fn at(self, path: &'static str) -> ApiError {
+        match self {
+            Self::Type(be) => ApiError::invalid_type(path, be),
+            Self::Value(must) => ApiError::invalid_value(path, must),
+        }
+    }
+}
+
+/// Parses a JSON value as prompts.
 ///
 /// # Errors
-/// 400.
-pub(crate) fn parse_prompts<'a>(raw: &'a str, path: String) -> Result<Vec<Prompt<'a>>, ApiError> {
-    let wrong = |must_be: &str| ApiError::invalid_type(path.clone(), must_be);
+/// [`Wrong`] for a value of another type, or an empty list.
+pub(crate) fn parse_prompts(raw: &str) -> Result<Vec<Prompt<'_>>, Wrong> {
     let ids = |raw: &str| {
         serde_json::from_str::<Vec<TokenId>>(raw)
-            .map_err(|_| wrong("a list of token ids: integers of at least 0"))
+            .map_err(|_| Wrong::Type("a list of token ids: integers of at least 0"))
     };
     // The text is JSON already, so its first bytes tell what it is.
     let first = raw.as_bytes()[0];
     let second = raw[1..].trim_start().bytes().next();
     match (first, second) {
         (b'"', _) => {
-            let text: Text<'a> = serde_json::from_str(raw).map_err(|_| wrong("a valid string"))?;
+            let text: Text<'_> =
+                serde_json::from_str(raw).map_err(|_| Wrong::Type("a valid string"))?;
             Ok(vec![Prompt::Text(text.0)])
         }
-        (b'[', Some(b']')) => Err(ApiError::invalid_value(path, "not be an empty list")),
+        (b'[', Some(b']')) => Err(Wrong::Value("not be an empty list")),
         (b'[', Some(b'"')) => {
-            let texts: Vec<Text<'a>> =
-                serde_json::from_str(raw).map_err(|_| wrong("a list of strings alone"))?;
+            let texts: Vec<Text<'_>> =
+                serde_json::from_str(raw).map_err(|_| Wrong::Type("a list of strings alone"))?;
             Ok(texts.into_iter().map(|t| Prompt::Text(t.0)).collect())
         }
         (b'[', Some(b'[')) => {
-            let lists: Vec<&'a RawValue> = serde_json::from_str(raw).map_err(|_| wrong(KINDS))?;
+            let lists: Vec<&RawValue> =
+                serde_json::from_str(raw).map_err(|_| Wrong::Type(KINDS))?;
             let prompt = |list: &RawValue| Ok(Prompt::Ids(ids(list.get())?));
             lists.into_iter().map(prompt).collect()
         }
         (b'[', Some(b'-' | b'0'..=b'9')) => Ok(vec![Prompt::Ids(ids(raw)?)]),
-        _ => Err(wrong(KINDS)),
+        _ => Err(Wrong::Type(KINDS)),
+    }
+}
+
+/// Texts to read.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct InputFields<'a> {
+    #[serde(borrow)]
+    input: Option<Prompts<'a>>,
+    /// True by default for texts; a rendered conversation has its own special tokens.
+    add_special_tokens: Option<bool>,
+    /// For embeddings: true if they have length 1. For classes: true for probabilities, false for
+    /// logits.
+    pub(crate) use_activation: Option<bool>,
+}
+
+request! {
+    /// Texts to read, or a conversation in place of them, and how those that are too long are cut.
+    struct InputsFields<'a> {
+        input: InputFields<'a>,
+        conversation: ConversationFields<'a>,
+        truncation: TruncationFields,
     }
 }
 
@@ -108,6 +169,8 @@ pub(crate) struct Inputs<'a> {
     pub(crate) add_special_tokens: bool,
     /// How what is too long is cut.
     pub(crate) truncation: Option<Truncation>,
+    /// The request's word on special tokens in texts; a conversation has obeyed it already.
+    pub(crate) escapes: Option<bool>,
 }
 
 enum Source<'a> {
@@ -116,36 +179,50 @@ enum Source<'a> {
 }
 
 impl<'a> Inputs<'a> {
-    /// Takes `input` or `messages`, `add_special_tokens`, and how long prompts are cut.
+    /// Takes `input` or `messages`.
     ///
     /// # Errors
     /// 400 naming the field.
-    pub(crate) fn take(
+    pub(crate) fn new(
         call: &Call,
         model: &ServedModel,
-        fields: &mut Fields<'a>,
+        fields: InputsFields<'a>,
     ) -> Result<Self, ApiError> {
-        let special = fields.bool("add_special_tokens")?;
-        let truncation = Truncation::take(fields, model, 0, Side::Right)?;
-        if !fields.has("messages") {
-            return Ok(Self {
-                source: Source::Input(prompts(fields, "input")?),
+        let special = fields.input.add_special_tokens;
+        let truncation = Truncation::new(fields.truncation, model, 0, Side::Right)?;
+        let chat = fields.conversation;
+        match (fields.input.input, chat.messages.is_some()) {
+            (Some(_), true) => {
+                let must = "not be combined with `input`";
+                Err(ApiError::invalid_value("messages", must))
+            }
+            (None, false) => Err(ApiError::missing_field("input")),
+            (Some(prompts), false) => Ok(Self {
+                source: Source::Input(prompts.0),
                 field: "input",
                 add_special_tokens: special.unwrap_or(true),
                 truncation,
-            });
+                escapes: chat.escape_special_tokens,
+            }),
+            (None, true) => Ok(Self {
+                source: Source::Messages(Box::new(Conversation::new(call, model, chat, false)?)),
+                field: "messages",
+                add_special_tokens: special.unwrap_or(false),
+                truncation,
+                escapes: None,
+            }),
         }
-        if fields.has("input") {
-            let must = "not be combined with `input`";
-            return Err(ApiError::invalid_value("messages", must));
+    }
+
+    /// Refuses to keep special tokens of texts apart, which are encoded as they are.
+    ///
+    /// # Errors
+    /// 400 `unsupported_parameter`.
+    pub(crate) fn check_not_escaped(&self) -> Result<(), ApiError> {
+        match self.escapes {
+            Some(true) => Err(not_kept_apart()),
+            _ => Ok(()),
         }
-        let conversation = Conversation::take(call, model, fields, false)?;
-        Ok(Self {
-            source: Source::Messages(Box::new(conversation)),
-            field: "messages",
-            add_special_tokens: special.unwrap_or(false),
-            truncation,
-        })
     }
 
     /// How many there are.
@@ -392,7 +469,7 @@ mod tests {
     use super::*;
 
     fn check(raw: &str, expected: Result<Vec<Prompt<'_>>, &str>) {
-        let found = parse_prompts(raw, "prompt".to_owned());
+        let found = parse_prompts(raw).map_err(|wrong| wrong.at("prompt"));
         match expected {
             Ok(prompts) => assert_eq!(found.unwrap(), prompts, "{raw}"),
             Err(part) => {

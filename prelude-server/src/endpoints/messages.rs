@@ -1,20 +1,59 @@
 //! Messages of a conversation: checked, and made what templates expect.
 
+use schemars::JsonSchema;
 use serde_json::{Map, Value};
 
-use crate::{error::ApiError, json::Fields};
+use crate::{error::ApiError, wire::Json};
 
 const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
 
-/// Takes `messages`: objects with a known role and content that is one string.
+/// A message, as it is described: templates are given all its fields.
+#[derive(JsonSchema)]
+#[expect(
+    dead_code,
+    reason = "messages stay JSON, since templates read any field of theirs"
+)]
+pub(crate) struct Message {
+    /// `system`, `developer`, `user`, `assistant` or `tool`.
+    role: Role,
+    /// A string, or parts of type `text`. Absent only where an assistant called tools.
+    content: Option<Content>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(rename_all = "lowercase")]
+#[expect(dead_code, reason = "described, as the message is")]
+enum Role {
+    System,
+    Developer,
+    User,
+    Assistant,
+    Tool,
+}
+
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[expect(dead_code, reason = "described, as the message is")]
+pub(crate) enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "described, as the message is")]
+pub(crate) struct Part {
+    /// `text` or `input_text`.
+    r#type: String,
+    text: String,
+}
+
+/// Checks messages, and makes each content one string.
 ///
 /// # Errors
 /// 400 naming the message and what is wrong with it.
-pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Vec<Value>, ApiError> {
-    let value = fields
-        .value("messages")?
-        .ok_or_else(|| ApiError::missing_field("messages"))?;
-    let Value::Array(mut messages) = value else {
+pub(crate) fn checked(value: Option<Json>) -> Result<Vec<Value>, ApiError> {
+    let value = value.ok_or_else(|| ApiError::missing_field("messages"))?;
+    let Value::Array(mut messages) = value.0 else {
         return Err(ApiError::invalid_type("messages", "a list of objects"));
     };
     if messages.is_empty() {
@@ -170,8 +209,7 @@ mod tests {
     use super::*;
 
     fn check(messages: &str, expected: Result<&str, (&str, &str)>) {
-        let body = format!(r#"{{"messages":{messages}}}"#);
-        let found = take(&mut Fields::from_body(&body).unwrap());
+        let found = checked(serde_json::from_str(messages).ok());
         match (found, expected) {
             (Ok(found), Ok(expected)) => {
                 assert_eq!(Value::from(found).to_string(), expected);

@@ -22,6 +22,7 @@ use crate::{
     identity, json, openapi,
     routes::{Endpoint, Needs},
     sse::EventStream,
+    wire::Request,
 };
 
 mod call_schema;
@@ -123,6 +124,27 @@ impl Call {
         json::Fields::from_body(text)
     }
 
+    /// Reads a body as a request. Unknown fields are counted, or refused if the client wants that.
+    ///
+    /// # Errors
+    /// 400 naming the field.
+    pub(crate) fn read<'a, R: Request<'a>>(&self, body: &'a [u8]) -> Result<R, ApiError> {
+        self.read_fields(self.fields(body)?)
+    }
+
+    /// Reads fields as a request, as [`Call::read`].
+    ///
+    /// # Errors
+    /// 400 naming the field.
+    pub(crate) fn read_fields<'a, R: Request<'a>>(
+        &self,
+        mut fields: json::Fields<'a>,
+    ) -> Result<R, ApiError> {
+        let request = R::read(&mut fields)?;
+        self.finish(&fields)?;
+        Ok(request)
+    }
+
     /// Counts the fields nobody asked for, or refuses them if the client wants that. To be called
     /// when all known fields have been taken.
     ///
@@ -140,10 +162,7 @@ impl Call {
         for (name, raw) in fields.rest() {
             // To go on would let through what the caller wants kept out.
             if name == "escape_special_tokens" && raw.trim() == "true" {
-                let message = "this request puts texts into prompts without keeping special tokens \
-                               apart: leave the field out, or escape them yourself";
-                return Err(ApiError::new(400, "unsupported_parameter", message)
-                    .with_param(fields.path(name)));
+                return Err(escaping::not_kept_apart());
             }
             if self.strict {
                 return Err(ApiError::unknown_field(fields.path(name)));

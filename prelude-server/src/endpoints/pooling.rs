@@ -4,19 +4,42 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
-    Call, Reply, classify,
-    embeddings::{self, Of, Vector},
-    submit::{Common, UsageBody},
+    Call, Reply,
+    classify::{self, LabelFields},
+    embeddings::{self, Of, Vector, VectorFields},
+    input::InputsFields,
+    submit::{Common, CommonFields, UsageBody},
     unix_seconds,
 };
 use crate::{
     error::ApiError,
-    json::Fields,
     served_model::{ModelKind, ServedModel, Task},
+    wire::{Text, request},
 };
+
+/// What is wanted of each text.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct TaskFields<'a> {
+    /// `embed` or `classify`, of each text; `token_embed` or `token_classify`, of each of its tokens.
+    /// By default what the model does with a text.
+    #[serde(borrow)]
+    task: Option<Text<'a>>,
+}
+
+request! {
+    /// `POST /pooling`.
+    struct PoolingRequest<'a> {
+        task: TaskFields<'a>,
+        labels: LabelFields<'a>,
+        vectors: VectorFields<'a>,
+        inputs: InputsFields<'a>,
+        common: CommonFields<'a>,
+    }
+    refuses &[("stream", &["false"])];
+}
 
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Pooling")]
@@ -51,16 +74,17 @@ enum Data {
 /// # Errors
 /// 400 for whatever is wrong with the request, 429, 503, 500.
 pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let mut fields = call.fields(&body)?;
-    let common = Common::take(call, &mut fields)?;
+    let request: PoolingRequest<'_> = call.read(&body)?;
+    let common = Common::new(call, request.common)?;
     let model = call
         .app
         .model_for(common.model.as_deref(), Task::Pooling)
         .map_err(|e| e.prefixed("Unsupported task: "))?;
-    let (task, of) = task(&mut fields, model)?;
+    let (task, of) = task(request.task.task, model)?;
+    let (vectors, labels, inputs) = (request.vectors, request.labels, request.inputs);
     let (vectors, format, tokens, usage) = match task {
         Pooled::Embed => {
-            let embedded = embeddings::embed(call, model, &common, fields, of).await?;
+            let embedded = embeddings::embed(call, model, &common, vectors, inputs, of).await?;
             (
                 embedded.vectors,
                 embedded.format,
@@ -69,12 +93,9 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
             )
         }
         Pooled::Classify => {
-            let format = embeddings::format(&mut fields)?;
-            // Of embeddings.
-            for name in ["dimensions", "instruction", "prompt_name", "input_type"] {
-                fields.refuse(name, &[])?;
-            }
-            let classified = classify::classify(call, model, &common, fields, of).await?;
+            vectors.check_format_alone()?;
+            let format = vectors.encoding_format.unwrap_or_default();
+            let classified = classify::classify(call, model, &common, labels, inputs, of).await?;
             #[expect(
                 clippy::cast_possible_truncation,
                 reason = "written in f32's precision"
@@ -119,13 +140,13 @@ enum Pooled {
 }
 
 /// `task`, or the kind's own for whole texts.
-fn task(fields: &mut Fields<'_>, model: &ServedModel) -> Result<(Pooled, Of), ApiError> {
+fn task(asked: Option<Text<'_>>, model: &ServedModel) -> Result<(Pooled, Of), ApiError> {
     let classifies = matches!(model.kind, ModelKind::Classifier | ModelKind::Reward);
     let own = match classifies {
         true => Pooled::Classify,
         false => Pooled::Embed,
     };
-    let Some(name) = fields.string("task")? else {
+    let Some(Text(name)) = asked else {
         return Ok((own, Of::Texts));
     };
     let (task, of) = match &*name {

@@ -17,9 +17,10 @@ use super::{
 };
 use crate::{
     error::{ApiError, Dialect},
-    json::{Fields, Text},
+    json::Fields,
     routes::Endpoint,
     served_model::{ServedModel, Task},
+    wire::Text,
 };
 
 /// Tokens of a document that Cohere's dialect reads unless told otherwise.

@@ -25,9 +25,10 @@ use super::{
 };
 use crate::{
     error::ApiError,
-    json::{Fields, Text},
+    json::Fields,
     routes::Endpoint,
     served_model::{ServedModel, Task},
+    wire::Text,
 };
 
 /// Most label tokens of a request.

@@ -5,28 +5,68 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 use prelude_core::{ExecutionClass, Head, OnDeadline, PromptTree, RowSpec};
 use prelude_engine::{Answer, AnswerError, Collected, RequestSpec, Usage};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize, de::IgnoredAny};
+use serde_json::Value;
 
 use super::Call;
 use crate::{
-    admission::time_for, error::ApiError, json::Fields, log, reject, served_model::ServedModel,
+    admission::time_for,
+    error::ApiError,
+    json::Fields,
+    log, reject,
+    served_model::ServedModel,
+    wire::{Int, Text},
 };
 
 /// Longest deadline a client may name, in milliseconds: a day.
 const SLO_MAX_MS: i64 = 86_400_000;
 
-/// Fields of every inference request.
+/// Fields of every inference request, as clients write them.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Common")]
+pub(crate) struct CommonFields<'a> {
+    /// A served name; the first model that serves the route if absent.
+    #[serde(borrow)]
+    pub(crate) model: Option<Text<'a>>,
+    /// Lower runs first.
+    priority: Option<i64>,
+    /// Requests with different salts share no cache: 1 to 128 characters, none of `@ / \ NUL`.
+    #[schemars(length(min = 1, max = 128))]
+    cache_salt: Option<Text<'a>>,
+    /// Milliseconds from the arrival of the headers to the first token of a generation, or to the
+    /// whole answer of a one-shot request.
+    slo_ttft_ms: Option<Int<1, SLO_MAX_MS>>,
+    /// The fate of a request whose deadline passes before it begins.
+    on_deadline: Option<Late>,
+    /// The request's id, unless the header `X-Request-Id` names one.
+    request_id: Option<Text<'a>>,
+    /// Ignored by contract.
+    #[schemars(with = "Option<Value>")]
+    #[expect(dead_code, reason = "ignored by contract, and known all the same")]
+    user: Option<IgnoredAny>,
+}
+
+/// The fate of a late request.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "OnDeadline")]
+enum Late {
+    Drop,
+    Finish,
+}
+
+/// What every inference request says beside its input, checked.
 #[derive(Debug)]
 pub(crate) struct Common<'a> {
     /// The model's served name.
     pub(crate) model: Option<Cow<'a, str>>,
-    /// Lower runs first.
+    /// Requests of a lower priority number run first.
     pub(crate) priority: i64,
-    /// Separates caches.
+    /// Requests with different salts share no cached prefix.
     pub(crate) cache_salt: Option<Arc<str>>,
-    /// What becomes of a request that is late.
+    /// The fate of a request that is late.
     pub(crate) on_deadline: OnDeadline,
-    /// From the arrival of the headers: when the first result is due.
+    /// The time from the arrival of the headers to when the first result is due.
     pub(crate) slo: Option<Duration>,
 }
 
@@ -36,26 +76,27 @@ impl<'a> Common<'a> {
     /// # Errors
     /// 400 naming the field.
     pub(crate) fn take(call: &Call, fields: &mut Fields<'a>) -> Result<Self, ApiError> {
-        let slo = fields
-            .int("slo_ttft_ms", 1..=SLO_MAX_MS)?
-            .map(|ms| Duration::from_millis(ms.unsigned_abs()));
-        let on_deadline = match fields.string("on_deadline")?.as_deref() {
-            None | Some("drop") => OnDeadline::Drop,
-            Some("finish") => OnDeadline::Finish,
-            Some(_) => {
-                let must = "be `drop` or `finish`";
-                return Err(ApiError::invalid_value("on_deadline", must));
-            }
-        };
-        fields.ignore("user");
-        if let Some(id) = fields.string("request_id")? {
-            call.name(&id);
+        Self::new(call, fields.group()?)
+    }
+
+    /// Checks the common fields, and names the call by `request_id`.
+    ///
+    /// # Errors
+    /// 400 naming the field.
+    pub(crate) fn new(call: &Call, fields: CommonFields<'a>) -> Result<Self, ApiError> {
+        if let Some(id) = &fields.request_id {
+            call.name(&id.0);
         }
+        let slo = fields.slo_ttft_ms;
+        let slo = slo.map(|ms| Duration::from_millis(ms.get().unsigned_abs()));
         Ok(Self {
-            model: fields.string("model")?,
-            priority: fields.int("priority", i64::MIN..=i64::MAX)?.unwrap_or(0),
-            cache_salt: cache_salt(call, fields)?,
-            on_deadline,
+            model: fields.model.map(|name| name.0),
+            priority: fields.priority.unwrap_or(0),
+            cache_salt: cache_salt(call, fields.cache_salt)?,
+            on_deadline: match fields.on_deadline {
+                None | Some(Late::Drop) => OnDeadline::Drop,
+                Some(Late::Finish) => OnDeadline::Finish,
+            },
             slo: match (slo, call.slo) {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
@@ -64,8 +105,8 @@ impl<'a> Common<'a> {
     }
 }
 
-fn cache_salt(call: &Call, fields: &mut Fields<'_>) -> Result<Option<Arc<str>>, ApiError> {
-    let Some(salt) = fields.string("cache_salt")? else {
+fn cache_salt(call: &Call, salt: Option<Text<'_>>) -> Result<Option<Arc<str>>, ApiError> {
+    let Some(Text(salt)) = salt else {
         return match call.app.config.require_cache_salt {
             true => Err(ApiError::missing_field("cache_salt")),
             false => Ok(None),

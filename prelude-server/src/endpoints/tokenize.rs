@@ -95,7 +95,7 @@ impl<'a> Source<'a> {
             .raw("prompt")
             .ok_or_else(|| ApiError::missing_field("prompt"))?;
         let wrong = || ApiError::invalid_type("prompt", "a string or a list of strings");
-        let texts = super::input::parse_prompts(raw, "prompt".to_owned()).map_err(|_| wrong())?;
+        let texts = super::input::parse_prompts(raw).map_err(|_| wrong())?;
         let mut texts: Vec<Cow<'a, str>> = texts
             .into_iter()
             .map(|prompt| match prompt {

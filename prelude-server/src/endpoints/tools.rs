@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use crate::{
     constrain::{Ask, Calls, Language, Reasoning, Whitespace},
     error::ApiError,
-    json::Fields,
     served_model::ServedModel,
+    wire::Json,
 };
 
 use super::{Call, call_schema, generate::Params};
@@ -28,27 +28,30 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
-    /// Takes the fields.
+    /// Checks the fields.
     ///
     /// # Errors
     /// 400 naming the field.
-    pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
-        let tools = match fields.value("tools")? {
+    pub(crate) fn new(
+        tools: Option<Json>,
+        choice: Option<Json>,
+        parallel: Option<bool>,
+    ) -> Result<Self, ApiError> {
+        let tools = match tools {
             None => Vec::new(),
-            Some(Value::Array(tools)) if tools.iter().all(Value::is_object) => tools,
+            Some(Json(Value::Array(tools))) if tools.iter().all(Value::is_object) => tools,
             Some(_) => return Err(ApiError::invalid_type("tools", "a list of objects")),
         };
         if tools.len() > TOOLS_MAX {
             let must = format!("have at most {TOOLS_MAX} functions");
             return Err(ApiError::invalid_value("tools", must));
         }
-        let parallel = fields.bool("parallel_tool_calls")?.unwrap_or(true);
         let mut taken = Self {
             tools,
             forced: Vec::new(),
-            parallel,
+            parallel: parallel.unwrap_or(true),
         };
-        match fields.value("tool_choice")? {
+        match choice.map(|choice| choice.0) {
             None => {}
             Some(Value::String(choice)) => match &*choice {
                 "auto" => {}
@@ -226,13 +229,15 @@ fn unknown_choice() -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{endpoints::conversation::ConversationFields, json::Fields};
 
     fn take(fields: &str) -> Result<Tools, ApiError> {
         let tools = r##"[{"type":"function","function":{"name":"f","parameters":
             {"$defs":{"a":{"type":"null"}},"type":"object","properties":{"x":{"$ref":"#/$defs/a"}}}}},
             {"type":"function","function":{"name":"g"}}]"##;
         let body = format!(r#"{{"tools":{tools}{fields}}}"#);
-        Tools::take(&mut Fields::from_body(&body).unwrap())
+        let fields: ConversationFields<'_> = Fields::from_body(&body)?.group()?;
+        Tools::new(fields.tools, fields.tool_choice, fields.parallel_tool_calls)
     }
 
     #[test]
@@ -254,8 +259,8 @@ mod tests {
             let error = take(wrong).unwrap_err();
             assert_eq!((error.status(), error.param()), (400, Some("tool_choice")));
         }
-        let none = r#"{"tool_choice":"required"}"#;
-        assert!(Tools::take(&mut Fields::from_body(none).unwrap()).is_err());
+        let required = Some(Json("required".into()));
+        assert!(Tools::new(None, required, None).is_err());
     }
 
     #[test]

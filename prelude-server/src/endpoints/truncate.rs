@@ -3,11 +3,24 @@
 use std::{borrow::Cow, ops::Range};
 
 use prelude_core::TokenId;
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-use crate::{error::ApiError, json::Fields, served_model::ServedModel};
+use crate::{error::ApiError, json::Fields, served_model::ServedModel, wire::Int};
 
-/// Which end of a prompt is cut off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a prompt that is too long is cut. Without these fields it is refused.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Truncation")]
+pub(crate) struct TruncationFields {
+    /// Tokens to keep; -1 is what the context holds.
+    truncate_prompt_tokens: Option<Int<-1, { i64::MAX }>>,
+    /// The side that is cut.
+    truncation_side: Option<Side>,
+}
+
+/// The end of a prompt that is cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Side {
     /// Its beginning.
     Left,
@@ -31,8 +44,7 @@ impl Truncation {
         }
     }
 
-    /// Takes `truncate_prompt_tokens` and `truncation_side`. -1 keeps what the context leaves
-    /// beside `output` tokens.
+    /// Takes `truncate_prompt_tokens` and `truncation_side`, as [`Truncation::new`].
     ///
     /// # Errors
     /// 400 naming the field.
@@ -42,26 +54,34 @@ impl Truncation {
         output: u32,
         side: Side,
     ) -> Result<Option<Self>, ApiError> {
+        Self::new(fields.group()?, model, output, side)
+    }
+
+    /// Returns how prompts are cut, if they are. -1 keeps what the context leaves beside `output`
+    /// tokens; `side` is cut unless the request names one.
+    ///
+    /// # Errors
+    /// 400 naming the field.
+    pub(crate) fn new(
+        fields: TruncationFields,
+        model: &ServedModel,
+        output: u32,
+        side: Side,
+    ) -> Result<Option<Self>, ApiError> {
         let limit = model.max_model_len;
         let name = "truncate_prompt_tokens";
-        let keep = match fields.int(name, -1..=i64::from(limit))? {
-            None => None,
-            Some(-1) => Some(limit.saturating_sub(output).max(1)),
+        let keep = match fields.truncate_prompt_tokens.map(Int::get) {
+            None => return Ok(None),
+            Some(-1) => limit.saturating_sub(output).max(1),
             Some(0) => return Err(ApiError::invalid_value(name, "be -1 or at least 1")),
-            Some(keep) => Some(u32::try_from(keep).expect("its range was checked")),
+            Some(keep) => match u32::try_from(keep) {
+                Ok(keep) if keep <= limit => keep,
+                _ => return Err(ApiError::invalid_value(name, format!("be in -1..={limit}"))),
+            },
         };
-        let side = match fields.string("truncation_side")?.as_deref() {
-            None => side,
-            Some("left") => Side::Left,
-            Some("right") => Side::Right,
-            Some(_) => {
-                let must = "be `left` or `right`";
-                return Err(ApiError::invalid_value("truncation_side", must));
-            }
-        };
-        Ok(keep.map(|keep| Self {
+        Ok(Some(Self {
             keep: keep as usize,
-            side,
+            side: fields.truncation_side.unwrap_or(side),
         }))
     }
 

@@ -10,61 +10,13 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde_json::Value;
 
-/// Fields of every inference request.
-#[derive(JsonSchema)]
-pub(super) struct Common {
-    /// A served name; the first model that serves the route if absent.
-    model: Option<String>,
-    /// Lower runs first.
-    priority: Option<i64>,
-    /// Requests with different salts share no cache: 1 to 128 characters, none of `@ / \ NUL`.
-    #[schemars(length(min = 1, max = 128))]
-    cache_salt: Option<String>,
-    /// Milliseconds from the arrival of the headers to the first token of a generation, or to the
-    /// whole answer of anything one-shot.
-    #[schemars(range(min = 1, max = 86_400_000))]
-    slo_ttft_ms: Option<u64>,
-    /// What becomes of a request whose deadline passed before it began.
-    on_deadline: Option<OnDeadline>,
-    /// The request's id, unless the header `X-Request-Id` names one.
-    request_id: Option<String>,
-    /// Ignored by contract.
-    user: Option<Value>,
-}
-
-#[derive(JsonSchema)]
-#[schemars(rename_all = "lowercase")]
-enum OnDeadline {
-    Drop,
-    Finish,
-}
-
-/// How a prompt that is too long is cut. Without, it is refused.
-#[derive(JsonSchema)]
-pub(super) struct Truncation {
-    /// Tokens to keep; -1 is what the context holds.
-    #[schemars(range(min = -1))]
-    truncate_prompt_tokens: Option<i64>,
-    /// The side that is cut.
-    truncation_side: Option<Side>,
-}
-
-#[derive(JsonSchema)]
-#[schemars(rename_all = "lowercase")]
-enum Side {
-    Left,
-    Right,
-}
-
-/// Text, texts, token ids, or lists of token ids.
-#[derive(JsonSchema)]
-#[schemars(untagged)]
-enum Prompts {
-    Text(String),
-    Texts(#[schemars(length(min = 1))] Vec<String>),
-    Ids(#[schemars(length(min = 1))] Vec<u32>),
-    IdLists(#[schemars(length(min = 1))] Vec<Vec<u32>>),
-}
+use crate::endpoints::{
+    conversation::ConversationFields,
+    input::Prompts,
+    messages::{Content, Message, Part},
+    submit::CommonFields,
+    truncate::TruncationFields,
+};
 
 /// A string or a list of strings.
 #[derive(JsonSchema)]
@@ -193,7 +145,7 @@ struct NamedSchema {
 /// `POST /v1/completions`.
 #[derive(JsonSchema)]
 pub(super) struct CompletionRequest {
-    prompt: Prompts,
+    prompt: Prompts<'static>,
     /// 16 by default; 0 scores the prompt and generates nothing.
     max_tokens: Option<u32>,
     /// The prompt's text precedes the continuation.
@@ -205,74 +157,16 @@ pub(super) struct CompletionRequest {
     #[schemars(flatten)]
     generation: Generation,
     #[schemars(flatten)]
-    truncation: Truncation,
+    truncation: TruncationFields,
     #[schemars(flatten)]
-    common: Common,
-}
-
-/// Messages and what the chat template is told beside them.
-#[derive(JsonSchema)]
-struct Conversation {
-    #[schemars(length(min = 1))]
-    messages: Vec<Message>,
-    /// False on embeddings and classification, else true.
-    add_generation_prompt: Option<bool>,
-    /// The answer goes on with the last message.
-    continue_final_message: Option<bool>,
-    /// Variables of the template.
-    chat_template_kwargs: Option<BTreeMap<String, Value>>,
-    /// Short for a template variable of the same name.
-    enable_thinking: Option<bool>,
-    /// Functions, as the template is given them.
-    tools: Option<Vec<BTreeMap<String, Value>>>,
-    /// `auto`; `none`, which hides the tools; `required` or a function, which force a call.
-    tool_choice: Option<Value>,
-    /// Whether an answer may have more than one call.
-    parallel_tool_calls: Option<bool>,
-    documents: Option<Vec<BTreeMap<String, Value>>>,
-    /// A template in place of the model's own, where the server takes any.
-    chat_template: Option<String>,
-    /// Special tokens in what people wrote are plain text.
-    escape_special_tokens: Option<bool>,
-}
-
-#[derive(JsonSchema)]
-struct Message {
-    /// `system`, `developer`, `user`, `assistant` or `tool`.
-    role: Role,
-    /// A string, or parts of type `text`. Absent only where an assistant called tools.
-    content: Option<Content>,
-}
-
-#[derive(JsonSchema)]
-#[schemars(rename_all = "lowercase")]
-enum Role {
-    System,
-    Developer,
-    User,
-    Assistant,
-    Tool,
-}
-
-#[derive(JsonSchema)]
-#[schemars(untagged)]
-enum Content {
-    Text(String),
-    Parts(Vec<Part>),
-}
-
-#[derive(JsonSchema)]
-struct Part {
-    /// `text` or `input_text`.
-    r#type: String,
-    text: String,
+    common: CommonFields<'static>,
 }
 
 /// `POST /v1/chat/completions`.
 #[derive(JsonSchema)]
 pub(super) struct ChatRequest {
     #[schemars(flatten)]
-    conversation: Conversation,
+    conversation: ConversationFields<'static>,
     /// The context left if absent. `max_completion_tokens` wins.
     max_tokens: Option<u32>,
     max_completion_tokens: Option<u32>,
@@ -290,95 +184,9 @@ pub(super) struct ChatRequest {
     #[schemars(flatten)]
     generation: Generation,
     #[schemars(flatten)]
-    truncation: Truncation,
+    truncation: TruncationFields,
     #[schemars(flatten)]
-    common: Common,
-}
-
-/// Texts to read, or a conversation in place of them.
-#[derive(JsonSchema)]
-struct Inputs {
-    input: Option<Prompts>,
-    #[schemars(length(min = 1))]
-    messages: Option<Vec<Message>>,
-    add_generation_prompt: Option<bool>,
-    continue_final_message: Option<bool>,
-    chat_template_kwargs: Option<BTreeMap<String, Value>>,
-    enable_thinking: Option<bool>,
-    tools: Option<Vec<BTreeMap<String, Value>>>,
-    tool_choice: Option<Value>,
-    parallel_tool_calls: Option<bool>,
-    documents: Option<Vec<BTreeMap<String, Value>>>,
-    /// A template in place of the model's own, where the server takes any.
-    chat_template: Option<String>,
-    /// Special tokens in what people wrote are plain text.
-    escape_special_tokens: Option<bool>,
-    add_special_tokens: Option<bool>,
-    /// For embeddings: whether they have length 1. For classes: probabilities, not logits.
-    use_activation: Option<bool>,
-    #[schemars(flatten)]
-    truncation: Truncation,
-    #[schemars(flatten)]
-    common: Common,
-}
-
-/// How vectors are made and written.
-#[derive(JsonSchema)]
-struct Vectors {
-    encoding_format: Option<EncodingFormat>,
-    /// Cut to this many components first, normalised after.
-    #[schemars(range(min = 1))]
-    dimensions: Option<u32>,
-    /// Put before each text as `Instruct: {instruction}\nQuery:`.
-    instruction: Option<String>,
-    /// A prompt that the model brings.
-    prompt_name: Option<String>,
-    /// `query`, `search_query`, `document`, `passage` or `search_document`.
-    input_type: Option<String>,
-}
-
-#[derive(JsonSchema)]
-#[schemars(rename_all = "lowercase")]
-enum EncodingFormat {
-    Float,
-    /// Little-endian float32.
-    Base64,
-}
-
-/// `POST /v1/embeddings`.
-#[derive(JsonSchema)]
-pub(super) struct EmbeddingRequest {
-    #[schemars(flatten)]
-    vectors: Vectors,
-    #[schemars(flatten)]
-    inputs: Inputs,
-}
-
-/// `POST /pooling`.
-#[derive(JsonSchema)]
-pub(super) struct PoolingRequest {
-    /// `embed` or `classify`, of each text; `token_embed` or `token_classify`, of each of its tokens.
-    /// What the model does with a text if absent.
-    task: Option<String>,
-    /// For a language model: as on `/classify`.
-    labels: Option<Vec<String>>,
-    template: Option<String>,
-    #[schemars(flatten)]
-    vectors: Vectors,
-    #[schemars(flatten)]
-    inputs: Inputs,
-}
-
-/// `POST /classify`.
-#[derive(JsonSchema)]
-pub(super) struct ClassifyRequest {
-    /// 2 to 1,024 names for a language model to choose from.
-    labels: Option<Vec<String>>,
-    /// Text around each input, with `{{ text }}` in it once (with `labels`); where the server trusts
-    /// templates of requests, any template over `text`.
-    template: Option<String>,
-    #[schemars(flatten)]
-    inputs: Inputs,
+    common: CommonFields<'static>,
 }
 
 /// A text, texts, or parts of one.
@@ -446,9 +254,9 @@ pub(super) struct ScoreRequest {
     /// Special tokens in texts are plain text (pairs judged behind a prompt).
     escape_special_tokens: Option<bool>,
     #[schemars(flatten)]
-    truncation: Truncation,
+    truncation: TruncationFields,
     #[schemars(flatten)]
-    common: Common,
+    common: CommonFields<'static>,
 }
 
 /// `POST /generative_scoring`.
@@ -457,9 +265,9 @@ pub(super) struct GenerativeScoringRequest {
     #[schemars(flatten)]
     labels: Labels,
     #[schemars(flatten)]
-    truncation: Truncation,
+    truncation: TruncationFields,
     #[schemars(flatten)]
-    common: Common,
+    common: CommonFields<'static>,
 }
 
 /// A string, or an object that holds it.
@@ -501,9 +309,9 @@ pub(super) struct RerankRequest {
     /// Results carry their text (with `texts`).
     return_text: Option<bool>,
     #[schemars(flatten)]
-    truncation: Truncation,
+    truncation: TruncationFields,
     #[schemars(flatten)]
-    common: Common,
+    common: CommonFields<'static>,
 }
 
 /// How decisions are made.
@@ -541,7 +349,7 @@ pub(super) struct SystemOneRequest {
     /// Special tokens in what people wrote are plain text.
     escape_special_tokens: Option<bool>,
     #[schemars(flatten)]
-    common: Common,
+    common: CommonFields<'static>,
 }
 
 /// `noul`: criteria for true and false, if any. `choice`: 2 to 255 options and what they mean.
@@ -573,7 +381,7 @@ pub(super) struct DecisionRequest {
     /// Special tokens in what people wrote are plain text.
     escape_special_tokens: Option<bool>,
     #[schemars(flatten)]
-    common: Common,
+    common: CommonFields<'static>,
 }
 
 #[derive(JsonSchema)]

@@ -11,8 +11,9 @@ use crate::{
     constrain::{self, Ask, Constrained, Reasoning, Wanted},
     endpoints::Call,
     error::ApiError,
-    json::{Fields, Text},
+    json::Fields,
     served_model::ServedModel,
+    wire::Text,
 };
 
 const STOPS_MAX: usize = 16;

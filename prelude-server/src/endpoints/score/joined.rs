@@ -8,7 +8,7 @@ use prelude_text::shared_prefix::SharedPrompts;
 use crate::{
     endpoints::{
         Call,
-        input::{Prompt, check_bytes, check_ids, check_length, parse_prompts, prompts},
+        input::{Prompt, check_bytes, check_ids, check_length, parse_prompts},
         meter::Meter,
         read,
         truncate::Truncation,
@@ -40,7 +40,9 @@ pub(super) enum Joined<'a> {
 
 impl<'a> Joined<'a> {
     pub(super) fn take(fields: &mut Fields<'a>) -> Result<Self, ApiError> {
-        let mut query = prompts(fields, "query")?;
+        let raw = fields.raw("query");
+        let raw = raw.ok_or_else(|| ApiError::missing_field("query"))?;
+        let mut query = parse_prompts(raw).map_err(|wrong| wrong.at("query"))?;
         let query = match query.len() {
             1 => query.swap_remove(0),
             _ => {
@@ -55,7 +57,7 @@ impl<'a> Joined<'a> {
         // No items are no error: the answer has no scores.
         let items = match raw.strip_prefix('[').map(str::trim_start) {
             Some("]") => Vec::new(),
-            _ => parse_prompts(raw, "items".to_owned())?,
+            _ => parse_prompts(raw).map_err(|wrong| wrong.at("items"))?,
         };
         let mixed = || {
             let must = "be strings where `query` is one, and lists of token ids where it is one";

@@ -16,7 +16,8 @@ use crate::{
         escaping::Escaping,
     },
     error::ApiError,
-    json::{Fields, Text, Unknown},
+    json::{Fields, Unknown},
+    wire::Text,
 };
 
 /// Takes the endpoint's own fields.

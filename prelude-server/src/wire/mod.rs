@@ -1,0 +1,80 @@
+//! Request bodies as types.
+//!
+//! A request is made of *groups*: structs that derive `Deserialize` and `JsonSchema`, such as the
+//! fields of every inference request or those of a conversation. [`request!`] joins groups,
+//! [`Request::read`] reads them from a body, and `/openapi.json` describes the same types.
+//!
+//! Groups are not joined by serde's `flatten`: that keeps every value as a tree in memory, up to
+//! thirty times the bytes of a body, and borrows nothing. Here each field's value stays raw text
+//! until its own type reads it, once.
+
+mod fault;
+mod group;
+mod value;
+
+pub(crate) use fault::{DUPLICATE, wrong_type, wrong_value};
+pub(crate) use value::{Int, Json, OneOrMany, Text};
+
+use serde::Deserialize;
+
+use crate::{error::ApiError, json::Fields};
+
+/// A request body, or a part of one, that can be read from the fields of a JSON object.
+pub(crate) trait Request<'a>: Sized {
+    /// Fields that are known and not implemented, each with the values that mean nothing here, as
+    /// compact JSON. Any other value is refused.
+    const REFUSED: &'static [(&'static str, &'static [&'static str])] = &[];
+
+    /// Takes the fields of this request; those that remain are unknown.
+    ///
+    /// # Errors
+    /// 400 `missing_field`, `invalid_type`, `invalid_value`, `duplicate_field` or
+    /// `unsupported_parameter`, naming the field.
+    fn read(fields: &mut Fields<'a>) -> Result<Self, ApiError>;
+}
+
+/// A group of fields is the smallest part of a request.
+impl<'a, T: Deserialize<'a>> Request<'a> for T {
+    fn read(fields: &mut Fields<'a>) -> Result<Self, ApiError> {
+        fields.group()
+    }
+}
+
+/// Joins parts to a request.
+macro_rules! request {
+    (
+        $(#[$meta:meta])*
+        struct $name:ident<$a:lifetime> {
+            $($field:ident: $part:ty),* $(,)?
+        }
+        $(refuses $refused:expr;)?
+    ) => {
+        $(#[$meta])*
+        #[derive(schemars::JsonSchema)]
+        pub(crate) struct $name<$a> {
+            $(#[schemars(flatten)] pub(crate) $field: $part,)*
+            #[schemars(skip)]
+            borrowed: std::marker::PhantomData<&$a ()>,
+        }
+
+        impl<$a> $crate::wire::Request<$a> for $name<$a> {
+            $(const REFUSED: &'static [(&'static str, &'static [&'static str])] = $refused;)?
+
+            fn read(
+                fields: &mut $crate::json::Fields<$a>,
+            ) -> Result<Self, $crate::error::ApiError> {
+                for (name, neutral) in Self::REFUSED {
+                    fields.refuse(name, neutral)?;
+                }
+                Ok(Self {
+                    $($field: $crate::wire::Request::read(fields)?,)*
+                    borrowed: std::marker::PhantomData,
+                })
+            }
+        }
+    };
+}
+pub(crate) use request;
+
+#[cfg(test)]
+mod tests;
