@@ -39,7 +39,6 @@ mod host;
 mod http;
 mod identity;
 mod in_process;
-mod json;
 mod lifecycle;
 pub mod load;
 mod log;

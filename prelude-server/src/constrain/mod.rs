@@ -40,7 +40,7 @@ use crate::{endpoints::Call, error::ApiError, served_model::ServedModel};
 
 pub(crate) use after_reasoning::Reasoning;
 pub(crate) use grammar::Grammars;
-pub(crate) use spec::{Ask, Calls, Language, Whitespace};
+pub(crate) use spec::{Ask, Calls, ConstraintFields, Language, Whitespace};
 
 /// A constraint, ready to be handed to the engine.
 #[derive(Clone, Debug)]

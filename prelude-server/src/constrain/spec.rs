@@ -1,16 +1,97 @@
 //! The fields that constrain an answer, in all their spellings.
 
-use std::borrow::Cow;
+use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
     error::ApiError,
-    json::{self, Fields},
+    wire::{self, Text},
 };
 
 /// Options of a choice.
 const OPTIONS_MAX: usize = 1_024;
+
+/// The fields that constrain an answer, as clients write them.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct ConstraintFields<'a> {
+    /// Text is the default. Not together with other constraints.
+    response_format: Option<ResponseFormat>,
+    /// The language that every answer belongs to.
+    #[serde(borrow)]
+    structured_outputs: Option<StructuredOutputs<'a>>,
+    /// Older name of `structured_outputs.choice`.
+    guided_choice: Option<Vec<String>>,
+    /// Older name of `structured_outputs.regex`.
+    guided_regex: Option<Text<'a>>,
+    /// Older name of `structured_outputs.json`.
+    guided_json: Option<wire::Json>,
+    /// Older name of `structured_outputs.json_object`.
+    guided_json_object: Option<bool>,
+    /// Older name of `structured_outputs.grammar`.
+    guided_grammar: Option<Text<'a>>,
+    /// Older name of `structured_outputs.whitespace_pattern`.
+    guided_whitespace_pattern: Option<Text<'a>>,
+}
+
+/// A language: one of these.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct StructuredOutputs<'a> {
+    /// 2 to 1,024 distinct texts.
+    choice: Option<Vec<String>>,
+    /// A regular expression that the whole answer matches.
+    #[serde(borrow)]
+    regex: Option<Text<'a>>,
+    /// A JSON schema, or its text.
+    json: Option<wire::Json>,
+    /// Any JSON object.
+    json_object: Option<bool>,
+    /// A grammar in Lark's syntax.
+    grammar: Option<Text<'a>>,
+    /// JSON without white space between its parts.
+    disable_any_whitespace: Option<bool>,
+    /// A regular expression of what may stand between parts of JSON, besides nothing; by default
+    /// a blank, or a line's end with up to 16 blanks of indentation.
+    whitespace_pattern: Option<Text<'a>>,
+    /// Only false: schemas are enforced as they are written.
+    disable_additional_properties: Option<bool>,
+    /// Of no effect: there is one implementation.
+    #[expect(dead_code, reason = "clients of vLLM send it")]
+    disable_fallback: Option<bool>,
+}
+
+/// The format of an answer, in OpenAI's shape.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct ResponseFormat {
+    r#type: FormatType,
+    json_schema: Option<NamedSchema>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "ResponseFormatType")]
+enum FormatType {
+    Text,
+    JsonObject,
+    JsonSchema,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[expect(
+    dead_code,
+    reason = "a schema is enforced whole, whatever its name and asked to be strict or not"
+)]
+struct NamedSchema {
+    name: Option<String>,
+    description: Option<String>,
+    /// Schemas are enforced in either case.
+    strict: Option<bool>,
+    #[schemars(with = "BTreeMap<String, Value>")]
+    schema: wire::Json,
+}
 
 /// What a request asks of its answers.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,57 +207,57 @@ impl Ask {
         }
     }
 
-    /// Takes `structured_outputs`, its older spellings and `response_format`, at most one of them.
+    /// Returns the language of `structured_outputs`, its older spellings or `response_format`, at
+    /// most one of them.
     ///
     /// # Errors
     /// 400 naming the field.
-    pub(crate) fn take(fields: &mut Fields<'_>, depth: usize) -> Result<Option<Self>, ApiError> {
+    pub(crate) fn new(
+        fields: ConstraintFields<'_>,
+        depth: usize,
+    ) -> Result<Option<Self>, ApiError> {
         let mut asks = Vec::new();
         let mut spaces = Spaces::default();
-        if let Some(mut own) = fields.object("structured_outputs")? {
-            let names = [
-                ("choice", "/structured_outputs/choice"),
-                ("regex", "/structured_outputs/regex"),
-                ("json", "/structured_outputs/json"),
-                ("json_object", "/structured_outputs/json_object"),
-                ("grammar", "/structured_outputs/grammar"),
-            ];
-            let before = asks.len();
-            take_each(&mut own, names, depth, &mut asks)?;
-            own.refuse("structural_tag", &[])?;
-            if own.bool("disable_any_whitespace")?.unwrap_or(false) {
+        if let Some(own) = fields.structured_outputs {
+            if own.disable_additional_properties == Some(true) {
+                let param = "/structured_outputs/disable_additional_properties";
+                return Err(ApiError::unsupported_parameter(param));
+            }
+            let languages = Languages {
+                choice: ("/structured_outputs/choice", own.choice),
+                regex: ("/structured_outputs/regex", own.regex),
+                json: ("/structured_outputs/json", own.json),
+                json_object: ("/structured_outputs/json_object", own.json_object),
+                grammar: ("/structured_outputs/grammar", own.grammar),
+            };
+            languages.push_to(&mut asks, depth)?;
+            if own.disable_any_whitespace.unwrap_or(false) {
                 let param = "/structured_outputs/disable_any_whitespace";
                 spaces.push(Whitespace::None, param)?;
             }
-            spaces.take(
-                &mut own,
-                "whitespace_pattern",
-                "/structured_outputs/whitespace_pattern",
-            )?;
-            own.refuse("disable_additional_properties", &["false"])?;
-            own.refuse("disable_fallback", &["true", "false"])?;
-            if let Some((unknown, _)) = own.rest().next() {
-                let must = "be absent: it is none of `choice`, `regex`, `json`, `json_object` and \
-                            `grammar`";
-                return Err(ApiError::invalid_value(own.path(unknown), must));
-            }
+            let pattern = own.whitespace_pattern;
+            spaces.push_pattern(pattern, "/structured_outputs/whitespace_pattern")?;
             // White space alone may be for a `response_format`.
-            if asks.len() == before && spaces.0.is_none() {
+            if asks.is_empty() && spaces.0.is_none() {
                 let must = "have one of `choice`, `regex`, `json`, `json_object` and `grammar`";
                 return Err(ApiError::invalid_value("structured_outputs", must));
             }
         }
-        let older = [
-            ("guided_choice", "guided_choice"),
-            ("guided_regex", "guided_regex"),
-            ("guided_json", "guided_json"),
-            ("guided_json_object", "guided_json_object"),
-            ("guided_grammar", "guided_grammar"),
-        ];
-        take_each(fields, older, depth, &mut asks)?;
-        let param = "guided_whitespace_pattern";
-        spaces.take(fields, param, param)?;
-        asks.extend(response_format(fields)?);
+        let older = Languages {
+            choice: ("guided_choice", fields.guided_choice),
+            regex: ("guided_regex", fields.guided_regex),
+            json: ("guided_json", fields.guided_json),
+            json_object: ("guided_json_object", fields.guided_json_object),
+            grammar: ("guided_grammar", fields.guided_grammar),
+        };
+        older.push_to(&mut asks, depth)?;
+        spaces.push_pattern(
+            fields.guided_whitespace_pattern,
+            "guided_whitespace_pattern",
+        )?;
+        if let Some(format) = fields.response_format {
+            asks.extend(of_format(format)?);
+        }
         if asks.len() > 1 {
             let must = format!("not come together with `{}`", asks[0].param);
             return Err(ApiError::invalid_value(asks[1].param, must));
@@ -184,6 +265,38 @@ impl Ask {
         let mut ask = asks.pop();
         spaces.apply(ask.as_mut())?;
         Ok(ask)
+    }
+}
+
+/// The languages of one spelling, each with the field that messages name.
+struct Languages<'a> {
+    choice: (&'static str, Option<Vec<String>>),
+    regex: (&'static str, Option<Text<'a>>),
+    json: (&'static str, Option<wire::Json>),
+    json_object: (&'static str, Option<bool>),
+    grammar: (&'static str, Option<Text<'a>>),
+}
+
+impl Languages<'_> {
+    /// Appends those that are given.
+    fn push_to(self, asks: &mut Vec<Ask>, depth: usize) -> Result<(), ApiError> {
+        let mut push = |param, language| asks.push(Ask { param, language });
+        if let (param, Some(options)) = self.choice {
+            push(param, Language::Choice(checked(options, param)?));
+        }
+        if let (param, Some(Text(regex))) = self.regex {
+            push(param, Language::Regex(regex.into_owned()));
+        }
+        if let (param, Some(wire::Json(value))) = self.json {
+            push(param, schema_of(value, param, depth)?.into());
+        }
+        if let (param, Some(true)) = self.json_object {
+            push(param, any_object().into());
+        }
+        if let (param, Some(Text(text))) = self.grammar {
+            push(param, Language::Lark(text.into_owned()));
+        }
+        Ok(())
     }
 }
 
@@ -205,15 +318,17 @@ impl Spaces {
         }
     }
 
-    /// Takes the field `name`, a regular expression, which messages call `param`.
-    fn take(
+    /// Adds a regular expression, which messages call `param`, if there is one.
+    fn push_pattern(
         &mut self,
-        fields: &mut Fields<'_>,
-        name: &'static str,
+        pattern: Option<Text<'_>>,
         param: &'static str,
     ) -> Result<(), ApiError> {
-        match fields.string(name)?.map(Cow::into_owned) {
-            Some(regex) => self.push(Whitespace::Pattern { regex, param }, param),
+        match pattern {
+            Some(Text(regex)) => {
+                let regex = regex.into_owned();
+                self.push(Whitespace::Pattern { regex, param }, param)
+            }
             None => Ok(()),
         }
     }
@@ -231,34 +346,6 @@ impl Spaces {
         }
         Ok(())
     }
-}
-
-/// Takes choice, regular expression, schema, any object, and grammar by these names.
-fn take_each(
-    fields: &mut Fields<'_>,
-    names: [(&'static str, &'static str); 5],
-    depth: usize,
-    asks: &mut Vec<Ask>,
-) -> Result<(), ApiError> {
-    let mut push = |param, language| asks.push(Ask { param, language });
-    let [choice, regex, schema, object, grammar] = names;
-    let must = "a list of strings";
-    if let Some(options) = fields.get::<Vec<String>>(choice.0, must)? {
-        push(choice.1, Language::Choice(checked(options, choice.1)?));
-    }
-    if let Some(regex_text) = fields.string(regex.0)? {
-        push(regex.1, Language::Regex(regex_text.into_owned()));
-    }
-    if let Some(value) = fields.value(schema.0)? {
-        push(schema.1, schema_of(value, schema.1, depth)?.into());
-    }
-    if fields.bool(object.0)?.unwrap_or(false) {
-        push(object.1, any_object().into());
-    }
-    if let Some(text) = fields.string(grammar.0)? {
-        push(grammar.1, Language::Lark(text.into_owned()));
-    }
-    Ok(())
 }
 
 fn checked(options: Vec<String>, param: &'static str) -> Result<Vec<String>, ApiError> {
@@ -279,10 +366,7 @@ fn checked(options: Vec<String>, param: &'static str) -> Result<Vec<String>, Api
 /// A schema, or the text of one.
 fn schema_of(value: Value, param: &'static str, depth: usize) -> Result<Value, ApiError> {
     let value = match value {
-        Value::String(text) => {
-            let text = json::check_text(text.as_bytes(), depth).map_err(|e| e.with_param(param))?;
-            json::value(text, param).map_err(|e| e.with_param(param))?
-        }
+        Value::String(text) => wire::parse_text(&text, depth, param)?.0,
         value => value,
     };
     match value {
@@ -295,48 +379,26 @@ fn any_object() -> Value {
     serde_json::json!({"type": "object"})
 }
 
-fn response_format(fields: &mut Fields<'_>) -> Result<Option<Ask>, ApiError> {
-    let Some(mut format) = fields.object("response_format")? else {
-        return Ok(None);
-    };
-    let ask = format_of(&mut format)?;
-    fields.unknown.add(&format);
-    Ok(ask)
-}
-
-fn format_of(format: &mut Fields<'_>) -> Result<Option<Ask>, ApiError> {
-    let kind = format.string("type")?;
-    match kind.as_deref() {
-        Some("text") => Ok(None),
-        Some("json_object") => Ok(Some(Ask {
+fn of_format(format: ResponseFormat) -> Result<Option<Ask>, ApiError> {
+    match (format.r#type, format.json_schema) {
+        (FormatType::Text, _) => Ok(None),
+        (FormatType::JsonObject, _) => Ok(Some(Ask {
             param: "response_format",
             language: any_object().into(),
         })),
-        Some("json_schema") => {
+        (FormatType::JsonSchema, None) => {
+            Err(ApiError::missing_field("/response_format/json_schema"))
+        }
+        (FormatType::JsonSchema, Some(named)) => {
             let param = "/response_format/json_schema/schema";
-            let mut body = format
-                .object("json_schema")?
-                .ok_or_else(|| ApiError::missing_field("/response_format/json_schema"))?;
-            body.ignore("name");
-            body.ignore("description");
-            // A schema is enforced whole, asked to be strict or not.
-            let _ = body.bool("strict")?;
-            let schema = body
-                .value("schema")?
-                .ok_or_else(|| ApiError::missing_field(param))?;
-            format.unknown.add(&body);
-            match schema {
-                Value::Object(_) => Ok(Some(Ask {
+            match named.schema.0 {
+                schema @ Value::Object(_) => Ok(Some(Ask {
                     param,
                     language: schema.into(),
                 })),
+                Value::Null => Err(ApiError::missing_field(param)),
                 _ => Err(ApiError::invalid_type(param, "an object")),
             }
-        }
-        None => Err(ApiError::missing_field("/response_format/type")),
-        Some(_) => {
-            let must = "be `text`, `json_object` or `json_schema`";
-            Err(ApiError::invalid_value("/response_format/type", must))
         }
     }
 }
@@ -344,10 +406,11 @@ fn format_of(format: &mut Fields<'_>) -> Result<Option<Ask>, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::Fields;
 
     fn check(body: &str, expected: Result<Option<(&str, Language)>, &str>) {
         let mut fields = Fields::from_body(body).unwrap();
-        let found = Ask::take(&mut fields, 64);
+        let found = fields.group().and_then(|fields| Ask::new(fields, 64));
         match (found, expected) {
             (Ok(found), Ok(expected)) => {
                 let found = found.map(|ask| (ask.param, ask.language));

@@ -6,49 +6,82 @@ use bytes::Bytes;
 use prelude_core::TokenId;
 use prelude_text::output::OutputPart;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     Call, Printed, Reply,
-    conversation::Conversation,
+    conversation::{Conversation, ConversationFields},
     generate::{
-        ChatLogprobs, Choice, Job, Params, PromptLogprobs, PromptLogprobsSchema, Readiness, Report,
-        Run, Speaker, StopReason, entries, logprobs,
+        ChatLogprobs, Choice, GenerationFields, Job, Params, PromptLogprobs, PromptLogprobsSchema,
+        Readiness, Report, Run, Speaker, StopReason, entries, logprobs,
     },
     input,
-    submit::{Common, UsageBody},
+    submit::{Common, CommonFields, UsageBody},
     tools::Mind,
-    truncate::{Side, Truncation},
+    truncate::{Side, Truncation, TruncationFields},
     unix_seconds,
 };
 use crate::{
     error::ApiError,
-    json::Fields,
     served_model::{ServedModel, Task},
     sse::Events,
+    wire::{Count, CountOrAll, Int, request},
 };
+
+/// What is wanted of an answer.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct AnswerFields {
+    /// The context left if absent. `max_completion_tokens` wins.
+    max_tokens: Option<Count>,
+    max_completion_tokens: Option<Count>,
+    /// The last message is said again before the answer, if an assistant said it.
+    echo: Option<bool>,
+    /// The rendered prompt is shown as `prompt_text`.
+    return_prompt_text: Option<bool>,
+    /// False leaves out reasoning that the server tells from the content.
+    include_reasoning: Option<bool>,
+    logprobs: Option<bool>,
+    /// Only with `logprobs`.
+    top_logprobs: Option<CountOrAll>,
+    add_special_tokens: Option<bool>,
+}
+
+request! {
+    /// `POST /v1/chat/completions`.
+    struct ChatRequest<'a> {
+        conversation: ConversationFields<'a>,
+        answer: AnswerFields,
+        generation: GenerationFields<'a>,
+        truncation: TruncationFields,
+        common: CommonFields<'a>,
+    }
+    refuses NOT_SERVED;
+}
+
+/// Known fields of conversations that are not implemented.
+pub(super) const NOT_SERVED: &[(&str, &[&str])] = &[
+    ("functions", &["[]"]),
+    ("function_call", &["\"none\""]),
+    ("audio", &[]),
+];
 
 /// Answers the request.
 ///
 /// # Errors
 /// 400 for whatever is wrong with it, 429, 503, 500.
 pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let mut fields = call.fields(&body)?;
-    let common = Common::take(call, &mut fields)?;
+    let request: ChatRequest<'_> = call.read(&body)?;
+    let common = Common::new(call, request.common)?;
     let model = call.app.model_for(common.model.as_deref(), Task::Chat)?;
-    refuse_unimplemented(&mut fields)?;
-    let conversation = Conversation::take(call, model, &mut fields, true)?;
-    let echo = fields.bool("echo")?.unwrap_or(false);
-    let return_prompt_text = fields.bool("return_prompt_text")?.unwrap_or(false);
-    let include_reasoning = fields.bool("include_reasoning")?.unwrap_or(true);
-    let max_tokens = take_max_tokens(&mut fields)?;
-    let top_logprobs = take_logprobs(call, model, &mut fields)?;
-    let add_special_tokens = fields.bool("add_special_tokens")?.unwrap_or(false);
+    let conversation = Conversation::new(call, model, request.conversation, true)?;
+    let answer = request.answer;
+    let max_tokens = { answer.max_completion_tokens.or(answer.max_tokens) }.map(Int::count);
+    let top_logprobs = top_logprobs(call, model, &answer)?;
+    let add_special_tokens = answer.add_special_tokens.unwrap_or(false);
+    let include_reasoning = answer.include_reasoning.unwrap_or(true);
     let output = max_tokens.unwrap_or(1);
-    let truncation = Truncation::take(&mut fields, model, output, Side::Left)?;
-    let mut params = Params::take(call, model, &mut fields)?;
-    call.finish(&fields)?;
-    drop(fields);
+    let truncation = Truncation::new(request.truncation, model, output, Side::Left)?;
+    let mut params = Params::new(call, model, request.generation)?;
 
     call.reservation.set_rows(u64::from(params.n))?;
     params.reserve_class(call, max_tokens.unwrap_or(u32::MAX))?;
@@ -59,14 +92,14 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     conversation
         .tools
         .shape(call, model, mind, include_reasoning, &mut params)?;
-    let echo = echo
+    let echo = { answer.echo == Some(true) }
         .then(|| conversation.last_said_by_assistant())
         .flatten();
     let echo = echo.unwrap_or_default();
     drop(conversation);
-    let (ids, prompt_text) = match return_prompt_text {
-        true => (rendered.ids.clone(), Some(rendered.into_text(model))),
-        false => (rendered.ids, None),
+    let (ids, prompt_text) = match answer.return_prompt_text {
+        Some(true) => (rendered.ids.clone(), Some(rendered.into_text(model))),
+        _ => (rendered.ids, None),
     };
     input::check_ids("messages", &ids, model)?;
     // Without a limit the answer may fill the context, of which at least one token is left.
@@ -105,32 +138,13 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     chat.reply().await
 }
 
-/// Known fields that are not implemented: refused unless neutral.
-pub(super) fn refuse_unimplemented(fields: &mut Fields<'_>) -> Result<(), ApiError> {
-    let neutral: &[(&str, &[&str])] = &[
-        ("functions", &["[]"]),
-        ("function_call", &["\"none\""]),
-        ("audio", &[]),
-    ];
-    for (name, neutral) in neutral {
-        fields.refuse(name, neutral)?;
-    }
-    Ok(())
-}
-
-fn take_max_tokens(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
-    let newer = fields.count("max_completion_tokens", 0..=u32::MAX)?;
-    let older = fields.count("max_tokens", 0..=u32::MAX)?;
-    Ok(newer.or(older))
-}
-
-fn take_logprobs(
+fn top_logprobs(
     call: &Call,
     model: &ServedModel,
-    fields: &mut Fields<'_>,
+    answer: &AnswerFields,
 ) -> Result<Option<u32>, ApiError> {
-    let wanted = fields.bool("logprobs")?.unwrap_or(false);
-    let top = logprobs(&call.app, model, fields, "top_logprobs")?.unwrap_or(0);
+    let wanted = answer.logprobs.unwrap_or(false);
+    let top = logprobs(&call.app, model, "top_logprobs", answer.top_logprobs)?.unwrap_or(0);
     if top > 0 && !wanted {
         let must = "be absent unless `logprobs` is true";
         return Err(ApiError::invalid_value("top_logprobs", must));

@@ -10,23 +10,46 @@ use serde::{Deserialize, Serialize};
 use super::{
     Call, Printed, Reply,
     generate::{
-        CompletionLogprobs, Job, Params, PromptLogprobs, PromptLogprobsSchema, Readiness, Report,
-        Run, Speaker, StopReason, entries, logprobs,
+        CompletionLogprobs, GenerationFields, Job, Params, PromptLogprobs, PromptLogprobsSchema,
+        Readiness, Report, Run, Speaker, StopReason, entries, logprobs,
     },
     input::{self, Encoding, Prompt, Prompts},
-    submit::{Common, UsageBody},
-    truncate::{Side, Truncation},
+    submit::{Common, CommonFields, UsageBody},
+    truncate::{Side, Truncation, TruncationFields},
     unix_seconds,
 };
-use crate::{error::ApiError, served_model::Task, sse::Events};
+use crate::{
+    error::ApiError,
+    served_model::Task,
+    sse::Events,
+    wire::{Count, CountOrAll, Int, request},
+};
 
 const MAX_TOKENS_DEFAULT: u32 = 16;
 
-/// What is continued.
-#[derive(Deserialize, JsonSchema)]
+/// What is continued, and what the answer shows of it.
+#[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct PromptFields<'a> {
     #[serde(borrow)]
     prompt: Prompts<'a>,
+    /// 16 by default; 0 scores the prompt and generates nothing.
+    max_tokens: Option<Count>,
+    /// The prompt's text precedes the continuation.
+    echo: Option<bool>,
+    /// Likeliest tokens beside each token.
+    logprobs: Option<CountOrAll>,
+    add_special_tokens: Option<bool>,
+}
+
+request! {
+    /// `POST /v1/completions`.
+    struct CompletionRequest<'a> {
+        prompt: PromptFields<'a>,
+        generation: GenerationFields<'a>,
+        truncation: TruncationFields,
+        common: CommonFields<'a>,
+    }
+    refuses &[("suffix", &["\"\""])];
 }
 
 /// What the answer says of prompt and tokens, beside [`Params`].
@@ -43,24 +66,26 @@ struct Options {
 /// # Errors
 /// 400 for whatever is wrong with it, 429, 503, 500.
 pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let mut fields = call.fields(&body)?;
-    let common = Common::take(call, &mut fields)?;
+    let request: CompletionRequest<'_> = call.read(&body)?;
+    let common = Common::new(call, request.common)?;
     let model = call
         .app
         .model_for(common.model.as_deref(), Task::Completions)?;
-    let prompts = { fields.group::<PromptFields<'_>>()? }.prompt.0;
-    let max_tokens = fields.count("max_tokens", 0..=u32::MAX)?;
-    let max_tokens = max_tokens.unwrap_or(MAX_TOKENS_DEFAULT);
+    let PromptFields {
+        prompt: Prompts(prompts),
+        max_tokens,
+        echo,
+        logprobs: top,
+        add_special_tokens,
+    } = request.prompt;
+    let max_tokens = max_tokens.map_or(MAX_TOKENS_DEFAULT, Int::count);
     let options = Options {
-        echo: fields.bool("echo")?.unwrap_or(false),
-        logprobs: logprobs(&call.app, model, &mut fields, "logprobs")?,
+        echo: echo.unwrap_or(false),
+        logprobs: logprobs(&call.app, model, "logprobs", top)?,
     };
-    let add_special_tokens = fields.bool("add_special_tokens")?.unwrap_or(true);
-    let truncation = Truncation::take(&mut fields, model, max_tokens, Side::Left)?;
-    fields.refuse("suffix", &["\"\""])?;
-    let mut params = Params::take(call, model, &mut fields)?;
-    call.finish(&fields)?;
-    drop(fields);
+    let add_special_tokens = add_special_tokens.unwrap_or(true);
+    let truncation = Truncation::new(request.truncation, model, max_tokens, Side::Left)?;
+    let mut params = Params::new(call, model, request.generation)?;
     params.check_budget(max_tokens)?;
 
     call.reservation

@@ -21,7 +21,6 @@ use super::{
 };
 use crate::{
     error::ApiError,
-    json::Fields,
     routes::Endpoint,
     served_model::ServedModel,
     wire::{Json, Text},
@@ -121,21 +120,8 @@ fn text_bytes(value: &Value) -> usize {
 }
 
 impl Conversation {
-    /// Takes the messages and what the template is told beside them. `generates` is whether an
-    /// answer is to follow unless the request says otherwise.
-    ///
-    /// # Errors
-    /// 400 naming the field.
-    pub(crate) fn take(
-        call: &Call,
-        model: &ServedModel,
-        fields: &mut Fields<'_>,
-        generates: bool,
-    ) -> Result<Self, ApiError> {
-        Self::new(call, model, fields.group()?, generates)
-    }
-
-    /// Checks the messages and what the template is told beside them, as [`Conversation::take`].
+    /// Checks the messages and what the template is told beside them. `generates`
+    /// is true if an answer is to follow unless the request says otherwise.
     ///
     /// # Errors
     /// 400 naming the field.

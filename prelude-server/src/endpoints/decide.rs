@@ -12,6 +12,8 @@ use prelude_text::{
     label_trie::{LabelTrie, RowScores, below_max, rows_behind},
     shared_prefix::SharedPrompts,
 };
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::json;
 
 use super::{
@@ -23,7 +25,11 @@ use super::{
     read,
     submit::Common,
 };
-use crate::{error::ApiError, json::Fields, served_model::ServedModel};
+use crate::{
+    error::ApiError,
+    served_model::ServedModel,
+    wire::{Int, Text},
+};
 
 /// Most questions of a request.
 pub(crate) const QUESTIONS_MAX: usize = 256;
@@ -31,7 +37,6 @@ pub(crate) const QUESTIONS_MAX: usize = 256;
 pub(crate) const OPTIONS_MAX: usize = 255;
 /// Most levels of a score: each is answered by one digit.
 pub(crate) const LEVELS_MAX: usize = 10;
-const PERMUTATIONS_MAX: u32 = 8;
 
 /// What is asked, read and checked.
 #[derive(Debug)]
@@ -70,7 +75,38 @@ pub(crate) struct Asked<'a> {
     pub(crate) question: Question,
 }
 
-/// `x_prelude`: how to ask.
+/// How decisions are made, as clients write it.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct DecideFields<'a> {
+    #[serde(borrow)]
+    pub(crate) x_prelude: Option<OptionFields<'a>>,
+    /// Special tokens in people's texts are plain text.
+    pub(crate) escape_special_tokens: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "DecideOptions")]
+pub(crate) struct OptionFields<'a> {
+    /// `prelude-decide-1`.
+    #[serde(borrow)]
+    prompt_format: Option<Text<'a>>,
+    /// `code`: options by letters and numbers; `text`: by their names.
+    labels: Option<LabelsBy>,
+    /// Rotations of the label assignment that a choice is averaged over.
+    permutations: Option<Int<1, 8>>,
+    /// Divides the labels' logits.
+    temperature: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum LabelsBy {
+    Code,
+    Text,
+}
+
+/// How to ask.
 #[derive(Debug)]
 pub(crate) struct Options {
     /// Most prompts of a choice, over whose answers the mean is taken.
@@ -82,42 +118,36 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Takes `x_prelude`.
+    /// Checks `x_prelude`.
     ///
     /// # Errors
     /// 400 naming the field.
-    pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
-        let mut options = Self {
-            permutations: 1,
-            temperature: None,
-            labels: ChoiceLabels::Code,
-        };
-        let Some(mut fields) = fields.object("x_prelude")? else {
-            return Ok(options);
-        };
-        if let Some(format) = fields.string("prompt_format")?
-            && format != PROMPT_FORMAT
+    pub(crate) fn new(fields: Option<OptionFields<'_>>) -> Result<Self, ApiError> {
+        let fields = fields.unwrap_or_default();
+        if fields
+            .prompt_format
+            .is_some_and(|format| format.0 != PROMPT_FORMAT)
         {
             let must = format!("be {PROMPT_FORMAT:?}, the only format served");
-            return Err(ApiError::invalid_value(fields.path("prompt_format"), must));
+            return Err(ApiError::invalid_value("/x_prelude/prompt_format", must));
         }
-        options.labels = match fields.string("labels")?.as_deref() {
-            None | Some("code") => ChoiceLabels::Code,
-            Some("text") => ChoiceLabels::Text,
-            Some(_) => {
-                let must = "be \"code\" or \"text\"";
-                return Err(ApiError::invalid_value(fields.path("labels"), must));
-            }
-        };
-        if let Some(n) = fields.count("permutations", 1..=PERMUTATIONS_MAX)? {
-            options.permutations = n as usize;
+        if fields
+            .temperature
+            .is_some_and(|t| !(t > 0.0 && t.is_finite()))
+        {
+            return Err(ApiError::invalid_value(
+                "/x_prelude/temperature",
+                "be above 0",
+            ));
         }
-        let positive = |t: f64| t > 0.0 && t.is_finite();
-        options.temperature = fields.number("temperature", positive, "be above 0")?;
-        match fields.rest().next() {
-            None => Ok(options),
-            Some((name, _)) => Err(ApiError::unsupported_parameter(fields.path(name))),
-        }
+        Ok(Self {
+            permutations: fields.permutations.map_or(1, Int::count) as usize,
+            temperature: fields.temperature,
+            labels: match fields.labels {
+                None | Some(LabelsBy::Code) => ChoiceLabels::Code,
+                Some(LabelsBy::Text) => ChoiceLabels::Text,
+            },
+        })
     }
 
     fn temperature(&self, criteria: &Criteria, calibration: &Calibration) -> f64 {

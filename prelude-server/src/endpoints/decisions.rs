@@ -1,129 +1,278 @@
 //! `POST /v1/decisions`: typed decisions in OpenAI's dialect.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, collections::HashSet, fmt, marker::PhantomData, sync::Arc};
 
 use bytes::Bytes;
 use prelude_text::decide::{Answer, ChoiceOption, Criteria, Level, Question};
-use schemars::JsonSchema;
-use serde::Serialize;
-use serde_json::value::RawValue;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{SeqAccess, Visitor},
+};
+use serde_json::{json, value::RawValue};
 
 use super::{
     Call, Reply,
-    decide::{self, Asked, Asking, Decided, LEVELS_MAX, OPTIONS_MAX, Options, QUESTIONS_MAX},
-    escaping::Escaping,
-    submit::Common,
+    decide::{
+        self, Asked, Asking, DecideFields, Decided, LEVELS_MAX, OPTIONS_MAX, Options, QUESTIONS_MAX,
+    },
+    messages::Content,
+    submit::{Common, CommonFields},
 };
 use crate::{
     error::ApiError,
-    json::{Fields, Unknown},
-    openapi::StringOrBool,
     served_model::Task,
-    wire::Text,
+    wire::{Refused, Text, request, unsupported, wrong_value},
 };
 
+/// An input and questions about it, as clients write them.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct DecisionFields<'a> {
+    #[serde(borrow)]
+    input: Input<'a>,
+    /// 1 to 256.
+    #[schemars(length(min = 1, max = 256))]
+    questions: Vec<QuestionFields<'a>>,
+    #[expect(dead_code, reason = "OpenAI's clients send it")]
+    safety_identifier: Option<Text<'a>>,
+}
+
+request! {
+    /// `POST /v1/decisions`.
+    struct DecisionRequest<'a> {
+        decision: DecisionFields<'a>,
+        options: DecideFields<'a>,
+        common: CommonFields<'a>,
+    }
+    // An input is never cut.
+    refuses &[("stream", &["false"]), ("truncate_prompt_tokens", &[])];
+}
+
+/// A string, or the texts of user messages with a blank line between messages.
+#[derive(Debug)]
+struct Input<'a>(Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Input<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Cow<'de, str>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or a list of user messages")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Cow::Borrowed(text))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Cow::Owned(text.to_owned()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+                let mut texts = Vec::new();
+                while let Some(message) = list.next_element::<MessageFields>()? {
+                    texts.push(message.content.0);
+                }
+                match texts.is_empty() {
+                    true => Err(wrong_value("not be an empty list")),
+                    false => Ok(Cow::Owned(texts.join("\n\n"))),
+                }
+            }
+        }
+        deserializer.deserialize_any(Either).map(Self)
+    }
+}
+
+impl JsonSchema for Input<'_> {
+    fn schema_name() -> Cow<'static, str> {
+        "DecisionInput".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let message = generator.subschema_for::<MessageFields>();
+        let messages = json!({ "type": "array", "minItems": 1, "items": message });
+        json_schema!({ "anyOf": [{ "type": "string" }, messages] })
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "DecisionMessage")]
+#[expect(
+    dead_code,
+    reason = "messages of other types and roles do not deserialize"
+)]
+struct MessageFields {
+    /// `message`.
+    #[schemars(with = "Option<String>")]
+    r#type: Option<Only<MessageType>>,
+    role: Role,
+    #[schemars(with = "Content")]
+    content: JoinedParts,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "DecisionRole")]
+enum Role {
+    User,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum MessageType {
+    Message,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum PartType {
+    InputText,
+}
+
+/// The one value that is served: any other is refused as such.
+struct Only<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Only<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match T::deserialize(deserializer) {
+            Ok(_) => Ok(Self(PhantomData)),
+            Err(_) => Err(unsupported()),
+        }
+    }
+}
+
+/// A string, or the texts of parts with a line break between them.
+struct JoinedParts(String);
+
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "parts of other types do not deserialize")]
+struct PartFields {
+    /// Images and files are not served.
+    r#type: Only<PartType>,
+    text: String,
+}
+
+impl<'de> Deserialize<'de> for JoinedParts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = String;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or a list of parts")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<String, E> {
+                Ok(text.to_owned())
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<String, A::Error> {
+                let mut texts = Vec::new();
+                while let Some(part) = list.next_element::<PartFields>()? {
+                    texts.push(part.text);
+                }
+                Ok(texts.join("\n"))
+            }
+        }
+        deserializer.deserialize_any(Either).map(Self)
+    }
+}
+
+/// A question. `choices` are a choice's, `levels` a score's.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "DecisionQuestion")]
+struct QuestionFields<'a> {
+    r#type: Kind,
+    #[serde(borrow)]
+    name: Option<Text<'a>>,
+    instructions: Text<'a>,
+    #[schemars(length(min = 2, max = 255))]
+    choices: Option<Vec<ChoiceFields<'a>>>,
+    #[schemars(length(min = 2, max = 10))]
+    levels: Option<Vec<LevelFields<'a>>>,
+    // Another server's dialect of this route, which would otherwise be asked about nothing.
+    #[schemars(skip)]
+    #[expect(dead_code, reason = "any value is refused")]
+    id: Option<Refused>,
+    #[schemars(skip)]
+    #[expect(dead_code, reason = "any value is refused")]
+    question: Option<Refused>,
+    #[schemars(skip)]
+    #[expect(dead_code, reason = "any value is refused")]
+    options: Option<Refused>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "DecisionType")]
+enum Kind {
+    Predicate,
+    Choice,
+    Score,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "DecisionChoice")]
+struct ChoiceFields<'a> {
+    #[serde(borrow)]
+    #[schemars(with = "StringOrBool")]
+    value: &'a RawValue,
+    description: Option<Text<'a>>,
+}
+
+/// A value that a caller gives its own meaning, as described.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[expect(
+    dead_code,
+    reason = "values stay JSON, so that they are answered as they are spelled"
+)]
+enum StringOrBool {
+    String(String),
+    Bool(bool),
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "DecisionLevel")]
+struct LevelFields<'a> {
+    #[serde(borrow)]
+    label: Text<'a>,
+    description: Option<Text<'a>>,
+}
+
 /// Answers `/v1/decisions`.
+///
+/// # Errors
+/// 400 for whatever is wrong with the request, 429, 503, 500.
 pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let mut fields = call.fields(&body)?;
-    let common = Common::take(call, &mut fields)?;
+    let request: DecisionRequest<'_> = call.read(&body)?;
+    let common = Common::new(call, request.common)?;
     let model = call
         .app
         .model_for(common.model.as_deref(), Task::Decisions)?;
-    fields.refuse("stream", &["false"])?;
-    // An input is never cut.
-    fields.refuse("truncate_prompt_tokens", &[])?;
-    fields.string("safety_identifier")?;
-    let raw = fields.raw("input");
-    let raw = raw.ok_or_else(|| ApiError::missing_field("input"))?;
-    let (questions, values) = questions(&mut fields)?;
+    let (questions, values) = questions(request.decision.questions)?;
     let asking = Asking {
         state_field: "input",
-        state: input(raw, &mut fields.unknown)?,
+        state: request.decision.input.0,
         instructions: None,
         questions,
-        options: Options::take(&mut fields)?,
-        escapes: Escaping::take(&mut fields)?,
+        options: Options::new(request.options.x_prelude)?,
+        escapes: request.options.escape_special_tokens,
     };
-    call.finish(&fields)?;
     let decided = decide::decide(call, model, &common, &asking, body.len()).await?;
     Ok(reply(&model.name, &asking, &values, &decided))
 }
 
-/// A string, or the texts of user messages with a blank line between messages.
-fn input<'a>(raw: &'a str, unknown: &mut Unknown) -> Result<Cow<'a, str>, ApiError> {
-    let wrong = || ApiError::invalid_type("input", "a string or a list of user messages");
-    match raw.as_bytes().first() {
-        Some(b'"') => {
-            let text: Text<'_> = serde_json::from_str(raw).map_err(|_| wrong())?;
-            Ok(text.0)
-        }
-        Some(b'[') => {
-            let messages: Vec<&RawValue> = serde_json::from_str(raw).map_err(|_| wrong())?;
-            if messages.is_empty() {
-                return Err(ApiError::invalid_value("input", "not be an empty list"));
-            }
-            let texts = messages.into_iter().enumerate();
-            let texts = texts.map(|(i, m)| message(i, m, unknown));
-            Ok(Cow::Owned(
-                texts.collect::<Result<Vec<_>, _>>()?.join("\n\n"),
-            ))
-        }
-        _ => Err(wrong()),
-    }
-}
-
-fn message(index: usize, raw: &RawValue, unknown: &mut Unknown) -> Result<String, ApiError> {
-    let mut fields = Fields::at(format!("/input/{index}"), raw.get())?;
-    if let Some(kind) = fields.string("type")?
-        && kind != "message"
-    {
-        return Err(ApiError::unsupported_parameter(fields.path("type")));
-    }
-    let role = fields.string("role")?;
-    let role = role.ok_or_else(|| ApiError::missing_field(fields.path("role")))?;
-    if role != "user" {
-        return Err(ApiError::invalid_value(fields.path("role"), "be `user`"));
-    }
-    let path = fields.path("content");
-    let content = fields.raw("content");
-    let content = content.ok_or_else(|| ApiError::missing_field(path.clone()))?;
-    unknown.add(&fields);
-    let wrong = || ApiError::invalid_type(path.clone(), "a string or a list of parts");
-    if content.starts_with('"') {
-        let text: Text<'_> = serde_json::from_str(content).map_err(|_| wrong())?;
-        return Ok(text.0.into_owned());
-    }
-    let parts: Vec<&RawValue> = serde_json::from_str(content).map_err(|_| wrong())?;
-    let parts = parts.into_iter().enumerate().map(|(i, part)| {
-        let mut part = Fields::at(format!("{path}/{i}"), part.get())?;
-        match part.string("type")?.as_deref() {
-            Some("input_text") => {}
-            // Images and files.
-            Some(_) => return Err(ApiError::unsupported_parameter(part.path("type"))),
-            None => return Err(ApiError::missing_field(part.path("type"))),
-        }
-        let text = part.string("text")?;
-        unknown.add(&part);
-        text.ok_or_else(|| ApiError::missing_field(part.path("text")))
-    });
-    Ok(parts.collect::<Result<Vec<_>, _>>()?.join("\n"))
-}
-
 /// The questions, and what each one's answers are called.
-fn questions<'a>(fields: &mut Fields<'a>) -> Result<(Vec<Asked<'a>>, Vec<Values<'a>>), ApiError> {
-    let list = fields.list("questions")?;
-    let list = list.ok_or_else(|| ApiError::missing_field("questions"))?;
+fn questions(list: Vec<QuestionFields<'_>>) -> Result<(Vec<Asked<'_>>, Vec<Values<'_>>), ApiError> {
     if !(1..=QUESTIONS_MAX).contains(&list.len()) {
         let must = format!("have 1 to {QUESTIONS_MAX} questions");
         return Err(ApiError::invalid_value("questions", must));
     }
-    let unknown = &mut fields.unknown;
-    let read = list.into_iter().enumerate().map(|(i, raw)| {
-        let mut part = Fields::at(format!("/questions/{i}"), raw.get())?;
-        let read = question(&mut part)?;
-        unknown.add(&part);
-        Ok(read)
-    });
+    let read = list.into_iter().enumerate();
+    let read = read.map(|(i, fields)| question(&format!("/questions/{i}"), fields));
     let read: Vec<_> = read.collect::<Result<_, ApiError>>()?;
     Ok(read.into_iter().unzip())
 }
@@ -136,115 +285,94 @@ enum Values<'a> {
     Labels(Vec<Cow<'a, str>>),
 }
 
-fn question<'a>(fields: &mut Fields<'a>) -> Result<(Asked<'a>, Values<'a>), ApiError> {
-    // Another server's dialect of this route, which would otherwise be asked about nothing.
-    for name in ["id", "question", "options"] {
-        fields.refuse(name, &[])?;
-    }
-    let kind = fields.string("type")?;
-    let kind = kind.ok_or_else(|| ApiError::missing_field(fields.path("type")))?;
-    let name = fields.string("name")?;
-    let instructions = fields.string("instructions")?;
-    let instructions = instructions.ok_or_else(|| {
-        let path = fields.path("instructions");
-        ApiError::missing_field(path)
-    })?;
-    let (list, criteria, values) = match &*kind {
-        "predicate" => {
+fn question<'a>(
+    path: &str,
+    fields: QuestionFields<'a>,
+) -> Result<(Asked<'a>, Values<'a>), ApiError> {
+    let (list, criteria, values) = match fields.r#type {
+        Kind::Predicate => {
             let criteria = Criteria::Noul {
                 yes: None,
                 no: None,
             };
             ("type", criteria, Values::None)
         }
-        "choice" => {
-            let (options, values) = choices(fields)?;
+        Kind::Choice => {
+            let list = listed(fields.choices, format!("{path}/choices"), OPTIONS_MAX)?;
+            let (options, values) = choices(&format!("{path}/choices"), list)?;
             let criteria = Criteria::Choice(options);
             ("choices", criteria, Values::Choices(values))
         }
-        "score" => {
-            let (levels, labels) = levels(fields)?;
+        Kind::Score => {
+            let list = listed(fields.levels, format!("{path}/levels"), LEVELS_MAX)?;
+            let (levels, labels) = levels(list);
             ("levels", Criteria::Score(levels), Values::Labels(labels))
-        }
-        _ => {
-            let must = "be \"predicate\", \"choice\" or \"score\"";
-            return Err(ApiError::invalid_value(fields.path("type"), must));
         }
     };
     let asked = Asked {
-        name,
-        pointer: fields.path(list),
+        name: fields.name.map(|name| name.0),
+        pointer: format!("{path}/{list}"),
         question: Question {
-            instructions: Some(instructions.into_owned()),
+            instructions: Some(fields.instructions.0.into_owned()),
             criteria,
         },
     };
     Ok((asked, values))
 }
 
-/// Takes a list of `range` objects.
-fn objects<'a>(
-    fields: &mut Fields<'a>,
-    name: &str,
-    max: usize,
-) -> Result<Vec<Fields<'a>>, ApiError> {
-    let path = fields.path(name);
-    let list = fields.list(name)?;
-    let list = list.ok_or_else(|| ApiError::missing_field(path.clone()))?;
-    if !(2..=max).contains(&list.len()) {
-        let must = format!("have 2 to {max} entries");
-        return Err(ApiError::invalid_value(path, must));
+/// A list of 2 to `max` entries.
+fn listed<T>(list: Option<Vec<T>>, path: String, max: usize) -> Result<Vec<T>, ApiError> {
+    match list {
+        None => Err(ApiError::missing_field(path)),
+        Some(list) if (2..=max).contains(&list.len()) => Ok(list),
+        Some(_) => {
+            let must = format!("have 2 to {max} entries");
+            Err(ApiError::invalid_value(path, must))
+        }
     }
-    let entry = |(i, raw): (usize, &'a RawValue)| Fields::at(format!("{path}/{i}"), raw.get());
-    list.into_iter().enumerate().map(entry).collect()
 }
 
 fn choices<'a>(
-    fields: &mut Fields<'a>,
+    path: &str,
+    list: Vec<ChoiceFields<'a>>,
 ) -> Result<(Vec<ChoiceOption>, Vec<&'a RawValue>), ApiError> {
-    let path = fields.path("choices");
-    let mut options = Vec::new();
-    let mut values: Vec<&RawValue> = Vec::new();
-    let mut seen = std::collections::HashSet::new();
-    for mut entry in objects(fields, "choices", OPTIONS_MAX)? {
-        let must_be = "a string, true or false";
-        let value: Option<&RawValue> = entry.get("value", must_be)?;
-        let value = value.ok_or_else(|| ApiError::missing_field(entry.path("value")))?;
+    let mut options = Vec::with_capacity(list.len());
+    let mut values = Vec::with_capacity(list.len());
+    let mut seen = HashSet::new();
+    for (index, ChoiceFields { value, description }) in list.into_iter().enumerate() {
         // `true` and `"true"` read alike to the model and are two values to the caller.
         let name = match value.get() {
             text @ ("true" | "false") => text.to_owned(),
-            raw => serde_json::from_str::<String>(raw)
-                .map_err(|_| ApiError::invalid_type(entry.path("value"), must_be))?,
+            raw => serde_json::from_str(raw).map_err(|_| {
+                let path = format!("{path}/{index}/value");
+                ApiError::invalid_type(path, "a string, true or false")
+            })?,
         };
         if !seen.insert((value.get().starts_with('"'), name.clone())) {
-            return Err(ApiError::invalid_value(path, "have distinct values"));
+            let must = "have distinct values";
+            return Err(ApiError::invalid_value(path.to_owned(), must));
         }
-        let description = entry.string("description")?.map(Cow::into_owned);
-        fields.unknown.add(&entry);
+        let description = description.map(|text| text.0.into_owned());
         options.push(ChoiceOption { name, description });
         values.push(value);
     }
     Ok((options, values))
 }
 
-fn levels<'a>(fields: &mut Fields<'a>) -> Result<(Vec<Level>, Vec<Cow<'a, str>>), ApiError> {
-    let mut levels = Vec::new();
-    let mut labels = Vec::new();
-    for mut entry in objects(fields, "levels", LEVELS_MAX)? {
-        let label = entry.string("label")?;
-        let label = label.ok_or_else(|| ApiError::missing_field(entry.path("label")))?;
-        let description = match entry.string("description")? {
-            Some(description) => format!("{label} - {description}"),
+fn levels(list: Vec<LevelFields<'_>>) -> (Vec<Level>, Vec<Cow<'_, str>>) {
+    let level = |LevelFields { label, description }| {
+        let Text(label) = label;
+        let description = match description {
+            Some(Text(description)) => format!("{label} - {description}"),
             None => label.clone().into_owned(),
         };
-        fields.unknown.add(&entry);
-        levels.push(Level {
+        let level = Level {
             description,
             json: String::new(),
-        });
-        labels.push(label);
-    }
-    Ok((levels, labels))
+        };
+        (level, label)
+    };
+    list.into_iter().map(level).unzip()
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -505,7 +633,7 @@ mod tests {
             "questions",
         );
         check(
-            q(json!({"type": "noul"})),
+            q(json!({"type": "predicate"})),
             "missing_field",
             "/questions/0/instructions",
         );

@@ -11,7 +11,7 @@ use super::{
     Call,
     input::{check_bytes, check_length},
 };
-use crate::{error::ApiError, json::Fields, served_model::ServedModel};
+use crate::{error::ApiError, served_model::ServedModel};
 
 /// The field.
 const FIELD: &str = "escape_special_tokens";
@@ -25,14 +25,6 @@ pub(crate) struct Escaping<'m> {
 }
 
 impl<'m> Escaping<'m> {
-    /// Takes what the request says of it.
-    ///
-    /// # Errors
-    /// 400.
-    pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Option<bool>, ApiError> {
-        fields.bool(FIELD)
-    }
-
     /// As the request says, or else the server. `texts` makes one of all that prompts are made of.
     ///
     /// # Errors

@@ -207,9 +207,12 @@ fn unused_mark(messages: &[Value]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{endpoints::conversation::ConversationFields, wire::Fields};
 
     fn check(messages: &str, expected: Result<&str, (&str, &str)>) {
-        let found = checked(serde_json::from_str(messages).ok());
+        let body = format!(r#"{{"messages":{messages}}}"#);
+        let fields = Fields::from_body(&body).unwrap().group();
+        let found = fields.and_then(|fields: ConversationFields<'_>| checked(fields.messages));
         match (found, expected) {
             (Ok(found), Ok(expected)) => {
                 assert_eq!(Value::from(found).to_string(), expected);
@@ -274,7 +277,7 @@ mod tests {
         );
         check(
             r#"[{"role":"user","content":"a","content":"b"}]"#,
-            Err(("duplicate_field", "/messages")),
+            Err(("duplicate_field", "/messages/0")),
         );
     }
 

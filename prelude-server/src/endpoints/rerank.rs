@@ -1,90 +1,207 @@
 //! `POST /rerank`, `/v1/rerank`, `/v2/rerank`: documents in the order of their relevance, in three
 //! dialects.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use bytes::Bytes;
-use schemars::JsonSchema;
-use serde::Serialize;
-use serde_json::value::RawValue;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{MapAccess, Visitor, value::MapAccessDeserializer},
+};
 
 use super::{
     Call, Reply,
-    escaping::Escaping,
     pairs::{self, Judged, PairOptions},
-    submit::Common,
-    truncate::{Side, Truncation},
+    submit::{Common, CommonFields},
+    truncate::{Side, Truncation, TruncationFields},
 };
 use crate::{
     error::{ApiError, Dialect},
-    json::Fields,
     routes::Endpoint,
-    served_model::{ServedModel, Task},
-    wire::Text,
+    served_model::Task,
+    wire::{Count, Fields, Int, Text, request},
 };
 
 /// Tokens of a document that Cohere's dialect reads unless told otherwise.
 const COHERE_MAX_TOKENS_PER_DOC: u32 = 4_096;
+
+/// A query and documents: vLLM's, Jina's and Cohere's dialects.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct RerankFields<'a> {
+    #[serde(borrow)]
+    query: Text<'a>,
+    #[schemars(length(min = 1))]
+    documents: Option<Vec<Document<'a>>>,
+    /// Results to return; 0 and null are all.
+    top_n: Option<Int<0, { i64::MAX }>>,
+    return_documents: Option<bool>,
+    /// What relevance means.
+    instruction: Option<Text<'a>>,
+    /// The same.
+    instruct: Option<Text<'a>>,
+    /// 0 is no limit.
+    max_tokens_per_doc: Option<Count>,
+    /// False: raw differences.
+    use_activation: Option<bool>,
+    /// Special tokens in texts are plain text (models that judge behind a prompt).
+    escape_special_tokens: Option<bool>,
+}
+
+/// Texts in place of documents: TEI's dialect.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct TeiFields<'a> {
+    #[serde(borrow)]
+    #[schemars(length(min = 1))]
+    texts: Option<Vec<Text<'a>>>,
+    /// Cut texts that are too long (with `texts`).
+    truncate: Option<bool>,
+    /// The side that is cut (with `texts`).
+    truncation_direction: Option<Direction>,
+    /// Raw differences (with `texts`).
+    raw_scores: Option<bool>,
+    /// Results carry their text (with `texts`).
+    return_text: Option<bool>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "TeiDirection")]
+enum Direction {
+    #[serde(alias = "Left")]
+    Left,
+    #[serde(alias = "Right")]
+    Right,
+}
+
+/// A document: a string, or an object that holds one as `text`.
+#[derive(Debug)]
+struct Document<'a>(Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Document<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Cow<'de, str>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or an object with a string `text`")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Cow::Borrowed(text))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Cow::Owned(text.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                let object = DocumentObject::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(object.text.0)
+            }
+        }
+        deserializer.deserialize_any(Either).map(Self)
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct DocumentObject<'a> {
+    #[serde(borrow)]
+    text: Text<'a>,
+}
+
+impl JsonSchema for Document<'_> {
+    fn schema_name() -> Cow<'static, str> {
+        "Document".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let object = generator.subschema_for::<DocumentObject<'_>>();
+        json_schema!({ "anyOf": [{ "type": "string" }, object] })
+    }
+}
+
+request! {
+    /// `POST /rerank`: `documents` (Jina's, vLLM's and Cohere's dialect), or `texts` (TEI's).
+    struct RerankRequest<'a> {
+        rerank: RerankFields<'a>,
+        tei: TeiFields<'a>,
+        truncation: TruncationFields,
+        common: CommonFields<'a>,
+    }
+    refuses &[("stream", &["false"]), ("rank_fields", &["[]"]), ("max_tokens_per_query", &["0"])];
+}
 
 /// Answers the rerank routes.
 ///
 /// # Errors
 /// 400 for whatever is wrong with the request, 429, 503, 500.
 pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let mut fields = call.fields(&body)?;
+    let fields = call.fields(&body)?;
     match (fields.has("documents"), fields.has("texts")) {
         (true, true) => {
             let must = "not be combined with `documents`: they are two dialects";
             Err(ApiError::invalid_value("texts", must))
         }
-        (_, true) => tei(call, &mut fields)
+        (_, true) => tei(call, fields)
             .await
             .map_err(|e| e.in_dialect(Dialect::Tei)),
-        (_, false) => documents(call, &mut fields).await,
+        (_, false) => documents(call, fields).await,
+    }
+}
+
+/// Refuses the first of these fields that is given a value of its own.
+fn refuse_given(given: &[(&'static str, bool)]) -> Result<(), ApiError> {
+    match given.iter().find(|(_, is_given)| *is_given) {
+        Some((name, _)) => Err(ApiError::unsupported_parameter(*name)),
+        None => Ok(()),
     }
 }
 
 /// vLLM's, Jina's and Cohere's dialects.
-async fn documents(call: &Call, fields: &mut Fields<'_>) -> Result<Reply, ApiError> {
+async fn documents(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiError> {
     let is_cohere = call.endpoint == Endpoint::RerankV2;
-    let (common, model) = begin(call, fields)?;
-    fields.refuse("rank_fields", &["[]"])?;
-    // Of pairs, and TEI's.
-    fields.refuse("max_tokens_per_query", &["0"])?;
-    for name in ["truncate", "raw_scores", "return_text"] {
-        fields.refuse(name, &["false"])?;
+    let request: RerankRequest<'_> = call.read_fields(fields)?;
+    let tei = &request.tei;
+    refuse_given(&[
+        ("truncate", tei.truncate == Some(true)),
+        ("truncation_direction", tei.truncation_direction.is_some()),
+        ("raw_scores", tei.raw_scores == Some(true)),
+        ("return_text", tei.return_text == Some(true)),
+    ])?;
+    let common = Common::new(call, request.common)?;
+    let model = call.app.model_for(common.model.as_deref(), Task::Rerank)?;
+    let asked = request.rerank;
+    let query = asked.query.0;
+    let documents = asked.documents;
+    let documents = documents.ok_or_else(|| ApiError::missing_field("documents"))?;
+    if documents.is_empty() {
+        return Err(ApiError::invalid_value("documents", "not be an empty list"));
     }
-    let query = query(fields)?;
-    let documents = take_documents(fields)?;
     // Zero asks for all, as no number does.
-    let top_n = fields.int("top_n", 0..=i64::MAX)?;
-    let top_n = top_n
-        .and_then(|n| usize::try_from(n).ok())
-        .filter(|&n| n > 0);
-    let return_documents = fields.bool("return_documents")?.unwrap_or(!is_cohere);
-    let instruction = fields.string("instruction")?;
-    let instruct = fields.string("instruct")?;
-    if instruction.is_some() && instruct.is_some() {
+    let top_n = asked.top_n.and_then(|n| usize::try_from(n.get()).ok());
+    let top_n = top_n.filter(|&n| n > 0);
+    let return_documents = asked.return_documents.unwrap_or(!is_cohere);
+    if asked.instruction.is_some() && asked.instruct.is_some() {
         let must = "not be combined with `instruction`, which means the same";
         return Err(ApiError::invalid_value("instruct", must));
     }
-    let max_tokens_per_doc = fields.count("max_tokens_per_doc", 0..=u32::MAX)?;
     let default = if is_cohere {
         COHERE_MAX_TOKENS_PER_DOC
     } else {
         0
     };
-    let activation = fields.bool("use_activation")?.unwrap_or(true);
+    let activation = asked.use_activation.unwrap_or(true);
     let options = PairOptions {
-        instruction: instruction.or(instruct),
+        instruction: asked.instruction.or(asked.instruct).map(|text| text.0),
         max_tokens_per_query: 0,
-        max_tokens_per_doc: max_tokens_per_doc.unwrap_or(default),
-        truncation: Truncation::take(fields, model, 0, Side::Right)?,
-        escapes: Escaping::take(fields)?,
+        max_tokens_per_doc: asked.max_tokens_per_doc.map_or(default, Int::count),
+        truncation: Truncation::new(request.truncation, model, 0, Side::Right)?,
+        escapes: asked.escape_special_tokens,
         field: "documents",
     };
-    call.finish(fields)?;
-    let pairs: Vec<(&str, &str)> = documents.iter().map(|d| (&*query, &**d)).collect();
+    let pairs: Vec<(&str, &str)> = documents.iter().map(|d| (&*query, &*d.0)).collect();
     let judged = pairs::judge(call, model, &common, &pairs, &options).await?;
     let ranked = ranked(&judged, activation, top_n);
     let results = ranked
@@ -93,7 +210,7 @@ async fn documents(call: &Call, fields: &mut Fields<'_>) -> Result<Reply, ApiErr
             index,
             relevance_score,
             document: return_documents.then(|| DocumentBody {
-                text: &documents[index],
+                text: &documents[index].0,
             }),
         });
     let id = call.app.ids.next("rerank-");
@@ -122,51 +239,44 @@ async fn documents(call: &Call, fields: &mut Fields<'_>) -> Result<Reply, ApiErr
 }
 
 /// TEI's dialect.
-async fn tei(call: &Call, fields: &mut Fields<'_>) -> Result<Reply, ApiError> {
-    let (common, model) = begin(call, fields)?;
-    // The other dialects', and what TEI says in words of its own.
-    for (name, neutral) in [
-        ("rank_fields", "[]"),
-        ("top_n", "0"),
-        ("return_documents", "false"),
-        ("max_tokens_per_doc", "0"),
-        ("max_tokens_per_query", "0"),
-        ("use_activation", "true"),
-    ] {
-        fields.refuse(name, &[neutral])?;
+async fn tei(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiError> {
+    let request: RerankRequest<'_> = call.read_fields(fields)?;
+    // The other dialects' fields, and those for which TEI has names of its own.
+    let asked = request.rerank;
+    refuse_given(&[
+        ("top_n", asked.top_n.is_some_and(|n| n.get() > 0)),
+        ("return_documents", asked.return_documents == Some(true)),
+        (
+            "max_tokens_per_doc",
+            asked.max_tokens_per_doc.is_some_and(|n| n.get() > 0),
+        ),
+        ("use_activation", asked.use_activation == Some(false)),
+        ("instruction", asked.instruction.is_some()),
+        ("instruct", asked.instruct.is_some()),
+    ])?;
+    if let Some(name) = request.truncation.given() {
+        return Err(ApiError::unsupported_parameter(name));
     }
-    for name in [
-        "instruction",
-        "instruct",
-        "truncate_prompt_tokens",
-        "truncation_side",
-    ] {
-        fields.refuse(name, &[])?;
-    }
-    let query = query(fields)?;
-    let texts: Option<Vec<Text<'_>>> = fields.get("texts", "a list of strings")?;
-    let texts = texts.unwrap_or_default();
+    let common = Common::new(call, request.common)?;
+    let model = call.app.model_for(common.model.as_deref(), Task::Rerank)?;
+    let query = asked.query.0;
+    let texts = request.tei.texts.unwrap_or_default();
     if texts.is_empty() {
         return Err(ApiError::invalid_value("texts", "not be an empty list"));
     }
-    let truncates = fields.bool("truncate")?.unwrap_or(false);
-    let side = match fields.string("truncation_direction")?.as_deref() {
-        None | Some("right" | "Right") => Side::Right,
-        Some("left" | "Left") => Side::Left,
-        Some(_) => {
-            let must = "be `left` or `right`";
-            return Err(ApiError::invalid_value("truncation_direction", must));
-        }
+    let side = match request.tei.truncation_direction {
+        None | Some(Direction::Right) => Side::Right,
+        Some(Direction::Left) => Side::Left,
     };
-    let raw_scores = fields.bool("raw_scores")?.unwrap_or(false);
-    let return_text = fields.bool("return_text")?.unwrap_or(false);
+    let raw_scores = request.tei.raw_scores.unwrap_or(false);
+    let return_text = request.tei.return_text.unwrap_or(false);
+    let truncates = request.tei.truncate.unwrap_or(false);
     let options = PairOptions {
         truncation: truncates.then(|| Truncation::to_context(model, side)),
-        escapes: Escaping::take(fields)?,
+        escapes: asked.escape_special_tokens,
         field: "texts",
         ..PairOptions::default()
     };
-    call.finish(fields)?;
     let pairs: Vec<(&str, &str)> = texts.iter().map(|t| (&*query, &*t.0)).collect();
     let judged = pairs::judge(call, model, &common, &pairs, &options).await?;
     let ranked = ranked(&judged, !raw_scores, None);
@@ -176,50 +286,6 @@ async fn tei(call: &Call, fields: &mut Fields<'_>) -> Result<Reply, ApiError> {
         text: return_text.then(|| &*texts[index].0),
     });
     Ok(Reply::json(&results.collect::<Vec<_>>()))
-}
-
-fn begin<'a, 'f>(
-    call: &'a Call,
-    fields: &mut Fields<'f>,
-) -> Result<(Common<'f>, &'a ServedModel), ApiError> {
-    let common = Common::take(call, fields)?;
-    let model = call.app.model_for(common.model.as_deref(), Task::Rerank)?;
-    fields.refuse("stream", &["false"])?;
-    Ok((common, model))
-}
-
-fn query<'a>(fields: &mut Fields<'a>) -> Result<Cow<'a, str>, ApiError> {
-    let query = fields.string("query")?;
-    query.ok_or_else(|| ApiError::missing_field("query"))
-}
-
-/// Strings, or objects with a field `text`.
-fn take_documents<'a>(fields: &mut Fields<'a>) -> Result<Vec<Cow<'a, str>>, ApiError> {
-    let list = fields.list("documents")?;
-    let list = list.ok_or_else(|| ApiError::missing_field("documents"))?;
-    if list.is_empty() {
-        return Err(ApiError::invalid_value("documents", "not be an empty list"));
-    }
-    let unknown = &mut fields.unknown;
-    let document = |(index, raw): (usize, &'a RawValue)| {
-        let pointer = format!("/documents/{index}");
-        let wrong = |pointer: String| {
-            ApiError::invalid_type(pointer, "a string or an object with a string `text`")
-        };
-        match raw.get().as_bytes()[0] {
-            b'"' => serde_json::from_str::<Text<'a>>(raw.get())
-                .map(|t| t.0)
-                .map_err(|_| wrong(pointer)),
-            b'{' => {
-                let mut fields = Fields::at(pointer.clone(), raw.get())?;
-                let text = fields.string("text")?.ok_or_else(|| wrong(pointer))?;
-                unknown.add(&fields);
-                Ok(text)
-            }
-            _ => Err(wrong(pointer)),
-        }
-    };
-    list.into_iter().enumerate().map(document).collect()
 }
 
 /// Indices and scores by falling score, ties by index.

@@ -1,34 +1,36 @@
 //! `POST /score`: probabilities of given next tokens behind each item, or the relevance of pairs.
 
 mod joined;
+mod side;
 
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use prelude_core::{Head, Normalise, RowOutput, RowSpec, TokenId};
 use prelude_text::label_trie::softmax;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use self::joined::{Joined, Joining};
+use self::{
+    joined::{Joined, Joining},
+    side::{PairSide, Parts},
+};
 use super::{
     Call, Reply,
     classify::activated,
-    escaping::Escaping,
-    input::check_ids,
+    escaping::not_kept_apart,
+    input::{Prompts, check_ids},
     pairs::{self, PairOptions},
     read,
-    submit::{Common, UsageBody},
-    truncate::{Side, Truncation},
+    submit::{Common, CommonFields, UsageBody},
+    truncate::{Side, Truncation, TruncationFields},
     unix_seconds,
 };
 use crate::{
     error::ApiError,
-    json::Fields,
-    routes::Endpoint,
     served_model::{ServedModel, Task},
-    wire::Text,
+    wire::{Count, Int, Text, Unknown, from_raw, request},
 };
 
 /// Most label tokens of a request.
@@ -63,8 +65,61 @@ struct ListItem {
     score: f64,
 }
 
-/// Fields that only scoring of pairs has, and those that only scoring of labels has.
-const OF_PAIRS: [&str; 6] = [
+/// Tokens or classes that are scored behind each item.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct LabelFields<'a> {
+    /// A text or token ids.
+    #[serde(borrow)]
+    #[schemars(with = "Option<TextOrIds>")]
+    query: Option<Prompts<'a>>,
+    /// Texts, or token ids where the query is one; with `queries`, the other side of pairs.
+    #[schemars(with = "Option<Items>")]
+    items: Option<&'a RawValue>,
+    /// 1 to 1,024 ids. A model that has classes passes over them.
+    label_token_ids: Option<Vec<TokenId>>,
+    /// Strings of one token each, in place of ids; of a model that has classes some of their names,
+    /// all if absent.
+    labels: Option<Vec<String>>,
+    /// Probabilities over the labels, not over the vocabulary.
+    apply_softmax: Option<bool>,
+    /// Items precede the query.
+    item_first: Option<bool>,
+}
+
+/// A text or token ids, as described.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[expect(dead_code, reason = "prompts are read by a type of their own")]
+enum TextOrIds {
+    Text(String),
+    Ids(Vec<TokenId>),
+}
+
+/// Items as texts or as token ids, as described.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[expect(dead_code, reason = "items are read by what the request is about")]
+enum Items {
+    Text(String),
+    Texts(Vec<String>),
+    IdLists(Vec<Vec<TokenId>>),
+    Parts(Parts<'static>),
+}
+
+/// Two sides of pairs, in one of three spellings, or `queries` with `items`.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct PairFields<'a> {
+    #[serde(borrow)]
+    queries: Option<PairSide<'a>>,
+    documents: Option<PairSide<'a>>,
+    text_1: Option<PairSide<'a>>,
+    text_2: Option<PairSide<'a>>,
+    data_1: Option<PairSide<'a>>,
+    data_2: Option<PairSide<'a>>,
+}
+
+/// The names of [`PairFields`].
+const PAIR_FIELDS: [&str; 6] = [
     "queries",
     "documents",
     "text_1",
@@ -72,23 +127,90 @@ const OF_PAIRS: [&str; 6] = [
     "data_1",
     "data_2",
 ];
-const OF_LABELS: [&str; 3] = ["label_token_ids", "labels", "query"];
 
-/// Answers `/score` and `/generative_scoring`.
-pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
+/// How pairs are judged.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct JudgeFields<'a> {
+    /// What relevance means (pairs).
+    #[serde(borrow)]
+    instruction: Option<Text<'a>>,
+    /// 0 is no limit (pairs).
+    max_tokens_per_query: Option<Count>,
+    /// 0 is no limit (pairs).
+    max_tokens_per_doc: Option<Count>,
+    /// False: raw differences (pairs).
+    use_activation: Option<bool>,
+    /// Special tokens in texts are plain text (pairs judged behind a prompt).
+    escape_special_tokens: Option<bool>,
+}
+
+request! {
+    /// `POST /score`: `query` with `items` scores labels; two sides of pairs are judged.
+    struct ScoreRequest<'a> {
+        labels: LabelFields<'a>,
+        pairs: PairFields<'a>,
+        judge: JudgeFields<'a>,
+        truncation: TruncationFields,
+        common: CommonFields<'a>,
+    }
+    refuses &[("stream", &["false"])];
+}
+
+request! {
+    /// `POST /generative_scoring`.
+    struct GenerativeScoringRequest<'a> {
+        labels: LabelFields<'a>,
+        truncation: TruncationFields,
+        common: CommonFields<'a>,
+    }
+    refuses &[
+        ("stream", &["false"]),
+        ("use_activation", &["true"]),
+        ("instruction", &[]),
+        ("max_tokens_per_query", &["0"]),
+        ("max_tokens_per_doc", &["0"]),
+    ];
+}
+
+/// Answers `/generative_scoring`: the score of the first label behind each item.
+///
+/// # Errors
+/// 400 for whatever is wrong with the request, 429, 503, 500.
+pub(crate) async fn generative(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let fields = call.fields(&body)?;
-    let find = |names: &[&'static str]| names.iter().copied().find(|name| fields.has(name));
-    match (find(&OF_PAIRS), find(&OF_LABELS)) {
-        (Some(pairs), Some(labels)) => {
+    if let Some(name) = PAIR_FIELDS.into_iter().find(|name| fields.has(name)) {
+        let must = "be left out here: pairs are scored by /score";
+        return Err(ApiError::invalid_value(name, must));
+    }
+    let request: GenerativeScoringRequest<'_> = call.read_fields(fields)?;
+    let common = Common::new(call, request.common)?;
+    by_labels(call, common, request.labels, request.truncation, None).await
+}
+
+/// Answers `/score`.
+///
+/// # Errors
+/// 400 for whatever is wrong with the request, 429, 503, 500.
+pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
+    let request: ScoreRequest<'_> = call.read(&body)?;
+    let labels = &request.labels;
+    let of_labels = [
+        ("label_token_ids", labels.label_token_ids.is_some()),
+        ("labels", labels.labels.is_some()),
+        ("query", labels.query.is_some()),
+    ];
+    let of_labels = of_labels.into_iter().find(|(_, is_given)| *is_given);
+    match (request.pairs.first(), of_labels) {
+        (Some(pairs), Some((labels, _))) => {
             let must = format!("not be combined with `{labels}`: they are two dialects");
             Err(ApiError::invalid_value(pairs, must))
         }
-        (Some(name), None) if call.endpoint == Endpoint::GenerativeScoring => {
-            let must = "be left out here: pairs are scored by /score";
-            Err(ApiError::invalid_value(name, must))
+        (Some(_), None) => pairs(call, request).await,
+        (None, Some(_)) => {
+            let common = Common::new(call, request.common)?;
+            let judge = Some(request.judge);
+            by_labels(call, common, request.labels, request.truncation, judge).await
         }
-        (Some(_), None) => pairs(call, fields).await,
-        (None, Some(_)) => by_labels(call, fields).await,
         (None, None) => {
             let message = "give `query` and `items`, with `label_token_ids` or `labels` of a \
                            language model, or pairs as `queries` and `documents`, `queries` and \
@@ -98,41 +220,40 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     }
 }
 
-async fn by_labels(call: &Call, mut fields: Fields<'_>) -> Result<Reply, ApiError> {
-    let is_list = call.endpoint == Endpoint::GenerativeScoring;
-    let common = Common::take(call, &mut fields)?;
+/// Scores tokens or classes behind each item. Without `judge` the answer is a list of the first
+/// label's scores.
+async fn by_labels(
+    call: &Call,
+    common: Common<'_>,
+    fields: LabelFields<'_>,
+    truncation: TruncationFields,
+    judge: Option<JudgeFields<'_>>,
+) -> Result<Reply, ApiError> {
+    let is_list = judge.is_none();
     // Labels are for language models; without a model's name, the one that can use them is meant.
-    let labelled = fields.has("labels") || fields.has("label_token_ids");
+    let labelled = fields.labels.is_some() || fields.label_token_ids.is_some();
     let model = match &common.model {
         None if labelled => call
             .app
             .model_of(Task::Score, ServedModel::has_vocabulary)?,
         name => call.app.model_for(name.as_deref(), Task::Score)?,
     };
-    fields.refuse("stream", &["false"])?;
-    let apply_softmax = fields.bool("apply_softmax")?.unwrap_or(is_list);
-    let item_first = fields.bool("item_first")?.unwrap_or(false);
-    // Of pairs. Logits come of a classification head without softmax alone.
-    let activated = model.has_vocabulary() || apply_softmax;
-    fields.refuse(
-        "use_activation",
-        &[if activated { "true" } else { "false" }],
-    )?;
-    fields.refuse("instruction", &[])?;
-    for name in ["max_tokens_per_query", "max_tokens_per_doc"] {
-        fields.refuse(name, &["0"])?;
+    let apply_softmax = fields.apply_softmax.unwrap_or(is_list);
+    let item_first = fields.item_first.unwrap_or(false);
+    if let Some(judge) = judge {
+        // Logits come of a classification head without softmax alone.
+        judge.check_unused(model.has_vocabulary() || apply_softmax)?;
     }
     let wanted = match model.has_vocabulary() {
-        true => Wanted::Tokens(labels(&mut fields, model)?),
-        false => Wanted::Classes(classes(&mut fields, model)?),
+        true => Wanted::Tokens(labels(fields.label_token_ids, fields.labels, model)?),
+        false => Wanted::Classes(classes(fields.labels, model)?),
     };
     let joining = Joining {
         item_first,
         apart: is_list,
-        truncation: Truncation::take(&mut fields, model, 0, Side::Left)?,
+        truncation: Truncation::new(truncation, model, 0, Side::Left)?,
     };
-    let joined = Joined::take(&mut fields)?;
-    call.finish(&fields)?;
+    let joined = Joined::new(fields.query, fields.items)?;
 
     let count = joined.len();
     if count == 0 {
@@ -178,31 +299,50 @@ async fn by_labels(call: &Call, mut fields: Fields<'_>) -> Result<Reply, ApiErro
     Ok(respond(model, scores, usage))
 }
 
-/// Scores pairs of texts: vLLM's dialect.
-async fn pairs(call: &Call, mut fields: Fields<'_>) -> Result<Reply, ApiError> {
-    let common = Common::take(call, &mut fields)?;
-    let model = call.app.model_for(common.model.as_deref(), Task::Pairs)?;
-    // The last two are of labels.
-    for name in ["stream", "item_first", "apply_softmax"] {
-        fields.refuse(name, &["false"])?;
+impl JudgeFields<'_> {
+    /// Refuses what says how pairs are judged where labels are scored; `activated` is true where
+    /// the scores have an activation.
+    fn check_unused(&self, activated: bool) -> Result<(), ApiError> {
+        let is_limit = |limit: Option<Count>| limit.is_some_and(|limit| limit.count() > 0);
+        if self.escape_special_tokens == Some(true) {
+            return Err(not_kept_apart());
+        }
+        let given = [
+            ("use_activation", self.use_activation == Some(!activated)),
+            ("instruction", self.instruction.is_some()),
+            ("max_tokens_per_query", is_limit(self.max_tokens_per_query)),
+            ("max_tokens_per_doc", is_limit(self.max_tokens_per_doc)),
+        ];
+        match given.into_iter().find(|(_, is_given)| *is_given) {
+            Some((name, _)) => Err(ApiError::unsupported_parameter(name)),
+            None => Ok(()),
+        }
     }
-    let (left, right) = names(&fields)?;
-    let queries = texts(&mut fields, left)?;
-    let documents = texts(&mut fields, right)?;
-    let activation = fields.bool("use_activation")?.unwrap_or(true);
+}
+
+/// Scores pairs of texts: vLLM's dialect.
+async fn pairs(call: &Call, request: ScoreRequest<'_>) -> Result<Reply, ApiError> {
+    let common = Common::new(call, request.common)?;
+    let model = call.app.model_for(common.model.as_deref(), Task::Pairs)?;
+    let of_labels = [
+        ("item_first", request.labels.item_first == Some(true)),
+        ("apply_softmax", request.labels.apply_softmax == Some(true)),
+    ];
+    if let Some((name, _)) = of_labels.into_iter().find(|(_, is_given)| *is_given) {
+        return Err(ApiError::unsupported_parameter(name));
+    }
+    let ((left, queries), (right, documents)) = request.pairs.sides(request.labels.items)?;
+    let (queries, documents) = (queries.0, documents.0);
+    let judge = request.judge;
+    let activation = judge.use_activation.unwrap_or(true);
     let options = PairOptions {
-        instruction: fields.string("instruction")?,
-        max_tokens_per_query: fields
-            .count("max_tokens_per_query", 0..=u32::MAX)?
-            .unwrap_or(0),
-        max_tokens_per_doc: fields
-            .count("max_tokens_per_doc", 0..=u32::MAX)?
-            .unwrap_or(0),
-        truncation: Truncation::take(&mut fields, model, 0, Side::Right)?,
-        escapes: Escaping::take(&mut fields)?,
+        instruction: judge.instruction.map(|text| text.0),
+        max_tokens_per_query: judge.max_tokens_per_query.map_or(0, Int::count),
+        max_tokens_per_doc: judge.max_tokens_per_doc.map_or(0, Int::count),
+        truncation: Truncation::new(request.truncation, model, 0, Side::Right)?,
+        escapes: judge.escape_special_tokens,
         field: right,
     };
-    call.finish(&fields)?;
     let pairs: Vec<(&str, &str)> = match (queries.len(), documents.len()) {
         (1, _) => documents.iter().map(|d| (&*queries[0], &**d)).collect(),
         (n, m) if n == m => {
@@ -219,72 +359,78 @@ async fn pairs(call: &Call, mut fields: Fields<'_>) -> Result<Reply, ApiError> {
     Ok(respond_list(call, model, judged.scores(activation), usage))
 }
 
-/// The two fields that hold the pairs.
-fn names(fields: &Fields<'_>) -> Result<(&'static str, &'static str), ApiError> {
-    let spellings = [
-        ("queries", "documents"),
-        ("queries", "items"),
-        ("text_1", "text_2"),
-        ("data_1", "data_2"),
-    ];
-    let mut given = spellings
-        .into_iter()
-        .filter(|(a, b)| fields.has(a) && fields.has(b));
-    let names = given.next().ok_or_else(|| {
-        let message = "give pairs as `queries` and `documents`, `queries` and `items`, `text_1` \
-                       and `text_2`, or `data_1` and `data_2`";
-        ApiError::new(400, "missing_field", message)
-    })?;
-    let other = |name: &&&str| **name != names.0 && **name != names.1 && fields.has(name);
-    match OF_PAIRS.iter().chain(&["items"]).find(other) {
-        None => Ok(names),
-        Some(name) => {
-            let must = format!("not be combined with `{}` and `{}`", names.0, names.1);
-            Err(ApiError::invalid_value(*name, must))
-        }
-    }
-}
+/// One side of pairs, and the field that it came in.
+type NamedSide<'a> = (&'static str, PairSide<'a>);
 
-/// A string, a list of strings, or `{"content": [{"type": "text", "text": ..}]}`.
-fn texts<'a>(fields: &mut Fields<'a>, name: &'static str) -> Result<Vec<Cow<'a, str>>, ApiError> {
-    let wrong = || {
-        let must_be = "a string, a list of strings or an object with `content`";
-        ApiError::invalid_type(name, must_be)
-    };
-    let raw = fields
-        .raw(name)
-        .ok_or_else(|| ApiError::missing_field(name))?;
-    let texts: Vec<Text<'a>> = match raw.as_bytes()[0] {
-        b'"' => vec![serde_json::from_str(raw).map_err(|_| wrong())?],
-        b'[' => serde_json::from_str(raw).map_err(|_| wrong())?,
-        b'{' => {
-            let mut object = Fields::at(format!("/{name}"), raw)?;
-            let path = object.path("content");
-            let parts = object.list("content")?;
-            let parts = parts.ok_or_else(|| ApiError::missing_field(path.clone()))?;
-            let part = |(index, raw): (usize, &'a RawValue)| {
-                let mut part = Fields::at(format!("{path}/{index}"), raw.get())?;
-                match part.string("type")?.as_deref() {
-                    Some("text") => {}
-                    Some(_) => return Err(ApiError::unsupported_parameter(part.path("type"))),
-                    None => return Err(ApiError::missing_field(part.path("type"))),
-                }
-                let text = part.string("text")?;
-                let text = text.ok_or_else(|| ApiError::missing_field(part.path("text")))?;
-                fields.unknown.add(&part);
-                Ok(Text(text))
-            };
-            let parts = parts.into_iter().enumerate().map(part);
-            let parts = parts.collect::<Result<_, ApiError>>()?;
-            fields.unknown.add(&object);
-            parts
-        }
-        _ => return Err(wrong()),
-    };
-    if texts.is_empty() {
-        return Err(ApiError::invalid_value(name, "not be an empty list"));
+impl<'a> PairFields<'a> {
+    /// Returns the name of the first field that is given, if any is.
+    fn first(&self) -> Option<&'static str> {
+        let given = self.given();
+        given
+            .into_iter()
+            .find(|(_, is_given)| *is_given)
+            .map(|(name, _)| name)
     }
-    Ok(texts.into_iter().map(|t| t.0).collect())
+
+    fn given(&self) -> [(&'static str, bool); 6] {
+        let is_given = [
+            self.queries.is_some(),
+            self.documents.is_some(),
+            self.text_1.is_some(),
+            self.text_2.is_some(),
+            self.data_1.is_some(),
+            self.data_2.is_some(),
+        ];
+        std::array::from_fn(|i| (PAIR_FIELDS[i], is_given[i]))
+    }
+
+    /// Returns the two sides of the one spelling that is given.
+    fn sides(
+        self,
+        items: Option<&'a RawValue>,
+    ) -> Result<(NamedSide<'a>, NamedSide<'a>), ApiError> {
+        let mut given: Vec<_> = self.given().into_iter().filter(|(_, is)| *is).collect();
+        given.extend(items.map(|_| ("items", true)));
+        let items = match (&self.queries, items) {
+            (Some(_), Some(raw)) => Some(from_raw(raw.get(), "items", &mut Unknown::default())?),
+            _ => None,
+        };
+        let (left, right) = match self {
+            Self {
+                queries: Some(a),
+                documents: Some(b),
+                ..
+            } => (("queries", a), ("documents", b)),
+            Self {
+                queries: Some(a), ..
+            } if items.is_some() => (("queries", a), ("items", items.expect("it was looked at"))),
+            Self {
+                text_1: Some(a),
+                text_2: Some(b),
+                ..
+            } => (("text_1", a), ("text_2", b)),
+            Self {
+                data_1: Some(a),
+                data_2: Some(b),
+                ..
+            } => (("data_1", a), ("data_2", b)),
+            _ => {
+                let message = "give pairs as `queries` and `documents`, `queries` and `items`, \
+                               `text_1` and `text_2`, or `data_1` and `data_2`";
+                return Err(ApiError::new(400, "missing_field", message));
+            }
+        };
+        let other = given
+            .iter()
+            .find(|(name, _)| *name != left.0 && *name != right.0);
+        match other {
+            None => Ok((left, right)),
+            Some((name, _)) => {
+                let must = format!("not be combined with `{}` and `{}`", left.0, right.0);
+                Err(ApiError::invalid_value(*name, must))
+            }
+        }
+    }
 }
 
 fn respond(model: &ServedModel, scores: Vec<Vec<f64>>, usage: UsageBody) -> Reply {
@@ -360,9 +506,10 @@ fn choose(scores: Vec<f64>, places: Option<&[usize]>) -> Vec<f64> {
 
 /// `labels` of a model that has classes: which of them to score, all if there are none. Token ids
 /// name no class; clients that send them to every model get all classes.
-fn classes(fields: &mut Fields<'_>, model: &ServedModel) -> Result<Option<Vec<usize>>, ApiError> {
-    let _: Option<Vec<TokenId>> = fields.get("label_token_ids", "a list of token ids")?;
-    let names: Option<Vec<String>> = fields.get("labels", "a list of strings")?;
+fn classes(
+    names: Option<Vec<String>>,
+    model: &ServedModel,
+) -> Result<Option<Vec<usize>>, ApiError> {
     let Some(names) = names else {
         return Ok(None);
     };
@@ -382,9 +529,11 @@ fn classes(fields: &mut Fields<'_>, model: &ServedModel) -> Result<Option<Vec<us
 }
 
 /// `label_token_ids`, or `labels` of one token each.
-fn labels(fields: &mut Fields<'_>, model: &ServedModel) -> Result<Arc<[TokenId]>, ApiError> {
-    let ids: Option<Vec<TokenId>> = fields.get("label_token_ids", "a list of token ids")?;
-    let texts: Option<Vec<String>> = fields.get("labels", "a list of strings")?;
+fn labels(
+    ids: Option<Vec<TokenId>>,
+    texts: Option<Vec<String>>,
+    model: &ServedModel,
+) -> Result<Arc<[TokenId]>, ApiError> {
     let (name, ids) = match (ids, texts) {
         (Some(ids), None) => ("label_token_ids", ids),
         (None, Some(texts)) => ("labels", single_tokens(model, &texts)?),

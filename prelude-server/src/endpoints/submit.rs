@@ -12,7 +12,6 @@ use super::Call;
 use crate::{
     admission::time_for,
     error::ApiError,
-    json::Fields,
     log, reject,
     served_model::ServedModel,
     wire::{Int, Text},
@@ -71,14 +70,6 @@ pub(crate) struct Common<'a> {
 }
 
 impl<'a> Common<'a> {
-    /// Takes the common fields.
-    ///
-    /// # Errors
-    /// 400 naming the field.
-    pub(crate) fn take(call: &Call, fields: &mut Fields<'a>) -> Result<Self, ApiError> {
-        Self::new(call, fields.group()?)
-    }
-
     /// Checks the common fields, and names the call by `request_id`.
     ///
     /// # Errors

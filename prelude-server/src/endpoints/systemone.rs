@@ -9,8 +9,23 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::json;
 
-use super::{Call, Reply, decide, submit::Common};
-use crate::{error::ApiError, served_model::Task};
+use super::{
+    Call, Reply,
+    decide::{self, DecideFields},
+    submit::{Common, CommonFields},
+};
+use crate::{error::ApiError, served_model::Task, wire::request};
+
+request! {
+    /// `POST /v1/systemone`.
+    struct SystemOneRequest<'a> {
+        state: wire::StateFields<'a>,
+        options: DecideFields<'a>,
+        common: CommonFields<'a>,
+    }
+    // A state is never cut.
+    refuses &[("stream", &["false"]), ("truncate_prompt_tokens", &[])];
+}
 
 /// Answers `/v1/systemone`.
 pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
@@ -18,19 +33,15 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
 }
 
 async fn answer(call: &Call, body: &[u8]) -> Result<Reply, ApiError> {
-    let mut fields = call.fields(body)?;
-    let common = Common::take(call, &mut fields)?;
+    let request: SystemOneRequest<'_> = call.read(body)?;
+    let common = Common::new(call, request.common)?;
     let aliases = &call.app.config.decide.systemone_aliases;
     let name = common
         .model
         .as_deref()
         .filter(|name| !aliases.iter().any(|alias| alias == name));
     let model = call.app.model_for(name, Task::SystemOne)?;
-    fields.refuse("stream", &["false"])?;
-    // A state is never cut.
-    fields.refuse("truncate_prompt_tokens", &[])?;
-    let asking = wire::take(&mut fields)?;
-    call.finish(&fields)?;
+    let asking = wire::asking(request.state, request.options)?;
     let decided = decide::decide(call, model, &common, &asking, body.len()).await?;
     Ok(wire::reply(&model.name, &asking, &decided))
 }

@@ -5,13 +5,17 @@ use std::{borrow::Cow, sync::Arc};
 use bytes::Bytes;
 use prelude_core::TokenId;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Call, Reply, conversation::Conversation, input::Prompt};
+use super::{
+    Call, Reply,
+    conversation::{Conversation, ConversationFields},
+    escaping::not_kept_apart,
+};
 use crate::{
     error::ApiError,
-    json::Fields,
     served_model::{ServedModel, Task},
+    wire::{OneOrMany, Text, request},
 };
 
 #[derive(Serialize, JsonSchema)]
@@ -23,32 +27,56 @@ pub(crate) struct Tokens<'a> {
     token_strs: Option<Vec<Cow<'a, str>>>,
 }
 
+/// Text to tokenise, and how.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct TextFields<'a> {
+    #[serde(borrow)]
+    model: Option<Text<'a>>,
+    /// One text, or a list of texts and then a list of results.
+    prompt: Option<OneOrMany<Text<'a>>>,
+    add_special_tokens: Option<bool>,
+    /// Each token's text beside its id.
+    return_token_strs: Option<bool>,
+}
+
+request! {
+    /// `POST /tokenize`: `prompt`, or `messages` as the chat template renders them.
+    struct TokenizeRequest<'a> {
+        text: TextFields<'a>,
+        conversation: ConversationFields<'a>,
+    }
+    refuses &[
+        ("echo", &["false"]),
+        ("return_prompt_text", &["false"]),
+        ("truncate_prompt_tokens", &[]),
+        ("functions", &["[]"]),
+        ("function_call", &["\"none\""]),
+        ("audio", &[]),
+    ];
+}
+
 /// Text or messages to ids.
 ///
 /// # Errors
 /// 400 naming the field.
 pub(crate) async fn tokenize(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let mut fields = call.fields(&body)?;
-    let (model, source) = {
-        let name = fields.string("model")?;
-        if fields.has("messages") {
-            let model = call.app.model_for(name.as_deref(), Task::Chat)?;
-            super::chat::refuse_unimplemented(&mut fields)?;
-            for name in ["echo", "return_prompt_text"] {
-                fields.refuse(name, &["false"])?;
-            }
-            fields.refuse("truncate_prompt_tokens", &[])?;
-            let chat = Conversation::take(call, model, &mut fields, true)?;
-            (model, Source::Chat(Box::new(chat)))
-        } else {
-            let model = call.app.model(name.as_deref())?;
-            (model, Source::texts(&mut fields)?)
+    let request: TokenizeRequest<'_> = call.read(&body)?;
+    let (text, chat) = (request.text, request.conversation);
+    let name = text.model.as_ref().map(|name| &*name.0);
+    let is_chat = chat.messages.is_some();
+    let (model, source) = if is_chat {
+        let model = call.app.model_for(name, Task::Chat)?;
+        let chat = Conversation::new(call, model, chat, true)?;
+        (model, Source::Chat(Box::new(chat)))
+    } else {
+        let model = call.app.model(name)?;
+        if chat.escape_special_tokens == Some(true) {
+            return Err(not_kept_apart());
         }
+        (model, Source::texts(text.prompt)?)
     };
-    let is_chat = matches!(source, Source::Chat(_));
-    let add_special_tokens = fields.bool("add_special_tokens")?.unwrap_or(!is_chat);
-    let with_strings = fields.bool("return_token_strs")?.unwrap_or(false);
-    call.finish(&fields)?;
+    let add_special_tokens = text.add_special_tokens.unwrap_or(!is_chat);
+    let with_strings = text.return_token_strs.unwrap_or(false);
     if let Source::Many(texts) = &source {
         check_rows(call, texts.len())?;
     }
@@ -90,27 +118,17 @@ enum Source<'a> {
 
 impl<'a> Source<'a> {
     /// One text, or a list of texts and then a list of results.
-    fn texts(fields: &mut Fields<'a>) -> Result<Self, ApiError> {
-        let raw = fields
-            .raw("prompt")
-            .ok_or_else(|| ApiError::missing_field("prompt"))?;
-        let wrong = || ApiError::invalid_type("prompt", "a string or a list of strings");
-        let texts = super::input::parse_prompts(raw).map_err(|_| wrong())?;
-        let mut texts: Vec<Cow<'a, str>> = texts
-            .into_iter()
-            .map(|prompt| match prompt {
-                Prompt::Text(text) => Ok(text),
-                Prompt::Ids(_) => Err(wrong()),
-            })
-            .collect::<Result<_, _>>()?;
-        Ok(match texts.pop() {
-            Some(text) if raw.starts_with('"') => Self::One(text),
-            Some(last) => {
-                texts.push(last);
-                Self::Many(texts)
+    fn texts(prompt: Option<OneOrMany<Text<'a>>>) -> Result<Self, ApiError> {
+        match prompt {
+            None => Err(ApiError::missing_field("prompt")),
+            Some(OneOrMany::One(text)) => Ok(Self::One(text.0)),
+            Some(OneOrMany::Many(texts)) if texts.is_empty() => {
+                Err(ApiError::invalid_value("prompt", "not be an empty list"))
             }
-            None => return Err(wrong()),
-        })
+            Some(OneOrMany::Many(texts)) => {
+                Ok(Self::Many(texts.into_iter().map(|text| text.0).collect()))
+            }
+        }
     }
 }
 
@@ -128,20 +146,25 @@ pub(crate) struct Detokenized<'a> {
     text: &'a str,
 }
 
+/// `POST /detokenize`.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct DetokenizeRequest<'a> {
+    #[serde(borrow)]
+    model: Option<Text<'a>>,
+    tokens: Vec<TokenId>,
+    skip_special_tokens: Option<bool>,
+}
+
 /// Ids to text.
 ///
 /// # Errors
 /// 400 naming the field.
 pub(crate) async fn detokenize(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let mut fields = call.fields(&body)?;
-    let name = fields.string("model")?;
-    let model = call.app.model(name.as_deref())?;
-    let must_be = "a list of token ids: integers of at least 0";
-    let ids: Vec<TokenId> = fields
-        .get("tokens", must_be)?
-        .ok_or_else(|| ApiError::missing_field("tokens"))?;
-    let skip_special_tokens = fields.bool("skip_special_tokens")?.unwrap_or(false);
-    call.finish(&fields)?;
+    let request: DetokenizeRequest<'_> = call.read(&body)?;
+    let name = request.model.as_ref().map(|name| &*name.0);
+    let model = call.app.model(name)?;
+    let ids = request.tokens;
+    let skip_special_tokens = request.skip_special_tokens.unwrap_or(false);
     if let Some(&id) = ids.iter().find(|&&id| id >= model.vocab_size) {
         let id = u64::from(id);
         return Err(ApiError::token_out_of_range("tokens", id, model.vocab_size));

@@ -6,16 +6,31 @@ use prelude_core::TokenId;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::{error::ApiError, json::Fields, served_model::ServedModel, wire::Int};
+use crate::{
+    error::ApiError,
+    served_model::ServedModel,
+    wire::{CountOrAll, Int},
+};
 
 /// How a prompt that is too long is cut. Without these fields it is refused.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "Truncation")]
 pub(crate) struct TruncationFields {
     /// Tokens to keep; -1 is what the context holds.
-    truncate_prompt_tokens: Option<Int<-1, { i64::MAX }>>,
+    truncate_prompt_tokens: Option<CountOrAll>,
     /// The side that is cut.
     truncation_side: Option<Side>,
+}
+
+impl TruncationFields {
+    /// Returns the name of a field that is given, if any is.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        match (self.truncate_prompt_tokens, self.truncation_side) {
+            (Some(_), _) => Some("truncate_prompt_tokens"),
+            (None, Some(_)) => Some("truncation_side"),
+            (None, None) => None,
+        }
+    }
 }
 
 /// The end of a prompt that is cut off.
@@ -42,19 +57,6 @@ impl Truncation {
             keep: model.max_model_len as usize,
             side,
         }
-    }
-
-    /// Takes `truncate_prompt_tokens` and `truncation_side`, as [`Truncation::new`].
-    ///
-    /// # Errors
-    /// 400 naming the field.
-    pub(crate) fn take(
-        fields: &mut Fields<'_>,
-        model: &ServedModel,
-        output: u32,
-        side: Side,
-    ) -> Result<Option<Self>, ApiError> {
-        Self::new(fields.group()?, model, output, side)
     }
 
     /// Returns how prompts are cut, if they are. -1 keeps what the context leaves beside `output`

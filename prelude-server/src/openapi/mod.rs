@@ -1,15 +1,11 @@
 //! `/openapi.json`: the API as OpenAPI 3.1, made from the routes and the wire types.
 //!
-//! Answers are described by the types that are written; request bodies by [`requests`], which is
-//! held against what handlers read. Statuses follow from what an endpoint needs.
+//! Bodies are described by the types that are read and written. Statuses follow from what an endpoint needs.
 
-mod requests;
 mod statuses;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
-
-pub(crate) use requests::StringOrBool;
 
 use crate::{
     endpoints::{
@@ -178,20 +174,19 @@ fn words(endpoint: Endpoint) -> (&'static str, &'static str) {
 
 /// A request's body, if the endpoint takes one.
 fn request(endpoint: Endpoint, g: &mut SchemaGenerator) -> Option<Schema> {
-    use requests as r;
     Some(match endpoint {
-        Endpoint::Completions => g.subschema_for::<r::CompletionRequest>(),
-        Endpoint::Chat => g.subschema_for::<r::ChatRequest>(),
+        Endpoint::Completions => g.subschema_for::<completions::CompletionRequest<'_>>(),
+        Endpoint::Chat => g.subschema_for::<chat::ChatRequest<'_>>(),
         Endpoint::Embeddings => g.subschema_for::<embeddings::EmbeddingRequest<'_>>(),
         Endpoint::Classify => g.subschema_for::<classify::ClassifyRequest<'_>>(),
-        Endpoint::Score => g.subschema_for::<r::ScoreRequest>(),
-        Endpoint::GenerativeScoring => g.subschema_for::<r::GenerativeScoringRequest>(),
-        Endpoint::Rerank | Endpoint::RerankV2 => g.subschema_for::<r::RerankRequest>(),
+        Endpoint::Score => g.subschema_for::<score::ScoreRequest<'_>>(),
+        Endpoint::GenerativeScoring => g.subschema_for::<score::GenerativeScoringRequest<'_>>(),
+        Endpoint::Rerank | Endpoint::RerankV2 => g.subschema_for::<rerank::RerankRequest<'_>>(),
         Endpoint::Pooling => g.subschema_for::<pooling::PoolingRequest<'_>>(),
-        Endpoint::SystemOne => g.subschema_for::<r::SystemOneRequest>(),
-        Endpoint::Decisions => g.subschema_for::<r::DecisionRequest>(),
-        Endpoint::Tokenize => g.subschema_for::<r::TokenizeRequest>(),
-        Endpoint::Detokenize => g.subschema_for::<r::DetokenizeRequest>(),
+        Endpoint::SystemOne => g.subschema_for::<systemone::SystemOneRequest<'_>>(),
+        Endpoint::Decisions => g.subschema_for::<decisions::DecisionRequest<'_>>(),
+        Endpoint::Tokenize => g.subschema_for::<tokenize::TokenizeRequest<'_>>(),
+        Endpoint::Detokenize => g.subschema_for::<tokenize::DetokenizeRequest<'_>>(),
         Endpoint::TokenizerInfo
         | Endpoint::Models
         | Endpoint::Model
@@ -271,34 +266,8 @@ fn answer(endpoint: Endpoint, g: &mut SchemaGenerator) -> Bodies {
     }
 }
 
-/// Fails if a handler read a field that the document does not have.
-///
-/// # Panics
-/// Then, and in debug builds alone.
-#[cfg(debug_assertions)]
-pub(crate) fn check_described(endpoint: Endpoint, asked: &[String]) {
-    use std::{
-        collections::{HashMap, HashSet},
-        sync::LazyLock,
-    };
-    static FIELDS: LazyLock<HashMap<&str, HashSet<String>>> = LazyLock::new(|| {
-        ROUTES
-            .iter()
-            .map(|route| (route.path, fields(route.endpoint).into_iter().collect()))
-            .collect()
-    });
-    let known = &FIELDS[endpoint.route()];
-    for name in asked {
-        assert!(
-            known.contains(name),
-            "{} reads a field `{name}` that openapi/requests.rs does not describe",
-            endpoint.route()
-        );
-    }
-}
-
 /// Names of the fields that a request's body may have.
-#[cfg(debug_assertions)]
+#[cfg(test)]
 fn fields(endpoint: Endpoint) -> Vec<String> {
     let mut generator = SchemaSettings::draft2020_12()
         .with(|s| s.inline_subschemas = true)

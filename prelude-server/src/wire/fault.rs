@@ -4,14 +4,17 @@ use std::fmt;
 
 use serde::de;
 
+use super::escaped;
 use crate::error::ApiError;
 
 /// Marks a message that says which type a value must have. serde's errors carry text alone.
 const TYPE: char = '\u{1}';
 /// Marks a message that says what a value of the right type must do.
 const VALUE: char = '\u{2}';
+/// The message for a value that is known and not implemented.
+const UNSUPPORTED: &str = "\u{3}unsupported";
 /// Begins the message of a [`Json`](super::Json) object with two keys of one name.
-pub(crate) const DUPLICATE: &str = "duplicate field";
+pub(super) const DUPLICATE: &str = "duplicate field";
 
 /// Returns serde's error for a value of the wrong type; `be` completes "field `x` must be ..".
 pub(crate) fn wrong_type<E: de::Error>(be: impl fmt::Display) -> E {
@@ -23,9 +26,25 @@ pub(crate) fn wrong_value<E: de::Error>(must: impl fmt::Display) -> E {
     E::custom(format_args!("{VALUE}{must}{VALUE}"))
 }
 
+/// Returns serde's error for a value that is known and not implemented.
+pub(crate) fn unsupported<E: de::Error>() -> E {
+    E::custom(UNSUPPORTED)
+}
+
 /// Returns the API's error for what serde said of the value at `path`. No text of the value or of
 /// serde's message reaches the caller.
 pub(super) fn of_serde(message: &str, path: String) -> ApiError {
+    // Only these two repeat a client's text as it is, so they are looked for first.
+    if message.starts_with("unknown variant ") {
+        return ApiError::invalid_value(path, format!("be {}", names(message)));
+    }
+    if let Some(name) = quoted_behind(message, "unknown field ") {
+        let (path, name) = (pointer(&path), escaped(name));
+        return match path.ends_with(&format!("/{name}")) {
+            true => ApiError::unsupported_parameter(path),
+            false => ApiError::unsupported_parameter(format!("{path}/{name}")),
+        };
+    }
     let marked = |mark: char| {
         let (_, rest) = message.split_once(mark)?;
         rest.split_once(mark).map(|(text, _)| text.to_owned())
@@ -36,6 +55,9 @@ pub(super) fn of_serde(message: &str, path: String) -> ApiError {
     if let Some(must) = marked(VALUE) {
         return ApiError::invalid_value(path, must);
     }
+    if message.starts_with(UNSUPPORTED) {
+        return ApiError::unsupported_parameter(path);
+    }
     if let Some(name) = quoted_behind(message, "missing field ") {
         return ApiError::missing_field(format!("{}/{name}", pointer(&path)));
     }
@@ -43,18 +65,13 @@ pub(super) fn of_serde(message: &str, path: String) -> ApiError {
         let message = format!("an object in `{path}` has two fields of the same name");
         return ApiError::new(400, "duplicate_field", message).with_param(path);
     }
-    if message.starts_with("unknown variant ") {
-        return match message.split_once(", expected ") {
-            Some((_, expected)) => ApiError::invalid_value(path, format!("be {}", cut(expected))),
-            None => ApiError::invalid_value(path, "be one of the values that are allowed"),
-        };
-    }
     let expected = message.rsplit_once(", expected ");
-    ApiError::invalid_type(path, words(expected.map_or("", |(_, words)| cut(words))))
+    let expected = expected.map_or("of another type", |(_, words)| cut(words));
+    ApiError::invalid_type(path, words(expected))
 }
 
 /// Returns a path as a JSON pointer: fields of the body itself go without a slash.
-fn pointer(path: &str) -> String {
+pub(super) fn pointer(path: &str) -> String {
     match path.starts_with('/') {
         true => path.to_owned(),
         false => format!("/{path}"),
@@ -67,13 +84,28 @@ fn quoted_behind<'m>(message: &'m str, start: &str) -> Option<&'m str> {
     rest.split_once('`').map(|(name, _)| name)
 }
 
+/// Returns the names that serde expected in place of an unknown one, as a list in words.
+fn names(message: &str) -> String {
+    let expected = message
+        .rsplit_once(", expected ")
+        .map_or("", |(_, names)| names);
+    // Names stand in backquotes, so every second part is one.
+    let quoted = |name: &str| format!("\"{name}\"");
+    let names: Vec<String> = expected.split('`').skip(1).step_by(2).map(quoted).collect();
+    match names.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => "one of the values that are served".to_owned(),
+    }
+}
+
 /// Returns a message without the place that `serde_json` puts behind it.
 fn cut(text: &str) -> &str {
     text.rsplit_once(" at line ").map_or(text, |(text, _)| text)
 }
 
-/// Returns JSON's word for what Rust's types expect.
-fn words(expected: &str) -> &'static str {
+/// Returns JSON's word for what Rust's types expect; other texts are those of our own visitors.
+fn words(expected: &str) -> &str {
     match expected {
         "a string" | "a borrowed string" => "a string",
         "a boolean" => "true or false",
@@ -82,6 +114,6 @@ fn words(expected: &str) -> &'static str {
         "a sequence" => "a list",
         "a map" => "an object",
         _ if expected.starts_with("struct ") => "an object",
-        _ => "of another type",
+        _ => expected,
     }
 }

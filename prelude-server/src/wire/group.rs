@@ -1,6 +1,6 @@
 //! Reading a group of fields: a struct of some of the fields that a body has.
 
-use std::fmt;
+use std::{fmt, marker::PhantomData};
 
 use serde::{
     Deserialize, Deserializer,
@@ -9,8 +9,8 @@ use serde::{
 };
 use serde_path_to_error::{Segment, Track};
 
-use super::fault;
-use crate::{error::ApiError, json::Fields};
+use super::{Fields, Unknown, fault};
+use crate::error::ApiError;
 
 impl<'a> Fields<'a> {
     /// Takes the fields that `T` names. `null` is an absent field.
@@ -89,7 +89,7 @@ impl<'a> MapAccess<'a> for Entries<'_, 'a> {
         seed: K,
     ) -> Result<Option<K::Value>, Fault> {
         for name in self.names.by_ref() {
-            if let Some(raw) = self.fields.raw(name) {
+            if let Some(raw) = self.fields.take(name) {
                 self.taken = Some((name, raw));
                 return seed.deserialize((*name).into_deserializer()).map(Some);
             }
@@ -99,47 +99,70 @@ impl<'a> MapAccess<'a> for Entries<'_, 'a> {
 
     fn next_value_seed<V: DeserializeSeed<'a>>(&mut self, seed: V) -> Result<V::Value, Fault> {
         let (name, raw) = self.taken.take().expect("a key was given out before");
-        let mut json = serde_json::Deserializer::from_str(raw);
-        let mut track = Track::new();
-        let (mut ignored, mut first) = (0, None);
-        let mut ignore = |path: serde_ignored::Path<'_>| {
-            ignored += 1;
-            first.get_or_insert_with(|| path.to_string());
-        };
-        let located = serde_path_to_error::Deserializer::new(&mut json, &mut track);
-        let read = seed.deserialize(serde_ignored::Deserializer::new(located, &mut ignore));
-        match read {
-            Ok(value) => {
-                self.fields.unknown.note(
-                    ignored,
-                    first.map(|path| {
-                        // An `Option` on the way is a question mark.
-                        let path = path.replace("?.", "").replace('.', "/");
-                        format!("/{name}/{path}")
-                    }),
-                );
-                Ok(value)
-            }
-            Err(error) => {
-                let path = place(name, &track.path());
-                Err(Fault(fault::of_serde(&error.to_string(), path)))
-            }
-        }
+        let unknown = &mut self.fields.unknown;
+        seeded(seed, raw, name, unknown).map_err(Fault)
     }
 }
 
-/// Returns a field's name, or a JSON pointer to a place inside its value.
-fn place(name: &str, path: &serde_path_to_error::Path) -> String {
+/// Reads the raw JSON of the value at `path`: a field's name, or a JSON pointer. Unknown fields
+/// inside the value are counted.
+///
+/// # Errors
+/// As [`Fields::group`].
+pub(crate) fn from_raw<'a, T: Deserialize<'a>>(
+    raw: &'a str,
+    path: &str,
+    unknown: &mut Unknown,
+) -> Result<T, ApiError> {
+    seeded(PhantomData, raw, path, unknown)
+}
+
+fn seeded<'a, S: DeserializeSeed<'a>>(
+    seed: S,
+    raw: &'a str,
+    path: &str,
+    unknown: &mut Unknown,
+) -> Result<S::Value, ApiError> {
+    let mut json = serde_json::Deserializer::from_str(raw);
+    let mut track = Track::new();
+    let (mut ignored, mut first) = (0, None);
+    let mut ignore = |path: serde_ignored::Path<'_>| {
+        ignored += 1;
+        first.get_or_insert_with(|| path.to_string());
+    };
+    let located = serde_path_to_error::Deserializer::new(&mut json, &mut track);
+    let read = seed.deserialize(serde_ignored::Deserializer::new(located, &mut ignore));
+    let value = read.map_err(|error| {
+        let path = place(path, &track.path());
+        fault::of_serde(&error.to_string(), path)
+    })?;
+    let first = first.map(|inside| {
+        // An `Option` on the way is a question mark.
+        let inside = inside.replace("?.", "").replace('.', "/");
+        format!("{}/{inside}", fault::pointer(path))
+    });
+    unknown.note(ignored, first);
+    Ok(value)
+}
+
+/// Returns `start`, or a JSON pointer to a place inside its value.
+fn place(start: &str, inside: &serde_path_to_error::Path) -> String {
     let mut place = String::new();
-    for segment in path {
+    for segment in inside {
         match segment {
             Segment::Seq { index } => place.push_str(&format!("/{index}")),
-            Segment::Map { key } => place.push_str(&format!("/{key}")),
+            Segment::Map { key } => place.push_str(&format!("/{}", escaped(key))),
             Segment::Enum { .. } | Segment::Unknown => {}
         }
     }
     match place.is_empty() {
-        true => name.to_owned(),
-        false => format!("/{name}{place}"),
+        true => start.to_owned(),
+        false => fault::pointer(start) + &place,
     }
+}
+
+/// Returns a client's own key as one segment of a JSON pointer, short enough for a message.
+pub(crate) fn escaped(key: &str) -> String {
+    let short: String = key.chars().take(64).collect();
+    short.replace('~', "~0").replace('/', "~1")
 }

@@ -9,15 +9,20 @@
 //! until its own type reads it, once.
 
 mod fault;
+mod fields;
 mod group;
 mod value;
 
-pub(crate) use fault::{DUPLICATE, wrong_type, wrong_value};
-pub(crate) use value::{Int, Json, OneOrMany, Text};
+pub(crate) use fault::{unsupported, wrong_type, wrong_value};
+pub(crate) use fields::{Fields, Unknown, check_text, parse_text};
+pub(crate) use group::{escaped, from_raw};
+pub(crate) use value::{
+    Count, CountOrAll, Entries, Int, Json, OneOrMany, Refused, Text, TextOrJson,
+};
 
 use serde::Deserialize;
 
-use crate::{error::ApiError, json::Fields};
+use crate::error::ApiError;
 
 /// A request body, or a part of one, that can be read from the fields of a JSON object.
 pub(crate) trait Request<'a>: Sized {
@@ -61,7 +66,7 @@ macro_rules! request {
             $(const REFUSED: &'static [(&'static str, &'static [&'static str])] = $refused;)?
 
             fn read(
-                fields: &mut $crate::json::Fields<$a>,
+                fields: &mut $crate::wire::Fields<$a>,
             ) -> Result<Self, $crate::error::ApiError> {
                 for (name, neutral) in Self::REFUSED {
                     fields.refuse(name, neutral)?;

@@ -100,12 +100,12 @@ fn a_mistake_is_named_with_its_place() {
         r#"{"side":"up"}"#,
         "invalid_value",
         "side",
-        "must be `left` or `right`",
+        r#"must be "left" or "right""#,
     );
     check(
         r#"{"v":[{"a":1,"a":2}]}"#,
         "duplicate_field",
-        "v",
+        "/v/0",
         "same name",
     );
     check(r#"{"o":[{"n":1},3]}"#, "invalid_type", "/o/1", "an object");

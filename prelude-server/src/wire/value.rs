@@ -1,15 +1,16 @@
 //! Types of single values in requests.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::HashSet, marker::PhantomData};
 
+use prelude_text::decide::compact_json;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, SeqAccess, Visitor},
 };
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, value::RawValue};
 
-use super::fault::{DUPLICATE, wrong_type, wrong_value};
+use super::fault::{DUPLICATE, unsupported, wrong_type, wrong_value};
 
 /// A string, borrowed from the body where it has no escapes.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -71,6 +72,11 @@ impl<const MIN: i64, const MAX: i64> JsonSchema for Int<MIN, MAX> {
     }
 }
 
+/// A count.
+pub(crate) type Count = Int<0, { u32::MAX as i64 }>;
+/// A count, or -1 for all.
+pub(crate) type CountOrAll = Int<-1, { i64::MAX }>;
+
 /// One value, or a list of values.
 #[derive(Clone, Debug, JsonSchema)]
 #[schemars(untagged, inline)]
@@ -120,6 +126,92 @@ impl<'de: 'a, 'a> Deserialize<'de> for OneOrMany<Text<'a>> {
         // Any other kind of value is an error of serde's, with other words.
         let read = deserializer.deserialize_any(Texts);
         read.map_err(|_| wrong_type("a string or a list of strings"))
+    }
+}
+
+/// A string as it is, or an object or a list as compact JSON with its numbers as they are spelled.
+#[derive(Clone, Debug)]
+pub(crate) struct TextOrJson(pub(crate) String);
+
+impl<'de> Deserialize<'de> for TextOrJson {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = <&RawValue>::deserialize(deserializer)?.get();
+        match raw.as_bytes().first() {
+            Some(b'"') => match serde_json::from_str(raw) {
+                Ok(text) => Ok(Self(text)),
+                Err(_) => Err(wrong_type("a valid string")),
+            },
+            Some(b'{' | b'[') => Ok(Self(compact_json(raw))),
+            _ => Err(wrong_type("a string, an object or a list")),
+        }
+    }
+}
+
+impl JsonSchema for TextOrJson {
+    fn schema_name() -> Cow<'static, str> {
+        "TextOrJson".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "Text, or JSON that is shown as it came.",
+            "anyOf": [{ "type": "string" }, { "type": "object" }, { "type": "array" }],
+        })
+    }
+}
+
+/// An object whose keys are the client's own, in order and each once.
+#[derive(Clone, Debug)]
+pub(crate) struct Entries<'a, T>(pub(crate) Vec<(Cow<'a, str>, T)>);
+
+impl<'de: 'a, 'a, T: Deserialize<'de>> Deserialize<'de> for Entries<'a, T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Object<T> {
+            type Value = Vec<(Cow<'de, str>, T)>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut entries: Self::Value = Vec::new();
+                let mut names = HashSet::new();
+                while let Some(Text(name)) = map.next_key::<Text<'de>>()? {
+                    if !names.insert(name.clone()) {
+                        return Err(serde::de::Error::custom(DUPLICATE));
+                    }
+                    entries.push((name, map.next_value()?));
+                }
+                Ok(entries)
+            }
+        }
+        deserializer.deserialize_map(Object(PhantomData)).map(Self)
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for Entries<'_, T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        format!("ObjectOf{}", T::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let each = generator.subschema_for::<T>();
+        json_schema!({ "type": "object", "additionalProperties": each })
+    }
+}
+
+/// A field that another server's dialect has and this one does not: any value is refused.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refused;
+
+impl<'de> Deserialize<'de> for Refused {
+    fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        Err(unsupported())
     }
 }
 

@@ -511,7 +511,7 @@ fn bad_input_is_refused_by_name() {
     bad(
         &with(r#""stop_token_ids":["a"]"#),
         "invalid_type",
-        "stop_token_ids",
+        "/stop_token_ids/0",
     );
     bad(&with(r#""min_tokens":17"#), "invalid_value", "min_tokens");
     bad(&with(r#""logprobs":21"#), "invalid_value", "logprobs");

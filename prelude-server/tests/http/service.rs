@@ -62,7 +62,7 @@ fn tokens_there_and_back() {
     };
     check("/tokenize", "{}", "missing_field");
     check("/tokenize", r#"{"prompt":[1]}"#, "invalid_type");
-    check("/tokenize", r#"{"prompt":[]}"#, "invalid_type");
+    check("/tokenize", r#"{"prompt":[]}"#, "invalid_value");
     check("/detokenize", "{}", "missing_field");
     check("/detokenize", r#"{"tokens":"a"}"#, "invalid_type");
     check("/detokenize", r#"{"tokens":[4096]}"#, "token_out_of_range");
@@ -408,7 +408,7 @@ fn fields_nobody_knows_are_counted_or_refused_wherever_they_are() {
             "/v1/decisions",
             choice(json!({"nix": 1})),
             2,
-            "/questions/0/choices/0/nix",
+            "/input/0/content/0/nix",
         ),
         (
             "/v1/chat/completions",

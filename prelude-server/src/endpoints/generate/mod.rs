@@ -12,6 +12,6 @@ pub(crate) use choice::{Choice, StopReason};
 pub(crate) use logprobs::{
     ChatLogprobs, CompletionLogprobs, Printer, PromptLogprobs, PromptLogprobsSchema, entries,
 };
-pub(crate) use params::{Params, StreamOptions, logprobs};
+pub(crate) use params::{GenerationFields, Params, StreamOptions, logprobs};
 pub(crate) use run::{Job, Report, Run};
 pub(crate) use stream::{Readiness, Speaker};

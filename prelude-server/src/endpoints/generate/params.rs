@@ -4,22 +4,23 @@ use std::{ops::Range, sync::Arc};
 
 use prelude_core::{ExecutionClass, SamplingParams, TokenId};
 use prelude_text::output::Parts;
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-use super::sampling;
+use super::sampling::{self, SamplingFields};
 use crate::{
     app::App,
-    constrain::{self, Ask, Constrained, Reasoning, Wanted},
+    constrain::{self, Ask, Constrained, ConstraintFields, Reasoning, Wanted},
     endpoints::Call,
     error::ApiError,
-    json::Fields,
     served_model::ServedModel,
-    wire::Text,
+    wire::{CountOrAll, Int, OneOrMany, Text, request},
 };
 
 const STOPS_MAX: usize = 16;
 const STOP_BYTES_MAX: usize = 256;
 const BAD_WORDS_MAX: usize = 256;
-const N_MAX: u32 = 128;
+const N_MAX: i64 = 128;
 
 /// How to generate and what to say about it.
 #[derive(Clone, Debug)]
@@ -59,35 +60,78 @@ pub(crate) struct Params {
 }
 
 /// What a stream says of usage.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
 pub(crate) struct StreamOptions {
     /// One last chunk with the usage.
-    pub(crate) include_usage: bool,
+    pub(crate) include_usage: Option<bool>,
     /// The running usage on each chunk.
-    pub(crate) continuous_usage: bool,
+    #[serde(rename = "continuous_usage_stats")]
+    pub(crate) continuous_usage: Option<bool>,
+}
+
+/// How many texts, where they end and what is said of them, as clients write it.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct OutputFields<'a> {
+    /// Continuations of each prompt.
+    n: Option<Int<1, N_MAX>>,
+    /// Only equal to `n`.
+    best_of: Option<Int<1, N_MAX>>,
+    /// At most 16 strings of 1 to 256 bytes.
+    #[serde(borrow)]
+    stop: Option<OneOrMany<Text<'a>>>,
+    include_stop_str_in_output: Option<bool>,
+    ignore_eos: Option<bool>,
+    /// Likeliest tokens beside each prompt token; -1 is the whole vocabulary, where the server
+    /// allows it.
+    prompt_logprobs: Option<CountOrAll>,
+    /// Positions `[a, b)` that `prompt_logprobs` are wanted for.
+    prompt_logprobs_range: Option<[u32; 2]>,
+    return_token_ids: Option<bool>,
+    /// Tokens print as `token_id:N`.
+    return_tokens_as_token_ids: Option<bool>,
+    skip_special_tokens: Option<bool>,
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    /// At most 256 strings of 1 to 256 bytes that no answer has, as the tokenizer spells them.
+    bad_words: Option<Vec<String>>,
+}
+
+request! {
+    /// Fields that completions and chat share.
+    struct GenerationFields<'a> {
+        output: OutputFields<'a>,
+        sampling: SamplingFields,
+        constraint: ConstraintFields<'a>,
+    }
+    refuses &[
+        ("use_beam_search", &["false"]),
+        ("logprob_token_ids", &["[]"]),
+        ("lora", &[]),
+        ("logits_processors", &["[]"]),
+    ];
 }
 
 impl Params {
-    /// Takes the fields.
+    /// Checks the fields.
     ///
     /// # Errors
     /// 400 naming the field.
-    pub(crate) fn take(
+    pub(crate) fn new(
         call: &Call,
         model: &ServedModel,
-        fields: &mut Fields<'_>,
+        fields: GenerationFields<'_>,
     ) -> Result<Self, ApiError> {
-        refuse_unimplemented(fields)?;
-        let n = fields.count("n", 1..=N_MAX)?.unwrap_or(1);
-        if let Some(best_of) = fields.count("best_of", 1..=N_MAX)?
-            && best_of != n
-        {
+        let output = fields.output;
+        let n = output.n.map_or(1, Int::count);
+        if output.best_of.is_some_and(|best_of| best_of.count() != n) {
             return Err(ApiError::unsupported_parameter("best_of"));
         }
-        let stream = take_stream(fields)?;
-        let ignore_eos = fields.bool("ignore_eos")?.unwrap_or(false);
-        let prompt_logprobs = logprobs(&call.app, model, fields, "prompt_logprobs")?;
-        let prompt_logprobs_range = take_range(fields)?;
+        let stream = checked_stream(output.stream, output.stream_options)?;
+        let ignore_eos = output.ignore_eos.unwrap_or(false);
+        let top = output.prompt_logprobs;
+        let prompt_logprobs = logprobs(&call.app, model, "prompt_logprobs", top)?;
+        let prompt_logprobs_range = checked_range(output.prompt_logprobs_range)?;
         // Of the prompt's own tokens alone they go with the first chunk.
         if prompt_logprobs.is_some_and(|top| top > 0) && stream.is_some() {
             let must = "be absent or 0 when `stream` is true";
@@ -100,18 +144,18 @@ impl Params {
         Ok(Self {
             n,
             ignore_eos,
-            sampling: Arc::new(sampling::take(call, model, fields, ignore_eos)?),
-            stops: take_stops(fields)?,
-            include_stop: fields.bool("include_stop_str_in_output")?.unwrap_or(false),
-            skip_special_tokens: fields.bool("skip_special_tokens")?.unwrap_or(true),
+            sampling: Arc::new(sampling::checked(call, model, fields.sampling, ignore_eos)?),
+            stops: checked_stops(output.stop)?,
+            include_stop: output.include_stop_str_in_output.unwrap_or(false),
+            skip_special_tokens: output.skip_special_tokens.unwrap_or(true),
             prompt_logprobs,
             prompt_logprobs_range,
-            return_token_ids: fields.bool("return_token_ids")?.unwrap_or(false),
-            tokens_as_ids: fields.bool("return_tokens_as_token_ids")?.unwrap_or(false),
+            return_token_ids: output.return_token_ids.unwrap_or(false),
+            tokens_as_ids: output.return_tokens_as_token_ids.unwrap_or(false),
             stream,
-            ask: Ask::take(fields, call.app.config.limits.json_depth)?,
+            ask: Ask::new(fields.constraint, call.app.config.limits.json_depth)?,
             reasoning: None,
-            bad_words: take_bad_words(fields)?,
+            bad_words: checked_bad_words(output.bad_words)?,
             constrained: None,
             parts: None,
         })
@@ -209,81 +253,59 @@ impl Params {
     }
 }
 
-/// Known fields that are not implemented yet: refused unless neutral, never ignored.
-fn refuse_unimplemented(fields: &mut Fields<'_>) -> Result<(), ApiError> {
-    let neutral: &[(&str, &[&str])] = &[
-        ("use_beam_search", &["false"]),
-        ("logprob_token_ids", &["[]"]),
-        ("lora", &[]),
-        ("logits_processors", &["[]"]),
-    ];
-    for (name, neutral) in neutral {
-        fields.refuse(name, neutral)?;
-    }
-    Ok(())
-}
-
-/// A number of likeliest tokens: 0 to the server's limit, -1 for the whole vocabulary.
+/// Returns a number of likeliest tokens: 0 to the server's limit, -1 for the whole vocabulary.
+///
+/// # Errors
+/// 400 naming the field.
 pub(crate) fn logprobs(
     app: &App,
     model: &ServedModel,
-    fields: &mut Fields<'_>,
-    name: &str,
+    name: &'static str,
+    asked: Option<CountOrAll>,
 ) -> Result<Option<u32>, ApiError> {
-    let limit = app.config.max_logprobs;
-    let Some(asked) = fields.int(name, -1..=i64::from(model.vocab_size))? else {
+    let Some(asked) = asked.map(Int::get) else {
         return Ok(None);
     };
     let all = i64::from(model.vocab_size);
-    let limit = if limit < 0 { all } else { limit.min(all) };
+    let limit = match app.config.max_logprobs {
+        limit if limit < 0 => all,
+        limit => limit.min(all),
+    };
     let asked = if asked < 0 { all } else { asked };
     if asked > limit {
-        return Err(ApiError::invalid_value(
-            name.to_owned(),
-            format!("be at most {limit}, the server's limit"),
-        ));
+        let must = format!("be at most {limit}, the server's limit");
+        return Err(ApiError::invalid_value(name, must));
     }
-    Ok(Some(
-        u32::try_from(asked).expect("it lies in 0..=vocab_size"),
-    ))
+    let asked = u32::try_from(asked);
+    Ok(Some(asked.expect("it lies in 0..=vocab_size")))
 }
 
-fn take_stream(fields: &mut Fields<'_>) -> Result<Option<StreamOptions>, ApiError> {
-    let stream = fields.bool("stream")?.unwrap_or(false);
-    let Some(mut options) = fields.object("stream_options")? else {
-        return Ok(stream.then(StreamOptions::default));
-    };
-    if !stream {
-        let must = "be absent unless `stream` is true";
-        return Err(ApiError::invalid_value("stream_options", must));
+fn checked_stream(
+    stream: Option<bool>,
+    options: Option<StreamOptions>,
+) -> Result<Option<StreamOptions>, ApiError> {
+    match (stream.unwrap_or(false), options) {
+        (true, options) => Ok(Some(options.unwrap_or_default())),
+        (false, None) => Ok(None),
+        (false, Some(_)) => {
+            let must = "be absent unless `stream` is true";
+            Err(ApiError::invalid_value("stream_options", must))
+        }
     }
-    let taken = StreamOptions {
-        include_usage: options.bool("include_usage")?.unwrap_or(false),
-        continuous_usage: options.bool("continuous_usage_stats")?.unwrap_or(false),
-    };
-    fields.unknown.add(&options);
-    Ok(Some(taken))
 }
 
-fn take_range(fields: &mut Fields<'_>) -> Result<Option<Range<u32>>, ApiError> {
-    let name = "prompt_logprobs_range";
-    let must = "two positions [a, b] with 0 <= a < b";
-    match fields.get::<[u32; 2]>(name, must)? {
-        Some([a, b]) if a >= b => Err(ApiError::invalid_value(name, format!("be {must}"))),
+fn checked_range(range: Option<[u32; 2]>) -> Result<Option<Range<u32>>, ApiError> {
+    match range {
+        Some([a, b]) if a >= b => {
+            let must = "be two positions [a, b] with 0 <= a < b";
+            Err(ApiError::invalid_value("prompt_logprobs_range", must))
+        }
         range => Ok(range.map(|[a, b]| a..b)),
     }
 }
 
-fn take_stops(fields: &mut Fields<'_>) -> Result<Arc<[String]>, ApiError> {
-    let Some(raw) = fields.raw("stop") else {
-        return Ok(Arc::from([]));
-    };
-    let wrong = |_| ApiError::invalid_type("stop", "a string or a list of strings");
-    let stops: Vec<Text<'_>> = if raw.starts_with('"') {
-        vec![serde_json::from_str(raw).map_err(wrong)?]
-    } else {
-        serde_json::from_str(raw).map_err(wrong)?
-    };
+fn checked_stops(stops: Option<OneOrMany<Text<'_>>>) -> Result<Arc<[String]>, ApiError> {
+    let stops = stops.map_or_else(Vec::new, OneOrMany::into_vec);
     let fits = |s: &Text<'_>| (1..=STOP_BYTES_MAX).contains(&s.0.len());
     if stops.len() > STOPS_MAX || !stops.iter().all(fits) {
         let must = format!("be at most {STOPS_MAX} strings of 1 to {STOP_BYTES_MAX} bytes");
@@ -292,9 +314,8 @@ fn take_stops(fields: &mut Fields<'_>) -> Result<Arc<[String]>, ApiError> {
     Ok(stops.into_iter().map(|s| s.0.into_owned()).collect())
 }
 
-fn take_bad_words(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
-    let must = "a list of strings";
-    let words: Vec<String> = fields.get("bad_words", must)?.unwrap_or_default();
+fn checked_bad_words(words: Option<Vec<String>>) -> Result<Vec<String>, ApiError> {
+    let words = words.unwrap_or_default();
     let fits = |word: &String| (1..=STOP_BYTES_MAX).contains(&word.len());
     if words.len() > BAD_WORDS_MAX || !words.iter().all(fits) {
         let must = format!("be at most {BAD_WORDS_MAX} strings of 1 to {STOP_BYTES_MAX} bytes");

@@ -1,17 +1,59 @@
 //! Fields that say how a token is chosen.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use prelude_core::{SamplingParams, TokenId};
+use schemars::JsonSchema;
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
 
-use crate::{endpoints::Call, error::ApiError, json::Fields, served_model::ServedModel};
+use crate::{
+    endpoints::Call,
+    error::ApiError,
+    served_model::ServedModel,
+    wire::{Count, Int, wrong_value},
+};
 
 const STOP_IDS_MAX: usize = 128;
 const LOGIT_BIAS_MAX: usize = 1_024;
 /// Penalties beyond this choose nothing that those within do not, and may overflow a logit.
 const REPETITION_PENALTY: std::ops::RangeInclusive<f64> = 0.01..=100.0;
 
-/// Takes the fields.
+/// How a token is chosen, as clients write it.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct SamplingFields {
+    /// 0 always takes the likeliest token; by default what the model's own configuration says.
+    #[schemars(range(min = 0))]
+    temperature: Option<f64>,
+    /// Above 0 and at most 1.
+    #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
+    top_p: Option<f64>,
+    /// -1 and 0 are off.
+    top_k: Option<Int<-1, { u32::MAX as i64 }>>,
+    #[schemars(range(min = 0, max = 1))]
+    min_p: Option<f64>,
+    #[schemars(range(min = 0.01, max = 100))]
+    repetition_penalty: Option<f64>,
+    #[schemars(range(min = -2, max = 2))]
+    presence_penalty: Option<f64>,
+    #[schemars(range(min = -2, max = 2))]
+    frequency_penalty: Option<f64>,
+    /// Repeats the same draws in any batch.
+    seed: Option<i64>,
+    /// Tokens before which nothing ends the text.
+    min_tokens: Option<Count>,
+    /// Token id to what is added to its logit, -100 to 100; at most 1,024.
+    #[schemars(with = "Option<BTreeMap<String, f64>>")]
+    logit_bias: Option<Bias>,
+    /// The only ids that may be chosen.
+    allowed_token_ids: Option<Vec<TokenId>>,
+    /// At most 128 ids.
+    stop_token_ids: Option<Vec<TokenId>>,
+}
+
+/// Checks the fields.
 ///
 /// # Errors
 /// 400 naming the field.
@@ -19,22 +61,24 @@ const REPETITION_PENALTY: std::ops::RangeInclusive<f64> = 0.01..=100.0;
     clippy::cast_possible_truncation,
     reason = "sampling runs in f32; range checks follow the cast"
 )]
-pub(super) fn take(
+pub(super) fn checked(
     call: &Call,
     model: &ServedModel,
-    fields: &mut Fields<'_>,
+    fields: SamplingFields,
     ignore_eos: bool,
 ) -> Result<SamplingParams, ApiError> {
     let defaults = &model.sampling;
     let max = f64::from(f32::MAX);
-    let mut number = |name, ok: fn(f64) -> bool, must, default: f32| {
-        let value = fields.number(name, |v| v.abs() <= max && ok(v), must)?;
-        Ok::<f32, ApiError>(value.map_or(default, |v| v as f32))
+    let number = |name, value: Option<f64>, ok: fn(f64) -> bool, must, default: f32| match value {
+        None => Ok(default),
+        Some(v) if v.abs() <= max && ok(v) => Ok(v as f32),
+        Some(_) => Err(ApiError::invalid_value(name, must)),
     };
     let in_2 = |v: f64| (-2.0..=2.0).contains(&v);
     let mut sampling = SamplingParams {
         temperature: number(
             "temperature",
+            fields.temperature,
             |v| v >= 0.0,
             "be at least 0",
             defaults.temperature,
@@ -42,37 +86,57 @@ pub(super) fn take(
         // As f32, so that a value too small for it is not taken for one in range.
         top_p: number(
             "top_p",
+            fields.top_p,
             |v| v as f32 > 0.0 && v <= 1.0,
             "be above 0 and at most 1",
             defaults.top_p,
         )?,
         min_p: number(
             "min_p",
+            fields.min_p,
             |v| (0.0..=1.0).contains(&v),
             "be in 0..=1",
             defaults.min_p,
         )?,
         repetition_penalty: number(
             "repetition_penalty",
+            fields.repetition_penalty,
             |v| REPETITION_PENALTY.contains(&v),
             "be in 0.01..=100",
             defaults.repetition_penalty,
         )?,
-        presence_penalty: number("presence_penalty", in_2, "be in -2..=2", 0.0)?,
-        frequency_penalty: number("frequency_penalty", in_2, "be in -2..=2", 0.0)?,
+        presence_penalty: number(
+            "presence_penalty",
+            fields.presence_penalty,
+            in_2,
+            "be in -2..=2",
+            0.0,
+        )?,
+        frequency_penalty: number(
+            "frequency_penalty",
+            fields.frequency_penalty,
+            in_2,
+            "be in -2..=2",
+            0.0,
+        )?,
         ..SamplingParams::default()
     };
-    sampling.top_k = match fields.int("top_k", -1..=i64::from(u32::MAX))? {
+    sampling.top_k = match fields.top_k {
         None => defaults.top_k,
-        Some(k) => u32::try_from(k).unwrap_or(0),
+        Some(k) => u32::try_from(k.get()).unwrap_or(0),
     };
-    sampling.seed = match fields.int("seed", i64::MIN..=i64::MAX)? {
+    sampling.seed = match fields.seed {
         Some(seed) => seed.cast_unsigned(),
         None => call.app.ids.seed(),
     };
-    sampling.min_tokens = fields.count("min_tokens", 0..=u32::MAX)?.unwrap_or(0);
-    sampling.logit_bias = take_bias(fields, model)?;
-    sampling.allowed_token_ids = take_ids(fields, "allowed_token_ids", usize::MAX, model)?;
+    sampling.min_tokens = fields.min_tokens.map_or(0, Int::count);
+    sampling.logit_bias = checked_bias(fields.logit_bias, model)?;
+    sampling.allowed_token_ids = checked_ids(
+        "allowed_token_ids",
+        fields.allowed_token_ids,
+        usize::MAX,
+        model,
+    )?;
     if sampling
         .allowed_token_ids
         .as_ref()
@@ -81,7 +145,7 @@ pub(super) fn take(
         let must = "not be an empty list: no token could be chosen";
         return Err(ApiError::invalid_value("allowed_token_ids", must));
     }
-    let own = take_ids(fields, "stop_token_ids", STOP_IDS_MAX, model)?;
+    let own = checked_ids("stop_token_ids", fields.stop_token_ids, STOP_IDS_MAX, model)?;
     let mut stop_ids = own.map_or_else(Vec::new, |ids| ids.to_vec());
     if !ignore_eos {
         stop_ids.extend_from_slice(&model.eos_token_ids);
@@ -107,14 +171,13 @@ fn check_choice_left(sampling: &SamplingParams) -> Result<(), ApiError> {
 }
 
 /// Ids in order, each once: at most the vocabulary, whatever the body holds.
-fn take_ids(
-    fields: &mut Fields<'_>,
+fn checked_ids(
     name: &'static str,
+    ids: Option<Vec<TokenId>>,
     max: usize,
     model: &ServedModel,
 ) -> Result<Option<Arc<[TokenId]>>, ApiError> {
-    let must_be = "a list of token ids: integers of at least 0";
-    let Some(mut ids) = fields.get::<Vec<TokenId>>(name, must_be)? else {
+    let Some(mut ids) = ids else {
         return Ok(None);
     };
     ids.sort_unstable();
@@ -135,41 +198,58 @@ fn take_ids(
     }
 }
 
-fn take_bias(
-    fields: &mut Fields<'_>,
+/// Token ids and what is added to their logits: each id once, in order.
+#[derive(Debug)]
+struct Bias(Vec<(TokenId, f32)>);
+
+impl<'de> Deserialize<'de> for Bias {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Vec<(TokenId, f32)>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut bias = Vec::new();
+                while let Some((key, value)) = map.next_entry::<String, f32>()? {
+                    let id = key.parse();
+                    let id = id.map_err(|_| wrong_value("have token ids as keys"))?;
+                    if !(-100.0..=100.0).contains(&value) {
+                        return Err(wrong_value("have values in -100..=100"));
+                    }
+                    bias.push((id, value));
+                    if bias.len() > LOGIT_BIAS_MAX {
+                        let must = format_args!("have at most {LOGIT_BIAS_MAX} entries");
+                        return Err(wrong_value(must));
+                    }
+                }
+                Ok(bias)
+            }
+        }
+        let mut bias = deserializer.deserialize_map(Entries)?;
+        // "1" and "01" are one id; a bias for each would apply twice.
+        bias.sort_unstable_by_key(|&(id, _)| id);
+        if bias.windows(2).any(|w| w[0].0 == w[1].0) {
+            return Err(wrong_value("name each id once"));
+        }
+        Ok(Self(bias))
+    }
+}
+
+fn checked_bias(
+    bias: Option<Bias>,
     model: &ServedModel,
 ) -> Result<Arc<[(TokenId, f32)]>, ApiError> {
-    let Some(map) = fields.object("logit_bias")? else {
-        return Ok(Arc::from([]));
-    };
-    let mut bias = Vec::new();
-    for (key, raw) in map.drain() {
-        let id: TokenId = key
-            .parse()
-            .map_err(|_| ApiError::invalid_value("logit_bias", "have token ids as keys"))?;
-        if id >= model.vocab_size {
+    let Bias(bias) = bias.unwrap_or(Bias(Vec::new()));
+    match bias.last().filter(|&&(id, _)| id >= model.vocab_size) {
+        None => Ok(bias.into()),
+        Some(&(id, _)) => {
             let id = u64::from(id);
-            return Err(ApiError::token_out_of_range(
-                "logit_bias",
-                id,
-                model.vocab_size,
-            ));
+            let size = model.vocab_size;
+            Err(ApiError::token_out_of_range("logit_bias", id, size))
         }
-        let value: f32 = crate::json::parse(raw, "logit_bias", "a map of ids to numbers")?;
-        if !(-100.0..=100.0).contains(&value) {
-            let must = "have values in -100..=100";
-            return Err(ApiError::invalid_value("logit_bias", must));
-        }
-        bias.push((id, value));
     }
-    if bias.len() > LOGIT_BIAS_MAX {
-        let must = format!("have at most {LOGIT_BIAS_MAX} entries");
-        return Err(ApiError::invalid_value("logit_bias", must));
-    }
-    // "1" and "01" are one id; a bias for each would apply twice.
-    bias.sort_unstable_by_key(|&(id, _)| id);
-    if bias.windows(2).any(|w| w[0].0 == w[1].0) {
-        return Err(ApiError::invalid_value("logit_bias", "name each id once"));
-    }
-    Ok(bias.into())
 }

@@ -78,7 +78,7 @@ async fn send_all<S: Speaker>(mut speaker: S, mut sender: EventSender) {
     let mut events = Events::default();
     if let Err(error) = send_choices(&mut speaker, &mut sender, &mut events).await {
         events.push_error(&error);
-    } else if options(&speaker).include_usage {
+    } else if options(&speaker).include_usage == Some(true) {
         speaker.push_usage(&mut events);
     }
     events.push_done();
@@ -142,9 +142,9 @@ fn speak<S: Speaker>(speaker: &mut S, index: usize, progress: &mut Progress, eve
     };
     let options = options(speaker);
     let usage = match (options.continuous_usage, options.include_usage) {
-        (true, _) => Some(Some(speaker.run().usage_body())),
-        (false, true) => Some(None),
-        (false, false) => None,
+        (Some(true), _) => Some(Some(speaker.run().usage_body())),
+        (_, Some(true)) => Some(None),
+        _ => None,
     };
     speaker.push_chunk(index, is_first, usage, events);
     speaker.run_mut().choices[index].sent();

@@ -4,17 +4,17 @@ use std::borrow::Cow;
 
 use prelude_core::{NodeIdx, PromptTree, TokenId};
 use prelude_text::shared_prefix::SharedPrompts;
+use serde_json::value::RawValue;
 
 use crate::{
     endpoints::{
         Call,
-        input::{Prompt, check_bytes, check_ids, check_length, parse_prompts},
+        input::{Prompt, Prompts, check_bytes, check_ids, check_length, parse_prompts},
         meter::Meter,
         read,
         truncate::Truncation,
     },
     error::ApiError,
-    json::Fields,
     served_model::ServedModel,
 };
 
@@ -39,21 +39,23 @@ pub(super) enum Joined<'a> {
 }
 
 impl<'a> Joined<'a> {
-    pub(super) fn take(fields: &mut Fields<'a>) -> Result<Self, ApiError> {
-        let raw = fields.raw("query");
-        let raw = raw.ok_or_else(|| ApiError::missing_field("query"))?;
-        let mut query = parse_prompts(raw).map_err(|wrong| wrong.at("query"))?;
+    /// Checks that query and items are of one kind.
+    ///
+    /// # Errors
+    /// 400 naming the field.
+    pub(super) fn new(
+        query: Option<Prompts<'a>>,
+        items: Option<&'a RawValue>,
+    ) -> Result<Self, ApiError> {
+        let Prompts(mut query) = query.ok_or_else(|| ApiError::missing_field("query"))?;
         let query = match query.len() {
             1 => query.swap_remove(0),
             _ => {
-                return Err(ApiError::invalid_type(
-                    "query",
-                    "a string or a list of token ids",
-                ));
+                let must_be = "a string or a list of token ids";
+                return Err(ApiError::invalid_type("query", must_be));
             }
         };
-        let raw = fields.raw("items");
-        let raw = raw.ok_or_else(|| ApiError::missing_field("items"))?;
+        let raw = items.ok_or_else(|| ApiError::missing_field("items"))?.get();
         // No items are no error: the answer has no scores.
         let items = match raw.strip_prefix('[').map(str::trim_start) {
             Some("]") => Vec::new(),

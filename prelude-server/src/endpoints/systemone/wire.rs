@@ -2,172 +2,155 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use prelude_text::decide::{
-    Answer, ChoiceOption, Criteria, Level, PROMPT_FORMAT, Question, compact_json,
-};
+use prelude_text::decide::{Answer, ChoiceOption, Criteria, Level, PROMPT_FORMAT, Question};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::{Serialize, Serializer, ser::SerializeMap};
+use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap};
 use serde_json::value::RawValue;
 
 use crate::{
     endpoints::{
         Reply,
-        decide::{Asked, Asking, Decided, LEVELS_MAX, OPTIONS_MAX, Options, QUESTIONS_MAX},
-        escaping::Escaping,
+        decide::{
+            Asked, Asking, DecideFields, Decided, LEVELS_MAX, OPTIONS_MAX, Options, QUESTIONS_MAX,
+        },
     },
     error::ApiError,
-    json::{Fields, Unknown},
-    wire::Text,
+    wire::{self, TextOrJson, Unknown, escaped, from_raw},
 };
 
-/// Takes the endpoint's own fields.
+/// A state and questions about it, as clients write them.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct StateFields<'a> {
+    /// What the questions are about.
+    state: TextOrJson,
+    /// 1 to 256 questions by ids of the caller's.
+    #[serde(borrow)]
+    questions: wire::Entries<'a, QuestionFields<'a>>,
+    instructions: Option<TextOrJson>,
+}
+
+/// `noul`: criteria for true and false, if any. `choice`: 2 to 255 options and what they mean.
+/// `score`: 2 to 10 levels in order.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Question")]
+struct QuestionFields<'a> {
+    r#type: Kind,
+    instructions: Option<TextOrJson>,
+    #[serde(borrow)]
+    #[schemars(with = "Option<CriteriaFields>")]
+    criteria: Option<&'a RawValue>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "QuestionType")]
+enum Kind {
+    Noul,
+    Choice,
+    Score,
+}
+
+/// What may be answered, as described.
+#[derive(JsonSchema)]
+#[schemars(untagged, rename = "Criteria")]
+#[expect(dead_code, reason = "criteria are read by the question's type")]
+enum CriteriaFields {
+    Options(BTreeMap<String, Option<TextOrJson>>),
+    Levels(Vec<TextOrJson>),
+}
+
+/// The criteria of a noul.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sides {
+    r#true: Option<TextOrJson>,
+    r#false: Option<TextOrJson>,
+}
+
+/// Checks the endpoint's own fields.
 ///
 /// # Errors
 /// 400 naming the field; the endpoint makes it 422.
-pub(super) fn take<'a>(fields: &mut Fields<'a>) -> Result<Asking<'a>, ApiError> {
-    let state = fields.raw("state");
-    let state = state.ok_or_else(|| ApiError::missing_field("state"))?;
-    let questions = fields.object("questions")?;
-    let questions = questions.ok_or_else(|| ApiError::missing_field("questions"))?;
-    let options = Options::take(fields)?;
-    let questions = asked(questions, &mut fields.unknown)?;
-    Ok(Asking {
-        state_field: "state",
-        state: text(state, "state")?.into(),
-        instructions: take_text(fields, "instructions")?,
-        questions,
-        options,
-        escapes: Escaping::take(fields)?,
-    })
-}
-
-fn asked<'a>(questions: Fields<'a>, unknown: &mut Unknown) -> Result<Vec<Asked<'a>>, ApiError> {
-    let path = questions.path("");
-    let path = path.trim_end_matches('/').to_owned();
-    let asked = questions
-        .drain()
-        .map(|(id, raw)| {
-            if id.is_empty() {
-                let must = "have no empty question id";
-                return Err(ApiError::invalid_value("questions", must));
-            }
-            let pointer = format!("{path}/{}", segment(&id));
-            Ok(Asked {
-                question: question(Fields::at(pointer.clone(), raw)?, unknown)?,
-                pointer: format!("{pointer}/criteria"),
-                name: Some(id),
-            })
+pub(super) fn asking<'a>(
+    fields: StateFields<'a>,
+    options: DecideFields<'_>,
+) -> Result<Asking<'a>, ApiError> {
+    let questions = fields.questions.0.into_iter().map(|(id, question)| {
+        if id.is_empty() {
+            let must = "have no empty question id";
+            return Err(ApiError::invalid_value("questions", must));
+        }
+        let pointer = format!("/questions/{}/criteria", escaped(&id));
+        Ok(Asked {
+            question: Question {
+                instructions: question.instructions.map(|text| text.0),
+                criteria: criteria(question.r#type, question.criteria, &pointer)?,
+            },
+            pointer,
+            name: Some(id),
         })
-        .collect::<Result<Vec<_>, _>>()?;
-    if !(1..=QUESTIONS_MAX).contains(&asked.len()) {
+    });
+    let questions = questions.collect::<Result<Vec<_>, _>>()?;
+    if !(1..=QUESTIONS_MAX).contains(&questions.len()) {
         let must = format!("have 1 to {QUESTIONS_MAX} questions");
         return Err(ApiError::invalid_value("questions", must));
     }
-    Ok(asked)
-}
-
-/// A client's own key as one segment of a JSON pointer, short enough for a message.
-fn segment(key: &str) -> String {
-    let short: String = key.chars().take(64).collect();
-    short.replace('~', "~0").replace('/', "~1")
-}
-
-fn question(mut fields: Fields<'_>, unknown: &mut Unknown) -> Result<Question, ApiError> {
-    let kind = fields.string("type")?;
-    let kind = kind.ok_or_else(|| ApiError::missing_field(fields.path("type")))?;
-    let instructions = take_text(&mut fields, "instructions")?;
-    let criteria = match &*kind {
-        "noul" => noul(&mut fields)?,
-        "choice" => choice(&mut fields)?,
-        "score" => score(&mut fields)?,
-        _ => {
-            let must = "be \"noul\", \"choice\" or \"score\"";
-            return Err(ApiError::invalid_value(fields.path("type"), must));
-        }
-    };
-    unknown.add(&fields);
-    Ok(Question {
-        instructions,
-        criteria,
+    Ok(Asking {
+        state_field: "state",
+        state: fields.state.0.into(),
+        instructions: fields.instructions.map(|text| text.0),
+        questions,
+        options: Options::new(options.x_prelude)?,
+        escapes: options.escape_special_tokens,
     })
 }
 
-fn noul(fields: &mut Fields<'_>) -> Result<Criteria, ApiError> {
-    let Some(mut sides) = fields.object("criteria")? else {
-        return Ok(Criteria::Noul {
-            yes: None,
-            no: None,
-        });
-    };
-    let criteria = Criteria::Noul {
-        yes: take_text(&mut sides, "true")?,
-        no: take_text(&mut sides, "false")?,
-    };
-    match sides.rest().next() {
-        None => Ok(criteria),
-        Some((name, _)) => {
-            let must = "not be there: the criteria of a noul are `true` and `false`";
-            Err(ApiError::invalid_value(sides.path(name), must))
+/// Reads the criteria of a question at `path`.
+fn criteria(kind: Kind, raw: Option<&RawValue>, path: &str) -> Result<Criteria, ApiError> {
+    // Unknown fields inside criteria are errors.
+    let none = &mut Unknown::default();
+    let required = || raw.ok_or_else(|| ApiError::missing_field(path.to_owned()));
+    match kind {
+        Kind::Noul => {
+            let sides = raw.map(|raw| from_raw(raw.get(), path, none)).transpose()?;
+            let Sides { r#true, r#false } = sides.unwrap_or_default();
+            Ok(Criteria::Noul {
+                yes: r#true.map(|text| text.0),
+                no: r#false.map(|text| text.0),
+            })
         }
-    }
-}
-
-fn choice(fields: &mut Fields<'_>) -> Result<Criteria, ApiError> {
-    let path = fields.path("criteria");
-    let options = fields.object("criteria")?;
-    let options = options.ok_or_else(|| ApiError::missing_field(path.clone()))?;
-    let option = |(name, raw): (Cow<'_, str>, &str)| {
-        let description = match raw {
-            "null" => None,
-            raw => Some(text(raw, &format!("{path}/{}", segment(&name)))?),
-        };
-        Ok(ChoiceOption {
-            name: name.into_owned(),
-            description,
-        })
-    };
-    let options = options.drain().map(option).collect::<Result<Vec<_>, _>>()?;
-    if !(2..=OPTIONS_MAX).contains(&options.len()) {
-        let must = format!("have 2 to {OPTIONS_MAX} options");
-        return Err(ApiError::invalid_value(path, must));
-    }
-    Ok(Criteria::Choice(options))
-}
-
-fn score(fields: &mut Fields<'_>) -> Result<Criteria, ApiError> {
-    let path = fields.path("criteria");
-    let levels = fields.list("criteria")?;
-    let levels = levels.ok_or_else(|| ApiError::missing_field(path.clone()))?;
-    let level = |(index, raw): (usize, &RawValue)| {
-        Ok(Level {
-            description: text(raw.get(), &format!("{path}/{index}"))?,
-            json: raw.get().to_owned(),
-        })
-    };
-    let levels = levels.into_iter().enumerate().map(level);
-    let levels = levels.collect::<Result<Vec<_>, ApiError>>()?;
-    if !(2..=LEVELS_MAX).contains(&levels.len()) {
-        let must = format!("have 2 to {LEVELS_MAX} levels");
-        return Err(ApiError::invalid_value(path, must));
-    }
-    Ok(Criteria::Score(levels))
-}
-
-fn take_text(fields: &mut Fields<'_>, name: &str) -> Result<Option<String>, ApiError> {
-    let path = fields.path(name);
-    fields.raw(name).map(|raw| text(raw, &path)).transpose()
-}
-
-/// A string as it is; an object or a list as compact JSON.
-fn text(raw: &str, path: &str) -> Result<String, ApiError> {
-    let wrong = || ApiError::invalid_type(path.to_owned(), "a string, an object or a list");
-    match raw.as_bytes().first() {
-        Some(b'"') => {
-            let text: Text<'_> = serde_json::from_str(raw).map_err(|_| wrong())?;
-            Ok(text.0.into_owned())
+        Kind::Choice => {
+            type Options<'a> = wire::Entries<'a, Option<TextOrJson>>;
+            let options: Options<'_> = from_raw(required()?.get(), path, none)?;
+            if !(2..=OPTIONS_MAX).contains(&options.0.len()) {
+                let must = format!("have 2 to {OPTIONS_MAX} options");
+                return Err(ApiError::invalid_value(path.to_owned(), must));
+            }
+            let option = |(name, description): (Cow<'_, str>, Option<TextOrJson>)| ChoiceOption {
+                name: name.into_owned(),
+                description: description.map(|text| text.0),
+            };
+            Ok(Criteria::Choice(
+                options.0.into_iter().map(option).collect(),
+            ))
         }
-        Some(b'{' | b'[') => Ok(compact_json(raw)),
-        _ => Err(wrong()),
+        Kind::Score => {
+            let levels: Vec<&RawValue> = from_raw(required()?.get(), path, none)?;
+            if !(2..=LEVELS_MAX).contains(&levels.len()) {
+                let must = format!("have 2 to {LEVELS_MAX} levels");
+                return Err(ApiError::invalid_value(path.to_owned(), must));
+            }
+            let level = |(index, raw): (usize, &RawValue)| {
+                let path = format!("{path}/{index}");
+                let TextOrJson(description) = from_raw(raw.get(), &path, &mut Unknown::default())?;
+                Ok(Level {
+                    description,
+                    json: raw.get().to_owned(),
+                })
+            };
+            let levels = levels.into_iter().enumerate().map(level);
+            Ok(Criteria::Score(levels.collect::<Result<_, ApiError>>()?))
+        }
     }
 }
 

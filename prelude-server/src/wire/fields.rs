@@ -1,0 +1,272 @@
+//! The JSON text of a body, and its top-level fields.
+//!
+//! A body is split once into its fields ([`Fields`]); a field's value stays raw text until a
+//! group takes it in the type it should have. So a prompt of a million token ids is parsed once,
+//! into a `Vec<u32>`, a long text is borrowed, and a `state` can be passed on with its numbers
+//! spelled as they came.
+//!
+//! Rules of the API that live here: a bound on nesting and on fields, no duplicate keys, `null`
+//! equals absent, unknown fields are counted or refused.
+
+use std::{borrow::Cow, fmt};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
+use serde_json::value::RawValue;
+
+use super::{Json, Text, from_raw};
+use crate::error::ApiError;
+
+/// Most fields of a body, known or not: far above any request's need.
+const MAX_FIELDS: usize = 4_096;
+
+/// Checks that `body` is UTF-8 and nests at most `max_depth` levels deep.
+pub(crate) fn check_text(body: &[u8], max_depth: usize) -> Result<&str, ApiError> {
+    let text = std::str::from_utf8(body).map_err(|e| {
+        ApiError::invalid_json(format!(
+            "the body is not UTF-8: invalid byte at offset {}",
+            e.valid_up_to()
+        ))
+    })?;
+    check_depth(text, max_depth)?;
+    Ok(text)
+}
+
+/// One pass over the bytes; strings are skipped. Malformed text is left for the parser to find.
+fn check_depth(text: &str, max_depth: usize) -> Result<(), ApiError> {
+    let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
+    for &byte in text.as_bytes() {
+        if in_string {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => in_string = false,
+                _ => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => in_string = true,
+            b'{' | b'[' => {
+                depth += 1;
+                if depth > max_depth {
+                    let message = format!("the body nests deeper than {max_depth} levels");
+                    return Err(ApiError::new(400, "too_deep", message));
+                }
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The fields of a body. Groups take fields out; those that are left at the end are unknown.
+#[derive(Debug)]
+pub(crate) struct Fields<'a> {
+    entries: Vec<Entry<'a>>,
+    /// Unknown fields of objects inside the body.
+    pub(crate) unknown: Unknown,
+}
+
+/// Fields that no type of a request has, of objects inside the body.
+#[derive(Debug, Default)]
+pub(crate) struct Unknown {
+    /// The number of them.
+    pub(crate) count: u64,
+    /// The JSON pointer of one of them.
+    pub(crate) first: Option<String>,
+}
+
+impl Unknown {
+    /// Adds `count` fields, the first of them at `first`.
+    pub(crate) fn note(&mut self, count: u64, first: Option<String>) {
+        self.count += count;
+        if self.first.is_none() {
+            self.first = first;
+        }
+    }
+}
+
+struct Entry<'a> {
+    name: Cow<'a, str>,
+    /// `None` once taken.
+    raw: Option<&'a str>,
+}
+
+/// The lengths of the field's name and value: what clients wrote belongs into no log.
+impl fmt::Debug for Entry<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.raw.map(str::len);
+        write!(f, "{}: {bytes:?}", self.name.len())
+    }
+}
+
+impl<'a> Fields<'a> {
+    /// Splits the body of a request.
+    ///
+    /// # Errors
+    /// `invalid_json` with line and column, `invalid_type` if it is not an object,
+    /// `duplicate_field`, `too_many_fields`.
+    pub(crate) fn from_body(text: &'a str) -> Result<Self, ApiError> {
+        if text.trim_start().is_empty() {
+            let message = "the body is empty; a JSON object is required";
+            return Err(ApiError::invalid_json(message));
+        }
+        let RawEntries(entries) = serde_json::from_str(text).map_err(|e| {
+            // The only data error of a map of raw values is that the text is not a map.
+            match e.is_data() && !text.trim_start().starts_with('{') {
+                true => ApiError::new(400, "invalid_type", "the body must be a JSON object"),
+                false => not_json(&e, "the body"),
+            }
+        })?;
+        if entries.len() > MAX_FIELDS {
+            let message = format!("the body has more than {MAX_FIELDS} fields");
+            return Err(ApiError::new(400, "too_many_fields", message));
+        }
+        let mut names: Vec<&str> = entries.iter().map(|(name, _)| &**name).collect();
+        names.sort_unstable();
+        if let Some(twice) = names.windows(2).find(|w| w[0] == w[1]) {
+            let name: String = twice[0].chars().take(64).collect();
+            let message = format!("field `{name}` appears twice");
+            return Err(ApiError::new(400, "duplicate_field", message).with_param(name));
+        }
+        let entry = |(name, raw): (Cow<'a, str>, &'a RawValue)| Entry {
+            name,
+            raw: Some(raw.get()),
+        };
+        Ok(Self {
+            entries: entries.into_iter().map(entry).collect(),
+            unknown: Unknown::default(),
+        })
+    }
+
+    /// Takes a field as raw JSON text; `null` is `None`.
+    pub(super) fn take(&mut self, name: &str) -> Option<&'a str> {
+        let entry = self.entries.iter_mut().find(|e| e.name == name)?;
+        entry.raw.take().filter(|raw| *raw != "null")
+    }
+
+    /// Returns true if a field is present, and neither null nor taken.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        let present = |e: &Entry<'_>| e.name == name && e.raw.is_some_and(|raw| raw != "null");
+        self.entries.iter().any(present)
+    }
+
+    /// Takes a known field that is not implemented: refused unless absent, null or `neutral`
+    /// (compact JSON texts).
+    ///
+    /// # Errors
+    /// 400 `unsupported_parameter`.
+    pub(crate) fn refuse(&mut self, name: &str, neutral: &[&str]) -> Result<(), ApiError> {
+        match self.take(name) {
+            Some(raw) if !neutral.contains(&raw) => {
+                Err(ApiError::unsupported_parameter(name.to_owned()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns names and raw values not taken, in order, nulls included.
+    pub(crate) fn rest(&self) -> impl Iterator<Item = (&str, &'a str)> {
+        self.entries
+            .iter()
+            .filter_map(|e| e.raw.map(|raw| (&*e.name, raw)))
+    }
+}
+
+/// Parses text that should be JSON, as the field `param` holds it.
+///
+/// # Errors
+/// `invalid_json`, `too_deep` or `duplicate_field`, naming `param`.
+pub(crate) fn parse_text(
+    text: &str,
+    max_depth: usize,
+    param: &'static str,
+) -> Result<Json, ApiError> {
+    check_text(text.as_bytes(), max_depth).map_err(|e| e.with_param(param))?;
+    let raw: &RawValue =
+        serde_json::from_str(text).map_err(|e| not_json(&e, param).with_param(param))?;
+    from_raw(raw.get(), param, &mut Unknown::default())
+}
+
+/// Says where a text stops being JSON, in our words.
+fn not_json(error: &serde_json::Error, what: &str) -> ApiError {
+    let at = format!("line {}, column {}", error.line(), error.column());
+    ApiError::invalid_json(match error.is_eof() {
+        true => format!("{what} is not JSON: it ends at {at}"),
+        false => format!("{what} is not JSON: error at {at}"),
+    })
+}
+
+struct RawEntries<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for RawEntries<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = RawEntries<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut entries = Vec::new();
+                while let Some((name, raw)) = map.next_entry::<Text<'de>, &RawValue>()? {
+                    entries.push((name.0, raw));
+                }
+                Ok(RawEntries(entries))
+            }
+        }
+        deserializer.deserialize_map(Entries)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(body: &str, reason: &str, message_has: &str) {
+        let read = check_text(body.as_bytes(), 4).and_then(|text| {
+            let mut fields = Fields::from_body(text)?;
+            fields.refuse("r", &["[]", "1"])
+        });
+        let (found, message) = match &read {
+            Ok(()) => ("ok", ""),
+            Err(e) => (e.reason(), e.message()),
+        };
+        assert_eq!(found, reason, "{body}: {message}");
+        assert!(message.contains(message_has), "{body}: {message}");
+    }
+
+    #[test]
+    fn refuses_by_name() {
+        check(r#"{"s":null,"i":null,"unknown":{"x":[]}}"#, "ok", "");
+        check("", "invalid_json", "empty");
+        check("{", "invalid_json", "ends at line 1, column 1");
+        check("{\"s\":tru}", "invalid_json", "line 1");
+        check("{} x", "invalid_json", "column 4");
+        check("[]", "invalid_type", "the body must be a JSON object");
+        check("3", "invalid_type", "the body must be a JSON object");
+        check(
+            r#"{"s":"a","s":"b"}"#,
+            "duplicate_field",
+            "`s` appears twice",
+        );
+        check(r#"{"s":"a","\u0073":"b"}"#, "duplicate_field", "`s`");
+        check(r#"{"v":[[[[]]]]}"#, "too_deep", "4 levels");
+        check(r#"{"v":[[["]]]][[["]]]}"#, "ok", "");
+        check(r#"{"r":[]}"#, "ok", "");
+        check(r#"{"r":2}"#, "unsupported_parameter", "`r`");
+    }
+
+    #[test]
+    fn what_is_not_utf8_is_named_by_offset() {
+        let error = check_text(b"{\"s\":\"\xff\"}", 64).unwrap_err();
+        assert_eq!(error.reason(), "invalid_json");
+        assert!(error.message().contains("offset 6"));
+    }
+}
