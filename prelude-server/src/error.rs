@@ -241,6 +241,13 @@ impl ApiError {
         .with_param(param)
     }
 
+    /// A request whose texts are put into prompts as they are was asked to keep special tokens apart.
+    pub(crate) fn special_tokens_not_kept_apart() -> Self {
+        let message = "this request puts texts into prompts without keeping special tokens apart: \
+            leave the field out, or escape them yourself";
+        Self::new(400, "unsupported_parameter", message).with_param("escape_special_tokens")
+    }
+
     /// A field nobody has heard of, under `x-prelude-strict: 1`.
     pub(crate) fn unknown_field(param: impl Into<Cow<'static, str>>) -> Self {
         let param = param.into();

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use crate::{
     app::App,
     caught::caught,
-    endpoints::{self, Call, Reply},
+    endpoint::{Call, Needs, Reply},
     error::ApiError,
-    routes::{self, Needs},
+    routes,
 };
 
 /// An answer without a connection.
@@ -41,7 +41,8 @@ impl App {
         path: &str,
         body: impl Into<Bytes>,
     ) -> Answered {
-        let dialect = routes::named(path).map_or_else(Default::default, |r| r.endpoint.dialect());
+        let dialect =
+            routes::named(path).map_or_else(Default::default, |endpoint| endpoint.dialect);
         let request_id = self.ids.next("req-");
         let id = request_id.clone();
         match self.try_answer(method, path, body.into(), id).await {
@@ -63,7 +64,7 @@ impl App {
     /// Whether this path is an inference route: one that makes an engine work.
     #[must_use]
     pub fn infers(path: &str) -> bool {
-        routes::named(path).is_some_and(|route| route.endpoint.needs() == Needs::Queue)
+        routes::named(path).is_some_and(|endpoint| endpoint.needs == Needs::Queue)
     }
 
     /// An id that no other answer has: `prefix` and 128 random bits in hex.
@@ -79,19 +80,19 @@ impl App {
         body: Bytes,
         request_id: String,
     ) -> Result<Bytes, ApiError> {
-        let (route, tail) = routes::find(method, path)?;
+        let (endpoint, tail) = routes::find(method, path)?;
         let max_bytes = self.config.limits.body_bytes;
         if body.len() as u64 > max_bytes {
             return Err(ApiError::body_too_large(max_bytes));
         }
-        let call = Call::in_process(self, route.endpoint, tail, request_id)?;
+        let call = Call::in_process(self, endpoint, tail, request_id)?;
         caught(&call.request_id, Box::pin(whole(&call, body))).await
     }
 }
 
 /// The answer's bytes; of a stream, all there are.
 async fn whole(call: &Arc<Call>, body: Bytes) -> Result<Bytes, ApiError> {
-    match endpoints::dispatch(call, body).await? {
+    match (call.endpoint.handle)(call, body).await? {
         Reply::Json(body) | Reply::Text { body, .. } => Ok(body),
         Reply::Empty => Ok(Bytes::new()),
         Reply::Stream(mut events) => {
@@ -109,7 +110,7 @@ mod tests {
     use super::Call;
     use crate::{
         ApiKeys, App, ServerConfig, demo,
-        routes::Endpoint,
+        endpoints::classify,
         served_model::Task,
         testing::{app, embedded, options},
     };
@@ -135,7 +136,7 @@ mod tests {
             assert_eq!(answered.reason, Some(expected), "{path}");
         };
         check("/classify", "invalid_json").await;
-        let first = Call::in_process(&app, Endpoint::Classify, None, "first".to_owned()).unwrap();
+        let first = Call::in_process(&app, &classify::CLASSIFY, None, "first".to_owned()).unwrap();
         check("/classify", "class_quota").await;
         // It may be no one-shot request: that is known once it is read.
         check("/v1/completions", "invalid_json").await;

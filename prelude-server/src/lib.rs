@@ -32,6 +32,7 @@ mod config;
 mod constrain;
 pub mod demo;
 mod encode;
+mod endpoint;
 mod endpoints;
 mod error;
 pub mod executor;

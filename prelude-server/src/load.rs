@@ -160,7 +160,7 @@ pub fn load(
         eos_token_ids,
         sampling: sampling(checkpoint, options.generation_config),
         engine: engine.handle(),
-        created: crate::endpoints::unix_seconds(),
+        created: crate::endpoint::unix_seconds(),
         grammars: crate::constrain::Grammars::new(options.engine.scheduler.max_num_seqs),
         fingerprint: fingerprint(checkpoint, &options.executor)?,
         escaper: Escaper::of(&assets.tokenizer),

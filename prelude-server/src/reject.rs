@@ -3,11 +3,7 @@
 use prelude_core::InvalidRequest;
 use prelude_engine::{Outcome, Reject, SubmitError};
 
-use crate::{
-    admission::Admission,
-    endpoints::{Call, submit},
-    error::ApiError,
-};
+use crate::{admission::Admission, endpoint::Call, endpoints::submit, error::ApiError};
 
 /// A request the engine could not even take in.
 pub(crate) fn of_submit(error: &SubmitError) -> ApiError {

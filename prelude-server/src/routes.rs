@@ -1,181 +1,78 @@
 //! Paths to endpoints: the whole surface on one page.
 
-use crate::error::{ApiError, Dialect};
+use crate::{
+    endpoint::{Endpoint, Reply},
+    endpoints::{
+        chat, classify, completions, decisions, embeddings, health, metrics, models, pooling,
+        rerank, score, systemone, tokenize,
+    },
+    error::ApiError,
+    openapi,
+};
 
-/// What is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Endpoint {
-    Completions,
-    Chat,
-    Embeddings,
-    Classify,
-    Score,
-    GenerativeScoring,
-    Rerank,
-    RerankV2,
-    Pooling,
-    SystemOne,
-    Decisions,
-    Tokenize,
-    Detokenize,
-    TokenizerInfo,
-    Models,
-    Model,
-    Health,
-    Ready,
-    Live,
-    Version,
-    Metrics,
-    OpenApi,
-}
-
-/// What an endpoint needs of the process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Needs {
-    /// It answers in every phase.
-    Nothing,
-    /// Models and their tokenizers.
-    Models,
-    /// Room in the queue: it makes an engine work.
-    Queue,
-}
-
-/// One path.
-#[derive(Debug)]
-pub(crate) struct Route {
-    /// The path. A `*` at its end matches any non-empty rest.
-    pub(crate) path: &'static str,
-    /// `GET` (which takes HEAD along) or `POST`.
-    pub(crate) method: &'static str,
-    /// Where it leads.
-    pub(crate) endpoint: Endpoint,
-}
-
-const fn get(path: &'static str, endpoint: Endpoint) -> Route {
-    Route {
-        path,
-        method: "GET",
-        endpoint,
-    }
-}
-
-const fn post(path: &'static str, endpoint: Endpoint) -> Route {
-    Route {
-        path,
-        method: "POST",
-        endpoint,
-    }
-}
-
-/// Every path and where it leads. The first line of an endpoint names it in metrics and logs,
-/// further ones are aliases.
-pub(crate) const ROUTES: &[Route] = &[
-    post("/v1/completions", Endpoint::Completions),
-    post("/v1/chat/completions", Endpoint::Chat),
-    post("/v1/embeddings", Endpoint::Embeddings),
-    post("/classify", Endpoint::Classify),
-    post("/v1/classify", Endpoint::Classify),
-    post("/score", Endpoint::Score),
-    post("/v1/score", Endpoint::Score),
-    post("/generative_scoring", Endpoint::GenerativeScoring),
-    post("/rerank", Endpoint::Rerank),
-    post("/v1/rerank", Endpoint::Rerank),
-    post("/v2/rerank", Endpoint::RerankV2),
-    post("/pooling", Endpoint::Pooling),
-    post("/v1/systemone", Endpoint::SystemOne),
-    post("/v1/decide", Endpoint::SystemOne),
-    post("/v1/decisions", Endpoint::Decisions),
-    post("/tokenize", Endpoint::Tokenize),
-    post("/detokenize", Endpoint::Detokenize),
-    get("/tokenizer_info", Endpoint::TokenizerInfo),
-    get("/v1/models", Endpoint::Models),
-    get("/v1/models/*", Endpoint::Model),
-    get("/health", Endpoint::Health),
-    get("/ping", Endpoint::Health),
-    get("/ready", Endpoint::Ready),
-    get("/live", Endpoint::Live),
-    get("/version", Endpoint::Version),
-    get("/metrics", Endpoint::Metrics),
-    get("/openapi.json", Endpoint::OpenApi),
+/// Every endpoint of the server.
+pub(crate) const ENDPOINTS: &[&Endpoint] = &[
+    &completions::COMPLETIONS,
+    &chat::CHAT,
+    &embeddings::EMBEDDINGS,
+    &classify::CLASSIFY,
+    &score::SCORE,
+    &score::GENERATIVE_SCORING,
+    &rerank::RERANK,
+    &rerank::RERANK_V2,
+    &pooling::POOLING,
+    &systemone::SYSTEM_ONE,
+    &decisions::DECISIONS,
+    &tokenize::TOKENIZE,
+    &tokenize::DETOKENIZE,
+    &tokenize::TOKENIZER_INFO,
+    &models::MODELS,
+    &models::MODEL,
+    &health::HEALTH,
+    &health::READY,
+    &health::LIVE,
+    &health::VERSION,
+    &metrics::METRICS,
+    &OPENAPI,
 ];
 
-impl Endpoint {
-    /// The endpoint's path, as metrics and logs name it whatever alias was used.
-    pub(crate) fn route(self) -> &'static str {
-        let route = ROUTES.iter().find(|r| r.endpoint == self);
-        route.expect("every endpoint has a route").path
-    }
+/// `GET /openapi.json`: it describes all the others, so it stands beside them.
+const OPENAPI: Endpoint = Endpoint {
+    group: "state",
+    summary: "This document",
+    responses: openapi::of_itself,
+    ..Endpoint::get(&["/openapi.json"], |_, _| {
+        Box::pin(async { Ok(Reply::json(&openapi::document(ENDPOINTS))) })
+    })
+};
 
-    /// Whether anyone may ask, key or not.
-    pub(crate) fn is_open(self, protect_metrics: bool) -> bool {
-        match self {
-            Self::Health | Self::Ready | Self::Live | Self::Version => true,
-            Self::Metrics => !protect_metrics,
-            _ => false,
-        }
-    }
-
-    /// What it needs of the process.
-    pub(crate) fn needs(self) -> Needs {
-        match self {
-            Self::Completions
-            | Self::Chat
-            | Self::Embeddings
-            | Self::Classify
-            | Self::Score
-            | Self::GenerativeScoring
-            | Self::Rerank
-            | Self::RerankV2
-            | Self::Pooling
-            | Self::SystemOne
-            | Self::Decisions => Needs::Queue,
-            Self::Tokenize
-            | Self::Detokenize
-            | Self::TokenizerInfo
-            | Self::Models
-            | Self::Model => Needs::Models,
-            Self::Health
-            | Self::Ready
-            | Self::Live
-            | Self::Version
-            | Self::Metrics
-            | Self::OpenApi => Needs::Nothing,
-        }
-    }
-
-    /// Whether what it is asked may take more than one step.
-    pub(crate) fn generates(self) -> bool {
-        matches!(self, Self::Completions | Self::Chat)
-    }
-
-    /// How its errors are written.
-    pub(crate) fn dialect(self) -> Dialect {
-        match self {
-            Self::SystemOne => Dialect::SystemOne,
-            _ => Dialect::OpenAi,
-        }
-    }
+/// Returns the endpoint of a path, whatever the method.
+pub(crate) fn named(path: &str) -> Option<&'static Endpoint> {
+    let (endpoint, _) = found(path)?;
+    Some(endpoint)
 }
 
-/// The route of a path, whatever the method.
-pub(crate) fn named(path: &str) -> Option<&'static Route> {
-    ROUTES.iter().find(|r| matches(r.path, path).is_some())
+fn found(path: &str) -> Option<(&'static Endpoint, Option<&str>)> {
+    ENDPOINTS.iter().find_map(|endpoint| {
+        let tail = endpoint
+            .paths
+            .iter()
+            .find_map(|pattern| matches(pattern, path))?;
+        Some((*endpoint, tail))
+    })
 }
 
-/// Finds the route of a path and the rest that a `*` matched.
+/// Finds the endpoint of a path and the rest that a `*` matched.
 ///
 /// # Errors
 /// 404, or 405 with the methods the path has.
 pub(crate) fn find<'p>(
     method: &str,
     path: &'p str,
-) -> Result<(&'static Route, Option<&'p str>), ApiError> {
-    let (route, tail) = ROUTES
-        .iter()
-        .find_map(|route| Some((route, matches(route.path, path)?)))
-        .ok_or_else(ApiError::not_found)?;
-    match (method, route.method) {
-        ("HEAD" | "GET", "GET") | ("POST", "POST") => Ok((route, tail)),
+) -> Result<(&'static Endpoint, Option<&'p str>), ApiError> {
+    let (endpoint, tail) = found(path).ok_or_else(ApiError::not_found)?;
+    match (method, endpoint.method) {
+        ("HEAD" | "GET", "GET") | ("POST", "POST") => Ok((endpoint, tail)),
         (_, "GET") => Err(ApiError::method_not_allowed("GET, HEAD")),
         _ => Err(ApiError::method_not_allowed("POST")),
     }
@@ -197,32 +94,38 @@ fn matches<'p>(pattern: &str, path: &'p str) -> Option<Option<&'p str>> {
 mod tests {
     use super::*;
 
-    fn check(method: &str, path: &str, expected: Result<(Endpoint, Option<&str>), u16>) {
+    fn check(method: &str, path: &str, expected: Result<(&str, Option<&str>), u16>) {
         let found = find(method, path);
         let found = found
-            .map(|(route, tail)| (route.endpoint, tail))
+            .map(|(endpoint, tail)| (endpoint.route(), tail))
             .map_err(|e| e.status());
         assert_eq!(found, expected, "{method} {path}");
     }
 
     #[test]
     fn paths_and_methods() {
-        check("POST", "/v1/completions", Ok((Endpoint::Completions, None)));
+        check("POST", "/v1/completions", Ok(("/v1/completions", None)));
+        check("POST", "/v1/classify", Ok(("/classify", None)));
         check("GET", "/v1/completions", Err(405));
-        check("HEAD", "/ping", Ok((Endpoint::Health, None)));
+        check("HEAD", "/ping", Ok(("/health", None)));
         check("POST", "/health", Err(405));
-        check("GET", "/v1/models", Ok((Endpoint::Models, None)));
+        check("GET", "/v1/models", Ok(("/v1/models", None)));
         check("GET", "/v1/models/", Err(404));
-        check("GET", "/v1/models/a/b", Ok((Endpoint::Model, Some("a/b"))));
+        check("GET", "/v1/models/a/b", Ok(("/v1/models/*", Some("a/b"))));
         check("GET", "/health/", Err(404));
         check("BREW", "/nothing", Err(404));
     }
 
     #[test]
-    fn each_path_has_one_route() {
-        for (i, route) in ROUTES.iter().enumerate() {
-            assert!(ROUTES[..i].iter().all(|other| other.path != route.path));
-            assert!(!route.endpoint.route().is_empty());
+    fn each_path_has_one_endpoint() {
+        let paths = || ENDPOINTS.iter().flat_map(|endpoint| endpoint.paths);
+        for path in paths() {
+            assert_eq!(paths().filter(|other| *other == path).count(), 1, "{path}");
         }
+        assert!(
+            ENDPOINTS
+                .iter()
+                .all(|e| !e.summary.is_empty() && !e.group.is_empty())
+        );
     }
 }

@@ -13,16 +13,16 @@ use crate::{
     assets::{Assets, EmbeddedModel},
     config::ServerConfig,
     demo,
-    endpoints::{Call, Inference, Reply, dispatch},
+    endpoint::{Call, Inference, Reply},
     executor::{Devices, ExecutorConfig, ExecutorDtype},
     identity::ApiKeys,
     load::{LoadOptions, Loaded, load},
     openapi::{self, validate},
-    routes,
+    routes::{self, ENDPOINTS},
 };
 
 /// `/openapi.json`.
-static DOCUMENT: LazyLock<Value> = LazyLock::new(openapi::document);
+static DOCUMENT: LazyLock<Value> = LazyLock::new(|| openapi::document(ENDPOINTS));
 
 /// Engines of all apps, kept until the test process ends.
 static ENGINES: Mutex<Vec<prelude_engine::ScheduledEngine>> = Mutex::new(Vec::new());
@@ -112,18 +112,18 @@ fn ask_as(app: &Arc<App>, path: &str, body: String, is_strict: bool) -> (u16, Va
     let runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = { runtime }.enable_all().build().unwrap();
     runtime.block_on(async {
-        let (route, tail) = routes::find("POST", path).unwrap();
-        let call = Call::in_process(app, route.endpoint, tail, app.ids.next("req-")).unwrap();
+        let (endpoint, tail) = routes::find("POST", path).unwrap();
+        let call = Call::in_process(app, endpoint, tail, app.ids.next("req-")).unwrap();
         let mut call = Arc::into_inner(call).unwrap();
         call.strict = is_strict;
         let call = Arc::new(call);
-        let answer = dispatch(&call, body.into()).await;
+        let answer = (call.endpoint.handle)(&call, body.into()).await;
         let seen = call.inference();
         let (status, body) = match answer {
             Ok(Reply::Json(body)) => (200, body),
             Ok(other) => panic!("not JSON: {other:?}"),
             Err(error) => {
-                let body = error.to_json(call.endpoint.dialect());
+                let body = error.to_json(call.endpoint.dialect);
                 (error.status(), body.into())
             }
         };

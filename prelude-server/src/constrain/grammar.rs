@@ -21,7 +21,7 @@ use super::{
     vocabulary,
 };
 use crate::{
-    admission::Admission, config::ms, endpoints::Call, error::ApiError, log,
+    admission::Admission, config::ms, endpoint::Call, error::ApiError, log,
     served_model::ServedModel,
 };
 

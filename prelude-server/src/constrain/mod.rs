@@ -36,7 +36,7 @@ use prelude_core::{Constraint, SamplingParams};
 use after_reasoning::AfterReasoning;
 use bad_words::BadWords;
 
-use crate::{endpoints::Call, error::ApiError, served_model::ServedModel};
+use crate::{endpoint::Call, error::ApiError, served_model::ServedModel};
 
 pub(crate) use after_reasoning::Reasoning;
 pub(crate) use grammar::Grammars;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use prelude_core::Constraint;
 
 use super::Language;
-use crate::{endpoints::Call, error::ApiError, served_model::ServedModel};
+use crate::{endpoint::Call, error::ApiError, served_model::ServedModel};
 
 /// Compiles nothing.
 #[derive(Debug)]

@@ -5,11 +5,10 @@ use std::{borrow::Cow, sync::Arc};
 use bytes::Bytes;
 use prelude_core::TokenId;
 use prelude_text::output::OutputPart;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Call, Printed, Reply,
     conversation::{Conversation, ConversationFields},
     generate::{
         ChatLogprobs, Choice, GenerationFields, Job, Params, PromptLogprobs, PromptLogprobsSchema,
@@ -19,13 +18,31 @@ use super::{
     submit::{Common, CommonFields, UsageBody},
     tools::Mind,
     truncate::{Side, Truncation, TruncationFields},
-    unix_seconds,
 };
 use crate::{
+    endpoint::{Bodies, Call, Endpoint, Printed, Reply, events, schema, unix_seconds},
     error::ApiError,
     served_model::{ServedModel, Task},
     sse::Events,
     wire::{Count, CountOrAll, Int, request},
+};
+
+fn responses(generator: &mut SchemaGenerator) -> Bodies {
+    // Chunks are described although no media type can name them.
+    generator.subschema_for::<Body<'static, ChunkBody<'static>>>();
+    events::<Body<'static, ChoiceBody<'static>>>(generator, "<ChatChunk>")
+}
+
+/// `POST /v1/chat/completions`.
+pub(crate) const CHAT: Endpoint = Endpoint {
+    group: "text",
+    summary: "Answer a conversation",
+    request: Some(schema::<ChatRequest<'static>>),
+    responses: responses,
+    generates: true,
+    ..Endpoint::post(&["/v1/chat/completions"], |call, body| {
+        Box::pin(handle(call, body))
+    })
 };
 
 /// What is wanted of an answer.

@@ -17,19 +17,29 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Call, Reply,
     embeddings::Of,
     escaping::Escaping,
     input::{self, Inputs, InputsFields, Prompt, check_length},
     meter::Meter,
     read,
     submit::{Common, CommonFields, UsageBody},
-    unix_seconds,
 };
 use crate::{
+    endpoint::{Call, Endpoint, Reply, json, schema, unix_seconds},
     error::ApiError,
     served_model::{ServedModel, Task},
     wire::{Text, request},
+};
+
+/// `POST /classify`.
+pub(crate) const CLASSIFY: Endpoint = Endpoint {
+    group: "decisions",
+    summary: "Classify texts",
+    request: Some(schema::<ClassifyRequest<'static>>),
+    responses: json::<Response<'static>>,
+    ..Endpoint::post(&["/classify", "/v1/classify"], |call, body| {
+        Box::pin(handle(call, body))
+    })
 };
 
 /// Most labels a language model is asked to choose from.

@@ -8,7 +8,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Call, Printed, Reply,
     generate::{
         CompletionLogprobs, GenerationFields, Job, Params, PromptLogprobs, PromptLogprobsSchema,
         Readiness, Report, Run, Speaker, StopReason, entries, logprobs,
@@ -16,13 +15,25 @@ use super::{
     input::{self, Encoding, Prompt, Prompts},
     submit::{Common, CommonFields, UsageBody},
     truncate::{Side, Truncation, TruncationFields},
-    unix_seconds,
 };
 use crate::{
+    endpoint::{Call, Endpoint, Printed, Reply, events, schema, unix_seconds},
     error::ApiError,
     served_model::Task,
     sse::Events,
     wire::{Count, CountOrAll, Int, request},
+};
+
+/// `POST /v1/completions`.
+pub(crate) const COMPLETIONS: Endpoint = Endpoint {
+    group: "text",
+    summary: "Continue prompts, or score them",
+    request: Some(schema::<CompletionRequest<'static>>),
+    responses: |g| events::<Body<'static>>(g, "<Completion>"),
+    generates: true,
+    ..Endpoint::post(&["/v1/completions"], |call, body| {
+        Box::pin(handle(call, body))
+    })
 };
 
 const MAX_TOKENS_DEFAULT: u32 = 16;

@@ -12,7 +12,6 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{
-    Call,
     escaping::cannot_escape,
     input::check_bytes,
     messages::{self, Message},
@@ -20,8 +19,9 @@ use super::{
     truncate::Truncation,
 };
 use crate::{
+    endpoint::Call,
+    endpoint::Needs,
     error::ApiError,
-    routes::Endpoint,
     served_model::ServedModel,
     wire::{Json, Text},
 };
@@ -234,8 +234,8 @@ impl Conversation {
             }
             _ => model.tokenizer.encode(text, add_special_tokens),
         };
-        // Of `/tokenize` no context has to hold it.
-        if truncation.is_none() && call.endpoint != Endpoint::Tokenize {
+        // `/tokenize` shows tokens that no context has to hold.
+        if truncation.is_none() && call.endpoint.needs == Needs::Queue {
             let marks = self
                 .mark
                 .map_or(0, |mark| text.matches(mark).count() * mark.len_utf8());

@@ -17,7 +17,6 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{
-    Call,
     classify::{label_trie, normalised, prompt, user_turn},
     escaping::Escaping,
     input::check_length,
@@ -26,6 +25,7 @@ use super::{
     submit::Common,
 };
 use crate::{
+    endpoint::Call,
     error::ApiError,
     served_model::ServedModel,
     wire::{Int, Text},

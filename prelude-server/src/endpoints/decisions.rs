@@ -12,7 +12,6 @@ use serde::{
 use serde_json::{json, value::RawValue};
 
 use super::{
-    Call, Reply,
     decide::{
         self, Asked, Asking, DecideFields, Decided, LEVELS_MAX, OPTIONS_MAX, Options, QUESTIONS_MAX,
     },
@@ -20,9 +19,21 @@ use super::{
     submit::{Common, CommonFields},
 };
 use crate::{
+    endpoint::{Call, Endpoint, Reply, json, schema},
     error::ApiError,
     served_model::Task,
     wire::{Refused, Text, request, unsupported, wrong_value},
+};
+
+/// `POST /v1/decisions`.
+pub(crate) const DECISIONS: Endpoint = Endpoint {
+    group: "decisions",
+    summary: "Answer typed questions, in OpenAI's shape",
+    request: Some(schema::<DecisionRequest<'static>>),
+    responses: json::<Response<'static>>,
+    ..Endpoint::post(&["/v1/decisions"], |call, body| {
+        Box::pin(handle(call, body))
+    })
 };
 
 /// An input and questions about it, as clients write them.

@@ -10,16 +10,26 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Call, Printed, Reply,
     input::{self, Inputs, InputsFields},
     read,
     submit::{Common, CommonFields, UsageBody},
-    unix_seconds,
 };
 use crate::{
+    endpoint::{Call, Endpoint, Printed, Reply, json, schema, unix_seconds},
     error::ApiError,
     served_model::{ServedModel, Task},
     wire::{Int, Text, request},
+};
+
+/// `POST /v1/embeddings`.
+pub(crate) const EMBEDDINGS: Endpoint = Endpoint {
+    group: "vectors",
+    summary: "Embed texts",
+    request: Some(schema::<EmbeddingRequest<'static>>),
+    responses: json::<Response<'static>>,
+    ..Endpoint::post(&["/v1/embeddings"], |call, body| {
+        Box::pin(handle(call, body))
+    })
 };
 
 #[derive(Serialize, JsonSchema)]

@@ -7,11 +7,8 @@ use std::borrow::Cow;
 use prelude_core::TokenId;
 use prelude_text::tokenizer::Escaper;
 
-use super::{
-    Call,
-    input::{check_bytes, check_length},
-};
-use crate::{error::ApiError, served_model::ServedModel};
+use super::input::{check_bytes, check_length};
+use crate::{endpoint::Call, error::ApiError, served_model::ServedModel};
 
 /// The field.
 const FIELD: &str = "escape_special_tokens";
@@ -101,13 +98,6 @@ impl<'m> Escaping<'m> {
         self.encode_into(prompt, &mut ids);
         ids.len()
     }
-}
-
-/// Returns the error for a request whose texts are put into prompts as they are.
-pub(crate) fn not_kept_apart() -> ApiError {
-    let message = "this request puts texts into prompts without keeping special tokens apart: \
-        leave the field out, or escape them yourself";
-    ApiError::new(400, "unsupported_parameter", message).with_param(FIELD)
 }
 
 /// The model's tokenizer does not allow it.

@@ -3,8 +3,47 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Call, Reply};
-use crate::{error::ApiError, executor};
+use crate::{
+    endpoint::{Access, Call, Endpoint, Reply, json},
+    error::ApiError,
+    executor,
+};
+
+/// `GET /health`.
+pub(crate) const HEALTH: Endpoint = Endpoint {
+    group: "state",
+    summary: "Whether work is accepted",
+    access: Access::Open,
+    ..Endpoint::get(&["/health", "/ping"], |call, _| {
+        Box::pin(async { health(call) })
+    })
+};
+
+/// `GET /ready`.
+pub(crate) const READY: Endpoint = Endpoint {
+    group: "state",
+    summary: "Whether work is accepted, with what is served",
+    responses: json::<Readiness<'static>>,
+    access: Access::Open,
+    ..Endpoint::get(&["/ready"], |call, _| Box::pin(async { ready(call) }))
+};
+
+/// `GET /live`.
+pub(crate) const LIVE: Endpoint = Endpoint {
+    group: "state",
+    summary: "Whether the process is worth keeping",
+    access: Access::Open,
+    ..Endpoint::get(&["/live"], |call, _| Box::pin(async { live(call) }))
+};
+
+/// `GET /version`.
+pub(crate) const VERSION: Endpoint = Endpoint {
+    group: "state",
+    summary: "What runs here",
+    responses: json::<Version>,
+    access: Access::Open,
+    ..Endpoint::get(&["/version"], |_, _| Box::pin(async { Ok(version()) }))
+};
 
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Readiness<'a> {

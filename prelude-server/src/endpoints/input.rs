@@ -8,13 +8,12 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{json, value::RawValue};
 
 use super::{
-    Call,
     conversation::{Conversation, ConversationFields},
-    escaping::not_kept_apart,
     meter::Meter,
     truncate::{Side, Truncation, TruncationFields},
 };
 use crate::{
+    endpoint::Call,
     error::ApiError,
     served_model::ServedModel,
     wire::{Text, request, wrong_type, wrong_value},
@@ -220,7 +219,7 @@ impl<'a> Inputs<'a> {
     /// 400 `unsupported_parameter`.
     pub(crate) fn check_not_escaped(&self) -> Result<(), ApiError> {
         match self.escapes {
-            Some(true) => Err(not_kept_apart()),
+            Some(true) => Err(ApiError::special_tokens_not_kept_apart()),
             _ => Ok(()),
         }
     }

@@ -3,8 +3,7 @@
 
 use std::cell::Cell;
 
-use super::Call;
-use crate::error::ApiError;
+use crate::{endpoint::Call, error::ApiError};
 
 /// Bytes of text that stand for a token where they are read but not kept: what English has. Only
 /// text that is read more than once is counted so, never what a body brings once.

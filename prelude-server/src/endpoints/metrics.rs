@@ -11,8 +11,23 @@ use std::fmt::{Display, Write as _};
 
 use prelude_engine::{ClassTotals, EngineSnapshot, Histogram};
 
-use super::{Call, Reply};
-use crate::{App, metrics::Counters, served_model::ServedModel};
+use crate::{
+    App,
+    endpoint::{Access, Call, Endpoint, Reply},
+    metrics::Counters,
+    served_model::ServedModel,
+};
+
+/// `GET /metrics`.
+pub(crate) const METRICS: Endpoint = Endpoint {
+    group: "state",
+    summary: "Metrics as Prometheus text",
+    responses: |_| vec![("text/plain", schemars::json_schema!({ "type": "string" }))],
+    access: Access::Metrics,
+    ..Endpoint::get(&["/metrics"], |call, _| {
+        Box::pin(async { Ok(metrics(call)) })
+    })
+};
 
 /// All metrics of the process.
 pub(crate) fn metrics(call: &Call) -> Reply {

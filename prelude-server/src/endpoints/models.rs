@@ -3,8 +3,29 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Call, Reply};
-use crate::{error::ApiError, served_model::ServedModel};
+use crate::{
+    endpoint::{Call, Endpoint, Needs, Reply, json},
+    error::ApiError,
+    served_model::ServedModel,
+};
+
+/// `GET /v1/models`.
+pub(crate) const MODELS: Endpoint = Endpoint {
+    group: "models",
+    summary: "What is served",
+    responses: json::<List<'static>>,
+    needs: Needs::Models,
+    ..Endpoint::get(&["/v1/models"], |call, _| Box::pin(async { list(call) }))
+};
+
+/// `GET /v1/models/*`.
+pub(crate) const MODEL: Endpoint = Endpoint {
+    group: "models",
+    summary: "One of the served models",
+    responses: json::<Described<'static>>,
+    needs: Needs::Models,
+    ..Endpoint::get(&["/v1/models/*"], |call, _| Box::pin(async { one(call) }))
+};
 
 /// All models, in two lists: OpenAI's, and the one System One clients read.
 #[derive(Serialize, JsonSchema)]

@@ -9,7 +9,6 @@ use prelude_models::ClassActivation;
 use prelude_text::{rerank_template::DEFAULT_INSTRUCTION, shared_prefix::SharedPrompts};
 
 use super::{
-    Call,
     classify::sigmoid,
     escaping::Escaping,
     input::{check_bytes, check_length},
@@ -19,6 +18,7 @@ use super::{
     truncate::{Side, Truncation, cut_text},
 };
 use crate::{
+    endpoint::Call,
     error::ApiError,
     served_model::{Judge, ServedModel},
 };

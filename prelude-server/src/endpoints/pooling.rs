@@ -7,17 +7,25 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Call, Reply,
     classify::{self, LabelFields},
     embeddings::{self, Of, Vector, VectorFields},
     input::InputsFields,
     submit::{Common, CommonFields, UsageBody},
-    unix_seconds,
 };
 use crate::{
+    endpoint::{Call, Endpoint, Reply, json, schema, unix_seconds},
     error::ApiError,
     served_model::{ModelKind, ServedModel, Task},
     wire::{Text, request},
+};
+
+/// `POST /pooling`.
+pub(crate) const POOLING: Endpoint = Endpoint {
+    group: "vectors",
+    summary: "Vectors or classes, by what the model is",
+    request: Some(schema::<PoolingRequest<'static>>),
+    responses: json::<Response<'static>>,
+    ..Endpoint::post(&["/pooling"], |call, body| Box::pin(handle(call, body)))
 };
 
 /// What is wanted of each text.

@@ -6,11 +6,10 @@ use prelude_engine::{CollectedRow, Usage};
 use prelude_text::label_trie::RowScores;
 
 use super::{
-    Call,
     input::check_length,
     submit::{Common, collect, submit},
 };
-use crate::{error::ApiError, served_model::ServedModel};
+use crate::{endpoint::Call, error::ApiError, served_model::ServedModel};
 
 /// Computes `rows`, none of which generates, and returns their outputs in order. `prompt_tokens`
 /// is what the caller is told: each whole prompt once, whatever is shared and however many rows

@@ -11,16 +11,39 @@ use serde::{
 };
 
 use super::{
-    Call, Reply,
     pairs::{self, Judged, PairOptions},
     submit::{Common, CommonFields},
     truncate::{Side, Truncation, TruncationFields},
 };
 use crate::{
+    endpoint::{Call, Endpoint, Reply, either, schema},
     error::{ApiError, Dialect},
-    routes::Endpoint,
     served_model::Task,
     wire::{Count, Fields, Int, Text, request},
+};
+
+/// `POST /rerank`.
+pub(crate) const RERANK: Endpoint = Endpoint {
+    group: "decisions",
+    summary: "Order documents by relevance",
+    request: Some(schema::<RerankRequest<'static>>),
+    responses: either::<Body<'static>, Vec<TeiBody<'static>>>,
+    other_dialect: Some(Dialect::Tei),
+    ..Endpoint::post(&["/rerank", "/v1/rerank"], |call, body| {
+        Box::pin(handle(call, body, Answered::Jina))
+    })
+};
+
+/// `POST /v2/rerank`.
+pub(crate) const RERANK_V2: Endpoint = Endpoint {
+    group: "decisions",
+    summary: "Order documents by relevance",
+    request: Some(schema::<RerankRequest<'static>>),
+    responses: either::<CohereBody<'static>, Vec<TeiBody<'static>>>,
+    other_dialect: Some(Dialect::Tei),
+    ..Endpoint::post(&["/v2/rerank"], |call, body| {
+        Box::pin(handle(call, body, Answered::Cohere))
+    })
 };
 
 /// Tokens of a document that Cohere's dialect reads unless told otherwise.
@@ -133,11 +156,19 @@ request! {
     refuses &[("stream", &["false"]), ("rank_fields", &["[]"]), ("max_tokens_per_query", &["0"])];
 }
 
+/// The dialect in which `documents` are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answered {
+    /// Jina's and vLLM's.
+    Jina,
+    Cohere,
+}
+
 /// Answers the rerank routes.
 ///
 /// # Errors
 /// 400 for whatever is wrong with the request, 429, 503, 500.
-pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
+async fn handle(call: &Arc<Call>, body: Bytes, answered: Answered) -> Result<Reply, ApiError> {
     let fields = call.fields(&body)?;
     match (fields.has("documents"), fields.has("texts")) {
         (true, true) => {
@@ -147,7 +178,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         (_, true) => tei(call, fields)
             .await
             .map_err(|e| e.in_dialect(Dialect::Tei)),
-        (_, false) => documents(call, fields).await,
+        (_, false) => documents(call, fields, answered).await,
     }
 }
 
@@ -160,8 +191,8 @@ fn refuse_given(given: &[(&'static str, bool)]) -> Result<(), ApiError> {
 }
 
 /// vLLM's, Jina's and Cohere's dialects.
-async fn documents(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiError> {
-    let is_cohere = call.endpoint == Endpoint::RerankV2;
+async fn documents(call: &Call, fields: Fields<'_>, answered: Answered) -> Result<Reply, ApiError> {
+    let is_cohere = answered == Answered::Cohere;
     let request: RerankRequest<'_> = call.read_fields(fields)?;
     let tei = &request.tei;
     refuse_given(&[

@@ -17,20 +17,40 @@ use self::{
     side::{PairSide, Parts},
 };
 use super::{
-    Call, Reply,
     classify::activated,
-    escaping::not_kept_apart,
     input::{Prompts, check_ids},
     pairs::{self, PairOptions},
     read,
     submit::{Common, CommonFields, UsageBody},
     truncate::{Side, Truncation, TruncationFields},
-    unix_seconds,
 };
 use crate::{
+    endpoint::{Call, Endpoint, Reply, either, json, schema, unix_seconds},
     error::ApiError,
     served_model::{ServedModel, Task},
     wire::{Count, Int, Text, Unknown, from_raw, request},
+};
+
+/// `POST /score`.
+pub(crate) const SCORE: Endpoint = Endpoint {
+    group: "decisions",
+    summary: "Score labels, or pairs of texts",
+    request: Some(schema::<ScoreRequest<'static>>),
+    responses: either::<Response<'static>, ListResponse<'static>>,
+    ..Endpoint::post(&["/score", "/v1/score"], |call, body| {
+        Box::pin(handle(call, body))
+    })
+};
+
+/// `POST /generative_scoring`.
+pub(crate) const GENERATIVE_SCORING: Endpoint = Endpoint {
+    group: "decisions",
+    summary: "Score the first label behind each item",
+    request: Some(schema::<GenerativeScoringRequest<'static>>),
+    responses: json::<ListResponse<'static>>,
+    ..Endpoint::post(&["/generative_scoring"], |call, body| {
+        Box::pin(generative(call, body))
+    })
 };
 
 /// Most label tokens of a request.
@@ -305,7 +325,7 @@ impl JudgeFields<'_> {
     fn check_unused(&self, activated: bool) -> Result<(), ApiError> {
         let is_limit = |limit: Option<Count>| limit.is_some_and(|limit| limit.count() > 0);
         if self.escape_special_tokens == Some(true) {
-            return Err(not_kept_apart());
+            return Err(ApiError::special_tokens_not_kept_apart());
         }
         let given = [
             ("use_activation", self.use_activation == Some(!activated)),

@@ -8,9 +8,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 use serde_json::Value;
 
-use super::Call;
 use crate::{
     admission::time_for,
+    endpoint::Call,
     error::ApiError,
     log, reject,
     served_model::ServedModel,

@@ -10,11 +10,27 @@ use bytes::Bytes;
 use serde_json::json;
 
 use super::{
-    Call, Reply,
     decide::{self, DecideFields},
     submit::{Common, CommonFields},
 };
-use crate::{error::ApiError, served_model::Task, wire::request};
+use crate::{
+    endpoint::{Call, Endpoint, Reply, json, schema},
+    error::{ApiError, Dialect},
+    served_model::Task,
+    wire::request,
+};
+
+/// `POST /v1/systemone`.
+pub(crate) const SYSTEM_ONE: Endpoint = Endpoint {
+    group: "decisions",
+    summary: "Answer typed questions about a state",
+    request: Some(schema::<SystemOneRequest<'static>>),
+    responses: json::<Response<'static>>,
+    dialect: Dialect::SystemOne,
+    ..Endpoint::post(&["/v1/systemone", "/v1/decide"], |call, body| {
+        Box::pin(handle(call, body))
+    })
+};
 
 request! {
     /// `POST /v1/systemone`.

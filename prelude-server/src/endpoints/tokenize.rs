@@ -7,15 +7,45 @@ use prelude_core::TokenId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Call, Reply,
-    conversation::{Conversation, ConversationFields},
-    escaping::not_kept_apart,
-};
+use super::conversation::{Conversation, ConversationFields};
 use crate::{
+    endpoint::{Call, Endpoint, Needs, Reply, either, json, schema},
     error::ApiError,
     served_model::{ServedModel, Task},
     wire::{OneOrMany, Text, request},
+};
+
+/// `POST /tokenize`.
+pub(crate) const TOKENIZE: Endpoint = Endpoint {
+    group: "tokens",
+    summary: "Text to token ids",
+    request: Some(schema::<TokenizeRequest<'static>>),
+    responses: either::<Tokens<'static>, Vec<Tokens<'static>>>,
+    needs: Needs::Models,
+    ..Endpoint::post(&["/tokenize"], |call, body| Box::pin(tokenize(call, body)))
+};
+
+/// `POST /detokenize`.
+pub(crate) const DETOKENIZE: Endpoint = Endpoint {
+    group: "tokens",
+    summary: "Token ids to text",
+    request: Some(schema::<DetokenizeRequest<'static>>),
+    responses: json::<Detokenized<'static>>,
+    needs: Needs::Models,
+    ..Endpoint::post(&["/detokenize"], |call, body| {
+        Box::pin(detokenize(call, body))
+    })
+};
+
+/// `GET /tokenizer_info`.
+pub(crate) const TOKENIZER_INFO: Endpoint = Endpoint {
+    group: "tokens",
+    summary: "Special tokens and the chat template",
+    responses: json::<Info<'static>>,
+    needs: Needs::Models,
+    ..Endpoint::get(&["/tokenizer_info"], |call, _| {
+        Box::pin(async { info(call) })
+    })
 };
 
 #[derive(Serialize, JsonSchema)]
@@ -71,7 +101,7 @@ pub(crate) async fn tokenize(call: &Arc<Call>, body: Bytes) -> Result<Reply, Api
     } else {
         let model = call.app.model(name)?;
         if chat.escape_special_tokens == Some(true) {
-            return Err(not_kept_apart());
+            return Err(ApiError::special_tokens_not_kept_apart());
         }
         (model, Source::texts(text.prompt)?)
     };

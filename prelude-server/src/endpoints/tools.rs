@@ -6,12 +6,13 @@ use serde_json::{Value, json};
 
 use crate::{
     constrain::{Ask, Calls, Language, Reasoning, Whitespace},
+    endpoint::Call,
     error::ApiError,
     served_model::ServedModel,
     wire::Json,
 };
 
-use super::{Call, call_schema, generate::Params};
+use super::{call_schema, generate::Params};
 
 /// Functions of one request.
 const TOOLS_MAX: usize = 128;

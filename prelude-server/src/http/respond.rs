@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     app::App,
-    endpoints::{Inference, Reply},
+    endpoint::{Inference, Reply},
     error::{ApiError, Dialect},
 };
 use bytes::Bytes;

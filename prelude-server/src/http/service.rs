@@ -23,11 +23,11 @@ use super::{
 use crate::{
     app::App,
     caught::caught,
-    endpoints::{self, Call, Reply},
+    endpoint::{Call, Endpoint, Needs, Reply, enter},
     error::{ApiError, Dialect},
     identity,
     lifecycle::Phase,
-    routes::{self, Needs, Route},
+    routes,
 };
 
 /// Longest `x-slo-ttft-ms`: a day.
@@ -84,12 +84,12 @@ async fn admit(
     let path = parts.uri.path();
     check_head(app, parts)?;
     let found = routes::find(parts.method.as_str(), path);
-    if let Some(route) = routes::named(path) {
-        *dialect = route.endpoint.dialect();
-        ticket.routed(route.endpoint.route());
+    if let Some(endpoint) = routes::named(path) {
+        *dialect = endpoint.dialect;
+        ticket.routed(endpoint.route());
     }
     check_key(app, path, &parts.headers)?;
-    let (route, tail) = found?;
+    let (endpoint, tail) = found?;
     if parts.method == Method::POST {
         check_media_type(&parts.headers)?;
     }
@@ -98,31 +98,30 @@ async fn admit(
     if declared.is_some_and(|d| d > limits.body_bytes) {
         return Err(ApiError::body_too_large(limits.body_bytes));
     }
-    let call = admit_call(app, parts, route, tail, declared.unwrap_or(0), ticket)?;
+    let call = admit_call(app, parts, endpoint, tail, declared.unwrap_or(0), ticket)?;
     ticket.admitted(&call);
     let body = body::read(body, declared, limits, &call.reservation).await?;
-    caught(&call.request_id, endpoints::dispatch(&call, body)).await
+    caught(&call.request_id, (call.endpoint.handle)(&call, body)).await
 }
 
 /// The last checks before the body is read, and room in the queue.
 fn admit_call(
     app: &Arc<App>,
     parts: &hyper::http::request::Parts,
-    route: &Route,
+    endpoint: &'static Endpoint,
     tail: Option<&str>,
     declared: u64,
     ticket: &Ticket,
 ) -> Result<Arc<Call>, ApiError> {
-    let needs = route.endpoint.needs();
-    if needs != Needs::Nothing {
+    if endpoint.needs != Needs::Nothing {
         app.accepting()?;
         app.admission.check_answers()?;
     }
-    let reservation = endpoints::enter(app, route.endpoint, declared)?;
+    let reservation = enter(app, endpoint, declared)?;
     let strict = parts.headers.get("x-prelude-strict");
     Ok(Arc::new(Call {
         app: Arc::clone(app),
-        endpoint: route.endpoint,
+        endpoint,
         tail: tail.map(str::to_owned),
         request_id: ticket.request_id().to_owned(),
         named: named(&parts.headers),
@@ -172,7 +171,7 @@ fn check_head(app: &App, parts: &hyper::http::request::Parts) -> Result<(), ApiE
 /// Whether the path is open or the key right. Unknown paths are as closed as known ones.
 fn check_key(app: &App, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
     let protect_metrics = app.config.protect_metrics;
-    let is_open = routes::named(path).is_some_and(|r| r.endpoint.is_open(protect_metrics));
+    let is_open = routes::named(path).is_some_and(|endpoint| endpoint.is_open(protect_metrics));
     if is_open || app.keys().admits(presented_key(headers)) {
         Ok(())
     } else {

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use crate::{app::App, endpoints::Call, log};
+use crate::{app::App, endpoint::Call, log};
 
 /// The status of a client that left. Never sent.
 const CLIENT_LEFT: u16 = 499;

@@ -3,8 +3,11 @@
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use super::{Bodies, JSON};
-use crate::routes::{Endpoint, Needs, Route};
+use super::JSON;
+use crate::{
+    endpoint::{Bodies, Endpoint, Needs},
+    error::Dialect,
+};
 
 /// A refusal or failure.
 #[derive(JsonSchema)]
@@ -94,22 +97,23 @@ fn named(schema: &str) -> Value {
 }
 
 /// The body that an endpoint's errors have.
-fn error_schema(endpoint: Endpoint) -> Value {
-    match endpoint {
-        Endpoint::SystemOne => named("SystemOneErrorResponse"),
-        Endpoint::Rerank | Endpoint::RerankV2 => {
-            json!({ "anyOf": [named("ErrorResponse"), named("TeiErrorResponse")] })
-        }
-        _ => named("ErrorResponse"),
+fn error_schema(endpoint: &Endpoint) -> Value {
+    let of = |dialect| match dialect {
+        Dialect::OpenAi => named("ErrorResponse"),
+        Dialect::SystemOne => named("SystemOneErrorResponse"),
+        Dialect::Tei => named("TeiErrorResponse"),
+    };
+    match endpoint.other_dialect {
+        None => of(endpoint.dialect),
+        Some(other) => json!({ "anyOf": [of(endpoint.dialect), of(other)] }),
     }
 }
 
 /// Every status that a route may be answered with.
-pub(super) fn responses(route: &Route, answer: Bodies) -> Value {
-    let endpoint = route.endpoint;
+pub(super) fn responses(endpoint: &Endpoint, answer: Bodies) -> Value {
     let mut responses = Map::new();
     let mut headers = vec!["X-Request-Id"];
-    if endpoint.needs() == Needs::Queue {
+    if endpoint.needs == Needs::Queue {
         headers.extend(INFERENCE.iter().map(|(name, ..)| name));
     }
     let mut success = json!({ "description": "Success.", "headers": refer(&headers) });
@@ -120,7 +124,7 @@ pub(super) fn responses(route: &Route, answer: Bodies) -> Value {
     }
     responses.insert("200".to_owned(), success);
     for (status, description) in STATUSES {
-        if !is_possible(*status, route) {
+        if !is_possible(*status, endpoint) {
             continue;
         }
         let mut headers = vec!["X-Request-Id"];
@@ -175,16 +179,15 @@ const STATUSES: &[(u16, &str)] = &[
     (503, "This process is not in service now."),
 ];
 
-fn is_possible(status: u16, route: &Route) -> bool {
-    let endpoint = route.endpoint;
-    let needs = endpoint.needs();
+fn is_possible(status: u16, endpoint: &Endpoint) -> bool {
+    let is_post = endpoint.method == "POST";
     match status {
         401 => !endpoint.is_open(false),
-        404 => needs == Needs::Queue || endpoint == Endpoint::Model || route.method == "POST",
-        415 => route.method == "POST",
-        422 => endpoint == Endpoint::SystemOne,
+        404 => is_post || endpoint.route().ends_with('*'),
+        415 => is_post,
+        422 => endpoint.dialect == Dialect::SystemOne,
         // Bodies in flight are bounded too, those of routes that ask no engine not excepted.
-        429 => route.method == "POST",
+        429 => is_post,
         _ => true,
     }
 }

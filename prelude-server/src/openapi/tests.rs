@@ -4,12 +4,31 @@ use super::*;
 use crate::{
     demo,
     load::LoadOptions,
+    routes::ENDPOINTS,
     testing::{app, ask_strictly, embedded, options},
 };
 
+fn paths() -> impl Iterator<Item = (&'static Endpoint, &'static str)> {
+    let of = |endpoint: &'static Endpoint| endpoint.paths.iter().map(move |path| (endpoint, *path));
+    ENDPOINTS.iter().flat_map(move |endpoint| of(endpoint))
+}
+
+/// Names of the fields that a request's body may have.
+fn fields(endpoint: &Endpoint) -> Vec<String> {
+    let mut generator = SchemaSettings::draft2020_12()
+        .with(|s| s.inline_subschemas = true)
+        .into_generator();
+    let schema = endpoint
+        .request
+        .map(|request| request(&mut generator))
+        .unwrap_or_default();
+    let properties = schema.get("properties").and_then(Value::as_object);
+    properties.map_or_else(Vec::new, |p| p.keys().cloned().collect())
+}
+
 #[test]
 fn every_route_is_described_and_nothing_else() {
-    let document = document();
+    let document = document(ENDPOINTS);
     let mut described = BTreeSet::new();
     for (path, item) in document["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {
@@ -20,10 +39,10 @@ fn every_route_is_described_and_nothing_else() {
         }
     }
     let mut routes = BTreeSet::new();
-    for route in ROUTES {
-        routes.insert((template(route), route.method.to_owned()));
-        if route.method == "GET" {
-            routes.insert((template(route), "HEAD".to_owned()));
+    for (endpoint, path) in paths() {
+        routes.insert((template(path), endpoint.method.to_owned()));
+        if endpoint.method == "GET" {
+            routes.insert((template(path), "HEAD".to_owned()));
         }
     }
     assert_eq!(described, routes);
@@ -47,45 +66,45 @@ fn operations_have_names_of_their_own_and_references_lead_somewhere() {
             _ => {}
         }
     }
-    let document = document();
+    let document = document(ENDPOINTS);
     let mut names = BTreeSet::new();
     walk(&document, &document, &mut names);
-    assert!(names.len() > ROUTES.len(), "{names:?}");
+    assert!(names.len() > paths().count(), "{names:?}");
 }
 
 /// Requests that are right, one for each way in which an endpoint is asked.
-fn right(endpoint: Endpoint) -> Vec<Value> {
+fn right(endpoint: &Endpoint) -> Vec<Value> {
     let messages = json!([{"role": "user", "content": "a"}]);
-    match endpoint {
-        Endpoint::Completions => vec![json!({"prompt": "a"})],
-        Endpoint::Chat => vec![json!({"messages": messages})],
-        Endpoint::Tokenize => vec![json!({"messages": messages}), json!({"prompt": "a"})],
-        Endpoint::Classify | Endpoint::Pooling => vec![
+    match endpoint.route() {
+        "/v1/completions" => vec![json!({"prompt": "a"})],
+        "/v1/chat/completions" => vec![json!({"messages": messages})],
+        "/tokenize" => vec![json!({"messages": messages}), json!({"prompt": "a"})],
+        "/classify" | "/pooling" => vec![
             json!({"input": "a", "model": "demo-classifier"}),
             json!({"messages": messages, "model": "demo-classifier"}),
             json!({"input": "a", "labels": ["b", "c"], "model": "demo-lm"}),
             json!({"input": "a", "model": "demo-lm"}),
         ],
-        Endpoint::Embeddings => vec![json!({"input": "a"}), json!({"messages": messages})],
-        Endpoint::Score => vec![
+        "/v1/embeddings" => vec![json!({"input": "a"}), json!({"messages": messages})],
+        "/score" => vec![
             json!({"query": "a", "items": ["b"], "label_token_ids": [1]}),
             json!({"text_1": "a", "text_2": ["b"]}),
         ],
-        Endpoint::GenerativeScoring => {
+        "/generative_scoring" => {
             vec![json!({"query": "a", "items": ["b"], "label_token_ids": [1]})]
         }
-        Endpoint::Rerank | Endpoint::RerankV2 => vec![
+        "/rerank" | "/v2/rerank" => vec![
             json!({"query": "a", "documents": ["b"]}),
             json!({"query": "a", "texts": ["b"]}),
         ],
-        Endpoint::SystemOne => {
+        "/v1/systemone" => {
             vec![json!({"state": "a", "questions": {"q": {"type": "noul", "instructions": "b"}}})]
         }
-        Endpoint::Decisions => {
+        "/v1/decisions" => {
             vec![json!({"input": "a", "questions": [{"type": "predicate", "instructions": "b"}]})]
         }
-        Endpoint::Detokenize => vec![json!({"tokens": [1]})],
-        other => panic!("{other:?} takes no body"),
+        "/detokenize" => vec![json!({"tokens": [1]})],
+        other => panic!("{other} takes no body"),
     }
 }
 
@@ -103,8 +122,8 @@ fn every_described_field_is_read() {
         embedded(&demo::CLASSIFIER, &options()),
     ]);
     let mut checked = 0;
-    for route in ROUTES.iter().filter(|r| r.method == "POST") {
-        for name in fields(route.endpoint) {
+    for (endpoint, path) in paths().filter(|(endpoint, _)| endpoint.method == "POST") {
+        for name in fields(endpoint) {
             // These take anything, or any object.
             if matches!(
                 &*name,
@@ -113,9 +132,9 @@ fn every_described_field_is_read() {
                 continue;
             }
             let mut found = Vec::new();
-            let is_read = right(route.endpoint).into_iter().any(|mut body| {
+            let is_read = right(endpoint).into_iter().any(|mut body| {
                 body[&name] = json!({"no": [{"such": "value"}]});
-                let (status, answer) = ask_strictly(&app, route.path, &body);
+                let (status, answer) = ask_strictly(&app, path, &body);
                 let error = &answer["error"];
                 let param = error["param"].as_str().unwrap_or_default();
                 // A member that an object does not know is complained of as `/name/member`.
@@ -130,7 +149,7 @@ fn every_described_field_is_read() {
                 found.push(answer);
                 is_read
             });
-            assert!(is_read, "{} does not read {name}: {found:?}", route.path);
+            assert!(is_read, "{} does not read {name}: {found:?}", path);
             checked += 1;
         }
     }
@@ -139,7 +158,7 @@ fn every_described_field_is_read() {
 
 #[test]
 fn a_wrong_answer_is_noticed() {
-    let document = document();
+    let document = document(ENDPOINTS);
     let check = |path: &str, status, body: Value, ok: bool| {
         let found = validate::check(&document, "POST", path, status, &body);
         assert_eq!(found.is_ok(), ok, "{path} {status} {body}: {found:?}");

@@ -11,7 +11,7 @@ use super::sampling::{self, SamplingFields};
 use crate::{
     app::App,
     constrain::{self, Ask, Constrained, ConstraintFields, Reasoning, Wanted},
-    endpoints::Call,
+    endpoint::Call,
     error::ApiError,
     served_model::ServedModel,
     wire::{CountOrAll, Int, OneOrMany, Text, request},

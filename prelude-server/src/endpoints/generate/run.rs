@@ -10,10 +10,8 @@ use prelude_engine::{Answer, AnswerEvent, Event, Outcome, Usage};
 use super::{Choice, Params, Printer};
 use crate::{
     config,
-    endpoints::{
-        Call, LOGPROB_BYTES,
-        submit::{self, Common, UsageBody},
-    },
+    endpoint::{Call, LOGPROB_BYTES},
+    endpoints::submit::{self, Common, UsageBody},
     error::ApiError,
     reject,
     served_model::ServedModel,

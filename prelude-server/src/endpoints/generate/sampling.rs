@@ -10,7 +10,7 @@ use serde::{
 };
 
 use crate::{
-    endpoints::Call,
+    endpoint::Call,
     error::ApiError,
     served_model::ServedModel,
     wire::{Count, Int, wrong_value},

@@ -1,14 +1,12 @@
 //! The loop behind every stream of generated text.
 
 use crate::{
+    endpoint::Reply,
     error::ApiError,
     sse::{EventSender, EventStream, Events},
 };
 
-use super::{
-    super::{Reply, submit::UsageBody},
-    Run,
-};
+use super::{super::submit::UsageBody, Run};
 
 /// A dialect's way to put chunks into words.
 pub(crate) trait Speaker: Send + Sized + 'static {

@@ -7,8 +7,8 @@ use prelude_text::shared_prefix::SharedPrompts;
 use serde_json::value::RawValue;
 
 use crate::{
+    endpoint::Call,
     endpoints::{
-        Call,
         input::{Prompt, Prompts, check_bytes, check_ids, check_length, parse_prompts},
         meter::Meter,
         read,

@@ -8,11 +8,9 @@ use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap};
 use serde_json::value::RawValue;
 
 use crate::{
-    endpoints::{
-        Reply,
-        decide::{
-            Asked, Asking, DecideFields, Decided, LEVELS_MAX, OPTIONS_MAX, Options, QUESTIONS_MAX,
-        },
+    endpoint::Reply,
+    endpoints::decide::{
+        Asked, Asking, DecideFields, Decided, LEVELS_MAX, OPTIONS_MAX, Options, QUESTIONS_MAX,
     },
     error::ApiError,
     wire::{self, TextOrJson, Unknown, escaped, from_raw},

@@ -1,0 +1,281 @@
+//! One call of an endpoint, and its answer.
+
+use std::{
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use prelude_core::ExecutionClass;
+use prelude_engine::Usage;
+use serde::Serialize;
+
+use super::{Endpoint, Needs};
+use crate::{
+    admission::Reservation,
+    app::App,
+    error::ApiError,
+    identity,
+    sse::EventStream,
+    wire::{self, Request},
+};
+
+/// One request on its way: who it is, what it reserved, and what may be written to the log.
+#[derive(Debug)]
+pub(crate) struct Call {
+    /// What all requests share.
+    pub(crate) app: Arc<App>,
+    /// The endpoint asked.
+    pub(crate) endpoint: &'static Endpoint,
+    /// What a route's `*` matched, for `/v1/models/{id}`.
+    pub(crate) tail: Option<String>,
+    /// The client's id, or ours.
+    pub(crate) request_id: String,
+    /// `request_id` of the body, which names the request unless a header does.
+    pub(crate) named: OnceLock<String>,
+    /// `x-prelude-strict: 1`: unknown fields are refused.
+    pub(crate) strict: bool,
+    /// `x-slo-ttft-ms`.
+    pub(crate) slo: Option<Duration>,
+    /// When the headers had arrived: deadlines count from here.
+    pub(crate) arrival: Instant,
+    /// Room in the queue.
+    pub(crate) reservation: Reservation,
+    /// What response headers, access log and metrics say about the request, filled as it becomes
+    /// known.
+    pub(crate) seen: Mutex<Inference>,
+}
+
+/// What is known of an inference request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Inference {
+    /// The class, once the request was built.
+    pub(crate) class: Option<ExecutionClass>,
+    /// Prompt tokens, each prompt once.
+    pub(crate) prompt_tokens: u64,
+    /// What the engine counted, once it finished.
+    pub(crate) usage: Option<Usage>,
+}
+
+impl Call {
+    /// A call that did not come over a connection: one-shot commands and tests.
+    ///
+    /// # Errors
+    /// 429 if the queue is full.
+    pub(crate) fn in_process(
+        app: &Arc<App>,
+        endpoint: &'static Endpoint,
+        tail: Option<&str>,
+        request_id: String,
+    ) -> Result<Arc<Self>, ApiError> {
+        let reservation = enter(app, endpoint, 0)?;
+        Ok(Arc::new(Self {
+            endpoint,
+            tail: tail.map(str::to_owned),
+            request_id,
+            named: OnceLock::new(),
+            strict: false,
+            slo: None,
+            arrival: Instant::now(),
+            reservation,
+            seen: Mutex::default(),
+            app: Arc::clone(app),
+        }))
+    }
+
+    /// Checks UTF-8 and nesting and splits the body into fields.
+    ///
+    /// # Errors
+    /// 400.
+    pub(crate) fn fields<'a>(&self, body: &'a [u8]) -> Result<wire::Fields<'a>, ApiError> {
+        let text = wire::check_text(body, self.app.config.limits.json_depth)?;
+        wire::Fields::from_body(text)
+    }
+
+    /// Reads a body as a request. Unknown fields are counted, or refused if the client wants that.
+    ///
+    /// # Errors
+    /// 400 naming the field.
+    pub(crate) fn read<'a, R: Request<'a>>(&self, body: &'a [u8]) -> Result<R, ApiError> {
+        self.read_fields(self.fields(body)?)
+    }
+
+    /// Reads fields as a request, as [`Call::read`].
+    ///
+    /// # Errors
+    /// 400 naming the field.
+    pub(crate) fn read_fields<'a, R: Request<'a>>(
+        &self,
+        mut fields: wire::Fields<'a>,
+    ) -> Result<R, ApiError> {
+        let request = R::read(&mut fields)?;
+        self.finish(&fields)?;
+        Ok(request)
+    }
+
+    /// Counts the unknown fields, or refuses them if the client wants that. To be called
+    /// when all known fields have been taken.
+    ///
+    /// # Errors
+    /// 400 `unknown_field`.
+    pub(crate) fn finish(&self, fields: &wire::Fields<'_>) -> Result<(), ApiError> {
+        if self.strict
+            && let Some(path) = &fields.unknown.first
+        {
+            return Err(ApiError::unknown_field(path.clone()));
+        }
+        let mut unknown = fields.unknown.count;
+        for (name, raw) in fields.rest() {
+            // To go on would let through what the caller wants kept out.
+            if name == "escape_special_tokens" && raw.trim() == "true" {
+                return Err(ApiError::special_tokens_not_kept_apart());
+            }
+            if self.strict {
+                return Err(ApiError::unknown_field(name.to_owned()));
+            }
+            unknown += 1;
+        }
+        if unknown > 0 {
+            let route = self.endpoint.route();
+            self.app.metrics.unknown_fields(route, unknown);
+        }
+        Ok(())
+    }
+
+    /// Takes the body's `request_id`, if it is fit to be echoed.
+    pub(crate) fn name(&self, id: &str) {
+        if identity::is_request_id(id) {
+            // The field is read once, so nobody has named the request before.
+            let _ = self.named.set(id.to_owned());
+        }
+    }
+
+    /// Runs `work`, which turns about `bytes` of text into ids, and tells the metrics how long
+    /// that took: whatever has been tokenised is counted, refused or not.
+    ///
+    /// # Errors
+    /// 429 `queue_full` if too many texts wait to be encoded; `work` has not run then.
+    pub(crate) async fn encode<T>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce() -> T,
+    ) -> Result<T, ApiError> {
+        let start = Instant::now();
+        let encoded = self.app.encoder.run(bytes, work).await?;
+        if bytes > 0 {
+            self.app.metrics.encoded(start.elapsed().as_secs_f64());
+        }
+        Ok(encoded)
+    }
+
+    /// Takes room for an answer of so many decimal `numbers`, before they are computed. To be called
+    /// once it is known how many they are.
+    ///
+    /// # Errors
+    /// 400 `too_many_numbers` or `larger_than_queue`, 429 `queue_full`.
+    pub(crate) fn expect_numbers(&self, numbers: u64) -> Result<(), ApiError> {
+        self.expect(numbers, Printed::Decimal)
+    }
+
+    /// Takes room for an answer of `count` such numbers: the one place that bounds them, for all
+    /// endpoints.
+    ///
+    /// # Errors
+    /// As [`Call::expect_numbers`].
+    pub(crate) fn expect(&self, count: u64, printed: Printed) -> Result<(), ApiError> {
+        let (numbers, bytes) = match printed {
+            Printed::Decimal => (count, NUMBER_BYTES),
+            Printed::Base64 => (count.div_ceil(3), BASE64_BYTES),
+            Printed::Logprob => (count.saturating_mul(2), LOGPROB_BYTES),
+        };
+        let max = self.app.config.limits.answer_numbers;
+        if numbers > max {
+            return Err(ApiError::too_many_numbers(numbers, max));
+        }
+        self.reservation.grow_answer(count.saturating_mul(bytes))
+    }
+
+    /// Writes an answer of about `bytes`, on a thread of its own if that takes long: the one that
+    /// runs connections has others to serve.
+    pub(crate) async fn write<T>(&self, bytes: u64, work: impl FnOnce() -> T) -> T {
+        self.app.encoder.write(bytes, work).await
+    }
+
+    /// Notes what is known of the request by now.
+    pub(crate) fn note(&self, note: impl FnOnce(&mut Inference)) {
+        note(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// What is known of the request by now.
+    pub(crate) fn inference(&self) -> Inference {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes room for a request that announces so many bytes, before any of them is read.
+///
+/// # Errors
+/// 400 `larger_than_queue`, 429 `queue_full` or `class_quota`.
+pub(crate) fn enter(
+    app: &App,
+    endpoint: &Endpoint,
+    declared: u64,
+) -> Result<Reservation, ApiError> {
+    match endpoint.needs {
+        Needs::Queue => {
+            let reservation = app.admission.enter(declared)?;
+            // What may generate has to be read first.
+            if !endpoint.generates {
+                reservation.set_class(ExecutionClass::OneShot)?;
+            }
+            Ok(reservation)
+        }
+        Needs::Nothing | Needs::Models => app.admission.enter_aside(declared),
+    }
+}
+
+/// Most bytes of a number: `-1.1754944e-38,`.
+const NUMBER_BYTES: u64 = 15;
+/// Bytes of a number in base64.
+const BASE64_BYTES: u64 = 6;
+/// About how many bytes a log-probability has: token, log-probability, rank, offset.
+pub(crate) const LOGPROB_BYTES: u64 = 128;
+
+/// How an answer prints a number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Printed {
+    /// As a decimal number.
+    Decimal,
+    /// As four bytes in base64, which count as a third of a number.
+    Base64,
+    /// With its token and its rank, as two numbers.
+    Logprob,
+}
+
+/// A successful answer. Failures are [`ApiError`]s.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    /// A JSON document.
+    Json(Bytes),
+    /// Text of another type.
+    Text {
+        /// `Content-Type`.
+        content_type: &'static str,
+        /// The text.
+        body: Bytes,
+    },
+    /// Nothing to say.
+    Empty,
+    /// Server-sent events.
+    Stream(EventStream),
+}
+
+impl Reply {
+    /// Writes `value` as the JSON document.
+    pub(crate) fn json(value: &impl Serialize) -> Self {
+        // Enough for most answers without growing.
+        let mut body = Vec::with_capacity(512);
+        serde_json::to_writer(&mut body, value).expect("wire types have string keys");
+        Self::Json(body.into())
+    }
+}

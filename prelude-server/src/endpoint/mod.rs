@@ -1,0 +1,168 @@
+//! An endpoint as a value: its paths, what it needs, its types and its handler.
+//!
+//! Each file of `endpoints/` has one [`Endpoint`] for each of its routes, and `routes.rs` lists
+//! them. Routing, limits, metrics and `/openapi.json` follow from these values.
+
+mod call;
+
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
+
+use bytes::Bytes;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+
+pub(crate) use call::{Call, Inference, LOGPROB_BYTES, Printed, Reply, enter};
+
+use crate::error::{ApiError, Dialect};
+
+/// An HTTP interface of the server.
+pub(crate) struct Endpoint {
+    /// The paths; a `*` at the end of one matches any non-empty rest. The first names the endpoint
+    /// in metrics and logs, others are aliases.
+    pub(crate) paths: &'static [&'static str],
+    /// `GET` (which takes HEAD along) or `POST`.
+    pub(crate) method: &'static str,
+    /// What the endpoint needs of the process.
+    pub(crate) needs: Needs,
+    /// True if an answer may take more than one step.
+    pub(crate) generates: bool,
+    /// Who may ask.
+    pub(crate) access: Access,
+    /// The dialect in which errors are written.
+    pub(crate) dialect: Dialect,
+    /// Another dialect in which errors may be written, if the request chooses it.
+    pub(crate) other_dialect: Option<Dialect>,
+    /// The group in the API's description.
+    pub(crate) group: &'static str,
+    /// One sentence in the API's description.
+    pub(crate) summary: &'static str,
+    /// The schema of a request's body, if there is one.
+    pub(crate) request: Option<fn(&mut SchemaGenerator) -> Schema>,
+    /// The bodies of a success.
+    pub(crate) responses: fn(&mut SchemaGenerator) -> Bodies,
+    /// Answers a call.
+    pub(crate) handle: Handler,
+}
+
+/// A call being answered, in a box of its endpoint's size: a future as large as the largest
+/// endpoint's would be moved and kept for the smallest too.
+pub(crate) type Answering<'a> = Pin<Box<dyn Future<Output = Result<Reply, ApiError>> + Send + 'a>>;
+
+/// Answers a call with this body.
+pub(crate) type Handler = for<'a> fn(&'a Arc<Call>, Bytes) -> Answering<'a>;
+
+/// The media types and schemas of a body, in one form or several.
+pub(crate) type Bodies = Vec<(&'static str, Schema)>;
+
+/// What an endpoint needs of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// It answers in every phase.
+    Nothing,
+    /// Models and their tokenizers.
+    Models,
+    /// Room in the queue: it makes an engine work.
+    Queue,
+}
+
+/// Who may ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Callers with a key, where the server has keys.
+    Key,
+    /// Anybody.
+    Open,
+    /// Anybody, unless the server protects its metrics.
+    Metrics,
+}
+
+impl Endpoint {
+    /// Returns an endpoint that makes an engine work.
+    pub(crate) const fn post(paths: &'static [&'static str], handle: Handler) -> Self {
+        Self {
+            paths,
+            method: "POST",
+            needs: Needs::Queue,
+            generates: false,
+            access: Access::Key,
+            dialect: Dialect::OpenAi,
+            other_dialect: None,
+            group: "",
+            summary: "",
+            request: None,
+            responses: no_body,
+            handle,
+        }
+    }
+
+    /// Returns an endpoint that tells something of the process.
+    pub(crate) const fn get(paths: &'static [&'static str], handle: Handler) -> Self {
+        Self {
+            method: "GET",
+            needs: Needs::Nothing,
+            ..Self::post(paths, handle)
+        }
+    }
+
+    /// The endpoint's path, as metrics and logs name it whatever alias was used.
+    pub(crate) const fn route(&self) -> &'static str {
+        self.paths[0]
+    }
+
+    /// Returns true if a call without a key is answered.
+    pub(crate) fn is_open(&self, protect_metrics: bool) -> bool {
+        match self.access {
+            Access::Key => false,
+            Access::Open => true,
+            Access::Metrics => !protect_metrics,
+        }
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.method, self.route())
+    }
+}
+
+/// The schema of a request or response.
+pub(crate) fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+/// One JSON body.
+pub(crate) fn json<T: JsonSchema>(generator: &mut SchemaGenerator) -> Bodies {
+    vec![("application/json", generator.subschema_for::<T>())]
+}
+
+/// One of two JSON bodies.
+pub(crate) fn either<A: JsonSchema, B: JsonSchema>(generator: &mut SchemaGenerator) -> Bodies {
+    let of = [
+        generator.subschema_for::<A>(),
+        generator.subschema_for::<B>(),
+    ];
+    vec![("application/json", schemars::json_schema!({ "anyOf": of }))]
+}
+
+/// A JSON body, or server-sent events that each hold a `chunk`.
+pub(crate) fn events<T: JsonSchema>(generator: &mut SchemaGenerator, chunk: &str) -> Bodies {
+    // Of no type: to some tools a stream is one text, to others each event is an object.
+    let mut schema = schemars::json_schema!({});
+    let what = format!(
+        "Events `data: {chunk}`, one for each piece of the answer, the last `data: [DONE]`."
+    );
+    schema.insert("description".to_owned(), what.into());
+    let mut bodies = json::<T>(generator);
+    bodies.push(("text/event-stream", schema));
+    bodies
+}
+
+fn no_body(_: &mut SchemaGenerator) -> Bodies {
+    Vec::new()
+}
+
+/// Seconds since 1970, for `created`.
+pub(crate) fn unix_seconds() -> u64 {
+    let since = std::time::SystemTime::UNIX_EPOCH.elapsed();
+    // A clock before 1970 is wrong by more than we can mend.
+    since.map_or(0, |d| d.as_secs())
+}
