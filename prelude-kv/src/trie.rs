@@ -128,19 +128,19 @@ impl PrefixTrie {
         self.continues(block, salt, parent, tokens).then_some(block)
     }
 
-    /// Calls `found` with each block, first positions first, of the longest prefix of `tokens`
-    /// under `salt` that is in the trie, and returns the hash of that prefix. `hashes` are those of
-    /// its prefixes, block by block; it goes no further than they do.
+    /// Calls `found` with each block, first positions first, of the longest run of `tokens` behind
+    /// `parent` (or the empty prefix under `salt`) that is in the trie. `hashes` are those of the
+    /// prefixes that end with each block of `tokens`; the walk goes no further than they do.
     pub(crate) fn walk(
         &self,
         salt: Option<&Arc<str>>,
+        parent: Option<BlockId>,
         tokens: &[TokenId],
         mut hashes: impl Iterator<Item = BlockHash>,
         mut found: impl FnMut(BlockId),
-    ) -> BlockHash {
+    ) {
         let mut rest = tokens;
-        let mut hash = BlockHash::root(salt.map(|s| &**s));
-        let mut parent = NO_PARENT;
+        let mut parent = parent.unwrap_or(NO_PARENT);
         // Small at first: little is looked up in vain for a prompt of which nothing is cached.
         let mut size = 2;
         loop {
@@ -152,16 +152,16 @@ impl PrefixTrie {
             }
             let mut known = [NO_PARENT; GROUP];
             let likely = self.look_up(&ahead[..asked], rest, &mut known);
-            for (i, (&next, &block)) in ahead[..asked].iter().zip(&known).enumerate() {
+            for (i, &block) in known[..asked].iter().enumerate() {
                 let tokens = &rest[i * self.block_size..][..self.block_size];
                 if i == likely || !self.continues(block, salt, parent, tokens) {
-                    return hash;
+                    return;
                 }
                 found(block);
-                (parent, hash) = (block, next);
+                parent = block;
             }
             if asked < size {
-                return hash;
+                return;
             }
             rest = &rest[asked * self.block_size..];
             size = (2 * size).min(GROUP);

@@ -55,6 +55,7 @@ mod leader;
 mod length;
 mod pace;
 mod policy;
+mod prompts;
 mod queue;
 mod reject;
 mod request;

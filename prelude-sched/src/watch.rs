@@ -304,7 +304,7 @@ pub(crate) fn cost_of(
     };
     let cached = blocks * block_size;
     let left = if live.started.is_none() {
-        live.tree.distinct_tokens() as u64 - cached as u64
+        live.prompts.tree.distinct_tokens() as u64 - cached as u64
     } else {
         live.reserved.map_or(0, |reserved| reserved.uncached)
     };

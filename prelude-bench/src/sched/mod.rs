@@ -14,8 +14,8 @@ use anyhow::Result;
 use prelude_sched::PolicyConfig;
 
 pub use matching::MatchCost;
-pub use planning::PlanningCost;
 use matching::micros;
+pub use planning::PlanningCost;
 use world::{PROMPT, RUNNING, SHARED, StepCost, World};
 
 /// The measurements to make.

@@ -22,7 +22,6 @@ pub use srjf::Srjf;
 use crate::{
     length::length_of,
     queue::Queue,
-    row,
     scheduler::Requests,
     watch::{Change, Cost, Watch},
 };
@@ -97,11 +96,11 @@ impl<'a> QueueView<'a> {
     pub fn next_prompt(&self, request: RequestId) -> Option<PromptSize> {
         let live = self.requests.get(&request)?;
         let row = live.next_row()?;
-        let tokens = live.tree.prompt(live.rows[row as usize].node);
-        let most = row::first_needed(live.head(row), live.prompt_len(row));
+        let tokens = live.prompts.tree.prompt(live.node(row));
+        let most = live.first_needed(row);
         let cached = self
             .cache
-            .cached_prefix(live.salt.as_ref(), &tokens, most as usize);
+            .cached_prefix(live.prompts.salt.as_ref(), &tokens, most as usize);
         Some(PromptSize {
             tokens: live.prompt_len(row),
             cached: length_of(cached),

@@ -168,12 +168,11 @@ impl Scheduler {
                 After::Kept(above) => (published[above] == earlier[above].1.blocks.len())
                     .then(|| earlier[above].1.blocks.last().copied()),
             };
-            let tokens = &kept.source[kept.positions.clone()];
             let before = self.cache.published_blocks();
             let n = match parent {
                 Some(parent) if publish => {
                     self.cache
-                        .publish(kept.salt.as_ref(), parent, tokens, &mut kept.blocks)
+                        .publish(kept.salt.as_ref(), parent, &kept.tokens, &mut kept.blocks)
                 }
                 _ => 0,
             };

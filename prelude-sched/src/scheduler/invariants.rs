@@ -8,7 +8,7 @@ use prelude_kv::BlockHash;
 
 use super::Scheduler;
 use crate::{
-    Turn, row,
+    Turn,
     sequence::{SeqState, Sequence},
     watch::{self, Cost},
 };
@@ -55,10 +55,10 @@ impl Scheduler {
     fn cost_from_nothing(&self, id: prelude_core::RequestId) -> Option<Cost> {
         let live = self.requests.get(&id)?;
         let row = live.next_row()?;
-        let prompt = live.tree.prompt(live.rows[row as usize].node);
+        let prompt = live.prompts.tree.prompt(live.node(row));
         let block_size = self.cache.block_size();
-        let most = row::first_needed(live.head(row), live.prompt_len(row)) as usize;
-        let salt = live.salt.as_ref();
+        let most = live.first_needed(row) as usize;
+        let salt = live.prompts.salt.as_ref();
         let cached = self.cache.cached_prefix(salt, &prompt, most);
         let root = BlockHash::root(salt.map(|s| &**s));
         let hashes: Vec<BlockHash> = root.blocks(&prompt[..most], block_size).collect();

@@ -9,7 +9,6 @@ use crate::{
     Event, Fcfs, Plan, QueueView, SchedulerPolicy, StepBudget, Unfinished,
     forest::KeepRule,
     length::length_of,
-    row,
     sequence::{Sequence, TokenWait},
     step::{Draft, RowTag},
     watch::{self, Change, Cost},
@@ -212,8 +211,8 @@ impl Scheduler {
         let costs = watch.update(&mut self.cache, |cache, id, near| {
             let live = requests.get_mut(&id)?;
             let row = live.next_row()?;
-            let hashes = live.hashes(row, block_size);
-            let most = row::first_needed(live.head(row), live.prompt_len(row)) as usize;
+            let hashes = live.hashes(row);
+            let most = live.first_needed(row) as usize;
             let hashes = &hashes[..hashes.len().min(most / block_size)];
             let blocks = cache.cached_blocks_near(hashes, near);
             Some(watch::cost_of(live, row, hashes, blocks, block_size))

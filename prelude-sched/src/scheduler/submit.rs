@@ -1,6 +1,6 @@
 //! What is accepted, and why anything is not.
 
-use prelude_core::{Head, Request, RowSpec, Timestamp};
+use prelude_core::{Head, Request, Timestamp};
 
 use super::Scheduler;
 use crate::{
@@ -29,21 +29,23 @@ impl Scheduler {
         if let Some(deadline) = expires.filter(|&d| d <= now) {
             return Err(Reject::DeadlineUnmeetable { deadline, now });
         }
-        let reserved = self.check_queue(&request)?;
+        let mut reserved = self.check_queue(&request)?;
+        let id = request.id;
+        let mut live = Live::new(self.next_serial, request, self.cache.block_size());
+        if self.config.enable_prefix_caching {
+            reserved.uncached -= live.cached_tokens(&self.cache);
+            if let Some(row) = live.next_row() {
+                // Here, so that no step has to hash the prompts of all that came since the one
+                // before.
+                live.hashes(row);
+            }
+        }
+        live.reserved = Some(reserved);
         self.queued_rows += reserved.rows;
         self.queued_tokens += reserved.tokens;
         self.queued_uncached += reserved.uncached;
         if let Some(deadline) = expires {
-            self.deadlines.insert((deadline, request.id));
-        }
-        let id = request.id;
-        let mut live = Live::new(self.next_serial, request);
-        live.reserved = Some(reserved);
-        if self.config.enable_prefix_caching
-            && let Some(row) = live.next_row()
-        {
-            // Here, so that no step has to hash the prompts of all that came since the one before.
-            live.hashes(row, self.cache.block_size());
+            self.deadlines.insert((deadline, id));
         }
         if let Some(watch) = &mut self.watch {
             watch.arrive(live.serial, id);
@@ -81,7 +83,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// What the request takes of the queue's bounds, if it may.
+    /// Returns what the request takes of the queue's bounds, if it may, as if nothing were cached.
     fn check_queue(&self, request: &Request) -> Result<Reserved, Reject> {
         let rows = Live::queue_rows(request);
         let tokens = request.tree.distinct_tokens() as u64;
@@ -118,25 +120,7 @@ impl Scheduler {
         Ok(Reserved {
             rows,
             tokens,
-            uncached: tokens - self.cached_tokens(request),
+            uncached: tokens,
         })
-    }
-
-    /// Tokens of a request that the cache has now: the beginnings of its prompts. What several
-    /// prompts share further in is not looked up, so this is rather too few than too many.
-    fn cached_tokens(&self, request: &Request) -> u64 {
-        if !self.config.enable_prefix_caching {
-            return 0;
-        }
-        let needed = |row: &RowSpec| {
-            row::first_needed(&row.head, request.tree.prompt_len(row.node)) as usize
-        };
-        // What a row reads hidden states of is computed, cached or not.
-        let most = request.rows.iter().map(needed).min().unwrap_or(0);
-        let salt = request.cache_salt.as_ref();
-        let roots = request.tree.nodes().iter().filter(|n| n.parent.is_none());
-        roots
-            .map(|root| self.cache.cached_prefix(salt, &root.tokens, most) as u64)
-            .sum()
     }
 }

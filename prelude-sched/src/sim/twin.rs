@@ -1,6 +1,6 @@
 //! What the model that the simulator imagines would answer: a function of the prefix alone.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use prelude_core::{
     Generate, Head, LabelScores, OutputHead, Pooling, PositionLogprobs, Progress, Request,
@@ -145,8 +145,8 @@ impl Twin {
             })
             .collect();
         let len = prompt.len() as u32;
-        let (positions, head) =
-            row::output_of(head, &prompt.into(), &(0..len)).expect("a whole prompt is answered");
+        let (positions, head) = row::output_of(head, &Arc::<[TokenId]>::from(prompt), &(0..len))
+            .expect("a whole prompt is answered");
         let states = &states[positions.start as usize..positions.end as usize];
         read_head(&head, states, &positions, self.vocab_size)
     }
