@@ -420,7 +420,8 @@ mod tests {
             cache.find_after(salt, parent, rest, &hashes[cut..whole], &mut again);
             assert_eq!(again, found.blocks(), "cut at {cut}");
         }
-        let expected = len.checked_sub(1).map_or(cache.root(salt), |i| hashes[i]);
+        let last = len.checked_sub(1);
+        let expected = last.map_or_else(|| cache.root(salt), |i| hashes[i]);
         assert_eq!(found.hash(), expected);
         cache.release_all(found.into_blocks());
         len

@@ -33,6 +33,9 @@ use crate::{
     prompts::{Prompt, PromptTokens as _},
 };
 
+/// Most nodes of a prompt tree for which tables have room before the nodes come.
+const MAX_RESERVED: usize = 512;
+
 /// The prompts of a step, merged.
 #[derive(Debug)]
 pub(crate) struct Forest {
@@ -111,6 +114,7 @@ impl PrefixKey {
 /// Where a prompt would join the forest, and what that costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spot {
+    tree: usize,
     /// The end of what the forest has of the prompt; `None`: a new root is needed.
     at: Option<Cursor>,
     /// Positions before this one are cached or computed by the step already.
@@ -181,6 +185,7 @@ impl Forest {
         block: impl Fn(usize) -> BlockId,
     ) -> Spot {
         let mut best = Spot {
+            tree,
             at: None,
             depth: self.context(cached),
             new_tokens: 0,
@@ -231,9 +236,12 @@ impl Forest {
         while let Some(node) = self.path.pop() {
             let end = prompts.prompt_len(node);
             let own = &prompts.nodes()[node.index()].tokens;
-            let skip = cursor.depth - prompts.start(node);
+            let before = cursor.depth;
+            let skip = before - prompts.start(node);
             cursor = self.radix.walk(cursor, &own[skip as usize..]);
-            self.reached.insert((prefix, tree, node), cursor);
+            if cursor.depth > before {
+                self.reached.insert((prefix, tree, node), cursor);
+            }
             if cursor.depth < end {
                 break;
             }
@@ -251,8 +259,7 @@ impl Forest {
             let is_longer = |&root: &usize| self.prefixes[root].blocks.len() > context;
             self.out_of_order |= self.roots.iter().any(is_longer);
         }
-        let tree = self.tree_index(prompt);
-        self.join(tree, prompt.node(), needed, own, spot);
+        self.join(prompt.node(), needed, own, spot);
     }
 
     /// Notes that a prompt would have joined at a spot just probed, had the step had room: what
@@ -260,9 +267,8 @@ impl Forest {
     /// for one row and forget it again.
     pub(crate) fn want(&mut self, prompt: Prompt<'_>, needed: u32, spot: Spot) {
         if spot.at.is_some() && spot.depth > self.context(prompt.cached_blocks()) {
-            let tree = self.tree_index(prompt);
             self.wanting.push(Wanting {
-                tree,
+                tree: spot.tree,
                 node: prompt.node(),
                 needed,
                 salt: prompt.all().salt.clone(),
@@ -294,7 +300,8 @@ impl Forest {
         nodes
     }
 
-    fn join(&mut self, tree: usize, node: NodeIdx, needed: u32, own: usize, spot: Spot) {
+    fn join(&mut self, node: NodeIdx, needed: u32, own: usize, spot: Spot) {
+        let tree = spot.tree;
         let prompts = Arc::clone(&self.radix.trees[tree]);
         let end = prompts.prompt_len(node);
         let mut last = match spot.at {
@@ -403,7 +410,10 @@ impl Forest {
         let next = self.radix.trees.len();
         let index = *self.tree_of.entry(prompt.all().serial).or_insert(next);
         if index == next {
-            self.radix.trees.push(Arc::clone(&prompt.all().tree));
+            let tree = &prompt.all().tree;
+            let nodes = tree.nodes().len().min(MAX_RESERVED);
+            self.reached.reserve(nodes);
+            self.radix.add_tree(Arc::clone(tree), nodes);
         }
         index
     }
@@ -430,7 +440,7 @@ impl Forest {
             let own = better.prefixes[row.own].clone();
             let (salt, cached) = (own.salt.as_ref(), own.blocks.len());
             let spot = better.best_spot(row.tree, row.node, salt, cached, |i| own.blocks[i]);
-            better.join(row.tree, row.node, row.needed, row.own, spot);
+            better.join(row.node, row.needed, row.own, spot);
         }
         for node in &mut better.radix.nodes {
             node.owner = order[node.owner];
@@ -558,9 +568,7 @@ mod tests {
     }
 
     fn release(cache: &mut KvCache, emitted: Emitted) {
-        for kept in emitted.kept {
-            cache.release_all(kept.blocks);
-        }
+        cache.release_all(emitted.kept.blocks);
         cache.release_all(emitted.pins);
         cache.check();
     }
@@ -581,8 +589,8 @@ mod tests {
         assert_eq!(tokens, 30 + 64);
         assert_eq!(batch.segments.len(), 65);
         // Seven whole blocks of the 30 shared tokens; the suffixes start inside the eighth.
-        assert_eq!(emitted.kept.len(), 1);
-        assert_eq!(emitted.kept[0].blocks.len(), 7);
+        assert_eq!(emitted.kept.segments.len(), 1);
+        assert_eq!(emitted.kept.blocks.len(), 7);
         release(&mut cache, emitted);
     }
 
@@ -597,7 +605,7 @@ mod tests {
         cache.release_all(blocks);
         let kept = |rows: &[Row], cache: &mut KvCache, rule| {
             let (_, emitted, _) = build(rows, cache, rule);
-            let n: usize = emitted.kept.iter().map(|k| k.blocks.len()).sum();
+            let n = emitted.kept.blocks.len();
             release(cache, emitted);
             n
         };
@@ -741,19 +749,22 @@ mod tests {
                 }
                 // What a completed step does.
                 let mut kept = emitted.kept;
-                for i in 0..kept.len() {
-                    let parent = match kept[i].after {
+                for segment in &kept.segments {
+                    let parent = match segment.after {
                         After::Cached(block) => block,
-                        After::Kept(above) => kept[above].blocks.last().copied(),
+                        After::Segment(above) => {
+                            Some(kept.blocks[kept.segments[above].blocks.end - 1])
+                        }
                     };
-                    let k = &mut kept[i];
-                    let n = cache.publish(k.salt.as_ref(), parent, &k.tokens, &mut k.blocks);
-                    prop_assert_eq!(n, k.blocks.len());
-                    let (owner, ..) = &rows[k.row];
-                    prop_assert_eq!(&k.tokens[..], &owner[k.positions.clone()]);
-                    for (b, &block) in k.blocks.iter().enumerate() {
-                        let prefix = owner[..k.positions.start + (b + 1) * 4].to_vec();
-                        contents.insert(block, (k.salt.clone(), prefix));
+                    let (salt, span) = (segment.salt.as_ref(), segment.blocks.clone());
+                    let tokens = &kept.tokens[span.start * 4..span.end * 4];
+                    let (owner, ..) = &rows[segment.row];
+                    prop_assert_eq!(tokens, &owner[segment.before * 4..][..tokens.len()]);
+                    let n = cache.publish(salt, parent, tokens, &mut kept.blocks[span.clone()]);
+                    prop_assert_eq!(n, span.len());
+                    for (b, &block) in kept.blocks[span].iter().enumerate() {
+                        let prefix = owner[..(segment.before + b + 1) * 4].to_vec();
+                        contents.insert(block, (segment.salt.clone(), prefix));
                     }
                 }
                 release(&mut cache, Emitted { kept, ..emitted });

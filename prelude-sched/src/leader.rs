@@ -24,6 +24,11 @@ impl Leaders {
         *self.computing.entry(hash).or_default() += 1;
     }
 
+    pub(crate) fn add_all(&mut self, hashes: &[BlockHash]) {
+        self.computing.reserve(hashes.len());
+        hashes.iter().for_each(|&hash| self.add(hash));
+    }
+
     /// # Panics
     /// If nobody was computing the block.
     pub(crate) fn remove(&mut self, hash: BlockHash) {

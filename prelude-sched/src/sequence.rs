@@ -270,7 +270,7 @@ impl Sequence {
         if leads {
             let end = tokens.len().min(self.reusable as usize).max(start);
             self.leading = hash.blocks(&tokens[start..end], block_size).collect();
-            self.leading.iter().for_each(|&hash| leaders.add(hash));
+            leaders.add_all(&self.leading);
         }
     }
 

@@ -74,8 +74,9 @@ pub(crate) struct Step {
     pub(crate) decode: Vec<SeqTag>,
     /// Prompts that get on, and to which position.
     pub(crate) chunks: Vec<(SeqTag, u32)>,
-    /// Segments to be published, and for which request. Parents come first.
-    pub(crate) kept: Vec<(RowTag, Kept)>,
+    /// Blocks to be published, and the row for which each of their segments was computed.
+    pub(crate) kept: Kept,
+    pub(crate) owners: Vec<RowTag>,
     /// Cached blocks that the step reads.
     pub(crate) pins: Vec<BlockId>,
 }

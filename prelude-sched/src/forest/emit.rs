@@ -8,18 +8,53 @@ use prelude_kv::{BlockHash, KvCache, Reclaim};
 use super::{Cursor, Forest, Joined, Row};
 use crate::length::length_of;
 
-/// Blocks that a segment fills, to be published when its step has completed.
-#[derive(Debug)]
+/// The blocks that a step fills for later requests, published when it has completed.
+#[derive(Debug, Default)]
 pub(crate) struct Kept {
-    /// The row for which they are computed, in the order of [`Forest::add`].
+    /// Parents come first.
+    pub(crate) segments: Vec<KeptSegment>,
+    /// The blocks of all segments, one segment after the other.
+    pub(crate) blocks: Vec<BlockId>,
+    /// The hash of the prefix that ends with each block.
+    pub(crate) hashes: Vec<BlockHash>,
+    /// The tokens of all blocks.
+    pub(crate) tokens: Vec<TokenId>,
+}
+
+/// A segment with whole blocks that a step keeps.
+#[derive(Clone, Debug)]
+pub(crate) struct KeptSegment {
+    /// The row for which it is computed, in the order of [`Forest::add`].
     pub(crate) row: usize,
     pub(crate) salt: Option<Arc<str>>,
     pub(crate) after: After,
-    /// The positions of a prompt that are in `blocks`, and its tokens there.
-    pub(crate) positions: Range<usize>,
-    pub(crate) tokens: Vec<TokenId>,
-    pub(crate) blocks: Vec<BlockId>,
-    pub(crate) hashes: Vec<BlockHash>,
+    /// The number of blocks of its prompt before its own.
+    pub(crate) before: usize,
+    /// Its blocks: a range of [`Kept::blocks`].
+    pub(crate) blocks: Range<usize>,
+}
+
+impl Kept {
+    /// Takes blocks for `tokens`, which follow a prefix of this hash, as far as there are any.
+    fn take(
+        &mut self,
+        tokens: &[TokenId],
+        hash: BlockHash,
+        reclaim: Reclaim,
+        cache: &mut KvCache,
+    ) -> Range<usize> {
+        let (first, mut hash) = (self.blocks.len(), hash);
+        for tokens in tokens.chunks_exact(cache.block_size()) {
+            let Some(block) = cache.allocate(reclaim) else {
+                break;
+            };
+            hash = hash.then(tokens);
+            self.hashes.push(hash);
+            self.blocks.push(block);
+            self.tokens.extend_from_slice(tokens);
+        }
+        first..self.blocks.len()
+    }
 }
 
 /// What precedes kept blocks.
@@ -27,8 +62,8 @@ pub(crate) struct Kept {
 pub(crate) enum After {
     /// This block, held by the step; or nothing.
     Cached(Option<BlockId>),
-    /// The last block of this earlier entry.
-    Kept(usize),
+    /// The last block of this earlier segment, an index of [`Kept::segments`].
+    Segment(usize),
 }
 
 /// Which segments are kept.
@@ -53,7 +88,7 @@ struct Readers {
 pub(crate) struct Emitted {
     /// Where each row's prompt ends and what it cost, in the order of [`Forest::add`].
     pub(crate) rows: Vec<(SegmentIdx, Joined)>,
-    pub(crate) kept: Vec<Kept>,
+    pub(crate) kept: Kept,
     /// Blocks of the roots, held until the step has completed.
     pub(crate) pins: Vec<BlockId>,
 }
@@ -104,22 +139,30 @@ impl Forest {
         for &root in &self.roots {
             spans[root] = push_blocks(batch, &self.prefixes[root].blocks);
         }
-        let mut kept: Vec<Kept> = Vec::new();
+        let mut kept = Kept::default();
         let mut kept_of: Vec<Option<usize>> = vec![None; pieces.len()];
         for (i, piece) in pieces.iter().enumerate() {
-            let own = &batch.tokens[piece.tokens.start as usize..piece.tokens.end as usize];
-            let above = piece
-                .parent
-                .map(|parent| kept_of[parent].map(|at| (at, &kept[at])));
-            let residency = match self.keep(piece, own, above, readers[i], cache, rule) {
-                Some(new) => {
-                    let span = push_blocks(batch, &new.blocks);
-                    kept_of[i] = Some(kept.len());
-                    kept.push(new);
-                    Residency::Keep(span)
+            let above = piece.parent.map(|parent| kept_of[parent]);
+            let mut residency = Residency::Transient;
+            if let Some(reclaim) = self.reclaim(piece, readers[i], rule)
+                && let Some((after, hash)) = self.follows(piece, above, &kept)
+            {
+                let served = piece.end.min(readers[i].until).max(piece.start) - piece.start;
+                let own = &batch.tokens[piece.tokens.start as usize..][..served as usize];
+                let blocks = kept.take(own, hash, reclaim, cache);
+                if !blocks.is_empty() {
+                    let span = push_blocks(batch, &kept.blocks[blocks.clone()]);
+                    residency = Residency::Keep(span);
+                    kept_of[i] = Some(kept.segments.len());
+                    kept.segments.push(KeptSegment {
+                        row: piece.owner,
+                        salt: self.prefixes[piece.prefix].salt.clone(),
+                        after,
+                        before: (piece.start / self.block_size) as usize,
+                        blocks,
+                    });
                 }
-                None => Residency::Transient,
-            };
+            }
             batch.segments.push(Segment {
                 tokens: piece.tokens.clone(),
                 parent: piece.parent.map(segment_of),
@@ -179,64 +222,37 @@ impl Forest {
         (pieces, piece_of)
     }
 
-    /// Takes blocks for a piece if it should be kept: whole blocks of its `own` tokens from its
-    /// start, which must follow kept or cached blocks without a gap. `above` is what is kept of the
-    /// piece above, if there is one.
-    fn keep(
+    /// Returns how blocks for a piece may be had if it is worth keeping.
+    const fn reclaim(&self, piece: &Piece, readers: Readers, rule: KeepRule) -> Option<Reclaim> {
+        if !rule.enabled || !piece.start.is_multiple_of(self.block_size) {
+            None
+        } else if readers.rows >= rule.shared_min_rows {
+            Some(Reclaim::Evict)
+        } else if rule.suffixes && readers.rows > 0 {
+            Some(Reclaim::Never)
+        } else {
+            None
+        }
+    }
+
+    /// Returns what the blocks of a piece would follow without a gap, and the hash of the prefix up
+    /// to there. `above` is the kept segment of the piece above, if there is such a piece.
+    fn follows(
         &self,
         piece: &Piece,
-        own: &[TokenId],
-        above: Option<Option<(usize, &Kept)>>,
-        readers: Readers,
-        cache: &mut KvCache,
-        rule: KeepRule,
-    ) -> Option<Kept> {
-        if !rule.enabled || !piece.start.is_multiple_of(self.block_size) {
-            return None;
-        }
-        let reclaim = if readers.rows >= rule.shared_min_rows {
-            Reclaim::Evict
-        } else if rule.suffixes && readers.rows > 0 {
-            Reclaim::Never
-        } else {
-            return None;
+        above: Option<Option<usize>>,
+        kept: &Kept,
+    ) -> Option<(After, BlockHash)> {
+        let Some(segment) = above else {
+            let prefix = &self.prefixes[piece.prefix];
+            let last = prefix.blocks.last().copied();
+            return Some((After::Cached(last), prefix.hash));
         };
-        let prefix = &self.prefixes[piece.prefix];
-        let (after, mut hash) = match above {
-            None => (After::Cached(prefix.blocks.last().copied()), prefix.hash),
-            Some(Some((at, kept))) if kept.positions.end == piece.start as usize => {
-                let last = kept.hashes.last().expect("a kept piece has a block");
-                (After::Kept(at), *last)
-            }
-            Some(_) => return None,
-        };
-        let served = piece.end.min(readers.until).saturating_sub(piece.start) as usize;
-        let block_size = self.block_size as usize;
-        let most = served / block_size;
-        let mut blocks = Vec::with_capacity(most);
-        let mut hashes = Vec::with_capacity(most);
-        for tokens in own[..served].chunks_exact(block_size) {
-            let Some(block) = cache.allocate(reclaim) else {
-                break;
-            };
-            hash = hash.then(tokens);
-            hashes.push(hash);
-            blocks.push(block);
-        }
-        if blocks.is_empty() {
-            return None;
-        }
-        let start = piece.start as usize;
-        let len = blocks.len() * block_size;
-        Some(Kept {
-            row: piece.owner,
-            salt: prefix.salt.clone(),
-            after,
-            positions: start..start + len,
-            tokens: own[..len].to_vec(),
-            blocks,
-            hashes,
-        })
+        let above = segment?;
+        let KeptSegment { before, blocks, .. } = &kept.segments[above];
+        let end = (before + blocks.len()) * self.block_size as usize;
+        let is_gapless = end == piece.start as usize;
+        is_gapless.then(|| (After::Segment(above), kept.hashes[blocks.end - 1]))
     }
 
     /// Returns the node in which a row's prompt ends.

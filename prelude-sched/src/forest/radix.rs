@@ -59,6 +59,13 @@ impl Radix {
         }
     }
 
+    /// Adds a prompt tree, of which about so many nodes will be added.
+    pub(super) fn add_tree(&mut self, tree: Arc<PromptTree>, nodes: usize) {
+        self.edges.reserve(nodes);
+        self.nodes.reserve(nodes);
+        self.trees.push(tree);
+    }
+
     /// Returns the tokens of a node.
     pub(super) fn tokens(&self, node: usize) -> &[TokenId] {
         let Node {

@@ -1,6 +1,6 @@
 //! What follows from a step's outcome.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use prelude_core::{
     Constraint, ExecutorError, Head, Progress, RequestId, RowOutput, SampledToken, SamplingParams,
@@ -10,7 +10,7 @@ use prelude_core::{
 use super::{Scheduler, Sequences, UnknownStep};
 use crate::{
     Event, FinishReason, Outcome, StepTime,
-    forest::After,
+    forest::{After, Kept},
     length::length_of,
     row,
     sequence::{Job, SeqState, SeqTag, Sequence},
@@ -157,23 +157,33 @@ impl Scheduler {
 
     /// Publishes what the step kept, if it succeeded, and lets go of all its blocks.
     fn release_step(&mut self, step: &mut Step, publish: bool) {
-        // By entry: how many of its blocks are in the trie.
-        let mut published: Vec<usize> = Vec::with_capacity(step.kept.len());
-        for i in 0..step.kept.len() {
-            let (earlier, rest) = step.kept.split_at_mut(i);
-            let (owner, kept) = &mut rest[0];
+        let Kept {
+            segments,
+            mut blocks,
+            hashes,
+            tokens,
+        } = std::mem::take(&mut step.kept);
+        let block_size = self.cache.block_size();
+        // By segment: how many of its blocks are in the trie.
+        let mut published: Vec<usize> = Vec::with_capacity(segments.len());
+        for (kept, owner) in segments.iter().zip(&step.owners) {
             let parent = match kept.after {
                 After::Cached(block) => Some(block),
                 // A parent that is not wholly in the trie has no children there.
-                After::Kept(above) => (published[above] == earlier[above].1.blocks.len())
-                    .then(|| earlier[above].1.blocks.last().copied()),
+                After::Segment(above) => {
+                    let Range { start, end } = segments[above].blocks;
+                    (published[above] == end - start).then(|| Some(blocks[end - 1]))
+                }
             };
             let before = self.cache.published_blocks();
+            let Range { start, end } = kept.blocks;
             let n = match parent {
-                Some(parent) if publish => {
-                    self.cache
-                        .publish(kept.salt.as_ref(), parent, &kept.tokens, &mut kept.blocks)
-                }
+                Some(parent) if publish => self.cache.publish(
+                    kept.salt.as_ref(),
+                    parent,
+                    &tokens[start * block_size..end * block_size],
+                    &mut blocks[start..end],
+                ),
                 _ => 0,
             };
             published.push(n);
@@ -184,15 +194,11 @@ impl Scheduler {
                 && let Some(live) = self.requests.get_mut(&request)
                 && live.serial == serial
             {
-                live.usage.cache_write_tokens += new * self.cache.block_size() as u64;
+                live.usage.cache_write_tokens += new * block_size as u64;
             }
-            kept.hashes
-                .iter()
-                .for_each(|&hash| self.leaders.remove(hash));
         }
-        for (_, kept) in step.kept.drain(..).rev() {
-            self.cache.release_all(kept.blocks);
-        }
+        hashes.iter().for_each(|&hash| self.leaders.remove(hash));
+        self.cache.release_all(blocks);
         self.cache.release_all(std::mem::take(&mut step.pins));
     }
 

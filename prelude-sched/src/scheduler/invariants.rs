@@ -31,11 +31,10 @@ impl Scheduler {
     pub fn check_invariants(&self) {
         self.cache.check();
         let mut holders = vec![0; self.capacity.num_blocks as usize];
-        let held_by_steps = self.in_flight.iter().flat_map(|s| {
-            s.pins
-                .iter()
-                .chain(s.kept.iter().flat_map(|(_, k)| &k.blocks))
-        });
+        let held_by_steps = self
+            .in_flight
+            .iter()
+            .flat_map(|s| s.pins.iter().chain(&s.kept.blocks));
         let held_by_seqs = self.seqs.values().flat_map(|seq| &seq.blocks);
         for &block in held_by_steps.chain(held_by_seqs) {
             holders[block.index()] += 1;

@@ -37,6 +37,9 @@ struct Candidate {
     needed: u32,
     /// The number of blocks of its cached prefix.
     cached: u32,
+    /// True if one step must compute it: its head wants all hidden states at once, or the pool
+    /// cannot hold its prompt.
+    is_unsplittable: bool,
 }
 
 impl Candidate {
@@ -134,11 +137,16 @@ impl Scheduler {
             true => live.find_prompt(waiting.row, &self.cache),
             false => 0,
         };
+        let blocks = live
+            .prompt_len(waiting.row)
+            .div_ceil(self.capacity.block_size);
         Some(Candidate {
             request,
             waiting,
             needed: live.first_needed(waiting.row),
             cached,
+            is_unsplittable: row::pools_all(live.head(waiting.row))
+                || blocks > self.capacity.num_blocks,
         })
     }
 
@@ -146,7 +154,7 @@ impl Scheduler {
         let Some(spot) = self.find_spot(draft, row) else {
             return Taken::Missed;
         };
-        let whole = self.is_unsplittable(row);
+        let whole = row.is_unsplittable;
         let longest = if whole {
             draft.room
         } else {
@@ -177,9 +185,11 @@ impl Scheduler {
     /// Finds a row's place in the forest; `None` if it is to wait for another that computes its
     /// prefix.
     fn find_spot(&mut self, draft: &mut Draft, row: &mut Candidate) -> Option<Spot> {
-        let key = self.requests[&row.request].key;
-        if self.config.enable_prefix_caching && self.oneshot.placed(key).turn != Turn::Overdue {
-            let next = row.prompt(&self.requests).next_hash(row.needed);
+        let live = &self.requests[&row.request];
+        let may_wait = self.oneshot.placed(live.key).turn != Turn::Overdue;
+        if self.config.enable_prefix_caching && may_wait {
+            let prompt = live.prompt(row.waiting.row, row.cached);
+            let next = prompt.next_hash(row.needed);
             if self.is_led(draft, next, &mut row.waiting.held) {
                 touch(&mut self.cache, draft, row.prompt(&self.requests));
                 return None;
@@ -192,7 +202,7 @@ impl Scheduler {
         let live = &self.requests[&row.request];
         let len = live.prompt_len(row.waiting.row);
         let computed = row.needed..len;
-        let prompt = row.prompt(&self.requests);
+        let prompt = live.prompt(row.waiting.row, row.cached);
         let (positions, head) = row::output_of(live.head(row.waiting.row), &prompt, &computed)
             .expect("a whole prompt answers its row");
         draft.forest.add(prompt, spot, row.needed, &mut self.cache);
@@ -207,7 +217,9 @@ impl Scheduler {
             head,
         });
         self.counters.prefix_query_tokens += u64::from(len);
-        self.mark_started(draft.now, row.request);
+        if live.started.is_none() {
+            self.mark_started(draft.now, row.request);
+        }
     }
 
     /// Starts to compute a row's prompt in chunks that hold blocks, if the blocks are there. Not
@@ -242,16 +254,6 @@ impl Scheduler {
         }
     }
 
-    /// Whether a row must be computed by one step: its head wants all hidden states at once, or
-    /// the pool cannot hold its prompt.
-    fn is_unsplittable(&self, row: &Candidate) -> bool {
-        let live = &self.requests[&row.request];
-        let blocks = live
-            .prompt_len(row.waiting.row)
-            .div_ceil(self.capacity.block_size);
-        row::pools_all(live.head(row.waiting.row)) || blocks > self.capacity.num_blocks
-    }
-
     /// Plans a step of one long prompt alone, if the first row in line is longer than a shared
     /// step and either cannot be split or delays nobody. Such steps alternate with shared ones
     /// while anything else runs.
@@ -278,8 +280,7 @@ impl Scheduler {
         let Some(mut row) = self.next_candidate(first.request) else {
             return false;
         };
-        let may_run =
-            alone || ((delays_nobody || !self.was_exclusive) && self.is_unsplittable(&row));
+        let may_run = alone || ((delays_nobody || !self.was_exclusive) && row.is_unsplittable);
         let planned = may_run && self.take_long(draft, &mut row);
         if !planned {
             let live = self.requests.get_mut(&first.request).expect("it waits");

@@ -309,11 +309,11 @@ impl Scheduler {
         let before = draft.oneshot.tokens.len();
         let emitted = forest.emit(&mut draft.oneshot, &mut self.cache, rule);
         self.counters.oneshot_tokens += (draft.oneshot.tokens.len() - before) as u64;
-        for kept in emitted.kept {
-            kept.hashes.iter().for_each(|&hash| self.leaders.add(hash));
-            let owner = draft.forest_rows[kept.row].tag;
-            draft.record.kept.push((owner, kept));
-        }
+        let kept = emitted.kept;
+        self.leaders.add_all(&kept.hashes);
+        let owners = kept.segments.iter().map(|s| draft.forest_rows[s.row].tag);
+        draft.record.owners = owners.collect();
+        draft.record.kept = kept;
         for (row, (segment, joined)) in draft.forest_rows.drain(..).zip(emitted.rows) {
             let (positions, head) = (row.positions, row.head);
             draft.oneshot.rows.push(OutputRow {
