@@ -1,26 +1,8 @@
 //! The boundary between deciding and computing.
 
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::{ForwardBatch, StepId, StepOutput};
-
-/// What an executor can hold and run. Fixed while it lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Capacity {
-    /// Token positions per KV block.
-    pub block_size: u32,
-    /// KV blocks in the pool: ids `0..num_blocks`.
-    pub num_blocks: u32,
-    /// Most tokens one step may compute.
-    pub max_step_tokens: u32,
-    /// Longest sequence, in tokens.
-    pub max_context_len: u32,
-    /// Token ids are `0..vocab_size` (rows of the embedding matrix).
-    pub vocab_size: u32,
-    /// Steps that may be submitted before the first is collected, at least 1.
-    pub pipeline_depth: u32,
-}
+use crate::{Capacity, ForwardBatch, StepId, StepOutput};
 
 /// Runs batches. Two calls, so that work can overlap: `submit` returns before the device has
 /// finished, `collect` waits.

@@ -8,19 +8,17 @@
 
 mod outputs;
 mod rebalance;
-mod redirect;
 mod window;
 
 use std::time::Duration;
 
 use prelude_core::{RequestId, Timestamp};
 use rebalance::Rebalance;
-pub(crate) use redirect::Override;
 
 use crate::{
     config::{Affinity, E2Config, RouterConfig},
     endpoint::{EndpointId, Fleet},
-    index::{Index, Path},
+    index::{Index, Override, Path},
     policy::{Choice, Finished, Policy, Query, Reason, least_of},
     random::Random,
     service::Cost,

@@ -14,15 +14,17 @@
 mod arena;
 mod mirror;
 mod node;
+mod redirect;
 
 use ahash::RandomState;
 use arena::{Arena, List, NONE};
 use mirror::Mirror;
 pub(crate) use node::NodeId;
 use node::{Holding, Node};
+pub(crate) use redirect::Override;
 use smallvec::SmallVec;
 
-use crate::{e2::Override, endpoint::EndpointId};
+use crate::endpoint::EndpointId;
 
 /// Most nodes that are looked at to tell whether prompts grow step by step below a node: where they
 /// do, the first ones show it, and thousands of questions may hang on one document.

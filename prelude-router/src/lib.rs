@@ -54,6 +54,7 @@ mod e2;
 mod endpoint;
 mod error;
 mod index;
+mod policies;
 mod policy;
 mod prompt;
 mod random;

@@ -1,19 +1,10 @@
 //! Who decides where a request goes.
 
-mod cache_aware;
-mod least_outstanding;
-mod min_cost;
-mod prefix_hash;
-mod round_robin;
-mod user_sticky;
-
 use std::cmp::Ordering;
 
 use prelude_core::{RequestId, Timestamp};
 
 use crate::{
-    config::{PolicyConfig, RouterConfig},
-    e2::E2,
     endpoint::{Endpoint, EndpointId, Fleet},
     prompt::Root,
     random::Random,
@@ -172,23 +163,6 @@ pub struct Finished {
     pub queue_ms: Option<f64>,
 }
 
-/// The policy that a config names.
-pub(crate) fn of(config: &RouterConfig) -> Box<dyn Policy> {
-    match &config.policy {
-        PolicyConfig::E2(e2) => Box::new(E2::new(e2.clone(), config)),
-        PolicyConfig::RoundRobin => Box::new(round_robin::RoundRobin::default()),
-        PolicyConfig::LeastOutstanding => {
-            Box::new(least_outstanding::LeastOutstanding::new(config))
-        }
-        PolicyConfig::PrefixHash(prefix) => Box::new(prefix_hash::PrefixHash::new(prefix.clone())),
-        PolicyConfig::CacheAware(aware) => {
-            Box::new(cache_aware::CacheAware::new(aware.clone(), config))
-        }
-        PolicyConfig::MinCost => Box::new(min_cost::MinCost::new(config)),
-        PolicyConfig::UserSticky(sticky) => Box::new(user_sticky::UserSticky::new(sticky.clone())),
-    }
-}
-
 /// Where a request goes by a rule that looks at no cache.
 pub(crate) fn by_rule(fleet: &Fleet, query: &Query<'_>, at: usize) -> Choice {
     choice(fleet, query, at, 0, Reason::Rule)
@@ -212,6 +186,3 @@ pub(crate) fn choice(
         reason,
     }
 }
-
-#[cfg(test)]
-mod tests;

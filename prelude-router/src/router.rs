@@ -9,7 +9,8 @@ use crate::{
     config::{ConfigError, RouterConfig},
     endpoint::{EndpointId, EndpointSpec, Fleet, Work},
     error::{RouteError, UnknownEndpoint},
-    policy::{self, Finished, Policy, Query, Reason},
+    policies,
+    policy::{Finished, Policy, Query, Reason},
     prompt::Prefix,
     service::{BadServiceTime, Sample},
 };
@@ -86,7 +87,7 @@ impl Router {
     /// If it cannot run with the config.
     pub fn new(config: RouterConfig) -> Result<Self, ConfigError> {
         config.validate()?;
-        let policy = policy::of(&config);
+        let policy = policies::build(&config);
         Ok(Self::of(config, policy))
     }
 

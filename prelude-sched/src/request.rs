@@ -5,7 +5,10 @@ use std::{
     sync::Arc,
 };
 
-use prelude_core::{Head, NodeIdx, OnDeadline, Request, RowSpec, SeqId, Timestamp, TokenId};
+use ahash::AHashMap;
+use prelude_core::{
+    Head, NodeIdx, OnDeadline, Request, RequestId, RowSpec, SeqId, Timestamp, TokenId,
+};
 use prelude_kv::{BlockHash, KvCache};
 
 use crate::{
@@ -42,6 +45,10 @@ pub(crate) struct Live {
     pub(crate) started: Option<Timestamp>,
     pub(crate) usage: Usage,
 }
+
+/// Live requests. For lookups, and for what does not depend on an order: a step looks up each
+/// sequence and its request several times. Boxed, so that a table that grows moves little.
+pub(crate) type Requests = AHashMap<RequestId, Box<Live>>;
 
 /// A request's part of the queue.
 #[derive(Clone, Copy, Debug, Default)]
@@ -207,7 +214,7 @@ impl Live {
         blocks.map(u64::from).sum::<u64>() * cache.block_size() as u64
     }
 
-    pub(crate) fn waiting(&self, request: prelude_core::RequestId, rows: u32) -> Waiting {
+    pub(crate) fn waiting(&self, request: RequestId, rows: u32) -> Waiting {
         Waiting {
             request,
             turn: Turn::Usual,

@@ -33,7 +33,7 @@ use crate::{
     leader::Leaders,
     pace::Pace,
     queue::{Queue, QueueKey},
-    request::Live,
+    request::Requests,
     sequence::Sequence,
     step::Step,
     watch::Watch,
@@ -99,11 +99,7 @@ pub struct Scheduler {
     counters: SchedulerStats,
 }
 
-/// Live requests. For lookups, and for what does not depend on an order: a step looks up each
-/// sequence and its request several times. Boxed, so that a table that grows moves little.
-pub(crate) type Requests = AHashMap<RequestId, Box<Live>>;
-
-/// Live sequences. For lookups, too.
+/// Live sequences. For lookups alone: no decision depends on their order.
 pub(crate) type Sequences = AHashMap<SeqId, Sequence>;
 
 /// Most newcomers, and most other requests that the cache holds more or less of, of which one plan

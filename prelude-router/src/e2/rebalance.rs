@@ -12,14 +12,11 @@ use std::{
 
 use prelude_core::Timestamp;
 
-use super::{
-    Override,
-    window::{Entry, Window},
-};
+use super::window::{Entry, Window};
 use crate::{
     config::RebalanceConfig,
     endpoint::{EndpointId, Fleet},
-    index::{Index, NodeId},
+    index::{Index, NodeId, Override},
     service::Cost,
 };
 

@@ -2,8 +2,10 @@
 
 use smallvec::SmallVec;
 
-use super::arena::{Linked, Links, NONE};
-use crate::e2::Override;
+use super::{
+    arena::{Linked, Links, NONE},
+    redirect::Override,
+};
 use crate::endpoint::EndpointId;
 
 /// Names a node for as long as a request of the window ends there.

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use prelude_core::{RequestId, Timestamp};
 
-use super::{Grant, Plan, PromptSize, QueueView, SchedulerPolicy, StepBudget, Turn, Waiting};
+use super::{Grant, Plan, PromptSize, QueueView, SchedulerPolicy, StepBudget, Waiting};
+use crate::Turn;
 
 /// How many groups there are.
 pub(crate) const GROUPS: u32 = 10;

@@ -23,9 +23,8 @@ use self::{
     shares::Shares,
     window::{Gathered, Window},
 };
-use super::{
-    Grant, Plan, QueueView, SchedulerPolicy, StepBudget, StepTime, Turn, Unfinished, Waiting,
-};
+use super::{Grant, Plan, QueueView, SchedulerPolicy, StepBudget, StepTime, Unfinished, Waiting};
+use crate::Turn;
 
 /// Short prompts apart from long ones (LAPS, temporal mode on one device): what little there is to
 /// compute of a short prompt would wait for all of a long one, and delays a long one little.

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use prelude_core::{RequestId, Timestamp};
 use prelude_kv::BlockHash;
 
-use super::{Fcfs, Grant, Plan, QueueView, SchedulerPolicy, StepBudget, Turn};
+use super::{Fcfs, Grant, Plan, QueueView, SchedulerPolicy, StepBudget};
+use crate::Turn;
 
 /// One-shot requests by priority, then by `tokens to compute - fairness * seconds waited`, the
 /// lowest first (PrefillOnly §4.2: shortest job first with continuous calibration). Generations

@@ -4,13 +4,13 @@
 use prelude_core::RequestId;
 use prelude_kv::KvCache;
 
-use super::{Requests, Scheduler, admit::Admission};
+use super::{Scheduler, admit::Admission};
 use crate::{
     Plan, Turn,
     forest::Spot,
     leader::Held,
     prompts::Prompt,
-    request::WaitingRow,
+    request::{Requests, WaitingRow},
     row,
     sequence::{Job, Sequence},
     step::{Draft, ForestRow, RowTag},

@@ -4,11 +4,12 @@ use std::{collections::BTreeSet, time::Duration};
 
 use prelude_core::{OutputRow, RequestId, SeqId, StepId, Timestamp};
 
-use super::{Requests, Scheduler};
+use super::Scheduler;
 use crate::{
     Event, Fcfs, Plan, QueueView, SchedulerPolicy, StepBudget, Unfinished,
     forest::KeepRule,
     length::length_of,
+    request::Requests,
     sequence::{Sequence, TokenWait},
     step::{Draft, RowTag},
     watch::{self, Change, Cost},

@@ -9,11 +9,11 @@ use std::cmp::Reverse;
 
 use prelude_core::Timestamp;
 
-use super::{Choice, Policy, Query, Reason, choice};
 use crate::{
     cached::Cached,
     config::{CacheAwareConfig, RouterConfig},
     endpoint::{Endpoint, EndpointId, Fleet},
+    policy::{Choice, Policy, Query, Reason, choice},
     random::Random,
 };
 

@@ -2,8 +2,10 @@
 
 use prelude_core::Timestamp;
 
-use super::{Choice, Policy, Query, by_rule};
-use crate::endpoint::{EndpointId, Fleet};
+use crate::{
+    endpoint::{EndpointId, Fleet},
+    policy::{Choice, Policy, Query, by_rule},
+};
 
 /// See the module's documentation.
 #[derive(Debug, Default)]

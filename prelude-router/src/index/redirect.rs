@@ -9,15 +9,15 @@ use crate::endpoint::EndpointId;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Override {
     /// When. A newer one further up takes the place of all that are below it.
-    pub(super) since: Timestamp,
+    pub(crate) since: Timestamp,
     /// The endpoint that had too much to do.
-    pub(super) from: EndpointId,
+    pub(crate) from: EndpointId,
     /// To whom, and since when each of them has had hardly any of the prefix's requests.
-    pub(super) members: SmallVec<[(EndpointId, Option<Timestamp>); 2]>,
+    pub(crate) members: SmallVec<[(EndpointId, Option<Timestamp>); 2]>,
 }
 
 impl Override {
-    pub(super) fn new(since: Timestamp, from: EndpointId, members: &[EndpointId]) -> Self {
+    pub(crate) fn new(since: Timestamp, from: EndpointId, members: &[EndpointId]) -> Self {
         Self {
             since,
             from,
@@ -30,7 +30,7 @@ impl Override {
         self.members.retain(|(id, _)| *id != endpoint);
     }
 
-    pub(super) fn has(&self, endpoint: EndpointId) -> bool {
+    pub(crate) fn has(&self, endpoint: EndpointId) -> bool {
         self.members.iter().any(|(id, _)| *id == endpoint)
     }
 }

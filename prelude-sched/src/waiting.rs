@@ -1,0 +1,44 @@
+//! A waiting request, as queues and policies see it.
+
+use prelude_core::{RequestId, Timestamp};
+
+/// A waiting request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// The request.
+    pub request: RequestId,
+    /// Comes before its priority.
+    pub turn: Turn,
+    /// Lower runs first.
+    pub priority: i64,
+    /// When it arrived.
+    pub arrival: Timestamp,
+    /// When its answer is due.
+    pub deadline: Option<Timestamp>,
+    /// Rows (or sequences) still to start.
+    pub rows: u32,
+}
+
+/// Whether a request waits for its place, or is to be the next whatever its place is.
+///
+/// In each queue, of one-shot rows and of generations, the request that has waited longest becomes
+/// overdue when it has waited for
+/// [`SchedulerConfig::max_wait_ms`](crate::SchedulerConfig::max_wait_ms), and stays so until all of
+/// it has started; then the next may. While it lacks blocks, no younger request takes any. A policy
+/// that puts it first starves no request, whatever else it orders by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Turn {
+    /// Before all others.
+    Overdue,
+    /// By priority and whatever the policy goes by.
+    Usual,
+}
+
+/// How long a prompt is and how much of it need not be computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PromptSize {
+    /// Tokens.
+    pub tokens: u32,
+    /// Of these, in the prefix cache now.
+    pub cached: u32,
+}
