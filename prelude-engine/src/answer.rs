@@ -9,31 +9,10 @@ use std::{
 };
 
 use prelude_core::{RequestId, RowOutput, SampledToken};
-use prelude_sched::{Event, FinishReason, Outcome, Reject, Usage};
+use prelude_sched::{Event, FinishReason, Outcome, Usage};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::{AnswerError, handle::Shared};
-
-/// Something that happened to a request.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum AnswerEvent {
-    /// The scheduler said so. [`Event::Finished`] is the last.
-    Event(Event),
-    /// The scheduler did not accept the request. The only event then.
-    Rejected(Reject),
-    /// The engine stopped first. The last event.
-    EngineStopped,
-}
-
-impl AnswerEvent {
-    pub(crate) const fn is_last(&self) -> bool {
-        matches!(
-            self,
-            Self::Event(Event::Finished { .. }) | Self::Rejected(_) | Self::EngineStopped
-        )
-    }
-}
+use crate::{AnswerError, AnswerEvent, shared::Shared};
 
 /// Events of one request. Dropping it aborts the request wherever it is.
 pub struct Answer {

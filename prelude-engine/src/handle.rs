@@ -1,11 +1,8 @@
 //! The cloneable handle to an engine.
 
 use std::{
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
+    sync::{Arc, MutexGuard, atomic::Ordering},
+    time::Duration,
 };
 
 use prelude_core::{Capacity, OnDeadline, PromptTree, Request, RequestId, RowSpec, Timestamp};
@@ -13,10 +10,10 @@ use tokio::sync::mpsc;
 
 use crate::{
     Answer, AnswerEvent, EngineSnapshot, StepReport, SubmitError,
-    engine::{Loop, lock},
-    here,
-    inbox::{Inbox, Submission},
-    report::Reports,
+    here::{self, SharedCore},
+    inbox::Submission,
+    report::{self, Reports},
+    shared::Shared,
 };
 
 /// What a caller asks; the engine adds an id and the time.
@@ -51,62 +48,11 @@ impl RequestSpec {
     }
 }
 
-/// State that the engine thread and its handles share.
-pub(crate) struct Shared {
-    pub(crate) inbox: Inbox,
-    pub(crate) capacity: Capacity,
-    pub(crate) started: Instant,
-    pub(crate) alive: AtomicBool,
-    pub(crate) reports: Mutex<Reports>,
-    /// Tiny steps that succeeded, and nanoseconds of the fastest of them.
-    pub(crate) tiny_steps: AtomicU64,
-    pub(crate) fastest_tiny_ns: AtomicU64,
-    /// Prompt tokens of requests that the engine thread has not looked at.
-    pub(crate) unseen_tokens: AtomicU64,
-    /// `None` once it is closed.
-    pub(crate) engine: Mutex<Option<Loop>>,
-    next_id: AtomicU64,
-}
-
-impl Shared {
-    pub(crate) fn new(inbox: Inbox, capacity: Capacity, recent_steps: usize, engine: Loop) -> Self {
-        Self {
-            inbox,
-            capacity,
-            started: Instant::now(),
-            alive: AtomicBool::new(true),
-            reports: Mutex::new(Reports::new(recent_steps)),
-            tiny_steps: AtomicU64::new(0),
-            fastest_tiny_ns: AtomicU64::new(u64::MAX),
-            unseen_tokens: AtomicU64::new(0),
-            engine: Mutex::new(Some(engine)),
-            next_id: AtomicU64::new(0),
-        }
-    }
-
-    pub(crate) fn now(&self) -> Timestamp {
-        Timestamp::ZERO.saturating_add(self.started.elapsed())
-    }
-
-    pub(crate) fn reports(&self) -> MutexGuard<'_, Reports> {
-        // Reports are valid between statements; a panic elsewhere must not hide them.
-        lock(&self.reports)
-    }
-
-    /// Tells everybody that the engine is gone.
-    pub(crate) fn close(&self, engine: Option<Loop>) {
-        self.alive.store(false, Ordering::Release);
-        // Dropping the submissions closes their channels, which their answers take for
-        // `EngineStopped`; so does dropping the loop's live requests.
-        drop(self.inbox.close());
-        drop(engine);
-    }
-}
-
 /// A handle to a running engine. Clones are cheap and refer to the same engine.
 #[derive(Clone)]
 pub struct EngineHandle {
     pub(crate) shared: Arc<Shared>,
+    pub(crate) core: Arc<SharedCore>,
 }
 
 impl std::fmt::Debug for EngineHandle {
@@ -141,7 +87,7 @@ impl EngineHandle {
     /// As [`Self::submit`].
     pub fn submit_within(&self, spec: RequestSpec, limit: Duration) -> Result<Answer, SubmitError> {
         let mut prepared = self.prepare(spec);
-        match here::run(&self.shared, prepared.submission, limit) {
+        match here::run(&self.core, &self.shared, prepared.submission, limit) {
             None => Ok(prepared.answer.build(&self.shared)),
             Some(submission) => {
                 prepared.submission = submission;
@@ -230,7 +176,7 @@ impl EngineHandle {
 
     /// Most tokens that a tiny step computes: a step of so few costs about what a step of one
     /// costs, because both read all weights once.
-    pub const TINY_STEP_TOKENS: usize = 32;
+    pub const TINY_STEP_TOKENS: usize = report::TINY_STEP_TOKENS;
 
     /// The latest steps, oldest first, at most `EngineConfig::recent_steps` of them.
     #[must_use]

@@ -9,9 +9,12 @@ use prelude_core::{ExecutionClass, Padded, StepId, Timestamp};
 use prelude_sched::{SchedulerStats, Usage};
 
 use crate::{
-    EngineHandle, Histogram,
+    Histogram,
     histogram::{SECONDS, TOKENS},
 };
+
+/// Most tokens that a tiny step computes.
+pub(crate) const TINY_STEP_TOKENS: usize = 32;
 
 /// One step, as it ran.
 #[derive(Clone, Debug, PartialEq)]
@@ -177,7 +180,7 @@ impl PromptRate {
         let ended = report.submitted.saturating_add(report.duration);
         self.free_from = ended.max(self.free_from);
         let prompt = report.oneshot_tokens + report.prefill_tokens;
-        let says_nothing = prompt <= EngineHandle::TINY_STEP_TOKENS || prompt < report.decode_rows;
+        let says_nothing = prompt <= TINY_STEP_TOKENS || prompt < report.decode_rows;
         if says_nothing || !report.succeeded {
             return;
         }
