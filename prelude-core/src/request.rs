@@ -25,6 +25,13 @@ impl ExecutionClass {
             Self::Decode => "decode",
         }
     }
+
+    /// Returns the class of a request with these rows: [`Self::Decode`] if one of them is.
+    #[must_use]
+    pub fn of(rows: &[RowSpec]) -> Self {
+        let classes = rows.iter().map(|row| row.head.class());
+        classes.max().unwrap_or(Self::OneShot)
+    }
 }
 
 /// A request: some prompts and what to read off them. Admitted, answered and cancelled whole.
@@ -231,15 +238,10 @@ impl Request {
         }
     }
 
-    /// The class, from the shape alone: Decode if any row may generate two tokens or more.
+    /// Returns the class, which follows from the rows alone.
     #[must_use]
     pub fn class(&self) -> ExecutionClass {
-        let decodes = |row: &RowSpec| matches!(&row.head, Head::Generate(g) if g.max_tokens > 1);
-        if self.rows.iter().any(decodes) {
-            ExecutionClass::Decode
-        } else {
-            ExecutionClass::OneShot
-        }
+        ExecutionClass::of(&self.rows)
     }
 
     /// Prompt tokens as callers count them: each row's whole prompt, shared or not.
@@ -287,6 +289,15 @@ impl Request {
 }
 
 impl Head {
+    /// Returns the class of a row with this head: `Decode` if it may generate two tokens or more.
+    #[must_use]
+    pub const fn class(&self) -> ExecutionClass {
+        match self {
+            Self::Generate(generate) if generate.max_tokens > 1 => ExecutionClass::Decode,
+            _ => ExecutionClass::OneShot,
+        }
+    }
+
     fn validate(
         &self,
         row: usize,
@@ -384,6 +395,7 @@ mod tests {
     #[test]
     fn class_follows_the_output_budget() {
         let class = |heads| request(vec![1], heads).class();
+        assert_eq!(class(vec![]), ExecutionClass::OneShot);
         assert_eq!(class(vec![generate(1)]), ExecutionClass::OneShot);
         assert_eq!(class(vec![Head::Classify]), ExecutionClass::OneShot);
         assert_eq!(

@@ -7,7 +7,8 @@ use std::{
 
 use ahash::AHashMap;
 use prelude_core::{
-    Head, NodeIdx, OnDeadline, Request, RequestId, RowSpec, SeqId, Timestamp, TokenId,
+    ExecutionClass, Head, NodeIdx, OnDeadline, Request, RequestId, RowSpec, SeqId, Timestamp,
+    TokenId,
 };
 use prelude_kv::{BlockHash, KvCache};
 
@@ -101,7 +102,7 @@ impl Live {
         for (row, spec) in (0..).zip(&request.rows) {
             let held = Held::default();
             match &spec.head {
-                Head::Generate(g) if g.max_tokens > 1 => {
+                Head::Generate(g) if spec.head.class() == ExecutionClass::Decode => {
                     unanswered += u64::from(g.n);
                     // The queue's bound on rows is a u32.
                     waiting_choices = waiting_choices.saturating_add(g.n);

@@ -1,6 +1,6 @@
 //! What is accepted, and why anything is not.
 
-use prelude_core::{Head, Request, Timestamp};
+use prelude_core::{ExecutionClass, Head, Request, Timestamp};
 
 use super::Scheduler;
 use crate::{
@@ -63,7 +63,7 @@ impl Scheduler {
         let available = u64::from(self.capacity.num_blocks);
         let positions = match &spec.head {
             // The last token is never run.
-            Head::Generate(g) if g.max_tokens > 1 => {
+            Head::Generate(g) if spec.head.class() == ExecutionClass::Decode => {
                 u64::from(prompt) + u64::from(g.max_tokens) - 1
             }
             head if row::pools_all(head) && prompt > limit => {
