@@ -1,4 +1,4 @@
-//! The boundary between deciding and computing.
+//! The interface of executors: the boundary between deciding and computing.
 
 use thiserror::Error;
 
@@ -25,22 +25,22 @@ pub trait Executor: Send {
     /// [`ExecutorError`]; the step is over either way.
     fn collect(&mut self, step: StepId) -> Result<StepOutput, ExecutorError>;
 
-    /// Whether a step submitted now would be computed by whichever thread calls, at once and
-    /// inside these calls: there is no device to wait for, no other executor in the way, and no
-    /// thread that has to be the caller. An engine may then leave a short step to the thread that
-    /// asks for it.
+    /// Returns whether a step submitted now would be computed at once on the calling thread, inside
+    /// these calls: there is no device to wait for, no other executor in the way, and any thread
+    /// may call. An engine may then leave a short step to the thread that asks for it.
     fn computes_at_once(&self) -> bool {
         false
     }
 
-    /// What all collected steps computed for nobody. Nothing, unless an executor fills shapes.
+    /// Returns the number of padding tokens of all collected steps; zero unless an executor fills
+    /// shapes.
     fn padded(&self) -> Padded {
         Padded::default()
     }
 }
 
-/// Tokens that were computed to fill a shape that was captured or compiled, by the class beside
-/// whose tokens they stood. They only grow.
+/// Padding tokens, computed to fill a captured or compiled shape, by the class beside whose tokens
+/// they stood. The counts only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Padded {
     /// Beside one-shot work.
@@ -49,7 +49,7 @@ pub struct Padded {
     pub decode: u64,
 }
 
-/// What went wrong in an executor.
+/// A failure of an executor.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ExecutorError {

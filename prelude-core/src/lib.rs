@@ -36,7 +36,7 @@ pub use batch::{
     OutputRow, PenaltyHistory, Residency, SampleHead, Segment, SegmentIdx, TokenSource,
 };
 pub use capacity::Capacity;
-pub use constraint::{Constraint, NextTokens, Progress, TokenSet, Walk};
+pub use constraint::{Constraint, MatchState, Matcher, TokenMask, TokenSet};
 pub use executor::{Executor, ExecutorError, Padded};
 pub use ids::{BlockId, RequestId, SeqId, StepId, TokenId};
 pub use prompt::{NodeIdx, PromptNode, PromptTree, TreeError};

@@ -275,7 +275,7 @@ impl PromptTree {
         self.nodes.iter().map(|n| n.tokens.len()).sum()
     }
 
-    /// Whether the tree has no nodes.
+    /// Returns whether the tree has no nodes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()

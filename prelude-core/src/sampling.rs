@@ -58,7 +58,7 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// Whether the tokens seen so far change the logits, so that a row needs its history.
+    /// Returns whether the tokens seen so far change the logits, so that a row needs its history.
     #[must_use]
     pub fn needs_history(&self) -> bool {
         // Exact comparisons: these are the neutral values themselves, not results.

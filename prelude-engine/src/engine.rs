@@ -38,7 +38,8 @@ impl ScheduledEngine {
         Self::start(name, &config, scheduler, executor)
     }
 
-    /// As [`Self::spawn`], with a policy of the caller's in place of `config.scheduler.policy`.
+    /// Does what [`Self::spawn`] does, with a policy of the caller's in place of
+    /// `config.scheduler.policy`.
     ///
     /// # Errors
     /// As [`Self::spawn`].

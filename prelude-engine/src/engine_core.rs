@@ -20,10 +20,10 @@ use crate::{
     step_time::{StepSize, StepTimes},
 };
 
-/// A request whose end has not been announced.
-struct Live {
+/// A request whose last event was not sent yet.
+struct LiveRequest {
     events: UnboundedSender<Vec<AnswerEvent>>,
-    /// What happened to it and is not sent yet.
+    /// Events that are not sent yet.
     unsent: Vec<AnswerEvent>,
     timing: Timing,
     prompt_tokens: u64,
@@ -35,13 +35,12 @@ struct InFlight {
     size: StepSize,
 }
 
-/// A scheduler, an executor, and what goes on between them. Whoever holds its lock runs it: the
-/// engine's thread as long as there is work, and between two such spells a caller, for one step
-/// (`here.rs`).
+/// A scheduler, an executor, and the work between them. The thread that holds its lock runs it: the
+/// engine's thread as long as there is work, and otherwise a caller, for one step (`here.rs`).
 pub(crate) struct EngineCore {
     scheduler: Scheduler,
     pub(crate) executor: Box<dyn Executor>,
-    live: BTreeMap<RequestId, Live>,
+    live: BTreeMap<RequestId, LiveRequest>,
     in_flight: VecDeque<InFlight>,
     pub(crate) step_times: StepTimes,
     /// Reused from step to step.
@@ -90,13 +89,13 @@ impl EngineCore {
         }
     }
 
-    /// Whether no request is in the engine.
+    /// Returns whether no request is in the engine.
     pub(crate) fn is_free(&self) -> bool {
         self.live.is_empty()
     }
 
-    /// Takes a request up and runs a step; the engine is free. What one step does not answer is
-    /// left in it.
+    /// Accepts a request and runs one step. The engine is free before; after the step, unanswered
+    /// work is left in it.
     ///
     /// # Errors
     /// [`ExecutorError::Lost`]: the engine is over.
@@ -129,7 +128,7 @@ impl EngineCore {
         let class = request.class();
         match self.scheduler.submit(shared.now(), request) {
             Ok(()) => {
-                let live = Live {
+                let live = LiveRequest {
                     events,
                     unsent: Vec::new(),
                     timing,
@@ -219,8 +218,8 @@ impl EngineCore {
         lost.map_or(Ok(()), Err)
     }
 
-    /// Sends the scheduler's events to whom they concern: whatever happened to a request in one
-    /// message, so that whoever waits for it wakes once and not for each row.
+    /// Sends the scheduler's events to the requests that they concern: all events of a request in
+    /// one message, so that its waiter wakes once and not for each row.
     fn dispatch(&mut self, shared: &Shared) {
         if self.events.is_empty() {
             return;

@@ -16,7 +16,7 @@ use crate::{
     shared::Shared,
 };
 
-/// What a caller asks; the engine adds an id and the time.
+/// A request as callers write it; the engine adds an id and the time.
 #[derive(Clone, Debug)]
 pub struct RequestSpec {
     /// The prompts.
@@ -27,7 +27,7 @@ pub struct RequestSpec {
     pub priority: i64,
     /// From now: when the first token (Decode) or the whole answer (OneShot) is due.
     pub deadline: Option<Duration>,
-    /// What becomes of the request if it has not started by then.
+    /// The treatment of the request if it has not started by then.
     pub on_deadline: OnDeadline,
     /// Requests with different salts share nothing.
     pub cache_salt: Option<Arc<str>>,
@@ -74,11 +74,11 @@ impl EngineHandle {
         self.hand_over(prepared)
     }
 
-    /// As [`Self::submit`]; but a request that the engine would begin at once, and answer within
-    /// `limit` by what steps of its size took of late, is computed here, before this returns: no
-    /// other thread has to wake up for it. That needs an executor that
-    /// [computes at once](prelude_core::Executor::computes_at_once), and an engine with nothing
-    /// else to do. The answer is the same either way.
+    /// Does what [`Self::submit`] does; but a request that the engine would begin at once, and
+    /// answer within `limit` by the latest times of steps of its size, is computed on the calling
+    /// thread before this returns: no other thread has to wake up for it. That needs an executor
+    /// that [computes at once](prelude_core::Executor::computes_at_once), and an engine with
+    /// nothing else to do. The answer is the same either way.
     ///
     /// To be called where nobody minds a wait of about `limit`, and where nothing else is about to
     /// be submitted that could have shared the step.
@@ -184,7 +184,7 @@ impl EngineHandle {
         self.reports().recent.iter().cloned().collect()
     }
 
-    /// Whether the engine still serves: false once it has stopped or lost its device.
+    /// Returns whether the engine still serves: false once it has stopped or lost its device.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.shared.alive.load(Ordering::Acquire)
@@ -201,7 +201,7 @@ impl EngineHandle {
     }
 }
 
-/// A request that nobody has yet, and what its answer will be made of.
+/// A request that was not handed over yet, and the parts of its answer.
 struct Prepared {
     submission: Submission,
     answer: Receiving,

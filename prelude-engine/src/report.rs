@@ -1,4 +1,4 @@
-//! What the engine tells about itself. A new metric is a field here.
+//! Reports of the engine about itself. A new metric is a field here.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -35,7 +35,7 @@ pub struct StepReport {
     pub submitted: Timestamp,
     /// From submission to its results.
     pub duration: Duration,
-    /// Whether it produced results.
+    /// True if it produced results.
     pub succeeded: bool,
 }
 
@@ -76,7 +76,7 @@ pub struct ClassTotals {
 /// Gauges, counters and histograms of one engine.
 #[derive(Clone, Debug)]
 pub struct EngineSnapshot {
-    /// Whether the engine still serves.
+    /// True if the engine still serves.
     pub alive: bool,
     /// Queues, blocks, cache counters.
     pub scheduler: SchedulerStats,
@@ -108,7 +108,7 @@ pub struct EngineSnapshot {
     pub decode_time: Histogram,
     /// Mean seconds between a generation's tokens, per request of two tokens or more.
     pub time_per_output_token: Histogram,
-    /// What requests of each class waited and took, and what steps had of them.
+    /// Waiting and execution times of each class's requests, and their tokens in steps.
     pub classes: [ClassTotals; 2],
     /// Prompt tokens per request.
     pub prompt_tokens: Histogram,
@@ -172,7 +172,8 @@ pub(crate) struct PromptRate {
 }
 
 impl PromptRate {
-    /// What is left of the rate known after a slower second: half of it after about eleven.
+    /// The part of the known rate that remains after a slower second: half of it after about
+    /// eleven.
     const FADING: f64 = 15.0 / 16.0;
 
     fn step(&mut self, report: &StepReport) {
@@ -254,7 +255,7 @@ impl Reports {
     }
 }
 
-/// What the engine remembers of a live request, to fill the histograms.
+/// The times of a live request, for the histograms.
 pub(crate) struct Timing {
     pub(crate) arrival: Timestamp,
     /// When the first and the last token came.

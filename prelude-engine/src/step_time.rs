@@ -16,7 +16,8 @@ pub(crate) struct StepSize {
 }
 
 impl StepSize {
-    /// Of the step that answers a request; an upper bound, since some of it may be cached.
+    /// Returns the size of the step that answers a request; an upper bound, since some of it may be
+    /// cached.
     pub(crate) fn of_request(request: &Request) -> Self {
         let passes = |row: &RowSpec| match &row.head {
             Head::Generate(generate) => generate.n as usize,
@@ -31,7 +32,7 @@ impl StepSize {
         }
     }
 
-    /// Of the one-shot part of a batch.
+    /// Returns the size of the one-shot part of a batch.
     pub(crate) fn of_batch(batch: &OneShotBatch) -> Self {
         let passes = |row: &OutputRow| match &row.head {
             OutputHead::Sample(sample) => sample.draws as usize,
@@ -54,7 +55,7 @@ fn of_labels(labels: &[TokenId]) -> usize {
     labels.len().div_ceil(LABELS)
 }
 
-/// What steps took of late, by size: numbers of as many binary digits count as one.
+/// The latest times of steps by size: numbers of as many binary digits count as one.
 #[derive(Debug, Default)]
 pub(crate) struct StepTimes([[Option<Duration>; Self::SIZES]; Self::SIZES]);
 
@@ -78,7 +79,7 @@ impl StepTimes {
         *known = Some(duration.max(faded));
     }
 
-    /// Whether steps of this size are known, and take at most `limit`. Nothing takes no time.
+    /// Returns whether steps of this size are known, and take at most `limit`. Nothing takes no time.
     pub(crate) fn are_within(&self, size: StepSize, limit: Duration) -> bool {
         let (tokens, passes) = Self::place(size);
         let known = self.0[tokens][passes];
@@ -141,7 +142,7 @@ mod tests {
         assert!(times.are_within(size(2, 1), 500 * US));
     }
 
-    /// What is asked is told apart as what is computed is.
+    /// A request has the size of the step that answers it.
     #[test]
     fn requests_and_their_steps_have_one_size() {
         let check = |head: Head, passes: usize| {

@@ -28,7 +28,7 @@ const CAPACITY: Capacity = Capacity {
     pipeline_depth: 1,
 };
 
-/// What the fake does in `collect`.
+/// The behaviour of the fake executor in `collect`.
 #[derive(Clone, Copy, PartialEq)]
 enum Mode {
     Work,

@@ -47,7 +47,7 @@ enum Mode {
 struct Control {
     mode: Mutex<Mode>,
     changed: Condvar,
-    /// Who computed each step.
+    /// The threads that computed each step.
     threads: Mutex<Vec<ThreadId>>,
     /// Another executor is in the way.
     is_in_the_way: AtomicBool,

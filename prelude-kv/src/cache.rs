@@ -1,4 +1,4 @@
-//! The pool and the trie together.
+//! The KV cache: block pool and prefix trie together.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use prelude_core::{BlockId, TokenId};
 
 use crate::{BlockHash, BlockPool, PrefixTrie, Released};
 
-/// The blocks of one executor: who holds them and what is in them.
+/// The blocks of one executor: their holders and their contents.
 ///
 /// Every block handed out by [`allocate`](Self::allocate) and every block of a [`PrefixMatch`] is
 /// held by the caller until it is released, exactly once. Holders of a block hold the blocks of
@@ -22,7 +22,7 @@ pub struct KvCache {
     changes: Option<Vec<BlockHash>>,
 }
 
-/// Whether an allocation may push out cached blocks.
+/// The blocks that an allocation may use: free blocks only, or cached ones too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reclaim {
     /// Free blocks only.

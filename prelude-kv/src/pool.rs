@@ -1,4 +1,4 @@
-//! Who holds which block.
+//! Reference counts of blocks.
 
 use prelude_core::BlockId;
 
@@ -26,7 +26,7 @@ struct Block {
     in_trie: bool,
 }
 
-/// What a release left behind.
+/// The state of a block after a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
     /// Somebody else still holds the block.

@@ -1,4 +1,4 @@
-//! Which tokens each cached block was computed from.
+//! The trie of cached prefixes: the tokens that each cached block was computed from.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -326,7 +326,7 @@ impl PrefixTrie {
         Some((block, node.hash))
     }
 
-    /// Whether the block is in the trie.
+    /// Returns whether the block is in the trie.
     #[must_use]
     pub fn contains(&self, block: BlockId) -> bool {
         self.nodes[block.index()].present
@@ -338,7 +338,7 @@ impl PrefixTrie {
         self.index.len()
     }
 
-    /// Whether there are no nodes.
+    /// Returns whether there are no nodes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.index.is_empty()

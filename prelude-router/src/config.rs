@@ -9,7 +9,7 @@ use crate::service::FitConfig;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RouterConfig {
-    /// Who decides where a request goes (default E2).
+    /// The routing policy (default E2).
     pub policy: PolicyConfig,
     /// Tokens of a granule (default 64), 1 to 65,536, a multiple of the engines' block size.
     /// Prompts share whole granules only: fewer tokens find more that is shared, and take more
@@ -53,7 +53,7 @@ impl Default for RouterConfig {
     }
 }
 
-/// Which policy routes.
+/// The routing policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum PolicyConfig {
@@ -80,14 +80,14 @@ impl Default for PolicyConfig {
     }
 }
 
-/// What of a prompt attracts requests to an endpoint.
+/// The tokens of a prompt that attract requests to an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Affinity {
-    /// What its cache holds (the paper's text).
+    /// The tokens that its cache holds (the paper's text).
     #[default]
     Cached,
-    /// What went there within the window, evicted or not (the authors' code).
+    /// The tokens that went there within the window, evicted or not (the authors' code).
     Assigned,
 }
 
@@ -100,7 +100,7 @@ pub struct E2Config {
     pub window_ms: u64,
     /// Most requests of the window (default 1,048,576); beyond it, the oldest leave it early.
     pub max_window_requests: u32,
-    /// What attracts requests (default what is cached).
+    /// The tokens that attract requests (default: those in the cache).
     pub affinity: Affinity,
     /// Output tokens expected where nothing is known (default 45).
     pub default_output_tokens: u32,
@@ -116,7 +116,7 @@ pub struct E2Config {
     /// Milliseconds in which an endpoint that has just joined gets at most half of its share of
     /// new prompts (default 10,000).
     pub warm_up_ms: u64,
-    /// Whether a pick of the cached copy gives way to an endpoint that would be done sooner by far
+    /// True if a pick of the cached copy gives way to an endpoint that would be done sooner by far
     /// (default false): when the cached one's outstanding work exceeds twice the other's and the
     /// whole recomputation.
     pub backlog_guard: bool,
@@ -253,9 +253,9 @@ impl Default for UserStickyConfig {
 pub struct ConfigError {
     /// The field, from the outermost table on.
     pub field: &'static str,
-    /// What it is set to.
+    /// The value that was set.
     pub value: String,
-    /// What it must be.
+    /// The allowed values.
     pub must: &'static str,
 }
 

@@ -37,12 +37,12 @@ pub(crate) struct E2 {
     rebalance: Option<Rebalance>,
     newcomers: Vec<Newcomer>,
     random: Random,
-    /// Of the prompt that was asked about last: what of it is known, and how many of its tokens
+    /// The index path of the prompt that was asked about last, and the number of its tokens that
     /// are cached at, and attract it to, the endpoint at each position.
     path: Path,
     cached: Vec<u32>,
     attracting: Vec<u32>,
-    /// What its output is expected to be.
+    /// The expected length of its output.
     output: f64,
 }
 
@@ -116,7 +116,7 @@ impl E2 {
         });
     }
 
-    /// What the prompt costs the endpoint at a position itself.
+    /// Returns the cost of the prompt itself at the endpoint at a position.
     fn own_cost(&self, fleet: &Fleet, query: &Query<'_>, at: usize) -> (Cost, Cost) {
         let service = fleet.endpoints()[at].service();
         let missed = query.tokens.saturating_sub(self.cached[at]);

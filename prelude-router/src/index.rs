@@ -1,4 +1,4 @@
-//! Which prompts went where, and what each endpoint's cache holds of them.
+//! The index of the prompts that went to each endpoint and of the prefixes that its cache holds.
 //!
 //! A radix tree over granules of prompts (Preble §3.1). A node is a run of granules after which
 //! prompts part, or one ends; the chained hash of a granule stands for the whole prompt up to it,

@@ -1,4 +1,4 @@
-//! Who decides where a request goes.
+//! The interface of routing policies.
 
 use std::cmp::Ordering;
 
@@ -16,7 +16,7 @@ use crate::{
 pub struct Query<'a> {
     /// Names it.
     pub id: RequestId,
-    /// What its prompt can share with others.
+    /// The root that its prompt shares with the prompts that it can share tokens with.
     pub root: Root,
     /// The chained hash of each whole granule of its prompt.
     pub granules: &'a [u64],
@@ -26,7 +26,7 @@ pub struct Query<'a> {
     pub tokens: u32,
     /// Most tokens of its output, if that is known.
     pub max_output_tokens: Option<u32>,
-    /// Who asks, if that is known.
+    /// The user, if known.
     pub user: Option<u64>,
     /// Positions, among [`Fleet::endpoints`], of the endpoints that it may go to: at least one,
     /// in order.
@@ -108,7 +108,7 @@ pub enum Reason {
     DecodeHeavy,
     /// Its prefix was moved or copied there.
     Redirected,
-    /// Whoever caches it has too much to do.
+    /// The endpoint that caches it has too much to do.
     Backlog,
     /// The rule of a policy that looks at neither.
     Rule,
@@ -150,12 +150,12 @@ pub trait Policy: Send {
     }
 }
 
-/// What is known of a request that has ended.
+/// The known facts about a request that has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Finished {
     /// Where it ran.
     pub endpoint: EndpointId,
-    /// What its prompt could share with others.
+    /// The root of its prompt.
     pub root: Root,
     /// How many tokens it generated.
     pub output_tokens: Option<u32>,

@@ -24,9 +24,9 @@ pub struct RouteRequest<'a> {
     pub prefix: &'a Prefix,
     /// Most tokens of its output, if it says so. At most 1: it needs no decoding.
     pub max_output_tokens: Option<u32>,
-    /// Who asks, if that is known: for policies that keep users where they are.
+    /// The user, if known: for policies that keep users where they are.
     pub user: Option<u64>,
-    /// Whether it may be refused when all endpoints have too much to do.
+    /// True if it may be refused when all endpoints have too much to do.
     pub sheddable: bool,
     /// If it may go to some endpoints only, those.
     pub subset: Option<&'a [EndpointId]>,
@@ -47,7 +47,7 @@ pub struct Pick {
     pub reason: Reason,
 }
 
-/// What is known of a request that has ended.
+/// The known facts about a request that has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Finish {
     /// How many tokens it generated.
@@ -67,7 +67,7 @@ pub struct Router {
     config: RouterConfig,
     fleet: Fleet,
     policy: Box<dyn Policy>,
-    /// Of the request that was asked about last, kept for its memory.
+    /// The eligible endpoints of the request that was asked about last, kept for their memory.
     eligible: Vec<usize>,
 }
 

@@ -36,10 +36,10 @@ pub struct SchedulerConfig {
     /// other takes; what it could not use because its next row was too large is carried over, so
     /// neither starves.
     pub oneshot_share_percent: u32,
-    /// Whether K/V of prompt prefixes are kept for later requests (default true). Without it,
+    /// True if K/V of prompt prefixes are kept for later requests (default true). Without it,
     /// the choices of a generation compute their shared prompt each.
     pub enable_prefix_caching: bool,
-    /// Whether a one-time suffix may fill free blocks (default true). It never evicts: a suffix
+    /// True if a one-time suffix may fill free blocks (default true). It never evicts: a suffix
     /// seen once must not push out a prefix that returns (PrefillOnly §5.1).
     pub keep_suffixes: bool,
     /// Least rows below a segment for which its K/V may evict older cached blocks (default 2):
@@ -55,11 +55,11 @@ pub struct SchedulerConfig {
     /// so this is for constraints that fall behind: less makes everybody wait for the slowest
     /// constraint sooner.
     pub mask_patience_ms: u32,
-    /// Milliseconds after which whoever has waited longest for its first step goes before all
-    /// others, whatever its priority and the policy say (default 30,000), one request at a time;
-    /// 0: never, and steady traffic of better priority holds up the rest for good. Less keeps what
-    /// is less urgent from being forgotten under overload, more keeps what is urgent from waiting
-    /// for it.
+    /// Milliseconds after which the request that has waited longest for its first step goes before
+    /// all others, whatever its priority and the policy (default 30,000), one request at a time; 0:
+    /// never, and steady traffic of better priority holds up the rest for good. Less keeps what is
+    /// less urgent from being forgotten under overload, more keeps what is urgent from waiting for
+    /// it.
     pub max_wait_ms: u32,
     /// Most milliseconds for which the device is left idle because the policy would rather wait
     /// for more than take up what waits (default 50); 0: never. Only policies that gather requests
@@ -105,7 +105,7 @@ impl Default for SchedulerConfig {
     }
 }
 
-/// Which [`SchedulerPolicy`] orders admission.
+/// The [`SchedulerPolicy`] that orders admission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -146,7 +146,7 @@ pub enum ConfigError {
         field: &'static str,
         /// Its value.
         value: u64,
-        /// What it must be.
+        /// The allowed values.
         must_be: &'static str,
     },
 }

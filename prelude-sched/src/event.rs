@@ -18,7 +18,7 @@ pub enum Event {
         request: RequestId,
         /// Index in [`prelude_core::Request::rows`].
         row: u32,
-        /// Which of the row's continuations.
+        /// The index of the row's continuation.
         choice: u32,
         /// The token.
         token: SampledToken,
@@ -39,7 +39,7 @@ pub enum Event {
         request: RequestId,
         /// Index in [`prelude_core::Request::rows`].
         row: u32,
-        /// Which of the row's continuations.
+        /// The index of the row's continuation.
         choice: u32,
         /// Why.
         reason: FinishReason,
@@ -56,7 +56,7 @@ pub enum Event {
         request: RequestId,
         /// How it ended.
         outcome: Outcome,
-        /// What it used.
+        /// The resources that it used.
         usage: Usage,
     },
 }
@@ -80,7 +80,7 @@ impl Event {
 pub enum FinishReason {
     /// It produced one of its stop ids.
     Stop {
-        /// Which.
+        /// The token.
         token: TokenId,
     },
     /// It reached `max_tokens`.
@@ -104,7 +104,7 @@ pub enum Outcome {
     DeadlineExpired,
 }
 
-/// What a request used, whatever its outcome.
+/// The resources that a request used, whatever its outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Each row's whole prompt, once per row (not per choice).

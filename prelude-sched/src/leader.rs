@@ -1,5 +1,5 @@
-//! Who is computing which prefix block, so that others can wait for it instead of computing it
-//! again (Prelude §3: leader and peers).
+//! The prefix blocks that are being computed, so that other requests can wait for them instead of
+//! computing them again (Prelude §3: leader and peers).
 
 use ahash::{AHashMap, RandomState};
 use prelude_core::StepId;
@@ -61,7 +61,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Whether to hold the waiter back in this step too, because somebody computes `block`. A
+    /// Returns whether to hold the waiter back in this step too, because somebody computes `block`. A
     /// new block means that the leader got on, and counts anew.
     pub(crate) fn hold(&mut self, block: BlockHash, step: StepId, max: u32) -> bool {
         if self.block != Some(block) {

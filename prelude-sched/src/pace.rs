@@ -16,7 +16,8 @@ impl Pace {
     /// Steps that count: enough that a short one is among them if short ones run.
     const STEPS: usize = 8;
 
-    /// What any step hides: about the time that a small model takes to get to its heads.
+    /// The least time that any step hides: about as long as a small model takes to get to its
+    /// outputs.
     const LEAST: Duration = Duration::from_millis(1);
 
     /// How long a step may wait for a mask without taking longer for it, as far as is known:

@@ -1,4 +1,4 @@
-//! A live request: what of it is still to be done.
+//! The state of an admitted request: the work of it that is still to be done.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -22,7 +22,7 @@ use crate::{
 
 /// An admitted request that has not finished.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct RequestState {
     /// Unique, unlike the caller's id, which may come back after the request has finished.
     pub(crate) serial: u64,
     pub(crate) key: QueueKey,
@@ -41,7 +41,7 @@ pub(crate) struct Live {
     pub(crate) seqs: BTreeSet<SeqId>,
     /// Rows, and choices of `Decode` generations, without their last answer.
     pub(crate) unanswered: u64,
-    /// What the request holds of the queue's bounds while it waits.
+    /// The request's part of the queue's bounds while it waits.
     pub(crate) reserved: Option<Reserved>,
     pub(crate) started: Option<Timestamp>,
     pub(crate) usage: Usage,
@@ -49,15 +49,15 @@ pub(crate) struct Live {
 
 /// Live requests. For lookups, and for what does not depend on an order: a step looks up each
 /// sequence and its request several times. Boxed, so that a table that grows moves little.
-pub(crate) type Requests = AHashMap<RequestId, Box<Live>>;
+pub(crate) type Requests = AHashMap<RequestId, Box<RequestState>>;
 
 /// A request's part of the queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reserved {
     pub(crate) rows: u64,
     pub(crate) tokens: u64,
-    /// Of `tokens`, those that the prefix cache did not have when the request came, less what
-    /// sequences and steps have taken up since.
+    /// The number of `tokens` that the prefix cache did not have when the request came, less those
+    /// that sequences and steps have taken up since.
     pub(crate) uncached: u64,
 }
 
@@ -83,8 +83,9 @@ pub(crate) struct WaitingChoices {
     pub(crate) held: Held,
 }
 
-impl Live {
-    /// Notes that `tokens` of what waited do so no longer. Returns how many of them were counted.
+impl RequestState {
+    /// Notes that steps or sequences took up `tokens` of the request. Returns the number of them
+    /// that `reserved` counted.
     pub(crate) fn take_up(&mut self, tokens: u64) -> u64 {
         let Some(reserved) = &mut self.reserved else {
             return 0;

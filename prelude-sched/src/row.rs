@@ -1,4 +1,4 @@
-//! What a row reads off which positions of its prompt.
+//! The output that a row computes, and the positions of its prompt that it reads.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use prelude_core::{Head, OutputHead, PenaltyHistory, Pooling, RowOutput, SampleH
 
 use crate::prompts::PromptTokens;
 
-/// Whether the hidden states of all positions must be computed by one step.
+/// Returns whether the hidden states of all positions must be computed by one step.
 pub(crate) const fn pools_all(head: &Head) -> bool {
     matches!(
         head,
@@ -28,7 +28,7 @@ pub(crate) fn first_needed(head: &Head, len: u32) -> u32 {
     }
 }
 
-/// What a step that computes the positions `computed` of a prompt reads off them, if anything.
+/// Returns the output that a step reads off the positions `computed` of a prompt, if any.
 pub(crate) fn output_of(
     head: &Head,
     prompt: &impl PromptTokens,
@@ -98,7 +98,7 @@ pub(crate) fn output_of(
     })
 }
 
-/// Whether an executor's answer is of the kind that the head asked for, so that a defective
+/// Returns whether an executor's answer is of the kind that the head asked for, so that a defective
 /// executor fails a row and not the scheduler.
 pub(crate) fn answers(head: &Head, output: &RowOutput) -> bool {
     match (head, output) {

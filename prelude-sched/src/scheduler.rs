@@ -27,7 +27,7 @@ use prelude_core::{Capacity, ForwardBatch, RequestId, SeqId, StepId, Timestamp};
 use prelude_kv::KvCache;
 use thiserror::Error;
 
-use self::plan::Say;
+use self::plan::PolicyMode;
 use crate::{
     ConfigError, Event, Outcome, SchedulerConfig, SchedulerPolicy, SchedulerStats,
     leader::Leaders,
@@ -63,7 +63,7 @@ pub struct Scheduler {
     /// Requests with one-shot rows to plan, and with generations to admit.
     oneshot: Queue,
     decode: Queue,
-    /// Of requests that have not started.
+    /// Deadlines of the requests that have not started.
     deadlines: BTreeSet<(Timestamp, RequestId)>,
     queued_rows: u64,
     queued_tokens: u64,
@@ -82,7 +82,7 @@ pub struct Scheduler {
     next_serial: u64,
     next_step: u64,
     next_seq: u64,
-    /// What one-shot work is owed of past steps, in hundredths of a token.
+    /// The tokens that one-shot work is owed from past steps, in hundredths.
     balance: u64,
     /// A prompt to be chunked that waits for blocks: younger generations are not to take them.
     chunk_blocked: Option<QueueKey>,
@@ -90,10 +90,10 @@ pub struct Scheduler {
     short_of_blocks: BTreeSet<(Timestamp, u64)>,
     /// The last of the steps in flight that hold blocks for which a sequence waits.
     drain_until: Option<StepId>,
-    /// Whether the last step ran one long prompt alone.
+    /// True if the last step ran one long prompt alone.
     was_exclusive: bool,
-    /// Since when the device has been idle because the policy waits for more, and until when it
-    /// waits, on an idle device or beside a step in flight.
+    /// The time since which the device has been idle because the policy waits for more, and the
+    /// time until which the policy waits, on an idle device or beside a step in flight.
     idle_since: Option<Timestamp>,
     idle_until: Option<Timestamp>,
     counters: SchedulerStats,
@@ -102,8 +102,8 @@ pub struct Scheduler {
 /// Live sequences. For lookups alone: no decision depends on their order.
 pub(crate) type Sequences = AHashMap<SeqId, Sequence>;
 
-/// Most newcomers, and most other requests that the cache holds more or less of, of which one plan
-/// is told what they cost. Each takes a policy a microsecond or two.
+/// Upper bound of newcomers, and of other requests whose cached prefix has changed, whose costs one
+/// plan reports to the policy. Each takes a policy a microsecond or two.
 pub(crate) const MAX_TOLD: usize = 256;
 
 /// A step was completed that is not in flight, or not the oldest one.
@@ -202,16 +202,16 @@ impl Scheduler {
             return None;
         }
         self.promote(now);
-        let mut draft = self.draft(now, Say::All, events);
+        let mut draft = self.draft(now, PolicyMode::All, events);
         if draft.is_empty() && self.in_flight.is_empty() {
             if self.may_idle(now, draft.wait_until) {
                 return None;
             }
             // Whoever is held back would wait for nobody, and of those that sit out one has to be
             // waited for.
-            draft = self.draft(now, Say::Order, events);
+            draft = self.draft(now, PolicyMode::Order, events);
             if draft.is_empty() && !self.requests.is_empty() {
-                draft = self.draft(now, Say::None, events);
+                draft = self.draft(now, PolicyMode::None, events);
             }
         }
         if draft.is_empty() {
@@ -228,7 +228,7 @@ impl Scheduler {
         Some((id, batch))
     }
 
-    /// Whether the device is to stay idle, though work waits, because the policy would rather wait
+    /// Returns whether the device is to stay idle, though work waits, because the policy would rather wait
     /// for more until then. Bounded over all its wishes together, since a step that has been put
     /// off could be put off for ever.
     fn may_idle(&mut self, now: Timestamp, until: Option<Timestamp>) -> bool {

@@ -1,4 +1,4 @@
-//! What the scheduler counts.
+//! Gauges and counters of the scheduler.
 
 /// Gauges and counters. Counters start at zero and only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -19,7 +19,7 @@ pub struct Waiting {
     pub rows: u32,
 }
 
-/// Whether a request waits for its place, or is to be the next whatever its place is.
+/// The turn of a request: its usual place, or the next one whatever its place is.
 ///
 /// In each queue, of one-shot rows and of generations, the request that has waited longest becomes
 /// overdue when it has waited for
@@ -34,11 +34,11 @@ pub enum Turn {
     Usual,
 }
 
-/// How long a prompt is and how much of it need not be computed.
+/// The length of a prompt, and how much of it need not be computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PromptSize {
     /// Tokens.
     pub tokens: u32,
-    /// Of these, in the prefix cache now.
+    /// The number of them that are in the prefix cache now.
     pub cached: u32,
 }

@@ -268,7 +268,7 @@ impl Rebalance {
         });
     }
 
-    /// Whether requests wait longer at an endpoint in the newer half of the window.
+    /// Returns whether requests wait longer at an endpoint in the newer half of the window.
     fn has_delay_grown(&self, now: Timestamp, endpoint: EndpointId) -> bool {
         let Some(delays) = self.delays.get(&endpoint) else {
             return false;

@@ -1,4 +1,5 @@
-//! Where requests through a node of the index are sent instead of where its cache is.
+//! Redirections of requests through a node of the index to other endpoints than those whose caches
+//! have it.
 
 use prelude_core::Timestamp;
 use smallvec::SmallVec;
@@ -8,11 +9,13 @@ use crate::endpoint::EndpointId;
 /// The endpoints that a prefix was moved or copied to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Override {
-    /// When. A newer one further up takes the place of all that are below it.
+    /// The time of the redirection. A newer one further up takes the place of all that are below
+    /// it.
     pub(crate) since: Timestamp,
     /// The endpoint that had too much to do.
     pub(crate) from: EndpointId,
-    /// To whom, and since when each of them has had hardly any of the prefix's requests.
+    /// The endpoints that get the requests, and the time since which each of them has had hardly
+    /// any of the prefix's requests.
     pub(crate) members: SmallVec<[(EndpointId, Option<Timestamp>); 2]>,
 }
 

@@ -34,7 +34,7 @@ impl CacheAware {
         }
     }
 
-    /// Whether queues differ so much that only they count.
+    /// Returns whether queues differ so much that only they count.
     fn is_unbalanced(&self, fleet: &Fleet, query: &Query<'_>) -> bool {
         let queues = || {
             query

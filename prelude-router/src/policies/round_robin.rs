@@ -10,7 +10,7 @@ use crate::{
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct RoundRobin {
-    /// Who was last.
+    /// The endpoint that was chosen last.
     last: Option<EndpointId>,
 }
 

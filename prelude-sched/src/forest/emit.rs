@@ -57,7 +57,7 @@ impl Kept {
     }
 }
 
-/// What precedes kept blocks.
+/// The predecessor of kept blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     /// This block, held by the step; or nothing.
@@ -66,7 +66,7 @@ pub(crate) enum After {
     Segment(usize),
 }
 
-/// Which segments are kept.
+/// The rule that decides which segments are kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeepRule {
     pub(crate) enabled: bool,
@@ -74,7 +74,7 @@ pub(crate) struct KeepRule {
     pub(crate) shared_min_rows: u32,
 }
 
-/// Who would find a node's beginning in the cache, were it kept.
+/// The rows that would find the beginning of a segment in the cache if it were kept.
 #[derive(Clone, Copy, Debug, Default)]
 struct Readers {
     /// Rows of this step, or waiting for room, of whose prompts it is a prefix.

@@ -48,7 +48,7 @@ pub(crate) fn group_of(prompt: PromptSize) -> u32 {
 struct Line {
     places: BTreeMap<RequestId, Place>,
     levels: BTreeMap<(Turn, i64), Level>,
-    /// Whether a step has started any of them since the last plan.
+    /// True if a step has started any of them since the last plan.
     has_started: bool,
 }
 

@@ -66,11 +66,12 @@ pub struct Laps {
     /// The latest plan, which becomes a step or not, and those that did.
     proposed: Option<(StepId, Proposal)>,
     running: BTreeMap<StepId, Proposal>,
-    /// Whose turn came to nothing in the last step, for want of blocks: it is the other's.
+    /// The class whose turn came to nothing in the last step for want of blocks: the other class is
+    /// next.
     barren: Option<Length>,
 }
 
-/// Whether there is little or much to compute.
+/// The class of a request by how much there is to compute: little or much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Length {
     /// Less than what a step's memory traffic hides.
@@ -88,7 +89,7 @@ impl Length {
     }
 }
 
-/// What a plan was for.
+/// The class that a plan was for.
 #[derive(Clone, Copy, Debug)]
 struct Proposal {
     now: Timestamp,
@@ -209,7 +210,7 @@ impl Laps {
         }
     }
 
-    /// Whether a class has anything to take up: by itself, or a prompt to go on with.
+    /// Returns whether a class has anything to take up: by itself, or a prompt to go on with.
     fn had_work(&self, view: &QueueView<'_>, budget: StepBudget) -> [bool; 2] {
         let mut had_work = [Length::Short, Length::Long].map(|length| {
             let line = self.line(length);
@@ -225,7 +226,7 @@ impl Laps {
         self.length_of(u64::from(prompt.tokens), prompt.context)
     }
 
-    /// Whose turn it is.
+    /// The class whose turn it is.
     fn turn(
         &self,
         view: &QueueView<'_>,
@@ -350,7 +351,7 @@ impl Laps {
         plan
     }
 
-    /// Who of the long goes next: somebody overdue, urgent, or first come.
+    /// Returns the long request that goes next: one that is overdue, urgent, or the first to come.
     fn first_long(&self, now: Timestamp, budget: StepBudget) -> Option<&Place> {
         let line = self.line(Length::Long);
         let can_start = |place: &&Place| place.has_rows || budget.seqs > 0;

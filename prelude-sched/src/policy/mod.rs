@@ -27,7 +27,7 @@ use crate::{
     watch::{Change, Cost, Watch},
 };
 
-/// Chooses whose work the next step takes up, and in which order.
+/// Chooses the requests whose work the next step takes up, and their order.
 ///
 /// A policy sees what waits and returns a [`Plan`]; it cannot touch blocks or queues. The
 /// scheduler takes up granted work while it fits and ignores grants that make no sense, so a
@@ -49,7 +49,7 @@ pub trait SchedulerPolicy: Send {
     /// A step has succeeded, and took so long.
     fn completed(&mut self, _step: &StepTime) {}
 
-    /// Whether [`QueueView::changed`] is wanted. Asked once.
+    /// Returns whether [`QueueView::changed`] is wanted. Asked once.
     fn follows_costs(&self) -> bool {
         false
     }
@@ -61,8 +61,8 @@ pub trait SchedulerPolicy: Send {
     }
 }
 
-/// What waits, in order of turn, then priority, then deadline ([`Fcfs`]), then arrival, then
-/// submission.
+/// The waiting requests, in order of turn, then priority, then deadline ([`Fcfs`]), then arrival,
+/// then submission.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueView<'a> {
     pub(crate) oneshot: &'a Queue,
@@ -151,7 +151,7 @@ impl<'a> QueueView<'a> {
         self.step
     }
 
-    /// Whether the device has nothing to do but what this plan gives it: no step is in flight, and
+    /// Returns whether the device has nothing to do but what this plan gives it: no step is in flight, and
     /// no generation decodes.
     #[must_use]
     pub const fn is_idle(&self) -> bool {
@@ -168,11 +168,11 @@ impl<'a> QueueView<'a> {
 /// A prompt that is being computed in chunks, some of which no step has taken up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unfinished {
-    /// Whose it is. A request may have several.
+    /// The request that the prompt belongs to. A request may have several.
     pub request: RequestId,
-    /// Tokens behind those that steps have taken up, or that were cached.
+    /// The number of tokens that no step has taken up and that were not cached.
     pub tokens: u32,
-    /// These: the context of the next chunk.
+    /// The number of tokens before those: the context of the next chunk.
     pub context: u32,
     /// When the request arrived.
     pub arrival: Timestamp,
@@ -180,10 +180,10 @@ pub struct Unfinished {
     pub deadline: Option<Timestamp>,
 }
 
-/// How long a step took.
+/// The time that a step took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepTime {
-    /// Which.
+    /// The step.
     pub step: StepId,
     /// From when it was planned, or the step before it ended if that was later.
     pub took: Duration,
@@ -193,7 +193,7 @@ pub struct StepTime {
     pub decode_rows: u32,
 }
 
-/// What a step may use beside the work that goes on anyway.
+/// The budget of a step, beside the work that goes on anyway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepBudget {
     /// Tokens.
@@ -204,7 +204,7 @@ pub struct StepBudget {
     pub seqs: u32,
 }
 
-/// A policy's proposal: who goes next, first first.
+/// A policy's proposal: the requests that go next, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// One-shot work.
@@ -227,7 +227,7 @@ pub struct Plan {
     pub wait_until: Option<Timestamp>,
 }
 
-/// Leave for one request to start work in this step.
+/// A permission for one request to start work in this step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The request.

@@ -12,7 +12,7 @@ use crate::{
     step::Draft,
 };
 
-/// What became of an attempt to admit a sequence.
+/// The outcome of an attempt to admit a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     /// It holds its prefix and its first chunk is planned.
@@ -132,7 +132,7 @@ impl Scheduler {
 
     /// Makes a newly admitted sequence one of the living, and plans its first chunk.
     pub(super) fn enlist(&mut self, draft: &mut Draft, mut seq: Sequence, left: u32) {
-        seq.set_out(draft.now);
+        seq.start_constraint(draft.now);
         let id = SeqId(self.next_seq);
         self.next_seq += 1;
         let live = self.requests.get_mut(&seq.request).expect("it waited");

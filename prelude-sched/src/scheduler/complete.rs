@@ -1,10 +1,10 @@
-//! What follows from a step's outcome.
+//! The consequences of a step's outcome.
 
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use prelude_core::{
-    Constraint, ExecutorError, Head, Progress, RequestId, RowOutput, SampledToken, SamplingParams,
-    StepId, StepOutput, Timestamp, TokenId,
+    Constraint, ExecutorError, Head, MatchState, RequestId, RowOutput, SampledToken,
+    SamplingParams, StepId, StepOutput, Timestamp, TokenId,
 };
 
 use super::{Scheduler, Sequences, UnknownStep};
@@ -349,13 +349,13 @@ impl Scheduler {
         let stop = stop_reason(&generate.sampling, &token, made);
         let complete = match stop {
             None => {
-                (seq.go_on(token.token) == Progress::Complete).then_some(FinishReason::Complete)
+                (seq.advance_constraint(token.token) == MatchState::Complete).then_some(FinishReason::Complete)
             }
             Some(_) => None,
         };
         let reason = stop.or(complete).or(length);
         if reason.is_none() {
-            seq.look_ahead(now);
+            seq.request_mask(now);
         }
         seq.output.push(token.token);
         events.push(Event::Token {
@@ -401,8 +401,8 @@ impl Scheduler {
     }
 }
 
-/// Whether texts of one token are complete, by constraint and token: a walk may be dear, and the
-/// draws of a step repeat each other.
+/// Remembers whether texts of one token are complete, by constraint and token: a matcher may be
+/// expensive, and the draws of a step repeat each other.
 #[derive(Default)]
 struct LoneTokens {
     /// The constraints are kept, so that no other comes to lie in the same place.
@@ -420,7 +420,7 @@ impl LoneTokens {
             }
         };
         let tokens = &mut self.known[at].1;
-        let walk = || constraint.start().take(token) == Progress::Complete;
+        let walk = || constraint.start().take(token) == MatchState::Complete;
         *tokens.entry(token).or_insert_with(walk)
     }
 }
@@ -432,7 +432,7 @@ fn current(seqs: &mut Sequences, tag: SeqTag) -> Option<&mut Sequence> {
     seqs.get_mut(&tag.seq).filter(|seq| seq.epoch == tag.epoch)
 }
 
-/// What of an output does not match its step.
+/// Returns the part of an output that does not match its step.
 fn misfit(step: &Step, output: &StepOutput) -> Option<&'static str> {
     [
         ("step id", output.step == step.id),
@@ -452,7 +452,7 @@ fn checked(head: &Head, output: RowOutput) -> RowOutput {
     }
 }
 
-/// Whether a token, the `made`-th of its generation from 0, is a stop id that counts.
+/// Returns whether a token, the `made`-th of its generation from 0, is a stop id that counts.
 fn stop_reason(
     sampling: &Arc<SamplingParams>,
     token: &SampledToken,

@@ -72,7 +72,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether any of a live request was ever scheduled; `None` if it is not live.
+    /// Returns whether any of a live request was ever scheduled; `None` if it is not live.
     #[must_use]
     pub fn has_started(&self, id: prelude_core::RequestId) -> Option<bool> {
         self.requests.get(&id).map(|live| live.started.is_some())
@@ -107,13 +107,13 @@ impl Scheduler {
         self.seqs.values().any(is_older)
     }
 
-    /// Whether the device is idle because the policy waits for more.
+    /// Returns whether the device is idle because the policy waits for more.
     #[must_use]
     pub const fn idles(&self) -> bool {
         self.idle_until.is_some()
     }
 
-    /// What waits and what runs, for the message of a failed check.
+    /// Describes the waiting and the running work, for the message of a failed check.
     #[must_use]
     pub fn describe(&self) -> String {
         let seq = |id: &prelude_core::SeqId| {
@@ -222,7 +222,7 @@ impl Scheduler {
             "reservations"
         );
         let unstarted =
-            |live: &&crate::request::Live| live.started.is_none() && live.expires.is_some();
+            |live: &&crate::request::RequestState| live.started.is_none() && live.expires.is_some();
         let deadlines = self
             .requests
             .values()

@@ -16,11 +16,11 @@ use crate::{
     step::{Draft, ForestRow, RowTag},
 };
 
-/// Rows that a step looks at and cannot take up before it stops looking: shorter rows may
-/// overtake a long one within a step, but a step stays cheap to plan.
+/// Upper bound of rows that a step looks at and cannot take up before it stops looking: shorter
+/// rows may overtake a long one within a step, but a step stays cheap to plan.
 const MAX_MISSES: usize = 8;
 
-/// What became of a row.
+/// The outcome of an attempt to plan a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Taken {
     /// It is in the step's forest, or its first chunk is.
@@ -261,7 +261,7 @@ impl Scheduler {
         let Some(first) = plan.oneshot.first() else {
             return false;
         };
-        let waits = |live: &crate::request::Live| {
+        let waits = |live: &crate::request::RequestState| {
             live.oneshot
                 .front()
                 .is_some_and(|w| live.prompt_len(w.row) > draft.room)

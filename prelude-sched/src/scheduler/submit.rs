@@ -1,16 +1,16 @@
-//! What is accepted, and why anything is not.
+//! Accepts or refuses requests.
 
 use prelude_core::{ExecutionClass, Head, Request, Timestamp};
 
 use super::Scheduler;
 use crate::{
     Reject,
-    request::{Live, Reserved, expires},
+    request::{RequestState, Reserved, expires},
     row,
 };
 
 impl Scheduler {
-    /// Admits a request, or says why not.
+    /// Admits a request or refuses it.
     ///
     /// A generation is refused if its prompt and whole output budget need more blocks than there
     /// are: what is accepted can get all that it asked for, if need be with the pool to itself.
@@ -31,7 +31,7 @@ impl Scheduler {
         }
         let mut reserved = self.check_queue(&request)?;
         let id = request.id;
-        let mut live = Live::new(self.next_serial, request, self.cache.block_size());
+        let mut live = RequestState::new(self.next_serial, request, self.cache.block_size());
         if self.config.enable_prefix_caching {
             reserved.uncached -= live.cached_tokens(&self.cache);
             if let Some(row) = live.next_row() {
@@ -85,7 +85,7 @@ impl Scheduler {
 
     /// Returns what the request takes of the queue's bounds, if it may, as if nothing were cached.
     fn check_queue(&self, request: &Request) -> Result<Reserved, Reject> {
-        let rows = Live::queue_rows(request);
+        let rows = RequestState::queue_rows(request);
         let tokens = request.tree.distinct_tokens() as u64;
         let row_limit = u64::from(self.config.max_queued_rows);
         let token_limit = self.config.max_queued_tokens;

@@ -13,7 +13,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct CheckedGroups(Groups);
 
-/// Who waits, by priority and group, first come first.
+/// The waiting requests by priority and group, first come first.
 type Sorted = BTreeMap<(Turn, i64), BTreeMap<u32, Vec<RequestId>>>;
 
 fn sorted<'a>(view: &QueueView<'_>, waiting: impl Iterator<Item = &'a Waiting>) -> Sorted {

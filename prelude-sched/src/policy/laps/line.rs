@@ -1,4 +1,4 @@
-//! Who of one class waits, in order.
+//! The waiting requests of one class, in order.
 
 use std::collections::BTreeSet;
 
@@ -51,7 +51,7 @@ pub(super) struct Place {
     pub(super) start_by: Option<Timestamp>,
     /// The load that it was counted for when it came.
     pub(super) offer: Offer,
-    /// Whether one-shot rows of it wait, and generations.
+    /// True if one-shot rows of it wait, and generations.
     pub(super) has_rows: bool,
     pub(super) generates: bool,
 }
@@ -146,7 +146,7 @@ impl Line {
         rest.map(|&(at, _)| at).next()
     }
 
-    /// Those that have to start from `now` on and before `until`, first first.
+    /// Returns the requests that have to start from `now` on and before `until`, first first.
     pub(super) fn starts(
         &self,
         now: Timestamp,

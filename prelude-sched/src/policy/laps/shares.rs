@@ -1,4 +1,4 @@
-//! Whose turn it is: deficit round robin between the two classes, in device time.
+//! Deficit round robin between the two classes, in device time.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use prelude_core::Timestamp;
 
 use super::Length;
 
-/// What each class is owed of the device's time.
+/// The device time that each class is owed.
 ///
 /// A class's share is the part that it has of the load offered lately, within the floor. While
 /// both have work, each step's time is split by the shares, and who ran pays for it: with two
@@ -28,7 +28,7 @@ pub(super) struct Shares {
     owed: f64,
 }
 
-/// What has been coming of one class: sums in which each arrival counts for less as it ages.
+/// The load that one class has offered: sums in which each arrival counts for less as it ages.
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
     /// Nanoseconds of device time.
@@ -118,7 +118,7 @@ impl Shares {
         }
     }
 
-    /// Whose turn it is if both have work.
+    /// Returns the class whose turn it is if both have work.
     pub(super) fn next(&self) -> Length {
         if self.owed >= 0.0 {
             Length::Short

@@ -1,4 +1,4 @@
-//! What is said to be ahead of a newcomer.
+//! Tests of the number of tokens ahead of a new request.
 
 use super::{masks::decode_rows, *};
 

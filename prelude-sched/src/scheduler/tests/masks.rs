@@ -38,23 +38,23 @@ impl Anything {
 }
 
 impl Constraint for Anything {
-    fn start(&self) -> Box<dyn Walk> {
+    fn start(&self) -> Box<dyn Matcher> {
         Box::new(self.clone())
     }
 }
 
-impl Walk for Anything {
-    fn next(&mut self) -> Arc<dyn NextTokens> {
+impl Matcher for Anything {
+    fn next(&mut self) -> Arc<dyn TokenMask> {
         Arc::new(self.clone())
     }
 
-    fn take(&mut self, _: TokenId) -> Progress {
+    fn take(&mut self, _: TokenId) -> MatchState {
         self.taken.fetch_add(1, Ordering::Relaxed);
-        Progress::Open
+        MatchState::Open
     }
 }
 
-impl NextTokens for Anything {
+impl TokenMask for Anything {
     fn wait(&self) -> Option<&TokenSet> {
         Some(&self.set)
     }

@@ -1,4 +1,4 @@
-//! What a policy may hold back, and for how long.
+//! Tests of the work that a policy may hold back, and for how long.
 
 use std::sync::Mutex;
 
@@ -201,7 +201,8 @@ fn a_paused_prompt_goes_on_if_nothing_else_does() {
     assert_eq!(sizes, [16, 4, 16, 8]);
 }
 
-/// Of two prompts in chunks only the one named goes on, at the policy's pace.
+/// If two prompts are computed in chunks, only the one that the plan names goes on, at the policy's
+/// pace.
 #[test]
 fn a_policy_names_who_goes_on_and_how_far() {
     let config = SchedulerConfig {

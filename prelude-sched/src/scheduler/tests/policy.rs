@@ -262,8 +262,8 @@ fn shortest_job_first_without_fairness_is_bounded_by_the_longest_wait() {
     assert_eq!(starts_at, Some(41));
 }
 
-/// What shares the first one's prefix goes with it while the step is not full enough; what is long
-/// behind that prefix does not pass a short one.
+/// Requests that share the first one's prefix go with it while the step is not full enough; a long
+/// rest behind that prefix does not pass a short request.
 #[test]
 fn a_long_suffix_waits_for_its_own_place() {
     let order = |saturation: u32| {

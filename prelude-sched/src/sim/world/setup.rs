@@ -1,4 +1,4 @@
-//! What a seed decides of a world before anything happens in it.
+//! The properties of a world that follow from its seed alone.
 
 use std::sync::atomic::AtomicU64;
 
