@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::TokenId;
 
 /// Sampling parameters of one row, in the order in which they apply: penalties and bias, allowed
-/// tokens (those of a constraint too), temperature, top-k, top-p, min-p, draw. The CPU executor's definition is normative.
+/// tokens (those of a constraint too), temperature, top-k, top-p, min-p, draw. The CPU executor's
+/// definition is normative.
 ///
 /// A draw depends on `(seed, choice, output position, logits)` and on nothing else, so a seed
 /// repeats its text in any batch.

@@ -139,7 +139,7 @@ impl EngineCore {
             }
             Err(reject) => {
                 shared.reports().snapshot.rejected += 1;
-                // The caller may have gone; then nobody needs to know.
+                // The caller may have gone, and needs no answer then.
                 let _ = events.send(vec![AnswerEvent::Rejected(reject)]);
             }
         }
@@ -276,7 +276,7 @@ impl EngineCore {
             };
             let unsent = std::mem::take(&mut live.get_mut().unsent);
             let is_over = unsent.last().is_some_and(AnswerEvent::is_last);
-            // Whoever dropped the answer has aborted the request; its last events concern nobody.
+            // A caller that dropped the answer has aborted the request and needs no more events.
             let _ = live.get().events.send(unsent);
             if is_over {
                 live.remove();

@@ -80,7 +80,7 @@ impl EngineHandle {
     /// that [computes at once](prelude_core::Executor::computes_at_once), and an engine with
     /// nothing else to do. The answer is the same either way.
     ///
-    /// To be called where nobody minds a wait of about `limit`, and where nothing else is about to
+    /// Call it only where a wait of about `limit` is harmless, and where nothing else is about to
     /// be submitted that could have shared the step.
     ///
     /// # Errors

@@ -22,7 +22,7 @@ use std::{
 
 use crate::{engine_core::EngineCore, inbox::Submission, shared::Shared, step_time::StepSize};
 
-/// The engine's core, which the engine's thread locks while there is work; `None` once the engine is
+/// The engine's core, which its thread locks while there is work; `None` once the engine is
 /// closed.
 pub(crate) type SharedCore = Mutex<Option<EngineCore>>;
 

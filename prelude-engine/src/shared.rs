@@ -51,8 +51,8 @@ impl Shared {
         lock(&self.reports)
     }
 
-    /// Marks the engine as gone. Dropping the submissions closes their channels, which their answers
-    /// take for `EngineStopped`.
+    /// Marks the engine as gone. Dropping the submissions closes their channels, which their
+    /// answers take for `EngineStopped`.
     pub(crate) fn close(&self) {
         self.alive.store(false, Ordering::Release);
         drop(self.inbox.close());

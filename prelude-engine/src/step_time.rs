@@ -79,7 +79,8 @@ impl StepTimes {
         *known = Some(duration.max(faded));
     }
 
-    /// Returns whether steps of this size are known, and take at most `limit`. Nothing takes no time.
+    /// Returns whether steps of this size are known, and take at most `limit`. Nothing takes no
+    /// time.
     pub(crate) fn are_within(&self, size: StepSize, limit: Duration) -> bool {
         let (tokens, passes) = Self::place(size);
         let known = self.0[tokens][passes];

@@ -150,8 +150,8 @@ impl KvCache {
     /// [`Self::cached_prefix`] does without comparing a token: two prefixes with one hash count as
     /// the same, so it is for estimates.
     ///
-    /// O(log of the distance from `guess`), since what is cached of a prompt has no gaps: the blocks
-    /// of a prefix are published before those behind it and evicted after them.
+    /// O(log of the distance from `guess`), since what is cached of a prompt has no gaps: the
+    /// blocks of a prefix are published before those behind it and evicted after them.
     #[must_use]
     pub fn cached_blocks_near(&self, hashes: &[BlockHash], guess: usize) -> usize {
         let is_cached = |blocks: usize| blocks == 0 || self.trie.has(hashes[blocks - 1]);
@@ -192,8 +192,8 @@ impl KvCache {
         self.trie.hash(salt, None)
     }
 
-    /// Notes from now on which prefixes come and go, for [`Self::take_changes`]. Whoever asks for
-    /// that takes them regularly: they are as many as blocks were published and evicted.
+    /// Notes from now on which prefixes come and go, for [`Self::take_changes`]. The caller has to
+    /// take them regularly: they are as many as blocks were published and evicted.
     pub fn note_changes(&mut self) {
         self.changes.get_or_insert_default();
     }

@@ -13,7 +13,7 @@ use crate::BlockHash;
 ///
 /// Children are found by the chained hash of the prefix, and then parent, salt and tokens are
 /// compared: a collision is a miss. Eviction takes leaves first, by least recent use, measured by
-/// a counter of operations, and only nodes that nobody references.
+/// a counter of operations, and only nodes without references.
 ///
 /// The trie relies on one rule of its callers, which [`crate::KvCache`] keeps: who references a
 /// node references its ancestors too. So unreferenced nodes have unreferenced children only, and
@@ -276,7 +276,7 @@ impl PrefixTrie {
         true
     }
 
-    /// Somebody references the node again: it is not to be evicted.
+    /// Notes that the node is referenced again: it is not to be evicted.
     pub fn reference(&mut self, block: BlockId) {
         let node = &mut self.nodes[block.index()];
         assert!(
@@ -290,7 +290,7 @@ impl PrefixTrie {
         }
     }
 
-    /// Nobody references the node any more; this is its last use.
+    /// Notes that the node has no references any more; this is its last use.
     pub fn unreference(&mut self, block: BlockId) {
         self.tick += 1;
         let node = &mut self.nodes[block.index()];

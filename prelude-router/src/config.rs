@@ -21,7 +21,7 @@ pub struct RouterConfig {
     /// Most requests under way (default 1,048,576). Beyond it, requests are refused: endpoints
     /// that never say that they have finished would fill the memory.
     pub max_in_flight: u32,
-    /// Milliseconds after which a request that nobody has said to be finished counts as finished
+    /// Milliseconds after which a request that was not reported as finished counts as finished
     /// (default 600,000).
     pub request_timeout_ms: u64,
     /// Milliseconds of outstanding work that each endpoint must have before requests that may be
@@ -57,16 +57,16 @@ impl Default for RouterConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum PolicyConfig {
-    /// Preble's E2: to whoever caches the prompt, or to whom it costs least.
+    /// Preble's E2: to the endpoint that caches the prompt, or where it costs least.
     E2(E2Config),
     /// One after the other.
     RoundRobin,
-    /// To whoever has the fewest requests under way.
+    /// To the endpoint with the fewest requests under way.
     LeastOutstanding,
     /// By the beginning of the prompt, on a ring of hashes with bounded loads.
     PrefixHash(PrefixHashConfig),
-    /// To whoever caches most of the prompt, unless loads differ too much: what the Rust routers
-    /// of SGLang and vLLM do.
+    /// To the endpoint that caches most of the prompt, unless loads differ too much: what the Rust
+    /// routers of SGLang and vLLM do.
     CacheAware(CacheAwareConfig),
     /// To whom it costs least: outstanding work and the uncached part of the prompt.
     MinCost,
@@ -104,7 +104,7 @@ pub struct E2Config {
     pub affinity: Affinity,
     /// Output tokens expected where nothing is known (default 45).
     pub default_output_tokens: u32,
-    /// Share of decoding in an endpoint's load above which it attracts prompts that nobody
+    /// Share of decoding in an endpoint's load above which it attracts prompts that no endpoint
     /// caches, `R_imb` (default 0.7): decoding leaves arithmetic units idle that prefills use.
     /// Prompts that themselves decode more than that are not attracted.
     pub decode_ratio: f64,

@@ -210,7 +210,7 @@ impl E2 {
                 deepest = None;
             }
             let redirect = self.index.redirect(id);
-            // One that nobody asked for within the window has ended.
+            // One that no request asked for within the window has ended.
             let lives = |_: &&Override| self.index.windows(id).any(|(_, count)| count > 0);
             if let Some(redirect) = redirect.filter(lives)
                 && deepest.is_none_or(|above| redirect.since >= above.since)
@@ -329,7 +329,7 @@ impl Policy for E2 {
         let capacity = endpoint.spec().kv_capacity_tokens / u64::from(self.granule_tokens);
         self.index.join(endpoint.id(), capacity);
         self.window.join(now, endpoint.id());
-        // The first ones have nobody to take traffic from.
+        // The first ones have no other endpoint to take traffic from.
         if fleet.endpoints().len() > 1 && self.window.entries().any(|e| e.request.is_some()) {
             let warm_up = Duration::from_millis(self.config.warm_up_ms);
             self.newcomers.push(Newcomer {

@@ -66,8 +66,8 @@ impl Path {
 }
 
 impl Index {
-    /// With at most `max_nodes` nodes. `seed` keeps whoever chooses prompts from choosing which
-    /// of them share a place of the table.
+    /// Returns an index of at most `max_nodes` nodes. `seed` keeps authors of prompts from choosing
+    /// which of them share a place of the table.
     pub(crate) fn new(max_nodes: usize, seed: u64) -> Self {
         let keys = RandomState::with_seeds(1, 2, 3, 4).hash_one(seed);
         Self {
@@ -248,7 +248,7 @@ impl Index {
         self.nodes[id].siblings = (NONE, next);
     }
 
-    /// Makes `id` nobody's child.
+    /// Takes `id` from its parent.
     fn abandon(&mut self, id: u32) {
         let (before, next) = std::mem::replace(&mut self.nodes[id].siblings, (NONE, NONE));
         let parent = self.nodes[id].parent;
@@ -262,13 +262,13 @@ impl Index {
         }
     }
 
-    /// Removes a node that nobody has a holding of, and those before it for which that becomes
+    /// Removes a node without holdings, and those before it for which that becomes
     /// true as well.
     fn remove(&mut self, id: u32) {
         let node = &self.nodes[id];
         assert!(
             node.first_child == NONE && node.holdings.is_empty(),
-            "only a leaf that nobody holds goes"
+            "only a leaf without holdings goes"
         );
         let parent = node.parent;
         self.abandon(id);
@@ -278,7 +278,7 @@ impl Index {
         if parent == NONE {
             return;
         }
-        // Whoever calls this takes care of the holdings of one node after the other, and of the
+        // The caller takes care of the holdings of one node after the other, and of the
         // leaf first.
         self.merge(parent);
     }

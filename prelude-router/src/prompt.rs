@@ -29,7 +29,7 @@ impl Root {
         Self(hash)
     }
 
-    /// The root of the same prompts where nobody could tokenize them: bytes and tokens must not
+    /// The root of the same prompts where they could not be tokenized: bytes and tokens must not
     /// be taken for each other.
     fn of_bytes(self) -> Self {
         Self(mix(!self.0))

@@ -61,7 +61,7 @@ pub struct Finish {
 
 /// Decides where requests go.
 ///
-/// It reads no clock, starts no thread and sends nothing: whoever drives it tells it what happens
+/// It reads no clock, starts no thread and sends nothing: its caller tells it what happens
 /// and when. The same calls give the same picks.
 pub struct Router {
     config: RouterConfig,
@@ -260,8 +260,8 @@ impl Router {
         }
     }
 
-    /// A request has ended, well or not. Returns whether it was under way: whoever says it again
-    /// changes nothing.
+    /// Notes that a request has ended, well or not. Returns whether it was under way: a caller that
+    /// says it again changes nothing.
     pub fn finished(&mut self, now: Timestamp, request: RequestId, finish: Finish) -> bool {
         let Some(work) = self.fleet.end(request) else {
             return false;
@@ -295,7 +295,7 @@ impl Router {
         }
     }
 
-    /// Takes requests for finished that nobody has said to be so for too long.
+    /// Counts requests as finished that have been under way for too long.
     fn sweep(&mut self, now: Timestamp) {
         let timeout = Duration::from_millis(self.config.request_timeout_ms);
         while let Some(request) = self.fleet.overdue(now, timeout) {

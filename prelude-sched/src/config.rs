@@ -68,9 +68,9 @@ pub struct SchedulerConfig {
     /// Order of admission (default first come, first served).
     pub policy: PolicyConfig,
     /// With the policy `srjf`, tokens by which a request's score falls with each second that it
-    /// waits (default 500); 0 only with `max_wait_ms`. More is fairer: a request with m tokens to compute overtakes
-    /// one with M that came t seconds earlier only if t is below (M - m) / this. Less favours
-    /// short requests, and those whose prefix is cached.
+    /// waits (default 500); 0 only with `max_wait_ms`. More is fairer: a request with m tokens to
+    /// compute overtakes one with M that came t seconds earlier only if t is below (M - m) / this.
+    /// Less favours short requests, and those whose prefix is cached.
     pub srjf_tokens_per_second: u32,
     /// With the policy `srjf`, one-shot tokens of a step beyond which no further row is taken up
     /// for it (default 2,048), at least 1. As many as the device computes in hardly more time than
@@ -157,44 +157,8 @@ impl SchedulerConfig {
     /// # Errors
     /// The first field out of range.
     pub fn validate(&self, capacity: &Capacity) -> Result<(), ConfigError> {
-        let positive = "at least 1";
-        let checks = [
-            (
-                "max_batch_tokens",
-                u64::from(self.max_batch_tokens),
-                "at least 2",
-                self.max_batch_tokens >= 2,
-            ),
-            (
-                "max_batch_rows",
-                u64::from(self.max_batch_rows),
-                positive,
-                self.max_batch_rows > 0,
-            ),
-            (
-                "max_num_seqs",
-                u64::from(self.max_num_seqs),
-                positive,
-                self.max_num_seqs > 0,
-            ),
-            (
-                "max_queued_rows",
-                u64::from(self.max_queued_rows),
-                positive,
-                self.max_queued_rows > 0,
-            ),
-            (
-                "max_queued_tokens",
-                self.max_queued_tokens,
-                positive,
-                self.max_queued_tokens > 0,
-            ),
-            (
-                "prefill_chunk_tokens",
-                u64::from(self.prefill_chunk_tokens),
-                positive,
-                self.prefill_chunk_tokens > 0,
-            ),
+        let own = self.least_values().map(at_least);
+        let others = [
             (
                 "srjf_tokens_per_second",
                 u64::from(self.srjf_tokens_per_second),
@@ -202,56 +166,24 @@ impl SchedulerConfig {
                 self.srjf_tokens_per_second > 0 || self.max_wait_ms > 0,
             ),
             (
-                "srjf_saturation_tokens",
-                u64::from(self.srjf_saturation_tokens),
-                positive,
-                self.srjf_saturation_tokens > 0,
-            ),
-            (
                 "oneshot_share_percent",
                 u64::from(self.oneshot_share_percent),
                 "in 1..=99",
                 (1..=99).contains(&self.oneshot_share_percent),
             ),
-            (
-                "capacity.block_size",
-                u64::from(capacity.block_size),
-                positive,
-                capacity.block_size > 0,
-            ),
-            (
-                "capacity.num_blocks",
-                u64::from(capacity.num_blocks),
-                positive,
-                capacity.num_blocks > 0,
-            ),
-            (
-                "capacity.max_step_tokens",
-                u64::from(capacity.max_step_tokens),
-                "at least 2",
-                capacity.max_step_tokens >= 2,
-            ),
-            (
-                "capacity.max_context_len",
-                u64::from(capacity.max_context_len),
-                positive,
-                capacity.max_context_len > 0,
-            ),
-            (
-                "capacity.vocab_size",
-                u64::from(capacity.vocab_size),
-                positive,
-                capacity.vocab_size > 0,
-            ),
-            (
-                "capacity.pipeline_depth",
-                u64::from(capacity.pipeline_depth),
-                positive,
-                capacity.pipeline_depth > 0,
-            ),
         ];
-        let checks = checks.into_iter().chain(self.laps.checks());
-        match checks.into_iter().find(|(.., ok)| !ok) {
+        let of_capacity = [
+            ("capacity.block_size", capacity.block_size, 1),
+            ("capacity.num_blocks", capacity.num_blocks, 1),
+            ("capacity.max_step_tokens", capacity.max_step_tokens, 2),
+            ("capacity.max_context_len", capacity.max_context_len, 1),
+            ("capacity.vocab_size", capacity.vocab_size, 1),
+            ("capacity.pipeline_depth", capacity.pipeline_depth, 1),
+        ];
+        let of_capacity = of_capacity.map(|(field, value, least)| (field, u64::from(value), least));
+        let checks = own.into_iter().chain(others);
+        let checks = checks.chain(of_capacity.map(at_least));
+        match checks.chain(self.laps.checks()).find(|(.., ok)| !ok) {
             Some((field, value, must_be, _)) => Err(ConfigError::OutOfRange {
                 field,
                 value,
@@ -260,6 +192,35 @@ impl SchedulerConfig {
             None => Ok(()),
         }
     }
+
+    /// Returns the fields that only have a least value, with their values and that one.
+    fn least_values(&self) -> [(&'static str, u64, u64); 7] {
+        [
+            ("max_batch_tokens", self.max_batch_tokens.into(), 2),
+            ("max_batch_rows", self.max_batch_rows.into(), 1),
+            ("max_num_seqs", self.max_num_seqs.into(), 1),
+            ("max_queued_rows", self.max_queued_rows.into(), 1),
+            ("max_queued_tokens", self.max_queued_tokens, 1),
+            ("prefill_chunk_tokens", self.prefill_chunk_tokens.into(), 1),
+            (
+                "srjf_saturation_tokens",
+                self.srjf_saturation_tokens.into(),
+                1,
+            ),
+        ]
+    }
+}
+
+/// Returns a check that a field has at least a value, 1 or 2.
+const fn at_least(
+    (field, value, least): (&'static str, u64, u64),
+) -> (&'static str, u64, &'static str, bool) {
+    let must_be = if least == 1 {
+        "at least 1"
+    } else {
+        "at least 2"
+    };
+    (field, value, must_be, value >= least)
 }
 
 #[cfg(test)]

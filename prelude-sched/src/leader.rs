@@ -30,7 +30,7 @@ impl Leaders {
     }
 
     /// # Panics
-    /// If nobody was computing the block.
+    /// If no computation of the block was added.
     pub(crate) fn remove(&mut self, hash: BlockHash) {
         let count = self
             .computing
@@ -61,8 +61,8 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Returns whether to hold the waiter back in this step too, because somebody computes `block`. A
-    /// new block means that the leader got on, and counts anew.
+    /// Returns whether to hold the waiter back in this step too, because somebody computes `block`.
+    /// A new block means that the leader got on, and counts anew.
     pub(crate) fn hold(&mut self, block: BlockHash, step: StepId, max: u32) -> bool {
         if self.block != Some(block) {
             *self = Self {

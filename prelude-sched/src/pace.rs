@@ -37,7 +37,7 @@ impl Pace {
     ) -> Duration {
         let took = completed.saturating_since(planned.max(self.free_from));
         self.free_from = completed.max(self.free_from);
-        // Of a step that may have taken so long because of the mask, nobody knows how long the
+        // Of a step that may have taken so long because of the mask, it is unknown how long the
         // model took. To take all of it for the model's would let steps wait for masks as long
         // as they have been waiting; so it counts for less, until steps without such a wait show
         // what is true.

@@ -214,8 +214,8 @@ impl Prompts {
         Some(tokens)
     }
 
-    /// Returns the hash of the first `blocks` blocks of a node's prompt; those of its ancestors have
-    /// been hashed.
+    /// Returns the hash of the first `blocks` blocks of a node's prompt; those of its ancestors
+    /// have been hashed.
     fn hash_after(&self, node: NodeIdx, blocks: u32) -> BlockHash {
         let Some(last) = blocks.checked_sub(1) else {
             return BlockHash::root(self.salt.as_deref());

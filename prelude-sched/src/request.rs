@@ -181,8 +181,8 @@ impl RequestState {
         self.prompts.whole(self.node(row))
     }
 
-    /// Returns the hashes of the prefixes of a row's prompt, block by block. O(blocks) when asked of
-    /// another prompt than before; each node of the tree is hashed once.
+    /// Returns the hashes of the prefixes of a row's prompt, block by block. O(blocks) when asked
+    /// of another prompt than before; each node of the tree is hashed once.
     pub(crate) fn hashes(&mut self, row: u32) -> Arc<[BlockHash]> {
         self.prompts.hashes(self.node(row))
     }

@@ -41,9 +41,9 @@ use crate::{
 
 /// Decides which work runs in the next step, and keeps every request from arrival to finish.
 ///
-/// Sans-IO: it reads no clock and calls nobody. The caller submits requests, runs the batches it
-/// is given, and brings back their outputs; time is an argument. The same calls give the same
-/// batches and events.
+/// Sans-IO: it reads no clock and has no callbacks but its policy. The caller submits requests,
+/// runs the batches it is given, and brings back their outputs; time is an argument. The same calls
+/// give the same batches and events.
 ///
 /// Every accepted request ends in exactly one [`Event::Finished`].
 pub struct Scheduler {
@@ -207,8 +207,8 @@ impl Scheduler {
             if self.may_idle(now, draft.wait_until) {
                 return None;
             }
-            // Whoever is held back would wait for nobody, and of those that sit out one has to be
-            // waited for.
+            // Nothing runs that a held-back request could wait for, and one of the sequences that
+            // are left out has to be waited for.
             draft = self.draft(now, PolicyMode::Order, events);
             if draft.is_empty() && !self.requests.is_empty() {
                 draft = self.draft(now, PolicyMode::None, events);
@@ -228,9 +228,9 @@ impl Scheduler {
         Some((id, batch))
     }
 
-    /// Returns whether the device is to stay idle, though work waits, because the policy would rather wait
-    /// for more until then. Bounded over all its wishes together, since a step that has been put
-    /// off could be put off for ever.
+    /// Returns whether the device is to stay idle, though work waits, because the policy would
+    /// rather wait for more until then. Bounded over all its wishes together, since a step that has
+    /// been put off could be put off for ever.
     fn may_idle(&mut self, now: Timestamp, until: Option<Timestamp>) -> bool {
         // A policy that has not heard of all that wait does not know what it waits for.
         let is_behind = self.watch.as_ref().is_some_and(Watch::is_behind);
@@ -250,7 +250,7 @@ impl Scheduler {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let deadline = self.deadlines.first().map(|&(deadline, _)| deadline);
-        // Nobody is waited for once everybody has gone.
+        // The policy waits for no request once all requests have gone.
         let idle_until = self.idle_until.filter(|_| !self.requests.is_empty());
         [deadline, idle_until].into_iter().flatten().min()
     }

@@ -299,7 +299,7 @@ impl Sequence {
             let new = &mut self.blocks[self.published..whole];
             self.published += cache.publish(self.salt.as_ref(), parent, &tokens, new);
         }
-        // Whoever waits for these blocks finds them now, or never will (a hash collision).
+        // Requests that wait for these blocks find them now, or never will (a hash collision).
         let done = whole
             .saturating_sub(self.leading_from)
             .min(self.leading.len());
@@ -321,8 +321,8 @@ impl Sequence {
         self.epoch += 1;
     }
 
-    /// Returns whether a decode row can be planned: the token it runs is known or will be when the row
-    /// runs, and it is not certain to be the last.
+    /// Returns whether a decode row can be planned: the token it runs is known or will be when the
+    /// row runs, and it is not certain to be the last.
     pub(crate) fn can_decode(&self, depth: u32) -> bool {
         let Job::Decode(generate) = &self.job else {
             return false;

@@ -7,8 +7,8 @@
 //! Thousands may wait for one block, and many may come at once. So a hash that has changed is put
 //! in line as a whole, and a plan looks at no more requests of that line, and at no more newcomers,
 //! than [`Watch::new`] is told: what a request costs may be known to the policy that much later, in
-//! the order of the changes. One look costs O(log prompt), since the request keeps the hashes of its
-//! prefixes and what is cached has no gaps.
+//! the order of the changes. One look costs O(log prompt), since the request keeps the hashes of
+//! its prefixes and what is cached has no gaps.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -81,8 +81,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Returns a watch of no requests. A plan looks at no more than `most` newcomers and at no more than so many
-    /// others whose prefix may have changed.
+    /// Returns a watch of no requests. A plan looks at no more than `most` newcomers and at no more
+    /// than so many others whose prefix may have changed.
     pub(crate) fn new(most: usize) -> Self {
         Self {
             most,
@@ -289,8 +289,8 @@ impl Watchers {
     }
 }
 
-/// Returns the cost of a waiting request now, of whose next row `blocks` blocks are cached, of those
-/// that may be; `hashes` are the hashes of their prefixes.
+/// Returns the cost of a waiting request now, of whose next row `blocks` blocks are cached, of
+/// those that may be; `hashes` are the hashes of their prefixes.
 pub(crate) fn cost_of(
     live: &RequestState,
     row: u32,

@@ -235,7 +235,7 @@ impl Rebalance {
         self.moved.insert(id);
     }
 
-    /// Ends overrides that nobody asked for within the window, and copies that are hardly used.
+    /// Ends overrides that no request asked for within the window, and copies that are hardly used.
     fn end_overrides(&mut self, now: Timestamp, index: &mut Index) {
         let (share, span) = (self.config.drop_share, self.span);
         self.moved.retain(|&id| {

@@ -36,7 +36,7 @@ pub(super) struct Load {
     pub(super) sum: Cost,
     /// How much of that is decoding.
     pub(super) decode: Cost,
-    /// Requests that went there, whoever is charged with them.
+    /// Requests that went there, whichever endpoint is charged with them.
     pub(super) requests: u64,
 }
 

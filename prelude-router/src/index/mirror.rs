@@ -38,7 +38,7 @@ impl Index {
         self.mirrors.insert(at, joined);
     }
 
-    /// Forgets all about an endpoint. The window of its requests must be forgotten by whoever
+    /// Forgets all about an endpoint. The window of its requests must be forgotten by the code that
     /// keeps it.
     pub(crate) fn leave(&mut self, endpoint: EndpointId) {
         let at = self.mirror(endpoint);
@@ -134,7 +134,7 @@ impl Index {
     }
 
     /// Takes back one [`Index::assign`], whose request went somewhere else after all, with what
-    /// nobody else of the window had the cache take in.
+    /// no other request of the window had the cache take in.
     pub(crate) fn withdraw(&mut self, endpoint: EndpointId, leaf: NodeId) {
         let mirror = self.mirror(endpoint);
         let mut id = leaf.0;

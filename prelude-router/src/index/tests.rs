@@ -102,7 +102,7 @@ impl Index {
             assert_eq!(self.first.get(&node.hashes[0]), Some(&id));
             assert!(
                 !node.holdings.is_empty(),
-                "nobody knows why node {id} is here"
+                "node {id} has no reason to be here"
             );
             assert!(node.holdings.is_sorted_by(|a, b| a.0 < b.0));
             if node.parent != NONE {
@@ -245,7 +245,7 @@ proptest! {
                 }
             }
         }
-        // Window sums return to nothing, and nothing stays for nobody.
+        // Window sums return to nothing, and no node stays without a holding.
         for (endpoint, _, leaf) in twin.requests.drain(..) {
             index.expire(endpoint, leaf);
         }

@@ -262,8 +262,8 @@ impl Forest {
         self.radix.node_of(Cursor { node, depth })
     }
 
-    /// Returns, of each piece, the rows of which it is a prefix and which could have read a block of
-    /// it from the cache. `ends` has the piece in which each row's prompt ends, and the first
+    /// Returns, of each piece, the rows of which it is a prefix and which could have read a block
+    /// of it from the cache. `ends` has the piece in which each row's prompt ends, and the first
     /// position that the row needs.
     ///
     /// The last token is always computed, but a prompt that goes on behind it reads it: so the

@@ -17,8 +17,8 @@ pub(crate) const GROUPS: u32 = 10;
 /// generations are ordered apart, in the same way.
 ///
 /// Of the places that a step has, group `g` gets a part in proportion to `g`, rounded by largest
-/// remainder; what a group cannot use goes to the highest that can. Inside a group it is first come,
-/// first served. A step that has room for fewer than it has places takes them in the same
+/// remainder; what a group cannot use goes to the highest that can. Inside a group it is first
+/// come, first served. A step that has room for fewer than it has places takes them in the same
 /// proportion. Any group gets the first place at least once in ten steps that start requests of its
 /// class, so none starves; between priorities it is [`Turn`] that sees to that.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// With nobody in line.
+    /// Returns a policy without waiting requests.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -71,8 +71,8 @@ struct Group {
 }
 
 impl Line {
-    /// Notes that a request waits in a group now, or that it waits no more; it was `withdrawn` if it
-    /// ended before all of it had started.
+    /// Notes that a request waits in a group now, or that it waits no more; it was `withdrawn` if
+    /// it ended before all of it had started.
     fn set(&mut self, request: RequestId, now: Option<(Waiting, u32)>, withdrawn: bool) {
         let before = self.places.remove(&request);
         if let Some(Place { waiting, group }) = before {

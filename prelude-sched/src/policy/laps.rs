@@ -43,10 +43,10 @@ use crate::Turn;
 /// - An overdue request goes first, and its class has the turn.
 /// - A request that would miss its deadline if it sat the next step out goes before that. One that
 ///   will miss it in any case does not: as printed, a prompt that takes longer than its target
-///   would always go first, and help nobody.
-/// - While the device has nothing else to do, short requests wait for each other: until as many
-///   are there as came together of late, for an adaptive window. Nobody waits if long work is
-///   there, if the next request is expected later than a launch costs, or without a deadline.
+///   would always go first, and help no request.
+/// - While the device has nothing else to do, short requests wait for each other: until as many are
+///   there as came together of late, for an adaptive window. The device does not wait if long work
+///   is there, if the next request is expected later than a launch costs, or without a deadline.
 ///
 /// Priority comes before length within a class.
 /// Generations that decode go on in every step.
@@ -103,7 +103,7 @@ struct Proposal {
 const MAX_RUNNING: usize = 16;
 
 impl Laps {
-    /// With nobody in line.
+    /// Returns a policy without waiting requests.
     ///
     /// # Panics
     /// If a field is out of its range, which
@@ -330,7 +330,7 @@ impl Laps {
             ..Plan::default()
         };
         let mut rests = view.unfinished().iter();
-        // What has begun holds blocks, which whoever comes next may need.
+        // A prompt that has begun holds blocks, which the next request may need.
         if let Some(begun) = rests.find(|prompt| self.length_of_rest(prompt) == Length::Long) {
             plan.chunks = Some(vec![begun.request]);
         } else if let Some(place) = self.first_long(view.now(), budget) {

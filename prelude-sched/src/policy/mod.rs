@@ -108,9 +108,9 @@ impl<'a> QueueView<'a> {
         })
     }
 
-    /// Returns the cost that [`Self::changed`] told last of a waiting request; `None` for any other, for a request
-    /// that it has not mentioned yet, and unless the policy
-    /// [follows costs](SchedulerPolicy::follows_costs).
+    /// Returns the cost that [`Self::changed`] told last of a waiting request; `None` for any
+    /// other, for a request that it has not mentioned yet, and unless the policy [follows
+    /// costs](SchedulerPolicy::follows_costs).
     #[must_use]
     pub fn cost(&self, request: RequestId) -> Option<Cost> {
         self.watch?.told(request)
@@ -121,10 +121,10 @@ impl<'a> QueueView<'a> {
     /// that wait no more. Empty unless the policy [follows costs](SchedulerPolicy::follows_costs).
     ///
     /// A step stays cheap to plan however many come at once or wait for one prefix: a plan is told
-    /// of at most 256 newcomers, or
-    /// [`max_batch_rows`](crate::SchedulerConfig::max_batch_rows) if that is more, and of at most so
-    /// many others that the cache holds more or less of, in the order of the changes; the next plan
-    /// hears of more. It is told at once of a request that went on, ended or became overdue.
+    /// of at most 256 newcomers, or [`max_batch_rows`](crate::SchedulerConfig::max_batch_rows) if
+    /// that is more, and of at most so many others that the cache holds more or less of, in the
+    /// order of the changes; the next plan hears of more. It is told at once of a request that went
+    /// on, ended or became overdue.
     #[must_use]
     pub const fn changed(&self) -> &'a [(RequestId, Option<Change>)] {
         self.changed
@@ -151,8 +151,8 @@ impl<'a> QueueView<'a> {
         self.step
     }
 
-    /// Returns whether the device has nothing to do but what this plan gives it: no step is in flight, and
-    /// no generation decodes.
+    /// Returns whether the device has nothing to do but what this plan gives it: no step is in
+    /// flight, and no generation decodes.
     #[must_use]
     pub const fn is_idle(&self) -> bool {
         self.is_idle
@@ -218,7 +218,7 @@ pub struct Plan {
     /// out keep their blocks.
     pub chunks: Option<Vec<RequestId>>,
     /// A prompt of more tokens is computed in chunks of so many, though the step had room for more
-    /// or the prompt delayed nobody; `None`: only as room and
+    /// or the prompt delayed no other request; `None`: only as room and
     /// [`SchedulerConfig::prefill_chunk_tokens`](crate::SchedulerConfig::prefill_chunk_tokens) say.
     /// What cannot be split is computed whole.
     pub chunk_tokens: Option<u32>,

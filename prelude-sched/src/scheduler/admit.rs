@@ -180,7 +180,7 @@ impl Scheduler {
             return Admission::Deferred;
         }
         // Beside others, leave each a block to grow into: admitting what is preempted at once
-        // helps nobody.
+        // helps no sequence.
         let spare = if self.running.is_empty() {
             0
         } else {

@@ -348,9 +348,8 @@ impl Scheduler {
         let length = (made + 1 >= generate.max_tokens).then_some(FinishReason::Length);
         let stop = stop_reason(&generate.sampling, &token, made);
         let complete = match stop {
-            None => {
-                (seq.advance_constraint(token.token) == MatchState::Complete).then_some(FinishReason::Complete)
-            }
+            None => (seq.advance_constraint(token.token) == MatchState::Complete)
+                .then_some(FinishReason::Complete),
             Some(_) => None,
         };
         let reason = stop.or(complete).or(length);

@@ -192,7 +192,7 @@ impl Scheduler {
         if self.seqs.is_empty() && self.in_flight.is_empty() {
             assert!(
                 self.leaders.is_empty(),
-                "nobody computes, but someone leads"
+                "no step computes, but a prefix has a leader"
             );
         }
     }

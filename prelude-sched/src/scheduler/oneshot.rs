@@ -254,8 +254,8 @@ impl Scheduler {
         }
     }
 
-    /// Plans a step of one long prompt alone, if the first row in line is longer than a shared
-    /// step and either cannot be split or delays nobody. Such steps alternate with shared ones
+    /// Plans a step of one long prompt alone, if the first row in line is longer than a shared step
+    /// and either cannot be split or delays no other work. Such steps alternate with shared ones
     /// while anything else runs.
     pub(super) fn plan_exclusive(&mut self, draft: &mut Draft, plan: &Plan) -> bool {
         let Some(first) = plan.oneshot.first() else {
@@ -274,13 +274,13 @@ impl Scheduler {
             return false;
         }
         // A generation that waits to be admitted counts: only shared steps admit it.
-        let delays_nobody =
+        let delays_no_other =
             self.running.is_empty() && self.preempted.is_empty() && self.decode.is_empty();
-        let alone = delays_nobody && self.oneshot.rows() == 1 && plan.chunk_tokens.is_none();
+        let alone = delays_no_other && self.oneshot.rows() == 1 && plan.chunk_tokens.is_none();
         let Some(mut row) = self.next_candidate(first.request) else {
             return false;
         };
-        let may_run = alone || ((delays_nobody || !self.was_exclusive) && row.is_unsplittable);
+        let may_run = alone || ((delays_no_other || !self.was_exclusive) && row.is_unsplittable);
         let planned = may_run && self.take_long(draft, &mut row);
         if !planned {
             let live = self.requests.get_mut(&first.request).expect("it waits");

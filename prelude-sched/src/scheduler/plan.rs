@@ -112,8 +112,8 @@ impl Scheduler {
         let patience = Duration::from_millis(u64::from(self.config.mask_patience_ms));
         let hidden = self.pace.hides();
         let mut waiting = Vec::new();
-        // Those that lost their blocks may resume and be sampled in one step; but nobody is to
-        // wait for one of them, who may not get blocks, while others run.
+        // Those that lost their blocks may resume and be sampled in one step; but no row is to
+        // wait for one of them, which may not get blocks, while others run.
         for id in self.running.values().chain(self.preempted.values()) {
             let seq = self.seqs.get_mut(id).expect("it lives");
             let wait = seq.mask_wait(now, hidden);

@@ -160,9 +160,9 @@ impl Scheduler {
         self.note_written(request, written);
     }
 
-    /// Plans a prompt's next chunk of at most `most` tokens; none if only its last token is left and
-    /// it sits out. The sequence has the block of the
-    /// first position; the chunk is as long as there are blocks to be had without preemption.
+    /// Plans a prompt's next chunk of at most `most` tokens; none if only its last token is left
+    /// and it sits out. The sequence has the block of the first position; the chunk is as long as
+    /// there are blocks to be had without preemption.
     pub(super) fn plan_chunk(&mut self, draft: &mut Draft, id: SeqId, most: u32) {
         let block_size = self.capacity.block_size;
         let seq = self.seqs.get_mut(&id).expect("it runs");

@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-use llguidance::{Matcher, ParserFactory};
+use llguidance::ParserFactory;
 use prelude_core::{Constraint, MatchState, Matcher, TokenId, TokenMask, TokenSet};
 
 use super::{
@@ -196,7 +196,7 @@ struct Place {
     ends: Arc<[u32]>,
     first: Arc<TokenSet>,
     /// `None` before the first token.
-    matcher: Option<Arc<Mutex<Matcher>>>,
+    matcher: Option<Arc<Mutex<llguidance::Matcher>>>,
 }
 
 impl fmt::Debug for Place {

@@ -47,7 +47,7 @@ pub struct LapsConfig {
     /// Most microseconds for which the first short request waits in all (default twice
     /// `max_window_us`).
     pub max_head_wait_us: Option<u32>,
-    /// Most short requests to wait for (default 64), at least 1. Whoever is there beyond goes
+    /// Most short requests to wait for (default 64), at least 1. Requests beyond that go
     /// along while the step has room.
     pub max_depth: u32,
     /// The time that computing takes on this device, from which the boundary follows (default: not

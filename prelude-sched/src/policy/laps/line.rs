@@ -63,8 +63,8 @@ pub(super) struct Line {
     starts: BTreeSet<(Timestamp, RequestId)>,
     arrivals: BTreeSet<(Timestamp, RequestId)>,
     tokens: u64,
-    /// The requests with one-shot rows, and the requests with generations, in the same order: a few of one kind
-    /// may be behind very many of the other.
+    /// The requests with one-shot rows, and the requests with generations, in the same order: a few
+    /// of one kind may be behind very many of the other.
     rows: BTreeSet<Key>,
     generating: BTreeSet<Key>,
 }

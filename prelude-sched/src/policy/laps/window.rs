@@ -23,7 +23,7 @@ pub(super) struct Window {
     max_depth: u32,
     /// How many to wait for.
     depth: u32,
-    /// How long to wait while nobody knows how fast requests come: what the last batch took that
+    /// The time to wait while the rate of arrivals is unknown: what the last batch took that
     /// came together.
     usual: Duration,
     /// Since when a batch has been gathering.
@@ -91,7 +91,7 @@ impl Window {
         }
     }
 
-    /// Nobody is left to wait for.
+    /// Notes that no request is left to wait for.
     pub(super) const fn forget(&mut self) {
         self.since = None;
     }
@@ -154,7 +154,7 @@ mod tests {
             Some(at(20_000))
         );
         assert_eq!(late.wait_until(at(20_000), &there(1, 9_000)), None);
-        // As long as the last batch took, if nobody knows better.
+        // As long as the last batch took, if nothing better is known.
         let unknown = Gathered {
             gap: None,
             ..there(1, 0)
@@ -164,7 +164,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_waits_beyond_the_bounds(
+        fn no_wait_exceeds_the_bounds(
             depth in 1_u32..64,
             max_window_us in 0_u32..20_000,
             gap in prop::option::of(0_u32..50_000),

@@ -213,7 +213,7 @@ fn who_resumes_is_sampled_when_its_tokens_are_known() {
             resumed += batch.parts().1.tokens.len();
         }
         assert!(resumed > 0, "all but its last token is computed meanwhile");
-        // Nobody else is there.
+        // No other request is there.
         let batch = rig.step();
         assert_eq!((masks(&batch), batch.num_tokens()), (1, 1));
         mask.set_near(true);

@@ -121,7 +121,7 @@ fn each_wait_has_the_whole_bound() {
         rig.now = at;
         rig.step();
     }
-    // Nobody is left to wait for.
+    // No request is left to wait for.
     rig.submit(classify(9, prompt(1, 5)));
     assert!(rig.start().is_none());
     let mut events = Vec::new();
@@ -130,7 +130,7 @@ fn each_wait_has_the_whole_bound() {
 }
 
 #[test]
-fn who_grants_nobody_anything_is_not_asked_any_more() {
+fn a_policy_that_grants_nothing_is_not_asked_any_more() {
     let mut rig = rig(SchedulerConfig::default(), |_, plan| {
         *plan = Plan::default()
     });

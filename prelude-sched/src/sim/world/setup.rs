@@ -148,7 +148,8 @@ fn arrivals(random: &mut Random) -> Arrivals {
     }
 }
 
-/// A policy with its name and, of LAPS, the tokens of its chunks. All but `chaos`, which makes no sense, are compared with a rescan.
+/// A policy with its name and, of LAPS, the tokens of its chunks. All but `chaos`, which makes no
+/// sense, are compared with a rescan.
 fn policy(
     random: &mut Random,
     seed: u64,
