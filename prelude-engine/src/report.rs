@@ -154,9 +154,9 @@ impl EngineSnapshot {
     }
 }
 
-/// How fast an engine can compute prompts: what comes from the cache is not computed, and idle
-/// time says nothing of it. Requests are refused by it, and a refusal that is wrong is worse than
-/// an answer that is late; so it is rather too high than too low:
+/// An estimate of the prompt tokens that an engine can compute in a second. Cached tokens and idle
+/// time do not count. Admission refuses requests by this estimate, and a wrong refusal is worse
+/// than a late answer, so the estimate errs to the high side:
 /// - A tiny step, or one that is mostly about decode rows, takes its time for other reasons than
 ///   its few prompt tokens and says nothing.
 /// - The decode rows of the others count as tokens: a prompt's could have been in their place.

@@ -14,13 +14,13 @@ use crate::{
 /// A request that must go somewhere.
 #[derive(Debug)]
 pub struct Query<'a> {
-    /// Names it.
+    /// Its id.
     pub id: RequestId,
     /// The root that its prompt shares with the prompts that it can share tokens with.
     pub root: Root,
     /// The chained hash of each whole granule of its prompt.
     pub granules: &'a [u64],
-    /// Tokens of a granule.
+    /// The number of tokens of a granule.
     pub granule_tokens: u32,
     /// Tokens of its prompt, at least 1.
     pub tokens: u32,
@@ -83,20 +83,20 @@ pub(crate) fn least_of<'a, K: Ord>(
     best.map(|(at, _)| at)
 }
 
-/// Where a request goes.
+/// The choice of an endpoint for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The position of the endpoint, one of [`Query::eligible`].
     pub at: usize,
     /// Tokens of the prompt that its cache is thought to hold.
     pub cached_tokens: u32,
-    /// How much of its time the request will take.
+    /// The endpoint's time that the request will take.
     pub cost: Cost,
-    /// Why it goes there.
+    /// The reason for the choice.
     pub reason: Reason,
 }
 
-/// Why a request goes where it goes.
+/// The reason for the choice of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Reason {
@@ -116,35 +116,37 @@ pub enum Reason {
 
 /// Decides where requests go. A policy sees every pick, its own or not, before the next question.
 pub trait Policy: Send {
-    /// Where a request should go. A function of its arguments and of earlier calls alone.
+    /// Returns the endpoint that a request should go to: a function of its arguments and of earlier
+    /// calls alone.
     fn pick(&mut self, now: Timestamp, fleet: &Fleet, query: &Query<'_>) -> Choice;
 
-    /// The request that was asked about last goes where the policy said.
+    /// Tells the policy that the request that was asked about last goes where the policy said.
     fn commit(&mut self, now: Timestamp, fleet: &Fleet, query: &Query<'_>, choice: &Choice) {
         let _ = (now, fleet, query, choice);
     }
 
-    /// A request was served by another endpoint than the policy said.
+    /// Tells the policy that another endpoint than its choice served a request.
     fn served(&mut self, request: RequestId, endpoint: EndpointId) {
         let _ = (request, endpoint);
     }
 
-    /// A request has ended.
+    /// Tells the policy that a request has ended.
     fn finished(&mut self, now: Timestamp, finish: &Finished) {
         let _ = (now, finish);
     }
 
-    /// An endpoint has joined: the last one of the fleet.
+    /// Tells the policy that an endpoint has joined: the last one of the fleet.
     fn joined(&mut self, now: Timestamp, fleet: &Fleet) {
         let _ = (now, fleet);
     }
 
-    /// An endpoint has left the fleet.
+    /// Tells the policy that an endpoint has left the fleet.
     fn left(&mut self, endpoint: EndpointId) {
         let _ = endpoint;
     }
 
-    /// Nodes of the policy's prefix index, and how many were dropped for want of room.
+    /// Returns the number of nodes of the policy's prefix index, and of nodes dropped for want of
+    /// room.
     fn index_nodes(&self) -> (usize, u64) {
         (0, 0)
     }
@@ -153,23 +155,23 @@ pub trait Policy: Send {
 /// The known facts about a request that has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Finished {
-    /// Where it ran.
+    /// The endpoint that ran it.
     pub endpoint: EndpointId,
     /// The root of its prompt.
     pub root: Root,
-    /// How many tokens it generated.
+    /// The number of tokens that it generated.
     pub output_tokens: Option<u32>,
-    /// How long it waited there, in milliseconds.
+    /// The time that it waited there, in milliseconds.
     pub queue_ms: Option<f64>,
 }
 
-/// Where a request goes by a rule that looks at no cache.
+/// Returns the choice of a rule that looks at no cache.
 pub(crate) fn by_rule(fleet: &Fleet, query: &Query<'_>, at: usize) -> Choice {
     choice(fleet, query, at, 0, Reason::Rule)
 }
 
-/// Where a request goes that finds so many tokens in the cache there. Outputs of unknown length
-/// count for nothing.
+/// Returns the choice of an endpoint whose cache holds so many of the request's tokens. Outputs of
+/// unknown length count for nothing.
 pub(crate) fn choice(
     fleet: &Fleet,
     query: &Query<'_>,

@@ -54,7 +54,7 @@ pub enum Event {
     Finished {
         /// The request.
         request: RequestId,
-        /// How it ended.
+        /// The outcome.
         outcome: Outcome,
         /// The resources that it used.
         usage: Usage,
@@ -78,12 +78,12 @@ impl Event {
 /// Why a generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// It produced one of its stop ids.
+    /// The continuation produced one of its stop ids.
     Stop {
         /// The token.
         token: TokenId,
     },
-    /// It reached `max_tokens`.
+    /// The continuation reached `max_tokens`.
     Length,
     /// Its constraint is satisfied and lets nothing follow.
     Complete,
@@ -91,7 +91,7 @@ pub enum FinishReason {
     NoToken,
 }
 
-/// How a request ended.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Every row has its answer, or said that it failed.
@@ -121,8 +121,9 @@ pub struct Usage {
     pub cache_write_tokens: u64,
     /// Generated tokens, stop tokens included.
     pub output_tokens: u64,
-    /// From arrival until some of it was first scheduled (or until the end, if never).
+    /// The time from arrival until some of the request was first scheduled (or until the end, if
+    /// never).
     pub queue_time: Duration,
-    /// From then until the end.
+    /// The time from then until the end.
     pub exec_time: Duration,
 }

@@ -113,7 +113,7 @@ impl PrefixKey {
     }
 }
 
-/// Where a prompt would join the forest, and what that costs.
+/// The place at which a prompt would join the forest, and the cost of joining there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spot {
     tree: usize,
@@ -125,7 +125,7 @@ pub(crate) struct Spot {
     pub(crate) new_tokens: u32,
 }
 
-/// How the tokens of a row's prompt came about.
+/// The number of a prompt's tokens by their source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Joined {
     /// Tokens read from the cache.

@@ -52,7 +52,7 @@ impl Leaders {
     }
 }
 
-/// How long a waiter has been held back for one block.
+/// The number of steps for which a waiter has been held back for one block.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Held {
     block: Option<BlockHash>,

@@ -8,7 +8,7 @@ use prelude_core::Timestamp;
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     recent: VecDeque<Duration>,
-    /// When the last step ended: steps in flight at once overlap.
+    /// The time at which the last step ended: steps in flight at once overlap.
     free_from: Timestamp,
 }
 
@@ -20,8 +20,8 @@ impl Pace {
     /// outputs.
     const LEAST: Duration = Duration::from_millis(1);
 
-    /// How long a step may wait for a mask without taking longer for it, as far as is known:
-    /// three quarters of the shortest of late, since both times are estimates.
+    /// Returns the time for which a step may wait for a token mask without taking longer, as far as
+    /// is known: three quarters of the shortest of late, since both times are estimates.
     pub(crate) fn hides(&self) -> Duration {
         let shortest = self.recent.iter().min().copied().unwrap_or_default();
         (shortest - shortest / 4).max(Self::LEAST)

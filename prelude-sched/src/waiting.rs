@@ -7,13 +7,13 @@ use prelude_core::{RequestId, Timestamp};
 pub struct Waiting {
     /// The request.
     pub request: RequestId,
-    /// Comes before its priority.
+    /// Its turn, which goes before its priority.
     pub turn: Turn,
-    /// Lower runs first.
+    /// Its priority: lower runs first.
     pub priority: i64,
-    /// When it arrived.
+    /// The time of its arrival.
     pub arrival: Timestamp,
-    /// When its answer is due.
+    /// The deadline of its answer.
     pub deadline: Option<Timestamp>,
     /// Rows (or sequences) still to start.
     pub rows: u32,
@@ -28,9 +28,9 @@ pub struct Waiting {
 /// that puts it first starves no request, whatever else it orders by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Turn {
-    /// Before all others.
+    /// The request goes before all others.
     Overdue,
-    /// By priority and whatever the policy goes by.
+    /// The request goes by priority and by the order of the policy.
     Usual,
 }
 

@@ -8,7 +8,7 @@ use prelude_core::{RequestId, Timestamp};
 use super::{Grant, Plan, PromptSize, QueueView, SchedulerPolicy, StepBudget, Waiting};
 use crate::Turn;
 
-/// How many groups there are.
+/// The number of groups.
 pub(crate) const GROUPS: u32 = 10;
 
 /// Requests by priority, then in ten groups by the share of their next prompt that the prefix cache
@@ -63,7 +63,7 @@ type Level = BTreeMap<u32, Group>;
 
 #[derive(Debug, Default)]
 struct Group {
-    /// In order of arrival.
+    /// The members in order of arrival.
     line: BTreeSet<(Timestamp, RequestId)>,
     /// Steps that started requests of this class since the last that started one of these.
     passed_over: u32,
@@ -152,8 +152,8 @@ fn first_of(level: &Level, places: usize) -> Vec<RequestId> {
     line.into_iter().map(|(.., request)| request).collect()
 }
 
-/// How `places` are split over groups of these sizes, by largest remainder in proportion to the
-/// groups' numbers; what a group cannot use goes to the highest that can.
+/// Splits `places` over groups of these sizes, by largest remainder in proportion to the groups'
+/// numbers; what a group cannot use goes to the highest that can.
 pub(crate) fn parts(sizes: &BTreeMap<u32, usize>, places: usize) -> BTreeMap<u32, usize> {
     let weight: usize = sizes.keys().map(|&g| g as usize).sum();
     let share = |g: u32| places * g as usize;

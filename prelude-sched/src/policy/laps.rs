@@ -181,7 +181,7 @@ impl Laps {
         }
     }
 
-    /// When a request has to start to meet its deadline, if it has one.
+    /// Returns the time by which a request has to start to meet its deadline, if it has one.
     fn start_by(
         &self,
         arrival: Timestamp,
@@ -276,7 +276,8 @@ impl Laps {
         urgent.min().map(|(_, length)| length)
     }
 
-    /// Until when a class's requests need not have started if they sit this step out.
+    /// Returns the time before which a class's requests need not start if this step leaves them
+    /// out.
     fn next_chance(&self, now: Timestamp, length: Length) -> Timestamp {
         let slack = micros(self.config.slack_us);
         now.saturating_add(self.costs.usual(length.other()) + slack)
@@ -364,7 +365,7 @@ impl Laps {
         line.map(|request| &self.places[&request]).find(can_start)
     }
 
-    /// Until when the short wait for more of them, if they do.
+    /// Returns the time until which short requests wait for more of them, if they do.
     fn wait_until(&mut self, view: &QueueView<'_>) -> Option<Timestamp> {
         let now = view.now();
         let line = &self.lines[Length::Short as usize];

@@ -1,4 +1,4 @@
-//! Order and admission. A policy proposes, the scheduler disposes.
+//! The interface of scheduling policies: a policy proposes, the scheduler disposes.
 
 mod fcfs;
 mod groups;
@@ -46,7 +46,7 @@ pub trait SchedulerPolicy: Send {
     /// alone.
     fn plan(&mut self, view: &QueueView<'_>, budget: StepBudget) -> Plan;
 
-    /// A step has succeeded, and took so long.
+    /// Tells the policy that a step has succeeded, and the time that it took.
     fn completed(&mut self, _step: &StepTime) {}
 
     /// Returns whether [`QueueView::changed`] is wanted. Asked once.
@@ -54,8 +54,7 @@ pub trait SchedulerPolicy: Send {
         false
     }
 
-    /// How often the policy has changed a waiting request's place because it costs more or less
-    /// than before.
+    /// Returns how often the policy has changed a waiting request's place because its cost changed.
     fn recalibrations(&self) -> u64 {
         0
     }
@@ -79,18 +78,20 @@ pub struct QueueView<'a> {
 }
 
 impl<'a> QueueView<'a> {
-    /// Requests with one-shot rows not yet planned. Lazy: a policy need not look at all of them.
+    /// Returns the requests with one-shot rows that are not planned yet. Lazy: a policy need not
+    /// look at all of them.
     pub fn oneshot(&self) -> impl Iterator<Item = &'a Waiting> {
         self.oneshot.iter()
     }
 
-    /// Requests with generations not yet admitted.
+    /// Returns the requests with generations that are not admitted yet.
     pub fn decode(&self) -> impl Iterator<Item = &'a Waiting> {
         self.decode.iter()
     }
 
-    /// Tokens of the prompt of a request's next row, and how many of them the prefix cache holds
-    /// (whole blocks, and never the last token); `None` for a request that does not wait.
+    /// Returns the length of the prompt of a request's next row, and how many of its tokens the
+    /// prefix cache holds (whole blocks, and never the last token); `None` for a request that does
+    /// not wait.
     ///
     /// O(prompt): a policy that wants it of many requests remembers what it learnt.
     #[must_use]
@@ -116,8 +117,8 @@ impl<'a> QueueView<'a> {
         self.watch?.told(request)
     }
 
-    /// Requests of which something has changed since the last plan: they came, rows of them were
-    /// taken up, or the cache holds more or less of them; and what they cost now. `None` for those
+    /// Returns the requests that have changed since the last plan, and their costs now: requests
+    /// that came, whose rows were taken up, or whose cached prefix changed. `None` for requests
     /// that wait no more. Empty unless the policy [follows costs](SchedulerPolicy::follows_costs).
     ///
     /// A step stays cheap to plan however many come at once or wait for one prefix: a plan is told
@@ -130,22 +131,22 @@ impl<'a> QueueView<'a> {
         self.changed
     }
 
-    /// Requests that ended since the last plan although some of them had not started: aborted, late
-    /// or failed. An id may wait again. Empty unless the policy
-    /// [follows costs](SchedulerPolicy::follows_costs).
+    /// Returns the requests that ended since the last plan before all of their rows had started:
+    /// aborted, late or failed. An id may wait again. Empty unless the policy [follows
+    /// costs](SchedulerPolicy::follows_costs).
     #[must_use]
     pub const fn withdrawn(&self) -> &'a BTreeSet<RequestId> {
         self.withdrawn
     }
 
-    /// Prompts of which chunks have been computed and more are to come, oldest first.
+    /// Returns the prompts that are being computed in chunks and have chunks left, oldest first.
     #[must_use]
     pub const fn unfinished(&self) -> &'a [Unfinished] {
         self.unfinished
     }
 
-    /// The number that the step has if anything is in it. If nothing is, the next plan is for the
-    /// same one.
+    /// Returns the number of the step being planned. If the step stays empty, the next plan is for
+    /// the same one.
     #[must_use]
     pub const fn step(&self) -> StepId {
         self.step
@@ -158,7 +159,7 @@ impl<'a> QueueView<'a> {
         self.is_idle
     }
 
-    /// The time.
+    /// Returns the time of the plan.
     #[must_use]
     pub const fn now(&self) -> Timestamp {
         self.now
@@ -174,9 +175,9 @@ pub struct Unfinished {
     pub tokens: u32,
     /// The number of tokens before those: the context of the next chunk.
     pub context: u32,
-    /// When the request arrived.
+    /// The time of the request's arrival.
     pub arrival: Timestamp,
-    /// When its answer is due.
+    /// The deadline of its answer.
     pub deadline: Option<Timestamp>,
 }
 
@@ -185,7 +186,7 @@ pub struct Unfinished {
 pub struct StepTime {
     /// The step.
     pub step: StepId,
-    /// From when it was planned, or the step before it ended if that was later.
+    /// The time since the step was planned, or since the step before it ended if that was later.
     pub took: Duration,
     /// Tokens of prompts that it computed.
     pub prompt_tokens: u64,

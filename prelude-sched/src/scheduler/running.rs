@@ -19,9 +19,9 @@ use crate::{
 };
 
 impl Scheduler {
-    /// One row for every generation, and chunks for unfinished prompts within each class's room.
-    /// What the step has already is left alone; only `may_preempt` if it has nothing yet, lest
-    /// it runs rows whose blocks are gone.
+    /// Plans one row for every generation, and chunks for unfinished prompts within each class's
+    /// room. Work that the step has already stays. `may_preempt` is true only if the step is empty,
+    /// since a preemption would take the blocks of rows that it has.
     pub(super) fn plan_running(
         &mut self,
         draft: &mut Draft,

@@ -55,7 +55,7 @@ impl StepCosts {
         Duration::from_nanos(nanos as u64)
     }
 
-    /// How long a request of so many tokens takes once it is its turn.
+    /// Returns the time that a request of so many tokens takes once it is its turn.
     pub(super) fn service(&self, tokens: u64) -> Duration {
         self.work(tokens).max(self.launch())
     }

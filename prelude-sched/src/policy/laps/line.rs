@@ -45,9 +45,9 @@ impl Key {
 pub(super) struct Place {
     pub(super) key: Key,
     pub(super) length: Length,
-    /// To be computed.
+    /// The number of tokens to be computed.
     pub(super) tokens: u64,
-    /// When it has to start to meet its deadline, if it has one.
+    /// The time by which the request has to start to meet its deadline, if it has one.
     pub(super) start_by: Option<Timestamp>,
     /// The load that it was counted for when it came.
     pub(super) offer: Offer,
@@ -110,7 +110,7 @@ impl Line {
         self.generating.iter().map(|key| key.request)
     }
 
-    /// How many there are.
+    /// Returns the number of requests.
     pub(super) fn depth(&self) -> u32 {
         length_of(self.order.len())
     }
@@ -130,17 +130,17 @@ impl Line {
         overdue.map(|key| key.request)
     }
 
-    /// When the first of them came.
+    /// Returns the time at which the first of them came.
     pub(super) fn head(&self) -> Option<Timestamp> {
         self.arrivals.first().map(|&(arrival, _)| arrival)
     }
 
-    /// When the first has to start, or had to.
+    /// Returns the time by which the first has to start, or had to.
     pub(super) fn first_start(&self) -> Option<Timestamp> {
         self.starts.first().map(|&(at, _)| at)
     }
 
-    /// When the first has to start of those that are not too late.
+    /// Returns the time by which the first request that is not too late has to start.
     pub(super) fn next_start(&self, now: Timestamp) -> Option<Timestamp> {
         let rest = self.starts.range((now, RequestId(0))..);
         rest.map(|&(at, _)| at).next()

@@ -21,7 +21,7 @@ pub(super) struct Window {
     margin: Duration,
     max_head_wait: Duration,
     max_depth: u32,
-    /// How many to wait for.
+    /// The number of requests to wait for.
     depth: u32,
     /// The time to wait while the rate of arrivals is unknown: what the last batch took that
     /// came together.
@@ -34,9 +34,9 @@ pub(super) struct Window {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gathered {
     pub(super) depth: u32,
-    /// When the first of them came.
+    /// The time at which the first of them came.
     pub(super) head: Timestamp,
-    /// When the most urgent of them has to start.
+    /// The time by which the most urgent of them has to start.
     pub(super) start_by: Timestamp,
     /// Mean time between two of them, as far as is known.
     pub(super) gap: Option<Duration>,
@@ -56,7 +56,7 @@ impl Window {
         }
     }
 
-    /// Until when to wait for more; `None` if it is time to go.
+    /// Returns the time until which to wait for more; `None` if it is time to go.
     pub(super) fn wait_until(&mut self, now: Timestamp, there: &Gathered) -> Option<Timestamp> {
         let since = *self.since.get_or_insert(now);
         if there.depth >= self.depth {
