@@ -1,12 +1,12 @@
-//! What one step runs. Typed by what is in it, so that an executor never infers a lifetime.
+//! The work of one step, typed by its contents, so that an executor never infers a lifetime.
 
 use std::{ops::Range, sync::Arc};
 
 use thiserror::Error;
 
 use crate::{
-    BlockId, Capacity, NextTokens, Normalise, Pooling, SamplingParams, SeqId, StepId, TokenHead,
-    TokenId,
+    BlockId, Capacity, Normalise, Pooling, SamplingParams, SeqId, StepId, TokenHead, TokenId,
+    TokenMask,
 };
 
 /// The work of one step.
@@ -93,7 +93,7 @@ pub struct OneShotBatch {
     pub tokens: Vec<TokenId>,
     /// The forest; parents precede children.
     pub segments: Vec<Segment>,
-    /// What to compute.
+    /// The output rows.
     pub rows: Vec<OutputRow>,
     /// Block ids that [`BlockSpan`]s of this batch refer to.
     pub block_ids: Vec<BlockId>,
@@ -129,7 +129,7 @@ pub struct Segment {
     /// For a root: the block table of positions `0..context_len` (the last block may be partly
     /// used). Empty for a child.
     pub cached: BlockSpan,
-    /// What becomes of the K/V of the own tokens.
+    /// The place of the own tokens' keys and values.
     pub residency: Residency,
 }
 
@@ -140,7 +140,7 @@ impl Segment {
         self.tokens.end - self.tokens.start
     }
 
-    /// Whether there are no own tokens (never so in a valid batch).
+    /// Returns whether there are no own tokens (never so in a valid batch).
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
@@ -153,7 +153,7 @@ impl Segment {
     }
 }
 
-/// What becomes of a segment's keys and values.
+/// The place of a segment's keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Residency {
     /// They live for one layer and are overwritten by the next: no KV memory at all.
@@ -202,11 +202,11 @@ pub struct OutputRow {
     /// segment or its ancestors. One position, except for log-probabilities, mean pooling and
     /// what is wanted of each token.
     pub positions: Range<u32>,
-    /// What to compute.
+    /// The output to compute.
     pub head: OutputHead,
 }
 
-/// What an [`OutputRow`] computes.
+/// The output of an [`OutputRow`].
 #[derive(Clone, Debug)]
 pub enum OutputHead {
     /// Choose tokens.
@@ -215,7 +215,7 @@ pub enum OutputHead {
     LabelScores {
         /// The tokens.
         labels: Arc<[TokenId]>,
-        /// Whether the log-sum-exp is wanted too.
+        /// True if the log-sum-exp is wanted too.
         normalise: Normalise,
     },
     /// Score `targets[i]` by the hidden state at `positions.start + i`.
@@ -227,9 +227,9 @@ pub enum OutputHead {
     },
     /// A vector.
     Embed {
-        /// Which of the positions are combined.
+        /// The rule that combines the positions.
         pooling: Pooling,
-        /// Whether to scale to length 1.
+        /// True to scale to length 1.
         normalise: bool,
         /// Leading components to keep, before normalising.
         dimensions: Option<u32>,
@@ -257,11 +257,11 @@ pub struct SampleHead {
     pub history: Option<PenaltyHistory>,
     /// The tokens that a constraint lets come here, if there is one: all others are masked. An
     /// executor waits for them as late as it can.
-    pub mask: Option<Arc<dyn NextTokens>>,
+    pub mask: Option<Arc<dyn TokenMask>>,
 }
 
 impl SampleHead {
-    /// Whether stop ids are masked at this position.
+    /// Returns whether stop ids are masked at this position.
     #[must_use]
     pub fn masks_stops(&self) -> bool {
         self.output_position < self.sampling.min_tokens
@@ -357,7 +357,7 @@ impl OneShotBatch {
         block_ids: Vec::new(),
     };
 
-    /// Whether there is nothing to run.
+    /// Returns whether there is nothing to run.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
@@ -532,7 +532,7 @@ impl DecodeBatch {
         block_ids: Vec::new(),
     };
 
-    /// Whether there is nothing to run.
+    /// Returns whether there is nothing to run.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()

@@ -1,4 +1,5 @@
-//! What a generation may say: a language over tokens, of which this crate knows only the shape.
+//! Constraints on generated text: languages over tokens, of which this crate knows only the
+//! interface.
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
@@ -10,38 +11,38 @@ use crate::TokenId;
 /// taken so far and on nothing else. So a constrained row keeps its batch invariance, and a
 /// scheduler its determinism.
 pub trait Constraint: Debug + Send + Sync {
-    /// A walk that has taken no token.
-    fn start(&self) -> Box<dyn Walk>;
+    /// Returns a matcher that has taken no token.
+    fn start(&self) -> Box<dyn Matcher>;
 }
 
-/// One continuation's way through a [`Constraint`].
-pub trait Walk: Debug + Send {
-    /// Which tokens may come next. Returns at once: whoever needs the set waits for it, so that
-    /// it can be computed while the model runs.
-    fn next(&mut self) -> Arc<dyn NextTokens>;
+/// The position of one continuation in the language of a [`Constraint`].
+pub trait Matcher: Debug + Send {
+    /// Returns the mask of the tokens that may come next. It returns at once: the consumer of the
+    /// mask waits for it, so that the mask can be computed while the model runs.
+    fn next(&mut self) -> Arc<dyn TokenMask>;
 
-    /// Goes on with a token that was allowed.
-    fn take(&mut self, token: TokenId) -> Progress;
+    /// Advances by a token that was allowed.
+    fn take(&mut self, token: TokenId) -> MatchState;
 }
 
-/// Where a walk is.
+/// The state of a matcher after a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum MatchState {
     /// More may come.
     Open,
     /// The text is in the language and nothing can follow: it needs no end token.
     Complete,
 }
 
-/// The tokens that may come next, or the promise of them.
-pub trait NextTokens: Debug + Send + Sync {
-    /// Waits for the set. `None` if nothing may come, or if finding out took more than the
-    /// constraint was granted: the row ends then.
+/// The tokens that may come next, perhaps still being computed.
+pub trait TokenMask: Debug + Send + Sync {
+    /// Waits for the set. Returns `None` if no token may come, or if the computation exceeded the
+    /// constraint's budget: the row ends then.
     fn wait(&self) -> Option<&TokenSet>;
 
-    /// About how long it will be until the set is there; zero if it is. A scheduler leaves rows out
-    /// of steps that are shorter than that, so it has to become zero without anyone waiting. A
-    /// hint: it changes when a row runs, never its result.
+    /// Returns the estimated time until the set is there; zero if it is. A scheduler leaves rows
+    /// out of steps that are shorter than that, so it has to become zero even if no thread waits
+    /// for the set. A hint: it changes when a row runs, never its result.
     fn due_in(&self) -> Duration {
         Duration::ZERO
     }
@@ -84,7 +85,7 @@ impl TokenSet {
         Self { words }
     }
 
-    /// A copy that has none of `ids`. As dear as copying its bits.
+    /// Returns a copy without `ids`. Costs as much as copying the bits.
     #[must_use]
     pub fn without(&self, ids: &[TokenId]) -> Self {
         let mut words = self.words.clone();
@@ -96,26 +97,26 @@ impl TokenSet {
         Self { words }
     }
 
-    /// Whether the set has `id`.
+    /// Returns whether the set has `id`.
     #[must_use]
     pub fn contains(&self, id: TokenId) -> bool {
         let word = self.words.get(id as usize / 32).copied().unwrap_or(0);
         word >> (id % 32) & 1 == 1
     }
 
-    /// How many ids it has.
+    /// Returns the number of ids in the set.
     #[must_use]
     pub fn len(&self) -> usize {
         self.words.iter().map(|w| w.count_ones() as usize).sum()
     }
 
-    /// Whether it has none.
+    /// Returns whether it has none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|&w| w == 0)
     }
 
-    /// Its ids, rising.
+    /// Returns the ids in ascending order.
     pub fn ids(&self) -> impl Iterator<Item = TokenId> + '_ {
         (0..).zip(&*self.words).flat_map(|(at, &word)| {
             let mut rest = word;
@@ -131,7 +132,7 @@ impl TokenSet {
 }
 
 /// A set that is known already.
-impl NextTokens for TokenSet {
+impl TokenMask for TokenSet {
     fn wait(&self) -> Option<&TokenSet> {
         Some(self)
     }

@@ -1,26 +1,8 @@
-//! The boundary between deciding and computing.
+//! The interface of executors: the boundary between deciding and computing.
 
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::{ForwardBatch, StepId, StepOutput};
-
-/// What an executor can hold and run. Fixed while it lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Capacity {
-    /// Token positions per KV block.
-    pub block_size: u32,
-    /// KV blocks in the pool: ids `0..num_blocks`.
-    pub num_blocks: u32,
-    /// Most tokens one step may compute.
-    pub max_step_tokens: u32,
-    /// Longest sequence, in tokens.
-    pub max_context_len: u32,
-    /// Token ids are `0..vocab_size` (rows of the embedding matrix).
-    pub vocab_size: u32,
-    /// Steps that may be submitted before the first is collected, at least 1.
-    pub pipeline_depth: u32,
-}
+use crate::{Capacity, ForwardBatch, StepId, StepOutput};
 
 /// Runs batches. Two calls, so that work can overlap: `submit` returns before the device has
 /// finished, `collect` waits.
@@ -43,22 +25,22 @@ pub trait Executor: Send {
     /// [`ExecutorError`]; the step is over either way.
     fn collect(&mut self, step: StepId) -> Result<StepOutput, ExecutorError>;
 
-    /// Whether a step submitted now would be computed by whichever thread calls, at once and
-    /// inside these calls: there is no device to wait for, no other executor in the way, and no
-    /// thread that has to be the caller. An engine may then leave a short step to the thread that
-    /// asks for it.
+    /// Returns whether a step submitted now would be computed at once on the calling thread, inside
+    /// these calls: there is no device to wait for, no other executor in the way, and any thread
+    /// may call. An engine may then leave a short step to the thread that asks for it.
     fn computes_at_once(&self) -> bool {
         false
     }
 
-    /// What all collected steps computed for nobody. Nothing, unless an executor fills shapes.
+    /// Returns the number of padding tokens of all collected steps; zero unless an executor fills
+    /// shapes.
     fn padded(&self) -> Padded {
         Padded::default()
     }
 }
 
-/// Tokens that were computed to fill a shape that was captured or compiled, by the class beside
-/// whose tokens they stood. They only grow.
+/// Padding tokens, computed to fill a captured or compiled shape, by the class beside whose tokens
+/// they stood. The counts only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Padded {
     /// Beside one-shot work.
@@ -67,7 +49,7 @@ pub struct Padded {
     pub decode: u64,
 }
 
-/// What went wrong in an executor.
+/// A failure of an executor.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ExecutorError {

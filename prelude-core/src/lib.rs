@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod capacity;
 mod constraint;
 mod executor;
 mod ids;
@@ -34,8 +35,9 @@ pub use batch::{
     BatchError, BlockSpan, DecodeBatch, DecodeRow, ForwardBatch, OneShotBatch, OutputHead,
     OutputRow, PenaltyHistory, Residency, SampleHead, Segment, SegmentIdx, TokenSource,
 };
-pub use constraint::{Constraint, NextTokens, Progress, TokenSet, Walk};
-pub use executor::{Capacity, Executor, ExecutorError, Padded};
+pub use capacity::Capacity;
+pub use constraint::{Constraint, MatchState, Matcher, TokenMask, TokenSet};
+pub use executor::{Executor, ExecutorError, Padded};
 pub use ids::{BlockId, RequestId, SeqId, StepId, TokenId};
 pub use prompt::{NodeIdx, PromptNode, PromptTree, TreeError};
 pub use request::{

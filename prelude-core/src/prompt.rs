@@ -1,6 +1,6 @@
 //! Prompts as trees: what several prompts of one request share is stored, and computed, once.
 
-use std::fmt;
+use std::{fmt, ops::Range};
 
 use thiserror::Error;
 
@@ -232,20 +232,41 @@ impl PromptTree {
             .map_or(0, |p| self.ends[p.index()])
     }
 
-    /// The whole prompt of `node`.
+    /// Returns the whole prompt of `node`.
     #[must_use]
     pub fn prompt(&self, node: NodeIdx) -> Vec<TokenId> {
-        let mut path = Vec::new();
+        let mut tokens = Vec::new();
+        self.copy_tokens(node, 0..self.prompt_len(node), &mut tokens);
+        tokens
+    }
+
+    /// Appends the tokens at `positions` of the prompt of `node` to `tokens`. Visits the ancestors
+    /// of `node` as far up as `positions` begins.
+    ///
+    /// # Panics
+    /// If `positions` goes beyond the prompt.
+    pub fn copy_tokens(&self, node: NodeIdx, positions: Range<u32>, tokens: &mut Vec<TokenId>) {
+        assert!(
+            positions.end <= self.prompt_len(node),
+            "positions beyond the prompt"
+        );
+        let base = tokens.len();
+        tokens.resize(base + positions.len(), 0);
         let mut at = Some(node);
-        while let Some(n) = at {
-            path.push(n);
-            at = self.nodes[n.index()].parent;
+        while let Some(node) = at {
+            let (start, end) = (self.start(node), self.prompt_len(node));
+            let from = positions.start.max(start);
+            let to = positions.end.min(end);
+            if from < to {
+                let own = &self.nodes[node.index()].tokens;
+                let place = base + (from - positions.start) as usize;
+                tokens[place..][..(to - from) as usize]
+                    .copy_from_slice(&own[(from - start) as usize..(to - start) as usize]);
+            }
+            at = self.nodes[node.index()]
+                .parent
+                .filter(|_| positions.start < start);
         }
-        let mut out = Vec::with_capacity(self.prompt_len(node) as usize);
-        for n in path.into_iter().rev() {
-            out.extend_from_slice(&self.nodes[n.index()].tokens);
-        }
-        out
     }
 
     /// Tokens stored in the tree: what a forward pass computes when nothing is cached.
@@ -254,7 +275,7 @@ impl PromptTree {
         self.nodes.iter().map(|n| n.tokens.len()).sum()
     }
 
-    /// Whether the tree has no nodes.
+    /// Returns whether the tree has no nodes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
@@ -279,6 +300,15 @@ mod tests {
         assert_eq!(tree.prompt(ends[0]), [1, 2, 3]);
         assert_eq!(tree.prompt(ends[2]), [1, 2]);
         assert_eq!(tree.start(ends[1]), 2);
+        let copied = |positions| {
+            let mut tokens = vec![7];
+            tree.copy_tokens(ends[0], positions, &mut tokens);
+            tokens
+        };
+        assert_eq!(copied(1..3), [7, 2, 3]);
+        assert_eq!(copied(2..3), [7, 3]);
+        assert_eq!(copied(0..2), [7, 1, 2]);
+        assert_eq!(copied(1..1), [7]);
     }
 
     #[test]

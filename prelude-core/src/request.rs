@@ -1,4 +1,4 @@
-//! What a caller asks of the engine.
+//! Requests to the engine.
 
 use std::{fmt, ops::Range, sync::Arc};
 
@@ -6,7 +6,8 @@ use thiserror::Error;
 
 use crate::{Constraint, NodeIdx, PromptTree, RequestId, SamplingParams, Timestamp, TokenId};
 
-/// Which resources a request may consume. Decided once, at admission, from its shape alone.
+/// The class of resources that a request may consume, decided once, at admission, from its shape
+/// alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ExecutionClass {
     /// One forward pass and a fixed-size answer: no sequence that outlives the step, no block
@@ -24,6 +25,13 @@ impl ExecutionClass {
             Self::OneShot => "oneshot",
             Self::Decode => "decode",
         }
+    }
+
+    /// Returns the class of a request with these rows: [`Self::Decode`] if one of them is.
+    #[must_use]
+    pub fn of(rows: &[RowSpec]) -> Self {
+        let classes = rows.iter().map(|row| row.head.class());
+        classes.max().unwrap_or(Self::OneShot)
     }
 }
 
@@ -44,7 +52,7 @@ pub struct Request {
     pub priority: i64,
     /// When the first token (Decode) or the whole answer (OneShot) is due.
     pub deadline: Option<Timestamp>,
-    /// What becomes of the request if it has not started by then.
+    /// The treatment of the request if it has not started by then.
     pub on_deadline: OnDeadline,
     /// Requests with different salts share no cached block and no prefix inside a step.
     pub cache_salt: Option<Arc<str>>,
@@ -66,26 +74,26 @@ impl fmt::Debug for Request {
     }
 }
 
-/// What becomes of a request whose deadline passes before any of it has started.
+/// The treatment of a request whose deadline passes before any of it has started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDeadline {
-    /// It ends: nobody wants a late answer.
+    /// The request ends: a late answer is of no use.
     #[default]
     Drop,
-    /// It goes on; the deadline says only who is more urgent.
+    /// The request goes on; the deadline only orders waiting requests.
     Finish,
 }
 
-/// One answer wanted: a place in the prompt tree and what to compute there.
+/// One output that a request asks for: a node of the prompt tree and what to compute there.
 #[derive(Clone, Debug)]
 pub struct RowSpec {
     /// The prompt ends with this node.
     pub node: NodeIdx,
-    /// What to compute.
+    /// The output to compute.
     pub head: Head,
 }
 
-/// What is computed from the hidden states of one prompt.
+/// An output that is computed from the hidden states of one prompt.
 #[derive(Clone, Debug)]
 pub enum Head {
     /// Continue the prompt.
@@ -94,7 +102,7 @@ pub enum Head {
     LabelScores {
         /// The tokens, in the order of the answer; repeats allowed.
         labels: Arc<[TokenId]>,
-        /// Whether the log-sum-exp over the vocabulary is wanted too.
+        /// True if the log-sum-exp over the vocabulary is wanted too.
         normalise: Normalise,
     },
     /// Log-probabilities of the prompt's own tokens.
@@ -107,9 +115,9 @@ pub enum Head {
     },
     /// A vector.
     Embed {
-        /// Which hidden states are combined.
+        /// The rule that combines hidden states.
         pooling: Pooling,
-        /// Whether to scale the vector to length 1.
+        /// True to scale the vector to length 1.
         normalise: bool,
         /// Keep this many leading components, before normalising.
         dimensions: Option<u32>,
@@ -120,12 +128,12 @@ pub enum Head {
     Tokens(TokenHead),
 }
 
-/// What is computed from the hidden state of each of several tokens, alone.
+/// An output that is computed from the hidden state of each of several tokens, alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenHead {
     /// Its vector.
     Embed {
-        /// Whether to scale each vector to length 1.
+        /// True to scale each vector to length 1.
         normalise: bool,
         /// Keep this many leading components, before normalising.
         dimensions: Option<u32>,
@@ -150,7 +158,7 @@ pub struct Generate {
     pub constraint: Option<Arc<dyn Constraint>>,
 }
 
-/// Over what label scores are to be normalised by the caller.
+/// The set over which the caller normalises label scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Normalise {
     /// Over the labels: nothing but their logits is computed.
@@ -159,7 +167,7 @@ pub enum Normalise {
     OverVocab,
 }
 
-/// Which hidden states an embedding combines.
+/// The rule that combines the hidden states of an embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
     /// The last token's.
@@ -168,7 +176,7 @@ pub enum Pooling {
     Mean,
 }
 
-/// Why a request is malformed. The caller's fault.
+/// The defect of a malformed request: the caller's fault.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InvalidRequest {
@@ -210,7 +218,7 @@ pub enum InvalidRequest {
         row: usize,
         /// The parameter.
         field: &'static str,
-        /// What it must be.
+        /// The allowed values.
         must_be: &'static str,
     },
 }
@@ -231,15 +239,10 @@ impl Request {
         }
     }
 
-    /// The class, from the shape alone: Decode if any row may generate two tokens or more.
+    /// Returns the class, which follows from the rows alone.
     #[must_use]
     pub fn class(&self) -> ExecutionClass {
-        let decodes = |row: &RowSpec| matches!(&row.head, Head::Generate(g) if g.max_tokens > 1);
-        if self.rows.iter().any(decodes) {
-            ExecutionClass::Decode
-        } else {
-            ExecutionClass::OneShot
-        }
+        ExecutionClass::of(&self.rows)
     }
 
     /// Prompt tokens as callers count them: each row's whole prompt, shared or not.
@@ -287,6 +290,15 @@ impl Request {
 }
 
 impl Head {
+    /// Returns the class of a row with this head: `Decode` if it may generate two tokens or more.
+    #[must_use]
+    pub const fn class(&self) -> ExecutionClass {
+        match self {
+            Self::Generate(generate) if generate.max_tokens > 1 => ExecutionClass::Decode,
+            _ => ExecutionClass::OneShot,
+        }
+    }
+
     fn validate(
         &self,
         row: usize,
@@ -384,6 +396,7 @@ mod tests {
     #[test]
     fn class_follows_the_output_budget() {
         let class = |heads| request(vec![1], heads).class();
+        assert_eq!(class(vec![]), ExecutionClass::OneShot);
         assert_eq!(class(vec![generate(1)]), ExecutionClass::OneShot);
         assert_eq!(class(vec![Head::Classify]), ExecutionClass::OneShot);
         assert_eq!(
@@ -392,7 +405,7 @@ mod tests {
         );
     }
 
-    /// What callers wrote belongs into no log, and `Debug` is how things get there.
+    /// Prompts and salts belong into no log, and `Debug` is how things get there.
     #[test]
     fn debug_prints_lengths() {
         let mut request = request(vec![4_711, 4_712], vec![Head::Classify]);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::TokenId;
 
 /// Sampling parameters of one row, in the order in which they apply: penalties and bias, allowed
-/// tokens (those of a constraint too), temperature, top-k, top-p, min-p, draw. The CPU executor's definition is normative.
+/// tokens (those of a constraint too), temperature, top-k, top-p, min-p, draw. The CPU executor's
+/// definition is normative.
 ///
 /// A draw depends on `(seed, choice, output position, logits)` and on nothing else, so a seed
 /// repeats its text in any batch.
@@ -58,7 +59,7 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// Whether the tokens seen so far change the logits, so that a row needs its history.
+    /// Returns whether the tokens seen so far change the logits, so that a row needs its history.
     #[must_use]
     pub fn needs_history(&self) -> bool {
         // Exact comparisons: these are the neutral values themselves, not results.

@@ -1,4 +1,4 @@
-//! What one step produced.
+//! The outputs of one step.
 
 use crate::{StepId, TokenId};
 
@@ -15,7 +15,7 @@ pub struct StepOutput {
     pub step: StepId,
 }
 
-/// What one row produced.
+/// The output of one row.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RowOutput {
     /// One token per draw.
@@ -33,7 +33,7 @@ pub enum RowOutput {
     Embedding(Vec<f32>),
     /// Logits of the classification head, f32, one per class.
     Classes(Vec<f32>),
-    /// Of each token a vector, or the logits of the classification head; f32. A prompt computed in
+    /// For each token a vector or the logits of the classification head, f32. A prompt computed in
     /// chunks yields several of these, in order.
     Tokens {
         /// Position of the first token.

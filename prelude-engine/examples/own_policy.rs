@@ -29,8 +29,8 @@ impl SchedulerPolicy for SmallestFirst {
                     Some((w.turn, w.priority, prompt.tokens - prompt.cached, w.request))
                 })
                 .collect();
-            // Whoever has waited too long, then by priority, then by size. Request ids grow, so equal
-            // sizes keep the order of their arrival.
+            // Requests that have waited too long, then by priority, then by size. Request ids grow,
+            // so equal sizes keep the order of their arrival.
             sized.sort_unstable();
             let grant = |(.., request): (Turn, i64, u32, RequestId)| Grant {
                 request,

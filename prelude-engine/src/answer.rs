@@ -9,31 +9,10 @@ use std::{
 };
 
 use prelude_core::{RequestId, RowOutput, SampledToken};
-use prelude_sched::{Event, FinishReason, Outcome, Reject, Usage};
+use prelude_sched::{Event, FinishReason, Outcome, Usage};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::{AnswerError, handle::Shared};
-
-/// Something that happened to a request.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum AnswerEvent {
-    /// The scheduler said so. [`Event::Finished`] is the last.
-    Event(Event),
-    /// The scheduler did not accept the request. The only event then.
-    Rejected(Reject),
-    /// The engine stopped first. The last event.
-    EngineStopped,
-}
-
-impl AnswerEvent {
-    pub(crate) const fn is_last(&self) -> bool {
-        matches!(
-            self,
-            Self::Event(Event::Finished { .. }) | Self::Rejected(_) | Self::EngineStopped
-        )
-    }
-}
+use crate::{AnswerError, AnswerEvent, shared::Shared};
 
 /// Events of one request. Dropping it aborts the request wherever it is.
 pub struct Answer {
@@ -41,11 +20,11 @@ pub struct Answer {
     rows: usize,
     /// Each message is what one step, or one command, did to the request.
     events: UnboundedReceiver<Vec<AnswerEvent>>,
-    /// Of the last message, what was not asked for yet.
+    /// The events of the last message that were not taken yet.
     arrived: IntoIter<AnswerEvent>,
     shared: Arc<Shared>,
     over: bool,
-    /// Whether the engine was told to give the request up: once is enough.
+    /// True if the engine was told to give the request up: once is enough.
     aborted: AtomicBool,
 }
 
@@ -125,7 +104,7 @@ impl Answer {
         }
     }
 
-    /// As [`Answer::next`], for threads outside an async runtime.
+    /// Does what [`Answer::next`] does, for threads outside an async runtime.
     ///
     /// # Panics
     /// If called inside one.
@@ -164,7 +143,7 @@ impl Answer {
         }
     }
 
-    /// As [`Answer::collect`], for threads outside an async runtime.
+    /// Does what [`Answer::collect`] does, for threads outside an async runtime.
     ///
     /// # Errors
     /// [`AnswerError`] if the request has no whole answer.
@@ -187,16 +166,16 @@ impl Answer {
 pub struct Collected {
     /// One per row of the request.
     pub rows: Vec<CollectedRow>,
-    /// What it cost.
+    /// The resources that it used.
     pub usage: Usage,
 }
 
 /// The answer of one row.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CollectedRow {
-    /// Of a row that reads the prompt. Log-probabilities computed in pieces are joined.
+    /// The output of a row that reads the prompt. Log-probabilities computed in pieces are joined.
     Output(RowOutput),
-    /// Of a row that generates: one per choice.
+    /// The continuations of a row that generates, one per choice.
     Generated(Vec<Generation>),
 }
 
@@ -289,7 +268,7 @@ impl Collector {
     }
 }
 
-/// What is told of each token of a prompt computed in chunks comes in several pieces, in order.
+/// Outputs for each token of a prompt computed in chunks come in several pieces, in order.
 fn join(slot: &mut Option<RowOutput>, output: RowOutput) {
     match (slot.as_mut(), output) {
         (Some(RowOutput::Logprobs { entries, .. }), RowOutput::Logprobs { entries: more, .. }) => {

@@ -1,24 +1,19 @@
-//! The loop.
+//! A running engine: its thread, and how that starts and stops.
 
 use std::{
-    collections::{BTreeMap, VecDeque, btree_map::Entry},
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, Mutex},
     thread::JoinHandle,
-    time::Duration,
 };
 
-use prelude_core::{
-    ExecutionClass, Executor, ExecutorError, ForwardBatch, RequestId, StepId, Timestamp,
-};
-use prelude_sched::{Event, Outcome, Scheduler, SchedulerPolicy};
-use tokio::sync::mpsc::UnboundedSender;
+use prelude_core::Executor;
+use prelude_sched::{Scheduler, SchedulerPolicy};
 
 use crate::{
-    AnswerEvent, EngineConfig, EngineError, EngineHandle, StepReport,
-    handle::Shared,
-    here::{StepSize, StepTimes},
-    inbox::{Commands, Inbox, Submission},
-    report::{Timing, TokenGap},
+    EngineConfig, EngineError, EngineHandle,
+    engine_core::{EngineCore, Over},
+    here::SharedCore,
+    inbox::Inbox,
+    shared::{Shared, lock},
 };
 
 /// A running engine. Dropping it stops the thread and waits for it; requests that have not
@@ -43,7 +38,8 @@ impl ScheduledEngine {
         Self::start(name, &config, scheduler, executor)
     }
 
-    /// As [`Self::spawn`], with a policy of the caller's in place of `config.scheduler.policy`.
+    /// Does what [`Self::spawn`] does, with a policy of the caller's in place of
+    /// `config.scheduler.policy`.
     ///
     /// # Errors
     /// As [`Self::spawn`].
@@ -66,25 +62,17 @@ impl ScheduledEngine {
     ) -> Result<Self, EngineError> {
         let capacity = executor.capacity();
         let inbox = Inbox::new(config.command_queue);
-        let engine = Loop {
-            scheduler,
-            executor,
-            live: BTreeMap::new(),
-            in_flight: VecDeque::new(),
-            step_times: StepTimes::default(),
-            events: Vec::new(),
-            touched: Vec::new(),
-        };
-        let shared = Shared::new(inbox, capacity, config.recent_steps, engine);
-        let shared = Arc::new(shared);
+        let shared = Arc::new(Shared::new(inbox, capacity, config.recent_steps));
+        let core = EngineCore::new(scheduler, executor);
+        let core: Arc<SharedCore> = Arc::new(Mutex::new(Some(core)));
         let thread = std::thread::Builder::new()
             .name(format!("prelude-{name}"))
             .spawn({
-                let shared = Arc::clone(&shared);
-                move || run(&shared)
+                let (core, shared) = (Arc::clone(&core), Arc::clone(&shared));
+                move || run(&core, &shared)
             })?;
         Ok(Self {
-            handle: EngineHandle { shared },
+            handle: EngineHandle { shared, core },
             thread: Some(thread),
         })
     }
@@ -110,52 +98,28 @@ impl Drop for ScheduledEngine {
     }
 }
 
-/// A request whose end has not been announced.
-struct Live {
-    events: UnboundedSender<Vec<AnswerEvent>>,
-    /// What happened to it and is not sent yet.
-    unsent: Vec<AnswerEvent>,
-    timing: Timing,
-    prompt_tokens: u64,
-    class: ExecutionClass,
-}
-
-struct InFlight {
-    report: StepReport,
-    size: StepSize,
-}
-
-/// A scheduler, an executor, and what goes on between them. Whoever holds its lock runs it: the
-/// engine's thread as long as there is work, and between two such spells a caller, for one step
-/// (`here.rs`).
-pub(crate) struct Loop {
-    scheduler: Scheduler,
-    pub(crate) executor: Box<dyn Executor>,
-    live: BTreeMap<RequestId, Live>,
-    in_flight: VecDeque<InFlight>,
-    pub(crate) step_times: StepTimes,
-    /// Reused from step to step.
-    events: Vec<Event>,
-    touched: Vec<RequestId>,
-}
-
 /// Closes the engine, also when its thread panics.
-struct Closing<'a>(&'a Shared);
+struct Closing<'a> {
+    core: &'a SharedCore,
+    shared: &'a Shared,
+}
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
-        let engine = lock(&self.0.engine).take();
-        self.0.close(engine);
+        let core = lock(self.core).take();
+        self.shared.close();
+        // Its live requests' channels close with it, which their answers take for `EngineStopped`.
+        drop(core);
     }
 }
 
 /// The life of the engine's thread.
-fn run(shared: &Shared) {
-    let _closing = Closing(shared);
+fn run(core: &SharedCore, shared: &Shared) {
+    let _closing = Closing { core, shared };
     loop {
         let rest = {
             // Held while there is work: no caller runs a step between two of ours.
-            let mut engine = lock(&shared.engine);
+            let mut engine = lock(core);
             // Gone if a caller's step was its last.
             let Some(engine) = engine.as_mut() else {
                 return;
@@ -166,254 +130,5 @@ fn run(shared: &Shared) {
             }
         };
         shared.inbox.wait(rest);
-    }
-}
-
-/// The engine was told to stop, or has lost its device.
-struct Over;
-
-impl From<ExecutorError> for Over {
-    fn from(_: ExecutorError) -> Self {
-        Self
-    }
-}
-
-impl Loop {
-    /// Runs until there is nothing to do before the time returned, or before a command comes.
-    fn run(&mut self, shared: &Shared) -> Result<Option<Duration>, Over> {
-        loop {
-            let commands = shared.inbox.drain();
-            let stop = commands.stop;
-            self.obey(shared, commands);
-            if stop {
-                return Err(Over);
-            }
-            self.fill_pipeline(shared)?;
-            if self.in_flight.is_empty() {
-                self.publish(shared);
-                let deadline = self.scheduler.next_deadline();
-                return Ok(deadline.map(|at| at.saturating_since(shared.now())));
-            }
-            self.collect_oldest(shared)?;
-        }
-    }
-
-    /// Whether no request is in the engine.
-    pub(crate) fn is_free(&self) -> bool {
-        self.live.is_empty()
-    }
-
-    /// Takes a request up and runs a step; the engine is free. What one step does not answer is
-    /// left in it.
-    ///
-    /// # Errors
-    /// [`ExecutorError::Lost`]: the engine is over.
-    pub(crate) fn step(
-        &mut self,
-        shared: &Shared,
-        submission: Submission,
-    ) -> Result<(), ExecutorError> {
-        self.accept(shared, submission);
-        self.fill_pipeline(shared)?;
-        self.collect_oldest(shared)
-    }
-
-    fn obey(&mut self, shared: &Shared, commands: Commands) {
-        for submission in commands.submissions {
-            let tokens = submission.request.tree.distinct_tokens() as u64;
-            shared.unseen_tokens.fetch_sub(tokens, Ordering::Relaxed);
-            self.accept(shared, submission);
-        }
-        for id in commands.aborts {
-            self.scheduler.abort(shared.now(), id, &mut self.events);
-        }
-        self.dispatch(shared);
-    }
-
-    fn accept(&mut self, shared: &Shared, Submission { request, events }: Submission) {
-        let id = request.id;
-        let timing = Timing::new(request.arrival);
-        let prompt_tokens = request.prompt_tokens();
-        let class = request.class();
-        match self.scheduler.submit(shared.now(), request) {
-            Ok(()) => {
-                let live = Live {
-                    events,
-                    unsent: Vec::new(),
-                    timing,
-                    prompt_tokens,
-                    class,
-                };
-                self.live.insert(id, live);
-            }
-            Err(reject) => {
-                shared.reports().snapshot.rejected += 1;
-                // The caller may have gone; then nobody needs to know.
-                let _ = events.send(vec![AnswerEvent::Rejected(reject)]);
-            }
-        }
-    }
-
-    /// Submits steps until the executor's pipeline is full or there is nothing to run.
-    fn fill_pipeline(&mut self, shared: &Shared) -> Result<(), ExecutorError> {
-        loop {
-            let now = shared.now();
-            let next = self.scheduler.next_batch(now, &mut self.events);
-            self.dispatch(shared);
-            let Some((step, batch)) = next else {
-                return Ok(());
-            };
-            // An executor may work inside `submit`: what runs is to be seen meanwhile.
-            self.publish(shared);
-            let in_flight = InFlight {
-                report: describe(step, &batch, now),
-                size: StepSize::of_batch(batch.parts().0),
-            };
-            match self.executor.submit(step, batch) {
-                Ok(()) => self.in_flight.push_back(in_flight),
-                Err(error) => {
-                    // Steps complete in order: those before this one first.
-                    while !self.in_flight.is_empty() {
-                        self.collect_oldest(shared)?;
-                    }
-                    self.complete(shared, in_flight, Err(error))?;
-                }
-            }
-        }
-    }
-
-    fn collect_oldest(&mut self, shared: &Shared) -> Result<(), ExecutorError> {
-        let Some(in_flight) = self.in_flight.pop_front() else {
-            return Ok(());
-        };
-        let result = self.executor.collect(in_flight.report.step);
-        self.complete(shared, in_flight, result)
-    }
-
-    fn complete(
-        &mut self,
-        shared: &Shared,
-        InFlight { mut report, size }: InFlight,
-        result: Result<prelude_core::StepOutput, ExecutorError>,
-    ) -> Result<(), ExecutorError> {
-        let now = shared.now();
-        report.duration = now.saturating_since(report.submitted);
-        report.succeeded = result.is_ok();
-        let lost = result
-            .as_ref()
-            .err()
-            .filter(|e| matches!(e, ExecutorError::Lost(_)))
-            .cloned();
-        if report.succeeded && report.computed_tokens() <= EngineHandle::TINY_STEP_TOKENS {
-            let ns = u64::try_from(report.duration.as_nanos()).unwrap_or(u64::MAX);
-            shared.fastest_tiny_ns.fetch_min(ns, Ordering::Relaxed);
-            shared.tiny_steps.fetch_add(1, Ordering::Relaxed);
-        }
-        let step = report.step;
-        if report.succeeded && report.kind == "oneshot" {
-            self.step_times.note(size, report.duration);
-        }
-        let padded = self.executor.padded();
-        let mut reports = shared.reports();
-        reports.snapshot.padded = padded;
-        reports.step(report);
-        drop(reports);
-        self.scheduler
-            .complete(now, step, result, &mut self.events)
-            .expect("a step completes once, and steps are collected in order");
-        // Before the events go out: who has seen an answer also sees it counted.
-        self.publish(shared);
-        self.dispatch(shared);
-        lost.map_or(Ok(()), Err)
-    }
-
-    /// Sends the scheduler's events to whom they concern: whatever happened to a request in one
-    /// message, so that whoever waits for it wakes once and not for each row.
-    fn dispatch(&mut self, shared: &Shared) {
-        if self.events.is_empty() {
-            return;
-        }
-        let now = shared.now();
-        let mut events = std::mem::take(&mut self.events);
-        let mut reports = shared.reports();
-        let snapshot = &mut reports.snapshot;
-        for event in events.drain(..) {
-            let id = event.request();
-            let Some(live) = self.live.get_mut(&id) else {
-                continue;
-            };
-            match &event {
-                Event::Token { row, choice, .. } => match live.timing.token(now, *row, *choice) {
-                    TokenGap::First(d) => {
-                        snapshot.time_to_first_token.observe(d.as_secs_f64());
-                    }
-                    TokenGap::Later(d) => {
-                        snapshot.inter_token_latency.observe(d.as_secs_f64());
-                    }
-                },
-                Event::Finished { outcome, usage, .. } => {
-                    let index = match outcome {
-                        Outcome::Done => 0,
-                        Outcome::Aborted => 1,
-                        Outcome::Failed(_) => 2,
-                        Outcome::DeadlineExpired => 3,
-                    };
-                    snapshot.finished[index].1 += 1;
-                    let e2e = now.saturating_since(live.timing.arrival);
-                    snapshot.e2e_latency.observe(e2e.as_secs_f64());
-                    snapshot.finished(live.class, &live.timing, usage);
-                    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-                    {
-                        snapshot.prompt_tokens.observe(live.prompt_tokens as f64);
-                        snapshot
-                            .generation_tokens
-                            .observe(usage.output_tokens as f64);
-                    }
-                }
-                _ => {}
-            }
-            if live.unsent.is_empty() {
-                self.touched.push(id);
-            }
-            live.unsent.push(AnswerEvent::Event(event));
-        }
-        drop(reports);
-        self.events = events;
-        for id in self.touched.drain(..) {
-            let Entry::Occupied(mut live) = self.live.entry(id) else {
-                continue;
-            };
-            let unsent = std::mem::take(&mut live.get_mut().unsent);
-            let is_over = unsent.last().is_some_and(AnswerEvent::is_last);
-            // Whoever dropped the answer has aborted the request; its last events concern nobody.
-            let _ = live.get().events.send(unsent);
-            if is_over {
-                live.remove();
-            }
-        }
-    }
-
-    /// Copies the scheduler's gauges to where handles see them.
-    fn publish(&self, shared: &Shared) {
-        shared.reports().snapshot.scheduler = self.scheduler.stats();
-    }
-}
-
-pub(crate) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn describe(step: StepId, batch: &ForwardBatch, now: Timestamp) -> StepReport {
-    let (oneshot, prefill, decode) = batch.parts();
-    StepReport {
-        step,
-        kind: batch.kind(),
-        oneshot_tokens: oneshot.tokens.len(),
-        prefill_tokens: prefill.tokens.len(),
-        decode_rows: decode.rows.len(),
-        oneshot_rows: oneshot.rows.len(),
-        submitted: now,
-        duration: Duration::ZERO,
-        succeeded: false,
     }
 }

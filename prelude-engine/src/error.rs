@@ -1,4 +1,4 @@
-//! What can go wrong between a caller and the engine.
+//! Errors between a caller and the engine.
 
 use prelude_sched::{ConfigError, Reject};
 use thiserror::Error;

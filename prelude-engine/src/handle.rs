@@ -1,11 +1,8 @@
 //! The cloneable handle to an engine.
 
 use std::{
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
+    sync::{Arc, MutexGuard, atomic::Ordering},
+    time::Duration,
 };
 
 use prelude_core::{Capacity, OnDeadline, PromptTree, Request, RequestId, RowSpec, Timestamp};
@@ -13,13 +10,13 @@ use tokio::sync::mpsc;
 
 use crate::{
     Answer, AnswerEvent, EngineSnapshot, StepReport, SubmitError,
-    engine::{Loop, lock},
-    here,
-    inbox::{Inbox, Submission},
-    report::Reports,
+    here::{self, SharedCore},
+    inbox::Submission,
+    report::{self, Reports},
+    shared::Shared,
 };
 
-/// What a caller asks; the engine adds an id and the time.
+/// A request as callers write it; the engine adds an id and the time.
 #[derive(Clone, Debug)]
 pub struct RequestSpec {
     /// The prompts.
@@ -30,7 +27,7 @@ pub struct RequestSpec {
     pub priority: i64,
     /// From now: when the first token (Decode) or the whole answer (OneShot) is due.
     pub deadline: Option<Duration>,
-    /// What becomes of the request if it has not started by then.
+    /// The treatment of the request if it has not started by then.
     pub on_deadline: OnDeadline,
     /// Requests with different salts share nothing.
     pub cache_salt: Option<Arc<str>>,
@@ -51,62 +48,11 @@ impl RequestSpec {
     }
 }
 
-/// State that the engine thread and its handles share.
-pub(crate) struct Shared {
-    pub(crate) inbox: Inbox,
-    pub(crate) capacity: Capacity,
-    pub(crate) started: Instant,
-    pub(crate) alive: AtomicBool,
-    pub(crate) reports: Mutex<Reports>,
-    /// Tiny steps that succeeded, and nanoseconds of the fastest of them.
-    pub(crate) tiny_steps: AtomicU64,
-    pub(crate) fastest_tiny_ns: AtomicU64,
-    /// Prompt tokens of requests that the engine thread has not looked at.
-    pub(crate) unseen_tokens: AtomicU64,
-    /// `None` once it is closed.
-    pub(crate) engine: Mutex<Option<Loop>>,
-    next_id: AtomicU64,
-}
-
-impl Shared {
-    pub(crate) fn new(inbox: Inbox, capacity: Capacity, recent_steps: usize, engine: Loop) -> Self {
-        Self {
-            inbox,
-            capacity,
-            started: Instant::now(),
-            alive: AtomicBool::new(true),
-            reports: Mutex::new(Reports::new(recent_steps)),
-            tiny_steps: AtomicU64::new(0),
-            fastest_tiny_ns: AtomicU64::new(u64::MAX),
-            unseen_tokens: AtomicU64::new(0),
-            engine: Mutex::new(Some(engine)),
-            next_id: AtomicU64::new(0),
-        }
-    }
-
-    pub(crate) fn now(&self) -> Timestamp {
-        Timestamp::ZERO.saturating_add(self.started.elapsed())
-    }
-
-    pub(crate) fn reports(&self) -> MutexGuard<'_, Reports> {
-        // Reports are valid between statements; a panic elsewhere must not hide them.
-        lock(&self.reports)
-    }
-
-    /// Tells everybody that the engine is gone.
-    pub(crate) fn close(&self, engine: Option<Loop>) {
-        self.alive.store(false, Ordering::Release);
-        // Dropping the submissions closes their channels, which their answers take for
-        // `EngineStopped`; so does dropping the loop's live requests.
-        drop(self.inbox.close());
-        drop(engine);
-    }
-}
-
 /// A handle to a running engine. Clones are cheap and refer to the same engine.
 #[derive(Clone)]
 pub struct EngineHandle {
     pub(crate) shared: Arc<Shared>,
+    pub(crate) core: Arc<SharedCore>,
 }
 
 impl std::fmt::Debug for EngineHandle {
@@ -128,20 +74,20 @@ impl EngineHandle {
         self.hand_over(prepared)
     }
 
-    /// As [`Self::submit`]; but a request that the engine would begin at once, and answer within
-    /// `limit` by what steps of its size took of late, is computed here, before this returns: no
-    /// other thread has to wake up for it. That needs an executor that
-    /// [computes at once](prelude_core::Executor::computes_at_once), and an engine with nothing
-    /// else to do. The answer is the same either way.
+    /// Does what [`Self::submit`] does; but a request that the engine would begin at once, and
+    /// answer within `limit` by the latest times of steps of its size, is computed on the calling
+    /// thread before this returns: no other thread has to wake up for it. That needs an executor
+    /// that [computes at once](prelude_core::Executor::computes_at_once), and an engine with
+    /// nothing else to do. The answer is the same either way.
     ///
-    /// To be called where nobody minds a wait of about `limit`, and where nothing else is about to
+    /// Call it only where a wait of about `limit` is harmless, and where nothing else is about to
     /// be submitted that could have shared the step.
     ///
     /// # Errors
     /// As [`Self::submit`].
     pub fn submit_within(&self, spec: RequestSpec, limit: Duration) -> Result<Answer, SubmitError> {
         let mut prepared = self.prepare(spec);
-        match here::run(&self.shared, prepared.submission, limit) {
+        match here::run(&self.core, &self.shared, prepared.submission, limit) {
             None => Ok(prepared.answer.build(&self.shared)),
             Some(submission) => {
                 prepared.submission = submission;
@@ -230,7 +176,7 @@ impl EngineHandle {
 
     /// Most tokens that a tiny step computes: a step of so few costs about what a step of one
     /// costs, because both read all weights once.
-    pub const TINY_STEP_TOKENS: usize = 32;
+    pub const TINY_STEP_TOKENS: usize = report::TINY_STEP_TOKENS;
 
     /// The latest steps, oldest first, at most `EngineConfig::recent_steps` of them.
     #[must_use]
@@ -238,7 +184,7 @@ impl EngineHandle {
         self.reports().recent.iter().cloned().collect()
     }
 
-    /// Whether the engine still serves: false once it has stopped or lost its device.
+    /// Returns whether the engine still serves: false once it has stopped or lost its device.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.shared.alive.load(Ordering::Acquire)
@@ -255,7 +201,7 @@ impl EngineHandle {
     }
 }
 
-/// A request that nobody has yet, and what its answer will be made of.
+/// A request that was not handed over yet, and the parts of its answer.
 struct Prepared {
     submission: Submission,
     answer: Receiving,

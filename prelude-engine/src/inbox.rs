@@ -1,4 +1,4 @@
-//! What callers hand to the engine thread, and how it waits for them.
+//! The queue of commands from callers to the engine's thread.
 
 use std::{
     collections::VecDeque,
@@ -36,7 +36,7 @@ struct State {
     /// The engine thread is to look, whatever is here.
     look: bool,
     stop: bool,
-    /// The engine thread is gone: nobody will ever look here again.
+    /// True if the engine's thread is gone: commands are refused.
     closed: bool,
 }
 
@@ -89,26 +89,26 @@ impl Inbox {
         self.arrived.notify_one();
     }
 
-    /// Makes the engine thread look after the engine: somebody else has left it work.
+    /// Wakes the engine's thread for work that a caller left in the engine.
     pub(crate) fn call(&self) {
         self.lock().look = true;
         self.arrived.notify_one();
     }
 
-    /// Whether nothing has arrived that the engine thread has not seen.
+    /// Returns whether nothing has arrived that the engine thread has not seen.
     pub(crate) fn is_quiet(&self) -> bool {
         let state = self.lock();
         !state.has_something() && !state.closed
     }
 
-    /// Marks the engine as gone and returns what nobody will serve.
+    /// Marks the engine as gone and returns the commands that it did not handle.
     pub(crate) fn close(&self) -> Commands {
         let mut state = self.lock();
         state.closed = true;
         take(&mut state)
     }
 
-    /// What has arrived, without waiting.
+    /// Takes the commands that have arrived, without waiting.
     pub(crate) fn drain(&self) -> Commands {
         take(&mut self.lock())
     }

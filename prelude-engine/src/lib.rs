@@ -16,17 +16,22 @@
 mod answer;
 mod config;
 mod engine;
+mod engine_core;
 mod error;
+mod event;
 mod handle;
 mod here;
 mod histogram;
 mod inbox;
 mod report;
+mod shared;
+mod step_time;
 
-pub use answer::{Answer, AnswerEvent, Collected, CollectedRow, Generation};
+pub use answer::{Answer, Collected, CollectedRow, Generation};
 pub use config::EngineConfig;
 pub use engine::ScheduledEngine;
 pub use error::{AnswerError, EngineError, SubmitError};
+pub use event::AnswerEvent;
 pub use handle::{EngineHandle, RequestSpec};
 pub use histogram::Histogram;
 pub use report::{ClassTotals, EngineSnapshot, StepReport, StepTotals};

@@ -1,4 +1,4 @@
-//! What the engine tells about itself. A new metric is a field here.
+//! Reports of the engine about itself. A new metric is a field here.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -9,9 +9,12 @@ use prelude_core::{ExecutionClass, Padded, StepId, Timestamp};
 use prelude_sched::{SchedulerStats, Usage};
 
 use crate::{
-    EngineHandle, Histogram,
+    Histogram,
     histogram::{SECONDS, TOKENS},
 };
+
+/// Most tokens that a tiny step computes.
+pub(crate) const TINY_STEP_TOKENS: usize = 32;
 
 /// One step, as it ran.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,7 +35,7 @@ pub struct StepReport {
     pub submitted: Timestamp,
     /// From submission to its results.
     pub duration: Duration,
-    /// Whether it produced results.
+    /// True if it produced results.
     pub succeeded: bool,
 }
 
@@ -73,7 +76,7 @@ pub struct ClassTotals {
 /// Gauges, counters and histograms of one engine.
 #[derive(Clone, Debug)]
 pub struct EngineSnapshot {
-    /// Whether the engine still serves.
+    /// True if the engine still serves.
     pub alive: bool,
     /// Queues, blocks, cache counters.
     pub scheduler: SchedulerStats,
@@ -105,7 +108,7 @@ pub struct EngineSnapshot {
     pub decode_time: Histogram,
     /// Mean seconds between a generation's tokens, per request of two tokens or more.
     pub time_per_output_token: Histogram,
-    /// What requests of each class waited and took, and what steps had of them.
+    /// Waiting and execution times of each class's requests, and their tokens in steps.
     pub classes: [ClassTotals; 2],
     /// Prompt tokens per request.
     pub prompt_tokens: Histogram,
@@ -151,9 +154,9 @@ impl EngineSnapshot {
     }
 }
 
-/// How fast an engine can compute prompts: what comes from the cache is not computed, and idle
-/// time says nothing of it. Requests are refused by it, and a refusal that is wrong is worse than
-/// an answer that is late; so it is rather too high than too low:
+/// An estimate of the prompt tokens that an engine can compute in a second. Cached tokens and idle
+/// time do not count. Admission refuses requests by this estimate, and a wrong refusal is worse
+/// than a late answer, so the estimate errs to the high side:
 /// - A tiny step, or one that is mostly about decode rows, takes its time for other reasons than
 ///   its few prompt tokens and says nothing.
 /// - The decode rows of the others count as tokens: a prompt's could have been in their place.
@@ -169,7 +172,8 @@ pub(crate) struct PromptRate {
 }
 
 impl PromptRate {
-    /// What is left of the rate known after a slower second: half of it after about eleven.
+    /// The part of the known rate that remains after a slower second: half of it after about
+    /// eleven.
     const FADING: f64 = 15.0 / 16.0;
 
     fn step(&mut self, report: &StepReport) {
@@ -177,7 +181,7 @@ impl PromptRate {
         let ended = report.submitted.saturating_add(report.duration);
         self.free_from = ended.max(self.free_from);
         let prompt = report.oneshot_tokens + report.prefill_tokens;
-        let says_nothing = prompt <= EngineHandle::TINY_STEP_TOKENS || prompt < report.decode_rows;
+        let says_nothing = prompt <= TINY_STEP_TOKENS || prompt < report.decode_rows;
         if says_nothing || !report.succeeded {
             return;
         }
@@ -251,7 +255,7 @@ impl Reports {
     }
 }
 
-/// What the engine remembers of a live request, to fill the histograms.
+/// The times of a live request, for the histograms.
 pub(crate) struct Timing {
     pub(crate) arrival: Timestamp,
     /// When the first and the last token came.

@@ -28,7 +28,7 @@ const CAPACITY: Capacity = Capacity {
     pipeline_depth: 1,
 };
 
-/// What the fake does in `collect`.
+/// The behaviour of the fake executor in `collect`.
 #[derive(Clone, Copy, PartialEq)]
 enum Mode {
     Work,
@@ -199,7 +199,7 @@ impl SchedulerPolicy for Waits {
 }
 
 #[test]
-fn a_policy_that_waits_puts_nobody_to_sleep() {
+fn a_policy_that_waits_puts_no_request_to_sleep() {
     let executor = Fake {
         control: Control::new(Mode::Work),
         output: None,
@@ -351,7 +351,7 @@ fn a_failed_step_fails_its_requests_and_the_engine_goes_on() {
 }
 
 #[test]
-fn a_lost_device_or_a_panic_stops_the_engine_and_hangs_nobody() {
+fn a_lost_device_or_a_panic_stops_the_engine_and_hangs_no_caller() {
     for mode in [Mode::Lose, Mode::Panic] {
         let (_engine, handle, control) = engine(Mode::Hold, 16);
         let running = handle.submit(classify(&[1])).unwrap();

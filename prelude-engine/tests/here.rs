@@ -47,7 +47,7 @@ enum Mode {
 struct Control {
     mode: Mutex<Mode>,
     changed: Condvar,
-    /// Who computed each step.
+    /// The threads that computed each step.
     threads: Mutex<Vec<ThreadId>>,
     /// Another executor is in the way.
     is_in_the_way: AtomicBool,
@@ -192,7 +192,7 @@ fn ask_until_here(handle: &EngineHandle, control: &Control) -> usize {
 #[test]
 fn a_short_step_of_a_known_size_runs_on_the_callers_thread() {
     let (_engine, handle, control) = engine();
-    // At first nobody knows how long it takes.
+    // At first it is unknown how long it takes.
     assert!(ask_until_here(&handle, &control) > 1);
     let me = thread::current().id();
     let is_here = |tokens: &[u32], limit| {

@@ -1,4 +1,4 @@
-//! The pool and the trie together.
+//! The KV cache: block pool and prefix trie together.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use prelude_core::{BlockId, TokenId};
 
 use crate::{BlockHash, BlockPool, PrefixTrie, Released};
 
-/// The blocks of one executor: who holds them and what is in them.
+/// The blocks of one executor: their holders and their contents.
 ///
 /// Every block handed out by [`allocate`](Self::allocate) and every block of a [`PrefixMatch`] is
 /// held by the caller until it is released, exactly once. Holders of a block hold the blocks of
@@ -22,7 +22,7 @@ pub struct KvCache {
     changes: Option<Vec<BlockHash>>,
 }
 
-/// Whether an allocation may push out cached blocks.
+/// The blocks that an allocation may use: free blocks only, or cached ones too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reclaim {
     /// Free blocks only.
@@ -87,34 +87,47 @@ impl KvCache {
     ) -> PrefixMatch {
         let tokens = &tokens[..max_tokens.min(tokens.len())];
         let hashes = self.root(salt).blocks(tokens, self.block_size);
-        self.hold_walk(salt, tokens, hashes)
+        let mut blocks = Vec::new();
+        self.trie
+            .walk(salt, None, tokens, hashes, |block| blocks.push(block));
+        self.hold_all(&blocks);
+        let hash = self.trie.hash(salt, blocks.last().copied());
+        PrefixMatch { blocks, hash }
     }
 
-    /// Does what [`Self::match_prefix`] does, for a caller that keeps the hashes of the prompt's
-    /// prefixes: `hashes[i]` is that of its first `i + 1` blocks under `salt`. They take most of
-    /// the time of a match.
-    pub fn match_hashed(
-        &mut self,
+    /// Appends to `found` the cached blocks of the longest run of `tokens` behind the prefix that
+    /// ends with block `parent` (or starts a prompt under `salt`); holds and touches nothing.
+    ///
+    /// `hashes[i]` is the hash of the prefix that ends with the i-th block of `tokens`: a caller
+    /// that keeps them saves most of the time of a match. The blocks stay cached as long as
+    /// [`Self::version`] stays the same or somebody holds them.
+    pub fn find_after(
+        &self,
         salt: Option<&Arc<str>>,
+        parent: Option<BlockId>,
         tokens: &[TokenId],
         hashes: &[BlockHash],
-        max_tokens: usize,
-    ) -> PrefixMatch {
-        let blocks = max_tokens.min(tokens.len()) / self.block_size;
-        let hashes = &hashes[..blocks.min(hashes.len())];
-        self.hold_walk(salt, tokens, hashes.iter().copied())
+        found: &mut Vec<BlockId>,
+    ) {
+        let hashes = &hashes[..hashes.len().min(tokens.len() / self.block_size)];
+        self.trie
+            .walk(salt, parent, tokens, hashes.iter().copied(), |block| {
+                found.push(block);
+            });
     }
 
-    fn hold_walk(
-        &mut self,
-        salt: Option<&Arc<str>>,
-        tokens: &[TokenId],
-        hashes: impl Iterator<Item = BlockHash>,
-    ) -> PrefixMatch {
-        let mut blocks = Vec::new();
-        let hash = self.trie.walk(salt, tokens, hashes, |b| blocks.push(b));
+    /// Holds cached blocks, all of a prefix, until they are given to [`Self::release_all`].
+    ///
+    /// # Panics
+    /// If one of them is free.
+    pub fn hold_all(&mut self, blocks: &[BlockId]) {
         blocks.iter().for_each(|&block| self.hold(block));
-        PrefixMatch { blocks, hash }
+    }
+
+    /// Returns a number that changes whenever a prefix is published or evicted.
+    #[must_use]
+    pub const fn version(&self) -> u64 {
+        self.published + self.evicted
     }
 
     /// Returns the length in tokens of the prefix that [`Self::match_prefix`] would find; holds and
@@ -129,7 +142,7 @@ impl KvCache {
         let tokens = &tokens[..max_tokens.min(tokens.len())];
         let hashes = self.root(salt).blocks(tokens, self.block_size);
         let mut blocks = 0;
-        self.trie.walk(salt, tokens, hashes, |_| blocks += 1);
+        self.trie.walk(salt, None, tokens, hashes, |_| blocks += 1);
         blocks * self.block_size
     }
 
@@ -137,8 +150,8 @@ impl KvCache {
     /// [`Self::cached_prefix`] does without comparing a token: two prefixes with one hash count as
     /// the same, so it is for estimates.
     ///
-    /// O(log of the distance from `guess`), since what is cached of a prompt has no gaps: the blocks
-    /// of a prefix are published before those behind it and evicted after them.
+    /// O(log of the distance from `guess`), since what is cached of a prompt has no gaps: the
+    /// blocks of a prefix are published before those behind it and evicted after them.
     #[must_use]
     pub fn cached_blocks_near(&self, hashes: &[BlockHash], guess: usize) -> usize {
         let is_cached = |blocks: usize| blocks == 0 || self.trie.has(hashes[blocks - 1]);
@@ -179,8 +192,8 @@ impl KvCache {
         self.trie.hash(salt, None)
     }
 
-    /// Notes from now on which prefixes come and go, for [`Self::take_changes`]. Whoever asks for
-    /// that takes them regularly: they are as many as blocks were published and evicted.
+    /// Notes from now on which prefixes come and go, for [`Self::take_changes`]. The caller has to
+    /// take them regularly: they are as many as blocks were published and evicted.
     pub fn note_changes(&mut self) {
         self.changes.get_or_insert_default();
     }
@@ -399,12 +412,17 @@ mod tests {
         let len = found.blocks().len();
         assert_eq!(peeked, len * BLOCK);
         let hashes: Vec<_> = cache.root(salt).blocks(tokens, BLOCK).collect();
-        let again = cache.match_hashed(salt, tokens, &hashes, max);
-        assert_eq!(
-            (again.blocks(), again.hash()),
-            (found.blocks(), found.hash())
-        );
-        cache.release_all(again.into_blocks());
+        let whole = max.min(tokens.len()) / BLOCK;
+        // In two pieces, as a caller does whose prompts are trees.
+        for cut in 0..=whole.min(len) {
+            let mut again = found.blocks()[..cut].to_vec();
+            let (parent, rest) = (again.last().copied(), &tokens[cut * BLOCK..]);
+            cache.find_after(salt, parent, rest, &hashes[cut..whole], &mut again);
+            assert_eq!(again, found.blocks(), "cut at {cut}");
+        }
+        let last = len.checked_sub(1);
+        let expected = last.map_or_else(|| cache.root(salt), |i| hashes[i]);
+        assert_eq!(found.hash(), expected);
         cache.release_all(found.into_blocks());
         len
     }

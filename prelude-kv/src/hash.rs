@@ -2,9 +2,9 @@
 //!
 //! The hash of a block stands for all tokens up to its end and for the salt, so one word names a
 //! whole prefix. It is FNV-1a over token ids (one multiplication per token, the whole id at a
-//! time) with the finaliser of splitmix64, the same on every machine, so that who hears of several
-//! engines' blocks can compare them. It is no defence against somebody who *looks* for
-//! collisions: whoever uses it for more than a hint compares the tokens, as
+//! time) with the finaliser of splitmix64, the same on every machine, so that the blocks of
+//! several engines can be compared. It is no defence against a *search*
+//! for collisions: code that uses it for more than a hint compares the tokens, as
 //! [`crate::PrefixTrie`] does.
 
 use prelude_core::TokenId;

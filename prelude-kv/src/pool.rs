@@ -1,12 +1,12 @@
-//! Who holds which block.
+//! Reference counts of blocks.
 
 use prelude_core::BlockId;
 
 /// Reference counts and the free list. Every block is exactly one of
 ///
-/// - *free*: nobody holds it and it means nothing;
+/// - *free*: it has no holder and no meaning;
 /// - *used*: somebody holds it;
-/// - *cached*: nobody holds it, but the prefix trie knows what is in it.
+/// - *cached*: it has no holder, but the prefix trie knows its contents.
 ///
 /// All operations are O(1). The order in which blocks are handed out follows from the order of
 /// calls alone: last freed, first reused; a fresh pool counts up from 0.
@@ -26,12 +26,12 @@ struct Block {
     in_trie: bool,
 }
 
-/// What a release left behind.
+/// The state of a block after a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
     /// Somebody else still holds the block.
     Used,
-    /// Nobody holds it, and the trie keeps it.
+    /// The block has no holder, and the trie keeps it.
     Cached,
     /// It is free.
     Free,
@@ -73,7 +73,7 @@ impl BlockPool {
     /// One holder less.
     ///
     /// # Panics
-    /// If nobody holds the block.
+    /// If the block has no holder.
     pub fn release(&mut self, block: BlockId) -> Released {
         let Block { refs, in_trie } = &mut self.blocks[block.index()];
         assert!(*refs > 0, "block {block} is released more often than held");
@@ -92,7 +92,7 @@ impl BlockPool {
     /// Notes that the trie knows a block.
     ///
     /// # Panics
-    /// If nobody holds it, or the trie knew it already.
+    /// If the block has no holder, or the trie knew it already.
     pub fn enter_trie(&mut self, block: BlockId) {
         let Block { refs, in_trie } = &mut self.blocks[block.index()];
         assert!(*refs > 0, "block {block} is published but not held");
@@ -131,7 +131,7 @@ impl BlockPool {
         count(self.free.len())
     }
 
-    /// Cached blocks that nobody holds.
+    /// Returns the number of cached blocks without a holder.
     #[must_use]
     pub const fn cached_blocks(&self) -> u32 {
         self.cached

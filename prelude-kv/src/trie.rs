@@ -1,4 +1,4 @@
-//! Which tokens each cached block was computed from.
+//! The trie of cached prefixes: the tokens that each cached block was computed from.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -13,7 +13,7 @@ use crate::BlockHash;
 ///
 /// Children are found by the chained hash of the prefix, and then parent, salt and tokens are
 /// compared: a collision is a miss. Eviction takes leaves first, by least recent use, measured by
-/// a counter of operations, and only nodes that nobody references.
+/// a counter of operations, and only nodes without references.
 ///
 /// The trie relies on one rule of its callers, which [`crate::KvCache`] keeps: who references a
 /// node references its ancestors too. So unreferenced nodes have unreferenced children only, and
@@ -128,19 +128,19 @@ impl PrefixTrie {
         self.continues(block, salt, parent, tokens).then_some(block)
     }
 
-    /// Calls `found` with each block, first positions first, of the longest prefix of `tokens`
-    /// under `salt` that is in the trie, and returns the hash of that prefix. `hashes` are those of
-    /// its prefixes, block by block; it goes no further than they do.
+    /// Calls `found` with each block, first positions first, of the longest run of `tokens` behind
+    /// `parent` (or the empty prefix under `salt`) that is in the trie. `hashes` are those of the
+    /// prefixes that end with each block of `tokens`; the walk goes no further than they do.
     pub(crate) fn walk(
         &self,
         salt: Option<&Arc<str>>,
+        parent: Option<BlockId>,
         tokens: &[TokenId],
         mut hashes: impl Iterator<Item = BlockHash>,
         mut found: impl FnMut(BlockId),
-    ) -> BlockHash {
+    ) {
         let mut rest = tokens;
-        let mut hash = BlockHash::root(salt.map(|s| &**s));
-        let mut parent = NO_PARENT;
+        let mut parent = parent.unwrap_or(NO_PARENT);
         // Small at first: little is looked up in vain for a prompt of which nothing is cached.
         let mut size = 2;
         loop {
@@ -152,16 +152,16 @@ impl PrefixTrie {
             }
             let mut known = [NO_PARENT; GROUP];
             let likely = self.look_up(&ahead[..asked], rest, &mut known);
-            for (i, (&next, &block)) in ahead[..asked].iter().zip(&known).enumerate() {
+            for (i, &block) in known[..asked].iter().enumerate() {
                 let tokens = &rest[i * self.block_size..][..self.block_size];
                 if i == likely || !self.continues(block, salt, parent, tokens) {
-                    return hash;
+                    return;
                 }
                 found(block);
-                (parent, hash) = (block, next);
+                parent = block;
             }
             if asked < size {
-                return hash;
+                return;
             }
             rest = &rest[asked * self.block_size..];
             size = (2 * size).min(GROUP);
@@ -276,7 +276,7 @@ impl PrefixTrie {
         true
     }
 
-    /// Somebody references the node again: it is not to be evicted.
+    /// Notes that the node is referenced again: it is not to be evicted.
     pub fn reference(&mut self, block: BlockId) {
         let node = &mut self.nodes[block.index()];
         assert!(
@@ -290,7 +290,7 @@ impl PrefixTrie {
         }
     }
 
-    /// Nobody references the node any more; this is its last use.
+    /// Notes that the node has no references any more; this is its last use.
     pub fn unreference(&mut self, block: BlockId) {
         self.tick += 1;
         let node = &mut self.nodes[block.index()];
@@ -326,7 +326,7 @@ impl PrefixTrie {
         Some((block, node.hash))
     }
 
-    /// Whether the block is in the trie.
+    /// Returns whether the block is in the trie.
     #[must_use]
     pub fn contains(&self, block: BlockId) -> bool {
         self.nodes[block.index()].present
@@ -338,7 +338,7 @@ impl PrefixTrie {
         self.index.len()
     }
 
-    /// Whether there are no nodes.
+    /// Returns whether there are no nodes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.index.is_empty()

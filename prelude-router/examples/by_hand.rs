@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
              tokens cached",
             pick.endpoint, pick.reason, pick.cached_tokens, pick.prompt_tokens
         );
-        // Whoever has a document keeps it.
+        // An endpoint that has a document keeps it.
         assert_eq!(
             pick.endpoint,
             *homes.entry(document).or_insert(pick.endpoint)

@@ -57,9 +57,9 @@ fn prompt(shape: &Shape, request: u64) -> Vec<u32> {
     runs.flat_map(run).collect()
 }
 
-/// What routing some prompts took.
+/// The time that routing some prompts took.
 struct Measured {
-    /// Of each, hashing included and without it.
+    /// The time of each prompt, with hashing and without it.
     times: Vec<Duration>,
     routing: Duration,
     cached: f64,

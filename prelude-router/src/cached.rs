@@ -1,4 +1,4 @@
-//! What is cached where, for policies that look at nothing else of the past.
+//! The index of cached prefixes, for policies that look at nothing else of the past.
 
 use crate::{
     config::RouterConfig,
@@ -7,7 +7,7 @@ use crate::{
     policy::{Choice, Query},
 };
 
-/// A prefix index, and what it says about the prompt that was looked at last.
+/// A prefix index, and the cached prefixes of the prompt that was looked up last.
 #[derive(Debug)]
 pub(crate) struct Cached {
     pub(crate) index: Index,
@@ -27,7 +27,7 @@ impl Cached {
         }
     }
 
-    /// Finds out how much of a prompt each endpoint has cached.
+    /// Looks up how many tokens of a prompt each endpoint has cached.
     pub(crate) fn look(&mut self, fleet: &Fleet, query: &Query<'_>) {
         self.index.find(query.granules, &mut self.path);
         self.tokens.clear();
@@ -39,19 +39,19 @@ impl Cached {
         });
     }
 
-    /// How many tokens of it the endpoint at a position has cached.
+    /// Returns the number of tokens of the prompt that the endpoint at a position has cached.
     pub(crate) fn tokens(&self, at: usize) -> u32 {
         self.tokens[at]
     }
 
-    /// The prompt goes where a policy chose.
+    /// Notes that the prompt goes to the endpoint that a policy chose.
     pub(crate) fn take_in(&mut self, fleet: &Fleet, query: &Query<'_>, choice: &Choice) {
         if let Some(leaf) = self.index.insert(query.granules, &mut self.path) {
             self.index.hold(fleet.endpoints()[choice.at].id(), leaf);
         }
     }
 
-    /// Adds the last endpoint of the fleet, of whose prompts `tokens` are remembered.
+    /// Adds the last endpoint of the fleet, and remembers so many tokens of its prompts.
     pub(crate) fn joined(&mut self, fleet: &Fleet, tokens: impl FnOnce(&EndpointSpec) -> u64) {
         if let Some(endpoint) = fleet.endpoints().last() {
             let capacity = tokens(endpoint.spec()) / u64::from(self.granule_tokens);

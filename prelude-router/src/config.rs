@@ -9,7 +9,7 @@ use crate::service::FitConfig;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RouterConfig {
-    /// Who decides where a request goes (default E2).
+    /// The routing policy (default E2).
     pub policy: PolicyConfig,
     /// Tokens of a granule (default 64), 1 to 65,536, a multiple of the engines' block size.
     /// Prompts share whole granules only: fewer tokens find more that is shared, and take more
@@ -21,7 +21,7 @@ pub struct RouterConfig {
     /// Most requests under way (default 1,048,576). Beyond it, requests are refused: endpoints
     /// that never say that they have finished would fill the memory.
     pub max_in_flight: u32,
-    /// Milliseconds after which a request that nobody has said to be finished counts as finished
+    /// Milliseconds after which a request that was not reported as finished counts as finished
     /// (default 600,000).
     pub request_timeout_ms: u64,
     /// Milliseconds of outstanding work that each endpoint must have before requests that may be
@@ -53,20 +53,20 @@ impl Default for RouterConfig {
     }
 }
 
-/// Which policy routes.
+/// The routing policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum PolicyConfig {
-    /// Preble's E2: to whoever caches the prompt, or to whom it costs least.
+    /// Preble's E2: to the endpoint that caches the prompt, or where it costs least.
     E2(E2Config),
     /// One after the other.
     RoundRobin,
-    /// To whoever has the fewest requests under way.
+    /// To the endpoint with the fewest requests under way.
     LeastOutstanding,
     /// By the beginning of the prompt, on a ring of hashes with bounded loads.
     PrefixHash(PrefixHashConfig),
-    /// To whoever caches most of the prompt, unless loads differ too much: what the Rust routers
-    /// of SGLang and vLLM do.
+    /// To the endpoint that caches most of the prompt, unless loads differ too much: what the Rust
+    /// routers of SGLang and vLLM do.
     CacheAware(CacheAwareConfig),
     /// To whom it costs least: outstanding work and the uncached part of the prompt.
     MinCost,
@@ -80,14 +80,14 @@ impl Default for PolicyConfig {
     }
 }
 
-/// What of a prompt attracts requests to an endpoint.
+/// The tokens of a prompt that attract requests to an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Affinity {
-    /// What its cache holds (the paper's text).
+    /// The tokens that its cache holds (the paper's text).
     #[default]
     Cached,
-    /// What went there within the window, evicted or not (the authors' code).
+    /// The tokens that went there within the window, evicted or not (the authors' code).
     Assigned,
 }
 
@@ -100,11 +100,11 @@ pub struct E2Config {
     pub window_ms: u64,
     /// Most requests of the window (default 1,048,576); beyond it, the oldest leave it early.
     pub max_window_requests: u32,
-    /// What attracts requests (default what is cached).
+    /// The tokens that attract requests (default: those in the cache).
     pub affinity: Affinity,
     /// Output tokens expected where nothing is known (default 45).
     pub default_output_tokens: u32,
-    /// Share of decoding in an endpoint's load above which it attracts prompts that nobody
+    /// Share of decoding in an endpoint's load above which it attracts prompts that no endpoint
     /// caches, `R_imb` (default 0.7): decoding leaves arithmetic units idle that prefills use.
     /// Prompts that themselves decode more than that are not attracted.
     pub decode_ratio: f64,
@@ -116,7 +116,7 @@ pub struct E2Config {
     /// Milliseconds in which an endpoint that has just joined gets at most half of its share of
     /// new prompts (default 10,000).
     pub warm_up_ms: u64,
-    /// Whether a pick of the cached copy gives way to an endpoint that would be done sooner by far
+    /// True if a pick of the cached copy gives way to an endpoint that would be done sooner by far
     /// (default false): when the cached one's outstanding work exceeds twice the other's and the
     /// whole recomputation.
     pub backlog_guard: bool,
@@ -253,9 +253,9 @@ impl Default for UserStickyConfig {
 pub struct ConfigError {
     /// The field, from the outermost table on.
     pub field: &'static str,
-    /// What it is set to.
+    /// The value that was set.
     pub value: String,
-    /// What it must be.
+    /// The allowed values.
     pub must: &'static str,
 }
 

@@ -8,19 +8,17 @@
 
 mod outputs;
 mod rebalance;
-mod redirect;
 mod window;
 
 use std::time::Duration;
 
 use prelude_core::{RequestId, Timestamp};
 use rebalance::Rebalance;
-pub(crate) use redirect::Override;
 
 use crate::{
     config::{Affinity, E2Config, RouterConfig},
     endpoint::{EndpointId, Fleet},
-    index::{Index, Path},
+    index::{Index, Override, Path},
     policy::{Choice, Finished, Policy, Query, Reason, least_of},
     random::Random,
     service::Cost,
@@ -39,12 +37,12 @@ pub(crate) struct E2 {
     rebalance: Option<Rebalance>,
     newcomers: Vec<Newcomer>,
     random: Random,
-    /// Of the prompt that was asked about last: what of it is known, and how many of its tokens
+    /// The index path of the prompt that was asked about last, and the number of its tokens that
     /// are cached at, and attract it to, the endpoint at each position.
     path: Path,
     cached: Vec<u32>,
     attracting: Vec<u32>,
-    /// What its output is expected to be.
+    /// The expected length of its output.
     output: f64,
 }
 
@@ -118,7 +116,7 @@ impl E2 {
         });
     }
 
-    /// What the prompt costs the endpoint at a position itself.
+    /// Returns the cost of the prompt itself at the endpoint at a position.
     fn own_cost(&self, fleet: &Fleet, query: &Query<'_>, at: usize) -> (Cost, Cost) {
         let service = fleet.endpoints()[at].service();
         let missed = query.tokens.saturating_sub(self.cached[at]);
@@ -212,7 +210,7 @@ impl E2 {
                 deepest = None;
             }
             let redirect = self.index.redirect(id);
-            // One that nobody asked for within the window has ended.
+            // One that no request asked for within the window has ended.
             let lives = |_: &&Override| self.index.windows(id).any(|(_, count)| count > 0);
             if let Some(redirect) = redirect.filter(lives)
                 && deepest.is_none_or(|above| redirect.since >= above.since)
@@ -331,7 +329,7 @@ impl Policy for E2 {
         let capacity = endpoint.spec().kv_capacity_tokens / u64::from(self.granule_tokens);
         self.index.join(endpoint.id(), capacity);
         self.window.join(now, endpoint.id());
-        // The first ones have nobody to take traffic from.
+        // The first ones have no other endpoint to take traffic from.
         if fleet.endpoints().len() > 1 && self.window.entries().any(|e| e.request.is_some()) {
             let warm_up = Duration::from_millis(self.config.warm_up_ms);
             self.newcomers.push(Newcomer {

@@ -22,7 +22,7 @@ impl std::fmt::Display for EndpointId {
     }
 }
 
-/// What a router knows of an endpoint when it joins.
+/// The properties of an endpoint that a router knows when it joins.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EndpointSpec {
@@ -44,7 +44,7 @@ pub struct Endpoint {
     pub(crate) fit: Fit,
 }
 
-/// What is under way at an endpoint.
+/// The requests under way at an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outstanding {
     /// Requests.
@@ -76,7 +76,7 @@ impl Endpoint {
         self.id
     }
 
-    /// What it said of itself when it joined.
+    /// Returns the properties with which it joined.
     #[must_use]
     pub fn spec(&self) -> &EndpointSpec {
         &self.spec
@@ -88,28 +88,28 @@ impl Endpoint {
         &self.service
     }
 
-    /// Whether requests may go there.
+    /// Returns whether requests may go there.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         self.healthy
     }
 
-    /// What is under way there.
+    /// Returns the requests under way there.
     #[must_use]
     pub fn outstanding(&self) -> Outstanding {
         self.outstanding
     }
 }
 
-/// What a request that is under way takes of an endpoint.
+/// The resources that a request under way takes of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Work {
     pub(crate) began: Timestamp,
     pub(crate) root: Root,
     pub(crate) endpoint: EndpointId,
-    /// Of its prompt.
+    /// Tokens of its prompt.
     pub(crate) prompt_tokens: u32,
-    /// Those of them that are not cached, it is thought.
+    /// Tokens of its prompt that are thought not to be cached.
     pub(crate) tokens: u32,
     pub(crate) cost: Cost,
 }
@@ -242,7 +242,7 @@ impl Fleet {
     }
 }
 
-/// Whether a request that began then is still under way.
+/// Returns whether a request that began then is still under way.
 fn is_of(work: &ByRequest, began: Timestamp, request: RequestId) -> bool {
     work.get(&request).is_some_and(|work| work.began == began)
 }

@@ -18,9 +18,9 @@ pub enum RouteError {
     /// All endpoints have too much to do, and the request may be shed. A gateway answers 429.
     #[error("each endpoint has {least_ms} ms or more to do, and {shed_ms} ms are allowed")]
     Overloaded {
-        /// What the one with least has to do.
+        /// The work of the endpoint with the least.
         least_ms: u64,
-        /// What is allowed.
+        /// The limit.
         shed_ms: u64,
     },
     /// Too many requests are under way. A gateway answers 429.

@@ -1,4 +1,4 @@
-//! Which prompts went where, and what each endpoint's cache holds of them.
+//! The index of the prompts that went to each endpoint and of the prefixes that its cache holds.
 //!
 //! A radix tree over granules of prompts (Preble §3.1). A node is a run of granules after which
 //! prompts part, or one ends; the chained hash of a granule stands for the whole prompt up to it,
@@ -14,15 +14,17 @@
 mod arena;
 mod mirror;
 mod node;
+mod redirect;
 
 use ahash::RandomState;
 use arena::{Arena, List, NONE};
 use mirror::Mirror;
 pub(crate) use node::NodeId;
 use node::{Holding, Node};
+pub(crate) use redirect::Override;
 use smallvec::SmallVec;
 
-use crate::{e2::Override, endpoint::EndpointId};
+use crate::endpoint::EndpointId;
 
 /// Most nodes that are looked at to tell whether prompts grow step by step below a node: where they
 /// do, the first ones show it, and thousands of questions may hang on one document.
@@ -64,8 +66,8 @@ impl Path {
 }
 
 impl Index {
-    /// With at most `max_nodes` nodes. `seed` keeps whoever chooses prompts from choosing which
-    /// of them share a place of the table.
+    /// Returns an index of at most `max_nodes` nodes. `seed` keeps authors of prompts from choosing
+    /// which of them share a place of the table.
     pub(crate) fn new(max_nodes: usize, seed: u64) -> Self {
         let keys = RandomState::with_seeds(1, 2, 3, 4).hash_one(seed);
         Self {
@@ -246,7 +248,7 @@ impl Index {
         self.nodes[id].siblings = (NONE, next);
     }
 
-    /// Makes `id` nobody's child.
+    /// Takes `id` from its parent.
     fn abandon(&mut self, id: u32) {
         let (before, next) = std::mem::replace(&mut self.nodes[id].siblings, (NONE, NONE));
         let parent = self.nodes[id].parent;
@@ -260,13 +262,13 @@ impl Index {
         }
     }
 
-    /// Removes a node that nobody has a holding of, and those before it for which that becomes
+    /// Removes a node without holdings, and those before it for which that becomes
     /// true as well.
     fn remove(&mut self, id: u32) {
         let node = &self.nodes[id];
         assert!(
             node.first_child == NONE && node.holdings.is_empty(),
-            "only a leaf that nobody holds goes"
+            "only a leaf without holdings goes"
         );
         let parent = node.parent;
         self.abandon(id);
@@ -276,7 +278,7 @@ impl Index {
         if parent == NONE {
             return;
         }
-        // Whoever calls this takes care of the holdings of one node after the other, and of the
+        // The caller takes care of the holdings of one node after the other, and of the
         // leaf first.
         self.merge(parent);
     }

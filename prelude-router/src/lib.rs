@@ -1,4 +1,4 @@
-//! Which engine a language-model request should go to.
+//! Routes language-model requests to engines.
 //!
 //! Engines cache the prompts that they have computed, so where a request goes decides how much of
 //! it must be computed again. This crate is that decision as pure code: E2 of Preble (Srivatsa et
@@ -54,6 +54,7 @@ mod e2;
 mod endpoint;
 mod error;
 mod index;
+mod policies;
 mod policy;
 mod prompt;
 mod random;

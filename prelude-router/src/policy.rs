@@ -1,19 +1,10 @@
-//! Who decides where a request goes.
-
-mod cache_aware;
-mod least_outstanding;
-mod min_cost;
-mod prefix_hash;
-mod round_robin;
-mod user_sticky;
+//! The interface of routing policies.
 
 use std::cmp::Ordering;
 
 use prelude_core::{RequestId, Timestamp};
 
 use crate::{
-    config::{PolicyConfig, RouterConfig},
-    e2::E2,
     endpoint::{Endpoint, EndpointId, Fleet},
     prompt::Root,
     random::Random,
@@ -23,19 +14,19 @@ use crate::{
 /// A request that must go somewhere.
 #[derive(Debug)]
 pub struct Query<'a> {
-    /// Names it.
+    /// Its id.
     pub id: RequestId,
-    /// What its prompt can share with others.
+    /// The root that its prompt shares with the prompts that it can share tokens with.
     pub root: Root,
     /// The chained hash of each whole granule of its prompt.
     pub granules: &'a [u64],
-    /// Tokens of a granule.
+    /// The number of tokens of a granule.
     pub granule_tokens: u32,
     /// Tokens of its prompt, at least 1.
     pub tokens: u32,
     /// Most tokens of its output, if that is known.
     pub max_output_tokens: Option<u32>,
-    /// Who asks, if that is known.
+    /// The user, if known.
     pub user: Option<u64>,
     /// Positions, among [`Fleet::endpoints`], of the endpoints that it may go to: at least one,
     /// in order.
@@ -92,20 +83,20 @@ pub(crate) fn least_of<'a, K: Ord>(
     best.map(|(at, _)| at)
 }
 
-/// Where a request goes.
+/// The choice of an endpoint for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The position of the endpoint, one of [`Query::eligible`].
     pub at: usize,
     /// Tokens of the prompt that its cache is thought to hold.
     pub cached_tokens: u32,
-    /// How much of its time the request will take.
+    /// The endpoint's time that the request will take.
     pub cost: Cost,
-    /// Why it goes there.
+    /// The reason for the choice.
     pub reason: Reason,
 }
 
-/// Why a request goes where it goes.
+/// The reason for the choice of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Reason {
@@ -117,7 +108,7 @@ pub enum Reason {
     DecodeHeavy,
     /// Its prefix was moved or copied there.
     Redirected,
-    /// Whoever caches it has too much to do.
+    /// The endpoint that caches it has too much to do.
     Backlog,
     /// The rule of a policy that looks at neither.
     Rule,
@@ -125,77 +116,62 @@ pub enum Reason {
 
 /// Decides where requests go. A policy sees every pick, its own or not, before the next question.
 pub trait Policy: Send {
-    /// Where a request should go. A function of its arguments and of earlier calls alone.
+    /// Returns the endpoint that a request should go to: a function of its arguments and of earlier
+    /// calls alone.
     fn pick(&mut self, now: Timestamp, fleet: &Fleet, query: &Query<'_>) -> Choice;
 
-    /// The request that was asked about last goes where the policy said.
+    /// Tells the policy that the request that was asked about last goes where the policy said.
     fn commit(&mut self, now: Timestamp, fleet: &Fleet, query: &Query<'_>, choice: &Choice) {
         let _ = (now, fleet, query, choice);
     }
 
-    /// A request was served by another endpoint than the policy said.
+    /// Tells the policy that another endpoint than its choice served a request.
     fn served(&mut self, request: RequestId, endpoint: EndpointId) {
         let _ = (request, endpoint);
     }
 
-    /// A request has ended.
+    /// Tells the policy that a request has ended.
     fn finished(&mut self, now: Timestamp, finish: &Finished) {
         let _ = (now, finish);
     }
 
-    /// An endpoint has joined: the last one of the fleet.
+    /// Tells the policy that an endpoint has joined: the last one of the fleet.
     fn joined(&mut self, now: Timestamp, fleet: &Fleet) {
         let _ = (now, fleet);
     }
 
-    /// An endpoint has left the fleet.
+    /// Tells the policy that an endpoint has left the fleet.
     fn left(&mut self, endpoint: EndpointId) {
         let _ = endpoint;
     }
 
-    /// Nodes of the policy's prefix index, and how many were dropped for want of room.
+    /// Returns the number of nodes of the policy's prefix index, and of nodes dropped for want of
+    /// room.
     fn index_nodes(&self) -> (usize, u64) {
         (0, 0)
     }
 }
 
-/// What is known of a request that has ended.
+/// The known facts about a request that has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Finished {
-    /// Where it ran.
+    /// The endpoint that ran it.
     pub endpoint: EndpointId,
-    /// What its prompt could share with others.
+    /// The root of its prompt.
     pub root: Root,
-    /// How many tokens it generated.
+    /// The number of tokens that it generated.
     pub output_tokens: Option<u32>,
-    /// How long it waited there, in milliseconds.
+    /// The time that it waited there, in milliseconds.
     pub queue_ms: Option<f64>,
 }
 
-/// The policy that a config names.
-pub(crate) fn of(config: &RouterConfig) -> Box<dyn Policy> {
-    match &config.policy {
-        PolicyConfig::E2(e2) => Box::new(E2::new(e2.clone(), config)),
-        PolicyConfig::RoundRobin => Box::new(round_robin::RoundRobin::default()),
-        PolicyConfig::LeastOutstanding => {
-            Box::new(least_outstanding::LeastOutstanding::new(config))
-        }
-        PolicyConfig::PrefixHash(prefix) => Box::new(prefix_hash::PrefixHash::new(prefix.clone())),
-        PolicyConfig::CacheAware(aware) => {
-            Box::new(cache_aware::CacheAware::new(aware.clone(), config))
-        }
-        PolicyConfig::MinCost => Box::new(min_cost::MinCost::new(config)),
-        PolicyConfig::UserSticky(sticky) => Box::new(user_sticky::UserSticky::new(sticky.clone())),
-    }
-}
-
-/// Where a request goes by a rule that looks at no cache.
+/// Returns the choice of a rule that looks at no cache.
 pub(crate) fn by_rule(fleet: &Fleet, query: &Query<'_>, at: usize) -> Choice {
     choice(fleet, query, at, 0, Reason::Rule)
 }
 
-/// Where a request goes that finds so many tokens in the cache there. Outputs of unknown length
-/// count for nothing.
+/// Returns the choice of an endpoint whose cache holds so many of the request's tokens. Outputs of
+/// unknown length count for nothing.
 pub(crate) fn choice(
     fleet: &Fleet,
     query: &Query<'_>,
@@ -212,6 +188,3 @@ pub(crate) fn choice(
         reason,
     }
 }
-
-#[cfg(test)]
-mod tests;

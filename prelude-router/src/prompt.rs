@@ -1,4 +1,4 @@
-//! What of a prompt a router looks at: the chained hashes of its granules.
+//! The chained hashes of a prompt's granules, which are all that a router looks at.
 //!
 //! Hashing is nearly all that a decision takes, and it needs no router: threads that share one
 //! hash first ([`Prefix::new`]) and take its lock then.
@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::random::mix;
 
-/// What prompts must have in common before they can share anything: the model, its adapter, its
-/// tokenizer and the salt of the cache.
+/// The properties that prompts must have in common before they can share anything: the model, its
+/// adapter, its tokenizer and the salt of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Root(pub u64);
@@ -29,7 +29,7 @@ impl Root {
         Self(hash)
     }
 
-    /// The root of the same prompts where nobody could tokenize them: bytes and tokens must not
+    /// The root of the same prompts where they could not be tokenized: bytes and tokens must not
     /// be taken for each other.
     fn of_bytes(self) -> Self {
         Self(mix(!self.0))
@@ -41,8 +41,8 @@ impl Root {
 pub enum Prompt<'a> {
     /// Its tokens.
     Tokens(&'a [TokenId]),
-    /// What came over the wire, where it cannot be tokenized: shared beginnings are found all
-    /// the same, and four bytes count as one token.
+    /// The bytes that came over the wire, where they cannot be tokenized: shared beginnings are
+    /// found all the same, and four bytes count as one token.
     Bytes(&'a [u8]),
 }
 
@@ -105,7 +105,7 @@ impl Prefix {
         self.granule_tokens
     }
 
-    /// What the prompt can share with others.
+    /// The root of the prompt.
     #[must_use]
     pub fn root(&self) -> Root {
         Root(self.root)

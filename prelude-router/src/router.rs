@@ -9,7 +9,8 @@ use crate::{
     config::{ConfigError, RouterConfig},
     endpoint::{EndpointId, EndpointSpec, Fleet, Work},
     error::{RouteError, UnknownEndpoint},
-    policy::{self, Finished, Policy, Query, Reason},
+    policies,
+    policy::{Finished, Policy, Query, Reason},
     prompt::Prefix,
     service::{BadServiceTime, Sample},
 };
@@ -23,9 +24,9 @@ pub struct RouteRequest<'a> {
     pub prefix: &'a Prefix,
     /// Most tokens of its output, if it says so. At most 1: it needs no decoding.
     pub max_output_tokens: Option<u32>,
-    /// Who asks, if that is known: for policies that keep users where they are.
+    /// The user, if known: for policies that keep users where they are.
     pub user: Option<u64>,
-    /// Whether it may be refused when all endpoints have too much to do.
+    /// True if it may be refused when all endpoints have too much to do.
     pub sheddable: bool,
     /// If it may go to some endpoints only, those.
     pub subset: Option<&'a [EndpointId]>,
@@ -46,7 +47,7 @@ pub struct Pick {
     pub reason: Reason,
 }
 
-/// What is known of a request that has ended.
+/// The known facts about a request that has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Finish {
     /// How many tokens it generated.
@@ -60,13 +61,13 @@ pub struct Finish {
 
 /// Decides where requests go.
 ///
-/// It reads no clock, starts no thread and sends nothing: whoever drives it tells it what happens
+/// It reads no clock, starts no thread and sends nothing: its caller tells it what happens
 /// and when. The same calls give the same picks.
 pub struct Router {
     config: RouterConfig,
     fleet: Fleet,
     policy: Box<dyn Policy>,
-    /// Of the request that was asked about last, kept for its memory.
+    /// The eligible endpoints of the request that was asked about last, kept for their memory.
     eligible: Vec<usize>,
 }
 
@@ -86,7 +87,7 @@ impl Router {
     /// If it cannot run with the config.
     pub fn new(config: RouterConfig) -> Result<Self, ConfigError> {
         config.validate()?;
-        let policy = policy::of(&config);
+        let policy = policies::build(&config);
         Ok(Self::of(config, policy))
     }
 
@@ -259,8 +260,8 @@ impl Router {
         }
     }
 
-    /// A request has ended, well or not. Returns whether it was under way: whoever says it again
-    /// changes nothing.
+    /// Notes that a request has ended, well or not. Returns whether it was under way: a caller that
+    /// says it again changes nothing.
     pub fn finished(&mut self, now: Timestamp, request: RequestId, finish: Finish) -> bool {
         let Some(work) = self.fleet.end(request) else {
             return false;
@@ -294,7 +295,7 @@ impl Router {
         }
     }
 
-    /// Takes requests for finished that nobody has said to be so for too long.
+    /// Counts requests as finished that have been under way for too long.
     fn sweep(&mut self, now: Timestamp) {
         let timeout = Duration::from_millis(self.config.request_timeout_ms);
         while let Some(request) = self.fleet.overdue(now, timeout) {

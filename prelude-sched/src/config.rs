@@ -36,10 +36,10 @@ pub struct SchedulerConfig {
     /// other takes; what it could not use because its next row was too large is carried over, so
     /// neither starves.
     pub oneshot_share_percent: u32,
-    /// Whether K/V of prompt prefixes are kept for later requests (default true). Without it,
+    /// True if K/V of prompt prefixes are kept for later requests (default true). Without it,
     /// the choices of a generation compute their shared prompt each.
     pub enable_prefix_caching: bool,
-    /// Whether a one-time suffix may fill free blocks (default true). It never evicts: a suffix
+    /// True if a one-time suffix may fill free blocks (default true). It never evicts: a suffix
     /// seen once must not push out a prefix that returns (PrefillOnly §5.1).
     pub keep_suffixes: bool,
     /// Least rows below a segment for which its K/V may evict older cached blocks (default 2):
@@ -55,11 +55,11 @@ pub struct SchedulerConfig {
     /// so this is for constraints that fall behind: less makes everybody wait for the slowest
     /// constraint sooner.
     pub mask_patience_ms: u32,
-    /// Milliseconds after which whoever has waited longest for its first step goes before all
-    /// others, whatever its priority and the policy say (default 30,000), one request at a time;
-    /// 0: never, and steady traffic of better priority holds up the rest for good. Less keeps what
-    /// is less urgent from being forgotten under overload, more keeps what is urgent from waiting
-    /// for it.
+    /// Milliseconds after which the request that has waited longest for its first step goes before
+    /// all others, whatever its priority and the policy (default 30,000), one request at a time; 0:
+    /// never, and steady traffic of better priority holds up the rest for good. Less keeps what is
+    /// less urgent from being forgotten under overload, more keeps what is urgent from waiting for
+    /// it.
     pub max_wait_ms: u32,
     /// Most milliseconds for which the device is left idle because the policy would rather wait
     /// for more than take up what waits (default 50); 0: never. Only policies that gather requests
@@ -68,9 +68,9 @@ pub struct SchedulerConfig {
     /// Order of admission (default first come, first served).
     pub policy: PolicyConfig,
     /// With the policy `srjf`, tokens by which a request's score falls with each second that it
-    /// waits (default 500); 0 only with `max_wait_ms`. More is fairer: a request with m tokens to compute overtakes
-    /// one with M that came t seconds earlier only if t is below (M - m) / this. Less favours
-    /// short requests, and those whose prefix is cached.
+    /// waits (default 500); 0 only with `max_wait_ms`. More is fairer: a request with m tokens to
+    /// compute overtakes one with M that came t seconds earlier only if t is below (M - m) / this.
+    /// Less favours short requests, and those whose prefix is cached.
     pub srjf_tokens_per_second: u32,
     /// With the policy `srjf`, one-shot tokens of a step beyond which no further row is taken up
     /// for it (default 2,048), at least 1. As many as the device computes in hardly more time than
@@ -105,7 +105,7 @@ impl Default for SchedulerConfig {
     }
 }
 
-/// Which [`SchedulerPolicy`] orders admission.
+/// The [`SchedulerPolicy`] that orders admission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -146,7 +146,7 @@ pub enum ConfigError {
         field: &'static str,
         /// Its value.
         value: u64,
-        /// What it must be.
+        /// The allowed values.
         must_be: &'static str,
     },
 }
@@ -157,44 +157,8 @@ impl SchedulerConfig {
     /// # Errors
     /// The first field out of range.
     pub fn validate(&self, capacity: &Capacity) -> Result<(), ConfigError> {
-        let positive = "at least 1";
-        let checks = [
-            (
-                "max_batch_tokens",
-                u64::from(self.max_batch_tokens),
-                "at least 2",
-                self.max_batch_tokens >= 2,
-            ),
-            (
-                "max_batch_rows",
-                u64::from(self.max_batch_rows),
-                positive,
-                self.max_batch_rows > 0,
-            ),
-            (
-                "max_num_seqs",
-                u64::from(self.max_num_seqs),
-                positive,
-                self.max_num_seqs > 0,
-            ),
-            (
-                "max_queued_rows",
-                u64::from(self.max_queued_rows),
-                positive,
-                self.max_queued_rows > 0,
-            ),
-            (
-                "max_queued_tokens",
-                self.max_queued_tokens,
-                positive,
-                self.max_queued_tokens > 0,
-            ),
-            (
-                "prefill_chunk_tokens",
-                u64::from(self.prefill_chunk_tokens),
-                positive,
-                self.prefill_chunk_tokens > 0,
-            ),
+        let own = self.least_values().map(at_least);
+        let others = [
             (
                 "srjf_tokens_per_second",
                 u64::from(self.srjf_tokens_per_second),
@@ -202,56 +166,24 @@ impl SchedulerConfig {
                 self.srjf_tokens_per_second > 0 || self.max_wait_ms > 0,
             ),
             (
-                "srjf_saturation_tokens",
-                u64::from(self.srjf_saturation_tokens),
-                positive,
-                self.srjf_saturation_tokens > 0,
-            ),
-            (
                 "oneshot_share_percent",
                 u64::from(self.oneshot_share_percent),
                 "in 1..=99",
                 (1..=99).contains(&self.oneshot_share_percent),
             ),
-            (
-                "capacity.block_size",
-                u64::from(capacity.block_size),
-                positive,
-                capacity.block_size > 0,
-            ),
-            (
-                "capacity.num_blocks",
-                u64::from(capacity.num_blocks),
-                positive,
-                capacity.num_blocks > 0,
-            ),
-            (
-                "capacity.max_step_tokens",
-                u64::from(capacity.max_step_tokens),
-                "at least 2",
-                capacity.max_step_tokens >= 2,
-            ),
-            (
-                "capacity.max_context_len",
-                u64::from(capacity.max_context_len),
-                positive,
-                capacity.max_context_len > 0,
-            ),
-            (
-                "capacity.vocab_size",
-                u64::from(capacity.vocab_size),
-                positive,
-                capacity.vocab_size > 0,
-            ),
-            (
-                "capacity.pipeline_depth",
-                u64::from(capacity.pipeline_depth),
-                positive,
-                capacity.pipeline_depth > 0,
-            ),
         ];
-        let checks = checks.into_iter().chain(self.laps.checks());
-        match checks.into_iter().find(|(.., ok)| !ok) {
+        let of_capacity = [
+            ("capacity.block_size", capacity.block_size, 1),
+            ("capacity.num_blocks", capacity.num_blocks, 1),
+            ("capacity.max_step_tokens", capacity.max_step_tokens, 2),
+            ("capacity.max_context_len", capacity.max_context_len, 1),
+            ("capacity.vocab_size", capacity.vocab_size, 1),
+            ("capacity.pipeline_depth", capacity.pipeline_depth, 1),
+        ];
+        let of_capacity = of_capacity.map(|(field, value, least)| (field, u64::from(value), least));
+        let checks = own.into_iter().chain(others);
+        let checks = checks.chain(of_capacity.map(at_least));
+        match checks.chain(self.laps.checks()).find(|(.., ok)| !ok) {
             Some((field, value, must_be, _)) => Err(ConfigError::OutOfRange {
                 field,
                 value,
@@ -260,6 +192,35 @@ impl SchedulerConfig {
             None => Ok(()),
         }
     }
+
+    /// Returns the fields that only have a least value, with their values and that one.
+    fn least_values(&self) -> [(&'static str, u64, u64); 7] {
+        [
+            ("max_batch_tokens", self.max_batch_tokens.into(), 2),
+            ("max_batch_rows", self.max_batch_rows.into(), 1),
+            ("max_num_seqs", self.max_num_seqs.into(), 1),
+            ("max_queued_rows", self.max_queued_rows.into(), 1),
+            ("max_queued_tokens", self.max_queued_tokens, 1),
+            ("prefill_chunk_tokens", self.prefill_chunk_tokens.into(), 1),
+            (
+                "srjf_saturation_tokens",
+                self.srjf_saturation_tokens.into(),
+                1,
+            ),
+        ]
+    }
+}
+
+/// Returns a check that a field has at least a value, 1 or 2.
+const fn at_least(
+    (field, value, least): (&'static str, u64, u64),
+) -> (&'static str, u64, &'static str, bool) {
+    let must_be = if least == 1 {
+        "at least 1"
+    } else {
+        "at least 2"
+    };
+    (field, value, must_be, value >= least)
 }
 
 #[cfg(test)]

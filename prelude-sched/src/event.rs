@@ -18,7 +18,7 @@ pub enum Event {
         request: RequestId,
         /// Index in [`prelude_core::Request::rows`].
         row: u32,
-        /// Which of the row's continuations.
+        /// The index of the row's continuation.
         choice: u32,
         /// The token.
         token: SampledToken,
@@ -39,7 +39,7 @@ pub enum Event {
         request: RequestId,
         /// Index in [`prelude_core::Request::rows`].
         row: u32,
-        /// Which of the row's continuations.
+        /// The index of the row's continuation.
         choice: u32,
         /// Why.
         reason: FinishReason,
@@ -54,9 +54,9 @@ pub enum Event {
     Finished {
         /// The request.
         request: RequestId,
-        /// How it ended.
+        /// The outcome.
         outcome: Outcome,
-        /// What it used.
+        /// The resources that it used.
         usage: Usage,
     },
 }
@@ -78,12 +78,12 @@ impl Event {
 /// Why a generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// It produced one of its stop ids.
+    /// The continuation produced one of its stop ids.
     Stop {
-        /// Which.
+        /// The token.
         token: TokenId,
     },
-    /// It reached `max_tokens`.
+    /// The continuation reached `max_tokens`.
     Length,
     /// Its constraint is satisfied and lets nothing follow.
     Complete,
@@ -91,7 +91,7 @@ pub enum FinishReason {
     NoToken,
 }
 
-/// How a request ended.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Every row has its answer, or said that it failed.
@@ -104,7 +104,7 @@ pub enum Outcome {
     DeadlineExpired,
 }
 
-/// What a request used, whatever its outcome.
+/// The resources that a request used, whatever its outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Each row's whole prompt, once per row (not per choice).
@@ -121,8 +121,9 @@ pub struct Usage {
     pub cache_write_tokens: u64,
     /// Generated tokens, stop tokens included.
     pub output_tokens: u64,
-    /// From arrival until some of it was first scheduled (or until the end, if never).
+    /// The time from arrival until some of the request was first scheduled (or until the end, if
+    /// never).
     pub queue_time: Duration,
-    /// From then until the end.
+    /// The time from then until the end.
     pub exec_time: Duration,
 }

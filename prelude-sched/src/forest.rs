@@ -9,6 +9,8 @@
 //! ```
 //!
 //! It is a radix tree per *root*: a salt and the cached prefix that the segments below attend to.
+//! Prompts are grafted node by node of their request's tree, and how far a node agrees with the
+//! forest is remembered: so the tokens of a node are compared once, however many rows lie below.
 //! A prompt joins wherever it has to compute least: below the root of its own cached prefix, or
 //! inside a tree that starts earlier (because some row needs hidden states from further left) if
 //! that tree computes more of the prompt than the cache holds. Rows that need more than their
@@ -16,98 +18,114 @@
 //! forest is built once more, longest computations first.
 
 mod emit;
+mod radix;
+#[cfg(test)]
+mod tests;
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use ahash::{AHashMap, RandomState};
-use prelude_core::{BlockId, TokenId};
-use prelude_kv::{BlockHash, KvCache, PrefixMatch};
+use prelude_core::{BlockId, NodeIdx};
+use prelude_kv::{BlockHash, KvCache};
 
 pub(crate) use self::emit::{After, KeepRule, Kept, push_blocks};
-use crate::length::length_of;
+use self::radix::{Cursor, Node, Radix, Source};
+use crate::{
+    length::length_of,
+    prompts::{Prompt, PromptTokens as _},
+};
+
+/// Most nodes of a prompt tree for which tables have room before the nodes come.
+const MAX_RESERVED: usize = 512;
 
 /// The prompts of a step, merged.
 #[derive(Debug)]
 pub(crate) struct Forest {
     block_size: u32,
-    nodes: Vec<Node>,
-    roots: Vec<Root>,
-    /// Child of a node by its first token. For lookups only.
-    edges: AHashMap<(usize, TokenId), usize>,
-    /// Root by salt and last cached block. For lookups only: a trie node names its whole prefix.
-    root_of: AHashMap<(Option<Arc<str>>, Option<BlockId>), usize>,
-    /// Lengths, in blocks, of the roots' cached prefixes.
+    radix: Radix,
+    /// Cached prefixes of rows. Their blocks are held for the step.
+    prefixes: Vec<Prefix>,
+    /// For lookups only.
+    prefix_of: AHashMap<PrefixKey, usize>,
+    /// The prefixes that have a root, in the order in which they got it.
+    roots: Vec<usize>,
+    /// Lengths, in blocks, of the roots' prefixes.
     depths: BTreeSet<usize>,
+    /// Index of the tree and the salt of a request, by its serial number. For lookups only.
+    tree_of: AHashMap<u64, usize>,
+    /// By root's prefix and node of a prompt tree: the end of what the forest below that root has
+    /// of the node's prompt, of which it has all that precedes the node. For lookups only.
+    reached: AHashMap<(usize, usize, NodeIdx), Cursor>,
     rows: Vec<Row>,
-    /// Blocks held for the step.
-    pins: Vec<BlockId>,
     tokens: u32,
-    /// Whether a prompt came too late for others to join it.
+    /// True if a prompt came too late for others to join it.
     out_of_order: bool,
     /// Prompts that the step has no room for, though it computes the beginning of them.
     wanting: Vec<Wanting>,
+    /// Reused between calls.
+    path: Vec<NodeIdx>,
 }
 
 #[derive(Debug)]
 struct Wanting {
-    salt: Option<Arc<str>>,
-    tokens: Arc<[TokenId]>,
+    tree: usize,
+    node: NodeIdx,
     needed: u32,
+    salt: Option<Arc<str>>,
     /// The cached prefix, by which its root is found. Not held: what root it names is.
     cached: Vec<BlockId>,
 }
 
 #[derive(Debug)]
 struct Row {
-    /// A node at or below the one that holds the prompt's last position.
-    node: usize,
-    tokens: Arc<[TokenId]>,
+    /// The prompt.
+    tree: usize,
+    node: NodeIdx,
+    /// A node of the forest at or below the one that holds the prompt's last position.
+    last: usize,
     /// First position whose hidden state the row needs: a cache serves those before it.
     needed: u32,
-    salt: Option<Arc<str>>,
-    own: Cached,
+    /// Its cached prefix, which may be longer than the one that its root stands for.
+    own: usize,
     joined: Joined,
 }
 
 /// A cached prefix.
 #[derive(Clone, Debug)]
-struct Cached {
-    blocks: Arc<[BlockId]>,
-    hash: BlockHash,
-}
-
-/// A run of tokens. A node without parent stands for a root and has no tokens.
-#[derive(Debug)]
-struct Node {
-    parent: Option<usize>,
-    root: usize,
-    /// Positions `start..end` of any prompt that passes here; `source` is one of them.
-    start: u32,
-    end: u32,
-    source: Arc<[TokenId]>,
-    /// The row for which it is computed.
-    owner: usize,
-}
-
-#[derive(Debug)]
-struct Root {
-    node: usize,
-    cached: Cached,
+struct Prefix {
     salt: Option<Arc<str>>,
+    blocks: Vec<BlockId>,
+    hash: BlockHash,
+    /// Its root in the forest.
+    root: Option<usize>,
 }
 
-/// Where a prompt would join the forest, and what that costs.
+/// Names a cached prefix: a block in the cache's trie stands for all that precedes it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum PrefixKey {
+    Empty(Option<Arc<str>>),
+    EndsWith(BlockId),
+}
+
+impl PrefixKey {
+    fn new(salt: Option<&Arc<str>>, last: Option<BlockId>) -> Self {
+        last.map_or_else(|| Self::Empty(salt.cloned()), Self::EndsWith)
+    }
+}
+
+/// The place at which a prompt would join the forest, and the cost of joining there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spot {
-    /// The node that holds the last shared position; `None`: a new root is needed.
-    node: Option<usize>,
+    tree: usize,
+    /// The end of what the forest has of the prompt; `None`: a new root is needed.
+    at: Option<Cursor>,
     /// Positions before this one are cached or computed by the step already.
     depth: u32,
     /// Tokens that the prompt adds to the step.
     pub(crate) new_tokens: u32,
 }
 
-/// How the tokens of a row's prompt came about.
+/// The number of a prompt's tokens by their source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Joined {
     /// Tokens read from the cache.
@@ -122,16 +140,18 @@ impl Forest {
     pub(crate) fn new(block_size: u32) -> Self {
         Self {
             block_size,
-            nodes: Vec::new(),
+            radix: Radix::new(Vec::new()),
+            prefixes: Vec::new(),
+            prefix_of: AHashMap::with_hasher(RandomState::with_seeds(9, 10, 11, 12)),
             roots: Vec::new(),
-            edges: AHashMap::with_hasher(RandomState::with_seeds(5, 6, 7, 8)),
-            root_of: AHashMap::with_hasher(RandomState::with_seeds(9, 10, 11, 12)),
             depths: BTreeSet::new(),
+            tree_of: AHashMap::with_hasher(RandomState::with_seeds(37, 38, 39, 40)),
+            reached: AHashMap::with_hasher(RandomState::with_seeds(41, 42, 43, 44)),
             rows: Vec::new(),
-            pins: Vec::new(),
             tokens: 0,
             out_of_order: false,
             wanting: Vec::new(),
+            path: Vec::new(),
         }
     }
 
@@ -144,229 +164,287 @@ impl Forest {
         self.rows.len()
     }
 
-    /// Finds where a prompt with this cached prefix joins most cheaply. Changes nothing.
-    pub(crate) fn probe(
-        &self,
+    /// Returns true if the step holds the prompt's cached prefix already.
+    pub(crate) fn holds(&self, prompt: Prompt<'_>) -> bool {
+        self.prefix_of.contains_key(&key_of(prompt))
+    }
+
+    /// Finds where a prompt joins most cheaply. Changes nothing of the forest.
+    pub(crate) fn probe(&mut self, prompt: Prompt<'_>) -> Spot {
+        let tree = self.tree_index(prompt);
+        let salt = prompt.all().salt.as_ref();
+        let (cached, block) = (prompt.cached_blocks(), |i| prompt.block(i));
+        self.best_spot(tree, prompt.node(), salt, cached, block)
+    }
+
+    /// Finds the cheapest spot for a node's prompt, whose cached prefix has `cached` blocks.
+    fn best_spot(
+        &mut self,
+        tree: usize,
+        node: NodeIdx,
         salt: Option<&Arc<str>>,
-        tokens: &[TokenId],
-        cached: &[BlockId],
+        cached: usize,
+        block: impl Fn(usize) -> BlockId,
     ) -> Spot {
-        let context = self.context(cached);
         let mut best = Spot {
-            node: None,
-            depth: context,
+            tree,
+            at: None,
+            depth: self.context(cached),
             new_tokens: 0,
         };
-        if !self.roots.is_empty() {
-            let salt = salt.cloned();
-            let mut key = (salt, None);
-            for &depth in self.depths.range(..=cached.len()).rev() {
-                key.1 = depth.checked_sub(1).map(|last| cached[last]);
-                let Some(&root) = self.root_of.get(&key) else {
-                    continue;
-                };
-                let found = self.walk(self.roots[root].node, tokens);
-                let is_own = depth == cached.len();
-                if is_own || found.depth > best.depth {
-                    best = found;
-                }
+        let mut beyond = cached + 1;
+        while let Some(&depth) = self.depths.range(..beyond).next_back() {
+            beyond = depth;
+            let key = PrefixKey::new(salt, depth.checked_sub(1).map(&block));
+            let prefix = self.prefix_of.get(&key).copied();
+            let Some((prefix, root)) = prefix.and_then(|p| Some((p, self.prefixes[p].root?)))
+            else {
+                continue;
+            };
+            let found = self.reach(prefix, root, tree, node);
+            let is_own = depth == cached;
+            if is_own || found.depth > best.depth {
+                (best.at, best.depth) = (Some(found), found.depth);
             }
         }
-        best.new_tokens = length(tokens) - best.depth;
+        best.new_tokens = self.radix.trees[tree].prompt_len(node) - best.depth;
         best
     }
 
-    fn walk(&self, root: usize, tokens: &[TokenId]) -> Spot {
-        let mut node = root;
-        let mut depth = self.nodes[root].end;
-        while let Some(&next) = tokens.get(depth as usize) {
-            let Some(&child) = self.edges.get(&(node, next)) else {
+    /// Returns the end of what the forest below a root has of a node's prompt. Compares the tokens
+    /// of each node of a prompt tree once, but for those behind the first difference.
+    fn reach(&mut self, prefix: usize, root: usize, tree: usize, node: NodeIdx) -> Cursor {
+        let prompts = &self.radix.trees[tree];
+        let context = self.radix.nodes[root].end;
+        let mut cursor = Cursor {
+            node: root,
+            depth: context,
+        };
+        self.path.clear();
+        let mut at = Some(node);
+        while let Some(node) = at {
+            if let Some(&known) = self.reached.get(&(prefix, tree, node)) {
+                cursor = known;
+                // What was added since may agree with more of it.
+                if known.depth < prompts.prompt_len(node) {
+                    self.path.push(node);
+                }
                 break;
-            };
-            let here = &self.nodes[child];
-            let theirs = &here.source[here.start as usize..here.end as usize];
-            let ours = &tokens[here.start as usize..];
-            depth += length_of(theirs.iter().zip(ours).take_while(|(a, b)| a == b).count());
-            node = child;
-            if depth < here.end {
+            }
+            self.path.push(node);
+            let parent = prompts.nodes()[node.index()].parent;
+            at = parent.filter(|_| prompts.start(node) > context);
+        }
+        while let Some(node) = self.path.pop() {
+            let end = prompts.prompt_len(node);
+            let own = &prompts.nodes()[node.index()].tokens;
+            let before = cursor.depth;
+            let skip = before - prompts.start(node);
+            cursor = self.radix.walk(cursor, &own[skip as usize..]);
+            if cursor.depth > before {
+                self.reached.insert((prefix, tree, node), cursor);
+            }
+            if cursor.depth < end {
                 break;
             }
         }
-        Spot {
-            node: Some(node),
-            depth,
-            new_tokens: 0,
-        }
+        cursor
     }
 
-    /// Adds a prompt at a spot just probed, and holds its match as long as need be. The row needs
-    /// the hidden states from position `needed` on; if those are more than the last, its match may
-    /// be shorter than others'.
-    pub(crate) fn add(
-        &mut self,
-        salt: Option<&Arc<str>>,
-        tokens: &Arc<[TokenId]>,
-        cached: PrefixMatch,
-        spot: Spot,
-        needed: u32,
-        cache: &mut KvCache,
-    ) {
-        let hash = cached.hash();
-        let own_root = self
-            .root_of
-            .get(&(salt.cloned(), cached.blocks().last().copied()));
-        let own = match own_root {
-            Some(&root) => {
-                // The root holds these very blocks already.
-                cache.release_all(cached.into_blocks());
-                self.roots[root].cached.clone()
-            }
-            None => {
-                let blocks = cached.into_blocks();
-                self.pins.extend(&blocks);
-                Cached {
-                    blocks: blocks.into(),
-                    hash,
-                }
-            }
-        };
-        if needed + 1 < length(tokens) {
-            let context = own.blocks.len();
-            self.out_of_order |= self.roots.iter().any(|r| r.cached.blocks.len() > context);
+    /// Adds a prompt at a spot just probed, and holds its cached prefix. The row needs the hidden
+    /// states from position `needed` on; if those are more than the last, its cached prefix may be
+    /// shorter than others'.
+    pub(crate) fn add(&mut self, prompt: Prompt<'_>, spot: Spot, needed: u32, cache: &mut KvCache) {
+        let own = self.hold(prompt, cache);
+        if needed + 1 < prompt.count() {
+            let context = prompt.cached_blocks();
+            let is_longer = |&root: &usize| self.prefixes[root].blocks.len() > context;
+            self.out_of_order |= self.roots.iter().any(is_longer);
         }
-        self.join(salt, tokens, needed, own, spot);
+        self.join(prompt.node(), needed, own, spot);
     }
 
     /// Notes that a prompt would have joined at a spot just probed, had the step had room: what
     /// it shares counts as shared when it is decided what to keep, or each step would compute it
     /// for one row and forget it again.
-    pub(crate) fn want(
-        &mut self,
-        salt: Option<&Arc<str>>,
-        tokens: &Arc<[TokenId]>,
-        needed: u32,
-        cached: &[BlockId],
-        spot: Spot,
-    ) {
-        if spot.node.is_some() && spot.depth > self.context(cached) {
+    pub(crate) fn want(&mut self, prompt: Prompt<'_>, needed: u32, spot: Spot) {
+        if spot.at.is_some() && spot.depth > self.context(prompt.cached_blocks()) {
             self.wanting.push(Wanting {
-                salt: salt.cloned(),
-                tokens: tokens.clone(),
+                tree: spot.tree,
+                node: prompt.node(),
                 needed,
-                cached: cached.to_vec(),
+                salt: prompt.all().salt.clone(),
+                cached: prompt.blocks(),
             });
         }
     }
 
-    /// The nodes up to which prompts that have no room share the forest, cut where they leave it,
-    /// and the first position that each needs.
+    /// Returns the nodes up to which prompts that have no room share the forest, cut where they
+    /// leave it, and the first position that each needs.
     fn wanted(&mut self) -> Vec<(usize, u32)> {
         let mut nodes = Vec::new();
         for want in std::mem::take(&mut self.wanting) {
-            let spot = self.probe(want.salt.as_ref(), &want.tokens, &want.cached);
-            let Some(node) = spot.node else {
+            let cached = want.cached.len();
+            let salt = want.salt.as_ref();
+            let spot = self.best_spot(want.tree, want.node, salt, cached, |i| want.cached[i]);
+            let Some(cursor) = spot.at else {
                 continue;
             };
-            let here = &self.nodes[node];
-            if here.parent.is_none() || spot.depth <= here.start {
-                continue;
+            if self.radix.nodes[self.radix.node_of(cursor)]
+                .parent
+                .is_some()
+            {
+                let node = self.radix.node_at(cursor);
+                self.radix.nodes[node].is_cut = true;
+                nodes.push((node, want.needed));
             }
-            let node = match spot.depth < here.end {
-                true => self.split(node, spot.depth),
-                false => node,
-            };
-            nodes.push((node, want.needed));
         }
         nodes
     }
 
-    fn join(
-        &mut self,
-        salt: Option<&Arc<str>>,
-        tokens: &Arc<[TokenId]>,
-        needed: u32,
-        own: Cached,
-        spot: Spot,
-    ) {
-        let end = length(tokens);
-        let at = match spot.node {
-            Some(node) if spot.depth < self.nodes[node].end && spot.depth < end => {
-                self.split(node, spot.depth)
-            }
-            Some(node) => node,
-            None => self.plant(salt, tokens, own.clone()),
+    fn join(&mut self, node: NodeIdx, needed: u32, own: usize, spot: Spot) {
+        let tree = spot.tree;
+        let prompts = Arc::clone(&self.radix.trees[tree]);
+        let end = prompts.prompt_len(node);
+        let mut last = match spot.at {
+            Some(cursor) if cursor.depth < end => self.radix.node_at(cursor),
+            Some(cursor) => self.radix.node_of(cursor),
+            None => self.plant(own, tree, node),
         };
-        let mut last = at;
-        if spot.depth < end {
-            last = self.nodes.len();
-            self.nodes.push(Node {
-                parent: Some(at),
-                root: self.nodes[at].root,
-                start: spot.depth,
+        let prefix = self.radix.nodes[last].prefix;
+        self.path.clear();
+        let mut at = Some(node).filter(|_| spot.depth < end);
+        while let Some(node) = at {
+            self.path.push(node);
+            let parent = prompts.nodes()[node.index()].parent;
+            at = parent.filter(|_| prompts.start(node) > spot.depth);
+        }
+        let mut continues = false;
+        while let Some(node) = self.path.pop() {
+            let start = prompts.start(node);
+            let from = start.max(spot.depth);
+            let source = Source {
+                tree,
+                node,
+                offset: (from - start) as usize,
+            };
+            let end = prompts.prompt_len(node);
+            last = self.radix.push(Node {
+                parent: Some(last),
+                prefix,
+                start: from,
                 end,
-                source: tokens.clone(),
+                source,
                 owner: self.rows.len(),
+                continues,
+                is_cut: false,
             });
-            self.edges.insert((at, tokens[spot.depth as usize]), last);
+            continues = true;
+            let cursor = Cursor {
+                node: last,
+                depth: end,
+            };
+            self.reached.insert((prefix, tree, node), cursor);
         }
         let computed = end - spot.depth;
         self.tokens += computed;
-        let cached = self.nodes[self.roots[self.nodes[last].root].node].end;
+        let cached = self.context(self.prefixes[prefix].blocks.len());
         let joined = Joined {
             cached,
             shared: spot.depth - cached,
             computed,
         };
-        let (tokens, salt) = (tokens.clone(), salt.cloned());
         self.rows.push(Row {
-            node: last,
-            tokens,
+            tree,
+            node,
+            last,
             needed,
-            salt,
             own,
             joined,
         });
     }
 
-    fn plant(&mut self, salt: Option<&Arc<str>>, tokens: &Arc<[TokenId]>, cached: Cached) -> usize {
-        let (root, node) = (self.roots.len(), self.nodes.len());
-        let context = self.context(&cached.blocks);
-        self.depths.insert(cached.blocks.len());
-        self.nodes.push(Node {
+    /// Gives a cached prefix a root; the source of the root is never read.
+    fn plant(&mut self, prefix: usize, tree: usize, node: NodeIdx) -> usize {
+        let depth = self.prefixes[prefix].blocks.len();
+        let context = self.context(depth);
+        let root = self.radix.push(Node {
             parent: None,
-            root,
+            prefix,
             start: context,
             end: context,
-            source: tokens.clone(),
+            source: Source {
+                tree,
+                node,
+                offset: 0,
+            },
             owner: self.rows.len(),
+            continues: false,
+            is_cut: false,
         });
-        self.root_of
-            .insert((salt.cloned(), cached.blocks.last().copied()), root);
-        self.roots.push(Root {
-            node,
-            cached,
-            salt: salt.cloned(),
-        });
-        node
+        self.depths.insert(depth);
+        self.roots.push(prefix);
+        self.prefixes[prefix].root = Some(root);
+        root
     }
 
-    /// The same rows, those that compute most first, so that the others find them. The order of
-    /// rows stays.
+    /// Holds a prompt's cached prefix for the step and returns its index.
+    fn hold(&mut self, prompt: Prompt<'_>, cache: &mut KvCache) -> usize {
+        let key = key_of(prompt);
+        if let Some(&known) = self.prefix_of.get(&key) {
+            return known;
+        }
+        let index = self.prefixes.len();
+        let blocks = prompt.blocks();
+        cache.hold_all(&blocks);
+        self.prefixes.push(Prefix {
+            salt: prompt.all().salt.clone(),
+            blocks,
+            hash: prompt.hash(),
+            root: None,
+        });
+        self.prefix_of.insert(key, index);
+        index
+    }
+
+    /// Returns the index of the tree that a prompt belongs to.
+    fn tree_index(&mut self, prompt: Prompt<'_>) -> usize {
+        let next = self.radix.trees.len();
+        let index = *self.tree_of.entry(prompt.all().serial).or_insert(next);
+        if index == next {
+            let tree = &prompt.all().tree;
+            let nodes = tree.nodes().len().min(MAX_RESERVED);
+            self.reached.reserve(nodes);
+            self.radix.add_tree(Arc::clone(tree), nodes);
+        }
+        index
+    }
+
+    /// Returns a forest of the same rows, in which those that compute most come first, so that the
+    /// others find them. The order of rows stays.
     fn in_order(self) -> Self {
+        let unplanted = |prefix| Prefix {
+            root: None,
+            ..prefix
+        };
         let mut better = Self {
-            pins: self.pins,
+            radix: Radix::new(self.radix.trees),
+            prefixes: self.prefixes.into_iter().map(unplanted).collect(),
+            prefix_of: self.prefix_of,
+            tree_of: self.tree_of,
             wanting: self.wanting,
             ..Self::new(self.block_size)
         };
         let mut order: Vec<usize> = (0..self.rows.len()).collect();
-        order.sort_by_key(|&row| self.rows[row].own.blocks.len());
+        order.sort_by_key(|&row| better.prefixes[self.rows[row].own].blocks.len());
         for &row in &order {
             let row = &self.rows[row];
-            let spot = better.probe(row.salt.as_ref(), &row.tokens, &row.own.blocks);
-            let own = row.own.clone();
-            better.join(row.salt.as_ref(), &row.tokens, row.needed, own, spot);
+            let own = better.prefixes[row.own].clone();
+            let (salt, cached) = (own.salt.as_ref(), own.blocks.len());
+            let spot = better.best_spot(row.tree, row.node, salt, cached, |i| own.blocks[i]);
+            better.join(row.node, row.needed, row.own, spot);
         }
-        for node in &mut better.nodes {
+        for node in &mut better.radix.nodes {
             node.owner = order[node.owner];
         }
         let mut rows: Vec<(usize, Row)> = order.into_iter().zip(better.rows).collect();
@@ -375,278 +453,13 @@ impl Forest {
         better
     }
 
-    /// Cuts a node at a position and returns the new upper part. The lower part keeps its number,
-    /// so that edges and rows below stay as they are; rows that end in the upper part climb when
-    /// the forest is emitted.
-    fn split(&mut self, lower: usize, at: u32) -> usize {
-        let upper = self.nodes.len();
-        let node = &mut self.nodes[lower];
-        let (parent, root, start, source, owner) = (
-            node.parent,
-            node.root,
-            node.start,
-            node.source.clone(),
-            node.owner,
-        );
-        node.start = at;
-        node.parent = Some(upper);
-        let above = parent.expect("only a root lacks a parent, and it has no inside to cut");
-        self.edges.insert((above, source[start as usize]), upper);
-        self.edges.insert((upper, source[at as usize]), lower);
-        self.nodes.push(Node {
-            parent,
-            root,
-            start,
-            end: at,
-            source,
-            owner,
-        });
-        upper
-    }
-
-    fn context(&self, cached: &[BlockId]) -> u32 {
-        length_of(cached.len()) * self.block_size
+    fn context(&self, blocks: usize) -> u32 {
+        length_of(blocks) * self.block_size
     }
 }
 
-fn length(tokens: &[TokenId]) -> u32 {
-    length_of(tokens.len())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
-
-    use prelude_core::{Capacity, ForwardBatch, OneShotBatch, OutputHead, OutputRow, SegmentIdx};
-    use prelude_kv::Reclaim;
-    use proptest::prelude::*;
-
-    use super::{emit::Emitted, *};
-
-    const CAPACITY: Capacity = Capacity {
-        block_size: 4,
-        num_blocks: 64,
-        max_step_tokens: 4096,
-        max_context_len: 1024,
-        vocab_size: 100,
-        pipeline_depth: 1,
-    };
-    const KEEP: KeepRule = KeepRule {
-        enabled: true,
-        suffixes: true,
-        shared_min_rows: 2,
-    };
-
-    /// A prompt, its salt, and how much of it may be read from the cache.
-    type Prompt = (Vec<TokenId>, Option<Arc<str>>, usize);
-
-    fn build(rows: &[Prompt], cache: &mut KvCache, rule: KeepRule) -> (OneShotBatch, Emitted, u32) {
-        let mut forest = Forest::new(CAPACITY.block_size);
-        for (tokens, salt, limit) in rows {
-            let tokens: Arc<[TokenId]> = tokens.clone().into();
-            let found = cache.match_prefix(salt.as_ref(), &tokens, *limit);
-            let before = forest.num_tokens();
-            let spot = forest.probe(salt.as_ref(), &tokens, found.blocks());
-            let needed = u32::try_from(*limit).unwrap();
-            forest.add(salt.as_ref(), &tokens, found, spot, needed, cache);
-            assert_eq!(forest.num_tokens() - before, spot.new_tokens);
-        }
-        let promised = forest.num_tokens();
-        let mut batch = OneShotBatch::default();
-        let emitted = forest.emit(&mut batch, cache, rule);
-        let tokens = length(&batch.tokens);
-        assert!(tokens <= promised);
-        let computed: u32 = emitted.rows.iter().map(|(_, joined)| joined.computed).sum();
-        assert_eq!(computed, tokens);
-        for ((prompt, ..), &(segment, joined)) in rows.iter().zip(&emitted.rows) {
-            let end = length(prompt);
-            assert_eq!(joined.cached + joined.shared + joined.computed, end);
-            let head = OutputHead::Classify;
-            batch.rows.push(OutputRow {
-                segment,
-                positions: end - 1..end,
-                head,
-            });
-        }
-        ForwardBatch::OneShot(batch.clone())
-            .validate(&CAPACITY)
-            .unwrap();
-        (batch, emitted, tokens)
-    }
-
-    /// The tokens along the path of a segment and the position where they start.
-    fn spell(batch: &OneShotBatch, segment: SegmentIdx) -> (u32, Vec<TokenId>, Vec<BlockId>) {
-        let here = &batch.segments[segment.index()];
-        let own = &batch.tokens[here.tokens.start as usize..here.tokens.end as usize];
-        match here.parent {
-            None => (
-                here.context_len,
-                own.to_vec(),
-                here.cached.of(&batch.block_ids).to_vec(),
-            ),
-            Some(parent) => {
-                let (start, mut tokens, blocks) = spell(batch, parent);
-                tokens.extend_from_slice(own);
-                (start, tokens, blocks)
-            }
-        }
-    }
-
-    fn release(cache: &mut KvCache, emitted: Emitted) {
-        for kept in emitted.kept {
-            cache.release_all(kept.blocks);
-        }
-        cache.release_all(emitted.pins);
-        cache.check();
-    }
-
-    fn prompt(shared: u32, own: u32, id: u32) -> Vec<TokenId> {
-        (0..shared)
-            .map(|t| t % 50)
-            .chain((0..own).map(|t| 50 + (t * 7 + id) % 50))
-            .collect()
-    }
-
-    #[test]
-    fn a_shared_prompt_with_64_suffixes_is_computed_once() {
-        let mut cache = KvCache::new(64, 4);
-        let suffixed = |id: u32| [prompt(30, 0, 0), vec![36 + id]].concat();
-        let rows: Vec<Prompt> = (0..64).map(|id| (suffixed(id), None, 30)).collect();
-        let (batch, emitted, tokens) = build(&rows, &mut cache, KEEP);
-        assert_eq!(tokens, 30 + 64);
-        assert_eq!(batch.segments.len(), 65);
-        // Seven whole blocks of the 30 shared tokens; the suffixes start inside the eighth.
-        assert_eq!(emitted.kept.len(), 1);
-        assert_eq!(emitted.kept[0].blocks.len(), 7);
-        release(&mut cache, emitted);
-    }
-
-    #[test]
-    fn suffixes_never_evict_and_shared_segments_may() {
-        let mut cache = KvCache::new(3, 4);
-        // Fill the pool with cached blocks.
-        let mut blocks: Vec<BlockId> = (0..3)
-            .map(|_| cache.allocate(Reclaim::Never).unwrap())
-            .collect();
-        cache.publish(None, None, &[9; 12], &mut blocks);
-        cache.release_all(blocks);
-        let kept = |rows: &[Prompt], cache: &mut KvCache, rule| {
-            let (_, emitted, _) = build(rows, cache, rule);
-            let n: usize = emitted.kept.iter().map(|k| k.blocks.len()).sum();
-            release(cache, emitted);
-            n
-        };
-        let alone: Prompt = (prompt(8, 8, 1), None, 15);
-        assert_eq!(kept(std::slice::from_ref(&alone), &mut cache, KEEP), 0);
-        let shared = [alone.clone(), (prompt(8, 8, 2), None, 15)];
-        // Two shared blocks by eviction; then nothing is free for the suffixes.
-        assert_eq!(kept(&shared, &mut cache, KEEP), 2);
-        // What was evicted is free now, and a suffix may use it, unless that is turned off.
-        assert_eq!(
-            kept(
-                std::slice::from_ref(&alone),
-                &mut cache,
-                KeepRule {
-                    suffixes: false,
-                    ..KEEP
-                }
-            ),
-            0
-        );
-        assert_eq!(kept(std::slice::from_ref(&alone), &mut cache, KEEP), 2);
-    }
-
-    #[test]
-    fn a_row_that_needs_the_whole_prompt_computes_it_and_others_join() {
-        let mut cache = KvCache::new(64, 4);
-        let long = prompt(20, 0, 0);
-        let mut blocks: Vec<BlockId> = (0..4)
-            .map(|_| cache.allocate(Reclaim::Never).unwrap())
-            .collect();
-        cache.publish(None, None, &long[..16], &mut blocks);
-        cache.release_all(blocks);
-        // The first must compute from 0; the second finds 16 tokens cached, but 20 computed.
-        let rows = [(long.clone(), None, 0), (prompt(20, 2, 1), None, 21)];
-        let (_, emitted, tokens) = build(&rows, &mut cache, KEEP);
-        assert_eq!(tokens, 22);
-        release(&mut cache, emitted);
-        let rows = [(prompt(20, 2, 1), None, 21), (long.clone(), None, 0)];
-        let (_, emitted, tokens) = build(&rows, &mut cache, KEEP);
-        assert_eq!(tokens, 22, "in any order");
-        release(&mut cache, emitted);
-        // Also if its root is there already, thanks to an unrelated prompt (found by proptest).
-        let other = (vec![99], None, 0);
-        let rows = [(prompt(20, 2, 1), None, 21), other, (long.clone(), None, 0)];
-        let (_, emitted, tokens) = build(&rows, &mut cache, KEEP);
-        assert_eq!(tokens, 23);
-        release(&mut cache, emitted);
-        // Where the cache holds more than the step computes, the cache is used.
-        let rows = [(long[..10].to_vec(), None, 0), (prompt(20, 2, 1), None, 21)];
-        let (batch, emitted, tokens) = build(&rows, &mut cache, KEEP);
-        assert_eq!(tokens, 10 + 6);
-        assert_eq!(batch.segments[1].context_len, 16);
-        release(&mut cache, emitted);
-    }
-
-    fn rows() -> impl Strategy<Value = Vec<Prompt>> {
-        let row = (prop::collection::vec(0u32..2, 1..20), 0..3usize, 0..20usize);
-        let salts = [None, Some(Arc::from("a")), Some(Arc::from("b"))];
-        let row = row.prop_map(move |(tokens, salt, limit)| {
-            let limit = limit.min(tokens.len() - 1);
-            (tokens, salts[salt].clone(), limit)
-        });
-        prop::collection::vec(row, 1..24)
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(500))]
-        /// Every row's path spells its prompt after a cached prefix whose blocks are the right
-        /// ones, and nothing is computed twice: without a cache the tokens of the step are the
-        /// distinct prefixes of its prompts, with one they are no more than that.
-        #[test]
-        fn is_the_trie_of_its_prompts(steps in prop::collection::vec(rows(), 1..5)) {
-            let mut cache = KvCache::new(64, 4);
-            // Block to what is in it.
-            let mut contents: BTreeMap<BlockId, (Option<Arc<str>>, Vec<TokenId>)> = BTreeMap::new();
-            for (i, rows) in steps.iter().enumerate() {
-                let (batch, emitted, tokens) = build(rows, &mut cache, KEEP);
-                let prefixes: BTreeSet<_> = rows
-                    .iter()
-                    .flat_map(|(p, salt, _)| (1..=p.len()).map(move |n| (salt, &p[..n])))
-                    .collect();
-                if i == 0 {
-                    prop_assert_eq!(tokens as usize, prefixes.len());
-                }
-                prop_assert!(tokens as usize <= prefixes.len());
-                for ((prompt, salt, limit), &(segment, _)) in rows.iter().zip(&emitted.rows) {
-                    let (start, path, blocks) = spell(&batch, segment);
-                    let own = prompt.len() - start as usize;
-                    prop_assert_eq!(&path[..own], &prompt[start as usize..]);
-                    prop_assert!(start as usize <= *limit);
-                    for (b, block) in blocks.iter().enumerate() {
-                        let (of, prefix) = &contents[block];
-                        prop_assert_eq!(of, salt);
-                        prop_assert_eq!(&prefix[..], &prompt[..(b + 1) * 4]);
-                    }
-                }
-                // What a completed step does.
-                let mut kept = emitted.kept;
-                for i in 0..kept.len() {
-                    let parent = match kept[i].after {
-                        After::Cached(block) => block,
-                        After::Kept(above) => kept[above].blocks.last().copied(),
-                    };
-                    let k = &mut kept[i];
-                    let tokens = &k.source[k.positions.clone()];
-                    let n = cache.publish(k.salt.as_ref(), parent, tokens, &mut k.blocks);
-                    prop_assert_eq!(n, k.blocks.len());
-                    for (b, &block) in k.blocks.iter().enumerate() {
-                        let prefix = k.source[..k.positions.start + (b + 1) * 4].to_vec();
-                        contents.insert(block, (k.salt.clone(), prefix));
-                    }
-                }
-                release(&mut cache, Emitted { kept, ..emitted });
-            }
-        }
-    }
+/// Returns the name of a prompt's cached prefix.
+fn key_of(prompt: Prompt<'_>) -> PrefixKey {
+    let last = prompt.cached_blocks().checked_sub(1);
+    PrefixKey::new(prompt.all().salt.as_ref(), last.map(|i| prompt.block(i)))
 }

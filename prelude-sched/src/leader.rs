@@ -1,5 +1,5 @@
-//! Who is computing which prefix block, so that others can wait for it instead of computing it
-//! again (Prelude §3: leader and peers).
+//! The prefix blocks that are being computed, so that other requests can wait for them instead of
+//! computing them again (Prelude §3: leader and peers).
 
 use ahash::{AHashMap, RandomState};
 use prelude_core::StepId;
@@ -24,8 +24,13 @@ impl Leaders {
         *self.computing.entry(hash).or_default() += 1;
     }
 
+    pub(crate) fn add_all(&mut self, hashes: &[BlockHash]) {
+        self.computing.reserve(hashes.len());
+        hashes.iter().for_each(|&hash| self.add(hash));
+    }
+
     /// # Panics
-    /// If nobody was computing the block.
+    /// If no computation of the block was added.
     pub(crate) fn remove(&mut self, hash: BlockHash) {
         let count = self
             .computing
@@ -47,7 +52,7 @@ impl Leaders {
     }
 }
 
-/// How long a waiter has been held back for one block.
+/// The number of steps for which a waiter has been held back for one block.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Held {
     block: Option<BlockHash>,
@@ -56,8 +61,8 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Whether to hold the waiter back in this step too, because somebody computes `block`. A
-    /// new block means that the leader got on, and counts anew.
+    /// Returns whether to hold the waiter back in this step too, because somebody computes `block`.
+    /// A new block means that the leader got on, and counts anew.
     pub(crate) fn hold(&mut self, block: BlockHash, step: StepId, max: u32) -> bool {
         if self.block != Some(block) {
             *self = Self {

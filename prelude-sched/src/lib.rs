@@ -55,6 +55,7 @@ mod leader;
 mod length;
 mod pace;
 mod policy;
+mod prompts;
 mod queue;
 mod reject;
 mod request;
@@ -65,15 +66,17 @@ mod sequence;
 pub mod sim;
 mod stats;
 mod step;
+mod waiting;
 mod watch;
 
 pub use config::{ConfigError, PolicyConfig, SchedulerConfig};
 pub use event::{Event, FinishReason, Outcome, Usage};
 pub use policy::{
-    Fcfs, Grant, Groups, Laps, LapsConfig, Plan, PrefillCosts, PromptSize, QueueView,
-    SchedulerPolicy, Srjf, StepBudget, StepTime, Turn, Unfinished, Waiting,
+    Fcfs, Grant, Groups, Laps, LapsConfig, Plan, PrefillCosts, QueueView, SchedulerPolicy, Srjf,
+    StepBudget, StepTime, Unfinished,
 };
 pub use reject::Reject;
 pub use scheduler::{Scheduler, UnknownStep};
 pub use stats::SchedulerStats;
+pub use waiting::{PromptSize, Turn, Waiting};
 pub use watch::{Change, Cost};

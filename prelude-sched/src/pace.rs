@@ -8,7 +8,7 @@ use prelude_core::Timestamp;
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     recent: VecDeque<Duration>,
-    /// When the last step ended: steps in flight at once overlap.
+    /// The time at which the last step ended: steps in flight at once overlap.
     free_from: Timestamp,
 }
 
@@ -16,11 +16,12 @@ impl Pace {
     /// Steps that count: enough that a short one is among them if short ones run.
     const STEPS: usize = 8;
 
-    /// What any step hides: about the time that a small model takes to get to its heads.
+    /// The least time that any step hides: about as long as a small model takes to get to its
+    /// outputs.
     const LEAST: Duration = Duration::from_millis(1);
 
-    /// How long a step may wait for a mask without taking longer for it, as far as is known:
-    /// three quarters of the shortest of late, since both times are estimates.
+    /// Returns the time for which a step may wait for a token mask without taking longer, as far as
+    /// is known: three quarters of the shortest of late, since both times are estimates.
     pub(crate) fn hides(&self) -> Duration {
         let shortest = self.recent.iter().min().copied().unwrap_or_default();
         (shortest - shortest / 4).max(Self::LEAST)
@@ -36,7 +37,7 @@ impl Pace {
     ) -> Duration {
         let took = completed.saturating_since(planned.max(self.free_from));
         self.free_from = completed.max(self.free_from);
-        // Of a step that may have taken so long because of the mask, nobody knows how long the
+        // Of a step that may have taken so long because of the mask, it is unknown how long the
         // model took. To take all of it for the model's would let steps wait for masks as long
         // as they have been waiting; so it counts for less, until steps without such a wait show
         // what is true.

@@ -1,4 +1,4 @@
-//! What waits, ordered.
+//! The waiting requests in order.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -6,8 +6,9 @@ use prelude_core::{RequestId, Timestamp};
 
 use crate::{Turn, Waiting};
 
-/// A request without a deadline has the place of one that is due so long after its arrival. So
-/// nobody who came more than that after it goes first, and a later deadline gains and loses nothing.
+/// A request without a deadline is placed as if it were due so long after its arrival. So no
+/// request that comes more than that later goes first, and a later deadline gains and loses
+/// nothing.
 const UNHURRIED: Duration = Duration::from_secs(30);
 
 /// Place in a queue: turn, priority, when it is due, arrival, number of submission. Unique.
@@ -20,7 +21,8 @@ pub(crate) struct QueueKey {
     pub(crate) serial: u64,
 }
 
-/// When a request is due, as its place goes.
+/// Returns the time by which the queue orders a request: its deadline, or the time at which a
+/// request without one counts as due.
 pub(crate) fn due(arrival: Timestamp, deadline: Option<Timestamp>) -> Timestamp {
     let unhurried = arrival.saturating_add(UNHURRIED);
     deadline.map_or(unhurried, |deadline| deadline.min(unhurried))
@@ -55,7 +57,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Says how many rows of a request wait now; none removes it.
+    /// Sets the number of rows of a request that wait now; zero removes the request.
     pub(crate) fn set(&mut self, key: QueueKey, waiting: Waiting) {
         let overdue = self.overdue.filter(|_| waiting.rows > 0);
         self.remove(&key);

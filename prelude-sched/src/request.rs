@@ -1,32 +1,35 @@
-//! A live request: what of it is still to be done.
+//! The state of an admitted request: the work of it that is still to be done.
 
 use std::{
     collections::{BTreeSet, VecDeque},
     sync::Arc,
 };
 
+use ahash::AHashMap;
 use prelude_core::{
-    Head, NodeIdx, OnDeadline, PromptTree, Request, RowSpec, SeqId, Timestamp, TokenId,
+    ExecutionClass, Head, NodeIdx, OnDeadline, Request, RequestId, RowSpec, SeqId, Timestamp,
+    TokenId,
 };
-use prelude_kv::BlockHash;
+use prelude_kv::{BlockHash, KvCache};
 
 use crate::{
     Turn, Usage, Waiting,
     leader::Held,
+    prompts::{Prompt, Prompts},
     queue::{QueueKey, due},
+    row,
 };
 
 /// An admitted request that has not finished.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct RequestState {
     /// Unique, unlike the caller's id, which may come back after the request has finished.
     pub(crate) serial: u64,
     pub(crate) key: QueueKey,
     pub(crate) deadline: Option<Timestamp>,
     /// The deadline, if the request is dropped when it passes.
     pub(crate) expires: Option<Timestamp>,
-    pub(crate) salt: Option<Arc<str>>,
-    pub(crate) tree: PromptTree,
+    pub(crate) prompts: Prompts,
     pub(crate) rows: Vec<RowSpec>,
     /// One-shot rows not yet planned.
     pub(crate) oneshot: VecDeque<WaitingRow>,
@@ -38,23 +41,23 @@ pub(crate) struct Live {
     pub(crate) seqs: BTreeSet<SeqId>,
     /// Rows, and choices of `Decode` generations, without their last answer.
     pub(crate) unanswered: u64,
-    /// What the request holds of the queue's bounds while it waits.
+    /// The request's part of the queue's bounds while it waits.
     pub(crate) reserved: Option<Reserved>,
     pub(crate) started: Option<Timestamp>,
     pub(crate) usage: Usage,
-    /// The prompt asked for last: neighbouring rows often share it.
-    memo: Option<(NodeIdx, Arc<[TokenId]>)>,
-    /// The hashes of a prompt's whole blocks, of the prompt whose hashes were asked for last.
-    hashes: Option<(NodeIdx, Arc<[BlockHash]>)>,
 }
+
+/// Live requests. For lookups, and for what does not depend on an order: a step looks up each
+/// sequence and its request several times. Boxed, so that a table that grows moves little.
+pub(crate) type Requests = AHashMap<RequestId, Box<RequestState>>;
 
 /// A request's part of the queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reserved {
     pub(crate) rows: u64,
     pub(crate) tokens: u64,
-    /// Of `tokens`, those that the prefix cache did not have when the request came, less what
-    /// sequences and steps have taken up since.
+    /// The number of `tokens` that the prefix cache did not have when the request came, less those
+    /// that sequences and steps have taken up since.
     pub(crate) uncached: u64,
 }
 
@@ -80,8 +83,9 @@ pub(crate) struct WaitingChoices {
     pub(crate) held: Held,
 }
 
-impl Live {
-    /// Notes that `tokens` of what waited do so no longer. Returns how many of them were counted.
+impl RequestState {
+    /// Notes that steps or sequences took up `tokens` of the request. Returns the number of them
+    /// that `reserved` counted.
     pub(crate) fn take_up(&mut self, tokens: u64) -> u64 {
         let Some(reserved) = &mut self.reserved else {
             return 0;
@@ -91,7 +95,7 @@ impl Live {
         counted
     }
 
-    pub(crate) fn new(serial: u64, request: Request) -> Self {
+    pub(crate) fn new(serial: u64, request: Request, block_size: usize) -> Self {
         let mut oneshot = VecDeque::new();
         let mut decode = VecDeque::new();
         let mut unanswered = 0;
@@ -99,7 +103,7 @@ impl Live {
         for (row, spec) in (0..).zip(&request.rows) {
             let held = Held::default();
             match &spec.head {
-                Head::Generate(g) if g.max_tokens > 1 => {
+                Head::Generate(g) if spec.head.class() == ExecutionClass::Decode => {
                     unanswered += u64::from(g.n);
                     // The queue's bound on rows is a u32.
                     waiting_choices = waiting_choices.saturating_add(g.n);
@@ -132,8 +136,7 @@ impl Live {
             },
             deadline: request.deadline,
             expires: expires(&request),
-            salt: request.cache_salt,
-            tree: request.tree,
+            prompts: Prompts::new(serial, request.cache_salt, request.tree, block_size),
             rows: request.rows,
             oneshot,
             decode,
@@ -143,8 +146,6 @@ impl Live {
             reserved: None,
             started: None,
             usage,
-            memo: None,
-            hashes: None,
         }
     }
 
@@ -168,46 +169,54 @@ impl Live {
     }
 
     pub(crate) fn prompt_len(&self, row: u32) -> u32 {
-        self.tree.prompt_len(self.rows[row as usize].node)
+        self.prompts.tree.prompt_len(self.node(row))
     }
 
-    /// The whole prompt of a row.
-    pub(crate) fn prompt(&mut self, row: u32) -> Arc<[TokenId]> {
-        let node = self.rows[row as usize].node;
-        match &self.memo {
-            Some((of, prompt)) if *of == node => prompt.clone(),
-            _ => {
-                let whole = &self.tree.nodes()[node.index()];
-                let prompt: Arc<[TokenId]> = match whole.parent {
-                    None => whole.tokens.as_slice().into(),
-                    Some(_) => self.tree.prompt(node).into(),
-                };
-                self.memo = Some((node, prompt.clone()));
-                prompt
-            }
-        }
+    pub(crate) fn node(&self, row: u32) -> NodeIdx {
+        self.rows[row as usize].node
     }
 
-    /// Returns the hashes of the prefixes of a row's prompt, block by block. O(prompt) when asked of
-    /// another prompt than before.
-    pub(crate) fn hashes(&mut self, row: u32, block_size: usize) -> Arc<[BlockHash]> {
-        let node = self.rows[row as usize].node;
-        match &self.hashes {
-            Some((of, hashes)) if *of == node => hashes.clone(),
-            _ => {
-                let root = BlockHash::root(self.salt.as_deref());
-                let whole = &self.tree.nodes()[node.index()];
-                let hashes: Arc<[BlockHash]> = match whole.parent {
-                    None => root.blocks(&whole.tokens, block_size).collect(),
-                    Some(_) => root.blocks(&self.prompt(row), block_size).collect(),
-                };
-                self.hashes = Some((node, hashes.clone()));
-                hashes
-            }
-        }
+    /// Returns the whole prompt of a row in one piece.
+    pub(crate) fn whole_prompt(&mut self, row: u32) -> Arc<[TokenId]> {
+        self.prompts.whole(self.node(row))
     }
 
-    pub(crate) fn waiting(&self, request: prelude_core::RequestId, rows: u32) -> Waiting {
+    /// Returns the hashes of the prefixes of a row's prompt, block by block. O(blocks) when asked
+    /// of another prompt than before; each node of the tree is hashed once.
+    pub(crate) fn hashes(&mut self, row: u32) -> Arc<[BlockHash]> {
+        self.prompts.hashes(self.node(row))
+    }
+
+    /// Returns the number of blocks of a row's prompt that the cache has and the row may read.
+    pub(crate) fn find_prompt(&mut self, row: u32, cache: &KvCache) -> u32 {
+        let most = self.first_needed(row);
+        self.prompts.find(self.node(row), most, cache)
+    }
+
+    /// Returns a row's prompt, of which [`Self::find_prompt`] found so many blocks.
+    pub(crate) fn prompt(&self, row: u32, cached: u32) -> Prompt<'_> {
+        self.prompts.prompt(self.node(row), cached)
+    }
+
+    /// Returns the first position of a row's prompt that has to be computed.
+    pub(crate) fn first_needed(&self, row: u32) -> u32 {
+        row::first_needed(self.head(row), self.prompt_len(row))
+    }
+
+    /// Returns the number of tokens of the request that the cache has: the beginnings of its
+    /// prompts. What several prompts share further in is not looked up, so this is rather too few
+    /// than too many.
+    pub(crate) fn cached_tokens(&mut self, cache: &KvCache) -> u64 {
+        let rows = (0..).zip(&self.rows).map(|(row, _)| row);
+        // What a row reads hidden states of is computed, cached or not.
+        let most = rows.map(|row| self.first_needed(row)).min().unwrap_or(0);
+        let tree = Arc::clone(&self.prompts.tree);
+        let roots = (0..).zip(tree.nodes()).filter(|(_, n)| n.parent.is_none());
+        let blocks = roots.map(|(root, _)| self.prompts.find(NodeIdx(root), most, cache));
+        blocks.map(u64::from).sum::<u64>() * cache.block_size() as u64
+    }
+
+    pub(crate) fn waiting(&self, request: RequestId, rows: u32) -> Waiting {
         Waiting {
             request,
             turn: Turn::Usual,

@@ -1,10 +1,12 @@
-//! What a row reads off which positions of its prompt.
+//! The output that a row computes, and the positions of its prompt that it reads.
 
-use std::{ops::Range, sync::Arc};
+use std::ops::Range;
 
-use prelude_core::{Head, OutputHead, PenaltyHistory, Pooling, RowOutput, SampleHead, TokenId};
+use prelude_core::{Head, OutputHead, PenaltyHistory, Pooling, RowOutput, SampleHead};
 
-/// Whether the hidden states of all positions must be computed by one step.
+use crate::prompts::PromptTokens;
+
+/// Returns whether the hidden states of all positions must be computed by one step.
 pub(crate) const fn pools_all(head: &Head) -> bool {
     matches!(
         head,
@@ -26,22 +28,21 @@ pub(crate) fn first_needed(head: &Head, len: u32) -> u32 {
     }
 }
 
-/// What a step that computes the positions `computed` of a prompt reads off them, if anything.
+/// Returns the output that a step reads off the positions `computed` of a prompt, if any.
 pub(crate) fn output_of(
     head: &Head,
-    prompt: &Arc<[TokenId]>,
+    prompt: &impl PromptTokens,
     computed: &Range<u32>,
 ) -> Option<(Range<u32>, OutputHead)> {
-    let len = u32::try_from(prompt.len()).expect("a prompt tree bounds its prompts");
+    let len = prompt.count();
     if let Head::PromptLogprobs { positions, top } = head {
         // The token at position p is scored by the hidden state at p - 1.
         let start = computed.start.max(positions.start - 1);
         let end = computed.end.min(positions.end - 1);
-        let targets = prompt
-            .get(start as usize + 1..end as usize + 1)
-            .unwrap_or_default()
-            .to_vec();
-        return (start < end).then_some((start..end, OutputHead::Logprobs { targets, top: *top }));
+        return (start < end).then(|| {
+            let targets = prompt.copy(start + 1..end + 1);
+            (start..end, OutputHead::Logprobs { targets, top: *top })
+        });
     }
     if let Head::Tokens(head) = head {
         // Empty if this chunk only brings back what was answered before.
@@ -55,7 +56,7 @@ pub(crate) fn output_of(
     Some(match head {
         Head::Generate(g) => {
             let history = g.sampling.needs_history().then(|| PenaltyHistory {
-                prompt: prompt.clone(),
+                prompt: prompt.to_whole(),
                 output: Vec::new(),
             });
             let sample = SampleHead {
@@ -97,7 +98,7 @@ pub(crate) fn output_of(
     })
 }
 
-/// Whether an executor's answer is of the kind that the head asked for, so that a defective
+/// Returns whether an executor's answer is of the kind that the head asked for, so that a defective
 /// executor fails a row and not the scheduler.
 pub(crate) fn answers(head: &Head, output: &RowOutput) -> bool {
     match (head, output) {
@@ -115,7 +116,9 @@ pub(crate) fn answers(head: &Head, output: &RowOutput) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use prelude_core::TokenHead;
+    use std::sync::Arc;
+
+    use prelude_core::{TokenHead, TokenId};
 
     use super::*;
 

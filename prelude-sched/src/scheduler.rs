@@ -27,13 +27,13 @@ use prelude_core::{Capacity, ForwardBatch, RequestId, SeqId, StepId, Timestamp};
 use prelude_kv::KvCache;
 use thiserror::Error;
 
-use self::plan::Say;
+use self::plan::PolicyMode;
 use crate::{
     ConfigError, Event, Outcome, SchedulerConfig, SchedulerPolicy, SchedulerStats,
     leader::Leaders,
     pace::Pace,
     queue::{Queue, QueueKey},
-    request::Live,
+    request::Requests,
     sequence::Sequence,
     step::Step,
     watch::Watch,
@@ -41,9 +41,9 @@ use crate::{
 
 /// Decides which work runs in the next step, and keeps every request from arrival to finish.
 ///
-/// Sans-IO: it reads no clock and calls nobody. The caller submits requests, runs the batches it
-/// is given, and brings back their outputs; time is an argument. The same calls give the same
-/// batches and events.
+/// Sans-IO: it reads no clock and has no callbacks but its policy. The caller submits requests,
+/// runs the batches it is given, and brings back their outputs; time is an argument. The same calls
+/// give the same batches and events.
 ///
 /// Every accepted request ends in exactly one [`Event::Finished`].
 pub struct Scheduler {
@@ -63,7 +63,7 @@ pub struct Scheduler {
     /// Requests with one-shot rows to plan, and with generations to admit.
     oneshot: Queue,
     decode: Queue,
-    /// Of requests that have not started.
+    /// Deadlines of the requests that have not started.
     deadlines: BTreeSet<(Timestamp, RequestId)>,
     queued_rows: u64,
     queued_tokens: u64,
@@ -82,7 +82,7 @@ pub struct Scheduler {
     next_serial: u64,
     next_step: u64,
     next_seq: u64,
-    /// What one-shot work is owed of past steps, in hundredths of a token.
+    /// The tokens that one-shot work is owed from past steps, in hundredths.
     balance: u64,
     /// A prompt to be chunked that waits for blocks: younger generations are not to take them.
     chunk_blocked: Option<QueueKey>,
@@ -90,24 +90,20 @@ pub struct Scheduler {
     short_of_blocks: BTreeSet<(Timestamp, u64)>,
     /// The last of the steps in flight that hold blocks for which a sequence waits.
     drain_until: Option<StepId>,
-    /// Whether the last step ran one long prompt alone.
+    /// True if the last step ran one long prompt alone.
     was_exclusive: bool,
-    /// Since when the device has been idle because the policy waits for more, and until when it
-    /// waits, on an idle device or beside a step in flight.
+    /// The time since which the device has been idle because the policy waits for more, and the
+    /// time until which the policy waits, on an idle device or beside a step in flight.
     idle_since: Option<Timestamp>,
     idle_until: Option<Timestamp>,
     counters: SchedulerStats,
 }
 
-/// Live requests. For lookups, and for what does not depend on an order: a step looks up each
-/// sequence and its request several times. Boxed, so that a table that grows moves little.
-pub(crate) type Requests = AHashMap<RequestId, Box<Live>>;
-
-/// Live sequences. For lookups, too.
+/// Live sequences. For lookups alone: no decision depends on their order.
 pub(crate) type Sequences = AHashMap<SeqId, Sequence>;
 
-/// Most newcomers, and most other requests that the cache holds more or less of, of which one plan
-/// is told what they cost. Each takes a policy a microsecond or two.
+/// Upper bound of newcomers, and of other requests whose cached prefix has changed, whose costs one
+/// plan reports to the policy. Each takes a policy a microsecond or two.
 pub(crate) const MAX_TOLD: usize = 256;
 
 /// A step was completed that is not in flight, or not the oldest one.
@@ -206,16 +202,16 @@ impl Scheduler {
             return None;
         }
         self.promote(now);
-        let mut draft = self.draft(now, Say::All, events);
+        let mut draft = self.draft(now, PolicyMode::All, events);
         if draft.is_empty() && self.in_flight.is_empty() {
             if self.may_idle(now, draft.wait_until) {
                 return None;
             }
-            // Whoever is held back would wait for nobody, and of those that sit out one has to be
-            // waited for.
-            draft = self.draft(now, Say::Order, events);
+            // Nothing runs that a held-back request could wait for, and one of the sequences that
+            // are left out has to be waited for.
+            draft = self.draft(now, PolicyMode::Order, events);
             if draft.is_empty() && !self.requests.is_empty() {
-                draft = self.draft(now, Say::None, events);
+                draft = self.draft(now, PolicyMode::None, events);
             }
         }
         if draft.is_empty() {
@@ -232,9 +228,9 @@ impl Scheduler {
         Some((id, batch))
     }
 
-    /// Whether the device is to stay idle, though work waits, because the policy would rather wait
-    /// for more until then. Bounded over all its wishes together, since a step that has been put
-    /// off could be put off for ever.
+    /// Returns whether the device is to stay idle, though work waits, because the policy would
+    /// rather wait for more until then. Bounded over all its wishes together, since a step that has
+    /// been put off could be put off for ever.
     fn may_idle(&mut self, now: Timestamp, until: Option<Timestamp>) -> bool {
         // A policy that has not heard of all that wait does not know what it waits for.
         let is_behind = self.watch.as_ref().is_some_and(Watch::is_behind);
@@ -254,7 +250,7 @@ impl Scheduler {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let deadline = self.deadlines.first().map(|&(deadline, _)| deadline);
-        // Nobody is waited for once everybody has gone.
+        // The policy waits for no request once all requests have gone.
         let idle_until = self.idle_until.filter(|_| !self.requests.is_empty());
         [deadline, idle_until].into_iter().flatten().min()
     }

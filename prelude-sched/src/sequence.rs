@@ -3,8 +3,8 @@
 use std::{ops::Range, sync::Arc, time::Duration};
 
 use prelude_core::{
-    BlockId, Generate, NextTokens, PenaltyHistory, Progress, RequestId, SampleHead, SeqId, StepId,
-    Timestamp, TokenId, TokenSource, Walk,
+    BlockId, Generate, MatchState, Matcher, PenaltyHistory, RequestId, SampleHead, SeqId, StepId,
+    Timestamp, TokenId, TokenMask, TokenSource,
 };
 use prelude_kv::{BlockHash, KvCache};
 
@@ -51,32 +51,32 @@ pub(crate) struct Sequence {
     /// When it was admitted, or a chunk of its prompt was last planned.
     pub(crate) advanced: Timestamp,
     pub(crate) held: Held,
-    /// Where a constrained generation is; from its admission on.
-    walk: Option<Way>,
-    /// Whether the step being planned samples nothing of it: what it may say next is far from
+    /// The state of its constraint, from its admission on.
+    constrained: Option<Constrained>,
+    /// True if the step being planned leaves the sequence out: its next token mask is far from
     /// known.
-    pub(crate) sits_out: bool,
+    pub(crate) is_skipped: bool,
 }
 
-/// A walk, and what may come next on it.
+/// The state of a constrained generation.
 #[derive(Debug)]
-struct Way {
-    walk: Box<dyn Walk>,
-    next: Arc<dyn NextTokens>,
+struct Constrained {
+    matcher: Box<dyn Matcher>,
+    mask: Arc<dyn TokenMask>,
     /// When that was asked.
     asked: Timestamp,
 }
 
-/// A sequence does not know yet what it may say next.
+/// The wait of a sequence for its token mask.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TokenWait {
-    /// For how long it has been waiting.
+    /// The time since the mask was asked for.
     pub(crate) since: Duration,
-    /// For about how long it still will.
+    /// The time until the mask is there, about.
     pub(crate) due: Duration,
 }
 
-/// What becomes of a sequence when its prompt is computed.
+/// The work of a sequence once its prompt is computed.
 #[derive(Clone, Debug)]
 pub(crate) enum Job {
     /// It generates.
@@ -140,47 +140,46 @@ impl Sequence {
             planned_in: None,
             advanced: Timestamp::ZERO,
             held: Held::default(),
-            walk: None,
-            sits_out: false,
+            constrained: None,
+            is_skipped: false,
         }
     }
 
-    /// Sets out on the way through the constraint, if there is one and it has not been done. What
-    /// may come first can be computed beside the prompt from here on.
-    pub(crate) fn set_out(&mut self, now: Timestamp) {
-        if let (None, Job::Decode(generate)) = (&self.walk, &self.job)
+    /// Starts to match the constraint, if there is one and it was not started. The first token mask
+    /// can be computed beside the prompt from here on.
+    pub(crate) fn start_constraint(&mut self, now: Timestamp) {
+        if let (None, Job::Decode(generate)) = (&self.constrained, &self.job)
             && let Some(constraint) = &generate.constraint
         {
-            let mut walk = constraint.start();
-            let next = walk.next();
-            self.walk = Some(Way {
-                walk,
-                next,
+            let mut matcher = constraint.start();
+            let mask = matcher.next();
+            self.constrained = Some(Constrained {
+                matcher,
+                mask,
                 asked: now,
             });
         }
     }
 
-    /// Goes on with a token on the way through the constraint; says whether that completes what
-    /// it asks for.
-    pub(crate) fn go_on(&mut self, token: TokenId) -> Progress {
-        let way = self.walk.as_mut();
-        way.map_or(Progress::Open, |way| way.walk.take(token))
+    /// Advances the constraint by a token and returns whether the text is complete.
+    pub(crate) fn advance_constraint(&mut self, token: TokenId) -> MatchState {
+        let constrained = self.constrained.as_mut();
+        constrained.map_or(MatchState::Open, |c| c.matcher.take(token))
     }
 
-    /// Has what may come next on that way computed, beside the work of other rows.
-    pub(crate) fn look_ahead(&mut self, now: Timestamp) {
-        if let Some(way) = &mut self.walk {
-            way.next = way.walk.next();
-            way.asked = now;
+    /// Asks for the next token mask, which is computed beside the work of other rows.
+    pub(crate) fn request_mask(&mut self, now: Timestamp) {
+        if let Some(constrained) = &mut self.constrained {
+            constrained.mask = constrained.matcher.next();
+            constrained.asked = now;
         }
     }
 
-    /// What it waits for, if that is further off than `hidden`.
-    pub(crate) fn waits_for_tokens(&self, now: Timestamp, hidden: Duration) -> Option<TokenWait> {
-        let way = self.walk.as_ref()?;
-        let due = way.next.due_in();
-        let since = now.saturating_since(way.asked);
+    /// Returns how long the sequence waits for its token mask, if that is longer than `hidden`.
+    pub(crate) fn mask_wait(&self, now: Timestamp, hidden: Duration) -> Option<TokenWait> {
+        let Constrained { mask, asked, .. } = self.constrained.as_ref()?;
+        let due = mask.due_in();
+        let since = now.saturating_since(*asked);
         (due > hidden).then_some(TokenWait { since, due })
     }
 
@@ -226,7 +225,7 @@ impl Sequence {
 
     /// Where chunks of the step being planned have to end: the last token is sampled from.
     pub(crate) fn chunk_limit(&self) -> u32 {
-        self.len() - u32::from(self.sits_out)
+        self.len() - u32::from(self.is_skipped)
     }
 
     /// All that must be computed before the next row: after a preemption the output so far is
@@ -270,7 +269,7 @@ impl Sequence {
         if leads {
             let end = tokens.len().min(self.reusable as usize).max(start);
             self.leading = hash.blocks(&tokens[start..end], block_size).collect();
-            self.leading.iter().for_each(|&hash| leaders.add(hash));
+            leaders.add_all(&self.leading);
         }
     }
 
@@ -280,7 +279,8 @@ impl Sequence {
         self.publish_until(self.reusable, cache, leaders)
     }
 
-    /// As [`Self::publish`], with blocks that can serve nobody but this sequence when it resumes.
+    /// Does what [`Self::publish`] does, with blocks that only this sequence can use when it
+    /// resumes.
     pub(crate) fn publish_all(&mut self, cache: &mut KvCache, leaders: &mut Leaders) -> u64 {
         self.publish_until(u32::MAX, cache, leaders)
     }
@@ -299,7 +299,7 @@ impl Sequence {
             let new = &mut self.blocks[self.published..whole];
             self.published += cache.publish(self.salt.as_ref(), parent, &tokens, new);
         }
-        // Whoever waits for these blocks finds them now, or never will (a hash collision).
+        // Requests that wait for these blocks find them now, or never will (a hash collision).
         let done = whole
             .saturating_sub(self.leading_from)
             .min(self.leading.len());
@@ -321,15 +321,15 @@ impl Sequence {
         self.epoch += 1;
     }
 
-    /// Whether a decode row can be planned: the token it runs is known or will be when the row
-    /// runs, and it is not certain to be the last.
+    /// Returns whether a decode row can be planned: the token it runs is known or will be when the
+    /// row runs, and it is not certain to be the last.
     pub(crate) fn can_decode(&self, depth: u32) -> bool {
         let Job::Decode(generate) = &self.job else {
             return false;
         };
         let made = length_of(self.output.len()).saturating_add(self.in_flight);
         self.state == SeqState::Decoding
-            && !self.sits_out
+            && !self.is_skipped
             && (self.in_flight == 0
                 || (self.in_flight < depth
                     && !generate.sampling.needs_history()
@@ -364,7 +364,7 @@ impl Sequence {
             output_position: length_of(self.output.len()) + self.in_flight,
             top_logprobs: generate.top_logprobs,
             history,
-            mask: self.walk.as_ref().map(|way| Arc::clone(&way.next)),
+            mask: self.constrained.as_ref().map(|c| Arc::clone(&c.mask)),
         }
     }
 

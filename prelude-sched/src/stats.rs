@@ -1,4 +1,4 @@
-//! What the scheduler counts.
+//! Gauges and counters of the scheduler.
 
 /// Gauges and counters. Counters start at zero and only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +53,8 @@ pub struct SchedulerStats {
     pub evicted_blocks: u64,
     /// Counter: times a waiter was held back for a leader.
     pub deferrals: u64,
-    /// Counter: times the policy changed a waiter's place because it costs more or less than before.
+    /// Counter: times the policy changed a waiter's place because it costs more or less than
+    /// before.
     pub srjf_recalibrations: u64,
     /// Counter: requests dropped at their deadline.
     pub deadline_expirations: u64,

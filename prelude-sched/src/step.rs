@@ -18,7 +18,7 @@ use crate::{
 pub(crate) struct Draft {
     pub(crate) id: StepId,
     pub(crate) now: Timestamp,
-    /// Whether waiters may be held back for leaders. Not if there is nothing else to do.
+    /// True if waiters may be held back for leaders. Not if there is nothing else to do.
     pub(crate) may_defer: bool,
     /// Tokens for all but decode rows.
     pub(crate) room: u32,
@@ -28,13 +28,13 @@ pub(crate) struct Draft {
     pub(crate) forest: Forest,
     pub(crate) forest_rows: Vec<ForestRow>,
     pub(crate) record: Step,
-    /// Someone admitted could not go on for want of blocks: nobody else is to take any.
+    /// True if a running sequence could not go on for want of blocks: no other work is to take any.
     pub(crate) starved: bool,
-    /// Something that runs is in the step with less than it could be, or not at all.
+    /// True if running work is in the step with less than it could have, or not at all.
     pub(crate) left_over: bool,
     /// The first generation that was not admitted for want of blocks.
     pub(crate) decode_blocked: Option<QueueKey>,
-    /// One-shot tokens with which the policy has enough of the step.
+    /// The number of one-shot tokens from which on the policy adds no row.
     pub(crate) enough_tokens: Option<u32>,
     /// Unfinished prompts that stand still in this step.
     pub(crate) paused: BTreeSet<SeqId>,
@@ -42,7 +42,7 @@ pub(crate) struct Draft {
     pub(crate) split_tokens: u32,
     /// Most tokens of a chunk.
     pub(crate) chunk_tokens: u32,
-    /// If the step has nothing in it, the policy waits until then.
+    /// The time until which the policy waits if the step is empty.
     pub(crate) wait_until: Option<Timestamp>,
     /// One-shot tokens when the first row was passed over because the step had no room for it.
     pub(crate) passed_over_at: Option<u32>,
@@ -60,13 +60,13 @@ pub(crate) struct ForestRow {
 pub(crate) struct Step {
     pub(crate) id: StepId,
     pub(crate) planned: Timestamp,
-    /// About how long it takes, from then on, until the last of its masks is there.
+    /// The time from then on until the last of its token masks is there, about.
     pub(crate) mask_wait: Duration,
     /// Prompt tokens that it computes: all but the decode rows.
     pub(crate) prompt_tokens: u64,
     /// One per one-shot output row.
     pub(crate) oneshot: Vec<RowTag>,
-    /// How many of them are answered by this step alone.
+    /// The number of them that this step alone answers.
     pub(crate) whole_rows: u64,
     /// One per prefill output row.
     pub(crate) prefill: Vec<SeqTag>,
@@ -74,13 +74,14 @@ pub(crate) struct Step {
     pub(crate) decode: Vec<SeqTag>,
     /// Prompts that get on, and to which position.
     pub(crate) chunks: Vec<(SeqTag, u32)>,
-    /// Segments to be published, and for which request. Parents come first.
-    pub(crate) kept: Vec<(RowTag, Kept)>,
+    /// Blocks to be published, and the row for which each of their segments was computed.
+    pub(crate) kept: Kept,
+    pub(crate) owners: Vec<RowTag>,
     /// Cached blocks that the step reads.
     pub(crate) pins: Vec<BlockId>,
 }
 
-/// Whose answer a one-shot output row is.
+/// The row or the chunk that a one-shot output row answers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RowTag {
     /// A row answered by this step alone.

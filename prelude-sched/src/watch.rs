@@ -1,4 +1,4 @@
-//! Which waiting requests have more or less in the prefix cache than before.
+//! Watches the prefix cache for changes that concern waiting requests.
 //!
 //! A request's cached prefix changes when the block behind it is published, or when its own last
 //! block is evicted: eviction takes leaves first. So each request is watched by two hashes at most,
@@ -7,8 +7,8 @@
 //! Thousands may wait for one block, and many may come at once. So a hash that has changed is put
 //! in line as a whole, and a plan looks at no more requests of that line, and at no more newcomers,
 //! than [`Watch::new`] is told: what a request costs may be known to the policy that much later, in
-//! the order of the changes. One look costs O(log prompt), since the request keeps the hashes of its
-//! prefixes and what is cached has no gaps.
+//! the order of the changes. One look costs O(log prompt), since the request keeps the hashes of
+//! its prefixes and what is cached has no gaps.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -16,25 +16,25 @@ use ahash::{AHashMap, AHashSet, RandomState};
 use prelude_core::RequestId;
 use prelude_kv::{BlockHash, KvCache};
 
-use crate::{PromptSize, Waiting, length::length_of, request::Live};
+use crate::{PromptSize, Waiting, length::length_of, request::RequestState};
 
-/// A waiting request of which something has changed.
+/// A change of a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     /// Its one-shot rows that wait, if there are any.
     pub oneshot: Option<Waiting>,
     /// Its generations that wait to be admitted, if there are any.
     pub decode: Option<Waiting>,
-    /// What it would cost now.
+    /// The cost of the request now.
     pub cost: Cost,
 }
 
-/// What a waiting request would cost now.
+/// The cost of a waiting request now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
-    /// Tokens that have to be computed, at least 1: those of all its prompts that no step has taken
-    /// up, without what is cached of the next row's. Once it has begun, what was cached when it
-    /// came counts instead.
+    /// The number of tokens that have to be computed for the request, at least 1: the tokens of its
+    /// prompts that no step has taken up, less the cached prefix of its next row. Once the request
+    /// has begun, the prefix that was cached when it came counts instead.
     pub tokens: u64,
     /// The cached prefix of its next row, if there is one. Requests with the same one share it.
     pub prefix: Option<BlockHash>,
@@ -42,12 +42,13 @@ pub struct Cost {
     pub prompt: PromptSize,
 }
 
-/// How far the next row of a request is cached, and what would change that.
+/// The cached prefix of a request's next row, and the block hashes whose publication or eviction
+/// changes its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Edge {
     /// Blocks of the prefix that is cached.
     blocks: usize,
-    /// The hash of that prefix, unless it is empty: nothing of it goes before its last block does.
+    /// The hash of that prefix, unless it is empty: its last block is evicted before all others.
     last: Option<BlockHash>,
     /// The hash of the prefix that is a block longer, if one may be cached.
     next: Option<BlockHash>,
@@ -80,8 +81,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Returns a watch of no requests. A plan looks at no more than `most` newcomers and at no more than so many
-    /// others whose prefix may have changed.
+    /// Returns a watch of no requests. A plan looks at no more than `most` newcomers and at no more
+    /// than so many others whose prefix may have changed.
     pub(crate) fn new(most: usize) -> Self {
         Self {
             most,
@@ -288,10 +289,10 @@ impl Watchers {
     }
 }
 
-/// Returns the cost of a waiting request now, of whose next row `blocks` blocks are cached, of those
-/// that may be; `hashes` are the hashes of their prefixes.
+/// Returns the cost of a waiting request now, of whose next row `blocks` blocks are cached, of
+/// those that may be; `hashes` are the hashes of their prefixes.
 pub(crate) fn cost_of(
-    live: &Live,
+    live: &RequestState,
     row: u32,
     hashes: &[BlockHash],
     blocks: usize,
@@ -304,7 +305,7 @@ pub(crate) fn cost_of(
     };
     let cached = blocks * block_size;
     let left = if live.started.is_none() {
-        live.tree.distinct_tokens() as u64 - cached as u64
+        live.prompts.tree.distinct_tokens() as u64 - cached as u64
     } else {
         live.reserved.map_or(0, |reserved| reserved.uncached)
     };

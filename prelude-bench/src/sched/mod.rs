@@ -5,6 +5,7 @@
 
 mod clock;
 mod matching;
+mod planning;
 mod world;
 
 use std::{fmt::Write as _, time::Duration};
@@ -14,6 +15,7 @@ use prelude_sched::PolicyConfig;
 
 pub use matching::MatchCost;
 use matching::micros;
+pub use planning::PlanningCost;
 use world::{PROMPT, RUNNING, SHARED, StepCost, World};
 
 /// The measurements to make.
@@ -60,6 +62,8 @@ pub struct Report {
     pub steps: Vec<SchedCost>,
     /// The measured costs of matches in the prefix cache.
     pub matches: Vec<MatchCost>,
+    /// The measured costs of planning requests whose rows share most of their prompts.
+    pub planning: Vec<PlanningCost>,
 }
 
 /// Runs all measurements; `progress` is told what comes next. `allocations` counts those of the
@@ -77,6 +81,11 @@ pub fn run(
         progress(&format!("a match in {blocks} blocks"));
         matches.push(matching::measure(blocks, config.steps.max(8))?);
     }
+    let mut planning = Vec::new();
+    for (shared_tokens, rows) in planning::SHAPES {
+        progress(&format!("{rows} rows over {shared_tokens} shared tokens"));
+        planning.push(planning::measure(shared_tokens, rows, config.steps)?);
+    }
     let mut steps = Vec::new();
     for shared in [false, true] {
         for &waiting in &config.waiting {
@@ -92,7 +101,11 @@ pub fn run(
             }
         }
     }
-    Ok(Report { steps, matches })
+    Ok(Report {
+        steps,
+        matches,
+        planning,
+    })
 }
 
 fn measure(
@@ -198,6 +211,26 @@ impl Report {
                 "| {blocks} | {find_us:.1} | {hold_us:.1} | {again_us:.1} | {release_us:.1} |"
             );
         }
+        let _ = writeln!(
+            text,
+            "\nOne request whose rows share tokens and have {} of their own each; µs of processor \
+             time for next_batch, medians\n\n\
+             | shared tokens | rows | nothing cached | shared tokens cached |\n\
+             | --- | --- | --- | --- |",
+            planning::OWN,
+        );
+        for cost in &self.planning {
+            let PlanningCost {
+                shared_tokens,
+                rows,
+                first_us,
+                again_us,
+            } = cost;
+            let _ = writeln!(
+                text,
+                "| {shared_tokens} | {rows} | {first_us:.0} | {again_us:.0} |"
+            );
+        }
         text
     }
 }
@@ -221,11 +254,12 @@ mod tests {
         };
         let mut parts = 0;
         let report = run(&config, Some(&|| 5), |_| parts += 1).unwrap();
-        assert_eq!((report.steps.len(), parts), (16, 17));
+        assert_eq!((report.steps.len(), parts), (16, 21));
         assert!(report.steps.iter().all(|cost| cost.allocations == Some(0)));
         assert!(report.steps.iter().all(|cost| cost.step_us > 0.0));
         let text = report.render();
         assert_eq!(text.matches("\n| 40 | ").count(), 8, "{text}");
         assert!(text.contains("\n| 1000 | "), "{text}");
+        assert!(text.contains("\n| 30000 | 256 | "), "{text}");
     }
 }

@@ -12,7 +12,7 @@ use prelude_sched::{Event, PolicyConfig, Scheduler, SchedulerConfig};
 use super::clock;
 use crate::random::Random;
 
-const VOCAB_SIZE: u32 = 150_000;
+pub(super) const VOCAB_SIZE: u32 = 150_000;
 /// Generations that run beside the waiting requests.
 pub(super) const RUNNING: usize = 256;
 /// Tokens of a waiting request's prompt, if it shares nothing.
@@ -173,14 +173,14 @@ impl<'a> World<'a> {
     }
 }
 
-fn tokens(random: &mut Random, count: usize) -> Vec<TokenId> {
+pub(super) fn tokens(random: &mut Random, count: usize) -> Vec<TokenId> {
     #[expect(clippy::cast_possible_truncation, reason = "below the vocabulary")]
     let token = |_| random.below(VOCAB_SIZE as usize) as TokenId;
     (0..count).map(token).collect()
 }
 
 /// Returns made-up answers: a class for each one-shot row, a token for each other row.
-fn answer(step: StepId, batch: &ForwardBatch) -> StepOutput {
+pub(super) fn answer(step: StepId, batch: &ForwardBatch) -> StepOutput {
     let (oneshot, prefill, decode) = batch.parts();
     let token = || {
         RowOutput::Sampled(vec![SampledToken {

@@ -71,20 +71,20 @@ impl Masks {
 mod tests {
     use std::sync::Arc;
 
-    use prelude_core::{NextTokens, SamplingParams, TokenSet};
+    use prelude_core::{SamplingParams, TokenMask, TokenSet};
 
     use super::*;
 
     #[derive(Debug)]
     struct Nothing;
 
-    impl NextTokens for Nothing {
+    impl TokenMask for Nothing {
         fn wait(&self) -> Option<&TokenSet> {
             None
         }
     }
 
-    fn head(mask: Option<Arc<dyn NextTokens>>, allowed: Option<&[u32]>) -> SampleHead {
+    fn head(mask: Option<Arc<dyn TokenMask>>, allowed: Option<&[u32]>) -> SampleHead {
         SampleHead {
             sampling: Arc::new(SamplingParams {
                 allowed_token_ids: allowed.map(Arc::from),
@@ -110,7 +110,7 @@ mod tests {
                 (allowed, masked)
             );
         };
-        let set = |ids: &[u32]| -> Option<Arc<dyn NextTokens>> {
+        let set = |ids: &[u32]| -> Option<Arc<dyn TokenMask>> {
             Some(Arc::new(TokenSet::from_ids(ids.iter().copied(), 10)))
         };
         check(&head(None, None), None, &[7]);

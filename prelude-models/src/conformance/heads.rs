@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use prelude_core::{
-    BlockId, BlockSpan, DecodeBatch, DecodeRow, ForwardBatch, LabelScores, NextTokens, Normalise,
-    OneShotBatch, OutputHead, OutputRow, PenaltyHistory, Pooling, PositionLogprobs, Residency,
-    RowOutput, SampleHead, SampledToken, SamplingParams, Segment, SegmentIdx, SeqId, StepOutput,
-    TokenHead, TokenLogprob, TokenSet, TokenSource,
+    BlockId, BlockSpan, DecodeBatch, DecodeRow, ForwardBatch, LabelScores, Normalise, OneShotBatch,
+    OutputHead, OutputRow, PenaltyHistory, Pooling, PositionLogprobs, Residency, RowOutput,
+    SampleHead, SampledToken, SamplingParams, Segment, SegmentIdx, SeqId, StepOutput, TokenHead,
+    TokenLogprob, TokenMask, TokenSet, TokenSource,
 };
 
 use super::{
@@ -95,7 +95,7 @@ fn sample(sampling: SamplingParams) -> SampleHead {
 }
 
 /// The tokens that a constraint lets come.
-fn only(ids: &[u32]) -> Option<Arc<dyn NextTokens>> {
+fn only(ids: &[u32]) -> Option<Arc<dyn TokenMask>> {
     Some(Arc::new(TokenSet::from_ids(ids.iter().copied(), id(VOCAB))))
 }
 

@@ -12,14 +12,11 @@ use std::{
 
 use prelude_core::Timestamp;
 
-use super::{
-    Override,
-    window::{Entry, Window},
-};
+use super::window::{Entry, Window};
 use crate::{
     config::RebalanceConfig,
     endpoint::{EndpointId, Fleet},
-    index::{Index, NodeId},
+    index::{Index, NodeId, Override},
     service::Cost,
 };
 
@@ -238,7 +235,7 @@ impl Rebalance {
         self.moved.insert(id);
     }
 
-    /// Ends overrides that nobody asked for within the window, and copies that are hardly used.
+    /// Ends overrides that no request asked for within the window, and copies that are hardly used.
     fn end_overrides(&mut self, now: Timestamp, index: &mut Index) {
         let (share, span) = (self.config.drop_share, self.span);
         self.moved.retain(|&id| {
@@ -271,7 +268,7 @@ impl Rebalance {
         });
     }
 
-    /// Whether requests wait longer at an endpoint in the newer half of the window.
+    /// Returns whether requests wait longer at an endpoint in the newer half of the window.
     fn has_delay_grown(&self, now: Timestamp, endpoint: EndpointId) -> bool {
         let Some(delays) = self.delays.get(&endpoint) else {
             return false;

@@ -127,7 +127,7 @@ fn the_load_is_that_of_the_window() {
 #[test]
 fn evictions_count_as_often_as_what_goes_is_asked_for() {
     let mut world = World::new(still(), 2, 10);
-    // Both are full: one of something that everybody asks for and of two things that nobody does
+    // Both are full: one of a prompt that all requests have and of two that none has
     // any more, the other of one thing.
     let first = world.ask(0, &[5]).endpoint;
     let second = world.ask(0, &[2; 10]).endpoint;
@@ -270,7 +270,7 @@ fn what_is_too_large_to_move_is_copied_when_it_makes_others_wait() {
     assert_eq!(
         calm.reason,
         Reason::Cached,
-        "nobody waits longer than before"
+        "no request waits longer than before"
     );
     for n in 0..80 {
         assert_eq!(wait(&mut world, 150, 100, 400 + n).endpoint, home);
@@ -282,7 +282,7 @@ fn what_is_too_large_to_move_is_copied_when_it_makes_others_wait() {
     assert!(copied.iter().all(|pick| pick.reason == Reason::Redirected));
     assert_eq!(copied[0].endpoint, other);
     assert!(copied.iter().any(|pick| pick.endpoint == home));
-    // It is not needed any more once nobody asks.
+    // It is not needed any more once no request asks.
     assert_eq!(wait(&mut world, 400, 10, 900).reason, Reason::Cached);
 }
 

@@ -14,7 +14,7 @@ pub(super) struct Entry {
     pub(super) request: Option<RequestId>,
     /// Where it went.
     pub(super) endpoint: EndpointId,
-    /// Whose load it counts to: another one's, if its prefix was moved there since.
+    /// The endpoint whose load includes the request: another one if its prefix was moved since.
     pub(super) charged: EndpointId,
     /// The last node of its prompt, if that has one.
     pub(super) leaf: Option<NodeId>,
@@ -28,7 +28,7 @@ impl Entry {
     }
 }
 
-/// What an endpoint has had to do within the window.
+/// The load of an endpoint within the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Load {
     pub(super) endpoint: EndpointId,
@@ -36,7 +36,7 @@ pub(super) struct Load {
     pub(super) sum: Cost,
     /// How much of that is decoding.
     pub(super) decode: Cost,
-    /// Requests that went there, whoever is charged with them.
+    /// Requests that went there, whichever endpoint is charged with them.
     pub(super) requests: u64,
 }
 
@@ -256,7 +256,7 @@ mod tests {
         ]
     }
 
-    /// What the loads must be.
+    /// Recounts the loads.
     fn recount(window: &Window) -> Vec<Load> {
         let ids = window.loads.iter().map(|l| l.endpoint);
         let of = |endpoint| {

@@ -1,10 +1,10 @@
-//! What endpoints hold: the windows of requests, and the mirrors of their caches.
+//! The windows of requests and the mirrors of the endpoints' caches.
 
 use super::arena::{List, NONE};
 use super::{Holding, Index, NodeId, Path};
 use crate::endpoint::EndpointId;
 
-/// What the cache of one endpoint holds, by how lately it was used.
+/// The contents of one endpoint's cache, by last use.
 ///
 /// Each holding is older than that of the node before it, so the oldest one is a leaf among what
 /// the cache holds, and evicting from the old end evicts leaves first.
@@ -38,7 +38,7 @@ impl Index {
         self.mirrors.insert(at, joined);
     }
 
-    /// Forgets all about an endpoint. The window of its requests must be forgotten by whoever
+    /// Forgets all about an endpoint. The window of its requests must be forgotten by the code that
     /// keeps it.
     pub(crate) fn leave(&mut self, endpoint: EndpointId) {
         let at = self.mirror(endpoint);
@@ -134,7 +134,7 @@ impl Index {
     }
 
     /// Takes back one [`Index::assign`], whose request went somewhere else after all, with what
-    /// nobody else of the window had the cache take in.
+    /// no other request of the window had the cache take in.
     pub(crate) fn withdraw(&mut self, endpoint: EndpointId, leaf: NodeId) {
         let mirror = self.mirror(endpoint);
         let mut id = leaf.0;
@@ -155,7 +155,7 @@ impl Index {
         self.expire(endpoint, leaf);
     }
 
-    /// Whether the cache of an endpoint holds anything that begins with all of a node.
+    /// Returns whether the cache of an endpoint holds anything that begins with all of a node.
     fn has_cached_child(&self, endpoint: EndpointId, id: u32) -> bool {
         let mut child = self.nodes[id].first_child;
         while child != NONE {
@@ -272,7 +272,7 @@ impl Index {
         self.mirrors[self.mirror(endpoint)].resident
     }
 
-    /// What the cache of an endpoint would evict, first what goes first.
+    /// Returns the holdings that the cache of an endpoint would evict, in this order.
     pub(crate) fn evictable(&self, endpoint: EndpointId) -> impl Iterator<Item = Evictable> + '_ {
         let oldest = self.mirrors[self.mirror(endpoint)].list.oldest;
         let next = |&at: &u32| Some(self.holdings[at].links.newer).filter(|&at| at != NONE);
@@ -329,7 +329,7 @@ impl Index {
         }
     }
 
-    /// Whether a node and its only child differ in nothing that matters.
+    /// Returns whether a node and its only child differ in nothing that matters.
     pub(super) fn are_alike(&self, id: u32, child: u32) -> bool {
         let (upper, lower) = (&self.nodes[id], &self.nodes[child]);
         let pairs = upper.holdings.iter().zip(&lower.holdings);

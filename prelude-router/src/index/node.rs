@@ -1,9 +1,11 @@
-//! What the index consists of.
+//! The nodes of the index.
 
 use smallvec::SmallVec;
 
-use super::arena::{Linked, Links, NONE};
-use crate::e2::Override;
+use super::{
+    arena::{Linked, Links, NONE},
+    redirect::Override,
+};
 use crate::endpoint::EndpointId;
 
 /// Names a node for as long as a request of the window ends there.
@@ -22,7 +24,7 @@ pub(super) struct Node {
     pub(super) start: u32,
     /// The chained hash of each of its granules; at least one.
     pub(super) hashes: Vec<u64>,
-    /// Whose caches or windows have it, by endpoint.
+    /// The holdings of the endpoints whose caches or windows have it.
     pub(super) holdings: SmallVec<[(EndpointId, u32); 2]>,
     pub(super) links: Links,
     /// Where requests through it are sent instead of where its cache is.
@@ -68,7 +70,7 @@ impl Linked for Node {
     }
 }
 
-/// What one endpoint has of one node.
+/// The part of one node that one endpoint holds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Holding {
     pub(super) node: u32,

@@ -18,13 +18,13 @@ fn hashes(prompt: &[u8]) -> Vec<u64> {
     chain.collect()
 }
 
-/// What an index should know.
+/// The naive twin of an index.
 #[derive(Default)]
 struct Twin {
     requests: VecDeque<(EndpointId, Vec<u64>, NodeId)>,
     /// By endpoint and hash: when it was used last, and how deep it is in its prompt.
     cached: BTreeMap<(EndpointId, u64), (u64, usize)>,
-    /// What is before a granule.
+    /// The granules before a granule.
     parents: BTreeMap<u64, u64>,
     uses: u64,
 }
@@ -102,7 +102,7 @@ impl Index {
             assert_eq!(self.first.get(&node.hashes[0]), Some(&id));
             assert!(
                 !node.holdings.is_empty(),
-                "nobody knows why node {id} is here"
+                "node {id} has no reason to be here"
             );
             assert!(node.holdings.is_sorted_by(|a, b| a.0 < b.0));
             if node.parent != NONE {
@@ -245,7 +245,7 @@ proptest! {
                 }
             }
         }
-        // Window sums return to nothing, and nothing stays for nobody.
+        // Window sums return to nothing, and no node stays without a holding.
         for (endpoint, _, leaf) in twin.requests.drain(..) {
             index.expire(endpoint, leaf);
         }
@@ -360,7 +360,7 @@ fn what_another_prompt_needs_is_kept_when_room_is_short() {
     assert_eq!((index.len(), index.dropped()), (16, 1));
 }
 
-/// What has the hash of something else at another place is not taken for it.
+/// A granule is not taken for another one with the same hash at another depth.
 #[test]
 fn equal_hashes_of_different_prefixes_are_told_apart_by_their_place() {
     let mut index = Index::new(100, 0);

@@ -66,7 +66,7 @@ fn policies() -> Vec<PolicyConfig> {
 }
 
 #[test]
-fn nobody_to_go_to_is_said() {
+fn a_request_without_an_eligible_endpoint_is_refused() {
     let mut router = router(PolicyConfig::default(), 0);
     let tokens = prefix(&[1, 2, 3]);
     let none = router.route(ms(0), &request(1, &tokens));

@@ -44,7 +44,7 @@ pub enum FitError {
     /// One of them is no time.
     #[error("sample {at} takes no positive number of milliseconds")]
     NoTime {
-        /// Which one, from 0 on.
+        /// The index of the coefficient, from 0 on.
         at: usize,
     },
     /// The best fit has a negative coefficient.
@@ -55,7 +55,7 @@ pub enum FitError {
 type Vector = [f64; 3];
 type Matrix = [Vector; 3];
 
-/// What is multiplied with the coefficients, each of about one.
+/// The factors that the coefficients are multiplied with, each about one.
 fn features(missed: u32, tokens: u32) -> Vector {
     let (m, n) = (f64::from(missed), f64::from(tokens));
     [1.0, m / 1e3, m * n / 1e6]
@@ -217,7 +217,7 @@ impl Default for FitConfig {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fit {
     profile: ServiceTime,
-    /// What counts now: a fit with a negative coefficient is not applied.
+    /// Returns the service time that applies now: a fit with a negative coefficient is not applied.
     applied: ServiceTime,
     sums: Matrix,
     right: Vector,

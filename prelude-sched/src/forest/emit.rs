@@ -5,33 +5,68 @@ use std::{ops::Range, sync::Arc};
 use prelude_core::{BlockId, BlockSpan, OneShotBatch, Residency, Segment, SegmentIdx, TokenId};
 use prelude_kv::{BlockHash, KvCache, Reclaim};
 
-use super::{Forest, Joined, Row, length};
+use super::{Cursor, Forest, Joined, Row};
 use crate::length::length_of;
 
-/// Blocks that a segment fills, to be published when its step has completed.
-#[derive(Debug)]
+/// The blocks that a step fills for later requests, published when it has completed.
+#[derive(Debug, Default)]
 pub(crate) struct Kept {
-    /// The row for which they are computed, in the order of [`Forest::add`].
+    /// Parents come first.
+    pub(crate) segments: Vec<KeptSegment>,
+    /// The blocks of all segments, one segment after the other.
+    pub(crate) blocks: Vec<BlockId>,
+    /// The hash of the prefix that ends with each block.
+    pub(crate) hashes: Vec<BlockHash>,
+    /// The tokens of all blocks.
+    pub(crate) tokens: Vec<TokenId>,
+}
+
+/// A segment with whole blocks that a step keeps.
+#[derive(Clone, Debug)]
+pub(crate) struct KeptSegment {
+    /// The row for which it is computed, in the order of [`Forest::add`].
     pub(crate) row: usize,
     pub(crate) salt: Option<Arc<str>>,
     pub(crate) after: After,
-    /// A prompt, and which of its positions are in `blocks`.
-    pub(crate) source: Arc<[TokenId]>,
-    pub(crate) positions: Range<usize>,
-    pub(crate) blocks: Vec<BlockId>,
-    pub(crate) hashes: Vec<BlockHash>,
+    /// The number of blocks of its prompt before its own.
+    pub(crate) before: usize,
+    /// Its blocks: a range of [`Kept::blocks`].
+    pub(crate) blocks: Range<usize>,
 }
 
-/// What precedes kept blocks.
+impl Kept {
+    /// Takes blocks for `tokens`, which follow a prefix of this hash, as far as there are any.
+    fn take(
+        &mut self,
+        tokens: &[TokenId],
+        hash: BlockHash,
+        reclaim: Reclaim,
+        cache: &mut KvCache,
+    ) -> Range<usize> {
+        let (first, mut hash) = (self.blocks.len(), hash);
+        for tokens in tokens.chunks_exact(cache.block_size()) {
+            let Some(block) = cache.allocate(reclaim) else {
+                break;
+            };
+            hash = hash.then(tokens);
+            self.hashes.push(hash);
+            self.blocks.push(block);
+            self.tokens.extend_from_slice(tokens);
+        }
+        first..self.blocks.len()
+    }
+}
+
+/// The predecessor of kept blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     /// This block, held by the step; or nothing.
     Cached(Option<BlockId>),
-    /// The last block of this earlier entry.
-    Kept(usize),
+    /// The last block of this earlier segment, an index of [`Kept::segments`].
+    Segment(usize),
 }
 
-/// Which segments are kept.
+/// The rule that decides which segments are kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeepRule {
     pub(crate) enabled: bool,
@@ -39,7 +74,7 @@ pub(crate) struct KeepRule {
     pub(crate) shared_min_rows: u32,
 }
 
-/// Who would find a node's beginning in the cache, were it kept.
+/// The rows that would find the beginning of a segment in the cache if it were kept.
 #[derive(Clone, Copy, Debug, Default)]
 struct Readers {
     /// Rows of this step, or waiting for room, of whose prompts it is a prefix.
@@ -53,9 +88,25 @@ struct Readers {
 pub(crate) struct Emitted {
     /// Where each row's prompt ends and what it cost, in the order of [`Forest::add`].
     pub(crate) rows: Vec<(SegmentIdx, Joined)>,
-    pub(crate) kept: Vec<Kept>,
+    pub(crate) kept: Kept,
     /// Blocks of the roots, held until the step has completed.
     pub(crate) pins: Vec<BlockId>,
+}
+
+/// A run of the forest's nodes that nothing but their prompt trees separates: a segment.
+#[derive(Debug)]
+struct Piece {
+    /// The piece above; `None` for one that follows a cached prefix.
+    parent: Option<usize>,
+    /// The cached prefix at its root.
+    prefix: usize,
+    /// Positions `start..end` of a prompt.
+    start: u32,
+    end: u32,
+    /// Its tokens, a range of the batch's.
+    tokens: Range<u32>,
+    /// The row for which it is computed.
+    owner: usize,
 }
 
 impl Forest {
@@ -70,181 +121,169 @@ impl Forest {
             self = self.in_order();
         }
         let wanted = self.wanted();
-        let ends = self.row_ends();
-        let order = self.preorder();
-        let rows = ends.iter().zip(&self.rows);
-        let rows = rows.map(|(&node, row)| (node, row.needed));
-        let readers = self.readers(rows.chain(wanted), &order);
-        let mut emitted = Emitted::default();
-        let spans: Vec<BlockSpan> = self
-            .roots
+        let first_segment = length_of(batch.segments.len());
+        let (pieces, piece_of) = self.pieces(batch);
+        let segment_of = |piece: usize| SegmentIdx(first_segment + length_of(piece));
+        let ends: Vec<usize> = self
+            .rows
             .iter()
-            .map(|r| push_blocks(batch, &r.cached.blocks))
+            .map(|row| piece_of[self.end_of(row)])
             .collect();
-        let mut segment_of = vec![SegmentIdx(0); self.nodes.len()];
-        let mut kept_of: Vec<Option<usize>> = vec![None; self.nodes.len()];
-        for node in order {
-            let here = &self.nodes[node];
-            let Some(parent) = here.parent else {
-                continue;
-            };
-            let is_root = self.nodes[parent].parent.is_none();
-            let residency =
-                match self.keep(node, &kept_of, readers[node], &emitted.kept, cache, rule) {
-                    Some(kept) => {
-                        let span = push_blocks(batch, &kept.blocks);
-                        kept_of[node] = Some(emitted.kept.len());
-                        emitted.kept.push(kept);
-                        Residency::Keep(span)
-                    }
-                    None => Residency::Transient,
-                };
-            segment_of[node] = SegmentIdx(length_of(batch.segments.len()));
-            let first = length_of(batch.tokens.len());
-            batch
-                .tokens
-                .extend_from_slice(&here.source[here.start as usize..here.end as usize]);
+        let rows = ends.iter().zip(&self.rows);
+        let rows = rows.map(|(&piece, row)| (piece, row.needed));
+        let wanted = wanted
+            .iter()
+            .map(|&(node, needed)| (piece_of[node], needed));
+        let readers = self.readers(rows.chain(wanted), &pieces);
+        let mut spans = vec![BlockSpan::EMPTY; self.prefixes.len()];
+        for &root in &self.roots {
+            spans[root] = push_blocks(batch, &self.prefixes[root].blocks);
+        }
+        let mut kept = Kept::default();
+        let mut kept_of: Vec<Option<usize>> = vec![None; pieces.len()];
+        for (i, piece) in pieces.iter().enumerate() {
+            let above = piece.parent.map(|parent| kept_of[parent]);
+            let mut residency = Residency::Transient;
+            if let Some(reclaim) = self.reclaim(piece, readers[i], rule)
+                && let Some((after, hash)) = self.follows(piece, above, &kept)
+            {
+                let served = piece.end.min(readers[i].until).max(piece.start) - piece.start;
+                let own = &batch.tokens[piece.tokens.start as usize..][..served as usize];
+                let blocks = kept.take(own, hash, reclaim, cache);
+                if !blocks.is_empty() {
+                    let span = push_blocks(batch, &kept.blocks[blocks.clone()]);
+                    residency = Residency::Keep(span);
+                    kept_of[i] = Some(kept.segments.len());
+                    kept.segments.push(KeptSegment {
+                        row: piece.owner,
+                        salt: self.prefixes[piece.prefix].salt.clone(),
+                        after,
+                        before: (piece.start / self.block_size) as usize,
+                        blocks,
+                    });
+                }
+            }
             batch.segments.push(Segment {
-                tokens: first..length_of(batch.tokens.len()),
-                parent: (!is_root).then(|| segment_of[parent]),
-                context_len: here.start,
-                cached: if is_root {
-                    spans[here.root]
-                } else {
-                    BlockSpan::EMPTY
+                tokens: piece.tokens.clone(),
+                parent: piece.parent.map(segment_of),
+                context_len: piece.start,
+                cached: match piece.parent {
+                    None => spans[piece.prefix],
+                    Some(_) => BlockSpan::EMPTY,
                 },
                 residency,
             });
         }
         let rows = ends.iter().zip(&self.rows);
-        emitted.rows = rows
-            .map(|(&node, row)| (segment_of[node], row.joined))
-            .collect();
-        emitted.pins = self.pins;
-        emitted
+        Emitted {
+            rows: rows
+                .map(|(&piece, row)| (segment_of(piece), row.joined))
+                .collect(),
+            kept,
+            pins: self.prefixes.into_iter().flat_map(|p| p.blocks).collect(),
+        }
     }
 
-    /// Takes blocks for a node if it should be kept: whole blocks from its start, which must
-    /// follow kept or cached blocks without a gap.
-    fn keep(
-        &self,
-        node: usize,
-        kept_of: &[Option<usize>],
-        readers: Readers,
-        kept: &[Kept],
-        cache: &mut KvCache,
-        rule: KeepRule,
-    ) -> Option<Kept> {
-        let here = &self.nodes[node];
-        if !rule.enabled || !here.start.is_multiple_of(self.block_size) {
-            return None;
-        }
-        let reclaim = if readers.rows >= rule.shared_min_rows {
-            Reclaim::Evict
-        } else if rule.suffixes && readers.rows > 0 {
-            Reclaim::Never
-        } else {
-            return None;
-        };
-        let root = &self.roots[here.root];
-        let parent = here.parent.expect("a root is not a segment");
-        let (after, mut hash) = match kept_of[parent] {
-            _ if parent == root.node => (
-                After::Cached(root.cached.blocks.last().copied()),
-                root.cached.hash,
-            ),
-            Some(above) if kept[above].positions.end == here.start as usize => {
-                let last = kept[above]
-                    .hashes
-                    .last()
-                    .expect("a kept segment has a block");
-                (After::Kept(above), *last)
-            }
-            _ => return None,
-        };
-        let block_size = self.block_size as usize;
-        let (start, end) = (here.start as usize, here.end.min(readers.until) as usize);
-        let most = end.saturating_sub(start) / block_size;
-        let mut blocks = Vec::with_capacity(most);
-        let mut hashes = Vec::with_capacity(most);
-        while start + (blocks.len() + 1) * block_size <= end {
-            let Some(block) = cache.allocate(reclaim) else {
-                break;
-            };
-            let first = start + blocks.len() * block_size;
-            hash = hash.then(&here.source[first..first + block_size]);
-            hashes.push(hash);
-            blocks.push(block);
-        }
-        if blocks.is_empty() {
-            return None;
-        }
-        let positions = start..start + blocks.len() * block_size;
-        let (salt, source) = (root.salt.clone(), here.source.clone());
-        Some(Kept {
-            row: here.owner,
-            salt,
-            after,
-            source,
-            positions,
-            blocks,
-            hashes,
-        })
-    }
-
-    /// The node in which each row's prompt ends.
-    fn row_ends(&self) -> Vec<usize> {
-        let climb = |row: &Row| {
-            let (mut node, end) = (row.node, length(&row.tokens));
-            while end <= self.nodes[node].start {
-                node = self.nodes[node]
-                    .parent
-                    .expect("a prompt ends below its root");
-            }
-            node
-        };
-        self.rows.iter().map(climb).collect()
-    }
-
-    /// Parents before children, trees one after the other, older children first.
-    fn preorder(&self) -> Vec<usize> {
-        let mut children = vec![Vec::new(); self.nodes.len()];
-        for (i, node) in self.nodes.iter().enumerate() {
-            if let Some(parent) = node.parent {
-                children[parent].push(i);
-            }
-        }
-        let mut order = Vec::with_capacity(self.nodes.len());
-        let mut open: Vec<usize> = self.roots.iter().rev().map(|r| r.node).collect();
+    /// Appends the tokens of all nodes to a batch: parents before children, trees one after the
+    /// other, older children first. Returns the pieces in this order, and the piece of each node.
+    fn pieces(&self, batch: &mut OneShotBatch) -> (Vec<Piece>, Vec<usize>) {
+        let children = self.radix.children();
+        let roots = self.roots.iter().rev();
+        let mut open: Vec<usize> = roots.filter_map(|&root| self.prefixes[root].root).collect();
+        let mut pieces: Vec<Piece> = Vec::with_capacity(self.radix.nodes.len());
+        let mut piece_of = vec![0; self.radix.nodes.len()];
         while let Some(node) = open.pop() {
-            order.push(node);
             open.extend(children[node].iter().rev());
+            let here = &self.radix.nodes[node];
+            let Some(parent) = here.parent else {
+                continue;
+            };
+            let above = &self.radix.nodes[parent];
+            let is_alone = children[parent].len() == 1 && !above.is_cut;
+            batch.tokens.extend_from_slice(self.radix.tokens(node));
+            let end = length_of(batch.tokens.len());
+            if here.continues && is_alone {
+                piece_of[node] = piece_of[parent];
+                let piece = &mut pieces[piece_of[parent]];
+                piece.end = here.end;
+                piece.tokens.end = end;
+            } else {
+                piece_of[node] = pieces.len();
+                pieces.push(Piece {
+                    parent: above.parent.map(|_| piece_of[parent]),
+                    prefix: here.prefix,
+                    start: here.start,
+                    end: here.end,
+                    tokens: end - (here.end - here.start)..end,
+                    owner: here.owner,
+                });
+            }
         }
-        order
+        (pieces, piece_of)
     }
 
-    /// Of each node, the rows of which it is a prefix and which could have read a block of it from
-    /// the cache; `ends` is where each row's prompt ends, and the first position that the row needs.
+    /// Returns how blocks for a piece may be had if it is worth keeping.
+    const fn reclaim(&self, piece: &Piece, readers: Readers, rule: KeepRule) -> Option<Reclaim> {
+        if !rule.enabled || !piece.start.is_multiple_of(self.block_size) {
+            None
+        } else if readers.rows >= rule.shared_min_rows {
+            Some(Reclaim::Evict)
+        } else if rule.suffixes && readers.rows > 0 {
+            Some(Reclaim::Never)
+        } else {
+            None
+        }
+    }
+
+    /// Returns what the blocks of a piece would follow without a gap, and the hash of the prefix up
+    /// to there. `above` is the kept segment of the piece above, if there is such a piece.
+    fn follows(
+        &self,
+        piece: &Piece,
+        above: Option<Option<usize>>,
+        kept: &Kept,
+    ) -> Option<(After, BlockHash)> {
+        let Some(segment) = above else {
+            let prefix = &self.prefixes[piece.prefix];
+            let last = prefix.blocks.last().copied();
+            return Some((After::Cached(last), prefix.hash));
+        };
+        let above = segment?;
+        let KeptSegment { before, blocks, .. } = &kept.segments[above];
+        let end = (before + blocks.len()) * self.block_size as usize;
+        let is_gapless = end == piece.start as usize;
+        is_gapless.then(|| (After::Segment(above), kept.hashes[blocks.end - 1]))
+    }
+
+    /// Returns the node in which a row's prompt ends.
+    fn end_of(&self, row: &Row) -> usize {
+        let depth = self.radix.trees[row.tree].prompt_len(row.node);
+        let node = row.last;
+        self.radix.node_of(Cursor { node, depth })
+    }
+
+    /// Returns, of each piece, the rows of which it is a prefix and which could have read a block
+    /// of it from the cache. `ends` has the piece in which each row's prompt ends, and the first
+    /// position that the row needs.
     ///
     /// The last token is always computed, but a prompt that goes on behind it reads it: so the
     /// block that ends with it counts.
-    fn readers(&self, ends: impl Iterator<Item = (usize, u32)>, order: &[usize]) -> Vec<Readers> {
-        let mut readers = vec![Readers::default(); self.nodes.len()];
-        for (mut node, needed) in ends {
+    fn readers(&self, ends: impl Iterator<Item = (usize, u32)>, pieces: &[Piece]) -> Vec<Readers> {
+        let mut readers = vec![Readers::default(); pieces.len()];
+        for (piece, needed) in ends {
             let until = needed + 1;
-            while self.nodes[node].start + self.block_size > until {
-                match self.nodes[node].parent {
-                    Some(parent) => node = parent,
-                    None => break,
-                }
+            let mut at = Some(piece);
+            while let Some(piece) = at.filter(|&p| pieces[p].start + self.block_size > until) {
+                at = pieces[piece].parent;
             }
-            let here = &mut readers[node];
-            here.rows += 1;
-            here.until = here.until.max(until);
+            if let Some(piece) = at {
+                readers[piece].rows += 1;
+                readers[piece].until = readers[piece].until.max(until);
+            }
         }
-        for &node in order.iter().rev() {
-            if let Some(parent) = self.nodes[node].parent {
-                let Readers { rows, until } = readers[node];
+        for (i, piece) in pieces.iter().enumerate().rev() {
+            if let Some(parent) = piece.parent {
+                let Readers { rows, until } = readers[i];
                 readers[parent].rows += rows;
                 readers[parent].until = readers[parent].until.max(until);
             }

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use prelude_core::{RequestId, Timestamp};
 
-use super::{Grant, Plan, PromptSize, QueueView, SchedulerPolicy, StepBudget, Turn, Waiting};
+use super::{Grant, Plan, PromptSize, QueueView, SchedulerPolicy, StepBudget, Waiting};
+use crate::Turn;
 
-/// How many groups there are.
+/// The number of groups.
 pub(crate) const GROUPS: u32 = 10;
 
 /// Requests by priority, then in ten groups by the share of their next prompt that the prefix cache
@@ -16,8 +17,8 @@ pub(crate) const GROUPS: u32 = 10;
 /// generations are ordered apart, in the same way.
 ///
 /// Of the places that a step has, group `g` gets a part in proportion to `g`, rounded by largest
-/// remainder; what a group cannot use goes to the highest that can. Inside a group it is first come,
-/// first served. A step that has room for fewer than it has places takes them in the same
+/// remainder; what a group cannot use goes to the highest that can. Inside a group it is first
+/// come, first served. A step that has room for fewer than it has places takes them in the same
 /// proportion. Any group gets the first place at least once in ten steps that start requests of its
 /// class, so none starves; between priorities it is [`Turn`] that sees to that.
 #[derive(Debug, Default)]
@@ -27,7 +28,7 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// With nobody in line.
+    /// Returns a policy without waiting requests.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -47,7 +48,7 @@ pub(crate) fn group_of(prompt: PromptSize) -> u32 {
 struct Line {
     places: BTreeMap<RequestId, Place>,
     levels: BTreeMap<(Turn, i64), Level>,
-    /// Whether a step has started any of them since the last plan.
+    /// True if a step has started any of them since the last plan.
     has_started: bool,
 }
 
@@ -62,7 +63,7 @@ type Level = BTreeMap<u32, Group>;
 
 #[derive(Debug, Default)]
 struct Group {
-    /// In order of arrival.
+    /// The members in order of arrival.
     line: BTreeSet<(Timestamp, RequestId)>,
     /// Steps that started requests of this class since the last that started one of these.
     passed_over: u32,
@@ -70,8 +71,8 @@ struct Group {
 }
 
 impl Line {
-    /// Notes that a request waits in a group now, or that it waits no more; it was `withdrawn` if it
-    /// ended before all of it had started.
+    /// Notes that a request waits in a group now, or that it waits no more; it was `withdrawn` if
+    /// it ended before all of it had started.
     fn set(&mut self, request: RequestId, now: Option<(Waiting, u32)>, withdrawn: bool) {
         let before = self.places.remove(&request);
         if let Some(Place { waiting, group }) = before {
@@ -151,8 +152,8 @@ fn first_of(level: &Level, places: usize) -> Vec<RequestId> {
     line.into_iter().map(|(.., request)| request).collect()
 }
 
-/// How `places` are split over groups of these sizes, by largest remainder in proportion to the
-/// groups' numbers; what a group cannot use goes to the highest that can.
+/// Splits `places` over groups of these sizes, by largest remainder in proportion to the groups'
+/// numbers; what a group cannot use goes to the highest that can.
 pub(crate) fn parts(sizes: &BTreeMap<u32, usize>, places: usize) -> BTreeMap<u32, usize> {
     let weight: usize = sizes.keys().map(|&g| g as usize).sum();
     let share = |g: u32| places * g as usize;

@@ -23,9 +23,8 @@ use self::{
     shares::Shares,
     window::{Gathered, Window},
 };
-use super::{
-    Grant, Plan, QueueView, SchedulerPolicy, StepBudget, StepTime, Turn, Unfinished, Waiting,
-};
+use super::{Grant, Plan, QueueView, SchedulerPolicy, StepBudget, StepTime, Unfinished, Waiting};
+use crate::Turn;
 
 /// Short prompts apart from long ones (LAPS, temporal mode on one device): what little there is to
 /// compute of a short prompt would wait for all of a long one, and delays a long one little.
@@ -44,10 +43,10 @@ use super::{
 /// - An overdue request goes first, and its class has the turn.
 /// - A request that would miss its deadline if it sat the next step out goes before that. One that
 ///   will miss it in any case does not: as printed, a prompt that takes longer than its target
-///   would always go first, and help nobody.
-/// - While the device has nothing else to do, short requests wait for each other: until as many
-///   are there as came together of late, for an adaptive window. Nobody waits if long work is
-///   there, if the next request is expected later than a launch costs, or without a deadline.
+///   would always go first, and help no request.
+/// - While the device has nothing else to do, short requests wait for each other: until as many are
+///   there as came together of late, for an adaptive window. The device does not wait if long work
+///   is there, if the next request is expected later than a launch costs, or without a deadline.
 ///
 /// Priority comes before length within a class.
 /// Generations that decode go on in every step.
@@ -67,11 +66,12 @@ pub struct Laps {
     /// The latest plan, which becomes a step or not, and those that did.
     proposed: Option<(StepId, Proposal)>,
     running: BTreeMap<StepId, Proposal>,
-    /// Whose turn came to nothing in the last step, for want of blocks: it is the other's.
+    /// The class whose turn came to nothing in the last step for want of blocks: the other class is
+    /// next.
     barren: Option<Length>,
 }
 
-/// Whether there is little or much to compute.
+/// The class of a request by how much there is to compute: little or much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Length {
     /// Less than what a step's memory traffic hides.
@@ -89,7 +89,7 @@ impl Length {
     }
 }
 
-/// What a plan was for.
+/// The class that a plan was for.
 #[derive(Clone, Copy, Debug)]
 struct Proposal {
     now: Timestamp,
@@ -103,7 +103,7 @@ struct Proposal {
 const MAX_RUNNING: usize = 16;
 
 impl Laps {
-    /// With nobody in line.
+    /// Returns a policy without waiting requests.
     ///
     /// # Panics
     /// If a field is out of its range, which
@@ -181,7 +181,7 @@ impl Laps {
         }
     }
 
-    /// When a request has to start to meet its deadline, if it has one.
+    /// Returns the time by which a request has to start to meet its deadline, if it has one.
     fn start_by(
         &self,
         arrival: Timestamp,
@@ -210,7 +210,7 @@ impl Laps {
         }
     }
 
-    /// Whether a class has anything to take up: by itself, or a prompt to go on with.
+    /// Returns whether a class has anything to take up: by itself, or a prompt to go on with.
     fn had_work(&self, view: &QueueView<'_>, budget: StepBudget) -> [bool; 2] {
         let mut had_work = [Length::Short, Length::Long].map(|length| {
             let line = self.line(length);
@@ -226,7 +226,7 @@ impl Laps {
         self.length_of(u64::from(prompt.tokens), prompt.context)
     }
 
-    /// Whose turn it is.
+    /// The class whose turn it is.
     fn turn(
         &self,
         view: &QueueView<'_>,
@@ -276,7 +276,8 @@ impl Laps {
         urgent.min().map(|(_, length)| length)
     }
 
-    /// Until when a class's requests need not have started if they sit this step out.
+    /// Returns the time before which a class's requests need not start if this step leaves them
+    /// out.
     fn next_chance(&self, now: Timestamp, length: Length) -> Timestamp {
         let slack = micros(self.config.slack_us);
         now.saturating_add(self.costs.usual(length.other()) + slack)
@@ -330,7 +331,7 @@ impl Laps {
             ..Plan::default()
         };
         let mut rests = view.unfinished().iter();
-        // What has begun holds blocks, which whoever comes next may need.
+        // A prompt that has begun holds blocks, which the next request may need.
         if let Some(begun) = rests.find(|prompt| self.length_of_rest(prompt) == Length::Long) {
             plan.chunks = Some(vec![begun.request]);
         } else if let Some(place) = self.first_long(view.now(), budget) {
@@ -351,7 +352,7 @@ impl Laps {
         plan
     }
 
-    /// Who of the long goes next: somebody overdue, urgent, or first come.
+    /// Returns the long request that goes next: one that is overdue, urgent, or the first to come.
     fn first_long(&self, now: Timestamp, budget: StepBudget) -> Option<&Place> {
         let line = self.line(Length::Long);
         let can_start = |place: &&Place| place.has_rows || budget.seqs > 0;
@@ -364,7 +365,7 @@ impl Laps {
         line.map(|request| &self.places[&request]).find(can_start)
     }
 
-    /// Until when the short wait for more of them, if they do.
+    /// Returns the time until which short requests wait for more of them, if they do.
     fn wait_until(&mut self, view: &QueueView<'_>) -> Option<Timestamp> {
         let now = view.now();
         let line = &self.lines[Length::Short as usize];

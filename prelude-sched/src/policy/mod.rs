@@ -1,4 +1,4 @@
-//! Order and admission. A policy proposes, the scheduler disposes.
+//! The interface of scheduling policies: a policy proposes, the scheduler disposes.
 
 mod fcfs;
 mod groups;
@@ -22,12 +22,12 @@ pub use srjf::Srjf;
 use crate::{
     length::length_of,
     queue::Queue,
-    row,
-    scheduler::Requests,
+    request::Requests,
+    waiting::{PromptSize, Waiting},
     watch::{Change, Cost, Watch},
 };
 
-/// Chooses whose work the next step takes up, and in which order.
+/// Chooses the requests whose work the next step takes up, and their order.
 ///
 /// A policy sees what waits and returns a [`Plan`]; it cannot touch blocks or queues. The
 /// scheduler takes up granted work while it fits and ignores grants that make no sense, so a
@@ -46,23 +46,22 @@ pub trait SchedulerPolicy: Send {
     /// alone.
     fn plan(&mut self, view: &QueueView<'_>, budget: StepBudget) -> Plan;
 
-    /// A step has succeeded, and took so long.
+    /// Tells the policy that a step has succeeded, and the time that it took.
     fn completed(&mut self, _step: &StepTime) {}
 
-    /// Whether [`QueueView::changed`] is wanted. Asked once.
+    /// Returns whether [`QueueView::changed`] is wanted. Asked once.
     fn follows_costs(&self) -> bool {
         false
     }
 
-    /// How often the policy has changed a waiting request's place because it costs more or less
-    /// than before.
+    /// Returns how often the policy has changed a waiting request's place because its cost changed.
     fn recalibrations(&self) -> u64 {
         0
     }
 }
 
-/// What waits, in order of turn, then priority, then deadline ([`Fcfs`]), then arrival, then
-/// submission.
+/// The waiting requests, in order of turn, then priority, then deadline ([`Fcfs`]), then arrival,
+/// then submission.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueView<'a> {
     pub(crate) oneshot: &'a Queue,
@@ -79,86 +78,88 @@ pub struct QueueView<'a> {
 }
 
 impl<'a> QueueView<'a> {
-    /// Requests with one-shot rows not yet planned. Lazy: a policy need not look at all of them.
+    /// Returns the requests with one-shot rows that are not planned yet. Lazy: a policy need not
+    /// look at all of them.
     pub fn oneshot(&self) -> impl Iterator<Item = &'a Waiting> {
         self.oneshot.iter()
     }
 
-    /// Requests with generations not yet admitted.
+    /// Returns the requests with generations that are not admitted yet.
     pub fn decode(&self) -> impl Iterator<Item = &'a Waiting> {
         self.decode.iter()
     }
 
-    /// Tokens of the prompt of a request's next row, and how many of them the prefix cache holds
-    /// (whole blocks, and never the last token); `None` for a request that does not wait.
+    /// Returns the length of the prompt of a request's next row, and how many of its tokens the
+    /// prefix cache holds (whole blocks, and never the last token); `None` for a request that does
+    /// not wait.
     ///
     /// O(prompt): a policy that wants it of many requests remembers what it learnt.
     #[must_use]
     pub fn next_prompt(&self, request: RequestId) -> Option<PromptSize> {
         let live = self.requests.get(&request)?;
         let row = live.next_row()?;
-        let tokens = live.tree.prompt(live.rows[row as usize].node);
-        let most = row::first_needed(live.head(row), live.prompt_len(row));
+        let tokens = live.prompts.tree.prompt(live.node(row));
+        let most = live.first_needed(row);
         let cached = self
             .cache
-            .cached_prefix(live.salt.as_ref(), &tokens, most as usize);
+            .cached_prefix(live.prompts.salt.as_ref(), &tokens, most as usize);
         Some(PromptSize {
             tokens: live.prompt_len(row),
             cached: length_of(cached),
         })
     }
 
-    /// Returns the cost that [`Self::changed`] told last of a waiting request; `None` for any other, for a request
-    /// that it has not mentioned yet, and unless the policy
-    /// [follows costs](SchedulerPolicy::follows_costs).
+    /// Returns the cost that [`Self::changed`] told last of a waiting request; `None` for any
+    /// other, for a request that it has not mentioned yet, and unless the policy [follows
+    /// costs](SchedulerPolicy::follows_costs).
     #[must_use]
     pub fn cost(&self, request: RequestId) -> Option<Cost> {
         self.watch?.told(request)
     }
 
-    /// Requests of which something has changed since the last plan: they came, rows of them were
-    /// taken up, or the cache holds more or less of them; and what they cost now. `None` for those
+    /// Returns the requests that have changed since the last plan, and their costs now: requests
+    /// that came, whose rows were taken up, or whose cached prefix changed. `None` for requests
     /// that wait no more. Empty unless the policy [follows costs](SchedulerPolicy::follows_costs).
     ///
     /// A step stays cheap to plan however many come at once or wait for one prefix: a plan is told
-    /// of at most 256 newcomers, or
-    /// [`max_batch_rows`](crate::SchedulerConfig::max_batch_rows) if that is more, and of at most so
-    /// many others that the cache holds more or less of, in the order of the changes; the next plan
-    /// hears of more. It is told at once of a request that went on, ended or became overdue.
+    /// of at most 256 newcomers, or [`max_batch_rows`](crate::SchedulerConfig::max_batch_rows) if
+    /// that is more, and of at most so many others that the cache holds more or less of, in the
+    /// order of the changes; the next plan hears of more. It is told at once of a request that went
+    /// on, ended or became overdue.
     #[must_use]
     pub const fn changed(&self) -> &'a [(RequestId, Option<Change>)] {
         self.changed
     }
 
-    /// Requests that ended since the last plan although some of them had not started: aborted, late
-    /// or failed. An id may wait again. Empty unless the policy
-    /// [follows costs](SchedulerPolicy::follows_costs).
+    /// Returns the requests that ended since the last plan before all of their rows had started:
+    /// aborted, late or failed. An id may wait again. Empty unless the policy [follows
+    /// costs](SchedulerPolicy::follows_costs).
     #[must_use]
     pub const fn withdrawn(&self) -> &'a BTreeSet<RequestId> {
         self.withdrawn
     }
 
-    /// Prompts of which chunks have been computed and more are to come, oldest first.
+    /// Returns the prompts that are being computed in chunks and have chunks left, oldest first.
     #[must_use]
     pub const fn unfinished(&self) -> &'a [Unfinished] {
         self.unfinished
     }
 
-    /// The number that the step has if anything is in it. If nothing is, the next plan is for the
-    /// same one.
+    /// Returns the number of the step being planned. If the step stays empty, the next plan is for
+    /// the same one.
     #[must_use]
     pub const fn step(&self) -> StepId {
         self.step
     }
 
-    /// Whether the device has nothing to do but what this plan gives it: no step is in flight, and
-    /// no generation decodes.
+    /// Returns whether the device has nothing to do but what this plan gives it: no step is in
+    /// flight, and no generation decodes.
     #[must_use]
     pub const fn is_idle(&self) -> bool {
         self.is_idle
     }
 
-    /// The time.
+    /// Returns the time of the plan.
     #[must_use]
     pub const fn now(&self) -> Timestamp {
         self.now
@@ -168,24 +169,24 @@ impl<'a> QueueView<'a> {
 /// A prompt that is being computed in chunks, some of which no step has taken up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unfinished {
-    /// Whose it is. A request may have several.
+    /// The request that the prompt belongs to. A request may have several.
     pub request: RequestId,
-    /// Tokens behind those that steps have taken up, or that were cached.
+    /// The number of tokens that no step has taken up and that were not cached.
     pub tokens: u32,
-    /// These: the context of the next chunk.
+    /// The number of tokens before those: the context of the next chunk.
     pub context: u32,
-    /// When the request arrived.
+    /// The time of the request's arrival.
     pub arrival: Timestamp,
-    /// When its answer is due.
+    /// The deadline of its answer.
     pub deadline: Option<Timestamp>,
 }
 
-/// How long a step took.
+/// The time that a step took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepTime {
-    /// Which.
+    /// The step.
     pub step: StepId,
-    /// From when it was planned, or the step before it ended if that was later.
+    /// The time since the step was planned, or since the step before it ended if that was later.
     pub took: Duration,
     /// Tokens of prompts that it computed.
     pub prompt_tokens: u64,
@@ -193,48 +194,7 @@ pub struct StepTime {
     pub decode_rows: u32,
 }
 
-/// A waiting request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// The request.
-    pub request: RequestId,
-    /// Comes before its priority.
-    pub turn: Turn,
-    /// Lower runs first.
-    pub priority: i64,
-    /// When it arrived.
-    pub arrival: Timestamp,
-    /// When its answer is due.
-    pub deadline: Option<Timestamp>,
-    /// Rows (or sequences) still to start.
-    pub rows: u32,
-}
-
-/// Whether a request waits for its place, or is to be the next whatever its place is.
-///
-/// In each queue, of one-shot rows and of generations, the request that has waited longest becomes
-/// overdue when it has waited for
-/// [`SchedulerConfig::max_wait_ms`](crate::SchedulerConfig::max_wait_ms), and stays so until all of
-/// it has started; then the next may. While it lacks blocks, no younger request takes any. A policy
-/// that puts it first starves no request, whatever else it orders by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Turn {
-    /// Before all others.
-    Overdue,
-    /// By priority and whatever the policy goes by.
-    Usual,
-}
-
-/// How long a prompt is and how much of it need not be computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PromptSize {
-    /// Tokens.
-    pub tokens: u32,
-    /// Of these, in the prefix cache now.
-    pub cached: u32,
-}
-
-/// What a step may use beside the work that goes on anyway.
+/// The budget of a step, beside the work that goes on anyway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepBudget {
     /// Tokens.
@@ -245,7 +205,7 @@ pub struct StepBudget {
     pub seqs: u32,
 }
 
-/// A policy's proposal: who goes next, first first.
+/// A policy's proposal: the requests that go next, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// One-shot work.
@@ -259,7 +219,7 @@ pub struct Plan {
     /// out keep their blocks.
     pub chunks: Option<Vec<RequestId>>,
     /// A prompt of more tokens is computed in chunks of so many, though the step had room for more
-    /// or the prompt delayed nobody; `None`: only as room and
+    /// or the prompt delayed no other request; `None`: only as room and
     /// [`SchedulerConfig::prefill_chunk_tokens`](crate::SchedulerConfig::prefill_chunk_tokens) say.
     /// What cannot be split is computed whole.
     pub chunk_tokens: Option<u32>,
@@ -268,7 +228,7 @@ pub struct Plan {
     pub wait_until: Option<Timestamp>,
 }
 
-/// Leave for one request to start work in this step.
+/// A permission for one request to start work in this step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The request.

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use prelude_core::{RequestId, Timestamp};
 use prelude_kv::BlockHash;
 
-use super::{Fcfs, Grant, Plan, QueueView, SchedulerPolicy, StepBudget, Turn};
+use super::{Fcfs, Grant, Plan, QueueView, SchedulerPolicy, StepBudget};
+use crate::Turn;
 
 /// One-shot requests by priority, then by `tokens to compute - fairness * seconds waited`, the
 /// lowest first (PrefillOnly §4.2: shortest job first with continuous calibration). Generations
@@ -25,8 +26,8 @@ use super::{Fcfs, Grant, Plan, QueueView, SchedulerPolicy, StepBudget, Turn};
 /// Of the paper's choices: a score is in tokens, so fairness is in tokens per second; and rather
 /// than one request at a time, a step takes up requests until the device has enough to do
 /// (`saturation` tokens). First come those that share the first one's cached prefix, as far as
-/// together they are not enough: so they delay nobody but by their place in a step, and whoever
-/// has a long suffix behind that prefix waits for its own place.
+/// together they are not enough: so they delay other requests only by their place in a step, and
+/// the request that has a long suffix behind that prefix waits for its own place.
 #[derive(Debug)]
 pub struct Srjf {
     /// Tokens per second of waiting.
@@ -58,7 +59,8 @@ struct Place {
 }
 
 impl Place {
-    /// Whoever has the same goes with it. Those without a cached prefix have nothing to share.
+    /// Requests that have the same prefix go with it. Those without a cached prefix have nothing to
+    /// share.
     fn group(&self) -> Option<(Turn, i64, BlockHash)> {
         Some((self.key.turn, self.key.priority, self.prefix?))
     }

@@ -2,6 +2,7 @@
 //! before any of them.
 
 use prelude_core::{Head, RequestId, SeqId};
+use prelude_kv::BlockHash;
 
 use super::Scheduler;
 use crate::{
@@ -11,7 +12,7 @@ use crate::{
     step::Draft,
 };
 
-/// What became of an attempt to admit a sequence.
+/// The outcome of an attempt to admit a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     /// It holds its prefix and its first chunk is planned.
@@ -103,12 +104,12 @@ impl Scheduler {
             let Some(mut waiting) = live.decode.pop_front() else {
                 return Admission::Admitted;
             };
-            let prompt = live.prompt(waiting.row);
+            let prompt = live.whole_prompt(waiting.row);
             let Head::Generate(generate) = live.head(waiting.row) else {
                 unreachable!("only generations wait here");
             };
             let job = Job::Decode(generate.clone());
-            let (row, choice, salt) = (waiting.row, waiting.next, live.salt.clone());
+            let (row, choice, salt) = (waiting.row, waiting.next, live.prompts.salt.clone());
             let mut seq = Sequence::new(id, row, choice, job, salt, prompt, self.next_seq);
             let outcome = self.hold_prefix(draft, &mut seq, &mut waiting.held);
             if outcome == Admission::Admitted {
@@ -131,7 +132,7 @@ impl Scheduler {
 
     /// Makes a newly admitted sequence one of the living, and plans its first chunk.
     pub(super) fn enlist(&mut self, draft: &mut Draft, mut seq: Sequence, left: u32) {
-        seq.set_out(draft.now);
+        seq.start_constraint(draft.now);
         let id = SeqId(self.next_seq);
         self.next_seq += 1;
         let live = self.requests.get_mut(&seq.request).expect("it waited");
@@ -171,12 +172,15 @@ impl Scheduler {
         let found = self.cache.match_prefix(seq.salt.as_ref(), &tokens, most);
         let known = found.blocks().len();
         let is_overdue = self.is_overdue(seq);
-        if caching && !is_overdue && self.is_led(draft, &tokens, limit, known, found.hash(), held) {
+        let end = (known + 1) * block_size;
+        let next = (caching && end <= limit as usize)
+            .then(|| found.hash().then(&tokens[known * block_size..end]));
+        if !is_overdue && self.is_led(draft, next, held) {
             self.cache.release_all(found.into_blocks());
             return Admission::Deferred;
         }
         // Beside others, leave each a block to grow into: admitting what is preempted at once
-        // helps nobody.
+        // helps no sequence.
         let spare = if self.running.is_empty() {
             0
         } else {
@@ -204,22 +208,17 @@ impl Scheduler {
         Admission::Admitted
     }
 
-    /// Whether a prompt of which `known` blocks are cached is to wait for another that computes
-    /// its next block (of those that may come from the cache at all).
+    /// Returns whether a prompt is to wait for another that computes the block behind its cached
+    /// prefix, whose hash is `next`, if that may come from the cache at all.
     pub(super) fn is_led(
         &mut self,
         draft: &Draft,
-        tokens: &[u32],
-        limit: u32,
-        known: usize,
-        hash: prelude_kv::BlockHash,
+        next: Option<BlockHash>,
         held: &mut Held,
     ) -> bool {
-        let block_size = self.cache.block_size();
-        if !draft.may_defer || (known + 1) * block_size > limit as usize {
+        let Some(next) = next.filter(|_| draft.may_defer) else {
             return false;
-        }
-        let next = hash.then(&tokens[known * block_size..(known + 1) * block_size]);
+        };
         let wait = self.leaders.contains(next) && held.hold(next, draft.id, self.config.defer_max);
         self.counters.deferrals += u64::from(wait);
         wait

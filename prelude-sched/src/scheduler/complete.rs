@@ -1,16 +1,16 @@
-//! What follows from a step's outcome.
+//! The consequences of a step's outcome.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use prelude_core::{
-    Constraint, ExecutorError, Head, Progress, RequestId, RowOutput, SampledToken, SamplingParams,
-    StepId, StepOutput, Timestamp, TokenId,
+    Constraint, ExecutorError, Head, MatchState, RequestId, RowOutput, SampledToken,
+    SamplingParams, StepId, StepOutput, Timestamp, TokenId,
 };
 
 use super::{Scheduler, Sequences, UnknownStep};
 use crate::{
     Event, FinishReason, Outcome, StepTime,
-    forest::After,
+    forest::{After, Kept},
     length::length_of,
     row,
     sequence::{Job, SeqState, SeqTag, Sequence},
@@ -157,24 +157,33 @@ impl Scheduler {
 
     /// Publishes what the step kept, if it succeeded, and lets go of all its blocks.
     fn release_step(&mut self, step: &mut Step, publish: bool) {
-        // By entry: how many of its blocks are in the trie.
-        let mut published: Vec<usize> = Vec::with_capacity(step.kept.len());
-        for i in 0..step.kept.len() {
-            let (earlier, rest) = step.kept.split_at_mut(i);
-            let (owner, kept) = &mut rest[0];
+        let Kept {
+            segments,
+            mut blocks,
+            hashes,
+            tokens,
+        } = std::mem::take(&mut step.kept);
+        let block_size = self.cache.block_size();
+        // By segment: how many of its blocks are in the trie.
+        let mut published: Vec<usize> = Vec::with_capacity(segments.len());
+        for (kept, owner) in segments.iter().zip(&step.owners) {
             let parent = match kept.after {
                 After::Cached(block) => Some(block),
                 // A parent that is not wholly in the trie has no children there.
-                After::Kept(above) => (published[above] == earlier[above].1.blocks.len())
-                    .then(|| earlier[above].1.blocks.last().copied()),
-            };
-            let tokens = &kept.source[kept.positions.clone()];
-            let before = self.cache.published_blocks();
-            let n = match parent {
-                Some(parent) if publish => {
-                    self.cache
-                        .publish(kept.salt.as_ref(), parent, tokens, &mut kept.blocks)
+                After::Segment(above) => {
+                    let Range { start, end } = segments[above].blocks;
+                    (published[above] == end - start).then(|| Some(blocks[end - 1]))
                 }
+            };
+            let before = self.cache.published_blocks();
+            let Range { start, end } = kept.blocks;
+            let n = match parent {
+                Some(parent) if publish => self.cache.publish(
+                    kept.salt.as_ref(),
+                    parent,
+                    &tokens[start * block_size..end * block_size],
+                    &mut blocks[start..end],
+                ),
                 _ => 0,
             };
             published.push(n);
@@ -185,15 +194,11 @@ impl Scheduler {
                 && let Some(live) = self.requests.get_mut(&request)
                 && live.serial == serial
             {
-                live.usage.cache_write_tokens += new * self.cache.block_size() as u64;
+                live.usage.cache_write_tokens += new * block_size as u64;
             }
-            kept.hashes
-                .iter()
-                .for_each(|&hash| self.leaders.remove(hash));
         }
-        for (_, kept) in step.kept.drain(..).rev() {
-            self.cache.release_all(kept.blocks);
-        }
+        hashes.iter().for_each(|&hash| self.leaders.remove(hash));
+        self.cache.release_all(blocks);
         self.cache.release_all(std::mem::take(&mut step.pins));
     }
 
@@ -343,14 +348,13 @@ impl Scheduler {
         let length = (made + 1 >= generate.max_tokens).then_some(FinishReason::Length);
         let stop = stop_reason(&generate.sampling, &token, made);
         let complete = match stop {
-            None => {
-                (seq.go_on(token.token) == Progress::Complete).then_some(FinishReason::Complete)
-            }
+            None => (seq.advance_constraint(token.token) == MatchState::Complete)
+                .then_some(FinishReason::Complete),
             Some(_) => None,
         };
         let reason = stop.or(complete).or(length);
         if reason.is_none() {
-            seq.look_ahead(now);
+            seq.request_mask(now);
         }
         seq.output.push(token.token);
         events.push(Event::Token {
@@ -396,8 +400,8 @@ impl Scheduler {
     }
 }
 
-/// Whether texts of one token are complete, by constraint and token: a walk may be dear, and the
-/// draws of a step repeat each other.
+/// Remembers whether texts of one token are complete, by constraint and token: a matcher may be
+/// expensive, and the draws of a step repeat each other.
 #[derive(Default)]
 struct LoneTokens {
     /// The constraints are kept, so that no other comes to lie in the same place.
@@ -415,7 +419,7 @@ impl LoneTokens {
             }
         };
         let tokens = &mut self.known[at].1;
-        let walk = || constraint.start().take(token) == Progress::Complete;
+        let walk = || constraint.start().take(token) == MatchState::Complete;
         *tokens.entry(token).or_insert_with(walk)
     }
 }
@@ -427,7 +431,7 @@ fn current(seqs: &mut Sequences, tag: SeqTag) -> Option<&mut Sequence> {
     seqs.get_mut(&tag.seq).filter(|seq| seq.epoch == tag.epoch)
 }
 
-/// What of an output does not match its step.
+/// Returns the part of an output that does not match its step.
 fn misfit(step: &Step, output: &StepOutput) -> Option<&'static str> {
     [
         ("step id", output.step == step.id),
@@ -447,7 +451,7 @@ fn checked(head: &Head, output: RowOutput) -> RowOutput {
     }
 }
 
-/// Whether a token, the `made`-th of its generation from 0, is a stop id that counts.
+/// Returns whether a token, the `made`-th of its generation from 0, is a stop id that counts.
 fn stop_reason(
     sampling: &Arc<SamplingParams>,
     token: &SampledToken,

@@ -8,7 +8,7 @@ use prelude_kv::BlockHash;
 
 use super::Scheduler;
 use crate::{
-    Turn, row,
+    Turn,
     sequence::{SeqState, Sequence},
     watch::{self, Cost},
 };
@@ -31,11 +31,10 @@ impl Scheduler {
     pub fn check_invariants(&self) {
         self.cache.check();
         let mut holders = vec![0; self.capacity.num_blocks as usize];
-        let held_by_steps = self.in_flight.iter().flat_map(|s| {
-            s.pins
-                .iter()
-                .chain(s.kept.iter().flat_map(|(_, k)| &k.blocks))
-        });
+        let held_by_steps = self
+            .in_flight
+            .iter()
+            .flat_map(|s| s.pins.iter().chain(&s.kept.blocks));
         let held_by_seqs = self.seqs.values().flat_map(|seq| &seq.blocks);
         for &block in held_by_steps.chain(held_by_seqs) {
             holders[block.index()] += 1;
@@ -55,10 +54,10 @@ impl Scheduler {
     fn cost_from_nothing(&self, id: prelude_core::RequestId) -> Option<Cost> {
         let live = self.requests.get(&id)?;
         let row = live.next_row()?;
-        let prompt = live.tree.prompt(live.rows[row as usize].node);
+        let prompt = live.prompts.tree.prompt(live.node(row));
         let block_size = self.cache.block_size();
-        let most = row::first_needed(live.head(row), live.prompt_len(row)) as usize;
-        let salt = live.salt.as_ref();
+        let most = live.first_needed(row) as usize;
+        let salt = live.prompts.salt.as_ref();
         let cached = self.cache.cached_prefix(salt, &prompt, most);
         let root = BlockHash::root(salt.map(|s| &**s));
         let hashes: Vec<BlockHash> = root.blocks(&prompt[..most], block_size).collect();
@@ -73,7 +72,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether any of a live request was ever scheduled; `None` if it is not live.
+    /// Returns whether any of a live request was ever scheduled; `None` if it is not live.
     #[must_use]
     pub fn has_started(&self, id: prelude_core::RequestId) -> Option<bool> {
         self.requests.get(&id).map(|live| live.started.is_some())
@@ -108,13 +107,13 @@ impl Scheduler {
         self.seqs.values().any(is_older)
     }
 
-    /// Whether the device is idle because the policy waits for more.
+    /// Returns whether the device is idle because the policy waits for more.
     #[must_use]
     pub const fn idles(&self) -> bool {
         self.idle_until.is_some()
     }
 
-    /// What waits and what runs, for the message of a failed check.
+    /// Describes the waiting and the running work, for the message of a failed check.
     #[must_use]
     pub fn describe(&self) -> String {
         let seq = |id: &prelude_core::SeqId| {
@@ -193,7 +192,7 @@ impl Scheduler {
         if self.seqs.is_empty() && self.in_flight.is_empty() {
             assert!(
                 self.leaders.is_empty(),
-                "nobody computes, but someone leads"
+                "no step computes, but a prefix has a leader"
             );
         }
     }
@@ -223,7 +222,7 @@ impl Scheduler {
             "reservations"
         );
         let unstarted =
-            |live: &&crate::request::Live| live.started.is_none() && live.expires.is_some();
+            |live: &&crate::request::RequestState| live.started.is_none() && live.expires.is_some();
         let deadlines = self
             .requests
             .values()

@@ -1,27 +1,26 @@
 //! One-shot rows: merged into the step's forest while they fit; too long ones are computed in
 //! one long step of their own or in chunks.
 
-use std::sync::Arc;
-
-use prelude_core::{RequestId, TokenId};
-use prelude_kv::BlockHash;
+use prelude_core::RequestId;
+use prelude_kv::KvCache;
 
 use super::{Scheduler, admit::Admission};
 use crate::{
     Plan, Turn,
     forest::Spot,
     leader::Held,
-    request::WaitingRow,
+    prompts::Prompt,
+    request::{Requests, WaitingRow},
     row,
     sequence::{Job, Sequence},
     step::{Draft, ForestRow, RowTag},
 };
 
-/// Rows that a step looks at and cannot take up before it stops looking: shorter rows may
-/// overtake a long one within a step, but a step stays cheap to plan.
+/// Upper bound of rows that a step looks at and cannot take up before it stops looking: shorter
+/// rows may overtake a long one within a step, but a step stays cheap to plan.
 const MAX_MISSES: usize = 8;
 
-/// What became of a row.
+/// The outcome of an attempt to plan a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Taken {
     /// It is in the step's forest, or its first chunk is.
@@ -34,11 +33,19 @@ enum Taken {
 struct Candidate {
     request: RequestId,
     waiting: WaitingRow,
-    prompt: Arc<[TokenId]>,
-    /// Hashes of its prefixes; none without a prefix cache.
-    hashes: Arc<[BlockHash]>,
     /// First position that must be computed for it.
     needed: u32,
+    /// The number of blocks of its cached prefix.
+    cached: u32,
+    /// True if one step must compute it: its head wants all hidden states at once, or the pool
+    /// cannot hold its prompt.
+    is_unsplittable: bool,
+}
+
+impl Candidate {
+    fn prompt<'a>(&self, requests: &'a Requests) -> Prompt<'a> {
+        requests[&self.request].prompt(self.waiting.row, self.cached)
+    }
 }
 
 impl Scheduler {
@@ -80,19 +87,14 @@ impl Scheduler {
             Some((grant.request, row))
         });
         let left_behind: Vec<_> = left_behind.take(MAX_MISSES).collect();
-        let block_size = self.cache.block_size();
         for (request, row) in left_behind {
             let live = self.requests.get_mut(&request).expect("it waits");
-            let prompt = live.prompt(row);
-            let hashes = live.hashes(row, block_size);
-            let needed = row::first_needed(live.head(row), live.prompt_len(row));
-            let salt = live.salt.as_ref();
-            let found = (self.cache).match_hashed(salt, &prompt, &hashes, needed as usize);
-            let spot = draft.forest.probe(salt, &prompt, found.blocks());
-            draft
-                .forest
-                .want(salt, &prompt, needed, found.blocks(), spot);
-            self.cache.release_all(found.into_blocks());
+            let needed = live.first_needed(row);
+            let cached = live.find_prompt(row, &self.cache);
+            let prompt = live.prompt(row, cached);
+            let spot = draft.forest.probe(prompt);
+            draft.forest.want(prompt, needed, spot);
+            touch(&mut self.cache, draft, prompt);
         }
     }
 
@@ -129,46 +131,44 @@ impl Scheduler {
     }
 
     fn next_candidate(&mut self, request: RequestId) -> Option<Candidate> {
-        let block_size = self.cache.block_size();
         let live = self.requests.get_mut(&request)?;
         let waiting = live.oneshot.pop_front()?;
-        let prompt = live.prompt(waiting.row);
-        let hashes = match self.config.enable_prefix_caching {
-            true => live.hashes(waiting.row, block_size),
-            false => Arc::default(),
+        let cached = match self.config.enable_prefix_caching {
+            true => live.find_prompt(waiting.row, &self.cache),
+            false => 0,
         };
-        let needed = row::first_needed(live.head(waiting.row), live.prompt_len(waiting.row));
+        let blocks = live
+            .prompt_len(waiting.row)
+            .div_ceil(self.capacity.block_size);
         Some(Candidate {
             request,
             waiting,
-            prompt,
-            hashes,
-            needed,
+            needed: live.first_needed(waiting.row),
+            cached,
+            is_unsplittable: row::pools_all(live.head(waiting.row))
+                || blocks > self.capacity.num_blocks,
         })
     }
 
     fn take_row(&mut self, draft: &mut Draft, row: &mut Candidate, left: u32) -> Taken {
-        let Some((found, spot)) = self.find_spot(draft, row) else {
+        let Some(spot) = self.find_spot(draft, row) else {
             return Taken::Missed;
         };
-        let whole = self.is_unsplittable(row);
+        let whole = row.is_unsplittable;
         let longest = if whole {
             draft.room
         } else {
             draft.room.min(draft.split_tokens)
         };
         if spot.new_tokens <= left.min(longest) {
-            self.join_forest(draft, row, found, spot);
+            self.join_forest(draft, row, spot);
             return Taken::Planned;
         }
+        let prompt = row.prompt(&self.requests);
         if self.config.enable_prefix_caching {
-            let salt = self.requests[&row.request].salt.as_ref();
-            let known = found.blocks();
-            draft
-                .forest
-                .want(salt, &row.prompt, row.needed, known, spot);
+            draft.forest.want(prompt, row.needed, spot);
         }
-        self.cache.release_all(found.into_blocks());
+        touch(&mut self.cache, draft, prompt);
         let is_long = spot.new_tokens > longest;
         if is_long && whole {
             // It waits for a step of its own, not for room.
@@ -182,58 +182,33 @@ impl Scheduler {
         Taken::Missed
     }
 
-    /// Matches a row with the cache and finds its place in the forest; `None` if it is to wait
-    /// for another that computes its prefix.
-    fn find_spot(
-        &mut self,
-        draft: &Draft,
-        row: &mut Candidate,
-    ) -> Option<(prelude_kv::PrefixMatch, Spot)> {
-        let salt = self.requests[&row.request].salt.clone();
-        let caching = self.config.enable_prefix_caching;
-        let most = row.needed as usize;
-        let found = (self.cache).match_hashed(salt.as_ref(), &row.prompt, &row.hashes, most);
-        let (known, hash) = (found.blocks().len(), found.hash());
-        let mut held = row.waiting.held;
-        let is_overdue = self.oneshot.placed(self.requests[&row.request].key).turn == Turn::Overdue;
-        let led = caching
-            && !is_overdue
-            && self.is_led(draft, &row.prompt, row.needed, known, hash, &mut held);
-        row.waiting.held = held;
-        if led {
-            self.cache.release_all(found.into_blocks());
-            return None;
+    /// Finds a row's place in the forest; `None` if it is to wait for another that computes its
+    /// prefix.
+    fn find_spot(&mut self, draft: &mut Draft, row: &mut Candidate) -> Option<Spot> {
+        let live = &self.requests[&row.request];
+        let may_wait = self.oneshot.placed(live.key).turn != Turn::Overdue;
+        if self.config.enable_prefix_caching && may_wait {
+            let prompt = live.prompt(row.waiting.row, row.cached);
+            let next = prompt.next_hash(row.needed);
+            if self.is_led(draft, next, &mut row.waiting.held) {
+                touch(&mut self.cache, draft, row.prompt(&self.requests));
+                return None;
+            }
         }
-        let spot = draft
-            .forest
-            .probe(salt.as_ref(), &row.prompt, found.blocks());
-        Some((found, spot))
+        Some(draft.forest.probe(row.prompt(&self.requests)))
     }
 
-    fn join_forest(
-        &mut self,
-        draft: &mut Draft,
-        row: &Candidate,
-        found: prelude_kv::PrefixMatch,
-        spot: Spot,
-    ) {
+    fn join_forest(&mut self, draft: &mut Draft, row: &Candidate, spot: Spot) {
         let live = &self.requests[&row.request];
-        let (serial, salt) = (live.serial, live.salt.clone());
         let len = live.prompt_len(row.waiting.row);
         let computed = row.needed..len;
-        let (positions, head) = row::output_of(live.head(row.waiting.row), &row.prompt, &computed)
+        let prompt = live.prompt(row.waiting.row, row.cached);
+        let (positions, head) = row::output_of(live.head(row.waiting.row), &prompt, &computed)
             .expect("a whole prompt answers its row");
-        draft.forest.add(
-            salt.as_ref(),
-            &row.prompt,
-            found,
-            spot,
-            row.needed,
-            &mut self.cache,
-        );
+        draft.forest.add(prompt, spot, row.needed, &mut self.cache);
         let tag = RowTag::Row {
             request: row.request,
-            serial,
+            serial: live.serial,
             row: row.waiting.row,
         };
         draft.forest_rows.push(ForestRow {
@@ -242,14 +217,15 @@ impl Scheduler {
             head,
         });
         self.counters.prefix_query_tokens += u64::from(len);
-        self.mark_started(draft.now, row.request);
+        if live.started.is_none() {
+            self.mark_started(draft.now, row.request);
+        }
     }
 
     /// Starts to compute a row's prompt in chunks that hold blocks, if the blocks are there. Not
     /// past a row that waits for room: what is started here would take that room again.
     fn start_chunks(&mut self, draft: &mut Draft, row: &mut Candidate, left: u32) -> Taken {
-        let live = &self.requests[&row.request];
-        let key = self.oneshot.placed(live.key);
+        let key = self.oneshot.placed(self.requests[&row.request].key);
         let younger = draft.decode_blocked.is_some_and(|blocked| blocked < key);
         let younger = younger || self.is_behind_overdue(&key);
         if draft.starved || younger || !self.preempted.is_empty() {
@@ -257,7 +233,9 @@ impl Scheduler {
             return Taken::Missed;
         }
         let job = Job::Chunked { needed: row.needed };
-        let (salt, prompt) = (live.salt.clone(), row.prompt.clone());
+        let live = self.requests.get_mut(&row.request).expect("it waits");
+        let salt = live.prompts.salt.clone();
+        let prompt = live.whole_prompt(row.waiting.row);
         let (id, index) = (row.request, row.waiting.row);
         let mut seq = Sequence::new(id, index, 0, job, salt, prompt, self.next_seq);
         // It has waited for its leaders already.
@@ -276,22 +254,14 @@ impl Scheduler {
         }
     }
 
-    /// Whether a row must be computed by one step: its head wants all hidden states at once, or
-    /// the pool cannot hold its prompt.
-    fn is_unsplittable(&self, row: &Candidate) -> bool {
-        let live = &self.requests[&row.request];
-        let blocks = row.prompt.len().div_ceil(self.cache.block_size());
-        row::pools_all(live.head(row.waiting.row)) || blocks > self.capacity.num_blocks as usize
-    }
-
-    /// Plans a step of one long prompt alone, if the first row in line is longer than a shared
-    /// step and either cannot be split or delays nobody. Such steps alternate with shared ones
+    /// Plans a step of one long prompt alone, if the first row in line is longer than a shared step
+    /// and either cannot be split or delays no other work. Such steps alternate with shared ones
     /// while anything else runs.
     pub(super) fn plan_exclusive(&mut self, draft: &mut Draft, plan: &Plan) -> bool {
         let Some(first) = plan.oneshot.first() else {
             return false;
         };
-        let waits = |live: &crate::request::Live| {
+        let waits = |live: &crate::request::RequestState| {
             live.oneshot
                 .front()
                 .is_some_and(|w| live.prompt_len(w.row) > draft.room)
@@ -304,14 +274,13 @@ impl Scheduler {
             return false;
         }
         // A generation that waits to be admitted counts: only shared steps admit it.
-        let delays_nobody =
+        let delays_no_other =
             self.running.is_empty() && self.preempted.is_empty() && self.decode.is_empty();
-        let alone = delays_nobody && self.oneshot.rows() == 1 && plan.chunk_tokens.is_none();
+        let alone = delays_no_other && self.oneshot.rows() == 1 && plan.chunk_tokens.is_none();
         let Some(mut row) = self.next_candidate(first.request) else {
             return false;
         };
-        let may_run =
-            alone || ((delays_nobody || !self.was_exclusive) && self.is_unsplittable(&row));
+        let may_run = alone || ((delays_no_other || !self.was_exclusive) && row.is_unsplittable);
         let planned = may_run && self.take_long(draft, &mut row);
         if !planned {
             let live = self.requests.get_mut(&first.request).expect("it waits");
@@ -322,15 +291,25 @@ impl Scheduler {
     }
 
     fn take_long(&mut self, draft: &mut Draft, row: &mut Candidate) -> bool {
-        let Some((found, spot)) = self.find_spot(draft, row) else {
+        let Some(spot) = self.find_spot(draft, row) else {
             return false;
         };
         let long = draft.room + 1..=self.capacity.max_step_tokens;
         if !long.contains(&spot.new_tokens) {
-            self.cache.release_all(found.into_blocks());
+            touch(&mut self.cache, draft, row.prompt(&self.requests));
             return false;
         }
-        self.join_forest(draft, row, found, spot);
+        self.join_forest(draft, row, spot);
         true
+    }
+}
+
+/// Notes that a prompt was looked at that the step does not take up, so that its cached prefix is
+/// not the next to be evicted.
+fn touch(cache: &mut KvCache, draft: &Draft, prompt: Prompt<'_>) {
+    if !draft.forest.holds(prompt) {
+        let blocks = prompt.blocks();
+        cache.hold_all(&blocks);
+        cache.release_all(blocks);
     }
 }

@@ -1,28 +1,28 @@
-//! One step: who is in it, in which order, and what becomes of it.
+//! Plans one step.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use prelude_core::{OutputRow, RequestId, SeqId, StepId, Timestamp};
 
-use super::{Requests, Scheduler};
+use super::Scheduler;
 use crate::{
     Event, Fcfs, Plan, QueueView, SchedulerPolicy, StepBudget, Unfinished,
     forest::KeepRule,
     length::length_of,
-    row,
+    request::Requests,
     sequence::{Sequence, TokenWait},
     step::{Draft, RowTag},
     watch::{self, Change, Cost},
 };
 
-/// Who has a say in what a step takes up.
+/// The influence of the policy on a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Say {
-    /// Everybody: the policy may pause prompts, waiters may be held back for leaders.
+pub(super) enum PolicyMode {
+    /// The policy orders and may pause prompts, and waiters may be held back for leaders.
     All,
-    /// The policy orders, but since nothing else runs nobody is held back or paused.
+    /// The policy orders. Since nothing else runs, no request is held back or paused.
     Order,
-    /// The policy had its say and nothing came of it: first come, first served.
+    /// The policy's plan took up nothing: first come, first served.
     None,
 }
 
@@ -61,13 +61,18 @@ impl Survey {
 impl Scheduler {
     /// Plans a step. What it takes up is recorded at once; an empty draft took up nothing, but may
     /// have let sequences that sit out hold what the cache has of them.
-    pub(super) fn draft(&mut self, now: Timestamp, say: Say, events: &mut Vec<Event>) -> Draft {
-        let may_defer = say == Say::All;
+    pub(super) fn draft(
+        &mut self,
+        now: Timestamp,
+        mode: PolicyMode,
+        events: &mut Vec<Event>,
+    ) -> Draft {
+        let may_defer = mode == PolicyMode::All;
         let Survey {
             decoding,
             blocks,
             unfinished,
-        } = self.seat(now, may_defer);
+        } = self.skip_unready(now, may_defer);
         let room = self.max_tokens - length_of(decoding);
         let id = StepId(self.next_step);
         let mut draft = Draft::new(id, now, self.capacity.block_size, room, may_defer);
@@ -76,7 +81,7 @@ impl Scheduler {
         // Some take one more.
         draft.decode.block_ids.reserve(blocks + decoding);
         let is_idle = self.in_flight.is_empty() && decoding == 0;
-        let mut plan = self.ask_policy(now, room, &unfinished, is_idle, say);
+        let mut plan = self.ask_policy(now, room, &unfinished, is_idle, mode);
         if !may_defer {
             plan.chunks = None;
         }
@@ -92,27 +97,27 @@ impl Scheduler {
         draft
     }
 
-    /// Decides which sequences sit this step out, that is, are not sampled: those whose next tokens are known only after
-    /// the model could have run, since a step takes as long as the slowest of its rows. The oldest
-    /// of those that have lost their patience joins all the same; no more than one, so that no
+    /// Leaves sequences out of the step whose next tokens are known only after the model could have
+    /// run, since a step takes as long as the slowest of its rows. Of the sequences that have
+    /// waited for `mask_patience_ms`, the oldest joins all the same; no more than one, so that no
     /// step waits for several. If there is nothing else to do (`may_defer` is false), the oldest
-    /// of all joins: it can get blocks in any case, and the executor waits for its tokens. With it
-    /// come all whose tokens are known by then.
+    /// sequence joins: it can get blocks in any case, and the executor waits for its tokens. The
+    /// sequences whose tokens are known by then join with it.
     ///
     /// Returns what runs otherwise. It looks at all sequences once, since that is most of what a
     /// step looks at.
-    fn seat(&mut self, now: Timestamp, may_defer: bool) -> Survey {
+    fn skip_unready(&mut self, now: Timestamp, may_defer: bool) -> Survey {
         let depth = self.capacity.pipeline_depth;
         let mut survey = Survey::default();
         let patience = Duration::from_millis(u64::from(self.config.mask_patience_ms));
         let hidden = self.pace.hides();
         let mut waiting = Vec::new();
-        // Those that lost their blocks may resume and be sampled in one step; but nobody is to
-        // wait for one of them, who may not get blocks, while others run.
+        // Those that lost their blocks may resume and be sampled in one step; but no row is to
+        // wait for one of them, which may not get blocks, while others run.
         for id in self.running.values().chain(self.preempted.values()) {
             let seq = self.seqs.get_mut(id).expect("it lives");
-            let wait = seq.waits_for_tokens(now, hidden);
-            seq.sits_out = wait.is_some();
+            let wait = seq.mask_wait(now, hidden);
+            seq.is_skipped = wait.is_some();
             waiting.extend(wait.map(|wait| (*id, wait)));
             survey.add(*id, seq, &self.requests, depth);
         }
@@ -125,7 +130,7 @@ impl Scheduler {
         for (id, wait) in waiting {
             if id == oldest || (!may_defer && wait.due <= due) {
                 let seq = self.seqs.get_mut(&id).expect("it lives");
-                seq.sits_out = false;
+                seq.is_skipped = false;
             }
         }
         let mut survey = Survey::default();
@@ -135,7 +140,8 @@ impl Scheduler {
         survey
     }
 
-    /// Of these, those that the policy pauses, unless they have stood still for too long.
+    /// Returns the unfinished prompts that the policy pauses, unless they have stood still for too
+    /// long.
     fn paused(
         &self,
         now: Timestamp,
@@ -163,7 +169,7 @@ impl Scheduler {
         room: u32,
         unfinished: &[(SeqId, Unfinished)],
         is_idle: bool,
-        say: Say,
+        mode: PolicyMode,
     ) -> Plan {
         let is_empty = self.oneshot.is_empty() && self.decode.is_empty() && unfinished.is_empty();
         // Who follows costs is told of whatever has ended, too.
@@ -194,15 +200,15 @@ impl Scheduler {
             is_idle,
         };
         let plan = self.policy.plan(&view, budget);
-        let plan = match say {
-            Say::All | Say::Order => plan,
-            Say::None => Fcfs.plan(&view, budget),
+        let plan = match mode {
+            PolicyMode::All | PolicyMode::Order => plan,
+            PolicyMode::None => Fcfs.plan(&view, budget),
         };
         self.withdrawn.clear();
         plan
     }
 
-    /// What is to be told to a policy that follows what waiting requests cost.
+    /// Returns the changes to report to a policy that follows the costs of waiting requests.
     fn changed_costs(&mut self) -> Vec<(RequestId, Option<Change>)> {
         let Some(watch) = &mut self.watch else {
             return Vec::new();
@@ -212,8 +218,8 @@ impl Scheduler {
         let costs = watch.update(&mut self.cache, |cache, id, near| {
             let live = requests.get_mut(&id)?;
             let row = live.next_row()?;
-            let hashes = live.hashes(row, block_size);
-            let most = row::first_needed(live.head(row), live.prompt_len(row)) as usize;
+            let hashes = live.hashes(row);
+            let most = live.first_needed(row) as usize;
             let hashes = &hashes[..hashes.len().min(most / block_size)];
             let blocks = cache.cached_blocks_near(hashes, near);
             Some(watch::cost_of(live, row, hashes, blocks, block_size))
@@ -232,8 +238,8 @@ impl Scheduler {
         costs.into_iter().map(tell).collect()
     }
 
-    /// A step for everybody: what runs goes on, then generations are admitted, then one-shot rows
-    /// are taken up, then what they left goes to generations again.
+    /// Plans a step that all work shares: running work goes on, generations are admitted, one-shot
+    /// rows are taken up, and generations may use the rest.
     fn plan_shared(
         &mut self,
         draft: &mut Draft,
@@ -310,11 +316,11 @@ impl Scheduler {
         let before = draft.oneshot.tokens.len();
         let emitted = forest.emit(&mut draft.oneshot, &mut self.cache, rule);
         self.counters.oneshot_tokens += (draft.oneshot.tokens.len() - before) as u64;
-        for kept in emitted.kept {
-            kept.hashes.iter().for_each(|&hash| self.leaders.add(hash));
-            let owner = draft.forest_rows[kept.row].tag;
-            draft.record.kept.push((owner, kept));
-        }
+        let kept = emitted.kept;
+        self.leaders.add_all(&kept.hashes);
+        let owners = kept.segments.iter().map(|s| draft.forest_rows[s.row].tag);
+        draft.record.owners = owners.collect();
+        draft.record.kept = kept;
         for (row, (segment, joined)) in draft.forest_rows.drain(..).zip(emitted.rows) {
             let (positions, head) = (row.positions, row.head);
             draft.oneshot.rows.push(OutputRow {

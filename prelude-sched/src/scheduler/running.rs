@@ -19,9 +19,9 @@ use crate::{
 };
 
 impl Scheduler {
-    /// One row for every generation, and chunks for unfinished prompts within each class's room.
-    /// What the step has already is left alone; only `may_preempt` if it has nothing yet, lest
-    /// it runs rows whose blocks are gone.
+    /// Plans one row for every generation, and chunks for unfinished prompts within each class's
+    /// room. Work that the step has already stays. `may_preempt` is true only if the step is empty,
+    /// since a preemption would take the blocks of rows that it has.
     pub(super) fn plan_running(
         &mut self,
         draft: &mut Draft,
@@ -160,9 +160,9 @@ impl Scheduler {
         self.note_written(request, written);
     }
 
-    /// Plans a prompt's next chunk of at most `most` tokens; none if only its last token is left and
-    /// it sits out. The sequence has the block of the
-    /// first position; the chunk is as long as there are blocks to be had without preemption.
+    /// Plans a prompt's next chunk of at most `most` tokens; none if only its last token is left
+    /// and it sits out. The sequence has the block of the first position; the chunk is as long as
+    /// there are blocks to be had without preemption.
     pub(super) fn plan_chunk(&mut self, draft: &mut Draft, id: SeqId, most: u32) {
         let block_size = self.capacity.block_size;
         let seq = self.seqs.get_mut(&id).expect("it runs");

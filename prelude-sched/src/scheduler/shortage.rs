@@ -83,10 +83,9 @@ impl Scheduler {
     /// Counts blocks that nothing but steps in flight holds. O(blocks of their one-shot rows).
     fn blocks_held_by_steps(&self) -> usize {
         let of_step = |step: &Step| {
-            let kept = step.kept.iter().flat_map(|(_, kept)| &kept.blocks);
             step.pins
                 .iter()
-                .chain(kept)
+                .chain(&step.kept.blocks)
                 .copied()
                 .collect::<Vec<BlockId>>()
         };

@@ -1,16 +1,16 @@
-//! What is accepted, and why anything is not.
+//! Accepts or refuses requests.
 
-use prelude_core::{Head, Request, RowSpec, Timestamp};
+use prelude_core::{ExecutionClass, Head, Request, Timestamp};
 
 use super::Scheduler;
 use crate::{
     Reject,
-    request::{Live, Reserved, expires},
+    request::{RequestState, Reserved, expires},
     row,
 };
 
 impl Scheduler {
-    /// Admits a request, or says why not.
+    /// Admits a request or refuses it.
     ///
     /// A generation is refused if its prompt and whole output budget need more blocks than there
     /// are: what is accepted can get all that it asked for, if need be with the pool to itself.
@@ -29,21 +29,23 @@ impl Scheduler {
         if let Some(deadline) = expires.filter(|&d| d <= now) {
             return Err(Reject::DeadlineUnmeetable { deadline, now });
         }
-        let reserved = self.check_queue(&request)?;
+        let mut reserved = self.check_queue(&request)?;
+        let id = request.id;
+        let mut live = RequestState::new(self.next_serial, request, self.cache.block_size());
+        if self.config.enable_prefix_caching {
+            reserved.uncached -= live.cached_tokens(&self.cache);
+            if let Some(row) = live.next_row() {
+                // Here, so that no step has to hash the prompts of all that came since the one
+                // before.
+                live.hashes(row);
+            }
+        }
+        live.reserved = Some(reserved);
         self.queued_rows += reserved.rows;
         self.queued_tokens += reserved.tokens;
         self.queued_uncached += reserved.uncached;
         if let Some(deadline) = expires {
-            self.deadlines.insert((deadline, request.id));
-        }
-        let id = request.id;
-        let mut live = Live::new(self.next_serial, request);
-        live.reserved = Some(reserved);
-        if self.config.enable_prefix_caching
-            && let Some(row) = live.next_row()
-        {
-            // Here, so that no step has to hash the prompts of all that came since the one before.
-            live.hashes(row, self.cache.block_size());
+            self.deadlines.insert((deadline, id));
         }
         if let Some(watch) = &mut self.watch {
             watch.arrive(live.serial, id);
@@ -61,7 +63,7 @@ impl Scheduler {
         let available = u64::from(self.capacity.num_blocks);
         let positions = match &spec.head {
             // The last token is never run.
-            Head::Generate(g) if g.max_tokens > 1 => {
+            Head::Generate(g) if spec.head.class() == ExecutionClass::Decode => {
                 u64::from(prompt) + u64::from(g.max_tokens) - 1
             }
             head if row::pools_all(head) && prompt > limit => {
@@ -81,9 +83,9 @@ impl Scheduler {
         Ok(())
     }
 
-    /// What the request takes of the queue's bounds, if it may.
+    /// Returns what the request takes of the queue's bounds, if it may, as if nothing were cached.
     fn check_queue(&self, request: &Request) -> Result<Reserved, Reject> {
-        let rows = Live::queue_rows(request);
+        let rows = RequestState::queue_rows(request);
         let tokens = request.tree.distinct_tokens() as u64;
         let row_limit = u64::from(self.config.max_queued_rows);
         let token_limit = self.config.max_queued_tokens;
@@ -118,25 +120,7 @@ impl Scheduler {
         Ok(Reserved {
             rows,
             tokens,
-            uncached: tokens - self.cached_tokens(request),
+            uncached: tokens,
         })
-    }
-
-    /// Tokens of a request that the cache has now: the beginnings of its prompts. What several
-    /// prompts share further in is not looked up, so this is rather too few than too many.
-    fn cached_tokens(&self, request: &Request) -> u64 {
-        if !self.config.enable_prefix_caching {
-            return 0;
-        }
-        let needed = |row: &RowSpec| {
-            row::first_needed(&row.head, request.tree.prompt_len(row.node)) as usize
-        };
-        // What a row reads hidden states of is computed, cached or not.
-        let most = request.rows.iter().map(needed).min().unwrap_or(0);
-        let salt = request.cache_salt.as_ref();
-        let roots = request.tree.nodes().iter().filter(|n| n.parent.is_none());
-        roots
-            .map(|root| self.cache.cached_prefix(salt, &root.tokens, most) as u64)
-            .sum()
     }
 }

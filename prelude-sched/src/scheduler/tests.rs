@@ -21,9 +21,9 @@ use std::{
 };
 
 use prelude_core::{
-    Constraint, Executor, ExecutorError, Generate, Head, NextTokens, Normalise, OutputHead,
-    Pooling, Progress, PromptTree, Request, RowSpec, SamplingParams, StepOutput, TokenHead,
-    TokenId, TokenSet, TokenSource, Walk,
+    Constraint, Executor, ExecutorError, Generate, Head, MatchState, Matcher, Normalise,
+    OutputHead, Pooling, PromptTree, Request, RowSpec, SamplingParams, StepOutput, TokenHead,
+    TokenId, TokenMask, TokenSet, TokenSource,
 };
 
 use super::*;

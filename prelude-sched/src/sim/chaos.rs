@@ -7,8 +7,8 @@ use prelude_core::RequestId;
 use super::Random;
 use crate::{Grant, Plan, QueueView, SchedulerPolicy, StepBudget, Waiting};
 
-/// Grants at random: in any order, too much, too little, twice, to nobody; pauses prompts, and waits
-/// for nothing. What it is asked to order still gets on.
+/// Grants at random: in any order, too much, too little, twice, to unknown requests; pauses
+/// prompts, and waits for nothing. What it is asked to order still gets on.
 #[derive(Debug)]
 pub(super) struct Chaos {
     pub(super) random: Random,

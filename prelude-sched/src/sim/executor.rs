@@ -53,7 +53,7 @@ impl CostModel {
     }
 }
 
-/// What a slot of KV memory stands for: the prefix up to its token, and up to the one before.
+/// The contents of a slot of KV memory: the prefix up to its token, and up to the one before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Slot {
     before: u64,
@@ -74,7 +74,7 @@ pub struct SimExecutor {
     /// Tokens of decode rows in steps not yet collected. For lookups only.
     sampled: AHashMap<(StepId, SeqId), TokenId>,
     fault: Option<Fault>,
-    /// Whether the step being run has read rubbish.
+    /// True if the step being run has read rubbish.
     tainted: bool,
 }
 

@@ -13,7 +13,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct CheckedGroups(Groups);
 
-/// Who waits, by priority and group, first come first.
+/// The waiting requests by priority and group, first come first.
 type Sorted = BTreeMap<(Turn, i64), BTreeMap<u32, Vec<RequestId>>>;
 
 fn sorted<'a>(view: &QueueView<'_>, waiting: impl Iterator<Item = &'a Waiting>) -> Sorted {
@@ -32,8 +32,8 @@ fn sorted<'a>(view: &QueueView<'_>, waiting: impl Iterator<Item = &'a Waiting>) 
     sorted
 }
 
-/// Checks that a plan has the right number of each group, in order of arrival, and that whoever has
-/// a better priority comes before.
+/// Checks that a plan has the right number of each group, in order of arrival, and that a request
+/// that has a better priority comes before.
 fn check(mut planned: &[RequestId], sorted: &Sorted, mut places: usize) {
     for level in sorted.values() {
         let sizes: BTreeMap<u32, usize> = level.iter().map(|(&g, of)| (g, of.len())).collect();
@@ -55,7 +55,7 @@ fn check(mut planned: &[RequestId], sorted: &Sorted, mut places: usize) {
         assert!(more <= 1 && more == fewer, "{more} and {fewer} places");
         (planned, places) = (rest, places - of_level);
     }
-    assert!(planned.is_empty(), "nobody is planned twice, or unknown");
+    assert!(planned.is_empty(), "a request is planned twice, or unknown");
 }
 
 impl SchedulerPolicy for CheckedGroups {

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use prelude_core::{Constraint, NextTokens, Progress, TokenId, TokenSet, Walk};
+use prelude_core::{Constraint, MatchState, Matcher, TokenId, TokenMask, TokenSet};
 
 use super::{random::mix, twin};
 
@@ -27,7 +27,7 @@ struct Place {
 }
 
 impl Constraint for Hops {
-    fn start(&self) -> Box<dyn Walk> {
+    fn start(&self) -> Box<dyn Matcher> {
         Box::new(Place {
             at: twin::START,
             vocab_size: self.vocab_size,
@@ -35,8 +35,8 @@ impl Constraint for Hops {
     }
 }
 
-impl Walk for Place {
-    fn next(&mut self) -> Arc<dyn NextTokens> {
+impl Matcher for Place {
+    fn next(&mut self) -> Arc<dyn TokenMask> {
         let leads = |id: &TokenId| mix(self.at, u64::from(*id)).is_multiple_of(3);
         let is_dead_end = mix(self.at, 0xdead).is_multiple_of(31);
         let ids = (0..self.vocab_size).filter(|id| !is_dead_end && leads(id));
@@ -47,11 +47,11 @@ impl Walk for Place {
         })
     }
 
-    fn take(&mut self, token: TokenId) -> Progress {
+    fn take(&mut self, token: TokenId) -> MatchState {
         self.at = twin::after(self.at, token);
         match mix(self.at, 0xe4d).is_multiple_of(11) {
-            true => Progress::Complete,
-            false => Progress::Open,
+            true => MatchState::Complete,
+            false => MatchState::Open,
         }
     }
 }
@@ -63,7 +63,7 @@ struct Later {
     polls: AtomicU64,
 }
 
-impl NextTokens for Later {
+impl TokenMask for Later {
     fn wait(&self) -> Option<&TokenSet> {
         Some(&self.set)
     }

@@ -48,8 +48,8 @@ impl CheckedLaps {
         view.cost(request).expect("it waits").tokens
     }
 
-    /// Returns the waiting requests of one length, as far as the policy has heard of them, with their tokens and
-    /// when they have to start; what is kept of them is right.
+    /// Returns the waiting requests of one length, as far as the policy has heard of them, with
+    /// their tokens and when they have to start; what is kept of them is right.
     fn of<'a>(
         &self,
         view: &QueueView<'_>,

@@ -1,4 +1,4 @@
-//! What every accepted request was told so far, checked against what it must be told.
+//! The events of every accepted request so far, checked against those that it must get.
 
 use std::collections::BTreeMap;
 

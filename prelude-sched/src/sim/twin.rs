@@ -1,9 +1,9 @@
-//! What the model that the simulator imagines would answer: a function of the prefix alone.
+//! The answers of the model that the simulator imagines: a function of the prefix alone.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use prelude_core::{
-    Generate, Head, LabelScores, OutputHead, Pooling, PositionLogprobs, Progress, Request,
+    Generate, Head, LabelScores, MatchState, OutputHead, Pooling, PositionLogprobs, Request,
     RowOutput, SampleHead, SampledToken, TokenId,
 };
 
@@ -25,7 +25,7 @@ pub(super) fn after_all(tokens: &[TokenId]) -> u64 {
         .fold(START, |state, &token| after(state, token))
 }
 
-/// What a head reads off the states at the positions it asked for, all in order.
+/// Returns the output that a head reads off the states at its positions, all in order.
 pub(super) fn read_head(
     head: &OutputHead,
     states: &[u64],
@@ -116,7 +116,7 @@ pub struct Twin {
 }
 
 impl Twin {
-    /// What every row of a request must be answered.
+    /// Returns the answer that every row of a request must get.
     #[must_use]
     pub fn answers(&self, request: &Request) -> Vec<Answer> {
         request
@@ -145,8 +145,8 @@ impl Twin {
             })
             .collect();
         let len = prompt.len() as u32;
-        let (positions, head) =
-            row::output_of(head, &prompt.into(), &(0..len)).expect("a whole prompt is answered");
+        let (positions, head) = row::output_of(head, &Arc::<[TokenId]>::from(prompt), &(0..len))
+            .expect("a whole prompt is answered");
         let states = &states[positions.start as usize..positions.end as usize];
         read_head(&head, states, &positions, self.vocab_size)
     }
@@ -162,7 +162,7 @@ impl Twin {
         let walk_over = |tokens: &[SampledToken]| {
             let mut walk = generate.constraint.as_ref()?.start();
             let progress = tokens.iter().map(|token| walk.take(token.token)).last();
-            Some((walk, progress.unwrap_or(Progress::Open)))
+            Some((walk, progress.unwrap_or(MatchState::Open)))
         };
         let mut state = after_all(prompt);
         let mut tokens = Vec::new();
@@ -188,7 +188,7 @@ impl Twin {
             if output_position >= params.min_tokens && params.stop_token_ids.contains(&id) {
                 return (tokens, Some(FinishReason::Stop { token: id }));
             }
-            if let Some((_, Progress::Complete)) = walk_over(&tokens) {
+            if let Some((_, MatchState::Complete)) = walk_over(&tokens) {
                 return (tokens, Some(FinishReason::Complete));
             }
         }

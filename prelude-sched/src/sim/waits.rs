@@ -11,8 +11,9 @@ use crate::{Scheduler, SchedulerConfig, scheduler::invariants::TurnOf};
 pub struct LongestWaits {
     /// The longest time from arrival until some of a request was scheduled.
     pub wait: Duration,
-    /// The most steps from the moment at which a request had waited for `max_wait_ms` until some of it was
-    /// scheduled. Requests are overdue one at a time, and wait for work that was admitted before.
+    /// The most steps from the moment at which a request had waited for `max_wait_ms` until some of
+    /// it was scheduled. Requests are overdue one at a time, and wait for work that was admitted
+    /// before.
     pub overdue_steps: u64,
     /// The most steps without such work for which the request that had the turn did not get on.
     pub turn_steps: u64,
@@ -148,17 +149,18 @@ impl Waits {
     }
 }
 
-/// Returns the k of "a request waits for `max_wait_ms` and k steps": the most steps for which the overdue request
-/// of a queue may not get on, while nothing lives that was admitted before it.
+/// Returns the k of "a request waits for `max_wait_ms` and k steps": the most steps for which the
+/// overdue request of a queue may not get on, while nothing lives that was admitted before it.
 ///
 /// - Up to `depth` steps are in flight when the turn begins, or hold the blocks that it lacks.
 /// - Each class of work has its share of a step's tokens, carried over until its next row fits. A
 ///   row has at most the tokens of a step, and decode rows leave half of them or more: after
 ///   `2 * 100 / share` steps it fits.
 /// - A step of one long prompt alone may come before each of these steps, which doubles the sum.
-/// - Under LAPS (`laps_chunk`, the tokens of its chunks) a step has work of short or of long requests
-///   alone, which doubles the sum again; and a prompt that has begun goes on before an overdue one of
-///   its length begins: a chunk in every second step, of at least what a share of half a step is.
+/// - Under LAPS (`laps_chunk`, the tokens of its chunks) a step has work of short or of long
+///   requests alone, which doubles the sum again; and a prompt that has begun goes on before an
+///   overdue one of its length begins: a chunk in every second step, of at least what a share of
+///   half a step is.
 ///
 /// Beside that, a request waits for older ones, each of which has the turn before it, and for
 /// sequences admitted before it, which hold blocks and slots until they end: no scheduler that

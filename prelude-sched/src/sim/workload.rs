@@ -47,7 +47,7 @@ impl Arrivals {
     }
 }
 
-/// What requests ask.
+/// The kinds of outputs that requests ask for.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// Prompts start with a piece of one of these, so that prefixes are shared.
@@ -58,7 +58,7 @@ pub struct Workload {
     pub max_output: u32,
     /// Most rows, and most choices of a row.
     pub max_rows: u32,
-    /// Whether priorities vary.
+    /// True if priorities vary.
     pub priorities: bool,
     /// One in so many requests has a deadline; 0: none has.
     pub deadline_every: u64,

@@ -25,7 +25,7 @@ use crate::{Event, Reject, Scheduler, SchedulerConfig, SchedulerStats};
 /// message: worlds need some hundreds.
 const MAX_DRAIN_TURNS: u64 = 20_000;
 
-/// What happened in a simulation.
+/// The counts of events in a simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// The policy that ran.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use prelude_core::{Constraint, NextTokens, Progress, TokenId, TokenSet, Walk};
+use prelude_core::{Constraint, MatchState, Matcher, TokenId, TokenMask, TokenSet};
 
 /// How a model's reasoning begins and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl AfterReasoning {
 }
 
 impl Constraint for AfterReasoning {
-    fn start(&self) -> Box<dyn Walk> {
+    fn start(&self) -> Box<dyn Matcher> {
         Box::new(Way {
             reasoning: self.reasoning,
             free: Arc::clone(&self.free),
@@ -57,7 +57,7 @@ struct Way {
     reasoning: Reasoning,
     free: Arc<TokenSet>,
     /// At its beginning until reasoning is over.
-    inner: Box<dyn Walk>,
+    inner: Box<dyn Matcher>,
     place: Place,
 }
 
@@ -68,8 +68,8 @@ enum Place {
     Inside,
 }
 
-impl Walk for Way {
-    fn next(&mut self) -> Arc<dyn NextTokens> {
+impl Matcher for Way {
+    fn next(&mut self) -> Arc<dyn TokenMask> {
         match self.place {
             Place::Start => {
                 // What comes first is known when a constraint is made.
@@ -84,17 +84,17 @@ impl Walk for Way {
         }
     }
 
-    fn take(&mut self, token: TokenId) -> Progress {
+    fn take(&mut self, token: TokenId) -> MatchState {
         match self.place {
             Place::Start if Some(token) == self.reasoning.open => {
                 self.place = Place::Reasoning;
-                Progress::Open
+                MatchState::Open
             }
             Place::Reasoning => {
                 if token == self.reasoning.close {
                     self.place = Place::Inside;
                 }
-                Progress::Open
+                MatchState::Open
             }
             Place::Start | Place::Inside => {
                 self.place = Place::Inside;

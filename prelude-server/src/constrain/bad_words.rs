@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use prelude_core::{Constraint, NextTokens, Progress, TokenId, TokenSet, Walk};
+use prelude_core::{Constraint, MatchState, Matcher, TokenId, TokenMask, TokenSet};
 use prelude_text::tokenizer::Tokenizer;
 
 /// Everything but what would complete one of these, within another constraint if there is one.
@@ -51,7 +51,7 @@ impl BadWords {
 }
 
 impl Constraint for BadWords {
-    fn start(&self) -> Box<dyn Walk> {
+    fn start(&self) -> Box<dyn Matcher> {
         Box::new(Way {
             rules: self.clone(),
             said: VecDeque::new(),
@@ -67,11 +67,11 @@ struct Way {
     /// The last tokens, as many as a word may need.
     said: VecDeque<TokenId>,
     longest: usize,
-    inner: Option<Box<dyn Walk>>,
+    inner: Option<Box<dyn Matcher>>,
 }
 
-impl Walk for Way {
-    fn next(&mut self) -> Arc<dyn NextTokens> {
+impl Matcher for Way {
+    fn next(&mut self) -> Arc<dyn TokenMask> {
         let ends_with = |start: &[TokenId]| {
             let skipped = self.said.len().checked_sub(start.len());
             skipped.is_some_and(|n| self.said.iter().skip(n).eq(start))
@@ -93,13 +93,13 @@ impl Walk for Way {
         })
     }
 
-    fn take(&mut self, token: TokenId) -> Progress {
+    fn take(&mut self, token: TokenId) -> MatchState {
         self.said.push_back(token);
         if self.said.len() >= self.longest {
             self.said.pop_front();
         }
         let inner = self.inner.as_mut();
-        inner.map_or(Progress::Open, |inner| inner.take(token))
+        inner.map_or(MatchState::Open, |inner| inner.take(token))
     }
 }
 
@@ -107,11 +107,11 @@ impl Walk for Way {
 #[derive(Debug)]
 struct Rest {
     banned: Vec<TokenId>,
-    within: Arc<dyn NextTokens>,
+    within: Arc<dyn TokenMask>,
     set: OnceLock<Option<TokenSet>>,
 }
 
-impl NextTokens for Rest {
+impl TokenMask for Rest {
     fn wait(&self) -> Option<&TokenSet> {
         // The sampler waits here, in every step: no more work than copying the set.
         let left = || self.within.wait().map(|set| set.without(&self.banned));
@@ -136,7 +136,7 @@ mod tests {
             let check = |said: &[u32], expected: &[u32]| {
                 let mut walk = rules.start();
                 said.iter()
-                    .for_each(|&id| assert_eq!(walk.take(id), Progress::Open));
+                    .for_each(|&id| assert_eq!(walk.take(id), MatchState::Open));
                 let found: Vec<u32> = walk.next().wait().unwrap().ids().collect();
                 assert_eq!(found, expected, "{said:?}");
             };

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use prelude_core::{Constraint, NextTokens, Progress, TokenId, TokenSet, Walk};
+use prelude_core::{Constraint, MatchState, Matcher, TokenId, TokenMask, TokenSet};
 
 use crate::served_model::ServedModel;
 
@@ -104,7 +104,7 @@ impl Choice {
 }
 
 impl Constraint for Choice {
-    fn start(&self) -> Box<dyn Walk> {
+    fn start(&self) -> Box<dyn Matcher> {
         Box::new(Place {
             trie: Arc::clone(&self.trie),
             at: Some(0),
@@ -119,8 +119,8 @@ struct Place {
     at: Option<usize>,
 }
 
-impl Walk for Place {
-    fn next(&mut self) -> Arc<dyn NextTokens> {
+impl Matcher for Place {
+    fn next(&mut self) -> Arc<dyn TokenMask> {
         match self.at {
             Some(at) => Arc::new(Next {
                 trie: Arc::clone(&self.trie),
@@ -131,15 +131,15 @@ impl Walk for Place {
         }
     }
 
-    fn take(&mut self, token: TokenId) -> Progress {
+    fn take(&mut self, token: TokenId) -> MatchState {
         self.at = self.at.and_then(|at| {
             let children = &self.trie.nodes[at].children;
             let found = children.binary_search_by_key(&token, |&(id, _)| id);
             found.ok().map(|i| children[i].1)
         });
         match self.at {
-            Some(at) if self.trie.nodes[at].children.is_empty() => Progress::Complete,
-            _ => Progress::Open,
+            Some(at) if self.trie.nodes[at].children.is_empty() => MatchState::Complete,
+            _ => MatchState::Open,
         }
     }
 }
@@ -152,7 +152,7 @@ struct Next {
     set: OnceLock<TokenSet>,
 }
 
-impl NextTokens for Next {
+impl TokenMask for Next {
     fn wait(&self) -> Option<&TokenSet> {
         Some(self.set.get_or_init(|| {
             let node = &self.trie.nodes[self.at];
@@ -173,10 +173,10 @@ mod tests {
     }
 
     /// What may come after `taken`, and whether the text is complete then.
-    fn check(choice: &Choice, taken: &[u32], next: &[u32], progress: Progress) {
+    fn check(choice: &Choice, taken: &[u32], next: &[u32], progress: MatchState) {
         let mut walk = choice.start();
         let last = taken.iter().map(|&id| walk.take(id)).last();
-        assert_eq!(last.unwrap_or(Progress::Open), progress, "{taken:?}");
+        assert_eq!(last.unwrap_or(MatchState::Open), progress, "{taken:?}");
         let found: Vec<u32> = walk.next().wait().unwrap().ids().collect();
         assert_eq!(found, next, "{taken:?}");
     }
@@ -185,18 +185,18 @@ mod tests {
     fn an_end_is_offered_where_an_option_goes_on() {
         let found = choice(&[&[1], &[1, 2, 3], &[4, 5]], 0).unwrap();
         assert_eq!(found.longest(), 3);
-        check(&found, &[], &[1, 4], Progress::Open);
-        check(&found, &[1], &[2, 99], Progress::Open);
-        check(&found, &[1, 2], &[3], Progress::Open);
-        check(&found, &[1, 2, 3], &[99], Progress::Complete);
-        check(&found, &[4, 5], &[99], Progress::Complete);
+        check(&found, &[], &[1, 4], MatchState::Open);
+        check(&found, &[1], &[2, 99], MatchState::Open);
+        check(&found, &[1, 2], &[3], MatchState::Open);
+        check(&found, &[1, 2, 3], &[99], MatchState::Complete);
+        check(&found, &[4, 5], &[99], MatchState::Complete);
     }
 
     #[test]
     fn options_that_end_too_early_are_not_begun() {
         let found = choice(&[&[1], &[1, 2, 3], &[4, 5], &[6]], 2).unwrap();
-        check(&found, &[], &[1, 4], Progress::Open);
-        check(&found, &[1], &[2], Progress::Open);
+        check(&found, &[], &[1, 4], MatchState::Open);
+        check(&found, &[1], &[2], MatchState::Open);
         assert!(choice(&[&[1], &[2]], 2).is_err());
     }
 

@@ -10,8 +10,8 @@ use std::{
     thread,
 };
 
-use llguidance::{Matcher, ParserFactory};
-use prelude_core::{Constraint, NextTokens, Progress, TokenId, TokenSet, Walk};
+use llguidance::ParserFactory;
+use prelude_core::{Constraint, MatchState, Matcher, TokenId, TokenMask, TokenSet};
 
 use super::{
     Language,
@@ -178,7 +178,7 @@ struct Grammar {
 }
 
 impl Constraint for Grammar {
-    fn start(&self) -> Box<dyn Walk> {
+    fn start(&self) -> Box<dyn Matcher> {
         Box::new(Place {
             compiled: Arc::clone(&self.compiled),
             threads: Arc::clone(&self.threads),
@@ -196,7 +196,7 @@ struct Place {
     ends: Arc<[u32]>,
     first: Arc<TokenSet>,
     /// `None` before the first token.
-    matcher: Option<Arc<Mutex<Matcher>>>,
+    matcher: Option<Arc<Mutex<llguidance::Matcher>>>,
 }
 
 impl fmt::Debug for Place {
@@ -207,8 +207,8 @@ impl fmt::Debug for Place {
     }
 }
 
-impl Walk for Place {
-    fn next(&mut self) -> Arc<dyn NextTokens> {
+impl Matcher for Place {
+    fn next(&mut self) -> Arc<dyn TokenMask> {
         match &self.matcher {
             None => Arc::clone(&self.first) as _,
             Some(matcher) => {
@@ -219,7 +219,7 @@ impl Walk for Place {
         }
     }
 
-    fn take(&mut self, token: TokenId) -> Progress {
+    fn take(&mut self, token: TokenId) -> MatchState {
         let matcher = self.matcher.get_or_insert_with(|| {
             let fresh = &self.compiled.matcher;
             let fresh = fresh.lock().unwrap_or_else(PoisonError::into_inner);
@@ -228,8 +228,8 @@ impl Walk for Place {
         let mut matcher = matcher.lock().unwrap_or_else(PoisonError::into_inner);
         // An error stays in the matcher: the next mask is nothing then.
         match matcher.consume_token(token) {
-            Ok(()) if matcher.is_stopped() => Progress::Complete,
-            _ => Progress::Open,
+            Ok(()) if matcher.is_stopped() => MatchState::Complete,
+            _ => MatchState::Open,
         }
     }
 }

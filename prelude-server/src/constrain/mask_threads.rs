@@ -17,7 +17,7 @@ use std::{
 };
 
 use llguidance::Matcher;
-use prelude_core::{NextTokens, TokenSet};
+use prelude_core::{TokenMask, TokenSet};
 
 /// Parsers recurse over the grammar.
 pub(super) const STACK_BYTES: usize = 64 << 20;
@@ -56,7 +56,7 @@ pub(super) struct Promise {
     due: Instant,
 }
 
-impl NextTokens for Promise {
+impl TokenMask for Promise {
     fn wait(&self) -> Option<&TokenSet> {
         self.set.wait().as_ref()
     }

@@ -124,12 +124,7 @@ pub(crate) async fn submit(
     rows: Vec<RowSpec>,
     prompt_tokens: u64,
 ) -> Result<Answer, ApiError> {
-    let decodes = |row: &RowSpec| matches!(&row.head, Head::Generate(g) if g.max_tokens > 1);
-    let class = if rows.iter().any(decodes) {
-        ExecutionClass::Decode
-    } else {
-        ExecutionClass::OneShot
-    };
+    let class = ExecutionClass::of(&rows);
     // Most have said so before; a constraint may leave a generation one token.
     call.reservation.set_class(class)?;
     call.note(|seen| {

@@ -9,7 +9,7 @@ use super::{LapsConfig, PrefillCosts};
 /// are nearly free; above it they are not. Cached lengths count as the power of two below them.
 #[derive(Debug)]
 pub(super) struct Boundary {
-    /// For no cached tokens, for 1, for 2..=3, for 4..=7 and so on.
+    /// The boundaries for no cached tokens, for 1, for 2..=3, for 4..=7 and so on.
     by_context: [u32; 33],
 }
 

@@ -47,15 +47,17 @@ pub struct LapsConfig {
     /// Most microseconds for which the first short request waits in all (default twice
     /// `max_window_us`).
     pub max_head_wait_us: Option<u32>,
-    /// Most short requests to wait for (default 64), at least 1. Whoever is there beyond goes
+    /// Most short requests to wait for (default 64), at least 1. Requests beyond that go
     /// along while the step has room.
     pub max_depth: u32,
-    /// What computing takes on this device, from which the boundary follows (default: not known).
+    /// The time that computing takes on this device, from which the boundary follows (default: not
+    /// known).
     pub costs: Option<PrefillCosts>,
 }
 
-/// What prefill takes, in femtoseconds (1 ms is 10^12): `L` tokens behind `H` cached ones take
-/// `max(alpha L (L + 2H) + beta L, gw L + gr H)`, the first for computing, the second for memory.
+/// The coefficients of the time that prefill takes, in femtoseconds (1 ms is 10^12): `L` tokens
+/// behind `H` cached ones take `max(alpha L (L + 2H) + beta L, gw L + gr H)`, the first for
+/// computing, the second for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PrefillCosts {

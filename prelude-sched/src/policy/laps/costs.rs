@@ -5,7 +5,7 @@ use std::{collections::VecDeque, time::Duration};
 use super::Length;
 use crate::StepTime;
 
-/// What launching a step costs, what a token costs, and what a step of each class costs.
+/// The measured costs of launching a step, of a token, and of a step of each class.
 #[derive(Debug, Default)]
 pub(super) struct StepCosts {
     /// The latest steps.
@@ -39,12 +39,13 @@ impl StepCosts {
         }
     }
 
-    /// What a step takes however little it computes; zero while nobody knows.
+    /// Returns the time that a step takes however little it computes; zero before there are
+    /// measurements.
     pub(super) fn launch(&self) -> Duration {
         self.recent.iter().min().copied().unwrap_or_default()
     }
 
-    /// What so many tokens add to a step that has others.
+    /// Returns the time that so many tokens add to a step that has others.
     pub(super) fn work(&self, tokens: u64) -> Duration {
         if self.tokens < 1.0 {
             return Duration::ZERO;
@@ -54,7 +55,7 @@ impl StepCosts {
         Duration::from_nanos(nanos as u64)
     }
 
-    /// How long a request of so many tokens takes once it is its turn.
+    /// Returns the time that a request of so many tokens takes once it is its turn.
     pub(super) fn service(&self, tokens: u64) -> Duration {
         self.work(tokens).max(self.launch())
     }

@@ -1,4 +1,4 @@
-//! Who of one class waits, in order.
+//! The waiting requests of one class, in order.
 
 use std::collections::BTreeSet;
 
@@ -45,13 +45,13 @@ impl Key {
 pub(super) struct Place {
     pub(super) key: Key,
     pub(super) length: Length,
-    /// To be computed.
+    /// The number of tokens to be computed.
     pub(super) tokens: u64,
-    /// When it has to start to meet its deadline, if it has one.
+    /// The time by which the request has to start to meet its deadline, if it has one.
     pub(super) start_by: Option<Timestamp>,
     /// The load that it was counted for when it came.
     pub(super) offer: Offer,
-    /// Whether one-shot rows of it wait, and generations.
+    /// True if one-shot rows of it wait, and generations.
     pub(super) has_rows: bool,
     pub(super) generates: bool,
 }
@@ -63,8 +63,8 @@ pub(super) struct Line {
     starts: BTreeSet<(Timestamp, RequestId)>,
     arrivals: BTreeSet<(Timestamp, RequestId)>,
     tokens: u64,
-    /// The requests with one-shot rows, and the requests with generations, in the same order: a few of one kind
-    /// may be behind very many of the other.
+    /// The requests with one-shot rows, and the requests with generations, in the same order: a few
+    /// of one kind may be behind very many of the other.
     rows: BTreeSet<Key>,
     generating: BTreeSet<Key>,
 }
@@ -110,7 +110,7 @@ impl Line {
         self.generating.iter().map(|key| key.request)
     }
 
-    /// How many there are.
+    /// Returns the number of requests.
     pub(super) fn depth(&self) -> u32 {
         length_of(self.order.len())
     }
@@ -130,23 +130,23 @@ impl Line {
         overdue.map(|key| key.request)
     }
 
-    /// When the first of them came.
+    /// Returns the time at which the first of them came.
     pub(super) fn head(&self) -> Option<Timestamp> {
         self.arrivals.first().map(|&(arrival, _)| arrival)
     }
 
-    /// When the first has to start, or had to.
+    /// Returns the time by which the first has to start, or had to.
     pub(super) fn first_start(&self) -> Option<Timestamp> {
         self.starts.first().map(|&(at, _)| at)
     }
 
-    /// When the first has to start of those that are not too late.
+    /// Returns the time by which the first request that is not too late has to start.
     pub(super) fn next_start(&self, now: Timestamp) -> Option<Timestamp> {
         let rest = self.starts.range((now, RequestId(0))..);
         rest.map(|&(at, _)| at).next()
     }
 
-    /// Those that have to start from `now` on and before `until`, first first.
+    /// Returns the requests that have to start from `now` on and before `until`, first first.
     pub(super) fn starts(
         &self,
         now: Timestamp,

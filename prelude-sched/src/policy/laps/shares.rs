@@ -1,4 +1,4 @@
-//! Whose turn it is: deficit round robin between the two classes, in device time.
+//! Deficit round robin between the two classes, in device time.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use prelude_core::Timestamp;
 
 use super::Length;
 
-/// What each class is owed of the device's time.
+/// The device time that each class is owed.
 ///
 /// A class's share is the part that it has of the load offered lately, within the floor. While
 /// both have work, each step's time is split by the shares, and who ran pays for it: with two
@@ -20,7 +20,7 @@ use super::Length;
 pub(super) struct Shares {
     /// Least share of either class.
     floor: f64,
-    /// Over which loads are averaged; nobody is owed more.
+    /// The time over which loads are averaged; no class is owed more.
     window: Duration,
     /// Short and long.
     loads: [Load; 2],
@@ -28,7 +28,7 @@ pub(super) struct Shares {
     owed: f64,
 }
 
-/// What has been coming of one class: sums in which each arrival counts for less as it ages.
+/// The load that one class has offered: sums in which each arrival counts for less as it ages.
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
     /// Nanoseconds of device time.
@@ -100,8 +100,8 @@ impl Shares {
         load.requests = (load.requests - left.requests).max(0.0);
     }
 
-    /// Mean time between requests of a class when the last one came; `None` until two have come.
-    /// It does not grow as time passes, lest whoever waits for the next one waits ever longer.
+    /// Mean time between requests of a class when the last one came; `None` until two have come. It
+    /// does not grow as time passes, lest a request that waits for the next one waits ever longer.
     pub(super) const fn gap(&self, length: Length) -> Option<Duration> {
         self.loads[length as usize].gap
     }
@@ -118,7 +118,7 @@ impl Shares {
         }
     }
 
-    /// Whose turn it is if both have work.
+    /// Returns the class whose turn it is if both have work.
     pub(super) fn next(&self) -> Length {
         if self.owed >= 0.0 {
             Length::Short
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(shares.next(), Length::Long);
         shares.charge(at(0), Length::Long, [false, true], ms(10));
         assert_eq!(shares.next(), Length::Short);
-        // Nobody minds that short work runs alone.
+        // Short work may run alone.
         shares.charge(at(0), Length::Short, [true, false], ms(500));
         assert_eq!(shares.next(), Length::Short);
     }
@@ -240,7 +240,7 @@ mod tests {
     proptest! {
         /// While both have work, each gets its share of any stretch of time, but for one step.
         #[test]
-        fn nobody_gets_less_than_the_floor(
+        fn no_class_gets_less_than_the_floor(
             floor in 1_u32..=50,
             loads in prop::array::uniform2(0_u64..1_000),
             times in prop::collection::vec((1_u64..300, 1_u64..300), 1..200),

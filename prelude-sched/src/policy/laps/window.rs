@@ -21,9 +21,9 @@ pub(super) struct Window {
     margin: Duration,
     max_head_wait: Duration,
     max_depth: u32,
-    /// How many to wait for.
+    /// The number of requests to wait for.
     depth: u32,
-    /// How long to wait while nobody knows how fast requests come: what the last batch took that
+    /// The time to wait while the rate of arrivals is unknown: what the last batch took that
     /// came together.
     usual: Duration,
     /// Since when a batch has been gathering.
@@ -34,9 +34,9 @@ pub(super) struct Window {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gathered {
     pub(super) depth: u32,
-    /// When the first of them came.
+    /// The time at which the first of them came.
     pub(super) head: Timestamp,
-    /// When the most urgent of them has to start.
+    /// The time by which the most urgent of them has to start.
     pub(super) start_by: Timestamp,
     /// Mean time between two of them, as far as is known.
     pub(super) gap: Option<Duration>,
@@ -56,7 +56,7 @@ impl Window {
         }
     }
 
-    /// Until when to wait for more; `None` if it is time to go.
+    /// Returns the time until which to wait for more; `None` if it is time to go.
     pub(super) fn wait_until(&mut self, now: Timestamp, there: &Gathered) -> Option<Timestamp> {
         let since = *self.since.get_or_insert(now);
         if there.depth >= self.depth {
@@ -91,7 +91,7 @@ impl Window {
         }
     }
 
-    /// Nobody is left to wait for.
+    /// Notes that no request is left to wait for.
     pub(super) const fn forget(&mut self) {
         self.since = None;
     }
@@ -154,7 +154,7 @@ mod tests {
             Some(at(20_000))
         );
         assert_eq!(late.wait_until(at(20_000), &there(1, 9_000)), None);
-        // As long as the last batch took, if nobody knows better.
+        // As long as the last batch took, if nothing better is known.
         let unknown = Gathered {
             gap: None,
             ..there(1, 0)
@@ -164,7 +164,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_waits_beyond_the_bounds(
+        fn no_wait_exceeds_the_bounds(
             depth in 1_u32..64,
             max_window_us in 0_u32..20_000,
             gap in prop::option::of(0_u32..50_000),

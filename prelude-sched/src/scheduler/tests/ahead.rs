@@ -1,4 +1,4 @@
-//! What is said to be ahead of a newcomer.
+//! Tests of the number of tokens ahead of a new request.
 
 use super::{masks::decode_rows, *};
 
@@ -10,7 +10,7 @@ fn what_is_ahead_is_what_has_to_be_computed() {
     rig.submit(classify(1, shared.clone()));
     assert_eq!(ahead(&rig), 30);
     rig.start().unwrap();
-    // In flight, it is still ahead of whoever comes.
+    // In flight, it is still ahead of newcomers.
     assert_eq!(ahead(&rig), 30);
     rig.finish_step();
     assert_eq!(ahead(&rig), 0);
@@ -43,7 +43,7 @@ fn what_is_ahead_of_a_begun_prompt_is_its_rest() {
         while ahead > 0 {
             let batch = rig.start().unwrap();
             let decoded = decode_rows(&batch) as u64;
-            // Decode rows are nobody's prompt.
+            // Decode rows belong to no prompt.
             assert_eq!(rig.scheduler.stats().tokens_ahead, ahead, "{head}");
             ahead -= batch.num_tokens() as u64 - decoded;
             rig.finish_step();

@@ -145,7 +145,7 @@ fn short_requests_wait_for_each_other() {
     rig.now = rig.now.saturating_add(ms(1));
     rig.classify_now(11, 1);
     assert_eq!(rig.timed_step(), Some(2));
-    // Nobody came: alone, and next time for one.
+    // No request came: alone, and next time for one.
     rig.classify_now(12, 1);
     assert_eq!(rig.timed_step(), None);
     rig.now = rig.scheduler.next_deadline().expect("it is asked again");

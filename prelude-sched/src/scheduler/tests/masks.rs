@@ -38,23 +38,23 @@ impl Anything {
 }
 
 impl Constraint for Anything {
-    fn start(&self) -> Box<dyn Walk> {
+    fn start(&self) -> Box<dyn Matcher> {
         Box::new(self.clone())
     }
 }
 
-impl Walk for Anything {
-    fn next(&mut self) -> Arc<dyn NextTokens> {
+impl Matcher for Anything {
+    fn next(&mut self) -> Arc<dyn TokenMask> {
         Arc::new(self.clone())
     }
 
-    fn take(&mut self, _: TokenId) -> Progress {
+    fn take(&mut self, _: TokenId) -> MatchState {
         self.taken.fetch_add(1, Ordering::Relaxed);
-        Progress::Open
+        MatchState::Open
     }
 }
 
-impl NextTokens for Anything {
+impl TokenMask for Anything {
     fn wait(&self) -> Option<&TokenSet> {
         Some(&self.set)
     }
@@ -213,7 +213,7 @@ fn who_resumes_is_sampled_when_its_tokens_are_known() {
             resumed += batch.parts().1.tokens.len();
         }
         assert!(resumed > 0, "all but its last token is computed meanwhile");
-        // Nobody else is there.
+        // No other request is there.
         let batch = rig.step();
         assert_eq!((masks(&batch), batch.num_tokens()), (1, 1));
         mask.set_near(true);

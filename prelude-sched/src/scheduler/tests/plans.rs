@@ -1,4 +1,4 @@
-//! What a policy may hold back, and for how long.
+//! Tests of the work that a policy may hold back, and for how long.
 
 use std::sync::Mutex;
 
@@ -121,7 +121,7 @@ fn each_wait_has_the_whole_bound() {
         rig.now = at;
         rig.step();
     }
-    // Nobody is left to wait for.
+    // No request is left to wait for.
     rig.submit(classify(9, prompt(1, 5)));
     assert!(rig.start().is_none());
     let mut events = Vec::new();
@@ -130,7 +130,7 @@ fn each_wait_has_the_whole_bound() {
 }
 
 #[test]
-fn who_grants_nobody_anything_is_not_asked_any_more() {
+fn a_policy_that_grants_nothing_is_not_asked_any_more() {
     let mut rig = rig(SchedulerConfig::default(), |_, plan| {
         *plan = Plan::default()
     });
@@ -201,7 +201,8 @@ fn a_paused_prompt_goes_on_if_nothing_else_does() {
     assert_eq!(sizes, [16, 4, 16, 8]);
 }
 
-/// Of two prompts in chunks only the one named goes on, at the policy's pace.
+/// If two prompts are computed in chunks, only the one that the plan names goes on, at the policy's
+/// pace.
 #[test]
 fn a_policy_names_who_goes_on_and_how_far() {
     let config = SchedulerConfig {

@@ -193,7 +193,7 @@ fn who_waits_long_enough_is_not_overtaken() {
 
 /// Somebody of better priority comes with every step and fills it.
 #[test]
-fn steady_traffic_of_better_priority_holds_nobody_up_for_good() {
+fn steady_traffic_of_better_priority_holds_no_request_up_for_good() {
     let waits = |max_wait_ms: u32, generates: bool| {
         let config = SchedulerConfig {
             max_batch_tokens: 16,
@@ -226,7 +226,7 @@ fn steady_traffic_of_better_priority_holds_nobody_up_for_good() {
             .collect::<Vec<_>>()
     };
     for generates in [false, true] {
-        // Nobody is overdue before its time, and then one after the other.
+        // No request is overdue before its time, and then one after the other.
         let started = waits(50, generates);
         assert_eq!(started[49], 0);
         let each = if generates { 4 } else { 1 };
@@ -262,8 +262,8 @@ fn shortest_job_first_without_fairness_is_bounded_by_the_longest_wait() {
     assert_eq!(starts_at, Some(41));
 }
 
-/// What shares the first one's prefix goes with it while the step is not full enough; what is long
-/// behind that prefix does not pass a short one.
+/// Requests that share the first one's prefix go with it while the step is not full enough; a long
+/// rest behind that prefix does not pass a short request.
 #[test]
 fn a_long_suffix_waits_for_its_own_place() {
     let order = |saturation: u32| {
@@ -302,7 +302,7 @@ fn a_long_suffix_waits_for_its_own_place() {
     assert_eq!(order(20), (vec![0, 1, 3, 2, 4], vec![30, 60]));
     // Each step takes up rows until it has enough.
     assert_eq!(order(10), (vec![0, 1, 2, 3, 4], vec![16, 14, 60]));
-    // All fit: whoever shares comes first.
+    // All fit: the requests that share come first.
     assert_eq!(order(90), (vec![0, 1, 3, 4, 2], vec![90]));
 }
 

@@ -1,4 +1,4 @@
-//! What a seed decides of a world before anything happens in it.
+//! The properties of a world that follow from its seed alone.
 
 use std::sync::atomic::AtomicU64;
 
@@ -148,7 +148,8 @@ fn arrivals(random: &mut Random) -> Arrivals {
     }
 }
 
-/// A policy with its name and, of LAPS, the tokens of its chunks. All but `chaos`, which makes no sense, are compared with a rescan.
+/// A policy with its name and, of LAPS, the tokens of its chunks. All but `chaos`, which makes no
+/// sense, are compared with a rescan.
 fn policy(
     random: &mut Random,
     seed: u64,

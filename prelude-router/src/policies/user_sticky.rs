@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use prelude_core::Timestamp;
 
-use super::{Choice, Policy, Query, by_rule, round_robin::RoundRobin};
+use super::round_robin::RoundRobin;
 use crate::{
     config::UserStickyConfig,
     endpoint::{EndpointId, Fleet},
+    policy::{Choice, Policy, Query, by_rule},
 };
 
 /// See the module's documentation.

@@ -2,10 +2,10 @@
 
 use prelude_core::Timestamp;
 
-use super::{Choice, Policy, Query, by_rule};
 use crate::{
     config::PrefixHashConfig,
     endpoint::{EndpointId, Fleet},
+    policy::{Choice, Policy, Query, by_rule},
     random::mix,
 };
 

@@ -2,11 +2,11 @@
 
 use prelude_core::Timestamp;
 
-use super::{Choice, Policy, Query, Reason, choice};
 use crate::{
     cached::Cached,
     config::RouterConfig,
     endpoint::{Endpoint, EndpointId, Fleet},
+    policy::{Choice, Policy, Query, Reason, choice},
     random::Random,
 };
 

@@ -2,13 +2,15 @@
 
 use prelude_core::Timestamp;
 
-use super::{Choice, Policy, Query, by_rule};
-use crate::endpoint::{EndpointId, Fleet};
+use crate::{
+    endpoint::{EndpointId, Fleet},
+    policy::{Choice, Policy, Query, by_rule},
+};
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct RoundRobin {
-    /// Who was last.
+    /// The endpoint that was chosen last.
     last: Option<EndpointId>,
 }
 

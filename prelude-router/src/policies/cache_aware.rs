@@ -9,11 +9,11 @@ use std::cmp::Reverse;
 
 use prelude_core::Timestamp;
 
-use super::{Choice, Policy, Query, Reason, choice};
 use crate::{
     cached::Cached,
     config::{CacheAwareConfig, RouterConfig},
     endpoint::{Endpoint, EndpointId, Fleet},
+    policy::{Choice, Policy, Query, Reason, choice},
     random::Random,
 };
 
@@ -34,7 +34,7 @@ impl CacheAware {
         }
     }
 
-    /// Whether queues differ so much that only they count.
+    /// Returns whether queues differ so much that only they count.
     fn is_unbalanced(&self, fleet: &Fleet, query: &Query<'_>) -> bool {
         let queues = || {
             query

@@ -2,8 +2,12 @@
 
 use prelude_core::Timestamp;
 
-use super::{Choice, Policy, Query, by_rule};
-use crate::{config::RouterConfig, endpoint::Fleet, random::Random};
+use crate::{
+    config::RouterConfig,
+    endpoint::Fleet,
+    policy::{Choice, Policy, Query, by_rule},
+    random::Random,
+};
 
 /// See the module's documentation.
 #[derive(Debug)]

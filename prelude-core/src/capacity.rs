@@ -1,0 +1,20 @@
+//! The limits of an executor.
+
+use serde::{Deserialize, Serialize};
+
+/// The limits of an executor: what it can hold and run. They are fixed while it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capacity {
+    /// Token positions per KV block.
+    pub block_size: u32,
+    /// KV blocks in the pool: ids `0..num_blocks`.
+    pub num_blocks: u32,
+    /// Most tokens one step may compute.
+    pub max_step_tokens: u32,
+    /// Longest sequence, in tokens.
+    pub max_context_len: u32,
+    /// Token ids are `0..vocab_size` (rows of the embedding matrix).
+    pub vocab_size: u32,
+    /// Steps that may be submitted before the first is collected, at least 1.
+    pub pipeline_depth: u32,
+}

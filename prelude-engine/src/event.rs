@@ -1,0 +1,24 @@
+//! The events of a request that callers receive.
+
+use prelude_sched::{Event, Reject};
+
+/// Something that happened to a request.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum AnswerEvent {
+    /// The scheduler said so. [`Event::Finished`] is the last.
+    Event(Event),
+    /// The scheduler did not accept the request. The only event then.
+    Rejected(Reject),
+    /// The engine stopped first. The last event.
+    EngineStopped,
+}
+
+impl AnswerEvent {
+    pub(crate) const fn is_last(&self) -> bool {
+        matches!(
+            self,
+            Self::Event(Event::Finished { .. }) | Self::Rejected(_) | Self::EngineStopped
+        )
+    }
+}

@@ -1,0 +1,400 @@
+//! Finds cycles between the top-level modules of a crate.
+//!
+//! A module depends on another if its code, tests left out, names it in a path that begins with
+//! `crate::` or with as many `super::` as lead to the root of the crate, directly or by an item that
+//! the root re-exports from it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+use anyhow::Result;
+
+use super::{relative, rust_files};
+use crate::metadata::Metadata;
+
+/// The modules of each crate that are in cycles today. The lists may only shrink, and a crate that
+/// is not here has no cycle.
+const KNOWN: &[(&str, &[&[&str]])] = &[
+    (
+        "fasttoken",
+        &[
+            &[
+                "added",
+                "atoms",
+                "bpe",
+                "cache",
+                "error",
+                "gather",
+                "image",
+                "json",
+                "load",
+                "merging",
+                "normalize",
+                "pairs",
+                "postprocess",
+                "pretokenize",
+                "sentencepiece",
+                "tokenizer",
+                "vocab",
+                "window",
+            ],
+            &["compare", "words"],
+        ],
+    ),
+    (
+        "prelude-exec-cpu",
+        &[&["config", "kernels", "kv"], &["heads", "memory", "ops"]],
+    ),
+    (
+        "prelude-exec-cuda",
+        &[&[
+            "executor", "graph", "heads", "kernels", "load", "measure", "memory", "ops",
+        ]],
+    ),
+    (
+        "prelude-server",
+        &[
+            &[
+                "app",
+                "constrain",
+                "endpoints",
+                "openapi",
+                "reject",
+                "served_model",
+            ],
+            &["assets", "tokenizer"],
+            &["lifecycle", "vigil"],
+        ],
+    ),
+];
+
+/// Modules and the modules that each depends on.
+type Graph = BTreeMap<String, BTreeSet<String>>;
+
+/// Compares the cycles of each crate of the workspace with the known ones.
+pub(super) fn check(metadata: &Metadata, faults: &mut Vec<String>) -> Result<()> {
+    for package in metadata.members() {
+        let folder = package
+            .manifest_path
+            .parent()
+            .unwrap_or_else(|| Path::new(""));
+        let graph = graph(&folder.join("src"))?;
+        let known = KNOWN.iter().find(|(name, _)| *name == package.name);
+        let known = known.map_or(&[][..], |(_, cycles)| *cycles);
+        compare(&package.name, &cycles(&graph), known, faults);
+    }
+    Ok(())
+}
+
+fn compare(package: &str, found: &[BTreeSet<String>], known: &[&[&str]], faults: &mut Vec<String>) {
+    let known: Vec<BTreeSet<String>> = known
+        .iter()
+        .map(|cycle| cycle.iter().map(|&name| name.to_owned()).collect())
+        .collect();
+    let names = |cycle: &BTreeSet<String>| cycle.iter().cloned().collect::<Vec<_>>().join(", ");
+    for cycle in found {
+        if !known.iter().any(|known| cycle.is_subset(known)) {
+            faults.push(format!(
+                "{package}: its modules depend on each other in a cycle: {}",
+                names(cycle)
+            ));
+        }
+    }
+    for cycle in known.iter().filter(|cycle| !found.contains(cycle)) {
+        faults.push(format!(
+            "{package}: the cycle of {} is gone or smaller; shorten the list in tidy/cycles.rs",
+            names(cycle)
+        ));
+    }
+}
+
+/// Returns the sets of modules each of which depends on all others of its set.
+fn cycles(graph: &Graph) -> Vec<BTreeSet<String>> {
+    let reached = |from: &String| {
+        let mut reached = BTreeSet::new();
+        let mut open: Vec<&String> = vec![from];
+        while let Some(module) = open.pop() {
+            for next in graph.get(module).into_iter().flatten() {
+                if reached.insert(next.clone()) {
+                    open.push(next);
+                }
+            }
+        }
+        reached
+    };
+    let reached: BTreeMap<&String, BTreeSet<String>> = graph
+        .keys()
+        .map(|module| (module, reached(module)))
+        .collect();
+    let is_mutual = |a: &String, b: &String| reached[a].contains(b) && reached[b].contains(a);
+    let cycle_of = |a: &String| graph.keys().filter(|b| is_mutual(a, b)).cloned().collect();
+    let cycles: BTreeSet<BTreeSet<String>> = graph.keys().map(cycle_of).collect();
+    cycles.into_iter().filter(|cycle| cycle.len() > 1).collect()
+}
+
+/// Reads the sources of a crate.
+fn graph(src: &Path) -> Result<Graph> {
+    let mut files: BTreeMap<Vec<String>, String> = BTreeMap::new();
+    for file in rust_files(src)? {
+        // A library and a program may have one root.
+        let text = files.entry(module_path(&relative(src, &file))).or_default();
+        text.push_str(&code(&fs::read_to_string(&file)?));
+    }
+    let is_tested = |path: &[String]| is_test_only(path, &files);
+    let modules: BTreeSet<&String> = files.keys().filter_map(|path| path.first()).collect();
+    let root = files.get(&Vec::new()).map_or("", String::as_str);
+    let exported = exports(root, &modules);
+    let mut graph = Graph::new();
+    for (path, text) in &files {
+        let Some(module) = path.first().filter(|_| !is_tested(path)) else {
+            continue;
+        };
+        let depends = graph.entry(module.clone()).or_default();
+        for name in root_names(text, path.len()) {
+            let owner = modules.get(&name).copied().or_else(|| exported.get(&name));
+            depends.extend(owner.filter(|owner| *owner != module).cloned());
+        }
+    }
+    Ok(graph)
+}
+
+/// Returns the path of the module that a file below `src` contains; none for the crate's root.
+fn module_path(file: &str) -> Vec<String> {
+    let parts = file.trim_end_matches(".rs").split('/');
+    let parts = parts.filter(|part| !["lib", "main", "mod", "bin"].contains(part));
+    parts.map(str::to_owned).collect()
+}
+
+/// Returns true if a module, or one that contains it, is declared for tests alone: its declaration
+/// is not in the code of the module above, from which tests were taken out.
+fn is_test_only(path: &[String], files: &BTreeMap<Vec<String>, String>) -> bool {
+    (1..=path.len()).any(|depth| {
+        let declaration = format!("mod {};", path[depth - 1]);
+        let above = files.get(&path[..depth - 1]);
+        above.is_some_and(|text| !text.contains(&declaration))
+    })
+}
+
+/// Returns the module from which the root of a crate re-exports each name.
+fn exports(root: &str, modules: &BTreeSet<&String>) -> BTreeMap<String, String> {
+    let mut exported = BTreeMap::new();
+    for (at, _) in root.match_indices("use ") {
+        let statement = root[at + 4..].split(';').next().unwrap_or_default();
+        let path = statement.trim_start_matches("self::");
+        let Some((module, items)) = path.split_once("::") else {
+            continue;
+        };
+        if modules.contains(&module.trim().to_owned()) {
+            let names = words(items).filter(|word| !["self", "as", "crate"].contains(word));
+            exported.extend(names.map(|name| (name.to_owned(), module.trim().to_owned())));
+        }
+    }
+    exported
+}
+
+/// Returns the first names behind the root of the crate of all paths in the code of a module that is
+/// `depth` below the root.
+fn root_names(text: &str, depth: usize) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for prefix in ["crate::".to_owned(), "super::".repeat(depth)] {
+        for (at, _) in text.match_indices(&prefix) {
+            let before = text[..at].chars().next_back().unwrap_or(' ');
+            if before.is_alphanumeric() || "_$:".contains(before) {
+                continue;
+            }
+            let rest = text[at + prefix.len()..].trim_start();
+            match rest.strip_prefix('{') {
+                Some(list) => names.extend(first_names(list)),
+                None => names.extend(words(rest).next().map(str::to_owned)),
+            }
+        }
+    }
+    names.remove("super");
+    names
+}
+
+/// Returns the first name of each entry of a list in braces, the first of which is open.
+fn first_names(list: &str) -> Vec<String> {
+    let (mut depth, mut entry, mut names) = (0, String::new(), Vec::new());
+    for c in list.chars() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                names.extend(words(&std::mem::take(&mut entry)).next().map(str::to_owned))
+            }
+            _ if depth == 0 => entry.push(c),
+            _ => {}
+        }
+    }
+    names.extend(words(&entry).next().map(str::to_owned));
+    names
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let parts = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+    parts.filter(|part| !part.is_empty())
+}
+
+/// Returns the code of a file without comments, contents of strings, and items for tests alone.
+fn code(text: &str) -> String {
+    without_tests(&without_comments(text))
+}
+
+fn without_comments(text: &str) -> String {
+    let mut code = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let skipped = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if rest.starts_with("/*") {
+            rest.find("*/").map_or(rest.len(), |end| end + 2)
+        } else if rest.starts_with("'\"'") || rest.starts_with("'{'") || rest.starts_with("'}'") {
+            3
+        } else if let Some(hashes) = raw_string(rest) {
+            let end = format!("\"{}", "#".repeat(hashes));
+            let start = hashes + 2;
+            rest[start..]
+                .find(&end)
+                .map_or(rest.len(), |at| start + at + end.len())
+        } else if c == '"' {
+            string_end(rest)
+        } else {
+            code.push(c);
+            c.len_utf8()
+        };
+        rest = &rest[skipped..];
+    }
+    code
+}
+
+/// Returns the number of `#` of the raw string that the text begins with, if it does.
+fn raw_string(text: &str) -> Option<usize> {
+    let after = text.strip_prefix('r')?;
+    let hashes = after.len() - after.trim_start_matches('#').len();
+    after[hashes..].starts_with('"').then_some(hashes)
+}
+
+/// Returns the length of the string literal that the text begins with.
+fn string_end(text: &str) -> usize {
+    let mut escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        match c {
+            '"' if !escaped => return at + 1,
+            '\\' => escaped = !escaped,
+            _ => escaped = false,
+        }
+    }
+    text.len()
+}
+
+/// Takes out what follows an attribute `#[cfg(..)]` that asks for tests, up to the end of its block
+/// or statement.
+fn without_tests(code: &str) -> String {
+    let mut kept = String::with_capacity(code.len());
+    let mut rest = code;
+    while let Some(at) = rest.find("#[cfg(") {
+        let (before, attribute) = rest.split_at(at);
+        kept.push_str(before);
+        let end = attribute.find(']').map_or(attribute.len(), |end| end + 1);
+        let (condition, item) = attribute.split_at(end);
+        let is_test = words(condition).any(|word| word == "test") && !condition.contains("not(");
+        rest = if is_test {
+            &item[item_end(item)..]
+        } else {
+            item
+        };
+    }
+    kept + rest
+}
+
+/// Returns the length of the item that the code begins with.
+fn item_end(code: &str) -> usize {
+    let mut depth = 0;
+    for (at, c) in code.char_indices() {
+        match c {
+            '{' | '(' | '[' => depth += 1,
+            '}' | ')' | ']' => {
+                depth -= 1;
+                if depth < 0 {
+                    return at;
+                }
+                if depth == 0 && c == '}' {
+                    return at + 1;
+                }
+            }
+            ';' | ',' if depth == 0 => return at + 1,
+            _ => {}
+        }
+    }
+    code.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(text: &str, depth: usize) -> Vec<String> {
+        root_names(&code(text), depth).into_iter().collect()
+    }
+
+    #[test]
+    fn paths_to_the_root_are_found() {
+        let text = "use crate::{a::{self, x}, b, C};\n// crate::comment\n/// [`crate::doc`]\n\
+                    fn f() { crate::d::g(\"crate::string\"); $crate::e; super::h::i(); }";
+        assert_eq!(names(text, 1), ["C", "a", "b", "d", "h"]);
+        assert_eq!(names(text, 2), ["C", "a", "b", "d"]);
+        assert_eq!(names("use super::super::a;", 2), ["a"]);
+    }
+
+    #[test]
+    fn tests_are_left_out() {
+        let text = "use crate::a;\n#[cfg(test)]\nuse crate::b;\n#[cfg(not(test))]\nuse crate::c;\n\
+                    #[cfg(any(test, feature = \"sim\"))]\nfn f() { crate::d::g('{', \"}\"); }\n\
+                    #[cfg(test)]\nmod tests { use crate::e; fn f() {} }\nuse crate::g;";
+        assert_eq!(names(text, 1), ["a", "c", "g"]);
+    }
+
+    #[test]
+    fn re_exports_have_an_owner() {
+        let (x, y) = ("x".to_owned(), "y".to_owned());
+        let exported = exports(
+            "mod x; pub use x::{A, z::B as C}; use y::D;",
+            &[&x, &y].into(),
+        );
+        let owners: Vec<_> = exported.iter().map(|(a, b)| format!("{a}<{b}")).collect();
+        assert_eq!(owners, ["A<x", "B<x", "C<x", "D<y", "z<x"]);
+    }
+
+    #[test]
+    fn cycles_are_found_and_may_only_shrink() {
+        let edges = [("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d", "e")];
+        let mut graph = Graph::new();
+        for (from, to) in edges {
+            graph.entry(to.to_owned()).or_default();
+            graph
+                .entry(from.to_owned())
+                .or_default()
+                .insert(to.to_owned());
+        }
+        let found = cycles(&graph);
+        assert_eq!(found, [["a", "b", "c"].map(str::to_owned).into()]);
+        let check = |found: &[BTreeSet<String>], known: &[&[&str]], expected: &[&str]| {
+            let mut faults = Vec::new();
+            compare("p", found, known, &mut faults);
+            assert_eq!(faults.len(), expected.len(), "{faults:?}");
+            for (fault, part) in faults.iter().zip(expected) {
+                assert!(fault.contains(part), "{fault}");
+            }
+        };
+        check(&found, &[&["a", "b", "c"]], &[]);
+        check(&found, &[], &["in a cycle: a, b, c"]);
+        check(&found, &[&["a", "b", "c", "d"]], &["gone or smaller"]);
+        check(&[], &[&["a", "b"]], &["gone or smaller"]);
+        check(&[], &[], &[]);
+    }
+}
