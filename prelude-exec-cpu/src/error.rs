@@ -59,17 +59,9 @@ pub enum Error {
     /// The model cannot be read or is not one that Prelude knows.
     #[error(transparent)]
     Model(#[from] prelude_models::Error),
-    /// A step asked for more activations than its batch could need: a defect of the model
-    /// definition or of the plan.
-    #[error("no room for [{rows}, {width}] activations: {free_bytes} bytes of the arena are free")]
-    Arena {
-        /// Rows asked for.
-        rows: usize,
-        /// Width asked for.
-        width: usize,
-        /// Bytes left.
-        free_bytes: usize,
-    },
+    /// A step asked for more activations than the arena holds.
+    #[error(transparent)]
+    Arena(#[from] prelude_models::step::ArenaFull),
 }
 
 impl Error {

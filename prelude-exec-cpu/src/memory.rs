@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use prelude_core::Capacity;
-use prelude_models::{Checkpoint, DType, ModelConfig};
+use prelude_models::{Checkpoint, DType, ModelConfig, step::activation_room};
 
 use crate::{
     CpuConfig, CpuDtype, Error,
@@ -115,28 +115,14 @@ fn mem_available(meminfo: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// f32 of activations in the largest step, as [`prelude_models::Model::forward`] takes them: all
-/// hidden states, a chunk's intermediates, and the output positions before and after the norm; or,
-/// if at most half of the tokens are output positions, those and what they attended to.
+/// The number of f32 of activations in the largest step.
 pub(crate) fn arena_len(model: &ModelConfig, config: &CpuConfig) -> usize {
-    let shape = model.attn_shape();
-    let tokens = config.max_step_tokens as usize;
-    let chunk = (config.chunk_tokens as usize).min(tokens);
-    let hidden = model.hidden_size;
-    let chunk_widths = [
-        hidden,
-        shape.qkv_width(),
-        shape.out_width(),
-        2 * model.intermediate_size,
-        model.intermediate_size,
-    ];
-    let few = 2 * Arena::room(tokens / 2, hidden) + Arena::room(tokens / 2, shape.out_width());
-    Arena::room(tokens, hidden)
-        + few.max(2 * Arena::room(tokens, hidden))
-        + chunk_widths
-            .into_iter()
-            .map(|width| Arena::room(chunk, width))
-            .sum::<usize>()
+    activation_room(
+        model,
+        config.max_step_tokens,
+        config.chunk_tokens,
+        Arena::room,
+    )
 }
 
 /// Bytes of one position's keys and values in one layer.

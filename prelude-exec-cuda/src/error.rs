@@ -142,17 +142,9 @@ pub enum Error {
     /// The model cannot be read, is not one that Prelude knows, or has a shape without kernels.
     #[error("{0}")]
     Model(String),
-    /// A step asked for more activations than its batch could need: a defect of the model
-    /// definition or of the plan.
-    #[error("no room for [{rows}, {width}] activations: {free_bytes} bytes of the arena are free")]
-    Arena {
-        /// Rows asked for.
-        rows: usize,
-        /// Width asked for.
-        width: usize,
-        /// Bytes left.
-        free_bytes: usize,
-    },
+    /// A step asked for more activations than the arena holds.
+    #[error(transparent)]
+    Arena(#[from] prelude_models::step::ArenaFull),
     /// A batch that the step's fixed buffers do not hold.
     #[error("the step does not fit: {0}")]
     Step(String),

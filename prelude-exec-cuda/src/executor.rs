@@ -2,10 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use prelude_core::{
-    Capacity, Executor, ExecutorError, ForwardBatch, Normalise, OutputHead, SeqId, StepId,
-    StepOutput, TokenHead,
-};
+use prelude_core::{Capacity, Executor, ExecutorError, ForwardBatch, SeqId, StepId, StepOutput};
 use prelude_models::{Checkpoint, Model, ModelConfig, load_model};
 
 #[cfg(feature = "emu")]
@@ -142,8 +139,10 @@ impl CudaExecutor {
         config.check()?;
         let model_config = checkpoint.config();
         let max_context_len = config.check_model(model_config)?;
-        let vocab_size = u32::try_from(model_config.vocab_size)
-            .map_err(|_| Error::Model("a vocabulary beyond 2^32".to_owned()))?;
+        // Kernels take ids as i32, negative ones as indices of sampled tokens.
+        let vocab_size = i32::try_from(model_config.vocab_size)
+            .map_err(|_| Error::Model("a vocabulary beyond 2^31".to_owned()))?
+            .cast_unsigned();
         // Weights first: what is left of a GPU's memory is for KV blocks.
         let mut loader = CudaLoader::new(space.clone());
         let model = load_model::<CudaOps, _>(checkpoint, max_context_len as usize, &mut loader)?;
@@ -193,16 +192,18 @@ impl CudaExecutor {
             .validate(&self.capacity)
             .map_err(|e| ExecutorError::Step(e.to_string()))?;
         let outstanding = &self.outstanding;
-        self.plan.rebuild(batch, self.ops.layout, |step, seq| {
-            let earlier = outstanding.iter().find(|o| o.step == step)?;
-            let at = earlier.drawn.binary_search_by_key(&seq, |&(of, _)| of);
-            Some(earlier.drawn[at.ok()?].1)
-        })?;
-        self.refuse_heads();
-        let tokens = self.plan.tokens.len();
+        self.plan
+            .rebuild(batch, self.ops.plan_config, |step, seq| {
+                let earlier = outstanding.iter().find(|o| o.step == step)?;
+                let at = earlier.drawn.binary_search_by_key(&seq, |&(of, _)| of);
+                Some(earlier.drawn[at.ok()?].1)
+            })?;
+        let layout = &mut self.plan.layout;
+        layout.refuse_invalid_rows(self.capacity.vocab_size, self.hidden_size);
+        let tokens = layout.tokens.len();
         let shape = self
             .plan
-            .pad(self.ops.layout, self.capacity.max_step_tokens as usize);
+            .pad(self.ops.plan_config, self.capacity.max_step_tokens as usize);
         self.ops.begin(&mut self.plan)?;
         self.forward(shape, tokens)?;
         self.ops.heads.send()?;
@@ -250,14 +251,6 @@ impl CudaExecutor {
     #[must_use]
     pub const fn graphs(&self) -> GraphStats {
         self.graphs.stats()
-    }
-
-    /// Ids and sizes in heads, which [`ForwardBatch::validate`] does not know. A head that is
-    /// wrong fails its own row: others of the step may be other callers'.
-    fn refuse_heads(&mut self) {
-        for row in &mut self.plan.rows {
-            row.refused = check_head(&row.head, self.capacity.vocab_size, self.hidden_size).err();
-        }
     }
 
     /// Makes room for another step's plan, metadata and results.
@@ -341,42 +334,6 @@ fn kv_shape(space: &Space, model: &ModelConfig, config: &CudaConfig) -> Result<K
     Ok(kv)
 }
 
-fn check_head(head: &OutputHead, vocab: u32, hidden: usize) -> Result<(), &'static str> {
-    let known = |ids: &[u32], what| match ids.iter().all(|&id| id < vocab) {
-        true => Ok(()),
-        false => Err(what),
-    };
-    match head {
-        OutputHead::Sample(sample) => {
-            if sample.sampling.first_invalid(vocab).is_some() {
-                return Err("a sampling parameter is out of range");
-            }
-            if let Some(history) = &sample.history {
-                let what = "a past token is outside the vocabulary";
-                known(&history.prompt, what)?;
-                known(&history.output, what)?;
-            }
-            Ok(())
-        }
-        OutputHead::LabelScores { labels, normalise } => {
-            let (Normalise::OverLabels | Normalise::OverVocab) = normalise;
-            known(labels, "a label is outside the vocabulary")
-        }
-        OutputHead::Logprobs { targets, .. } => {
-            known(targets, "a target is outside the vocabulary")
-        }
-        OutputHead::Embed { dimensions, .. }
-        | OutputHead::Tokens(TokenHead::Embed { dimensions, .. }) => match *dimensions {
-            Some(0) => Err("an embedding of 0 dimensions"),
-            Some(d) if d as usize > hidden => {
-                Err("more dimensions than the model's hidden state has")
-            }
-            _ => Ok(()),
-        },
-        OutputHead::Classify | OutputHead::Tokens(TokenHead::Classify) => Ok(()),
-    }
-}
-
 impl Executor for CudaExecutor {
     fn capacity(&self) -> Capacity {
         self.capacity
@@ -406,7 +363,7 @@ impl Executor for CudaExecutor {
         }
         // Nothing is read where a row draws nothing: its next one fails by itself.
         let nowhere = self.ops.heads.drawn().width();
-        let first = self.plan.rows.len() - seqs.len();
+        let first = self.plan.layout.rows.len() - seqs.len();
         let at = |i| self.ops.heads.drawn_at(first + i).unwrap_or(nowhere);
         let drawn = seqs.iter().enumerate().map(|(i, &seq)| (seq, at(i)));
         let mut drawn: Vec<_> = drawn.collect();
@@ -444,18 +401,9 @@ impl Executor for CudaExecutor {
     }
 }
 
-/// What the heads left, by part of the batch.
+/// The results that heads computed, by part of the batch.
 pub(crate) fn output(step: StepId, ops: &mut CudaOps, plan: &StepPlan) -> StepOutput {
-    let mut results = ops.heads.take(plan).into_iter();
-    let [oneshot, prefill, decode] = plan
-        .row_counts
-        .map(|count| results.by_ref().take(count).collect());
-    StepOutput {
-        step,
-        oneshot,
-        prefill,
-        decode,
-    }
+    plan.layout.step_output(step, ops.heads.take(&plan.layout))
 }
 
 #[cfg(test)]

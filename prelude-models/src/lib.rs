@@ -42,6 +42,7 @@ mod ops;
 mod qwen3;
 mod registry;
 mod rope;
+pub mod step;
 mod tensor;
 #[cfg(test)]
 mod testing;

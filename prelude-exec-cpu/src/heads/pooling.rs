@@ -2,12 +2,12 @@
 
 use prelude_core::{OutputHead, Pooling, RowOutput, TokenHead};
 
+use prelude_models::step::{ArenaTensor, StepLayout};
+
 use super::NOT_FINITE;
 use crate::{
-    arena::Tensor,
     kernels::gemm::{Matrix, Output},
     ops::CpuOps,
-    plan::StepPlan,
 };
 
 /// Positions that a mean sums before it adds to its total: a fixed order of additions.
@@ -15,14 +15,14 @@ const MEAN_CHUNK: u32 = 256;
 
 impl CpuOps {
     /// Answers every row that wants a vector, or one of each token.
-    pub(crate) fn run_pooling_heads(&mut self, plan: &StepPlan, hidden: &Tensor) {
+    pub(crate) fn run_pooling_heads(&mut self, layout: &StepLayout, hidden: &ArenaTensor) {
         let width = hidden.width();
         let hidden = self.arena.read(hidden);
-        for (row, result) in plan.rows.iter().zip(&mut self.results) {
+        for (row, result) in layout.rows.iter().zip(&mut self.results) {
             if row.refused.is_some() {
                 continue;
             }
-            let mut states = plan
+            let mut states = layout
                 .outputs_of(row)
                 .iter()
                 .map(|&p| &hidden[p as usize * width..][..width]);
@@ -52,10 +52,15 @@ impl CpuOps {
     }
 
     /// Answers every classification row.
-    pub(crate) fn run_class_heads(&mut self, plan: &StepPlan, hidden: &Tensor, score: &Matrix) {
+    pub(crate) fn run_class_heads(
+        &mut self,
+        layout: &StepLayout,
+        hidden: &ArenaTensor,
+        score: &Matrix,
+    ) {
         let width = hidden.width();
         let hidden = self.arena.read(hidden);
-        for (row, result) in plan.rows.iter().zip(&mut self.results) {
+        for (row, result) in layout.rows.iter().zip(&mut self.results) {
             // One state after the other: the same product as for a row alone, so the same bits.
             let mut logits = |p: u32| {
                 let mut logits = vec![0.0; score.outputs()];
@@ -64,7 +69,7 @@ impl CpuOps {
                     .run(&self.pool, state, score, Output::Write, &mut logits);
                 logits
             };
-            let outputs = plan.outputs_of(row);
+            let outputs = layout.outputs_of(row);
             match row.head {
                 OutputHead::Classify => {
                     *result = Some(finite(logits(outputs[0]), RowOutput::Classes));

@@ -12,20 +12,20 @@ use prelude_core::{
     TokenId,
 };
 
+use prelude_models::step::{ArenaTensor, StepLayout};
+
 use super::{
     NOT_FINITE,
     logprobs::Readings,
     sample::{self, Scratch},
 };
 use crate::{
-    arena::Tensor,
     kernels::{
         Supported,
         gemm::{Matrix, Output},
         simd,
     },
     ops::CpuOps,
-    plan::StepPlan,
     scratch::PerWorker,
 };
 
@@ -57,7 +57,7 @@ pub(crate) struct VocabularyHeads {
 
 /// One use of one row of logits.
 struct Item<'a> {
-    /// Row of the plan.
+    /// Row of the layout.
     row: usize,
     /// Output position.
     output: u32,
@@ -117,16 +117,21 @@ impl VocabularyHeads {
 
 impl CpuOps {
     /// Answers every row that samples, scores labels or wants log-probabilities.
-    pub(crate) fn run_vocabulary_heads(&mut self, plan: &StepPlan, hidden: &Tensor, head: &Matrix) {
-        self.run_label_rows(plan, hidden, head);
-        let mut items = items(plan);
+    pub(crate) fn run_vocabulary_heads(
+        &mut self,
+        layout: &StepLayout,
+        hidden: &ArenaTensor,
+        head: &Matrix,
+    ) {
+        self.run_label_rows(layout, hidden, head);
+        let mut items = items(layout);
         items.sort_by_key(Item::order);
         let mut rest = &mut items[..];
         while !rest.is_empty() {
             let (chunk, outputs) = take_chunk(&mut rest, self.vocabulary.rows);
             self.run_chunk(chunk, &outputs, hidden, head);
         }
-        self.collect_items(plan, items);
+        self.collect_items(layout, items);
     }
 
     /// Computes the logits of `outputs` and answers the items that read them.
@@ -134,7 +139,7 @@ impl CpuOps {
         &mut self,
         items: &mut [Item<'_>],
         outputs: &[u32],
-        hidden: &Tensor,
+        hidden: &ArenaTensor,
         head: &Matrix,
     ) {
         let width = hidden.width();
@@ -163,9 +168,9 @@ impl CpuOps {
     }
 
     /// Puts the items' answers into their rows' results.
-    fn collect_items(&mut self, plan: &StepPlan, items: Vec<Item<'_>>) {
+    fn collect_items(&mut self, layout: &StepLayout, items: Vec<Item<'_>>) {
         let mut scores: Vec<Vec<Option<PositionLogprobs>>> = Vec::new();
-        scores.resize_with(plan.rows.len(), Vec::new);
+        scores.resize_with(layout.rows.len(), Vec::new);
         for item in items {
             match (item.got, &item.want) {
                 (Got::Row(output), _) => self.results[item.row] = Some(output),
@@ -177,7 +182,7 @@ impl CpuOps {
                 _ => unreachable!("every item was answered in its kind"),
             }
         }
-        for (i, row) in plan.rows.iter().enumerate() {
+        for (i, row) in layout.rows.iter().enumerate() {
             // A position that failed has put its failure in the row's place.
             if matches!(row.head, OutputHead::Logprobs { .. }) && self.results[i].is_none() {
                 let entries = std::mem::take(&mut scores[i]);
@@ -194,10 +199,10 @@ impl CpuOps {
 
     /// Answers rows that want the logits of labels and nothing else, those with equal labels
     /// together.
-    fn run_label_rows(&mut self, plan: &StepPlan, hidden: &Tensor, head: &Matrix) {
+    fn run_label_rows(&mut self, layout: &StepLayout, hidden: &ArenaTensor, head: &Matrix) {
         let width = hidden.width();
         let hidden = self.arena.read(hidden);
-        let label_rows: Vec<(usize, &Arc<[TokenId]>)> = plan
+        let label_rows: Vec<(usize, &Arc<[TokenId]>)> = layout
             .rows
             .iter()
             .enumerate()
@@ -216,7 +221,7 @@ impl CpuOps {
             for rows in group.chunks(self.vocabulary.rows) {
                 let states = &mut self.vocabulary.states[..rows.len() * width];
                 for (state, (row, _)) in states.chunks_exact_mut(width).zip(rows) {
-                    let p = plan.outputs_of(&plan.rows[*row])[0] as usize;
+                    let p = layout.outputs_of(&layout.rows[*row])[0] as usize;
                     state.copy_from_slice(&hidden[p * width..][..width]);
                 }
                 let mut logits = vec![0.0; rows.len() * labels.len()];
@@ -231,13 +236,13 @@ impl CpuOps {
 }
 
 /// Every use of a full row of logits.
-fn items(plan: &StepPlan) -> Vec<Item<'_>> {
+fn items(layout: &StepLayout) -> Vec<Item<'_>> {
     let mut items = Vec::new();
-    for (row, planned) in plan.rows.iter().enumerate() {
+    for (row, planned) in layout.rows.iter().enumerate() {
         if planned.refused.is_some() {
             continue;
         }
-        let outputs = plan.outputs_of(planned);
+        let outputs = layout.outputs_of(planned);
         let mut push = |output, want| {
             items.push(Item {
                 row,

@@ -1,5 +1,5 @@
 //! Attention over paths of a forest, after Dao et al., FlashAttention-2 (2023), §3.1, with two
-//! differences: keys come from wherever [`StepPlan::path`] says, and tiles of keys start at
+//! differences: keys come from wherever [`StepLayout::path`] says, and tiles of keys start at
 //! absolute multiples of 64 positions whatever the path is made of.
 //!
 //! The work on a tile depends on the query's position and on the keys in it, never on which other
@@ -11,10 +11,16 @@
 //! and p · v, on [`multiply`], six rows at a time; on a matrix unit, `tiles` does the same with
 //! sixteen queries in the lanes.
 
+mod locations;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
-use prelude_models::AttnShape;
+use prelude_models::{
+    AttnShape,
+    step::{KvSpan, StepLayout, StepSegment},
+};
+
+use self::locations::{KvLocation, for_locations};
 
 use super::{
     Supported,
@@ -24,7 +30,6 @@ use super::{
 use crate::{
     config::{Act, Backend},
     kv::{Kv, KvElement, pack_keys},
-    plan::{Place, PlanSegment, Span, StepPlan, for_places},
     pool::{ComputePool, TileMut},
     scratch::PerWorker,
 };
@@ -40,7 +45,7 @@ const ROWS_ON_TILES: usize = 128;
 pub(crate) struct Scratch {
     #[cfg(target_arch = "x86_64")]
     tiles: Option<tiles::TileScratch>,
-    path: Vec<Span>,
+    path: Vec<KvSpan>,
     keys: Vec<u32>,
     values: Vec<u32>,
     /// Queries, rounded to pairs or as they are.
@@ -119,7 +124,7 @@ impl Scratch {
 
 /// One layer's attention for a chunk of the step's tokens.
 pub(crate) struct Attention<'a, E> {
-    pub(crate) plan: &'a StepPlan,
+    pub(crate) layout: &'a StepLayout,
     pub(crate) kv: &'a Kv<E>,
     pub(crate) layer: usize,
     pub(crate) shape: AttnShape,
@@ -155,7 +160,7 @@ impl<E: KvElement> Attention<'_, E> {
         };
         let context: usize = self
             .segments()
-            .map(|s| (self.plan.end_of(s) as usize) * s.len.min(count))
+            .map(|s| (s.end_position() as usize) * s.len.min(count))
             .sum();
         let cost_ns = context * shape.out_width() / per_ns;
         pool.tiles(
@@ -171,21 +176,24 @@ impl<E: KvElement> Attention<'_, E> {
     }
 
     /// Segments with tokens in the chunk.
-    fn segments(&self) -> impl Iterator<Item = &PlanSegment> {
-        let all = &self.plan.segments;
-        let first = all.partition_point(|s| s.first + s.len <= self.rows.start);
+    fn segments(&self) -> impl Iterator<Item = &StepSegment> {
+        let all = &self.layout.segments;
+        let first = all.partition_point(|s| s.end() <= self.rows.start);
         all[first..].iter().take_while(|s| s.first < self.rows.end)
     }
 
     fn run_task(&self, backend: Backend, scratch: &mut Scratch, tile: &mut TileMut<'_, f32>) {
         let first = self.rows.start + tile.first_row;
         let last = first + tile.rows;
-        let all = &self.plan.segments;
-        let at = all.partition_point(|s| s.first + s.len <= first);
-        for segment in all[at..].iter().take_while(|s| s.first < last) {
-            let tokens = first.max(segment.first)..last.min(segment.first + segment.len);
+        let all = &self.layout.segments;
+        let at = all.partition_point(|s| s.end() <= first);
+        for (i, segment) in all.iter().enumerate().skip(at) {
+            if segment.first >= last {
+                break;
+            }
+            let tokens = first.max(segment.first)..last.min(segment.end());
             let mut path = std::mem::take(&mut scratch.path);
-            self.plan.path(segment, &mut path);
+            self.layout.path(i, &mut path);
             match backend {
                 Backend::Reference => self.run_reference(&path, tokens, tile),
                 #[cfg(target_arch = "x86_64")]
@@ -206,12 +214,12 @@ impl<E: KvElement> Attention<'_, E> {
         tile.first_col / (self.shape.heads / self.shape.kv_heads * self.shape.head_dim)
     }
 
-    /// The row of keys and values at `place`.
-    fn row(&self, place: Place) -> &[E] {
+    /// The row of keys and values at a location.
+    fn row(&self, location: KvLocation) -> &[E] {
         let width = 2 * self.kv.half;
-        match place {
-            Place::Slot(slot) => &self.kv.layers[self.layer][slot * width..][..width],
-            Place::Token(token) => &self.kv.step[token * width..][..width],
+        match location {
+            KvLocation::Slot(slot) => &self.kv.layers[self.layer][slot * width..][..width],
+            KvLocation::Token(token) => &self.kv.step[token * width..][..width],
         }
     }
 
@@ -224,7 +232,7 @@ impl<E: KvElement> Attention<'_, E> {
         &self,
         isa: Supported,
         act: Act,
-        path: &[Span],
+        path: &[KvSpan],
         tokens: std::ops::Range<usize>,
         scratch: &mut Scratch,
         tile: &mut TileMut<'_, f32>,
@@ -233,8 +241,8 @@ impl<E: KvElement> Attention<'_, E> {
         let group = self.shape.heads / self.shape.kv_heads;
         let kv_head = self.head(tile);
         let rows = tokens.len() * group;
-        let first_position = self.plan.positions[tokens.start];
-        let end = self.plan.positions[tokens.end - 1] + 1;
+        let first_position = self.layout.positions[tokens.start];
+        let end = self.layout.positions[tokens.end - 1] + 1;
         scratch.fit(self.shape, rows);
         for r in 0..rows {
             let q = self.query(tokens.start + r / group, kv_head * group + r % group);
@@ -255,12 +263,19 @@ impl<E: KvElement> Attention<'_, E> {
             let keys = (end - start).min(NR as u32);
             let head = kv_head * dim..(kv_head + 1) * dim;
             let mut tile_keys: [&[E]; NR] = [&[]; NR];
-            for_places(path, &mut cursor, start..start + keys, |position, place| {
-                let (k, v) = self.row(place).split_at(half);
-                let lane = (position - start) as usize;
-                tile_keys[lane] = &k[head.clone()];
-                E::pack_value(&v[head.clone()], lane, &mut scratch.values);
-            });
+            let range = start..start + keys;
+            for_locations(
+                self.layout,
+                path,
+                &mut cursor,
+                range,
+                |position, location| {
+                    let (k, v) = self.row(location).split_at(half);
+                    let lane = (position - start) as usize;
+                    tile_keys[lane] = &k[head.clone()];
+                    E::pack_value(&v[head.clone()], lane, &mut scratch.values);
+                },
+            );
             let keys = keys as usize;
             pack_keys(isa, &tile_keys[..keys], &mut scratch.keys[..key_panel]);
             for first in (0..rows).step_by(MR) {
@@ -325,18 +340,18 @@ impl<E: KvElement> Attention<'_, E> {
 
     fn run_reference(
         &self,
-        path: &[Span],
+        path: &[KvSpan],
         tokens: std::ops::Range<usize>,
         tile: &mut TileMut<'_, f32>,
     ) {
         let (dim, half) = (self.shape.head_dim, self.kv.half);
         let group = self.shape.heads / self.shape.kv_heads;
         let kv_head = self.head(tile);
-        let end = self.plan.positions[tokens.end - 1] + 1;
+        let end = self.layout.positions[tokens.end - 1] + 1;
         let widen = |x: &[E]| x.iter().map(|x| x.widen()).collect::<Vec<f32>>();
         let (mut keys, mut values) = (Vec::new(), Vec::new());
-        for_places(path, &mut 0, 0..end, |_, place| {
-            let (k, v) = self.row(place).split_at(half);
+        for_locations(self.layout, path, &mut 0, 0..end, |_, location| {
+            let (k, v) = self.row(location).split_at(half);
             let head = kv_head * dim..(kv_head + 1) * dim;
             keys.push(widen(&k[head.clone()]));
             values.push(widen(&v[head]));
@@ -344,7 +359,7 @@ impl<E: KvElement> Attention<'_, E> {
         let keys: Vec<&[f32]> = keys.iter().map(|k| &k[..]).collect();
         let values: Vec<&[f32]> = values.iter().map(|v| &v[..]).collect();
         for token in tokens {
-            let visible = self.plan.positions[token] as usize + 1;
+            let visible = self.layout.positions[token] as usize + 1;
             let out = tile.row(token - self.rows.start - tile.first_row);
             for (j, out) in out.chunks_exact_mut(dim).enumerate() {
                 let q = self.query(token, kv_head * group + j);

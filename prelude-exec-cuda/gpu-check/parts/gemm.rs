@@ -5,10 +5,10 @@ use std::fs;
 use anyhow::{Context as _, Result};
 use half::bf16;
 use prelude_exec_cuda::{
-    CudaOps, Error, Tensor, Weight,
+    CudaOps, Error, Weight,
     measure::{Device, Operands, Room, Target, Times, Tuner, Turn, times},
 };
-use prelude_models::Ops as _;
+use prelude_models::{Ops as _, step::ArenaTensor};
 
 use super::{Layer, checked};
 use crate::{
@@ -126,7 +126,7 @@ impl Bench {
         &mut self,
         m: usize,
         case: &Case,
-        body: impl FnOnce(&mut CudaOps, &Tensor, &[Weight], &mut Tensor) -> Result<T, Error>,
+        body: impl FnOnce(&mut CudaOps, &ArenaTensor, &[Weight], &mut ArenaTensor) -> Result<T, Error>,
     ) -> Result<T> {
         let batch = checked(Forest::prompt(&[0], vec![]).oneshot(), &self.room)?;
         let (input, weights) = (&self.input[..m * case.k], &self.weights);

@@ -7,8 +7,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use prelude_core::{OutputHead, SampleHead, TokenId};
-
-use crate::StepPlan;
+use prelude_models::step::{StepLayout, StepRow};
 
 /// The lists of one row.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,10 +22,10 @@ pub(super) struct Masks {
 pub(super) type AllMasks = BTreeMap<usize, Masks>;
 
 /// [`AllMasks`] of a step, for a vocabulary of `vocab` ids.
-pub(super) fn masks(plan: &StepPlan, vocab: usize) -> AllMasks {
-    let rows = plan.rows.iter().enumerate();
+pub(super) fn masks(layout: &StepLayout, vocab: usize) -> AllMasks {
+    let rows = layout.rows.iter().enumerate();
     let answered = rows.filter(|(_, row)| row.refused.is_none());
-    let of = |(at, row): (usize, &crate::plan::PlanRow)| match &row.head {
+    let of = |(at, row): (usize, &StepRow)| match &row.head {
         OutputHead::Sample(head) => Some((at, Masks::new(head, vocab))),
         _ => None,
     };

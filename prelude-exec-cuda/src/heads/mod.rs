@@ -19,7 +19,10 @@ mod room;
 
 use half::bf16;
 use prelude_core::{Normalise, OutputHead, RowOutput, TokenHead};
-use prelude_models::ModelConfig;
+use prelude_models::{
+    ModelConfig,
+    step::{StepLayout, StepRow},
+};
 
 use self::{
     labels::Labels,
@@ -28,10 +31,9 @@ use self::{
     results::Results,
 };
 use crate::{
-    CudaConfig, Error, StepPlan,
+    CudaConfig, Error,
     kernels::{gemm::Products, launch::Launcher},
     memory::{metadata::Metadata, pinned::Pinned, space::Space, view::View},
-    plan::PlanRow,
 };
 
 /// What a row gets that no head of the model answered.
@@ -144,24 +146,24 @@ impl Heads {
     /// Lays out all rows of a step.
     pub(crate) fn begin(
         &mut self,
-        plan: &mut StepPlan,
+        layout: &mut StepLayout,
         metadata: &mut Metadata,
     ) -> Result<(), Error> {
         self.ran = Ran::default();
         self.results.clear();
         let results = &mut self.results;
-        let seen = logits::seen(plan);
-        let masks = masks::masks(plan, self.logits.vocab());
+        let seen = logits::seen(layout);
+        let masks = masks::masks(layout, self.logits.vocab());
         let group_rows = self.logits.group_rows();
-        room::refuse(plan, &seen, &masks, metadata.room(), group_rows);
-        self.pooled.begin(plan, results, metadata)?;
-        self.classes.begin(plan, results, metadata)?;
-        self.labels.begin(plan, results, metadata)?;
-        self.logits.begin(plan, seen, &masks, results, metadata)?;
+        room::refuse(layout, &seen, &masks, metadata.room(), group_rows);
+        self.pooled.begin(layout, results, metadata)?;
+        self.classes.begin(layout, results, metadata)?;
+        self.labels.begin(layout, results, metadata)?;
+        self.logits.begin(layout, seen, &masks, results, metadata)?;
         // Last, with room of their own: a result for each token.
         let results = &mut self.results;
-        self.token_vectors.begin(plan, results, metadata)?;
-        self.token_classes.begin(plan, results, metadata)
+        self.token_vectors.begin(layout, results, metadata)?;
+        self.token_classes.begin(layout, results, metadata)
     }
 
     /// Sampling, label scores and log-probabilities. `hidden`: `[P, H]`; `head`: `[V, H]`.
@@ -216,9 +218,9 @@ impl Heads {
     }
 
     /// Every row's result, once the copy has been waited for.
-    pub(crate) fn take(&mut self, plan: &StepPlan) -> Vec<RowOutput> {
-        let mut outputs = Vec::with_capacity(plan.rows.len());
-        for (i, row) in plan.rows.iter().enumerate() {
+    pub(crate) fn take(&mut self, layout: &StepLayout) -> Vec<RowOutput> {
+        let mut outputs = Vec::with_capacity(layout.rows.len());
+        for (i, row) in layout.rows.iter().enumerate() {
             let output = match (row.refused, &row.head) {
                 (Some(why), _) => RowOutput::Failed(why),
                 (None, OutputHead::Embed { .. }) if self.ran.pooling => {
@@ -251,12 +253,12 @@ impl Heads {
     }
 }
 
-/// Rows of one kind that may be answered, with their places in the plan.
+/// Rows of one kind that may be answered, with their indices among the step's rows.
 fn rows(
-    plan: &StepPlan,
+    layout: &StepLayout,
     wanted: fn(&OutputHead) -> bool,
-) -> impl Iterator<Item = (usize, &PlanRow)> {
-    let rows = plan.rows.iter().enumerate();
+) -> impl Iterator<Item = (usize, &StepRow)> {
+    let rows = layout.rows.iter().enumerate();
     rows.filter(move |(_, row)| row.refused.is_none() && wanted(&row.head))
 }
 

@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use half::bf16;
+use prelude_models::step::ArenaTensor;
 
 use super::times::{Times, times};
 use crate::{
-    CudaOps, Error, ProductEngine, Tensor, Weight,
+    CudaOps, Error, ProductEngine, Weight,
     kernels::{
         gemm::{By, Output, gemm_mma},
         lt::{
@@ -20,7 +21,7 @@ use crate::{
 ///
 /// # Errors
 /// [`Error::Launch`] if the shapes do not fit, or the driver's.
-pub fn product_f32(ops: &mut CudaOps, x: &Tensor, w: &Weight) -> Result<Vec<f32>, Error> {
+pub fn product_f32(ops: &mut CudaOps, x: &ArenaTensor, w: &Weight) -> Result<Vec<f32>, Error> {
     let (x, (w, _)) = (ops.arena.view(x), w.matrix());
     let (m, n) = (x.rows(), w.rows());
     let sums = ops.space.alloc("sums", m * n * size_of::<f32>())?;
@@ -36,7 +37,7 @@ pub fn product_f32(ops: &mut CudaOps, x: &Tensor, w: &Weight) -> Result<Vec<f32>
 ///
 /// # Errors
 /// As [`product_f32`].
-pub fn logits_f32(ops: &mut CudaOps, x: &Tensor, w: &Weight) -> Result<Vec<f32>, Error> {
+pub fn logits_f32(ops: &mut CudaOps, x: &ArenaTensor, w: &Weight) -> Result<Vec<f32>, Error> {
     let (x, (w, _)) = (ops.arena.view(x), w.matrix());
     let (m, n) = (x.rows(), w.rows());
     let sums = ops.space.alloc("sums", m * n * size_of::<f32>())?;
@@ -110,11 +111,11 @@ impl Turn {
 #[derive(Debug)]
 pub struct Operands<'a> {
     /// `[m, k]`.
-    pub x: &'a Tensor,
+    pub x: &'a ArenaTensor,
     /// `[n, k]` each, more of them together than a cache holds.
     pub weights: &'a [Weight],
     /// `[m, n]`; its contents are lost.
-    pub y: &'a mut Tensor,
+    pub y: &'a mut ArenaTensor,
     /// Whether the product is added to `y`, as those before a residual are.
     pub adds: bool,
 }

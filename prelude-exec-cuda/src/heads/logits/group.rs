@@ -41,7 +41,7 @@ pub(super) struct Builder<'a> {
 #[derive(Default)]
 struct ScoreRows {
     rows: Vec<LogprobRow>,
-    /// Row of the plan of each.
+    /// Row of the step of each.
     of: Vec<usize>,
     /// Row of the group and number of likeliest tokens, where that is above [`TOP_MAX`].
     long: Vec<Option<(usize, usize)>>,
