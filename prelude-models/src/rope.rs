@@ -186,6 +186,19 @@ impl Yarn {
     }
 }
 
+/// Returns the cosine and the sine by which a pair of elements is rotated at a position. The angle
+/// is an f32 product, as in the reference: it decides which rotation is meant. What follows is as
+/// exact as can be.
+#[must_use]
+pub fn rotation(position: usize, inv_freq: f32, attention_scaling: f32) -> (f32, f32) {
+    let angle = f64::from(position as f32 * inv_freq);
+    let scaling = f64::from(attention_scaling);
+    (
+        (angle.cos() * scaling) as f32,
+        (angle.sin() * scaling) as f32,
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,14 +211,14 @@ mod tests {
     fn frequencies_are_those_of_the_reference() {
         for (golden, checkpoint) in golden_models() {
             let tensors = golden_tensors(&golden);
-            let expected = tensors.f32("rope.inv_freq");
+            let expected = tensors.f32("rope.inv_freq").unwrap().0;
             let config = checkpoint.config();
             let got = config.rope.inv_freq(config.head_dim);
             assert_eq!(got.len(), expected.len(), "{golden}");
             for (g, e) in got.iter().zip(&expected) {
                 assert!((g - e).abs() <= RELATIVE * e, "{golden}: {g} for {e}");
             }
-            let scaling = tensors.document["rope"]["attention_scaling"]
+            let scaling = tensors.document()["rope"]["attention_scaling"]
                 .as_f64()
                 .unwrap();
             assert!((f64::from(config.rope.attention_scaling()) - scaling).abs() < 1e-7);

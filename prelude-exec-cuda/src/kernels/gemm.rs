@@ -14,7 +14,7 @@ use prelude_kernels::{
 };
 
 use super::{
-    check, int,
+    int,
     launch::{Access, Launcher, access, check_accesses},
     lt::{Lt, Matrix},
 };
@@ -258,25 +258,19 @@ impl Product {
             Output::Logits(y) => (GemmOutput::F32, part(y)),
         };
         let kernel = "gemm_mma";
-        check(kernel, x.width() == w.width(), "x and w differ in width")?;
-        check(kernel, x.rows() == y.rows, "x and y differ in rows")?;
-        check(
-            kernel,
-            w.rows() == y.width,
-            "w has not a row for each column of y",
-        )?;
-        check(kernel, x.width().is_multiple_of(8), "k is no multiple of 8")?;
-        check(
-            kernel,
-            bias.is_none_or(|b| b.width() == y.width),
-            "the bias has another width",
-        )?;
+        rules! {
+            kernel;
+            x.width() == w.width() => "x and w differ in width",
+            x.rows() == y.rows => "x and y differ in rows",
+            w.rows() == y.width => "w has not a row for each column of y",
+            x.width().is_multiple_of(8) => "k is no multiple of 8",
+            bias.is_none_or(|b| b.width() == y.width) => "the bias has another width",
+        }
         // Pairs of neighbours are stored at once.
-        check(
-            kernel,
-            y.stride.is_multiple_of(2),
-            "rows of y begin at odd elements",
-        )?;
+        rules! {
+            kernel;
+            y.stride.is_multiple_of(2) => "rows of y begin at odd elements",
+        }
         let mut reads = vec![access("x", x), access("w", w)];
         reads.extend(bias.map(|b| access("bias", b)));
         let writes = [y.access];

@@ -21,6 +21,13 @@
     reason = "the driver's calls; each wrapper is safe to call"
 )]
 
+/// Returns an error of the kernel with the text of the first condition that does not hold.
+macro_rules! rules {
+    { $kernel:expr; $($holds:expr => $broken:literal,)+ } => {
+        $($crate::kernels::check($kernel, $holds, $broken)?;)+
+    };
+}
+
 pub(crate) mod attention;
 pub(crate) mod cuda;
 pub(crate) mod elementwise;

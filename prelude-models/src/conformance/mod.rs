@@ -12,11 +12,14 @@
 //! heads         sampling, label scores, log-probabilities, pooling, classes
 //! ```
 //!
+//! [`golden`] compares whole models with recorded outputs of the reference implementation.
+//!
 //! Values are drawn by a fixed generator, so that a failure repeats. In [`Precision::Bf16`] they
 //! are all exact in bf16: what a case measures is the operation, not the conversion of its inputs.
 
 mod attention;
 mod elementwise;
+pub mod golden;
 mod heads;
 mod products;
 mod values;
