@@ -11,13 +11,11 @@
 //! | `session` | what a part works with: target, deadline, results |
 //! | `results`, `table` | what is written down, and how |
 //! | `batches` | batches for executors, by hand |
-//! | `compare` | differences of numbers, and what is allowed of them |
 //! | `golden` | recorded outputs of the reference implementation |
 //! | `make_model` | checkpoints of any size with random weights |
 //! | `reference` | what to hold large models against: `transformers`, or the CPU executor |
 //! | `same` | answers to the same rows in other company |
 //! | `values` | inputs and weights of single operations |
-//! | `client` | a connection to a server |
 //! | `nvcc` | kernels compiled where they run |
 //! | `parts/` | one file each |
 #![forbid(unsafe_code)]
@@ -28,8 +26,6 @@
 )]
 
 mod batches;
-mod client;
-mod compare;
 mod golden;
 mod make_model;
 mod nvcc;

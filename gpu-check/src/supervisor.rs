@@ -37,12 +37,12 @@ const LINE_MAX: usize = 400;
 pub(crate) fn run(names: &[String], total: Option<u64>, common: &Common) -> Result<bool> {
     let end = total.map(|total| Instant::now() + Duration::from_secs(total));
     let names: Vec<&str> = match names {
-        [] => parts::NAMES.to_vec(),
+        [] => parts::names(),
         some => some.iter().map(String::as_str).collect(),
     };
     for (i, name) in names.iter().enumerate() {
-        if !parts::NAMES.contains(name) {
-            bail!("no part `{name}`; there are: {}", parts::NAMES.join(", "));
+        if !parts::names().contains(name) {
+            bail!("no part `{name}`; there are: {}", parts::names().join(", "));
         }
         if names[..i].contains(name) {
             bail!("part `{name}` is named twice");

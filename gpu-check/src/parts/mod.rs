@@ -25,31 +25,34 @@ use crate::{
     session::{Session, said},
 };
 
-/// All parts, in the order in which a run goes through them.
-pub(crate) const NAMES: [&str; 9] = [
-    "env",
-    "kernels",
-    "parity",
-    "gemm",
-    "attn",
-    "model",
-    "serve",
-    "invariance",
-    "sanitize",
-];
+/// Returns the names of all parts, in the order in which a run goes through them.
+pub(crate) fn names() -> Vec<&'static str> {
+    include_str!("../../parts.txt").lines().collect()
+}
 
-/// What a part would like to have of a run's time, in seconds: what it took on one H200
-/// (2026-11-22), and some more.
+/// The work of one part.
+type Body = fn(&mut Session) -> Result<()>;
+
+/// Returns a part's work, and the seconds that it would like to have of a run's time: what it took
+/// on one H200 (2026-11-22), and some more.
+fn part(name: &str) -> Option<(Body, u32)> {
+    Some(match name {
+        "env" => (env::run, 10),
+        "kernels" => (kernels::run, 20),
+        "parity" => (parity::run, 100),
+        "gemm" => (gemm::run, 40),
+        "attn" => (attn::run, 10),
+        "model" => (model::run, 60),
+        "serve" => (serve::run, 100),
+        "invariance" => (invariance::run, 60),
+        "sanitize" => (sanitize::run, 240),
+        _ => return None,
+    })
+}
+
+/// Returns the seconds that a part would like to have of a run's time.
 pub(crate) fn wish(name: &str) -> u32 {
-    match name {
-        "env" | "attn" => 10,
-        "kernels" => 20,
-        "gemm" => 40,
-        "model" | "invariance" => 60,
-        "parity" | "serve" => 100,
-        // sanitize
-        _ => 240,
-    }
+    part(name).map_or(0, |(_, seconds)| seconds)
 }
 
 /// Results of part `env` that are the bounds of the others.
@@ -58,18 +61,8 @@ pub(crate) const CEILING_BYTES: &str = "copy, device to device";
 
 /// Runs one part in this process. Whether nothing was wrong.
 pub(crate) fn run(name: &str, common: &Common) -> Result<bool> {
-    let body: fn(&mut Session) -> Result<()> = match name {
-        "env" => env::run,
-        "kernels" => kernels::run,
-        "parity" => parity::run,
-        "invariance" => invariance::run,
-        "sanitize" => sanitize::run,
-        "gemm" => gemm::run,
-        "attn" => attn::run,
-        "model" => model::run,
-        "serve" => serve::run,
-        _ => anyhow::bail!("no part `{name}`; there are: {}", NAMES.join(", ")),
-    };
+    let (body, _) = part(name)
+        .with_context(|| format!("no part `{name}`; there are: {}", names().join(", ")))?;
     let mut session = Session::open(name, common)?;
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(&mut session)));
     let why = match caught {
@@ -198,4 +191,15 @@ fn checked(batch: ForwardBatch, room: &Room) -> Result<ForwardBatch> {
     };
     batch.validate(&capacity)?;
     Ok(batch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_named_part_has_its_work() {
+        assert!(names().into_iter().all(|name| part(name).is_some()));
+        assert!(part("nonsense").is_none());
+    }
 }

@@ -3,11 +3,12 @@ have=$(getconf GNU_LIBC_VERSION 2>/dev/null | cut -d' ' -f2); case "$have" in 2.
 
 # Checks and measures Prelude on this machine's GPU. Nothing is built or installed, no setting of
 # the GPU is changed. Each part ends by itself; what it found is in DIR at every moment.
+here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd) || exit 2
 usage() {
-    cat <<'TEXT'
+    cat <<TEXT
 usage: ./run.sh [--parts a,b] [--out DIR] [--seconds N] [--total N] [--models DIR] [--device N] [--smoke]
 
-  --parts    env kernels parity gemm attn model serve invariance sanitize; all, in this order
+  --parts    $(paste -sd ' ' "$here/parts.txt"); all, in this order
   --out      where results go; default ./results. A run of the same bundle and GPU goes on there:
              the parts that are named are done anew, the others' results are kept
   --seconds  longest that one part may take, 5 to 565; default 540. With 30 s to end one that
@@ -48,7 +49,6 @@ number() {
     [ "$2" -ge "$3" ] && [ "$2" -le "$4" ] || refuse "$1 takes a number of $3 to $4, not $2"
 }
 
-here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd) || exit 2
 out=./results parts= seconds=540 total= models= device=0 smoke= cache=
 while [ $# -gt 0 ]; do
     case "$1" in
@@ -73,10 +73,7 @@ number --seconds "$seconds" 5 565
 [ -z "$total" ] || number --total "$total" 60 86400
 number --device "$device" 0 999
 for part in $(printf %s "$parts" | tr ',' ' '); do
-    case "$part" in
-        env | kernels | parity | gemm | attn | model | serve | invariance | sanitize) ;;
-        *) refuse "there is no part \`$part\`" ;;
-    esac
+    grep -qxF -e "$part" "$here/parts.txt" || refuse "there is no part \`$part\`"
 done
 case "${models%/}/" in /) ;; "${out%/}"/*) refuse "--models must be outside the folder of results, $out" ;; esac
 [ -x "$here/gpu-check" ] || refuse "$here/gpu-check is missing: is this the whole bundle?"

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::{
-    parts::NAMES,
+    parts,
     results::{Better, Document, Outcome, Verdict},
 };
 
@@ -74,7 +74,8 @@ fn number(value: f64) -> String {
 pub(crate) fn render(document: &Document) -> String {
     let mut lines = head(document);
     let mut parts: Vec<&String> = document.parts.keys().collect();
-    parts.sort_by_key(|part| NAMES.iter().position(|name| name == part));
+    let names = parts::names();
+    parts.sort_by_key(|part| names.iter().position(|name| name == part));
     let shown = |part: &str| -> Vec<&Outcome> {
         let of_part = document.results.iter().filter(|r| r.part == part);
         // Details are shown where they are bad news.

@@ -62,7 +62,7 @@ const SMOKE: [Case; 1] = [Case {
 
 pub(super) fn run(session: &mut Session) -> Result<()> {
     let (longest, step, most) = session.pick((1500, 2048, usize::MAX), (40, 64, 60));
-    for name in golden::NAMES {
+    for name in golden::names(&session.home)? {
         let what = format!("golden {name}");
         // One mode each where an emulation computes; the crate's tests run them all.
         let modes: &[bool] = session.pick(&[false, true], &[false]);
@@ -71,7 +71,7 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
             let what = format!("{what}{mode}");
             if session.has_time(&what, 3.0)? {
                 session.check(&what, |s| {
-                    golden::check(s, name, longest, step, most, deterministic)
+                    golden::check(s, &name, longest, step, most, deterministic)
                 })?;
             }
         }

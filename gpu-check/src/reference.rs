@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use prelude_core::{BlockId, Executor, OutputHead, Pooling, RowOutput};
+use prelude_models::conformance::golden::{Allowed, Differences};
 use safetensors::SafeTensors;
 use serde_json::json;
 
@@ -17,7 +18,6 @@ use crate::{
     batches::{
         Forest, Sequence, Wanted, count, decode, embed, greedy, rows, sampled, scores, step,
     },
-    compare::{Allowed, Differences},
     process::{self, Ended},
 };
 

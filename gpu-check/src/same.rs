@@ -3,8 +3,9 @@
 
 use anyhow::{Context as _, Result, bail, ensure};
 use prelude_core::{LabelScores, RowOutput};
+use prelude_models::conformance::golden::Differences;
 
-use crate::{batches::sampled, compare::Differences};
+use crate::batches::sampled;
 
 /// `Debug` prints the shortest digits that read back as the same f32.
 pub(crate) fn bits(rows: &[RowOutput]) -> Vec<String> {
