@@ -9,7 +9,7 @@
 //! | `supervisor` | starts parts, and ends those that do not end by themselves |
 //! | `process` | processes that are ended with all that they started |
 //! | `session` | what a part works with: target, deadline, results |
-//! | `results`, `table` | what is written down, and how |
+//! | `results` | what is written down, and how |
 //! | `batches` | batches for executors, by hand |
 //! | `golden` | recorded outputs of the reference implementation |
 //! | `make_model` | checkpoints of any size with random weights |
@@ -36,7 +36,6 @@ mod results;
 mod same;
 mod session;
 mod supervisor;
-mod table;
 mod values;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -95,7 +94,7 @@ struct Common {
     #[arg(long, value_name = "DIR")]
     home: Option<PathBuf>,
     /// Longest that a part may take.
-    #[arg(long, value_name = "N", default_value_t = 540, value_parser = clap::value_parser!(u64).range(supervisor::SECONDS))]
+    #[arg(long, value_name = "N", default_value_t = 540, value_parser = clap::value_parser!(u64).range(session::SECONDS))]
     seconds: u64,
     /// Walk through everything without a GPU: emulated kernels, tiny shapes, no times.
     #[arg(long)]

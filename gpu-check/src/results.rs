@@ -16,7 +16,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::table;
+pub(crate) mod table;
 
 /// Format of `gpu.json`.
 pub(crate) const SCHEMA: u32 = 1;
@@ -26,6 +26,11 @@ const RESULTS_MAX: usize = 5_000;
 const REASON_MAX: usize = 1_000;
 /// Longest silence of a part that is at work: the supervisor ends one that says nothing at all.
 const BEAT: Duration = Duration::from_secs(20);
+
+/// Returns the names of all parts, in the order in which a run goes through them.
+pub(crate) fn part_names() -> Vec<&'static str> {
+    include_str!("../parts.txt").lines().collect()
+}
 
 /// All of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -2,6 +2,7 @@
 
 use std::{
     env, fs,
+    ops::RangeInclusive,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     process::Command,
@@ -26,6 +27,13 @@ use crate::{
 /// Why times are not results where there is no GPU.
 const NO_TIMES: &str = "emulated: its time says nothing";
 
+/// Results of part `env` that are the bounds of the others.
+pub(crate) const CEILING_FLOPS: &str = "product 8192³, bf16";
+pub(crate) const CEILING_BYTES: &str = "copy, device to device";
+
+/// What `--seconds` may be. The most, with what it takes to end a part that does not end, is 595:
+/// machines are lent for commands of 600 s.
+pub(crate) const SECONDS: RangeInclusive<u64> = 5..=565;
 /// How much of a part is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
@@ -461,8 +469,8 @@ fn ceilings(results: &[Outcome]) -> Ceilings {
         found.and_then(|r| r.value).map(|v| v * 1e12)
     };
     Ceilings {
-        flops: found(crate::parts::CEILING_FLOPS),
-        bytes: found(crate::parts::CEILING_BYTES),
+        flops: found(CEILING_FLOPS),
+        bytes: found(CEILING_BYTES),
     }
 }
 
@@ -593,22 +601,12 @@ mod tests {
             outcome.value = value;
             outcome
         };
-        let bytes = outcome("env", crate::parts::CEILING_BYTES, Verdict::Note, Some(2.0));
-        let flops = outcome(
-            "env",
-            crate::parts::CEILING_FLOPS,
-            Verdict::Note,
-            Some(100.0),
-        );
+        let bytes = outcome("env", CEILING_BYTES, Verdict::Note, Some(2.0));
+        let flops = outcome("env", CEILING_FLOPS, Verdict::Note, Some(100.0));
         let none = ceilings(&[]);
         assert!(none.flops.is_none() && none.bytes.is_none());
-        let other = outcome(
-            "gemm",
-            crate::parts::CEILING_FLOPS,
-            Verdict::Note,
-            Some(9.0),
-        );
-        let skipped = outcome("env", crate::parts::CEILING_FLOPS, Verdict::Skip, None);
+        let other = outcome("gemm", CEILING_FLOPS, Verdict::Note, Some(9.0));
+        let skipped = outcome("env", CEILING_FLOPS, Verdict::Skip, None);
         let half = ceilings(&[bytes.clone(), other, skipped]);
         assert!(half.flops.is_none() && half.bound_s(1.0, 1.0).is_none());
         let both = ceilings(&[bytes, flops]);

@@ -17,14 +17,11 @@ use crate::{
     Common, parts,
     process::{self, Ended, GONE_WITHIN},
     results::{self, Document, State, Verdict},
-    session::{self, clocks},
+    session::{self, SECONDS, clocks},
 };
 
 /// What a part that should have ended gets to do so: it looks at the clock between measurements.
 const GRACE: Duration = Duration::from_secs(20);
-/// What `--seconds` may be. The most, with what it takes to end a part that does not end, is 595:
-/// machines are lent for commands of 600 s.
-pub(crate) const SECONDS: RangeInclusive<u64> = 5..=565;
 /// What `--total` may be: one part at least can begin and be ended.
 pub(crate) const TOTAL: RangeInclusive<u64> = 60..=86_400;
 /// Longest silence of a part. Those that work long without a result say that they do.
@@ -37,12 +34,15 @@ const LINE_MAX: usize = 400;
 pub(crate) fn run(names: &[String], total: Option<u64>, common: &Common) -> Result<bool> {
     let end = total.map(|total| Instant::now() + Duration::from_secs(total));
     let names: Vec<&str> = match names {
-        [] => parts::names(),
+        [] => results::part_names(),
         some => some.iter().map(String::as_str).collect(),
     };
     for (i, name) in names.iter().enumerate() {
-        if !parts::names().contains(name) {
-            bail!("no part `{name}`; there are: {}", parts::names().join(", "));
+        if !results::part_names().contains(name) {
+            bail!(
+                "no part `{name}`; there are: {}",
+                results::part_names().join(", ")
+            );
         }
         if names[..i].contains(name) {
             bail!("part `{name}` is named twice");
@@ -133,7 +133,7 @@ fn each(
     let mut document = results::read(&common.out)?;
     document.run.clocks_after = clocks();
     results::write(&common.out, &document)?;
-    print!("{}", crate::table::render(&document));
+    print!("{}", results::table::render(&document));
     Ok(ended && is_well(&document, names))
 }
 

@@ -3,20 +3,10 @@
 use prelude_models::{DType, ModelConfig};
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Isa, kernels::Supported};
-
-/// Arithmetic of weights, products and the KV cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum CpuDtype {
-    /// f32 throughout. Weights that a checkpoint stores as bf16 stay so in memory: they widen
-    /// exactly, at half the bytes.
-    F32,
-    /// Weights and KV cache in bf16; hidden states, sums and softmax in f32. On
-    /// [`Isa::AmxBf16`] and [`Isa::Avx512Bf16`] the inputs of products are rounded to bf16 as well.
-    Bf16,
-}
+use crate::{
+    Error,
+    kernels::{Act, Backend, CpuDtype, Isa, Supported},
+};
 
 /// Which code computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,47 +67,6 @@ impl Default for CpuConfig {
             chunk_tokens: 512,
             max_context_len: None,
             memory_limit_bytes: None,
-        }
-    }
-}
-
-/// How rows enter products.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Act {
-    /// Rounded to pairs of bf16 and cut into tiles.
-    Tiles,
-    /// Rounded to pairs of bf16.
-    Bf16,
-    /// As they are.
-    F32,
-}
-
-impl Act {
-    /// What suits the instructions.
-    pub(crate) fn of(isa: Supported, dtype: CpuDtype) -> Self {
-        match (dtype, isa.isa()) {
-            (CpuDtype::Bf16, Isa::AmxBf16) => Self::Tiles,
-            (CpuDtype::Bf16, Isa::Avx512Bf16) => Self::Bf16,
-            _ => Self::F32,
-        }
-    }
-}
-
-/// The code that was chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Backend {
-    /// [`Mode::Reference`].
-    Reference,
-    /// [`Mode::Fast`].
-    Fast { isa: Supported, act: Act },
-}
-
-impl Backend {
-    /// Instructions for what both modes share: the heads' scans over logits.
-    pub(crate) fn isa(self) -> Supported {
-        match self {
-            Self::Reference => Supported::new(Isa::Scalar).expect("portable code runs everywhere"),
-            Self::Fast { isa, .. } => isa,
         }
     }
 }

@@ -9,7 +9,7 @@ use prelude_models::{
 };
 
 use crate::{
-    ComputePool, CpuConfig, CpuDtype, CpuLoader, CpuOps, arena::Arena, config::Backend, executor,
+    ComputePool, CpuConfig, CpuDtype, CpuLoader, CpuOps, arena::Arena, executor, kernels::Backend,
     testing::variants,
 };
 

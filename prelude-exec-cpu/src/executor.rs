@@ -8,7 +8,7 @@ use prelude_core::{
 use prelude_models::{Checkpoint, Model, load_model, step::StepLayout};
 
 use crate::{
-    CpuConfig, CpuDtype, Error, Isa, MemoryPlan, config::Backend, memory, ops::CpuOps,
+    CpuConfig, CpuDtype, Error, Isa, MemoryPlan, kernels::Backend, memory, ops::CpuOps,
     pool::ComputePool, weights::CpuLoader,
 };
 

@@ -64,7 +64,6 @@ mod heads;
 #[cfg(test)]
 mod invariance;
 mod kernels;
-mod kv;
 pub mod measure;
 mod memory;
 mod ops;
@@ -74,10 +73,10 @@ mod scratch;
 mod testing;
 mod weights;
 
-pub use config::{CpuConfig, CpuDtype, Mode};
+pub use config::{CpuConfig, Mode};
 pub use error::Error;
 pub use executor::CpuExecutor;
-pub use kernels::Isa;
+pub use kernels::{CpuDtype, Isa};
 pub use memory::MemoryPlan;
 pub use ops::CpuOps;
 pub use pool::{ComputePool, Turn};

@@ -7,9 +7,8 @@ use std::{
 
 use crate::{
     ComputePool, CpuDtype, Error, Isa,
-    config::{Act, Backend},
     kernels::{
-        Supported,
+        Act, Backend, Supported,
         gemm::{Format, Matrix, Multiplier, Output},
     },
 };

@@ -8,9 +8,8 @@ use prelude_models::{Checkpoint, DType, ModelConfig, step::activation_room};
 use crate::{
     CpuConfig, CpuDtype, Error,
     arena::Arena,
-    config::{Act, Backend},
     heads,
-    kernels::{panel::NR, tiles},
+    kernels::{Act, Backend, panel::NR, tiles},
 };
 
 /// KV blocks if nothing is said about them.

@@ -11,14 +11,14 @@ use prelude_models::{
 use crate::{
     CpuConfig, CpuDtype, Error,
     arena::Arena,
-    config::Backend,
-    heads::VocabularyHeads,
+    heads::{HeadPass, VocabularyHeads},
     kernels::{
+        Backend,
         attention::{self, Attention},
         gemm::{Multiplier, Output},
+        kv::{self, Kv, KvElement, KvStore},
         reference, simd,
     },
-    kv::{self, Kv, KvElement, KvStore},
     memory,
     pool::ComputePool,
     scratch::PerWorker,
@@ -97,6 +97,24 @@ impl CpuOps {
                 .iter()
                 .map(|row| row.refused.map(RowOutput::Failed)),
         );
+    }
+
+    /// What heads work with, and the buffers of those that want logits.
+    fn head_pass<'a>(
+        &'a mut self,
+        layout: &'a StepLayout,
+        hidden: &ArenaTensor,
+    ) -> (HeadPass<'a>, &'a mut VocabularyHeads) {
+        let pass = HeadPass {
+            layout,
+            width: hidden.width(),
+            hidden: self.arena.read(hidden),
+            pool: &self.pool,
+            multiplier: &mut self.multiplier,
+            isa: self.backend.isa(),
+            results: &mut self.results,
+        };
+        (pass, &mut self.vocabulary)
     }
 }
 
@@ -414,12 +432,13 @@ impl Ops for CpuOps {
         hidden: &ArenaTensor,
         head: &Weight,
     ) -> Result<(), Error> {
-        self.run_vocabulary_heads(inputs, hidden, head.matrix());
+        let (mut pass, buffers) = self.head_pass(inputs, hidden);
+        pass.vocabulary(buffers, head.matrix());
         Ok(())
     }
 
     fn pooling_heads(&mut self, inputs: &StepLayout, hidden: &ArenaTensor) -> Result<(), Error> {
-        self.run_pooling_heads(inputs, hidden);
+        self.head_pass(inputs, hidden).0.pooling();
         Ok(())
     }
 
@@ -429,7 +448,7 @@ impl Ops for CpuOps {
         hidden: &ArenaTensor,
         score: &Weight,
     ) -> Result<(), Error> {
-        self.run_class_heads(inputs, hidden, score.matrix());
+        self.head_pass(inputs, hidden).0.classes(score.matrix());
         Ok(())
     }
 }

@@ -7,8 +7,10 @@ use prelude_models::{DType, TensorView, WeightLoader, rotation, stacked_shape};
 
 use crate::{
     CpuDtype, Error,
-    config::{Act, Backend},
-    kernels::gemm::{Format, Matrix},
+    kernels::{
+        Act, Backend,
+        gemm::{Format, Matrix},
+    },
     pool::ComputePool,
 };
 

@@ -5,10 +5,10 @@ use half::bf16;
 use prelude_exec_cuda::measure::{Device, times};
 use prelude_models::Ops as _;
 
-use super::{CEILING_BYTES, CEILING_FLOPS, Layer, checked};
+use super::{Layer, checked};
 use crate::{
     batches::Forest,
-    session::{Figure, Session, Work},
+    session::{CEILING_BYTES, CEILING_FLOPS, Figure, Session, Work},
     values,
 };
 

@@ -22,13 +22,9 @@ use prelude_models::{AttnShape, Checkpoint};
 
 use crate::{
     Common, make_model,
+    results::part_names,
     session::{Session, said},
 };
-
-/// Returns the names of all parts, in the order in which a run goes through them.
-pub(crate) fn names() -> Vec<&'static str> {
-    include_str!("../../parts.txt").lines().collect()
-}
 
 /// The work of one part.
 type Body = fn(&mut Session) -> Result<()>;
@@ -55,14 +51,10 @@ pub(crate) fn wish(name: &str) -> u32 {
     part(name).map_or(0, |(_, seconds)| seconds)
 }
 
-/// Results of part `env` that are the bounds of the others.
-pub(crate) const CEILING_FLOPS: &str = "product 8192³, bf16";
-pub(crate) const CEILING_BYTES: &str = "copy, device to device";
-
 /// Runs one part in this process. Whether nothing was wrong.
 pub(crate) fn run(name: &str, common: &Common) -> Result<bool> {
     let (body, _) = part(name)
-        .with_context(|| format!("no part `{name}`; there are: {}", names().join(", ")))?;
+        .with_context(|| format!("no part `{name}`; there are: {}", part_names().join(", ")))?;
     let mut session = Session::open(name, common)?;
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(&mut session)));
     let why = match caught {
@@ -199,7 +191,7 @@ mod tests {
 
     #[test]
     fn every_named_part_has_its_work() {
-        assert!(names().into_iter().all(|name| part(name).is_some()));
+        assert!(part_names().into_iter().all(|name| part(name).is_some()));
         assert!(part("nonsense").is_none());
     }
 }

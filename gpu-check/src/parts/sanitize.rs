@@ -12,8 +12,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::{
     process::{self, Ended},
     results::{self, State, Verdict},
-    session::Session,
-    supervisor::SECONDS,
+    session::{SECONDS, Session},
 };
 
 /// Cheapest first.

@@ -11,11 +11,10 @@ use prelude_core::{
     LabelScores, Normalise, OutputHead, PositionLogprobs, RowOutput, SampleHead, SampledToken,
     TokenId,
 };
-
-use prelude_models::step::{ArenaTensor, StepLayout};
+use prelude_models::step::StepLayout;
 
 use super::{
-    NOT_FINITE,
+    HeadPass, NOT_FINITE,
     logprobs::Readings,
     sample::{self, Scratch},
 };
@@ -25,7 +24,6 @@ use crate::{
         gemm::{Matrix, Output},
         simd,
     },
-    ops::CpuOps,
     scratch::PerWorker,
 };
 
@@ -57,7 +55,7 @@ pub(crate) struct VocabularyHeads {
 
 /// One use of one row of logits.
 struct Item<'a> {
-    /// Row of the layout.
+    /// Index of the row.
     row: usize,
     /// Output position.
     output: u32,
@@ -115,23 +113,18 @@ impl VocabularyHeads {
     }
 }
 
-impl CpuOps {
+impl HeadPass<'_> {
     /// Answers every row that samples, scores labels or wants log-probabilities.
-    pub(crate) fn run_vocabulary_heads(
-        &mut self,
-        layout: &StepLayout,
-        hidden: &ArenaTensor,
-        head: &Matrix,
-    ) {
-        self.run_label_rows(layout, hidden, head);
-        let mut items = items(layout);
+    pub(crate) fn vocabulary(&mut self, buffers: &mut VocabularyHeads, head: &Matrix) {
+        self.run_label_rows(buffers, head);
+        let mut items = items(self.layout);
         items.sort_by_key(Item::order);
         let mut rest = &mut items[..];
         while !rest.is_empty() {
-            let (chunk, outputs) = take_chunk(&mut rest, self.vocabulary.rows);
-            self.run_chunk(chunk, &outputs, hidden, head);
+            let (chunk, outputs) = take_chunk(&mut rest, buffers.rows);
+            self.run_chunk(chunk, &outputs, buffers, head);
         }
-        self.collect_items(layout, items);
+        self.collect_items(items);
     }
 
     /// Computes the logits of `outputs` and answers the items that read them.
@@ -139,21 +132,18 @@ impl CpuOps {
         &mut self,
         items: &mut [Item<'_>],
         outputs: &[u32],
-        hidden: &ArenaTensor,
+        buffers: &mut VocabularyHeads,
         head: &Matrix,
     ) {
-        let width = hidden.width();
-        let hidden = self.arena.read(hidden);
-        let vocabulary = &mut self.vocabulary;
-        let states = &mut vocabulary.states[..outputs.len() * width];
-        for (state, &p) in states.chunks_exact_mut(width).zip(outputs) {
-            state.copy_from_slice(&hidden[p as usize * width..][..width]);
+        let states = &mut buffers.states[..outputs.len() * self.width];
+        for (state, &output) in states.chunks_exact_mut(self.width).zip(outputs) {
+            state.copy_from_slice(self.state(output));
         }
         let vocab = head.outputs();
-        let logits = &mut vocabulary.logits[..outputs.len() * vocab];
+        let logits = &mut buffers.logits[..outputs.len() * vocab];
         self.multiplier
-            .run(&self.pool, states, head, Output::Write, logits);
-        let (isa, logits, workers) = (self.backend.isa(), &*logits, &vocabulary.workers);
+            .run(self.pool, states, head, Output::Write, logits);
+        let (isa, logits, workers) = (self.isa, &*logits, &buffers.workers);
         let cost_ns = items.len() * vocab;
         // A task is one row of logits with all that read it, so that they share what they can.
         let mut readers: Vec<&mut [Item<'_>]> =
@@ -168,7 +158,8 @@ impl CpuOps {
     }
 
     /// Puts the items' answers into their rows' results.
-    fn collect_items(&mut self, layout: &StepLayout, items: Vec<Item<'_>>) {
+    fn collect_items(&mut self, items: Vec<Item<'_>>) {
+        let layout = self.layout;
         let mut scores: Vec<Vec<Option<PositionLogprobs>>> = Vec::new();
         scores.resize_with(layout.rows.len(), Vec::new);
         for item in items {
@@ -199,9 +190,8 @@ impl CpuOps {
 
     /// Answers rows that want the logits of labels and nothing else, those with equal labels
     /// together.
-    fn run_label_rows(&mut self, layout: &StepLayout, hidden: &ArenaTensor, head: &Matrix) {
-        let width = hidden.width();
-        let hidden = self.arena.read(hidden);
+    fn run_label_rows(&mut self, buffers: &mut VocabularyHeads, head: &Matrix) {
+        let (layout, width) = (self.layout, self.width);
         let label_rows: Vec<(usize, &Arc<[TokenId]>)> = layout
             .rows
             .iter()
@@ -217,16 +207,16 @@ impl CpuOps {
             .collect();
         for group in label_rows.chunk_by(|a, b| Arc::ptr_eq(a.1, b.1) || a.1 == b.1) {
             let labels = group[0].1;
-            let part = head.select(&self.pool, labels);
-            for rows in group.chunks(self.vocabulary.rows) {
-                let states = &mut self.vocabulary.states[..rows.len() * width];
+            let part = head.select(self.pool, labels);
+            for rows in group.chunks(buffers.rows) {
+                let states = &mut buffers.states[..rows.len() * width];
                 for (state, (row, _)) in states.chunks_exact_mut(width).zip(rows) {
-                    let p = layout.outputs_of(&layout.rows[*row])[0] as usize;
-                    state.copy_from_slice(&hidden[p * width..][..width]);
+                    let output = layout.outputs_of(&layout.rows[*row])[0];
+                    state.copy_from_slice(self.state(output));
                 }
                 let mut logits = vec![0.0; rows.len() * labels.len()];
                 self.multiplier
-                    .run(&self.pool, states, &part, Output::Write, &mut logits);
+                    .run(self.pool, states, &part, Output::Write, &mut logits);
                 for ((row, _), logits) in rows.iter().zip(logits.chunks_exact(labels.len())) {
                     self.results[*row] = Some(label_scores(logits.to_vec(), None));
                 }

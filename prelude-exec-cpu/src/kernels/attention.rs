@@ -23,13 +23,12 @@ use prelude_models::{
 use self::locations::{KvLocation, for_locations};
 
 use super::{
-    Supported,
+    Act, Backend, Supported,
+    kv::{Kv, KvElement, pack_keys},
     panel::{MR, NR, Rows, Tile, multiply},
     reference, simd,
 };
 use crate::{
-    config::{Act, Backend},
-    kv::{Kv, KvElement, pack_keys},
     pool::{ComputePool, TileMut},
     scratch::PerWorker,
 };

@@ -7,9 +7,8 @@
 
 mod tiled;
 
-use super::Supported;
+use super::{Act, Backend, Supported};
 use crate::{
-    config::{Act, Backend},
     kernels::{
         elementwise,
         lines::Lines,

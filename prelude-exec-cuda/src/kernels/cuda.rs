@@ -9,10 +9,13 @@ use cudarc::driver::{
 };
 use prelude_kernels::{Launch, Params};
 
-use super::{image::Images, libs::describe};
+use super::image::Images;
 use crate::{
     Error,
-    memory::context::{Context, failed},
+    memory::{
+        context::{Context, failed},
+        libs::describe,
+    },
 };
 
 /// Dynamic shared memory that a block gets without asking.

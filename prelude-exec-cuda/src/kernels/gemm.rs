@@ -48,6 +48,35 @@ pub(crate) enum Output {
     Logits(View<f32>),
 }
 
+/// Numbers of products that were queued, by what multiplies.
+#[cfg(feature = "measure")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProductCounts {
+    /// By the library.
+    pub library: u64,
+    /// By `gemm_mma`.
+    pub own: u64,
+    /// By `gemm_skinny`, which few rows always are where bits may differ.
+    pub skinny: u64,
+}
+
+#[cfg(feature = "measure")]
+impl ProductCounts {
+    pub(crate) const NONE: Self = Self {
+        library: 0,
+        own: 0,
+        skinny: 0,
+    };
+
+    pub(crate) const fn note(&mut self, by: By) {
+        match by {
+            By::Library => self.library += 1,
+            By::Mma => self.own += 1,
+            By::Skinny => self.skinny += 1,
+        }
+    }
+}
+
 /// What multiplies.
 #[derive(Debug)]
 pub(crate) struct Products {
@@ -56,7 +85,7 @@ pub(crate) struct Products {
     /// Whether few rows may go to `gemm_skinny`.
     few_apart: bool,
     #[cfg(feature = "measure")]
-    counts: crate::measure::ProductCounts,
+    counts: ProductCounts,
 }
 
 impl Products {
@@ -88,7 +117,7 @@ impl Products {
             few_apart: !matches!(engine, ProductEngine::Deterministic),
             engine,
             #[cfg(feature = "measure")]
-            counts: crate::measure::ProductCounts::NONE,
+            counts: ProductCounts::NONE,
         }
     }
 
@@ -98,7 +127,7 @@ impl Products {
             lt: Some(lt),
             few_apart: true,
             #[cfg(feature = "measure")]
-            counts: crate::measure::ProductCounts::NONE,
+            counts: ProductCounts::NONE,
         }
     }
 
@@ -147,7 +176,7 @@ impl Products {
 
     /// What multiplied so far.
     #[cfg(feature = "measure")]
-    pub(crate) const fn counts(&self) -> crate::measure::ProductCounts {
+    pub(crate) const fn counts(&self) -> ProductCounts {
         self.counts
     }
 

@@ -16,8 +16,10 @@ use cudarc::nvrtc::{result as nvrtc, sys};
 use prelude_kernels::{Family, HEADERS};
 use sha2::{Digest, Sha256};
 
-use super::libs::{self, Library};
-use crate::{CudaConfig, Error};
+use crate::{
+    CudaConfig, Error,
+    memory::libs::{self, Library},
+};
 
 /// Longest part of a compiler's log that a message repeats.
 const LOG_MAX: usize = 2000;

@@ -12,9 +12,10 @@ use std::sync::Arc;
 
 pub use self::{
     device::{Device, Room},
-    products::{Measured, Operands, ProductCounts, Tuner, Turn, logits_f32, product_f32},
+    products::{Measured, Operands, Tuner, Turn, logits_f32, product_f32},
     times::Times,
 };
+pub use crate::kernels::gemm::ProductCounts;
 use crate::{
     CudaConfig, CudaOps, Error, Recording,
     kernels::{cuda::CudaLauncher, image::Images, launch::Launcher},

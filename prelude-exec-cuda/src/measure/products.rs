@@ -9,7 +9,7 @@ use super::times::{Times, times};
 use crate::{
     CudaOps, Error, ProductEngine, Weight,
     kernels::{
-        gemm::{By, Output, gemm_mma},
+        gemm::{Output, ProductCounts, gemm_mma},
         lt::{
             WORKSPACE_BYTES,
             plans::{self, Machine, Plan, Plans},
@@ -48,33 +48,6 @@ pub fn logits_f32(ops: &mut CudaOps, x: &ArenaTensor, w: &Weight) -> Result<Vec<
     let mut values = vec![0f32; m * n];
     sums.read(0, bytemuck::cast_slice_mut(&mut values))?;
     Ok(values)
-}
-
-/// Products that were queued, by what multiplies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ProductCounts {
-    /// By the library.
-    pub library: u64,
-    /// By `gemm_mma`.
-    pub own: u64,
-    /// By `gemm_skinny`, which few rows always are where bits may differ.
-    pub skinny: u64,
-}
-
-impl ProductCounts {
-    pub(crate) const NONE: Self = Self {
-        library: 0,
-        own: 0,
-        skinny: 0,
-    };
-
-    pub(crate) const fn note(&mut self, by: By) {
-        match by {
-            By::Library => self.library += 1,
-            By::Mma => self.own += 1,
-            By::Skinny => self.skinny += 1,
-        }
-    }
 }
 
 impl CudaOps {

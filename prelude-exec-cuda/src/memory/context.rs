@@ -6,7 +6,8 @@ use cudarc::driver::{
     sys::{self, CUdevice_attribute, CUresult},
 };
 
-use crate::{Error, kernels::libs};
+use super::libs;
+use crate::Error;
 
 /// Oldest compute capability that the kernels are written for: `cp.async` and bf16 products.
 const COMPUTE_MIN: (i32, i32) = (8, 0);

@@ -8,11 +8,11 @@ use super::{Attention, ROWS_ON_TILES, Scratch, for_locations};
 use crate::{
     kernels::{
         Supported,
+        kv::KvElement,
         panel::NR,
         tiles::ROWS,
         x86::{amx::Tiles, amx_attention::Flash},
     },
-    kv::KvElement,
     pool::TileMut,
 };
 

@@ -3,8 +3,7 @@
 
 use super::{Format, Matrix, Multiplier, Output};
 use crate::{
-    config::{Act, Backend},
-    kernels::{Supported, lines::Lines, panel::NR, tiles},
+    kernels::{Act, Backend, Supported, lines::Lines, panel::NR, tiles},
     pool::ComputePool,
 };
 

@@ -10,7 +10,7 @@ use std::{ffi::c_int, path::Path};
 use cudarc::cublaslt::sys;
 use libloading::os::unix::{Library as Handle, RTLD_GLOBAL, RTLD_NOW};
 
-use crate::{Error, kernels::libs::Library};
+use crate::{Error, memory::libs::Library};
 
 /// Major version that the bindings are for.
 const MAJOR: usize = 13;
@@ -186,7 +186,7 @@ functions! {
 }
 
 impl Functions {
-    /// Those of a library that [`crate::kernels::libs::open`] has opened, and its version as
+    /// Those of a library that [`crate::memory::libs::open`] has opened, and its version as
     /// `cublasLtGetVersion` counts: 10000 · major + 100 · minor + patch.
     ///
     /// # Errors

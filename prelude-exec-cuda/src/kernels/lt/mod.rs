@@ -34,16 +34,14 @@ use self::{
     functions::{Functions, dotted},
     plans::{Algo, Key, Machine, Plan, Plans},
 };
-use super::{
-    gemm::Product,
-    libs::{self, Found, Library},
-};
+use super::gemm::Product;
 #[cfg(feature = "emu")]
 use crate::record::Recording;
 use crate::{
     CudaConfig, Error, ProductEngine,
     memory::{
         context::Context,
+        libs::{self, Found, Library},
         space::{Buffer, Space},
     },
 };

@@ -2,10 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::{
-    parts,
-    results::{Better, Document, Outcome, Verdict},
-};
+use super::{Better, Document, Outcome, Verdict, part_names};
 
 /// Lines of the table, its head included.
 pub(crate) const LINES_MAX: usize = 120;
@@ -74,7 +71,7 @@ fn number(value: f64) -> String {
 pub(crate) fn render(document: &Document) -> String {
     let mut lines = head(document);
     let mut parts: Vec<&String> = document.parts.keys().collect();
-    let names = parts::names();
+    let names = part_names();
     parts.sort_by_key(|part| names.iter().position(|name| name == part));
     let shown = |part: &str| -> Vec<&Outcome> {
         let of_part = document.results.iter().filter(|r| r.part == part);

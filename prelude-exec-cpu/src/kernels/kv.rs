@@ -16,14 +16,12 @@
 
 use half::bf16;
 
-use crate::{
-    CpuDtype, Error,
-    kernels::{
-        Supported,
-        panel::{NR, Panel},
-        simd,
-    },
+use super::{
+    CpuDtype, Supported,
+    panel::{NR, Panel},
+    simd,
 };
+use crate::Error;
 
 /// Type of stored keys and values.
 pub(crate) trait KvElement: bytemuck::Pod + Default + Send + Sync {
@@ -167,7 +165,7 @@ fn transpose<E: KvElement>(
         let dwords = keys[0].len() / E::PER_DWORD;
         for first in (0..dwords - dwords % GROUP).step_by(GROUP) {
             let out = &mut panel[first * NR + first_lane..];
-            if !crate::kernels::transpose(isa, &rows, first * 4, out) {
+            if !super::transpose(isa, &rows, first * 4, out) {
                 return 0;
             }
         }
