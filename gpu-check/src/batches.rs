@@ -44,7 +44,7 @@ pub(crate) fn scores(labels: &[u32]) -> OutputHead {
     }
 }
 
-/// What a row reads: positions and a head.
+/// A result to compute: positions and a head.
 pub(crate) type Wanted = (Range<u32>, OutputHead);
 
 /// Builds one-shot batches.
@@ -164,7 +164,7 @@ pub(crate) fn decode(
     decode_behind(sequences, block_size, top_logprobs, None)
 }
 
-/// The same; with `behind`, of the tokens that this step draws, which is outstanding.
+/// Returns a decode batch; with `behind`, its tokens are those that this outstanding step samples.
 pub(crate) fn decode_behind(
     sequences: &[Sequence],
     block_size: usize,

@@ -55,7 +55,7 @@ struct Cli {
 enum Command {
     /// Run parts one after the other, each as a process of its own.
     Run {
-        /// Which, and in which order.
+        /// Parts to run, in this order.
         #[arg(long, value_delimiter = ',', value_name = "A,B,..")]
         parts: Vec<String>,
         /// Longest that all of them together may take. They share it; one that is not reached is
@@ -89,7 +89,7 @@ struct Common {
     /// Where results go.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// What was carried along: images, kernel sources, golden models. By default the folder of
+    /// The folder with images, kernel sources and golden models. By default the folder of
     /// this program.
     #[arg(long, value_name = "DIR")]
     home: Option<PathBuf>,
@@ -105,7 +105,7 @@ struct Common {
     /// End, with the whole process group, once the standard input closes.
     #[arg(long, hide = true)]
     tied: bool,
-    /// Which GPU, as the driver counts them.
+    /// Number of the GPU, as the driver counts them.
     #[arg(long, default_value_t = 0)]
     device: u32,
     /// Where checkpoints with random weights are made and found again; by default in the results'
@@ -128,7 +128,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether nothing was wrong.
+/// Returns true if nothing was wrong.
 fn run(command: Command) -> Result<bool> {
     match command {
         Command::Run {

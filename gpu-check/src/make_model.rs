@@ -251,7 +251,7 @@ fn config(shape: &Sizes) -> serde_json::Value {
     })
 }
 
-/// What an executor knows of a model of these sizes.
+/// Returns the configuration of a model of these sizes.
 pub(crate) fn config_of(sizes: &Sizes) -> Result<ModelConfig> {
     let text = config(sizes).to_string();
     Ok(ModelConfig::from_json("config.json", text.as_bytes())?)

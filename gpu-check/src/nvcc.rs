@@ -102,7 +102,7 @@ mod tests {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
     }
 
-    /// What the compiler leaves is what an executor loads.
+    /// An executor loads the images that the compiler makes.
     #[test]
     fn compiled_images_are_found() {
         let folder = Folder::new("nvcc");

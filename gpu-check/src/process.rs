@@ -72,7 +72,7 @@ pub(crate) fn wait(
     }
 }
 
-/// Whether a killed process went within [`GONE_WITHIN`].
+/// Returns true if a killed process went within [`GONE_WITHIN`].
 ///
 /// # Errors
 /// If it cannot be waited for.
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
     use crate::results::tests::Folder;
 
-    /// Whether a process is there and not merely unreaped.
+    /// Returns true if a process is there and not merely unreaped.
     fn lives(pid: &str) -> bool {
         let Ok(stat) = fs::read_to_string(Path::new("/proc").join(pid).join("stat")) else {
             return false;

@@ -1,4 +1,4 @@
-//! What large models are held against: `transformers` where this machine has it, else the CPU
+//! The reference for large models: `transformers` where this machine has it, else the CPU
 //! executor. Both in f32, and in bf16 to see what error is to be expected of it.
 
 use std::{
@@ -27,7 +27,7 @@ const LABELS: u32 = 64;
 /// Says that the work goes on.
 pub(crate) type Beat<'a> = &'a dyn Fn(&str) -> Result<()>;
 
-/// What is asked of a model.
+/// The prompts of a comparison, and their continuations.
 #[derive(Clone, Debug)]
 pub(crate) struct Questions {
     pub(crate) prompts: Vec<Vec<u32>>,
@@ -37,13 +37,13 @@ pub(crate) struct Questions {
     pub(crate) tokens: usize,
 }
 
-/// What a model says to one prompt.
+/// A model's answer to one prompt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Answer {
-    /// Of the labels, after the whole prompt.
+    /// Logits of the labels, after the whole prompt.
     logits: Vec<f32>,
     lse: f32,
-    /// Of each token but the first.
+    /// Log-probabilities of each token but the first.
     logprobs: Vec<f32>,
     ranks: Vec<u32>,
     last: Vec<f32>,
@@ -121,7 +121,7 @@ fn read(rows: Vec<RowOutput>) -> Result<Answer> {
                 answer.logprobs = entries.iter().map(|e| e.logprob).collect();
                 answer.ranks = entries.iter().map(|e| e.rank).collect();
             }
-            (_, other) => bail!("an answer nobody asked for: {other:?}"),
+            (_, other) => bail!("an unexpected answer: {other:?}"),
         }
     }
     Ok(answer)
@@ -170,8 +170,8 @@ pub(crate) fn generate(
 }
 
 /// How far off bf16 may be.
-pub(crate) enum Yardstick<'a> {
-    /// As far as the reference itself is in bf16.
+pub(crate) enum Tolerance<'a> {
+    /// The reference's own error in bf16.
     Rounded(&'a Answers),
     /// The CPU executor keeps hidden states in f32, so its bf16 says little: as far as random
     /// models of so many layers are by experience.
@@ -190,13 +190,13 @@ const BF16_LARGEST: f64 = 15.0;
 const FEW: usize = 32;
 
 /// A kind of answer: its name, its numbers, and those whose spread its errors grow with.
-type Kind = (
+type AnswerKind = (
     &'static str,
     fn(&Answer) -> Vec<f32>,
     fn(&Answer) -> Vec<f32>,
 );
 
-const KINDS: [Kind; 6] = [
+const KINDS: [AnswerKind; 6] = [
     (
         "logits of labels, last position",
         |a| a.logits.clone(),
@@ -222,8 +222,8 @@ const KINDS: [Kind; 6] = [
     ("embeddings, mean", |a| a.mean.clone(), |a| a.mean.clone()),
 ];
 
-impl Yardstick<'_> {
-    fn allowed(&self, exact: &Answers, kind: Kind) -> Result<Allowed> {
+impl Tolerance<'_> {
+    fn allowed(&self, exact: &Answers, kind: AnswerKind) -> Result<Allowed> {
         let (_, of, scale_of) = kind;
         match *self {
             Self::Rounded(rounded) => {
@@ -262,7 +262,7 @@ pub(crate) enum Compared {
 pub(crate) fn compare(
     got: &Answers,
     exact: &Answers,
-    yardstick: &Yardstick<'_>,
+    yardstick: &Tolerance<'_>,
 ) -> Vec<(&'static str, Result<Compared>)> {
     let mut lines = Vec::new();
     for kind in KINDS {
@@ -395,7 +395,7 @@ pub(crate) fn transformers(
     ])
 }
 
-/// What `parity.py` wrote.
+/// Reads the file that `parity.py` wrote.
 fn parse(bytes: &[u8], dtype: &str, questions: &Questions) -> Result<Answers> {
     let file = SafeTensors::deserialize(bytes).context("the answers of parity.py")?;
     let words = |name: String| -> Result<Vec<[u8; 4]>> {
@@ -470,7 +470,7 @@ mod tests {
 
     fn faults(got: &Answers) -> Vec<String> {
         let rounded = answers(0.01, 6);
-        let lines = compare(got, &answers(0.0, 6), &Yardstick::Rounded(&rounded));
+        let lines = compare(got, &answers(0.0, 6), &Tolerance::Rounded(&rounded));
         let wrong = lines.into_iter().filter(|(_, line)| line.is_err());
         wrong.map(|(name, _)| name.to_owned()).collect()
     }
@@ -495,11 +495,11 @@ mod tests {
         let lines = compare(
             &close(answers(0.005, 8)),
             &close(answers(0.0, 6)),
-            &Yardstick::Layers(3),
+            &Tolerance::Layers(3),
         );
         assert!(lines.iter().all(|(_, line)| line.is_ok()), "3 of 5");
         late.texts[0][4].0 = 99;
-        let lines = compare(&late, &close(answers(0.0, 6)), &Yardstick::Layers(3));
+        let lines = compare(&late, &close(answers(0.0, 6)), &Tolerance::Layers(3));
         assert!(
             lines
                 .iter()
@@ -529,7 +529,7 @@ mod tests {
             got.lse = 2.005;
         }
         let check = |got: &Answers| {
-            let lines = compare(got, &exact, &Yardstick::Rounded(&rounded));
+            let lines = compare(got, &exact, &Tolerance::Rounded(&rounded));
             lines.into_iter().all(|(_, line)| line.is_ok())
         };
         assert!(check(&got));
@@ -541,7 +541,7 @@ mod tests {
     fn without_a_reference_in_bf16_errors_are_held_against_spreads() {
         let exact = answers(0.0, 6);
         let wrong = |shift, layers| {
-            let lines = compare(&answers(shift, 6), &exact, &Yardstick::Layers(layers));
+            let lines = compare(&answers(shift, 6), &exact, &Tolerance::Layers(layers));
             lines.iter().filter(|(_, line)| line.is_err()).count()
         };
         assert_eq!(wrong(0.001, 3), 0);

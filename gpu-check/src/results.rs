@@ -1,4 +1,4 @@
-//! What was found, written down as it is found: `gpu.json`, `table.txt`, `log.txt`.
+//! Results, written down as they are found: `gpu.json`, `table.txt`, `log.txt`.
 //!
 //! `gpu.json` is replaced as a whole after every result, so that a part that is killed leaves what
 //! it had. Parts run one after the other, each as a process of its own that reads the file, adds to
@@ -93,7 +93,7 @@ pub(crate) enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub(crate) enum Verdict {
-    /// As demanded.
+    /// Right, and within its target.
     Pass,
     /// Right, and slower or larger than its target.
     Miss,
@@ -105,7 +105,7 @@ pub(crate) enum Verdict {
     Note,
 }
 
-/// Which direction is good.
+/// The direction in which a figure is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Better {
@@ -113,7 +113,7 @@ pub(crate) enum Better {
     Higher,
 }
 
-/// What a figure should be.
+/// The target of a figure.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Goal {
@@ -131,10 +131,10 @@ pub(crate) struct Outcome {
     pub(crate) value: Option<f64>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) unit: String,
-    /// What the machine's ceilings allow, in the same unit.
+    /// The bound by the machine's ceilings, in the same unit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) bound: Option<f64>,
-    /// Of the bound; 100 is the bound, for times and rates alike.
+    /// Percent of the bound; 100 is the bound, for times and rates alike.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) percent: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -12,7 +12,8 @@ pub(crate) fn bits(rows: &[RowOutput]) -> Vec<String> {
     rows.iter().map(|row| format!("{row:?}")).collect()
 }
 
-/// The same bits if they are promised; else each kind of answer within its own bound.
+/// Checks for equal bits if they are promised; else that each kind of answer is within its own
+/// bound.
 pub(crate) fn same(got: &[RowOutput], alone: &[RowOutput], promised: bool) -> Result<String> {
     if bits(got) == bits(alone) {
         return Ok("equal bits".to_owned());

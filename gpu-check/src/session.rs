@@ -1,4 +1,4 @@
-//! What a part works with: a target, a deadline, and a place for results.
+//! A running part: its target, its deadline and its results.
 
 use std::{
     env, fs,
@@ -31,7 +31,7 @@ const NO_TIMES: &str = "emulated: its time says nothing";
 pub(crate) const CEILING_FLOPS: &str = "product 8192³, bf16";
 pub(crate) const CEILING_BYTES: &str = "copy, device to device";
 
-/// What `--seconds` may be. The most, with what it takes to end a part that does not end, is 595:
+/// Bounds of `--seconds`. The most, with the time to end a part that does not end, is 595:
 /// machines are lent for commands of 600 s.
 pub(crate) const SECONDS: RangeInclusive<u64> = 5..=565;
 /// How much of a part is done.
@@ -45,7 +45,7 @@ pub(crate) enum Size {
     Smoke,
 }
 
-/// What the machine allows, as far as part `env` measured it: another GPU's ceilings would be
+/// The machine's ceilings, as far as part `env` measured them: another GPU's ceilings would be
 /// bounds of nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ceilings {
@@ -60,7 +60,7 @@ pub(crate) struct Session {
     pub(crate) size: Size,
     pub(crate) config: CudaConfig,
     pub(crate) target: Target,
-    /// What was carried along.
+    /// The folder with images, kernel sources and golden models.
     pub(crate) home: PathBuf,
     pub(crate) out: PathBuf,
     pub(crate) models: PathBuf,
@@ -72,7 +72,7 @@ pub(crate) struct Session {
     skipped_for_time: bool,
 }
 
-/// What the bundle says of itself.
+/// The content of `bundle.json`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Bundle {
@@ -195,7 +195,7 @@ fn open_target(
     }
 }
 
-/// What a run says of itself before its first part.
+/// Returns the description of a run, before its first part.
 pub(crate) fn describe(common: &Common) -> Result<Run> {
     let home = home(common.home.as_deref())?;
     let bundle: Bundle = match fs::read(home.join("bundle.json")) {
@@ -318,7 +318,8 @@ impl Session {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// Whether there is time for something that takes `seconds`; says SKIP where not.
+    /// Returns true if there is time for something that takes `seconds`; writes down a SKIP where
+    /// not.
     pub(crate) fn has_time(&mut self, name: &str, seconds: f64) -> Result<bool> {
         // On the emulation only the deadline itself counts: estimates are a GPU's.
         let needed = if self.is_smoke() { 0.0 } else { seconds };
@@ -453,14 +454,14 @@ impl Session {
     }
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub(crate) fn said(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
     text.unwrap_or("a panic without a message").to_owned()
 }
 
-/// As part `env` measured them on this device, in this run or before.
+/// Returns the ceilings that part `env` measured on this device, in this run or before.
 fn ceilings(results: &[Outcome]) -> Ceilings {
     let found = |name: &str| {
         let mut results = results.iter();
@@ -485,9 +486,9 @@ impl Ceilings {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figure<'a> {
     pub(crate) name: &'a str,
-    /// Of each repetition.
+    /// Seconds of each repetition.
     pub(crate) seconds: &'a [f64],
-    /// What one repetition does; the figure is a rate in tera-units then, else microseconds or
+    /// The work of one repetition; the figure is a rate in tera-units then, else microseconds or
     /// milliseconds.
     pub(crate) work: Option<Work>,
     /// Least seconds that the ceilings allow.
@@ -497,7 +498,7 @@ pub(crate) struct Figure<'a> {
     pub(crate) goal: Option<Goal>,
     pub(crate) detail: bool,
     pub(crate) reason: String,
-    /// Whether the GPU waited for the host: there is no figure then.
+    /// True if the GPU waited for the host: there is no figure then.
     pub(crate) is_host_bound: bool,
 }
 
@@ -533,7 +534,7 @@ pub(crate) fn median(values: &[f64]) -> f64 {
 }
 
 impl<'a> Figure<'a> {
-    /// Of what the GPU took.
+    /// Makes a figure of times on the GPU.
     pub(crate) fn of(name: &'a str, times: &'a Times) -> Self {
         Self {
             name,
@@ -592,7 +593,7 @@ impl<'a> Figure<'a> {
 mod tests {
     use super::*;
 
-    /// Of part `env` alone, and what was not measured is not known.
+    /// Ceilings come from part `env` alone; without a measurement there is none.
     #[test]
     fn ceilings_are_measured_or_none() {
         let outcome = |part: &str, name: &str, verdict, value| {

@@ -20,14 +20,14 @@ use crate::{
     session::{self, SECONDS, clocks},
 };
 
-/// What a part that should have ended gets to do so: it looks at the clock between measurements.
+/// Time for a part to end after its deadline: it looks at the clock between measurements.
 const GRACE: Duration = Duration::from_secs(20);
-/// What `--total` may be: one part at least can begin and be ended.
+/// Bounds of `--total`: one part at least can begin and be ended.
 pub(crate) const TOTAL: RangeInclusive<u64> = 60..=86_400;
 /// Longest silence of a part. Those that work long without a result say that they do.
 const SILENCE: Duration = Duration::from_secs(120);
 /// Bytes of a part's last line that are kept.
-const LINE_MAX: usize = 400;
+const MAX_LINE_BYTES: usize = 400;
 
 /// Runs the parts named, or all, in `total` seconds if that is given. Whether each of them ended
 /// by itself and found nothing wrong.
@@ -137,7 +137,8 @@ fn each(
     Ok(ended && is_well(&document, names))
 }
 
-/// Whether each of these parts ended by itself and found nothing wrong, as far as there was time.
+/// Returns true if each of these parts ended by itself and found nothing wrong, as far as there was
+/// time.
 fn is_well(document: &Document, names: &[&str]) -> bool {
     let of_this_run = |part: &str| names.contains(&part);
     let mut results = document.results.iter();
@@ -148,7 +149,7 @@ fn is_well(document: &Document, names: &[&str]) -> bool {
     names.iter().all(ended) && !results.any(|r| of_this_run(&r.part) && r.verdict == Verdict::Fail)
 }
 
-/// The same options for the process of one part.
+/// Returns the options for the process of one part.
 fn arguments(name: &str, seconds: u64, common: &Common) -> Vec<std::ffi::OsString> {
     let mut list: Vec<std::ffi::OsString> =
         vec!["part".into(), name.into(), "--tied".into(), "--out".into()];
@@ -179,7 +180,7 @@ fn arguments(name: &str, seconds: u64, common: &Common) -> Vec<std::ffi::OsStrin
 struct Limits {
     whole: Duration,
     silence: Duration,
-    /// Whether what it says is passed on.
+    /// True if the part's output is shown.
     shown: bool,
 }
 
@@ -192,7 +193,7 @@ fn supervise(out: &Path, name: &str, mut command: Command, limits: Limits) -> Re
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("cannot start part {name}"))?;
-    let said = Said::listen(&mut child, limits.shown);
+    let said = PartOutput::listen(&mut child, limits.shown);
     let mut silent = false;
     let ended = process::wait(&mut child, limits.whole, |_| {
         silent = said.silence() >= limits.silence;
@@ -236,9 +237,9 @@ fn supervise(out: &Path, name: &str, mut command: Command, limits: Limits) -> Re
     Ok(ended != Ended::Stuck)
 }
 
-/// What a part says, passed on as it comes.
+/// A part's output, passed on as it comes.
 #[derive(Clone)]
-struct Said(Arc<Mutex<Latest>>);
+struct PartOutput(Arc<Mutex<Latest>>);
 
 struct Latest {
     at: Instant,
@@ -249,7 +250,7 @@ struct Latest {
     open: usize,
 }
 
-impl Said {
+impl PartOutput {
     /// Reads both of a process's outputs until they close, and shows them.
     fn listen(child: &mut Child, shown: bool) -> Self {
         let latest = Latest {
@@ -331,7 +332,7 @@ impl Latest {
                 if !self.now.is_empty() {
                     self.before = std::mem::take(&mut self.now);
                 }
-            } else if self.now.len() < LINE_MAX {
+            } else if self.now.len() < MAX_LINE_BYTES {
                 self.now.push(byte);
             }
         }
@@ -400,8 +401,8 @@ mod tests {
         latest.add(b"one\n\ntw");
         latest.add(b"o\n");
         assert_eq!((&*latest.before, &*latest.now), (&b"two"[..], &b""[..]));
-        latest.add(&vec![b'x'; 10 * LINE_MAX]);
-        assert_eq!(latest.now.len(), LINE_MAX);
+        latest.add(&vec![b'x'; 10 * MAX_LINE_BYTES]);
+        assert_eq!(latest.now.len(), MAX_LINE_BYTES);
     }
 
     #[test]
@@ -423,7 +424,7 @@ mod tests {
             assert!(whole + GONE_WITHIN <= rest);
             assert!(whole >= Duration::from_secs(seconds) + GRACE);
         }
-        // A small share is no reason to end what is at work, if nobody asked for that.
+        // A small share is no reason to end what is at work, unless that was asked for.
         let rest = Some(Duration::from_secs(590));
         assert_eq!(patience(37, 540, rest), SILENCE + GRACE);
         assert_eq!(patience(300, 540, rest), Duration::from_secs(300) + GRACE);

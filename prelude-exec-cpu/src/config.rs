@@ -1,14 +1,14 @@
-//! What the owner of an executor may choose.
+//! Settings of the executor, and the choices that follow from them.
 
 use prelude_models::{DType, ModelConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     Error,
-    kernels::{Act, Backend, CpuDtype, Isa, Supported},
+    kernels::{Backend, CpuDtype, InputForm, Isa, Supported},
 };
 
-/// Which code computes.
+/// The code that computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -27,7 +27,7 @@ pub struct CpuConfig {
     /// Arithmetic. By default bf16 if the checkpoint is bf16 and the mode is fast, else f32.
     /// The reference mode knows f32 only.
     pub dtype: Option<CpuDtype>,
-    /// Which code computes. Default: fast.
+    /// The code that computes. Default: fast.
     pub mode: Mode,
     /// Instructions to use in fast mode. By default [`Isa::best`].
     pub path: Option<Isa>,
@@ -87,7 +87,7 @@ impl CpuConfig {
             _ => CpuDtype::F32,
         };
         let dtype = self.dtype.unwrap_or(by_checkpoint);
-        let act = Act::of(isa, dtype);
+        let act = InputForm::of(isa, dtype);
         Ok((dtype, Backend::Fast { isa, act }))
     }
 

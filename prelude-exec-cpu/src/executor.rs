@@ -12,7 +12,7 @@ use crate::{
     pool::ComputePool, weights::CpuLoader,
 };
 
-/// What a row gets that no head of the model answered.
+/// The failure of a row for which the model has no head.
 const NO_HEAD: &str = "the model has no head for this row";
 
 /// Runs a model on the host. Steps run one at a time, in [`Executor::collect`], on the caller's

@@ -11,7 +11,7 @@ use crate::{
 /// Largest difference of logits and log-probabilities in f32. Correct implementations differ by
 /// up to 6e-5 (4e-4 with sharp weights and long prompts).
 const F32_LOGITS: f64 = 2e-3;
-/// The same for components of vectors of length 1.
+/// Largest difference of components of vectors of length 1 in f32.
 const F32_UNIT: f64 = 1e-5;
 
 /// Tokens of the longest prompt run: two tiles of keys and a few more. Portable code is slow.

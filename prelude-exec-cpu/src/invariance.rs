@@ -602,7 +602,7 @@ fn rotations_beyond_memory_are_refused() {
     }
 }
 
-/// What does not fit is refused before loading, with the numbers.
+/// A model that does not fit is refused before loading, with the numbers.
 #[test]
 fn memory_is_planned() {
     let load = |config: CpuConfig| {

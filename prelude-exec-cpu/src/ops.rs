@@ -99,7 +99,7 @@ impl CpuOps {
         );
     }
 
-    /// What heads work with, and the buffers of those that want logits.
+    /// Returns a pass over the hidden states, and the buffers of heads that want logits.
     fn head_pass<'a>(
         &'a mut self,
         layout: &'a StepLayout,

@@ -8,7 +8,7 @@ use prelude_models::{DType, TensorView, WeightLoader, rotation, stacked_shape};
 use crate::{
     CpuDtype, Error,
     kernels::{
-        Act, Backend,
+        Backend, InputForm,
         gemm::{Format, Matrix},
     },
     pool::ComputePool,
@@ -121,7 +121,8 @@ impl CpuLoader {
         match self.backend {
             Backend::Reference => Format::Rows,
             Backend::Fast {
-                act: Act::Tiles, ..
+                act: InputForm::Tiles,
+                ..
             } => Format::Tiles,
             Backend::Fast { .. } if self.dtype == CpuDtype::Bf16 || exact => Format::Bf16,
             Backend::Fast { .. } => Format::F32,

@@ -12,7 +12,7 @@ use crate::{
     graph::{Graphs, Mode},
     kernels::{cuda::CudaLauncher, image::Images, launch::Launcher},
     memory::{context::Context, event::Event, kv_pool::KvShape, space::Space},
-    ops::{Aside, Sizes},
+    ops::{HostBuffers, Sizes},
     plan::StepShape,
 };
 
@@ -27,8 +27,8 @@ struct Outstanding {
     drawn: Vec<(SeqId, usize)>,
     /// Behind all that it queued.
     end: Option<Event>,
-    /// What the host holds of it; none while that is where the latest step's is.
-    aside: Option<(StepPlan, Aside)>,
+    /// The step's plan and host buffers; none while they are those of the latest step.
+    host: Option<(StepPlan, HostBuffers)>,
 }
 
 /// Runs a model on one GPU. A step's kernels are queued by [`Executor::submit`]; its results are
@@ -42,7 +42,7 @@ pub struct CudaExecutor {
     /// The latest step's.
     plan: StepPlan,
     outstanding: VecDeque<Outstanding>,
-    spare: Vec<(StepPlan, Aside)>,
+    spare: Vec<(StepPlan, HostBuffers)>,
     spare_ends: Vec<Event>,
     capacity: Capacity,
     hidden_size: usize,
@@ -107,7 +107,7 @@ impl CudaExecutor {
         Ok((this, recording))
     }
 
-    /// What the executor's matrix products run on: worth a line in a log, since without NVIDIA's
+    /// Returns the code that runs matrix products: worth a line in a log, since without NVIDIA's
     /// library they are slower.
     #[must_use]
     pub const fn products(&self) -> &ProductEngine {
@@ -247,32 +247,29 @@ impl CudaExecutor {
         Ok(())
     }
 
-    /// What captured graphs did so far.
+    /// Returns counts of captured graphs and their uses so far.
     #[must_use]
     pub const fn graphs(&self) -> GraphStats {
         self.graphs.stats()
     }
 
     /// Makes room for another step's plan, metadata and results.
-    fn set_aside(&mut self) {
+    fn free_host_buffers(&mut self) {
         let Some(latest) = self.outstanding.back_mut() else {
             return;
         };
-        // It has been set aside already if a step after it failed.
-        if latest.aside.is_none() {
-            let mut aside = self.spare.pop().expect("one for each step but the latest");
-            self.exchange(&mut aside);
-            self.outstanding
-                .back_mut()
-                .expect("it is still there")
-                .aside = Some(aside);
+        // Its buffers are its own already if a step after it failed.
+        if latest.host.is_none() {
+            let mut host = self.spare.pop().expect("one for each step but the latest");
+            self.exchange(&mut host);
+            self.outstanding.back_mut().expect("it is still there").host = Some(host);
         }
     }
 
-    /// Swaps what the host holds of two steps.
-    fn exchange(&mut self, (plan, aside): &mut (StepPlan, Aside)) {
+    /// Swaps the plans and host buffers of two steps.
+    fn exchange(&mut self, (plan, host): &mut (StepPlan, HostBuffers)) {
         std::mem::swap(&mut self.plan, plan);
-        self.ops.set_aside(aside);
+        self.ops.exchange(host);
     }
 
     /// Remembers that the GPU is lost, if it is.
@@ -292,13 +289,13 @@ impl CudaExecutor {
 }
 
 impl Drop for CudaExecutor {
-    /// Kernels of a step that nobody collected may still use the memory that goes now.
+    /// Waits for kernels of a step that was not collected: they may still use the memory that is freed.
     fn drop(&mut self) {
         let _ = self.ops.space.synchronize("the last step");
     }
 }
 
-/// As many blocks as were asked for, or as memory holds.
+/// Returns the shape of a KV pool with as many blocks as were asked for, or as memory holds.
 fn kv_shape(space: &Space, model: &ModelConfig, config: &CudaConfig) -> Result<KvShape, Error> {
     let shape = model.attn_shape();
     let mut kv = KvShape {
@@ -347,7 +344,7 @@ impl Executor for CudaExecutor {
                 "step {step} was submitted before step {first} was collected"
             )));
         }
-        self.set_aside();
+        self.free_host_buffers();
         let seqs: Vec<SeqId> = batch.parts().2.rows.iter().map(|row| row.seq).collect();
         let end = self.spare_ends.pop();
         let result = self.run(batch).and_then(|()| match &end {
@@ -372,7 +369,7 @@ impl Executor for CudaExecutor {
             step,
             drawn,
             end,
-            aside: None,
+            host: None,
         });
         Ok(())
     }
@@ -390,13 +387,13 @@ impl Executor for CudaExecutor {
             self.note(waited.map_err(ExecutorError::from))?;
             self.spare_ends.push(end);
         }
-        let Some(mut aside) = first.aside else {
+        let Some(mut host) = first.host else {
             return Ok(output(step, &mut self.ops, &self.plan));
         };
-        self.exchange(&mut aside);
+        self.exchange(&mut host);
         let output = output(step, &mut self.ops, &self.plan);
-        self.exchange(&mut aside);
-        self.spare.push(aside);
+        self.exchange(&mut host);
+        self.spare.push(host);
         Ok(output)
     }
 }

@@ -1,4 +1,4 @@
-//! What can be said about CUDA on this machine.
+//! A description of CUDA on this machine.
 
 use crate::{
     CudaConfig,

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Elements converted and sent at a time.
-const STAGE_LEN: usize = 4 << 20;
+const STAGE_ELEMENTS: usize = 4 << 20;
 
 /// A matrix, vector or table.
 #[derive(Debug)]
@@ -134,9 +134,9 @@ impl CudaLoader {
                 continue;
             }
             let mut wide = Vec::new();
-            for start in (0..part.len()).step_by(STAGE_LEN) {
+            for start in (0..part.len()).step_by(STAGE_ELEMENTS) {
                 wide.clear();
-                part.read_f32(start..part.len().min(start + STAGE_LEN), &mut wide);
+                part.read_f32(start..part.len().min(start + STAGE_ELEMENTS), &mut wide);
                 converted.clear();
                 converted.extend(wide.iter().map(|&x| bf16::from_f32(x)));
                 if let Some(i) = converted.iter().position(|x: &bf16| !x.is_finite()) {
@@ -219,7 +219,7 @@ impl WeightLoader for CudaLoader {
             .checked_mul(width * size_of::<f32>())
             .ok_or_else(|| Error::config("max_context_len", "exceeds the address space"))?;
         let mut data = self.space.alloc("rope", bytes)?;
-        let stage_rows = (STAGE_LEN / width.max(1)).max(1);
+        let stage_rows = (STAGE_ELEMENTS / width.max(1)).max(1);
         let mut stage = Vec::new();
         for first in (0..positions).step_by(stage_rows) {
             stage.clear();

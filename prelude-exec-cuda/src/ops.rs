@@ -11,7 +11,7 @@ use prelude_models::{
 
 use crate::{
     CudaConfig, Error, StepPlan,
-    heads::{Heads, Left},
+    heads::{Heads, StepResults},
     kernels::{
         attention::{Attention, Decode, Prompts, SPLIT_KEYS},
         elementwise,
@@ -33,11 +33,11 @@ use crate::{
 
 /// Room for the splits of decode rows. One row of the longest context of Qwen3-4B takes 2.7 MB;
 /// more rows than fit run one after the other.
-const PARTIAL_BYTES: usize = 64 << 20;
+const MAX_PARTIAL_BYTES: usize = 64 << 20;
 
 /// Query rows of a chunk from which on tiles are wide: 1,024 narrow ones, several for each
 /// multiprocessor. Fewer are better spread.
-const WIDE_ROWS: usize = 1024 * 64;
+const WIDE_TILES_FROM_ROWS: usize = 1024 * 64;
 
 /// The operations, their buffers and the KV cache.
 #[derive(Debug)]
@@ -58,11 +58,11 @@ pub struct CudaOps {
     pub(crate) plan_config: PlanConfig,
 }
 
-/// What the host holds of one step: what is on its way to the GPU, and where results will be.
+/// The host's buffers of one step: metadata on its way to the GPU, and room for results.
 #[derive(Debug)]
-pub(crate) struct Aside {
+pub(crate) struct HostBuffers {
     metadata: Pinned,
-    heads: Left,
+    heads: StepResults,
 }
 
 /// A kind of heads, to be run on hidden states.
@@ -126,7 +126,7 @@ impl Sizes {
             step_kv_bytes: if chunked { tokens * kv_row } else { 0 },
             partial_bytes: match config.deterministic {
                 true => 0,
-                false => row.max(PARTIAL_BYTES.min(tokens * row)),
+                false => row.max(MAX_PARTIAL_BYTES.min(tokens * row)),
             },
         }
     }
@@ -165,7 +165,7 @@ impl CudaOps {
                 block_size: config.block_size,
                 chunk_tokens: config.chunk_tokens as usize,
                 group: shape.heads / shape.kv_heads,
-                wide_tokens: WIDE_ROWS / shape.heads,
+                wide_tokens: WIDE_TILES_FROM_ROWS / shape.heads,
                 decode_as_segments: config.deterministic,
                 pad_tokens: config.graph_tokens as usize,
                 splits_max: sizes.partial_bytes / (shape.heads * partial_row_bytes(shape)),
@@ -184,22 +184,22 @@ impl CudaOps {
         })
     }
 
-    /// Room for what [`CudaOps::set_aside`] sets aside.
+    /// Returns buffers for [`CudaOps::exchange`].
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], of the host's.
-    pub(crate) fn spare(&self) -> Result<Aside, Error> {
-        Ok(Aside {
+    pub(crate) fn spare(&self) -> Result<HostBuffers, Error> {
+        Ok(HostBuffers {
             metadata: self.metadata.spare(&self.space)?,
             heads: self.heads.spare(&self.space)?,
         })
     }
 
-    /// Puts what the host holds of the latest step into `aside`, so that another may be laid out
-    /// while that one runs; and what was there in its place.
-    pub(crate) fn set_aside(&mut self, aside: &mut Aside) {
-        self.metadata.exchange(&mut aside.metadata);
-        self.heads.exchange(&mut aside.heads);
+    /// Swaps the latest step's host buffers with `host`, so that another step may be laid out while
+    /// that one runs.
+    pub(crate) fn exchange(&mut self, host: &mut HostBuffers) {
+        self.metadata.exchange(&mut host.metadata);
+        self.heads.exchange(&mut host.heads);
     }
 
     /// Forgets the previous step and sends what the next one needs.
@@ -232,12 +232,12 @@ impl CudaOps {
         self.kv.shape().blocks
     }
 
-    /// Puts heads off from here on.
+    /// Defers heads from here on.
     pub(crate) fn defer_heads(&mut self) {
         self.deferred = Some(Vec::new());
     }
 
-    /// Those that were put off. From here on none is.
+    /// Returns the heads that were deferred. From here on heads run at once.
     pub(crate) fn deferred_heads(&mut self) -> Vec<HeadCall> {
         self.deferred.take().unwrap_or_default()
     }

@@ -26,7 +26,7 @@ const NO_TILE: Tile = Tile {
     rows: 0,
 };
 
-/// What the plan of a step depends on besides its batch.
+/// Sizes that the plan of a step depends on besides its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PlanConfig {
     /// Positions of a KV block.
@@ -41,7 +41,7 @@ pub(crate) struct PlanConfig {
     pub(crate) decode_as_segments: bool,
     /// Steps of up to so many tokens are padded: see [`StepPlan::pad`]. 0: none is.
     pub(crate) pad_tokens: usize,
-    /// Splits of all decode rows together that one launch has room for.
+    /// Upper bound of the splits of all decode rows of one launch.
     pub(crate) splits_max: usize,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct StepShape {
     tiles: usize,
     tile_rows: u32,
     decode: usize,
-    /// Of each decode row.
+    /// Splits of each decode row.
     splits: usize,
     segments: usize,
     spans: usize,
@@ -91,20 +91,20 @@ fn padded(n: usize) -> usize {
     }
 }
 
-/// What one step computes. Made by the executor; a model passes it through.
+/// The launches of one step. The executor makes a plan; a model passes it through.
 #[derive(Debug, Default)]
 pub struct StepPlan {
-    /// What the batch says, without a GPU's needs.
+    /// The batch's tokens, segments and rows.
     pub(crate) layout: StepLayout,
     /// Spans of each of the layout's segments.
     pub(crate) segments: Vec<Segment>,
-    /// What the segments' queries see.
+    /// Ranges of keys and values that the segments' queries see.
     pub(crate) spans: Vec<Span>,
     /// Ranges of tokens that a layer works on at once.
     pub(crate) chunks: Vec<Chunk>,
-    /// Of all chunks.
+    /// Tiles of all chunks, one chunk after the other.
     pub(crate) tiles: Vec<Tile>,
-    /// Of all chunks.
+    /// Decode rows of all chunks, one chunk after the other.
     pub(crate) decode: Vec<DecodeRow>,
     /// Splits that decode rows are launched with, if the step is padded.
     pub(crate) splits: Option<usize>,
@@ -118,11 +118,11 @@ pub struct StepPlan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
     pub(crate) tokens: Range<usize>,
-    /// Of [`StepPlan::tiles`].
+    /// The chunk's part of [`StepPlan::tiles`].
     pub(crate) tiles: Range<usize>,
     /// [`Tile::ROWS`] or [`Tile::ROWS_WIDE`].
     pub(crate) tile_rows: u32,
-    /// Of [`StepPlan::decode`].
+    /// The chunk's part of [`StepPlan::decode`].
     pub(crate) decode: Range<usize>,
 }
 
@@ -235,7 +235,7 @@ impl StepPlan {
     /// Rounds the step's counts up, so that many steps have one shape: the shape, if the step is
     /// small enough to be padded. `tokens_max`: what the buffers hold.
     ///
-    /// Padding tokens are kept nowhere and seen by nobody; padding tiles and decode rows are empty;
+    /// Padding tokens are kept nowhere and seen by no query; padding tiles and decode rows are empty;
     /// padding outputs are read by no head.
     pub(crate) fn pad(&mut self, config: PlanConfig, tokens_max: usize) -> Option<StepShape> {
         let [chunk] = &mut self.chunks[..] else {

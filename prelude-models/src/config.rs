@@ -18,7 +18,7 @@ const VOCAB_MAX: usize = 1 << 22;
 const POSITIONS_MAX: usize = 1 << 24;
 const LABELS_MAX: usize = 1 << 20;
 
-/// What `config.json` says about a model's shape. Every field has been checked.
+/// A model's shape, as `config.json` says it. Every field has been checked.
 ///
 /// Both styles are read: `rope_theta`, `rope_scaling` and `torch_dtype` of older checkpoints,
 /// `rope_parameters` and `dtype` of newer ones.
@@ -45,9 +45,9 @@ pub struct ModelConfig {
     pub max_position_embeddings: usize,
     /// Added to the mean square inside the root of RMS norms.
     pub rms_norm_eps: f32,
-    /// Whether q, k, v and o projections have biases.
+    /// True if the q, k, v and o projections have biases.
     pub attention_bias: bool,
-    /// Whether the output head is the embedding matrix.
+    /// True if the output head is the embedding matrix.
     pub tie_word_embeddings: bool,
     /// Element type that the weights were saved in.
     pub dtype: Option<DType>,

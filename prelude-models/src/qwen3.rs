@@ -186,7 +186,7 @@ fn loader_error(weight: &str, source: impl std::error::Error + Send + Sync + 'st
     }
 }
 
-/// What tensors' names begin with: embedding models are saved from the bare body.
+/// Returns the prefix of tensors' names: embedding models are saved from the bare body.
 fn prefix(checkpoint: &Checkpoint) -> &'static str {
     if checkpoint.contains("embed_tokens.weight") {
         ""
@@ -342,7 +342,8 @@ impl<W> Qwen3<W> {
         )
     }
 
-    /// The same, and what its queries attend to, into `chunk.attn`.
+    /// Computes and keeps keys and values, then writes what the queries attend to into
+    /// `chunk.attn`.
     fn attend<O: Ops<Weight = W>>(
         &self,
         index: usize,

@@ -12,7 +12,7 @@ use crate::{Error, json::Fields};
 pub struct RopeConfig {
     /// Base of the geometric series of frequencies, above 1.
     pub theta: f64,
-    /// What stretches it over longer texts.
+    /// The scaling that stretches frequencies over longer texts.
     pub scaling: RopeScaling,
 }
 
@@ -38,7 +38,7 @@ pub struct Yarn {
     pub beta_fast: f64,
     /// Pairs that turn less often than this are slowed by the whole factor.
     pub beta_slow: f64,
-    /// Whether the range of interpolated pairs is rounded outwards to whole pairs.
+    /// True if the range of interpolated pairs is rounded outwards to whole pairs.
     pub truncate: bool,
 }
 

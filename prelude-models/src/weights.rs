@@ -33,7 +33,7 @@ pub fn stacked_shape(
 pub trait WeightLoader {
     /// The device's format, the `Weight` of its `Ops`.
     type Weight;
-    /// What can go wrong: shapes, memory, values.
+    /// The errors of loading: shapes, memory, values.
     type Error: std::error::Error + Send + Sync + 'static;
 
     /// A matrix `[out, in]` for products, made of `parts` stacked along `out` (fused q, k, v or

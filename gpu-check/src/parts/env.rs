@@ -1,4 +1,4 @@
-//! What is here, and the ceilings that all other parts measure themselves by.
+//! The machine, and the ceilings that bound the figures of all other parts.
 
 use anyhow::{Result, ensure};
 use half::bf16;

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use half::bf16;
 use prelude_exec_cuda::{
     CudaOps, Error, Weight,
-    measure::{Device, Operands, Room, Target, Times, Tuner, Turn, times},
+    measure::{Device, Operands, Room, Target, Times, Tuner, WeightCycle, times},
 };
 use prelude_models::{Ops as _, step::ArenaTensor};
 
@@ -84,7 +84,7 @@ struct Case {
     what: String,
     n: usize,
     k: usize,
-    /// Whether its product is added to what is there.
+    /// True if the product is added to its output.
     adds: bool,
 }
 
@@ -140,7 +140,7 @@ impl Bench {
     }
 }
 
-/// What a product of `m` rows took, and what that is held against.
+/// Writes down the time of a product of `m` rows, beside its bounds.
 fn figure(
     session: &mut Session,
     name: &str,
@@ -174,7 +174,7 @@ fn library(session: &mut Session, tuner: &mut Tuner, case: &Case, rows: &[usize]
     let most = rows.iter().copied().max().unwrap_or(1);
     let mut bench = Bench::open(session, &target, case, most, false)?;
     let repetitions = session.pick(12, 2);
-    let mut turn = Turn::default();
+    let mut turn = WeightCycle::default();
     for &m in rows {
         session.beat(|| format!("{what}, M {m}"))?;
         let measured = bench.with(m, case, |ops, x, weights, y| {
@@ -217,7 +217,7 @@ fn own(session: &mut Session, case: &Case, rows: &[usize], deterministic: bool) 
     let target = session.target.clone();
     let mut bench = Bench::open(session, &target, case, most, deterministic)?;
     let repetitions = session.pick(12, 2);
-    let mut turn = Turn::default();
+    let mut turn = WeightCycle::default();
     for &m in rows {
         session.beat(|| format!("{}, M {m}", case.what))?;
         let (times, skinny) = bench.with(m, case, |ops, x, weights, y| {

@@ -1,4 +1,4 @@
-//! The same rows in other company: equal bits where they are promised, a measured difference
+//! Equal rows in different batches: equal bits where they are promised, a measured difference
 //! elsewhere; and memory that does not grow.
 
 use anyhow::{Context as _, Result, ensure};
@@ -84,7 +84,7 @@ fn open_with(
 /// Labels whose logits are compared: as many as a spread can be told from.
 const LABELS: u32 = 48;
 
-/// What is read at a position.
+/// Returns the results that are computed at a position.
 fn heads(at: usize, vocab: u32) -> Vec<Wanted> {
     let at = count(at);
     let labels: Vec<u32> = (0..LABELS).map(|i| i * (vocab / LABELS) + i % 7).collect();

@@ -20,7 +20,7 @@ use crate::{
     values,
 };
 
-/// Whether cuBLASLt ran the products that were right.
+/// Name of the result that says if cuBLASLt ran the products that were right.
 const BY_LIBRARY: &str = "cuBLASLt products";
 
 /// A suite of the conformance table.
@@ -100,7 +100,7 @@ fn conform(session: &mut Session, suite: Suite, deterministic: bool) -> Result<S
     Ok(format!("{} cases", devices.get()))
 }
 
-/// What ran products at model shapes.
+/// Counts of products at model shapes, by the code that ran them.
 #[derive(Debug)]
 struct Ran {
     engine: ProductEngine,
@@ -175,7 +175,7 @@ struct Forms {
     x: Vec<bf16>,
     w: Vec<bf16>,
     written: Vec<bf16>,
-    /// What `added` held before.
+    /// The values of `added` before the product.
     before: Vec<bf16>,
     added: Vec<bf16>,
     logits: Vec<f32>,
@@ -295,7 +295,8 @@ fn same_bits(session: &mut Session, layer: Layer) -> Result<String> {
     Ok(format!("{name}, M {counts:?}"))
 }
 
-/// Which order of sums explains the tensor core's results for K = 16: the emulation adds k = 0, 1,
+/// Finds the order of sums that explains the tensor core's results for K = 16: the emulation adds k
+/// = 0, 1,
 /// 2, … with a rounding each, hardware is believed to add several products exactly and to cut off.
 fn tensor_core_order(session: &mut Session) -> Result<()> {
     const K: usize = 16;
@@ -374,7 +375,7 @@ mod tests {
         assert!(none.contains("emulated"), "{none}");
     }
 
-    /// As they are counted where the library's part is played by the device that writes down.
+    /// Counts are right where the recording device stands in for the library.
     #[test]
     fn counts_say_what_multiplied() {
         let layer = Layer::of("tiny").unwrap();

@@ -104,12 +104,12 @@ struct Layer {
     mlp: usize,
     shape: AttnShape,
     vocab: usize,
-    /// Of the model; a device has one layer only.
+    /// Layers of the model; a device has one layer only.
     layers: usize,
 }
 
 impl Layer {
-    /// Of a made model.
+    /// Returns the sizes of a made model.
     fn of(name: &str) -> Result<Self> {
         let shape = make_model::shape(name)?.sizes;
         Ok(Self {

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use prelude_core::{BlockId, Executor as _, OutputHead, StepId};
 use prelude_exec_cuda::{
     CudaExecutor,
-    measure::{Device, Turn, times},
+    measure::{Device, WeightCycle, times},
 };
 use prelude_models::{Checkpoint, Ops as _};
 
@@ -49,7 +49,7 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     })
 }
 
-/// What captured graphs took, one for another.
+/// Measures captures of graphs, one replacing another.
 fn captures(session: &mut Session, name: &str, executor: &CudaExecutor) -> Result<()> {
     let stats = executor.graphs();
     if stats.captures == 0 {
@@ -217,7 +217,7 @@ fn ahead(
     Ok(())
 }
 
-/// What products run on, and whether by the plans that part `gemm` measured.
+/// Notes the code that runs products, and if it uses the plans that part `gemm` measured.
 fn products(session: &mut Session, name: &str, executor: &CudaExecutor) -> Result<()> {
     session.note(
         &format!("{name}: products"),
@@ -439,7 +439,7 @@ fn one_layer(session: &mut Session, name: &str, tokens: usize) -> Result<()> {
         let [wqkv, wo, wgu, wd] = &weights[..] else {
             return Ok(vec![]);
         };
-        let mut turn = Turn::default();
+        let mut turn = WeightCycle::default();
         Ok(vec![
             (
                 // As short as a kernel may be: mostly the gap behind it.

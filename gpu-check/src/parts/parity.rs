@@ -11,7 +11,7 @@ use super::checkpoint;
 use crate::{
     batches::{count, tokens},
     golden, make_model,
-    reference::{self, Answers, Compared, Questions, Yardstick, compare},
+    reference::{self, Answers, Compared, Questions, Tolerance, compare},
     session::Session,
 };
 
@@ -137,7 +137,7 @@ fn large(session: &mut Session, what: &str, case: Case) -> Result<()> {
     let layers = checkpoint.config().num_hidden_layers;
     let yardstick = rounded
         .as_ref()
-        .map_or(Yardstick::Layers(layers), Yardstick::Rounded);
+        .map_or(Tolerance::Layers(layers), Tolerance::Rounded);
     for (name, line) in compare(&got, &exact, &yardstick) {
         let name = format!("{what}: {name}");
         match line {

@@ -17,8 +17,8 @@ use crate::{
 
 /// Cheapest first.
 const TOOLS: [&str; 4] = ["memcheck", "racecheck", "synccheck", "initcheck"];
-/// What a tool itself, whose lines begin so, says where it is not permitted or does not know the
-/// GPU. Nothing else is a reason to pass over it.
+/// Start of a tool's own lines. [`REFUSALS`] are its words where it is not permitted or does not
+/// know the GPU. Nothing else is a reason to pass over it.
 const TOOL: &str = "=========";
 const REFUSALS: [&str; 2] = ["Device not supported", "Unable to"];
 /// Where the program usually lies.
@@ -59,12 +59,12 @@ fn find() -> Option<PathBuf> {
     PLACES.into_iter().find(works).map(PathBuf::from)
 }
 
-/// What a watched program left.
+/// The output of a watched program.
 struct Output {
     success: bool,
     /// How it ended, if it did in its time.
     ended: Option<String>,
-    /// Whether it came to check anything.
+    /// True if the program came to check anything.
     checked: bool,
     text: String,
     last: String,
@@ -244,7 +244,7 @@ mod tests {
         assert!(matches!(check(&ours, false, true), Judgement::Findings(_)));
     }
 
-    /// Of the watched program, or of the tool without its own excuse.
+    /// A crash of the watched program, or of the tool without a refusal, is a finding.
     #[test]
     fn a_crash_before_the_first_check_is_a_finding() {
         let early = |text: &str, success, ended: &str| {

@@ -1,4 +1,4 @@
-//! The papers' tables over HTTP on this machine: the program `prelude`, as anybody starts it.
+//! The papers' tables over HTTP on this machine: the program `prelude`, as operators start it.
 
 use std::{path::PathBuf, process::Command, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What is read off hidden states.
+//! Results that are computed from hidden states.
 //!
 //! | file | |
 //! | --- | --- |
@@ -24,7 +24,7 @@ use crate::{
 
 pub(crate) use vocabulary::{VocabularyHeads, logits_rows, worker_bytes};
 
-/// What a row gets whose numbers are infinite or not numbers.
+/// The failure of a row whose numbers are infinite or not numbers.
 pub(crate) const NOT_FINITE: &str = "the model's numbers for this row are not finite";
 
 /// The hidden states of a step, what computes with them, and the results of its rows.

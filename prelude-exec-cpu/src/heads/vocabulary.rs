@@ -27,14 +27,14 @@ use crate::{
     scratch::PerWorker,
 };
 
-/// Logits computed at a time: at most this many bytes and [`LOGITS_ROWS_MAX`] rows.
-const LOGITS_BYTES: usize = 48 << 20;
+/// Logits computed at a time: at most this many bytes and [`MAX_LOGITS_ROWS`] rows.
+const MAX_LOGITS_BYTES: usize = 48 << 20;
 /// With 96 rows the product runs at full speed.
-const LOGITS_ROWS_MAX: usize = 96;
+const MAX_LOGITS_ROWS: usize = 96;
 
 /// Rows of logits computed at a time.
 pub(crate) fn logits_rows(vocab: usize) -> usize {
-    (LOGITS_BYTES / (vocab * size_of::<f32>())).clamp(1, LOGITS_ROWS_MAX)
+    (MAX_LOGITS_BYTES / (vocab * size_of::<f32>())).clamp(1, MAX_LOGITS_ROWS)
 }
 
 /// Bytes of one worker's buffers.
@@ -60,7 +60,7 @@ struct Item<'a> {
     /// Output position.
     output: u32,
     want: Want<'a>,
-    got: Got,
+    got: Answer,
 }
 
 enum Want<'a> {
@@ -95,7 +95,7 @@ impl Want<'_> {
     }
 }
 
-enum Got {
+enum Answer {
     Nothing,
     Row(RowOutput),
     Score(PositionLogprobs),
@@ -164,8 +164,8 @@ impl HeadPass<'_> {
         scores.resize_with(layout.rows.len(), Vec::new);
         for item in items {
             match (item.got, &item.want) {
-                (Got::Row(output), _) => self.results[item.row] = Some(output),
-                (Got::Score(score), Want::Score { index, .. }) => {
+                (Answer::Row(output), _) => self.results[item.row] = Some(output),
+                (Answer::Score(score), Want::Score { index, .. }) => {
                     let scores = &mut scores[item.row];
                     scores.resize(scores.len().max(index + 1), None);
                     scores[*index] = Some(score);
@@ -238,7 +238,7 @@ fn items(layout: &StepLayout) -> Vec<Item<'_>> {
                 row,
                 output,
                 want,
-                got: Got::Nothing,
+                got: Answer::Nothing,
             });
         };
         match &planned.head {
@@ -288,7 +288,7 @@ fn answer(isa: Supported, scratch: &mut Scratch, logits: &[f32], items: &mut [It
     let (max, finite) = simd::max_finite(isa, logits);
     if !finite {
         for item in items {
-            item.got = Got::Row(RowOutput::Failed(NOT_FINITE));
+            item.got = Answer::Row(RowOutput::Failed(NOT_FINITE));
         }
         return;
     }
@@ -297,15 +297,17 @@ fn answer(isa: Supported, scratch: &mut Scratch, logits: &[f32], items: &mut [It
     for item in items {
         item.got = match item.want {
             Want::Sample(head) => match scratch.sample(isa, logits, max, head) {
-                Ok(tokens) => Got::Row(sampled(tokens, logits, &mut readings, head.top_logprobs)),
-                Err(output) => Got::Row(output),
+                Ok(tokens) => {
+                    Answer::Row(sampled(tokens, logits, &mut readings, head.top_logprobs))
+                }
+                Err(output) => Answer::Row(output),
             },
             Want::Labels(labels) => {
                 let scores = labels.iter().map(|&id| logits[id as usize]).collect();
                 let log_sum_exp = readings.softmax().log_sum_exp();
-                Got::Row(label_scores(scores, Some(log_sum_exp)))
+                Answer::Row(label_scores(scores, Some(log_sum_exp)))
             }
-            Want::Score { target, top, .. } => Got::Score(readings.score(target, top)),
+            Want::Score { target, top, .. } => Answer::Score(readings.score(target, top)),
         };
     }
 }

@@ -23,7 +23,7 @@ use prelude_models::{
 use self::locations::{KvLocation, for_locations};
 
 use super::{
-    Act, Backend, Supported,
+    Backend, InputForm, Supported,
     kv::{Kv, KvElement, pack_keys},
     panel::{MR, NR, Rows, Tile, multiply},
     reference, simd,
@@ -36,8 +36,8 @@ use crate::{
 /// Rows (tokens times query heads of a group) of a task: enough to repay the packing of keys.
 const ROWS: usize = 16 * MR;
 
-/// The same on tiles, whose products take less time than packing.
-const ROWS_ON_TILES: usize = 128;
+/// Rows of a task on tiles, whose products take less time than packing.
+const TASK_ROWS_ON_TILES: usize = 128;
 
 /// Buffers of one worker.
 #[derive(Debug, Default)]
@@ -73,7 +73,7 @@ pub(crate) fn scratch_bytes(shape: AttnShape, backend: Backend) -> usize {
 fn on_tiles(backend: Backend) -> Option<Supported> {
     match backend {
         Backend::Fast {
-            act: Act::Tiles,
+            act: InputForm::Tiles,
             isa,
         } => Some(isa),
         _ => None,
@@ -148,7 +148,7 @@ impl<E: KvElement> Attention<'_, E> {
         let count = self.rows.len();
         let segments = self.segments().count();
         let (rows, per_ns) = match on_tiles(backend) {
-            Some(_) => (ROWS_ON_TILES, 64),
+            Some(_) => (TASK_ROWS_ON_TILES, 64),
             None => (ROWS, 16),
         };
         let block = block_of(shape, rows);
@@ -198,7 +198,7 @@ impl<E: KvElement> Attention<'_, E> {
                 #[cfg(target_arch = "x86_64")]
                 Backend::Fast {
                     isa,
-                    act: Act::Tiles,
+                    act: InputForm::Tiles,
                 } => self.run_on_tiles(isa, &path, tokens, scratch, tile),
                 Backend::Fast { isa, act } => {
                     self.run_tokens(isa, act, &path, tokens, scratch, tile);
@@ -230,7 +230,7 @@ impl<E: KvElement> Attention<'_, E> {
     fn run_tokens(
         &self,
         isa: Supported,
-        act: Act,
+        act: InputForm,
         path: &[KvSpan],
         tokens: std::ops::Range<usize>,
         scratch: &mut Scratch,
@@ -246,8 +246,10 @@ impl<E: KvElement> Attention<'_, E> {
         for r in 0..rows {
             let q = self.query(tokens.start + r / group, kv_head * group + r % group);
             match act {
-                Act::F32 | Act::Tiles => scratch.queries[r * dim..][..dim].copy_from_slice(q),
-                Act::Bf16 => {
+                InputForm::F32 | InputForm::Tiles => {
+                    scratch.queries[r * dim..][..dim].copy_from_slice(q)
+                }
+                InputForm::Bf16 => {
                     let pairs = &mut scratch.pairs[r * dim / 2..][..dim / 2];
                     simd::round_to_pairs(isa, q, pairs);
                 }
@@ -284,8 +286,10 @@ impl<E: KvElement> Attention<'_, E> {
                     continue;
                 }
                 let (queries, stride) = match act {
-                    Act::F32 | Act::Tiles => (Rows::F32(&scratch.queries[first * dim..]), dim),
-                    Act::Bf16 => (Rows::Bf16(&scratch.pairs[first * dim / 2..]), dim / 2),
+                    InputForm::F32 | InputForm::Tiles => {
+                        (Rows::F32(&scratch.queries[first * dim..]), dim)
+                    }
+                    InputForm::Bf16 => (Rows::Bf16(&scratch.pairs[first * dim / 2..]), dim / 2),
                 };
                 let mut scores = Tile::ZERO;
                 let panel = E::panel(&scratch.keys[..key_panel]);
@@ -303,14 +307,14 @@ impl<E: KvElement> Attention<'_, E> {
                             &mut scratch.sum[first + i],
                         ));
                     }
-                    if act == Act::Bf16 {
+                    if act == InputForm::Bf16 {
                         let weights = &mut scratch.weights[i * NR / 2..][..NR / 2];
                         simd::round_to_pairs(isa, scores, weights);
                     }
                 }
                 let (weights, stride) = match act {
-                    Act::F32 | Act::Tiles => (Rows::F32(scores.0.as_flattened()), NR),
-                    Act::Bf16 => (Rows::Bf16(&scratch.weights), NR / 2),
+                    InputForm::F32 | InputForm::Tiles => (Rows::F32(scores.0.as_flattened()), NR),
+                    InputForm::Bf16 => (Rows::Bf16(&scratch.weights), NR / 2),
                 };
                 let mut sums = Tile::ZERO;
                 let depth = keys.div_ceil(E::PER_DWORD) * NR;

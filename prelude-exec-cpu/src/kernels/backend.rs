@@ -19,7 +19,7 @@ pub enum CpuDtype {
 
 /// The form in which rows enter products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Act {
+pub(crate) enum InputForm {
     /// Rounded to pairs of bf16 and cut into tiles.
     Tiles,
     /// Rounded to pairs of bf16.
@@ -28,7 +28,7 @@ pub(crate) enum Act {
     F32,
 }
 
-impl Act {
+impl InputForm {
     /// Returns the form that suits the instructions.
     pub(crate) fn of(isa: Supported, dtype: CpuDtype) -> Self {
         match (dtype, isa.isa()) {
@@ -45,7 +45,7 @@ pub(crate) enum Backend {
     /// Plain loops: [`crate::Mode::Reference`].
     Reference,
     /// Vector instructions: [`crate::Mode::Fast`].
-    Fast { isa: Supported, act: Act },
+    Fast { isa: Supported, act: InputForm },
 }
 
 impl Backend {

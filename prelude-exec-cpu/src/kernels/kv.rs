@@ -48,7 +48,7 @@ pub(crate) trait KvElement: bytemuck::Pod + Default + Send + Sync {
         expect(dead_code, reason = "tiles exist on x86-64 alone")
     )]
     fn bf16_bits(x: &[Self]) -> &[u16];
-    /// What the packed dwords are.
+    /// Returns packed dwords as a panel of their type.
     fn panel(dwords: &[u32]) -> Panel<'_>;
 }
 

@@ -15,7 +15,7 @@ pub(crate) mod tiles;
 mod x86;
 
 pub use backend::CpuDtype;
-pub(crate) use backend::{Act, Backend};
+pub(crate) use backend::{Backend, InputForm};
 pub use isa::Isa;
 pub(crate) use isa::Supported;
 #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! Which tokens a sampling row may choose, as the two lists that the kernel takes: ids that are
+//! Tokens that a sampling row may choose, as the two lists that the kernel takes: ids that are
 //! allowed, and ids that are not.
 //!
 //! A constraint's set is sent as whichever list is shorter: inside a string of JSON nearly every
@@ -14,7 +14,7 @@ use prelude_models::step::{StepLayout, StepRow};
 pub(super) struct Masks {
     /// If present, no other id may be chosen.
     pub(super) allowed: Option<Arc<[TokenId]>>,
-    /// These may not.
+    /// Ids that must not be chosen.
     pub(super) masked: Arc<[TokenId]>,
 }
 

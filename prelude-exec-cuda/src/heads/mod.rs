@@ -1,4 +1,4 @@
-//! What is read off hidden states.
+//! Results that are computed from hidden states.
 //!
 //! | file | |
 //! | --- | --- |
@@ -27,7 +27,7 @@ use prelude_models::{
 use self::{
     labels::Labels,
     logits::Logits,
-    pooling::{Classes, Of, Pooled},
+    pooling::{Classes, Pooled, Scope},
     results::Results,
 };
 use crate::{
@@ -36,14 +36,14 @@ use crate::{
     memory::{metadata::Metadata, pinned::Pinned, space::Space, view::View},
 };
 
-/// What a row gets that no head of the model answered.
+/// The failure of a row for which the model has no head.
 const NO_HEAD: &str = "the model has no head for this row";
-/// What a row gets whose numbers are infinite or not numbers.
+/// The failure of a row whose numbers are infinite or not numbers.
 const NOT_FINITE: &str = "the model's numbers for this row are not finite";
-/// What a row gets that the step's results have no room for.
+/// The failure of a row for which the step's results have no room.
 const NO_ROOM: &str = "the step's results exceed `results_bytes`";
 
-/// What a row gets whose lists the step's metadata has no room for.
+/// The failure of a row for whose lists the step's metadata has no room.
 const NO_LIST_ROOM: &str = "the step's lists of labels, positions, past, biased, allowed and masked tokens exceed \
      `metadata_bytes`";
 
@@ -57,14 +57,14 @@ pub(crate) struct Heads {
     token_classes: Classes,
     labels: Labels,
     logits: Logits,
-    /// Which kinds of heads the model has run in this step.
-    ran: Ran,
+    /// The kinds of heads that the model has run in this step.
+    ran: HeadsRun,
 }
 
-/// What is read of a step once its results have come: kept apart from [`Heads`] while another step
-/// is laid out.
+/// The results of one step and where each lies: kept apart from [`Heads`] while another step is
+/// laid out.
 #[derive(Debug)]
-pub(crate) struct Left {
+pub(crate) struct StepResults {
     results: Pinned,
     pooled: Pooled,
     token_vectors: Pooled,
@@ -72,11 +72,11 @@ pub(crate) struct Left {
     token_classes: Classes,
     labels: labels::Places,
     logits: logits::Places,
-    ran: Ran,
+    ran: HeadsRun,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Ran {
+struct HeadsRun {
     vocabulary: bool,
     pooling: bool,
     classes: bool,
@@ -95,19 +95,19 @@ impl Heads {
         let token_words = config.max_step_tokens as usize * width.next_multiple_of(results::ALIGN);
         Ok(Self {
             results: Results::new(space, bytes, token_words)?,
-            pooled: Pooled::new(model.hidden_size, Of::Rows),
-            token_vectors: Pooled::new(model.hidden_size, Of::Tokens),
-            classes: Classes::new(model.labels.len(), Of::Rows),
-            token_classes: Classes::new(model.labels.len(), Of::Tokens),
+            pooled: Pooled::new(model.hidden_size, Scope::Rows),
+            token_vectors: Pooled::new(model.hidden_size, Scope::Tokens),
+            classes: Classes::new(model.labels.len(), Scope::Rows),
+            token_classes: Classes::new(model.labels.len(), Scope::Tokens),
             labels: Labels::new(space, model.vocab_size)?,
             logits: Logits::new(space, model, config)?,
-            ran: Ran::default(),
+            ran: HeadsRun::default(),
         })
     }
 
     /// Room for what another step leaves.
-    pub(crate) fn spare(&self, space: &Space) -> Result<Left, Error> {
-        Ok(Left {
+    pub(crate) fn spare(&self, space: &Space) -> Result<StepResults, Error> {
+        Ok(StepResults {
             results: self.results.spare(space)?,
             pooled: self.pooled.spare(),
             token_vectors: self.token_vectors.spare(),
@@ -115,12 +115,12 @@ impl Heads {
             token_classes: self.token_classes.spare(),
             labels: labels::Places::default(),
             logits: logits::Places::default(),
-            ran: Ran::default(),
+            ran: HeadsRun::default(),
         })
     }
 
     /// Puts what the latest step left into `left`, and what was there in its place.
-    pub(crate) fn exchange(&mut self, left: &mut Left) {
+    pub(crate) fn exchange(&mut self, left: &mut StepResults) {
         self.results.exchange(&mut left.results);
         std::mem::swap(&mut self.pooled, &mut left.pooled);
         std::mem::swap(&mut self.token_vectors, &mut left.token_vectors);
@@ -137,8 +137,8 @@ impl Heads {
         self.logits.drawn_at(i)
     }
 
-    /// What the latest step leaves on the device, tokens that it drew among it. Stays until the
-    /// next step's heads run.
+    /// Returns all results of the latest step on the device, sampled tokens among them. They stay
+    /// until the next step's heads run.
     pub(crate) fn drawn(&self) -> View<i32> {
         self.results.all()
     }
@@ -149,7 +149,7 @@ impl Heads {
         layout: &mut StepLayout,
         metadata: &mut Metadata,
     ) -> Result<(), Error> {
-        self.ran = Ran::default();
+        self.ran = HeadsRun::default();
         self.results.clear();
         let results = &mut self.results;
         let seen = logits::seen(layout);
@@ -289,7 +289,7 @@ fn word(n: usize) -> u32 {
     u32::try_from(n).expect("configuration bounds what a step counts")
 }
 
-/// Whether a head wants label scores normalised as given.
+/// Returns true if a head wants label scores normalised as given.
 fn wants_labels(head: &OutputHead, over_vocab: bool) -> bool {
     match head {
         OutputHead::LabelScores { normalise, .. } => match normalise {

@@ -85,9 +85,9 @@ impl Places {
 /// A vector that a row wants. Equal wants are one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Wanted {
-    /// Of a whole row of the step, which shares it with no other.
+    /// Index of the row that this result belongs to, if it shares the result with no other.
     whole_row: Option<usize>,
-    /// Of this output of the step alone.
+    /// The output that the result is read from, if it is read from one alone.
     output: u32,
     /// The first position's.
     position: u32,
@@ -99,7 +99,7 @@ struct Wanted {
 #[derive(Debug)]
 pub(super) struct Pooled {
     hidden: usize,
-    of: Of,
+    of: Scope,
     rows: Field<PoolRow>,
     index: Field<i32>,
     /// `[places, H]`, of which each row uses its first dimensions.
@@ -109,16 +109,16 @@ pub(super) struct Pooled {
     dimensions: BTreeMap<usize, usize>,
 }
 
-/// Of what there is a result.
+/// The things that have a result each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Of {
+pub(super) enum Scope {
     /// Each row.
     Rows,
     /// Each token of each row.
     Tokens,
 }
 
-impl Of {
+impl Scope {
     /// Results of `width` words for which there is room.
     fn room(self, results: &Results, width: usize) -> usize {
         let words = match self {
@@ -137,7 +137,7 @@ impl Of {
 }
 
 impl Pooled {
-    pub(super) fn new(hidden: usize, of: Of) -> Self {
+    pub(super) fn new(hidden: usize, of: Scope) -> Self {
         Self {
             hidden,
             of,
@@ -149,7 +149,7 @@ impl Pooled {
         }
     }
 
-    /// The same, with no rows.
+    /// Returns empty lists for another step.
     pub(super) fn spare(&self) -> Self {
         Self::new(self.hidden, self.of)
     }
@@ -163,8 +163,8 @@ impl Pooled {
         self.dimensions.clear();
         let mut wanted = Vec::new();
         let is_wanted: fn(&OutputHead) -> bool = match self.of {
-            Of::Rows => |head| matches!(head, OutputHead::Embed { .. }),
-            Of::Tokens => |head| matches!(head, OutputHead::Tokens(TokenHead::Embed { .. })),
+            Scope::Rows => |head| matches!(head, OutputHead::Embed { .. }),
+            Scope::Tokens => |head| matches!(head, OutputHead::Tokens(TokenHead::Embed { .. })),
         };
         for (i, row) in rows(layout, is_wanted) {
             let (mean, normalise, dimensions) = match row.head {
@@ -191,8 +191,8 @@ impl Pooled {
                 dimensions: word(dimensions),
             };
             let vectors = match self.of {
-                Of::Rows => vec![vector(Some(i), 0, row.first_position)],
-                Of::Tokens => {
+                Scope::Rows => vec![vector(Some(i), 0, row.first_position)],
+                Scope::Tokens => {
                     let outputs = layout.outputs_of(row).iter();
                     let positions = row.first_position..;
                     { outputs.zip(positions) }
@@ -266,7 +266,7 @@ impl Pooled {
 #[derive(Debug)]
 pub(super) struct Classes {
     labels: usize,
-    of: Of,
+    of: Scope,
     index: Field<i32>,
     /// `[places, labels]`.
     out: Option<(Part, usize)>,
@@ -274,7 +274,7 @@ pub(super) struct Classes {
 }
 
 impl Classes {
-    pub(super) fn new(labels: usize, of: Of) -> Self {
+    pub(super) fn new(labels: usize, of: Scope) -> Self {
         Self {
             labels,
             of,
@@ -284,7 +284,7 @@ impl Classes {
         }
     }
 
-    /// The same, with no rows.
+    /// Returns empty lists for another step.
     pub(super) fn spare(&self) -> Self {
         Self::new(self.labels, self.of)
     }
@@ -296,8 +296,8 @@ impl Classes {
         metadata: &mut Metadata,
     ) -> Result<(), Error> {
         let is_wanted: fn(&OutputHead) -> bool = match self.of {
-            Of::Rows => |head| matches!(head, OutputHead::Classify),
-            Of::Tokens => |head| matches!(head, OutputHead::Tokens(TokenHead::Classify)),
+            Scope::Rows => |head| matches!(head, OutputHead::Classify),
+            Scope::Tokens => |head| matches!(head, OutputHead::Tokens(TokenHead::Classify)),
         };
         let wanted = rows(layout, is_wanted).map(|(i, row)| (i, layout.outputs_of(row).to_vec()));
         let (wanted, mut index) = (wanted.collect(), Vec::new());

@@ -1,4 +1,4 @@
-//! Which rows' lists the step's metadata has room for.
+//! The choice of rows for whose lists the step's metadata has room.
 //!
 //! Callers decide how long lists of labels, positions, biases, allowed and masked tokens are, and
 //! a step holds many callers' rows. Rows with short lists go first, so that one caller's long one
@@ -19,7 +19,7 @@ use crate::memory::metadata::Metadata;
 /// Bytes of an id, an index or a count.
 const WORD: usize = size_of::<u32>();
 
-/// What a row takes.
+/// The bytes that a row takes.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Need<'a> {
     /// Bytes, with a list that it may share.

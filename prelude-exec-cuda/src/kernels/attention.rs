@@ -16,7 +16,7 @@ use crate::{Error, memory::view::View};
 /// Keys of a split of `attn_decode`, at absolute positions.
 pub(crate) const SPLIT_KEYS: usize = AttnDecodeParams::SPLIT_KEYS as usize;
 
-/// What all attention of one layer reads and writes.
+/// The tensors that attention of one layer reads and writes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attention {
     pub(crate) shape: AttnShape,
@@ -38,16 +38,16 @@ pub(crate) struct Prompts {
     pub(crate) step: (View<bf16>, View<bf16>),
     pub(crate) segments: View<Segment>,
     pub(crate) spans: View<Span>,
-    /// Of the chunk.
+    /// The chunk's.
     pub(crate) tiles: View<Tile>,
-    /// What they were made for: [`Tile::ROWS`] or [`Tile::ROWS_WIDE`].
+    /// Rows of a tile: [`Tile::ROWS`] or [`Tile::ROWS_WIDE`].
     pub(crate) tile_rows: u32,
 }
 
 /// Rows of one token whose keys and values are all in the pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Decode {
-    /// Of the chunk.
+    /// The chunk's.
     pub(crate) rows: View<DecodeRow>,
     /// Splits of the longest context.
     pub(crate) splits: usize,

@@ -170,7 +170,7 @@ impl CudaLauncher {
             .map_err(|e| failed("cuStreamBeginCapture", e))
     }
 
-    /// What was kept, made ready. From here on what is queued runs.
+    /// Returns the captured launches as a graph. From here on launches run at once.
     pub(crate) fn end_capture(&self) -> Result<CudaGraph, Error> {
         self.context.bind()?;
         // SAFETY: a capture is under way on the stream, which is the context's.

@@ -60,7 +60,7 @@ pub(crate) fn gather_rows(
     gather(launcher, index, x, y, None)
 }
 
-/// The same of indices from `first` on, as many as `x` has rows; other rows of `y` stay.
+/// Gathers rows whose indices are in `first..first + x.rows()`; other rows of `y` stay.
 pub(crate) fn gather_part(
     launcher: &mut Launcher,
     index: View<i32>,

@@ -68,21 +68,21 @@ impl ProductCounts {
         skinny: 0,
     };
 
-    pub(crate) const fn note(&mut self, by: By) {
+    pub(crate) const fn note(&mut self, by: ProductKernel) {
         match by {
-            By::Library => self.library += 1,
-            By::Mma => self.own += 1,
-            By::Skinny => self.skinny += 1,
+            ProductKernel::Library => self.library += 1,
+            ProductKernel::Mma => self.own += 1,
+            ProductKernel::Skinny => self.skinny += 1,
         }
     }
 }
 
-/// What multiplies.
+/// The kernels and libraries that multiply matrices.
 #[derive(Debug)]
 pub(crate) struct Products {
     lt: Option<Lt>,
     engine: ProductEngine,
-    /// Whether few rows may go to `gemm_skinny`.
+    /// True if few rows may go to `gemm_skinny`.
     few_apart: bool,
     #[cfg(feature = "measure")]
     counts: ProductCounts,
@@ -174,7 +174,7 @@ impl Products {
         Ok(())
     }
 
-    /// What multiplied so far.
+    /// Returns numbers of products so far.
     #[cfg(feature = "measure")]
     pub(crate) const fn counts(&self) -> ProductCounts {
         self.counts
@@ -220,12 +220,12 @@ impl Products {
         let by = match few {
             Some(launch) => {
                 launcher.launch(&launch, &product.params, &product.reads, &product.writes)?;
-                By::Skinny
+                ProductKernel::Skinny
             }
-            None if by_library => By::Library,
+            None if by_library => ProductKernel::Library,
             None => {
                 product.mma(launcher)?;
-                By::Mma
+                ProductKernel::Mma
             }
         };
         #[cfg(feature = "measure")]
@@ -236,15 +236,15 @@ impl Products {
     }
 }
 
-/// Whether `gemm_skinny`, if it takes a product at all, is faster than the library.
+/// Returns true if `gemm_skinny`, where it takes a product at all, is faster than the library.
 const fn is_for_skinny(params: &GemmParams) -> bool {
     let most = SKINNY_ELEMENTS[if params.m <= 8 { 0 } else { 1 }];
     params.n as u64 * params.k as u64 <= most
 }
 
-/// What ran a product.
+/// The code that ran a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum ProductKernel {
     /// cuBLASLt.
     Library,
     /// `gemm_skinny`: up to 16 rows, [`SKINNY_ELEMENTS`].
@@ -253,7 +253,7 @@ pub(crate) enum By {
     Mma,
 }
 
-/// The same by `gemm_mma`, wherever cuBLASLt is.
+/// Multiplies by `gemm_mma`, even where cuBLASLt is there.
 #[cfg(any(test, feature = "measure"))]
 pub(crate) fn gemm_mma(
     launcher: &mut Launcher,

@@ -15,11 +15,11 @@ use super::{
 use crate::{Error, memory::view::View};
 
 /// Rows of the head that one block of `label_logits` reads.
-const SLAB: usize = 256;
+const SLAB_ROWS: usize = 256;
 
 /// Slabs of a vocabulary.
 pub(crate) const fn label_slabs(vocab: usize) -> usize {
-    vocab.div_ceil(SLAB)
+    vocab.div_ceil(SLAB_ROWS)
 }
 
 /// Embeddings. `rows`: `[1, R]`, which read `index`; `index`: `[1, _]`, rows of `hidden`; `out`:

@@ -55,8 +55,8 @@ impl Images {
         })
     }
 
-    /// What `load` makes of the first image of `family` that it takes: a cubin, fatbin or PTX,
-    /// ending in a zero byte. `load` says why it does not take one.
+    /// Returns what `load` makes of the first image of `family` that it takes: a cubin, fatbin or
+    /// PTX, ending in a zero byte. `load` says why it does not take one.
     ///
     /// # Errors
     /// [`Error::KernelImageMissing`] with what to do.
@@ -94,8 +94,8 @@ impl Images {
     }
 }
 
-/// What `load` makes of the image in the cache, or else of a new one. An image in the cache that
-/// does not load, because a disk was full or broken, is replaced.
+/// Returns what `load` makes of the image in the cache, or else of a new one. An image in the cache
+/// that does not load, because a disk was full or broken, is replaced.
 fn cached_or<T>(
     path: Option<&Path>,
     compile: impl FnOnce() -> Result<Vec<u8>, String>,

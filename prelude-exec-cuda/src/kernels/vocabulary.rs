@@ -1,4 +1,4 @@
-//! What reads full rows of logits: `adjust`, `sample`, `prompt_logprobs`.
+//! Kernels that read full rows of logits: `adjust`, `sample`, `prompt_logprobs`.
 
 use prelude_kernels::{
     DevicePtr,
@@ -144,7 +144,7 @@ pub(crate) struct Logprobs {
     pub(crate) rank: View<u32>,
     /// `[1, _]`: the likeliest tokens of all rows.
     pub(crate) top_id: View<i32>,
-    /// The same.
+    /// `[1, _]`: log-probabilities of `top_id`.
     pub(crate) top_lp: View<f32>,
     /// `[1, R]`.
     pub(crate) log_sum_exp: View<f32>,

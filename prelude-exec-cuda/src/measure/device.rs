@@ -15,7 +15,7 @@ use crate::{
     ops::Sizes,
 };
 
-/// What a [`Device`] needs room for.
+/// The sizes that a [`Device`] needs room for.
 #[derive(Clone, Debug)]
 pub struct Room {
     /// Sizes of a model.

@@ -33,7 +33,7 @@ pub fn product_f32(ops: &mut CudaOps, x: &ArenaTensor, w: &Weight) -> Result<Vec
     Ok(values)
 }
 
-/// The same as the executor's logits are: by the library where that is used.
+/// `x · wᵀ` as the executor computes logits: by the library where that is used.
 ///
 /// # Errors
 /// As [`product_f32`].
@@ -57,19 +57,19 @@ impl CudaOps {
         self.products.counts()
     }
 
-    /// What its products run on, and why.
+    /// Returns the code that runs products, and the reason.
     #[must_use]
     pub const fn products(&self) -> &ProductEngine {
         self.products.engine()
     }
 }
 
-/// Which of several weights of one shape is next. Going on from one measurement to another, so that
+/// The next of several weights of one shape. It goes on from one measurement to another, so that
 /// weights come from memory: what was used last is still in the L2 cache.
 #[derive(Debug, Default)]
-pub struct Turn(usize);
+pub struct WeightCycle(usize);
 
-impl Turn {
+impl WeightCycle {
     /// The next one.
     ///
     /// # Panics
@@ -89,7 +89,7 @@ pub struct Operands<'a> {
     pub weights: &'a [Weight],
     /// `[m, n]`; its contents are lost.
     pub y: &'a mut ArenaTensor,
-    /// Whether the product is added to `y`, as those before a residual are.
+    /// True if the product is added to `y`, as those before a residual are.
     pub adds: bool,
 }
 
@@ -112,7 +112,7 @@ pub struct Measured {
     pub best: Option<Times>,
     /// How many there were.
     pub candidates: usize,
-    /// Those whose results are not `gemm_mma`'s, and where.
+    /// Algorithms whose results are not `gemm_mma`'s, with the place.
     pub wrong: Vec<String>,
 }
 
@@ -125,7 +125,7 @@ pub struct Tuner {
 
 /// Rows of a result that are compared: one of each tile of 128 at least, the ends among them.
 const COMPARED_ROWS: usize = 66;
-/// What `y` holds before a product that is looked at: elements that are not written show.
+/// Content of `y` before a product that is checked: elements that are not written show.
 const BEFORE: f32 = 3.0;
 
 impl Tuner {
@@ -140,7 +140,7 @@ impl Tuner {
         ops: &mut CudaOps,
         operands: &mut Operands<'_>,
         repetitions: usize,
-        turn: &mut Turn,
+        turn: &mut WeightCycle,
     ) -> Result<Option<Measured>, Error> {
         let space = ops.space.clone();
         let x = ops.arena.view(operands.x);
@@ -275,7 +275,7 @@ fn compared_rows(m: usize) -> Vec<usize> {
     rows
 }
 
-/// Whether numbers are the same but for sums in another order and one rounding each.
+/// Checks that numbers are the same but for sums in another order and one rounding each.
 ///
 /// # Errors
 /// The first that is not.
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn weights_go_on_in_turn() {
-        let mut turn = Turn::default();
+        let mut turn = WeightCycle::default();
         let mut take = |count| -> Vec<char> {
             (0..count)
                 .map(|_| *turn.next(&['a', 'b', 'c', 'd', 'e']))

@@ -18,7 +18,7 @@ pub(crate) struct Context {
     device: sys::CUdevice,
     context: sys::CUcontext,
     stream: sys::CUstream,
-    /// What the GPU is called.
+    /// The GPU's name.
     pub(crate) name: String,
     /// Major and minor.
     pub(crate) compute_capability: (i32, i32),
@@ -107,7 +107,7 @@ impl Context {
         self.stream
     }
 
-    /// Bytes of memory that nobody has taken.
+    /// Bytes of free memory.
     pub(crate) fn free_bytes(&self) -> Result<u64, Error> {
         self.bind()?;
         let (free, _) = mem_get_info().map_err(|e| failed("cuMemGetInfo", e))?;
@@ -167,7 +167,7 @@ pub(crate) fn failed(call: &'static str, error: DriverError) -> Error {
     Error::Driver { call, code }
 }
 
-/// Whether every later call in the context fails with it too.
+/// Returns true if every later call in the context fails with this error too.
 const fn is_sticky(code: CUresult) -> bool {
     use CUresult as R;
     matches!(

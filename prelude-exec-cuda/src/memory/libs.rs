@@ -38,7 +38,7 @@ impl Library {
         }
     }
 
-    /// What the library itself opens by name, and must lie beside it: names start with this, and
+    /// Start of the names of files that the library itself opens and that must lie beside it: names
     /// go on with the minor version, which the library's own name does not tell.
     const fn companion(self) -> Option<&'static str> {
         match self {
@@ -68,7 +68,7 @@ impl Library {
         Some(files)
     }
 
-    /// Whether the bindings find it by name. Those of cuBLASLt are not called, see
+    /// Returns true if the bindings find the library by name. Those of cuBLASLt are not called, see
     /// `lt/functions.rs`.
     fn bindings_find_it(self) -> bool {
         match self {

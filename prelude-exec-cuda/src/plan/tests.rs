@@ -54,7 +54,7 @@ enum Source {
     Token(u32),
 }
 
-/// What every token of a forest sees, itself last: straight from the batch's definition.
+/// Returns what every token of a forest sees, itself last: straight from the batch's definition.
 fn meaning(batch: &OneShotBatch, first_token: u32) -> Vec<Vec<Source>> {
     let mut seen: Vec<Vec<Source>> = Vec::new();
     for segment in &batch.segments {
@@ -79,7 +79,7 @@ fn meaning(batch: &OneShotBatch, first_token: u32) -> Vec<Vec<Source>> {
     seen
 }
 
-/// What the plan shows a query at `position` of a segment.
+/// Returns what the plan shows a query at `position` of a segment.
 fn shown(plan: &StepPlan, segment: u32, position: u32) -> Vec<Source> {
     let Segment {
         span_first,

@@ -114,7 +114,7 @@ fn silu_mul<D: ConformanceDevice>(
     }
 }
 
-/// Both only copy, so both are exact.
+/// Checks `embed` and `gather_rows`, which only copy, so that their results are exact.
 fn embed_and_gather<D: ConformanceDevice>(
     precision: Precision,
     rows: usize,

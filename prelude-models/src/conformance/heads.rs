@@ -855,7 +855,7 @@ impl Heads {
         }
     }
 
-    /// What a token's state gives, with bounds.
+    /// Returns the numbers that a token's state gives, with bounds.
     fn of_token(&self, state: &[f64], head: TokenHead) -> Vec<(f64, f64)> {
         let abs = |v: &[f64]| v.iter().map(|v| v.abs()).collect::<Vec<_>>();
         match head {

@@ -67,7 +67,7 @@ pub struct StepSegment {
     pub len: usize,
     /// Position of the first token.
     pub context_len: u32,
-    /// What precedes the first token.
+    /// The tokens that precede the first one.
     pub context: SegmentContext,
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use prelude_models::step::KvSpan;
 
-use super::{Attention, ROWS_ON_TILES, Scratch, for_locations};
+use super::{Attention, Scratch, TASK_ROWS_ON_TILES, for_locations};
 use crate::{
     kernels::{
         Supported,
@@ -27,7 +27,7 @@ pub(super) struct TileScratch {
 impl TileScratch {
     pub(super) fn new(isa: Supported, head_dim: usize) -> Self {
         Self {
-            flash: Flash::new(isa, head_dim, ROWS_ON_TILES),
+            flash: Flash::new(isa, head_dim, TASK_ROWS_ON_TILES),
             rows: vec![[0.0; ROWS]; head_dim.next_multiple_of(ROWS)],
         }
     }
@@ -35,7 +35,7 @@ impl TileScratch {
 
 /// Bytes of [`TileScratch`], about.
 pub(super) fn scratch_bytes(head_dim: usize) -> usize {
-    Flash::bytes(head_dim, ROWS_ON_TILES)
+    Flash::bytes(head_dim, TASK_ROWS_ON_TILES)
 }
 
 impl<E: KvElement> Attention<'_, E> {

@@ -47,8 +47,8 @@ impl Sums {
     pub(crate) const ZERO: Self = Self([[0.0; NR]; 2 * ROWS]);
 }
 
-/// Whether the processor has tiles for bf16, the system saves them, and it lets us use them.
-/// Asked once per process: threads inherit the permission.
+/// Returns true if the processor has tiles for bf16, and the system saves them and permits their
+/// use. Asked once per process: threads inherit the permission.
 pub(super) fn is_available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| has_tiles() && is_permitted())
@@ -705,7 +705,7 @@ mod tests {
         0x0000, 0x8000, 0x0001, 0x807f, 0x0080, 0x7f7f, 0xff7f, 0x7f80, 0xff80, 0x7fc1,
     ];
 
-    /// As below; a sum that is no number is none in both, whatever its sign and payload.
+    /// Compares as below; a NaN equals every other NaN, whatever its sign and payload.
     #[test]
     fn special_numbers_alone_are_those_of_tiles() {
         let Some(isa) = Supported::new(Isa::AmxBf16) else {

@@ -268,7 +268,7 @@ impl Builder<'_> {
     }
 }
 
-/// Whether a row's rules say nothing but "the likeliest token, once".
+/// Returns true if a row's rules say nothing but "the likeliest token, once".
 fn takes_likeliest(head: &SampleHead) -> bool {
     head.sampling.temperature == 0.0 && head.draws == 1 && !changes(head)
 }

@@ -1,4 +1,4 @@
-//! What reads full rows of logits.
+//! Uses of full rows of logits.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +61,7 @@ pub(super) fn items(layout: &StepLayout) -> Vec<Item<'_>> {
     items
 }
 
-/// Whether penalties, bias or masks do anything.
+/// Returns true if penalties, bias or masks change any logit.
 pub(super) fn changes(head: &SampleHead) -> bool {
     let params = &head.sampling;
     head.history.is_some()
