@@ -262,11 +262,11 @@ pub(crate) enum Compared {
 pub(crate) fn compare(
     got: &Answers,
     exact: &Answers,
-    yardstick: &Tolerance<'_>,
+    tolerance: &Tolerance<'_>,
 ) -> Vec<(&'static str, Result<Compared>)> {
     let mut lines = Vec::new();
     for kind in KINDS {
-        let line = yardstick.allowed(exact, kind).and_then(|allowed| {
+        let line = tolerance.allowed(exact, kind).and_then(|allowed| {
             let seen = differences(got, exact, kind.1)?;
             Ok(Compared::Right(seen.check(allowed)?))
         });

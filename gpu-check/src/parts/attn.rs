@@ -19,6 +19,13 @@ const BLOCK: usize = 16;
 pub(super) fn run(session: &mut Session) -> Result<()> {
     session.say_ceilings()?;
     let layer = Layer::of(session.pick("qwen3-4b", "tiny"))?;
+    prefills(session, layer)?;
+    generations(session, layer)?;
+    session.skip("beside torch SDPA", "the comparison is not built yet")
+}
+
+/// Measures prompts, and a forest of them.
+fn prefills(session: &mut Session, layer: Layer) -> Result<()> {
     // Length of each prompt, how many, and the rate that it must reach.
     let prompts: &[(usize, usize, Option<f64>)] = session.pick(
         &[
@@ -42,6 +49,12 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     if session.has_time(&name, 3.0)? {
         session.attempt(&name, |s| forest(s, layer, &name, query, children, each))?;
     }
+    Ok(())
+}
+
+/// Measures decode rows.
+fn generations(session: &mut Session, layer: Layer) -> Result<()> {
+    // Number of rows, the context of each, and the share of the bandwidth that it must reach.
     let rows: &[(usize, usize, Option<f64>)] = session.pick(
         &[
             (64, 2048, Some(0.7)),
@@ -62,7 +75,7 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
             })?;
         }
     }
-    session.skip("beside torch SDPA", "the comparison is not built yet")
+    Ok(())
 }
 
 /// A forest's pairs of query and visible key.

@@ -166,10 +166,7 @@ fn figure(
 /// may be wrong.
 fn library(session: &mut Session, tuner: &mut Tuner, case: &Case, rows: &[usize]) -> Result<()> {
     // The emulation has no library; the device that writes down plays one.
-    let target = match session.is_smoke() {
-        true => Target::recorded(),
-        false => session.target.clone(),
-    };
+    let target = session.pick(session.target.clone(), Target::recorded());
     let what = &case.what;
     let most = rows.iter().copied().max().unwrap_or(1);
     let mut bench = Bench::open(session, &target, case, most, false)?;
@@ -179,11 +176,12 @@ fn library(session: &mut Session, tuner: &mut Tuner, case: &Case, rows: &[usize]
         session.beat(|| format!("{what}, M {m}"))?;
         let measured = bench.with(m, case, |ops, x, weights, y| {
             let engine = ops.products().to_string();
+            let adds = case.adds;
             let mut operands = Operands {
                 x,
                 weights,
                 y,
-                adds: case.adds,
+                adds,
             };
             let measured = tuner.measure(ops, &mut operands, repetitions, &mut turn)?;
             Ok(measured.ok_or(engine))

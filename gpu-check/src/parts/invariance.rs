@@ -113,10 +113,8 @@ fn company(
     let rest = tree.child(root, &prompt[cut..]);
     tree.read(rest, wanted.clone());
     let kept = len * 4 / 7;
-    let blocks: Vec<BlockId> = (0..count(len.div_ceil(16)))
-        .map(|b| BlockId(3 * b + 5))
-        .collect();
-    let table = &blocks[..kept.div_ceil(16)];
+    let blocks = (0..count(kept.div_ceil(16))).map(|b| BlockId(3 * b + 5));
+    let table = &blocks.collect::<Vec<_>>()[..];
     let mut first = Forest::default();
     first.kept_root(&prompt[..kept], table);
     let mut cached = Forest::default();
@@ -133,8 +131,7 @@ fn company(
         ("in a crowd", Some(first), crowd),
     ] {
         let mode = if deterministic { ", deterministic" } else { "" };
-        let name = format!("{len} tokens {how}{mode}");
-        session.check(&name, |_| {
+        session.check(&format!("{len} tokens {how}{mode}"), |_| {
             if let Some(before) = before {
                 rows(executor, before)?;
             }

@@ -59,6 +59,11 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
         }
         return Ok(());
     }
+    suites(session)
+}
+
+/// Runs the conformance suites in both modes.
+fn suites(session: &mut Session) -> Result<()> {
     for (name, suite) in SUITES {
         // The table of attention is long for an emulation, whose own tests run it.
         if session.is_smoke() && name == "attention" {

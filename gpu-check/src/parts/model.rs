@@ -5,8 +5,8 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use prelude_core::{BlockId, Executor as _, OutputHead, StepId};
 use prelude_exec_cuda::{
-    CudaExecutor,
-    measure::{Device, WeightCycle, times},
+    CudaExecutor, CudaLoader, CudaOps, Error, StepPlan, Weight,
+    measure::{Device, Times, WeightCycle, times},
 };
 use prelude_models::{Checkpoint, Ops as _};
 
@@ -133,26 +133,10 @@ fn small_model(session: &mut Session, name: &str) -> Result<()> {
         ..Figure::default()
     })?;
     let usual = oneshot(&mut executor, input, 1, repetitions)?;
-    wall(
-        session,
-        &format!("{name}: {input} in, 1 out, wall"),
-        &usual,
-        at_most(2.0),
-    )?;
+    let what = format!("{name}: {input} in, 1 out");
+    wall(session, &format!("{what}, wall"), &usual, at_most(2.0))?;
     let (steps, context_now) = session.pick((64, 512), (3, 30));
-    for (rows, must) in session.pick(
-        vec![(4, 1.2), (64, 2.0), (1, f64::NAN)],
-        vec![(2, 1.2), (3, 2.0)],
-    ) {
-        let times = generation(&mut executor, rows, context_now, steps)?;
-        let goal = at_most(must).filter(|goal| goal.must.is_finite());
-        wall(
-            session,
-            &format!("{name}: {rows} rows at {context_now}, a token, wall"),
-            &times,
-            goal,
-        )?;
-    }
+    generations(session, name, &mut executor, context_now, steps)?;
     captures(session, name, &executor)?;
     drop(executor);
     ahead(
@@ -161,37 +145,37 @@ fn small_model(session: &mut Session, name: &str) -> Result<()> {
         name,
         (rows_max, context, context_now, steps),
     )?;
-    let mut plain = open(
-        session,
-        &checkpoint,
-        session.pick(8192, 256),
-        blocks,
-        context,
-        (false, false),
-    )?;
-    let times = oneshot(&mut plain, input, 1, repetitions)?;
-    wall(
-        session,
-        &format!("{name}: {input} in, 1 out, kernel by kernel"),
-        &times,
-        None,
-    )?;
-    drop(plain);
-    let mut fixed = open(
-        session,
-        &checkpoint,
-        session.pick(8192, 256),
-        blocks,
-        context,
-        (true, true),
-    )?;
-    let slow = oneshot(&mut fixed, input, 1, repetitions)?;
-    wall(
-        session,
-        &format!("{name}: {input} in, 1 out, deterministic"),
-        &slow,
-        at_most(DETERMINISTIC_TIMES_MAX * 1e3 * median(&usual)),
-    )
+    let slowest = at_most(DETERMINISTIC_TIMES_MAX * 1e3 * median(&usual));
+    for (mode, flags, goal) in [
+        ("kernel by kernel", (false, false), None),
+        ("deterministic", (true, true), slowest),
+    ] {
+        let tokens = session.pick(8192, 256);
+        let mut executor = open(session, &checkpoint, tokens, blocks, context, flags)?;
+        let times = oneshot(&mut executor, input, 1, repetitions)?;
+        wall(session, &format!("{what}, {mode}"), &times, goal)?;
+    }
+    Ok(())
+}
+
+/// Measures tokens of generations of several rows whose contexts are `context` tokens.
+fn generations(
+    session: &mut Session,
+    name: &str,
+    executor: &mut CudaExecutor,
+    context: usize,
+    steps: usize,
+) -> Result<()> {
+    for (rows, must) in session.pick(
+        vec![(4, 1.2), (64, 2.0), (1, f64::NAN)],
+        vec![(2, 1.2), (3, 2.0)],
+    ) {
+        let times = generation(executor, rows, context, steps)?;
+        let goal = at_most(must).filter(|goal| goal.must.is_finite());
+        let what = format!("{name}: {rows} rows at {context}, a token, wall");
+        wall(session, &what, &times, goal)?;
+    }
+    Ok(())
 }
 
 /// Generations whose steps are submitted while the one before runs.
@@ -404,98 +388,136 @@ fn rate(
     session.timed(outcome)
 }
 
-/// The nine operations of one layer, one by one: what a step could not be faster than.
-fn one_layer(session: &mut Session, name: &str, tokens: usize) -> Result<()> {
-    let layer = Layer::of(name)?;
+/// The weights of one layer.
+struct LayerWeights {
+    norm: Weight,
+    head_norm: Weight,
+    rope: Weight,
+    /// Copies of each matrix, more of them than a cache holds.
+    matrices: [Vec<Weight>; 4],
+}
+
+impl LayerWeights {
+    fn new(
+        session: &Session,
+        layer: &Layer,
+        loader: &mut CudaLoader,
+        context: usize,
+    ) -> Result<Self> {
+        let [mut qkv, mut o, mut gate_up, mut down] = [const { Vec::new() }; 4];
+        let copies_of = [&mut qkv, &mut o, &mut gate_up, &mut down];
+        for ((_, n, k), copies) in layer.matrices().into_iter().zip(copies_of) {
+            for copy in 0..session.pick(ROTATION_BYTES.div_ceil(2 * n * k), 2) as u64 {
+                copies.push(values::matrix(loader, copy, n, k)?.0);
+            }
+        }
+        Ok(Self {
+            norm: values::vector(loader, 1, layer.hidden)?,
+            head_norm: values::vector(loader, 2, layer.shape.head_dim)?,
+            rope: super::attn::rope(loader, layer.shape.head_dim, context)?,
+            matrices: [qkv, o, gate_up, down],
+        })
+    }
+}
+
+/// The times of an operation, by its name.
+type OperationTimes = Vec<(&'static str, Times)>;
+
+/// Measures the nine operations of one layer, one by one, and the gap behind a kernel.
+fn layer_times(session: &Session, layer: &Layer, tokens: usize) -> Result<OperationTimes> {
     let shape = layer.shape;
     let widths = 3 * layer.hidden + shape.qkv_width() + shape.out_width() + 3 * layer.mlp;
     let room = layer.room(tokens, 4, tokens.max(64), tokens * widths)?;
     let mut device = Device::open(&session.target, &room, false)?;
-    let mut loader = device.loader();
-    let norm = values::vector(&mut loader, 1, layer.hidden)?;
-    let head_norm = values::vector(&mut loader, 2, shape.head_dim)?;
-    let mut weights = Vec::new();
-    for (_, n, k) in layer.matrices() {
-        let copies = session.pick(ROTATION_BYTES.div_ceil(2 * n * k), 2);
-        let mut of_matrix = Vec::new();
-        for copy in 0..copies as u64 {
-            of_matrix.push(values::matrix(&mut loader, copy, n, k)?.0);
-        }
-        weights.push(of_matrix);
-    }
-    let rope = super::attn::rope(&mut loader, shape.head_dim, room.context_len as usize)?;
-    let hidden = values::values(5, tokens * layer.hidden);
+    let context = room.context_len as usize;
+    let on = LayerWeights::new(session, layer, &mut device.loader(), context)?;
     let repetitions = session.pick(20, 2);
     let batch = checked(Forest::prompt(&vec![1; tokens], vec![]).oneshot(), &room)?;
     let (table, _) = device.step(batch, |ops, plan| {
-        let mut h = ops.filled(tokens, layer.hidden, &hidden)?;
-        let mut x = ops.alloc(tokens, layer.hidden)?;
-        let mut qkv = ops.alloc(tokens, shape.qkv_width())?;
-        let mut out = ops.alloc(tokens, shape.out_width())?;
-        let mut gate_up = ops.alloc(tokens, 2 * layer.mlp)?;
-        let mut a = ops.alloc(tokens, layer.mlp)?;
-        let n = repetitions;
-        let t = tokens;
-        let [wqkv, wo, wgu, wd] = &weights[..] else {
-            return Ok(vec![]);
-        };
-        let mut turn = WeightCycle::default();
-        Ok(vec![
-            (
-                // As short as a kernel may be: mostly the gap behind it.
-                GAP,
-                times(ops, n, |o, _| o.rms_norm(&h, 0..1, &norm, 1e-6, &mut x))?,
-            ),
-            (
-                "rms_norm",
-                times(ops, n, |o, _| o.rms_norm(&h, 0..t, &norm, 1e-6, &mut x))?,
-            ),
-            (
-                "qkv",
-                times(ops, n, |o, _| o.linear(&x, t, turn.next(wqkv), &mut qkv))?,
-            ),
-            (
-                "qk_norm_rope_store",
-                times(ops, n, |o, _| {
-                    o.qk_norm_rope_store(
-                        plan,
-                        0,
-                        0..t,
-                        shape,
-                        &head_norm,
-                        &head_norm,
-                        1e-6,
-                        &rope,
-                        &mut qkv,
-                    )
-                })?,
-            ),
-            (
-                "attention",
-                times(ops, n, |o, _| {
-                    o.attention(plan, 0, 0..t, shape, &qkv, &mut out)
-                })?,
-            ),
-            (
-                "o",
-                times(ops, n, |o, _| {
-                    o.linear_add(&out, 0..t, turn.next(wo), &mut h)
-                })?,
-            ),
-            (
-                "gate-up",
-                times(ops, n, |o, _| o.linear(&x, t, turn.next(wgu), &mut gate_up))?,
-            ),
-            (
-                "silu_mul",
-                times(ops, n, |o, _| o.silu_mul(&gate_up, t, &mut a))?,
-            ),
-            (
-                "down",
-                times(ops, n, |o, _| o.linear_add(&a, 0..t, turn.next(wd), &mut h))?,
-            ),
-        ])
+        operation_times(ops, plan, layer, &on, tokens, repetitions)
     })?;
+    Ok(table)
+}
+
+/// [`layer_times`] of a step of `t` tokens, each from `n` repetitions.
+fn operation_times(
+    ops: &mut CudaOps,
+    plan: &StepPlan,
+    layer: &Layer,
+    on: &LayerWeights,
+    t: usize,
+    n: usize,
+) -> Result<OperationTimes, Error> {
+    let shape = layer.shape;
+    let mut h = ops.filled(t, layer.hidden, &values::values(5, t * layer.hidden))?;
+    let mut x = ops.alloc(t, layer.hidden)?;
+    let mut qkv = ops.alloc(t, shape.qkv_width())?;
+    let mut out = ops.alloc(t, shape.out_width())?;
+    let mut gate_up = ops.alloc(t, 2 * layer.mlp)?;
+    let mut a = ops.alloc(t, layer.mlp)?;
+    let [wqkv, wo, wgu, wd] = &on.matrices;
+    let mut turn = WeightCycle::default();
+    Ok(vec![
+        (
+            // As short as a kernel may be: mostly the gap behind it.
+            GAP,
+            times(ops, n, |o, _| o.rms_norm(&h, 0..1, &on.norm, 1e-6, &mut x))?,
+        ),
+        (
+            "rms_norm",
+            times(ops, n, |o, _| o.rms_norm(&h, 0..t, &on.norm, 1e-6, &mut x))?,
+        ),
+        (
+            "qkv",
+            times(ops, n, |o, _| o.linear(&x, t, turn.next(wqkv), &mut qkv))?,
+        ),
+        (
+            "qk_norm_rope_store",
+            times(ops, n, |o, _| {
+                o.qk_norm_rope_store(
+                    plan,
+                    0,
+                    0..t,
+                    shape,
+                    &on.head_norm,
+                    &on.head_norm,
+                    1e-6,
+                    &on.rope,
+                    &mut qkv,
+                )
+            })?,
+        ),
+        (
+            "attention",
+            times(ops, n, |o, _| {
+                o.attention(plan, 0, 0..t, shape, &qkv, &mut out)
+            })?,
+        ),
+        (
+            "o",
+            times(ops, n, |o, _| {
+                o.linear_add(&out, 0..t, turn.next(wo), &mut h)
+            })?,
+        ),
+        (
+            "gate-up",
+            times(ops, n, |o, _| o.linear(&x, t, turn.next(wgu), &mut gate_up))?,
+        ),
+        (
+            "silu_mul",
+            times(ops, n, |o, _| o.silu_mul(&gate_up, t, &mut a))?,
+        ),
+        (
+            "down",
+            times(ops, n, |o, _| o.linear_add(&a, 0..t, turn.next(wd), &mut h))?,
+        ),
+    ])
+}
+
+/// Writes down the operations of one layer, one by one: a step cannot be faster than their sum.
+fn one_layer(session: &mut Session, name: &str, tokens: usize) -> Result<()> {
+    let layer = Layer::of(name)?;
+    let table = layer_times(session, &layer, tokens)?;
     let mut sum = 0.0;
     let mut is_host_bound = false;
     for (op, times) in &table {

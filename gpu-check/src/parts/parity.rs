@@ -104,10 +104,9 @@ fn large(session: &mut Session, what: &str, case: Case) -> Result<()> {
     let folder = make_model::folder(&session.models, case.shape, case.layers);
     let vocab = count(checkpoint.config().vocab_size);
     let questions = |lengths: &[usize]| Questions {
-        prompts: lengths
-            .iter()
-            .enumerate()
-            .map(|(i, &len)| tokens(50 + i as u64, len, vocab))
+        prompts: (50..)
+            .zip(lengths)
+            .map(|(seed, &len)| tokens(seed, len, vocab))
             .collect(),
         vocab,
         continued: case.continued,
@@ -119,10 +118,8 @@ fn large(session: &mut Session, what: &str, case: Case) -> Result<()> {
     let scratch = session.models.join(format!("{}-parity", case.shape));
     let script = reference::script(&session.home);
     let beat = |line: &str| session.beat(|| line.to_owned());
-    let device = match session.is_smoke() {
-        true => "cpu".to_owned(),
-        false => format!("cuda:{}", session.common.device),
-    };
+    let device = format!("cuda:{}", session.common.device);
+    let device = session.pick(device, "cpu".to_owned());
     let answer = reference::transformers(&script, &folder, &device, &asked, &scratch, limit, &beat);
     let (asked, exact, rounded, who) = match answer {
         Ok([exact, rounded]) => (asked, exact, Some(rounded), "transformers"),
@@ -134,11 +131,9 @@ fn large(session: &mut Session, what: &str, case: Case) -> Result<()> {
         }
     };
     let got = on_the_gpu(session, &checkpoint, &asked, &exact)?;
-    let layers = checkpoint.config().num_hidden_layers;
-    let yardstick = rounded
-        .as_ref()
-        .map_or(Tolerance::Layers(layers), Tolerance::Rounded);
-    for (name, line) in compare(&got, &exact, &yardstick) {
+    let layers = Tolerance::Layers(checkpoint.config().num_hidden_layers);
+    let tolerance = rounded.as_ref().map_or(layers, Tolerance::Rounded);
+    for (name, line) in compare(&got, &exact, &tolerance) {
         let name = format!("{what}: {name}");
         match line {
             Ok(Compared::Nothing(reason)) => session.skip(&name, reason)?,

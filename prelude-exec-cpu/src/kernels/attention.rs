@@ -121,6 +121,21 @@ impl Scratch {
     }
 }
 
+/// The queries of a task: `group` rows for each token from `first_position` on.
+#[derive(Clone, Copy)]
+struct RowBlocks {
+    first_position: u32,
+    group: usize,
+    rows: usize,
+}
+
+impl RowBlocks {
+    /// Returns the position of a row's token.
+    const fn position(&self, row: usize) -> u32 {
+        self.first_position + (row / self.group) as u32
+    }
+}
+
 /// One layer's attention for a chunk of the step's tokens.
 pub(crate) struct Attention<'a, E> {
     pub(crate) layout: &'a StepLayout,
@@ -240,24 +255,9 @@ impl<E: KvElement> Attention<'_, E> {
         let group = self.shape.heads / self.shape.kv_heads;
         let kv_head = self.head(tile);
         let rows = tokens.len() * group;
-        let first_position = self.layout.positions[tokens.start];
         let end = self.layout.positions[tokens.end - 1] + 1;
         scratch.fit(self.shape, rows);
-        for r in 0..rows {
-            let q = self.query(tokens.start + r / group, kv_head * group + r % group);
-            match act {
-                InputForm::F32 | InputForm::Tiles => {
-                    scratch.queries[r * dim..][..dim].copy_from_slice(q)
-                }
-                InputForm::Bf16 => {
-                    let pairs = &mut scratch.pairs[r * dim / 2..][..dim / 2];
-                    simd::round_to_pairs(isa, q, pairs);
-                }
-            }
-        }
-        scratch.out[..rows * dim].fill(0.0);
-        scratch.max[..rows].fill(f32::NEG_INFINITY);
-        scratch.sum[..rows].fill(0.0);
+        self.put_queries(isa, act, tokens.start, kv_head, rows, scratch);
         let key_panel = dim / E::PER_DWORD * NR;
         let mut cursor = 0;
         for start in (0..end).step_by(NR) {
@@ -279,57 +279,12 @@ impl<E: KvElement> Attention<'_, E> {
             );
             let keys = keys as usize;
             pack_keys(isa, &tile_keys[..keys], &mut scratch.keys[..key_panel]);
-            for first in (0..rows).step_by(MR) {
-                let count = MR.min(rows - first);
-                let position = |i: usize| first_position + ((first + i) / group) as u32;
-                if position(count - 1) < start {
-                    continue;
-                }
-                let (queries, stride) = match act {
-                    InputForm::F32 | InputForm::Tiles => {
-                        (Rows::F32(&scratch.queries[first * dim..]), dim)
-                    }
-                    InputForm::Bf16 => (Rows::Bf16(&scratch.pairs[first * dim / 2..]), dim / 2),
-                };
-                let mut scores = Tile::ZERO;
-                let panel = E::panel(&scratch.keys[..key_panel]);
-                multiply(isa, queries, stride, count, panel, &mut scores);
-                let mut factors = [None; MR];
-                for (i, scores) in scores.0.iter_mut().enumerate().take(count) {
-                    // A row whose last key lies before this tile is finished: leave it alone.
-                    if let Some(before) = position(i).checked_sub(start) {
-                        factors[i] = Some(simd::softmax_tile(
-                            isa,
-                            scores,
-                            self.shape.scale,
-                            (before as usize + 1).min(NR),
-                            &mut scratch.max[first + i],
-                            &mut scratch.sum[first + i],
-                        ));
-                    }
-                    if act == InputForm::Bf16 {
-                        let weights = &mut scratch.weights[i * NR / 2..][..NR / 2];
-                        simd::round_to_pairs(isa, scores, weights);
-                    }
-                }
-                let (weights, stride) = match act {
-                    InputForm::F32 | InputForm::Tiles => (Rows::F32(scores.0.as_flattened()), NR),
-                    InputForm::Bf16 => (Rows::Bf16(&scratch.weights), NR / 2),
-                };
-                let mut sums = Tile::ZERO;
-                let depth = keys.div_ceil(E::PER_DWORD) * NR;
-                for (j, first_col) in (0..dim).step_by(NR).enumerate() {
-                    let cols = NR.min(dim - first_col);
-                    let panel = &scratch.values[j * NR / E::PER_DWORD * NR..][..depth];
-                    multiply(isa, weights, stride, count, E::panel(panel), &mut sums);
-                    for (i, sums) in sums.0.iter().enumerate().take(count) {
-                        if let Some(factor) = factors[i] {
-                            let out = &mut scratch.out[(first + i) * dim + first_col..][..cols];
-                            simd::scale_add(isa, out, factor, &sums[..cols]);
-                        }
-                    }
-                }
-            }
+            let queries = RowBlocks {
+                first_position: self.layout.positions[tokens.start],
+                group,
+                rows,
+            };
+            self.attend_keys(isa, act, (start, keys), queries, scratch);
         }
         for r in 0..rows {
             let token = tokens.start + r / group;
@@ -337,6 +292,122 @@ impl<E: KvElement> Attention<'_, E> {
             let out = &mut out[r % group * dim..][..dim];
             for (out, x) in out.iter_mut().zip(&scratch.out[r * dim..][..dim]) {
                 *out = x / scratch.sum[r];
+            }
+        }
+    }
+
+    /// Puts queries in place, and clears what keys are summed to.
+    #[inline]
+    fn put_queries(
+        &self,
+        isa: Supported,
+        act: InputForm,
+        first_token: usize,
+        kv_head: usize,
+        rows: usize,
+        scratch: &mut Scratch,
+    ) {
+        let dim = self.shape.head_dim;
+        let group = self.shape.heads / self.shape.kv_heads;
+        for r in 0..rows {
+            let q = self.query(first_token + r / group, kv_head * group + r % group);
+            match act {
+                InputForm::F32 | InputForm::Tiles => {
+                    scratch.queries[r * dim..][..dim].copy_from_slice(q);
+                }
+                InputForm::Bf16 => {
+                    let pairs = &mut scratch.pairs[r * dim / 2..][..dim / 2];
+                    simd::round_to_pairs(isa, q, pairs);
+                }
+            }
+        }
+        scratch.out[..rows * dim].fill(0.0);
+        scratch.max[..rows].fill(f32::NEG_INFINITY);
+        scratch.sum[..rows].fill(0.0);
+    }
+
+    /// Takes the packed keys and values of positions `start..start + keys` into account, for
+    /// [`MR`] queries at a time.
+    #[inline]
+    fn attend_keys(
+        &self,
+        isa: Supported,
+        act: InputForm,
+        (start, keys): (u32, usize),
+        queries: RowBlocks,
+        scratch: &mut Scratch,
+    ) {
+        let dim = self.shape.head_dim;
+        let panel = dim / E::PER_DWORD * NR;
+        for first in (0..queries.rows).step_by(MR) {
+            let count = MR.min(queries.rows - first);
+            let position = |i: usize| queries.position(first + i);
+            if position(count - 1) < start {
+                continue;
+            }
+            let (rows, stride) = match act {
+                InputForm::F32 | InputForm::Tiles => {
+                    (Rows::F32(&scratch.queries[first * dim..]), dim)
+                }
+                InputForm::Bf16 => (Rows::Bf16(&scratch.pairs[first * dim / 2..]), dim / 2),
+            };
+            let mut scores = Tile::ZERO;
+            let panel = E::panel(&scratch.keys[..panel]);
+            multiply(isa, rows, stride, count, panel, &mut scores);
+            let mut factors = [None; MR];
+            for (i, scores) in scores.0.iter_mut().enumerate().take(count) {
+                // A row whose last key lies before this tile is finished: leave it alone.
+                if let Some(before) = position(i).checked_sub(start) {
+                    factors[i] = Some(simd::softmax_tile(
+                        isa,
+                        scores,
+                        self.shape.scale,
+                        (before as usize + 1).min(NR),
+                        &mut scratch.max[first + i],
+                        &mut scratch.sum[first + i],
+                    ));
+                }
+                if act == InputForm::Bf16 {
+                    let weights = &mut scratch.weights[i * NR / 2..][..NR / 2];
+                    simd::round_to_pairs(isa, scores, weights);
+                }
+            }
+            self.add_values(isa, act, keys, (first, count), &scores, factors, scratch);
+        }
+    }
+
+    /// Adds the packed values, weighted by `scores`, to the sums of queries `first..first + count`.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one step of a loop that is too long for one function"
+    )]
+    #[inline]
+    fn add_values(
+        &self,
+        isa: Supported,
+        act: InputForm,
+        keys: usize,
+        (first, count): (usize, usize),
+        scores: &Tile,
+        factors: [Option<f32>; MR],
+        scratch: &mut Scratch,
+    ) {
+        let dim = self.shape.head_dim;
+        let (weights, stride) = match act {
+            InputForm::F32 | InputForm::Tiles => (Rows::F32(scores.0.as_flattened()), NR),
+            InputForm::Bf16 => (Rows::Bf16(&scratch.weights), NR / 2),
+        };
+        let mut sums = Tile::ZERO;
+        let depth = keys.div_ceil(E::PER_DWORD) * NR;
+        for (j, first_col) in (0..dim).step_by(NR).enumerate() {
+            let cols = NR.min(dim - first_col);
+            let panel = &scratch.values[j * NR / E::PER_DWORD * NR..][..depth];
+            multiply(isa, weights, stride, count, E::panel(panel), &mut sums);
+            for (i, sums) in sums.0.iter().enumerate().take(count) {
+                if let Some(factor) = factors[i] {
+                    let out = &mut scratch.out[(first + i) * dim + first_col..][..cols];
+                    simd::scale_add(isa, out, factor, &sums[..cols]);
+                }
             }
         }
     }
