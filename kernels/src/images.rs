@@ -14,7 +14,7 @@ use crate::Family;
 /// Name of the file that says what the images were compiled from.
 pub const MANIFEST: &str = "manifest.json";
 
-/// What messages call the program's own images.
+/// The name of the program's own images in messages.
 const PROGRAM: &str = "this program";
 
 /// Largest image that is read: all families together are below 2 MB.
@@ -67,7 +67,7 @@ pub enum ImageError {
         path: PathBuf,
         /// Its size.
         found: u64,
-        /// As the manifest says.
+        /// The hash in the manifest.
         expected: u64,
     },
 }
@@ -118,7 +118,7 @@ impl Images {
         Ok(Self { place, entries })
     }
 
-    /// Those that the program carries, if it was built with some.
+    /// Returns the images that the program carries, if it was built with some.
     ///
     /// # Errors
     /// [`ImageError::Manifest`].

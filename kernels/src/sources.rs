@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 /// A header, by the name under which sources include it.
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
-    /// As in `#include "prelude/dev.h"`.
+    /// The name in `#include "prelude/dev.h"`.
     pub name: &'static str,
     /// Its text.
     pub text: &'static str,

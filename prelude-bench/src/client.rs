@@ -2,11 +2,14 @@
 
 use anyhow::{Context as _, Result, bail, ensure};
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{Request, StatusCode, client::conn::http1::SendRequest, header};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
+
+/// Largest answer that is read.
+const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 /// One connection to a server.
 #[derive(Debug)]
@@ -60,7 +63,9 @@ impl Client {
         self.sender.ready().await?;
         let response = self.sender.send_request(request).await?;
         let status = response.status();
-        let bytes = response.into_body().collect().await?.to_bytes();
+        let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES);
+        let bytes = body.collect().await.map_err(anyhow::Error::from_boxed)?;
+        let bytes = bytes.to_bytes();
         let answer: Value = serde_json::from_slice(&bytes)
             .with_context(|| format!("{path} answered {status} without JSON"))?;
         if status != StatusCode::OK {

@@ -4,6 +4,7 @@
 pub mod accuracy;
 pub mod client;
 pub mod load;
+pub mod process;
 mod random;
 pub mod sched;
 pub mod server;

@@ -1,43 +1,19 @@
-//! The step's activations: one buffer, sized at start, handed out from the front.
+//! The step's activations on the host: one buffer, sized at start, handed out from the front.
 
-use crate::Error;
+use std::ops::Range;
+
+use prelude_models::step::{ArenaCursor, ArenaFull, ArenaTensor};
 
 /// Tensors start at multiples of this many f32: a cache line.
 const ALIGN: usize = 16;
 
-/// A `[rows, width]` f32 tensor in the step's arena, row-major.
-#[derive(Debug)]
-pub struct Tensor {
-    start: usize,
-    rows: usize,
-    width: usize,
-}
-
-impl Tensor {
-    /// Elements per row.
-    #[must_use]
-    pub const fn width(&self) -> usize {
-        self.width
-    }
-
-    /// Number of rows.
-    #[must_use]
-    pub const fn rows(&self) -> usize {
-        self.rows
-    }
-
-    fn end(&self) -> usize {
-        self.start + self.rows * self.width
-    }
-}
-
-/// Room for one step's tensors.
+/// Room for one step's tensors of f32.
 #[derive(Debug)]
 pub(crate) struct Arena {
     /// With slack in front, so that `base` is on a cache line.
     data: Vec<f32>,
     base: usize,
-    used: usize,
+    cursor: ArenaCursor,
 }
 
 impl Arena {
@@ -48,63 +24,59 @@ impl Arena {
         Self {
             base: if base < ALIGN { base } else { 0 },
             data,
-            used: 0,
+            cursor: ArenaCursor::new(len * size_of::<f32>()),
         }
     }
 
-    /// f32 that a `[rows, width]` tensor takes.
+    /// The number of f32 that a `[rows, width]` tensor takes.
     pub(crate) const fn room(rows: usize, width: usize) -> usize {
         (rows * width).next_multiple_of(ALIGN)
     }
 
-    /// Forgets all tensors.
-    pub(crate) fn reset(&mut self) {
-        self.used = 0;
+    /// Removes all tensors.
+    pub(crate) const fn reset(&mut self) {
+        self.cursor.reset();
     }
 
-    pub(crate) fn alloc(&mut self, rows: usize, width: usize) -> Result<Tensor, Error> {
-        let start = self.base + self.used;
-        let room = Self::room(rows, width);
-        let free = self.data.len() - ALIGN - self.used;
-        if room > free {
-            return Err(Error::Arena {
-                rows,
-                width,
-                free_bytes: free * size_of::<f32>(),
-            });
-        }
-        self.used += room;
-        Ok(Tensor { start, rows, width })
+    pub(crate) const fn alloc(
+        &mut self,
+        rows: usize,
+        width: usize,
+    ) -> Result<ArenaTensor, ArenaFull> {
+        let bytes = Self::room(rows, width) * size_of::<f32>();
+        self.cursor.alloc(rows, width, bytes)
     }
 
-    /// All elements of a tensor.
-    pub(crate) fn read(&self, t: &Tensor) -> &[f32] {
-        &self.data[t.start..t.end()]
+    /// The elements of `data` that a tensor occupies.
+    fn elements(&self, t: &ArenaTensor) -> Range<usize> {
+        let start = self.base + t.offset() / size_of::<f32>();
+        start..start + t.rows() * t.width()
     }
 
     /// All elements of a tensor.
-    pub(crate) fn write(&mut self, t: &Tensor) -> &mut [f32] {
-        &mut self.data[t.start..t.end()]
+    pub(crate) fn read(&self, t: &ArenaTensor) -> &[f32] {
+        &self.data[self.elements(t)]
+    }
+
+    /// All elements of a tensor, to be written.
+    pub(crate) fn write(&mut self, t: &ArenaTensor) -> &mut [f32] {
+        let elements = self.elements(t);
+        &mut self.data[elements]
     }
 
     /// An input and an output.
     ///
     /// # Panics
     /// If they overlap: [`Self::alloc`] never makes such tensors.
-    pub(crate) fn pair(&mut self, input: &Tensor, output: &Tensor) -> (&[f32], &mut [f32]) {
-        if input.end() <= output.start {
-            let (low, high) = self.data.split_at_mut(output.start);
-            (
-                &low[input.start..input.end()],
-                &mut high[..output.rows * output.width],
-            )
-        } else {
-            let (low, high) = self.data.split_at_mut(input.start);
-            (
-                &high[..input.rows * input.width],
-                &mut low[output.start..output.end()],
-            )
-        }
+    pub(crate) fn pair(
+        &mut self,
+        input: &ArenaTensor,
+        output: &ArenaTensor,
+    ) -> (&[f32], &mut [f32]) {
+        let [input, output] = [input, output].map(|t| self.elements(t));
+        let ordered = self.data.get_disjoint_mut([input, output]);
+        let [input, output] = ordered.expect("tensors of an arena are apart");
+        (input, output)
     }
 }
 
@@ -119,14 +91,14 @@ mod tests {
             arena.reset();
             let a = arena.alloc(3, 20).unwrap();
             let b = arena.alloc(2, 16).unwrap();
-            assert_eq!((a.start - arena.base, b.start - arena.base), (0, 64));
+            assert_eq!((a.offset(), b.offset()), (0, 64 * 4));
             arena.write(&a).fill(1.0);
             let (input, output) = arena.pair(&a, &b);
             output.copy_from_slice(&input[..32]);
             let (input, output) = arena.pair(&b, &a);
             assert_eq!((input.len(), output.len()), (32, 60));
             assert!(arena.read(&b).iter().all(|&x| x == 1.0));
-            assert!(matches!(arena.alloc(5, 21), Err(Error::Arena { .. })));
+            assert_eq!(arena.alloc(5, 21).unwrap_err().free_bytes, 104 * 4);
         }
     }
 }

@@ -1,24 +1,14 @@
-//! What the owner of an executor may choose.
+//! Settings of the executor, and the choices that follow from them.
 
 use prelude_models::{DType, ModelConfig};
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Isa, kernels::Supported};
+use crate::{
+    Error,
+    kernels::{Backend, CpuDtype, InputForm, Isa, Supported},
+};
 
-/// Arithmetic of weights, products and the KV cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum CpuDtype {
-    /// f32 throughout. Weights that a checkpoint stores as bf16 stay so in memory: they widen
-    /// exactly, at half the bytes.
-    F32,
-    /// Weights and KV cache in bf16; hidden states, sums and softmax in f32. On
-    /// [`Isa::AmxBf16`] and [`Isa::Avx512Bf16`] the inputs of products are rounded to bf16 as well.
-    Bf16,
-}
-
-/// Which code computes.
+/// The code that computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -37,7 +27,7 @@ pub struct CpuConfig {
     /// Arithmetic. By default bf16 if the checkpoint is bf16 and the mode is fast, else f32.
     /// The reference mode knows f32 only.
     pub dtype: Option<CpuDtype>,
-    /// Which code computes. Default: fast.
+    /// The code that computes. Default: fast.
     pub mode: Mode,
     /// Instructions to use in fast mode. By default [`Isa::best`].
     pub path: Option<Isa>,
@@ -81,47 +71,6 @@ impl Default for CpuConfig {
     }
 }
 
-/// How rows enter products.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Act {
-    /// Rounded to pairs of bf16 and cut into tiles.
-    Tiles,
-    /// Rounded to pairs of bf16.
-    Bf16,
-    /// As they are.
-    F32,
-}
-
-impl Act {
-    /// What suits the instructions.
-    pub(crate) fn of(isa: Supported, dtype: CpuDtype) -> Self {
-        match (dtype, isa.isa()) {
-            (CpuDtype::Bf16, Isa::AmxBf16) => Self::Tiles,
-            (CpuDtype::Bf16, Isa::Avx512Bf16) => Self::Bf16,
-            _ => Self::F32,
-        }
-    }
-}
-
-/// The code that was chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Backend {
-    /// [`Mode::Reference`].
-    Reference,
-    /// [`Mode::Fast`].
-    Fast { isa: Supported, act: Act },
-}
-
-impl Backend {
-    /// Instructions for what both modes share: the heads' scans over logits.
-    pub(crate) fn isa(self) -> Supported {
-        match self {
-            Self::Reference => Supported::new(Isa::Scalar).expect("portable code runs everywhere"),
-            Self::Fast { isa, .. } => isa,
-        }
-    }
-}
-
 impl CpuConfig {
     /// The arithmetic and the code for a model.
     pub(crate) fn choose(&self, model: &ModelConfig) -> Result<(CpuDtype, Backend), Error> {
@@ -138,7 +87,7 @@ impl CpuConfig {
             _ => CpuDtype::F32,
         };
         let dtype = self.dtype.unwrap_or(by_checkpoint);
-        let act = Act::of(isa, dtype);
+        let act = InputForm::of(isa, dtype);
         Ok((dtype, Backend::Fast { isa, act }))
     }
 

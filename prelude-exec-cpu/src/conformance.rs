@@ -3,16 +3,19 @@
 use std::sync::Arc;
 
 use prelude_core::{ForwardBatch, StepId, StepOutput};
-use prelude_models::conformance::{self, Body, ConformanceDevice, Demands, Precision, Spec};
+use prelude_models::{
+    conformance::{self, Body, ConformanceDevice, Demands, Precision, Spec},
+    step::{ArenaTensor, StepLayout},
+};
 
 use crate::{
-    ComputePool, CpuConfig, CpuDtype, CpuLoader, CpuOps, StepPlan, Tensor, arena::Arena,
-    config::Backend, executor, testing::variants,
+    ComputePool, CpuConfig, CpuDtype, CpuLoader, CpuOps, arena::Arena, executor, kernels::Backend,
+    testing::variants,
 };
 
 struct Device {
     ops: CpuOps,
-    plan: StepPlan,
+    layout: StepLayout,
     dtype: CpuDtype,
     backend: Backend,
     block_size: u32,
@@ -38,7 +41,7 @@ impl Device {
                 Arc::new(ComputePool::new(2)),
             )
             .unwrap(),
-            plan: StepPlan::default(),
+            layout: StepLayout::default(),
             dtype,
             backend,
             block_size: config.block_size,
@@ -55,17 +58,19 @@ impl ConformanceDevice for Device {
     }
 
     fn step(&mut self, batch: ForwardBatch, body: &mut Body<'_, CpuOps>) -> StepOutput {
-        self.plan.rebuild(batch, self.block_size).unwrap();
-        self.ops.begin(&self.plan);
-        body(&mut self.ops, &self.plan);
-        executor::output(StepId(0), &mut self.ops, &self.plan)
+        self.layout
+            .rebuild(batch, self.block_size, |_, _| None)
+            .unwrap();
+        self.ops.begin(&self.layout);
+        body(&mut self.ops, &self.layout);
+        executor::output(StepId(0), &mut self.ops, &self.layout)
     }
 
-    fn write(ops: &mut CpuOps, tensor: &mut Tensor, values: &[f32]) {
+    fn write(ops: &mut CpuOps, tensor: &mut ArenaTensor, values: &[f32]) {
         ops.arena.write(tensor).copy_from_slice(values);
     }
 
-    fn read(ops: &mut CpuOps, tensor: &Tensor) -> Vec<f32> {
+    fn read(ops: &mut CpuOps, tensor: &ArenaTensor) -> Vec<f32> {
         ops.arena.read(tensor).to_vec()
     }
 }

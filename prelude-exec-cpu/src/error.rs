@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of the executor.
 
 use thiserror::Error;
 
@@ -11,7 +11,7 @@ pub enum Error {
     Config {
         /// The field of [`crate::CpuConfig`].
         field: &'static str,
-        /// What is wrong with it.
+        /// The rule that is broken, with the values.
         what: String,
     },
     /// Instructions were asked for that this machine lacks.
@@ -37,15 +37,15 @@ pub enum Error {
         arena_bytes: u64,
         /// Buffers of kernels and heads.
         scratch_bytes: u64,
-        /// What was allowed.
+        /// The limit.
         limit_bytes: u64,
     },
     /// The system refused memory.
     #[error("the system refused {bytes} bytes for {what}")]
     Allocation {
-        /// What for, and what to do about it.
+        /// The purpose of the memory, and a remedy.
         what: &'static str,
-        /// What was asked for.
+        /// Bytes asked for.
         bytes: u64,
     },
     /// A weight that does not fit its use.
@@ -53,23 +53,15 @@ pub enum Error {
     Weight {
         /// Its name in the checkpoint.
         name: String,
-        /// What is wrong with it.
+        /// The rule that is broken, with the values.
         what: String,
     },
     /// The model cannot be read or is not one that Prelude knows.
     #[error(transparent)]
     Model(#[from] prelude_models::Error),
-    /// A step asked for more activations than its batch could need: a defect of the model
-    /// definition or of the plan.
-    #[error("no room for [{rows}, {width}] activations: {free_bytes} bytes of the arena are free")]
-    Arena {
-        /// Rows asked for.
-        rows: usize,
-        /// Width asked for.
-        width: usize,
-        /// Bytes left.
-        free_bytes: usize,
-    },
+    /// A step asked for more activations than the arena holds.
+    #[error(transparent)]
+    Arena(#[from] prelude_models::step::ArenaFull),
 }
 
 impl Error {

@@ -3,17 +3,16 @@
 use std::sync::Arc;
 
 use prelude_core::{
-    Capacity, Executor, ExecutorError, ForwardBatch, Normalise, OutputHead, RowOutput, StepId,
-    StepOutput, TokenHead,
+    Capacity, Executor, ExecutorError, ForwardBatch, RowOutput, StepId, StepOutput,
 };
-use prelude_models::{Checkpoint, Model, load_model};
+use prelude_models::{Checkpoint, Model, load_model, step::StepLayout};
 
 use crate::{
-    CpuConfig, CpuDtype, Error, Isa, MemoryPlan, config::Backend, memory, ops::CpuOps,
-    plan::StepPlan, pool::ComputePool, weights::CpuLoader,
+    CpuConfig, CpuDtype, Error, Isa, MemoryPlan, kernels::Backend, memory, ops::CpuOps,
+    pool::ComputePool, weights::CpuLoader,
 };
 
-/// What a row gets that no head of the model answered.
+/// The failure of a row for which the model has no head.
 const NO_HEAD: &str = "the model has no head for this row";
 
 /// Runs a model on the host. Steps run one at a time, in [`Executor::collect`], on the caller's
@@ -21,7 +20,7 @@ const NO_HEAD: &str = "the model has no head for this row";
 pub struct CpuExecutor {
     model: Box<dyn Model<CpuOps>>,
     ops: CpuOps,
-    plan: StepPlan,
+    layout: StepLayout,
     outstanding: Option<StepId>,
     capacity: Capacity,
     memory: MemoryPlan,
@@ -68,7 +67,7 @@ impl CpuExecutor {
         Ok(Self {
             model,
             ops,
-            plan: StepPlan::default(),
+            layout: StepLayout::default(),
             outstanding: None,
             capacity,
             memory,
@@ -97,51 +96,6 @@ impl CpuExecutor {
             Backend::Fast { isa, .. } => Some(isa.isa()),
         }
     }
-
-    /// Ids and sizes in heads, which [`ForwardBatch::validate`] does not know. A head that is
-    /// wrong fails its own row: others of the step may be other callers'.
-    fn refuse_heads(&mut self) {
-        let (vocab, hidden) = (self.capacity.vocab_size, self.hidden_size);
-        for row in &mut self.plan.rows {
-            row.refused = check_head(&row.head, vocab, hidden).err();
-        }
-    }
-}
-
-fn check_head(head: &OutputHead, vocab: u32, hidden: usize) -> Result<(), &'static str> {
-    let known = |ids: &[u32], what| match ids.iter().all(|&id| id < vocab) {
-        true => Ok(()),
-        false => Err(what),
-    };
-    match head {
-        OutputHead::Sample(sample) => {
-            if sample.sampling.first_invalid(vocab).is_some() {
-                return Err("a sampling parameter is out of range");
-            }
-            if let Some(history) = &sample.history {
-                let what = "a past token is outside the vocabulary";
-                known(&history.prompt, what)?;
-                known(&history.output, what)?;
-            }
-            Ok(())
-        }
-        OutputHead::LabelScores { labels, normalise } => {
-            let (Normalise::OverLabels | Normalise::OverVocab) = normalise;
-            known(labels, "a label is outside the vocabulary")
-        }
-        OutputHead::Logprobs { targets, .. } => {
-            known(targets, "a target is outside the vocabulary")
-        }
-        OutputHead::Embed { dimensions, .. }
-        | OutputHead::Tokens(TokenHead::Embed { dimensions, .. }) => match *dimensions {
-            Some(0) => Err("an embedding of 0 dimensions"),
-            Some(d) if d as usize > hidden => {
-                Err("more dimensions than the model's hidden state has")
-            }
-            _ => Ok(()),
-        },
-        OutputHead::Classify | OutputHead::Tokens(TokenHead::Classify) => Ok(()),
-    }
 }
 
 impl Executor for CpuExecutor {
@@ -158,8 +112,12 @@ impl Executor for CpuExecutor {
         batch
             .validate(&self.capacity)
             .map_err(|e| ExecutorError::Step(e.to_string()))?;
-        self.plan.rebuild(batch, self.capacity.block_size)?;
-        self.refuse_heads();
+        // Steps run one at a time: none is outstanding that samples a token.
+        let capacity = &self.capacity;
+        self.layout
+            .rebuild(batch, capacity.block_size, |_, _| None)?;
+        self.layout
+            .refuse_invalid_rows(capacity.vocab_size, self.hidden_size);
         self.outstanding = Some(step);
         Ok(())
     }
@@ -174,12 +132,12 @@ impl Executor for CpuExecutor {
         let pool = Arc::clone(&self.ops.pool);
         {
             let _turn = pool.take_turn();
-            self.ops.begin(&self.plan);
+            self.ops.begin(&self.layout);
             self.model
-                .forward(&mut self.ops, &self.plan)
+                .forward(&mut self.ops, &self.layout)
                 .map_err(|e| ExecutorError::Step(e.to_string()))?;
         }
-        Ok(output(step, &mut self.ops, &self.plan))
+        Ok(output(step, &mut self.ops, &self.layout))
     }
 
     fn computes_at_once(&self) -> bool {
@@ -187,19 +145,11 @@ impl Executor for CpuExecutor {
     }
 }
 
-/// What the heads left, by part of the batch.
-pub(crate) fn output(step: StepId, ops: &mut CpuOps, plan: &StepPlan) -> StepOutput {
-    let mut results = ops
-        .results
-        .drain(..)
-        .map(|row| row.unwrap_or(RowOutput::Failed(NO_HEAD)));
-    let [oneshot, prefill, decode] = plan
-        .row_counts
-        .map(|count| results.by_ref().take(count).collect());
-    StepOutput {
+/// The results that heads computed, by part of the batch.
+pub(crate) fn output(step: StepId, ops: &mut CpuOps, layout: &StepLayout) -> StepOutput {
+    let results = ops.results.drain(..);
+    layout.step_output(
         step,
-        oneshot,
-        prefill,
-        decode,
-    }
+        results.map(|row| row.unwrap_or(RowOutput::Failed(NO_HEAD))),
+    )
 }

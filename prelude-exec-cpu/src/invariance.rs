@@ -9,11 +9,11 @@ use prelude_core::{
     OneShotBatch, OutputHead, OutputRow, Pooling, Residency, RowOutput, SampleHead, SamplingParams,
     Segment, SegmentIdx, SeqId, StepId, TokenHead, TokenSource,
 };
-use prelude_models::{DType, Ops, TensorView, WeightLoader};
+use prelude_models::{DType, Ops, TensorView, WeightLoader, step::StepLayout};
 use proptest::{prelude::*, test_runner::TestRunner};
 
 use crate::{
-    ComputePool, CpuConfig, CpuExecutor, CpuLoader, CpuOps, StepPlan,
+    ComputePool, CpuConfig, CpuExecutor, CpuLoader, CpuOps,
     testing::{
         checkpoint, decode, executor, prompt, root_segment, run, run_oneshot, sample_head, small,
         variants,
@@ -447,19 +447,31 @@ fn attend_with(value: f32, config: &CpuConfig) -> Vec<f32> {
         .unwrap();
     let arena_len = 1 << 16;
     let mut ops = CpuOps::new(model, config, (dtype, backend), 4, arena_len, pool).unwrap();
-    let mut plan = StepPlan::default();
+    let mut layout = StepLayout::default();
     let batch = prompt(&[1; 40], vec![]);
-    plan.rebuild(ForwardBatch::OneShot(batch), BLOCK).unwrap();
-    ops.begin(&plan);
+    layout
+        .rebuild(ForwardBatch::OneShot(batch), BLOCK, |_, _| None)
+        .unwrap();
+    ops.begin(&layout);
     let mut qkv = ops.alloc(40, shape.qkv_width()).unwrap();
     let mut out = ops.alloc(40, shape.out_width()).unwrap();
     for (i, x) in ops.arena.write(&qkv).iter_mut().enumerate() {
         *x = (i as f32 * 0.7).sin();
     }
     ops.arena.write(&qkv)[21 * shape.qkv_width() - 3] = value;
-    ops.qk_norm_rope_store(&plan, 0, 0..40, shape, &norm, &norm, 1e-6, &rope, &mut qkv)
-        .unwrap();
-    ops.attention(&plan, 0, 0..40, shape, &qkv, &mut out)
+    ops.qk_norm_rope_store(
+        &layout,
+        0,
+        0..40,
+        shape,
+        &norm,
+        &norm,
+        1e-6,
+        &rope,
+        &mut qkv,
+    )
+    .unwrap();
+    ops.attention(&layout, 0, 0..40, shape, &qkv, &mut out)
         .unwrap();
     ops.arena.read(&out).to_vec()
 }
@@ -590,7 +602,7 @@ fn rotations_beyond_memory_are_refused() {
     }
 }
 
-/// What does not fit is refused before loading, with the numbers.
+/// A model that does not fit is refused before loading, with the numbers.
 #[test]
 fn memory_is_planned() {
     let load = |config: CpuConfig| {

@@ -64,24 +64,20 @@ mod heads;
 #[cfg(test)]
 mod invariance;
 mod kernels;
-mod kv;
 pub mod measure;
 mod memory;
 mod ops;
-mod plan;
 mod pool;
 mod scratch;
 #[cfg(test)]
 mod testing;
 mod weights;
 
-pub use arena::Tensor;
-pub use config::{CpuConfig, CpuDtype, Mode};
+pub use config::{CpuConfig, Mode};
 pub use error::Error;
 pub use executor::CpuExecutor;
-pub use kernels::Isa;
+pub use kernels::{CpuDtype, Isa};
 pub use memory::MemoryPlan;
 pub use ops::CpuOps;
-pub use plan::StepPlan;
 pub use pool::{ComputePool, Turn};
 pub use weights::{CpuLoader, Weight};

@@ -7,9 +7,8 @@ use std::{
 
 use crate::{
     ComputePool, CpuDtype, Error, Isa,
-    config::{Act, Backend},
     kernels::{
-        Supported,
+        Backend, InputForm, Supported,
         gemm::{Format, Matrix, Multiplier, Output},
     },
 };
@@ -40,9 +39,9 @@ impl Product {
         (outputs, inputs): (usize, usize),
     ) -> Result<Self, Error> {
         let supported = Supported::new(isa).ok_or(Error::Instructions { isa: isa.as_str() })?;
-        let act = Act::of(supported, dtype);
+        let act = InputForm::of(supported, dtype);
         let format = match (dtype, act) {
-            (CpuDtype::Bf16, Act::Tiles) => Format::Tiles,
+            (CpuDtype::Bf16, InputForm::Tiles) => Format::Tiles,
             (CpuDtype::Bf16, _) => Format::Bf16,
             (CpuDtype::F32, _) => Format::F32,
         };
@@ -85,7 +84,7 @@ pub fn peak_flops_per_second(pool: &ComputePool, isa: Isa, dtype: CpuDtype) -> O
     const ROUNDS: usize = 100_000;
     const TRIES: usize = 100;
     let isa = Supported::new(isa)?;
-    let bf16 = Act::of(isa, dtype) != Act::F32;
+    let bf16 = InputForm::of(isa, dtype) != InputForm::F32;
     spin(isa, bf16, 1)?;
     let mut best = 0.0f64;
     for _ in 0..TRIES {

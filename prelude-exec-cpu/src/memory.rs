@@ -3,20 +3,19 @@
 use std::collections::BTreeSet;
 
 use prelude_core::Capacity;
-use prelude_models::{Checkpoint, DType, ModelConfig};
+use prelude_models::{Checkpoint, DType, ModelConfig, step::activation_room};
 
 use crate::{
     CpuConfig, CpuDtype, Error,
     arena::Arena,
-    config::{Act, Backend},
     heads,
-    kernels::{panel::NR, tiles},
+    kernels::{Backend, InputForm, panel::NR, tiles},
 };
 
 /// KV blocks if nothing is said about them.
 const KV_BYTES_DEFAULT: u64 = 1 << 30;
 /// No more blocks than this many of the longest sequences fill.
-const LONGEST_SEQUENCES: u64 = 64;
+const MAX_DEFAULT_SEQUENCES: u64 = 64;
 
 /// Bytes that an executor takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,28 +114,14 @@ fn mem_available(meminfo: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// f32 of activations in the largest step, as [`prelude_models::Model::forward`] takes them: all
-/// hidden states, a chunk's intermediates, and the output positions before and after the norm; or,
-/// if at most half of the tokens are output positions, those and what they attended to.
+/// The number of f32 of activations in the largest step.
 pub(crate) fn arena_len(model: &ModelConfig, config: &CpuConfig) -> usize {
-    let shape = model.attn_shape();
-    let tokens = config.max_step_tokens as usize;
-    let chunk = (config.chunk_tokens as usize).min(tokens);
-    let hidden = model.hidden_size;
-    let chunk_widths = [
-        hidden,
-        shape.qkv_width(),
-        shape.out_width(),
-        2 * model.intermediate_size,
-        model.intermediate_size,
-    ];
-    let few = 2 * Arena::room(tokens / 2, hidden) + Arena::room(tokens / 2, shape.out_width());
-    Arena::room(tokens, hidden)
-        + few.max(2 * Arena::room(tokens, hidden))
-        + chunk_widths
-            .into_iter()
-            .map(|width| Arena::room(chunk, width))
-            .sum::<usize>()
+    activation_room(
+        model,
+        config.max_step_tokens,
+        config.chunk_tokens,
+        Arena::room,
+    )
 }
 
 /// Bytes of one position's keys and values in one layer.
@@ -162,7 +147,7 @@ fn num_blocks(
     let blocks = match config.kv_bytes {
         Some(bytes) => bytes / block,
         None => (KV_BYTES_DEFAULT / block)
-            .min(u64::from(max_context_len.div_ceil(config.block_size)) * LONGEST_SEQUENCES),
+            .min(u64::from(max_context_len.div_ceil(config.block_size)) * MAX_DEFAULT_SEQUENCES),
     };
     if blocks == 0 {
         return Err(Error::config(
@@ -217,10 +202,10 @@ fn weights_bytes(
 }
 
 /// Elements of a matrix in panels, which are padded to whole ones, as tiles are.
-fn packed_len(act: Act, outputs: usize, inputs: usize) -> usize {
+fn packed_len(act: InputForm, outputs: usize, inputs: usize) -> usize {
     let inputs = match act {
-        Act::Tiles => inputs.next_multiple_of(tiles::DEPTH),
-        Act::Bf16 | Act::F32 => inputs,
+        InputForm::Tiles => inputs.next_multiple_of(tiles::DEPTH),
+        InputForm::Bf16 | InputForm::F32 => inputs,
     };
     outputs.next_multiple_of(NR).saturating_mul(inputs)
 }
@@ -251,7 +236,7 @@ pub(crate) fn widest_input(model: &ModelConfig) -> usize {
 mod tests {
     use super::*;
 
-    /// What a file's tensors are counts, not what its configuration says of them.
+    /// The types of a file's tensors count, not those that its configuration names.
     #[test]
     fn weights_are_counted_by_their_own_type() {
         let checkpoint = crate::testing::checkpoint("demo-lm");
@@ -270,17 +255,17 @@ mod tests {
         check(Backend::Reference, CpuDtype::F32, 4);
     }
 
-    /// What the plan says of a matrix is what packing it takes, in odd sizes as well.
+    /// The planned size of a matrix is that of the packed matrix, in odd sizes as well.
     #[test]
     fn padding_is_counted() {
         use crate::kernels::{Supported, gemm};
 
         let pool = crate::ComputePool::new(1);
         for isa in crate::Isa::ALL.into_iter().filter_map(Supported::new) {
-            let act = Act::of(isa, CpuDtype::Bf16);
+            let act = InputForm::of(isa, CpuDtype::Bf16);
             let format = match act {
-                Act::Tiles => gemm::Format::Tiles,
-                Act::Bf16 | Act::F32 => gemm::Format::Bf16,
+                InputForm::Tiles => gemm::Format::Tiles,
+                InputForm::Bf16 | InputForm::F32 => gemm::Format::Bf16,
             };
             for (outputs, inputs) in [(64, 64), (1, 80), (65, 46), (3, 2)] {
                 let matrix = gemm::Matrix::new(&pool, format, (outputs, inputs), |_, row| {

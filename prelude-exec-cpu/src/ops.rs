@@ -3,21 +3,23 @@
 use std::{ops::Range, sync::Arc};
 
 use prelude_core::RowOutput;
-use prelude_models::{AttnShape, ModelConfig, Ops};
+use prelude_models::{
+    AttnShape, ModelConfig, Ops,
+    step::{ArenaTensor, NO_SLOT, StepLayout},
+};
 
 use crate::{
     CpuConfig, CpuDtype, Error,
-    arena::{Arena, Tensor},
-    config::Backend,
-    heads::VocabularyHeads,
+    arena::Arena,
+    heads::{HeadPass, VocabularyHeads},
     kernels::{
+        Backend,
         attention::{self, Attention},
         gemm::{Multiplier, Output},
+        kv::{self, Kv, KvElement, KvStore},
         reference, simd,
     },
-    kv::{self, Kv, KvElement, KvStore},
     memory,
-    plan::StepPlan,
     pool::ComputePool,
     scratch::PerWorker,
     weights::Weight,
@@ -36,7 +38,7 @@ pub struct CpuOps {
     pub(crate) multiplier: Multiplier,
     attention: PerWorker<attention::Scratch>,
     pub(crate) vocabulary: VocabularyHeads,
-    /// One per row of the step's plan.
+    /// One per row of the step.
     pub(crate) results: Vec<Option<RowOutput>>,
 }
 
@@ -86,20 +88,39 @@ impl CpuOps {
     }
 
     /// Forgets the previous step.
-    pub(crate) fn begin(&mut self, plan: &StepPlan) {
+    pub(crate) fn begin(&mut self, layout: &StepLayout) {
         self.arena.reset();
         self.results.clear();
         self.results.extend(
-            plan.rows
+            layout
+                .rows
                 .iter()
                 .map(|row| row.refused.map(RowOutput::Failed)),
         );
+    }
+
+    /// Returns a pass over the hidden states, and the buffers of heads that want logits.
+    fn head_pass<'a>(
+        &'a mut self,
+        layout: &'a StepLayout,
+        hidden: &ArenaTensor,
+    ) -> (HeadPass<'a>, &'a mut VocabularyHeads) {
+        let pass = HeadPass {
+            layout,
+            width: hidden.width(),
+            hidden: self.arena.read(hidden),
+            pool: &self.pool,
+            multiplier: &mut self.multiplier,
+            isa: self.backend.isa(),
+            results: &mut self.results,
+        };
+        (pass, &mut self.vocabulary)
     }
 }
 
 /// Where one call places keys and values.
 struct Placement<'a> {
-    plan: &'a StepPlan,
+    layout: &'a StepLayout,
     backend: Backend,
     layer: usize,
     rows: Range<usize>,
@@ -129,15 +150,16 @@ impl Placement<'_> {
             },
         );
         for token in self.rows.clone() {
-            if let Some(slot) = self.plan.slot(token) {
-                kv.keep(self.layer, token, slot);
+            let slot = self.layout.slots[token];
+            if slot != NO_SLOT {
+                kv.keep(self.layer, token, slot as usize);
             }
         }
     }
 
     fn place<E: KvElement>(&self, token: usize, qkv: &mut [f32], row: &mut [E]) {
         let dim = self.shape.head_dim;
-        let rotation = self.rope.rotation(self.plan.positions[token]);
+        let rotation = self.rope.rotation(self.layout.positions[token]);
         let (q, kv) = qkv.split_at_mut(self.shape.out_width());
         let (k, v) = kv.split_at_mut(self.shape.kv_heads * dim);
         let q = q.chunks_exact_mut(dim).map(|head| (head, self.q_norm));
@@ -155,33 +177,37 @@ impl Placement<'_> {
 }
 
 impl Ops for CpuOps {
-    type Tensor = Tensor;
+    type Tensor = ArenaTensor;
     type Weight = Weight;
-    type Inputs<'a> = StepPlan;
+    type Inputs<'a> = StepLayout;
     type Error = Error;
 
-    fn num_tokens(&self, inputs: &StepPlan) -> usize {
+    fn num_tokens(&self, inputs: &StepLayout) -> usize {
         inputs.tokens.len()
     }
 
-    fn num_outputs(&self, inputs: &StepPlan) -> usize {
+    fn num_outputs(&self, inputs: &StepLayout) -> usize {
         inputs.outputs.len()
     }
 
-    fn has_outputs(&self, inputs: &StepPlan, rows: Range<usize>) -> bool {
-        let mut outputs = inputs.outputs.iter();
-        outputs.any(|&token| rows.contains(&(token as usize)))
+    fn has_outputs(&self, inputs: &StepLayout, rows: Range<usize>) -> bool {
+        inputs.has_outputs(rows)
     }
 
     fn chunk_tokens(&self) -> usize {
         self.chunk_tokens
     }
 
-    fn alloc(&mut self, rows: usize, width: usize) -> Result<Tensor, Error> {
-        self.arena.alloc(rows, width)
+    fn alloc(&mut self, rows: usize, width: usize) -> Result<ArenaTensor, Error> {
+        Ok(self.arena.alloc(rows, width)?)
     }
 
-    fn embed(&mut self, inputs: &StepPlan, table: &Weight, h: &mut Tensor) -> Result<(), Error> {
+    fn embed(
+        &mut self,
+        inputs: &StepLayout,
+        table: &Weight,
+        h: &mut ArenaTensor,
+    ) -> Result<(), Error> {
         let width = h.width();
         let h = &mut self.arena.write(h)[..inputs.tokens.len() * width];
         // A row of a packed table is a gather: a cache line for each pair of components.
@@ -197,11 +223,11 @@ impl Ops for CpuOps {
 
     fn rms_norm(
         &mut self,
-        h: &Tensor,
+        h: &ArenaTensor,
         rows: Range<usize>,
         weight: &Weight,
         eps: f32,
-        x: &mut Tensor,
+        x: &mut ArenaTensor,
     ) -> Result<(), Error> {
         let width = h.width();
         let (h, x) = self.arena.pair(h, x);
@@ -223,10 +249,10 @@ impl Ops for CpuOps {
 
     fn linear(
         &mut self,
-        x: &Tensor,
+        x: &ArenaTensor,
         n: usize,
         weight: &Weight,
-        y: &mut Tensor,
+        y: &mut ArenaTensor,
     ) -> Result<(), Error> {
         let (inputs, outputs) = (x.width(), y.width());
         let (x, y) = self.arena.pair(x, y);
@@ -238,10 +264,10 @@ impl Ops for CpuOps {
 
     fn linear_add(
         &mut self,
-        x: &Tensor,
+        x: &ArenaTensor,
         rows: Range<usize>,
         weight: &Weight,
-        h: &mut Tensor,
+        h: &mut ArenaTensor,
     ) -> Result<(), Error> {
         let (inputs, outputs) = (x.width(), h.width());
         let (x, h) = self.arena.pair(x, h);
@@ -254,7 +280,7 @@ impl Ops for CpuOps {
 
     fn qk_norm_rope_store(
         &mut self,
-        inputs: &StepPlan,
+        inputs: &StepLayout,
         layer: usize,
         rows: Range<usize>,
         shape: AttnShape,
@@ -262,11 +288,11 @@ impl Ops for CpuOps {
         k_norm: &Weight,
         eps: f32,
         rope: &Weight,
-        qkv: &mut Tensor,
+        qkv: &mut ArenaTensor,
     ) -> Result<(), Error> {
         let qkv = &mut self.arena.write(qkv)[..rows.len() * shape.qkv_width()];
         let placement = Placement {
-            plan: inputs,
+            layout: inputs,
             backend: self.backend,
             layer,
             rows,
@@ -285,12 +311,12 @@ impl Ops for CpuOps {
 
     fn attention(
         &mut self,
-        inputs: &StepPlan,
+        inputs: &StepLayout,
         layer: usize,
         rows: Range<usize>,
         shape: AttnShape,
-        qkv: &Tensor,
-        out: &mut Tensor,
+        qkv: &ArenaTensor,
+        out: &mut ArenaTensor,
     ) -> Result<(), Error> {
         fn run<E: KvElement>(
             attention: Attention<'_, E>,
@@ -302,11 +328,11 @@ impl Ops for CpuOps {
         let (qkv, out) = self.arena.pair(qkv, out);
         let out = &mut out[..rows.len() * shape.out_width()];
         let ops = (&*self.pool, self.backend, &self.attention);
-        let plan = inputs;
+        let layout = inputs;
         match &self.kv {
             KvStore::F32(kv) => run(
                 Attention {
-                    plan,
+                    layout,
                     kv,
                     layer,
                     shape,
@@ -318,7 +344,7 @@ impl Ops for CpuOps {
             ),
             KvStore::Bf16(kv) => run(
                 Attention {
-                    plan,
+                    layout,
                     kv,
                     layer,
                     shape,
@@ -332,7 +358,12 @@ impl Ops for CpuOps {
         Ok(())
     }
 
-    fn silu_mul(&mut self, gate_up: &Tensor, n: usize, a: &mut Tensor) -> Result<(), Error> {
+    fn silu_mul(
+        &mut self,
+        gate_up: &ArenaTensor,
+        n: usize,
+        a: &mut ArenaTensor,
+    ) -> Result<(), Error> {
         let width = a.width();
         let (gate_up, a) = self.arena.pair(gate_up, a);
         let backend = self.backend;
@@ -353,13 +384,13 @@ impl Ops for CpuOps {
 
     fn mlp_add(
         &mut self,
-        x: &Tensor,
+        x: &ArenaTensor,
         rows: Range<usize>,
         gate_up_weight: &Weight,
         down_weight: &Weight,
-        gate_up: &mut Tensor,
-        a: &mut Tensor,
-        h: &mut Tensor,
+        gate_up: &mut ArenaTensor,
+        a: &mut ArenaTensor,
+        h: &mut ArenaTensor,
     ) -> Result<(), Error> {
         let (inputs, outputs) = (x.width(), h.width());
         let (x_rows, h_rows) = self.arena.pair(x, h);
@@ -379,10 +410,10 @@ impl Ops for CpuOps {
 
     fn gather_rows(
         &mut self,
-        inputs: &StepPlan,
-        x: &Tensor,
+        inputs: &StepLayout,
+        x: &ArenaTensor,
         rows: Range<usize>,
-        y: &mut Tensor,
+        y: &mut ArenaTensor,
     ) -> Result<(), Error> {
         let width = x.width();
         let (x, y) = self.arena.pair(x, y);
@@ -397,26 +428,27 @@ impl Ops for CpuOps {
 
     fn vocabulary_heads(
         &mut self,
-        inputs: &StepPlan,
-        hidden: &Tensor,
+        inputs: &StepLayout,
+        hidden: &ArenaTensor,
         head: &Weight,
     ) -> Result<(), Error> {
-        self.run_vocabulary_heads(inputs, hidden, head.matrix());
+        let (mut pass, buffers) = self.head_pass(inputs, hidden);
+        pass.vocabulary(buffers, head.matrix());
         Ok(())
     }
 
-    fn pooling_heads(&mut self, inputs: &StepPlan, hidden: &Tensor) -> Result<(), Error> {
-        self.run_pooling_heads(inputs, hidden);
+    fn pooling_heads(&mut self, inputs: &StepLayout, hidden: &ArenaTensor) -> Result<(), Error> {
+        self.head_pass(inputs, hidden).0.pooling();
         Ok(())
     }
 
     fn class_heads(
         &mut self,
-        inputs: &StepPlan,
-        hidden: &Tensor,
+        inputs: &StepLayout,
+        hidden: &ArenaTensor,
         score: &Weight,
     ) -> Result<(), Error> {
-        self.run_class_heads(inputs, hidden, score.matrix());
+        self.head_pass(inputs, hidden).0.classes(score.matrix());
         Ok(())
     }
 }

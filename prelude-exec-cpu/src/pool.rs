@@ -9,7 +9,7 @@
 //! ```text
 //! state: | epoch (32) | unused (15) | open (1) | workers inside (16) |
 //!
-//! caller   publish job, epoch + 1, open ── take tasks ── close ── wait until nobody is inside
+//! caller   publish job, epoch + 1, open ── take tasks ── close ── wait until no thread is inside
 //! worker        see open with a new epoch, enter (+1) ── take tasks ── leave (-1)
 //! ```
 //!
@@ -44,7 +44,7 @@ const SPIN_FOR_STEP: Duration = Duration::from_micros(200);
 /// they want it: the client whose answer the step was, before all.
 const BETWEEN_STEPS: Duration = Duration::from_micros(20);
 
-/// Of the last eight pauses between steps, how many must have been short.
+/// Least number of short pauses among the last eight between steps.
 const SHORT_PAUSES: u32 = 5;
 
 /// Jobs estimated below this run on the caller alone: a join costs 1 to 3 µs when workers spin
@@ -55,7 +55,7 @@ const INSIDE: u64 = 0xffff;
 const OPEN: u64 = 1 << 16;
 const EPOCH_SHIFT: u32 = 32;
 
-/// A job: tasks `0..tasks` of one closure, taken by whoever is free.
+/// A job: tasks `0..tasks` of one closure, taken by threads that are free.
 struct Job<'a> {
     run: &'a (dyn Fn(usize, usize) + Sync),
     tasks: usize,
@@ -121,7 +121,7 @@ impl Drop for Turn<'_> {
         turns.serving += 1;
         let is_awaited = turns.serving != turns.next;
         drop(turns);
-        // A system call, whether anybody waits or not.
+        // A system call, even if no thread waits.
         if is_awaited {
             self.0.turn_over.notify_all();
         }
@@ -199,7 +199,7 @@ impl ComputePool {
         Turn(self)
     }
 
-    /// Whether somebody has a turn now, so that the next one would have to wait.
+    /// Returns true if some thread has a turn now, so that the next one would have to wait.
     #[must_use]
     pub fn is_taken(&self) -> bool {
         let turns = lock(&self.turns);
@@ -261,7 +261,7 @@ impl ComputePool {
         });
     }
 
-    /// As [`Self::rows`] over two buffers with the same number of rows at once.
+    /// Runs [`Self::rows`] over two buffers with the same number of rows at once.
     pub(crate) fn rows2<T: Send, U: Send>(
         &self,
         (a, a_width): (&mut [T], usize),
@@ -340,7 +340,7 @@ impl Shared {
         }
     }
 
-    /// Lets nobody in any more and waits until everybody is out.
+    /// Admits no more threads and waits until all are out.
     fn close(&self) {
         let mut state = self.state.fetch_and(!OPEN, Ordering::AcqRel) & !OPEN;
         let mut spins = 0u32;
@@ -428,12 +428,12 @@ impl Shared {
     }
 }
 
-/// Whether there is an open job other than `seen`.
+/// Returns true if there is an open job other than `seen`.
 const fn is_new(state: u64, seen: u64) -> bool {
     state & OPEN != 0 && state >> EPOCH_SHIFT != seen
 }
 
-/// What a worker knows of the latest pauses between steps: one bit for each, whether it was short.
+/// A worker's record of the latest pauses between steps: one bit for each, set if it was short.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pauses(u8);
 

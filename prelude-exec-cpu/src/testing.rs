@@ -1,25 +1,19 @@
 //! Executors, batches and golden arrays for this crate's tests.
 
-use std::{path::PathBuf, sync::Arc};
+use std::sync::Arc;
 
 use prelude_core::{
     BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor, ForwardBatch, OneShotBatch, OutputHead,
     OutputRow, Residency, RowOutput, SampleHead, SamplingParams, Segment, SegmentIdx, SeqId,
     StepId, StepOutput, TokenSource,
 };
-use prelude_models::Checkpoint;
+use prelude_models::{Checkpoint, conformance::golden::model_folder};
 
 use crate::{ComputePool, CpuConfig, CpuDtype, CpuExecutor, Isa, Mode};
 
 /// The checkpoint of a golden model.
 pub(crate) fn checkpoint(name: &str) -> Checkpoint {
-    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    let folder = if name.starts_with("demo-") {
-        root.join("prelude-server/demo").join(name)
-    } else {
-        root.join("golden").join(name).join("model")
-    };
-    Checkpoint::open(&folder).unwrap()
+    Checkpoint::open(&model_folder(name)).unwrap()
 }
 
 /// Small enough to make many, with blocks of 4 so that prompts cross several.

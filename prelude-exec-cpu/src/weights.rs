@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use half::bf16;
-use prelude_models::{DType, TensorView, WeightLoader};
+use prelude_models::{DType, TensorView, WeightLoader, rotation, stacked_shape};
 
 use crate::{
     CpuDtype, Error,
-    config::{Act, Backend},
-    kernels::gemm::{Format, Matrix},
+    kernels::{
+        Backend, InputForm,
+        gemm::{Format, Matrix},
+    },
     pool::ComputePool,
 };
 
@@ -119,7 +121,8 @@ impl CpuLoader {
         match self.backend {
             Backend::Reference => Format::Rows,
             Backend::Fast {
-                act: Act::Tiles, ..
+                act: InputForm::Tiles,
+                ..
             } => Format::Tiles,
             Backend::Fast { .. } if self.dtype == CpuDtype::Bf16 || exact => Format::Bf16,
             Backend::Fast { .. } => Format::F32,
@@ -127,30 +130,25 @@ impl CpuLoader {
     }
 
     /// `parts` stacked along their rows.
-    fn matrix(&self, name: &str, parts: &[TensorView<'_>]) -> Result<Matrix, Error> {
-        let mut inputs = None;
-        let mut ends = Vec::with_capacity(parts.len());
-        for part in parts {
-            let [rows, width] = part.shape[..] else {
-                return Err(Error::weight(
-                    name,
-                    format!("has shape {:?}, which is no matrix", part.shape),
-                ));
-            };
-            if *inputs.get_or_insert(width) != width {
-                return Err(Error::weight(name, "stacks matrices of different widths"));
-            }
-            ends.push(ends.last().copied().unwrap_or(0) + rows);
-        }
-        let (Some(&outputs), Some(inputs)) = (ends.last(), inputs) else {
-            return Err(Error::weight(name, "is made of no parts"));
-        };
+    fn matrix(
+        &self,
+        name: &str,
+        parts: &[TensorView<'_>],
+        biases: &[TensorView<'_>],
+    ) -> Result<Matrix, Error> {
+        let shape = stacked_shape(parts, biases);
+        let (outputs, inputs) = shape.map_err(|what| Error::weight(name, what))?;
         if outputs == 0 || inputs == 0 || !inputs.is_multiple_of(2) {
             return Err(Error::weight(
                 name,
                 format!("is [{outputs}, {inputs}]; rows must be of even, positive length"),
             ));
         }
+        let ends = parts.iter().scan(0, |end, part| {
+            *end += part.shape[0];
+            Some(*end)
+        });
+        let ends: Vec<usize> = ends.collect();
         let format = self.format(parts);
         Ok(Matrix::new(
             &self.pool,
@@ -176,16 +174,10 @@ impl WeightLoader for CpuLoader {
         parts: &[TensorView<'_>],
         biases: &[TensorView<'_>],
     ) -> Result<Weight, Error> {
-        let matrix = self.matrix(name, parts)?;
+        let matrix = self.matrix(name, parts, biases)?;
         let mut bias = Vec::new();
         for part in biases {
             part.read_f32(0..part.len(), &mut bias);
-        }
-        if !bias.is_empty() && bias.len() != matrix.outputs() {
-            return Err(Error::weight(
-                name,
-                format!("has {} biases for {} outputs", bias.len(), matrix.outputs()),
-            ));
         }
         let bias = (!bias.is_empty()).then_some(bias);
         Ok(Weight(Repr::Matrix(matrix.with_bias(bias))))
@@ -197,21 +189,13 @@ impl WeightLoader for CpuLoader {
         table: &TensorView<'_>,
         is_head: bool,
     ) -> Result<Weight, Error> {
+        let parts = std::slice::from_ref(table);
         if is_head {
-            return Ok(Weight(Repr::Matrix(
-                self.matrix(name, std::slice::from_ref(table))?,
-            )));
+            return Ok(Weight(Repr::Matrix(self.matrix(name, parts, &[])?)));
         }
-        let [rows, width] = table.shape[..] else {
-            return Err(Error::weight(
-                name,
-                format!("has shape {:?}, which is no matrix", table.shape),
-            ));
-        };
-        let repr = if matches!(
-            self.format(std::slice::from_ref(table)),
-            Format::Bf16 | Format::Tiles
-        ) {
+        let shape = stacked_shape(parts, &[]);
+        let (rows, width) = shape.map_err(|what| Error::weight(name, what))?;
+        let repr = if matches!(self.format(parts), Format::Bf16 | Format::Tiles) {
             let mut data = Vec::with_capacity(rows * width);
             let mut row = Vec::with_capacity(width);
             for i in 0..rows {
@@ -258,11 +242,7 @@ impl WeightLoader for CpuLoader {
                 for (i, row) in rows.chunks_exact_mut(width).enumerate() {
                     let (cos, sin) = row.split_at_mut(half);
                     for (j, &frequency) in inv_freq.iter().enumerate() {
-                        // The angle is an f32 product, as in the reference: it decides which
-                        // rotation is meant. What follows is as exact as can be.
-                        let angle = f64::from((first + i) as f32 * frequency);
-                        cos[j] = (angle.cos() * f64::from(attention_scaling)) as f32;
-                        sin[j] = (angle.sin() * f64::from(attention_scaling)) as f32;
+                        (cos[j], sin[j]) = rotation(first + i, frequency, attention_scaling);
                     }
                 }
             },

@@ -127,7 +127,8 @@ impl Parity<'_> {
         }
     }
 
-    /// What to compute for a prompt: first [`EMBEDDINGS`], then what the model's head gives.
+    /// Returns what to compute for a prompt: first [`EMBEDDINGS`], then what the model's head
+    /// gives.
     fn wants(&self, p: usize) -> Vec<Want> {
         let ids = &self.golden.prompts[p];
         let len = ids.len() as u32;
@@ -198,7 +199,7 @@ impl Parity<'_> {
         })
     }
 
-    /// What an array may differ by: in f32 as given, in bf16 by the golden's entry.
+    /// Returns the largest difference of an array: in f32 as given, in bf16 by the golden's entry.
     fn allowed(&self, f32: Allowed, entry: &str) -> Allowed {
         if !self.bf16 {
             return f32;

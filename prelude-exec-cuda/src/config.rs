@@ -1,4 +1,4 @@
-//! What the owner of an executor may choose.
+//! Settings of the executor.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ const HEAD_DIM_MAX: usize = 128;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CudaConfig {
-    /// Which GPU, as the driver counts them.
+    /// Number of the GPU, as the driver counts them.
     pub device: u32,
     /// Folders in which NVIDIA's libraries are looked for before anywhere else.
     pub library_dirs: Vec<PathBuf>,

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use prelude_core::{
     BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor, ForwardBatch, Normalise, OneShotBatch,
     OutputHead, OutputRow, Pooling, Residency, RowOutput, SampleHead, SamplingParams, Segment,
-    SegmentIdx, SeqId, StepId, TokenHead, TokenSource,
+    SegmentIdx, SeqId, StepId, TokenSource,
 };
 use prelude_exec_cpu::{ComputePool, CpuConfig, CpuDtype, CpuExecutor};
-use safetensors::SafeTensors;
+use prelude_models::conformance::golden::{Golden, GoldenComparison, GoldenPrompt, folder};
 
 use crate::{
     CudaConfig, CudaExecutor,
@@ -21,99 +21,17 @@ const MAX_LEN: usize = 70;
 /// Tokens of all prompts run, in one step: the emulation takes a second for 128 of them.
 const STEP_TOKENS: usize = 128;
 
-struct Golden {
-    bytes: Vec<u8>,
-    /// Largest difference of f32 and bf16 in the reference implementation, by array.
-    document: serde_json::Value,
-}
-
-impl Golden {
-    fn open(name: &str) -> Self {
-        let folder = format!("{}/../golden/{name}", env!("CARGO_MANIFEST_DIR"));
-        let json = std::fs::read(format!("{folder}/golden.json")).unwrap();
-        Self {
-            bytes: std::fs::read(format!("{folder}/golden.safetensors")).unwrap(),
-            document: serde_json::from_slice(&json).unwrap(),
-        }
-    }
-
-    fn words<T>(&self, name: &str, read: fn([u8; 4]) -> T) -> Option<Vec<T>> {
-        let file = SafeTensors::deserialize(&self.bytes).unwrap();
-        let tensor = file.tensor(name).ok()?;
-        let words = tensor.data().as_chunks::<4>().0.iter().copied();
-        Some(words.map(read).collect())
-    }
-
-    fn f32(&self, name: &str) -> Option<Vec<f32>> {
-        self.words(&format!("f32.{name}"), f32::from_le_bytes)
-    }
-
-    /// Prompts of at most [`MAX_LEN`] tokens: number, index of the first token, tokens.
-    fn prompts(&self) -> Vec<(usize, usize, Vec<u32>)> {
-        let tokens = self.words("tokens", u32::from_le_bytes).unwrap();
-        let offsets = self.words("offsets", u32::from_le_bytes).unwrap();
-        let all = offsets.windows(2).enumerate().map(|(p, w)| {
-            let range = w[0] as usize..w[1] as usize;
-            (p, range.start, tokens[range].to_vec())
-        });
-        let short = all.filter(|(_, _, tokens)| tokens.len() <= MAX_LEN);
-        let mut room = STEP_TOKENS;
-        let fits = short.filter(|(_, _, tokens)| {
-            let fits = tokens.len() <= room;
-            room -= if fits { tokens.len() } else { 0 };
-            fits
-        });
-        fits.collect()
-    }
-}
-
-/// Largest and mean difference seen, against what is allowed.
-#[derive(Default)]
-struct Differences {
-    max: f32,
-    sum: f64,
-    count: usize,
-}
-
-impl Differences {
-    fn add(&mut self, got: &[f32], expected: &[f32]) {
-        assert_eq!(got.len(), expected.len());
-        for (a, b) in got.iter().zip(expected) {
-            let difference = (a - b).abs();
-            assert!(difference.is_finite(), "{a} {b}");
-            self.max = self.max.max(difference);
-            self.sum += f64::from(difference);
-            self.count += 1;
-        }
-    }
-
-    /// Twice the largest and 1.5 times the mean that the reference implementation shows between
-    /// its own f32 and bf16.
-    fn check(&self, what: &str, golden: &Golden, array: &str) {
-        let observed = &golden.document["tolerances"]["f32 against bf16"][array];
-        if observed.is_null() {
-            assert_eq!(self.count, 0, "{what} {array} has no tolerance");
-            return;
-        }
-        assert!(self.count > 0, "{what} {array}: nothing was compared");
-        let mean = (self.sum / self.count as f64) as f32;
-        let number = |key: &str| observed[key].as_f64().unwrap() as f32;
-        let (max, mean_max) = (2.0 * number("max"), 1.5 * number("mean"));
-        println!(
-            "{what} {array}: max {} of {max}, mean {mean} of {mean_max}",
-            self.max
-        );
-        assert!(
-            self.max <= max && mean <= mean_max,
-            "{what} {array}: max {} of {max}, mean {mean} of {mean_max}",
-            self.max
-        );
-    }
-}
-
-fn unit(v: &[f32]) -> Vec<f32> {
-    let length = v.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
-    v.iter().map(|&x| (f64::from(x) / length) as f32).collect()
+/// Prompts of at most [`MAX_LEN`] tokens, as many as [`STEP_TOKENS`] hold.
+fn short_prompts(golden: &Golden) -> Vec<GoldenPrompt> {
+    let mut room = STEP_TOKENS;
+    let mut prompts = golden.prompts();
+    prompts.retain(|prompt| {
+        let len = prompt.tokens.len();
+        let fits = len <= MAX_LEN && len <= room;
+        room -= if fits { len } else { 0 };
+        fits
+    });
+    prompts
 }
 
 fn root(
@@ -186,49 +104,9 @@ fn executor(name: &str, config: &CudaConfig) -> Option<CudaExecutor> {
     Some(CudaExecutor::emulated(&checkpoint(name), config, device).unwrap())
 }
 
-/// What a prompt of a model is asked.
-fn wants(
-    tokens: &[u32],
-    vocabulary: bool,
-    classes: bool,
-) -> Vec<(std::ops::Range<u32>, OutputHead)> {
-    let len = u32::try_from(tokens.len()).unwrap();
-    let embed = |pooling| OutputHead::Embed {
-        pooling,
-        normalise: true,
-        dimensions: None,
-    };
-    let of_tokens = OutputHead::Tokens(TokenHead::Embed {
-        normalise: false,
-        dimensions: None,
-    });
-    let mut rows = vec![
-        (len - 1..len, embed(Pooling::Last)),
-        (0..len, embed(Pooling::Mean)),
-        (0..len, of_tokens),
-    ];
-    if vocabulary {
-        let normalise = Normalise::OverVocab;
-        let labels: Arc<[u32]> = [7, 4000, 9].into();
-        let over_vocab = OutputHead::LabelScores {
-            labels: Arc::clone(&labels),
-            normalise,
-        };
-        rows.push((len - 1..len, over_vocab));
-        if len > 1 {
-            let targets = tokens[1..].to_vec();
-            rows.push((0..len - 1, OutputHead::Logprobs { targets, top: 5 }));
-        }
-    } else if classes {
-        rows.push((len - 1..len, OutputHead::Classify));
-        rows.push((0..len, OutputHead::Tokens(TokenHead::Classify)));
-    }
-    rows
-}
-
 /// A golden model's short prompts, all in one step.
 fn check(name: &str) {
-    let golden = Golden::open(name);
+    let golden = Golden::open(&folder(name)).unwrap();
     let config = CudaConfig {
         deterministic: true,
         logits_rows_max: 128,
@@ -238,68 +116,29 @@ fn check(name: &str) {
     let Some(mut executor) = executor(name, &config) else {
         return;
     };
-    let vocabulary = golden.f32("logprob");
-    let has_classes = golden.f32("cls_logits").is_some();
-    let [mut logprobs, mut lse, mut classes, mut last, mut mean] =
-        std::array::from_fn(|_| Differences::default());
-    let prompts = golden.prompts();
+    let mut comparison = GoldenComparison::new(&golden);
+    let prompts = short_prompts(&golden);
     let mut batch = OneShotBatch::default();
-    for (_, _, tokens) in &prompts {
-        let rows = wants(tokens, vocabulary.is_some(), has_classes);
-        append(&mut batch, prompt(tokens, rows));
+    for recorded in &prompts {
+        let tokens = &recorded.tokens;
+        append(&mut batch, prompt(tokens, comparison.outputs(tokens, true)));
     }
-    let mut results = run(&mut executor, ForwardBatch::OneShot(batch))
-        .oneshot
-        .into_iter();
-    for (p, offset, tokens) in prompts {
-        let rows = wants(&tokens, vocabulary.is_some(), has_classes).len();
-        for (i, row) in results.by_ref().take(rows).enumerate() {
-            let at = |array: &str, width: usize| {
-                golden.f32(array).unwrap()[p * width..][..width].to_vec()
-            };
-            match row {
-                RowOutput::Embedding(v) if i == 0 => {
-                    last.add(&v, &unit(&at("embed_last", v.len())));
-                }
-                RowOutput::Embedding(v) => mean.add(&v, &unit(&at("embed_mean", v.len()))),
-                // The reference's mean over all tokens and its last token.
-                RowOutput::Tokens { rows, .. } if i == 2 => {
-                    let states = tokens.len() as f32;
-                    let sum = |at| rows.iter().map(|row: &Vec<f32>| row[at]).sum::<f32>();
-                    let width = rows[0].len();
-                    let average: Vec<f32> = (0..width).map(|at| sum(at) / states).collect();
-                    mean.add(&unit(&average), &unit(&at("embed_mean", width)));
-                    last.add(&unit(rows.last().unwrap()), &unit(&at("embed_last", width)));
-                    assert_eq!(rows.len(), tokens.len(), "{name}");
-                }
-                RowOutput::Tokens { rows, .. } => {
-                    let logits = rows.last().unwrap();
-                    classes.add(logits, &at("cls_logits", logits.len()));
-                    assert_eq!(rows.len(), tokens.len(), "{name}");
-                }
-                RowOutput::LabelScores(scores) => {
-                    lse.add(&[scores.log_sum_exp.unwrap()], &at("last_lse", 1));
-                }
-                RowOutput::Classes(logits) => {
-                    classes.add(&logits, &at("cls_logits", logits.len()));
-                }
-                RowOutput::Logprobs { entries, .. } => {
-                    let got: Vec<f32> = entries.iter().map(|e| e.logprob).collect();
-                    let all = vocabulary.as_ref().unwrap();
-                    logprobs.add(&got, &all[offset + 1..][..got.len()]);
-                }
-                other => panic!("{name}: {other:?}"),
-            }
-        }
+    let results = run(&mut executor, ForwardBatch::OneShot(batch)).oneshot;
+    let mut results = &results[..];
+    for recorded in prompts {
+        let outputs = comparison.outputs(&recorded.tokens, true).len();
+        let (answers, others) = results.split_at(outputs);
+        comparison.add(&recorded, answers).unwrap();
+        results = others;
     }
-    assert!(last.count > 100 && mean.count > 100, "{name}");
-    let heads = logprobs.count.min(lse.count).max(classes.count);
+    let [last, mean, lse, logprob, classes] = comparison.arrays().map(|(_, seen)| seen.count);
+    assert!(last > 100 && mean > 100, "{name}");
+    let heads = logprob.min(lse).max(classes);
     assert!(heads > 2 || name == "rand-embed", "{name}: {heads}");
-    logprobs.check(name, &golden, "logprob");
-    lse.check(name, &golden, "last_lse");
-    classes.check(name, &golden, "cls_logits");
-    last.check(name, &golden, "embed_last_normalised");
-    mean.check(name, &golden, "embed_mean_normalised");
+    let checked = comparison.check(|array| golden.allowed(array));
+    for (array, seen, allowed) in checked.unwrap() {
+        println!("{name} {array}: {}", seen.check(allowed).unwrap());
+    }
 }
 
 /// Rows as bits, to be compared exactly.

@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of the executor.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ pub enum Error {
     /// No driver is installed, or it does not start.
     #[error("no NVIDIA driver: {why}; install driver 580 or newer, or run on the CPU")]
     NoDriver {
-        /// What was tried.
+        /// The attempt that failed.
         why: String,
     },
     /// The driver does not know this version of CUDA.
@@ -83,7 +83,7 @@ pub enum Error {
     KernelImageMissing {
         /// The family.
         name: String,
-        /// What to do.
+        /// A remedy.
         hint: String,
     },
     /// The GPU has too little free memory. Only at start: a step takes none.
@@ -92,7 +92,7 @@ pub enum Error {
          `max_step_tokens` or `max_context_len`"
     )]
     OutOfMemory {
-        /// What it was for.
+        /// The purpose of the memory.
         stage: String,
         /// Bytes asked for.
         asked: u64,
@@ -112,7 +112,7 @@ pub enum Error {
     DeviceLost {
         /// The driver's error.
         code: String,
-        /// What was waited for.
+        /// The kernel or copy that was waited for.
         kernel: &'static str,
     },
     /// Some other call of the driver, or of a library of NVIDIA's, failed.
@@ -128,7 +128,7 @@ pub enum Error {
     Config {
         /// The field of [`crate::CudaConfig`].
         field: &'static str,
-        /// What is wrong with it.
+        /// The rule that is broken, with the values.
         what: String,
     },
     /// A weight that does not fit its use.
@@ -136,23 +136,15 @@ pub enum Error {
     Weight {
         /// Its name in the checkpoint.
         name: String,
-        /// What is wrong with it.
+        /// The rule that is broken, with the values.
         what: String,
     },
     /// The model cannot be read, is not one that Prelude knows, or has a shape without kernels.
     #[error("{0}")]
     Model(String),
-    /// A step asked for more activations than its batch could need: a defect of the model
-    /// definition or of the plan.
-    #[error("no room for [{rows}, {width}] activations: {free_bytes} bytes of the arena are free")]
-    Arena {
-        /// Rows asked for.
-        rows: usize,
-        /// Width asked for.
-        width: usize,
-        /// Bytes left.
-        free_bytes: usize,
-    },
+    /// A step asked for more activations than the arena holds.
+    #[error(transparent)]
+    Arena(#[from] prelude_models::step::ArenaFull),
     /// A batch that the step's fixed buffers do not hold.
     #[error("the step does not fit: {0}")]
     Step(String),

@@ -2,10 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use prelude_core::{
-    Capacity, Executor, ExecutorError, ForwardBatch, Normalise, OutputHead, SeqId, StepId,
-    StepOutput, TokenHead,
-};
+use prelude_core::{Capacity, Executor, ExecutorError, ForwardBatch, SeqId, StepId, StepOutput};
 use prelude_models::{Checkpoint, Model, ModelConfig, load_model};
 
 #[cfg(feature = "emu")]
@@ -15,7 +12,7 @@ use crate::{
     graph::{Graphs, Mode},
     kernels::{cuda::CudaLauncher, image::Images, launch::Launcher},
     memory::{context::Context, event::Event, kv_pool::KvShape, space::Space},
-    ops::{Aside, Sizes},
+    ops::{HostBuffers, Sizes},
     plan::StepShape,
 };
 
@@ -30,8 +27,8 @@ struct Outstanding {
     drawn: Vec<(SeqId, usize)>,
     /// Behind all that it queued.
     end: Option<Event>,
-    /// What the host holds of it; none while that is where the latest step's is.
-    aside: Option<(StepPlan, Aside)>,
+    /// The step's plan and host buffers; none while they are those of the latest step.
+    host: Option<(StepPlan, HostBuffers)>,
 }
 
 /// Runs a model on one GPU. A step's kernels are queued by [`Executor::submit`]; its results are
@@ -45,7 +42,7 @@ pub struct CudaExecutor {
     /// The latest step's.
     plan: StepPlan,
     outstanding: VecDeque<Outstanding>,
-    spare: Vec<(StepPlan, Aside)>,
+    spare: Vec<(StepPlan, HostBuffers)>,
     spare_ends: Vec<Event>,
     capacity: Capacity,
     hidden_size: usize,
@@ -110,7 +107,7 @@ impl CudaExecutor {
         Ok((this, recording))
     }
 
-    /// What the executor's matrix products run on: worth a line in a log, since without NVIDIA's
+    /// Returns the code that runs matrix products: worth a line in a log, since without NVIDIA's
     /// library they are slower.
     #[must_use]
     pub const fn products(&self) -> &ProductEngine {
@@ -142,8 +139,10 @@ impl CudaExecutor {
         config.check()?;
         let model_config = checkpoint.config();
         let max_context_len = config.check_model(model_config)?;
-        let vocab_size = u32::try_from(model_config.vocab_size)
-            .map_err(|_| Error::Model("a vocabulary beyond 2^32".to_owned()))?;
+        // Kernels take ids as i32, negative ones as indices of sampled tokens.
+        let vocab_size = i32::try_from(model_config.vocab_size)
+            .map_err(|_| Error::Model("a vocabulary beyond 2^31".to_owned()))?
+            .cast_unsigned();
         // Weights first: what is left of a GPU's memory is for KV blocks.
         let mut loader = CudaLoader::new(space.clone());
         let model = load_model::<CudaOps, _>(checkpoint, max_context_len as usize, &mut loader)?;
@@ -193,16 +192,18 @@ impl CudaExecutor {
             .validate(&self.capacity)
             .map_err(|e| ExecutorError::Step(e.to_string()))?;
         let outstanding = &self.outstanding;
-        self.plan.rebuild(batch, self.ops.layout, |step, seq| {
-            let earlier = outstanding.iter().find(|o| o.step == step)?;
-            let at = earlier.drawn.binary_search_by_key(&seq, |&(of, _)| of);
-            Some(earlier.drawn[at.ok()?].1)
-        })?;
-        self.refuse_heads();
-        let tokens = self.plan.tokens.len();
+        self.plan
+            .rebuild(batch, self.ops.plan_config, |step, seq| {
+                let earlier = outstanding.iter().find(|o| o.step == step)?;
+                let at = earlier.drawn.binary_search_by_key(&seq, |&(of, _)| of);
+                Some(earlier.drawn[at.ok()?].1)
+            })?;
+        let layout = &mut self.plan.layout;
+        layout.refuse_invalid_rows(self.capacity.vocab_size, self.hidden_size);
+        let tokens = layout.tokens.len();
         let shape = self
             .plan
-            .pad(self.ops.layout, self.capacity.max_step_tokens as usize);
+            .pad(self.ops.plan_config, self.capacity.max_step_tokens as usize);
         self.ops.begin(&mut self.plan)?;
         self.forward(shape, tokens)?;
         self.ops.heads.send()?;
@@ -246,40 +247,29 @@ impl CudaExecutor {
         Ok(())
     }
 
-    /// What captured graphs did so far.
+    /// Returns counts of captured graphs and their uses so far.
     #[must_use]
     pub const fn graphs(&self) -> GraphStats {
         self.graphs.stats()
     }
 
-    /// Ids and sizes in heads, which [`ForwardBatch::validate`] does not know. A head that is
-    /// wrong fails its own row: others of the step may be other callers'.
-    fn refuse_heads(&mut self) {
-        for row in &mut self.plan.rows {
-            row.refused = check_head(&row.head, self.capacity.vocab_size, self.hidden_size).err();
-        }
-    }
-
     /// Makes room for another step's plan, metadata and results.
-    fn set_aside(&mut self) {
+    fn free_host_buffers(&mut self) {
         let Some(latest) = self.outstanding.back_mut() else {
             return;
         };
-        // It has been set aside already if a step after it failed.
-        if latest.aside.is_none() {
-            let mut aside = self.spare.pop().expect("one for each step but the latest");
-            self.exchange(&mut aside);
-            self.outstanding
-                .back_mut()
-                .expect("it is still there")
-                .aside = Some(aside);
+        // Its buffers are its own already if a step after it failed.
+        if latest.host.is_none() {
+            let mut host = self.spare.pop().expect("one for each step but the latest");
+            self.exchange(&mut host);
+            self.outstanding.back_mut().expect("it is still there").host = Some(host);
         }
     }
 
-    /// Swaps what the host holds of two steps.
-    fn exchange(&mut self, (plan, aside): &mut (StepPlan, Aside)) {
+    /// Swaps the plans and host buffers of two steps.
+    fn exchange(&mut self, (plan, host): &mut (StepPlan, HostBuffers)) {
         std::mem::swap(&mut self.plan, plan);
-        self.ops.set_aside(aside);
+        self.ops.exchange(host);
     }
 
     /// Remembers that the GPU is lost, if it is.
@@ -299,13 +289,13 @@ impl CudaExecutor {
 }
 
 impl Drop for CudaExecutor {
-    /// Kernels of a step that nobody collected may still use the memory that goes now.
+    /// Waits for kernels of a step that was not collected: they may still use the memory that is freed.
     fn drop(&mut self) {
         let _ = self.ops.space.synchronize("the last step");
     }
 }
 
-/// As many blocks as were asked for, or as memory holds.
+/// Returns the shape of a KV pool with as many blocks as were asked for, or as memory holds.
 fn kv_shape(space: &Space, model: &ModelConfig, config: &CudaConfig) -> Result<KvShape, Error> {
     let shape = model.attn_shape();
     let mut kv = KvShape {
@@ -341,42 +331,6 @@ fn kv_shape(space: &Space, model: &ModelConfig, config: &CudaConfig) -> Result<K
     Ok(kv)
 }
 
-fn check_head(head: &OutputHead, vocab: u32, hidden: usize) -> Result<(), &'static str> {
-    let known = |ids: &[u32], what| match ids.iter().all(|&id| id < vocab) {
-        true => Ok(()),
-        false => Err(what),
-    };
-    match head {
-        OutputHead::Sample(sample) => {
-            if sample.sampling.first_invalid(vocab).is_some() {
-                return Err("a sampling parameter is out of range");
-            }
-            if let Some(history) = &sample.history {
-                let what = "a past token is outside the vocabulary";
-                known(&history.prompt, what)?;
-                known(&history.output, what)?;
-            }
-            Ok(())
-        }
-        OutputHead::LabelScores { labels, normalise } => {
-            let (Normalise::OverLabels | Normalise::OverVocab) = normalise;
-            known(labels, "a label is outside the vocabulary")
-        }
-        OutputHead::Logprobs { targets, .. } => {
-            known(targets, "a target is outside the vocabulary")
-        }
-        OutputHead::Embed { dimensions, .. }
-        | OutputHead::Tokens(TokenHead::Embed { dimensions, .. }) => match *dimensions {
-            Some(0) => Err("an embedding of 0 dimensions"),
-            Some(d) if d as usize > hidden => {
-                Err("more dimensions than the model's hidden state has")
-            }
-            _ => Ok(()),
-        },
-        OutputHead::Classify | OutputHead::Tokens(TokenHead::Classify) => Ok(()),
-    }
-}
-
 impl Executor for CudaExecutor {
     fn capacity(&self) -> Capacity {
         self.capacity
@@ -390,7 +344,7 @@ impl Executor for CudaExecutor {
                 "step {step} was submitted before step {first} was collected"
             )));
         }
-        self.set_aside();
+        self.free_host_buffers();
         let seqs: Vec<SeqId> = batch.parts().2.rows.iter().map(|row| row.seq).collect();
         let end = self.spare_ends.pop();
         let result = self.run(batch).and_then(|()| match &end {
@@ -406,7 +360,7 @@ impl Executor for CudaExecutor {
         }
         // Nothing is read where a row draws nothing: its next one fails by itself.
         let nowhere = self.ops.heads.drawn().width();
-        let first = self.plan.rows.len() - seqs.len();
+        let first = self.plan.layout.rows.len() - seqs.len();
         let at = |i| self.ops.heads.drawn_at(first + i).unwrap_or(nowhere);
         let drawn = seqs.iter().enumerate().map(|(i, &seq)| (seq, at(i)));
         let mut drawn: Vec<_> = drawn.collect();
@@ -415,7 +369,7 @@ impl Executor for CudaExecutor {
             step,
             drawn,
             end,
-            aside: None,
+            host: None,
         });
         Ok(())
     }
@@ -433,29 +387,20 @@ impl Executor for CudaExecutor {
             self.note(waited.map_err(ExecutorError::from))?;
             self.spare_ends.push(end);
         }
-        let Some(mut aside) = first.aside else {
+        let Some(mut host) = first.host else {
             return Ok(output(step, &mut self.ops, &self.plan));
         };
-        self.exchange(&mut aside);
+        self.exchange(&mut host);
         let output = output(step, &mut self.ops, &self.plan);
-        self.exchange(&mut aside);
-        self.spare.push(aside);
+        self.exchange(&mut host);
+        self.spare.push(host);
         Ok(output)
     }
 }
 
-/// What the heads left, by part of the batch.
+/// The results that heads computed, by part of the batch.
 pub(crate) fn output(step: StepId, ops: &mut CudaOps, plan: &StepPlan) -> StepOutput {
-    let mut results = ops.heads.take(plan).into_iter();
-    let [oneshot, prefill, decode] = plan
-        .row_counts
-        .map(|count| results.by_ref().take(count).collect());
-    StepOutput {
-        step,
-        oneshot,
-        prefill,
-        decode,
-    }
+    plan.layout.step_output(step, ops.heads.take(&plan.layout))
 }
 
 #[cfg(test)]

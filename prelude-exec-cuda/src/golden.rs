@@ -24,10 +24,13 @@ fn describe(plan: &StepPlan) -> String {
         text.write_fmt(line).expect("a string takes all text");
         text.push('\n');
     };
-    line(format_args!("tokens    {:?}", plan.tokens));
-    line(format_args!("positions {:?}", plan.positions));
-    line(format_args!("slots     {:?}", plan.slots));
-    line(format_args!("tables    {:?}", plan.blocks));
+    // As kernels take them.
+    let ints = |values: &[u32]| values.iter().map(|&n| n.cast_signed()).collect::<Vec<_>>();
+    let layout = &plan.layout;
+    line(format_args!("tokens    {:?}", ints(&layout.tokens)));
+    line(format_args!("positions {:?}", ints(&layout.positions)));
+    line(format_args!("slots     {:?}", ints(&layout.slots)));
+    line(format_args!("tables    {:?}", ints(&layout.blocks)));
     for (i, segment) in plan.segments.iter().enumerate() {
         let spans = &plan.spans[segment.span_first as usize..][..segment.span_count as usize];
         line(format_args!("segment {i}"));
@@ -58,8 +61,8 @@ fn describe(plan: &StepPlan) -> String {
             ));
         }
     }
-    line(format_args!("outputs   {:?}", plan.outputs));
-    for row in &plan.rows {
+    line(format_args!("outputs   {:?}", layout.outputs));
+    for row in &layout.rows {
         let kind = match &row.head {
             OutputHead::Sample(_) => "sample",
             OutputHead::LabelScores { .. } => "label scores",
@@ -74,7 +77,7 @@ fn describe(plan: &StepPlan) -> String {
             .map_or(String::new(), |why| format!(", refused: {why}"));
         line(format_args!(
             "row       {kind} of outputs {:?}{refused}",
-            plan.outputs_of(row)
+            layout.outputs_of(row)
         ));
     }
     text

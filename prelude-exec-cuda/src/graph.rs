@@ -1,4 +1,4 @@
-//! Which steps are captured as graphs, and which graphs are kept.
+//! The choice of steps that are captured as graphs, and of graphs that are kept.
 //!
 //! LAPS §3.1, by total tokens instead of length by batch: one graph serves every mix of requests
 //! whose padded counts are its own, since all else is metadata that a copy overwrites before the
@@ -46,7 +46,7 @@ struct Captured {
     used: u64,
 }
 
-/// What captured graphs did so far.
+/// Counts of captured graphs and their uses so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GraphStats {
@@ -75,7 +75,7 @@ pub(crate) enum Mode {
     Eager,
     /// Captured, and run as what was captured.
     Capture,
-    /// As captured before.
+    /// Run the graph that was captured before.
     Replay,
 }
 

@@ -1,13 +1,12 @@
-//! What can be said about CUDA on this machine.
+//! A description of CUDA on this machine.
 
 use crate::{
     CudaConfig,
-    kernels::{
-        image::Images,
+    kernels::{image::Images, lt},
+    memory::{
+        context::Context,
         libs::{self, Found, Library},
-        lt,
     },
-    memory::context::Context,
 };
 
 /// A line for each thing: driver, GPU, libraries with their paths, kernels. What is missing is

@@ -39,7 +39,6 @@ pub use executor::CudaExecutor;
 pub use graph::GraphStats;
 pub use info::info;
 pub use load::{CudaLoader, Weight};
-pub use memory::arena::Tensor;
 pub use ops::CudaOps;
 pub use plan::StepPlan;
 pub use product_engine::ProductEngine;

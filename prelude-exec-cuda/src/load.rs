@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use half::bf16;
-use prelude_models::{DType, TensorView, WeightLoader};
+use prelude_models::{DType, TensorView, WeightLoader, rotation, stacked_shape};
 
 use crate::{
     Error,
@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Elements converted and sent at a time.
-const STAGE_LEN: usize = 4 << 20;
+const STAGE_ELEMENTS: usize = 4 << 20;
 
 /// A matrix, vector or table.
 #[derive(Debug)]
@@ -134,9 +134,9 @@ impl CudaLoader {
                 continue;
             }
             let mut wide = Vec::new();
-            for start in (0..part.len()).step_by(STAGE_LEN) {
+            for start in (0..part.len()).step_by(STAGE_ELEMENTS) {
                 wide.clear();
-                part.read_f32(start..part.len().min(start + STAGE_LEN), &mut wide);
+                part.read_f32(start..part.len().min(start + STAGE_ELEMENTS), &mut wide);
                 converted.clear();
                 converted.extend(wide.iter().map(|&x| bf16::from_f32(x)));
                 if let Some(i) = converted.iter().position(|x: &bf16| !x.is_finite()) {
@@ -156,30 +156,14 @@ impl CudaLoader {
         parts: &[TensorView<'_>],
         biases: &[TensorView<'_>],
     ) -> Result<Weight, Error> {
-        let mut width = None;
-        let mut rows = 0;
-        for part in parts {
-            let [part_rows, part_width] = part.shape[..] else {
-                let what = format!("has shape {:?}, which is no matrix", part.shape);
-                return Err(Error::weight(name, what));
-            };
-            if *width.get_or_insert(part_width) != part_width {
-                return Err(Error::weight(name, "stacks matrices of different widths"));
-            }
-            rows += part_rows;
-        }
-        let width = width.unwrap_or(0);
+        let shape = stacked_shape(parts, biases);
+        let (rows, width) = shape.map_err(|what| Error::weight(name, what))?;
         if rows == 0 || width == 0 || !width.is_multiple_of(8) {
             let what = format!("is [{rows}, {width}]; kernels take rows of a multiple of 8");
             return Err(Error::weight(name, what));
         }
-        let bias_len: usize = biases.iter().map(TensorView::len).sum();
-        if bias_len != 0 && bias_len != rows {
-            let what = format!("has {bias_len} biases for {rows} outputs");
-            return Err(Error::weight(name, what));
-        }
-        let bias = match bias_len {
-            0 => None,
+        let bias = match biases {
+            [] => None,
             _ => Some(self.send(&format!("{name}.bias"), biases)?),
         };
         if let (Ok(n), Ok(k)) = (u32::try_from(rows), u32::try_from(width)) {
@@ -235,7 +219,7 @@ impl WeightLoader for CudaLoader {
             .checked_mul(width * size_of::<f32>())
             .ok_or_else(|| Error::config("max_context_len", "exceeds the address space"))?;
         let mut data = self.space.alloc("rope", bytes)?;
-        let stage_rows = (STAGE_LEN / width.max(1)).max(1);
+        let stage_rows = (STAGE_ELEMENTS / width.max(1)).max(1);
         let mut stage = Vec::new();
         for first in (0..positions).step_by(stage_rows) {
             stage.clear();
@@ -253,13 +237,12 @@ impl WeightLoader for CudaLoader {
     }
 }
 
-/// Cosines, then sines of one position. The angle is an f32 product, as in the reference: it
-/// decides which rotation is meant. What follows is as exact as can be.
+/// Appends the cosines, then the sines of one position.
 fn push_rotation(inv_freq: &[f32], scaling: f32, position: usize, out: &mut Vec<f32>) {
-    let angle = |frequency: &f32| f64::from(position as f32 * frequency);
-    let scaling = f64::from(scaling);
-    out.extend(inv_freq.iter().map(|f| (angle(f).cos() * scaling) as f32));
-    out.extend(inv_freq.iter().map(|f| (angle(f).sin() * scaling) as f32));
+    let rotations = inv_freq.iter().map(|&f| rotation(position, f, scaling));
+    let (cosines, sines): (Vec<_>, Vec<_>) = rotations.unzip();
+    out.extend(cosines);
+    out.extend(sines);
 }
 
 #[cfg(test)]

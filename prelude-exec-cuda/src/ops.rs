@@ -4,11 +4,14 @@ use std::ops::Range;
 
 use half::bf16;
 use prelude_kernels::families::{DecodeRow, Segment, Span, Tile};
-use prelude_models::{AttnShape, ModelConfig, Ops};
+use prelude_models::{
+    AttnShape, ModelConfig, Ops,
+    step::{ArenaTensor, activation_room},
+};
 
 use crate::{
-    CudaConfig, Error, StepPlan, Tensor,
-    heads::{Heads, Left},
+    CudaConfig, Error, StepPlan,
+    heads::{Heads, StepResults},
     kernels::{
         attention::{Attention, Decode, Prompts, SPLIT_KEYS},
         elementwise,
@@ -25,16 +28,16 @@ use crate::{
         space::{Buffer, Space},
         view::View,
     },
-    plan::{Chunk, Layout},
+    plan::{Chunk, PlanConfig},
 };
 
 /// Room for the splits of decode rows. One row of the longest context of Qwen3-4B takes 2.7 MB;
 /// more rows than fit run one after the other.
-const PARTIAL_BYTES: usize = 64 << 20;
+const MAX_PARTIAL_BYTES: usize = 64 << 20;
 
 /// Query rows of a chunk from which on tiles are wide: 1,024 narrow ones, several for each
 /// multiprocessor. Fewer are better spread.
-const WIDE_ROWS: usize = 1024 * 64;
+const WIDE_TILES_FROM_ROWS: usize = 1024 * 64;
 
 /// The operations, their buffers and the KV cache.
 #[derive(Debug)]
@@ -52,14 +55,14 @@ pub struct CudaOps {
     pub(crate) heads: Heads,
     /// Heads that are put off while a step's launches up to them are captured.
     deferred: Option<Vec<HeadCall>>,
-    pub(crate) layout: Layout,
+    pub(crate) plan_config: PlanConfig,
 }
 
-/// What the host holds of one step: what is on its way to the GPU, and where results will be.
+/// The host's buffers of one step: metadata on its way to the GPU, and room for results.
 #[derive(Debug)]
-pub(crate) struct Aside {
+pub(crate) struct HostBuffers {
     metadata: Pinned,
-    heads: Left,
+    heads: StepResults,
 }
 
 /// A kind of heads, to be run on hidden states.
@@ -114,11 +117,16 @@ impl Sizes {
             .map_or(longest, |len| longest.min(len as usize));
         let row = shape.heads * longest.div_ceil(SPLIT_KEYS) * partial_row_bytes(shape);
         Self {
-            arena_bytes: arena_bytes(model, config),
+            arena_bytes: activation_room(
+                model,
+                config.max_step_tokens,
+                config.chunk_tokens,
+                Arena::room,
+            ),
             step_kv_bytes: if chunked { tokens * kv_row } else { 0 },
             partial_bytes: match config.deterministic {
                 true => 0,
-                false => row.max(PARTIAL_BYTES.min(tokens * row)),
+                false => row.max(MAX_PARTIAL_BYTES.min(tokens * row)),
             },
         }
     }
@@ -127,30 +135,6 @@ impl Sizes {
 /// Maximum, sum and output of one split.
 const fn partial_row_bytes(shape: AttnShape) -> usize {
     (shape.head_dim + 2) * size_of::<f32>()
-}
-
-/// Activations of the largest step, as `Model::forward` takes them: all hidden states, a chunk's
-/// intermediates, and the output positions before and after the norm; or, if at most half of the
-/// tokens are output positions, those and what they attended to.
-fn arena_bytes(model: &ModelConfig, config: &CudaConfig) -> usize {
-    let shape = model.attn_shape();
-    let tokens = config.max_step_tokens as usize;
-    let chunk = (config.chunk_tokens as usize).min(tokens);
-    let hidden = model.hidden_size;
-    let chunk_widths = [
-        hidden,
-        shape.qkv_width(),
-        shape.out_width(),
-        2 * model.intermediate_size,
-        model.intermediate_size,
-    ];
-    let few = 2 * Arena::room(tokens / 2, hidden) + Arena::room(tokens / 2, shape.out_width());
-    Arena::room(tokens, hidden)
-        + few.max(2 * Arena::room(tokens, hidden))
-        + chunk_widths
-            .into_iter()
-            .map(|width| Arena::room(chunk, width))
-            .sum::<usize>()
 }
 
 impl CudaOps {
@@ -177,11 +161,11 @@ impl CudaOps {
         let heads = Heads::new(&space, model, config)?;
         let kv = KvPool::new(&space, kv_shape(&space)?)?;
         Ok(Self {
-            layout: Layout {
+            plan_config: PlanConfig {
                 block_size: config.block_size,
                 chunk_tokens: config.chunk_tokens as usize,
                 group: shape.heads / shape.kv_heads,
-                wide_tokens: WIDE_ROWS / shape.heads,
+                wide_tokens: WIDE_TILES_FROM_ROWS / shape.heads,
                 decode_as_segments: config.deterministic,
                 pad_tokens: config.graph_tokens as usize,
                 splits_max: sizes.partial_bytes / (shape.heads * partial_row_bytes(shape)),
@@ -200,22 +184,22 @@ impl CudaOps {
         })
     }
 
-    /// Room for what [`CudaOps::set_aside`] sets aside.
+    /// Returns buffers for [`CudaOps::exchange`].
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], of the host's.
-    pub(crate) fn spare(&self) -> Result<Aside, Error> {
-        Ok(Aside {
+    pub(crate) fn spare(&self) -> Result<HostBuffers, Error> {
+        Ok(HostBuffers {
             metadata: self.metadata.spare(&self.space)?,
             heads: self.heads.spare(&self.space)?,
         })
     }
 
-    /// Puts what the host holds of the latest step into `aside`, so that another may be laid out
-    /// while that one runs; and what was there in its place.
-    pub(crate) fn set_aside(&mut self, aside: &mut Aside) {
-        self.metadata.exchange(&mut aside.metadata);
-        self.heads.exchange(&mut aside.heads);
+    /// Swaps the latest step's host buffers with `host`, so that another step may be laid out while
+    /// that one runs.
+    pub(crate) fn exchange(&mut self, host: &mut HostBuffers) {
+        self.metadata.exchange(&mut host.metadata);
+        self.heads.exchange(&mut host.heads);
     }
 
     /// Forgets the previous step and sends what the next one needs.
@@ -226,20 +210,21 @@ impl CudaOps {
         self.arena.reset();
         let metadata = &mut self.metadata;
         metadata.clear();
+        let layout = &plan.layout;
         self.fields = Fields {
-            tokens: metadata.push(&plan.tokens)?,
-            positions: metadata.push(&plan.positions)?,
-            slots: metadata.push(&plan.slots)?,
+            tokens: metadata.push(ints(&layout.tokens))?,
+            positions: metadata.push(ints(&layout.positions))?,
+            slots: metadata.push(ints(&layout.slots))?,
             segments: metadata.push(&plan.segments)?,
             spans: metadata.push(&plan.spans)?,
             tiles: metadata.push(&plan.tiles)?,
             decode: metadata.push(&plan.decode)?,
-            outputs: metadata.push(&plan.outputs)?,
+            outputs: metadata.push(ints(&layout.outputs))?,
             // Last of those that a graph reads: its length is not among what makes a step's shape,
             // and all before it must lie where they lay.
-            tables: metadata.push(&plan.blocks)?,
+            tables: metadata.push(ints(&layout.blocks))?,
         };
-        self.heads.begin(plan, metadata)?;
+        self.heads.begin(&mut plan.layout, metadata)?;
         metadata.send()
     }
 
@@ -247,12 +232,12 @@ impl CudaOps {
         self.kv.shape().blocks
     }
 
-    /// Puts heads off from here on.
+    /// Defers heads from here on.
     pub(crate) fn defer_heads(&mut self) {
         self.deferred = Some(Vec::new());
     }
 
-    /// Those that were put off. From here on none is.
+    /// Returns the heads that were deferred. From here on heads run at once.
     pub(crate) fn deferred_heads(&mut self) -> Vec<HeadCall> {
         self.deferred.take().unwrap_or_default()
     }
@@ -261,10 +246,13 @@ impl CudaOps {
         &mut self,
         kind: HeadKind,
         inputs: &StepPlan,
-        hidden: &Tensor,
+        hidden: &ArenaTensor,
         weight: Option<&Weight>,
     ) -> Result<(), Error> {
-        let hidden = self.arena.view(hidden).slice(0..inputs.outputs.len());
+        let hidden = self
+            .arena
+            .view(hidden)
+            .slice(0..inputs.layout.outputs.len());
         let call = HeadCall {
             kind,
             hidden,
@@ -314,7 +302,7 @@ impl CudaOps {
         if plan.chunks.len() < 2 {
             return Ok((qkv.columns(q..q + kv), qkv.columns(q + kv..q + 2 * kv)));
         }
-        let tokens = plan.tokens.len();
+        let tokens = plan.layout.tokens.len();
         let buffer = self.step_kv.as_ref().ok_or_else(|| {
             Error::Step("it has several chunks, but no buffer for their keys".to_owned())
         })?;
@@ -360,6 +348,12 @@ impl CudaOps {
     }
 }
 
+/// Token ids, positions, slots and block numbers as kernels take them: an id that an outstanding
+/// step samples, and the slot of a token that is not kept, are negative.
+fn ints(values: &[u32]) -> &[i32] {
+    bytemuck::cast_slice(values)
+}
+
 /// The chunk that a layer method was given.
 fn chunk<'a>(plan: &'a StepPlan, rows: &Range<usize>) -> Result<&'a Chunk, Error> {
     let found = plan.chunks.iter().find(|chunk| chunk.tokens == *rows);
@@ -367,34 +361,38 @@ fn chunk<'a>(plan: &'a StepPlan, rows: &Range<usize>) -> Result<&'a Chunk, Error
 }
 
 impl Ops for CudaOps {
-    type Tensor = Tensor;
+    type Tensor = ArenaTensor;
     type Weight = Weight;
     type Inputs<'a> = StepPlan;
     type Error = Error;
 
     fn num_tokens(&self, inputs: &StepPlan) -> usize {
-        inputs.tokens.len()
+        inputs.layout.tokens.len()
     }
 
     fn num_outputs(&self, inputs: &StepPlan) -> usize {
-        inputs.outputs.len()
+        inputs.layout.outputs.len()
     }
 
     fn has_outputs(&self, inputs: &StepPlan, rows: Range<usize>) -> bool {
-        let token = |&output: &i32| usize::try_from(output).expect("tokens are not negative");
-        inputs.outputs.iter().any(|o| rows.contains(&token(o)))
+        inputs.layout.has_outputs(rows)
     }
 
     fn chunk_tokens(&self) -> usize {
-        self.layout.chunk_tokens
+        self.plan_config.chunk_tokens
     }
 
-    fn alloc(&mut self, rows: usize, width: usize) -> Result<Tensor, Error> {
-        self.arena.alloc(rows, width)
+    fn alloc(&mut self, rows: usize, width: usize) -> Result<ArenaTensor, Error> {
+        Ok(self.arena.alloc(rows, width)?)
     }
 
-    fn embed(&mut self, inputs: &StepPlan, table: &Weight, h: &mut Tensor) -> Result<(), Error> {
-        let h = self.arena.view(h).slice(0..inputs.tokens.len());
+    fn embed(
+        &mut self,
+        inputs: &StepPlan,
+        table: &Weight,
+        h: &mut ArenaTensor,
+    ) -> Result<(), Error> {
+        let h = self.arena.view(h).slice(0..inputs.layout.tokens.len());
         let ids = self.metadata.view(self.fields.tokens);
         let drawn = self.heads.drawn();
         elementwise::embed(&mut self.launcher, ids, drawn, table.matrix().0, h)
@@ -402,11 +400,11 @@ impl Ops for CudaOps {
 
     fn rms_norm(
         &mut self,
-        h: &Tensor,
+        h: &ArenaTensor,
         rows: Range<usize>,
         weight: &Weight,
         eps: f32,
-        x: &mut Tensor,
+        x: &mut ArenaTensor,
     ) -> Result<(), Error> {
         let x = self.arena.view(x).slice(0..rows.len());
         let h = self.arena.view(h).slice(rows);
@@ -415,10 +413,10 @@ impl Ops for CudaOps {
 
     fn linear(
         &mut self,
-        x: &Tensor,
+        x: &ArenaTensor,
         n: usize,
         weight: &Weight,
-        y: &mut Tensor,
+        y: &mut ArenaTensor,
     ) -> Result<(), Error> {
         let x = self.arena.view(x).slice(0..n);
         let y = self.arena.view(y).slice(0..n);
@@ -427,10 +425,10 @@ impl Ops for CudaOps {
 
     fn linear_add(
         &mut self,
-        x: &Tensor,
+        x: &ArenaTensor,
         rows: Range<usize>,
         weight: &Weight,
-        h: &mut Tensor,
+        h: &mut ArenaTensor,
     ) -> Result<(), Error> {
         let x = self.arena.view(x).slice(0..rows.len());
         let h = self.arena.view(h).slice(rows);
@@ -447,7 +445,7 @@ impl Ops for CudaOps {
         k_norm: &Weight,
         eps: f32,
         rope: &Weight,
-        qkv: &mut Tensor,
+        qkv: &mut ArenaTensor,
     ) -> Result<(), Error> {
         let qkv = self.arena.view(qkv).slice(0..rows.len());
         let step = match inputs.chunks.len() {
@@ -479,8 +477,8 @@ impl Ops for CudaOps {
         layer: usize,
         rows: Range<usize>,
         shape: AttnShape,
-        qkv: &Tensor,
-        out: &mut Tensor,
+        qkv: &ArenaTensor,
+        out: &mut ArenaTensor,
     ) -> Result<(), Error> {
         let chunk = chunk(inputs, &rows)?;
         let qkv = self.arena.view(qkv).slice(0..rows.len());
@@ -503,7 +501,12 @@ impl Ops for CudaOps {
         self.attend_decode(attention, chunk.decode.clone(), inputs)
     }
 
-    fn silu_mul(&mut self, gate_up: &Tensor, n: usize, a: &mut Tensor) -> Result<(), Error> {
+    fn silu_mul(
+        &mut self,
+        gate_up: &ArenaTensor,
+        n: usize,
+        a: &mut ArenaTensor,
+    ) -> Result<(), Error> {
         let gate_up = self.arena.view(gate_up).slice(0..n);
         let a = self.arena.view(a).slice(0..n);
         elementwise::silu_mul(&mut self.launcher, gate_up, a)
@@ -512,14 +515,14 @@ impl Ops for CudaOps {
     fn gather_rows(
         &mut self,
         inputs: &StepPlan,
-        x: &Tensor,
+        x: &ArenaTensor,
         rows: Range<usize>,
-        y: &mut Tensor,
+        y: &mut ArenaTensor,
     ) -> Result<(), Error> {
-        let y = self.arena.view(y).slice(0..inputs.outputs.len());
+        let y = self.arena.view(y).slice(0..inputs.layout.outputs.len());
         let x = self.arena.view(x).slice(0..rows.len());
         let index = self.metadata.view(self.fields.outputs);
-        if rows == (0..inputs.tokens.len()) {
+        if rows == (0..inputs.layout.tokens.len()) {
             return elementwise::gather_rows(&mut self.launcher, index, x, y);
         }
         elementwise::gather_part(&mut self.launcher, index, x, rows.start, y)
@@ -528,20 +531,20 @@ impl Ops for CudaOps {
     fn vocabulary_heads(
         &mut self,
         inputs: &StepPlan,
-        hidden: &Tensor,
+        hidden: &ArenaTensor,
         head: &Weight,
     ) -> Result<(), Error> {
         self.head(HeadKind::Vocabulary, inputs, hidden, Some(head))
     }
 
-    fn pooling_heads(&mut self, inputs: &StepPlan, hidden: &Tensor) -> Result<(), Error> {
+    fn pooling_heads(&mut self, inputs: &StepPlan, hidden: &ArenaTensor) -> Result<(), Error> {
         self.head(HeadKind::Pooling, inputs, hidden, None)
     }
 
     fn class_heads(
         &mut self,
         inputs: &StepPlan,
-        hidden: &Tensor,
+        hidden: &ArenaTensor,
         score: &Weight,
     ) -> Result<(), Error> {
         self.head(HeadKind::Classes, inputs, hidden, Some(score))

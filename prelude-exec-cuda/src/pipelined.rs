@@ -229,7 +229,7 @@ fn results_stay_until_they_are_collected() {
     assert_eq!(got, expected);
 }
 
-/// What cannot be is refused, and costs the step that is outstanding nothing.
+/// Invalid calls are refused, and the outstanding step loses nothing.
 #[test]
 fn refusals_leave_the_outstanding_step_alone() {
     let Some(mut executor) = pipelined(small()) else {
@@ -245,7 +245,7 @@ fn refusals_leave_the_outstanding_step_alone() {
     executor
         .submit(StepId(2), texts.step(&[0, 1], 0, None))
         .unwrap();
-    // A step that nobody knows; a sequence that the outstanding step does not continue.
+    // An unknown step; a sequence that the outstanding step does not continue.
     for (order, from) in [(vec![0], StepId(77)), (vec![1, 0], StepId(3))] {
         let refused = executor.submit(StepId(4), texts.step(&order, 1, Some(from)));
         let refused = refused.unwrap_err().to_string();

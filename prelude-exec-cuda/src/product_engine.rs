@@ -1,10 +1,10 @@
-//! What multiplies matrices, and why.
+//! The code that multiplies matrices, and the reason for it.
 
 use std::{fmt, path::PathBuf};
 
 use crate::Error;
 
-/// What an executor's matrix products run on.
+/// The code that runs an executor's matrix products.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ProductEngine {
@@ -14,7 +14,7 @@ pub enum ProductEngine {
         version: String,
         /// Its file.
         library: PathBuf,
-        /// Whether measured plans are used, and from where.
+        /// A description of the measured plans in use, and of their source.
         plans: String,
     },
     /// Our own kernel, because the library cannot be used.

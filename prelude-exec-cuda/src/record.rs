@@ -1,4 +1,4 @@
-//! What a step would have done: the device that computes nothing and writes everything down.
+//! A device that computes nothing and writes down every launch and copy of a step.
 //!
 //! Golden tests of plans compare its text. Addresses have the names of their buffers, so that the
 //! text does not depend on where anything lies.

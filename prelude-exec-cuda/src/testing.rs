@@ -2,12 +2,11 @@
 
 use std::{
     io::Write as _,
-    path::PathBuf,
     sync::{Arc, OnceLock},
 };
 
 use prelude_kernels::emu::{Build, Device, Error, Library, Schedule};
-use prelude_models::Checkpoint;
+use prelude_models::{Checkpoint, conformance::golden::model_folder};
 
 use crate::CudaConfig;
 
@@ -43,13 +42,7 @@ pub(crate) fn emulation_with(schedule: Schedule) -> Option<Arc<Device>> {
 
 /// The checkpoint of a golden model.
 pub(crate) fn checkpoint(name: &str) -> Checkpoint {
-    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    let folder = if name.starts_with("demo-") {
-        root.join("prelude-server/demo").join(name)
-    } else {
-        root.join("golden").join(name).join("model")
-    };
-    Checkpoint::open(&folder).unwrap()
+    Checkpoint::open(&model_folder(name)).unwrap()
 }
 
 /// Small enough to make many, with chunks of 64 so that steps have several; none

@@ -18,7 +18,7 @@ const VOCAB_MAX: usize = 1 << 22;
 const POSITIONS_MAX: usize = 1 << 24;
 const LABELS_MAX: usize = 1 << 20;
 
-/// What `config.json` says about a model's shape. Every field has been checked.
+/// A model's shape, as `config.json` says it. Every field has been checked.
 ///
 /// Both styles are read: `rope_theta`, `rope_scaling` and `torch_dtype` of older checkpoints,
 /// `rope_parameters` and `dtype` of newer ones.
@@ -45,9 +45,9 @@ pub struct ModelConfig {
     pub max_position_embeddings: usize,
     /// Added to the mean square inside the root of RMS norms.
     pub rms_norm_eps: f32,
-    /// Whether q, k, v and o projections have biases.
+    /// True if the q, k, v and o projections have biases.
     pub attention_bias: bool,
-    /// Whether the output head is the embedding matrix.
+    /// True if the output head is the embedding matrix.
     pub tie_word_embeddings: bool,
     /// Element type that the weights were saved in.
     pub dtype: Option<DType>,
@@ -93,36 +93,7 @@ impl ModelConfig {
         let warnings = fields::check(file, &map)?;
         check_layers(&fields)?;
         let hidden_size = fields.required_count("hidden_size", HIDDEN_MAX)?;
-        let heads = fields.required_count("num_attention_heads", HEADS_MAX)?;
-        let kv_heads = fields
-            .count("num_key_value_heads", HEADS_MAX)?
-            .unwrap_or(heads);
-        if !heads.is_multiple_of(kv_heads) {
-            return Err(fields.wrong(
-                "num_key_value_heads",
-                format!("must divide the {heads} query heads, not be {kv_heads}"),
-            ));
-        }
-        let head_dim = match fields.count("head_dim", HEAD_DIM_MAX)? {
-            Some(dim) => dim,
-            None if hidden_size.is_multiple_of(heads) => hidden_size / heads,
-            None => {
-                return Err(fields.wrong(
-                    "head_dim",
-                    format!(
-                        "is missing, and hidden size {hidden_size} is no multiple of {heads} heads"
-                    ),
-                ));
-            }
-        };
-        if !head_dim.is_multiple_of(2) || head_dim > HEAD_DIM_MAX {
-            return Err(fields.wrong(
-                "head_dim",
-                format!(
-                    "must be even and at most {HEAD_DIM_MAX}, not {head_dim}: RoPE rotates pairs"
-                ),
-            ));
-        }
+        let (heads, kv_heads, head_dim) = head_sizes(&fields, hidden_size)?;
         let max_positions = fields.required_count("max_position_embeddings", POSITIONS_MAX)?;
         let labels = labels(&fields)?;
         let config = Self {
@@ -149,19 +120,22 @@ impl ModelConfig {
             pad_token_id: fields.token_ids("pad_token_id")?.first().copied(),
             warnings,
         };
-        let special = config.eos_token_ids.iter().chain(&config.pad_token_id);
-        for &id in special {
-            if id as usize >= config.vocab_size {
-                return Err(fields.wrong(
-                    "eos_token_id",
-                    format!(
-                        "or `pad_token_id` {id} is outside the vocabulary of {}",
-                        config.vocab_size
-                    ),
-                ));
-            }
-        }
+        config.check_special_ids(&fields)?;
         Ok(config)
+    }
+
+    fn check_special_ids(&self, fields: &Fields<'_>) -> Result<(), Error> {
+        let mut special = self.eos_token_ids.iter().chain(&self.pad_token_id);
+        match special.find(|&&id| id as usize >= self.vocab_size) {
+            None => Ok(()),
+            Some(id) => Err(fields.wrong(
+                "eos_token_id",
+                format!(
+                    "or `pad_token_id` {id} is outside the vocabulary of {}",
+                    self.vocab_size
+                ),
+            )),
+        }
     }
 
     /// Shape of every layer's attention.
@@ -175,6 +149,36 @@ impl ModelConfig {
             scale: (self.head_dim as f64).powf(-0.5) as f32,
         }
     }
+}
+
+/// Returns the numbers of query and of key-value heads, and the size of a head.
+fn head_sizes(fields: &Fields<'_>, hidden_size: usize) -> Result<(usize, usize, usize), Error> {
+    let heads = fields.required_count("num_attention_heads", HEADS_MAX)?;
+    let kv_heads = fields
+        .count("num_key_value_heads", HEADS_MAX)?
+        .unwrap_or(heads);
+    if !heads.is_multiple_of(kv_heads) {
+        return Err(fields.wrong(
+            "num_key_value_heads",
+            format!("must divide the {heads} query heads, not be {kv_heads}"),
+        ));
+    }
+    let head_dim = match fields.count("head_dim", HEAD_DIM_MAX)? {
+        Some(dim) => dim,
+        None if hidden_size.is_multiple_of(heads) => hidden_size / heads,
+        None => {
+            let what = format!(
+                "is missing, and hidden size {hidden_size} is no multiple of {heads} heads"
+            );
+            return Err(fields.wrong("head_dim", what));
+        }
+    };
+    if !head_dim.is_multiple_of(2) || head_dim > HEAD_DIM_MAX {
+        let what =
+            format!("must be even and at most {HEAD_DIM_MAX}, not {head_dim}: RoPE rotates pairs");
+        return Err(fields.wrong("head_dim", what));
+    }
+    Ok((heads, kv_heads, head_dim))
 }
 
 /// Refuses layers that do not attend to all of their context.

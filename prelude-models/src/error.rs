@@ -1,4 +1,4 @@
-//! What can be wrong with a checkpoint.
+//! Errors of reading a checkpoint.
 
 use std::{fmt, path::PathBuf};
 
@@ -13,7 +13,7 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A folder without weights in a form that Prelude reads.
@@ -21,7 +21,7 @@ pub enum Error {
     NoWeights {
         /// The folder.
         path: PathBuf,
-        /// What to do.
+        /// A hint how to get weights that can be read.
         hint: &'static str,
     },
     /// A file is not JSON, or larger than such files ever are.
@@ -29,7 +29,7 @@ pub enum Error {
     Json {
         /// The file.
         file: String,
-        /// What the parser said.
+        /// The parser's error.
         what: String,
     },
     /// A safetensors file is damaged: truncated, overlapping, mislabelled.
@@ -37,7 +37,7 @@ pub enum Error {
     Container {
         /// The file.
         file: String,
-        /// Which rule is broken, and by which tensor.
+        /// The rule that is broken, and the tensor that breaks it.
         what: String,
     },
     /// The shard index and the shards disagree.
@@ -45,7 +45,7 @@ pub enum Error {
     Index {
         /// The index file.
         file: String,
-        /// Which entry is wrong, and how.
+        /// The entry that is wrong, and the reason.
         what: String,
     },
     /// A configuration field is missing, malformed or out of range.
@@ -55,7 +55,7 @@ pub enum Error {
         file: String,
         /// The field.
         field: String,
-        /// What it must be, and what was found.
+        /// The expected value, and the one found.
         what: String,
     },
     /// The checkpoint asks for something that Prelude does not compute. It is refused, since
@@ -70,7 +70,7 @@ pub enum Error {
     /// No model definition has this name.
     #[error("architecture {name:?} is not supported; known: {known}")]
     Architecture {
-        /// As in `config.json`.
+        /// The name in `config.json`.
         name: String,
         /// Names that would do.
         known: String,
@@ -129,7 +129,7 @@ pub struct TensorDefects {
 }
 
 impl TensorDefects {
-    /// Whether there are none.
+    /// Returns true if there is no difference.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.missing.is_empty() && self.unexpected.is_empty() && self.misshaped.is_empty()

@@ -3,7 +3,7 @@
 use std::{fs::File, io, path::Path};
 
 /// Opens `path` for reading if it is a regular file or leads to one. Anything else is refused
-/// before it is opened: opening a pipe that nobody writes to never returns.
+/// before it is opened: opening a pipe without a writer never returns.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     if !std::fs::metadata(path)?.is_file() {
         return Err(io::Error::new(

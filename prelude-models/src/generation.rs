@@ -38,8 +38,9 @@ impl GenerationConfig {
         generation: Option<&[u8]>,
     ) -> Result<Self, Error> {
         let Some(bytes) = generation else {
+            let eos_token_ids = config.eos_token_ids.clone();
             return Ok(Self {
-                eos_token_ids: config.eos_token_ids.clone(),
+                eos_token_ids,
                 ..Self::default()
             });
         };
@@ -53,26 +54,22 @@ impl GenerationConfig {
         if eos_token_ids.is_empty() {
             eos_token_ids.clone_from(&config.eos_token_ids);
         }
-        if let Some(id) = eos_token_ids
-            .iter()
-            .find(|&&id| id as usize >= config.vocab_size)
-        {
+        let mut ids = eos_token_ids.iter();
+        if let Some(id) = ids.find(|&&id| id as usize >= config.vocab_size) {
             return Err(fields.wrong("eos_token_id", format!("{id} is outside the vocabulary")));
         }
         let number = |field, must, ok: fn(f64) -> bool| -> Result<Option<f32>, Error> {
             Ok(fields.number(field, must, ok)?.map(|n| n as f32))
         };
-        let sampled = fields.boolean("do_sample")?;
-        let temperature = number("temperature", "in [0, 100]", |t| (0.0..=100.0).contains(&t))?;
+        let mut temperature = number("temperature", "in [0, 100]", |t| (0.0..=100.0).contains(&t))?;
+        if fields.boolean("do_sample")? == Some(false) {
+            temperature = Some(0.0);
+        }
         Ok(Self {
             unserved: fields::refused(FILE, &map).collect(),
             warnings: fields::passed_over(FILE, &map),
             eos_token_ids,
-            temperature: if sampled == Some(false) {
-                Some(0.0)
-            } else {
-                temperature
-            },
+            temperature,
             top_p: number("top_p", "in (0, 1]", |p| p > 0.0 && p <= 1.0)?,
             top_k: number("top_k", "an integer of at least 0", |k| {
                 k.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&k)

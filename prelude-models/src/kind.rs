@@ -1,4 +1,4 @@
-//! What a checkpoint is for.
+//! The kinds of models.
 
 use prelude_core::Pooling;
 use serde_json::Value;
@@ -9,7 +9,7 @@ const MODULES: &str = "modules.json";
 const POOLING: &str = "1_Pooling/config.json";
 const NORMALIZE: &str = "2_Normalize/config.json";
 
-/// What a checkpoint is for, and so which heads it has.
+/// The purpose of a checkpoint, which decides the heads that it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModelKind {
     /// A vocabulary head: text, label scores, log-probabilities.
@@ -21,9 +21,9 @@ pub enum ModelKind {
     },
     /// The bare body, whose hidden states are pooled.
     Embedding {
-        /// Which hidden states are combined.
+        /// The hidden states that are combined.
         pooling: Pooling,
-        /// Whether vectors are scaled to length 1 by default.
+        /// True if vectors are scaled to length 1 by default.
         normalise: bool,
     },
 }

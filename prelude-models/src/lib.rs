@@ -42,6 +42,7 @@ mod ops;
 mod qwen3;
 mod registry;
 mod rope;
+pub mod step;
 mod tensor;
 #[cfg(test)]
 mod testing;
@@ -57,6 +58,6 @@ pub use model::Model;
 pub use ops::{AttnShape, Ops};
 pub use qwen3::Qwen3;
 pub use registry::load_model;
-pub use rope::{RopeConfig, RopeScaling, Yarn};
+pub use rope::{RopeConfig, RopeScaling, Yarn, rotation};
 pub use tensor::{DType, TensorView};
-pub use weights::WeightLoader;
+pub use weights::{WeightLoader, stacked_shape};

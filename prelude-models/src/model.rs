@@ -1,4 +1,4 @@
-//! What an executor runs.
+//! The interface of a model to an executor.
 
 use crate::Ops;
 

@@ -56,10 +56,10 @@ pub trait Ops {
     type Tensor;
     /// A matrix, vector or table in the device's own format.
     type Weight;
-    /// What the executor made of the step's batch: token ids, positions, KV spans, KV writes,
+    /// The step's batch as the executor laid it out: token ids, positions, KV spans, KV writes,
     /// output positions and rows.
     type Inputs<'a>;
-    /// What can go wrong on the device.
+    /// The errors of the device.
     type Error: std::error::Error + Send + Sync + 'static;
 
     /// `T`: tokens computed by the step.
@@ -68,7 +68,7 @@ pub trait Ops {
     /// `P`: output positions of the step, in the order in which heads read them.
     fn num_outputs(&self, inputs: &Self::Inputs<'_>) -> usize;
 
-    /// Whether some output position is among these tokens of the step.
+    /// Returns true if some output position is among these tokens of the step.
     fn has_outputs(&self, inputs: &Self::Inputs<'_>, rows: Range<usize>) -> bool;
 
     /// Most tokens that a layer's intermediates have room for.

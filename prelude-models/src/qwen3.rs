@@ -186,7 +186,7 @@ fn loader_error(weight: &str, source: impl std::error::Error + Send + Sync + 'st
     }
 }
 
-/// What tensors' names begin with: embedding models are saved from the bare body.
+/// Returns the prefix of tensors' names: embedding models are saved from the bare body.
 fn prefix(checkpoint: &Checkpoint) -> &'static str {
     if checkpoint.contains("embed_tokens.weight") {
         ""
@@ -202,10 +202,8 @@ fn expected(config: &ModelConfig, kind: &ModelKind, prefix: &str) -> BTreeMap<St
         config.intermediate_size,
         config.head_dim,
     );
-    let (q, kv) = (
-        config.num_attention_heads * d,
-        config.num_key_value_heads * d,
-    );
+    let q = config.num_attention_heads * d;
+    let kv = config.num_key_value_heads * d;
     let mut tensors = BTreeMap::new();
     let mut add = |name: String, shape: &[usize]| {
         tensors.insert(name, shape.to_vec());
@@ -275,13 +273,7 @@ where
         let mut h = ops.alloc(tokens, self.hidden)?;
         ops.embed(inputs, &self.embed, &mut h)?;
         let room = tokens.min(ops.chunk_tokens().max(1));
-        let mut chunk = Chunk {
-            x: ops.alloc(room, self.hidden)?,
-            qkv: ops.alloc(room, self.shape.qkv_width())?,
-            attn: ops.alloc(room, self.shape.out_width())?,
-            gate_up: ops.alloc(room, 2 * self.intermediate)?,
-            act: ops.alloc(room, self.intermediate)?,
-        };
+        let mut chunk = self.chunk(ops, room)?;
         // A layer's chunks run in token order and ancestors precede descendants in it, so the K/V
         // of everything that a query sees have been placed when its chunk attends.
         let outputs = ops.num_outputs(inputs);
@@ -316,6 +308,21 @@ where
 }
 
 impl<W> Qwen3<W> {
+    /// Takes a chunk's intermediates from the step's arena.
+    fn chunk<O: Ops<Weight = W>>(
+        &self,
+        ops: &mut O,
+        tokens: usize,
+    ) -> Result<Chunk<O::Tensor>, O::Error> {
+        Ok(Chunk {
+            x: ops.alloc(tokens, self.hidden)?,
+            qkv: ops.alloc(tokens, self.shape.qkv_width())?,
+            attn: ops.alloc(tokens, self.shape.out_width())?,
+            gate_up: ops.alloc(tokens, 2 * self.intermediate)?,
+            act: ops.alloc(tokens, self.intermediate)?,
+        })
+    }
+
     /// Norm, fused product and rotation of a chunk; its K/V are placed.
     fn place<O: Ops<Weight = W>>(
         &self,
@@ -342,7 +349,8 @@ impl<W> Qwen3<W> {
         )
     }
 
-    /// The same, and what its queries attend to, into `chunk.attn`.
+    /// Computes and keeps keys and values, then writes what the queries attend to into
+    /// `chunk.attn`.
     fn attend<O: Ops<Weight = W>>(
         &self,
         index: usize,

@@ -7,12 +7,15 @@ use std::f64::consts::PI;
 
 use crate::{Error, json::Fields};
 
+/// Largest length that a model may have been trained on.
+const POSITIONS_MAX: usize = 1 << 24;
+
 /// How positions become angles.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RopeConfig {
     /// Base of the geometric series of frequencies, above 1.
     pub theta: f64,
-    /// What stretches it over longer texts.
+    /// The scaling that stretches frequencies over longer texts.
     pub scaling: RopeScaling,
 }
 
@@ -38,19 +41,48 @@ pub struct Yarn {
     pub beta_fast: f64,
     /// Pairs that turn less often than this are slowed by the whole factor.
     pub beta_slow: f64,
-    /// Whether the range of interpolated pairs is rounded outwards to whole pairs.
+    /// True if the range of interpolated pairs is rounded outwards to whole pairs.
     pub truncate: bool,
+}
+
+impl Yarn {
+    fn read(fields: &Fields<'_>, max_positions: usize) -> Result<Self, Error> {
+        if fields.get("mscale").is_some() || fields.get("mscale_all_dim").is_some() {
+            return Err(fields.unsupported("YaRN with `mscale` or `mscale_all_dim`"));
+        }
+        let beta = |field, default| -> Result<f64, Error> {
+            let beta = fields.number(field, "a number in 1e-6..=1e6", |b| {
+                (1e-6..=1e6).contains(&b)
+            })?;
+            Ok(beta.unwrap_or(default))
+        };
+        let original = fields
+            .count("original_max_position_embeddings", POSITIONS_MAX)?
+            .unwrap_or(max_positions);
+        let yarn = Self {
+            factor: fields
+                .number("factor", "a number in 1..=10000", |f| {
+                    (1.0..=10_000.0).contains(&f)
+                })?
+                .ok_or_else(|| fields.wrong("factor", "is missing"))?,
+            original_max_position_embeddings: original,
+            attention_factor: fields
+                .number("attention_factor", "in (0, 100]", |f| f > 0.0 && f <= 100.0)?,
+            beta_fast: beta("beta_fast", 32.0)?,
+            beta_slow: beta("beta_slow", 1.0)?,
+            truncate: fields.boolean("truncate")?.unwrap_or(true),
+        };
+        if yarn.beta_fast < yarn.beta_slow {
+            return Err(fields.wrong("beta_fast", "must be at least `beta_slow`"));
+        }
+        Ok(yarn)
+    }
 }
 
 impl RopeConfig {
     /// Reads either spelling: `rope_parameters`, or `rope_theta` beside `rope_scaling`.
     pub(crate) fn read(config: &Fields<'_>, max_positions: usize) -> Result<Self, Error> {
-        const POSITIONS_MAX: usize = 1 << 24;
-        let at_top = |field| {
-            config.number(field, "a number above 1", |theta| {
-                theta > 1.0 && theta <= 1e12
-            })
-        };
+        let is_base = |theta| theta > 1.0 && theta <= 1e12;
         let empty = serde_json::Map::new();
         let (path, map) = match (
             config.object("rope_parameters")?,
@@ -68,11 +100,10 @@ impl RopeConfig {
         if map.values().any(serde_json::Value::is_object) {
             return Err(fields.unsupported(format!("`{path}*` with a set per layer type")));
         }
-        let theta = match fields.number("rope_theta", "a number above 1", |theta| {
-            theta > 1.0 && theta <= 1e12
-        })? {
+        let theta = |of: &Fields<'_>| of.number("rope_theta", "a number above 1", is_base);
+        let theta = match theta(&fields)? {
             Some(theta) => theta,
-            None => at_top("rope_theta")?.unwrap_or(10_000.0),
+            None => theta(config)?.unwrap_or(10_000.0),
         };
         let kind = match fields.text("rope_type")? {
             Some(kind) => kind,
@@ -86,37 +117,7 @@ impl RopeConfig {
         }
         let scaling = match kind {
             "default" => RopeScaling::None,
-            "yarn" => {
-                if fields.get("mscale").is_some() || fields.get("mscale_all_dim").is_some() {
-                    return Err(fields.unsupported("YaRN with `mscale` or `mscale_all_dim`"));
-                }
-                let beta = |field, default| -> Result<f64, Error> {
-                    let beta = fields.number(field, "a number in 1e-6..=1e6", |b| {
-                        (1e-6..=1e6).contains(&b)
-                    })?;
-                    Ok(beta.unwrap_or(default))
-                };
-                let original = fields
-                    .count("original_max_position_embeddings", POSITIONS_MAX)?
-                    .unwrap_or(max_positions);
-                let yarn = Yarn {
-                    factor: fields
-                        .number("factor", "a number in 1..=10000", |f| {
-                            (1.0..=10_000.0).contains(&f)
-                        })?
-                        .ok_or_else(|| fields.wrong("factor", "is missing"))?,
-                    original_max_position_embeddings: original,
-                    attention_factor: fields
-                        .number("attention_factor", "in (0, 100]", |f| f > 0.0 && f <= 100.0)?,
-                    beta_fast: beta("beta_fast", 32.0)?,
-                    beta_slow: beta("beta_slow", 1.0)?,
-                    truncate: fields.boolean("truncate")?.unwrap_or(true),
-                };
-                if yarn.beta_fast < yarn.beta_slow {
-                    return Err(fields.wrong("beta_fast", "must be at least `beta_slow`"));
-                }
-                RopeScaling::Yarn(yarn)
-            }
+            "yarn" => RopeScaling::Yarn(Yarn::read(&fields, max_positions)?),
             other => return Err(fields.unsupported(format!("rope type {other:?}"))),
         };
         Ok(Self { theta, scaling })
@@ -186,6 +187,19 @@ impl Yarn {
     }
 }
 
+/// Returns the cosine and the sine by which a pair of elements is rotated at a position. The angle
+/// is an f32 product, as in the reference: it decides which rotation is meant. What follows is as
+/// exact as can be.
+#[must_use]
+pub fn rotation(position: usize, inv_freq: f32, attention_scaling: f32) -> (f32, f32) {
+    let angle = f64::from(position as f32 * inv_freq);
+    let scaling = f64::from(attention_scaling);
+    (
+        (angle.cos() * scaling) as f32,
+        (angle.sin() * scaling) as f32,
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,14 +212,14 @@ mod tests {
     fn frequencies_are_those_of_the_reference() {
         for (golden, checkpoint) in golden_models() {
             let tensors = golden_tensors(&golden);
-            let expected = tensors.f32("rope.inv_freq");
+            let expected = tensors.f32("rope.inv_freq").unwrap().0;
             let config = checkpoint.config();
             let got = config.rope.inv_freq(config.head_dim);
             assert_eq!(got.len(), expected.len(), "{golden}");
             for (g, e) in got.iter().zip(&expected) {
                 assert!((g - e).abs() <= RELATIVE * e, "{golden}: {g} for {e}");
             }
-            let scaling = tensors.document["rope"]["attention_scaling"]
+            let scaling = tensors.document()["rope"]["attention_scaling"]
                 .as_f64()
                 .unwrap();
             assert!((f64::from(config.rope.attention_scaling()) - scaling).abs() < 1e-7);

@@ -44,7 +44,7 @@ impl TensorView<'_> {
         self.shape.iter().product()
     }
 
-    /// Whether there are no elements.
+    /// Returns true if there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

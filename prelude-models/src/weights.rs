@@ -2,11 +2,38 @@
 
 use crate::TensorView;
 
+/// Returns the rows and the width of the matrix that `parts` stacked along their rows make, for a
+/// [`WeightLoader`].
+///
+/// # Errors
+/// A description of what is wrong: a part that is no matrix, parts of different widths, or biases
+/// that are not as many as rows.
+pub fn stacked_shape(
+    parts: &[TensorView<'_>],
+    biases: &[TensorView<'_>],
+) -> Result<(usize, usize), String> {
+    let (mut rows, mut width) = (0, None);
+    for part in parts {
+        let [part_rows, part_width] = part.shape[..] else {
+            return Err(format!("has shape {:?}, which is no matrix", part.shape));
+        };
+        if *width.get_or_insert(part_width) != part_width {
+            return Err("stacks matrices of different widths".to_owned());
+        }
+        rows += part_rows;
+    }
+    let bias_len: usize = biases.iter().map(TensorView::len).sum();
+    if bias_len != 0 && bias_len != rows {
+        return Err(format!("has {bias_len} biases for {rows} outputs"));
+    }
+    Ok((rows, width.unwrap_or(0)))
+}
+
 /// Turns checkpoint tensors into a device's weights. Each call names the weight for messages.
 pub trait WeightLoader {
     /// The device's format, the `Weight` of its `Ops`.
     type Weight;
-    /// What can go wrong: shapes, memory, values.
+    /// The errors of loading: shapes, memory, values.
     type Error: std::error::Error + Send + Sync + 'static;
 
     /// A matrix `[out, in]` for products, made of `parts` stacked along `out` (fused q, k, v or

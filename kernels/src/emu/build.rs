@@ -21,9 +21,9 @@ pub struct Build {
     pub sources: PathBuf,
     /// Where objects and libraries go and are found again.
     pub cache: PathBuf,
-    /// What the compiler watches for.
+    /// The faults that the compiler instruments for.
     pub sanitizer: Option<Sanitizer>,
-    /// Whether a warning is an error.
+    /// True if a warning is an error.
     pub strict: bool,
     /// Switch fibres by `swapcontext` instead of assembly, as on processors other than x86-64.
     pub portable_fibres: bool,

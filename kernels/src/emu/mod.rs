@@ -23,8 +23,8 @@
 //!
 //! What is reported as an error of [`Device::launch`]: accesses out of bounds of an allocation or
 //! of shared memory, or misaligned; races between threads over shared memory (a missing barrier,
-//! or a copy nobody waited for); blocks that touch what another block wrote in the same launch;
-//! deadlocks and divergent barriers, with who waits where. Memory that nobody wrote is NaN.
+//! or a copy that was not waited for); blocks that touch what another block wrote in the same launch;
+//! deadlocks and divergent barriers, with the threads that wait and where. Memory that was not written is NaN.
 //! See `kernels/README.md` for what emulation cannot show.
 
 mod build;
@@ -41,14 +41,14 @@ use bytemuck::{Pod, Zeroable};
 pub use self::build::{Build, Sanitizer};
 use crate::{DevicePtr, Field, Launch, Params};
 
-/// What can go wrong.
+/// Errors of the emulation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// There is no g++ here; tests say SKIP then.
     #[error("no C++ compiler: `{program}` cannot be started ({why})")]
     NoCompiler {
-        /// What was tried.
+        /// The attempt that failed.
         program: String,
         /// Why it failed.
         why: String,
@@ -58,13 +58,13 @@ pub enum Error {
     Compile {
         /// The source.
         file: String,
-        /// What the compiler said.
+        /// The compiler's output.
         output: String,
     },
     /// A file cannot be read or written.
     #[error("cannot {action} {}: {why}", path.display())]
     File {
-        /// What was tried.
+        /// The attempt that failed.
         action: &'static str,
         /// The file.
         path: PathBuf,
@@ -99,14 +99,14 @@ pub enum Schedule {
     RoundRobin,
     /// Each warp runs as far as it can.
     WarpGreedy,
-    /// The same from the last lane, warp and block on.
+    /// The order of [`Schedule::WarpGreedy`] from the last lane, warp and block on.
     WarpGreedyReversed,
     /// Warps, lanes and blocks by a generator with this seed.
     Random(u64),
 }
 
 impl Schedule {
-    /// What every test runs.
+    /// The schedules that every test runs.
     pub const STANDARD: [Self; 5] = [
         Self::RoundRobin,
         Self::WarpGreedy,
@@ -192,7 +192,7 @@ impl Library {
         self.0.kernels()
     }
 
-    /// What the C++ side says of a parameter struct.
+    /// Returns the layout of a parameter struct in C++.
     #[must_use]
     pub fn layout(&self, name: &str) -> Option<Layout> {
         self.0.layout(name)

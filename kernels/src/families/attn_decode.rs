@@ -17,8 +17,8 @@ params! {
 }
 
 params! {
-    /// Of `prelude_attn_decode_{32,64,128}` and `prelude_attn_combine`: attention of rows of one
-    /// token. bf16 unless stated. `D` is `head_dim`.
+    /// Parameters of `prelude_attn_decode_{32,64,128}` and `prelude_attn_combine`: attention of
+    /// rows of one token. bf16 unless stated. `D` is `head_dim`.
     pub struct AttnDecodeParams: 104 {
         /// `[_, heads · D]`.
         pub q: DevicePtr,
@@ -26,7 +26,7 @@ params! {
         pub out: DevicePtr,
         /// This layer's: `[block][kv_head][block_size][D]`.
         pub k_pages: DevicePtr,
-        /// The same for V.
+        /// Values, laid out as keys are.
         pub v_pages: DevicePtr,
         /// i32: block tables.
         pub tables: DevicePtr,
@@ -48,7 +48,7 @@ params! {
         pub head_dim: u32,
         /// Elements from one row of `q` to the next: a multiple of 8.
         pub q_stride: u32,
-        /// The same of `out`.
+        /// Elements from one row of `out` to the next.
         pub out_stride: u32,
         /// Positions of a block: a power of two, at least 16.
         pub block_size: u32,
@@ -85,8 +85,8 @@ impl AttnDecodeParams {
         })
     }
 
-    /// What merges the splits: a block a row and head. None if there is one split, which
-    /// [`AttnDecodeParams::launch`] writes out itself.
+    /// Returns the launch that merges the splits: a block a row and head. None if there is one
+    /// split, which [`AttnDecodeParams::launch`] writes out itself.
     #[must_use]
     pub const fn launch_combine(&self) -> Option<Launch> {
         if self.splits < 2 {

@@ -1,7 +1,8 @@
 use crate::{DevicePtr, Launch, params::params};
 
 params! {
-    /// What the queries of a segment see: its spans cover positions from 0 on, in order.
+    /// The keys and values that queries of a segment see: spans that cover positions from 0 on, in
+    /// order.
     #[derive(PartialEq, Eq)]
     pub struct Segment: 8 {
         /// Index of its first span.
@@ -50,12 +51,12 @@ params! {
 }
 
 impl Tile {
-    /// Of a tile that is not used.
+    /// The segment of a tile that is not used.
     pub const NO_SEGMENT: u32 = u32::MAX;
 
     /// Rows of a block that works on a tile: of launches with few tiles.
     pub const ROWS: u32 = 64;
-    /// The same of launches with so many that each multiprocessor has several.
+    /// Query rows of a tile in launches with so many tiles that each multiprocessor has several.
     pub const ROWS_WIDE: u32 = 128;
 
     /// Most queries of a tile: with the `group` heads that share a key-value head they fill
@@ -70,7 +71,8 @@ impl Tile {
 }
 
 params! {
-    /// Of `prelude_attn_varlen_{32,64,128}` and `prelude_attn_varlen_wide_{32,64,128}`: attention of prompts. bf16 unless stated. `D` is
+    /// Parameters of `prelude_attn_varlen_{32,64,128}` and `prelude_attn_varlen_wide_{32,64,128}`:
+    /// attention of prompts. bf16 unless stated. `D` is
     /// `head_dim`.
     pub struct AttnVarlenParams: 128 {
         /// `[rows, heads · D]`.
@@ -79,11 +81,11 @@ params! {
         pub out: DevicePtr,
         /// `[rows of the step, kv_heads · D]`.
         pub k_step: DevicePtr,
-        /// The same for V.
+        /// Values, laid out as keys are.
         pub v_step: DevicePtr,
         /// This layer's: `[block][kv_head][block_size][D]`.
         pub k_pages: DevicePtr,
-        /// The same for V.
+        /// Values, laid out as keys are.
         pub v_pages: DevicePtr,
         /// i32: block tables.
         pub tables: DevicePtr,
@@ -105,9 +107,9 @@ params! {
         pub head_dim: u32,
         /// Elements from one row of `q` to the next: a multiple of 8, as the others.
         pub q_stride: u32,
-        /// The same of `out`.
+        /// Elements from one row of `out` to the next.
         pub out_stride: u32,
-        /// The same of `k_step` and `v_step`.
+        /// Elements from one row of `k_step` and of `v_step` to the next.
         pub step_stride: u32,
         /// Positions of a block: a power of two.
         pub block_size: u32,

@@ -1,7 +1,7 @@
 use crate::{DevicePtr, Launch, params::params};
 
 params! {
-    /// Of `prelude_classify`: every row times every label's weights, f32.
+    /// Parameters of `prelude_classify`: every row times every label's weights, f32.
     pub struct ClassifyParams: 56 {
         /// i32 `[rows]`: rows of `hidden`.
         pub index: DevicePtr,
@@ -25,7 +25,7 @@ params! {
 }
 
 params! {
-    /// Of `prelude_label_dots`: single rows of the head times hidden rows, f32.
+    /// Parameters of `prelude_label_dots`: single rows of the head times hidden rows, f32.
     pub struct LabelDotsParams: 64 {
         /// u32 `[products]`: rows of `hidden`.
         pub row: DevicePtr,

@@ -1,7 +1,7 @@
 use crate::{DevicePtr, Launch, params::params};
 
 params! {
-    /// Of `prelude_gemm_mma`, `prelude_gemm_mma_add` and `prelude_gemm_mma_f32`, and of
+    /// Parameters of `prelude_gemm_mma`, `prelude_gemm_mma_add` and `prelude_gemm_mma_f32`, and of
     /// `prelude_gemm_skinny_{8,16}` and `prelude_gemm_skinny_add_{8,16}`:
     /// `y = x · wᵀ (+ bias)`, or `y += …`. bf16 unless stated.
     pub struct GemmParams: 64 {
@@ -23,14 +23,14 @@ params! {
         pub k: u32,
         /// Elements from one row of `x` to the next: a multiple of 8.
         pub x_stride: u32,
-        /// The same of `w`.
+        /// Elements from one row of `w` to the next.
         pub w_stride: u32,
-        /// The same of `y`: a multiple of 2.
+        /// Elements from one row of `y` to the next, a multiple of 2.
         pub y_stride: u32,
     }
 }
 
-/// What becomes of a product.
+/// The use of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GemmOutput {
     /// `y = x · wᵀ (+ bias)`, bf16.

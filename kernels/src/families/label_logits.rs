@@ -1,7 +1,7 @@
 use crate::{DevicePtr, Launch, params::params};
 
 params! {
-    /// Of `prelude_label_logits`: wanted logits, and what [`LabelMergeParams`] makes the
+    /// Parameters of `prelude_label_logits`: wanted logits, and what [`LabelMergeParams`] makes the
     /// log-sum-exp of, without writing the others.
     pub struct LabelLogitsParams: 96 {
         /// u32 `[rows]`: rows of `hidden`.
@@ -38,9 +38,9 @@ params! {
 }
 
 params! {
-    /// Of `prelude_label_merge`: `lse[r] = ln Σ e^logit`.
+    /// Parameters of `prelude_label_merge`: `lse[r] = ln Σ e^logit`.
     pub struct LabelMergeParams: 32 {
-        /// As [`LabelLogitsParams::partial`].
+        /// The sums of [`LabelLogitsParams::partial`].
         pub partial: DevicePtr,
         /// f32 `[rows]`.
         pub lse: DevicePtr,

@@ -22,7 +22,7 @@ impl LogprobRow {
 }
 
 params! {
-    /// Of `prelude_logprobs`: scores and ranks of given tokens, and the likeliest.
+    /// Parameters of `prelude_logprobs`: scores and ranks of given tokens, and the likeliest.
     pub struct LogprobsParams: 72 {
         /// [`LogprobRow`] `[rows]`.
         pub row: DevicePtr,

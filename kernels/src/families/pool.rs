@@ -26,7 +26,7 @@ impl PoolRow {
 }
 
 params! {
-    /// Of `prelude_pool`: embeddings, f32.
+    /// Parameters of `prelude_pool`: embeddings, f32.
     pub struct PoolParams: 56 {
         /// [`PoolRow`] `[rows]`.
         pub row: DevicePtr,
@@ -44,7 +44,7 @@ params! {
         pub width: u32,
         /// Elements from one row of `hidden` to the next.
         pub hidden_stride: u32,
-        /// The same of `out`.
+        /// Elements from one row of `out` to the next.
         pub out_stride: u32,
     }
 }

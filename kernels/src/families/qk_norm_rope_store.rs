@@ -1,8 +1,8 @@
 use crate::{DevicePtr, Launch, params::params};
 
 params! {
-    /// Of `prelude_qk_norm_rope_store`: normalises q and k, rotates them, places K and V. bf16
-    /// unless stated. `D` is `head_dim`.
+    /// Parameters of `prelude_qk_norm_rope_store`: normalises q and k, rotates them, places K and
+    /// V. bf16 unless stated. `D` is `head_dim`.
     pub struct QkNormRopeStoreParams: 128 {
         /// `[rows, (heads + 2 · kv_heads) · D]`: q, k, v; q and k are rewritten.
         pub qkv: DevicePtr,
@@ -18,11 +18,11 @@ params! {
         pub k_norm: DevicePtr,
         /// This layer's: `[block][kv_head][block_size][D]`.
         pub k_pages: DevicePtr,
-        /// The same for V.
+        /// Values, laid out as keys are.
         pub v_pages: DevicePtr,
         /// `[_, kv_heads · D]`, or null.
         pub k_step: DevicePtr,
-        /// The same for V.
+        /// Values, laid out as keys are.
         pub v_step: DevicePtr,
         /// Number of rows that count (u32), or null for all.
         pub live: DevicePtr,

@@ -1,7 +1,8 @@
 use crate::{DevicePtr, Launch, params::params};
 
 params! {
-    /// Of `prelude_rms_norm` and `prelude_add_rms_norm`: `x = norm(h) · w`, the latter after
+    /// Parameters of `prelude_rms_norm` and `prelude_add_rms_norm`: `x = norm(h) · w`, the latter
+    /// after
     /// `h += d`. bf16.
     pub struct RmsNormParams: 64 {
         /// `[rows, width]`; written by the add form.
@@ -20,9 +21,9 @@ params! {
         pub width: u32,
         /// Elements from one row of `h` to the next: a multiple of 8, as the others.
         pub h_stride: u32,
-        /// The same of `d`.
+        /// Elements from one row of `d` to the next.
         pub d_stride: u32,
-        /// The same of `x`.
+        /// Elements from one row of `x` to the next.
         pub x_stride: u32,
         /// Added to the mean square.
         pub eps: f32,

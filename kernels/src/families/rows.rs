@@ -1,7 +1,7 @@
 use crate::{DevicePtr, Launch, params::params};
 
 params! {
-    /// Of `prelude_embed`: `h[t] = table[id[t]]`. bf16.
+    /// Parameters of `prelude_embed`: `h[t] = table[id[t]]`. bf16.
     pub struct EmbedParams: 64 {
         /// i32 `[rows]`; `-(r + 1)` means row `r` of `sampled`.
         pub ids: DevicePtr,
@@ -29,7 +29,7 @@ params! {
 }
 
 params! {
-    /// Of `prelude_gather_rows`: `y[r] = x[index[r] - first]`. bf16.
+    /// Parameters of `prelude_gather_rows`: `y[r] = x[index[r] - first]`. bf16.
     pub struct GatherRowsParams: 64 {
         /// i32 `[rows]`.
         pub index: DevicePtr,
@@ -47,7 +47,7 @@ params! {
         pub x_rows: u32,
         /// Elements from one row of `x` to the next: a multiple of 8.
         pub x_stride: u32,
-        /// The same of `y`.
+        /// Elements from one row of `y` to the next.
         pub y_stride: u32,
         /// Index of the first row of `x`.
         pub first: u32,

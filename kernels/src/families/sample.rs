@@ -16,11 +16,11 @@ params! {
         pub bias_first: u32,
         /// How many.
         pub bias_count: u32,
-        /// Of [`AdjustParams::allowed`].
+        /// Index of the row's first id in [`AdjustParams::allowed`].
         pub allowed_first: u32,
         /// How many.
         pub allowed_count: u32,
-        /// Of [`AdjustParams::masked`].
+        /// Index of the row's first id in [`AdjustParams::masked`].
         pub masked_first: u32,
         /// How many.
         pub masked_count: u32,
@@ -63,7 +63,7 @@ params! {
     }
 }
 
-/// What became of a row.
+/// The outcome of sampling a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SampleStatus {
     /// It has its ids.
@@ -75,7 +75,7 @@ pub enum SampleStatus {
 }
 
 impl SampleStatus {
-    /// As the kernels write it.
+    /// Returns the status for the code that kernels write.
     #[must_use]
     pub const fn from_code(code: u32) -> Option<Self> {
         match code {
@@ -88,7 +88,7 @@ impl SampleStatus {
 }
 
 params! {
-    /// Of `prelude_adjust_logits`: penalties, biases and masks, into copies of rows.
+    /// Parameters of `prelude_adjust_logits`: penalties, biases and masks, into copies of rows.
     pub struct AdjustParams: 48 {
         /// [`AdjustRow`] `[rows]`.
         pub row: DevicePtr,
@@ -108,7 +108,7 @@ params! {
 }
 
 params! {
-    /// Of `prelude_sample`: tokens, by the rows' rules.
+    /// Parameters of `prelude_sample`: tokens, by the rows' rules.
     pub struct SampleParams: 40 {
         /// [`SampleRow`] `[rows]`.
         pub row: DevicePtr,
@@ -126,7 +126,7 @@ params! {
 }
 
 params! {
-    /// Of `prelude_argmax`: the largest logit of each row, ties to the smaller id.
+    /// Parameters of `prelude_argmax`: the largest logit of each row, ties to the smaller id.
     pub struct ArgmaxParams: 48 {
         /// f32 `[rows, vocab]`.
         pub logits: DevicePtr,

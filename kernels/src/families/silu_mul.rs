@@ -1,7 +1,7 @@
 use crate::{DevicePtr, Launch, params::params};
 
 params! {
-    /// Of `prelude_silu_mul`: `a = silu(g) · u`. bf16.
+    /// Parameters of `prelude_silu_mul`: `a = silu(g) · u`. bf16.
     pub struct SiluMulParams: 40 {
         /// `[rows, 2 · width]`: g, then u.
         pub gate_up: DevicePtr,
@@ -15,7 +15,7 @@ params! {
         pub width: u32,
         /// Elements from one row of `gate_up` to the next: a multiple of 8.
         pub gate_up_stride: u32,
-        /// The same of `a`.
+        /// Elements from one row of `a` to the next.
         pub a_stride: u32,
     }
 }

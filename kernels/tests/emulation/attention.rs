@@ -1,4 +1,4 @@
-//! What the tests of both attention families use: heads whose values follow from a text's name
+//! Tools for tests of both attention families: heads whose values follow from a text's name
 //! and a position, and attention over them in f64.
 
 use half::bf16;
@@ -111,7 +111,7 @@ impl Shape {
     }
 }
 
-/// K or V in blocks `[block][kv_head][block_size][dim]`; what nobody writes is NaN.
+/// K or V in blocks `[block][kv_head][block_size][dim]`; elements that are not written are NaN.
 #[derive(Debug)]
 pub(crate) struct Pages {
     pub(crate) shape: Shape,

@@ -18,7 +18,7 @@ struct Step {
     rows: Vec<(usize, usize)>,
     splits: u32,
     live: Option<u32>,
-    /// Whether the output replaces q.
+    /// True if the output replaces q.
     aliased: bool,
 }
 
@@ -44,7 +44,7 @@ impl Step {
         let mut pages = Pages::new(shape, self.block_size, blocks);
         let (width, stride) = (shape.q_width(), shape.q_width() + 8);
         let mut q = vec![bf16::NAN; (n + 1) * stride];
-        // From the last row to the first, after one that is nobody's.
+        // From the last row to the first, after one that belongs to no sequence.
         let q_row = |row: usize| n - row;
         let rows: Vec<DecodeRow> = (0..n)
             .map(|row| {

@@ -12,7 +12,7 @@ use crate::{
     support::{Values, assert_untouched, assert_within, launch, under_all_schedules, upload, wide},
 };
 
-/// Rows of the step that belong to nobody, before the first segment.
+/// Rows of the step that belong to no segment, before the first segment.
 const ROWS_BEFORE: usize = 2;
 
 /// A step: segments in a tree, their tokens back to back.
@@ -44,7 +44,7 @@ impl Forest {
         }
     }
 
-    /// The same by the kernels for many tiles.
+    /// Runs the kernels for many tiles.
     fn wide(shape: Shape, block_size: usize) -> Self {
         Self {
             tile_rows: Tile::ROWS_WIDE,
@@ -282,7 +282,7 @@ fn trees() {
     });
 }
 
-/// The same trees by the kernels for many tiles.
+/// Checks the trees by the kernels for many tiles.
 #[test]
 fn wide_tiles() {
     under_all_schedules(|device| {
@@ -316,7 +316,7 @@ fn lengths() {
     });
 }
 
-/// As many spans as there can be, as many heads as a tile has rows.
+/// Checks as many spans as there can be, and as many heads as a tile has rows.
 #[test]
 fn depth_and_width() {
     under_all_schedules(|device| {

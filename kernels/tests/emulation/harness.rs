@@ -8,7 +8,7 @@ use prelude_kernels::{
 
 use crate::support::{library, under_all_schedules, upload};
 
-/// Of the kernels in `kernels/emu/selftest.cu`.
+/// Parameters of the kernels in `kernels/emu/selftest.cu`.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Selftest {
@@ -176,7 +176,7 @@ fn faults_are_reported() {
     });
 }
 
-/// What a kernel does before it waits for the launches ahead of it.
+/// Accesses that a kernel makes before it waits for the launches ahead of it are reported.
 #[test]
 fn early_accesses_are_reported() {
     under_all_schedules(|device| {

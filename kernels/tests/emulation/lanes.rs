@@ -1,5 +1,5 @@
-//! Which lane holds what: every warp operation against the tables of the PTX manual (sections
-//! "ldmatrix", "mma.m16n8k16", "mma.m16n8k32", "shfl.sync"), written out here once more.
+//! The values that each lane holds: every warp operation against the tables of the PTX manual
+//! (sections "ldmatrix", "mma.m16n8k16", "mma.m16n8k32", "shfl.sync"), written out here once more.
 
 use half::bf16;
 use prelude_kernels::Launch;

@@ -15,7 +15,7 @@ struct Case {
     kv_heads: usize,
     dim: usize,
     block_size: usize,
-    /// Whether K and V go to a buffer of the step too.
+    /// True if K and V go to a buffer of the step too.
     step: bool,
     live: Option<u32>,
 }

@@ -276,7 +276,7 @@ fn argmax() {
     });
 }
 
-/// What changes a row's logits.
+/// The changes of a row's logits.
 #[derive(Clone, Debug, Default)]
 struct Changes {
     prompt: Vec<u32>,

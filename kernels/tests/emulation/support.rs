@@ -1,4 +1,4 @@
-//! What every family's tests use.
+//! Tools for every family's tests.
 
 use std::{
     io::{self, Write as _},

@@ -40,6 +40,8 @@ pub struct Job {
 pub struct Jobs {
     jobs: Vec<Job>,
     next: AtomicUsize,
+    /// The number of jobs to hand out.
+    limit: usize,
     /// Where each body has its number, if they are numbered.
     marks: Vec<usize>,
     /// How many in a row have the same number.
@@ -58,8 +60,21 @@ impl Jobs {
         Self {
             jobs,
             next: AtomicUsize::new(0),
+            limit: usize::MAX,
             marks: Vec::new(),
             alike: 1,
+        }
+    }
+
+    /// Jobs that are handed out once each: the load ends when they run out.
+    ///
+    /// # Panics
+    /// If there are none.
+    #[must_use]
+    pub fn once(jobs: Vec<Job>) -> Self {
+        Self {
+            limit: jobs.len(),
+            ..Self::new(jobs)
         }
     }
 
@@ -84,8 +99,11 @@ impl Jobs {
         }
     }
 
-    fn take(&self) -> Job {
+    fn take(&self) -> Option<Job> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
+        if number >= self.limit {
+            return None;
+        }
         let at = number % self.jobs.len();
         let mut job = self.jobs[at].clone();
         if let Some(&mark) = self.marks.get(at) {
@@ -94,13 +112,13 @@ impl Jobs {
             body[mark..mark + NUMBER.len()].copy_from_slice(digits.as_bytes());
             job.body = body.into();
         }
-        job
+        Some(job)
     }
 
     /// How many were handed out, those handed out again included.
     #[must_use]
     pub fn taken(&self) -> usize {
-        self.next.load(Ordering::Relaxed)
+        self.next.load(Ordering::Relaxed).min(self.limit)
     }
 
     /// The first `count`, without handing them out.
@@ -222,6 +240,20 @@ impl Tally {
         (answers + self.broken) as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
+    /// Returns the seconds that each answer with this status took, in order and to three digits.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a duration")]
+    pub fn seconds(&self, status: u16) -> Vec<f64> {
+        let latencies = self.by_status.get(&status).into_iter();
+        let recorded = latencies
+            .flat_map(Histogram::iter_recorded)
+            .flat_map(|value| {
+                let seconds = value.value_iterated_to() as f64 / 1e9;
+                std::iter::repeat_n(seconds, value.count_since_last_iteration() as usize)
+            });
+        recorded.collect()
+    }
+
     /// Seconds that this fraction of answers with this status took at most; NaN if there were
     /// none.
     #[must_use]
@@ -328,7 +360,10 @@ async fn worker(mut connection: Connection, jobs: Arc<Jobs>, times: Arc<Times>) 
         if start >= times.until {
             return tally;
         }
-        let status = connection.ask(jobs.take()).await;
+        let Some(job) = jobs.take() else {
+            return tally;
+        };
+        let status = connection.ask(job).await;
         let end = Instant::now();
         if start < times.count_from {
             continue;
@@ -363,7 +398,9 @@ async fn together(address: &str, jobs: &Arc<Jobs>, load: Load) -> Result<Tally> 
         }
         let mut asked = JoinSet::new();
         for mut connection in idle.drain(..) {
-            let job = jobs.take();
+            let Some(job) = jobs.take() else {
+                return Ok(tally);
+            };
             asked.spawn(async move {
                 let status = connection.ask(job).await;
                 (connection, status)
@@ -452,6 +489,9 @@ mod tests {
         assert_eq!((a.per_second(), a.asked_per_second()), (1.0, 2.5));
         assert!((a.quantile(200, 1.0) - 0.004).abs() < 1e-5);
         assert!(a.quantile(404, 0.5).is_nan());
+        let close = |(a, b): (&f64, f64)| (a - b).abs() < 1e-5;
+        assert!(a.seconds(200).iter().zip([0.002, 0.004]).all(close));
+        assert_eq!((a.seconds(200).len(), a.seconds(404).len()), (2, 0));
     }
 
     #[test]
@@ -461,9 +501,12 @@ mod tests {
             body: Bytes::new(),
         };
         let jobs = Jobs::new(vec![job("/a"), job("/b")]);
-        let paths: Vec<_> = (0..3).map(|_| jobs.take().path).collect();
+        let paths: Vec<_> = (0..3).map(|_| jobs.take().unwrap().path).collect();
         assert_eq!(paths, ["/a", "/b", "/a"]);
         assert_eq!((jobs.taken(), jobs.distinct()), (3, 2));
+        let jobs = Jobs::once(vec![job("/a")]);
+        let paths: Vec<_> = (0..3).map(|_| jobs.take().map(|job| job.path)).collect();
+        assert_eq!((paths, jobs.taken()), (vec![Some("/a"), None, None], 1));
     }
 
     #[test]
@@ -474,7 +517,9 @@ mod tests {
         };
         let take = |alike| {
             let jobs = Jobs::numbered(vec![job("a 00000000."), job("00000000 0")], alike);
-            (0..4).map(|_| jobs.take().body).collect::<Vec<_>>()
+            (0..4)
+                .map(|_| jobs.take().unwrap().body)
+                .collect::<Vec<_>>()
         };
         let expected = ["a 00000000.", "00000001 0", "a 00000002.", "00000003 0"];
         assert_eq!(take(1), expected);

@@ -12,11 +12,13 @@ use serde_json::{Value, json};
 
 use super::{
     Bar, Config, closed,
-    process::Process,
     report::{Row, Unit, Verdict},
     workload::Workload,
 };
-use crate::load::{Arrivals, Job, Jobs, Load, NUMBER, Tally, run as load};
+use crate::{
+    load::{Arrivals, Job, Jobs, Load, NUMBER, Tally, run as load},
+    process::Process,
+};
 
 /// Connections that find capacity.
 const BUSY: usize = 16;

@@ -11,7 +11,6 @@ mod noop;
 mod overhead;
 mod overload;
 mod plot;
-mod process;
 mod rates;
 mod report;
 mod rival;
@@ -32,8 +31,10 @@ use prelude_server::{ServerConfig, demo};
 pub use report::{Report, Rivalry, Row, Unit, Verdict};
 pub use rival::Rival;
 
-use crate::load::{Arrivals, Load, check, run as load};
-use process::Process;
+use crate::{
+    load::{Arrivals, Load, check, run as load},
+    process::Process,
+};
 use workload::Workload;
 
 /// What to measure.

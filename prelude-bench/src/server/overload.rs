@@ -20,11 +20,13 @@ use prelude_server::{assets::Assets, demo};
 use super::{
     Bar, Config, closed,
     cores::Cores,
-    process::Process,
     report::{Row, Unit, Verdict},
     workload::Workload,
 };
-use crate::load::{Arrivals, Jobs, Load, Tally, run as load};
+use crate::{
+    load::{Arrivals, Jobs, Load, Tally, run as load},
+    process::Process,
+};
 
 /// Connections that find capacity.
 const BUSY: usize = 64;

@@ -8,12 +8,12 @@ use prelude_server::{ServerConfig, demo};
 
 use super::{
     Bar, Config, noop,
-    process::Process,
     report::Row,
     rival::{Rival, Serve},
     turns::{Case, Figure, Rivals},
     versus::{tokenizer, workload},
 };
+use crate::process::Process;
 
 const CONNECTIONS: usize = 64;
 

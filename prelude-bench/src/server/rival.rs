@@ -10,10 +10,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use prelude_server::demo;
 
-use super::{
-    Config,
-    process::{Process, free_address},
-};
+use super::Config;
+use crate::process::{Process, free_address};
 
 mod llama_cpp;
 

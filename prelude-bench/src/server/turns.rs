@@ -6,11 +6,13 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::{
     Bar, Config, closed,
-    process::Process,
     report::{Row, Unit},
     rival::{Rival, Serve},
 };
-use crate::load::{Arrivals, Jobs, Load, Tally, check, run as load};
+use crate::{
+    load::{Arrivals, Jobs, Load, Tally, check, run as load},
+    process::Process,
+};
 
 /// What of a tally counts.
 #[derive(Clone, Copy)]

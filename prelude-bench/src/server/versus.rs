@@ -8,13 +8,12 @@ use prelude_text::Tokenizer;
 
 use super::{
     Bar, Config, DISTINCT, DISTINCT_STATES,
-    process::Process,
     report::{Row, Unit, Verdict},
     rival::{Rival, Serve},
     turns::{Case, Figure, Rivals},
     workload::Workload,
 };
-use crate::load::Arrivals;
+use crate::{load::Arrivals, process::Process};
 
 pub(super) fn tokenizer() -> Result<Tokenizer> {
     let assets = Assets::embedded(&demo::LM).context("the demo model")?;

@@ -9,7 +9,7 @@ use crate::kernels::{Supported, simd};
 /// Up to this many likeliest tokens are kept sorted by insertion; more are selected and sorted.
 const INSERT_MAX: usize = 64;
 
-/// What turns a row's logits into log-probabilities.
+/// The constants that turn a row's logits into log-probabilities.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogSoftmax {
     /// `ln Σ e^logit`.
@@ -17,7 +17,7 @@ pub(crate) struct LogSoftmax {
 }
 
 impl LogSoftmax {
-    /// Of finite logits with the given maximum. Sums in a fixed order.
+    /// Takes finite logits and their maximum. Sums in a fixed order.
     pub(crate) fn new(isa: Supported, logits: &[f32], max: f32) -> Self {
         let sum = simd::sum_exp(isa, logits, max);
         Self {
@@ -62,7 +62,7 @@ pub(crate) struct Readings<'a> {
 }
 
 impl<'a> Readings<'a> {
-    /// Of finite logits with the given maximum, for lists of at most `top_max` likeliest tokens.
+    /// Takes finite logits and their maximum, for lists of at most `top_max` likeliest tokens.
     pub(crate) const fn new(isa: Supported, logits: &'a [f32], max: f32, top_max: u32) -> Self {
         Self {
             isa,

@@ -1,4 +1,4 @@
-//! What is read off hidden states.
+//! Results that are computed from hidden states.
 //!
 //! | file | |
 //! | --- | --- |
@@ -14,7 +14,37 @@ mod pooling;
 mod sample;
 mod vocabulary;
 
+use prelude_core::RowOutput;
+use prelude_models::step::StepLayout;
+
+use crate::{
+    kernels::{Supported, gemm::Multiplier},
+    pool::ComputePool,
+};
+
 pub(crate) use vocabulary::{VocabularyHeads, logits_rows, worker_bytes};
 
-/// What a row gets whose numbers are infinite or not numbers.
+/// The failure of a row whose numbers are infinite or not numbers.
 pub(crate) const NOT_FINITE: &str = "the model's numbers for this row are not finite";
+
+/// The hidden states of a step, what computes with them, and the results of its rows.
+pub(crate) struct HeadPass<'a> {
+    pub(crate) layout: &'a StepLayout,
+    /// `[P, H]`, row-major.
+    pub(crate) hidden: &'a [f32],
+    /// `H`.
+    pub(crate) width: usize,
+    pub(crate) pool: &'a ComputePool,
+    pub(crate) multiplier: &'a mut Multiplier,
+    /// Instructions for scans over logits.
+    pub(crate) isa: Supported,
+    /// One per row of the step.
+    pub(crate) results: &'a mut [Option<RowOutput>],
+}
+
+impl<'a> HeadPass<'a> {
+    /// The hidden state of an output position.
+    fn state(&self, output: u32) -> &'a [f32] {
+        &self.hidden[output as usize * self.width..][..self.width]
+    }
+}

@@ -2,30 +2,21 @@
 
 use prelude_core::{OutputHead, Pooling, RowOutput, TokenHead};
 
-use super::NOT_FINITE;
-use crate::{
-    arena::Tensor,
-    kernels::gemm::{Matrix, Output},
-    ops::CpuOps,
-    plan::StepPlan,
-};
+use super::{HeadPass, NOT_FINITE};
+use crate::kernels::gemm::{Matrix, Output};
 
 /// Positions that a mean sums before it adds to its total: a fixed order of additions.
 const MEAN_CHUNK: u32 = 256;
 
-impl CpuOps {
+impl HeadPass<'_> {
     /// Answers every row that wants a vector, or one of each token.
-    pub(crate) fn run_pooling_heads(&mut self, plan: &StepPlan, hidden: &Tensor) {
-        let width = hidden.width();
-        let hidden = self.arena.read(hidden);
-        for (row, result) in plan.rows.iter().zip(&mut self.results) {
+    pub(crate) fn pooling(&mut self) {
+        for (i, row) in self.layout.rows.iter().enumerate() {
             if row.refused.is_some() {
                 continue;
             }
-            let mut states = plan
-                .outputs_of(row)
-                .iter()
-                .map(|&p| &hidden[p as usize * width..][..width]);
+            let outputs = self.layout.outputs_of(row).iter();
+            let mut states = outputs.map(|&output| self.state(output));
             match row.head {
                 OutputHead::Embed {
                     pooling,
@@ -34,17 +25,18 @@ impl CpuOps {
                 } => {
                     let state = match pooling {
                         Pooling::Last => states.next_back().expect("a row has positions").to_vec(),
-                        Pooling::Mean => mean(states, row.first_position, width),
+                        Pooling::Mean => mean(states, row.first_position, self.width),
                     };
                     let vector = vector(state, dimensions, normalise);
-                    *result = Some(finite(vector, RowOutput::Embedding));
+                    self.results[i] = Some(finite(vector, RowOutput::Embedding));
                 }
                 OutputHead::Tokens(TokenHead::Embed {
                     normalise,
                     dimensions,
                 }) => {
                     let vectors = states.map(|s| vector(s.to_vec(), dimensions, normalise));
-                    *result = Some(finite_rows(row.first_position, vectors.collect()));
+                    let vectors = vectors.collect();
+                    self.results[i] = Some(finite_rows(row.first_position, vectors));
                 }
                 _ => {}
             }
@@ -52,26 +44,26 @@ impl CpuOps {
     }
 
     /// Answers every classification row.
-    pub(crate) fn run_class_heads(&mut self, plan: &StepPlan, hidden: &Tensor, score: &Matrix) {
-        let width = hidden.width();
-        let hidden = self.arena.read(hidden);
-        for (row, result) in plan.rows.iter().zip(&mut self.results) {
+    pub(crate) fn classes(&mut self, score: &Matrix) {
+        let layout = self.layout;
+        for (i, row) in layout.rows.iter().enumerate() {
             // One state after the other: the same product as for a row alone, so the same bits.
-            let mut logits = |p: u32| {
+            let mut logits = |output: u32| {
                 let mut logits = vec![0.0; score.outputs()];
-                let state = &hidden[p as usize * width..][..width];
+                let state = self.state(output);
                 self.multiplier
-                    .run(&self.pool, state, score, Output::Write, &mut logits);
+                    .run(self.pool, state, score, Output::Write, &mut logits);
                 logits
             };
-            let outputs = plan.outputs_of(row);
+            let outputs = layout.outputs_of(row);
             match row.head {
                 OutputHead::Classify => {
-                    *result = Some(finite(logits(outputs[0]), RowOutput::Classes));
+                    let logits = logits(outputs[0]);
+                    self.results[i] = Some(finite(logits, RowOutput::Classes));
                 }
                 OutputHead::Tokens(TokenHead::Classify) => {
                     let rows = outputs.iter().map(|&p| logits(p)).collect();
-                    *result = Some(finite_rows(row.first_position, rows));
+                    self.results[i] = Some(finite_rows(row.first_position, rows));
                 }
                 _ => {}
             }

@@ -180,7 +180,7 @@ impl Scratch {
     }
 }
 
-/// Whether steps 1 to 4 do anything.
+/// Returns true if steps 1 to 4 change anything.
 fn changes_logits(head: &SampleHead) -> bool {
     let params = &head.sampling;
     head.history.is_some()
@@ -380,7 +380,7 @@ mod tests {
         }
     }
 
-    /// The same steps with a full sort.
+    /// Performs the same steps with a full sort.
     fn kept_naively(logits: &[f32], params: &SamplingParams) -> BTreeSet<u32> {
         let isa = Supported::new(Isa::Scalar).unwrap();
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);

@@ -11,32 +11,30 @@ use prelude_core::{
     LabelScores, Normalise, OutputHead, PositionLogprobs, RowOutput, SampleHead, SampledToken,
     TokenId,
 };
+use prelude_models::step::StepLayout;
 
 use super::{
-    NOT_FINITE,
+    HeadPass, NOT_FINITE,
     logprobs::Readings,
     sample::{self, Scratch},
 };
 use crate::{
-    arena::Tensor,
     kernels::{
         Supported,
         gemm::{Matrix, Output},
         simd,
     },
-    ops::CpuOps,
-    plan::StepPlan,
     scratch::PerWorker,
 };
 
-/// Logits computed at a time: at most this many bytes and [`LOGITS_ROWS_MAX`] rows.
-const LOGITS_BYTES: usize = 48 << 20;
+/// Logits computed at a time: at most this many bytes and [`MAX_LOGITS_ROWS`] rows.
+const MAX_LOGITS_BYTES: usize = 48 << 20;
 /// With 96 rows the product runs at full speed.
-const LOGITS_ROWS_MAX: usize = 96;
+const MAX_LOGITS_ROWS: usize = 96;
 
 /// Rows of logits computed at a time.
 pub(crate) fn logits_rows(vocab: usize) -> usize {
-    (LOGITS_BYTES / (vocab * size_of::<f32>())).clamp(1, LOGITS_ROWS_MAX)
+    (MAX_LOGITS_BYTES / (vocab * size_of::<f32>())).clamp(1, MAX_LOGITS_ROWS)
 }
 
 /// Bytes of one worker's buffers.
@@ -57,12 +55,12 @@ pub(crate) struct VocabularyHeads {
 
 /// One use of one row of logits.
 struct Item<'a> {
-    /// Row of the plan.
+    /// Index of the row.
     row: usize,
     /// Output position.
     output: u32,
     want: Want<'a>,
-    got: Got,
+    got: Answer,
 }
 
 enum Want<'a> {
@@ -97,7 +95,7 @@ impl Want<'_> {
     }
 }
 
-enum Got {
+enum Answer {
     Nothing,
     Row(RowOutput),
     Score(PositionLogprobs),
@@ -115,18 +113,18 @@ impl VocabularyHeads {
     }
 }
 
-impl CpuOps {
+impl HeadPass<'_> {
     /// Answers every row that samples, scores labels or wants log-probabilities.
-    pub(crate) fn run_vocabulary_heads(&mut self, plan: &StepPlan, hidden: &Tensor, head: &Matrix) {
-        self.run_label_rows(plan, hidden, head);
-        let mut items = items(plan);
+    pub(crate) fn vocabulary(&mut self, buffers: &mut VocabularyHeads, head: &Matrix) {
+        self.run_label_rows(buffers, head);
+        let mut items = items(self.layout);
         items.sort_by_key(Item::order);
         let mut rest = &mut items[..];
         while !rest.is_empty() {
-            let (chunk, outputs) = take_chunk(&mut rest, self.vocabulary.rows);
-            self.run_chunk(chunk, &outputs, hidden, head);
+            let (chunk, outputs) = take_chunk(&mut rest, buffers.rows);
+            self.run_chunk(chunk, &outputs, buffers, head);
         }
-        self.collect_items(plan, items);
+        self.collect_items(items);
     }
 
     /// Computes the logits of `outputs` and answers the items that read them.
@@ -134,21 +132,18 @@ impl CpuOps {
         &mut self,
         items: &mut [Item<'_>],
         outputs: &[u32],
-        hidden: &Tensor,
+        buffers: &mut VocabularyHeads,
         head: &Matrix,
     ) {
-        let width = hidden.width();
-        let hidden = self.arena.read(hidden);
-        let vocabulary = &mut self.vocabulary;
-        let states = &mut vocabulary.states[..outputs.len() * width];
-        for (state, &p) in states.chunks_exact_mut(width).zip(outputs) {
-            state.copy_from_slice(&hidden[p as usize * width..][..width]);
+        let states = &mut buffers.states[..outputs.len() * self.width];
+        for (state, &output) in states.chunks_exact_mut(self.width).zip(outputs) {
+            state.copy_from_slice(self.state(output));
         }
         let vocab = head.outputs();
-        let logits = &mut vocabulary.logits[..outputs.len() * vocab];
+        let logits = &mut buffers.logits[..outputs.len() * vocab];
         self.multiplier
-            .run(&self.pool, states, head, Output::Write, logits);
-        let (isa, logits, workers) = (self.backend.isa(), &*logits, &vocabulary.workers);
+            .run(self.pool, states, head, Output::Write, logits);
+        let (isa, logits, workers) = (self.isa, &*logits, &buffers.workers);
         let cost_ns = items.len() * vocab;
         // A task is one row of logits with all that read it, so that they share what they can.
         let mut readers: Vec<&mut [Item<'_>]> =
@@ -163,13 +158,14 @@ impl CpuOps {
     }
 
     /// Puts the items' answers into their rows' results.
-    fn collect_items(&mut self, plan: &StepPlan, items: Vec<Item<'_>>) {
+    fn collect_items(&mut self, items: Vec<Item<'_>>) {
+        let layout = self.layout;
         let mut scores: Vec<Vec<Option<PositionLogprobs>>> = Vec::new();
-        scores.resize_with(plan.rows.len(), Vec::new);
+        scores.resize_with(layout.rows.len(), Vec::new);
         for item in items {
             match (item.got, &item.want) {
-                (Got::Row(output), _) => self.results[item.row] = Some(output),
-                (Got::Score(score), Want::Score { index, .. }) => {
+                (Answer::Row(output), _) => self.results[item.row] = Some(output),
+                (Answer::Score(score), Want::Score { index, .. }) => {
                     let scores = &mut scores[item.row];
                     scores.resize(scores.len().max(index + 1), None);
                     scores[*index] = Some(score);
@@ -177,7 +173,7 @@ impl CpuOps {
                 _ => unreachable!("every item was answered in its kind"),
             }
         }
-        for (i, row) in plan.rows.iter().enumerate() {
+        for (i, row) in layout.rows.iter().enumerate() {
             // A position that failed has put its failure in the row's place.
             if matches!(row.head, OutputHead::Logprobs { .. }) && self.results[i].is_none() {
                 let entries = std::mem::take(&mut scores[i]);
@@ -194,10 +190,9 @@ impl CpuOps {
 
     /// Answers rows that want the logits of labels and nothing else, those with equal labels
     /// together.
-    fn run_label_rows(&mut self, plan: &StepPlan, hidden: &Tensor, head: &Matrix) {
-        let width = hidden.width();
-        let hidden = self.arena.read(hidden);
-        let label_rows: Vec<(usize, &Arc<[TokenId]>)> = plan
+    fn run_label_rows(&mut self, buffers: &mut VocabularyHeads, head: &Matrix) {
+        let (layout, width) = (self.layout, self.width);
+        let label_rows: Vec<(usize, &Arc<[TokenId]>)> = layout
             .rows
             .iter()
             .enumerate()
@@ -212,16 +207,16 @@ impl CpuOps {
             .collect();
         for group in label_rows.chunk_by(|a, b| Arc::ptr_eq(a.1, b.1) || a.1 == b.1) {
             let labels = group[0].1;
-            let part = head.select(&self.pool, labels);
-            for rows in group.chunks(self.vocabulary.rows) {
-                let states = &mut self.vocabulary.states[..rows.len() * width];
+            let part = head.select(self.pool, labels);
+            for rows in group.chunks(buffers.rows) {
+                let states = &mut buffers.states[..rows.len() * width];
                 for (state, (row, _)) in states.chunks_exact_mut(width).zip(rows) {
-                    let p = plan.outputs_of(&plan.rows[*row])[0] as usize;
-                    state.copy_from_slice(&hidden[p * width..][..width]);
+                    let output = layout.outputs_of(&layout.rows[*row])[0];
+                    state.copy_from_slice(self.state(output));
                 }
                 let mut logits = vec![0.0; rows.len() * labels.len()];
                 self.multiplier
-                    .run(&self.pool, states, &part, Output::Write, &mut logits);
+                    .run(self.pool, states, &part, Output::Write, &mut logits);
                 for ((row, _), logits) in rows.iter().zip(logits.chunks_exact(labels.len())) {
                     self.results[*row] = Some(label_scores(logits.to_vec(), None));
                 }
@@ -231,19 +226,19 @@ impl CpuOps {
 }
 
 /// Every use of a full row of logits.
-fn items(plan: &StepPlan) -> Vec<Item<'_>> {
+fn items(layout: &StepLayout) -> Vec<Item<'_>> {
     let mut items = Vec::new();
-    for (row, planned) in plan.rows.iter().enumerate() {
+    for (row, planned) in layout.rows.iter().enumerate() {
         if planned.refused.is_some() {
             continue;
         }
-        let outputs = plan.outputs_of(planned);
+        let outputs = layout.outputs_of(planned);
         let mut push = |output, want| {
             items.push(Item {
                 row,
                 output,
                 want,
-                got: Got::Nothing,
+                got: Answer::Nothing,
             });
         };
         match &planned.head {
@@ -293,7 +288,7 @@ fn answer(isa: Supported, scratch: &mut Scratch, logits: &[f32], items: &mut [It
     let (max, finite) = simd::max_finite(isa, logits);
     if !finite {
         for item in items {
-            item.got = Got::Row(RowOutput::Failed(NOT_FINITE));
+            item.got = Answer::Row(RowOutput::Failed(NOT_FINITE));
         }
         return;
     }
@@ -302,15 +297,17 @@ fn answer(isa: Supported, scratch: &mut Scratch, logits: &[f32], items: &mut [It
     for item in items {
         item.got = match item.want {
             Want::Sample(head) => match scratch.sample(isa, logits, max, head) {
-                Ok(tokens) => Got::Row(sampled(tokens, logits, &mut readings, head.top_logprobs)),
-                Err(output) => Got::Row(output),
+                Ok(tokens) => {
+                    Answer::Row(sampled(tokens, logits, &mut readings, head.top_logprobs))
+                }
+                Err(output) => Answer::Row(output),
             },
             Want::Labels(labels) => {
                 let scores = labels.iter().map(|&id| logits[id as usize]).collect();
                 let log_sum_exp = readings.softmax().log_sum_exp();
-                Got::Row(label_scores(scores, Some(log_sum_exp)))
+                Answer::Row(label_scores(scores, Some(log_sum_exp)))
             }
-            Want::Score { target, top, .. } => Got::Score(readings.score(target, top)),
+            Want::Score { target, top, .. } => Answer::Score(readings.score(target, top)),
         };
     }
 }

@@ -1,5 +1,5 @@
 //! Attention over paths of a forest, after Dao et al., FlashAttention-2 (2023), §3.1, with two
-//! differences: keys come from wherever [`StepPlan::path`] says, and tiles of keys start at
+//! differences: keys come from wherever [`StepLayout::path`] says, and tiles of keys start at
 //! absolute multiples of 64 positions whatever the path is made of.
 //!
 //! The work on a tile depends on the query's position and on the keys in it, never on which other
@@ -11,20 +11,24 @@
 //! and p · v, on [`multiply`], six rows at a time; on a matrix unit, `tiles` does the same with
 //! sixteen queries in the lanes.
 
+mod locations;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
-use prelude_models::AttnShape;
+use prelude_models::{
+    AttnShape,
+    step::{KvSpan, StepLayout, StepSegment},
+};
+
+use self::locations::{KvLocation, for_locations};
 
 use super::{
-    Supported,
+    Backend, InputForm, Supported,
+    kv::{Kv, KvElement, pack_keys},
     panel::{MR, NR, Rows, Tile, multiply},
     reference, simd,
 };
 use crate::{
-    config::{Act, Backend},
-    kv::{Kv, KvElement, pack_keys},
-    plan::{Place, PlanSegment, Span, StepPlan, for_places},
     pool::{ComputePool, TileMut},
     scratch::PerWorker,
 };
@@ -32,15 +36,15 @@ use crate::{
 /// Rows (tokens times query heads of a group) of a task: enough to repay the packing of keys.
 const ROWS: usize = 16 * MR;
 
-/// The same on tiles, whose products take less time than packing.
-const ROWS_ON_TILES: usize = 128;
+/// Rows of a task on tiles, whose products take less time than packing.
+const TASK_ROWS_ON_TILES: usize = 128;
 
 /// Buffers of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     #[cfg(target_arch = "x86_64")]
     tiles: Option<tiles::TileScratch>,
-    path: Vec<Span>,
+    path: Vec<KvSpan>,
     keys: Vec<u32>,
     values: Vec<u32>,
     /// Queries, rounded to pairs or as they are.
@@ -69,7 +73,7 @@ pub(crate) fn scratch_bytes(shape: AttnShape, backend: Backend) -> usize {
 fn on_tiles(backend: Backend) -> Option<Supported> {
     match backend {
         Backend::Fast {
-            act: Act::Tiles,
+            act: InputForm::Tiles,
             isa,
         } => Some(isa),
         _ => None,
@@ -117,9 +121,24 @@ impl Scratch {
     }
 }
 
+/// The queries of a task: `group` rows for each token from `first_position` on.
+#[derive(Clone, Copy)]
+struct RowBlocks {
+    first_position: u32,
+    group: usize,
+    rows: usize,
+}
+
+impl RowBlocks {
+    /// Returns the position of a row's token.
+    const fn position(&self, row: usize) -> u32 {
+        self.first_position + (row / self.group) as u32
+    }
+}
+
 /// One layer's attention for a chunk of the step's tokens.
 pub(crate) struct Attention<'a, E> {
-    pub(crate) plan: &'a StepPlan,
+    pub(crate) layout: &'a StepLayout,
     pub(crate) kv: &'a Kv<E>,
     pub(crate) layer: usize,
     pub(crate) shape: AttnShape,
@@ -144,7 +163,7 @@ impl<E: KvElement> Attention<'_, E> {
         let count = self.rows.len();
         let segments = self.segments().count();
         let (rows, per_ns) = match on_tiles(backend) {
-            Some(_) => (ROWS_ON_TILES, 64),
+            Some(_) => (TASK_ROWS_ON_TILES, 64),
             None => (ROWS, 16),
         };
         let block = block_of(shape, rows);
@@ -155,7 +174,7 @@ impl<E: KvElement> Attention<'_, E> {
         };
         let context: usize = self
             .segments()
-            .map(|s| (self.plan.end_of(s) as usize) * s.len.min(count))
+            .map(|s| (s.end_position() as usize) * s.len.min(count))
             .sum();
         let cost_ns = context * shape.out_width() / per_ns;
         pool.tiles(
@@ -171,27 +190,30 @@ impl<E: KvElement> Attention<'_, E> {
     }
 
     /// Segments with tokens in the chunk.
-    fn segments(&self) -> impl Iterator<Item = &PlanSegment> {
-        let all = &self.plan.segments;
-        let first = all.partition_point(|s| s.first + s.len <= self.rows.start);
+    fn segments(&self) -> impl Iterator<Item = &StepSegment> {
+        let all = &self.layout.segments;
+        let first = all.partition_point(|s| s.end() <= self.rows.start);
         all[first..].iter().take_while(|s| s.first < self.rows.end)
     }
 
     fn run_task(&self, backend: Backend, scratch: &mut Scratch, tile: &mut TileMut<'_, f32>) {
         let first = self.rows.start + tile.first_row;
         let last = first + tile.rows;
-        let all = &self.plan.segments;
-        let at = all.partition_point(|s| s.first + s.len <= first);
-        for segment in all[at..].iter().take_while(|s| s.first < last) {
-            let tokens = first.max(segment.first)..last.min(segment.first + segment.len);
+        let all = &self.layout.segments;
+        let at = all.partition_point(|s| s.end() <= first);
+        for (i, segment) in all.iter().enumerate().skip(at) {
+            if segment.first >= last {
+                break;
+            }
+            let tokens = first.max(segment.first)..last.min(segment.end());
             let mut path = std::mem::take(&mut scratch.path);
-            self.plan.path(segment, &mut path);
+            self.layout.path(i, &mut path);
             match backend {
                 Backend::Reference => self.run_reference(&path, tokens, tile),
                 #[cfg(target_arch = "x86_64")]
                 Backend::Fast {
                     isa,
-                    act: Act::Tiles,
+                    act: InputForm::Tiles,
                 } => self.run_on_tiles(isa, &path, tokens, scratch, tile),
                 Backend::Fast { isa, act } => {
                     self.run_tokens(isa, act, &path, tokens, scratch, tile);
@@ -206,12 +228,12 @@ impl<E: KvElement> Attention<'_, E> {
         tile.first_col / (self.shape.heads / self.shape.kv_heads * self.shape.head_dim)
     }
 
-    /// The row of keys and values at `place`.
-    fn row(&self, place: Place) -> &[E] {
+    /// The row of keys and values at a location.
+    fn row(&self, location: KvLocation) -> &[E] {
         let width = 2 * self.kv.half;
-        match place {
-            Place::Slot(slot) => &self.kv.layers[self.layer][slot * width..][..width],
-            Place::Token(token) => &self.kv.step[token * width..][..width],
+        match location {
+            KvLocation::Slot(slot) => &self.kv.layers[self.layer][slot * width..][..width],
+            KvLocation::Token(token) => &self.kv.step[token * width..][..width],
         }
     }
 
@@ -223,8 +245,8 @@ impl<E: KvElement> Attention<'_, E> {
     fn run_tokens(
         &self,
         isa: Supported,
-        act: Act,
-        path: &[Span],
+        act: InputForm,
+        path: &[KvSpan],
         tokens: std::ops::Range<usize>,
         scratch: &mut Scratch,
         tile: &mut TileMut<'_, f32>,
@@ -233,85 +255,36 @@ impl<E: KvElement> Attention<'_, E> {
         let group = self.shape.heads / self.shape.kv_heads;
         let kv_head = self.head(tile);
         let rows = tokens.len() * group;
-        let first_position = self.plan.positions[tokens.start];
-        let end = self.plan.positions[tokens.end - 1] + 1;
+        let end = self.layout.positions[tokens.end - 1] + 1;
         scratch.fit(self.shape, rows);
-        for r in 0..rows {
-            let q = self.query(tokens.start + r / group, kv_head * group + r % group);
-            match act {
-                Act::F32 | Act::Tiles => scratch.queries[r * dim..][..dim].copy_from_slice(q),
-                Act::Bf16 => {
-                    let pairs = &mut scratch.pairs[r * dim / 2..][..dim / 2];
-                    simd::round_to_pairs(isa, q, pairs);
-                }
-            }
-        }
-        scratch.out[..rows * dim].fill(0.0);
-        scratch.max[..rows].fill(f32::NEG_INFINITY);
-        scratch.sum[..rows].fill(0.0);
+        self.put_queries(isa, act, tokens.start, kv_head, rows, scratch);
         let key_panel = dim / E::PER_DWORD * NR;
         let mut cursor = 0;
         for start in (0..end).step_by(NR) {
             let keys = (end - start).min(NR as u32);
             let head = kv_head * dim..(kv_head + 1) * dim;
             let mut tile_keys: [&[E]; NR] = [&[]; NR];
-            for_places(path, &mut cursor, start..start + keys, |position, place| {
-                let (k, v) = self.row(place).split_at(half);
-                let lane = (position - start) as usize;
-                tile_keys[lane] = &k[head.clone()];
-                E::pack_value(&v[head.clone()], lane, &mut scratch.values);
-            });
+            let range = start..start + keys;
+            for_locations(
+                self.layout,
+                path,
+                &mut cursor,
+                range,
+                |position, location| {
+                    let (k, v) = self.row(location).split_at(half);
+                    let lane = (position - start) as usize;
+                    tile_keys[lane] = &k[head.clone()];
+                    E::pack_value(&v[head.clone()], lane, &mut scratch.values);
+                },
+            );
             let keys = keys as usize;
             pack_keys(isa, &tile_keys[..keys], &mut scratch.keys[..key_panel]);
-            for first in (0..rows).step_by(MR) {
-                let count = MR.min(rows - first);
-                let position = |i: usize| first_position + ((first + i) / group) as u32;
-                if position(count - 1) < start {
-                    continue;
-                }
-                let (queries, stride) = match act {
-                    Act::F32 | Act::Tiles => (Rows::F32(&scratch.queries[first * dim..]), dim),
-                    Act::Bf16 => (Rows::Bf16(&scratch.pairs[first * dim / 2..]), dim / 2),
-                };
-                let mut scores = Tile::ZERO;
-                let panel = E::panel(&scratch.keys[..key_panel]);
-                multiply(isa, queries, stride, count, panel, &mut scores);
-                let mut factors = [None; MR];
-                for (i, scores) in scores.0.iter_mut().enumerate().take(count) {
-                    // A row whose last key lies before this tile is finished: leave it alone.
-                    if let Some(before) = position(i).checked_sub(start) {
-                        factors[i] = Some(simd::softmax_tile(
-                            isa,
-                            scores,
-                            self.shape.scale,
-                            (before as usize + 1).min(NR),
-                            &mut scratch.max[first + i],
-                            &mut scratch.sum[first + i],
-                        ));
-                    }
-                    if act == Act::Bf16 {
-                        let weights = &mut scratch.weights[i * NR / 2..][..NR / 2];
-                        simd::round_to_pairs(isa, scores, weights);
-                    }
-                }
-                let (weights, stride) = match act {
-                    Act::F32 | Act::Tiles => (Rows::F32(scores.0.as_flattened()), NR),
-                    Act::Bf16 => (Rows::Bf16(&scratch.weights), NR / 2),
-                };
-                let mut sums = Tile::ZERO;
-                let depth = keys.div_ceil(E::PER_DWORD) * NR;
-                for (j, first_col) in (0..dim).step_by(NR).enumerate() {
-                    let cols = NR.min(dim - first_col);
-                    let panel = &scratch.values[j * NR / E::PER_DWORD * NR..][..depth];
-                    multiply(isa, weights, stride, count, E::panel(panel), &mut sums);
-                    for (i, sums) in sums.0.iter().enumerate().take(count) {
-                        if let Some(factor) = factors[i] {
-                            let out = &mut scratch.out[(first + i) * dim + first_col..][..cols];
-                            simd::scale_add(isa, out, factor, &sums[..cols]);
-                        }
-                    }
-                }
-            }
+            let queries = RowBlocks {
+                first_position: self.layout.positions[tokens.start],
+                group,
+                rows,
+            };
+            self.attend_keys(isa, act, (start, keys), queries, scratch);
         }
         for r in 0..rows {
             let token = tokens.start + r / group;
@@ -323,20 +296,136 @@ impl<E: KvElement> Attention<'_, E> {
         }
     }
 
+    /// Puts queries in place, and clears what keys are summed to.
+    #[inline]
+    fn put_queries(
+        &self,
+        isa: Supported,
+        act: InputForm,
+        first_token: usize,
+        kv_head: usize,
+        rows: usize,
+        scratch: &mut Scratch,
+    ) {
+        let dim = self.shape.head_dim;
+        let group = self.shape.heads / self.shape.kv_heads;
+        for r in 0..rows {
+            let q = self.query(first_token + r / group, kv_head * group + r % group);
+            match act {
+                InputForm::F32 | InputForm::Tiles => {
+                    scratch.queries[r * dim..][..dim].copy_from_slice(q);
+                }
+                InputForm::Bf16 => {
+                    let pairs = &mut scratch.pairs[r * dim / 2..][..dim / 2];
+                    simd::round_to_pairs(isa, q, pairs);
+                }
+            }
+        }
+        scratch.out[..rows * dim].fill(0.0);
+        scratch.max[..rows].fill(f32::NEG_INFINITY);
+        scratch.sum[..rows].fill(0.0);
+    }
+
+    /// Takes the packed keys and values of positions `start..start + keys` into account, for
+    /// [`MR`] queries at a time.
+    #[inline]
+    fn attend_keys(
+        &self,
+        isa: Supported,
+        act: InputForm,
+        (start, keys): (u32, usize),
+        queries: RowBlocks,
+        scratch: &mut Scratch,
+    ) {
+        let dim = self.shape.head_dim;
+        let panel = dim / E::PER_DWORD * NR;
+        for first in (0..queries.rows).step_by(MR) {
+            let count = MR.min(queries.rows - first);
+            let position = |i: usize| queries.position(first + i);
+            if position(count - 1) < start {
+                continue;
+            }
+            let (rows, stride) = match act {
+                InputForm::F32 | InputForm::Tiles => {
+                    (Rows::F32(&scratch.queries[first * dim..]), dim)
+                }
+                InputForm::Bf16 => (Rows::Bf16(&scratch.pairs[first * dim / 2..]), dim / 2),
+            };
+            let mut scores = Tile::ZERO;
+            let panel = E::panel(&scratch.keys[..panel]);
+            multiply(isa, rows, stride, count, panel, &mut scores);
+            let mut factors = [None; MR];
+            for (i, scores) in scores.0.iter_mut().enumerate().take(count) {
+                // A row whose last key lies before this tile is finished: leave it alone.
+                if let Some(before) = position(i).checked_sub(start) {
+                    factors[i] = Some(simd::softmax_tile(
+                        isa,
+                        scores,
+                        self.shape.scale,
+                        (before as usize + 1).min(NR),
+                        &mut scratch.max[first + i],
+                        &mut scratch.sum[first + i],
+                    ));
+                }
+                if act == InputForm::Bf16 {
+                    let weights = &mut scratch.weights[i * NR / 2..][..NR / 2];
+                    simd::round_to_pairs(isa, scores, weights);
+                }
+            }
+            self.add_values(isa, act, keys, (first, count), &scores, factors, scratch);
+        }
+    }
+
+    /// Adds the packed values, weighted by `scores`, to the sums of queries `first..first + count`.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one step of a loop that is too long for one function"
+    )]
+    #[inline]
+    fn add_values(
+        &self,
+        isa: Supported,
+        act: InputForm,
+        keys: usize,
+        (first, count): (usize, usize),
+        scores: &Tile,
+        factors: [Option<f32>; MR],
+        scratch: &mut Scratch,
+    ) {
+        let dim = self.shape.head_dim;
+        let (weights, stride) = match act {
+            InputForm::F32 | InputForm::Tiles => (Rows::F32(scores.0.as_flattened()), NR),
+            InputForm::Bf16 => (Rows::Bf16(&scratch.weights), NR / 2),
+        };
+        let mut sums = Tile::ZERO;
+        let depth = keys.div_ceil(E::PER_DWORD) * NR;
+        for (j, first_col) in (0..dim).step_by(NR).enumerate() {
+            let cols = NR.min(dim - first_col);
+            let panel = &scratch.values[j * NR / E::PER_DWORD * NR..][..depth];
+            multiply(isa, weights, stride, count, E::panel(panel), &mut sums);
+            for (i, sums) in sums.0.iter().enumerate().take(count) {
+                if let Some(factor) = factors[i] {
+                    let out = &mut scratch.out[(first + i) * dim + first_col..][..cols];
+                    simd::scale_add(isa, out, factor, &sums[..cols]);
+                }
+            }
+        }
+    }
+
     fn run_reference(
         &self,
-        path: &[Span],
+        path: &[KvSpan],
         tokens: std::ops::Range<usize>,
         tile: &mut TileMut<'_, f32>,
     ) {
         let (dim, half) = (self.shape.head_dim, self.kv.half);
         let group = self.shape.heads / self.shape.kv_heads;
         let kv_head = self.head(tile);
-        let end = self.plan.positions[tokens.end - 1] + 1;
+        let end = self.layout.positions[tokens.end - 1] + 1;
         let widen = |x: &[E]| x.iter().map(|x| x.widen()).collect::<Vec<f32>>();
         let (mut keys, mut values) = (Vec::new(), Vec::new());
-        for_places(path, &mut 0, 0..end, |_, place| {
-            let (k, v) = self.row(place).split_at(half);
+        for_locations(self.layout, path, &mut 0, 0..end, |_, location| {
+            let (k, v) = self.row(location).split_at(half);
             let head = kv_head * dim..(kv_head + 1) * dim;
             keys.push(widen(&k[head.clone()]));
             values.push(widen(&v[head]));
@@ -344,7 +433,7 @@ impl<E: KvElement> Attention<'_, E> {
         let keys: Vec<&[f32]> = keys.iter().map(|k| &k[..]).collect();
         let values: Vec<&[f32]> = values.iter().map(|v| &v[..]).collect();
         for token in tokens {
-            let visible = self.plan.positions[token] as usize + 1;
+            let visible = self.layout.positions[token] as usize + 1;
             let out = tile.row(token - self.rows.start - tile.first_row);
             for (j, out) in out.chunks_exact_mut(dim).enumerate() {
                 let q = self.query(token, kv_head * group + j);

@@ -7,9 +7,8 @@
 
 mod tiled;
 
-use super::Supported;
+use super::{Backend, InputForm, Supported};
 use crate::{
-    config::{Act, Backend},
     kernels::{
         elementwise,
         lines::Lines,
@@ -220,7 +219,7 @@ fn pack_row(format: Format, row: &[f32], lane: usize, part: &mut [u32]) {
     }
 }
 
-/// What becomes of the output.
+/// The use of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Output {
     /// Overwritten.
@@ -243,10 +242,18 @@ impl Multiplier {
     /// With room for `chunk` rows of `widest` inputs, and as many of `gated` between two products.
     pub(crate) fn new(backend: Backend, chunk: usize, widest: usize, gated: usize) -> Self {
         let (pairs, gated) = match backend {
-            Backend::Fast { act: Act::F32, .. } | Backend::Reference => (0, 0),
-            Backend::Fast { act: Act::Bf16, .. } => (chunk * widest.div_ceil(2), 0),
             Backend::Fast {
-                act: Act::Tiles, ..
+                act: InputForm::F32,
+                ..
+            }
+            | Backend::Reference => (0, 0),
+            Backend::Fast {
+                act: InputForm::Bf16,
+                ..
+            } => (chunk * widest.div_ceil(2), 0),
+            Backend::Fast {
+                act: InputForm::Tiles,
+                ..
             } => (
                 tiled::left_len(chunk, widest),
                 tiled::left_len(chunk, gated),
@@ -279,15 +286,18 @@ impl Multiplier {
             Backend::Reference => {
                 run_reference(pool, x, matrix, output, out);
             }
-            Backend::Fast { act: Act::F32, isa } => {
+            Backend::Fast {
+                act: InputForm::F32,
+                isa,
+            } => {
                 run_panels(pool, isa, Rows::F32(x), inputs, matrix, output, out);
             }
             Backend::Fast {
-                act: Act::Tiles,
+                act: InputForm::Tiles,
                 isa,
             } => self.run_tiled(pool, isa, x, matrix, output, out),
             Backend::Fast {
-                act: Act::Bf16,
+                act: InputForm::Bf16,
                 isa,
             } => {
                 let half = inputs / 2;
@@ -376,12 +386,24 @@ mod tests {
         let backends = fast
             .flat_map(|isa| {
                 let mut backends = vec![
-                    (Backend::Fast { isa, act: Act::F32 }, Format::F32),
-                    (Backend::Fast { isa, act: Act::F32 }, Format::Bf16),
+                    (
+                        Backend::Fast {
+                            isa,
+                            act: InputForm::F32,
+                        },
+                        Format::F32,
+                    ),
+                    (
+                        Backend::Fast {
+                            isa,
+                            act: InputForm::F32,
+                        },
+                        Format::Bf16,
+                    ),
                 ];
                 let own = match isa.isa() {
-                    Isa::AmxBf16 => Some((Act::Tiles, Format::Tiles)),
-                    Isa::Avx512Bf16 => Some((Act::Bf16, Format::Bf16)),
+                    Isa::AmxBf16 => Some((InputForm::Tiles, Format::Tiles)),
+                    Isa::Avx512Bf16 => Some((InputForm::Bf16, Format::Bf16)),
                     _ => None,
                 };
                 backends.extend(own.map(|(act, format)| (Backend::Fast { isa, act }, format)));

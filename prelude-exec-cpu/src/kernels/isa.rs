@@ -1,4 +1,4 @@
-//! Which instructions this machine has, found at run time.
+//! The vector instructions of this machine, found at run time.
 
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +33,7 @@ impl Isa {
         Self::Scalar,
     ];
 
-    /// As written in configurations.
+    /// Returns the name in configurations.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -45,8 +45,8 @@ impl Isa {
         }
     }
 
-    /// Whether this machine can run it. For [`Self::AmxBf16`] this asks the system for permission
-    /// to use tiles, once per process.
+    /// Returns true if this machine has the instructions. For [`Self::AmxBf16`] this asks the
+    /// system for permission to use tiles, once per process.
     #[must_use]
     pub fn is_available(self) -> bool {
         #[cfg(target_arch = "x86_64")]
@@ -87,7 +87,8 @@ impl Isa {
     }
 }
 
-/// Whether bf16 dot products beat f32 multiply-adds. On Intel's server cores since Cooper Lake a
+/// Returns true if bf16 dot products beat f32 multiply-adds. On Intel's server cores since Cooper
+/// Lake a
 /// 512-bit `vdpbf16ps` starts every second cycle, while two f32 multiply-adds start every cycle:
 /// 32 against 64 operations (measured on a Xeon of family 6, model 207: 87 against 178 GFLOP/s).
 fn has_fast_bf16() -> bool {
@@ -113,7 +114,7 @@ impl Supported {
         isa.is_available().then_some(Self(isa))
     }
 
-    /// Which it is.
+    /// The family of instructions.
     pub(crate) const fn isa(self) -> Isa {
         self.0
     }

@@ -1,9 +1,11 @@
 //! Arithmetic: the fast families and the reference.
 
 pub(crate) mod attention;
+mod backend;
 pub(crate) mod elementwise;
 pub(crate) mod gemm;
 mod isa;
+pub(crate) mod kv;
 pub(crate) mod lines;
 pub(crate) mod panel;
 pub(crate) mod reference;
@@ -12,6 +14,8 @@ pub(crate) mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub use backend::CpuDtype;
+pub(crate) use backend::{Backend, InputForm};
 pub use isa::Isa;
 pub(crate) use isa::Supported;
 #[cfg(target_arch = "x86_64")]

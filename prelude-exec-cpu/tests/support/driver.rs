@@ -14,7 +14,7 @@ pub(crate) struct Driver<'a> {
     next: u64,
 }
 
-/// What to compute for a prompt: positions and a head.
+/// A result to compute for a prompt: positions and a head.
 pub(crate) type Want = (Range<u32>, OutputHead);
 
 /// Prompt tokens per prefill chunk: no multiple of the block size, so that chunks end and begin

@@ -1,4 +1,4 @@
-//! What parity with the reference needs: its outputs, a driver for any executor, a table.
+//! Tools of the parity test: the reference's outputs, a driver for any executor, a table.
 
 pub(crate) mod driver;
 pub(crate) mod golden;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use half::bf16;
 use prelude_core::{LabelScores, OutputHead, RowOutput};
+use prelude_models::step::StepLayout;
 
 use super::{
     NO_ROOM, NOT_FINITE,
@@ -15,7 +16,7 @@ use super::{
     rows, wants_labels, word,
 };
 use crate::{
-    Error, StepPlan,
+    Error,
     kernels::{
         heads::{self, LabelLogits},
         launch::Launcher,
@@ -40,7 +41,7 @@ pub(super) struct Labels {
     places: Places,
 }
 
-/// Where the numbers of each row of the plan are.
+/// Where the numbers of each row of the step are.
 pub(super) type Places = BTreeMap<usize, Place>;
 
 /// Products of single hidden states with single rows of the head.
@@ -88,43 +89,43 @@ impl Labels {
 
     pub(super) fn begin(
         &mut self,
-        plan: &mut StepPlan,
+        layout: &mut StepLayout,
         results: &mut Results,
         metadata: &mut Metadata,
     ) -> Result<(), Error> {
         self.places.clear();
         self.groups.clear();
-        self.begin_dots(plan, results, metadata)?;
-        let all: Vec<usize> = rows(plan, |head| wants_labels(head, true))
+        self.begin_dots(layout, results, metadata)?;
+        let all: Vec<usize> = rows(layout, |head| wants_labels(head, true))
             .map(|r| r.0)
             .collect();
         for group in all.chunks(GROUP_ROWS) {
-            self.begin_group(group, plan, results, metadata)?;
+            self.begin_group(group, layout, results, metadata)?;
         }
         Ok(())
     }
 
     fn begin_dots(
         &mut self,
-        plan: &mut StepPlan,
+        layout: &mut StepLayout,
         results: &mut Results,
         metadata: &mut Metadata,
     ) -> Result<(), Error> {
         let (mut states, mut ids) = (Vec::new(), Vec::new());
         let mut ranges = Vec::new();
         let mut refused = Vec::new();
-        for (i, row) in rows(plan, |head| wants_labels(head, false)) {
+        for (i, row) in rows(layout, |head| wants_labels(head, false)) {
             let labels = labels_of(&row.head);
             if ids.len() + labels.len() > results.room() {
                 refused.push(i);
                 continue;
             }
             ranges.push((i, ids.len()..ids.len() + labels.len()));
-            states.extend(labels.iter().map(|_| plan.outputs_of(row)[0]));
+            states.extend(labels.iter().map(|_| layout.outputs_of(row)[0]));
             ids.extend_from_slice(labels);
         }
         for i in refused {
-            plan.rows[i].refused = Some(NO_ROOM);
+            layout.rows[i].refused = Some(NO_ROOM);
         }
         self.dots.out = results.take(ids.len());
         let first = self.dots.out.map_or(0, |out| out.at);
@@ -147,7 +148,7 @@ impl Labels {
     fn begin_group(
         &mut self,
         group: &[usize],
-        plan: &mut StepPlan,
+        layout: &mut StepLayout,
         results: &mut Results,
         metadata: &mut Metadata,
     ) -> Result<(), Error> {
@@ -159,20 +160,20 @@ impl Labels {
         let room = results.room().saturating_sub(group.len() + results::ALIGN);
         let mut refused = Vec::new();
         for &i in group {
-            let row = &plan.rows[i];
+            let row = &layout.rows[i];
             let labels = labels_of(&row.head);
             let (r, first) = (index.len(), pairs.len());
             if first + labels.len() > room {
                 refused.push(i);
                 continue;
             }
-            index.push(plan.outputs_of(row)[0]);
+            index.push(layout.outputs_of(row)[0]);
             let outs = word(first)..;
             pairs.extend(labels.iter().zip(outs).map(|(&id, out)| (id, word(r), out)));
             ranges.push((i, first..pairs.len()));
         }
         for i in refused {
-            plan.rows[i].refused = Some(NO_ROOM);
+            layout.rows[i].refused = Some(NO_ROOM);
         }
         let parts = results.take(pairs.len()).zip(results.take(index.len()));
         let Some((out, log_sum_exp)) = parts.filter(|_| !index.is_empty()) else {

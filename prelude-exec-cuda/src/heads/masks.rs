@@ -1,4 +1,4 @@
-//! Which tokens a sampling row may choose, as the two lists that the kernel takes: ids that are
+//! Tokens that a sampling row may choose, as the two lists that the kernel takes: ids that are
 //! allowed, and ids that are not.
 //!
 //! A constraint's set is sent as whichever list is shorter: inside a string of JSON nearly every
@@ -7,15 +7,14 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use prelude_core::{OutputHead, SampleHead, TokenId};
-
-use crate::StepPlan;
+use prelude_models::step::{StepLayout, StepRow};
 
 /// The lists of one row.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Masks {
     /// If present, no other id may be chosen.
     pub(super) allowed: Option<Arc<[TokenId]>>,
-    /// These may not.
+    /// Ids that must not be chosen.
     pub(super) masked: Arc<[TokenId]>,
 }
 
@@ -23,10 +22,10 @@ pub(super) struct Masks {
 pub(super) type AllMasks = BTreeMap<usize, Masks>;
 
 /// [`AllMasks`] of a step, for a vocabulary of `vocab` ids.
-pub(super) fn masks(plan: &StepPlan, vocab: usize) -> AllMasks {
-    let rows = plan.rows.iter().enumerate();
+pub(super) fn masks(layout: &StepLayout, vocab: usize) -> AllMasks {
+    let rows = layout.rows.iter().enumerate();
     let answered = rows.filter(|(_, row)| row.refused.is_none());
-    let of = |(at, row): (usize, &crate::plan::PlanRow)| match &row.head {
+    let of = |(at, row): (usize, &StepRow)| match &row.head {
         OutputHead::Sample(head) => Some((at, Masks::new(head, vocab))),
         _ => None,
     };

@@ -1,4 +1,4 @@
-//! What is read off hidden states.
+//! Results that are computed from hidden states.
 //!
 //! | file | |
 //! | --- | --- |
@@ -19,29 +19,31 @@ mod room;
 
 use half::bf16;
 use prelude_core::{Normalise, OutputHead, RowOutput, TokenHead};
-use prelude_models::ModelConfig;
+use prelude_models::{
+    ModelConfig,
+    step::{StepLayout, StepRow},
+};
 
 use self::{
     labels::Labels,
     logits::Logits,
-    pooling::{Classes, Of, Pooled},
+    pooling::{Classes, Pooled, Scope},
     results::Results,
 };
 use crate::{
-    CudaConfig, Error, StepPlan,
+    CudaConfig, Error,
     kernels::{gemm::Products, launch::Launcher},
     memory::{metadata::Metadata, pinned::Pinned, space::Space, view::View},
-    plan::PlanRow,
 };
 
-/// What a row gets that no head of the model answered.
+/// The failure of a row for which the model has no head.
 const NO_HEAD: &str = "the model has no head for this row";
-/// What a row gets whose numbers are infinite or not numbers.
+/// The failure of a row whose numbers are infinite or not numbers.
 const NOT_FINITE: &str = "the model's numbers for this row are not finite";
-/// What a row gets that the step's results have no room for.
+/// The failure of a row for which the step's results have no room.
 const NO_ROOM: &str = "the step's results exceed `results_bytes`";
 
-/// What a row gets whose lists the step's metadata has no room for.
+/// The failure of a row for whose lists the step's metadata has no room.
 const NO_LIST_ROOM: &str = "the step's lists of labels, positions, past, biased, allowed and masked tokens exceed \
      `metadata_bytes`";
 
@@ -55,14 +57,14 @@ pub(crate) struct Heads {
     token_classes: Classes,
     labels: Labels,
     logits: Logits,
-    /// Which kinds of heads the model has run in this step.
-    ran: Ran,
+    /// The kinds of heads that the model has run in this step.
+    ran: HeadsRun,
 }
 
-/// What is read of a step once its results have come: kept apart from [`Heads`] while another step
-/// is laid out.
+/// The results of one step and where each lies: kept apart from [`Heads`] while another step is
+/// laid out.
 #[derive(Debug)]
-pub(crate) struct Left {
+pub(crate) struct StepResults {
     results: Pinned,
     pooled: Pooled,
     token_vectors: Pooled,
@@ -70,11 +72,11 @@ pub(crate) struct Left {
     token_classes: Classes,
     labels: labels::Places,
     logits: logits::Places,
-    ran: Ran,
+    ran: HeadsRun,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Ran {
+struct HeadsRun {
     vocabulary: bool,
     pooling: bool,
     classes: bool,
@@ -93,19 +95,19 @@ impl Heads {
         let token_words = config.max_step_tokens as usize * width.next_multiple_of(results::ALIGN);
         Ok(Self {
             results: Results::new(space, bytes, token_words)?,
-            pooled: Pooled::new(model.hidden_size, Of::Rows),
-            token_vectors: Pooled::new(model.hidden_size, Of::Tokens),
-            classes: Classes::new(model.labels.len(), Of::Rows),
-            token_classes: Classes::new(model.labels.len(), Of::Tokens),
+            pooled: Pooled::new(model.hidden_size, Scope::Rows),
+            token_vectors: Pooled::new(model.hidden_size, Scope::Tokens),
+            classes: Classes::new(model.labels.len(), Scope::Rows),
+            token_classes: Classes::new(model.labels.len(), Scope::Tokens),
             labels: Labels::new(space, model.vocab_size)?,
             logits: Logits::new(space, model, config)?,
-            ran: Ran::default(),
+            ran: HeadsRun::default(),
         })
     }
 
     /// Room for what another step leaves.
-    pub(crate) fn spare(&self, space: &Space) -> Result<Left, Error> {
-        Ok(Left {
+    pub(crate) fn spare(&self, space: &Space) -> Result<StepResults, Error> {
+        Ok(StepResults {
             results: self.results.spare(space)?,
             pooled: self.pooled.spare(),
             token_vectors: self.token_vectors.spare(),
@@ -113,12 +115,12 @@ impl Heads {
             token_classes: self.token_classes.spare(),
             labels: labels::Places::default(),
             logits: logits::Places::default(),
-            ran: Ran::default(),
+            ran: HeadsRun::default(),
         })
     }
 
     /// Puts what the latest step left into `left`, and what was there in its place.
-    pub(crate) fn exchange(&mut self, left: &mut Left) {
+    pub(crate) fn exchange(&mut self, left: &mut StepResults) {
         self.results.exchange(&mut left.results);
         std::mem::swap(&mut self.pooled, &mut left.pooled);
         std::mem::swap(&mut self.token_vectors, &mut left.token_vectors);
@@ -135,8 +137,8 @@ impl Heads {
         self.logits.drawn_at(i)
     }
 
-    /// What the latest step leaves on the device, tokens that it drew among it. Stays until the
-    /// next step's heads run.
+    /// Returns all results of the latest step on the device, sampled tokens among them. They stay
+    /// until the next step's heads run.
     pub(crate) fn drawn(&self) -> View<i32> {
         self.results.all()
     }
@@ -144,24 +146,24 @@ impl Heads {
     /// Lays out all rows of a step.
     pub(crate) fn begin(
         &mut self,
-        plan: &mut StepPlan,
+        layout: &mut StepLayout,
         metadata: &mut Metadata,
     ) -> Result<(), Error> {
-        self.ran = Ran::default();
+        self.ran = HeadsRun::default();
         self.results.clear();
         let results = &mut self.results;
-        let seen = logits::seen(plan);
-        let masks = masks::masks(plan, self.logits.vocab());
+        let seen = logits::seen(layout);
+        let masks = masks::masks(layout, self.logits.vocab());
         let group_rows = self.logits.group_rows();
-        room::refuse(plan, &seen, &masks, metadata.room(), group_rows);
-        self.pooled.begin(plan, results, metadata)?;
-        self.classes.begin(plan, results, metadata)?;
-        self.labels.begin(plan, results, metadata)?;
-        self.logits.begin(plan, seen, &masks, results, metadata)?;
+        room::refuse(layout, &seen, &masks, metadata.room(), group_rows);
+        self.pooled.begin(layout, results, metadata)?;
+        self.classes.begin(layout, results, metadata)?;
+        self.labels.begin(layout, results, metadata)?;
+        self.logits.begin(layout, seen, &masks, results, metadata)?;
         // Last, with room of their own: a result for each token.
         let results = &mut self.results;
-        self.token_vectors.begin(plan, results, metadata)?;
-        self.token_classes.begin(plan, results, metadata)
+        self.token_vectors.begin(layout, results, metadata)?;
+        self.token_classes.begin(layout, results, metadata)
     }
 
     /// Sampling, label scores and log-probabilities. `hidden`: `[P, H]`; `head`: `[V, H]`.
@@ -216,9 +218,9 @@ impl Heads {
     }
 
     /// Every row's result, once the copy has been waited for.
-    pub(crate) fn take(&mut self, plan: &StepPlan) -> Vec<RowOutput> {
-        let mut outputs = Vec::with_capacity(plan.rows.len());
-        for (i, row) in plan.rows.iter().enumerate() {
+    pub(crate) fn take(&mut self, layout: &StepLayout) -> Vec<RowOutput> {
+        let mut outputs = Vec::with_capacity(layout.rows.len());
+        for (i, row) in layout.rows.iter().enumerate() {
             let output = match (row.refused, &row.head) {
                 (Some(why), _) => RowOutput::Failed(why),
                 (None, OutputHead::Embed { .. }) if self.ran.pooling => {
@@ -251,12 +253,12 @@ impl Heads {
     }
 }
 
-/// Rows of one kind that may be answered, with their places in the plan.
+/// Rows of one kind that may be answered, with their indices among the step's rows.
 fn rows(
-    plan: &StepPlan,
+    layout: &StepLayout,
     wanted: fn(&OutputHead) -> bool,
-) -> impl Iterator<Item = (usize, &PlanRow)> {
-    let rows = plan.rows.iter().enumerate();
+) -> impl Iterator<Item = (usize, &StepRow)> {
+    let rows = layout.rows.iter().enumerate();
     rows.filter(move |(_, row)| row.refused.is_none() && wanted(&row.head))
 }
 
@@ -287,7 +289,7 @@ fn word(n: usize) -> u32 {
     u32::try_from(n).expect("configuration bounds what a step counts")
 }
 
-/// Whether a head wants label scores normalised as given.
+/// Returns true if a head wants label scores normalised as given.
 fn wants_labels(head: &OutputHead, over_vocab: bool) -> bool {
     match head {
         OutputHead::LabelScores { normalise, .. } => match normalise {

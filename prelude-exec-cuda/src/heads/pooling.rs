@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use half::bf16;
 use prelude_core::{OutputHead, Pooling, RowOutput, TokenHead};
 use prelude_kernels::families::PoolRow;
+use prelude_models::step::StepLayout;
 
 use super::{
     NO_ROOM, finite,
@@ -12,7 +13,7 @@ use super::{
     rows, word,
 };
 use crate::{
-    Error, StepPlan,
+    Error,
     kernels::{heads, launch::Launcher},
     memory::{
         metadata::{Field, Metadata},
@@ -28,14 +29,14 @@ use crate::{
 /// results; a row for which there is no room then fails alone, the longest first.
 #[derive(Debug, Default)]
 struct Places {
-    /// For each row of the plan, its results in order.
+    /// For each row of the step, its results in order.
     of_row: BTreeMap<usize, Vec<u32>>,
     /// Results in all.
     len: usize,
 }
 
 impl Places {
-    /// Gives the rows `wants` their places, at most `room` in all: for each row of the plan, what
+    /// Gives the rows `wants` their places, at most `room` in all: for each row of the step, what
     /// it wants in order. Equal wants share a place; `add` is told of each new one, in order.
     /// Returns the rows for which there is no room.
     fn lay_out<K: Copy + Ord>(
@@ -84,9 +85,9 @@ impl Places {
 /// A vector that a row wants. Equal wants are one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Wanted {
-    /// Of a whole row of the plan, which shares it with no other.
+    /// Index of the row that this result belongs to, if it shares the result with no other.
     whole_row: Option<usize>,
-    /// Of this output of the step alone.
+    /// The output that the result is read from, if it is read from one alone.
     output: u32,
     /// The first position's.
     position: u32,
@@ -98,26 +99,26 @@ struct Wanted {
 #[derive(Debug)]
 pub(super) struct Pooled {
     hidden: usize,
-    of: Of,
+    of: Scope,
     rows: Field<PoolRow>,
     index: Field<i32>,
     /// `[places, H]`, of which each row uses its first dimensions.
     out: Option<(Part, usize)>,
     places: Places,
-    /// For each row of the plan, how much of each result it reads.
+    /// For each row of the step, how much of each result it reads.
     dimensions: BTreeMap<usize, usize>,
 }
 
-/// Of what there is a result.
+/// The things that have a result each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Of {
+pub(super) enum Scope {
     /// Each row.
     Rows,
     /// Each token of each row.
     Tokens,
 }
 
-impl Of {
+impl Scope {
     /// Results of `width` words for which there is room.
     fn room(self, results: &Results, width: usize) -> usize {
         let words = match self {
@@ -136,7 +137,7 @@ impl Of {
 }
 
 impl Pooled {
-    pub(super) fn new(hidden: usize, of: Of) -> Self {
+    pub(super) fn new(hidden: usize, of: Scope) -> Self {
         Self {
             hidden,
             of,
@@ -148,24 +149,24 @@ impl Pooled {
         }
     }
 
-    /// The same, with no rows.
+    /// Returns empty lists for another step.
     pub(super) fn spare(&self) -> Self {
         Self::new(self.hidden, self.of)
     }
 
     pub(super) fn begin(
         &mut self,
-        plan: &mut StepPlan,
+        layout: &mut StepLayout,
         results: &mut Results,
         metadata: &mut Metadata,
     ) -> Result<(), Error> {
         self.dimensions.clear();
         let mut wanted = Vec::new();
         let is_wanted: fn(&OutputHead) -> bool = match self.of {
-            Of::Rows => |head| matches!(head, OutputHead::Embed { .. }),
-            Of::Tokens => |head| matches!(head, OutputHead::Tokens(TokenHead::Embed { .. })),
+            Scope::Rows => |head| matches!(head, OutputHead::Embed { .. }),
+            Scope::Tokens => |head| matches!(head, OutputHead::Tokens(TokenHead::Embed { .. })),
         };
-        for (i, row) in rows(plan, is_wanted) {
+        for (i, row) in rows(layout, is_wanted) {
             let (mean, normalise, dimensions) = match row.head {
                 OutputHead::Embed {
                     pooling,
@@ -190,9 +191,9 @@ impl Pooled {
                 dimensions: word(dimensions),
             };
             let vectors = match self.of {
-                Of::Rows => vec![vector(Some(i), 0, row.first_position)],
-                Of::Tokens => {
-                    let outputs = plan.outputs_of(row).iter();
+                Scope::Rows => vec![vector(Some(i), 0, row.first_position)],
+                Scope::Tokens => {
+                    let outputs = layout.outputs_of(row).iter();
                     let positions = row.first_position..;
                     { outputs.zip(positions) }
                         .map(|(&output, position)| vector(None, output, position))
@@ -205,7 +206,7 @@ impl Pooled {
         let room = self.of.room(results, self.hidden);
         let refused = self.places.lay_out(wanted, room, |vector: Wanted| {
             let outputs = match vector.whole_row {
-                Some(row) => plan.outputs_of(&plan.rows[row]),
+                Some(row) => layout.outputs_of(&layout.rows[row]),
                 None => std::slice::from_ref(&vector.output),
             };
             list.push(PoolRow {
@@ -219,7 +220,7 @@ impl Pooled {
             index.extend(outputs.iter().map(|o| o.cast_signed()));
         });
         for row in refused {
-            plan.rows[row].refused = Some(NO_ROOM);
+            layout.rows[row].refused = Some(NO_ROOM);
         }
         let part = self.of.take(results, list.len() * self.hidden);
         self.out = part.map(|part| (part, list.len()));
@@ -265,7 +266,7 @@ impl Pooled {
 #[derive(Debug)]
 pub(super) struct Classes {
     labels: usize,
-    of: Of,
+    of: Scope,
     index: Field<i32>,
     /// `[places, labels]`.
     out: Option<(Part, usize)>,
@@ -273,7 +274,7 @@ pub(super) struct Classes {
 }
 
 impl Classes {
-    pub(super) fn new(labels: usize, of: Of) -> Self {
+    pub(super) fn new(labels: usize, of: Scope) -> Self {
         Self {
             labels,
             of,
@@ -283,27 +284,27 @@ impl Classes {
         }
     }
 
-    /// The same, with no rows.
+    /// Returns empty lists for another step.
     pub(super) fn spare(&self) -> Self {
         Self::new(self.labels, self.of)
     }
 
     pub(super) fn begin(
         &mut self,
-        plan: &mut StepPlan,
+        layout: &mut StepLayout,
         results: &mut Results,
         metadata: &mut Metadata,
     ) -> Result<(), Error> {
         let is_wanted: fn(&OutputHead) -> bool = match self.of {
-            Of::Rows => |head| matches!(head, OutputHead::Classify),
-            Of::Tokens => |head| matches!(head, OutputHead::Tokens(TokenHead::Classify)),
+            Scope::Rows => |head| matches!(head, OutputHead::Classify),
+            Scope::Tokens => |head| matches!(head, OutputHead::Tokens(TokenHead::Classify)),
         };
-        let wanted = rows(plan, is_wanted).map(|(i, row)| (i, plan.outputs_of(row).to_vec()));
+        let wanted = rows(layout, is_wanted).map(|(i, row)| (i, layout.outputs_of(row).to_vec()));
         let (wanted, mut index) = (wanted.collect(), Vec::new());
         let room = self.of.room(results, self.labels);
         let add = |output: u32| index.push(output.cast_signed());
         for row in self.places.lay_out(wanted, room, add) {
-            plan.rows[row].refused = Some(NO_ROOM);
+            layout.rows[row].refused = Some(NO_ROOM);
         }
         let part = self.of.take(results, index.len() * self.labels);
         self.out = part.map(|part| (part, index.len()));

@@ -1,4 +1,4 @@
-//! What a step leaves: words of 4 bytes on the GPU, copied to the host in one piece.
+//! A step's results: words of 4 bytes on the GPU, copied to the host in one piece.
 
 use bytemuck::Pod;
 
@@ -29,9 +29,9 @@ pub(crate) struct Results {
     device: Buffer,
     host: Pinned,
     used: usize,
-    /// What all rows share.
+    /// Words that all rows share.
     words: usize,
-    /// What is there with the room for one result of each token.
+    /// Words including the room for one result of each token.
     all_words: usize,
 }
 
@@ -126,7 +126,7 @@ impl Results {
             .map(|b| u32::from_le_bytes(*b))
     }
 
-    /// The same as f32.
+    /// Returns the words of a part as f32.
     pub(crate) fn floats(&self, part: Part) -> impl Iterator<Item = f32> {
         self.words(part).map(f32::from_bits)
     }

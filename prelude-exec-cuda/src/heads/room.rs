@@ -1,4 +1,4 @@
-//! Which rows' lists the step's metadata has room for.
+//! The choice of rows for whose lists the step's metadata has room.
 //!
 //! Callers decide how long lists of labels, positions, biases, allowed and masked tokens are, and
 //! a step holds many callers' rows. Rows with short lists go first, so that one caller's long one
@@ -8,17 +8,18 @@ use std::collections::BTreeSet;
 
 use prelude_core::{Normalise, OutputHead, TokenHead, TokenId};
 use prelude_kernels::families::{AdjustRow, LogprobRow, PoolRow, SampleRow};
+use prelude_models::step::{StepLayout, StepRow};
 
 use super::{
     NO_LIST_ROOM, labels, logits,
     masks::{AllMasks, Masks},
 };
-use crate::{StepPlan, memory::metadata::Metadata, plan::PlanRow};
+use crate::memory::metadata::Metadata;
 
 /// Bytes of an id, an index or a count.
 const WORD: usize = size_of::<u32>();
 
-/// What a row takes.
+/// The bytes that a row takes.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Need<'a> {
     /// Bytes, with a list that it may share.
@@ -33,32 +34,32 @@ struct Need<'a> {
 /// Refuses rows that do not fit `room` bytes. `seen`: see [`logits::seen`]; `group_rows`: rows of
 /// logits that are in memory together.
 pub(super) fn refuse(
-    plan: &mut StepPlan,
+    layout: &mut StepLayout,
     seen: &logits::Seen,
     masks: &AllMasks,
     room: usize,
     group_rows: usize,
 ) {
-    let refused = refused(plan, seen, masks, room, group_rows);
+    let refused = refused(layout, seen, masks, room, group_rows);
     for row in refused {
-        plan.rows[row].refused = Some(NO_LIST_ROOM);
+        layout.rows[row].refused = Some(NO_LIST_ROOM);
     }
 }
 
 fn refused(
-    plan: &StepPlan,
+    layout: &StepLayout,
     seen: &logits::Seen,
     masks: &AllMasks,
     room: usize,
     group_rows: usize,
 ) -> Vec<usize> {
-    let answered = plan.rows.iter().enumerate();
+    let answered = layout.rows.iter().enumerate();
     let answered = answered.filter(|(_, row)| row.refused.is_none());
     let mut needs: Vec<_> = answered
-        .map(|(i, row)| need(plan, i, row, seen, masks))
+        .map(|(i, row)| need(layout, i, row, seen, masks))
         .collect();
     needs.sort_unstable();
-    let mut room = room.saturating_sub(padding(plan, group_rows));
+    let mut room = room.saturating_sub(padding(layout, group_rows));
     let mut sent = BTreeSet::new();
     let mut refused = Vec::new();
     for need in needs {
@@ -78,13 +79,13 @@ fn refused(
 
 /// Most bytes that a row's part of every array takes.
 fn need<'a>(
-    plan: &StepPlan,
+    layout: &StepLayout,
     index: usize,
-    row: &PlanRow,
+    row: &StepRow,
     seen: &logits::Seen,
     masks: &'a AllMasks,
 ) -> Need<'a> {
-    let outputs = plan.outputs_of(row).len();
+    let outputs = layout.outputs_of(row).len();
     let mut shared = None;
     let own = match &row.head {
         OutputHead::Embed { .. } => size_of::<PoolRow>() + WORD * outputs,
@@ -121,16 +122,16 @@ fn need<'a>(
 }
 
 /// Most bytes between arrays.
-fn padding(plan: &StepPlan, group_rows: usize) -> usize {
+fn padding(layout: &StepLayout, group_rows: usize) -> usize {
     let (mut over_vocab, mut of_logits) = (0usize, 0usize);
-    for row in &plan.rows {
+    for row in &layout.rows {
         match &row.head {
             OutputHead::LabelScores {
                 normalise: Normalise::OverVocab,
                 ..
             } => over_vocab += 1,
             OutputHead::Sample(_) | OutputHead::Logprobs { .. } => {
-                of_logits += plan.outputs_of(row).len();
+                of_logits += layout.outputs_of(row).len();
             }
             _ => {}
         }
@@ -165,7 +166,13 @@ mod tests {
         };
         let (mut executor, _) = CudaExecutor::recording(&checkpoint("demo-lm"), &config).unwrap();
         executor.submit(StepId(0), batch).unwrap();
-        executor.plan().rows.iter().map(|row| row.refused).collect()
+        executor
+            .plan()
+            .layout
+            .rows
+            .iter()
+            .map(|row| row.refused)
+            .collect()
     }
 
     fn sampled(sampling: &[&Arc<SamplingParams>]) -> ForwardBatch {
@@ -285,7 +292,7 @@ mod tests {
                 CudaExecutor::recording(&checkpoint("demo-lm"), &config).unwrap();
             let rows = [3, 2000, 900, 4].map(|n| labels(n, normalise));
             executor.submit(StepId(0), prompt(rows)).unwrap();
-            let refused = executor.plan().rows.iter().map(|row| row.refused);
+            let refused = executor.plan().layout.rows.iter().map(|row| row.refused);
             let refused: Vec<_> = refused.collect();
             assert_eq!(refused, [None, Some(NO_ROOM), None, None], "{normalise:?}");
         }
@@ -325,7 +332,12 @@ mod tests {
             let (mut executor, _) = CudaExecutor::recording(&checkpoint(model), &config).unwrap();
             let rows = (0..20).map(|i| (i..100, OutputHead::Tokens(head)));
             executor.submit(StepId(0), prompt(rows)).unwrap();
-            let refused = executor.plan().rows.iter().filter_map(|row| row.refused);
+            let refused = executor
+                .plan()
+                .layout
+                .rows
+                .iter()
+                .filter_map(|row| row.refused);
             assert_eq!(refused.count(), 0, "{model}");
         }
     }

@@ -8,7 +8,7 @@ use prelude_kernels::{
 use prelude_models::AttnShape;
 
 use super::{
-    check, int,
+    int,
     launch::{Launcher, access},
 };
 use crate::{Error, memory::view::View};
@@ -16,7 +16,7 @@ use crate::{Error, memory::view::View};
 /// Keys of a split of `attn_decode`, at absolute positions.
 pub(crate) const SPLIT_KEYS: usize = AttnDecodeParams::SPLIT_KEYS as usize;
 
-/// What all attention of one layer reads and writes.
+/// The tensors that attention of one layer reads and writes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attention {
     pub(crate) shape: AttnShape,
@@ -38,16 +38,16 @@ pub(crate) struct Prompts {
     pub(crate) step: (View<bf16>, View<bf16>),
     pub(crate) segments: View<Segment>,
     pub(crate) spans: View<Span>,
-    /// Of the chunk.
+    /// The chunk's.
     pub(crate) tiles: View<Tile>,
-    /// What they were made for: [`Tile::ROWS`] or [`Tile::ROWS_WIDE`].
+    /// Rows of a tile: [`Tile::ROWS`] or [`Tile::ROWS_WIDE`].
     pub(crate) tile_rows: u32,
 }
 
 /// Rows of one token whose keys and values are all in the pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Decode {
-    /// Of the chunk.
+    /// The chunk's.
     pub(crate) rows: View<DecodeRow>,
     /// Splits of the longest context.
     pub(crate) splits: usize,
@@ -59,33 +59,24 @@ impl Attention {
     fn check(&self, kernel: &'static str) -> Result<(), Error> {
         let shape = self.shape;
         let width = shape.out_width();
-        check(
-            kernel,
-            self.q.width() == width && self.out.width() == width,
-            "q or out has another width",
-        )?;
-        check(
-            kernel,
-            self.q.rows() == self.out.rows(),
-            "q and out differ in rows",
-        )?;
+        rules! {
+            kernel;
+            self.q.width() == width && self.out.width() == width => "q or out has another width",
+            self.q.rows() == self.out.rows() => "q and out differ in rows",
+        }
         let dim = shape.head_dim;
-        check(
-            kernel,
-            dim.is_multiple_of(8) && dim <= 128,
-            "no such head_dim",
-        )?;
-        check(
-            kernel,
-            shape.heads.is_multiple_of(shape.kv_heads),
-            "key-value heads do not divide the heads",
-        )?;
+        rules! {
+            kernel;
+            dim.is_multiple_of(8) && dim <= 128 => "no such head_dim",
+            shape.heads.is_multiple_of(shape.kv_heads) => "key-value heads do not divide the heads",
+        }
         let page = self.block_size * shape.kv_heads * dim;
-        check(
-            kernel,
-            self.pages.0.width() == page && self.pages.1.width() == page,
-            "pages of another shape",
-        )
+        rules! {
+            kernel;
+            self.pages.0.width() == page && self.pages.1.width() == page
+                => "pages of another shape",
+        }
+        Ok(())
     }
 
     /// Attention of prompts.
@@ -95,16 +86,12 @@ impl Attention {
         let shape = self.shape;
         let (k_step, v_step) = on.step;
         let kv_width = shape.kv_heads * shape.head_dim;
-        check(
-            KERNEL,
-            k_step.width() == kv_width && v_step.width() == kv_width,
-            "the step's K/V have another width",
-        )?;
-        check(
-            KERNEL,
-            k_step.stride() == v_step.stride(),
-            "K and V differ in stride",
-        )?;
+        rules! {
+            KERNEL;
+            k_step.width() == kv_width && v_step.width() == kv_width
+                => "the step's K/V have another width",
+            k_step.stride() == v_step.stride() => "K and V differ in stride",
+        }
         let reads = [
             access("q", self.q),
             access("k_step", k_step),
@@ -151,12 +138,12 @@ impl Attention {
         self.check(KERNEL)?;
         let shape = self.shape;
         let rows = on.rows.width();
-        check(
-            KERNEL,
+        rules! {
+            KERNEL;
             on.partial.rows() >= rows * shape.heads * on.splits
-                && on.partial.width() >= shape.head_dim + 2,
-            "no room for the splits",
-        )?;
+                && on.partial.width() >= shape.head_dim + 2
+                => "no room for the splits",
+        }
         let params = AttnDecodeParams {
             q: self.q.ptr(),
             out: self.out.ptr(),

@@ -9,10 +9,13 @@ use cudarc::driver::{
 };
 use prelude_kernels::{Launch, Params};
 
-use super::{image::Images, libs::describe};
+use super::image::Images;
 use crate::{
     Error,
-    memory::context::{Context, failed},
+    memory::{
+        context::{Context, failed},
+        libs::describe,
+    },
 };
 
 /// Dynamic shared memory that a block gets without asking.
@@ -167,7 +170,7 @@ impl CudaLauncher {
             .map_err(|e| failed("cuStreamBeginCapture", e))
     }
 
-    /// What was kept, made ready. From here on what is queued runs.
+    /// Returns the captured launches as a graph. From here on launches run at once.
     pub(crate) fn end_capture(&self) -> Result<CudaGraph, Error> {
         self.context.bind()?;
         // SAFETY: a capture is under way on the stream, which is the context's.

@@ -7,7 +7,7 @@ use prelude_kernels::{
 };
 
 use super::{
-    check, int,
+    int,
     launch::{Launcher, access},
 };
 use crate::{Error, memory::view::View};
@@ -22,22 +22,13 @@ pub(crate) fn embed(
     h: View<bf16>,
 ) -> Result<(), Error> {
     const KERNEL: &str = "embed";
-    check(
-        KERNEL,
-        table.width() == h.width(),
-        "table and h differ in width",
-    )?;
-    check(KERNEL, ids.width() >= h.rows(), "fewer ids than rows")?;
-    check(
-        KERNEL,
-        h.width().is_multiple_of(8),
-        "width is no multiple of 8",
-    )?;
-    check(
-        KERNEL,
-        table.stride() == table.width(),
-        "the table has gaps",
-    )?;
+    rules! {
+        KERNEL;
+        table.width() == h.width() => "table and h differ in width",
+        ids.width() >= h.rows() => "fewer ids than rows",
+        h.width().is_multiple_of(8) => "width is no multiple of 8",
+        table.stride() == table.width() => "the table has gaps",
+    }
     let params = EmbedParams {
         ids: ids.ptr(),
         sampled: sampled.ptr(),
@@ -69,7 +60,7 @@ pub(crate) fn gather_rows(
     gather(launcher, index, x, y, None)
 }
 
-/// The same of indices from `first` on, as many as `x` has rows; other rows of `y` stay.
+/// Gathers rows whose indices are in `first..first + x.rows()`; other rows of `y` stay.
 pub(crate) fn gather_part(
     launcher: &mut Launcher,
     index: View<i32>,
@@ -88,13 +79,12 @@ fn gather(
     part: Option<usize>,
 ) -> Result<(), Error> {
     const KERNEL: &str = "gather_rows";
-    check(KERNEL, x.width() == y.width(), "x and y differ in width")?;
-    check(KERNEL, index.width() >= y.rows(), "fewer indices than rows")?;
-    check(
-        KERNEL,
-        y.width().is_multiple_of(8),
-        "width is no multiple of 8",
-    )?;
+    rules! {
+        KERNEL;
+        x.width() == y.width() => "x and y differ in width",
+        index.width() >= y.rows() => "fewer indices than rows",
+        y.width().is_multiple_of(8) => "width is no multiple of 8",
+    }
     let params = GatherRowsParams {
         index: index.ptr(),
         x: x.ptr(),
@@ -122,17 +112,12 @@ pub(crate) fn rms_norm(
     x: View<bf16>,
 ) -> Result<(), Error> {
     const KERNEL: &str = "rms_norm";
-    check(KERNEL, h.rows() == x.rows(), "h and x differ in rows")?;
-    check(
-        KERNEL,
-        h.width() == x.width() && h.width() == w.width(),
-        "widths differ",
-    )?;
-    check(
-        KERNEL,
-        h.width().is_multiple_of(8),
-        "width is no multiple of 8",
-    )?;
+    rules! {
+        KERNEL;
+        h.rows() == x.rows() => "h and x differ in rows",
+        h.width() == x.width() && h.width() == w.width() => "widths differ",
+        h.width().is_multiple_of(8) => "width is no multiple of 8",
+    }
     let params = RmsNormParams {
         h: h.ptr(),
         d: DevicePtr::NULL,
@@ -157,26 +142,13 @@ pub(crate) fn silu_mul(
     a: View<bf16>,
 ) -> Result<(), Error> {
     const KERNEL: &str = "silu_mul";
-    check(
-        KERNEL,
-        gate_up.rows() == a.rows(),
-        "gate_up and a differ in rows",
-    )?;
-    check(
-        KERNEL,
-        gate_up.width() == 2 * a.width(),
-        "gate_up is not twice as wide as a",
-    )?;
-    check(
-        KERNEL,
-        a.width().is_multiple_of(8),
-        "width is no multiple of 8",
-    )?;
-    check(
-        KERNEL,
-        (a.rows() as u64 * a.width() as u64) < 1 << 34,
-        "rows · width is 2^34 or more",
-    )?;
+    rules! {
+        KERNEL;
+        gate_up.rows() == a.rows() => "gate_up and a differ in rows",
+        gate_up.width() == 2 * a.width() => "gate_up is not twice as wide as a",
+        a.width().is_multiple_of(8) => "width is no multiple of 8",
+        (a.rows() as u64 * a.width() as u64) < 1 << 34 => "rows · width is 2^34 or more",
+    }
     let params = SiluMulParams {
         gate_up: gate_up.ptr(),
         a: a.ptr(),

@@ -14,7 +14,7 @@ use prelude_kernels::{
 };
 
 use super::{
-    check, int,
+    int,
     launch::{Access, Launcher, access, check_accesses},
     lt::{Lt, Matrix},
 };
@@ -48,15 +48,44 @@ pub(crate) enum Output {
     Logits(View<f32>),
 }
 
-/// What multiplies.
+/// Numbers of products that were queued, by what multiplies.
+#[cfg(feature = "measure")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProductCounts {
+    /// By the library.
+    pub library: u64,
+    /// By `gemm_mma`.
+    pub own: u64,
+    /// By `gemm_skinny`, which few rows always are where bits may differ.
+    pub skinny: u64,
+}
+
+#[cfg(feature = "measure")]
+impl ProductCounts {
+    pub(crate) const NONE: Self = Self {
+        library: 0,
+        own: 0,
+        skinny: 0,
+    };
+
+    pub(crate) const fn note(&mut self, by: ProductKernel) {
+        match by {
+            ProductKernel::Library => self.library += 1,
+            ProductKernel::Mma => self.own += 1,
+            ProductKernel::Skinny => self.skinny += 1,
+        }
+    }
+}
+
+/// The kernels and libraries that multiply matrices.
 #[derive(Debug)]
 pub(crate) struct Products {
     lt: Option<Lt>,
     engine: ProductEngine,
-    /// Whether few rows may go to `gemm_skinny`.
+    /// True if few rows may go to `gemm_skinny`.
     few_apart: bool,
     #[cfg(feature = "measure")]
-    counts: crate::measure::ProductCounts,
+    counts: ProductCounts,
 }
 
 impl Products {
@@ -88,7 +117,7 @@ impl Products {
             few_apart: !matches!(engine, ProductEngine::Deterministic),
             engine,
             #[cfg(feature = "measure")]
-            counts: crate::measure::ProductCounts::NONE,
+            counts: ProductCounts::NONE,
         }
     }
 
@@ -98,7 +127,7 @@ impl Products {
             lt: Some(lt),
             few_apart: true,
             #[cfg(feature = "measure")]
-            counts: crate::measure::ProductCounts::NONE,
+            counts: ProductCounts::NONE,
         }
     }
 
@@ -145,9 +174,9 @@ impl Products {
         Ok(())
     }
 
-    /// What multiplied so far.
+    /// Returns numbers of products so far.
     #[cfg(feature = "measure")]
-    pub(crate) const fn counts(&self) -> crate::measure::ProductCounts {
+    pub(crate) const fn counts(&self) -> ProductCounts {
         self.counts
     }
 
@@ -191,12 +220,12 @@ impl Products {
         let by = match few {
             Some(launch) => {
                 launcher.launch(&launch, &product.params, &product.reads, &product.writes)?;
-                By::Skinny
+                ProductKernel::Skinny
             }
-            None if by_library => By::Library,
+            None if by_library => ProductKernel::Library,
             None => {
                 product.mma(launcher)?;
-                By::Mma
+                ProductKernel::Mma
             }
         };
         #[cfg(feature = "measure")]
@@ -207,15 +236,15 @@ impl Products {
     }
 }
 
-/// Whether `gemm_skinny`, if it takes a product at all, is faster than the library.
+/// Returns true if `gemm_skinny`, where it takes a product at all, is faster than the library.
 const fn is_for_skinny(params: &GemmParams) -> bool {
     let most = SKINNY_ELEMENTS[if params.m <= 8 { 0 } else { 1 }];
     params.n as u64 * params.k as u64 <= most
 }
 
-/// What ran a product.
+/// The code that ran a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum ProductKernel {
     /// cuBLASLt.
     Library,
     /// `gemm_skinny`: up to 16 rows, [`SKINNY_ELEMENTS`].
@@ -224,7 +253,7 @@ pub(crate) enum By {
     Mma,
 }
 
-/// The same by `gemm_mma`, wherever cuBLASLt is.
+/// Multiplies by `gemm_mma`, even where cuBLASLt is there.
 #[cfg(any(test, feature = "measure"))]
 pub(crate) fn gemm_mma(
     launcher: &mut Launcher,
@@ -258,25 +287,19 @@ impl Product {
             Output::Logits(y) => (GemmOutput::F32, part(y)),
         };
         let kernel = "gemm_mma";
-        check(kernel, x.width() == w.width(), "x and w differ in width")?;
-        check(kernel, x.rows() == y.rows, "x and y differ in rows")?;
-        check(
-            kernel,
-            w.rows() == y.width,
-            "w has not a row for each column of y",
-        )?;
-        check(kernel, x.width().is_multiple_of(8), "k is no multiple of 8")?;
-        check(
-            kernel,
-            bias.is_none_or(|b| b.width() == y.width),
-            "the bias has another width",
-        )?;
+        rules! {
+            kernel;
+            x.width() == w.width() => "x and w differ in width",
+            x.rows() == y.rows => "x and y differ in rows",
+            w.rows() == y.width => "w has not a row for each column of y",
+            x.width().is_multiple_of(8) => "k is no multiple of 8",
+            bias.is_none_or(|b| b.width() == y.width) => "the bias has another width",
+        }
         // Pairs of neighbours are stored at once.
-        check(
-            kernel,
-            y.stride.is_multiple_of(2),
-            "rows of y begin at odd elements",
-        )?;
+        rules! {
+            kernel;
+            y.stride.is_multiple_of(2) => "rows of y begin at odd elements",
+        }
         let mut reads = vec![access("x", x), access("w", w)];
         reads.extend(bias.map(|b| access("bias", b)));
         let writes = [y.access];

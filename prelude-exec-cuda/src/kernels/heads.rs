@@ -9,17 +9,17 @@ use prelude_kernels::{
 };
 
 use super::{
-    check, int,
+    int,
     launch::{Launcher, access},
 };
 use crate::{Error, memory::view::View};
 
 /// Rows of the head that one block of `label_logits` reads.
-const SLAB: usize = 256;
+const SLAB_ROWS: usize = 256;
 
 /// Slabs of a vocabulary.
 pub(crate) const fn label_slabs(vocab: usize) -> usize {
-    vocab.div_ceil(SLAB)
+    vocab.div_ceil(SLAB_ROWS)
 }
 
 /// Embeddings. `rows`: `[1, R]`, which read `index`; `index`: `[1, _]`, rows of `hidden`; `out`:
@@ -32,16 +32,11 @@ pub(crate) fn pool(
     out: View<f32>,
 ) -> Result<(), Error> {
     const KERNEL: &str = "pool";
-    check(
-        KERNEL,
-        out.rows() == rows.width(),
-        "not a row of out for each row",
-    )?;
-    check(
-        KERNEL,
-        out.width() == hidden.width(),
-        "out and hidden differ in width",
-    )?;
+    rules! {
+        KERNEL;
+        out.rows() == rows.width() => "not a row of out for each row",
+        out.width() == hidden.width() => "out and hidden differ in width",
+    }
     let params = PoolParams {
         row: rows.ptr(),
         index: index.ptr(),
@@ -71,22 +66,14 @@ pub(crate) fn classify(
     out: View<f32>,
 ) -> Result<(), Error> {
     const KERNEL: &str = "classify";
-    check(
-        KERNEL,
-        hidden.width() == score.width(),
-        "hidden and score differ in width",
-    )?;
-    check(
-        KERNEL,
-        hidden.width().is_multiple_of(8),
-        "width is no multiple of 8",
-    )?;
-    check(
-        KERNEL,
-        out.rows() == index.width() && out.width() == score.rows() && out.stride() == out.width(),
-        "out has another shape",
-    )?;
-    check(KERNEL, score.stride() == score.width(), "score has gaps")?;
+    rules! {
+        KERNEL;
+        hidden.width() == score.width() => "hidden and score differ in width",
+        hidden.width().is_multiple_of(8) => "width is no multiple of 8",
+        out.rows() == index.width() && out.width() == score.rows() && out.stride() == out.width()
+            => "out has another shape",
+        score.stride() == score.width() => "score has gaps",
+    }
     let params = ClassifyParams {
         index: index.ptr(),
         hidden: hidden.ptr(),
@@ -116,26 +103,14 @@ pub(crate) fn label_dots(
     out: View<f32>,
 ) -> Result<(), Error> {
     const KERNEL: &str = "label_dots";
-    check(
-        KERNEL,
-        hidden.width() == table.width(),
-        "hidden and table differ in width",
-    )?;
-    check(
-        KERNEL,
-        hidden.width().is_multiple_of(8),
-        "width is no multiple of 8",
-    )?;
-    check(
-        KERNEL,
-        rows.width() == out.width() && ids.width() == out.width(),
-        "not a row and an id for each product",
-    )?;
-    check(
-        KERNEL,
-        table.stride() == table.width(),
-        "the table has gaps",
-    )?;
+    rules! {
+        KERNEL;
+        hidden.width() == table.width() => "hidden and table differ in width",
+        hidden.width().is_multiple_of(8) => "width is no multiple of 8",
+        rows.width() == out.width() && ids.width() == out.width()
+            => "not a row and an id for each product",
+        table.stride() == table.width() => "the table has gaps",
+    }
     let params = LabelDotsParams {
         row: rows.ptr(),
         id: ids.ptr(),
@@ -184,34 +159,21 @@ impl LabelLogits {
         let (hidden, table) = (self.hidden, self.table);
         let (rows, pairs) = (self.index.width(), self.out.width());
         let slabs = label_slabs(table.rows());
-        check(
-            KERNEL,
-            hidden.width() == table.width(),
-            "hidden and table differ in width",
-        )?;
-        check(
-            KERNEL,
-            hidden.width().is_multiple_of(8),
-            "width is no multiple of 8",
-        )?;
-        check(
-            KERNEL,
-            table.stride() == table.width(),
-            "the table has gaps",
-        )?;
+        rules! {
+            KERNEL;
+            hidden.width() == table.width() => "hidden and table differ in width",
+            hidden.width().is_multiple_of(8) => "width is no multiple of 8",
+            table.stride() == table.width() => "the table has gaps",
+        }
         let lists = [self.pair_rows, self.pair_ids, self.pair_outs];
-        check(
-            KERNEL,
-            lists.iter().all(|l| l.width() == pairs),
-            "lists differ in length",
-        )?;
-        check(
-            KERNEL,
+        rules! {
+            KERNEL;
+            lists.iter().all(|l| l.width() == pairs) => "lists differ in length",
             self.partial.rows() == slabs
                 && self.partial.width() == 2 * rows
-                && self.log_sum_exp.width() == rows,
-            "sums of another shape",
-        )?;
+                && self.log_sum_exp.width() == rows
+                => "sums of another shape",
+        }
         let params = LabelLogitsParams {
             index: self.index.ptr(),
             hidden: hidden.ptr(),

@@ -16,8 +16,10 @@ use cudarc::nvrtc::{result as nvrtc, sys};
 use prelude_kernels::{Family, HEADERS};
 use sha2::{Digest, Sha256};
 
-use super::libs::{self, Library};
-use crate::{CudaConfig, Error};
+use crate::{
+    CudaConfig, Error,
+    memory::libs::{self, Library},
+};
 
 /// Longest part of a compiler's log that a message repeats.
 const LOG_MAX: usize = 2000;
@@ -53,8 +55,8 @@ impl Images {
         })
     }
 
-    /// What `load` makes of the first image of `family` that it takes: a cubin, fatbin or PTX,
-    /// ending in a zero byte. `load` says why it does not take one.
+    /// Returns what `load` makes of the first image of `family` that it takes: a cubin, fatbin or
+    /// PTX, ending in a zero byte. `load` says why it does not take one.
     ///
     /// # Errors
     /// [`Error::KernelImageMissing`] with what to do.
@@ -92,8 +94,8 @@ impl Images {
     }
 }
 
-/// What `load` makes of the image in the cache, or else of a new one. An image in the cache that
-/// does not load, because a disk was full or broken, is replaced.
+/// Returns what `load` makes of the image in the cache, or else of a new one. An image in the cache
+/// that does not load, because a disk was full or broken, is replaced.
 fn cached_or<T>(
     path: Option<&Path>,
     compile: impl FnOnce() -> Result<Vec<u8>, String>,

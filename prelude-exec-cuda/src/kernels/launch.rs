@@ -19,13 +19,13 @@ use crate::record::Recording;
 use crate::{Error, memory::view::View};
 
 /// Largest parameter struct that a launch takes.
-const PARAMS_MAX: usize = 4096;
+const MAX_PARAMS_BYTES: usize = 4096;
 /// Most memory that one launch may touch under different names.
 #[cfg(feature = "emu")]
-const ACCESSES_MAX: usize = 16;
+const MAX_LAUNCH_ACCESSES: usize = 16;
 /// Parameters that are f32; all others of 4 bytes are integers. Only the record asks.
 #[cfg(feature = "emu")]
-const FLOATS: [&str; 2] = ["eps", "scale"];
+const FLOAT_PARAMS: [&str; 2] = ["eps", "scale"];
 
 /// Runs kernels.
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl Launcher {
         Ok(())
     }
 
-    /// What was kept. From here on launches run.
+    /// Returns the captured launches. From here on launches run.
     ///
     /// # Errors
     /// The driver's; also if something was queued that cannot be captured.
@@ -184,13 +184,13 @@ fn check<P: Params>(launch: &Launch, reads: &[Access], writes: &[Access]) -> Res
             launch.grid, launch.block
         ));
     }
-    if size_of::<P>() > PARAMS_MAX {
+    if size_of::<P>() > MAX_PARAMS_BYTES {
         return Err(format!("{} bytes of parameters", size_of::<P>()));
     }
     check_accesses(reads, writes)
 }
 
-/// What holds for the memory of every launch, ours or a library's.
+/// Checks the memory of a launch, ours or a library's.
 pub(super) fn check_accesses(reads: &[Access], writes: &[Access]) -> Result<(), String> {
     if let Some(a) = reads.iter().chain(writes).find(|a| !a.is_aligned) {
         return Err(format!(
@@ -225,7 +225,7 @@ fn emulate<P: Params>(
 ) -> Result<(), Error> {
     use prelude_kernels::{DevicePtr, emu::Extent};
 
-    let mut extents = [Extent::zeroed(); ACCESSES_MAX];
+    let mut extents = [Extent::zeroed(); MAX_LAUNCH_ACCESSES];
     let accesses = reads
         .iter()
         .map(|a| (a, 0))
@@ -271,7 +271,7 @@ fn text<P: Params>(recording: &Recording, launch: &Launch, params: &P) -> String
                     address => add(format_args!(" {name}={}", recording.name(address))),
                 }
             }
-            [a, b, c, d] if FLOATS.contains(&name) => {
+            [a, b, c, d] if FLOAT_PARAMS.contains(&name) => {
                 add(format_args!(" {name}={}", f32::from_le_bytes([a, b, c, d])));
             }
             [a, b, c, d] => add(format_args!(" {name}={}", u32::from_le_bytes([a, b, c, d]))),
@@ -289,7 +289,7 @@ mod tests {
     use super::*;
     use crate::memory::space::Space;
 
-    /// What a launch writes down, or why it is refused.
+    /// Returns the record of a launch, or the reason why it is refused.
     fn launch(
         grid: [u32; 3],
         accesses: impl FnOnce(View<bf16>, View<bf16>) -> (Vec<Access>, Vec<Access>),

@@ -12,7 +12,6 @@
 //! | `launch` | what every launch is checked for; the GPU, the emulation, the record |
 //! | `cuda` | modules and launches on a GPU |
 //! | `image` | where compiled kernels come from |
-//! | `libs` | finding and opening NVIDIA's libraries |
 //!
 //! Wrappers take views, check what the kernel relies on, and launch. `unsafe` is here and in
 //! `memory`, and nowhere else in this crate.
@@ -21,6 +20,13 @@
     reason = "the driver's calls; each wrapper is safe to call"
 )]
 
+/// Returns an error of the kernel with the text of the first condition that does not hold.
+macro_rules! rules {
+    { $kernel:expr; $($holds:expr => $broken:literal,)+ } => {
+        $($crate::kernels::check($kernel, $holds, $broken)?;)+
+    };
+}
+
 pub(crate) mod attention;
 pub(crate) mod cuda;
 pub(crate) mod elementwise;
@@ -28,7 +34,6 @@ pub(crate) mod gemm;
 pub(crate) mod heads;
 pub(crate) mod image;
 pub(crate) mod launch;
-pub(crate) mod libs;
 pub(crate) mod lt;
 pub(crate) mod rope;
 pub(crate) mod vocabulary;

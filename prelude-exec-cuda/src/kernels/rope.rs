@@ -5,7 +5,7 @@ use prelude_kernels::{DevicePtr, families::QkNormRopeStoreParams};
 use prelude_models::AttnShape;
 
 use super::{
-    check, int,
+    int,
     launch::{Launcher, access},
 };
 use crate::{Error, memory::view::View};
@@ -40,49 +40,33 @@ impl QkNormRopeStore {
         let Self { shape, qkv, .. } = *self;
         let (n, dim) = (qkv.rows(), shape.head_dim);
         let kv_width = shape.kv_heads * dim;
-        check(
-            KERNEL,
-            qkv.width() == shape.qkv_width(),
-            "qkv has another width",
-        )?;
-        check(
-            KERNEL,
-            dim.is_multiple_of(8) && dim <= 128,
-            "no such head_dim",
-        )?;
-        check(
-            KERNEL,
-            self.positions.width() >= n && self.slots.width() >= n,
-            "fewer positions or slots than rows",
-        )?;
-        check(
-            KERNEL,
-            self.rope.width() == dim,
-            "rotations of another width",
-        )?;
-        check(
-            KERNEL,
-            self.q_norm.width() == dim && self.k_norm.width() == dim,
-            "norms of another width",
-        )?;
+        rules! {
+            KERNEL;
+            qkv.width() == shape.qkv_width() => "qkv has another width",
+            dim.is_multiple_of(8) && dim <= 128 => "no such head_dim",
+            self.positions.width() >= n && self.slots.width() >= n
+                => "fewer positions or slots than rows",
+            self.rope.width() == dim => "rotations of another width",
+            self.q_norm.width() == dim && self.k_norm.width() == dim => "norms of another width",
+        }
         let (k_pages, v_pages) = self.pages;
-        check(
-            KERNEL,
-            k_pages.width() == self.block_size * kv_width && v_pages.width() == k_pages.width(),
-            "pages of another shape",
-        )?;
+        rules! {
+            KERNEL;
+            k_pages.width() == self.block_size * kv_width && v_pages.width() == k_pages.width()
+                => "pages of another shape",
+        }
         let mut writes = vec![
             access("qkv", qkv),
             access("k_pages", k_pages),
             access("v_pages", v_pages),
         ];
         if let Some((k, v)) = self.step {
-            check(
-                KERNEL,
-                k.rows() == n && v.rows() == n && k.width() == kv_width && v.width() == kv_width,
-                "the step's K/V have another shape",
-            )?;
-            check(KERNEL, k.stride() == v.stride(), "K and V differ in stride")?;
+            rules! {
+                KERNEL;
+                k.rows() == n && v.rows() == n && k.width() == kv_width && v.width() == kv_width
+                    => "the step's K/V have another shape",
+                k.stride() == v.stride() => "K and V differ in stride",
+            }
             writes.extend([access("k_step", k), access("v_step", v)]);
         }
         let (k_step, v_step) = self.step.unzip();

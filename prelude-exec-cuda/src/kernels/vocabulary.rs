@@ -1,4 +1,4 @@
-//! What reads full rows of logits: `adjust`, `sample`, `prompt_logprobs`.
+//! Kernels that read full rows of logits: `adjust`, `sample`, `prompt_logprobs`.
 
 use prelude_kernels::{
     DevicePtr,
@@ -8,7 +8,7 @@ use prelude_kernels::{
 };
 
 use super::{
-    check, int,
+    int,
     launch::{Launcher, access},
 };
 use crate::{Error, memory::view::View};
@@ -33,16 +33,11 @@ pub(crate) struct Adjust {
 
 impl Adjust {
     pub(crate) fn launch(&self, launcher: &mut Launcher) -> Result<(), Error> {
-        check(
-            "adjust",
-            self.logits.width() >= self.vocab,
-            "logits are too narrow",
-        )?;
-        check(
-            "adjust",
-            self.out.rows() >= self.rows.width(),
-            "no row of out for each row",
-        )?;
+        rules! {
+            "adjust";
+            self.logits.width() >= self.vocab => "logits are too narrow",
+            self.out.rows() >= self.rows.width() => "no row of out for each row",
+        }
         let params = AdjustParams {
             row: self.rows.ptr(),
             seen: self.seen.ptr(),
@@ -77,11 +72,10 @@ pub(crate) fn argmax(
     status: View<u32>,
 ) -> Result<(), Error> {
     let rows = logits.rows();
-    check(
-        "argmax",
-        ids.width() == rows && status.width() == rows,
-        "not an id and a status for each row",
-    )?;
+    rules! {
+        "argmax";
+        ids.width() == rows && status.width() == rows => "not an id and a status for each row",
+    }
     let params = ArgmaxParams {
         logits: logits.ptr(),
         ids: ids.ptr(),
@@ -113,16 +107,11 @@ pub(crate) struct Sample {
 
 impl Sample {
     pub(crate) fn launch(&self, launcher: &mut Launcher) -> Result<(), Error> {
-        check(
-            "sample",
-            self.logits.width() >= self.vocab,
-            "logits are too narrow",
-        )?;
-        check(
-            "sample",
-            self.status.width() == self.rows.width(),
-            "not a status for each row",
-        )?;
+        rules! {
+            "sample";
+            self.logits.width() >= self.vocab => "logits are too narrow",
+            self.status.width() == self.rows.width() => "not a status for each row",
+        }
         let params = SampleParams {
             row: self.rows.ptr(),
             ids: self.ids.ptr(),
@@ -155,7 +144,7 @@ pub(crate) struct Logprobs {
     pub(crate) rank: View<u32>,
     /// `[1, _]`: the likeliest tokens of all rows.
     pub(crate) top_id: View<i32>,
-    /// The same.
+    /// `[1, _]`: log-probabilities of `top_id`.
     pub(crate) top_lp: View<f32>,
     /// `[1, R]`.
     pub(crate) log_sum_exp: View<f32>,
@@ -164,16 +153,12 @@ pub(crate) struct Logprobs {
 
 /// Launches [`Logprobs`].
 pub(crate) fn logprobs(launcher: &mut Launcher, on: Logprobs) -> Result<(), Error> {
-    check(
-        "prompt_logprobs",
-        on.logits.width() >= on.vocab,
-        "logits are too narrow",
-    )?;
-    check(
-        "prompt_logprobs",
-        on.log_sum_exp.width() == on.rows.width() && on.lp.width() == on.rank.width(),
-        "results of another shape",
-    )?;
+    rules! {
+        "prompt_logprobs";
+        on.logits.width() >= on.vocab => "logits are too narrow",
+        on.log_sum_exp.width() == on.rows.width() && on.lp.width() == on.rank.width()
+            => "results of another shape",
+    }
     let params = LogprobsParams {
         row: on.rows.ptr(),
         target: on.targets.ptr(),

@@ -6,15 +6,16 @@ use prelude_core::{ForwardBatch, StepId, StepOutput};
 use prelude_models::{
     ModelConfig, Ops as _,
     conformance::{Body, ConformanceDevice, Spec},
+    step::ArenaTensor,
 };
 
 use super::Target;
 use crate::{
-    CudaConfig, CudaLoader, CudaOps, Error, StepPlan, Tensor, executor, memory::kv_pool::KvShape,
+    CudaConfig, CudaLoader, CudaOps, Error, StepPlan, executor, memory::kv_pool::KvShape,
     ops::Sizes,
 };
 
-/// What a [`Device`] needs room for.
+/// The sizes that a [`Device`] needs room for.
 #[derive(Clone, Debug)]
 pub struct Room {
     /// Sizes of a model.
@@ -125,7 +126,7 @@ impl Device {
         body: impl FnOnce(&mut CudaOps, &StepPlan) -> Result<T, Error>,
     ) -> Result<(T, StepOutput), Error> {
         self.ops.space.settle()?;
-        let planned = self.plan.rebuild(batch, self.ops.layout, |_, _| None);
+        let planned = self.plan.rebuild(batch, self.ops.plan_config, |_, _| None);
         planned.map_err(|e| Error::Step(e.to_string()))?;
         self.ops.begin(&mut self.plan)?;
         let made = body(&mut self.ops, &self.plan)?;
@@ -140,7 +141,7 @@ impl Device {
 ///
 /// # Errors
 /// The driver's.
-pub(crate) fn write(ops: &mut CudaOps, tensor: &Tensor, values: &[bf16]) -> Result<(), Error> {
+pub(crate) fn write(ops: &mut CudaOps, tensor: &ArenaTensor, values: &[bf16]) -> Result<(), Error> {
     ops.space.synchronize("what used the tensor before")?;
     ops.arena.write(tensor, values)?;
     ops.space.settle()
@@ -150,7 +151,7 @@ pub(crate) fn write(ops: &mut CudaOps, tensor: &Tensor, values: &[bf16]) -> Resu
 ///
 /// # Errors
 /// The driver's.
-pub(crate) fn read(ops: &CudaOps, tensor: &Tensor) -> Result<Vec<bf16>, Error> {
+pub(crate) fn read(ops: &CudaOps, tensor: &ArenaTensor) -> Result<Vec<bf16>, Error> {
     ops.space.synchronize("what fills the tensor")?;
     ops.arena.read(tensor)
 }
@@ -163,7 +164,7 @@ impl CudaOps {
     ///
     /// # Panics
     /// If there are not as many values as the tensor has elements.
-    pub fn write(&mut self, tensor: &mut Tensor, values: &[bf16]) -> Result<(), Error> {
+    pub fn write(&mut self, tensor: &mut ArenaTensor, values: &[bf16]) -> Result<(), Error> {
         write(self, tensor, values)
     }
 
@@ -171,7 +172,12 @@ impl CudaOps {
     ///
     /// # Errors
     /// As [`CudaOps::write`], or that the arena is full.
-    pub fn filled(&mut self, rows: usize, width: usize, values: &[bf16]) -> Result<Tensor, Error> {
+    pub fn filled(
+        &mut self,
+        rows: usize,
+        width: usize,
+        values: &[bf16],
+    ) -> Result<ArenaTensor, Error> {
         let mut tensor = self.alloc(rows, width)?;
         self.write(&mut tensor, values)?;
         Ok(tensor)
@@ -181,7 +187,7 @@ impl CudaOps {
     ///
     /// # Errors
     /// The driver's.
-    pub fn read(&self, tensor: &Tensor) -> Result<Vec<bf16>, Error> {
+    pub fn read(&self, tensor: &ArenaTensor) -> Result<Vec<bf16>, Error> {
         read(self, tensor)
     }
 }
@@ -205,12 +211,12 @@ impl ConformanceDevice for Device {
         }
     }
 
-    fn write(ops: &mut CudaOps, tensor: &mut Tensor, values: &[f32]) {
+    fn write(ops: &mut CudaOps, tensor: &mut ArenaTensor, values: &[f32]) {
         let values: Vec<bf16> = values.iter().map(|&x| bf16::from_f32(x)).collect();
         ops.write(tensor, &values).expect("the device takes values");
     }
 
-    fn read(ops: &mut CudaOps, tensor: &Tensor) -> Vec<f32> {
+    fn read(ops: &mut CudaOps, tensor: &ArenaTensor) -> Vec<f32> {
         let values = CudaOps::read(ops, tensor).expect("the device gives values");
         values.into_iter().map(bf16::to_f32).collect()
     }

@@ -1,6 +1,6 @@
-//! What `gpu-check` looks at a device with: single operations, their times, whole suites.
+//! The interface of `gpu-check` to a device: single operations, their times, whole suites.
 //!
-//! Behind the feature `measure`, and not for anybody else: it changes with the needs of that
+//! Behind the feature `measure`, for that program alone: it changes with the needs of that
 //! program. A [`Target`] is a GPU, the emulation, or the device that writes launches down; what
 //! runs on one of them runs on all, so that nothing meets its first mistake on a GPU.
 
@@ -12,9 +12,10 @@ use std::sync::Arc;
 
 pub use self::{
     device::{Device, Room},
-    products::{Measured, Operands, ProductCounts, Tuner, Turn, logits_f32, product_f32},
+    products::{Measured, Operands, Tuner, WeightCycle, logits_f32, product_f32},
     times::Times,
 };
+pub use crate::kernels::gemm::ProductCounts;
 use crate::{
     CudaConfig, CudaOps, Error, Recording,
     kernels::{cuda::CudaLauncher, image::Images, launch::Launcher},
@@ -23,19 +24,19 @@ use crate::{
 
 /// Something that runs kernels, or stands in for it.
 #[derive(Clone, Debug)]
-pub struct Target(Kind);
+pub struct Target(TargetKind);
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum TargetKind {
     Gpu(Arc<Context>, Box<CudaConfig>),
     Emulated(Arc<prelude_kernels::emu::Device>),
     Recorded(Arc<Recording>),
 }
 
-/// What a GPU says of itself.
+/// A GPU's properties.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// What it is called.
+    /// The GPU's name.
     pub name: String,
     /// Major and minor.
     pub compute_capability: (i32, i32),
@@ -54,31 +55,31 @@ impl Target {
     /// [`Error::NoDriver`] and its like.
     pub fn gpu(config: &CudaConfig) -> Result<Self, Error> {
         let context = Arc::new(Context::open(config.device)?);
-        Ok(Self(Kind::Gpu(context, Box::new(config.clone()))))
+        Ok(Self(TargetKind::Gpu(context, Box::new(config.clone()))))
     }
 
     /// The emulation.
     #[must_use]
     pub const fn emulated(device: Arc<prelude_kernels::emu::Device>) -> Self {
-        Self(Kind::Emulated(device))
+        Self(TargetKind::Emulated(device))
     }
 
     /// The device that computes nothing.
     #[must_use]
     pub fn recorded() -> Self {
-        Self(Kind::Recorded(Arc::default()))
+        Self(TargetKind::Recorded(Arc::default()))
     }
 
-    /// Whether times mean something.
+    /// Returns true if this is a GPU, so that times mean something.
     #[must_use]
     pub const fn is_gpu(&self) -> bool {
-        matches!(self.0, Kind::Gpu(..))
+        matches!(self.0, TargetKind::Gpu(..))
     }
 
-    /// What the GPU says of itself, if it is one.
+    /// Returns the GPU's properties, if this is one.
     #[must_use]
     pub fn facts(&self) -> Option<Facts> {
-        let Kind::Gpu(context, _) = &self.0 else {
+        let TargetKind::Gpu(context, _) = &self.0 else {
             return None;
         };
         Some(Facts {
@@ -90,7 +91,7 @@ impl Target {
         })
     }
 
-    /// Bytes that nobody has taken, where memory has a limit.
+    /// Bytes that are free, where memory has a limit.
     ///
     /// # Errors
     /// The driver's.
@@ -118,28 +119,28 @@ impl Target {
 
     pub(crate) fn space(&self) -> Space {
         match &self.0 {
-            Kind::Gpu(context, _) => Space::Cuda(Arc::clone(context)),
-            Kind::Emulated(device) => Space::Emu(Arc::clone(device)),
-            Kind::Recorded(recording) => Space::Virtual(Arc::clone(recording)),
+            TargetKind::Gpu(context, _) => Space::Cuda(Arc::clone(context)),
+            TargetKind::Emulated(device) => Space::Emu(Arc::clone(device)),
+            TargetKind::Recorded(recording) => Space::Virtual(Arc::clone(recording)),
         }
     }
 
     pub(crate) fn launcher(&self) -> Result<Launcher, Error> {
         Ok(match &self.0 {
-            Kind::Gpu(context, config) => {
+            TargetKind::Gpu(context, config) => {
                 let images = Images::new(config);
                 Launcher::Cuda(Box::new(CudaLauncher::new(Arc::clone(context), images)?))
             }
-            Kind::Emulated(device) => Launcher::Emu(Arc::clone(device), None),
-            Kind::Recorded(recording) => Launcher::Record(Arc::clone(recording), None),
+            TargetKind::Emulated(device) => Launcher::Emu(Arc::clone(device), None),
+            TargetKind::Recorded(recording) => Launcher::Record(Arc::clone(recording), None),
         })
     }
 
     /// The configuration that the GPU was opened with; the default elsewhere.
     fn config(&self) -> CudaConfig {
         match &self.0 {
-            Kind::Gpu(_, config) => (**config).clone(),
-            Kind::Emulated(_) | Kind::Recorded(_) => CudaConfig::default(),
+            TargetKind::Gpu(_, config) => (**config).clone(),
+            TargetKind::Emulated(_) | TargetKind::Recorded(_) => CudaConfig::default(),
         }
     }
 }

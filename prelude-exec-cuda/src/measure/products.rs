@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use half::bf16;
+use prelude_models::step::ArenaTensor;
 
 use super::times::{Times, times};
 use crate::{
-    CudaOps, Error, ProductEngine, Tensor, Weight,
+    CudaOps, Error, ProductEngine, Weight,
     kernels::{
-        gemm::{By, Output, gemm_mma},
+        gemm::{Output, ProductCounts, gemm_mma},
         lt::{
             WORKSPACE_BYTES,
             plans::{self, Machine, Plan, Plans},
@@ -20,7 +21,7 @@ use crate::{
 ///
 /// # Errors
 /// [`Error::Launch`] if the shapes do not fit, or the driver's.
-pub fn product_f32(ops: &mut CudaOps, x: &Tensor, w: &Weight) -> Result<Vec<f32>, Error> {
+pub fn product_f32(ops: &mut CudaOps, x: &ArenaTensor, w: &Weight) -> Result<Vec<f32>, Error> {
     let (x, (w, _)) = (ops.arena.view(x), w.matrix());
     let (m, n) = (x.rows(), w.rows());
     let sums = ops.space.alloc("sums", m * n * size_of::<f32>())?;
@@ -32,11 +33,11 @@ pub fn product_f32(ops: &mut CudaOps, x: &Tensor, w: &Weight) -> Result<Vec<f32>
     Ok(values)
 }
 
-/// The same as the executor's logits are: by the library where that is used.
+/// `x · wᵀ` as the executor computes logits: by the library where that is used.
 ///
 /// # Errors
 /// As [`product_f32`].
-pub fn logits_f32(ops: &mut CudaOps, x: &Tensor, w: &Weight) -> Result<Vec<f32>, Error> {
+pub fn logits_f32(ops: &mut CudaOps, x: &ArenaTensor, w: &Weight) -> Result<Vec<f32>, Error> {
     let (x, (w, _)) = (ops.arena.view(x), w.matrix());
     let (m, n) = (x.rows(), w.rows());
     let sums = ops.space.alloc("sums", m * n * size_of::<f32>())?;
@@ -49,33 +50,6 @@ pub fn logits_f32(ops: &mut CudaOps, x: &Tensor, w: &Weight) -> Result<Vec<f32>,
     Ok(values)
 }
 
-/// Products that were queued, by what multiplies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ProductCounts {
-    /// By the library.
-    pub library: u64,
-    /// By `gemm_mma`.
-    pub own: u64,
-    /// By `gemm_skinny`, which few rows always are where bits may differ.
-    pub skinny: u64,
-}
-
-impl ProductCounts {
-    pub(crate) const NONE: Self = Self {
-        library: 0,
-        own: 0,
-        skinny: 0,
-    };
-
-    pub(crate) const fn note(&mut self, by: By) {
-        match by {
-            By::Library => self.library += 1,
-            By::Mma => self.own += 1,
-            By::Skinny => self.skinny += 1,
-        }
-    }
-}
-
 impl CudaOps {
     /// How many products ran on what since these operations were made.
     #[must_use]
@@ -83,19 +57,19 @@ impl CudaOps {
         self.products.counts()
     }
 
-    /// What its products run on, and why.
+    /// Returns the code that runs products, and the reason.
     #[must_use]
     pub const fn products(&self) -> &ProductEngine {
         self.products.engine()
     }
 }
 
-/// Which of several weights of one shape is next. Going on from one measurement to another, so that
+/// The next of several weights of one shape. It goes on from one measurement to another, so that
 /// weights come from memory: what was used last is still in the L2 cache.
 #[derive(Debug, Default)]
-pub struct Turn(usize);
+pub struct WeightCycle(usize);
 
-impl Turn {
+impl WeightCycle {
     /// The next one.
     ///
     /// # Panics
@@ -110,12 +84,12 @@ impl Turn {
 #[derive(Debug)]
 pub struct Operands<'a> {
     /// `[m, k]`.
-    pub x: &'a Tensor,
+    pub x: &'a ArenaTensor,
     /// `[n, k]` each, more of them together than a cache holds.
     pub weights: &'a [Weight],
     /// `[m, n]`; its contents are lost.
-    pub y: &'a mut Tensor,
-    /// Whether the product is added to `y`, as those before a residual are.
+    pub y: &'a mut ArenaTensor,
+    /// True if the product is added to `y`, as those before a residual are.
     pub adds: bool,
 }
 
@@ -138,7 +112,7 @@ pub struct Measured {
     pub best: Option<Times>,
     /// How many there were.
     pub candidates: usize,
-    /// Those whose results are not `gemm_mma`'s, and where.
+    /// Algorithms whose results are not `gemm_mma`'s, with the place.
     pub wrong: Vec<String>,
 }
 
@@ -151,7 +125,7 @@ pub struct Tuner {
 
 /// Rows of a result that are compared: one of each tile of 128 at least, the ends among them.
 const COMPARED_ROWS: usize = 66;
-/// What `y` holds before a product that is looked at: elements that are not written show.
+/// Content of `y` before a product that is checked: elements that are not written show.
 const BEFORE: f32 = 3.0;
 
 impl Tuner {
@@ -166,7 +140,7 @@ impl Tuner {
         ops: &mut CudaOps,
         operands: &mut Operands<'_>,
         repetitions: usize,
-        turn: &mut Turn,
+        turn: &mut WeightCycle,
     ) -> Result<Option<Measured>, Error> {
         let space = ops.space.clone();
         let x = ops.arena.view(operands.x);
@@ -301,7 +275,7 @@ fn compared_rows(m: usize) -> Vec<usize> {
     rows
 }
 
-/// Whether numbers are the same but for sums in another order and one rounding each.
+/// Checks that numbers are the same but for sums in another order and one rounding each.
 ///
 /// # Errors
 /// The first that is not.
@@ -334,7 +308,7 @@ mod tests {
 
     #[test]
     fn weights_go_on_in_turn() {
-        let mut turn = Turn::default();
+        let mut turn = WeightCycle::default();
         let mut take = |count| -> Vec<char> {
             (0..count)
                 .map(|_| *turn.next(&['a', 'b', 'c', 'd', 'e']))

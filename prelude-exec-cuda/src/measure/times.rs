@@ -28,13 +28,13 @@ const SPAN_S: f64 = 100e-6;
 /// Most calls of a measurement: about two launches each, a driver queues some thousand.
 const CALLS_MAX: usize = 600;
 
-/// What repeated work took.
+/// The times of repeated work.
 #[derive(Clone, Debug, Default)]
 pub struct Times {
     /// Seconds of each repetition; of work that follows upon itself, gaps between launches are in
     /// it.
     pub seconds: Vec<f64>,
-    /// Whether the GPU waited for the host, whose pace these seconds are then.
+    /// True if the GPU waited for the host: the seconds are the host's then.
     pub is_host_bound: bool,
 }
 

@@ -6,7 +6,8 @@ use cudarc::driver::{
     sys::{self, CUdevice_attribute, CUresult},
 };
 
-use crate::{Error, kernels::libs};
+use super::libs;
+use crate::Error;
 
 /// Oldest compute capability that the kernels are written for: `cp.async` and bf16 products.
 const COMPUTE_MIN: (i32, i32) = (8, 0);
@@ -17,7 +18,7 @@ pub(crate) struct Context {
     device: sys::CUdevice,
     context: sys::CUcontext,
     stream: sys::CUstream,
-    /// What the GPU is called.
+    /// The GPU's name.
     pub(crate) name: String,
     /// Major and minor.
     pub(crate) compute_capability: (i32, i32),
@@ -106,7 +107,7 @@ impl Context {
         self.stream
     }
 
-    /// Bytes of memory that nobody has taken.
+    /// Bytes of free memory.
     pub(crate) fn free_bytes(&self) -> Result<u64, Error> {
         self.bind()?;
         let (free, _) = mem_get_info().map_err(|e| failed("cuMemGetInfo", e))?;
@@ -166,7 +167,7 @@ pub(crate) fn failed(call: &'static str, error: DriverError) -> Error {
     Error::Driver { call, code }
 }
 
-/// Whether every later call in the context fails with it too.
+/// Returns true if every later call in the context fails with this error too.
 const fn is_sticky(code: CUresult) -> bool {
     use CUresult as R;
     matches!(

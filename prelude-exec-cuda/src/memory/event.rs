@@ -30,7 +30,7 @@ impl Event {
         Self::with(context, sys::CUevent_flags::CU_EVENT_DEFAULT)
     }
 
-    /// The same, whose time nobody wants to know.
+    /// Makes an event without a time, which costs less.
     ///
     /// # Errors
     /// The driver's.
@@ -68,7 +68,7 @@ impl Event {
         unsafe { event::synchronize(self.event) }.map_err(|e| lost(what, failed(what, e)))
     }
 
-    /// Whether the stream has passed it.
+    /// Returns true if the stream has passed the event.
     ///
     /// # Errors
     /// The driver's.

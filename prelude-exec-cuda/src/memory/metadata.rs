@@ -1,4 +1,4 @@
-//! What a step tells the GPU besides its activations: packed on the host, sent by one copy.
+//! A step's ids, tables and tiles for the GPU: packed on the host, sent by one copy.
 
 use std::marker::PhantomData;
 

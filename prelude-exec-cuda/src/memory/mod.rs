@@ -3,6 +3,7 @@
 //! | file | |
 //! | --- | --- |
 //! | `context` | one GPU: its context, its stream, its errors |
+//! | `libs` | finding and opening NVIDIA's libraries, the driver among them |
 //! | `space` | where memory comes from: a GPU, the host (emulation), nowhere (recording) |
 //! | `view` | typed rows of a buffer: the only form in which kernels get addresses |
 //! | `arena` | a step's activations, handed out from the front of one buffer |
@@ -21,6 +22,7 @@ pub(crate) mod arena;
 pub(crate) mod context;
 pub(crate) mod event;
 pub(crate) mod kv_pool;
+pub(crate) mod libs;
 pub(crate) mod metadata;
 pub(crate) mod pinned;
 pub(crate) mod space;

@@ -100,15 +100,15 @@ impl<T: Pod> View<T> {
         self.address..self.address + (elements * size_of::<T>()) as u64
     }
 
-    /// Whether no byte of the one is within the other. Interleaved columns count as overlapping,
-    /// so wrappers that allow those compare columns themselves.
+    /// Returns true if the spans of two views share no byte. Interleaved columns count as
+    /// overlapping, so wrappers that allow those compare columns themselves.
     #[cfg(test)]
     pub(crate) fn is_apart<U: Pod>(&self, other: &View<U>) -> bool {
         let (a, b) = (self.span(), other.span());
         a.is_empty() || b.is_empty() || a.end <= b.start || b.end <= a.start
     }
 
-    /// Whether every row starts at a multiple of 16 bytes.
+    /// Returns true if every row starts at a multiple of 16 bytes.
     pub(crate) const fn is_aligned(&self) -> bool {
         self.address.is_multiple_of(16)
             && (self.rows < 2 || (self.stride * size_of::<T>()).is_multiple_of(16))

@@ -3,17 +3,19 @@
 use std::sync::Arc;
 
 use prelude_core::{
-    DecodeRow as BatchRow, OutputRow, SampleHead, SamplingParams, Segment as BatchSegment,
-    SegmentIdx, SeqId, StepId,
+    BlockId, BlockSpan, DecodeBatch, DecodeRow as BatchRow, OneShotBatch, OutputHead, OutputRow,
+    Residency, SampleHead, SamplingParams, Segment as BatchSegment, SegmentIdx, SeqId, StepId,
+    TokenSource,
 };
+use prelude_models::step::NO_SLOT;
 use proptest::prelude::*;
 
 use super::*;
 
 const BLOCK: u32 = 16;
 
-fn layout(chunk_tokens: usize, group: usize) -> Layout {
-    Layout {
+fn config(chunk_tokens: usize, group: usize) -> PlanConfig {
+    PlanConfig {
         block_size: BLOCK,
         chunk_tokens,
         group,
@@ -48,18 +50,18 @@ fn decode_row(token: TokenSource, context_len: u32, start: u32) -> BatchRow {
 /// Where one position's keys and values lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    Slot(i32),
+    Slot(u32),
     Token(u32),
 }
 
-/// What every token of a forest sees, itself last: straight from the batch's definition.
+/// Returns what every token of a forest sees, itself last: straight from the batch's definition.
 fn meaning(batch: &OneShotBatch, first_token: u32) -> Vec<Vec<Source>> {
     let mut seen: Vec<Vec<Source>> = Vec::new();
     for segment in &batch.segments {
         let mut context = match segment.parent {
             None => {
                 let blocks = segment.cached.of(&batch.block_ids);
-                let at = |p: u32| slot(blocks[(p / BLOCK) as usize], p, BLOCK);
+                let at = |p: u32| blocks[(p / BLOCK) as usize].0 * BLOCK + p % BLOCK;
                 (0..segment.context_len)
                     .map(|p| Source::Slot(at(p)))
                     .collect()
@@ -77,7 +79,7 @@ fn meaning(batch: &OneShotBatch, first_token: u32) -> Vec<Vec<Source>> {
     seen
 }
 
-/// What the plan shows a query at `position` of a segment.
+/// Returns what the plan shows a query at `position` of a segment.
 fn shown(plan: &StepPlan, segment: u32, position: u32) -> Vec<Source> {
     let Segment {
         span_first,
@@ -92,8 +94,8 @@ fn shown(plan: &StepPlan, segment: u32, position: u32) -> Vec<Source> {
             sources.push(match span.kind {
                 Span::STEP => Source::Token(span.at + i),
                 _ => {
-                    let block = plan.blocks[(span.at + p / BLOCK) as usize];
-                    Source::Slot(block * BLOCK as i32 + (p % BLOCK) as i32)
+                    let block = plan.layout.blocks[(span.at + p / BLOCK) as usize];
+                    Source::Slot(block * BLOCK + p % BLOCK)
                 }
             });
         }
@@ -104,29 +106,29 @@ fn shown(plan: &StepPlan, segment: u32, position: u32) -> Vec<Source> {
 }
 
 /// A plan and its padded twin mean the same.
-fn check(batch: &ForwardBatch, layout: Layout) {
-    check_plan(batch, layout, false);
-    check_plan(batch, layout, true);
+fn check(batch: &ForwardBatch, config: PlanConfig) {
+    check_plan(batch, config, false);
+    check_plan(batch, config, true);
 }
 
 /// Every query of every chunk is in one tile or is one decode row, sees what it should, and the
 /// tiles of a chunk come longest first.
-fn check_plan(batch: &ForwardBatch, layout: Layout, pad: bool) {
+fn check_plan(batch: &ForwardBatch, config: PlanConfig, pad: bool) {
     let mut plan = StepPlan::default();
-    plan.rebuild(batch.clone(), layout, |_, _| None).unwrap();
-    let tokens = plan.tokens.len();
+    plan.rebuild(batch.clone(), config, |_, _| None).unwrap();
+    let tokens = plan.layout.tokens.len();
     let (tiles, decode_rows) = (plan.tiles.len(), plan.decode.len());
     if pad {
-        let Some(shape) = plan.pad(layout, 1000) else {
+        let Some(shape) = plan.pad(config, 1000) else {
             assert!(
                 tokens > 60 || plan.chunks.is_empty(),
                 "a small step is padded"
             );
             return;
         };
-        assert!(plan.chunks.len() == 1 && shape.tokens <= layout.chunk_tokens.min(1000));
-        assert_eq!(plan.tokens.len(), shape.tokens);
-        assert_eq!(plan.outputs.len(), shape.outputs);
+        assert!(plan.chunks.len() == 1 && shape.tokens <= config.chunk_tokens.min(1000));
+        assert_eq!(plan.layout.tokens.len(), shape.tokens);
+        assert_eq!(plan.layout.outputs.len(), shape.outputs);
         assert!(
             4 * shape.tokens <= 5 * tokens + 4 || tokens < 64,
             "{tokens}"
@@ -138,27 +140,31 @@ fn check_plan(batch: &ForwardBatch, layout: Layout, pad: bool) {
                 .all(|row| row.context_len <= 256 * splits)
         );
         // Padding is kept nowhere.
-        assert!(plan.slots[tokens..].iter().all(|&slot| slot == NO_SLOT));
+        assert!(
+            plan.layout.slots[tokens..]
+                .iter()
+                .all(|&slot| slot == NO_SLOT)
+        );
     }
     let (oneshot, prefill, decode) = batch.parts();
     let mut expected = meaning(oneshot, 0);
     expected.extend(meaning(prefill, count(oneshot.tokens.len())));
-    let mut got: Vec<Option<Vec<Source>>> = vec![None; plan.tokens.len()];
+    let mut got: Vec<Option<Vec<Source>>> = vec![None; plan.layout.tokens.len()];
     for chunk in &plan.chunks {
-        assert!(chunk.tokens.len() <= layout.chunk_tokens);
+        assert!(chunk.tokens.len() <= config.chunk_tokens);
         let all = &plan.tiles[chunk.tiles.clone()];
         let used = |tile: &&Tile| tile.segment != Tile::NO_SEGMENT;
         let tiles: Vec<_> = all.iter().filter(used).collect();
         assert!(tiles.is_sorted_by_key(|t| std::cmp::Reverse(t.q_pos + t.rows)));
         for tile in tiles {
-            let most = Tile::tokens_max(count(layout.group), chunk.tile_rows).unwrap();
+            let most = Tile::tokens_max(count(config.group), chunk.tile_rows).unwrap();
             assert!((1..=most).contains(&tile.rows));
             for i in 0..tile.rows {
                 let row = (tile.q_row + i) as usize;
                 assert!(row < chunk.tokens.len());
                 let token = chunk.tokens.start + row;
                 let position = tile.q_pos + i;
-                assert_eq!(plan.positions[token], int(position));
+                assert_eq!(plan.layout.positions[token], position);
                 let seen = shown(&plan, tile.segment, position);
                 assert!(got[token].replace(seen).is_none(), "token {token} twice");
             }
@@ -166,26 +172,26 @@ fn check_plan(batch: &ForwardBatch, layout: Layout, pad: bool) {
         let used = |row: &&DecodeRow| row.context_len > 0;
         for row in plan.decode[chunk.decode.clone()].iter().filter(used) {
             let token = chunk.tokens.start + row.q_row as usize;
-            assert_eq!(row.context_len, plan.positions[token].unsigned_abs() + 1);
+            assert_eq!(row.context_len, plan.layout.positions[token] + 1);
             let seen = (0..row.context_len).map(|p| {
-                let block = plan.blocks[(row.block_first + p / BLOCK) as usize];
-                Source::Slot(block * BLOCK as i32 + (p % BLOCK) as i32)
+                let block = plan.layout.blocks[(row.block_first + p / BLOCK) as usize];
+                Source::Slot(block * BLOCK + p % BLOCK)
             });
             assert!(got[token].replace(seen.collect()).is_none());
         }
     }
     for (i, row) in decode.rows.iter().enumerate() {
         let blocks = row.blocks.of(&decode.block_ids);
-        let at = |p: u32| Source::Slot(slot(blocks[(p / BLOCK) as usize], p, BLOCK));
+        let at = |p: u32| Source::Slot(blocks[(p / BLOCK) as usize].0 * BLOCK + p % BLOCK);
         let mut seen: Vec<_> = (0..=row.context_len).map(at).collect();
         let token = expected.len();
         // The new token's K/V are written to the page first, so either place will do.
         assert_eq!(
-            Source::Slot(plan.slots[token]),
+            Source::Slot(plan.layout.slots[token]),
             seen[seen.len() - 1],
             "row {i}"
         );
-        if layout.decode_as_segments {
+        if config.decode_as_segments {
             let last = seen.len() - 1;
             seen[last] = Source::Token(count(token));
         }
@@ -200,10 +206,10 @@ fn check_plan(batch: &ForwardBatch, layout: Layout, pad: bool) {
     assert_eq!(used.count(), tiles);
     let used = plan.decode.iter().filter(|row| row.context_len > 0);
     assert_eq!(used.count(), decode_rows);
-    for row in &plan.rows {
-        for (&output, i) in plan.outputs_of(row).iter().zip(0..) {
-            let token = plan.outputs[output as usize] as usize;
-            assert_eq!(plan.positions[token], int(row.first_position + i));
+    for row in &plan.layout.rows {
+        for (&output, i) in plan.layout.outputs_of(row).iter().zip(0..) {
+            let token = plan.layout.outputs[output as usize] as usize;
+            assert_eq!(plan.layout.positions[token], row.first_position + i);
         }
     }
 }
@@ -288,8 +294,8 @@ proptest! {
             prefill: forest(&prefill),
             decode: rows,
         };
-        let layout = Layout { decode_as_segments, ..layout(chunk * 64, group) };
-        check(&batch, layout);
+        let config = PlanConfig { decode_as_segments, ..config(chunk * 64, group) };
+        check(&batch, config);
     }
 }
 
@@ -300,7 +306,7 @@ fn a_chain_that_lies_together_is_one_span() {
     let chain = forest(&shape);
     plan.rebuild(
         ForwardBatch::OneShot(chain.clone()),
-        layout(64, 2),
+        config(64, 2),
         |_, _| None,
     )
     .unwrap();
@@ -309,7 +315,7 @@ fn a_chain_that_lies_together_is_one_span() {
         last.span_count, 2,
         "cached blocks, and all tokens of the step"
     );
-    check(&ForwardBatch::OneShot(chain), layout(64, 2));
+    check(&ForwardBatch::OneShot(chain), config(64, 2));
 }
 
 /// A path of many runs with other runs between them.
@@ -330,7 +336,7 @@ fn a_deep_path_has_a_span_for_each_run() {
             });
         }
     }
-    check(&ForwardBatch::OneShot(batch), layout(64, 2));
+    check(&ForwardBatch::OneShot(batch), config(64, 2));
 }
 
 #[test]
@@ -350,12 +356,12 @@ fn counts_are_padded_little_and_to_few() {
     // None stays of a step that several chunks, or too few splits, hold.
     let batch = || ForwardBatch::OneShot(forest(&[(0, 70, 0, false)]));
     let mut plan = StepPlan::default();
-    let layout = layout(64, 2);
-    plan.rebuild(batch(), layout, |_, _| None).unwrap();
-    assert_eq!(plan.pad(layout, 1000), None);
-    let wide = Layout {
+    let config = config(64, 2);
+    plan.rebuild(batch(), config, |_, _| None).unwrap();
+    assert_eq!(plan.pad(config, 1000), None);
+    let wide = PlanConfig {
         chunk_tokens: 128,
-        ..layout
+        ..config
     };
     plan.rebuild(batch(), wide, |_, _| None).unwrap();
     assert_eq!(plan.pad(wide, 79), None, "80 do not fit");
@@ -365,7 +371,7 @@ fn counts_are_padded_little_and_to_few() {
         block_ids: (0..38).map(BlockId).collect(),
     });
     plan.rebuild(row.clone(), wide, |_, _| None).unwrap();
-    let narrow = Layout {
+    let narrow = PlanConfig {
         splits_max: 3,
         ..wide
     };
@@ -384,6 +390,6 @@ fn tokens_of_uncollected_steps_are_refused() {
         rows: vec![decode_row(TokenSource::Sampled(StepId(1)), 5, 0)],
         block_ids: vec![BlockId(0)],
     });
-    let result = StepPlan::default().rebuild(batch, layout(64, 2), |_, _| None);
+    let result = StepPlan::default().rebuild(batch, config(64, 2), |_, _| None);
     assert!(matches!(result, Err(ExecutorError::Step(_))));
 }

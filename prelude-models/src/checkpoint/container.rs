@@ -165,18 +165,10 @@ fn entry(
 ) -> Result<Entry, String> {
     let (dtype, bits) = element(&tensor.dtype)
         .ok_or_else(|| format!("tensor {name:?} has unknown type {:?}", tensor.dtype))?;
-    let size = tensor
-        .shape
-        .iter()
-        .try_fold(bits as u64, |n, &dim| n.checked_mul(dim))
-        .filter(|bits| bits.is_multiple_of(8))
-        .map(|bits| bits / 8)
-        .ok_or_else(|| {
-            format!(
-                "tensor {name:?} of shape {:?} has no whole number of bytes",
-                tensor.shape
-            )
-        })?;
+    let size = byte_size(&tensor.shape, bits).ok_or_else(|| {
+        let shape = &tensor.shape;
+        format!("tensor {name:?} of shape {shape:?} has no whole number of bytes")
+    })?;
     let [start, end] = tensor.data_offsets;
     if end < start || end - start != size {
         return Err(format!(
@@ -208,6 +200,13 @@ fn entry(
         shape,
         bytes: start..end,
     })
+}
+
+/// Returns the size of elements of `bits` bits each, if it is a whole number of bytes below 2⁶¹.
+fn byte_size(shape: &[u64], bits: usize) -> Option<u64> {
+    let mut dimensions = shape.iter();
+    let bits = dimensions.try_fold(bits as u64, |n, &dim| n.checked_mul(dim))?;
+    bits.is_multiple_of(8).then_some(bits / 8)
 }
 
 /// Tensors must follow each other without gap or overlap and fill `data`.

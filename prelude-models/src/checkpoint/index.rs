@@ -36,7 +36,7 @@ pub(super) fn parse(file: &str, bytes: &[u8]) -> Result<BTreeMap<String, String>
         .collect()
 }
 
-/// Whether `name` names a file in the same folder: an index must not reach outside it.
+/// Returns true if `name` is a file of the same folder: an index must not reach outside it.
 fn is_plain(name: &str) -> bool {
     let mut components = Path::new(name).components();
     let one = matches!(

@@ -1,7 +1,7 @@
 //! The crate's one `unsafe` call: mapping a file into memory.
 #![expect(
     unsafe_code,
-    reason = "a mapping is unsafe whoever makes it; see the comment at the call"
+    reason = "a mapping is unsafe by nature; see the comment at the call"
 )]
 
 use std::{io, path::Path};

@@ -170,7 +170,7 @@ impl Checkpoint {
         })
     }
 
-    /// What `config.json` says.
+    /// The checked content of `config.json`.
     #[must_use]
     pub const fn config(&self) -> &ModelConfig {
         &self.config
@@ -182,7 +182,7 @@ impl Checkpoint {
         &self.generation
     }
 
-    /// What the model is for.
+    /// The purpose of the model.
     #[must_use]
     pub const fn kind(&self) -> &ModelKind {
         &self.kind
@@ -199,7 +199,7 @@ impl Checkpoint {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// Whether a tensor of this name exists.
+    /// Returns true if a tensor of this name exists.
     #[must_use]
     pub fn contains(&self, name: &str) -> bool {
         self.tensors.contains_key(name)

@@ -15,7 +15,7 @@ use crate::{
     AttnShape, Ops, WeightLoader,
     naive::{
         self,
-        layout::{Source, Token, lay_out},
+        layout::{KvOrigin, Token, lay_out},
     },
 };
 
@@ -489,9 +489,9 @@ impl Run {
             .context
             .iter()
             .map(|source| match *source {
-                Source::Token(t) => &placed[t],
+                KvOrigin::Token(t) => &placed[t],
                 // What no step wrote would be a malformed case.
-                Source::Pool(block, offset) => &self.pool[&(layer, block, offset)],
+                KvOrigin::Pool(block, offset) => &self.pool[&(layer, block, offset)],
             })
             .collect();
         let mut out = Vec::new();
@@ -518,14 +518,14 @@ impl Run {
     }
 }
 
-/// What a device made of one layer: rows of rotated q and of outputs.
+/// A device's results of one layer: rows of rotated q and of outputs.
 #[derive(Default)]
 struct Got {
     q: Vec<f32>,
     out: Vec<f32>,
 }
 
-/// The same 90 tokens alone, in chunks, as a tree beside others, over a cached prefix that ends
+/// Runs 90 tokens alone, in chunks, as a tree beside others, over a cached prefix that ends
 /// inside a block, and decoded at the end: the same bits every time.
 fn same_bits<D: ConformanceDevice>(
     precision: Precision,

@@ -1,7 +1,7 @@
 //! Operations that look at one row at a time.
 
 use prelude_core::{
-    BlockSpan, ForwardBatch, OutputHead, OutputRow, Residency, Segment, SegmentIdx,
+    BlockSpan, ForwardBatch, OneShotBatch, OutputHead, OutputRow, Residency, Segment, SegmentIdx,
 };
 
 use super::{
@@ -114,25 +114,15 @@ fn silu_mul<D: ConformanceDevice>(
     }
 }
 
-/// Both only copy, so both are exact.
-fn embed_and_gather<D: ConformanceDevice>(
-    precision: Precision,
-    rows: usize,
-    width: usize,
-    open: &impl Fn(&Spec) -> D,
-) {
-    let mut values = Values::new(precision, 3);
-    let table = values.many(VOCAB * width, -2.0, 2.0);
-    let last = u32::try_from(VOCAB - 1).expect("cases are small");
-    let ids: Vec<u32> = (0..rows)
-        .map(|i| match i {
-            0 => last,
-            1 => 0,
-            i => (i * 37 % VOCAB) as u32,
-        })
-        .collect();
-    let mut batch = one_segment(ids.clone());
-    // A second root, so that positions and tokens differ.
+/// A batch of one segment of `rows` tokens and a second root of one token, so that positions and
+/// tokens differ. Its output positions are read in another order than they come in.
+fn two_roots(rows: usize) -> OneShotBatch {
+    let ids = (0..rows).map(|i| match i {
+        0 => VOCAB - 1,
+        1 => 0,
+        i => i * 37 % VOCAB,
+    });
+    let mut batch = one_segment(ids.map(|id| id as u32).collect());
     batch.tokens.push(7);
     let end = u32::try_from(rows).expect("cases are small");
     batch.segments.push(Segment {
@@ -147,17 +137,29 @@ fn embed_and_gather<D: ConformanceDevice>(
         positions: position..position + 1,
         head: OutputHead::Classify,
     };
-    // Output positions in the order of the rows that read them; a repeated one is read once.
-    let mut picked = vec![read(1, 0), read(0, end - 1)];
+    batch.rows = vec![read(1, 0), read(0, end - 1)];
     if rows > 1 {
-        picked.extend([read(0, 0), read(1, 0)]);
+        // A repeated position is read once.
+        batch.rows.extend([read(0, 0), read(1, 0)]);
     }
+    batch
+}
+
+/// Checks `embed` and `gather_rows`, which only copy, so that their results are exact.
+fn embed_and_gather<D: ConformanceDevice>(
+    precision: Precision,
+    rows: usize,
+    width: usize,
+    open: &impl Fn(&Spec) -> D,
+) {
+    let mut values = Values::new(precision, 3);
+    let table = values.many(VOCAB * width, -2.0, 2.0);
+    let batch = two_roots(rows);
     let tokens: &[usize] = if rows > 1 {
         &[rows, rows - 1, 0]
     } else {
         &[rows, 0]
     };
-    batch.rows = picked;
     let mut device = open(&spec(
         width,
         SMALL_SHAPE,

@@ -251,152 +251,9 @@ impl Heads {
             ids
         };
         let (first, second, last) = (id(order[0]), id(order[1]), id(order[VOCAB - 1]));
-        let history = |prompt: &[u32], output: &[u32]| {
-            Some(PenaltyHistory {
-                prompt: Arc::from(prompt),
-                output: output.to_vec(),
-            })
-        };
-        let base = SamplingParams::default;
-        // Gaps between logits are of order 0.1 here, penalties and biases far larger.
-        let cases: Vec<(&str, SampleHead, u32)> = vec![
-            ("plain", sample(base()), first),
-            (
-                "allowed ids",
-                sample(SamplingParams {
-                    allowed_token_ids: Some(Arc::from([last, second])),
-                    ..base()
-                }),
-                second,
-            ),
-            (
-                "bias",
-                sample(SamplingParams {
-                    logit_bias: Arc::from([(last, 100.0)]),
-                    ..base()
-                }),
-                last,
-            ),
-            (
-                "a constraint",
-                SampleHead {
-                    mask: only(&[last, second]),
-                    ..sample(base())
-                },
-                second,
-            ),
-            (
-                "a constraint that allows nearly all",
-                SampleHead {
-                    mask: only(&order[1..].iter().map(|&i| id(i)).collect::<Vec<_>>()),
-                    ..sample(base())
-                },
-                second,
-            ),
-            (
-                "a constraint and allowed ids",
-                SampleHead {
-                    mask: only(&[first, last]),
-                    ..sample(SamplingParams {
-                        allowed_token_ids: Some(Arc::from([last, second])),
-                        ..base()
-                    })
-                },
-                last,
-            ),
-            (
-                "bias against",
-                sample(SamplingParams {
-                    logit_bias: Arc::from([(first, -100.0)]),
-                    ..base()
-                }),
-                second,
-            ),
-            (
-                "stop ids before min_tokens",
-                SampleHead {
-                    output_position: 1,
-                    ..sample(SamplingParams {
-                        stop_token_ids: Arc::from([first]),
-                        min_tokens: 2,
-                        ..base()
-                    })
-                },
-                second,
-            ),
-            (
-                "stop ids from min_tokens on",
-                SampleHead {
-                    output_position: 2,
-                    ..sample(SamplingParams {
-                        stop_token_ids: Arc::from([first]),
-                        min_tokens: 2,
-                        ..base()
-                    })
-                },
-                first,
-            ),
-            (
-                "repetition penalty, prompt",
-                SampleHead {
-                    history: history(&[first], &[]),
-                    ..sample(SamplingParams {
-                        repetition_penalty: 50.0,
-                        ..base()
-                    })
-                },
-                second,
-            ),
-            (
-                "presence penalty ignores the prompt",
-                SampleHead {
-                    history: history(&[first], &[]),
-                    ..sample(SamplingParams {
-                        presence_penalty: 2.0,
-                        ..base()
-                    })
-                },
-                first,
-            ),
-            (
-                "frequency penalty counts",
-                SampleHead {
-                    history: history(&[], &[first; 9]),
-                    ..sample(SamplingParams {
-                        frequency_penalty: 2.0,
-                        ..base()
-                    })
-                },
-                second,
-            ),
-            (
-                "top_k of one",
-                sample(SamplingParams {
-                    temperature: 5.0,
-                    top_k: 1,
-                    ..base()
-                }),
-                first,
-            ),
-            (
-                "the smallest nucleus",
-                sample(SamplingParams {
-                    temperature: 5.0,
-                    top_p: 1e-6,
-                    ..base()
-                }),
-                first,
-            ),
-            (
-                "min_p of one",
-                sample(SamplingParams {
-                    temperature: 5.0,
-                    min_p: 1.0,
-                    ..base()
-                }),
-                first,
-            ),
-        ];
+        let most: Vec<u32> = order[1..].iter().map(|&i| id(i)).collect();
+        let mut cases = mask_cases([first, second, last], &most);
+        cases.extend(rule_cases([first, second, last]));
         assert!(
             raw.z[order[0]] - raw.z[order[1]] > raw.slack()
                 && raw.z[order[1]] - raw.z[order[2]] > raw.slack(),
@@ -513,15 +370,10 @@ impl Heads {
                 panic!("label scores, not {got:?}");
             };
             let logits = self.logits(&h, t);
-            let expected: Vec<(f64, f64)> = labels
+            let expected = labels
                 .iter()
-                .map(|&l| (logits.z[idx(l)], logits.bound[idx(l)]))
-                .collect();
-            assert_within(
-                || format!("label scores, token {t}"),
-                got,
-                expected.into_iter(),
-            );
+                .map(|&l| (logits.z[idx(l)], logits.bound[idx(l)]));
+            assert_within(|| format!("label scores, token {t}"), got, expected);
             assert_eq!(got[0].to_bits(), got[3].to_bits(), "a repeated label");
             match log_sum_exp {
                 None => assert_eq!(i % 2, 0, "the log-sum-exp was asked for"),
@@ -855,7 +707,7 @@ impl Heads {
         }
     }
 
-    /// What a token's state gives, with bounds.
+    /// Returns the numbers that a token's state gives, with bounds.
     fn of_token(&self, state: &[f64], head: TokenHead) -> Vec<(f64, f64)> {
         let abs = |v: &[f64]| v.iter().map(|v| v.abs()).collect::<Vec<_>>();
         match head {
@@ -942,4 +794,90 @@ fn check_entry(what: &str, entry: &PositionLogprobs, target: u32, top: usize, lo
         entry.rank,
         above(0.0)
     );
+}
+
+/// A name, a head, and the token that it must choose.
+type SampleCase = (&'static str, SampleHead, u32);
+
+/// Parameters that differ from the default as `change` says.
+fn params(change: impl FnOnce(&mut SamplingParams)) -> SampleHead {
+    let mut params = SamplingParams::default();
+    change(&mut params);
+    sample(params)
+}
+
+/// Masks and biases, given the likeliest, the second and the unlikeliest token. Gaps between logits
+/// are of order 0.1 here, biases far larger. `most`: all tokens but the likeliest.
+fn mask_cases([first, second, last]: [u32; 3], most: &[u32]) -> Vec<SampleCase> {
+    let allow = |ids: &[u32]| params(|p| p.allowed_token_ids = Some(Arc::from(ids)));
+    let bias = |id, bias| params(|p| p.logit_bias = Arc::from([(id, bias)]));
+    let mask = |ids: &[u32], head: SampleHead| SampleHead {
+        mask: only(ids),
+        ..head
+    };
+    let plain = || params(|_| ());
+    vec![
+        ("plain", plain(), first),
+        ("allowed ids", allow(&[last, second]), second),
+        ("bias", bias(last, 100.0), last),
+        ("a constraint", mask(&[last, second], plain()), second),
+        (
+            "a constraint that allows nearly all",
+            mask(most, plain()),
+            second,
+        ),
+        (
+            "a constraint and allowed ids",
+            mask(&[first, last], allow(&[last, second])),
+            last,
+        ),
+        ("bias against", bias(first, -100.0), second),
+    ]
+}
+
+/// Stop tokens, penalties and cuts, given the likeliest, the second and the unlikeliest token.
+/// Penalties are far larger than gaps between logits.
+fn rule_cases([first, second, _]: [u32; 3]) -> Vec<SampleCase> {
+    let stops = |output_position| SampleHead {
+        output_position,
+        ..params(|p| {
+            p.stop_token_ids = Arc::from([first]);
+            p.min_tokens = 2;
+        })
+    };
+    let after = |prompt: &[u32], output: &[u32], change: fn(&mut SamplingParams)| SampleHead {
+        history: Some(PenaltyHistory {
+            prompt: Arc::from(prompt),
+            output: output.to_vec(),
+        }),
+        ..params(change)
+    };
+    let hot = |cut: fn(&mut SamplingParams)| {
+        params(|p| {
+            p.temperature = 5.0;
+            cut(p);
+        })
+    };
+    vec![
+        ("stop ids before min_tokens", stops(1), second),
+        ("stop ids from min_tokens on", stops(2), first),
+        (
+            "repetition penalty, prompt",
+            after(&[first], &[], |p| p.repetition_penalty = 50.0),
+            second,
+        ),
+        (
+            "presence penalty ignores the prompt",
+            after(&[first], &[], |p| p.presence_penalty = 2.0),
+            first,
+        ),
+        (
+            "frequency penalty counts",
+            after(&[], &[first; 9], |p| p.frequency_penalty = 2.0),
+            second,
+        ),
+        ("top_k of one", hot(|p| p.top_k = 1), first),
+        ("the smallest nucleus", hot(|p| p.top_p = 1e-6), first),
+        ("min_p of one", hot(|p| p.min_p = 1.0), first),
+    ]
 }

@@ -12,11 +12,14 @@
 //! heads         sampling, label scores, log-probabilities, pooling, classes
 //! ```
 //!
+//! [`golden`] compares whole models with recorded outputs of the reference implementation.
+//!
 //! Values are drawn by a fixed generator, so that a failure repeats. In [`Precision::Bf16`] they
 //! are all exact in bf16: what a case measures is the operation, not the conversion of its inputs.
 
 mod attention;
 mod elementwise;
+pub mod golden;
 mod heads;
 mod products;
 mod values;
@@ -29,7 +32,7 @@ use crate::{AttnShape, ModelConfig, Ops, RopeConfig, RopeScaling, WeightLoader};
 /// Type of a step on a device: what runs between planning and collecting.
 pub type Body<'b, O> = dyn for<'a> FnMut(&mut O, &<O as Ops>::Inputs<'a>) + 'b;
 
-/// What an executor provides so that its operations can be tested one by one. One value is one
+/// An executor's device, whose operations can be tested one by one. One value is one
 /// device with room for one [`Spec`].
 pub trait ConformanceDevice {
     /// The operations under test.
@@ -55,7 +58,7 @@ pub trait ConformanceDevice {
     fn read(ops: &mut Self::Ops, tensor: &<Self::Ops as Ops>::Tensor) -> Vec<f32>;
 }
 
-/// What a case needs room for.
+/// The sizes that a case needs room for.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Spec {
@@ -63,7 +66,7 @@ pub struct Spec {
     pub model: ModelConfig,
     /// Sizes of a pool and of a step.
     pub capacity: Capacity,
-    /// What [`Ops::chunk_tokens`] should say.
+    /// The value that [`Ops::chunk_tokens`] must return.
     pub chunk_tokens: usize,
     /// Elements of all tensors that a case allocates in one step, at most 16 tensors.
     pub arena_elements: usize,
@@ -78,12 +81,12 @@ pub enum Precision {
     Bf16,
 }
 
-/// What is demanded of a device.
+/// The demands on a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Demands {
     /// How close results must come.
     pub precision: Precision,
-    /// Whether the same tokens must give the same bits in every batch (invariant 8: so on the
+    /// True if the same tokens must give the same bits in every batch (invariant 8: so on the
     /// CPU; on a GPU in deterministic mode).
     pub batch_invariant: bool,
 }

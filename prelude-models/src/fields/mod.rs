@@ -22,7 +22,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Effect {
-    /// It decides answers, as the note says.
+    /// The field decides answers, as the note says.
     Obeyed,
     /// Loading refuses every value but null and these, given as JSON.
     Refused(&'static [&'static str]),
@@ -30,7 +30,7 @@ pub enum Effect {
     Checked,
     /// No value changes an answer.
     NoEffect,
-    /// It is passed over, and the operator is told so.
+    /// The field is ignored with a warning.
     Warned,
 }
 

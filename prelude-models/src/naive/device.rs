@@ -9,7 +9,7 @@ use prelude_core::{
     TokenSet,
 };
 
-use super::layout::{Source, Token, lay_out};
+use super::layout::{KvOrigin, Token, lay_out};
 use crate::{AttnShape, Ops, TensorView, WeightLoader, naive};
 
 /// A plausible mistake, made on purpose to see that a test notices.
@@ -116,8 +116,8 @@ impl Plan {
                 .positions
                 .clone()
                 .map(|p| match self.tokens[last].context[p as usize] {
-                    Source::Token(t) => t,
-                    Source::Pool(..) => panic!("position {p} is not computed in this step"),
+                    KvOrigin::Token(t) => t,
+                    KvOrigin::Pool(..) => panic!("position {p} is not computed in this step"),
                 })
                 .collect();
             self.add_row(row.head.clone(), row.positions.start, &tokens);
@@ -181,7 +181,7 @@ impl NaiveOps {
             for token in &mut plan.tokens {
                 let own = token.context.len() - 1;
                 for source in &mut token.context[..own] {
-                    if let Source::Token(t) = source {
+                    if let KvOrigin::Token(t) = source {
                         *t = (*t + 1).min(all - 1);
                     }
                 }
@@ -267,7 +267,7 @@ impl Ops for NaiveOps {
     }
 
     fn alloc(&mut self, rows: usize, width: usize) -> Result<Rows, Infallible> {
-        // Not zeros: nobody may rely on them.
+        // Not zeros: no model may rely on them.
         let data = vec![f64::NAN; rows * width];
         Ok(Rows { width, data })
     }
@@ -414,8 +414,8 @@ impl Ops for NaiveOps {
                 .context
                 .iter()
                 .filter_map(|source| match *source {
-                    Source::Token(t) => placed.get(t),
-                    Source::Pool(block, offset) => self.pool.get(&(pool_layer, block, offset)),
+                    KvOrigin::Token(t) => placed.get(t),
+                    KvOrigin::Pool(block, offset) => self.pool.get(&(pool_layer, block, offset)),
                 })
                 .collect();
             for head in 0..shape.heads {

@@ -1,10 +1,10 @@
-//! What a batch means, token by token: the naive twin of an executor's planning.
+//! The meaning of a batch, token by token: the naive twin of `step::StepLayout`.
 
 use prelude_core::{BlockId, ForwardBatch, OneShotBatch, Residency, TokenId, TokenSource};
 
 /// Where one position's keys and values come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Source {
+pub(crate) enum KvOrigin {
     /// An offset in a block, written by an earlier step.
     Pool(BlockId, u32),
     /// A token of this step.
@@ -17,7 +17,7 @@ pub(crate) struct Token {
     pub(crate) id: TokenId,
     pub(crate) position: usize,
     /// Sources of positions `0..=position`; the last is the token itself.
-    pub(crate) context: Vec<Source>,
+    pub(crate) context: Vec<KvOrigin>,
     /// Where its keys and values are kept.
     pub(crate) kept: Option<(BlockId, u32)>,
 }
@@ -35,7 +35,7 @@ pub(crate) fn lay_out(batch: &ForwardBatch, block_size: u32) -> Vec<Token> {
         };
         let blocks = row.blocks.of(&decode.block_ids);
         let mut context = cached(blocks, row.context_len, block_size);
-        context.push(Source::Token(tokens.len()));
+        context.push(KvOrigin::Token(tokens.len()));
         tokens.push(Token {
             id,
             position: row.context_len as usize,
@@ -61,7 +61,7 @@ fn add_forest(forest: &OneShotBatch, block_size: u32, tokens: &mut Vec<Token>) {
             }
         };
         for (position, at) in (segment.context_len..segment.end()).zip(segment.tokens.clone()) {
-            context.push(Source::Token(tokens.len()));
+            context.push(KvOrigin::Token(tokens.len()));
             let kept = match segment.residency {
                 Residency::Transient => None,
                 Residency::Keep(span) => {
@@ -82,11 +82,11 @@ fn add_forest(forest: &OneShotBatch, block_size: u32, tokens: &mut Vec<Token>) {
 }
 
 /// Sources of positions `0..len` of a block table.
-fn cached(blocks: &[BlockId], len: u32, block_size: u32) -> Vec<Source> {
+fn cached(blocks: &[BlockId], len: u32, block_size: u32) -> Vec<KvOrigin> {
     (0..len)
         .map(|position| {
             let (block, offset) = place(blocks, position, 0, block_size);
-            Source::Pool(block, offset)
+            KvOrigin::Pool(block, offset)
         })
         .collect()
 }

@@ -78,17 +78,15 @@ fn golden_models_give_the_reference_outputs() {
         let model = load(&checkpoint);
         let golden = golden_tensors(&name);
         let prompts = golden.prompts();
-        let short = prompts
-            .iter()
-            .enumerate()
-            .filter(|(_, p)| p.len() <= LEN_MAX);
-        for (p, ids) in short.step_by(4) {
+        let short = prompts.iter().filter(|p| p.tokens.len() <= LEN_MAX);
+        for prompt in short.step_by(4) {
+            let (p, ids) = (prompt.index, &prompt.tokens);
             let what = format!("{name} prompt {p}");
             let last = ids.len() as u32 - 1..ids.len() as u32;
             let mut heads = vec![mean(last.clone()), mean(0..ids.len() as u32)];
             match checkpoint.kind() {
                 ModelKind::CausalLm => {
-                    let ids = golden.i32("f32.last_top_ids");
+                    let ids = golden.i32("f32.last_top_ids").unwrap().0;
                     let labels = ids[p * 50..][..50].iter().map(|&id| id as u32).collect();
                     heads.push((
                         last,
@@ -104,7 +102,7 @@ fn golden_models_give_the_reference_outputs() {
                 ModelKind::Embedding { .. } => {}
             }
             let row_of = |array: &str, width: usize| {
-                let values = golden.f32(array);
+                let (values, _) = golden.f32(array).unwrap();
                 values[p * width..][..width].to_vec()
             };
             let (rows, _) = run(&model, ids, heads, 7);

@@ -32,10 +32,9 @@ pub(super) fn build(carried: bool) -> Result<PathBuf> {
     // A walk without a GPU takes no times, so it may take the programs that build sooner.
     let profile = if carried { "dist" } else { "release" };
     cargo(["build", "--profile", profile])
-        .args(["-p", "prelude-exec-cuda", "--example", "gpu-check"])
+        .args(["-p", "gpu-check"])
         .run()?;
-    // Without grammars, 2 MB that no part uses: with them the bundle was 48.4 MB. The load
-    // generator, 13 MB, comes along when part `serve` uses it.
+    // Without grammars, 2 MB that no part uses: with them the bundle was 48.4 MB.
     cargo(["build", "--profile", profile, "-p", "prelude-server"])
         .args(["--no-default-features", "--features", "cuda"])
         .run()?;
@@ -48,18 +47,15 @@ pub(super) fn build(carried: bool) -> Result<PathBuf> {
     fs::create_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
     let built = target.join(profile);
     for (name, from) in [
-        ("gpu-check", built.join("examples/gpu-check")),
+        ("gpu-check", built.join("gpu-check")),
         ("prelude", built.join("prelude")),
     ] {
         let to = folder.join(name);
         program("strip").args(["-o"]).args([&to, &from]).run()?;
         elf::check(&to)?;
     }
-    for name in ["run.sh", "parity.py"] {
-        copy(
-            &root().join("prelude-exec-cuda/gpu-check").join(name),
-            &folder.join(name),
-        )?;
+    for name in ["run.sh", "parts.txt", "parity.py"] {
+        copy(&root().join("gpu-check").join(name), &folder.join(name))?;
     }
     for part in ["include", "src", "emu"] {
         copy_sources(

@@ -27,18 +27,12 @@ const SMOKE_WITHIN: Duration = Duration::from_secs(180);
 const SMOKE_PART_SECONDS: u64 = 90;
 /// Lines of `table.txt`.
 const TABLE_LINES_MAX: usize = 120;
-/// All parts, as `run.sh` and `gpu-check` name them.
-const PARTS: [&str; 9] = [
-    "env",
-    "kernels",
-    "parity",
-    "gemm",
-    "attn",
-    "model",
-    "serve",
-    "invariance",
-    "sanitize",
-];
+/// Returns the names of all parts, in the order of a run.
+fn parts() -> Vec<&'static str> {
+    include_str!("../../../gpu-check/parts.txt")
+        .lines()
+        .collect()
+}
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -69,8 +63,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return import::run(folder, &root().join("bench/gpu"), *baseline);
     }
     for part in &options.parts {
-        if !PARTS.contains(&part.as_str()) {
-            bail!("no part `{part}`; there are: {}", PARTS.join(", "));
+        if !parts().contains(&part.as_str()) {
+            bail!("no part `{part}`; there are: {}", parts().join(", "));
         }
     }
     if options.smoke {
@@ -143,7 +137,7 @@ fn smoke(parts: &[String]) -> Result<String> {
     let took = start.elapsed();
     ensure!(status.success(), "run.sh --smoke ended with {status}");
     let wanted: Vec<&str> = match parts {
-        [] => PARTS.to_vec(),
+        [] => self::parts(),
         some => some.iter().map(String::as_str).collect(),
     };
     let summary = results::read(&out)?.check_smoke(&wanted)?;

@@ -2,16 +2,17 @@
 
 use std::ops::Range;
 
-use super::{Attention, ROWS_ON_TILES, Scratch};
+use prelude_models::step::KvSpan;
+
+use super::{Attention, Scratch, TASK_ROWS_ON_TILES, for_locations};
 use crate::{
     kernels::{
         Supported,
+        kv::KvElement,
         panel::NR,
         tiles::ROWS,
         x86::{amx::Tiles, amx_attention::Flash},
     },
-    kv::KvElement,
-    plan::{Span, for_places},
     pool::TileMut,
 };
 
@@ -26,7 +27,7 @@ pub(super) struct TileScratch {
 impl TileScratch {
     pub(super) fn new(isa: Supported, head_dim: usize) -> Self {
         Self {
-            flash: Flash::new(isa, head_dim, ROWS_ON_TILES),
+            flash: Flash::new(isa, head_dim, TASK_ROWS_ON_TILES),
             rows: vec![[0.0; ROWS]; head_dim.next_multiple_of(ROWS)],
         }
     }
@@ -34,14 +35,14 @@ impl TileScratch {
 
 /// Bytes of [`TileScratch`], about.
 pub(super) fn scratch_bytes(head_dim: usize) -> usize {
-    Flash::bytes(head_dim, ROWS_ON_TILES)
+    Flash::bytes(head_dim, TASK_ROWS_ON_TILES)
 }
 
 impl<E: KvElement> Attention<'_, E> {
     pub(super) fn run_on_tiles(
         &self,
         isa: Supported,
-        path: &[Span],
+        path: &[KvSpan],
         tokens: Range<usize>,
         scratch: &mut Scratch,
         tile: &mut TileMut<'_, f32>,
@@ -62,23 +63,30 @@ impl<E: KvElement> Attention<'_, E> {
                 let row = first + lane;
                 let token = tokens.start + row / group;
                 queries[lane] = self.query(token, kv_head * group + row % group);
-                positions[lane] = self.plan.positions[token];
+                positions[lane] = self.layout.positions[token];
             }
             flash.set_queries(index, &queries[..lanes], &positions[..lanes]);
         }
         let tiles = Tiles::new(isa);
-        let end = self.plan.positions[tokens.end - 1] + 1;
+        let end = self.layout.positions[tokens.end - 1] + 1;
         let head = kv_head * dim..(kv_head + 1) * dim;
         let mut cursor = 0;
         for start in (0..end).step_by(NR) {
             let keys = (end - start).min(NR as u32);
             let (mut tile_keys, mut tile_values) = ([[].as_slice(); NR], [[].as_slice(); NR]);
-            for_places(path, &mut cursor, start..start + keys, |position, place| {
-                let (k, v) = self.row(place).split_at(half);
-                let lane = (position - start) as usize;
-                tile_keys[lane] = E::bf16_bits(&k[head.clone()]);
-                tile_values[lane] = E::bf16_bits(&v[head.clone()]);
-            });
+            let range = start..start + keys;
+            for_locations(
+                self.layout,
+                path,
+                &mut cursor,
+                range,
+                |position, location| {
+                    let (k, v) = self.row(location).split_at(half);
+                    let lane = (position - start) as usize;
+                    tile_keys[lane] = E::bf16_bits(&k[head.clone()]);
+                    tile_values[lane] = E::bf16_bits(&v[head.clone()]);
+                },
+            );
             let keys = keys as usize;
             flash.set_keys(start, &tile_keys[..keys], &tile_values[..keys]);
             flash.attend(&tiles, self.shape.scale);

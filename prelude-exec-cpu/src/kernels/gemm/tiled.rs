@@ -3,8 +3,7 @@
 
 use super::{Format, Matrix, Multiplier, Output};
 use crate::{
-    config::{Act, Backend},
-    kernels::{Supported, lines::Lines, panel::NR, tiles},
+    kernels::{Backend, InputForm, Supported, lines::Lines, panel::NR, tiles},
     pool::ComputePool,
 };
 
@@ -130,7 +129,7 @@ impl Multiplier {
         out: &mut [f32],
     ) -> bool {
         let Backend::Fast {
-            act: Act::Tiles,
+            act: InputForm::Tiles,
             isa,
         } = self.backend
         else {
@@ -200,7 +199,7 @@ mod tests {
         };
         let backend = Backend::Fast {
             isa,
-            act: Act::Tiles,
+            act: InputForm::Tiles,
         };
         let pool = ComputePool::new(2);
         for (rows, inputs, width, outputs) in [(1, 2, 64, 1), (49, 70, 128, 96), (96, 64, 192, 70)]

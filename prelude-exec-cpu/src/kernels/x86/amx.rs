@@ -47,8 +47,8 @@ impl Sums {
     pub(crate) const ZERO: Self = Self([[0.0; NR]; 2 * ROWS]);
 }
 
-/// Whether the processor has tiles for bf16, the system saves them, and it lets us use them.
-/// Asked once per process: threads inherit the permission.
+/// Returns true if the processor has tiles for bf16, and the system saves them and permits their
+/// use. Asked once per process: threads inherit the permission.
 pub(super) fn is_available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| has_tiles() && is_permitted())
@@ -426,19 +426,13 @@ unsafe fn single_row(left: *const u32, panel: *const u32, blocks: usize, sums: &
             "ldmxcsr [{as_tiles}]",
             "vpternlogd zmm16, zmm16, zmm16, 0xff",
             "vpslld zmm16, zmm16, 16",
-            "vpxord zmm0, zmm0, zmm0",
-            "vpxord zmm1, zmm1, zmm1",
-            "vpxord zmm2, zmm2, zmm2",
-            "vpxord zmm3, zmm3, zmm3",
+            "vpxord zmm0, zmm0, zmm0", "vpxord zmm1, zmm1, zmm1",
+            "vpxord zmm2, zmm2, zmm2", "vpxord zmm3, zmm3, zmm3",
             "2:",
-            "vpxord zmm4, zmm4, zmm4",
-            "vpxord zmm5, zmm5, zmm5",
-            "vpxord zmm6, zmm6, zmm6",
-            "vpxord zmm7, zmm7, zmm7",
-            "vpxord zmm8, zmm8, zmm8",
-            "vpxord zmm9, zmm9, zmm9",
-            "vpxord zmm10, zmm10, zmm10",
-            "vpxord zmm11, zmm11, zmm11",
+            "vpxord zmm4, zmm4, zmm4", "vpxord zmm5, zmm5, zmm5",
+            "vpxord zmm6, zmm6, zmm6", "vpxord zmm7, zmm7, zmm7",
+            "vpxord zmm8, zmm8, zmm8", "vpxord zmm9, zmm9, zmm9",
+            "vpxord zmm10, zmm10, zmm10", "vpxord zmm11, zmm11, zmm11",
             "lea {end}, [{left} + 64]",
             "3:",
             "vpbroadcastd zmm13, [{left}]",
@@ -705,7 +699,7 @@ mod tests {
         0x0000, 0x8000, 0x0001, 0x807f, 0x0080, 0x7f7f, 0xff7f, 0x7f80, 0xff80, 0x7fc1,
     ];
 
-    /// As below; a sum that is no number is none in both, whatever its sign and payload.
+    /// Compares as below; a NaN equals every other NaN, whatever its sign and payload.
     #[test]
     fn special_numbers_alone_are_those_of_tiles() {
         let Some(isa) = Supported::new(Isa::AmxBf16) else {

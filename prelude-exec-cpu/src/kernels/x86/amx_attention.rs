@@ -453,14 +453,10 @@ impl Tiles {
     #[inline]
     fn scores(&self, keys: &[u32], queries: &[u32], halves: usize, out: &mut [u32]) {
         let blocks = queries.len() / TILE;
-        assert!(
-            blocks > 0
-                && queries.len() == blocks * TILE
-                && keys.len() >= GROUPS * blocks * TILE
-                && out.len() >= NR * ROWS
-                && (1..=HALVES).contains(&halves),
-            "shapes of scores"
-        );
+        let is_whole = blocks > 0 && queries.len() == blocks * TILE;
+        let fits = keys.len() >= GROUPS * blocks * TILE && out.len() >= NR * ROWS;
+        let is_half = (1..=HALVES).contains(&halves);
+        assert!(is_whole && fits && is_half, "shapes of scores");
         // SAFETY: in each of `blocks` rounds the block reads one tile of queries and one of each
         // of four (or, in a half, two) groups of keys; it writes 16 lines for each group.
         unsafe {

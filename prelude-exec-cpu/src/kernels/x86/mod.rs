@@ -34,12 +34,12 @@ macro_rules! by_count {
 }
 use by_count;
 
-/// Whether there are tiles for bf16, and we may use them.
+/// Returns true if there are tiles for bf16 that this process may use.
 pub(super) fn has_amx() -> bool {
     amx::is_available()
 }
 
-/// Whether `count` rows, `stride` apart, of `len` elements lie within `available`.
+/// Returns true if `count` rows, `stride` apart, of `len` elements lie within `available`.
 fn fits(count: usize, stride: usize, len: usize, available: usize) -> bool {
     (1..=MR).contains(&count) && (count - 1) * stride + len <= available
 }

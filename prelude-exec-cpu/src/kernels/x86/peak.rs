@@ -1,4 +1,4 @@
-//! What the arithmetic units can do with operands in registers: the bound for products.
+//! Rates of the arithmetic units with operands in registers: the bound for products.
 
 use std::{
     arch::x86_64::{

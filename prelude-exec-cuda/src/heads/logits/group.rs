@@ -41,7 +41,7 @@ pub(super) struct Builder<'a> {
 #[derive(Default)]
 struct ScoreRows {
     rows: Vec<LogprobRow>,
-    /// Row of the plan of each.
+    /// Row of the step of each.
     of: Vec<usize>,
     /// Row of the group and number of likeliest tokens, where that is above [`TOP_MAX`].
     long: Vec<Option<(usize, usize)>>,
@@ -110,116 +110,160 @@ impl ScoreRows {
     }
 }
 
+/// The lists of a group, as they are gathered from its items.
+#[derive(Default)]
+struct GroupLists {
+    /// Output of each row of logits.
+    index: Vec<i32>,
+    adjust: Vec<AdjustRow>,
+    sample: Vec<SampleRow>,
+    /// Targets of `given`.
+    targets: Vec<i32>,
+    /// Scores of sampled tokens.
+    drawn: ScoreRows,
+    /// Scores of given tokens.
+    given: ScoreRows,
+    /// Number of tokens to sample.
+    draws: usize,
+    /// For each sampling row of the step: its index in `sample`, its first token, its number of
+    /// tokens.
+    sampled: Vec<(usize, usize, usize, usize)>,
+    /// True if some row of logits has another use than one choice of its likeliest token.
+    is_not_greedy: bool,
+}
+
+/// The parts of a step's results that a group writes.
+struct GroupParts {
+    ids: Part,
+    status: Part,
+    drawn: ScoreParts,
+    given: ScoreParts,
+    drawn_long: Vec<Option<Part>>,
+    given_long: Vec<Option<Part>>,
+}
+
+impl GroupLists {
+    /// Takes the parts, if the results have room for all.
+    fn take(&self, vocab: usize, results: &mut Results) -> Option<GroupParts> {
+        Some(GroupParts {
+            ids: results.take(self.draws)?,
+            status: results.take(self.sample.len())?,
+            drawn: self.drawn.take(results)?,
+            given: self.given.take(results)?,
+            drawn_long: self.drawn.take_long(vocab, results)?,
+            given_long: self.given.take_long(vocab, results)?,
+        })
+    }
+}
+
 impl Builder<'_> {
-    /// False if the results have no room for it.
+    /// Returns false if the results have no room for the group.
     pub(super) fn add(
         mut self,
         items: &[Item<'_>],
         results: &mut Results,
         metadata: &mut Metadata,
     ) -> Result<bool, Error> {
-        let mut index: Vec<i32> = Vec::new();
-        let (mut adjust, mut sample) = (Vec::new(), Vec::new());
-        let (mut drawn, mut given) = (ScoreRows::default(), ScoreRows::default());
-        let mut draws = 0;
-        let mut sampled = Vec::new();
-        // Whether each row of logits has one item, which takes its likeliest token.
-        let mut is_greedy = true;
-        let mut targets: Vec<i32> = Vec::new();
-        for item in items {
-            if index.last() != Some(&item.output.cast_signed()) {
-                index.push(item.output.cast_signed());
-            }
-            let raw = self.logits.row(&self.logits.logits, index.len() - 1);
-            match item.want {
-                Want::Score { target, top } => {
-                    is_greedy = false;
-                    let top = (top as usize).min(self.logits.vocab);
-                    let at = targets.len();
-                    given.push(item.row, (index.len() - 1, raw), at..at + 1, top);
-                    targets.push(target.cast_signed());
-                }
-                Want::Sample(head) => {
-                    is_greedy &= takes_likeliest(head) && index.len() == sample.len() + 1;
-                    let mut from = raw;
-                    if changes(head) {
-                        from = self.logits.row(&self.logits.adjusted, adjust.len());
-                        adjust.push(self.adjust(item.row, head, raw, from));
-                    }
-                    sampled.push((item.row, sample.len(), draws, head.draws as usize));
-                    sample.push(sample_row(head, from, raw, draws));
-                    if let Some(top) = head.top_logprobs {
-                        let top = (top as usize).min(self.logits.vocab);
-                        let range = draws..draws + head.draws as usize;
-                        drawn.push(item.row, (index.len() - 1, raw), range, top);
-                    }
-                    draws += head.draws as usize;
-                }
-            }
-        }
-        let parts = (|| {
-            Some((
-                results.take(draws)?,
-                results.take(sample.len())?,
-                drawn.take(results)?,
-                given.take(results)?,
-                drawn.take_long(self.logits.vocab, results)?,
-                given.take_long(self.logits.vocab, results)?,
-            ))
-        })();
-        let Some((ids, status, drawn_parts, given_parts, drawn_long, given_long)) = parts else {
+        let lists = self.gather(items);
+        let Some(parts) = lists.take(self.logits.vocab, results) else {
             return Ok(false);
         };
+        self.place(&lists, &parts);
+        let long = lists.drawn.long.iter().chain(&lists.given.long);
+        let copies = long
+            .zip(parts.drawn_long.iter().chain(&parts.given_long))
+            .filter_map(|(long, part)| Some((long.as_ref()?.0, (*part)?)));
+        self.logits.groups.push(Group {
+            index: metadata.push(&lists.index)?,
+            len: lists.index.len(),
+            targets: metadata.push(&lists.targets)?,
+            adjust: metadata.push(&lists.adjust)?,
+            choose: match lists.is_not_greedy {
+                false => Choose::Argmax,
+                true => Choose::Sample(metadata.push(&lists.sample)?),
+            },
+            ids: parts.ids,
+            status: parts.status,
+            drawn: Scores {
+                rows: metadata.push(&lists.drawn.rows)?,
+                parts: parts.drawn,
+            },
+            given: Scores {
+                rows: metadata.push(&lists.given.rows)?,
+                parts: parts.given,
+            },
+            copies: copies.collect(),
+        });
+        Ok(true)
+    }
+
+    fn gather(&mut self, items: &[Item<'_>]) -> GroupLists {
+        let mut lists = GroupLists::default();
+        for item in items {
+            if lists.index.last() != Some(&item.output.cast_signed()) {
+                lists.index.push(item.output.cast_signed());
+            }
+            match item.want {
+                Want::Score { target, top } => {
+                    lists.is_not_greedy = true;
+                    let row = lists.index.len() - 1;
+                    let raw = self.logits.row(&self.logits.logits, row);
+                    let top = (top as usize).min(self.logits.vocab);
+                    let at = lists.targets.len();
+                    lists.given.push(item.row, (row, raw), at..at + 1, top);
+                    lists.targets.push(target.cast_signed());
+                }
+                Want::Sample(head) => self.gather_sample(item.row, head, &mut lists),
+            }
+        }
+        lists
+    }
+
+    /// Adds a use of the latest row of logits that samples.
+    fn gather_sample(&mut self, row: usize, head: &SampleHead, lists: &mut GroupLists) {
+        let last = lists.index.len() - 1;
+        let raw = self.logits.row(&self.logits.logits, last);
+        lists.is_not_greedy |= !takes_likeliest(head) || last != lists.sample.len();
+        let mut from = raw;
+        if changes(head) {
+            from = self.logits.row(&self.logits.adjusted, lists.adjust.len());
+            lists.adjust.push(self.adjust(row, head, raw, from));
+        }
+        let draws = head.draws as usize;
+        lists
+            .sampled
+            .push((row, lists.sample.len(), lists.draws, draws));
+        lists.sample.push(sample_row(head, from, raw, lists.draws));
+        if let Some(top) = head.top_logprobs {
+            let top = (top as usize).min(self.logits.vocab);
+            let range = lists.draws..lists.draws + draws;
+            lists.drawn.push(row, (last, raw), range, top);
+        }
+        lists.draws += draws;
+    }
+
+    /// Notes where the results of each row of the step are.
+    fn place(&mut self, lists: &GroupLists, parts: &GroupParts) {
         let drawn_scores: BTreeMap<usize, Scored> =
-            drawn.places(drawn_parts, &drawn_long).collect();
-        for (row, place, first, len) in sampled {
+            lists.drawn.places(parts.drawn, &parts.drawn_long).collect();
+        for &(row, index, first, len) in &lists.sampled {
             let at = Sampled {
                 status: Part {
-                    at: status.at + place,
+                    at: parts.status.at + index,
                     len: 1,
                 },
                 ids: Part {
-                    at: ids.at + first,
+                    at: parts.ids.at + first,
                     len,
                 },
                 scores: drawn_scores.get(&row).copied(),
             };
             self.logits.places.sampled.insert(row, at);
         }
-        for (row, place) in given.places(given_parts, &given_long) {
-            self.logits
-                .places
-                .scored
-                .entry(row)
-                .or_default()
-                .push(place);
+        let scored = &mut self.logits.places.scored;
+        for (row, place) in lists.given.places(parts.given, &parts.given_long) {
+            scored.entry(row).or_default().push(place);
         }
-        let long = drawn.long.iter().chain(&given.long);
-        let copies = long
-            .zip(drawn_long.iter().chain(&given_long))
-            .filter_map(|(long, part)| Some((long.as_ref()?.0, (*part)?)));
-        self.logits.groups.push(Group {
-            index: metadata.push(&index)?,
-            len: index.len(),
-            targets: metadata.push(&targets)?,
-            adjust: metadata.push(&adjust)?,
-            choose: match is_greedy {
-                true => Choose::Argmax,
-                false => Choose::Sample(metadata.push(&sample)?),
-            },
-            ids,
-            status,
-            drawn: Scores {
-                rows: metadata.push(&drawn.rows)?,
-                parts: drawn_parts,
-            },
-            given: Scores {
-                rows: metadata.push(&given.rows)?,
-                parts: given_parts,
-            },
-            copies: copies.collect(),
-        });
-        Ok(true)
     }
 
     fn adjust(
@@ -268,7 +312,7 @@ impl Builder<'_> {
     }
 }
 
-/// Whether a row's rules say nothing but "the likeliest token, once".
+/// Returns true if a row's rules say nothing but "the likeliest token, once".
 fn takes_likeliest(head: &SampleHead) -> bool {
     head.sampling.temperature == 0.0 && head.draws == 1 && !changes(head)
 }

@@ -1,10 +1,9 @@
-//! What reads full rows of logits.
+//! Uses of full rows of logits.
 
 use std::collections::BTreeMap;
 
 use prelude_core::{OutputHead, SampleHead, TokenId};
-
-use crate::StepPlan;
+use prelude_models::step::StepLayout;
 
 /// One use of one row of logits.
 #[derive(Clone, Copy)]
@@ -32,13 +31,13 @@ pub(super) fn by_output(outputs: &[u32]) -> Vec<usize> {
 }
 
 /// Every use of a full row of logits.
-pub(super) fn items(plan: &StepPlan) -> Vec<Item<'_>> {
+pub(super) fn items(layout: &StepLayout) -> Vec<Item<'_>> {
     let mut items = Vec::new();
-    for (row, planned) in plan.rows.iter().enumerate() {
+    for (row, planned) in layout.rows.iter().enumerate() {
         if planned.refused.is_some() {
             continue;
         }
-        let outputs = plan.outputs_of(planned);
+        let outputs = layout.outputs_of(planned);
         match &planned.head {
             OutputHead::Sample(head) => items.push(Item {
                 row,
@@ -62,7 +61,7 @@ pub(super) fn items(plan: &StepPlan) -> Vec<Item<'_>> {
     items
 }
 
-/// Whether penalties, bias or masks do anything.
+/// Returns true if penalties, bias or masks change any logit.
 pub(super) fn changes(head: &SampleHead) -> bool {
     let params = &head.sampling;
     head.history.is_some()
@@ -76,9 +75,9 @@ pub(super) fn changes(head: &SampleHead) -> bool {
 pub(in crate::heads) type Seen = BTreeMap<usize, Vec<u32>>;
 
 /// [`Seen`] of a step.
-pub(in crate::heads) fn seen(plan: &StepPlan) -> Seen {
+pub(in crate::heads) fn seen(layout: &StepLayout) -> Seen {
     let mut all = Seen::new();
-    for item in items(plan) {
+    for item in items(layout) {
         let Want::Sample(SampleHead {
             history: Some(history),
             ..

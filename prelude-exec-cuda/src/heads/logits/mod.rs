@@ -19,7 +19,10 @@ use std::collections::{BTreeMap, HashMap};
 use half::bf16;
 use prelude_core::{OutputHead, RowOutput};
 use prelude_kernels::families::{AdjustRow, LogprobRow, SampleRow};
-use prelude_models::ModelConfig;
+use prelude_models::{
+    ModelConfig,
+    step::{StepLayout, StepRow},
+};
 
 pub(super) use self::items::{Seen, seen};
 use self::{
@@ -33,7 +36,7 @@ use super::{
     results::{Part, Results},
 };
 use crate::{
-    CudaConfig, Error, StepPlan,
+    CudaConfig, Error,
     kernels::{
         elementwise,
         gemm::{Output, Products},
@@ -45,7 +48,6 @@ use crate::{
         space::{Buffer, Space},
         view::View,
     },
-    plan::PlanRow,
 };
 
 /// Rows of logits start at multiples of this many elements.
@@ -69,7 +71,7 @@ pub(super) struct Logits {
     places: Places,
 }
 
-/// Where the numbers of each row of the plan are.
+/// Where the numbers of each row of the step are.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     sampled: BTreeMap<usize, Sampled>,
@@ -185,7 +187,7 @@ impl Logits {
 
     pub(super) fn begin(
         &mut self,
-        plan: &mut StepPlan,
+        layout: &mut StepLayout,
         mut seen: Seen,
         masks: &AllMasks,
         results: &mut Results,
@@ -196,7 +198,7 @@ impl Logits {
         self.places.scored.clear();
         let mut refused = Vec::new();
         let mut lists = Lists::default();
-        let mut items = items(plan);
+        let mut items = items(layout);
         // Stable: the positions of one row stay in order, since equal outputs are one position.
         items.sort_by_key(|item| item.output);
         let mut allowed_at = HashMap::new();
@@ -226,7 +228,7 @@ impl Logits {
             .places
             .scored
             .keys()
-            .map(|&row| (row, by_output(plan.outputs_of(&plan.rows[row]))))
+            .map(|&row| (row, by_output(layout.outputs_of(&layout.rows[row]))))
             .collect();
         for (row, order) in orders {
             let found = self.places.scored.entry(row).or_default();
@@ -235,7 +237,7 @@ impl Logits {
             }
         }
         for row in refused {
-            plan.rows[row].refused = Some(NO_ROOM);
+            layout.rows[row].refused = Some(NO_ROOM);
         }
         Ok(())
     }
@@ -333,7 +335,7 @@ impl Logits {
         Ok(())
     }
 
-    pub(super) fn read(&self, row: &PlanRow, index: usize, results: &Results) -> RowOutput {
+    pub(super) fn read(&self, row: &StepRow, index: usize, results: &Results) -> RowOutput {
         match &row.head {
             OutputHead::Sample(_) => {
                 let Some(at) = self.places.sampled.get(&index) else {

@@ -10,7 +10,7 @@ use std::{ffi::c_int, path::Path};
 use cudarc::cublaslt::sys;
 use libloading::os::unix::{Library as Handle, RTLD_GLOBAL, RTLD_NOW};
 
-use crate::{Error, kernels::libs::Library};
+use crate::{Error, memory::libs::Library};
 
 /// Major version that the bindings are for.
 const MAJOR: usize = 13;
@@ -37,12 +37,13 @@ impl Status {
         }
     }
 
-    /// Whether the library has nothing that does what was asked; not an error.
+    /// Returns true if the library has no algorithm for a request; this is not an error.
     pub(super) const fn is_not_supported(self) -> bool {
         self.0 == NOT_SUPPORTED
     }
 
-    /// Whether an algorithm does not run here: refused itself, not supported, or of another GPU.
+    /// Returns true if an algorithm does not run here: refused itself, not supported, or of another
+    /// GPU.
     pub(super) const fn is_refusal(self) -> bool {
         matches!(self.0, INVALID_VALUE | ARCH_MISMATCH | NOT_SUPPORTED)
     }
@@ -52,7 +53,7 @@ impl Status {
     }
 }
 
-/// As the header lists them.
+/// Returns the name of an error code in the library's header.
 fn name(code: c_int) -> String {
     match code {
         1 => "CUBLAS_STATUS_NOT_INITIALIZED".to_owned(),
@@ -186,7 +187,8 @@ functions! {
 }
 
 impl Functions {
-    /// Those of a library that [`crate::kernels::libs::open`] has opened, and its version as
+    /// Returns the functions of a library that [`crate::memory::libs::open`] has opened, and its
+    /// version as
     /// `cublasLtGetVersion` counts: 10000 · major + 100 · minor + patch.
     ///
     /// # Errors

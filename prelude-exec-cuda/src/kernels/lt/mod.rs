@@ -34,23 +34,21 @@ use self::{
     functions::{Functions, dotted},
     plans::{Algo, Key, Machine, Plan, Plans},
 };
-use super::{
-    gemm::Product,
-    libs::{self, Found, Library},
-};
+use super::gemm::Product;
 #[cfg(feature = "emu")]
 use crate::record::Recording;
 use crate::{
     CudaConfig, Error, ProductEngine,
     memory::{
         context::Context,
+        libs::{self, Found, Library},
         space::{Buffer, Space},
     },
 };
 
 /// Bytes that products may use while they run; taken at start.
 pub(crate) const WORKSPACE_BYTES: u64 = 32 << 20;
-/// What every operand's address and rows are multiples of; the library assumes 256 unless told.
+/// Alignment of every operand's address and rows; the library assumes 256 unless told.
 const ALIGN_BYTES: u32 = 16;
 /// Algorithms that the heuristic is asked for.
 const ASKED: usize = 8;
@@ -99,15 +97,15 @@ impl Call {
         }
     }
 
-    /// Whether the library has such products at all, and all operands lie as it was told.
+    /// Returns true if the library has such products at all, and all operands lie as it was told.
     fn is_for_library(&self) -> bool {
         // It adds a bias in bf16 to outputs in bf16 only.
         let has_bias = self.params.bias != DevicePtr::NULL;
         !(has_bias && self.form == GemmOutput::F32) && self.is_aligned()
     }
 
-    /// Whether all operands lie as the library was told that they do. Of outputs in f32 our own
-    /// kernel asks less.
+    /// Returns true if all operands lie as the library was told that they do. For outputs in f32
+    /// our own kernel asks less.
     fn is_aligned(&self) -> bool {
         let p = &self.params;
         let element = if self.form == GemmOutput::F32 { 4 } else { 2 };
@@ -119,7 +117,7 @@ impl Call {
                 .all(|&(stride, bytes)| aligned(u64::from(stride) * bytes))
     }
 
-    /// The same with as many rows as its bucket. Such a call is asked about, not made.
+    /// Returns the call with as many rows as its bucket. Such a call is asked about, not made.
     const fn of_bucket(mut self) -> Self {
         self.params.m = plans::bucket(self.params.m);
         self
@@ -134,7 +132,7 @@ trait Blas: std::fmt::Debug + Send {
     /// [`Error::Driver`].
     fn candidates(&mut self, call: &Call) -> Result<Vec<Plan>, Error>;
 
-    /// Whether an algorithm, which may come from a file, runs a call within the workspace.
+    /// Returns true if an algorithm, which may come from a file, runs a call within the workspace.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -157,7 +155,7 @@ pub(crate) struct Lt {
     /// `None` where the library has no algorithm.
     chosen: BTreeMap<Key, Option<Plan>>,
     by_shape: HashMap<Shape, Option<Plan>>,
-    /// What measured plans are for; none where nothing is measured.
+    /// The machine that measured plans are for; none where nothing is measured.
     #[cfg(feature = "measure")]
     machine: Option<Machine>,
     /// Freed after the library's handle.
@@ -339,7 +337,7 @@ impl Lt {
         self.blas.multiply(&call, plan)
     }
 
-    /// What plans measured now are for.
+    /// Returns the machine that plans measured now are for.
     #[cfg(feature = "measure")]
     pub(crate) const fn machine(&self) -> Option<&Machine> {
         self.machine.as_ref()

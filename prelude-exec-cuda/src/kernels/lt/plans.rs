@@ -1,4 +1,4 @@
-//! Which algorithm multiplies which shape, and the file in which measured choices are kept.
+//! The algorithm for each shape of products, and the file in which measured choices are kept.
 //!
 //! Plain data: nothing here calls the library. An algorithm is 64 bytes that mean something to one
 //! version of cuBLASLt on one kind of GPU, so a file is for exactly those; what it says is asked
@@ -53,7 +53,7 @@ pub(crate) fn buckets(rows: u32) -> impl Iterator<Item = u32> {
     })
 }
 
-/// What one plan is for: inputs are bf16, sums f32.
+/// The products that one plan is for: inputs are bf16, sums f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Key {
@@ -63,13 +63,13 @@ pub(crate) struct Key {
     pub(crate) k: u32,
     /// Bucket of rows of the input.
     pub(crate) m: u32,
-    /// What becomes of the product.
+    /// The use of the product.
     pub(crate) form: Form,
-    /// Whether a bias is added.
+    /// True if a bias is added.
     pub(crate) bias: bool,
 }
 
-/// What becomes of a product: [`GemmOutput`], as files name it.
+/// The use of a product: [`GemmOutput`], as files name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Form {
@@ -127,7 +127,7 @@ pub(crate) struct Plan {
     pub(crate) us: Option<f32>,
 }
 
-/// What a file's plans are for.
+/// The machine that a file's plans are for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Machine {
@@ -135,7 +135,7 @@ pub(crate) struct Machine {
     pub(crate) device: String,
     /// Version of CUDA that the driver supports.
     pub(crate) driver: String,
-    /// As `cublasLtGetVersion` counts.
+    /// The library's version, as `cublasLtGetVersion` counts.
     pub(crate) cublaslt: u64,
     /// Version of this crate.
     pub(crate) build: String,

@@ -22,7 +22,7 @@ use crate::{
         gemm::{self, Output, Products},
         launch::Launcher,
     },
-    measure::{Device, Operands, Room, Target, Tuner, Turn},
+    measure::{Device, Operands, Room, Target, Tuner, WeightCycle},
     memory::view::View,
     testing::{checkpoint, emulation, say, small},
 };
@@ -105,7 +105,7 @@ fn a_library_that_cannot_be_used_says_why() {
     );
 }
 
-/// Nothing is opened in place of a library that is not there.
+/// A missing library is an error, and none is opened in its place.
 #[test]
 fn a_missing_library_is_an_error() {
     match load(&config(Path::new("/nowhere"))) {
@@ -183,8 +183,8 @@ fn product(
     }
 }
 
-/// The same products by the fake library and by our kernel: sums of these numbers are exact in
-/// f32 in any order, so the bits must be equal.
+/// Compares products of the fake library with those of our kernel: sums of these numbers are exact
+/// in f32 in any order, so the bits must be equal.
 fn compare(test: &str, options: &[&str], cases: &[Case], mut check: impl FnMut(&Lt)) {
     let Some(device) = emulation() else { return };
     let options: Vec<_> = options
@@ -338,7 +338,7 @@ fn measured_algorithms_are_right_before_they_are_fast() {
     });
     let mut products = Some(Products::library_alone(lt));
     let mut tuner = Tuner::default();
-    let mut turn = Turn::default();
+    let mut turn = WeightCycle::default();
     for (m, adds) in [(32, true), (32, false), (5, true), (40, false)] {
         let batch = ForwardBatch::OneShot(OneShotBatch::EMPTY);
         let measured = measuring.step(batch, |ops, _| {

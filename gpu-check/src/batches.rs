@@ -1,0 +1,236 @@
+//! Batches for executors, by hand: what the scheduler would make, without a scheduler.
+
+use std::{ops::Range, sync::Arc};
+
+use anyhow::{Context as _, Result, bail};
+use prelude_core::{
+    BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor, ForwardBatch, Normalise, OneShotBatch,
+    OutputHead, OutputRow, Pooling, Residency, RowOutput, SampleHead, SamplingParams, Segment,
+    SegmentIdx, SeqId, StepId, StepOutput, TokenSource,
+};
+
+/// A count in a batch.
+pub(crate) fn count(n: usize) -> u32 {
+    u32::try_from(n).expect("batches are far below 2^32")
+}
+
+/// The greedy head.
+pub(crate) fn greedy(top_logprobs: Option<u32>) -> SampleHead {
+    SampleHead {
+        sampling: Arc::new(SamplingParams::default()),
+        choice: 0,
+        draws: 1,
+        output_position: 0,
+        top_logprobs,
+        history: None,
+        mask: None,
+    }
+}
+
+/// An embedding of length 1.
+pub(crate) const fn embed(pooling: Pooling) -> OutputHead {
+    OutputHead::Embed {
+        pooling,
+        normalise: true,
+        dimensions: None,
+    }
+}
+
+/// Scores of labels over the whole vocabulary.
+pub(crate) fn scores(labels: &[u32]) -> OutputHead {
+    OutputHead::LabelScores {
+        labels: labels.into(),
+        normalise: Normalise::OverVocab,
+    }
+}
+
+/// A result to compute: positions and a head.
+pub(crate) type Wanted = (Range<u32>, OutputHead);
+
+/// Builds one-shot batches.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Forest(pub(crate) OneShotBatch);
+
+impl Forest {
+    /// A batch of one whole prompt.
+    pub(crate) fn prompt(tokens: &[u32], rows: Vec<Wanted>) -> Self {
+        let mut this = Self::default();
+        let root = this.root(tokens);
+        this.read(root, rows);
+        this
+    }
+
+    fn add(
+        &mut self,
+        parent: Option<SegmentIdx>,
+        tokens: &[u32],
+        context_len: u32,
+        cached: &[BlockId],
+        kept: Option<&[BlockId]>,
+    ) -> SegmentIdx {
+        let start = count(self.0.tokens.len());
+        self.0.tokens.extend_from_slice(tokens);
+        let mut span = |blocks: &[BlockId]| {
+            let start = count(self.0.block_ids.len());
+            self.0.block_ids.extend_from_slice(blocks);
+            BlockSpan {
+                start,
+                len: count(blocks.len()),
+            }
+        };
+        let cached = span(cached);
+        let residency = match kept {
+            Some(blocks) => Residency::Keep(span(blocks)),
+            None => Residency::Transient,
+        };
+        self.0.segments.push(Segment {
+            tokens: start..start + count(tokens.len()),
+            parent,
+            context_len,
+            cached,
+            residency,
+        });
+        SegmentIdx(count(self.0.segments.len() - 1))
+    }
+
+    pub(crate) fn root(&mut self, tokens: &[u32]) -> SegmentIdx {
+        self.add(None, tokens, 0, &[], None)
+    }
+
+    /// A root whose keys and values stay in blocks.
+    pub(crate) fn kept_root(&mut self, tokens: &[u32], blocks: &[BlockId]) -> SegmentIdx {
+        self.add(None, tokens, 0, &[], Some(blocks))
+    }
+
+    /// Goes on behind `context_len` tokens in blocks. `kept`: the blocks from the one in which it
+    /// begins, if its own tokens stay too.
+    pub(crate) fn behind(
+        &mut self,
+        context_len: usize,
+        blocks: &[BlockId],
+        tokens: &[u32],
+        kept: Option<&[BlockId]>,
+    ) -> SegmentIdx {
+        self.add(None, tokens, count(context_len), blocks, kept)
+    }
+
+    pub(crate) fn child(&mut self, parent: SegmentIdx, tokens: &[u32]) -> SegmentIdx {
+        let context_len = self.0.segments[parent.index()].end();
+        self.add(Some(parent), tokens, context_len, &[], None)
+    }
+
+    pub(crate) fn read(&mut self, segment: SegmentIdx, rows: Vec<Wanted>) {
+        let rows = rows.into_iter().map(|(positions, head)| OutputRow {
+            segment,
+            positions,
+            head,
+        });
+        self.0.rows.extend(rows);
+    }
+
+    pub(crate) fn tokens(&self) -> usize {
+        self.0.tokens.len()
+    }
+
+    pub(crate) fn oneshot(self) -> ForwardBatch {
+        ForwardBatch::OneShot(self.0)
+    }
+
+    pub(crate) fn prefill(self) -> ForwardBatch {
+        ForwardBatch::Mixed {
+            oneshot: OneShotBatch::EMPTY,
+            prefill: self.0,
+            decode: DecodeBatch::EMPTY,
+        }
+    }
+}
+
+/// A sequence in generation.
+#[derive(Clone, Debug)]
+pub(crate) struct Sequence {
+    pub(crate) blocks: Vec<BlockId>,
+    /// Tokens whose keys and values are in the blocks.
+    pub(crate) len: usize,
+    /// The newest, whose are not.
+    pub(crate) next: u32,
+}
+
+/// A step of one token for each sequence.
+pub(crate) fn decode(
+    sequences: &[Sequence],
+    block_size: usize,
+    top_logprobs: Option<u32>,
+) -> ForwardBatch {
+    decode_behind(sequences, block_size, top_logprobs, None)
+}
+
+/// Returns a decode batch; with `behind`, its tokens are those that this outstanding step samples.
+pub(crate) fn decode_behind(
+    sequences: &[Sequence],
+    block_size: usize,
+    top_logprobs: Option<u32>,
+    behind: Option<StepId>,
+) -> ForwardBatch {
+    let mut batch = DecodeBatch::EMPTY;
+    for (i, sequence) in sequences.iter().enumerate() {
+        let blocks = BlockSpan {
+            start: count(batch.block_ids.len()),
+            len: count(sequence.len / block_size + 1),
+        };
+        batch.block_ids.extend_from_slice(&sequence.blocks);
+        batch.rows.push(DecodeRow {
+            seq: SeqId(i as u64),
+            token: behind.map_or(TokenSource::Known(sequence.next), TokenSource::Sampled),
+            context_len: count(sequence.len),
+            blocks,
+            sample: greedy(top_logprobs),
+        });
+    }
+    ForwardBatch::Decode(batch)
+}
+
+/// Runs a batch to its end.
+pub(crate) fn step(executor: &mut dyn Executor, batch: ForwardBatch) -> Result<StepOutput> {
+    executor.submit(StepId(0), batch)?;
+    Ok(executor.collect(StepId(0))?)
+}
+
+/// Rows of a one-shot batch; one that failed is an error.
+pub(crate) fn rows(executor: &mut dyn Executor, forest: Forest) -> Result<Vec<RowOutput>> {
+    let rows = step(executor, forest.oneshot())?.oneshot;
+    for (i, row) in rows.iter().enumerate() {
+        if let RowOutput::Failed(why) = row {
+            bail!("row {i} failed: {why}");
+        }
+    }
+    Ok(rows)
+}
+
+/// The token of a sampled row, and how far it led over the next if two were asked for.
+pub(crate) fn sampled(row: &RowOutput) -> Result<(u32, Option<f32>)> {
+    let RowOutput::Sampled(tokens) = row else {
+        bail!("not a sampled row: {row:?}");
+    };
+    let first = tokens.first().context("a sampled row without a token")?;
+    let lead = match first.top[..] {
+        [a, b, ..] => Some(a.logprob - b.logprob),
+        _ => None,
+    };
+    Ok((first.token, lead))
+}
+
+/// Tokens that depend on a seed and on nothing else.
+pub(crate) fn tokens(seed: u64, len: usize, vocab: u32) -> Vec<u32> {
+    let at = |i: usize| mix(seed.wrapping_mul(0x1_0000_0000).wrapping_add(i as u64));
+    (0..len)
+        .map(|i| u32::try_from(at(i) % u64::from(vocab)).expect("below the vocabulary"))
+        .collect()
+}
+
+/// SplitMix64 at a counter: every input has its own output, far from its neighbours'.
+pub(crate) const fn mix(counter: u64) -> u64 {
+    let mut z = counter.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

@@ -1,0 +1,227 @@
+//! Attention: prompts of many lengths, a forest, rows of one token over long contexts.
+
+use anyhow::Result;
+use half::bf16;
+use prelude_core::{BlockId, ForwardBatch};
+use prelude_exec_cuda::measure::{Device, Room, Times, times};
+use prelude_models::Ops as _;
+
+use super::{Layer, checked};
+use crate::{
+    batches::{Forest, Sequence, count, decode},
+    session::{Figure, Session, Work, at_least},
+    values,
+};
+
+/// Tokens of a block.
+const BLOCK: usize = 16;
+
+pub(super) fn run(session: &mut Session) -> Result<()> {
+    session.say_ceilings()?;
+    let layer = Layer::of(session.pick("qwen3-4b", "tiny"))?;
+    prefills(session, layer)?;
+    generations(session, layer)?;
+    session.skip("beside torch SDPA", "the comparison is not built yet")
+}
+
+/// Measures prompts, and a forest of them.
+fn prefills(session: &mut Session, layer: Layer) -> Result<()> {
+    // Length of each prompt, how many, and the rate that it must reach.
+    let prompts: &[(usize, usize, Option<f64>)] = session.pick(
+        &[
+            (512, 16, Some(200.0)),
+            (4096, 2, Some(300.0)),
+            (128, 64, None),
+            (1024, 8, None),
+            (32_768, 1, Some(320.0)),
+            (8192, 1, None),
+        ],
+        &[(40, 2, None), (70, 1, None)],
+    );
+    for &(len, many, must) in prompts {
+        let name = format!("prefill {many} × {len}");
+        if session.has_time(&name, 3.0)? {
+            session.attempt(&name, |s| prefill(s, layer, &name, len, many, must))?;
+        }
+    }
+    let (query, children, each) = session.pick((400, 100, 100), (33, 3, 5));
+    let name = format!("forest: {children} × {each} over {query}");
+    if session.has_time(&name, 3.0)? {
+        session.attempt(&name, |s| forest(s, layer, &name, query, children, each))?;
+    }
+    Ok(())
+}
+
+/// Measures decode rows.
+fn generations(session: &mut Session, layer: Layer) -> Result<()> {
+    // Number of rows, the context of each, and the share of the bandwidth that it must reach.
+    let rows: &[(usize, usize, Option<f64>)] = session.pick(
+        &[
+            (64, 2048, Some(0.7)),
+            (1, 512, None),
+            (4, 512, None),
+            (64, 512, None),
+            (32, 4096, None),
+            (1, 32_768, None),
+            (256, 512, None),
+        ],
+        &[(2, 40, None), (1, 300, None)],
+    );
+    for &(rows, context, share) in rows {
+        let name = format!("decode {rows} rows × {context}");
+        if session.has_time(&name, 3.0)? {
+            session.attempt(&name, |s| {
+                decode_rows(s, layer, &name, rows, context, share)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// A forest's pairs of query and visible key.
+fn pairs(len: usize) -> f64 {
+    len as f64 * (len as f64 + 1.0) / 2.0
+}
+
+fn prefill(
+    session: &mut Session,
+    layer: Layer,
+    name: &str,
+    len: usize,
+    many: usize,
+    must: Option<f64>,
+) -> Result<()> {
+    let mut batch = Forest::default();
+    for _ in 0..many {
+        batch.root(&vec![1; len]);
+    }
+    let flops = 4.0 * layer.shape.out_width() as f64 * many as f64 * pairs(len);
+    prompts(session, layer, name, batch, flops, len, must)
+}
+
+/// Many short children of one prompt, as in reranking.
+fn forest(
+    session: &mut Session,
+    layer: Layer,
+    name: &str,
+    query: usize,
+    children: usize,
+    each: usize,
+) -> Result<()> {
+    let mut batch = Forest::default();
+    let root = batch.root(&vec![1; query]);
+    for _ in 0..children {
+        batch.child(root, &vec![1; each]);
+    }
+    let seen = pairs(query) + children as f64 * (pairs(each) + (each * query) as f64);
+    let flops = 4.0 * layer.shape.out_width() as f64 * seen;
+    prompts(session, layer, name, batch, flops, query + each, None)
+}
+
+fn prompts(
+    session: &mut Session,
+    layer: Layer,
+    name: &str,
+    batch: Forest,
+    flops: f64,
+    context: usize,
+    must: Option<f64>,
+) -> Result<()> {
+    let tokens = batch.tokens();
+    let (qkv, out) = (layer.shape.qkv_width(), layer.shape.out_width());
+    let room = layer.room(tokens, 4, context, tokens * (qkv + out))?;
+    let times = attend(session, layer, &room, batch.oneshot())?;
+    let ceiling = session.ceilings.flops;
+    session.figure(Figure {
+        work: Some(Work::Flops(flops)),
+        bound_s: ceiling.map(|ceiling| flops / ceiling),
+        goal: must.and_then(at_least),
+        ..Figure::of(name, &times)
+    })
+}
+
+fn decode_rows(
+    session: &mut Session,
+    layer: Layer,
+    name: &str,
+    rows: usize,
+    context: usize,
+    share: Option<f64>,
+) -> Result<()> {
+    let each = context.div_ceil(BLOCK);
+    let sequences: Vec<Sequence> = (0..rows)
+        .map(|i| Sequence {
+            blocks: (count(i * each)..count((i + 1) * each))
+                .map(BlockId)
+                .collect(),
+            // The new token is in the context already when attention runs.
+            len: context - 1,
+            next: 1,
+        })
+        .collect();
+    let (qkv, out) = (layer.shape.qkv_width(), layer.shape.out_width());
+    let room = layer.room(rows, rows * each, context, rows.max(8) * (qkv + out))?;
+    let times = attend(session, layer, &room, decode(&sequences, BLOCK, None))?;
+    let kv = 2.0 * 2.0 * (layer.shape.kv_heads * layer.shape.head_dim) as f64;
+    let bytes = rows as f64 * context as f64 * kv;
+    let ceiling = session.ceilings.bytes;
+    session.figure(Figure {
+        work: Some(Work::Bytes(bytes)),
+        bound_s: ceiling.map(|ceiling| bytes / ceiling),
+        goal: share
+            .zip(ceiling)
+            .and_then(|(share, ceiling)| at_least(share * ceiling * 1e-12)),
+        ..Figure::of(name, &times)
+    })
+}
+
+/// Times of the attention of one layer.
+fn attend(session: &Session, layer: Layer, room: &Room, batch: ForwardBatch) -> Result<Times> {
+    let tokens = batch.num_tokens();
+    let shape = layer.shape;
+    let mut device = Device::open(&session.target, room, false)?;
+    // Values as after the norm of q and k: scores are sharp, none overflows.
+    let qkv: Vec<bf16> = values::values(3, tokens * shape.qkv_width());
+    let mut loader = device.loader();
+    let (q_norm, k_norm) = (
+        values::vector(&mut loader, 4, shape.head_dim)?,
+        values::vector(&mut loader, 5, shape.head_dim)?,
+    );
+    let rope = rope(&mut loader, shape.head_dim, room.context_len as usize)?;
+    let repetitions = session.pick(8, 2);
+    let batch = checked(batch, room)?;
+    let (times, _) = device.step(batch, |ops, plan| {
+        let mut qkv = ops.filled(tokens, shape.qkv_width(), &qkv)?;
+        let mut out = ops.alloc(tokens, shape.out_width())?;
+        ops.qk_norm_rope_store(
+            plan,
+            0,
+            0..tokens,
+            shape,
+            &q_norm,
+            &k_norm,
+            1e-6,
+            &rope,
+            &mut qkv,
+        )?;
+        times(ops, repetitions, |ops, _| {
+            ops.attention(plan, 0, 0..tokens, shape, &qkv, &mut out)
+        })
+    })?;
+    Ok(times)
+}
+
+/// Rotations of `positions` positions.
+pub(super) fn rope(
+    loader: &mut prelude_exec_cuda::CudaLoader,
+    head_dim: usize,
+    positions: usize,
+) -> Result<prelude_exec_cuda::Weight> {
+    use prelude_models::WeightLoader as _;
+
+    let half = head_dim / 2;
+    let inv_freq: Vec<f32> = (0..half)
+        .map(|i| 1e6f32.powf(-(i as f32) / half as f32))
+        .collect();
+    Ok(loader.rope(&inv_freq, 1.0, positions)?)
+}

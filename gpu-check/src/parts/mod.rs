@@ -1,0 +1,197 @@
+//! The parts of a run, most informative first.
+
+mod attn;
+mod env;
+mod gemm;
+mod invariance;
+mod kernels;
+mod model;
+mod parity;
+mod sanitize;
+mod serve;
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use prelude_core::{Capacity, ForwardBatch};
+use prelude_exec_cuda::measure::Room;
+use prelude_models::{AttnShape, Checkpoint};
+
+use crate::{
+    Common, make_model,
+    results::part_names,
+    session::{Session, said},
+};
+
+/// The work of one part.
+type Body = fn(&mut Session) -> Result<()>;
+
+/// Returns a part's work, and the seconds that it would like to have of a run's time: what it took
+/// on one H200 (2026-11-22), and some more.
+fn part(name: &str) -> Option<(Body, u32)> {
+    Some(match name {
+        "env" => (env::run, 10),
+        "kernels" => (kernels::run, 20),
+        "parity" => (parity::run, 100),
+        "gemm" => (gemm::run, 40),
+        "attn" => (attn::run, 10),
+        "model" => (model::run, 60),
+        "serve" => (serve::run, 100),
+        "invariance" => (invariance::run, 60),
+        "sanitize" => (sanitize::run, 240),
+        _ => return None,
+    })
+}
+
+/// Returns the seconds that a part would like to have of a run's time.
+pub(crate) fn wish(name: &str) -> u32 {
+    part(name).map_or(0, |(_, seconds)| seconds)
+}
+
+/// Runs one part in this process. Whether nothing was wrong.
+pub(crate) fn run(name: &str, common: &Common) -> Result<bool> {
+    let (body, _) = part(name)
+        .with_context(|| format!("no part `{name}`; there are: {}", part_names().join(", ")))?;
+    let mut session = Session::open(name, common)?;
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(&mut session)));
+    let why = match caught {
+        Ok(Ok(())) => return session.end(),
+        Ok(Err(error)) => format!("{error:#}"),
+        Err(panic) => said(panic.as_ref()),
+    };
+    session.fail("the part itself", why.clone())?;
+    session.broken(&why)?;
+    Ok(false)
+}
+
+/// The tokenizer that made models get.
+fn tokenizer(session: &Session) -> std::path::PathBuf {
+    session.home.join("golden/demo-lm/model")
+}
+
+/// A checkpoint with random weights, made if it is not there.
+fn checkpoint(session: &Session, name: &str, layers: Option<usize>) -> Result<Checkpoint> {
+    let folder = make_model::folder(&session.models, name, layers);
+    let start = Instant::now();
+    let tokenizer = tokenizer(session);
+    let bytes = thread::scope(|scope| -> Result<u64> {
+        let making = scope.spawn(|| make_model::make(name, layers, &tokenizer, &folder));
+        while !making.is_finished() {
+            let for_now = start.elapsed().as_secs();
+            session.beat(|| format!("{} is being written, {for_now} s", folder.display()))?;
+            thread::sleep(Duration::from_millis(5));
+        }
+        match making.join() {
+            Ok(made) => made,
+            Err(panic) => bail!("{}", said(panic.as_ref())),
+        }
+    })?;
+    session.log(&format!(
+        "{} has {bytes} bytes of weights, after {:.1} s",
+        folder.display(),
+        start.elapsed().as_secs_f64()
+    ))?;
+    Checkpoint::open(&folder).with_context(|| format!("cannot open {}", folder.display()))
+}
+
+/// Sizes of one layer, in whose room single operations run.
+#[derive(Clone, Copy, Debug)]
+struct Layer {
+    hidden: usize,
+    mlp: usize,
+    shape: AttnShape,
+    vocab: usize,
+    /// Layers of the model; a device has one layer only.
+    layers: usize,
+}
+
+impl Layer {
+    /// Returns the sizes of a made model.
+    fn of(name: &str) -> Result<Self> {
+        let shape = make_model::shape(name)?.sizes;
+        Ok(Self {
+            hidden: shape.hidden,
+            mlp: shape.mlp,
+            shape: AttnShape {
+                heads: shape.heads,
+                kv_heads: shape.kv_heads,
+                head_dim: shape.head_dim,
+                scale: (shape.head_dim as f32).powf(-0.5),
+            },
+            vocab: shape.vocab,
+            layers: shape.layers,
+        })
+    }
+
+    /// Rows and columns of the four matrices of a layer, by name.
+    fn matrices(&self) -> [(&'static str, usize, usize); 4] {
+        let s = self.shape;
+        [
+            ("qkv", s.qkv_width(), self.hidden),
+            ("o", self.hidden, s.out_width()),
+            ("gate-up", 2 * self.mlp, self.hidden),
+            ("down", self.hidden, self.mlp),
+        ]
+    }
+
+    /// Room for steps of `tokens` tokens over `blocks` KV blocks, with tensors of
+    /// `arena_elements`.
+    fn room(
+        &self,
+        tokens: usize,
+        blocks: usize,
+        context: usize,
+        arena_elements: usize,
+    ) -> Result<Room> {
+        let count = crate::batches::count;
+        let mut model = make_model::config_of(&make_model::Sizes {
+            hidden: self.hidden,
+            layers: 1,
+            heads: self.shape.heads,
+            kv_heads: self.shape.kv_heads,
+            head_dim: self.shape.head_dim,
+            mlp: self.mlp,
+            vocab: self.vocab,
+        })?;
+        model.max_position_embeddings = context;
+        Ok(Room {
+            model,
+            blocks,
+            block_size: 16,
+            step_tokens: count(tokens),
+            chunk_tokens: tokens.next_multiple_of(64),
+            context_len: count(context),
+            arena_elements,
+            lists_bytes: 8 << 20,
+            logits_rows: 4,
+        })
+    }
+}
+
+/// A batch that a hand made wrongly shows here, with what is wrong with it.
+fn checked(batch: ForwardBatch, room: &Room) -> Result<ForwardBatch> {
+    let capacity = Capacity {
+        block_size: room.block_size,
+        num_blocks: crate::batches::count(room.blocks),
+        max_step_tokens: room.step_tokens,
+        max_context_len: room.context_len,
+        vocab_size: crate::batches::count(room.model.vocab_size),
+        pipeline_depth: 1,
+    };
+    batch.validate(&capacity)?;
+    Ok(batch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_named_part_has_its_work() {
+        assert!(part_names().into_iter().all(|name| part(name).is_some()));
+        assert!(part("nonsense").is_none());
+    }
+}

@@ -1,0 +1,555 @@
+//! Executors alone: what a step costs without scheduler and server.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use prelude_core::{BlockId, Executor as _, OutputHead, StepId};
+use prelude_exec_cuda::{
+    CudaExecutor, CudaLoader, CudaOps, Error, StepPlan, Weight,
+    measure::{Device, Times, WeightCycle, times},
+};
+use prelude_models::{Checkpoint, Ops as _};
+
+use super::{Layer, checked, checkpoint, gemm::ROTATION_BYTES};
+use crate::{
+    batches::{Forest, Sequence, count, decode, decode_behind, greedy, sampled, step, tokens},
+    results::{Goal, Outcome, Verdict},
+    session::{Figure, Session, at_least, at_most, median},
+    values,
+};
+
+/// Tokens of a block.
+const BLOCK: usize = 16;
+/// Steps before those that are timed: the third of a shape is captured.
+const WARM_UP: usize = 4;
+/// Upper bound of the time of a step in deterministic mode, in times of the usual mode's.
+const DETERMINISTIC_TIMES_MAX: f64 = 2.0;
+/// A kernel of one row and the gap to the next, launched one by one.
+const GAP: &str = "launch gap: norms of one row, back to back";
+
+pub(super) fn run(session: &mut Session) -> Result<()> {
+    session.say_ceilings()?;
+    let small = session.pick("qwen3-0.6b", "tiny");
+    session.attempt(small, |s| small_model(s, small))?;
+    session.attempt("one layer", |s| one_layer(s, small, s.pick(128, 8)))?;
+    session.attempt("one layer of few tokens", |s| {
+        one_layer(s, small, s.pick(4, 2))
+    })?;
+    if session.has_time("qwen3-4b", 45.0)? {
+        let large = session.pick("qwen3-4b", "tiny");
+        session.attempt(large, |s| large_model(s, large))?;
+    }
+    session.skip(
+        "GPU idle share at saturation",
+        "executors do not note yet when the GPU begins and ends a step",
+    )?;
+    let large = session.pick("qwen3-4b", "tiny");
+    session.attempt("one layer of many tokens", |s| {
+        one_layer(s, large, s.pick(4096, 8))
+    })
+}
+
+/// Measures captures of graphs, one replacing another.
+fn captures(session: &mut Session, name: &str, executor: &CudaExecutor) -> Result<()> {
+    let stats = executor.graphs();
+    if stats.captures == 0 {
+        return session.fail(&format!("{name}: graphs"), format!("none: {stats:?}"));
+    }
+    let each = stats.capture_time.as_secs_f64() / stats.captures as f64;
+    session.figure(Figure {
+        name: &format!("{name}: capture of a graph"),
+        seconds: &[each],
+        ms: true,
+        goal: at_most(200.0),
+        reason: format!("mean of {}", stats.captures),
+        ..Figure::default()
+    })?;
+    let bytes = stats.bytes as f64 / stats.kept as f64 / 1e6;
+    let mut outcome = Outcome::new(format!("{name}: memory of a graph"), Verdict::Note);
+    outcome.value = Some(bytes);
+    outcome.unit = "MB".to_owned();
+    outcome.goal = at_most(32.0);
+    outcome.verdict = match bytes <= 32.0 {
+        true => Verdict::Pass,
+        false => Verdict::Miss,
+    };
+    session.timed(outcome)?;
+    session.note(
+        &format!("{name}: steps"),
+        format!(
+            "{} by {} graphs, {} kernel by kernel, {} tokens of padding",
+            stats.replays, stats.kept, stats.eager, stats.padding
+        ),
+    )
+}
+
+/// Room for prompts of a length and for sequences of a context.
+fn open(
+    session: &Session,
+    checkpoint: &Checkpoint,
+    step_tokens: usize,
+    blocks: usize,
+    context: usize,
+    (deterministic, graphs): (bool, bool),
+) -> Result<CudaExecutor> {
+    session.executor(checkpoint, |config| {
+        config.num_blocks = Some(count(blocks));
+        config.max_step_tokens = count(step_tokens);
+        config.max_context_len = Some(count(context));
+        config.chunk_tokens = session.pick(4096, 64);
+        config.logits_rows_max = session.pick(256, 8);
+        config.deterministic = deterministic;
+        if !graphs {
+            config.graph_tokens = 0;
+        }
+    })
+}
+
+/// Time to first token and between tokens.
+fn small_model(session: &mut Session, name: &str) -> Result<()> {
+    let start = Instant::now();
+    let checkpoint = checkpoint(session, name, None)?;
+    let made = start.elapsed();
+    let (input, repetitions) = session.pick((128, 100), (12, 3));
+    let context = session.pick(640, 64);
+    let rows_max = session.pick(64, 3);
+    let opening = Instant::now();
+    let blocks = rows_max * context / BLOCK;
+    let mut executor = open(
+        session,
+        &checkpoint,
+        session.pick(8192, 256),
+        blocks,
+        context,
+        (false, true),
+    )?;
+    let load = opening.elapsed().as_secs_f64();
+    products(session, name, &executor)?;
+    session.log(&format!("weights made in {:.1} s", made.as_secs_f64()))?;
+    session.figure(Figure {
+        name: &format!("{name}: open, weights in the page cache"),
+        seconds: &[load],
+        ms: true,
+        ..Figure::default()
+    })?;
+    let usual = oneshot(&mut executor, input, 1, repetitions)?;
+    let what = format!("{name}: {input} in, 1 out");
+    wall(session, &format!("{what}, wall"), &usual, at_most(2.0))?;
+    let (steps, context_now) = session.pick((64, 512), (3, 30));
+    generations(session, name, &mut executor, context_now, steps)?;
+    captures(session, name, &executor)?;
+    drop(executor);
+    ahead(
+        session,
+        &checkpoint,
+        name,
+        (rows_max, context, context_now, steps),
+    )?;
+    let slowest = at_most(DETERMINISTIC_TIMES_MAX * 1e3 * median(&usual));
+    for (mode, flags, goal) in [
+        ("kernel by kernel", (false, false), None),
+        ("deterministic", (true, true), slowest),
+    ] {
+        let tokens = session.pick(8192, 256);
+        let mut executor = open(session, &checkpoint, tokens, blocks, context, flags)?;
+        let times = oneshot(&mut executor, input, 1, repetitions)?;
+        wall(session, &format!("{what}, {mode}"), &times, goal)?;
+    }
+    Ok(())
+}
+
+/// Measures tokens of generations of several rows whose contexts are `context` tokens.
+fn generations(
+    session: &mut Session,
+    name: &str,
+    executor: &mut CudaExecutor,
+    context: usize,
+    steps: usize,
+) -> Result<()> {
+    for (rows, must) in session.pick(
+        vec![(4, 1.2), (64, 2.0), (1, f64::NAN)],
+        vec![(2, 1.2), (3, 2.0)],
+    ) {
+        let times = generation(executor, rows, context, steps)?;
+        let goal = at_most(must).filter(|goal| goal.must.is_finite());
+        let what = format!("{name}: {rows} rows at {context}, a token, wall");
+        wall(session, &what, &times, goal)?;
+    }
+    Ok(())
+}
+
+/// Generations whose steps are submitted while the one before runs.
+fn ahead(
+    session: &mut Session,
+    checkpoint: &Checkpoint,
+    name: &str,
+    (rows_max, context, context_now, steps): (usize, usize, usize, usize),
+) -> Result<()> {
+    let mut executor = session.executor(checkpoint, |config| {
+        config.num_blocks = Some(count(rows_max * context / BLOCK));
+        config.max_step_tokens = session.pick(8192, 256);
+        config.max_context_len = Some(count(context));
+        config.chunk_tokens = session.pick(4096, 64);
+        config.logits_rows_max = session.pick(256, 8);
+        config.pipeline_depth = 2;
+    })?;
+    for rows in session.pick(vec![4, 64, 1], vec![2, 3]) {
+        let times = generation(&mut executor, rows, context_now, steps)?;
+        let name = format!("{name}: {rows} rows at {context_now}, a token, depth 2");
+        wall(session, &name, &times, None)?;
+    }
+    Ok(())
+}
+
+/// Notes the code that runs products, and if it uses the plans that part `gemm` measured.
+fn products(session: &mut Session, name: &str, executor: &CudaExecutor) -> Result<()> {
+    session.note(
+        &format!("{name}: products"),
+        executor.products().to_string(),
+    )
+}
+
+/// A figure of wall time from ids to an answer.
+fn wall(session: &mut Session, name: &str, times: &[f64], goal: Option<Goal>) -> Result<()> {
+    session.figure(Figure {
+        name,
+        seconds: times,
+        ms: true,
+        goal,
+        ..Figure::default()
+    })
+}
+
+/// Seconds of steps of `many` fresh prompts each, one greedy token out.
+fn oneshot(executor: &mut CudaExecutor, len: usize, many: usize, steps: usize) -> Result<Vec<f64>> {
+    let vocab = executor.capacity().vocab_size;
+    let mut times = Vec::new();
+    // The first ones warm up.
+    for i in 0..steps + WARM_UP {
+        let mut forest = Forest::default();
+        for j in 0..many {
+            let prompt = tokens((i * many + j) as u64, len, vocab);
+            let root = forest.root(&prompt);
+            let last = count(len) - 1;
+            forest.read(
+                root,
+                vec![(last..last + 1, OutputHead::Sample(greedy(None)))],
+            );
+        }
+        let start = Instant::now();
+        let output = step(executor, forest.oneshot())?;
+        times.push(start.elapsed().as_secs_f64());
+        ensure!(output.oneshot.len() == many, "not an answer to each prompt");
+        for row in &output.oneshot {
+            sampled(row)?;
+        }
+    }
+    Ok(times.split_off(WARM_UP))
+}
+
+/// Seconds of steps of one token for each of `rows` sequences of `context` tokens.
+fn generation(
+    executor: &mut CudaExecutor,
+    rows: usize,
+    context: usize,
+    steps: usize,
+) -> Result<Vec<f64>> {
+    let each = (context + steps + WARM_UP + 1).div_ceil(BLOCK);
+    ensure!(
+        rows * each <= executor.capacity().num_blocks as usize,
+        "{} blocks are needed",
+        rows * each
+    );
+    let vocab = executor.capacity().vocab_size;
+    let mut sequences = Vec::new();
+    for row in 0..rows {
+        let blocks: Vec<BlockId> = (row * each..(row + 1) * each)
+            .map(|b| BlockId(count(b)))
+            .collect();
+        let mut forest = Forest::default();
+        forest.kept_root(
+            &tokens(row as u64, context, vocab),
+            &blocks[..context.div_ceil(BLOCK)],
+        );
+        step(executor, forest.oneshot())?;
+        sequences.push(Sequence {
+            blocks,
+            len: context,
+            next: 1,
+        });
+    }
+    let mut times = Vec::new();
+    if executor.capacity().pipeline_depth > 1 {
+        // From one answer to the next, with a step behind the one that is waited for.
+        let id = |i: usize| StepId(1 + i as u64);
+        let mut last = Instant::now();
+        for i in 0..=steps + WARM_UP {
+            let before = i.checked_sub(1).map(id);
+            executor.submit(id(i), decode_behind(&sequences, BLOCK, None, before))?;
+            for sequence in &mut sequences {
+                sequence.len += 1;
+            }
+            let Some(before) = before else { continue };
+            let output = executor.collect(before)?;
+            ensure!(output.decode.len() == rows, "not a token for each row");
+            times.push(last.elapsed().as_secs_f64());
+            last = Instant::now();
+        }
+        executor.collect(id(steps + WARM_UP))?;
+        return Ok(times.split_off(WARM_UP));
+    }
+    for _ in 0..steps + WARM_UP {
+        let batch = decode(&sequences, BLOCK, None);
+        let start = Instant::now();
+        let output = step(executor, batch)?;
+        times.push(start.elapsed().as_secs_f64());
+        ensure!(output.decode.len() == rows, "not a token for each row");
+        for (row, sequence) in output.decode.iter().zip(&mut sequences) {
+            sequence.next = sampled(row)?.0;
+            sequence.len += 1;
+        }
+    }
+    Ok(times.split_off(WARM_UP))
+}
+
+/// Requests a second at saturation, and one long prompt.
+fn large_model(session: &mut Session, name: &str) -> Result<()> {
+    let checkpoint = checkpoint(session, name, None)?;
+    let (input, long) = session.pick((512, 32_000usize), (20, 200));
+    let (rows_max, steps) = session.pick((64, 24), (3, 2));
+    let mut executor = open(
+        session,
+        &checkpoint,
+        long.next_multiple_of(64),
+        rows_max * (input + steps + WARM_UP + 1).div_ceil(BLOCK),
+        long,
+        (false, true),
+    )?;
+    products(session, name, &executor)?;
+    let single = oneshot(&mut executor, input, 1, session.pick(20, 1))?;
+    rate(
+        session,
+        &format!("{name}: {input} in, 1 out, alone"),
+        &single,
+        1,
+        Some(110.0),
+    )?;
+    let many = session.pick(16, 2);
+    let full = oneshot(&mut executor, input, many, session.pick(10, 1))?;
+    rate(
+        session,
+        &format!("{name}: {input} in, 1 out, {many} a step"),
+        &full,
+        many,
+        Some(175.0),
+    )?;
+    for rows in session.pick(vec![1, 4, 16, 64], vec![2, 3]) {
+        let times = generation(&mut executor, rows, input, steps)?;
+        let name = format!("{name}: {rows} rows at {input}, a token, wall");
+        wall(session, &name, &times, None)?;
+    }
+    let before = session.target.free_bytes()?;
+    let name = format!("{name}: one prompt of {long}");
+    if session.has_time(&name, 15.0)? {
+        let times = oneshot(&mut executor, long, 1, session.pick(2, 1))?;
+        wall(session, &name, &times, None)?;
+    }
+    let after = session.target.free_bytes()?;
+    let what = "steps take no device memory";
+    let (Some(before), Some(after)) = (before, after) else {
+        return session.skip(what, "emulated: its memory has no limit to look at");
+    };
+    session.check(what, |_| {
+        ensure!(before == after, "{before} bytes were free, {after} are");
+        Ok(format!("{after} bytes free before and after"))
+    })
+}
+
+/// Requests a second; its goal is in those.
+fn rate(
+    session: &mut Session,
+    name: &str,
+    times: &[f64],
+    many: usize,
+    must: Option<f64>,
+) -> Result<()> {
+    let rate = many as f64 / median(times);
+    let mut outcome = Outcome::new(name, Verdict::Note);
+    outcome.value = Some(rate);
+    outcome.unit = "req/s".to_owned();
+    outcome.repetitions = Some(times.len());
+    outcome.goal = must.and_then(at_least);
+    if let Some(must) = must {
+        outcome.verdict = match rate >= must {
+            true => Verdict::Pass,
+            false => Verdict::Miss,
+        };
+    }
+    session.timed(outcome)
+}
+
+/// The weights of one layer.
+struct LayerWeights {
+    norm: Weight,
+    head_norm: Weight,
+    rope: Weight,
+    /// Copies of each matrix, more of them than a cache holds.
+    matrices: [Vec<Weight>; 4],
+}
+
+impl LayerWeights {
+    fn new(
+        session: &Session,
+        layer: &Layer,
+        loader: &mut CudaLoader,
+        context: usize,
+    ) -> Result<Self> {
+        let [mut qkv, mut o, mut gate_up, mut down] = [const { Vec::new() }; 4];
+        let copies_of = [&mut qkv, &mut o, &mut gate_up, &mut down];
+        for ((_, n, k), copies) in layer.matrices().into_iter().zip(copies_of) {
+            for copy in 0..session.pick(ROTATION_BYTES.div_ceil(2 * n * k), 2) as u64 {
+                copies.push(values::matrix(loader, copy, n, k)?.0);
+            }
+        }
+        Ok(Self {
+            norm: values::vector(loader, 1, layer.hidden)?,
+            head_norm: values::vector(loader, 2, layer.shape.head_dim)?,
+            rope: super::attn::rope(loader, layer.shape.head_dim, context)?,
+            matrices: [qkv, o, gate_up, down],
+        })
+    }
+}
+
+/// The times of an operation, by its name.
+type OperationTimes = Vec<(&'static str, Times)>;
+
+/// Measures the nine operations of one layer, one by one, and the gap behind a kernel.
+fn layer_times(session: &Session, layer: &Layer, tokens: usize) -> Result<OperationTimes> {
+    let shape = layer.shape;
+    let widths = 3 * layer.hidden + shape.qkv_width() + shape.out_width() + 3 * layer.mlp;
+    let room = layer.room(tokens, 4, tokens.max(64), tokens * widths)?;
+    let mut device = Device::open(&session.target, &room, false)?;
+    let context = room.context_len as usize;
+    let on = LayerWeights::new(session, layer, &mut device.loader(), context)?;
+    let repetitions = session.pick(20, 2);
+    let batch = checked(Forest::prompt(&vec![1; tokens], vec![]).oneshot(), &room)?;
+    let (table, _) = device.step(batch, |ops, plan| {
+        operation_times(ops, plan, layer, &on, tokens, repetitions)
+    })?;
+    Ok(table)
+}
+
+/// [`layer_times`] of a step of `t` tokens, each from `n` repetitions.
+fn operation_times(
+    ops: &mut CudaOps,
+    plan: &StepPlan,
+    layer: &Layer,
+    on: &LayerWeights,
+    t: usize,
+    n: usize,
+) -> Result<OperationTimes, Error> {
+    let shape = layer.shape;
+    let mut h = ops.filled(t, layer.hidden, &values::values(5, t * layer.hidden))?;
+    let mut x = ops.alloc(t, layer.hidden)?;
+    let mut qkv = ops.alloc(t, shape.qkv_width())?;
+    let mut out = ops.alloc(t, shape.out_width())?;
+    let mut gate_up = ops.alloc(t, 2 * layer.mlp)?;
+    let mut a = ops.alloc(t, layer.mlp)?;
+    let [wqkv, wo, wgu, wd] = &on.matrices;
+    let mut turn = WeightCycle::default();
+    Ok(vec![
+        (
+            // As short as a kernel may be: mostly the gap behind it.
+            GAP,
+            times(ops, n, |o, _| o.rms_norm(&h, 0..1, &on.norm, 1e-6, &mut x))?,
+        ),
+        (
+            "rms_norm",
+            times(ops, n, |o, _| o.rms_norm(&h, 0..t, &on.norm, 1e-6, &mut x))?,
+        ),
+        (
+            "qkv",
+            times(ops, n, |o, _| o.linear(&x, t, turn.next(wqkv), &mut qkv))?,
+        ),
+        (
+            "qk_norm_rope_store",
+            times(ops, n, |o, _| {
+                o.qk_norm_rope_store(
+                    plan,
+                    0,
+                    0..t,
+                    shape,
+                    &on.head_norm,
+                    &on.head_norm,
+                    1e-6,
+                    &on.rope,
+                    &mut qkv,
+                )
+            })?,
+        ),
+        (
+            "attention",
+            times(ops, n, |o, _| {
+                o.attention(plan, 0, 0..t, shape, &qkv, &mut out)
+            })?,
+        ),
+        (
+            "o",
+            times(ops, n, |o, _| {
+                o.linear_add(&out, 0..t, turn.next(wo), &mut h)
+            })?,
+        ),
+        (
+            "gate-up",
+            times(ops, n, |o, _| o.linear(&x, t, turn.next(wgu), &mut gate_up))?,
+        ),
+        (
+            "silu_mul",
+            times(ops, n, |o, _| o.silu_mul(&gate_up, t, &mut a))?,
+        ),
+        (
+            "down",
+            times(ops, n, |o, _| o.linear_add(&a, 0..t, turn.next(wd), &mut h))?,
+        ),
+    ])
+}
+
+/// Writes down the operations of one layer, one by one: a step cannot be faster than their sum.
+fn one_layer(session: &mut Session, name: &str, tokens: usize) -> Result<()> {
+    let layer = Layer::of(name)?;
+    let table = layer_times(session, &layer, tokens)?;
+    let mut sum = 0.0;
+    let mut is_host_bound = false;
+    for (op, times) in &table {
+        let name = match *op {
+            GAP => format!("{name}, {tokens} tokens: {GAP}"),
+            op => format!("{name}, {tokens} tokens: {op}"),
+        };
+        session.figure(Figure {
+            detail: *op != GAP,
+            ..Figure::of(&name, times)
+        })?;
+        // The norm runs twice in a layer.
+        let often = match *op {
+            GAP => 0.0,
+            "rms_norm" => 2.0,
+            _ => 1.0,
+        };
+        sum += often * median(&times.seconds);
+        is_host_bound |= times.is_host_bound;
+    }
+    let flops: usize = layer
+        .matrices()
+        .iter()
+        .map(|(_, n, k)| 2 * tokens * n * k)
+        .sum();
+    let ceiling = session.ceilings.flops;
+    session.figure(Figure {
+        name: &format!("{name}, {tokens} tokens: sum over {} layers", layer.layers),
+        seconds: &[sum * layer.layers as f64],
+        bound_s: ceiling.map(|ceiling| flops as f64 * layer.layers as f64 / ceiling),
+        ms: true,
+        is_host_bound,
+        ..Figure::default()
+    })
+}

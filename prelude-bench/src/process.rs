@@ -1,0 +1,261 @@
+//! Servers as processes of their own.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    path::Path,
+    process::{Child, ChildStderr, Command, Stdio},
+    sync::mpsc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+/// Longest wait for a server that was asked to stop.
+const STOPPED_WITHIN: Duration = Duration::from_secs(60);
+/// Longest wait for a process that was killed: one that a driver holds may never go.
+const GONE_WITHIN: Duration = Duration::from_secs(10);
+/// Longest start of `prelude` with small models.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+/// How often a process that should end is looked at.
+const POLL: Duration = Duration::from_millis(20);
+
+/// A running server. It is asked to stop, and then killed, when dropped.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    /// `host:port`.
+    pub address: String,
+    /// Time from the start of the process until it was healthy.
+    pub ready_after: Duration,
+    /// Lines that `prelude` wrote before it was ready.
+    pub start_log: Vec<String>,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // A server with children of its own has to be asked, or they would outlive it.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while self.ask_to_stop().is_ok() && Instant::now() < deadline {
+            match self.child.try_wait() {
+                Ok(None) => std::thread::sleep(POLL),
+                _ => return,
+            }
+        }
+        // Nothing is left to do if it is gone already.
+        let _ = self.child.kill();
+        let deadline = Instant::now() + GONE_WITHIN;
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(POLL);
+        }
+    }
+}
+
+impl Process {
+    /// Starts `prelude` with both demo models and waits until it is healthy.
+    pub(crate) fn prelude(program: &Path) -> Result<Self> {
+        Self::prelude_with(program, &[])
+    }
+
+    /// As [`Self::prelude`], with settings in its environment.
+    pub(crate) fn prelude_with(program: &Path, settings: &[(&str, &str)]) -> Result<Self> {
+        let mut command = Command::new(program);
+        command.args(["serve", "--port", "0"]);
+        command.envs(settings.iter().copied());
+        Self::start(command, None, READY_WITHIN)
+    }
+
+    /// The same with one language model, of a folder, that embeds as well.
+    pub(crate) fn prelude_embedding(program: &Path, model: &Path) -> Result<Self> {
+        let mut command = Command::new(program);
+        command.args(["serve", "--port", "0", "--pooling", "last"]);
+        command.arg(model);
+        Self::start(command, None, READY_WITHIN)
+    }
+
+    /// Starts `prelude serve` and waits until it is healthy. Its log goes to a file too, if one is
+    /// named.
+    ///
+    /// # Errors
+    /// If it does not start, ends, or is not healthy within `patience`; with its last words.
+    pub fn start(mut command: Command, log: Option<&Path>, patience: Duration) -> Result<Self> {
+        command.env("PRELUDE_SERVER__ACCESS_LOG", "false");
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let started = Instant::now();
+        let mut process = Self {
+            child: spawn(&mut command)?,
+            address: String::new(),
+            ready_after: Duration::ZERO,
+            start_log: Vec::new(),
+        };
+        let stderr = process.child.stderr.take().context("stderr is piped")?;
+        let lines = forward(stderr, log)?;
+        while process.address.is_empty() {
+            let left = patience.saturating_sub(started.elapsed());
+            let Ok(line) = lines.recv_timeout(left) else {
+                let said = process.start_log.join("\n");
+                bail!("the server was not ready within {patience:?}; it said:\n{said}");
+            };
+            let ready = line.strip_prefix("ready: ");
+            if let Some(rest) = ready.and_then(|rest| rest.split("http://").nth(1)) {
+                let ends = |c: char| !c.is_ascii_digit() && !".:".contains(c);
+                process.address = rest.split(ends).next().unwrap_or_default().to_owned();
+            }
+            process.start_log.push(line);
+        }
+        process.wait_until_healthy(started, patience)?;
+        Ok(process)
+    }
+
+    /// Asks the server to stop, as an operator does, and waits for its end.
+    ///
+    /// # Errors
+    /// If it ends with a failure, or not within a minute.
+    pub fn stop(mut self) -> Result<()> {
+        self.ask_to_stop()?;
+        let deadline = Instant::now() + STOPPED_WITHIN;
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait()? {
+                ensure!(status.success(), "the server ended with {status}");
+                return Ok(());
+            }
+            std::thread::sleep(POLL);
+        }
+        bail!("the server did not stop within {STOPPED_WITHIN:?}");
+    }
+
+    fn ask_to_stop(&self) -> Result<()> {
+        let pid = self.child.id().to_string();
+        let asked = Command::new("kill")
+            .args(["-TERM", &pid])
+            .stderr(Stdio::null())
+            .status();
+        let is_asked = asked.is_ok_and(|status| status.success());
+        ensure!(is_asked, "the server cannot be asked to stop");
+        Ok(())
+    }
+
+    /// Starts a server that listens at `address` and writes to `log`.
+    pub(crate) fn rival(
+        command: &mut Command,
+        address: String,
+        log: &Path,
+        patience: Duration,
+    ) -> Result<Self> {
+        let file =
+            fs::File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+        let started = Instant::now();
+        let child = spawn(command.stdout(file.try_clone()?).stderr(file))?;
+        let mut process = Self {
+            child,
+            address,
+            ready_after: Duration::ZERO,
+            start_log: Vec::new(),
+        };
+        let healthy = process.wait_until_healthy(started, patience);
+        healthy.with_context(|| format!("its log is {}", log.display()))?;
+        Ok(process)
+    }
+
+    /// The sum of the lines of `/metrics` that begin with `name`, of which there must be one.
+    pub(crate) fn metric(&self, name: &str) -> Result<f64> {
+        let page = get(&self.address, "/metrics").context("the server's metrics")?;
+        sum_of(&page, name).with_context(|| format!("the server has no metric {name}"))
+    }
+
+    /// Returns the most memory that the process held at any time, where the system says it as Linux
+    /// does.
+    pub(crate) fn peak_bytes(&self) -> Result<u64> {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = fs::read_to_string(&path).with_context(|| path.clone())?;
+        let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+        let kib = line.and_then(|l| l.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        Ok(kib.with_context(|| format!("{path} has no VmHWM"))? << 10)
+    }
+
+    fn wait_until_healthy(&mut self, started: Instant, patience: Duration) -> Result<()> {
+        while !is_healthy(&self.address) {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("the server ended before it was ready: {status}");
+            }
+            if started.elapsed() > patience {
+                bail!("the server was not ready within {patience:?}");
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.ready_after = started.elapsed();
+        Ok(())
+    }
+}
+
+/// Reads what a server writes until it ends, since a full pipe would stop it. Lines are sent until
+/// the receiver is dropped, and written to `log`.
+fn forward(stderr: ChildStderr, log: Option<&Path>) -> Result<mpsc::Receiver<String>> {
+    let mut file = match log {
+        Some(log) => {
+            let file = fs::File::create(log);
+            Some(file.with_context(|| format!("cannot write {}", log.display()))?)
+        }
+        None => None,
+    };
+    let (send, receive) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            if let Some(file) = &mut file {
+                let _ = writeln!(file, "{line}");
+            }
+            // Not read once the server is ready.
+            let _ = send.send(line);
+        }
+    });
+    Ok(receive)
+}
+
+fn sum_of(page: &str, name: &str) -> Option<f64> {
+    let lines = page.lines().filter(|line| line.starts_with(name));
+    let values = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    values.reduce(|a, b| a + b)
+}
+
+fn spawn(command: &mut Command) -> Result<Child> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let child = command.stdin(Stdio::null()).spawn();
+    child.with_context(|| format!("cannot start {name}"))
+}
+
+fn is_healthy(address: &str) -> bool {
+    get(address, "/health").is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
+}
+
+/// A whole response as text.
+fn get(address: &str, path: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// An address that nobody listens at now.
+pub(crate) fn free_address() -> Result<String> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("a loopback port")?;
+    Ok(listener.local_addr()?.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_of_one_name_are_added() {
+        let page = "# TYPE a gauge\na{x=\"1\"} 2\na{x=\"2\"} 3.5\nb 7\n";
+        assert_eq!(sum_of(page, "a{"), Some(5.5));
+        assert_eq!(sum_of(page, "b "), Some(7.0));
+        assert_eq!(sum_of(page, "c"), None);
+    }
+}

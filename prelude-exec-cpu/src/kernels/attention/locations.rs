@@ -1,0 +1,114 @@
+//! Locations of the keys and values on a segment's path.
+
+use std::ops::Range;
+
+use prelude_models::step::{KvSource, KvSpan, StepLayout};
+
+/// The location of one position's K/V.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KvLocation {
+    /// A slot of the block pool.
+    Slot(usize),
+    /// A token in the step buffer.
+    Token(usize),
+}
+
+/// Calls `f(position, location)` for the positions of `range` on a path, in order. `cursor` is the
+/// index of the span at which to start looking; it only moves forward, so that ranges must be
+/// visited in order.
+pub(super) fn for_locations(
+    layout: &StepLayout,
+    path: &[KvSpan],
+    cursor: &mut usize,
+    range: Range<u32>,
+    mut f: impl FnMut(u32, KvLocation),
+) {
+    let block_size = layout.block_size();
+    let mut position = range.start;
+    while position < range.end {
+        while position >= path[*cursor].end {
+            *cursor += 1;
+        }
+        let span = path[*cursor];
+        // Positions up to `end` lie one after the other.
+        let (first, end) = match span.source {
+            KvSource::Tokens { first } => (
+                KvLocation::Token(first + (position - span.start) as usize),
+                span.end,
+            ),
+            KvSource::Blocks { first } => {
+                let index = position / block_size;
+                let block = layout.blocks[first + index as usize];
+                let offset = position - index * block_size;
+                let slot = KvLocation::Slot((block * block_size + offset) as usize);
+                (slot, span.end.min((index + 1) * block_size))
+            }
+        };
+        let end = end.min(range.end);
+        for (i, position) in (position..end).enumerate() {
+            let location = match first {
+                KvLocation::Slot(slot) => KvLocation::Slot(slot + i),
+                KvLocation::Token(token) => KvLocation::Token(token + i),
+            };
+            f(position, location);
+        }
+        position = end;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prelude_core::{
+        BlockId, BlockSpan, ForwardBatch, OneShotBatch, Residency, Segment, SegmentIdx,
+    };
+
+    use super::*;
+
+    /// A root with 5 cached positions and 3 tokens, and two children of one token each.
+    #[test]
+    fn every_position_has_its_location() {
+        let segment = |tokens, parent: Option<u32>, context_len, cached| Segment {
+            tokens,
+            parent: parent.map(SegmentIdx),
+            context_len,
+            cached,
+            residency: Residency::Transient,
+        };
+        let batch = OneShotBatch {
+            tokens: vec![10, 11, 12, 13, 14],
+            segments: vec![
+                segment(0..3, None, 5, BlockSpan { start: 0, len: 2 }),
+                segment(3..4, Some(0), 8, BlockSpan::EMPTY),
+                segment(4..5, Some(0), 8, BlockSpan::EMPTY),
+            ],
+            rows: vec![],
+            block_ids: vec![BlockId(3), BlockId(1)],
+        };
+        let mut layout = StepLayout::default();
+        layout
+            .rebuild(ForwardBatch::OneShot(batch), 4, |_, _| None)
+            .unwrap();
+        let mut path = Vec::new();
+        layout.path(2, &mut path);
+        // Block 3, block 1, the root's tokens, its own.
+        let slots = [12, 13, 14, 15, 4].map(KvLocation::Slot);
+        let tokens = [0, 1, 2, 4].map(KvLocation::Token);
+        let expected = [&slots[..], &tokens].concat();
+        for cuts in [vec![0, 9], vec![0, 2, 5, 6, 9]] {
+            let (mut cursor, mut locations) = (0, Vec::new());
+            for cut in cuts.windows(2) {
+                for_locations(
+                    &layout,
+                    &path,
+                    &mut cursor,
+                    cut[0]..cut[1],
+                    |position, l| {
+                        assert_eq!(position as usize, locations.len());
+                        locations.push(l);
+                    },
+                );
+            }
+            assert_eq!(locations, expected);
+        }
+    }
+}

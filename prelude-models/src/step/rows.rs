@@ -1,0 +1,100 @@
+//! The results that a step computes: their checks, their outputs, and how they are returned.
+
+use std::ops::Range;
+
+use prelude_core::{Normalise, OutputHead, RowOutput, StepId, StepOutput, TokenHead, TokenId};
+
+use super::StepLayout;
+
+/// A result to compute.
+#[derive(Debug)]
+pub struct StepRow {
+    /// The kind of result.
+    pub head: OutputHead,
+    /// The reason why this row fails: nothing is computed for it.
+    pub refused: Option<&'static str>,
+    /// Position of the first hidden state that the row reads.
+    pub first_position: u32,
+    outputs: Range<usize>,
+}
+
+impl StepRow {
+    pub(super) const fn new(head: OutputHead, first_position: u32, outputs: Range<usize>) -> Self {
+        Self {
+            head,
+            refused: None,
+            first_position,
+            outputs,
+        }
+    }
+}
+
+impl StepLayout {
+    /// Returns the output indices of a row, in order of position.
+    #[must_use]
+    pub fn outputs_of(&self, row: &StepRow) -> &[u32] {
+        &self.row_outputs[row.outputs.clone()]
+    }
+
+    /// Refuses rows whose ids or sizes the model lacks, which batch validation does not know. Such
+    /// a row fails alone, since the step's other rows may belong to other requests.
+    pub fn refuse_invalid_rows(&mut self, vocab_size: u32, hidden_size: usize) {
+        for row in &mut self.rows {
+            row.refused = check_row(&row.head, vocab_size, hidden_size).err();
+        }
+    }
+
+    /// Divides `results`, one for each row in order, among the parts of the batch.
+    pub fn step_output(
+        &self,
+        step: StepId,
+        results: impl IntoIterator<Item = RowOutput>,
+    ) -> StepOutput {
+        let mut results = results.into_iter();
+        let [oneshot, prefill, decode] = self
+            .row_counts
+            .map(|rows| results.by_ref().take(rows).collect());
+        StepOutput {
+            step,
+            oneshot,
+            prefill,
+            decode,
+        }
+    }
+}
+
+fn check_row(head: &OutputHead, vocab: u32, hidden: usize) -> Result<(), &'static str> {
+    let known = |ids: &[TokenId], error| match ids.iter().all(|&id| id < vocab) {
+        true => Ok(()),
+        false => Err(error),
+    };
+    match head {
+        OutputHead::Sample(sample) => {
+            if sample.sampling.first_invalid(vocab).is_some() {
+                return Err("a sampling parameter is out of range");
+            }
+            if let Some(history) = &sample.history {
+                let error = "a past token is outside the vocabulary";
+                known(&history.prompt, error)?;
+                known(&history.output, error)?;
+            }
+            Ok(())
+        }
+        OutputHead::LabelScores { labels, normalise } => {
+            let (Normalise::OverLabels | Normalise::OverVocab) = normalise;
+            known(labels, "a label is outside the vocabulary")
+        }
+        OutputHead::Logprobs { targets, .. } => {
+            known(targets, "a target is outside the vocabulary")
+        }
+        OutputHead::Embed { dimensions, .. }
+        | OutputHead::Tokens(TokenHead::Embed { dimensions, .. }) => match *dimensions {
+            Some(0) => Err("an embedding of 0 dimensions"),
+            Some(d) if d as usize > hidden => {
+                Err("more dimensions than the model's hidden state has")
+            }
+            _ => Ok(()),
+        },
+        OutputHead::Classify | OutputHead::Tokens(TokenHead::Classify) => Ok(()),
+    }
+}

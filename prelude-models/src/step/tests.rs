@@ -1,0 +1,138 @@
+//! A layout of every kind of batch against what the batch means.
+
+use std::sync::Arc;
+
+use prelude_core::{
+    DecodeRow, Normalise, OutputRow, RowOutput, SampleHead, SamplingParams, Segment, SegmentIdx,
+};
+
+use super::*;
+
+fn sample() -> SampleHead {
+    SampleHead {
+        sampling: Arc::new(SamplingParams::default()),
+        choice: 0,
+        draws: 1,
+        output_position: 0,
+        top_logprobs: None,
+        history: None,
+        mask: None,
+    }
+}
+
+fn decode(token: TokenSource) -> DecodeBatch {
+    DecodeBatch {
+        rows: vec![DecodeRow {
+            seq: SeqId(0),
+            token,
+            context_len: 5,
+            blocks: BlockSpan { start: 0, len: 2 },
+            sample: sample(),
+        }],
+        block_ids: vec![BlockId(9), BlockId(7)],
+    }
+}
+
+/// A root with 5 cached positions and 3 kept tokens, two children, and a decode row.
+fn mixed() -> ForwardBatch {
+    let segment = |tokens, parent: Option<u32>, context_len, cached, residency| Segment {
+        tokens,
+        parent: parent.map(SegmentIdx),
+        context_len,
+        cached,
+        residency,
+    };
+    let span = |start, len| BlockSpan { start, len };
+    let row = |segment, positions| OutputRow {
+        segment: SegmentIdx(segment),
+        positions,
+        head: OutputHead::Classify,
+    };
+    ForwardBatch::Mixed {
+        oneshot: OneShotBatch {
+            tokens: vec![10, 11, 12, 13, 14],
+            segments: vec![
+                segment(0..3, None, 5, span(0, 2), Residency::Keep(span(1, 1))),
+                segment(3..4, Some(0), 8, span(0, 0), Residency::Transient),
+                segment(4..5, Some(0), 8, span(0, 0), Residency::Transient),
+            ],
+            rows: vec![row(2, 7..9), row(1, 7..8)],
+            block_ids: vec![BlockId(3), BlockId(1)],
+        },
+        prefill: OneShotBatch::EMPTY,
+        decode: decode(TokenSource::Known(99)),
+    }
+}
+
+#[test]
+fn lays_out_all_parts() {
+    let mut layout = StepLayout::default();
+    layout.rebuild(mixed(), 4, |_, _| None).unwrap();
+    assert_eq!(layout.tokens, [10, 11, 12, 13, 14, 99]);
+    assert_eq!(layout.positions, [5, 6, 7, 8, 8, 5]);
+    assert_eq!(layout.slots, [5, 6, 7, NO_SLOT, NO_SLOT, 7 * 4 + 1]);
+    assert_eq!(layout.blocks, [3, 1, 9, 7]);
+    let span = |start, end, source| KvSpan { start, end, source };
+    let blocks = |first| KvSource::Blocks { first };
+    let tokens = |first| KvSource::Tokens { first };
+    // The second child: two cached blocks, the root's tokens, its own.
+    let mut path = Vec::new();
+    layout.path(2, &mut path);
+    let cached = span(0, 5, blocks(0));
+    assert_eq!(path, [cached, span(5, 8, tokens(0)), span(8, 9, tokens(4))]);
+    // The first child's token follows the root's: one span.
+    layout.path(1, &mut path);
+    assert_eq!(path, [cached, span(5, 9, tokens(0))]);
+    assert_eq!(layout.first_decode_segment(), 3);
+    layout.path(3, &mut path);
+    assert_eq!(path, [span(0, 5, blocks(2)), span(5, 6, tokens(5))]);
+    // Position 7 is read twice and computed once.
+    assert_eq!(layout.outputs, [2, 4, 5]);
+    assert_eq!(layout.outputs_of(&layout.rows[0]), [0, 1]);
+    assert_eq!(layout.outputs_of(&layout.rows[1]), [0]);
+    assert!(layout.has_outputs(4..5) && !layout.has_outputs(0..2));
+    let failed = || RowOutput::Failed("a row");
+    let output = layout.step_output(StepId(0), [failed(), failed(), failed()]);
+    let counts = [output.oneshot, output.prefill, output.decode].map(|rows| rows.len());
+    assert_eq!(counts, [2, 0, 1]);
+}
+
+#[test]
+fn tokens_of_outstanding_steps_are_indices() {
+    let batch = || ForwardBatch::Decode(decode(TokenSource::Sampled(StepId(1))));
+    let mut layout = StepLayout::default();
+    let result = layout.rebuild(batch(), 4, |_, _| None);
+    assert!(matches!(result, Err(ExecutorError::Step(_))));
+    let sampled = |step, seq| (step == StepId(1) && seq == SeqId(0)).then_some(6);
+    layout.rebuild(batch(), 4, sampled).unwrap();
+    assert_eq!(layout.tokens, [!6]);
+}
+
+#[test]
+fn invalid_rows_are_refused_alone() {
+    let mut layout = StepLayout::default();
+    let mut batch = mixed();
+    if let ForwardBatch::Mixed { oneshot, .. } = &mut batch {
+        oneshot.rows[1].head = OutputHead::LabelScores {
+            labels: [3, 100].into(),
+            normalise: Normalise::OverLabels,
+        };
+    }
+    layout.rebuild(batch, 4, |_, _| None).unwrap();
+    layout.refuse_invalid_rows(100, 16);
+    let refused = layout.rows.iter().map(|row| row.refused);
+    let label = Some("a label is outside the vocabulary");
+    assert!(refused.eq([None, label, None]));
+}
+
+#[test]
+fn an_arena_hands_out_the_same_offsets_again() {
+    let mut arena = ArenaCursor::new(100);
+    for _ in 0..2 {
+        arena.reset();
+        assert_eq!(arena.alloc(2, 4, 64).unwrap().offset(), 0);
+        assert_eq!(arena.alloc(1, 4, 32).unwrap().offset(), 64);
+        let full = arena.alloc(1, 8, 32).unwrap_err();
+        assert_eq!((full.rows, full.width, full.free_bytes), (1, 8, 4));
+    }
+}
