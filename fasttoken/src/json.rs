@@ -8,8 +8,8 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
-/// The whole file. Unknown fields are ignored, as the reference ignores them.
-/// Serialized, it is what an image keeps: all but the vocabulary and the merges.
+/// The whole file. Unknown fields are ignored, as the reference ignores them. Serialized, it is the
+/// configuration of a compiled tokenizer, without the vocabulary and the merges.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct File<'a> {
     #[serde(default)]
@@ -43,7 +43,7 @@ pub(crate) struct AddedTokenJson {
     pub(crate) special: bool,
 }
 
-/// Any model; what is not BPE has other fields, so nothing is required here.
+/// A model of any type. Models other than BPE have other fields, so nothing is required here.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct ModelJson<'a> {
     #[serde(default, rename = "type")]

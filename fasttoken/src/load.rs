@@ -1,29 +1,54 @@
-//! From `tokenizer.json` to a checked [`Tokenizer`].
+//! Loading: from `tokenizer.json` to a checked [`Tokenizer`].
 
-pub(crate) mod model;
-pub(crate) mod quick;
+mod model;
+mod quick;
 
 use crate::added::AddedTokens;
-use crate::bpe::{Bpe, NO_TOKEN};
+use crate::bpe::Bpe;
 use crate::encode_error::EncodeError;
 use crate::error::Error;
-use crate::image::format::{Reader, Section};
+use crate::format::{Reader, Section};
 use crate::json::{Component, File, ModelJson};
 use crate::normalize::Normalizer;
 use crate::padding::Padding;
 use crate::pairs::PairTable;
-use crate::postprocess::{Piece, PostProcessor};
+use crate::postprocess::{PostProcessor, TemplatePart};
 use crate::pretokenize::PreTokenizer;
 use crate::sentencepiece::{self, SentencePiece};
 use crate::store::{self, Room};
 use crate::tokenizer::Tokenizer;
 use crate::truncation::Truncation;
-use crate::vocab::{Builder, Vocab};
+use crate::vocab::{Builder, NO_TOKEN, Vocab};
 use crate::window;
-use model::{Model, crowded};
+use model::Model;
 use quick::Quick;
 use serde::Deserialize;
 use serde_json::Value;
+use std::path::Path;
+
+impl Tokenizer {
+    /// Loads a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is malformed or contradicts itself, or uses a
+    /// component that this crate does not implement; see [`Error`].
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let json = store::read(path).map_err(|source| Error::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        load_owned(json)
+    }
+
+    /// Loads the contents of a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::from_file`], without the reading.
+    pub fn from_bytes(json: &[u8]) -> Result<Self, Error> {
+        load(json)
+    }
+}
 
 /// Loads a `tokenizer.json`.
 pub(crate) fn load(json: &[u8]) -> Result<Tokenizer, Error> {
@@ -36,7 +61,7 @@ pub(crate) fn load(json: &[u8]) -> Result<Tokenizer, Error> {
     load_sentencepiece_quickly(json).map_or_else(|| load_slowly(json), Ok)
 }
 
-/// [`load`], in whose memory tables may lie afterwards.
+/// Loads a `tokenizer.json` whose memory is reused for tables afterwards.
 pub(crate) fn load_owned(json: Room<u8>) -> Result<Tokenizer, Error> {
     // A usual file is not looked at again once it was read.
     if let Some(quick) = Quick::read(&json)
@@ -60,7 +85,7 @@ fn is_sentencepiece(file: &File<'_>) -> bool {
     sentencepiece::is_sentencepiece(file.pre_tokenizer.as_ref(), file.decoder.as_ref())
 }
 
-/// Also gives the configuration for [`from_image`].
+/// Loads a `tokenizer.json`. Returns the configuration for [`from_compiled`] as well.
 pub(crate) fn load_with_config(json: &[u8]) -> Result<(Tokenizer, Vec<u8>), Error> {
     let file: File<'_> = serde_json::from_slice(json)?;
     let tokenizer = if is_sentencepiece(&file) {
@@ -71,17 +96,17 @@ pub(crate) fn load_with_config(json: &[u8]) -> Result<(Tokenizer, Vec<u8>), Erro
     Ok((tokenizer, serde_json::to_vec(&file)?))
 }
 
-/// Puts a tokenizer together from the configuration and the tables that an image has.
-pub(crate) fn from_image(image: &Reader) -> Result<Tokenizer, Error> {
-    let damaged = |problem| Error::Image {
+/// Builds a tokenizer from the configuration and the tables of a compiled tokenizer.
+pub(crate) fn from_compiled(reader: &Reader) -> Result<Tokenizer, Error> {
+    let damaged = |problem| Error::Compiled {
         place: String::new(),
         problem,
     };
-    let config = image.get::<u8>(Section::Config).map_err(damaged)?;
+    let config = reader.get::<u8>(Section::Config).map_err(damaged)?;
     let file: File<'_> = serde_json::from_slice(&config)?;
     if is_sentencepiece(&file) {
         let ignore_merges = file.model.ignore_merges.unwrap_or(false);
-        let tables = sentencepiece::Tables::read(image, ignore_merges).map_err(damaged)?;
+        let tables = sentencepiece::Tables::read(reader, ignore_merges).map_err(damaged)?;
         let settings = Settings::load_sentencepiece(&file)?;
         let model_id = |token: &str| tables.model_id(token);
         let added = settings.added_tokens(&file, tables.model_len(), model_id)?;
@@ -89,8 +114,8 @@ pub(crate) fn from_image(image: &Reader) -> Result<Tokenizer, Error> {
         let family = tables.finish(file.pre_tokenizer.as_ref(), file.decoder.as_ref())?;
         return settings.finish_sentencepiece(added, family);
     }
-    let vocab = Vocab::read(image).map_err(damaged)?;
-    let bpe = Bpe::read(image).map_err(damaged)?;
+    let vocab = Vocab::read(reader).map_err(damaged)?;
+    let bpe = Bpe::read(reader).map_err(damaged)?;
     let settings = Settings::load(&file)?;
     let model_id = |token: &str| vocab.model_id(token);
     let added = settings.added_tokens(&file, vocab.model_len(), model_id)?;
@@ -98,7 +123,7 @@ pub(crate) fn from_image(image: &Reader) -> Result<Tokenizer, Error> {
     settings.finish(added, vocab, bpe)
 }
 
-/// Whether the tables of an image know the added tokens of its configuration.
+/// Checks that the tables of a compiled tokenizer contain the added tokens of its configuration.
 fn check_added(added: &AddedTokens, is_added: impl Fn(u32) -> bool) -> Result<(), Error> {
     let unknown = added.tokens.iter().find(|(id, _)| !is_added(*id));
     unknown.map_or(Ok(()), |(id, token)| {
@@ -112,8 +137,8 @@ fn check_added(added: &AddedTokens, is_added: impl Fn(u32) -> bool) -> Result<()
     })
 }
 
-/// A byte-level model, of which the vocabulary and the merges may have been read. `spare` is
-/// memory that nothing needs any more.
+/// Loads a byte-level model, whose vocabulary and merges may have been read already. `spare` is
+/// memory that is no longer needed.
 fn load_file(
     file: &File<'_>,
     read: Option<(Model, Vec<[u32; 3]>)>,
@@ -136,7 +161,7 @@ fn load_file(
             ));
         }
     };
-    let shared = |_| crowded("$.model.merges", "a pair");
+    let shared = |_| Error::too_many_collisions("$.model.merges", "a pair");
     let pairs = PairTable::build(&rules).map_err(shared)?;
     // These say what becomes of bytes that the vocabulary lacks.
     let plain = options.unk_token.is_none() && options.byte_fallback != Some(true);
@@ -152,12 +177,13 @@ fn load_file(
         &vocab,
         options.ignore_merges.unwrap_or(false),
     )
-    .map_err(|_| crowded("$.model.vocab", "a token"))?;
+    .map_err(|_| Error::too_many_collisions("$.model.vocab", "a token"))?;
     store::gather(bpe.tables().chain(vocab.tables()).collect(), spare);
     settings.finish(added, vocab, bpe)
 }
 
-/// A usual file of the other family; `None` for any that there is something to say about.
+/// Loads a usual file of a SentencePiece-style model in one pass, or returns `None` for a file with
+/// anything unusual.
 pub(crate) fn load_sentencepiece_quickly(json: &[u8]) -> Option<Tokenizer> {
     let quick = sentencepiece::Quick::read(json)?;
     let file: File<'_> = serde_json::from_slice(&quick.config).ok()?;
@@ -173,7 +199,8 @@ pub(crate) fn load_sentencepiece_quickly(json: &[u8]) -> Option<Tokenizer> {
     settings.finish_sentencepiece(added, family).ok()
 }
 
-/// A file of the other family: only what both share is looked at here.
+/// Loads a file of a SentencePiece-style model. Only the settings that both families share are read
+/// here.
 fn load_sentencepiece(json: &[u8], file: &File<'_>) -> Result<Tokenizer, Error> {
     let settings = Settings::load_sentencepiece(file)?;
     check_model(&file.model)?;
@@ -186,7 +213,7 @@ fn load_sentencepiece(json: &[u8], file: &File<'_>) -> Result<Tokenizer, Error> 
     settings.finish_sentencepiece(added, family)
 }
 
-/// What a file says besides its vocabulary and merges.
+/// The settings of a file besides its vocabulary and merges.
 struct Settings {
     normalizer: Normalizer,
     pre_tokenizer: PreTokenizer,
@@ -213,7 +240,8 @@ impl Settings {
         })
     }
 
-    /// The same for the other family, whose pre-tokenizer and decoder are its own.
+    /// Reads the settings of a SentencePiece-style file, which has its own pre-tokenizer and
+    /// decoder.
     fn load_sentencepiece(file: &File<'_>) -> Result<Self, Error> {
         check_version(file.version.as_deref())?;
         let (truncation, padding) = read_lengths(file)?;
@@ -245,7 +273,7 @@ impl Settings {
 
     fn finish(self, added: AddedTokens, vocab: Vocab, bpe: Bpe) -> Result<Tokenizer, Error> {
         check_template_ids(&self.post_processor, |id| vocab.contains(id))?;
-        let safe_cuts = window::are_safe(&self.pre_tokenizer, &added);
+        let safe_cuts = window::cuts_are_safe(&self.pre_tokenizer, &added);
         Ok(Tokenizer {
             normalizer: self.normalizer,
             pre_tokenizer: self.pre_tokenizer,
@@ -285,7 +313,7 @@ impl Settings {
     }
 }
 
-/// How many ids there may or must be.
+/// Reads truncation and padding.
 fn read_lengths(file: &File<'_>) -> Result<(Option<Truncation>, Option<Padding>), Error> {
     let truncation = read_setting::<Truncation>(file.truncation.as_ref(), "$.truncation")?;
     let padding = read_setting::<Padding>(file.padding.as_ref(), "$.padding")?;
@@ -366,7 +394,7 @@ fn check_template_ids(
     contains: impl Fn(u32) -> bool,
 ) -> Result<(), Error> {
     for piece in processor.single.iter().chain(&processor.pair) {
-        if let Piece::Special(ids) = piece
+        if let TemplatePart::Special(ids) = piece
             && let Some(id) = ids.iter().find(|id| !contains(**id))
         {
             return Err(Error::invalid(

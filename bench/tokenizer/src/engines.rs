@@ -81,7 +81,7 @@ pub(crate) trait Engine: Sync {
 pub(crate) fn load(who: Who, path: &Path, threads: usize) -> Result<Box<dyn Engine>> {
     Ok(match who {
         Who::Fasttoken if path.extension().is_some_and(|end| end == "ftk") => {
-            Box::new(fasttoken::Tokenizer::from_image(path)?)
+            Box::new(fasttoken::Tokenizer::from_compiled(path)?)
         }
         Who::Fasttoken => Box::new(fasttoken::Tokenizer::from_file(path)?),
         Who::Fastokens => Box::new(fastokens::Tokenizer::from_file(path)?),

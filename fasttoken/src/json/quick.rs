@@ -18,7 +18,7 @@ pub(crate) struct Scanner<'a> {
     at: usize,
 }
 
-/// What is between two quotation marks.
+/// The contents of a string.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Spelled {
     /// Only characters of the alphabet, of which the bytes were appended.
@@ -109,7 +109,7 @@ impl<'a> Scanner<'a> {
         Some(())
     }
 
-    /// Steps over any value. Malformed ones are for whoever reads it.
+    /// Steps over any value. A malformed value is left for its reader to report.
     pub(crate) fn skip(&mut self) -> Option<()> {
         let mut depth = 0usize;
         loop {
@@ -326,6 +326,48 @@ fn not_plain(word: u64) -> u64 {
     let below = |word: u64, limit: u64| word.wrapping_sub(limit * ONES) & !word;
     let is = |byte: u64| below(word ^ (byte * ONES), 1);
     (below(word, 0x20) | is(0x22) | is(0x5C)) & UPPER
+}
+
+/// Reads the vocabulary and the merges of a model. Returns the file with both left empty as well.
+pub(crate) fn read_model<'a, V, M>(
+    json: &'a [u8],
+    mut read_vocab: impl FnMut(&mut Scanner<'a>) -> Option<V>,
+    mut read_merges: impl FnMut(&mut Scanner<'a>, &V) -> Option<M>,
+) -> Option<(Vec<u8>, V, M)> {
+    let mut scanner = Scanner::new(json);
+    let (mut vocab, mut merges) = (None, None);
+    let mut cuts: Vec<(Range<usize>, &[u8])> = Vec::new();
+    scanner.map(|scanner, key| {
+        if key != b"model" {
+            return scanner.skip();
+        }
+        scanner.map(|scanner, key| {
+            scanner.peek()?;
+            let start = scanner.at();
+            match key {
+                b"vocab" if vocab.is_none() => {
+                    vocab = Some(read_vocab(scanner)?);
+                    cuts.push((start..scanner.at(), b"{}"));
+                }
+                // Rules before the tokens that they speak of are not usual.
+                b"merges" if merges.is_none() => {
+                    merges = Some(read_merges(scanner, vocab.as_ref()?)?);
+                    cuts.push((start..scanner.at(), b"[]"));
+                }
+                _ => scanner.skip()?,
+            }
+            Some(())
+        })
+    })?;
+    let mut config = Vec::new();
+    let mut from = 0;
+    for (cut, instead) in cuts {
+        config.extend_from_slice(&json[from..cut.start]);
+        config.extend_from_slice(instead);
+        from = cut.end;
+    }
+    config.extend_from_slice(&json[from..]);
+    Some((config, vocab?, merges?))
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub(crate) struct Pattern {
 enum Inst {
     /// One character of a set.
     Set(usize),
-    /// As many characters of a set as possible, giving back down to `min`.
+    /// A greedy run of characters of a set, which gives back down to `min`.
     Run {
         set: usize,
         min: u32,
@@ -44,7 +44,8 @@ enum Inst {
         second: usize,
     },
     Jump(usize),
-    /// What follows up to `end` must match here (or must not), consuming nothing.
+    /// A lookahead: the instructions up to `end` must (or must not) match here, without consuming
+    /// text.
     Look {
         negative: bool,
         end: usize,
@@ -52,8 +53,8 @@ enum Inst {
     Match,
 }
 
-/// A place to go back to. `low < at`: a run that may give back one character at a
-/// time down to `low`, then continues at `pc`. `low == at`: continue there.
+/// A backtracking point. `low < at`: a run that may give back one character at a time down to
+/// `low`, then continues at `pc`. `low == at`: continue there.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Frame {
     pc: usize,

@@ -40,7 +40,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// The twin of [`Scanner::fill`] without blocks.
+    /// The plain version of [`Scanner::fill`], without blocks.
     #[cfg(any(test, not(target_arch = "aarch64")))]
     fn fill_slowly(
         self,
@@ -121,7 +121,7 @@ mod x86 {
 #[cfg(test)]
 pub(super) type Fill = fn(Scanner<'_>, Grammar, usize, &mut [usize; ENDS], usize) -> usize;
 
-/// All implementations that this machine can run.
+/// Returns the implementations that this machine can run.
 #[cfg(test)]
 pub(super) fn every_way() -> Vec<Fill> {
     let ways: [Fill; 3] = [
@@ -132,7 +132,8 @@ pub(super) fn every_way() -> Vec<Fill> {
     ways.into_iter().chain(vectors()).collect()
 }
 
-/// Those with the vectors of this machine that [`Scanner::fill`] may not take.
+/// Returns the implementations that use vectors of this machine but that [`Scanner::fill`] may not
+/// select.
 #[cfg(all(test, target_arch = "x86_64"))]
 fn vectors() -> Vec<Fill> {
     let mut ways: Vec<Fill> = Vec::new();

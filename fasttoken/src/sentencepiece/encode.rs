@@ -1,22 +1,30 @@
-//! From text to ids, and where they come from.
+//! Encoding with SentencePiece-style models: ids and offsets.
 
 use super::direct::Direct;
 use super::merge::Scratch;
 use super::split::{Part, Word};
 use super::{META, SentencePiece};
-use crate::added::{Part as Found, Pass, Recognise};
-use crate::cache::MergeScratch;
+use crate::added::{AddedTokens, Part as Found, Pass, Recognise};
+use crate::bpe::ThreadScratch;
 use crate::encoding::Encoding;
-use crate::tokenizer::Tokenizer;
+use crate::normalize::Normalizer;
 use std::cell::OnceCell;
 use std::ops::{ControlFlow, Range};
 
-/// What encoding a text comes across, in order.
+/// The steps that a text passes before the model: added tokens are cut out, and the text between
+/// them is normalized.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TextSteps<'a> {
+    pub(crate) added: &'a AddedTokens,
+    pub(crate) normalizer: &'a Normalizer,
+}
+
+/// A receiver of the parts of a text, in order, while it is encoded.
 trait Visitor {
-    /// The segment of raw text between two added tokens, and what it was normalized to.
+    /// Begins a segment of raw text between two added tokens, given its normalized text.
     fn segment(&mut self, _start: usize, _raw: &str, _normalized: &str) {}
-    /// Takes a segment of raw text that needs no normalizing, if it wants it like that.
-    /// `begins` says whether that is where the whole text does.
+    /// Takes a segment of raw text that needs no normalizing, and returns true, unless the visitor
+    /// wants normalized words. `begins` is true at the beginning of the whole text.
     fn direct(&mut self, _direct: Direct, _raw: &str, _begins: bool) -> bool {
         false
     }
@@ -30,14 +38,12 @@ trait Visitor {
 impl SentencePiece {
     fn walk(
         &self,
-        tokenizer: &Tokenizer,
+        steps: TextSteps<'_>,
         text: &str,
         recognise: Recognise,
         visitor: &mut dyn Visitor,
     ) -> ControlFlow<()> {
-        let Tokenizer {
-            added, normalizer, ..
-        } = tokenizer;
+        let TextSteps { added, normalizer } = steps;
         let mut buffer = String::new();
         added.split(Pass::Raw, recognise, text, |found| {
             let range = match found {
@@ -77,7 +83,7 @@ impl SentencePiece {
     /// Appends the ids of `text`.
     pub(crate) fn encode(
         &self,
-        tokenizer: &Tokenizer,
+        steps: TextSteps<'_>,
         text: &str,
         recognise: Recognise,
         out: &mut Vec<u32>,
@@ -85,53 +91,48 @@ impl SentencePiece {
         let mut visitor = Ids {
             family: self,
             scratch: Scratch::default(),
-            memory: MergeScratch::default(),
+            memory: ThreadScratch::default(),
             out,
             plain: false,
         };
         // Never stops early.
-        let _ = self.walk(tokenizer, text, recognise, &mut visitor);
+        let _ = self.walk(steps, text, recognise, &mut visitor);
     }
 
     /// Appends the ids of `text` as ordinary text, never those of added tokens. What
     /// would become one is left in characters, or bytes.
-    pub(crate) fn encode_plain(&self, tokenizer: &Tokenizer, text: &str, out: &mut Vec<u32>) {
+    pub(crate) fn encode_plain(&self, steps: TextSteps<'_>, text: &str, out: &mut Vec<u32>) {
         let mut visitor = Ids {
             family: self,
             scratch: Scratch::default(),
-            memory: MergeScratch::default(),
+            memory: ThreadScratch::default(),
             out,
             plain: true,
         };
         // Never stops early.
-        let _ = self.walk(tokenizer, text, Recognise::None, &mut visitor);
+        let _ = self.walk(steps, text, Recognise::None, &mut visitor);
     }
 
     /// The number of ids of `text`.
-    pub(crate) fn count(&self, tokenizer: &Tokenizer, text: &str) -> usize {
+    pub(crate) fn count(&self, steps: TextSteps<'_>, text: &str) -> usize {
         let mut visitor = Count {
             family: self,
             scratch: Scratch::default(),
-            memory: MergeScratch::default(),
+            memory: ThreadScratch::default(),
             ids: Vec::new(),
             count: 0,
         };
         // Never stops early.
-        let _ = self.walk(tokenizer, text, Recognise::All, &mut visitor);
+        let _ = self.walk(steps, text, Recognise::All, &mut visitor);
         visitor.count
     }
 
     /// The first `max` ids of `text`, and the bytes that they cover.
-    pub(crate) fn prefix(
-        &self,
-        tokenizer: &Tokenizer,
-        text: &str,
-        max: usize,
-    ) -> (Vec<u32>, usize) {
-        let mut collector = Collector::new(self, tokenizer, true);
+    pub(crate) fn prefix(&self, steps: TextSteps<'_>, text: &str, max: usize) -> (Vec<u32>, usize) {
+        let mut collector = Collector::new(self, steps.normalizer, true);
         collector.break_at = max.saturating_add(1);
         // Stopped or not, the ids tell.
-        let _ = self.walk(tokenizer, text, Recognise::All, &mut collector);
+        let _ = self.walk(steps, text, Recognise::All, &mut collector);
         let Encoding {
             mut ids, offsets, ..
         } = collector.out;
@@ -140,19 +141,19 @@ impl SentencePiece {
         (ids, covered)
     }
 
-    /// One text without anything around it. With `stop_at`, ends after the word in which
-    /// that number of ids is reached, and says whether it was. Also where in the ids
-    /// words (`true`) and added tokens begin.
+    /// Encodes one text without a template. With `stop_at`, stops after the word in which that
+    /// number of ids is reached. Returns the encoding, the start of each word (`true`) and added
+    /// token in the ids, and true if it stopped early.
     pub(crate) fn encode_text(
         &self,
-        tokenizer: &Tokenizer,
+        steps: TextSteps<'_>,
         text: &str,
         wanted: bool,
         stop_at: usize,
     ) -> (Encoding, Vec<(usize, bool)>, bool) {
-        let mut collector = Collector::new(self, tokenizer, wanted);
+        let mut collector = Collector::new(self, steps.normalizer, wanted);
         collector.stop_at = stop_at;
-        let flow = self.walk(tokenizer, text, Recognise::All, &mut collector);
+        let flow = self.walk(steps, text, Recognise::All, &mut collector);
         (collector.out, collector.starts, flow.is_break())
     }
 }
@@ -161,9 +162,9 @@ impl SentencePiece {
 struct Ids<'a> {
     family: &'a SentencePiece,
     scratch: Scratch,
-    memory: MergeScratch,
+    memory: ThreadScratch,
     out: &'a mut Vec<u32>,
-    /// Words must not become added tokens.
+    /// True if words must not become added tokens.
     plain: bool,
 }
 
@@ -226,8 +227,8 @@ impl Visitor for Ids<'_> {
 struct Count<'a> {
     family: &'a SentencePiece,
     scratch: Scratch,
-    memory: MergeScratch,
-    /// Of one word.
+    memory: ThreadScratch,
+    /// The ids of one word.
     ids: Vec<u32>,
     count: usize,
 }
@@ -285,21 +286,21 @@ impl Visitor for Count<'_> {
 /// Keeps ids, offsets and word ids.
 struct Collector<'a> {
     family: &'a SentencePiece,
-    tokenizer: &'a Tokenizer,
+    normalizer: &'a Normalizer,
     scratch: Scratch,
-    /// Whether offsets and word ids are wanted.
+    /// True if offsets and word ids are wanted.
     wanted: bool,
     /// Number of ids with which the text ends at the next end of a word.
     stop_at: usize,
     /// Number of ids with which the text ends at once.
     break_at: usize,
     start: usize,
-    /// For each byte of the normalized segment, its range in the raw one.
+    /// The range in the raw segment of each byte of the normalized one.
     alignment: Vec<(usize, usize)>,
     normalized: String,
-    /// For each byte of the part at hand, its byte in the normalized segment.
+    /// The byte in the normalized segment of each byte of the current part.
     places: Vec<usize>,
-    /// Which part `places` is of.
+    /// The part that `places` describes.
     placed: Option<Range<usize>>,
     starts: Vec<(usize, bool)>,
     words: u32,
@@ -307,10 +308,10 @@ struct Collector<'a> {
 }
 
 impl<'a> Collector<'a> {
-    fn new(family: &'a SentencePiece, tokenizer: &'a Tokenizer, wanted: bool) -> Self {
+    fn new(family: &'a SentencePiece, normalizer: &'a Normalizer, wanted: bool) -> Self {
         Self {
             family,
-            tokenizer,
+            normalizer,
             scratch: Scratch::default(),
             wanted,
             stop_at: usize::MAX,
@@ -378,7 +379,7 @@ impl Visitor for Collector<'_> {
         self.start = start;
         self.placed = None;
         if self.wanted {
-            self.alignment = self.tokenizer.normalizer.alignment(raw);
+            self.alignment = self.normalizer.alignment(raw);
             self.normalized.clear();
             self.normalized.push_str(normalized);
         }

@@ -1,7 +1,8 @@
-//! A folder of images, one per `tokenizer.json`.
+//! A folder of compiled tokenizers, one for each `tokenizer.json`.
 
-use super::{format::VERSION, open, sha256};
+use super::{open, sha256};
 use crate::error::Error;
+use crate::format::VERSION;
 use crate::load;
 use crate::tokenizer::Tokenizer;
 use std::fmt::Write as _;
@@ -9,27 +10,28 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What [`Tokenizer::from_file_cached`] did.
+/// The result of looking for a compiled tokenizer in [`Tokenizer::from_file_cached`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CacheUse {
-    /// The folder had the image.
+    /// The folder had the compiled tokenizer.
     Found,
-    /// The image was compiled and put into the folder.
+    /// The tokenizer was compiled and stored in the folder.
     Written,
-    /// The image could not be put into the folder. The tokenizer works all the same.
+    /// The compiled tokenizer could not be stored in the folder. The loaded tokenizer works all the
+    /// same.
     NotWritten(io::Error),
 }
 
 impl Tokenizer {
-    /// Loads a `tokenizer.json` by its image in the folder `cache`, which is made there
-    /// first if it is not there, or not usable.
+    /// Loads a `tokenizer.json` by its compiled form in the folder `cache`. If the folder lacks a
+    /// usable one, the file is compiled and stored there first.
     ///
-    /// Images are named by the SHA-256 of the JSON and the version of their format, so
-    /// that any number of files and versions can share a folder; nothing is ever
-    /// deleted. They are written under another name first and then renamed: several
-    /// processes can do so at once. Whoever can write to the folder decides what ids
-    /// come out, so it should belong to the user that runs the program.
+    /// Files are named by the SHA-256 of the JSON and the version of the format, so any number of
+    /// tokenizers and versions can share a folder; nothing is ever deleted. A file is written under
+    /// another name first and then renamed, so several processes can do so at once. A user who can
+    /// write to the folder decides which ids come out, so it should belong to the user that runs
+    /// the program.
     ///
     /// # Errors
     /// As [`Tokenizer::from_file`]. A folder that cannot be used is no error; see
@@ -48,17 +50,17 @@ impl Tokenizer {
         for byte in source {
             let _ = write!(name, "{byte:02x}");
         }
-        let image = cache.join(format!("{name}-{VERSION}.ftk"));
-        if let Ok(reader) = open(&image)
+        let file = cache.join(format!("{name}-{VERSION}.ftk"));
+        if let Ok(reader) = open(&file)
             && reader.source == source
-            && let Ok(tokenizer) = Self::read_image(&reader)
+            && let Ok(tokenizer) = Self::read_compiled(&reader)
         {
             return Ok((tokenizer, CacheUse::Found));
         }
         let (tokenizer, config) = load::load_with_config(&json)?;
         drop(json);
-        let bytes = tokenizer.to_image(&config, source);
-        let used = match put(cache, &image, &bytes) {
+        let bytes = tokenizer.to_compiled(&config, source);
+        let used = match put(cache, &file, &bytes) {
             Ok(()) => CacheUse::Written,
             Err(error) => CacheUse::NotWritten(error),
         };
@@ -66,7 +68,7 @@ impl Tokenizer {
     }
 }
 
-/// Writes a file that is there whole or not at all.
+/// Writes a file atomically.
 fn put(folder: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     std::fs::create_dir_all(folder)?;

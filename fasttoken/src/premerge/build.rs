@@ -1,28 +1,31 @@
-//! Finding the atoms of a vocabulary.
+//! Loading: finds the premerged characters of a vocabulary.
 
 use super::bits::{
-    EXCLUDED_BITS, FOLLOWER_BITS, NEIGHBOUR_BITS, contains, excluded_bit, follower_bit, has_bit,
-    neighbour_bit, set_bit,
+    EXCLUDED_CHAR_BITS, FOLLOWER_BITS, NEIGHBOUR_BITS, contains, excluded_bit, follower_bit,
+    has_bit, neighbour_bit, set_bit,
 };
-use super::doubles;
+use super::char_pairs;
+use super::edges::{TokenEnd, TokenStart, ends_character};
 use super::limits::Limits;
-use super::rules::{Bounds, Context, Rules, starts};
-use super::sides::{Begin, End, ends_character};
-use super::{Atom, Atoms, BLOCK, Excluded, NO_ATOM, SPLIT, TOKEN, TOKEN_BITS, decode};
+use super::proof::{Context, Exclusions, Rules, starts};
+use super::{
+    BLOCK, CharTokens, NOT_PREMERGED, PackedContext, Premerged, TOKEN, TOKEN_BITS, TWO_TOKENS,
+    decode,
+};
 use crate::pairs::PairTable;
 use crate::vocab::Vocab;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Characters from here on are no atoms. Above are rare scripts and emoji.
+/// The first code point that is never premerged. Above it are rare scripts and emoji.
 pub(super) const END: usize = 0x2_0000;
-/// Scripts of which characters that are no token are atoms of two: Kana, Han and Hangul.
-const SPLIT_SCRIPTS: [Range<u32>; 2] = [0x3040..0xA000, 0xAC00..0xD7A4];
+/// The code points that are premerged to two tokens if they are no token: Kana, Han and Hangul.
+const TWO_TOKEN_SCRIPTS: [Range<u32>; 2] = [0x3040..0xA000, 0xAC00..0xD7A4];
 
-impl Atoms {
-    /// `rules` are the left token, the right token and the rank of each merge of `pairs`,
-    /// `ids` the tokens that spell bytes.
+impl Premerged {
+    /// Finds the premerged characters. `rules` yields the left token, the right token and the rank
+    /// of each merge of `pairs`; `ids` lists the tokens that spell bytes.
     pub(crate) fn new(
         byte_ids: &[u32; 256],
         pairs: &PairTable,
@@ -33,7 +36,8 @@ impl Atoms {
         Self::within(Limits::USUAL, byte_ids, (pairs, rules), ids, vocab).0
     }
 
-    /// Also gives the number of rules looked at.
+    /// Does the work of [`Premerged::new`] within `limits`. Returns the number of visited rules as
+    /// well.
     pub(super) fn within(
         limits: Limits,
         byte_ids: &[u32; 256],
@@ -57,8 +61,8 @@ impl Atoms {
         let mut neighbours = vec![0u64; NEIGHBOUR_BITS / 64];
         for (left, right, rank) in rules {
             let (left_piece, right_piece) = (vocab.piece(left), vocab.piece(right));
-            let (last, first) = (End::of(left_piece), Begin::of(right_piece));
-            if let (Some(End::Char(left, _)), Some(Begin::Char(right))) = (last, first) {
+            let (last, first) = (TokenEnd::of(left_piece), TokenStart::of(right_piece));
+            if let (Some(TokenEnd::Char(left, _)), Some(TokenStart::Char(right))) = (last, first) {
                 set_bit(&mut neighbours, neighbour_bit(left, right));
             }
             if is_symbol(left)
@@ -66,7 +70,7 @@ impl Atoms {
             {
                 as_left.push((left, rank, first));
             }
-            if (is_symbol(right) || right_piece == doubles::ASCII)
+            if (is_symbol(right) || right_piece == char_pairs::ASCII)
                 && let Some(last) = last
                 && ends_character(left_piece)
             {
@@ -95,31 +99,31 @@ impl Atoms {
                 && (code as usize) < END
                 && id <= TOKEN
                 && made.has_room()
-                && let Some((bounds, symbols)) = rules.atom(piece)
+                && let Some((exclusions, symbols)) = rules.prove(piece)
                 && *symbols == [id]
             {
-                made.add(code, bounds, id);
+                made.add(code, exclusions, id);
             }
         }
-        for code in SPLIT_SCRIPTS.into_iter().flatten() {
+        for code in TWO_TOKEN_SCRIPTS.into_iter().flatten() {
             let mut buffer = [0; 4];
             if let Some(c) = char::from_u32(code)
                 && !made.has(code)
                 && made.has_room()
                 && rules.merges_something(c.encode_utf8(&mut buffer).as_bytes())
-                && let Some((mut bounds, symbols)) =
-                    rules.atom(c.encode_utf8(&mut buffer).as_bytes())
+                && let Some((mut exclusions, symbols)) =
+                    rules.prove(c.encode_utf8(&mut buffer).as_bytes())
                 && let [first, second] = symbols[..]
             {
-                bounds.context.facts |= SPLIT;
+                exclusions.context.facts |= TWO_TOKENS;
                 let at = made.splits.len() as u32;
                 made.splits.push([first, second]);
-                made.add(code, bounds, at);
+                made.add(code, exclusions, at);
             }
         }
-        let doubles = rules.doubles(&mut made, ids, vocab);
+        let char_pairs = rules.char_pairs(&mut made, ids, vocab);
         let this = Self {
-            doubles,
+            char_pairs,
             index: made.index.into(),
             tokens: made.tokens.into(),
             splits: made.splits.into(),
@@ -132,13 +136,13 @@ impl Atoms {
     }
 }
 
-/// Atoms that are being gathered.
+/// A [`Premerged`] under construction.
 pub(super) struct Builder {
     limits: Limits,
     index: Vec<u16>,
     tokens: Vec<u32>,
-    splits: Vec<Atom>,
-    excluded: Vec<Excluded>,
+    splits: Vec<CharTokens>,
+    excluded: Vec<PackedContext>,
     excluded_chars: Vec<u64>,
     followers: Vec<u64>,
     known: HashMap<Context, u32>,
@@ -149,21 +153,21 @@ impl Builder {
         Self {
             limits,
             index: vec![0; END / BLOCK],
-            tokens: vec![NO_ATOM; BLOCK],
+            tokens: vec![NOT_PREMERGED; BLOCK],
             splits: Vec::new(),
-            excluded: vec![Excluded::default()],
-            excluded_chars: vec![0; EXCLUDED_BITS / 64],
+            excluded: vec![PackedContext::default()],
+            excluded_chars: vec![0; EXCLUDED_CHAR_BITS / 64],
             followers: vec![0; FOLLOWER_BITS / 64],
             known: HashMap::from([(Context::default(), 0)]),
         }
     }
 
-    /// Whether one more set can be named.
+    /// Returns true if there is room for another context.
     pub(super) fn has_room(&self) -> bool {
         self.excluded.len() < self.limits.sets
     }
 
-    /// Where the entry of a character is; `None` if its block has none yet.
+    /// Returns the index of a character's entry, or `None` if its block has no entry yet.
     fn place(&self, code: u32) -> Option<usize> {
         let block = self.index[code as usize / BLOCK];
         (block != 0).then(|| usize::from(block) * BLOCK + code as usize % BLOCK)
@@ -171,19 +175,20 @@ impl Builder {
 
     fn has(&self, code: u32) -> bool {
         self.place(code)
-            .is_some_and(|at| self.tokens[at] != NO_ATOM)
+            .is_some_and(|at| self.tokens[at] != NOT_PREMERGED)
     }
 
-    /// Whether a character is no atom after another one, of which the last byte is given.
+    /// Returns true if a character is not premerged after the character `left`, whose last byte is
+    /// `byte`.
     pub(super) fn excludes(&self, code: u32, (byte, left): (u8, u32)) -> bool {
-        let entry = self.place(code).map_or(NO_ATOM, |at| self.tokens[at]);
+        let entry = self.place(code).map_or(NOT_PREMERGED, |at| self.tokens[at]);
         let context = entry >> TOKEN_BITS;
-        entry == NO_ATOM
-            || contains(&self.excluded[context as usize].always, byte)
+        entry == NOT_PREMERGED
+            || contains(&self.excluded[context as usize].always_before, byte)
             || has_bit(&self.excluded_chars, excluded_bit(context, left))
     }
 
-    /// The number that a context has already.
+    /// Returns the index of a context that is stored already.
     fn number_of(&self, context: &Context) -> Option<u32> {
         // Of nearly all characters it is empty, which is told without hashing it.
         let empty = *context == Context::default();
@@ -194,15 +199,15 @@ impl Builder {
         }
     }
 
-    /// The number of a context, which is given one if it has none yet.
+    /// Returns the index of a context, which is stored if it is new.
     pub(super) fn name(&mut self, context: Context) -> u32 {
         if let Some(number) = self.number_of(&context) {
             return number;
         }
         let number = self.excluded.len() as u32;
-        self.excluded.push(Excluded {
-            suspects: context.suspects,
-            always: context.always,
+        self.excluded.push(PackedContext {
+            possible_before: context.possible_before,
+            always_before: context.always_before,
             next: context.next,
             facts: context.facts,
         });
@@ -213,23 +218,23 @@ impl Builder {
         number
     }
 
-    /// Makes a character an atom. `what` is its token, or where in `splits` they are.
-    fn add(&mut self, code: u32, bounds: Bounds, what: u32) {
-        let Bounds { context, followers } = bounds;
+    /// Adds a premerged character. `what` is its token, or the index of its two tokens in `splits`.
+    fn add(&mut self, code: u32, exclusions: Exclusions, what: u32) {
+        let Exclusions { context, followers } = exclusions;
         for next in followers {
             set_bit(&mut self.followers, follower_bit(code, next));
         }
         let context = self.name(context);
         let at = self.place(code).unwrap_or_else(|| {
             self.index[code as usize / BLOCK] = (self.tokens.len() / BLOCK) as u16;
-            self.tokens.resize(self.tokens.len() + BLOCK, NO_ATOM);
+            self.tokens.resize(self.tokens.len() + BLOCK, NOT_PREMERGED);
             self.tokens.len() - BLOCK + code as usize % BLOCK
         });
         self.tokens[at] = entry(context, what);
     }
 }
 
-/// An entry of the table of tokens; never [`NO_ATOM`], as `context` is below
+/// Packs a table entry. It never equals [`NOT_PREMERGED`], because `context` is below
 /// [`super::limits::SETS_MAX`].
 #[inline(always)]
 pub(super) fn entry(context: u32, id: u32) -> u32 {

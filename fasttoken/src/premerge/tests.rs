@@ -1,6 +1,6 @@
-//! Limits of what a file can make us prepare, and of the packed fields.
+//! The limits of loading, and the packed fields.
 
-use super::bits::EXCLUDED_BITS;
+use super::bits::EXCLUDED_CHAR_BITS;
 use super::build::{END, entry};
 use super::limits::{CHARS_MAX, Limits, RULES_MAX, SETS_MAX};
 use super::*;
@@ -15,14 +15,14 @@ const NO_LIMITS: Limits = Limits {
     rules: usize::MAX,
 };
 
-/// Beside a character: nothing.
+/// The neighbour at the begin of a word.
 const START: (u8, u32) = (0, NO_CHAR);
 const END_OF_WORD: (u32, u8) = (NO_CHAR, 0);
 
 type Rule = (Vec<u8>, Vec<u8>);
 
-/// Single bytes with their own ids, then what each rule makes; those that `id` names
-/// have that one, others the next.
+/// Returns single bytes with their own ids, then the product of each rule. `id` chooses the id of a
+/// token; others get the next one.
 fn vocabulary(rules: &[Rule], id: impl Fn(&[u8]) -> Option<u32>) -> (PairTable, Vec<u32>, Vocab) {
     let mut builder = vocab::Builder::default();
     let mut known = HashMap::new();
@@ -47,9 +47,12 @@ fn vocabulary(rules: &[Rule], id: impl Fn(&[u8]) -> Option<u32>) -> (PairTable, 
     (PairTable::new(&rules), ids, builder.finish(names, 0))
 }
 
-fn within(limits: Limits, (pairs, ids, vocab): &(PairTable, Vec<u32>, Vocab)) -> (Atoms, usize) {
+fn within(
+    limits: Limits,
+    (pairs, ids, vocab): &(PairTable, Vec<u32>, Vocab),
+) -> (Premerged, usize) {
     let byte_ids = std::array::from_fn(|byte| byte as u32);
-    Atoms::within(limits, &byte_ids, (pairs, pairs.iter()), ids, vocab)
+    Premerged::within(limits, &byte_ids, (pairs, pairs.iter()), ids, vocab)
 }
 
 /// 8,192 characters, each of which may join the first byte of 64 others, before the
@@ -76,28 +79,32 @@ fn hostile() -> Vec<Rule> {
     rules
 }
 
-/// The 64 characters of [`hostile`].
-fn crowded() -> impl Iterator<Item = u32> {
+/// The 64 characters of [`hostile`] with long contexts.
+fn hostile_chars() -> impl Iterator<Item = u32> {
     (0..64).map(|n| 0x4000 + 64 * n)
 }
 
-/// How many of [`crowded`] are atoms with these limits, and the number of rules looked
-/// at. All atoms are so without limits as well.
-fn crowded_atoms(limits: Limits, made: &(PairTable, Vec<u32>, Vocab)) -> (usize, usize) {
+/// Returns how many characters of [`hostile_chars`] are premerged within these limits, and the
+/// number of visited rules. Each premerged character is so without limits as well.
+fn premerged_of_hostile(limits: Limits, made: &(PairTable, Vec<u32>, Vocab)) -> (usize, usize) {
     let (all, _) = within(NO_LIMITS, made);
-    let (atoms, seen) = within(limits, made);
+    let (premerged, seen) = within(limits, made);
     for code in 0..END as u32 {
-        let id = atoms.get(code, START, END_OF_WORD)[0];
+        let id = premerged.get(code, START, END_OF_WORD)[0];
         assert!(
-            id == NO_ATOM || id == all.get(code, START, END_OF_WORD)[0],
+            id == NOT_PREMERGED || id == all.get(code, START, END_OF_WORD)[0],
             "{code:x}"
         );
     }
-    for code in crowded() {
+    for code in hostile_chars() {
         // The first of all that excludes them.
-        assert_eq!(atoms.get(code, (0x80, 0x5000), END_OF_WORD)[0], NO_ATOM);
+        assert_eq!(
+            premerged.get(code, (0x80, 0x5000), END_OF_WORD)[0],
+            NOT_PREMERGED
+        );
     }
-    let found = crowded().filter(|code| atoms.get(*code, START, END_OF_WORD)[0] != NO_ATOM);
+    let found =
+        hostile_chars().filter(|code| premerged.get(*code, START, END_OF_WORD)[0] != NOT_PREMERGED);
     (found.count(), seen)
 }
 
@@ -107,32 +114,32 @@ fn what_a_file_makes_us_look_at_is_bounded() {
     // 128 rules and one more time 128 for each of the characters. Of the same first
     // bytes are 63 others, which are two tokens.
     let rules = |chars: usize| 128 * chars * (chars + 1) / 2;
-    assert_eq!(crowded_atoms(NO_LIMITS, &made), (64, 64 * rules(64)));
+    assert_eq!(premerged_of_hostile(NO_LIMITS, &made), (64, 64 * rules(64)));
     let chars_max = 128 * 32;
     assert_eq!(CHARS_MAX, chars_max);
     assert!(64 * (rules(32) + 32 * chars_max) > RULES_MAX);
-    assert_eq!(crowded_atoms(Limits::USUAL, &made), (32, RULES_MAX));
+    assert_eq!(premerged_of_hostile(Limits::USUAL, &made), (32, RULES_MAX));
     let few = Limits {
         rules: rules(10) + 5,
         ..NO_LIMITS
     };
-    assert_eq!(crowded_atoms(few, &made), (10, rules(10) + 5));
+    assert_eq!(premerged_of_hostile(few, &made), (10, rules(10) + 5));
     let none = Limits {
         rules: 0,
         ..NO_LIMITS
     };
-    assert_eq!(crowded_atoms(none, &made), (0, 0));
+    assert_eq!(premerged_of_hostile(none, &made), (0, 0));
 }
 
 /// The first set is the empty one.
 #[test]
-fn characters_beyond_the_last_set_are_no_atoms() {
+fn characters_beyond_the_last_set_are_not_premerged() {
     let made = vocabulary(&hostile(), |_| None);
     for sets in [2, 5, 64] {
         let limits = Limits { sets, ..NO_LIMITS };
-        let (atoms, _) = within(limits, &made);
-        assert_eq!(atoms.excluded.len(), sets);
-        assert_eq!(crowded_atoms(limits, &made).0, sets - 1);
+        let (premerged, _) = within(limits, &made);
+        assert_eq!(premerged.excluded.len(), sets);
+        assert_eq!(premerged_of_hostile(limits, &made).0, sets - 1);
     }
 }
 
@@ -140,33 +147,39 @@ fn characters_beyond_the_last_set_are_no_atoms() {
 fn the_last_set_and_the_last_token_fit_into_an_entry() {
     let last = SETS_MAX as u32 - 1;
     let entry = entry(last, TOKEN);
-    assert_ne!(entry, NO_ATOM);
+    assert_ne!(entry, NOT_PREMERGED);
     assert_eq!((entry >> TOKEN_BITS, entry & TOKEN), (last, TOKEN));
-    let mut excluded = vec![Excluded::default(); SETS_MAX];
+    let mut excluded = vec![PackedContext::default(); SETS_MAX];
     // After any character that ends with 0x81.
-    excluded[last as usize] = Excluded {
-        suspects: [0, 0, 2, 0],
-        always: [0, 0, 2, 0],
-        ..Excluded::default()
+    excluded[last as usize] = PackedContext {
+        possible_before: [0, 0, 2, 0],
+        always_before: [0, 0, 2, 0],
+        ..PackedContext::default()
     };
-    let mut tokens = vec![NO_ATOM; 2 * BLOCK];
+    let mut tokens = vec![NOT_PREMERGED; 2 * BLOCK];
     tokens[BLOCK + 5] = entry;
-    let atoms = Atoms {
+    let premerged = Premerged {
         index: vec![0, 0, 1].into(),
         tokens: tokens.into(),
         excluded: excluded.into(),
-        excluded_chars: vec![0; EXCLUDED_BITS / 64].into(),
-        ..Atoms::default()
+        excluded_chars: vec![0; EXCLUDED_CHAR_BITS / 64].into(),
+        ..Premerged::default()
     };
     let code = 2 * BLOCK as u32 + 5;
-    assert_eq!(atoms.get(code, START, END_OF_WORD)[0], TOKEN);
-    assert_eq!(atoms.get(code, (0x80, 0xC0), END_OF_WORD)[0], TOKEN);
-    assert_eq!(atoms.get(code, (0x81, 0xC1), END_OF_WORD)[0], NO_ATOM);
-    assert_eq!(atoms.get(code + 1, START, END_OF_WORD)[0], NO_ATOM);
+    assert_eq!(premerged.get(code, START, END_OF_WORD)[0], TOKEN);
+    assert_eq!(premerged.get(code, (0x80, 0xC0), END_OF_WORD)[0], TOKEN);
+    assert_eq!(
+        premerged.get(code, (0x81, 0xC1), END_OF_WORD)[0],
+        NOT_PREMERGED
+    );
+    assert_eq!(
+        premerged.get(code + 1, START, END_OF_WORD)[0],
+        NOT_PREMERGED
+    );
 }
 
 #[test]
-fn tokens_beyond_the_last_are_no_atoms() {
+fn tokens_beyond_the_last_are_not_premerged() {
     let rules: Vec<Rule> = [0xA8, 0xA9, 0xAA]
         .map(|byte| (vec![0xC3], vec![byte]))
         .into();
@@ -176,9 +189,9 @@ fn tokens_beyond_the_last_are_no_atoms() {
         [0xC3, 0xAA] => Some(TOKEN + 1),
         _ => None,
     });
-    let (atoms, _) = within(Limits::USUAL, &made);
-    let ids = [0xE8, 0xE9, 0xEA].map(|code| atoms.get(code, START, END_OF_WORD)[0]);
-    assert_eq!(ids, [TOKEN - 1, TOKEN, NO_ATOM]);
+    let (premerged, _) = within(Limits::USUAL, &made);
+    let ids = [0xE8, 0xE9, 0xEA].map(|code| premerged.get(code, START, END_OF_WORD)[0]);
+    assert_eq!(ids, [TOKEN - 1, TOKEN, NOT_PREMERGED]);
 }
 
 #[test]
@@ -196,7 +209,7 @@ fn decode_finds_whole_characters() {
 
 /// 你 is [E4 BD] and A0, and A0 is joined with 除 before it is whole; 値 stays two tokens.
 #[test]
-fn what_follows_excludes_a_character_and_two_tokens_are_an_atom() {
+fn a_next_character_excludes_and_two_tokens_are_premerged() {
     let rules: Vec<Rule> = [
         (&b"\xE4"[..], &b"\xBD"[..]),
         (b"\xE5", b"\x80"),
@@ -209,13 +222,13 @@ fn what_follows_excludes_a_character_and_two_tokens_are_an_atom() {
     .map(|(left, right)| (left.to_vec(), right.to_vec()))
     .into();
     let made = vocabulary(&rules, |_| None);
-    let (atoms, _) = within(Limits::USUAL, &made);
+    let (premerged, _) = within(Limits::USUAL, &made);
     let get = |c: char, next: Option<char>| {
         let next = next.map_or(END_OF_WORD, |next| {
             let mut buffer = [0; 4];
             (u32::from(next), next.encode_utf8(&mut buffer).as_bytes()[0])
         });
-        atoms.get(u32::from(c), START, next)
+        premerged.get(u32::from(c), START, next)
     };
     let whole = [256 + 6, NO_TOKEN];
     assert_eq!(get('你', None), whole);
@@ -231,7 +244,7 @@ fn what_follows_excludes_a_character_and_two_tokens_are_an_atom() {
 /// As in Qwen 3's vocabulary: a space and `о` take the first byte of `л` before this has
 /// its second one.
 #[test]
-fn two_characters_are_an_atom_where_the_second_one_alone_is_none() {
+fn two_characters_are_premerged_where_the_second_one_alone_is_not() {
     let l = [0xD0, 0xBB];
     let [space, o, s] = [" ", "о", "с"].map(|text| text.as_bytes().to_vec());
     let with_lead = |left: &[u8]| [left, &l[..1]].concat();
@@ -249,7 +262,7 @@ fn two_characters_are_an_atom_where_the_second_one_alone_is_none() {
         rule(&s, &o),
     ];
     let model = vocabulary(&rules, |_| None);
-    let atoms = within(Limits::USUAL, &model).0;
+    let premerged = within(Limits::USUAL, &model).0;
     let vocab = &model.2;
     let id = |text: &str| {
         vocab
@@ -260,47 +273,51 @@ fn two_characters_are_an_atom_where_the_second_one_alone_is_none() {
         let last = text.chars().last().map_or(NO_CHAR, u32::from);
         (text.bytes().last().unwrap_or(0), last)
     };
-    let alone = |left: &str| atoms.get(u32::from('л'), before(left), END_OF_WORD);
-    let double =
-        |left: char, earlier: &str| atoms.double(u32::from(left), u32::from('л'), before(earlier));
+    let alone = |left: &str| premerged.get(u32::from('л'), before(left), END_OF_WORD);
+    let char_pair = |left: char, earlier: &str| {
+        premerged.char_pair(u32::from(left), u32::from('л'), before(earlier))
+    };
     assert_eq!(alone(""), [id("л"), NO_TOKEN]);
     assert_eq!(alone("с"), [id("л"), NO_TOKEN]);
     assert_eq!((alone("о"), alone(" ")), (NONE, NONE));
 
-    assert_eq!(double('о', ""), id("ол"));
-    assert_eq!(double('о', "л"), id("ол"));
-    assert_eq!(double('о', "с"), NO_TOKEN);
-    assert_eq!(double(' ', ""), id(" л"));
+    assert_eq!(char_pair('о', ""), id("ол"));
+    assert_eq!(char_pair('о', "л"), id("ол"));
+    assert_eq!(char_pair('о', "с"), NO_TOKEN);
+    assert_eq!(char_pair(' ', ""), id(" л"));
     // Not needed, not there.
-    assert_eq!((double('с', ""), double('x', "")), (NO_TOKEN, NO_TOKEN));
+    assert_eq!(
+        (char_pair('с', ""), char_pair('x', "")),
+        (NO_TOKEN, NO_TOKEN)
+    );
 }
 
 #[test]
-fn tables_of_no_doubles_are_refused() {
-    let read = |slots: usize| Doubles::from_slots(vec![1; slots].into());
+fn invalid_tables_of_character_pairs_are_refused() {
+    let read = |slots: usize| CharPairs::from_slots(vec![1; slots].into());
     for len in [0, 1, 2, 8] {
         let full = read(len).expect("a power of two");
-        assert_eq!(full.get(u32::from('о'), u32::from('л')), NO_ATOM);
+        assert_eq!(full.get(u32::from('о'), u32::from('л')), NOT_PREMERGED);
     }
     assert!(read(3).is_none());
 }
 
 #[test]
-fn doubles_are_a_map() {
-    let mut builder = doubles::Builder::default();
+fn character_pairs_are_a_map() {
+    let mut builder = char_pairs::Builder::default();
     let pairs = || (0..0x7FF).map(|n| (n, 0xFFFF - n * 31));
     for (left, right) in pairs() {
         builder.add(left, right, left ^ right);
     }
-    let doubles = builder.finish();
+    let char_pairs = builder.finish();
     let mut there = 0;
     for (left, right) in pairs() {
-        let entry = doubles.get(left, right);
-        assert!(entry == left ^ right || entry == NO_ATOM);
-        there += usize::from(entry != NO_ATOM);
-        assert_eq!(doubles.get(left, right + 1), NO_ATOM);
-        assert_eq!(doubles.get(left + 0x800, right), NO_ATOM);
+        let entry = char_pairs.get(left, right);
+        assert!(entry == left ^ right || entry == NOT_PREMERGED);
+        there += usize::from(entry != NOT_PREMERGED);
+        assert_eq!(char_pairs.get(left, right + 1), NOT_PREMERGED);
+        assert_eq!(char_pairs.get(left + 0x800, right), NOT_PREMERGED);
     }
-    // One that meets too many others is left out.
+    // A pair that collides with too many others is left out.
     assert!(there > 0x7C0, "{there}");
 }

@@ -1,7 +1,7 @@
-//! Any image: reading gives a tokenizer or an error, and what is read encodes and decodes.
+//! Any compiled tokenizer: reading gives a tokenizer or an error, and what is read encodes and decodes.
 //!
 //! Whole files of random bytes only find the magic number, so most inputs are changes to the
-//! image of the demo, or of a small SentencePiece-style model: bytes that are overwritten and a length to cut to. Checksums stop most
+//! compiled of the demo, or of a small SentencePiece-style model: bytes that are overwritten and a length to cut to. Checksums stop most
 //! of those, so each is tried again with checksums that fit, as somebody with bad intentions
 //! would make them.
 #![no_main]
@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
 use twox_hash::XxHash3_64;
 
-static IMAGE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+static COMPILED: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let json = include_bytes!("../../tests/data/tokenizer.json");
     Tokenizer::compile(json).expect("the demo compiles")
 });
@@ -54,45 +54,45 @@ const SECTIONS: usize = 24;
 /// Length of a section's entry, and where it has offset, length and checksum.
 const ENTRY: usize = 32;
 
-fn number(image: &[u8], at: usize) -> Option<usize> {
-    let bytes = image.get(at..at + 8)?.first_chunk()?;
+fn number(compiled: &[u8], at: usize) -> Option<usize> {
+    let bytes = compiled.get(at..at + 8)?.first_chunk()?;
     usize::try_from(u64::from_ne_bytes(*bytes)).ok()
 }
 
-/// Writes checksums that fit, as far as the image has places for them.
-fn seal(image: &mut [u8]) -> Option<()> {
-    let sections = u32::from_ne_bytes(*image.get(SECTIONS..)?.first_chunk()?) as usize;
+/// Writes checksums that fit, as far as the compiled tokenizer has places for them.
+fn seal(compiled: &mut [u8]) -> Option<()> {
+    let sections = u32::from_ne_bytes(*compiled.get(SECTIONS..)?.first_chunk()?) as usize;
     let end = HEADER.checked_add(sections.checked_mul(ENTRY)?)?;
-    for entry in (HEADER..end.min(image.len())).step_by(ENTRY) {
-        let (offset, len) = (number(image, entry + 8)?, number(image, entry + 16)?);
-        let Some(section) = image.get(offset..offset.checked_add(len)?) else {
+    for entry in (HEADER..end.min(compiled.len())).step_by(ENTRY) {
+        let (offset, len) = (number(compiled, entry + 8)?, number(compiled, entry + 16)?);
+        let Some(section) = compiled.get(offset..offset.checked_add(len)?) else {
             continue;
         };
         let sum = XxHash3_64::oneshot(section).to_ne_bytes();
-        image.get_mut(entry + 24..entry + 32)?.copy_from_slice(&sum);
+        compiled.get_mut(entry + 24..entry + 32)?.copy_from_slice(&sum);
     }
-    let sum = XxHash3_64::oneshot(image.get(..end)?).to_ne_bytes();
-    image.get_mut(end..end + 8)?.copy_from_slice(&sum);
+    let sum = XxHash3_64::oneshot(compiled.get(..end)?).to_ne_bytes();
+    compiled.get_mut(end..end + 8)?.copy_from_slice(&sum);
     Some(())
 }
 
 fuzz_target!(|input: (bool, Vec<(u32, u8)>, Option<u32>, &[u8])| {
     let (sentencepiece, changes, cut, whole) = input;
-    let image: &LazyLock<Vec<u8>> = if sentencepiece { &SENTENCEPIECE } else { &IMAGE };
-    let mut image = (**image).clone();
+    let compiled: &LazyLock<Vec<u8>> = if sentencepiece { &SENTENCEPIECE } else { &COMPILED };
+    let mut compiled = (**compiled).clone();
     for (at, byte) in changes {
         // Half of the changes go to the header and the table of sections.
-        let end = if at % 2 == 0 { 768 } else { image.len() };
-        image[at as usize / 2 % end] = byte;
+        let end = if at % 2 == 0 { 768 } else { compiled.len() };
+        compiled[at as usize / 2 % end] = byte;
     }
     if let Some(cut) = cut {
-        image.truncate(cut as usize % (image.len() + 1));
+        compiled.truncate(cut as usize % (compiled.len() + 1));
     }
-    let mut sealed = image.clone();
+    let mut sealed = compiled.clone();
     // What cannot be sealed is refused as it is.
     let _ = seal(&mut sealed);
-    for image in [&image[..], &sealed, whole] {
-        let Ok(tokenizer) = Tokenizer::from_image_bytes(image) else {
+    for compiled in [&compiled[..], &sealed, whole] {
+        let Ok(tokenizer) = Tokenizer::from_compiled_bytes(compiled) else {
             continue;
         };
         let ids = tokenizer.encode(TEXT, true);

@@ -1,4 +1,4 @@
-//! The bytes of an image file, mapped or held in memory, and the arrays in them.
+//! The bytes of a compiled tokenizer's file, mapped or held in memory, and the arrays in it.
 #![expect(unsafe_code, reason = "mapping a file")]
 
 use super::Flat;
@@ -9,18 +9,18 @@ use std::io;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-/// A cache line. Images start on one, so arrays of any alignment up to it can lie in
+/// A cache line. Files held in memory start on one, so arrays of any alignment up to it can lie in
 /// them.
 #[derive(Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
 #[repr(C, align(64))]
 struct Line([u8; LINE]);
 
-/// Alignment of an image's first byte.
+/// The alignment in bytes of a file's first byte.
 pub(crate) const LINE: usize = 64;
 
-/// The bytes of an image file. Cloning shares.
+/// The bytes of a file. Cloning shares them.
 #[derive(Clone)]
-pub(crate) struct Image {
+pub(crate) struct FileBytes {
     /// Kept alive by the keeper of each [`Flat`] made from it.
     bytes: Arc<Bytes>,
 }
@@ -41,11 +41,11 @@ impl Deref for Bytes {
     }
 }
 
-impl Image {
+impl FileBytes {
     /// Maps `file` for reading, all of it at once.
     ///
-    /// Nobody may change or shorten the file while the image or an array of it is
-    /// alive; a writer must replace it by a new one.
+    /// The file must not be changed or shortened while this value or an array of it is alive; a
+    /// writer must replace the file by a new one.
     pub(crate) fn map(file: &File) -> io::Result<Self> {
         // SAFETY: the mapping is private and read-only, so this process cannot write
         // through it. That no other one changes the file meanwhile is the caller's
@@ -56,7 +56,7 @@ impl Image {
         })
     }
 
-    /// An image that is a copy of `bytes`.
+    /// Copies `bytes` to aligned memory.
     pub(crate) fn copy_of(bytes: &[u8]) -> Self {
         let mut lines = vec![Line([0; LINE]); bytes.len().div_ceil(LINE)];
         bytemuck::cast_slice_mut(&mut lines)[..bytes.len()].copy_from_slice(bytes);
@@ -70,7 +70,7 @@ impl Image {
         &self.bytes
     }
 
-    /// The bytes of `range` as an array; `None` if they are not there, or not a whole
+    /// Returns the bytes of `range` as an array, or `None` if they are out of bounds or not a whole
     /// number of properly aligned elements.
     pub(crate) fn view<T: Pod>(&self, range: Range<usize>) -> Option<Flat<T>> {
         let elements = bytemuck::try_cast_slice(self.bytes.get(range)?).ok()?;

@@ -1,47 +1,49 @@
-//! What the bytes of a character merge to first, and beside what: the proof of [`super`].
+//! The proof of [`super`]: finds the tokens that the bytes of a character merge to first, and the
+//! neighbours that prevent it.
 
 use super::bits::ByteSet;
+use super::edges::{TokenEnd, TokenStart};
 use super::limits::Limits;
-use super::sides::{Begin, End};
-use super::{FOLLOWED, NEXT};
-use crate::bpe::NO_TOKEN;
+use super::{NEXT_BYTE_EXCLUDES, NEXT_CHAR_EXCLUDES};
 use crate::pairs::{NO_RANK, PairTable};
+use crate::vocab::NO_TOKEN;
 use std::cell::Cell;
 use std::ops::Deref;
 
-/// Next to what a character is no atom, and what it is.
+/// The neighbours next to which a character is not premerged, and its facts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Context {
-    /// Last bytes of all before it that excludes it: nearly always this decides.
-    pub(super) suspects: ByteSet,
-    /// Bytes before it that exclude it whatever their character is.
-    pub(super) always: ByteSet,
-    /// Characters before it that exclude it, rising.
+    /// The last bytes of all previous characters that exclude it. This set alone decides nearly
+    /// always.
+    pub(super) possible_before: ByteSet,
+    /// The previous bytes that exclude it whatever their character is.
+    pub(super) always_before: ByteSet,
+    /// The previous characters that exclude it, rising.
     pub(super) chars: Vec<u32>,
-    /// First bytes after it that exclude it whatever their character is.
+    /// The first bytes of next characters that exclude it whatever their character is.
     pub(super) next: ByteSet,
-    /// [`FOLLOWED`], [`NEXT`] and [`super::SPLIT`].
+    /// [`NEXT_CHAR_EXCLUDES`], [`NEXT_BYTE_EXCLUDES`] and [`super::TWO_TOKENS`].
     pub(super) facts: u64,
 }
 
 pub(super) struct Rules<'a> {
     pub(super) byte_ids: &'a [u32; 256],
     pub(super) pairs: &'a PairTable,
-    /// The left token, the rank, and the beginning of the right token of every rule that
-    /// can join what is in one character with the next one; sorted.
-    pub(super) as_left: Vec<(u32, u32, Begin)>,
-    /// The right token, the rank, and the end of the left token of every rule that can
-    /// join what is in one character with the next one; sorted.
-    pub(super) as_right: Vec<(u32, u32, End)>,
-    /// Where the rules of each token begin in these two.
+    /// The left token, the rank, and the start of the right token of every rule that can join
+    /// symbols of two neighbouring characters; sorted.
+    pub(super) as_left: Vec<(u32, u32, TokenStart)>,
+    /// The right token, the rank, and the end of the left token of every rule that can join symbols
+    /// of two neighbouring characters; sorted.
+    pub(super) as_right: Vec<(u32, u32, TokenEnd)>,
+    /// The first rule of each token in `as_left`.
     pub(super) left_starts: Vec<u32>,
     pub(super) right_starts: Vec<u32>,
     pub(super) limits: Limits,
-    /// Rules looked at so far.
+    /// The number of rules visited so far.
     pub(super) seen: Cell<usize>,
 }
 
-/// Where the entries of each token below `end` begin in a list that is sorted by these.
+/// Returns the first entry of each token below `end` in a list that is sorted by token.
 pub(super) fn starts<T, U>(sorted: &[(u32, T, U)], end: usize) -> Vec<u32> {
     let mut starts = Vec::with_capacity(end);
     for (at, (token, ..)) in sorted.iter().enumerate() {
@@ -53,7 +55,7 @@ pub(super) fn starts<T, U>(sorted: &[(u32, T, U)], end: usize) -> Vec<u32> {
     starts
 }
 
-/// The tokens of a character on the way to its own.
+/// The symbols of a character while its bytes are merged.
 #[derive(Default)]
 pub(super) struct Symbols {
     ids: [u32; 4],
@@ -68,18 +70,18 @@ impl Deref for Symbols {
     }
 }
 
-/// Next to what a character is no atom.
+/// The neighbours next to which a character is not premerged.
 #[derive(Default)]
-pub(super) struct Bounds {
+pub(super) struct Exclusions {
     pub(super) context: Context,
-    /// Characters after it that exclude it.
+    /// The next characters that exclude it.
     pub(super) followers: Vec<u32>,
 }
 
 impl Rules<'_> {
-    /// What the bytes of the character `piece` always merge to first, and next to what
-    /// they may not.
-    pub(super) fn atom(&self, piece: &[u8]) -> Option<(Bounds, Symbols)> {
+    /// Returns the tokens that the bytes of the character `piece` always merge to first, and the
+    /// neighbours that prevent it. Returns `None` if there are too many of these.
+    pub(super) fn prove(&self, piece: &[u8]) -> Option<(Exclusions, Symbols)> {
         let mut symbols = Symbols::default();
         for (symbol, byte) in symbols.ids.iter_mut().zip(piece) {
             *symbol = self.byte_ids[usize::from(*byte)];
@@ -88,7 +90,7 @@ impl Rules<'_> {
         if symbols.contains(&NO_TOKEN) {
             return None;
         }
-        let mut bounds = Bounds::default();
+        let mut exclusions = Exclusions::default();
         let mut last_rank = 0;
         loop {
             let merges = symbols.windows(2).enumerate().filter_map(|(at, pair)| {
@@ -98,36 +100,36 @@ impl Rules<'_> {
             let Some((rank, at, id)) = merges.min() else {
                 break;
             };
-            self.close_until(&symbols, rank, &mut bounds)?;
+            self.exclude_until(&symbols, rank, &mut exclusions)?;
             symbols.ids[at] = id;
             symbols.ids.copy_within(at + 2.., at + 1);
             symbols.len -= 1;
             last_rank = rank.max(last_rank);
         }
-        self.close_until(&symbols, last_rank, &mut bounds)?;
-        let Bounds { context, followers } = &mut bounds;
+        self.exclude_until(&symbols, last_rank, &mut exclusions)?;
+        let Exclusions { context, followers } = &mut exclusions;
         context.chars.sort_unstable();
         context.chars.dedup();
         if !followers.is_empty() {
-            context.facts |= FOLLOWED;
+            context.facts |= NEXT_CHAR_EXCLUDES;
         }
-        Some((bounds, symbols))
+        Some((exclusions, symbols))
     }
 
-    /// Whether any two bytes of a character merge: a quick look at what [`Rules::atom`]
-    /// would begin with.
+    /// Returns true if any two neighbouring bytes of a character merge, which is a quick
+    /// precondition of [`Rules::prove`].
     pub(super) fn merges_something(&self, piece: &[u8]) -> bool {
         let id = |byte: u8| self.byte_ids[usize::from(byte)];
         let mut pairs = piece.windows(2);
         pairs.any(|pair| self.pairs.rank(id(pair[0]), id(pair[1])) != NO_RANK)
     }
 
-    /// Excludes all that a rule of at most this rank joins with the first or the last of
-    /// these symbols. `None` if that is too much.
-    fn close_until(&self, symbols: &[u32], rank: u32, bounds: &mut Bounds) -> Option<()> {
+    /// Excludes each neighbour that a rule of at most this rank joins with the first or the last of
+    /// `symbols`. Returns `None` beyond a limit.
+    fn exclude_until(&self, symbols: &[u32], rank: u32, exclusions: &mut Exclusions) -> Option<()> {
         let add = |set: &mut ByteSet, byte: u8| set[usize::from(byte / 64)] |= 1 << (byte % 64);
         let (first, last) = (symbols[0], symbols[symbols.len() - 1]);
-        let Bounds { context, followers } = bounds;
+        let Exclusions { context, followers } = exclusions;
         let seen = || {
             let seen = self.seen.get();
             (seen < self.limits.rules).then(|| self.seen.set(seen + 1))
@@ -145,13 +147,13 @@ impl Rules<'_> {
             }
             seen()?;
             match end {
-                End::Char(code, byte) => {
-                    add(&mut context.suspects, byte);
+                TokenEnd::Char(code, byte) => {
+                    add(&mut context.possible_before, byte);
                     context.chars.push(code);
                 }
-                End::Byte(byte) => {
-                    add(&mut context.suspects, byte);
-                    add(&mut context.always, byte);
+                TokenEnd::Byte(byte) => {
+                    add(&mut context.possible_before, byte);
+                    add(&mut context.always_before, byte);
                 }
             }
         }
@@ -165,10 +167,10 @@ impl Rules<'_> {
             }
             seen()?;
             match begin {
-                Begin::Char(code) => followers.push(code),
-                Begin::Lead(byte) => {
+                TokenStart::Char(code) => followers.push(code),
+                TokenStart::Lead(byte) => {
                     add(&mut context.next, byte);
-                    context.facts |= NEXT;
+                    context.facts |= NEXT_BYTE_EXCLUDES;
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! The tables of a model of this family in an image.
+//! Writing and reading the tables of a SentencePiece-style model in a compiled tokenizer.
 
 use super::SentencePiece;
 use super::borders::Borders;
@@ -11,18 +11,18 @@ use super::vocab::Vocab;
 use crate::added::AddedTokens;
 use crate::cache::Owner;
 use crate::error::Error;
-use crate::image::ImageError;
-use crate::image::format::{Reader, Section, Writer};
+use crate::format::CompiledError;
+use crate::format::{Reader, Section, Writer};
 use crate::json::Component;
 use crate::pairs::PairTable;
-use crate::words::WordTable;
+use crate::short_tokens::ShortTokenTable;
 use std::collections::{HashMap, HashSet};
 
-/// What an image has of a model of this family.
+/// The tables of a SentencePiece-style model in a compiled tokenizer.
 pub(crate) struct Tables {
     model: Model,
     vocab: Vocab,
-    /// Tokens of the model.
+    /// The number of tokens of the model.
     model_len: usize,
     /// Tokens of the model that are spelled otherwise in `vocab`, since they are also added
     /// ones, which are searched for in normalized text.
@@ -31,7 +31,7 @@ pub(crate) struct Tables {
 
 impl SentencePiece {
     /// `added` are the tokenizer's added tokens.
-    pub(crate) fn write(&self, added: &AddedTokens, image: &mut Writer) {
+    pub(crate) fn write(&self, added: &AddedTokens, writer: &mut Writer) {
         let Self { model, vocab, .. } = self;
         let facts = [
             model.unk.unwrap_or(NO_ID),
@@ -39,13 +39,13 @@ impl SentencePiece {
             vocab.model_tokens().count() as u32,
             vocab.size as u32,
         ];
-        image.put(Section::ModelFacts, &facts);
-        image.put(Section::ByteIds, &model.bytes);
-        model.letters.write(image);
-        model.pairs.write(image);
-        model.borders.write(image);
-        image.put(Section::Words, model.words.lines());
-        vocab.write(image);
+        writer.put(Section::ModelFacts, &facts);
+        writer.put(Section::ByteIds, &model.bytes);
+        model.letters.write(writer);
+        model.pairs.write(writer);
+        model.borders.write(writer);
+        writer.put(Section::Words, model.words.lines());
+        vocab.write(writer);
         let renamed = added.tokens.iter().filter(|(id, _)| {
             let other = added.normalized_forms.contains_key(id);
             other && vocab.is_model(*id)
@@ -54,27 +54,27 @@ impl SentencePiece {
             .map(|(id, token)| (*id, token.content.as_str()))
             .collect();
         let renamed = serde_json::to_vec(&renamed).expect("numbers and strings are JSON");
-        image.put(Section::Renamed, &renamed);
+        writer.put(Section::Renamed, &renamed);
     }
 }
 
 impl Tables {
     /// `ignore_merges` is what the configuration says.
-    pub(crate) fn read(image: &Reader, ignore_merges: bool) -> Result<Self, ImageError> {
-        let facts = image.get::<u32>(Section::ModelFacts)?;
+    pub(crate) fn read(reader: &Reader, ignore_merges: bool) -> Result<Self, CompiledError> {
+        let facts = reader.get::<u32>(Section::ModelFacts)?;
         let &[unk, fuse_unk, model_len, size] = &*facts else {
             return Err(Section::ModelFacts.invalid("there are not four of them"));
         };
-        let vocab = Vocab::read(image, size as usize)?;
+        let vocab = Vocab::read(reader, size as usize)?;
         if model_len > size {
             return Err(Section::ModelFacts.invalid("its numbers contradict each other"));
         }
-        let bytes: [u32; 256] = image.get::<u32>(Section::ByteIds)?[..]
+        let bytes: [u32; 256] = reader.get::<u32>(Section::ByteIds)?[..]
             .try_into()
             .map_err(|_| Section::ByteIds.invalid("there are not 256 of them"))?;
-        let letters = Letters::read(image)?;
-        let words = WordTable::from_lines(image.get(Section::Words)?);
-        let renamed = image.get::<u8>(Section::Renamed)?;
+        let letters = Letters::read(reader)?;
+        let words = ShortTokenTable::from_lines(reader.get(Section::Words)?);
+        let renamed = reader.get::<u8>(Section::Renamed)?;
         let renamed: Vec<(u32, String)> = serde_json::from_slice(&renamed)
             .map_err(|error| Section::Renamed.invalid(error.to_string()))?;
         let renamed: HashMap<String, u32> = renamed.into_iter().map(|(id, t)| (t, id)).collect();
@@ -89,8 +89,8 @@ impl Tables {
             bytes,
             unk: (unk != NO_ID).then_some(unk),
             fuse_unk: fuse_unk != 0,
-            pairs: PairTable::read(image)?,
-            borders: Borders::read(image)?,
+            pairs: PairTable::read(reader)?,
+            borders: Borders::read(reader)?,
             words: words.ok_or_else(|| Section::Words.invalid("it is not a table"))?,
             owner: Owner::new(),
             whole: ignore_merges.then(whole),
@@ -120,7 +120,7 @@ impl Tables {
         self.vocab.is_added(id)
     }
 
-    /// With the rest, which the configuration says.
+    /// Completes the model with the settings of the configuration.
     pub(crate) fn finish(
         self,
         pre_tokenizer: Option<&Component>,

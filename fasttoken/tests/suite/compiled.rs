@@ -1,9 +1,9 @@
-//! Compiled images: the same tokenizer, or an error.
+//! Compiled compiled tokenizers: the same tokenizer, or an error.
 
 use crate::common::pieces::Shape;
 use crate::common::small::Small;
 use crate::common::{DEMO, Rng, adversarial, shared_vocabularies};
-use fasttoken::{CacheUse, Error, ImageError, StreamState, Tokenizer};
+use fasttoken::{CacheUse, CompiledError, Error, StreamState, Tokenizer};
 use proptest::prelude::*;
 use serde_json::json;
 use std::path::PathBuf;
@@ -28,42 +28,45 @@ impl Drop for Folder {
     }
 }
 
-/// The image of `json` is the same tokenizer.
+/// The compiled form of `json` is the same tokenizer.
 fn check(name: &str, json: &[u8], strings: usize) {
     let expected = Tokenizer::from_bytes(json).expect("the file loads");
-    let image = Tokenizer::compile(json)
-        .and_then(|image| Tokenizer::from_image_bytes(&image))
-        .expect("the image loads");
+    let compiled = Tokenizer::compile(json)
+        .and_then(|compiled| Tokenizer::from_compiled_bytes(&compiled))
+        .expect("the compiled tokenizer loads");
     let added: Vec<String> = expected
         .added_tokens()
         .map(|(_, token)| token.content.clone())
         .collect();
-    assert_eq!(image.vocab_size(), expected.vocab_size(), "{name}");
-    assert!(image.added_tokens().eq(expected.added_tokens()), "{name}");
-    assert_eq!(image.reassigned_tokens(), expected.reassigned_tokens());
+    assert_eq!(compiled.vocab_size(), expected.vocab_size(), "{name}");
+    assert!(
+        compiled.added_tokens().eq(expected.added_tokens()),
+        "{name}"
+    );
+    assert_eq!(compiled.reassigned_tokens(), expected.reassigned_tokens());
     for id in 0..expected.vocab_size() as u32 + 100 {
         let token = expected.id_to_token(id);
-        assert_eq!(image.id_to_token(id), token, "{name}: {id}");
-        assert_eq!(image.id_to_piece(id), expected.id_to_piece(id));
-        assert_eq!(image.is_special(id), expected.is_special(id));
+        assert_eq!(compiled.id_to_token(id), token, "{name}: {id}");
+        assert_eq!(compiled.id_to_piece(id), expected.id_to_piece(id));
+        assert_eq!(compiled.is_special(id), expected.is_special(id));
         if let Some(token) = token {
-            assert_eq!(image.token_to_id(&token), expected.token_to_id(&token));
+            assert_eq!(compiled.token_to_id(&token), expected.token_to_id(&token));
         }
     }
     let mut rng = Rng(7);
     for _ in 0..strings {
         let text = adversarial(&mut rng, &added);
         let ids = expected.encode(&text, true);
-        assert_eq!(image.encode(&text, true), ids, "{name}: {text:?}");
-        assert_eq!(image.count(&text, true), ids.len());
+        assert_eq!(compiled.encode(&text, true), ids, "{name}: {text:?}");
+        assert_eq!(compiled.count(&text, true), ids.len());
         for skip in [false, true] {
-            assert_eq!(image.decode(&ids, skip), expected.decode(&ids, skip));
+            assert_eq!(compiled.decode(&ids, skip), expected.decode(&ids, skip));
         }
     }
 }
 
 #[test]
-fn images_are_the_same_tokenizers() {
+fn compiled_files_are_the_same_tokenizers() {
     check("demo", DEMO, 300);
     check("plain", &Small::new().bytes(), 100);
     let holes = Small::new()
@@ -76,7 +79,7 @@ fn images_are_the_same_tokenizers() {
 }
 
 #[test]
-fn images_of_sentencepiece_models_are_the_same_tokenizers() {
+fn compiled_files_of_sentencepiece_models_are_the_same_tokenizers() {
     let mut normalized = Shape::legacy();
     for token in normalized.json["added_tokens"]
         .as_array_mut()
@@ -109,11 +112,11 @@ fn images_of_sentencepiece_models_are_the_same_tokenizers() {
     ] {
         let json = shape.bytes();
         check(name, &json, 200);
-        let (image, other) = (
+        let (compiled, other) = (
             Tokenizer::compile(&json).unwrap(),
             Tokenizer::compile(&json),
         );
-        assert_eq!(image, other.unwrap(), "{name}: compiled twice");
+        assert_eq!(compiled, other.unwrap(), "{name}: compiled twice");
     }
     let mut normalized = whole(Shape::legacy());
     for token in normalized.json["added_tokens"]
@@ -130,13 +133,13 @@ fn images_of_sentencepiece_models_are_the_same_tokenizers() {
 }
 
 #[test]
-fn images_of_shared_vocabularies_are_the_same_tokenizers() {
+fn compiled_files_of_shared_vocabularies_are_the_same_tokenizers() {
     for (name, path) in shared_vocabularies() {
         check(&name, &std::fs::read(path).unwrap(), 500);
     }
 }
 
-static IMAGE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+static COMPILED: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let small = Small::new().merge("a", "b").merge("Ġ", "ab");
     Tokenizer::compile(&small.bytes()).expect("the file loads")
 });
@@ -147,77 +150,84 @@ static SENTENCEPIECE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     Tokenizer::compile(&shape.bytes()).expect("the file loads")
 });
 
-fn image_error(image: &[u8]) -> ImageError {
-    match Tokenizer::from_image_bytes(image) {
-        Err(Error::Image { problem, .. }) => problem,
+fn compiled_error(compiled: &[u8]) -> CompiledError {
+    match Tokenizer::from_compiled_bytes(compiled) {
+        Err(Error::Compiled { problem, .. }) => problem,
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
 fn every_flipped_bit_is_found() {
-    let mut image = IMAGE.clone();
+    let mut compiled = COMPILED.clone();
     // All of the header and table, and a sample of the rest: each flip reads it all.
-    let rest = (600..image.len()).step_by(97);
+    let rest = (600..compiled.len()).step_by(97);
     for at in (0..600).chain(rest) {
-        image[at] ^= 1 << (at % 8);
-        image_error(&image);
-        image[at] ^= 1 << (at % 8);
+        compiled[at] ^= 1 << (at % 8);
+        compiled_error(&compiled);
+        compiled[at] ^= 1 << (at % 8);
     }
-    assert!(Tokenizer::from_image_bytes(&image).is_ok());
+    assert!(Tokenizer::from_compiled_bytes(&compiled).is_ok());
 }
 
 #[test]
 fn other_files_are_named() {
-    assert_eq!(image_error(b""), ImageError::NotAnImage);
-    assert_eq!(image_error(DEMO), ImageError::NotAnImage);
-    assert_eq!(image_error(&IMAGE[..63]), ImageError::NotAnImage);
-    for cut in [64, 100, IMAGE.len() / 2, IMAGE.len() - 1] {
+    assert_eq!(compiled_error(b""), CompiledError::NotCompiled);
+    assert_eq!(compiled_error(DEMO), CompiledError::NotCompiled);
+    assert_eq!(compiled_error(&COMPILED[..63]), CompiledError::NotCompiled);
+    for cut in [64, 100, COMPILED.len() / 2, COMPILED.len() - 1] {
         assert!(matches!(
-            image_error(&IMAGE[..cut]),
-            ImageError::Length { .. }
+            compiled_error(&COMPILED[..cut]),
+            CompiledError::Length { .. }
         ));
     }
-    let mut longer = IMAGE.clone();
+    let mut longer = COMPILED.clone();
     longer.push(0);
-    assert!(matches!(image_error(&longer), ImageError::Length { .. }));
-    let mut newer = IMAGE.clone();
+    assert!(matches!(
+        compiled_error(&longer),
+        CompiledError::Length { .. }
+    ));
+    let mut newer = COMPILED.clone();
     newer[8] += 1;
-    let supported = u32::from(IMAGE[8]);
+    let supported = u32::from(COMPILED[8]);
     let found = supported + 1;
     assert_eq!(
-        image_error(&newer),
-        ImageError::Version { found, supported }
+        compiled_error(&newer),
+        CompiledError::Version { found, supported }
     );
-    let mut swapped = IMAGE.clone();
+    let mut swapped = COMPILED.clone();
     swapped[12..16].reverse();
-    assert_eq!(image_error(&swapped), ImageError::ByteOrder);
-    let mut damaged = IMAGE.clone();
+    assert_eq!(compiled_error(&swapped), CompiledError::ByteOrder);
+    let mut damaged = COMPILED.clone();
     *damaged.last_mut().unwrap() ^= 1;
-    assert!(matches!(image_error(&damaged), ImageError::Checksum { .. }));
+    assert!(matches!(
+        compiled_error(&damaged),
+        CompiledError::Checksum { .. }
+    ));
 
     let folder = Folder::new("other-files");
     assert!(matches!(
-        Tokenizer::from_image(&folder.0),
-        Err(Error::Image {
-            problem: ImageError::NotAnImage,
+        Tokenizer::from_compiled(&folder.0),
+        Err(Error::Compiled {
+            problem: CompiledError::NotCompiled,
             ..
         })
     ));
     assert!(matches!(
-        Tokenizer::from_image(folder.0.join("none.ftk")),
+        Tokenizer::from_compiled(folder.0.join("none.ftk")),
         Err(Error::Io { .. })
     ));
     let path = folder.0.join("json.ftk");
     std::fs::write(&path, DEMO).unwrap();
-    let error = Tokenizer::from_image(&path).unwrap_err().to_string();
+    let error = Tokenizer::from_compiled(&path).unwrap_err().to_string();
     assert!(error.contains("json.ftk"), "{error}");
 }
 
 /// Where the table says that the sections are.
-fn sections(image: &[u8]) -> Vec<(usize, std::ops::Range<usize>)> {
-    let number =
-        |at: usize| u64::from_ne_bytes(image[at..at + 8].try_into().expect("eight bytes")) as usize;
+fn sections(compiled: &[u8]) -> Vec<(usize, std::ops::Range<usize>)> {
+    let number = |at: usize| {
+        u64::from_ne_bytes(compiled[at..at + 8].try_into().expect("eight bytes")) as usize
+    };
     let count = number(24) & 0xFFFF_FFFF;
     let entries = (0..count).map(|n| 64 + 32 * n);
     entries
@@ -226,15 +236,15 @@ fn sections(image: &[u8]) -> Vec<(usize, std::ops::Range<usize>)> {
 }
 
 /// Makes all checksums right.
-fn forge(image: &mut [u8]) {
-    let sections = sections(image);
+fn forge(compiled: &mut [u8]) {
+    let sections = sections(compiled);
     let table_end = 64 + 32 * sections.len();
     for (entry, range) in sections {
-        let checksum = XxHash3_64::oneshot(&image[range]);
-        image[entry + 24..entry + 32].copy_from_slice(&checksum.to_ne_bytes());
+        let checksum = XxHash3_64::oneshot(&compiled[range]);
+        compiled[entry + 24..entry + 32].copy_from_slice(&checksum.to_ne_bytes());
     }
-    let checksum = XxHash3_64::oneshot(&image[..table_end]);
-    image[table_end..table_end + 8].copy_from_slice(&checksum.to_ne_bytes());
+    let checksum = XxHash3_64::oneshot(&compiled[..table_end]);
+    compiled[table_end..table_end + 8].copy_from_slice(&checksum.to_ne_bytes());
 }
 
 proptest! {
@@ -252,10 +262,10 @@ proptest! {
         fill in prop::option::of(any::<u8>()),
         ids in prop::collection::vec(0u32..300, 0..20),
     ) {
-        let mut image = if sentencepiece { SENTENCEPIECE.clone() } else { IMAGE.clone() };
-        let sections = sections(&image);
+        let mut compiled = if sentencepiece { SENTENCEPIECE.clone() } else { COMPILED.clone() };
+        let sections = sections(&compiled);
         let (_, range) = section.get(&sections).clone();
-        let bytes = &mut image[range];
+        let bytes = &mut compiled[range];
         if let Some(byte) = fill {
             bytes.fill(byte);
         }
@@ -265,8 +275,8 @@ proptest! {
                 bytes[at] = byte;
             }
         }
-        forge(&mut image);
-        if let Ok(tokenizer) = Tokenizer::from_image_bytes(&image) {
+        forge(&mut compiled);
+        if let Ok(tokenizer) = Tokenizer::from_compiled_bytes(&compiled) {
             let text = "ab ab aabb é 12 abab ab\n  ababababababababababababababababababababababababababab";
             let encoded = tokenizer.encode(text, true);
             let mut plain = Vec::new();
@@ -290,15 +300,15 @@ proptest! {
     /// Forged tables of sections are errors or nothing that is seen.
     #[test]
     fn forged_headers_do_no_harm(changes in prop::collection::vec((8usize..400, any::<u8>()), 1..6)) {
-        let mut image = IMAGE.clone();
+        let mut compiled = COMPILED.clone();
         for (at, byte) in changes {
-            image[at] = byte;
+            compiled[at] = byte;
         }
-        let count = u32::from_ne_bytes(image[24..28].try_into().unwrap()) as usize;
+        let count = u32::from_ne_bytes(compiled[24..28].try_into().unwrap()) as usize;
         let table_end = 64 + 32 * count.min(100);
-        let checksum = XxHash3_64::oneshot(&image[..table_end]);
-        image[table_end..table_end + 8].copy_from_slice(&checksum.to_ne_bytes());
-        let _ = Tokenizer::from_image_bytes(&image);
+        let checksum = XxHash3_64::oneshot(&compiled[..table_end]);
+        compiled[table_end..table_end + 8].copy_from_slice(&checksum.to_ne_bytes());
+        let _ = Tokenizer::from_compiled_bytes(&compiled);
     }
 }
 
@@ -323,13 +333,13 @@ fn the_cache_is_found_and_repaired() {
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .collect();
-    let [image] = &files[..] else {
+    let [compiled] = &files[..] else {
         panic!("{files:?}");
     };
-    let source = Tokenizer::image_source(image).unwrap();
+    let source = Tokenizer::compiled_source(compiled).unwrap();
     let hex: String = source.iter().map(|byte| format!("{byte:02x}")).collect();
     assert!(
-        image
+        compiled
             .file_name()
             .unwrap()
             .to_str()
@@ -337,10 +347,10 @@ fn the_cache_is_found_and_repaired() {
             .starts_with(&hex)
     );
 
-    for damage in [b"fasttokn".to_vec(), Vec::new(), IMAGE.clone()] {
+    for damage in [b"fasttokn".to_vec(), Vec::new(), COMPILED.clone()] {
         // The last one is whole, and of another file.
-        std::fs::remove_file(image).unwrap();
-        std::fs::write(image, damage).unwrap();
+        std::fs::remove_file(compiled).unwrap();
+        std::fs::write(compiled, damage).unwrap();
         let (tokenizer, used) = load();
         assert!(matches!(used, CacheUse::Written), "{used:?}");
         assert_eq!(tokenizer.encode("pay 5 €", true), expected);

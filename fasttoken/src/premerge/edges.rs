@@ -1,17 +1,17 @@
-//! What tokens begin and end with, and so what can stand beside a character.
+//! The first and last characters of tokens, which tell the possible neighbours of a character.
 
 use super::decode;
 
-/// What a token ends with that ends where a character does.
+/// The end of a token that ends where a character does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum End {
-    /// A whole character, so text has this one there.
+pub(super) enum TokenEnd {
+    /// A whole character and its last byte.
     Char(u32, u8),
-    /// The last bytes of one that begins before the token: any with this last byte.
+    /// The last byte of a character that begins before the token.
     Byte(u8),
 }
 
-impl End {
+impl TokenEnd {
     pub(super) fn of(piece: &[u8]) -> Option<Self> {
         let last = *piece.last()?;
         let tail = piece.iter().rev().take_while(|byte| *byte & 0xC0 == 0x80);
@@ -27,17 +27,17 @@ impl End {
     }
 }
 
-/// What a token begins with that begins where a character does.
+/// The start of a token that begins where a character does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Begin {
-    /// A whole character, so text has this one there.
+pub(super) enum TokenStart {
+    /// A whole character.
     Char(u32),
-    /// The first bytes of one that ends after the token: any with this first byte.
+    /// The first byte of a character that ends after the token.
     Lead(u8),
 }
 
-impl Begin {
-    /// `None` for a token that begins inside of a character.
+impl TokenStart {
+    /// Returns the start of a token, or `None` if the token begins inside of a character.
     pub(super) fn of(piece: &[u8]) -> Option<Self> {
         let lead = *piece.first()?;
         if lead & 0xC0 == 0x80 {
@@ -48,8 +48,8 @@ impl Begin {
     }
 }
 
-/// Whether a token can stand where a character ends: not, if it ends before the last
-/// byte of one that it begins.
+/// Returns true if a token can end where a character ends. A token cannot if it stops inside of a
+/// character that it begins.
 pub(super) fn ends_character(piece: &[u8]) -> bool {
     let tail = piece.iter().rev().take_while(|byte| *byte & 0xC0 == 0x80);
     let tail = tail.count();

@@ -1,4 +1,4 @@
-//! The container: a header, a table of sections, and the sections.
+//! The container format of compiled tokenizers: a header, a table of sections, and the sections.
 //!
 //! ```text
 //! byte 0    magic "fasttokn"
@@ -14,25 +14,27 @@
 //!           the sections, each from a multiple of 64 on, zeros between them
 //! ```
 //!
-//! Sections are arrays as they lie in memory, so numbers are in the byte order of the
-//! machine that compiled the image. All checksums are verified when an image is
-//! opened: a flipped bit in a table of ids would otherwise give other ids, silently.
-//! XXH3 runs at the speed of memory, so this costs about what reading the file for
-//! the first time does.
+//! Sections are arrays as they lie in memory, so numbers are in the byte order of the machine that
+//! compiled the tokenizer. All checksums are verified when the file is opened: a flipped bit in a
+//! table of ids would otherwise silently give other ids. XXH3 runs at the speed of memory, so this
+//! costs about as much as reading the file for the first time.
 
-use super::error::ImageError;
-use crate::store::{Flat, Image, LINE};
+mod error;
+
+pub use error::CompiledError;
+
+use crate::store::{FileBytes, Flat, LINE};
 use bytemuck::{Pod, Zeroable};
 use twox_hash::XxHash3_64;
 
-/// Format version: changes with anything that a section means, its order of elements,
-/// its hash function, or its config's reading.
+/// The format version. It changes with the meaning of any section, its order of elements, its hash
+/// function, or the reading of its configuration.
 pub(crate) const VERSION: u32 = 10;
 
-pub(super) const MAGIC: [u8; 8] = *b"fasttokn";
+pub(crate) const MAGIC: [u8; 8] = *b"fasttokn";
 const ORDER: u32 = 0x0102_0304;
 
-/// What a section holds.
+/// The kind of a section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Section {
@@ -56,50 +58,51 @@ pub(crate) enum Section {
     Words = 9,
     /// Longer words that are one token.
     LongWords = 10,
-    /// Least and most bytes of longer words, and whether merges prove all words.
+    /// The least and most bytes of longer words, and 1 if merging is proved to reach all words.
     WordFacts = 11,
-    /// Which hashes pairs with a merge have.
+    /// Filter of the hashes of pairs with a merge.
     PairBits = 12,
-    /// Blocks of the table of atoms.
-    AtomIndex = 13,
-    /// Tokens of characters that merge first, and which set of bytes excludes them.
-    AtomTokens = 14,
-    /// The sets.
-    AtomSets = 16,
-    /// Which characters tokens have side by side.
+    /// Blocks of the table of premerged characters.
+    CharIndex = 13,
+    /// Tokens of premerged characters, and the numbers of their contexts.
+    CharTokens = 14,
+    /// Contexts in which characters are not premerged.
+    ContextBytes = 16,
+    /// Filter of the characters that tokens have side by side.
     Neighbours = 17,
     /// Ranks of merges of the first tokens.
     DensePairs = 18,
-    /// What the merge of each rank makes.
+    /// Products of merges by rank.
     Products = 19,
-    /// What the first merge makes.
+    /// Product of the first merge.
     PairFacts = 20,
-    /// The characters that exclude others.
-    AtomChars = 21,
-    /// Tokens of characters that merge to two first.
-    AtomSplits = 22,
-    /// The characters that exclude those before them.
-    AtomFollowers = 23,
-    /// Tokens of two characters that merge first, and which set of bytes excludes them.
-    AtomDoubles = 35,
+    /// Filter of the previous characters of contexts.
+    ContextChars = 21,
+    /// Tokens of characters that are premerged to two tokens.
+    CharTokenPairs = 22,
+    /// Filter of the next characters of contexts.
+    ContextFollowers = 23,
+    /// Tokens of pairs of characters that are premerged together, and the numbers of their
+    /// contexts.
+    CharPairs = 35,
     // Of SentencePiece-style models only, which have of the above: Config, Flags, Names,
     // ByteIds, Words and what is said of pairs.
-    /// The unknown token or all ones, whether unknown characters are one token together,
-    /// tokens of the model, tokens as the reference counts them.
+    /// The unknown token or all ones, 1 if consecutive unknown characters are one token, the number
+    /// of the model's tokens, and the number of tokens as the reference counts them.
     ModelFacts = 24,
     /// Blocks of the table of single characters.
     LetterIndex = 25,
     /// Tokens of single characters, and their classes.
     Letters = 26,
-    /// For classes of characters, the ranks of rules that join them.
+    /// Ranks of rules that join two characters, by their classes.
     BorderRanks = 27,
-    /// Which hashes other pairs of characters have that some rule joins.
+    /// Filter of the hashes of other pairs of characters that some rule joins.
     BorderBits = 28,
     /// Spellings of tokens, one after the other.
     Spellings = 29,
     /// Where each of these ends, by id.
     SpellingEnds = 30,
-    /// What decoding writes for tokens, one after the other.
+    /// Decoded bytes of tokens, one after the other.
     Pieces = 31,
     /// Where each of these ends, by id.
     PieceEnds = 32,
@@ -124,16 +127,16 @@ impl Section {
             Self::LongWords => "table of long words",
             Self::WordFacts => "list of facts about words",
             Self::PairBits => "filter of merges",
-            Self::AtomIndex => "index of characters",
-            Self::AtomTokens => "tokens of characters",
-            Self::AtomSets => "sets of bytes",
+            Self::CharIndex => "index of characters",
+            Self::CharTokens => "tokens of characters",
+            Self::ContextBytes => "sets of bytes",
             Self::Neighbours => "filter of neighbours",
             Self::DensePairs => "square of merges",
             Self::Products => "list of what merges make",
-            Self::AtomChars => "filter of characters",
-            Self::AtomSplits => "pairs of tokens of characters",
-            Self::AtomFollowers => "filter of following characters",
-            Self::AtomDoubles => "table of double characters",
+            Self::ContextChars => "filter of characters",
+            Self::CharTokenPairs => "pairs of tokens of characters",
+            Self::ContextFollowers => "filter of following characters",
+            Self::CharPairs => "table of double characters",
             Self::PairFacts => "list of facts about merges",
             Self::ModelFacts => "list of facts about the model",
             Self::LetterIndex => "index of single characters",
@@ -149,9 +152,9 @@ impl Section {
         }
     }
 
-    /// An error for what this section holds.
-    pub(crate) fn invalid(self, problem: impl Into<String>) -> ImageError {
-        ImageError::Invalid {
+    /// Returns an error for invalid contents of this section.
+    pub(crate) fn invalid(self, problem: impl Into<String>) -> CompiledError {
+        CompiledError::Invalid {
             part: self.name(),
             problem: problem.into(),
         }
@@ -184,20 +187,21 @@ const HEADER: usize = size_of::<Header>();
 const ENTRY: usize = size_of::<Entry>();
 const CHECKSUM: usize = size_of::<u64>();
 
-/// An image under construction.
+/// A compiled tokenizer under construction.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
     sections: Vec<(Section, usize, Vec<u8>)>,
 }
 
 impl Writer {
-    /// Adds a section; each kind once.
+    /// Adds a section. Each kind may be added once.
     pub(crate) fn put<T: Pod>(&mut self, section: Section, elements: &[T]) {
         let bytes = bytemuck::cast_slice(elements).to_vec();
         self.sections.push((section, size_of::<T>(), bytes));
     }
 
-    /// The image of the `tokenizer.json` with this SHA-256.
+    /// Returns the bytes of the compiled tokenizer. `source` is the SHA-256 of its
+    /// `tokenizer.json`.
     pub(crate) fn finish(self, source: [u8; 32]) -> Vec<u8> {
         let body = HEADER + self.sections.len() * ENTRY + CHECKSUM;
         let mut end = body;
@@ -225,53 +229,53 @@ impl Writer {
             zero: 0,
             source,
         };
-        let mut image = Vec::with_capacity(end);
-        image.extend_from_slice(bytemuck::bytes_of(&header));
-        image.extend_from_slice(bytemuck::cast_slice(&entries));
-        let checksum = XxHash3_64::oneshot(&image);
-        image.extend_from_slice(&checksum.to_ne_bytes());
+        let mut out = Vec::with_capacity(end);
+        out.extend_from_slice(bytemuck::bytes_of(&header));
+        out.extend_from_slice(bytemuck::cast_slice(&entries));
+        let checksum = XxHash3_64::oneshot(&out);
+        out.extend_from_slice(&checksum.to_ne_bytes());
         for ((_, _, bytes), entry) in self.sections.iter().zip(&entries) {
-            image.resize(entry.offset as usize, 0);
-            image.extend_from_slice(bytes);
+            out.resize(entry.offset as usize, 0);
+            out.extend_from_slice(bytes);
         }
-        image
+        out
     }
 }
 
-/// An image whose container is in order and whose checksums match.
+/// A compiled tokenizer whose container is valid.
 pub(crate) struct Reader {
-    image: Image,
+    file: FileBytes,
     entries: Vec<Entry>,
-    /// SHA-256 of the `tokenizer.json`.
+    /// The SHA-256 of the `tokenizer.json`.
     pub(crate) source: [u8; 32],
 }
 
 impl Reader {
-    pub(crate) fn new(image: Image) -> Result<Self, ImageError> {
-        let bytes = image.bytes();
+    pub(crate) fn new(file: FileBytes) -> Result<Self, CompiledError> {
+        let bytes = file.bytes();
         let Some(header) = bytes.get(..HEADER) else {
-            return Err(ImageError::NotAnImage);
+            return Err(CompiledError::NotCompiled);
         };
         let header: Header = bytemuck::pod_read_unaligned(header);
         if header.magic != MAGIC {
-            return Err(ImageError::NotAnImage);
+            return Err(CompiledError::NotCompiled);
         }
         if header.order == ORDER.swap_bytes() {
-            return Err(ImageError::ByteOrder);
+            return Err(CompiledError::ByteOrder);
         }
         if header.version != VERSION {
-            return Err(ImageError::Version {
+            return Err(CompiledError::Version {
                 found: header.version,
                 supported: VERSION,
             });
         }
         if header.len != bytes.len() as u64 {
-            return Err(ImageError::Length {
+            return Err(CompiledError::Length {
                 found: bytes.len() as u64,
                 expected: header.len,
             });
         }
-        let damaged = ImageError::Checksum { part: "header" };
+        let damaged = CompiledError::Checksum { part: "header" };
         let table_end = (header.sections as usize)
             .checked_mul(ENTRY)
             .and_then(|len| len.checked_add(HEADER));
@@ -308,12 +312,12 @@ impl Reader {
         Ok(Self {
             entries,
             source: header.source,
-            image,
+            file,
         })
     }
 
-    /// The elements of a section, whose checksum is verified.
-    pub(crate) fn get<T: Pod>(&self, section: Section) -> Result<Flat<T>, ImageError> {
+    /// Returns the elements of a section after verifying its checksum.
+    pub(crate) fn get<T: Pod>(&self, section: Section) -> Result<Flat<T>, CompiledError> {
         let mut entries = self.entries.iter();
         let entry = entries
             .find(|entry| entry.kind == section as u32)
@@ -331,10 +335,10 @@ impl Reader {
         });
         let outside = || section.invalid("it does not lie inside the file as it should");
         let elements: Flat<T> = range
-            .and_then(|range| self.image.view(range))
+            .and_then(|range| self.file.view(range))
             .ok_or_else(outside)?;
         if XxHash3_64::oneshot(bytemuck::cast_slice(&elements)) != entry.checksum {
-            return Err(ImageError::Checksum {
+            return Err(CompiledError::Checksum {
                 part: section.name(),
             });
         }

@@ -1,19 +1,20 @@
-//! Sets of bytes, and of pairs by hash.
+//! Sets of bytes, and hashed bit sets of pairs.
 //!
-//! What the latter contain by chance costs time and changes nothing: a character is no atom
-//! where it could be one, or a word does not fall apart where it could.
+//! A hashed bit set can report a pair that it does not hold. This costs time and changes no result:
+//! a character counts as not premerged although it could be, or a word is not cut into pieces where
+//! it could be.
 
-/// A bit per pair of characters, by hash: 128 KiB, of which the pairs of a large
-/// vocabulary set one in ten.
+/// The size in bits of the set of neighbouring characters: 128 KiB, of which the pairs of a large
+/// vocabulary set one bit in ten.
 pub(super) const NEIGHBOUR_BITS: usize = 1 << 20;
 
-/// A bit for each value of a byte.
+/// A set of bytes: one bit for each value.
 pub(super) type ByteSet = [u64; 4];
 
-/// A bit per set and character that it excludes, by hash.
-pub(super) const EXCLUDED_BITS: usize = 1 << 18;
-/// A bit per character and the one after it that excludes it, by hash: 64 KiB, of which
-/// Qwen 3's vocabulary sets one in twenty.
+/// The size in bits of the set of (context, previous character) pairs.
+pub(super) const EXCLUDED_CHAR_BITS: usize = 1 << 18;
+/// The size in bits of the set of (character, next character) pairs: 64 KiB, of which Qwen 3's
+/// vocabulary sets one bit in twenty.
 pub(super) const FOLLOWER_BITS: usize = 1 << 19;
 
 pub(super) fn contains(set: &[u64], byte: u8) -> bool {
@@ -40,7 +41,7 @@ pub(super) fn neighbour_bit(left: u32, right: u32) -> usize {
 #[inline(always)]
 pub(super) fn excluded_bit(context: u32, code: u32) -> usize {
     let pair = u64::from(context) << 32 | u64::from(code);
-    (pair.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 46) as usize % EXCLUDED_BITS
+    (pair.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 46) as usize % EXCLUDED_CHAR_BITS
 }
 
 #[inline(always)]

@@ -1,59 +1,59 @@
-//! Merging few symbols, which is what most words are.
+//! Merging of up to 64 symbols, which covers most words.
 //!
-//! The pair that comes first is the least of an array of numbers, which vectors find in a
-//! few steps: each number is a rank above a place, so that of equal ranks the leftmost pair
-//! is the least. Symbols stay where they are; a bit says whether one is still there, and
-//! neighbours are found by counting zeros.
+//! The next pair to merge is the minimum of an array of numbers, which vectors find in a few steps.
+//! Each number is a rank above a position, so that of equal ranks the leftmost pair is the minimum.
+//! Symbols keep their positions; a bit tells if a symbol is still there, and neighbours are found
+//! by counting zeros.
 
-mod together;
+mod batch;
 
-pub(crate) use together::{GROUP, Group};
+pub(crate) use batch::{BATCH_WORDS, Batch};
 
 use crate::pairs::{NO_RANK, PairTable, RANK_MAX};
 use bytemuck::Zeroable;
 
-/// Most symbols.
-pub(crate) const FEW: usize = 64;
+/// The largest number of symbols.
+pub(crate) const MAX_SYMBOLS: usize = 64;
 
-/// Numbers that are compared together.
+/// The number of array elements that are compared together.
 const LANES: usize = 16;
 
-/// Symbols and the pairs that they make.
+/// The symbols of a word and their pairs.
 #[derive(Debug, Clone, Copy, Zeroable)]
 pub(crate) struct Symbols {
-    ids: [u32; FEW],
-    /// For each symbol that is there: the rank of its merge with the next one, above the
-    /// symbol's place; or [`NO_PAIR`].
-    pairs: [u32; FEW],
+    ids: [u32; MAX_SYMBOLS],
+    /// For each symbol that is still there: the rank of its merge with the next symbol, above its
+    /// position; or [`NO_PAIR`].
+    pairs: [u32; MAX_SYMBOLS],
 }
 
 const NO_PAIR: u32 = u32::MAX;
 
-/// `rank` may be larger than any rank: then there is no merge.
+/// Packs a rank and a position. A `rank` above [`RANK_MAX`] stands for no merge.
 #[inline(always)]
 fn pair(rank: u32, place: usize) -> u32 {
     if rank > RANK_MAX as u32 {
         NO_PAIR
     } else {
-        (rank * FEW as u32) | place as u32
+        (rank * MAX_SYMBOLS as u32) | place as u32
     }
 }
 
 impl Default for Symbols {
     fn default() -> Self {
         Self {
-            ids: [0; FEW],
-            pairs: [NO_PAIR; FEW],
+            ids: [0; MAX_SYMBOLS],
+            pairs: [NO_PAIR; MAX_SYMBOLS],
         }
     }
 }
 
 impl Symbols {
-    /// Begins with `ids`; `ranks` are as in [`Symbols::merge`]. Returns a bit for each symbol,
-    /// and how many places pairs are looked for in.
+    /// Starts with the symbols `ids`; `ranks` are as in [`Symbols::merge`]. Returns a bit for each
+    /// symbol, and the number of positions at which pairs are searched.
     #[inline(always)]
     fn fill(&mut self, ids: &[u32], ranks: &[u32]) -> (u64, usize) {
-        let count = ids.len().min(FEW);
+        let count = ids.len().min(MAX_SYMBOLS);
         if count == 0 {
             return (0, 0);
         }
@@ -66,12 +66,12 @@ impl Symbols {
             *pair_of = pair(rank, place);
         }
         self.pairs[count - 1..lanes].fill(NO_PAIR);
-        (u64::MAX >> (FEW - count), lanes)
+        (u64::MAX >> (MAX_SYMBOLS - count), lanes)
     }
 
-    /// Merges `ids`, at most [`FEW`], of which `ranks` are the ranks of each with the next
-    /// one, if there is one. A rank above all ranks is none. Calls `each` with the tokens that
-    /// are left, in order.
+    /// Merges `ids`, at most [`MAX_SYMBOLS`], and calls `each` with the tokens that are left, in
+    /// order. `ranks` holds the rank of each symbol with the next one; a value above all ranks
+    /// stands for no merge.
     #[inline(always)]
     pub(crate) fn merge(
         &mut self,
@@ -86,32 +86,32 @@ impl Symbols {
             if first == NO_PAIR {
                 break;
             }
-            let place = first as usize % FEW;
-            let id = table.product(first / FEW as u32);
+            let place = first as usize % MAX_SYMBOLS;
+            let id = table.product(first / MAX_SYMBOLS as u32);
             let after = there & (u64::MAX << place << 1);
-            let right = after.trailing_zeros() as usize % FEW;
+            let right = after.trailing_zeros() as usize % MAX_SYMBOLS;
             there &= !(1 << right);
             self.pairs[right] = NO_PAIR;
             self.ids[place] = id;
             let after = after & after.wrapping_sub(1);
             let rank = match after {
                 0 => NO_RANK,
-                _ => table.rank(id, self.ids[after.trailing_zeros() as usize % FEW]),
+                _ => table.rank(id, self.ids[after.trailing_zeros() as usize % MAX_SYMBOLS]),
             };
             self.pairs[place] = pair(rank, place);
             let before = there & ((1 << place) - 1);
             if before != 0 {
-                let left = before.ilog2() as usize % FEW;
+                let left = before.ilog2() as usize % MAX_SYMBOLS;
                 self.pairs[left] = pair(table.rank(self.ids[left], id), left);
             }
         }
         while there != 0 {
-            each(self.ids[there.trailing_zeros() as usize % FEW]);
+            each(self.ids[there.trailing_zeros() as usize % MAX_SYMBOLS]);
             there &= there - 1;
         }
     }
 
-    /// The least pair.
+    /// Returns the smallest packed pair.
     #[inline(always)]
     fn first(&self, lanes: usize) -> u32 {
         let (chunks, _) = self.pairs[..lanes].as_chunks::<LANES>();
@@ -134,7 +134,7 @@ mod tests {
         #[test]
         fn merging_is_the_definition(
             rules in prop::collection::vec((0u32..24, 0u32..24), 0..24),
-            word in prop::collection::vec(0u32..4, 0..=FEW),
+            word in prop::collection::vec(0u32..4, 0..=MAX_SYMBOLS),
         ) {
             let rules: Vec<_> = (4..).zip(&rules).map(|(id, &(l, r))| [l, r, id]).collect();
             let table = PairTable::new(&rules);
@@ -158,11 +158,11 @@ mod tests {
             }
             prop_assert_eq!(&found, &expected);
             // Together with parts of it, and with nothing.
-            let mut group = Group::zeroed();
+            let mut group = Batch::zeroed();
             for _ in 0..2 {
                 group.clear();
                 group.push(&[], &[]);
-                for n in 0..=alone.len().min(GROUP - 2) {
+                for n in 0..=alone.len().min(BATCH_WORDS - 2) {
                     group.push(&alone[n..], ranks.get(n..).unwrap_or_default());
                 }
                 group.merge(&table);
@@ -173,7 +173,7 @@ mod tests {
                 };
                 prop_assert!(tokens(0).is_empty());
                 prop_assert_eq!(tokens(1), expected.clone());
-                for n in 1..=alone.len().min(GROUP - 2) {
+                for n in 1..=alone.len().min(BATCH_WORDS - 2) {
                     found.clear();
                     let ranks = ranks.get(n..).unwrap_or_default();
                     symbols.merge(&table, &alone[n..], ranks, |id| found.push(id));

@@ -1,24 +1,26 @@
-//! The tokens of the few words of a short text.
+//! Encoding of short texts, one word after the other.
 //!
-//! What the pipeline of [`super::words`] costs before the first and after the last of its
-//! groups is more than that many words take one by one, with a branch on what each is.
+//! The pipeline of [`super::pipeline`] has a fixed cost before its first and after its last group
+//! of words. For a few words it exceeds the cost of encoding each word alone, with branches on how
+//! the word was found.
 
 use super::{Bpe, Scratch};
-use crate::cache::{Cache, MANY, SHORT_TOKENS};
+use crate::cache::{Cache, MANY_TOKENS, SHORT_TOKENS};
 use crate::compare::Scalar;
-use crate::pretokenize::Words;
+use crate::pretokenize::PreTokens;
+use crate::short_tokens::Key;
 use crate::vocab::Vocab;
-use crate::words::Key;
 
-/// Most words that go this way: 12 to 16 of them take as long as in the pipeline.
-pub(super) const FEW_WORDS: usize = 8;
+/// The largest number of words that are encoded one by one. The pipeline breaks even at 12 to 16
+/// words.
+pub(super) const SHORT_TEXT_WORDS: usize = 8;
 
-/// A word, and what is known of it.
+/// A word with its cache lookup result.
 #[derive(Debug, Clone, Copy)]
 struct Probe {
     key: Key,
     hash: u64,
-    /// Its tokens and their number, or what is in place of that.
+    /// The tokens of the word if `tokens` is at most [`SHORT_TOKENS`]; otherwise any values.
     four: [u32; 4],
     tokens: u8,
 }
@@ -35,10 +37,10 @@ impl Default for Probe {
 }
 
 impl Bpe {
-    /// [`Bpe::encode_words`] for up to [`FEW_WORDS`].
-    pub(super) fn encode_few(
+    /// Does the work of [`Bpe::encode_words`] for up to [`SHORT_TEXT_WORDS`] words.
+    pub(super) fn encode_short_text(
         &self,
-        words: &Words<'_>,
+        words: &PreTokens<'_>,
         vocab: &Vocab,
         scratch: &mut Scratch,
         out: &mut Vec<u32>,
@@ -51,7 +53,7 @@ impl Bpe {
             ..
         } = scratch;
         let cache: &mut Cache = cache;
-        let mut probes = [Probe::default(); FEW_WORDS];
+        let mut probes = [Probe::default(); SHORT_TEXT_WORDS];
         let mut start = words.start;
         for (probe, &end) in probes.iter_mut().zip(words.ends) {
             probe.key = Key::new(bytes, start, end);
@@ -60,8 +62,8 @@ impl Bpe {
             start = end;
         }
         for probe in &mut probes[..words.ends.len()] {
-            let wanted = Cache::wanted(self.owner, probe.key, probe.hash);
-            let (four, tokens) = cache.first::<Scalar>(&wanted);
+            let wanted = Cache::probe(self.owner, probe.key, probe.hash);
+            let (four, tokens) = cache.find_in_home::<Scalar>(&wanted);
             (probe.four, probe.tokens) = (*four, tokens as u8);
             if tokens > SHORT_TOKENS {
                 cache.prefetch_other(probe.hash);
@@ -87,14 +89,16 @@ impl Bpe {
                 tokens,
             } = probe;
             if usize::from(*tokens) > SHORT_TOKENS {
-                *tokens = cache.further::<Scalar>(self.owner, &self.words, *key, *hash, four);
+                *tokens =
+                    cache.find_elsewhere::<Scalar>(self.owner, &self.words, *key, *hash, four);
             }
             if usize::from(*tokens) > SHORT_TOKENS {
-                if (*tokens == MANY || key.is_none()) && self.encode_known(word, cache, out) {
+                if (*tokens == MANY_TOKENS || key.is_none()) && self.encode_cached(word, cache, out)
+                {
                     continue;
                 }
                 let rest = (&mut *cache, &mut *merging, &mut *ids);
-                self.encode_rare(word, (*key, *hash), vocab, rest, out);
+                self.encode_uncached(word, (*key, *hash), vocab, rest, out);
                 continue;
             }
             // Without a call to copy so few.
