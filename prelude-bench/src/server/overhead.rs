@@ -1,4 +1,4 @@
-//! What HTTP adds: the same classification over a connection, and by the engine alone.
+//! The overhead of HTTP: the same classification over a connection, and by the engine alone.
 //!
 //! Like is compared with like. The engine is called as the server calls it for a request that is
 //! alone: the step runs on the caller's thread, so that no call waits for another thread to wake.
@@ -71,8 +71,7 @@ pub(super) fn measure(rounds: usize, round: Duration) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What the machine takes for the same bytes without a server: the part of what is added that no
-/// server could save.
+/// The cost of the same bytes without a server: the part of the overhead that no server can avoid.
 #[derive(Default)]
 struct Machine {
     asleep: Vec<f64>,
@@ -94,7 +93,7 @@ impl Machine {
     }
 }
 
-/// Whoever is asked, in turns.
+/// The targets that are measured in turns.
 struct Asked {
     client: Client,
     body: String,
@@ -191,7 +190,7 @@ fn median_us(times: Vec<Duration>) -> f64 {
     median(times).as_secs_f64() * 1e6
 }
 
-/// What went there and back.
+/// The bytes of a request and its response.
 struct Exchange {
     /// Bytes of the request.
     question: usize,

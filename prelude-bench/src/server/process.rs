@@ -15,7 +15,7 @@ pub(super) struct Process {
     child: Child,
     /// `host:port`.
     pub(super) address: String,
-    /// From the start of the process until it said that it is healthy.
+    /// The time from the start of the process to its first healthy response.
     pub(super) ready_after: Duration,
 }
 
@@ -44,7 +44,7 @@ impl Process {
         Self::prelude_with(program, &[])
     }
 
-    /// As [`Self::prelude`], with settings in its environment.
+    /// Starts Prelude as [`Self::prelude`] does, with settings in its environment.
     pub(super) fn prelude_with(program: &Path, settings: &[(&str, &str)]) -> Result<Self> {
         let mut command = Command::new(program);
         command.args(["serve", "--port", "0"]);
@@ -173,7 +173,7 @@ fn get(address: &str, path: &str) -> std::io::Result<String> {
     Ok(answer)
 }
 
-/// An address that nobody listens at now.
+/// Returns an address on which no server listens now.
 pub(super) fn free_address() -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0").context("a loopback port")?;
     Ok(listener.local_addr()?.to_string())
