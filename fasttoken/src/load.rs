@@ -2,28 +2,21 @@
 
 mod model;
 mod quick;
+mod settings;
 
 use crate::added::AddedTokens;
 use crate::bpe::Bpe;
-use crate::encode_error::EncodeError;
 use crate::error::Error;
 use crate::format::{Reader, Section};
-use crate::json::{Component, File, ModelJson};
-use crate::normalize::Normalizer;
-use crate::padding::Padding;
+use crate::json::{File, ModelJson};
 use crate::pairs::PairTable;
-use crate::postprocess::{PostProcessor, TemplatePart};
-use crate::pretokenize::PreTokenizer;
-use crate::sentencepiece::{self, SentencePiece};
+use crate::sentencepiece;
 use crate::store::{self, Room};
 use crate::tokenizer::Tokenizer;
-use crate::truncation::Truncation;
-use crate::vocab::{Builder, NO_TOKEN, Vocab};
-use crate::window;
+use crate::vocab::Vocab;
 use model::Model;
 use quick::Quick;
-use serde::Deserialize;
-use serde_json::Value;
+use settings::Settings;
 use std::path::Path;
 
 impl Tokenizer {
@@ -213,138 +206,6 @@ fn load_sentencepiece(json: &[u8], file: &File<'_>) -> Result<Tokenizer, Error> 
     settings.finish_sentencepiece(added, family)
 }
 
-/// The settings of a file besides its vocabulary and merges.
-struct Settings {
-    normalizer: Normalizer,
-    pre_tokenizer: PreTokenizer,
-    post_processor: PostProcessor,
-    truncation: Option<Truncation>,
-    padding: Option<Padding>,
-}
-
-impl Settings {
-    fn load(file: &File<'_>) -> Result<Self, Error> {
-        check_version(file.version.as_deref())?;
-        let (truncation, padding) = read_lengths(file)?;
-        let normalizer = Normalizer::load(file.normalizer.as_ref(), "$.normalizer")?;
-        normalizer.only_forms("$.normalizer")?;
-        let pre_tokenizer = PreTokenizer::load(file.pre_tokenizer.as_ref(), "$.pre_tokenizer")?;
-        let post_processor = PostProcessor::load(file.post_processor.as_ref(), "$.post_processor")?;
-        check_decoder(file.decoder.as_ref())?;
-        Ok(Self {
-            normalizer,
-            pre_tokenizer,
-            post_processor,
-            truncation,
-            padding,
-        })
-    }
-
-    /// Reads the settings of a SentencePiece-style file, which has its own pre-tokenizer and
-    /// decoder.
-    fn load_sentencepiece(file: &File<'_>) -> Result<Self, Error> {
-        check_version(file.version.as_deref())?;
-        let (truncation, padding) = read_lengths(file)?;
-        let normalizer = Normalizer::load(file.normalizer.as_ref(), "$.normalizer")?;
-        let post_processor = PostProcessor::load(file.post_processor.as_ref(), "$.post_processor")?;
-        if post_processor.trims() {
-            return Err(Error::unsupported(
-                "$.post_processor",
-                "post-processor that trims offsets, for a model without ByteLevel",
-            ));
-        }
-        Ok(Self {
-            normalizer,
-            pre_tokenizer: PreTokenizer::none(),
-            post_processor,
-            truncation,
-            padding,
-        })
-    }
-
-    fn added_tokens(
-        &self,
-        file: &File<'_>,
-        model_len: usize,
-        model_id: impl Fn(&str) -> Option<u32>,
-    ) -> Result<AddedTokens, Error> {
-        AddedTokens::load(&file.added_tokens, model_len, model_id, &self.normalizer)
-    }
-
-    fn finish(self, added: AddedTokens, vocab: Vocab, bpe: Bpe) -> Result<Tokenizer, Error> {
-        check_template_ids(&self.post_processor, |id| vocab.contains(id))?;
-        let safe_cuts = window::cuts_are_safe(&self.pre_tokenizer, &added);
-        Ok(Tokenizer {
-            normalizer: self.normalizer,
-            pre_tokenizer: self.pre_tokenizer,
-            post_processor: self.post_processor,
-            added,
-            vocab,
-            bpe,
-            truncation: self.truncation,
-            padding: self.padding,
-            safe_cuts,
-            sentencepiece: None,
-        })
-    }
-
-    fn finish_sentencepiece(
-        self,
-        added: AddedTokens,
-        mut family: SentencePiece,
-    ) -> Result<Tokenizer, Error> {
-        family.prepare(&self.normalizer, &added);
-        check_template_ids(&self.post_processor, |id| family.contains(id))?;
-        let empty = Builder::default();
-        let names = empty.index().expect("nothing is there twice");
-        let none = PairTable::build(&[]).expect("nothing shares a place");
-        Ok(Tokenizer {
-            normalizer: self.normalizer,
-            pre_tokenizer: self.pre_tokenizer,
-            post_processor: self.post_processor,
-            added,
-            vocab: empty.finish(names, 0),
-            bpe: Bpe::new([NO_TOKEN; 256], none),
-            truncation: self.truncation,
-            padding: self.padding,
-            safe_cuts: false,
-            sentencepiece: Some(Box::new(family)),
-        })
-    }
-}
-
-/// Reads truncation and padding.
-fn read_lengths(file: &File<'_>) -> Result<(Option<Truncation>, Option<Padding>), Error> {
-    let truncation = read_setting::<Truncation>(file.truncation.as_ref(), "$.truncation")?;
-    let padding = read_setting::<Padding>(file.padding.as_ref(), "$.padding")?;
-    if let Some(padding) = &padding {
-        let refuse = |problem: EncodeError| Error::invalid("$.padding", problem.to_string());
-        padding.check().map_err(refuse)?;
-    }
-    Ok((truncation, padding))
-}
-
-fn check_version(version: Option<&str>) -> Result<(), Error> {
-    match version {
-        None | Some("1.0") => Ok(()),
-        Some(other) => Err(Error::unsupported(
-            "$.version",
-            format!("format version {other:?}"),
-        )),
-    }
-}
-
-fn read_setting<'de, T: Deserialize<'de>>(
-    value: Option<&'de Value>,
-    path: &str,
-) -> Result<Option<T>, Error> {
-    let read = |value: &'de Value| T::deserialize(value);
-    value
-        .map(read)
-        .transpose()
-        .map_err(|problem| Error::invalid(path, problem.to_string()))
-}
-
 fn check_model(model: &ModelJson<'_>) -> Result<(), Error> {
     match model.kind.as_deref() {
         Some("BPE") => {}
@@ -373,34 +234,6 @@ fn check_model(model: &ModelJson<'_>) -> Result<(), Error> {
     ] {
         if affix.as_ref().is_some_and(|affix| !affix.is_empty()) {
             return Err(Error::unsupported(format!("$.model.{name}"), name));
-        }
-    }
-    Ok(())
-}
-
-fn check_decoder(decoder: Option<&Component>) -> Result<(), Error> {
-    let path = "$.decoder";
-    match decoder.map(|decoder| decoder.kind(path)).transpose()? {
-        Some("ByteLevel") => Ok(()),
-        other => Err(Error::unsupported(
-            path,
-            format!("decoder {} (supported: ByteLevel)", other.unwrap_or("null")),
-        )),
-    }
-}
-
-fn check_template_ids(
-    processor: &PostProcessor,
-    contains: impl Fn(u32) -> bool,
-) -> Result<(), Error> {
-    for piece in processor.single.iter().chain(&processor.pair) {
-        if let TemplatePart::Special(ids) = piece
-            && let Some(id) = ids.iter().find(|id| !contains(**id))
-        {
-            return Err(Error::invalid(
-                "$.post_processor",
-                format!("the template adds id {id}, which no token has"),
-            ));
         }
     }
     Ok(())

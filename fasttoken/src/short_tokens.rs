@@ -7,6 +7,7 @@
 
 use crate::compare::Compare;
 use crate::store::{Flat, Movable, Room};
+use crate::table::{K0, K1, fold};
 use bytemuck::{Pod, Zeroable};
 
 /// The largest number of bytes of a word with a key.
@@ -98,10 +99,7 @@ impl Key {
 
     #[inline(always)]
     pub(crate) fn hash(self) -> u64 {
-        // Odd constants without structure: the fractional parts of pi and e.
-        let product = u128::from(self.low ^ 0x243F_6A88_85A3_08D3)
-            * u128::from(self.high ^ 0xB7E1_5162_8AED_2A6B);
-        product as u64 ^ (product >> 64) as u64
+        fold(self.low ^ K0, self.high ^ K1)
     }
 }
 

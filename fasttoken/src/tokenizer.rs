@@ -53,8 +53,11 @@ pub(crate) trait Visitor<'t> {
     }
     /// Takes an added token that was found in the raw text.
     fn raw_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()>;
-    /// Takes an added token that was found in the normalized segment.
-    fn normalized_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()>;
+    /// Takes an added token that was found in the normalized segment. By default it is treated like
+    /// a token of the raw text.
+    fn normalized_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()> {
+        self.raw_token(id, range)
+    }
 }
 
 impl Tokenizer {
@@ -306,11 +309,6 @@ impl<'t> Visitor<'t> for Ids<'_> {
         self.out.push(id);
         ControlFlow::Continue(())
     }
-
-    fn normalized_token(&mut self, id: u32, _: Range<usize>) -> ControlFlow<()> {
-        self.out.push(id);
-        ControlFlow::Continue(())
-    }
 }
 
 impl gather::Ids<'_> for Ids<'_> {
@@ -352,11 +350,6 @@ impl<'t> Visitor<'t> for Count<'_> {
     }
 
     fn raw_token(&mut self, _: u32, _: Range<usize>) -> ControlFlow<()> {
-        self.count += 1;
-        ControlFlow::Continue(())
-    }
-
-    fn normalized_token(&mut self, _: u32, _: Range<usize>) -> ControlFlow<()> {
         self.count += 1;
         ControlFlow::Continue(())
     }

@@ -5,7 +5,8 @@
 //! without a reason.
 
 use super::model::{Model, id_limit};
-use crate::json::quick::{Scanner, Spelled, read_model};
+use crate::json::quick::{Scanner, Spelled};
+use crate::json::quick_model::read_model;
 use crate::pairs::{RANK_MAX, TOKEN_END};
 use crate::vocab::{Builder, Sought};
 use std::ops::Range;

@@ -83,38 +83,32 @@ mod x86 {
     use super::{ENDS, Grammar, Scanner, fill_blocks};
     use crate::scan::planes;
 
-    #[target_feature(enable = "avx512bw,avx512vbmi2,bmi1,bmi2,lzcnt,popcnt")]
-    pub(super) fn fill_vbmi2(
-        scanner: Scanner<'_>,
-        grammar: Grammar,
-        at: usize,
-        ends: &mut [usize; ENDS],
-        count: usize,
-    ) -> usize {
-        fill_blocks::<planes::Vbmi2>(scanner, grammar, at, ends, count)
+    /// Compiles [`fill_blocks`] for the named instructions.
+    macro_rules! compile_for {
+        ($features:literal, $name:ident, $lanes:ty) => {
+            #[target_feature(enable = $features)]
+            pub(super) fn $name(
+                scanner: Scanner<'_>,
+                grammar: Grammar,
+                at: usize,
+                ends: &mut [usize; ENDS],
+                count: usize,
+            ) -> usize {
+                fill_blocks::<$lanes>(scanner, grammar, at, ends, count)
+            }
+        };
     }
-
-    #[target_feature(enable = "avx512bw,bmi1,bmi2,lzcnt,popcnt")]
-    pub(super) fn fill_avx512(
-        scanner: Scanner<'_>,
-        grammar: Grammar,
-        at: usize,
-        ends: &mut [usize; ENDS],
-        count: usize,
-    ) -> usize {
-        fill_blocks::<planes::Avx512>(scanner, grammar, at, ends, count)
-    }
-
-    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-    pub(super) fn fill_avx2(
-        scanner: Scanner<'_>,
-        grammar: Grammar,
-        at: usize,
-        ends: &mut [usize; ENDS],
-        count: usize,
-    ) -> usize {
-        fill_blocks::<planes::Avx2>(scanner, grammar, at, ends, count)
-    }
+    compile_for!(
+        "avx512bw,avx512vbmi2,bmi1,bmi2,lzcnt,popcnt",
+        fill_vbmi2,
+        planes::Vbmi2
+    );
+    compile_for!(
+        "avx512bw,bmi1,bmi2,lzcnt,popcnt",
+        fill_avx512,
+        planes::Avx512
+    );
+    compile_for!("avx2,bmi1,bmi2,lzcnt,popcnt", fill_avx2, planes::Avx2);
 }
 
 /// One implementation of [`Scanner::fill`].

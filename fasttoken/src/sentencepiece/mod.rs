@@ -10,6 +10,7 @@
 
 mod borders;
 mod characters;
+mod collect;
 mod compiled;
 mod decode;
 mod direct;

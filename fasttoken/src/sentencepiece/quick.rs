@@ -5,7 +5,8 @@
 
 use super::file::id_limit;
 use super::tokens::{self, Tokens};
-use crate::json::quick::{Scanner, read_model};
+use crate::json::quick::Scanner;
+use crate::json::quick_model::read_model;
 use crate::pairs::{RANK_MAX, TOKEN_END};
 use crate::table::Sought;
 

@@ -3,7 +3,7 @@
 use super::{MODEL, RAW, View};
 use crate::short_tokens::Key;
 use crate::store::Flat;
-use crate::table::MAX_PROBES;
+use crate::table::{K0, K1, MAX_PROBES, fold};
 
 /// An immutable open-addressing table from pieces to ids, at most two thirds full.
 #[derive(Debug)]
@@ -118,13 +118,6 @@ fn hash(bytes: &[u8]) -> u64 {
 }
 
 pub(super) fn hash_long(bytes: &[u8]) -> u64 {
-    // Odd constants without structure: the fractional parts of pi and e.
-    const K0: u64 = 0x243F_6A88_85A3_08D3;
-    const K1: u64 = 0xB7E1_5162_8AED_2A6B;
-    let fold = |a: u64, b: u64| {
-        let product = u128::from(a) * u128::from(b);
-        (product as u64) ^ ((product >> 64) as u64)
-    };
     let mut state = bytes.len() as u64 ^ K0;
     let mut chunks = bytes.chunks_exact(8);
     for chunk in &mut chunks {
