@@ -48,10 +48,10 @@ pub struct Reassigned {
     pub used: u32,
 }
 
-/// Which added tokens encoding recognises.
+/// The added tokens that encoding recognises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Recognise {
-    /// All of them, as the reference does unless told otherwise.
+    /// Every added token, as the reference does unless told otherwise.
     #[default]
     All,
     /// Only those that are not special, as the reference does with
@@ -65,7 +65,7 @@ pub enum Recognise {
 /// The added tokens and the two searches for them.
 #[derive(Debug)]
 pub(crate) struct AddedTokens {
-    /// In the order of their ids.
+    /// The tokens, by rising id.
     pub(crate) tokens: Vec<(u32, AddedToken)>,
     /// Every content that was ever added, and its id.
     pub(crate) ids: HashMap<String, u32>,
@@ -82,7 +82,7 @@ pub(crate) struct AddedTokens {
 #[derive(Debug)]
 struct Listed {
     search: Search,
-    /// What the strings that are found stand for.
+    /// The token of each string.
     matches: Vec<MatchInfo>,
 }
 
@@ -95,7 +95,7 @@ struct MatchInfo {
     special: bool,
 }
 
-/// Which of the two searches to run.
+/// The text in which added tokens are searched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pass {
     Raw,
@@ -195,7 +195,7 @@ impl AddedTokens {
         })
     }
 
-    /// Whether any is searched for in normalized text.
+    /// Returns true if some added token is searched for in normalized text.
     pub(crate) fn has_normalized(&self) -> bool {
         self.normalized.is_some()
     }
@@ -272,10 +272,10 @@ impl Listed {
 }
 
 impl MatchInfo {
-    /// The range that the token takes, if its flags allow it there. `done` is the
-    /// end of the token before it, and `blanks` the last blanks that were walked to
-    /// the right: tokens of blanks can ask for the same ones again and again. A match
-    /// that is turned down stays text, and is not searched for other tokens.
+    /// Returns the range that the token takes, if its flags allow a match there. `done` is the end
+    /// of the token before it, and `blanks` the last blanks that were walked to the right: tokens
+    /// of blanks can ask for the same ones again and again. A match that is turned down stays text,
+    /// and is not searched for other tokens.
     fn accept(
         self,
         recognise: Recognise,

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-/// Whether `byte` is spelled by the character of the same number.
+/// Returns true if `byte` is spelled by the character of the same number.
 const fn stands_for_itself(byte: u8) -> bool {
     matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF)
 }
@@ -34,7 +34,7 @@ pub(crate) fn spelling(byte: u8) -> char {
     SPELLINGS[usize::from(byte)]
 }
 
-/// What each character below U+0144 spells; `NO_BYTE` for those outside the alphabet.
+/// The byte that each character below U+0144 spells, or `NO_BYTE` outside of the alphabet.
 const BYTES: [u16; 0x144] = {
     let mut table = [NO_BYTE; 0x144];
     let mut byte = 0;
@@ -47,14 +47,14 @@ const BYTES: [u16; 0x144] = {
 
 const NO_BYTE: u16 = u16::MAX;
 
-/// The byte that `c` spells, if it is a character of the alphabet.
+/// Returns the byte that `c` spells if it is a character of the alphabet.
 pub(crate) fn byte(c: char) -> Option<u8> {
     let byte = BYTES.get(c as usize).copied().unwrap_or(NO_BYTE);
     u8::try_from(byte).ok()
 }
 
-/// Appends the bytes that `token` spells, or nothing if not all of it is in the
-/// alphabet; says which.
+/// Appends the bytes that `token` spells and returns true. Appends nothing and returns false if a
+/// character is not in the alphabet.
 pub(crate) fn append_bytes(token: &str, out: &mut Vec<u8>) -> bool {
     let before = out.len();
     for c in token.chars() {
@@ -67,7 +67,7 @@ pub(crate) fn append_bytes(token: &str, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// How the alphabet spells `bytes`; borrowed when they spell themselves.
+/// Returns the alphabet's spelling of `bytes`, borrowed if they spell themselves.
 pub(crate) fn spell(bytes: &[u8]) -> Cow<'_, str> {
     if let Ok(text) = std::str::from_utf8(bytes)
         && bytes.iter().all(u8::is_ascii_graphic)

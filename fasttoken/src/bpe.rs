@@ -1,109 +1,110 @@
-//! Byte-pair encoding of one word.
+//! Byte-pair encoding (BPE) of words.
 //!
-//! A word starts as one token per byte. The pair of neighbours whose merge rule
-//! comes first in the file, and of equal ones the leftmost, becomes one token,
-//! until no rule applies ([`merge`]).
+//! A *word* is a pre-token: a range of text that the split pattern yields, and that no merge
+//! crosses. A *piece* is the range of a word that is merged at one time. The *symbols* of a piece
+//! are its tokens so far.
 //!
-//! Most words are a token themselves. For those the merges are skipped, if they
-//! are known to lead to that token: this is proved for each token at load ([`prove`],
-//! or the file says so with `ignore_merges`). Such words of up to
-//! 12 bytes are found in [`WordTable`], longer ones in a table of strings. Words of
-//! several tokens are remembered by the thread ([`crate::cache`]).
+//! A word starts as one token per byte. The pair of neighbouring symbols with the lowest merge
+//! rank, and the leftmost of equal pairs, becomes one token, until no pair has a merge ([`merge`]).
+//!
+//! Most words are a single token. Merging them is skipped if it is known to end at that token:
+//! loading proves it for each token ([`prove`]), or the file states it with `ignore_merges`.
+//! Single-token words of up to 12 bytes are found in a [`ShortTokenTable`], longer ones in a
+//! [`StringTable`]. The tokens of all other words are kept in the thread's cache
+//! ([`crate::cache`]).
 
-mod few;
-mod image;
+mod compiled;
 mod index;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
 mod merge;
-mod parts;
-mod pending;
+mod merge_batch;
+mod pieces;
+mod pipeline;
 pub(crate) mod prove;
 mod scratch;
-mod words;
+mod short_text;
+mod thread;
 
-use crate::atoms::Atoms;
-pub(crate) use crate::cache::MergeScratch;
 use crate::cache::{Cache, LongKey, Owner};
 use crate::compare::{self, Scalar};
 use crate::pairs::PairTable;
-use crate::pretokenize::Words;
+use crate::premerge::Premerged;
+use crate::pretokenize::PreTokens;
+use crate::short_tokens::{Key, MAX_KEY_BYTES, ShortTokenTable};
 use crate::table::{StringTable, StringTableBuilder};
-use crate::vocab::Vocab;
-use crate::words::{KEY_MAX, Key, WordTable};
-use few::FEW_WORDS;
-use merge::Merging;
-use parts::AtOnce;
-use pending::Pending;
+use crate::vocab::{NO_TOKEN, Vocab};
+use merge::HeapScratch;
+use merge_batch::MergeBatch;
+use pieces::MergeNow;
+use pipeline::EncodeWords;
 pub(crate) use scratch::Scratch;
+use short_text::SHORT_TEXT_WORDS;
 use std::ops::Range;
-use words::EncodeWords;
+pub(crate) use thread::ThreadScratch;
 
-/// In place of a byte's token: the vocabulary lacks it, and such bytes vanish from
-/// words, as in the reference. StarCoder lacks eleven that start rare characters.
-pub(crate) const NO_TOKEN: u32 = u32::MAX;
-
-/// The merges, and the words that are one token.
+/// The merges of a byte-level model, and the tables of words that are a single token.
 #[derive(Debug)]
 pub(crate) struct Bpe {
-    /// Token of each single byte, or [`NO_TOKEN`].
+    /// The token of each single byte, or [`NO_TOKEN`].
     byte_ids: [u32; 256],
     pairs: PairTable,
-    /// Words of up to 12 bytes that are one token.
-    words: WordTable,
-    /// Those that do not fit there.
+    /// The single-token words of up to 12 bytes.
+    words: ShortTokenTable,
+    /// The single-token words that do not fit into `words`.
     long_words: StringTable,
-    /// Lengths of the shortest and the longest of those.
+    /// The byte lengths of the shortest and the longest entry of `long_words`.
     long_lens: (u32, u32),
-    atoms: Atoms,
-    /// Names this model in the threads' caches.
+    premerged: Premerged,
+    /// The id of this model's whole words in the threads' caches.
     owner: Owner,
-    /// The same for parts of words, which `ignore_merges` does not speak about; equal
-    /// to `owner` without it.
-    parts_owner: Owner,
-    /// Whether words that are one token are so by their merges.
+    /// The id of this model's pieces in the threads' caches. It equals `owner` unless
+    /// `ignore_merges` is set, which applies to whole words alone.
+    piece_owner: Owner,
+    /// True if merging a single-token word is known to end at that token.
     proved: bool,
-    /// Whether a byte that text can have lacks a token.
+    /// True if the vocabulary lacks a byte that UTF-8 text can contain.
     loses_bytes: bool,
 }
 
 impl Bpe {
-    /// `byte_ids` gives the token of each byte, or [`NO_TOKEN`].
+    /// Creates a model without single-token words. `byte_ids` holds the token of each byte, or
+    /// [`NO_TOKEN`].
     pub(crate) fn new(byte_ids: [u32; 256], pairs: PairTable) -> Self {
         Self {
             byte_ids,
             pairs,
-            words: WordTable::default(),
+            words: ShortTokenTable::default(),
             long_words: StringTableBuilder::with_capacity(0).finish(),
             long_lens: (u32::MAX, 0),
-            atoms: Atoms::default(),
+            premerged: Premerged::default(),
             owner: Owner::NONE,
-            parts_owner: Owner::NONE,
+            piece_owner: Owner::NONE,
             proved: false,
             loses_bytes: loses_bytes(&byte_ids),
         }
     }
 
-    /// Takes names for the threads' caches.
+    /// Registers this model's ids for the threads' caches.
     fn name_owners(&mut self) {
         self.owner = Owner::new();
-        self.parts_owner = if self.proved {
+        self.piece_owner = if self.proved {
             self.owner
         } else {
             Owner::new()
         };
     }
 
-    /// Appends the tokens of each of `words`, and the ids of those that are added tokens.
+    /// Appends the tokens of each word of `words`, and the ids of the words that are added tokens.
     pub(crate) fn encode_words(
         &self,
-        words: &Words<'_>,
+        words: &PreTokens<'_>,
         vocab: &Vocab,
-        scratch: &mut MergeScratch,
+        scratch: &mut ThreadScratch,
         out: &mut Vec<u32>,
     ) {
-        if words.ends.len() <= FEW_WORDS {
-            return self.encode_few(words, vocab, scratch.get(), out);
+        if words.ends.len() <= SHORT_TEXT_WORDS {
+            return self.encode_short_text(words, vocab, scratch.get(), out);
         }
         compare::run(EncodeWords {
             bpe: self,
@@ -120,7 +121,7 @@ impl Bpe {
         &self,
         word: &[u8],
         vocab: &Vocab,
-        scratch: &mut MergeScratch,
+        scratch: &mut ThreadScratch,
         out: &mut Vec<u32>,
     ) {
         let key = Key::new(word, 0, word.len());
@@ -134,84 +135,85 @@ impl Bpe {
             out.extend_from_slice(&four[..tokens]);
             return;
         }
-        if !self.encode_known(word, &scratch.cache, out) {
+        if !self.encode_cached(word, &scratch.cache, out) {
             let rest = (&mut *scratch.cache, &mut scratch.merging, &mut scratch.ids);
-            self.encode_rare(word, (key, hash), vocab, rest, out);
+            self.encode_uncached(word, (key, hash), vocab, rest, out);
         }
     }
 
-    /// Appends the tokens of a word that is long, or has many, if they are remembered.
-    fn encode_known(&self, word: &[u8], cache: &Cache, out: &mut Vec<u32>) -> bool {
+    /// Appends the cached tokens of a long word or a word of many tokens. Returns false if the
+    /// cache lacks the word.
+    fn encode_cached(&self, word: &[u8], cache: &Cache, out: &mut Vec<u32>) -> bool {
         let known = Self::long_key(word).and_then(|key| cache.long(self.owner, key));
         out.extend_from_slice(known.unwrap_or_default());
         known.is_some()
     }
 
-    /// Appends the tokens of a word that neither the table of words nor the cache has, and
-    /// remembers them.
+    /// Appends the tokens of a word that is neither in the word table nor in the cache, and caches
+    /// them.
     #[inline(never)]
-    fn encode_rare(
+    fn encode_uncached(
         &self,
         word: &[u8],
         (key, hash): (Key, u64),
         vocab: &Vocab,
-        (cache, merging, ids): (&mut Cache, &mut Merging, &mut Vec<u32>),
+        (cache, merging, ids): (&mut Cache, &mut HeapScratch, &mut Vec<u32>),
         out: &mut Vec<u32>,
     ) {
-        // Clauses of Chinese and Japanese rarely come back as a whole.
-        if self.is_clause_of_parts(word) {
-            return self.merge_parts(word, (cache, merging), &mut AtOnce, out);
+        // Clauses of Chinese and Japanese rarely repeat as a whole.
+        if self.is_split_clause(word) {
+            return self.merge_pieces(word, (cache, merging), &mut MergeNow, out);
         }
-        if self.look_long(word, (key, hash), vocab, cache, out) {
+        if self.find_long_token(word, (key, hash), vocab, cache, out) {
             return;
         }
         ids.clear();
-        self.merge_parts(word, (&mut *cache, merging), &mut AtOnce, ids);
-        self.remember(word, (key, hash), cache, ids);
+        self.merge_pieces(word, (&mut *cache, merging), &mut MergeNow, ids);
+        self.cache_tokens(word, (key, hash), cache, ids);
         out.extend_from_slice(ids);
     }
 
-    /// [`Bpe::encode_rare`] for the word at `place` of a text, of which parts may wait: then
-    /// there is room for their tokens in `out`.
+    /// Does the work of [`Bpe::encode_uncached`] for the word at `place` of `bytes`, but may add
+    /// pieces of the word to the batch `pending`, which reserves room for their tokens in `out`.
     #[inline(never)]
-    fn encode_later(
+    fn encode_batched(
         &self,
         (bytes, place): (&[u8], Range<usize>),
         (key, hash): (Key, u64),
         vocab: &Vocab,
-        (cache, merging, pending): (&mut Cache, &mut Merging, &mut Pending),
+        (cache, merging, pending): (&mut Cache, &mut HeapScratch, &mut MergeBatch),
         out: &mut Vec<u32>,
     ) {
         let word = &bytes[place.clone()];
-        if self.is_clause_of_parts(word) {
-            return self.merge_parts(word, (cache, merging), &mut AtOnce, out);
+        if self.is_split_clause(word) {
+            return self.merge_pieces(word, (cache, merging), &mut MergeNow, out);
         }
-        if self.look_long(word, (key, hash), vocab, cache, out) {
+        if self.find_long_token(word, (key, hash), vocab, cache, out) {
             return;
         }
         if is_clause(word) {
-            // Their parts are short, and merged as soon as they could have been put aside.
+            // The pieces of a clause are short: merging them costs as little as batching them.
             let before = out.len();
-            self.merge_parts(word, (&mut *cache, merging), &mut AtOnce, out);
-            self.remember(word, (key, hash), cache, &out[before..]);
+            self.merge_pieces(word, (&mut *cache, merging), &mut MergeNow, out);
+            self.cache_tokens(word, (key, hash), cache, &out[before..]);
         } else {
-            pending.word(self, bytes, place, (key, hash), (cache, merging), out);
+            pending.push_word(self, bytes, place, (key, hash), (cache, merging), out);
         }
     }
 
-    /// Whether a word is not looked for as a whole, but in parts.
-    fn is_clause_of_parts(&self, word: &[u8]) -> bool {
-        self.proved && word.len() > KEY_MAX && is_clause(word)
+    /// Returns true for a word that is encoded piece by piece and never looked up as a whole.
+    fn is_split_clause(&self, word: &[u8]) -> bool {
+        self.proved && word.len() > MAX_KEY_BYTES && is_clause(word)
     }
 
-    /// The key of a long word; none of those that do not come back.
+    /// Returns the cache key of a long word, or `None` for a clause, since clauses rarely repeat.
     fn long_key(word: &[u8]) -> Option<LongKey> {
         (!is_clause(word)).then(|| LongKey::new(word)).flatten()
     }
 
-    /// Looks for a word in the table of long ones, and appends its token. Returns whether it
-    /// was found.
-    fn look_long(
+    /// Looks a word up in the table of long single-token words and appends its token. Returns true
+    /// if the word was found.
+    fn find_long_token(
         &self,
         word: &[u8],
         (key, hash): (Key, u64),
@@ -219,7 +221,7 @@ impl Bpe {
         cache: &mut Cache,
         out: &mut Vec<u32>,
     ) -> bool {
-        // Hashing a long word for nothing takes as long as a merge or two.
+        // A wasted hash of a long word costs as much as a merge or two.
         let (shortest, longest) = self.long_lens;
         let whole = (shortest as usize..=longest as usize)
             .contains(&word.len())
@@ -227,19 +229,19 @@ impl Bpe {
         let Some(id) = whole.flatten() else {
             return false;
         };
-        self.remember(word, (key, hash), cache, &[id]);
+        self.cache_tokens(word, (key, hash), cache, &[id]);
         out.push(id);
         true
     }
 
-    /// Remembers the tokens of a word that was merged.
-    fn remember(&self, word: &[u8], (key, hash): (Key, u64), cache: &mut Cache, ids: &[u32]) {
-        // A word that is too long for a short key is remembered as a long one however few
-        // its tokens are: of Russian words of 16 to 31 bytes, three in four come back.
-        if (key.is_none() || !cache.remember_short(self.owner, key, hash, ids))
+    /// Stores the tokens of a merged word in the cache.
+    fn cache_tokens(&self, word: &[u8], (key, hash): (Key, u64), cache: &mut Cache, ids: &[u32]) {
+        // A word that is too long for a short key gets a long entry however few its tokens
+        // are: three in four Russian words of 16 to 31 bytes repeat.
+        if (key.is_none() || !cache.insert_short(self.owner, key, hash, ids))
             && let Some(long) = Self::long_key(word)
         {
-            cache.remember_long(self.owner, &long, ids);
+            cache.insert_long(self.owner, &long, ids);
         }
     }
 
@@ -248,25 +250,25 @@ impl Bpe {
         out.extend(self.byte_tokens(word));
     }
 
-    /// The tokens of the bytes of `word`, of those that have one.
+    /// Returns the tokens of the bytes of `word`, skipping bytes without a token.
     fn byte_tokens(&self, word: &[u8]) -> impl Iterator<Item = u32> {
         let tokens = word.iter().map(|&byte| self.byte_ids[usize::from(byte)]);
         tokens.filter(|&id| id != NO_TOKEN)
     }
 
-    /// Whether the vocabulary has a token for `byte`.
+    /// Returns true if the vocabulary has a token for `byte`.
     pub(crate) fn has_byte(&self, byte: u8) -> bool {
         self.byte_ids[usize::from(byte)] != NO_TOKEN
     }
 }
 
-/// Whether a long word is a clause of Chinese or Japanese.
+/// Returns true if a long word is a clause of Chinese or Japanese, by its first byte.
 #[inline(always)]
 fn is_clause(word: &[u8]) -> bool {
     matches!(word.first(), Some(0xE3..=0xE9 | 0xEF))
 }
 
-/// Whether the vocabulary lacks a byte that UTF-8 uses.
+/// Returns true if the vocabulary lacks a byte that UTF-8 uses.
 fn loses_bytes(byte_ids: &[u32; 256]) -> bool {
     let never = |byte: usize| matches!(byte, 0xC0 | 0xC1 | 0xF5..);
     let mut lacking = byte_ids.iter().enumerate();

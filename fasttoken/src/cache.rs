@@ -1,59 +1,59 @@
-//! What each thread remembers between calls: words and their tokens.
+//! The cache of each thread: words and their tokens, kept between calls.
 //!
-//! A line has two short words, or one that is long or of many tokens. A word is in the line
-//! that its hash names, in the other line of that one's pair, or not there at all, so the cache
-//! needs no upkeep and its size is fixed: 1.75 MiB per thread. What a newer word drives out of
-//! its own line goes to the other one, unless what is there is worth more. Words of one token
-//! are worth the least, since the table of words has them as well; others would be merged again.
+//! A line holds two short words, or one word that is long or has many tokens. Lines come in pairs.
+//! A word is in the line that its hash selects, in the other line of the pair, or not cached, so
+//! the cache needs no upkeep and has a fixed size of 1.75 MiB per thread. A word that a newer word
+//! evicts from its line moves to the other line of the pair, unless the entry there is worth more.
+//! Words of one token are worth the least, since the word table has them as well; other words would
+//! have to be merged again.
 //!
-//! Words of both kinds share the memory as a text needs it. Long Russian words want as many
-//! lines as there are, English and code have few: while each kind had half of them, four in
-//! ten words that code merged were words that it had merged before, and a megabyte of English
-//! took 1.2 times as long.
+//! Both kinds of words share the memory. Long Russian words take as many lines as there are,
+//! English and code need few. With half of the lines for each kind, four in ten words that code
+//! merged had been merged before, and a megabyte of English took 1.2 times as long.
 //!
-//! Where Linux gives huge pages the caches of eight threads lie in seven of them ([`slot`]);
-//! elsewhere a text takes the pages of its own words' lines. Entries name the tokenizer that
-//! made them, so tokenizers share the memory of a thread, and threads hand it on.
+//! Where Linux gives huge pages, the caches of eight threads share seven of them ([`slot`]).
+//! Elsewhere a text touches the pages of its own words' lines. Entries name the tokenizer that made
+//! them, so tokenizers share the memory of a thread, and an ending thread hands its cache on.
 
 mod line;
 mod long_key;
 mod slot;
-mod thread;
 
 use crate::compare::Compare;
-use crate::words::{Key, WordTable};
+use crate::short_tokens::{Key, ShortTokenTable};
 use bytemuck::{Pod, Zeroable};
 use line::{COMPARED, LONG_TOKENS, Line, Short};
-pub(crate) use line::{SHORT_TOKENS, Wanted};
+pub(crate) use line::{SHORT_TOKENS, ShortProbe};
 pub(crate) use long_key::LongKey;
 pub(crate) use slot::Slot;
 use std::mem;
 use std::sync::atomic::{AtomicU32, Ordering};
-pub(crate) use thread::MergeScratch;
 
-/// Seven eighths of a huge page, so that eight threads take 1.84 MB each: a whole one for each
-/// would be 2.10. Texts that were seen before take 1.04 times as long as with it, of English and
-/// Korean 1.05 times, new ones 1.01 times. In small pages new English took 1.05 times as long,
-/// Korean 1.15 times; with half of a huge page, what was seen before took 1.25 times as long.
+/// The number of lines: seven eighths of a huge page, so that eight threads take 1.84 MB each
+/// instead of 2.10. Compared with a whole huge page per thread, known texts take 1.04 times as
+/// long, known English and Korean 1.05 times, and new texts 1.01 times. In small pages new English
+/// took 1.05 times as long and new Korean 1.15 times; with half of a huge page, known texts took
+/// 1.25 times as long.
 const LINES: usize = 7 << 12;
 
-/// In place of the number of tokens: they are more than a short entry has.
-pub(crate) const MANY: u8 = 7;
-/// In place of the number of tokens: they are not known.
-const NEW: u8 = 8;
+/// A token count that says that the word has more tokens than a short entry holds.
+pub(crate) const MANY_TOKENS: u8 = 7;
+/// A token count that says that the tokens are unknown.
+const UNKNOWN: u8 = 8;
 
-/// Names a tokenizer in entries; 0 for one that must not remember anything.
+/// The id of a tokenizer in cache entries; 0 for a tokenizer that must not cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner(u32);
 
-/// Owners share 31 bits with a bit for long entries and a number of tokens.
+/// The first invalid owner: owners share 31 bits with a bit for long entries and a number of
+/// tokens.
 const OWNER_END: u32 = 1 << 27;
 
 impl Owner {
-    /// Remembers nothing.
+    /// The owner of words that are not cached.
     pub(crate) const NONE: Self = Self(0);
 
-    /// A name that no other tokenizer of this process has.
+    /// Returns an id that no other tokenizer of this process has.
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let next = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
@@ -62,62 +62,63 @@ impl Owner {
         Self(next.unwrap_or(Self::NONE.0))
     }
 
-    /// The tag of short entries, but for the number of their tokens.
+    /// Returns the tag of short entries with a token count of zero.
     #[inline(always)]
     fn short_tag(self) -> u32 {
         self.0 << 4
     }
 
-    /// The tag of long ones.
+    /// Returns the tag of long entries with a token count of zero.
     #[inline(always)]
     fn long_tag(self) -> u32 {
         self.0 << 4 | 8
     }
 }
 
-/// The words that a thread knows. A thread gets one with its [`Slot`].
+/// The cached words of a thread, which gets a cache with its [`Slot`].
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(transparent)]
 pub(crate) struct Cache([Line; LINES]);
 
-/// The line that a hash names; with the last bit turned, the other one of its pair.
+/// Returns the line that a hash selects. With its last bit flipped, it is the other line of the
+/// pair.
 #[inline(always)]
 fn home(hash: u64) -> usize {
     ((u64::from(hash as u32) * LINES as u64) >> 32) as usize
 }
 
 impl Cache {
-    /// Asks for the line that a hash names.
+    /// Prefetches the line that a hash selects.
     #[inline(always)]
     pub(crate) fn prefetch(&self, hash: u64) {
         crate::prefetch::prefetch(&self.0, home(hash));
     }
 
-    /// Asks for the other line of its pair.
+    /// Prefetches the other line of the pair that a hash selects.
     #[inline(always)]
     pub(crate) fn prefetch_other(&self, hash: u64) {
         crate::prefetch::prefetch(&self.0, home(hash) ^ 1);
     }
 
-    /// Asks for the line of a long word.
+    /// Prefetches the line of a long word.
     #[inline(always)]
     pub(crate) fn prefetch_long(&self, key: &LongKey) {
         self.prefetch(key.hash);
     }
 
-    /// What entries for a short word have, and in the part where those have tokens, the line
-    /// that its hash names.
+    /// Returns a short word's entry without tokens. In place of its tokens it holds the line that
+    /// the hash selects.
     #[inline(always)]
-    pub(crate) fn wanted(owner: Owner, key: Key, hash: u64) -> Wanted {
+    pub(crate) fn probe(owner: Owner, key: Key, hash: u64) -> ShortProbe {
         let tag = u64::from(owner.short_tag()) << 32;
         [key.low, key.high, home(hash) as u64, tag]
     }
 
-    /// The tokens of a short word and their number, if they are few and in the line that its
-    /// hash names, without a branch on that. Any tokens and a number above [`SHORT_TOKENS`] if
-    /// not.
+    /// Returns the tokens of a short word and their number if the line that its hash selects has
+    /// it, without a branch on that. Otherwise returns any tokens and a number above
+    /// [`SHORT_TOKENS`].
     #[inline(always)]
-    pub(crate) fn first<C: Compare>(&self, wanted: &Wanted) -> (&[u32; 4], usize) {
+    pub(crate) fn find_in_home<C: Compare>(&self, wanted: &ShortProbe) -> (&[u32; 4], usize) {
         let line = &self.0[wanted[2] as usize];
         let same = C::same(&line.0, wanted, &COMPARED);
         let (ids, tokens) = line.shorts()[usize::from(same & 1 == 0)].tokens();
@@ -125,7 +126,8 @@ impl Cache {
         (ids, tokens | usize::from(same == 0) << 3)
     }
 
-    /// The tokens of a short word, if they are few: the first so many of four numbers.
+    /// Returns the tokens of a short word, as the first elements of four numbers, if it has a short
+    /// entry.
     #[inline(always)]
     pub(crate) fn short(&self, owner: Owner, key: Key, hash: u64) -> Option<(&[u32; 4], usize)> {
         let find = |line: usize| {
@@ -135,11 +137,16 @@ impl Cache {
         find(home(hash)).or_else(|| find(home(hash) ^ 1))
     }
 
-    /// [`Cache::short`] for a word that is not in the line that its hash names. If the other
-    /// line has it, it changes places with the older word of its own one: frequent words
-    /// would be looked for in vain in their line each time.
+    /// Returns the tokens of a short word that its own line lacks, if the other line of the pair
+    /// has it. The word then trades places with the older word of its own line, so that a frequent
+    /// word is not missed in its line each time.
     #[inline(always)]
-    fn other(&mut self, owner: Owner, key: Key, hash: u64) -> Option<(&[u32; 4], usize)> {
+    fn find_in_neighbour(
+        &mut self,
+        owner: Owner,
+        key: Key,
+        hash: u64,
+    ) -> Option<(&[u32; 4], usize)> {
         let (home, other) = (home(hash), home(hash) ^ 1);
         let at = self.0[other].find(owner, key)?;
         if self.0[home].is_long() {
@@ -151,47 +158,41 @@ impl Cache {
         Some(self.0[home].shorts()[0].tokens())
     }
 
-    /// The tokens of a short word that [`Cache::first`] lacks, in `four`, and their number; or
-    /// [`MANY`] if a long entry has them; or more than that. Single tokens come from the table,
-    /// and are remembered: in a table of all words of a vocabulary, few of each line are in a
-    /// text.
+    /// Looks up a short word that [`Cache::find_in_home`] did not find. Writes its tokens to `four`
+    /// and returns their number, or [`MANY_TOKENS`] if the word has a long entry, or a larger
+    /// number if the tokens are unknown. A single token that comes from the table is cached: the
+    /// table of a whole vocabulary has few words of one text in each cache line.
     #[inline(always)]
-    pub(crate) fn further<C: Compare>(
+    pub(crate) fn find_elsewhere<C: Compare>(
         &mut self,
         owner: Owner,
-        words: &WordTable,
+        words: &ShortTokenTable,
         key: Key,
         hash: u64,
         four: &mut [u32; 4],
     ) -> u8 {
         if key.is_none() {
-            return NEW;
+            return UNKNOWN;
         }
-        if let Some((known, tokens)) = self.other(owner, key, hash) {
+        if let Some((known, tokens)) = self.find_in_neighbour(owner, key, hash) {
             *four = *known;
             return tokens as u8;
         }
         let long = LongKey::of_short(key, hash);
         if self.long_padded(owner, &long).is_some() {
-            return MANY;
+            return MANY_TOKENS;
         }
         let Some(id) = words.get::<C>(key, words.home(hash)) else {
-            return NEW;
+            return UNKNOWN;
         };
-        self.remember_short(owner, key, hash, &[id]);
+        self.insert_short(owner, key, hash, &[id]);
         four[0] = id;
         1
     }
 
-    /// Remembers the tokens of a short word, unless they are too many. Returns whether they
-    /// were few enough.
-    pub(crate) fn remember_short(
-        &mut self,
-        owner: Owner,
-        key: Key,
-        hash: u64,
-        ids: &[u32],
-    ) -> bool {
+    /// Caches the tokens of a short word, unless they are too many. Returns true if they were few
+    /// enough.
+    pub(crate) fn insert_short(&mut self, owner: Owner, key: Key, hash: u64, ids: &[u32]) -> bool {
         let few = ids.len() <= SHORT_TOKENS;
         if key.is_none() || owner == Owner::NONE || !few {
             return few;
@@ -202,36 +203,36 @@ impl Cache {
         let [newer, older] = *old.shorts();
         if old.is_long() {
             self.0[home] = Line::default();
-            self.0[home].take_in(entry);
-            self.0[other].take_in_long(old);
+            self.0[home].admit_short(entry);
+            self.0[other].admit_long(old);
         } else if newer.is_free() || newer.is_like(&entry) {
             self.0[home].shorts_mut()[0] = entry;
         } else {
             self.0[home] = Line::of_shorts([entry, newer]);
             if !older.is_like(&entry) {
-                self.0[other].take_in(older);
+                self.0[other].admit_short(older);
             }
         }
         few
     }
 
-    /// The tokens of a word that is too long for others, or has too many.
+    /// Returns the tokens of a long word or a word of many tokens.
     #[inline]
     pub(crate) fn long(&self, owner: Owner, key: LongKey) -> Option<&[u32]> {
         let (eight, tokens) = self.long_padded(owner, &key)?;
         eight.get(..tokens)
     }
 
-    /// [`Cache::long`] as the first so many of eight numbers.
+    /// Returns the tokens of [`Cache::long`] as the first elements of eight numbers.
     #[inline(always)]
     pub(crate) fn long_padded(&self, owner: Owner, key: &LongKey) -> Option<(&[u32; 8], usize)> {
         let find = |line: usize| self.0[line].find_long(owner, key);
         find(home(key.hash)).or_else(|| find(home(key.hash) ^ 1))
     }
 
-    /// Remembers the tokens of a word that is too long for others, or has too many, unless
-    /// they are too many for this as well.
-    pub(crate) fn remember_long(&mut self, owner: Owner, key: &LongKey, ids: &[u32]) {
+    /// Caches the tokens of a long word or a word of many tokens, unless a long entry cannot hold
+    /// them.
+    pub(crate) fn insert_long(&mut self, owner: Owner, key: &LongKey, ids: &[u32]) {
         if owner == Owner::NONE || ids.len() > LONG_TOKENS || key.is_none() {
             return;
         }
@@ -239,10 +240,10 @@ impl Cache {
         let old = mem::replace(&mut self.0[home], Line::of_long(owner, key, ids));
         if !old.is_long() {
             for short in *old.shorts() {
-                self.0[other].take_in(short);
+                self.0[other].admit_short(short);
             }
         } else if old.find_long(owner, key).is_none() {
-            self.0[other].take_in_long(old);
+            self.0[other].admit_long(old);
         }
     }
 }

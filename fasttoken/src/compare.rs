@@ -1,36 +1,34 @@
-//! Comparing a key with the four slots of a cache line, with the machine's vectors.
+//! Comparison of a key with the slots of a cache line, by the machine's vectors.
 #![cfg_attr(
     target_arch = "x86_64",
     expect(unsafe_code, reason = "vector instructions chosen at run time")
 )]
 
-use crate::words::Line;
-
-/// What of each slot is compared, in the order of its halves.
+/// The compared bits of the two halves of a slot.
 pub(crate) const COMPARED: [u64; 2] = [u64::MAX, 0xF000_0000_FFFF_FFFF];
 
-/// A way to compare that this machine has.
+/// An implementation of the comparisons for one instruction set.
 pub(crate) trait Compare {
-    /// Whether words can be merged in lanes.
+    /// True if pieces can be merged in lanes.
     const LANES: bool = false;
-    /// Says that whoever runs this has AVX-512F and AVX-512CD.
+    /// A proof that the machine has AVX-512F and AVX-512CD, if this implementation needs them.
     #[cfg(target_arch = "x86_64")]
     const VECTORS: Option<Vectors> = None;
 
-    /// Bit `2 n` is set if slot `n` has this key; other bits are zero.
-    fn matches(line: &Line, key: [u64; 2]) -> u32;
-    /// Bit `4 n` is set if entry `n` of a line of two is like this one, in the bits that are
-    /// set in `compared`; other bits are zero.
+    /// Returns a bit mask in which bit `2 n` is set if slot `n` has this key; other bits are zero.
+    fn matches(slots: &[u64; 8], key: [u64; 2]) -> u32;
+    /// Returns a bit mask in which bit `4 n` is set if entry `n` of a line of two equals `entry` in
+    /// the bits of `compared`; other bits are zero.
     fn same(line: &[u64; 8], entry: &[u64; 4], compared: &[u64; 4]) -> u32;
 }
 
-/// That the machine has AVX-512F and AVX-512CD: only [`Avx2Lanes`], which is for such machines,
-/// has one.
+/// A proof that the machine has AVX-512F and AVX-512CD. Only [`Avx2Lanes`], which runs on such
+/// machines alone, holds one.
 #[cfg(target_arch = "x86_64")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Vectors(());
 
-/// Instruction sets in the order of preference.
+/// The instruction sets, in falling order of preference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Level {
     #[cfg(target_arch = "x86_64")]
@@ -60,14 +58,14 @@ impl Level {
     }
 }
 
-/// The naive twin, for machines without vectors.
+/// The plain implementation, for machines without vectors.
 pub(crate) struct Scalar;
 
 impl Compare for Scalar {
     #[inline(always)]
-    fn matches(line: &Line, key: [u64; 2]) -> u32 {
+    fn matches(slots: &[u64; 8], key: [u64; 2]) -> u32 {
         let mut found = 0;
-        for (n, slot) in line.halves().chunks_exact(2).enumerate() {
+        for (n, slot) in slots.chunks_exact(2).enumerate() {
             let unlike = (slot[0] ^ key[0]) & COMPARED[0] | (slot[1] ^ key[1]) & COMPARED[1];
             found |= u32::from(unlike == 0) << (2 * n);
         }
@@ -89,7 +87,7 @@ pub(crate) use x86::{Avx2, Avx2Lanes};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{COMPARED, Compare, Line, Vectors};
+    use super::{COMPARED, Compare, Vectors};
     use std::arch::x86_64::*;
 
     /// Only for use inside functions compiled for AVX2.
@@ -97,10 +95,10 @@ mod x86 {
 
     impl Compare for Avx2 {
         #[inline(always)]
-        fn matches(line: &Line, key: [u64; 2]) -> u32 {
+        fn matches(slots: &[u64; 8], key: [u64; 2]) -> u32 {
             // SAFETY: the caller is compiled for AVX2, as this type's contract says,
             // so the machine has it.
-            unsafe { avx2(line, key) }
+            unsafe { avx2(slots, key) }
         }
 
         #[inline(always)]
@@ -118,8 +116,8 @@ mod x86 {
         const VECTORS: Option<Vectors> = Some(Vectors(()));
 
         #[inline(always)]
-        fn matches(line: &Line, key: [u64; 2]) -> u32 {
-            Avx2::matches(line, key)
+        fn matches(slots: &[u64; 8], key: [u64; 2]) -> u32 {
+            Avx2::matches(slots, key)
         }
 
         #[inline(always)]
@@ -146,15 +144,15 @@ mod x86 {
 
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn avx2(line: &Line, key: [u64; 2]) -> u32 {
+    fn avx2(slots: &[u64; 8], key: [u64; 2]) -> u32 {
         let pair = |[low, high]: [u64; 2]| {
             _mm256_set_epi64x(high as i64, low as i64, high as i64, low as i64)
         };
         let half = |at: usize| {
             // SAFETY: a line is 64 readable bytes, `at` is 0 or 4 of its eight halves,
             // and the load needs no alignment.
-            let slots = unsafe { _mm256_loadu_si256(line.halves().as_ptr().add(at).cast()) };
-            let unlike = _mm256_and_si256(_mm256_xor_si256(slots, pair(key)), pair(COMPARED));
+            let half = unsafe { _mm256_loadu_si256(slots.as_ptr().add(at).cast()) };
+            let unlike = _mm256_and_si256(_mm256_xor_si256(half, pair(key)), pair(COMPARED));
             let equal = _mm256_cmpeq_epi64(unlike, _mm256_setzero_si256());
             _mm256_movemask_pd(_mm256_castsi256_pd(equal)) as u32
         };
@@ -163,9 +161,9 @@ mod x86 {
     }
 }
 
-/// A loop over many look-ups.
+/// A loop over many lookups, compiled for each instruction set.
 pub(crate) trait Work {
-    /// Whether it gains by vectors of 64 bytes, where a machine has them. Comparing does not.
+    /// True if the loop gains from 64-byte vectors. Comparisons do not.
     #[cfg_attr(
         not(target_arch = "x86_64"),
         expect(dead_code, reason = "which of several vectors is a question of x86-64")
@@ -213,11 +211,11 @@ fn run_avx2(work: impl Work) {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::words::{Key, WordTable};
+    use crate::short_tokens::{Key, ShortTokenTable};
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
-    fn by_avx2(table: &WordTable, key: Key) -> Option<u32> {
+    fn by_avx2(table: &ShortTokenTable, key: Key) -> Option<u32> {
         table.get::<Avx2>(key, table.home(key.hash()))
     }
 
@@ -252,7 +250,7 @@ pub(crate) mod tests {
     }
 
     /// A look-up with every instruction set of this machine.
-    pub(crate) fn every_way(table: &WordTable, key: Key) -> Vec<Option<u32>> {
+    pub(crate) fn every_way(table: &ShortTokenTable, key: Key) -> Vec<Option<u32>> {
         let scalar = table.get::<Scalar>(key, table.home(key.hash()));
         #[cfg(target_arch = "x86_64")]
         // SAFETY: just asked for.

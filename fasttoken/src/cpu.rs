@@ -1,8 +1,8 @@
-//! What the loops that are compiled for x86-64 vectors need besides the vectors.
+//! Detection of the instructions that vectorized loops need besides vectors.
 
-/// Whether this machine has the instructions on bits that every function compiled for
-/// AVX2 or AVX-512 here is compiled with: `bmi1,bmi2,lzcnt,popcnt`. Machines with AVX2
-/// have them, but a virtual machine may hide some.
+/// Returns true if this machine has the bit instructions that every function compiled for AVX2 or
+/// AVX-512 uses: `bmi1,bmi2,lzcnt,popcnt`. Machines with AVX2 have them, but a virtual machine may
+/// hide some.
 #[inline]
 pub(crate) fn has_bit_instructions() -> bool {
     // Each answer is a load from a table that the standard library fills once.

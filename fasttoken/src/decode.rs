@@ -1,15 +1,14 @@
-//! From ids back to text, at once or as the ids arrive.
+//! Decoding: from ids back to text, at once or as the ids arrive.
 
 use crate::parallel::{in_parallel, worth};
 use crate::sentencepiece;
 use crate::tokenizer::Tokenizer;
 
 impl Tokenizer {
-    /// The text of `ids`, as the reference decodes it.
+    /// Returns the text of `ids`, as the reference decodes it.
     ///
-    /// The bytes of all tokens are joined and converted once; what is not UTF-8
-    /// becomes U+FFFD. Ids that no token has are dropped. With
-    /// `skip_special_tokens`, special tokens are left out.
+    /// The bytes of all tokens are joined and converted once; invalid UTF-8 becomes U+FFFD. Ids
+    /// without a token are dropped. With `skip_special_tokens`, special tokens are left out.
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> String {
         if let Some(family) = &self.sentencepiece {
             return family.decode(ids, skip_special_tokens);
@@ -18,9 +17,8 @@ impl Tokenizer {
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
     }
 
-    /// The bytes that `ids` stand for, as they are: what a model writes need not be
-    /// UTF-8. Ids that no token has are dropped, and special tokens as in
-    /// [`Tokenizer::decode`].
+    /// Returns the bytes of `ids`, which need not be UTF-8. Ids without a token are dropped, and
+    /// special tokens as in [`Tokenizer::decode`].
     pub fn decode_bytes(&self, ids: &[u32], skip_special_tokens: bool) -> Vec<u8> {
         if let Some(family) = &self.sentencepiece {
             return family.decode_bytes(ids, skip_special_tokens);
@@ -49,7 +47,7 @@ impl Tokenizer {
         })
     }
 
-    /// A decoder for ids that arrive one by one.
+    /// Creates a decoder for ids that arrive one by one.
     pub fn stream_decoder(&self, skip_special_tokens: bool) -> StreamDecoder<'_> {
         StreamDecoder {
             tokenizer: self,
@@ -112,11 +110,11 @@ pub struct StreamState {
     /// Bytes of `held` that hold something.
     len: usize,
     held: [u8; HELD_MAX],
-    /// All else, for models that are not byte-level.
+    /// The state of a SentencePiece-style model.
     sentencepiece: sentencepiece::Stream,
 }
 
-/// Bytes that a stream may hold back.
+/// Upper bound of bytes that a stream may hold back.
 const HELD_MAX: usize = 128;
 
 impl StreamState {
@@ -182,7 +180,7 @@ impl StreamState {
     }
 }
 
-/// Whether the text of `bytes` ends in U+FFFD.
+/// Returns true if the text of `bytes` ends in U+FFFD.
 fn ends_in_replacement(bytes: &[u8]) -> bool {
     bytes.utf8_chunks().last().is_some_and(|chunk| {
         !chunk.invalid().is_empty() || chunk.valid().ends_with(char::REPLACEMENT_CHARACTER)
@@ -198,7 +196,7 @@ fn push_lossy(bytes: &[u8], out: &mut String) {
     }
 }
 
-/// Whether `bytes` are the beginning of a character that more bytes can complete.
+/// Returns true if `bytes` are the beginning of a character that more bytes can complete.
 fn may_continue(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes)
         .is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())

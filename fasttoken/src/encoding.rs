@@ -12,10 +12,10 @@ use std::ops::Range;
 pub struct Encoding {
     /// The ids.
     pub ids: Vec<u32>,
-    /// Which part of the input an id belongs to, as the file's template numbers them.
+    /// The part of the input that an id belongs to, as the file's template numbers parts.
     pub type_ids: Vec<u32>,
-    /// Which word of its text an id comes from, counted from 0; an added token in the
-    /// text is a word. `None` for ids from a template and for padding.
+    /// The word of its text that an id comes from, counted from 0. An added token in the text
+    /// counts as a word. `None` for ids from a template and for padding.
     pub word_ids: Vec<Option<u32>>,
     /// Start and end of each id in its own text, in bytes or characters. Ids that share
     /// a character each have the whole character's range; ids from a template and
@@ -26,12 +26,12 @@ pub struct Encoding {
     pub special_tokens_mask: Vec<u32>,
     /// 0 for padding, else 1.
     pub attention_mask: Vec<u32>,
-    /// What truncation cut off, in pieces of the same length with the same template.
+    /// The ids that truncation cut off, in pieces of the same length with the same template.
     ///
     /// As in the reference, a text is not encoded further than the word in which the
     /// limit is reached, so this is not the rest of a long text.
     pub overflowing: Vec<Self>,
-    /// Which ids come from which text; none means that all come from the first one.
+    /// The range of ids of each text; empty if all ids come from the first text.
     sequences: Vec<(usize, Range<usize>)>,
     /// Blanks at the beginning and at the end of each token, where a post-processor
     /// asks for them, and nothing once it has run.
@@ -44,13 +44,13 @@ impl Encoding {
         self.ids.len()
     }
 
-    /// Whether there are no ids.
+    /// Returns true if there are no ids.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
 
-    /// Which text each id comes from, 0 or 1; `None` for ids from a template.
-    /// Padding is `None` too, unless nothing else says that there are several parts.
+    /// Returns the text that each id comes from, 0 or 1, and `None` for ids from a template.
+    /// Padding is `None` too, unless the input is a single text without a template.
     pub fn sequence_ids(&self) -> Vec<Option<usize>> {
         let mut ids = vec![None; self.len()];
         for sequence in 0..self.sequences.len().max(1) {
@@ -75,7 +75,7 @@ impl Encoding {
         }
     }
 
-    /// Says that all ids come from text `sequence`.
+    /// Assigns all ids to text `sequence`.
     pub(crate) fn set_sequence(&mut self, sequence: usize) {
         let range = 0..self.len();
         match self.sequences.iter_mut().find(|(id, _)| *id == sequence) {
@@ -84,7 +84,7 @@ impl Encoding {
         }
     }
 
-    /// As [`Encoding::set_sequence`], and forgets what was said before.
+    /// Assigns all ids to text `sequence`, and to no other.
     pub(crate) fn set_only_sequence(&mut self, sequence: usize) {
         self.sequences.clear();
         self.set_sequence(sequence);
@@ -114,7 +114,7 @@ impl Encoding {
         }
     }
 
-    /// Keeps nothing; all there was is in `overflowing` if `keep`.
+    /// Removes all ids, and moves them to `overflowing` if `keep`.
     pub(crate) fn cut_all(&mut self, keep: bool) {
         if self.is_empty() {
             return;

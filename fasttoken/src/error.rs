@@ -1,32 +1,32 @@
-//! The one error type of the crate.
+//! The errors of loading a tokenizer.
 
-use crate::image::ImageError;
+use crate::format::CompiledError;
 use std::path::PathBuf;
 
-/// Why a tokenizer could not be loaded.
+/// An error of loading a tokenizer.
 ///
-/// Encoding and decoding never fail: whatever could go wrong is found at load.
+/// Encoding and decoding never fail: all problems of a file are found at load.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The file could not be read.
     #[error("cannot read {}: {source}", path.display())]
     Io {
-        /// The file that was asked for.
+        /// The path of the file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// The bytes are not JSON, or a field has another type than the format gives it.
     #[error("malformed tokenizer JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// A compiled image cannot be used.
+    /// A compiled tokenizer cannot be used.
     #[error("cannot use {place}: {problem}")]
-    Image {
-        /// The file, or that it was in memory.
+    Compiled {
+        /// The path of the file, or a note that it was in memory.
         place: String,
         /// What is wrong with it.
-        problem: ImageError,
+        problem: CompiledError,
     },
     /// The file is valid, but uses a component this crate does not implement exactly.
     ///
@@ -34,7 +34,7 @@ pub enum Error {
     /// be used with the reference crate.
     #[error("unsupported component at {path}: {what}")]
     Unsupported {
-        /// Where in the JSON, such as `$.model.type`.
+        /// The place in the JSON, such as `$.model.type`.
         path: String,
         /// The component and, where it helps, what would be accepted.
         what: String,
@@ -42,7 +42,7 @@ pub enum Error {
     /// The file contradicts itself or the format.
     #[error("invalid tokenizer at {path}: {problem}")]
     Invalid {
-        /// Where in the JSON, such as `$.pre_tokenizer.pattern`.
+        /// The place in the JSON, such as `$.pre_tokenizer.pattern`.
         path: String,
         /// What is wrong with it.
         problem: String,
@@ -120,5 +120,14 @@ impl Error {
             path: path.into(),
             problem: problem.into(),
         }
+    }
+
+    /// Returns the error for an entry `what` that shares its slot of a hash table with hundreds
+    /// of others, which happens only in a file that was made to be slow.
+    pub(crate) fn too_many_collisions(path: &str, what: &str) -> Self {
+        Self::unsupported(
+            path,
+            format!("{what}, which shares its place in a hash table with hundreds of others"),
+        )
     }
 }

@@ -1,6 +1,7 @@
 //! The raw shape of `tokenizer.json`, before anything is checked against anything.
 
 pub(crate) mod quick;
+pub(crate) mod quick_model;
 
 use crate::error::Error;
 use serde::{Deserialize, Serialize};
@@ -8,8 +9,8 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
-/// The whole file. Unknown fields are ignored, as the reference ignores them.
-/// Serialized, it is what an image keeps: all but the vocabulary and the merges.
+/// The whole file. Unknown fields are ignored, as the reference ignores them. Serialized, it is the
+/// configuration of a compiled tokenizer, without the vocabulary and the merges.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct File<'a> {
     #[serde(default)]
@@ -43,7 +44,7 @@ pub(crate) struct AddedTokenJson {
     pub(crate) special: bool,
 }
 
-/// Any model; what is not BPE has other fields, so nothing is required here.
+/// A model of any type. Models other than BPE have other fields, so nothing is required here.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct ModelJson<'a> {
     #[serde(default, rename = "type")]

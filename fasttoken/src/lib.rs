@@ -12,7 +12,7 @@
 //! [`Tokenizer::encode_with`] adds pairs, truncation, padding, masks and offsets, set by
 //! [`EncodeOptions`].
 //!
-//! [`Tokenizer::compile`] writes a tokenizer to an image that [`Tokenizer::from_image`]
+//! [`Tokenizer::compile`] writes a *compiled tokenizer*, a file that [`Tokenizer::from_compiled`]
 //! maps and uses in place, without parsing anything big.
 //!
 //! Supported are byte-level BPE models, as of GPT-2, StarCoder, Llama 3, Qwen,
@@ -33,22 +33,20 @@
 
 mod added;
 mod alphabet;
-mod atoms;
 mod bpe;
 mod cache;
 mod compare;
+mod compiled;
 #[cfg(target_arch = "x86_64")]
 mod cpu;
 mod decode;
 mod encode_error;
 mod encoding;
 mod error;
-mod gather;
-mod image;
+mod format;
 mod json;
 mod load;
 mod longest;
-mod merging;
 mod normalize;
 mod offsets;
 mod options;
@@ -60,9 +58,12 @@ mod pattern;
 mod postprocess;
 mod prefetch;
 mod prefix;
+mod premerge;
 mod pretokenize;
 mod scan;
 mod sentencepiece;
+mod short_tokens;
+mod small_merge;
 mod special;
 mod store;
 mod table;
@@ -71,14 +72,14 @@ mod truncation;
 mod unicode;
 mod vocab;
 mod window;
-mod words;
 
 pub use added::{AddedToken, Reassigned, Recognise};
+pub use compiled::CacheUse;
 pub use decode::{StreamDecoder, StreamState};
 pub use encode_error::EncodeError;
 pub use encoding::Encoding;
 pub use error::Error;
-pub use image::{CacheUse, ImageError};
+pub use format::CompiledError;
 pub use offsets::Offsets;
 pub use options::{EncodeOptions, Input};
 pub use padding::{Padding, PaddingLength};

@@ -1,29 +1,47 @@
-//! From `tokenizer.json` to a checked [`Tokenizer`].
+//! Loading: from `tokenizer.json` to a checked [`Tokenizer`].
 
-pub(crate) mod model;
-pub(crate) mod quick;
+mod model;
+mod quick;
+mod settings;
 
 use crate::added::AddedTokens;
-use crate::bpe::{Bpe, NO_TOKEN};
-use crate::encode_error::EncodeError;
+use crate::bpe::Bpe;
 use crate::error::Error;
-use crate::image::format::{Reader, Section};
-use crate::json::{Component, File, ModelJson};
-use crate::normalize::Normalizer;
-use crate::padding::Padding;
+use crate::format::{Reader, Section};
+use crate::json::{File, ModelJson};
 use crate::pairs::PairTable;
-use crate::postprocess::{Piece, PostProcessor};
-use crate::pretokenize::PreTokenizer;
-use crate::sentencepiece::{self, SentencePiece};
+use crate::sentencepiece;
 use crate::store::{self, Room};
 use crate::tokenizer::Tokenizer;
-use crate::truncation::Truncation;
-use crate::vocab::{Builder, Vocab};
-use crate::window;
-use model::{Model, crowded};
+use crate::vocab::Vocab;
+use model::Model;
 use quick::Quick;
-use serde::Deserialize;
-use serde_json::Value;
+use settings::Settings;
+use std::path::Path;
+
+impl Tokenizer {
+    /// Loads a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is malformed or contradicts itself, or uses a
+    /// component that this crate does not implement; see [`Error`].
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let json = store::read(path).map_err(|source| Error::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        load_owned(json)
+    }
+
+    /// Loads the contents of a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::from_file`], without the reading.
+    pub fn from_bytes(json: &[u8]) -> Result<Self, Error> {
+        load(json)
+    }
+}
 
 /// Loads a `tokenizer.json`.
 pub(crate) fn load(json: &[u8]) -> Result<Tokenizer, Error> {
@@ -36,7 +54,7 @@ pub(crate) fn load(json: &[u8]) -> Result<Tokenizer, Error> {
     load_sentencepiece_quickly(json).map_or_else(|| load_slowly(json), Ok)
 }
 
-/// [`load`], in whose memory tables may lie afterwards.
+/// Loads a `tokenizer.json` whose memory is reused for tables afterwards.
 pub(crate) fn load_owned(json: Room<u8>) -> Result<Tokenizer, Error> {
     // A usual file is not looked at again once it was read.
     if let Some(quick) = Quick::read(&json)
@@ -60,7 +78,7 @@ fn is_sentencepiece(file: &File<'_>) -> bool {
     sentencepiece::is_sentencepiece(file.pre_tokenizer.as_ref(), file.decoder.as_ref())
 }
 
-/// Also gives the configuration for [`from_image`].
+/// Loads a `tokenizer.json`. Returns the configuration for [`from_compiled`] as well.
 pub(crate) fn load_with_config(json: &[u8]) -> Result<(Tokenizer, Vec<u8>), Error> {
     let file: File<'_> = serde_json::from_slice(json)?;
     let tokenizer = if is_sentencepiece(&file) {
@@ -71,17 +89,17 @@ pub(crate) fn load_with_config(json: &[u8]) -> Result<(Tokenizer, Vec<u8>), Erro
     Ok((tokenizer, serde_json::to_vec(&file)?))
 }
 
-/// Puts a tokenizer together from the configuration and the tables that an image has.
-pub(crate) fn from_image(image: &Reader) -> Result<Tokenizer, Error> {
-    let damaged = |problem| Error::Image {
+/// Builds a tokenizer from the configuration and the tables of a compiled tokenizer.
+pub(crate) fn from_compiled(reader: &Reader) -> Result<Tokenizer, Error> {
+    let damaged = |problem| Error::Compiled {
         place: String::new(),
         problem,
     };
-    let config = image.get::<u8>(Section::Config).map_err(damaged)?;
+    let config = reader.get::<u8>(Section::Config).map_err(damaged)?;
     let file: File<'_> = serde_json::from_slice(&config)?;
     if is_sentencepiece(&file) {
         let ignore_merges = file.model.ignore_merges.unwrap_or(false);
-        let tables = sentencepiece::Tables::read(image, ignore_merges).map_err(damaged)?;
+        let tables = sentencepiece::Tables::read(reader, ignore_merges).map_err(damaged)?;
         let settings = Settings::load_sentencepiece(&file)?;
         let model_id = |token: &str| tables.model_id(token);
         let added = settings.added_tokens(&file, tables.model_len(), model_id)?;
@@ -89,8 +107,8 @@ pub(crate) fn from_image(image: &Reader) -> Result<Tokenizer, Error> {
         let family = tables.finish(file.pre_tokenizer.as_ref(), file.decoder.as_ref())?;
         return settings.finish_sentencepiece(added, family);
     }
-    let vocab = Vocab::read(image).map_err(damaged)?;
-    let bpe = Bpe::read(image).map_err(damaged)?;
+    let vocab = Vocab::read(reader).map_err(damaged)?;
+    let bpe = Bpe::read(reader).map_err(damaged)?;
     let settings = Settings::load(&file)?;
     let model_id = |token: &str| vocab.model_id(token);
     let added = settings.added_tokens(&file, vocab.model_len(), model_id)?;
@@ -98,7 +116,7 @@ pub(crate) fn from_image(image: &Reader) -> Result<Tokenizer, Error> {
     settings.finish(added, vocab, bpe)
 }
 
-/// Whether the tables of an image know the added tokens of its configuration.
+/// Checks that the tables of a compiled tokenizer contain the added tokens of its configuration.
 fn check_added(added: &AddedTokens, is_added: impl Fn(u32) -> bool) -> Result<(), Error> {
     let unknown = added.tokens.iter().find(|(id, _)| !is_added(*id));
     unknown.map_or(Ok(()), |(id, token)| {
@@ -112,8 +130,8 @@ fn check_added(added: &AddedTokens, is_added: impl Fn(u32) -> bool) -> Result<()
     })
 }
 
-/// A byte-level model, of which the vocabulary and the merges may have been read. `spare` is
-/// memory that nothing needs any more.
+/// Loads a byte-level model, whose vocabulary and merges may have been read already. `spare` is
+/// memory that is no longer needed.
 fn load_file(
     file: &File<'_>,
     read: Option<(Model, Vec<[u32; 3]>)>,
@@ -136,7 +154,7 @@ fn load_file(
             ));
         }
     };
-    let shared = |_| crowded("$.model.merges", "a pair");
+    let shared = |_| Error::too_many_collisions("$.model.merges", "a pair");
     let pairs = PairTable::build(&rules).map_err(shared)?;
     // These say what becomes of bytes that the vocabulary lacks.
     let plain = options.unk_token.is_none() && options.byte_fallback != Some(true);
@@ -152,12 +170,13 @@ fn load_file(
         &vocab,
         options.ignore_merges.unwrap_or(false),
     )
-    .map_err(|_| crowded("$.model.vocab", "a token"))?;
+    .map_err(|_| Error::too_many_collisions("$.model.vocab", "a token"))?;
     store::gather(bpe.tables().chain(vocab.tables()).collect(), spare);
     settings.finish(added, vocab, bpe)
 }
 
-/// A usual file of the other family; `None` for any that there is something to say about.
+/// Loads a usual file of a SentencePiece-style model in one pass, or returns `None` for a file with
+/// anything unusual.
 pub(crate) fn load_sentencepiece_quickly(json: &[u8]) -> Option<Tokenizer> {
     let quick = sentencepiece::Quick::read(json)?;
     let file: File<'_> = serde_json::from_slice(&quick.config).ok()?;
@@ -173,7 +192,8 @@ pub(crate) fn load_sentencepiece_quickly(json: &[u8]) -> Option<Tokenizer> {
     settings.finish_sentencepiece(added, family).ok()
 }
 
-/// A file of the other family: only what both share is looked at here.
+/// Loads a file of a SentencePiece-style model. Only the settings that both families share are read
+/// here.
 fn load_sentencepiece(json: &[u8], file: &File<'_>) -> Result<Tokenizer, Error> {
     let settings = Settings::load_sentencepiece(file)?;
     check_model(&file.model)?;
@@ -184,137 +204,6 @@ fn load_sentencepiece(json: &[u8], file: &File<'_>) -> Result<Tokenizer, Error> 
     let (pre_tokenizer, decoder) = (file.pre_tokenizer.as_ref(), file.decoder.as_ref());
     let family = sentencepiece::load(&model, pre_tokenizer, decoder, &added)?;
     settings.finish_sentencepiece(added, family)
-}
-
-/// What a file says besides its vocabulary and merges.
-struct Settings {
-    normalizer: Normalizer,
-    pre_tokenizer: PreTokenizer,
-    post_processor: PostProcessor,
-    truncation: Option<Truncation>,
-    padding: Option<Padding>,
-}
-
-impl Settings {
-    fn load(file: &File<'_>) -> Result<Self, Error> {
-        check_version(file.version.as_deref())?;
-        let (truncation, padding) = read_lengths(file)?;
-        let normalizer = Normalizer::load(file.normalizer.as_ref(), "$.normalizer")?;
-        normalizer.only_forms("$.normalizer")?;
-        let pre_tokenizer = PreTokenizer::load(file.pre_tokenizer.as_ref(), "$.pre_tokenizer")?;
-        let post_processor = PostProcessor::load(file.post_processor.as_ref(), "$.post_processor")?;
-        check_decoder(file.decoder.as_ref())?;
-        Ok(Self {
-            normalizer,
-            pre_tokenizer,
-            post_processor,
-            truncation,
-            padding,
-        })
-    }
-
-    /// The same for the other family, whose pre-tokenizer and decoder are its own.
-    fn load_sentencepiece(file: &File<'_>) -> Result<Self, Error> {
-        check_version(file.version.as_deref())?;
-        let (truncation, padding) = read_lengths(file)?;
-        let normalizer = Normalizer::load(file.normalizer.as_ref(), "$.normalizer")?;
-        let post_processor = PostProcessor::load(file.post_processor.as_ref(), "$.post_processor")?;
-        if post_processor.trims() {
-            return Err(Error::unsupported(
-                "$.post_processor",
-                "post-processor that trims offsets, for a model without ByteLevel",
-            ));
-        }
-        Ok(Self {
-            normalizer,
-            pre_tokenizer: PreTokenizer::none(),
-            post_processor,
-            truncation,
-            padding,
-        })
-    }
-
-    fn added_tokens(
-        &self,
-        file: &File<'_>,
-        model_len: usize,
-        model_id: impl Fn(&str) -> Option<u32>,
-    ) -> Result<AddedTokens, Error> {
-        AddedTokens::load(&file.added_tokens, model_len, model_id, &self.normalizer)
-    }
-
-    fn finish(self, added: AddedTokens, vocab: Vocab, bpe: Bpe) -> Result<Tokenizer, Error> {
-        check_template_ids(&self.post_processor, |id| vocab.contains(id))?;
-        let safe_cuts = window::are_safe(&self.pre_tokenizer, &added);
-        Ok(Tokenizer {
-            normalizer: self.normalizer,
-            pre_tokenizer: self.pre_tokenizer,
-            post_processor: self.post_processor,
-            added,
-            vocab,
-            bpe,
-            truncation: self.truncation,
-            padding: self.padding,
-            safe_cuts,
-            sentencepiece: None,
-        })
-    }
-
-    fn finish_sentencepiece(
-        self,
-        added: AddedTokens,
-        mut family: SentencePiece,
-    ) -> Result<Tokenizer, Error> {
-        family.prepare(&self.normalizer, &added);
-        check_template_ids(&self.post_processor, |id| family.contains(id))?;
-        let empty = Builder::default();
-        let names = empty.index().expect("nothing is there twice");
-        let none = PairTable::build(&[]).expect("nothing shares a place");
-        Ok(Tokenizer {
-            normalizer: self.normalizer,
-            pre_tokenizer: self.pre_tokenizer,
-            post_processor: self.post_processor,
-            added,
-            vocab: empty.finish(names, 0),
-            bpe: Bpe::new([NO_TOKEN; 256], none),
-            truncation: self.truncation,
-            padding: self.padding,
-            safe_cuts: false,
-            sentencepiece: Some(Box::new(family)),
-        })
-    }
-}
-
-/// How many ids there may or must be.
-fn read_lengths(file: &File<'_>) -> Result<(Option<Truncation>, Option<Padding>), Error> {
-    let truncation = read_setting::<Truncation>(file.truncation.as_ref(), "$.truncation")?;
-    let padding = read_setting::<Padding>(file.padding.as_ref(), "$.padding")?;
-    if let Some(padding) = &padding {
-        let refuse = |problem: EncodeError| Error::invalid("$.padding", problem.to_string());
-        padding.check().map_err(refuse)?;
-    }
-    Ok((truncation, padding))
-}
-
-fn check_version(version: Option<&str>) -> Result<(), Error> {
-    match version {
-        None | Some("1.0") => Ok(()),
-        Some(other) => Err(Error::unsupported(
-            "$.version",
-            format!("format version {other:?}"),
-        )),
-    }
-}
-
-fn read_setting<'de, T: Deserialize<'de>>(
-    value: Option<&'de Value>,
-    path: &str,
-) -> Result<Option<T>, Error> {
-    let read = |value: &'de Value| T::deserialize(value);
-    value
-        .map(read)
-        .transpose()
-        .map_err(|problem| Error::invalid(path, problem.to_string()))
 }
 
 fn check_model(model: &ModelJson<'_>) -> Result<(), Error> {
@@ -345,34 +234,6 @@ fn check_model(model: &ModelJson<'_>) -> Result<(), Error> {
     ] {
         if affix.as_ref().is_some_and(|affix| !affix.is_empty()) {
             return Err(Error::unsupported(format!("$.model.{name}"), name));
-        }
-    }
-    Ok(())
-}
-
-fn check_decoder(decoder: Option<&Component>) -> Result<(), Error> {
-    let path = "$.decoder";
-    match decoder.map(|decoder| decoder.kind(path)).transpose()? {
-        Some("ByteLevel") => Ok(()),
-        other => Err(Error::unsupported(
-            path,
-            format!("decoder {} (supported: ByteLevel)", other.unwrap_or("null")),
-        )),
-    }
-}
-
-fn check_template_ids(
-    processor: &PostProcessor,
-    contains: impl Fn(u32) -> bool,
-) -> Result<(), Error> {
-    for piece in processor.single.iter().chain(&processor.pair) {
-        if let Piece::Special(ids) = piece
-            && let Some(id) = ids.iter().find(|id| !contains(**id))
-        {
-            return Err(Error::invalid(
-                "$.post_processor",
-                format!("the template adds id {id}, which no token has"),
-            ));
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! How much text one token can stand for.
+//! The upper bound of text that one token stands for.
 
 use crate::tokenizer::Tokenizer;
 
@@ -9,13 +9,12 @@ use crate::tokenizer::Tokenizer;
 const FORM_SHRINKS: usize = 6;
 
 impl Tokenizer {
-    /// The number of bytes of text that one id of [`Tokenizer::encode`] stands for at most; `None`
-    /// if there is no such number, or it is not known: with models in the style of
-    /// SentencePiece, with added tokens that take the blanks beside them, and with patterns that
-    /// drop text.
+    /// Returns the largest number of bytes of text that one id of [`Tokenizer::encode`] stands for.
+    /// Returns `None` if there is no such number or it is unknown: with SentencePiece-style models,
+    /// with added tokens that take the blanks beside them, and with patterns that drop text.
     ///
     /// A text of more bytes than this number times a limit has more ids than the limit, which is
-    /// so known before any of it is encoded. Takes time linear in the vocabulary.
+    /// thus known before the text is encoded. Takes time linear in the vocabulary.
     ///
     /// ```
     /// # let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizer.json");

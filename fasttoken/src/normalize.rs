@@ -12,12 +12,12 @@ use form::Form;
 use std::borrow::Cow;
 use step::Step;
 
-/// What becomes of spaces.
+/// The changes that a normalizer makes to spaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blanks {
     Kept,
     Replaced,
-    /// As [`Blanks::Replaced`], with one before every text that is not empty.
+    /// Each space is replaced, and a replacement is put before every text that is not empty.
     Prefixed,
 }
 
@@ -74,7 +74,8 @@ impl Normalizer {
         ))
     }
 
-    /// What is done to spaces, if nothing else is done: they may become `blank`.
+    /// Returns the changes to spaces, which may become `blank`, or `None` if the normalizer changes
+    /// anything else.
     pub(crate) fn blanks(&self, blank: &str) -> Option<Blanks> {
         let replaces =
             |step: &Step| matches!(step, Step::Replace { from, to } if from == " " && to == blank);
@@ -94,7 +95,7 @@ impl Normalizer {
         self.steps.is_empty()
     }
 
-    /// The normalized text; borrowed when it is seen to be normalized already.
+    /// Returns the normalized text, borrowed if a quick check finds that it is normalized already.
     pub(crate) fn apply<'t>(&self, text: &'t str) -> Cow<'t, str> {
         let mut text = Cow::Borrowed(text);
         for step in &self.steps {
@@ -105,7 +106,8 @@ impl Normalizer {
         text
     }
 
-    /// Whether `text`, and every part of it, is seen to be normalized already.
+    /// Returns true if a quick check finds that `text`, and every part of it, is normalized
+    /// already.
     pub(crate) fn leaves(&self, text: &str) -> bool {
         // A quick check says yes to texts of which it does so to each character and to each
         // pair of neighbours.
@@ -113,8 +115,8 @@ impl Normalizer {
         self.steps.iter().all(leaves)
     }
 
-    /// For every byte of the normalized text, the range of bytes of `text` that it
-    /// comes from, by the rules of the reference.
+    /// Returns, for every byte of the normalized text, the range of bytes of `text` that it comes
+    /// from, by the rules of the reference.
     pub(crate) fn alignment(&self, text: &str) -> Vec<(usize, usize)> {
         let mut text = Cow::Borrowed(text);
         let mut alignment = Vec::with_capacity(text.len());

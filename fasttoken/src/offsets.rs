@@ -1,19 +1,19 @@
-//! Where in the text ids come from.
+//! Offsets: the ranges of text that ids come from.
 
 use crate::added::Recognise;
 use crate::alphabet;
-use crate::bpe::MergeScratch;
+use crate::bpe::ThreadScratch;
 use crate::encoding::Encoding;
-use crate::pretokenize::Word;
+use crate::pretokenize::PreToken;
 use crate::sentencepiece::SentencePiece;
 use crate::tokenizer::{Tokenizer, Visitor};
 use crate::truncation::Side;
 use std::ops::{ControlFlow, Range};
 
-/// What the offsets of an encoding count.
+/// The unit of the offsets of an encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Offsets {
-    /// Nothing: offsets are `(0, 0)` and word ids `None`, which is the fastest.
+    /// No offsets: they are `(0, 0)` and word ids are `None`, which is the fastest.
     None,
     /// Bytes of UTF-8.
     #[default]
@@ -27,19 +27,19 @@ pub enum Offsets {
 pub(crate) struct Segment<'t> {
     pub(crate) start: usize,
     pub(crate) raw: &'t str,
-    /// Whether the normalized text may differ from `raw`.
+    /// True if the normalized text may differ from `raw`.
     pub(crate) changed: bool,
 }
 
-/// Byte of the normalized segment that byte `at` of the word stands for. An
-/// inserted space stands for the character after it.
-pub(crate) fn position(word: &Word<'_>, at: usize) -> usize {
+/// Returns the byte of the normalized segment that byte `at` of the word stands for. An inserted
+/// space stands for the character after it.
+pub(crate) fn position(word: &PreToken<'_>, at: usize) -> usize {
     word.start + at.saturating_sub(usize::from(word.prefixed))
 }
 
 impl Tokenizer {
-    /// One text without anything around it; offsets count bytes, and no sequences are
-    /// set. With a limit, no more is encoded than the reference encodes.
+    /// Encodes one text without a template. Offsets count bytes, and no sequences are set. With a
+    /// limit, no more is encoded than the reference encodes.
     ///
     /// The flag says whether the limit was reached, so that more text after this one
     /// would change nothing.
@@ -54,7 +54,7 @@ impl Tokenizer {
         }
         let mut collector = Collector {
             tokenizer: self,
-            scratch: MergeScratch::default(),
+            scratch: ThreadScratch::default(),
             segment: Segment::default(),
             alignment: Vec::new(),
             normalized: String::new(),
@@ -98,7 +98,7 @@ impl Tokenizer {
             Some((_, Side::Left)) | None => usize::MAX,
         };
         let (mut out, starts, stopped) =
-            family.encode_text(self, text, offsets != Offsets::None, stop_at);
+            family.encode_text(self.text_steps(), text, offsets != Offsets::None, stop_at);
         fill(&mut out, offsets);
         if let Some((max, Side::Left)) = limit {
             let start = |&(at, is_word): &(usize, bool)| Start { at, is_word };
@@ -123,7 +123,7 @@ fn fill(out: &mut Encoding, offsets: Offsets) {
     }
 }
 
-/// Where a word or an added token begins in the ids, for cutting at the left.
+/// The start of a word or an added token in the ids, for cutting at the left.
 #[derive(Debug, Clone, Copy)]
 struct Start {
     at: usize,
@@ -152,20 +152,20 @@ fn keep_right(out: &mut Encoding, starts: &[Start], words: u32, max: usize) {
 
 struct Collector<'a, 't> {
     tokenizer: &'a Tokenizer,
-    scratch: MergeScratch,
+    scratch: ThreadScratch,
     segment: Segment<'t>,
-    /// For a changed segment, the range of each normalized byte.
+    /// The range of each normalized byte of a changed segment.
     alignment: Vec<(usize, usize)>,
-    /// For a changed segment, its normalized text, if blanks are wanted.
+    /// The normalized text of a changed segment, if blanks are wanted.
     normalized: String,
     text: &'t str,
-    /// Whether offsets and word ids are wanted.
+    /// True if offsets and word ids are wanted.
     wanted: bool,
-    /// Whether blanks are wanted.
+    /// True if blanks are wanted.
     trims: bool,
     /// Number of ids with which the text ends at the next end of a word.
     stop_at: usize,
-    /// Whether `starts` is wanted.
+    /// True if `starts` is wanted.
     left: bool,
     starts: Vec<Start>,
     /// Words and added tokens so far.
@@ -215,7 +215,7 @@ impl Collector<'_, '_> {
         self.words += 1;
     }
 
-    fn word_offsets(&mut self, word: &Word<'_>, ids: &[u32]) {
+    fn word_offsets(&mut self, word: &PreToken<'_>, ids: &[u32]) {
         let Tokenizer { bpe, vocab, .. } = self.tokenizer;
         if !word.text.bytes().all(|byte| bpe.has_byte(byte)) {
             return self.word_with_gaps(word, ids);
@@ -234,7 +234,7 @@ impl Collector<'_, '_> {
     /// A word with bytes that the vocabulary lacks. The reference counts positions
     /// in the spelling of the word, where a byte takes one or two, and skips what
     /// vanished without leaving room for it: the tokens after it move to the left.
-    fn word_with_gaps(&mut self, word: &Word<'_>, ids: &[u32]) {
+    fn word_with_gaps(&mut self, word: &PreToken<'_>, ids: &[u32]) {
         let vocab = &self.tokenizer.vocab;
         let mut byte_at = Vec::with_capacity(2 * word.text.len());
         for (at, byte) in word.text.bytes().enumerate() {
@@ -271,8 +271,8 @@ fn blanks(spelling: &str) -> (u32, u32) {
     (leading as u32, trailing as u32)
 }
 
-/// First and last position of `start..end`, inside `0..len`. Tokens cover their word
-/// exactly, but for those of an image that was made up.
+/// Returns the first and last position of `start..end`, bounded to `0..len`. Tokens cover their
+/// word exactly, except in a forged compiled tokenizer.
 fn within(start: usize, end: usize, len: usize) -> (usize, usize) {
     let last = end.clamp(1, len.max(1)) - 1;
     (start.min(last), last)
@@ -294,7 +294,7 @@ impl<'t> Visitor<'t> for Collector<'_, 't> {
         }
     }
 
-    fn word(&mut self, word: Word<'_>) -> ControlFlow<()> {
+    fn word(&mut self, word: PreToken<'_>) -> ControlFlow<()> {
         self.begin(true);
         let Tokenizer { bpe, vocab, .. } = self.tokenizer;
         let text = word.text.as_bytes();

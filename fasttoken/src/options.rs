@@ -9,8 +9,8 @@ use crate::tokenizer::Tokenizer;
 use crate::truncation::{Side, Truncation};
 use crate::window::Windows;
 
-/// How [`Tokenizer::encode_with`] encodes. Made by [`Tokenizer::options`] with what the
-/// file says, or by [`EncodeOptions::new`] without truncation and padding.
+/// The options of [`Tokenizer::encode_with`], made by [`Tokenizer::options`] from the file's
+/// settings, or by [`EncodeOptions::new`] without truncation and padding.
 ///
 /// ```
 /// use fasttoken::{EncodeOptions, Offsets, Padding, Truncation};
@@ -43,7 +43,7 @@ impl Default for EncodeOptions {
 }
 
 impl EncodeOptions {
-    /// No special tokens, offsets in bytes, no truncation, no padding.
+    /// Creates options with offsets in bytes, and without special tokens, truncation and padding.
     pub fn new() -> Self {
         Self {
             add_special_tokens: false,
@@ -54,36 +54,36 @@ impl EncodeOptions {
         }
     }
 
-    /// Whether the ids of the file's template are put around the texts.
+    /// Sets whether the ids of the file's template are put around the texts.
     #[must_use]
     pub fn add_special_tokens(mut self, add: bool) -> Self {
         self.add_special_tokens = add;
         self
     }
 
-    /// What offsets count; [`Offsets::None`] is faster.
+    /// Sets the unit of offsets. [`Offsets::None`] is faster.
     #[must_use]
     pub fn offsets(mut self, offsets: Offsets) -> Self {
         self.offsets = offsets;
         self
     }
 
-    /// Cuts to a number of ids, or not.
+    /// Sets truncation to a number of ids.
     #[must_use]
     pub fn truncation(mut self, truncation: Option<Truncation>) -> Self {
         self.truncation = truncation;
         self
     }
 
-    /// Fills up to a number of ids, or not.
+    /// Sets padding up to a number of ids.
     #[must_use]
     pub fn padding(mut self, padding: Option<Padding>) -> Self {
         self.padding = padding;
         self
     }
 
-    /// Whether [`Encoding::overflowing`] is filled, as the reference always does. The
-    /// ids that are kept are the same without.
+    /// Sets whether [`Encoding::overflowing`] is filled, as the reference always does. The kept ids
+    /// are the same either way.
     #[must_use]
     pub fn overflowing(mut self, keep: bool) -> Self {
         self.overflowing = keep;
@@ -135,7 +135,7 @@ impl<'t, A: AsRef<str>, B: AsRef<str>> From<&'t (A, B)> for Input<'t> {
 }
 
 impl Tokenizer {
-    /// Options as the file states them: its truncation and padding, no special tokens,
+    /// Returns the options that the file states: its truncation and padding, no special tokens,
     /// offsets in bytes.
     ///
     /// With these, [`Tokenizer::encode_with`] gives what the reference's `encode` gives.
@@ -201,8 +201,7 @@ impl Tokenizer {
         Ok(encodings)
     }
 
-    /// The ids of `text` and the byte ranges they come from, and more, without
-    /// truncation and padding.
+    /// Encodes `text` with the byte range of each id, and without truncation and padding.
     pub fn encode_with_offsets(&self, text: &str, add_special_tokens: bool) -> Encoding {
         let options = EncodeOptions::new().add_special_tokens(add_special_tokens);
         self.encode_with(text, &options)

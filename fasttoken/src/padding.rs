@@ -9,7 +9,7 @@ use serde::Deserialize;
 /// file nor a caller's slip can ask for gigabytes.
 const LENGTH_MAX: usize = 1 << 24;
 
-/// How encodings are filled up, as the reference does it.
+/// The rules for filling up encodings, as the reference does it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct Padding {
@@ -35,9 +35,9 @@ pub struct Padding {
 /// The length to which padding fills up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum PaddingLength {
-    /// That of the longest encoding of a batch; alone, an encoding is the longest.
+    /// The length of the longest encoding of a batch. An encoding alone is the longest.
     BatchLongest,
-    /// This many ids, unless there are more.
+    /// A fixed number of ids. Longer encodings keep their length.
     Fixed(usize),
 }
 

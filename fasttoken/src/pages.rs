@@ -1,16 +1,16 @@
 //! Memory for large tables, in huge pages where the system gives them.
 //!
-//! A table of megabytes that is read at random misses the translation of addresses
-//! (the TLB) about as often as the cache: with pages of 4 KiB, four megabytes are a
-//! thousand of them. Under the usual policy of Linux, huge pages are for memory that
-//! asks for them before it is first touched, which memory from the allocator does not.
+//! A table of megabytes that is read at random misses the translation of addresses (the TLB) about
+//! as often as the cache: with pages of 4 KiB, four megabytes are a thousand of them. By default,
+//! Linux gives huge pages to memory that asks for them before it is first touched, which memory
+//! from the allocator does not.
 
 use memmap2::MmapMut;
 use std::ops::{Deref, DerefMut, Range};
 
-/// A huge page of x86-64, and of most aarch64 systems.
+/// The size in bytes of a huge page of x86-64, and of most aarch64 systems.
 const HUGE: usize = 2 << 20;
-/// Less memory than this stays with the allocator.
+/// The smallest size in bytes that is not left to the allocator.
 const LARGE: usize = HUGE / 2;
 
 /// Zeroed bytes that begin on a huge page.
@@ -21,7 +21,8 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// `None` for sizes that do not need it, and where the system has no such memory.
+    /// Allocates zeroed bytes. Returns `None` for sizes that do not need huge pages, and where the
+    /// system has none.
     pub(crate) fn zeroed(bytes: usize) -> Option<Self> {
         // Miri maps nothing.
         if !cfg!(target_os = "linux") || cfg!(miri) || bytes < LARGE {
@@ -47,7 +48,7 @@ impl Pages {
 }
 
 impl Pages {
-    /// Whether hardly any of it lies in small pages.
+    /// Returns true if hardly any of the memory lies in small pages.
     pub(crate) fn is_huge(&self) -> bool {
         let rest = self.range.len() % HUGE;
         rest > LARGE || rest <= HUGE / 32

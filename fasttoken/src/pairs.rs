@@ -1,118 +1,119 @@
-//! What pairs of neighbouring tokens merge to.
+//! The table of merges: from a pair of tokens to the rank and the product of its merge.
 //!
 //! ```text
 //! slot, 8 bytes:   left token (20 bits) | right token (20 bits) | rank (24 bits)
-//! line, 64 bytes:  eight slots, filled in order, all compared at once
+//! bucket, 64 bytes: eight slots, filled in order, all compared at once
 //! ```
 //!
-//! Three ways answer, each cheaper than the next:
+//! A lookup has three stages, each cheaper than the next:
 //!
-//! - A square of ranks for the pairs of the first [`DENSE`] tokens, which are the single
-//!   bytes and what is merged first of them. Every merge of a word begins there.
-//! - A filter: two bits of one number for each pair that has a merge. Most of the pairs
-//!   that are asked for have none, and this says so from the second-level cache.
-//! - The lines, half as large as with keys and values apart.
+//! - A square of ranks for the pairs of the first [`DENSE_TOKENS`] tokens, which are the single
+//!   bytes and the products of the first merges. Every merge of a word begins there.
+//! - A filter: two bits of one number for each pair with a merge. Most pairs that are looked up
+//!   have none, and the filter says so from the second-level cache.
+//! - The buckets, half as large as with keys and values apart.
 //!
-//! The hash is two multiplications of 32 bits, of which vectors do sixteen at once
-//! (in `vector`): it need not be better than that, since a line that is full sends a look-up to
-//! the next one, and a file with pairs that share their places is refused.
+//! The hash is two multiplications of 32 bits, of which vectors do sixteen at once (in `vector`).
+//! It need not be stronger: a full bucket sends a lookup to the next bucket, and a file whose pairs
+//! share too few buckets is refused.
 //!
-//! In most files each merge makes the token after the one that the merge before it
-//! made; then a rank says the token by itself.
+//! In most files each merge makes the token after the product of the merge before; then the product
+//! follows from the rank.
 
 mod build;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod vector;
 
-use crate::image::ImageError;
-use crate::image::format::{Reader, Section, Writer};
+use crate::format::CompiledError;
+use crate::format::{Reader, Section, Writer};
 use crate::store::{Flat, Movable};
 use bytemuck::{Pod, Zeroable};
 
-/// In place of a rank: no merge.
+/// The rank of a pair without a merge.
 pub(crate) const NO_RANK: u32 = u32::MAX;
-/// Most merges of a file.
+/// The largest number of merges of a file.
 pub(crate) const RANK_MAX: usize = (1 << RANK_BITS) - 1;
-/// Tokens from here on are in no merge.
+/// The first token that cannot be in a merge.
 pub(crate) const TOKEN_END: u32 = (1 << TOKEN_BITS) - 1;
 
 const TOKEN_BITS: u32 = 20;
 const RANK_BITS: u32 = 24;
 
-/// Tokens of the square, one megabyte of ranks. Most of it is never looked at: the
+/// The number of tokens of the square, which takes one megabyte. Most of it is never read: the
 /// letters of a script are neighbours in it.
-const DENSE: u32 = 512;
+const DENSE_TOKENS: u32 = 512;
 
-/// Slots per cache line.
+/// The number of slots of a bucket, which fills a cache line.
 const SLOTS: usize = 8;
 
-/// How many lines are looked at for one pair. Of the pairs of a vocabulary that nobody made
-/// up, the last one finds a slot within ten.
-const REACH: usize = 32;
+/// The largest number of buckets that are probed for a pair. The pairs of real vocabularies find a
+/// slot within ten.
+const MAX_PROBED_BUCKETS: usize = 32;
 
 /// Odd constants without structure: parts of the fractional parts of pi and e. Numbers of 32
 /// bits, since there are vector instructions that multiply sixteen of them.
 const FACTORS: [u32; 2] = [0x243F_6A89, 0xB7E1_5163];
-/// Where the filter's number is in a hash, and the numbers of the two bits.
+/// The position in a hash of the index into the filter, and of the numbers of the two bits.
 const WORD_SHIFT: u32 = 8;
 const FILTER_SHIFTS: [u32; 2] = [22, 27];
 
 const FREE: u64 = u64::MAX;
 
-/// Eight slots.
+/// A cache line of eight slots.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
-pub(crate) struct PairLine([u64; SLOTS]);
+pub(crate) struct PairBucket([u64; SLOTS]);
 
 /// A pair of tokens that is being looked up.
 #[derive(Debug, Clone, Copy, Default, Zeroable)]
 pub(crate) struct Query {
     key: u64,
-    line: usize,
-    /// Whether it is a pair at all.
+    bucket: usize,
+    /// True if the query is for a real pair.
     wanted: bool,
 }
 
-/// From pairs of tokens to the rank of their merge, and from there to the token made.
+/// A table from pairs of tokens to the rank of their merge, and from ranks to products.
 #[derive(Debug)]
 pub(crate) struct PairTable {
-    lines: Flat<PairLine>,
-    /// A power of two of numbers.
+    buckets: Flat<PairBucket>,
+    /// The filter, whose length is a power of two.
     filter: Flat<u32>,
-    /// Rank of `left * DENSE + right`; empty for small models.
+    /// The ranks of `left * DENSE_TOKENS + right`; empty for small models.
     dense: Flat<u32>,
-    /// What the merge of each rank makes; empty if that is `rank + shift`.
+    /// The product of each rank; empty if it is `rank + shift`.
     products: Flat<u32>,
     shift: u32,
-    /// Whether some pair had several rules; not known of a table from an image.
+    /// True if some pair had several rules. Unknown, and false, for a table of a compiled
+    /// tokenizer.
     repeats: bool,
 }
 
 impl PairTable {
-    /// [`PairTable::build`] for pairs that nobody chose.
+    /// Builds a table of pairs that do not collide too often.
     #[cfg(test)]
     pub(crate) fn new(rules: &[[u32; 3]]) -> Self {
         Self::build(rules).expect("pairs share no place")
     }
 
-    pub(crate) fn write(&self, image: &mut Writer) {
-        image.put(Section::Pairs, &self.lines);
-        image.put(Section::PairBits, &self.filter);
-        image.put(Section::DensePairs, &self.dense);
-        image.put(Section::Products, &self.products);
-        image.put(Section::PairFacts, &[self.shift]);
+    pub(crate) fn write(&self, writer: &mut Writer) {
+        writer.put(Section::Pairs, &self.buckets);
+        writer.put(Section::PairBits, &self.filter);
+        writer.put(Section::DensePairs, &self.dense);
+        writer.put(Section::Products, &self.products);
+        writer.put(Section::PairFacts, &[self.shift]);
     }
 
-    pub(crate) fn read(image: &Reader) -> Result<Self, ImageError> {
-        let facts = image.get::<u32>(Section::PairFacts)?;
+    pub(crate) fn read(reader: &Reader) -> Result<Self, CompiledError> {
+        let facts = reader.get::<u32>(Section::PairFacts)?;
         let &[shift] = &*facts else {
             return Err(Section::PairFacts.invalid("there is not one of them"));
         };
         let this = Self {
-            lines: image.get(Section::Pairs)?,
-            filter: image.get(Section::PairBits)?,
-            dense: image.get(Section::DensePairs)?,
-            products: image.get(Section::Products)?,
+            buckets: reader.get(Section::Pairs)?,
+            filter: reader.get(Section::PairBits)?,
+            dense: reader.get(Section::DensePairs)?,
+            products: reader.get(Section::Products)?,
             shift,
             repeats: false,
         };
@@ -120,34 +121,38 @@ impl PairTable {
         this.ok_or_else(|| Section::Pairs.invalid("it is not a table"))
     }
 
-    /// `None` if no table is like this one. What else its contents say is checked when
-    /// it is used.
+    /// Returns the table, or `None` if its parts are not those of a table. Other contents are
+    /// checked where they are used.
     fn checked(self) -> Option<Self> {
         // Probing ends at a line that is not full.
-        let open = self.lines.iter().any(|line| line.0[SLOTS - 1] == FREE);
-        let square = self.dense.is_empty() || self.dense.len() == (DENSE * DENSE) as usize;
+        let open = self
+            .buckets
+            .iter()
+            .any(|bucket| bucket.0[SLOTS - 1] == FREE);
+        let square =
+            self.dense.is_empty() || self.dense.len() == (DENSE_TOKENS * DENSE_TOKENS) as usize;
         (open && square && self.filter.len().is_power_of_two()).then_some(self)
     }
 
-    /// All tables, those that merging reads most first.
+    /// Returns all tables, in falling order of how often merging reads them.
     pub(crate) fn tables(&mut self) -> [&mut dyn Movable; 4] {
         [
             &mut self.filter,
             &mut self.dense,
-            &mut self.lines,
+            &mut self.buckets,
             &mut self.products,
         ]
     }
 
-    /// Whether some pair had several rules, of which the last counts.
+    /// Returns true if some pair had several rules, of which the last counts.
     pub(crate) fn has_repeats(&self) -> bool {
         self.repeats
     }
 
-    /// Left token, right token and rank of every merge, in no order.
+    /// Returns the left token, the right token and the rank of every merge, in no order.
     #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32, u32)> {
-        let slots = self.lines.iter().flat_map(|line| &line.0);
+        let slots = self.buckets.iter().flat_map(|bucket| &bucket.0);
         let used = slots.filter(|slot| **slot != FREE);
         used.map(|slot| {
             let key = slot >> RANK_BITS;
@@ -156,11 +161,11 @@ impl PairTable {
         })
     }
 
-    /// The rank of the merge of two tokens, or [`NO_RANK`].
+    /// Returns the rank of the merge of two tokens, or [`NO_RANK`].
     #[inline(always)]
     pub(crate) fn rank(&self, left: u32, right: u32) -> u32 {
-        if (left | right) < DENSE
-            && let Some(&rank) = self.dense.get((left * DENSE + right) as usize)
+        if (left | right) < DENSE_TOKENS
+            && let Some(&rank) = self.dense.get((left * DENSE_TOKENS + right) as usize)
         {
             return rank;
         }
@@ -173,34 +178,34 @@ impl PairTable {
         if self.filter.get(word).is_none_or(|word| word & bits != bits) {
             return NO_RANK;
         }
-        self.look_up(key, home(hash, self.lines.len()))
+        self.look_up(key, home(hash, self.buckets.len()))
     }
 
-    /// Begins a look-up: [`PairTable::prefetch_line`], then [`PairTable::find`]. `wanted` says
-    /// whether there is a pair at all.
+    /// Begins a lookup, which [`PairTable::prefetch_bucket`] and then [`PairTable::find`] continue.
+    /// `wanted` is false for a query that stands for no pair.
     ///
-    /// The square and the filter are left out: they are as far away as the lines.
+    /// The square and the filter are left out, because they are as far away as the buckets.
     #[inline(always)]
     pub(crate) fn query(&self, left: u32, right: u32, wanted: bool) -> Query {
         let key = key(left, right);
         Query {
             key,
-            line: home(hash(left, right), self.lines.len()),
+            bucket: home(hash(left, right), self.buckets.len()),
             wanted: wanted & (left.max(right) < TOKEN_END),
         }
     }
 
-    /// Asks for the memory of [`PairTable::find`].
+    /// Prefetches the memory that [`PairTable::find`] reads.
     #[inline(always)]
-    pub(crate) fn prefetch_line(&self, query: &Query) {
-        crate::prefetch::prefetch(&self.lines, query.line);
+    pub(crate) fn prefetch_bucket(&self, query: &Query) {
+        crate::prefetch::prefetch(&self.buckets, query.bucket);
     }
 
-    /// The rank of the merge, or [`NO_RANK`].
+    /// Returns the rank of the merge, or [`NO_RANK`].
     #[inline(always)]
     pub(crate) fn find(&self, query: &Query) -> u32 {
         const FOUND: u64 = 1 << RANK_BITS;
-        let Some(PairLine(slots)) = self.lines.get(query.line) else {
+        let Some(PairBucket(slots)) = self.buckets.get(query.bucket) else {
             return NO_RANK;
         };
         // No two slots have the same key.
@@ -209,7 +214,7 @@ impl PairTable {
             found | if is { slot & (FOUND - 1) | FOUND } else { 0 }
         });
         if (found == 0) & query.wanted & (slots[SLOTS - 1] != FREE) {
-            return self.look_up(query.key, query.line);
+            return self.look_up(query.key, query.bucket);
         }
         let rank = (found & (FOUND - 1)) as u32;
         if (found != 0) & query.wanted {
@@ -219,7 +224,7 @@ impl PairTable {
         }
     }
 
-    /// Asks for the memory of [`PairTable::product`].
+    /// Prefetches the memory that [`PairTable::product`] reads.
     #[inline(always)]
     pub(crate) fn prefetch_product(&self, rank: u32) {
         crate::prefetch::prefetch(&self.products, rank as usize);
@@ -227,13 +232,13 @@ impl PairTable {
 
     #[inline(always)]
     fn look_up(&self, key: u64, mut at: usize) -> u32 {
-        for _ in 0..REACH {
-            let Some(line) = self.lines.get(at) else {
+        for _ in 0..MAX_PROBED_BUCKETS {
+            let Some(bucket) = self.buckets.get(at) else {
                 break;
             };
             // Which slot it is cannot be predicted, so all are looked at.
             let mut found = NO_RANK;
-            for slot in &line.0 {
+            for slot in &bucket.0 {
                 let rank = rank_of(*slot);
                 found = if slot >> RANK_BITS == key {
                     rank
@@ -241,10 +246,10 @@ impl PairTable {
                     found
                 };
             }
-            if found != NO_RANK || line.0[SLOTS - 1] == FREE {
+            if found != NO_RANK || bucket.0[SLOTS - 1] == FREE {
                 return found;
             }
-            at = if at + 1 == self.lines.len() {
+            at = if at + 1 == self.buckets.len() {
                 0
             } else {
                 at + 1
@@ -253,18 +258,18 @@ impl PairTable {
         NO_RANK
     }
 
-    /// Asks for the memory that [`PairTable::rank`] will read, if it is far away.
+    /// Prefetches the memory that [`PairTable::rank`] reads, if it is far away.
     #[inline(always)]
     pub(crate) fn prefetch(&self, left: u32, right: u32) {
-        if (left | right) < DENSE {
-            // What nobody will read would take the place of what is on its way.
+        if (left | right) < DENSE_TOKENS {
+            // A prefetch without a read would take the place of one in flight.
             return;
         }
         let hash = hash(left, right);
-        crate::prefetch::prefetch(&self.lines, home(hash, self.lines.len()));
+        crate::prefetch::prefetch(&self.buckets, home(hash, self.buckets.len()));
     }
 
-    /// The token that a merge makes.
+    /// Returns the token that a merge makes.
     #[inline(always)]
     pub(crate) fn product(&self, rank: u32) -> u32 {
         match self.products.get(rank as usize) {
@@ -273,7 +278,7 @@ impl PairTable {
         }
     }
 
-    /// What two tokens merge to.
+    /// Returns the token that two tokens merge to.
     #[inline(always)]
     pub(crate) fn merged(&self, left: u32, right: u32) -> Option<u32> {
         let rank = self.rank(left, right);
@@ -296,13 +301,14 @@ fn hash(left: u32, right: u32) -> u32 {
     left.wrapping_mul(FACTORS[0]) ^ right.wrapping_mul(FACTORS[1])
 }
 
-/// The upper bits of the hash decide over the line.
+/// Returns the bucket that the upper bits of a hash select.
 #[inline(always)]
-fn home(hash: u32, lines: usize) -> usize {
-    ((u64::from(hash) * lines as u64) >> 32) as usize
+fn home(hash: u32, buckets: usize) -> usize {
+    ((u64::from(hash) * buckets as u64) >> 32) as usize
 }
 
-/// The lower bits decide over the filter: which of `words` numbers, and two bits of it.
+/// Returns the index into a filter of `words` numbers, and the two bits, that the lower bits of a
+/// hash select.
 #[inline(always)]
 fn filter_bits(hash: u32, words: usize) -> (usize, u32) {
     let word = (hash >> WORD_SHIFT) as usize & words.wrapping_sub(1);

@@ -16,7 +16,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// texts of 674 bytes took two to three times as long by two threads as by one.
 const WORTH: usize = 8 << 10;
 
-/// So many of `threads` threads as so many bytes of text are worth.
+/// Returns the number of threads, at most `threads`, that are worth waking for `bytes` bytes of
+/// text.
 pub(crate) fn worth(threads: usize, bytes: usize) -> usize {
     threads.min(bytes / WORTH)
 }
@@ -129,7 +130,7 @@ mod tests {
         assert!(seen.into_inner().unwrap().len() <= bound);
     }
 
-    /// With all threads of the process's pool waiting for something that the caller holds.
+    /// A batch ends although all threads of the process's pool wait for the caller.
     #[test]
     fn the_pool_of_the_process_is_not_waited_for() {
         let held = Mutex::new(());

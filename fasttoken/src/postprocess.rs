@@ -1,4 +1,4 @@
-//! What is put around one text or a pair of texts.
+//! Post-processing: the tokens that are put around one text or a pair of texts.
 
 use crate::encode_error::EncodeError;
 use crate::encoding::Encoding;
@@ -11,17 +11,17 @@ use std::collections::HashMap;
 #[derive(Debug)]
 pub(crate) struct PostProcessor {
     /// Around one text, for callers that want ids only.
-    pub(crate) single: Vec<Piece>,
+    pub(crate) single: Vec<TemplatePart>,
     /// Around two texts.
-    pub(crate) pair: Vec<Piece>,
-    /// The processors in order; none at all differs from one that does nothing, in
+    pub(crate) pair: Vec<TemplatePart>,
+    /// The processors in order; an empty list differs from a processor that does nothing, in
     /// the types of ids and in what counts as a sequence.
     steps: Vec<Step>,
 }
 
 /// One part of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub(crate) enum TemplatePart {
     /// The ids of the first text.
     A,
     /// The ids of the second text.
@@ -83,8 +83,8 @@ const SUPPORTED: &str = "supported: ByteLevel, TemplateProcessing, RobertaProces
 impl PostProcessor {
     pub(crate) fn load(component: Option<&Component>, path: &str) -> Result<Self, Error> {
         let mut this = Self {
-            single: vec![Piece::A],
-            pair: vec![Piece::A, Piece::B],
+            single: vec![TemplatePart::A],
+            pair: vec![TemplatePart::A, TemplatePart::B],
             steps: Vec::new(),
         };
         if let Some(component) = component {
@@ -120,10 +120,11 @@ impl PostProcessor {
                     trim_offsets,
                     add_prefix_space,
                 } = read(component, path)?;
-                let special = |id| Piece::Special(vec![id]);
-                self.single = vec![special(cls), Piece::A, special(sep)];
-                self.pair = vec![special(cls), Piece::A, special(sep)];
-                self.pair.extend([special(sep), Piece::B, special(sep)]);
+                let special = |id| TemplatePart::Special(vec![id]);
+                self.single = vec![special(cls), TemplatePart::A, special(sep)];
+                self.pair = vec![special(cls), TemplatePart::A, special(sep)];
+                self.pair
+                    .extend([special(sep), TemplatePart::B, special(sep)]);
                 let trim = trim_offsets.then_some(add_prefix_space);
                 self.steps.push(Step::Roberta { trim, cls, sep });
                 Ok(())
@@ -146,8 +147,8 @@ impl PostProcessor {
         let resolve = |pieces: Vec<PieceJson>, name: &str| {
             let resolved = pieces.into_iter().map(|piece| match piece {
                 PieceJson::Sequence { id, type_id } => match id {
-                    SequenceJson::A => Ok((Piece::A, type_id)),
-                    SequenceJson::B if name == "pair" => Ok((Piece::B, type_id)),
+                    SequenceJson::A => Ok((TemplatePart::A, type_id)),
+                    SequenceJson::B if name == "pair" => Ok((TemplatePart::B, type_id)),
                     SequenceJson::B => Err(Error::invalid(
                         format!("{path}.{name}"),
                         "the template for one text uses a second one",
@@ -156,7 +157,7 @@ impl PostProcessor {
                 PieceJson::SpecialToken { id, type_id } => template
                     .special_tokens
                     .get(&id)
-                    .map(|token| (Piece::Special(token.ids.clone()), type_id))
+                    .map(|token| (TemplatePart::Special(token.ids.clone()), type_id))
                     .ok_or_else(|| {
                         Error::invalid(
                             format!("{path}.{name}"),
@@ -177,20 +178,20 @@ impl PostProcessor {
         Ok(())
     }
 
-    fn pieces(&self, pair: bool) -> &[Piece] {
+    fn pieces(&self, pair: bool) -> &[TemplatePart] {
         if pair { &self.pair } else { &self.single }
     }
 
     /// The number of ids that are added around one text or two.
     pub(crate) fn added(&self, pair: bool) -> usize {
-        let len = |piece: &Piece| match piece {
-            Piece::Special(ids) => ids.len(),
-            Piece::A | Piece::B => 0,
+        let len = |piece: &TemplatePart| match piece {
+            TemplatePart::Special(ids) => ids.len(),
+            TemplatePart::A | TemplatePart::B => 0,
         };
         self.pieces(pair).iter().map(len).sum()
     }
 
-    /// Whether some step needs to know the blanks of tokens.
+    /// Returns true if some step needs the blanks of tokens.
     pub(crate) fn trims(&self) -> bool {
         self.steps.iter().any(|step| match step {
             Step::ByteLevel { trim } | Step::Roberta { trim, .. } => trim.is_some(),
@@ -255,14 +256,14 @@ impl PostProcessor {
         let mut parts = Vec::new();
         for (piece, &type_id) in self.pieces(texts.len() == 2).iter().zip(types) {
             let n = match piece {
-                Piece::Special(ids) => {
+                TemplatePart::Special(ids) => {
                     if add_special_tokens {
                         parts.push(Encoding::special(ids, type_id));
                     }
                     continue;
                 }
-                Piece::A => 0,
-                Piece::B => 1,
+                TemplatePart::A => 0,
+                TemplatePart::B => 1,
             };
             // Later uses of the same text see the type of this one overwritten.
             texts[n].type_ids.fill(type_id);
@@ -277,9 +278,9 @@ impl PostProcessor {
         let mut combinations = 1usize;
         for piece in self.pieces(texts.len() == 2) {
             let text = match piece {
-                Piece::A => texts.first(),
-                Piece::B => texts.get(1),
-                Piece::Special(_) => None,
+                TemplatePart::A => texts.first(),
+                TemplatePart::B => texts.get(1),
+                TemplatePart::Special(_) => None,
             };
             // Each piece of one text meets each of the other, in both orders.
             let pieces = text.map_or(0, |text| text.overflowing.len());

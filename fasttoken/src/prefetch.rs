@@ -1,11 +1,11 @@
-//! Asking the processor for memory before it is needed.
+//! Prefetching of memory into the processor's caches.
 #![cfg_attr(
     target_arch = "x86_64",
     expect(unsafe_code, reason = "there is no safe prefetch")
 )]
 
-/// Asks for the cache line of `slice[index]`. Does nothing where that is outside of
-/// `slice` or the machine has no such instruction.
+/// Prefetches the cache line of `slice[index]`. Does nothing if the index is out of bounds or the
+/// machine has no such instruction.
 #[inline(always)]
 pub(crate) fn prefetch<T>(slice: &[T], index: usize) {
     #[cfg(target_arch = "x86_64")]

@@ -1,25 +1,24 @@
 //! Encoding only the beginning of a text.
 
 use crate::added::Recognise;
-use crate::bpe::MergeScratch;
+use crate::bpe::ThreadScratch;
 use crate::offsets::{Segment, position};
-use crate::pretokenize::Word;
+use crate::pretokenize::PreToken;
 use crate::tokenizer::{Tokenizer, Visitor};
 use crate::window::Windows;
 use std::ops::{ControlFlow, Range};
 
 impl Tokenizer {
-    /// The longest beginning of `encode(text, false)` that has at most `max_tokens`
-    /// ids, and the number of bytes of `text` that these ids cover.
+    /// Returns the longest prefix of `encode(text, false)` of at most `max_tokens` ids, and the
+    /// number of bytes of `text` that these ids cover.
     ///
-    /// Looks at as much of the text as it needs for that, and not at all of it, where
-    /// the file's split pattern is a common one and the text has spaces or Chinese or
-    /// Japanese punctuation here and there. Models in the style of SentencePiece, whose
-    /// words can be whole texts, look at all of it.
+    /// Reads only as much of the text as needed, if the file's split pattern is a common one and
+    /// the text has spaces or Chinese or Japanese punctuation here and there. SentencePiece-style
+    /// models, whose words can be whole texts, read all of it.
     ///
-    /// The number of bytes is where the first character begins that the ids do not
-    /// cover wholly, so it is a character boundary, and `text.len()` when there are
-    /// no more ids. Text that is cut there need not encode to the same ids again.
+    /// The number of bytes is the start of the first character that the ids do not cover
+    /// completely, so it is a character boundary, and `text.len()` if there are no more ids. Text
+    /// that is cut there need not encode to the same ids again.
     ///
     /// ```
     /// # let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizer.json");
@@ -35,7 +34,7 @@ impl Tokenizer {
             return (Vec::new(), 0);
         }
         if let Some(family) = &self.sentencepiece {
-            return family.prefix(self, text, max_tokens);
+            return family.prefix(self.text_steps(), text, max_tokens);
         }
         for (window, whole) in Windows::new(self, text, max_tokens) {
             let (ids, covered) = self.prefix_of(window, max_tokens);
@@ -50,11 +49,11 @@ impl Tokenizer {
         unreachable!("the last window is the whole text")
     }
 
-    /// The ids, and the number of bytes they cover if the limit was reached.
+    /// Returns the ids, and the number of bytes that they cover if the limit was reached.
     fn prefix_of(&self, text: &str, max_tokens: usize) -> (Vec<u32>, Option<usize>) {
         let mut visitor = Prefix {
             tokenizer: self,
-            scratch: MergeScratch::default(),
+            scratch: ThreadScratch::default(),
             segment: Segment::default(),
             out: Vec::new(),
             max_tokens,
@@ -67,7 +66,7 @@ impl Tokenizer {
 
 struct Prefix<'a, 't> {
     tokenizer: &'a Tokenizer,
-    scratch: MergeScratch,
+    scratch: ThreadScratch,
     segment: Segment<'t>,
     out: Vec<u32>,
     max_tokens: usize,
@@ -75,7 +74,7 @@ struct Prefix<'a, 't> {
 }
 
 impl Prefix<'_, '_> {
-    /// Stops if the limit is reached, where `at` of the segment is not covered.
+    /// Stops if the limit is reached. `at` is the first byte of the segment that is not covered.
     fn stop_at(&mut self, at: usize) -> ControlFlow<()> {
         if self.out.len() < self.max_tokens {
             return ControlFlow::Continue(());
@@ -105,7 +104,7 @@ impl<'t> Visitor<'t> for Prefix<'_, 't> {
         };
     }
 
-    fn word(&mut self, word: Word<'_>) -> ControlFlow<()> {
+    fn word(&mut self, word: PreToken<'_>) -> ControlFlow<()> {
         let Tokenizer { bpe, vocab, .. } = self.tokenizer;
         let before = self.out.len();
         bpe.encode(

@@ -1,4 +1,8 @@
-//! Splitting normalized text into the words that are encoded one by one.
+//! Splitting of normalized text into words (pre-tokens), which are encoded one by one.
+
+mod words;
+
+pub(crate) use words::{PreToken, PreTokens, WordBuffer};
 
 use crate::error::Error;
 use crate::json::Component;
@@ -11,77 +15,33 @@ use std::ops::ControlFlow;
 #[derive(Debug)]
 pub(crate) struct PreTokenizer {
     splits: Vec<Split>,
-    /// Whether a piece that does not begin with a space is given one.
+    /// True if a piece that does not begin with a space is given one.
     add_prefix_space: bool,
-    /// Whether `ByteLevel` splits each piece once more by its own expression.
+    /// True if `ByteLevel` splits each piece once more by its own expression.
     use_regex: bool,
 }
 
-/// One step: cuts every piece it is given into smaller ones.
+/// One step, which cuts every piece of the step before into smaller ones.
 #[derive(Debug)]
 enum Split {
-    /// By a common pattern, or several in a row, keeping every piece.
+    /// Splits by a common pattern, or several in a row, and keeps every piece.
     Grammar(Grammar),
     Pattern {
         pattern: Pattern,
         keep: Keep,
     },
-    /// Every number alone, or (`false`) runs of numbers apart from the rest.
+    /// Splits every digit off alone, or (`false`) runs of digits.
     Digits {
         individual: bool,
     },
 }
 
-/// Which pieces a pattern leaves.
+/// The pieces that a pattern keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Keep {
     All,
     Matches,
     Gaps,
-}
-
-/// A word, and where in the normalized segment it stands.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Word<'a> {
-    pub(crate) text: &'a str,
-    /// Byte of the segment at which the word begins (after an inserted space).
-    pub(crate) start: usize,
-    /// Whether the first byte of `text` is a space that the segment lacks.
-    pub(crate) prefixed: bool,
-}
-
-/// Consecutive words of one text, none of them with an inserted space.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Words<'a> {
-    pub(crate) text: &'a str,
-    /// Byte of `text` at which the first word begins.
-    pub(crate) start: usize,
-    /// Where each word ends, and the next begins.
-    pub(crate) ends: &'a [usize],
-    /// Byte of the segment at which `text` begins.
-    pub(crate) base: usize,
-    /// Which of them are added tokens, rising, and their ids.
-    pub(crate) tokens: &'a [(usize, u32)],
-}
-
-impl<'a> Words<'a> {
-    /// Calls `each` with every word, of which none is an added token.
-    pub(crate) fn each(
-        &self,
-        mut each: impl FnMut(Word<'a>) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
-        debug_assert!(self.tokens.is_empty(), "the words are of one segment");
-        let mut start = self.start;
-        for &end in self.ends {
-            each(Word {
-                text: &self.text[start..end],
-                start: self.base + start,
-                prefixed: false,
-            })?;
-            start = end;
-        }
-        ControlFlow::Continue(())
-    }
 }
 
 /// Memory kept between the pieces of one call.
@@ -92,8 +52,8 @@ pub(crate) struct SplitScratch {
     ends: Ends,
 }
 
-/// Room for ends of words, which the thread keeps between calls, so that a text of a few
-/// words need not clear it.
+/// Memory for ends of words, which the thread keeps between calls, because clearing it would cost a
+/// short text more than its words do.
 #[derive(Debug, Default)]
 struct Ends(Option<Box<[usize; ENDS]>>);
 
@@ -127,7 +87,7 @@ impl PreTokenizer {
         !self.splits.iter().any(drops)
     }
 
-    /// One that does nothing, for models that are not byte-level.
+    /// Creates a pre-tokenizer that does nothing, for models that are not byte-level.
     pub(crate) fn none() -> Self {
         Self {
             splits: Vec::new(),
@@ -162,15 +122,15 @@ impl PreTokenizer {
         })
     }
 
-    /// Whether every split is one that [`crate::window`] knows, and words are split at
-    /// all by such a one.
+    /// Returns true if every split is one that [`crate::window`] knows, and some split cuts text
+    /// into words.
     pub(crate) fn uses_known_grammars(&self) -> bool {
         let known = |split: &Split| matches!(split, Split::Grammar(_) | Split::Digits { .. });
         let by_grammar = |split: &Split| matches!(split, Split::Grammar(_));
         self.splits.iter().all(known) && (self.use_regex || self.splits.iter().any(by_grammar))
     }
 
-    /// The grammar that alone decides over words, if one does.
+    /// Returns the grammar that alone decides over words, if there is one.
     pub(crate) fn only_grammar(&self) -> Option<Grammar> {
         match self.splits.as_slice() {
             _ if self.add_prefix_space => None,
@@ -191,7 +151,7 @@ impl PreTokenizer {
         mut each: F,
     ) -> ControlFlow<()>
     where
-        F: FnMut(Words<'_>) -> ControlFlow<()>,
+        F: FnMut(PreTokens<'_>) -> ControlFlow<()>,
     {
         let scanner = Scanner::new(segment);
         let ends = scratch.ends.get();
@@ -201,7 +161,7 @@ impl PreTokenizer {
             let Some(&end) = ends[..count].last() else {
                 return ControlFlow::Continue(());
             };
-            each(Words {
+            each(PreTokens {
                 text: segment,
                 start,
                 ends: &ends[..count],
@@ -222,7 +182,7 @@ impl PreTokenizer {
         each: &mut F,
     ) -> ControlFlow<()>
     where
-        F: FnMut(Word<'_>) -> ControlFlow<()>,
+        F: FnMut(PreToken<'_>) -> ControlFlow<()>,
     {
         self.split_from(0, segment, base, scratch, each)
     }
@@ -236,7 +196,7 @@ impl PreTokenizer {
         each: &mut F,
     ) -> ControlFlow<()>
     where
-        F: FnMut(Word<'_>) -> ControlFlow<()>,
+        F: FnMut(PreToken<'_>) -> ControlFlow<()>,
     {
         let Some(split) = self.splits.get(step) else {
             return self.byte_level(piece, base, scratch, each);
@@ -298,7 +258,7 @@ impl PreTokenizer {
         each: &mut F,
     ) -> ControlFlow<()>
     where
-        F: FnMut(Word<'_>) -> ControlFlow<()>,
+        F: FnMut(PreToken<'_>) -> ControlFlow<()>,
     {
         let insert = self.add_prefix_space && !piece.starts_with(' ');
         let mut buffer = std::mem::take(&mut scratch.prefixed);
@@ -320,7 +280,7 @@ impl PreTokenizer {
             } else {
                 text.len()
             };
-            flow = each(Word {
+            flow = each(PreToken {
                 text: &text[at..end],
                 start: base + at.saturating_sub(shift),
                 prefixed: insert && at == 0,

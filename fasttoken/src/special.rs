@@ -71,7 +71,7 @@ impl SpecialTokens {
         Ok(tokens)
     }
 
-    /// These tokens, and those of `other` where there is none.
+    /// Returns these tokens, with those of `other` for missing roles.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {

@@ -1,17 +1,16 @@
-//! Flat arrays that are owned, or lie in an image that is mapped or held in memory.
+//! Flat arrays that own their elements or lie in the file of a compiled tokenizer.
 //!
-//! Reading one costs the same either way: a pointer and a length. The array keeps
-//! what it points into alive, so clones and parts of an image can be passed around
-//! freely. The bytes of an image are read as plain numbers, whose every bit pattern
-//! is valid; what the numbers mean is for their users to check.
+//! Reading costs the same either way: a pointer and a length. The array keeps the memory behind it
+//! alive, so clones and ranges can be passed around freely. The bytes of a file are read as plain
+//! numbers, whose every bit pattern is valid; users of an array check the meaning of the numbers.
 
+mod file_bytes;
 mod flat;
-mod image;
 mod movable;
 mod room;
 
+pub(crate) use file_bytes::{FileBytes, LINE};
 pub(crate) use flat::Flat;
-pub(crate) use image::{Image, LINE};
 pub(crate) use movable::{Movable, gather};
 pub(crate) use room::{Room, read};
 

@@ -1,9 +1,9 @@
-//! Frozen open-addressing hash tables, filled at load and only read afterwards.
+//! Immutable open-addressing hash tables, filled at load.
 //!
-//! Text cannot make them slow: look-ups never insert. Nor can a file: its author knows the
-//! hash and can choose keys that share a place, or that make a factor of the hash zero, so
-//! nothing is put further than [`REACH`] from the place that its hash names, and nobody
-//! looks further. What finds no room there is [`Crowded`].
+//! Text cannot make a table slow: lookups never insert. Nor can a file: its author knows the hash
+//! and can choose keys that share a slot, or that make a factor of the hash zero, so no key is
+//! stored more than [`MAX_PROBES`] slots from the slot that its hash selects, and lookups stop
+//! there. A key that finds no room is an error, [`TooManyCollisions`].
 
 use crate::store::{Flat, Movable};
 use bytemuck::{Pod, Zeroable};
@@ -56,20 +56,20 @@ fn hash(bytes: &[u8]) -> u64 {
     }
 }
 
-/// How many slots are looked at for one key. Of a million keys that nobody chose, the last
-/// one finds its place within a hundred.
-pub(crate) const REACH: usize = 512;
+/// The largest number of slots that are probed for a key. Among a million random keys, the last
+/// finds its slot within a hundred.
+pub(crate) const MAX_PROBES: usize = 512;
 
-/// So many keys share a place that one found no room within reach of it.
+/// The error of a key that finds no free slot within [`MAX_PROBES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Crowded;
+pub(crate) struct TooManyCollisions;
 
 /// Slots for `entries`, at most two thirds full.
 fn capacity(entries: usize) -> usize {
     (entries + entries / 2 + 1).next_power_of_two()
 }
 
-/// From byte strings to the ids under which a caller keeps them.
+/// A table from byte strings to ids.
 #[derive(Debug)]
 pub(crate) struct StringTable<S = Flat<StringSlot>> {
     slots: S,
@@ -78,7 +78,7 @@ pub(crate) struct StringTable<S = Flat<StringSlot>> {
 /// A [`StringTable`] that is being filled.
 pub(crate) type StringTableBuilder = StringTable<Vec<StringSlot>>;
 
-/// Upper half of the hash and id; `EMPTY` where free.
+/// The upper half of the hash, and the id; `EMPTY` if free.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct StringSlot {
@@ -102,16 +102,16 @@ impl StringTableBuilder {
         }
     }
 
-    /// Adds `key` as `id`, unless an equal key is there: then returns its id.
-    /// `resolve` gives the key of an id added before. No id may be `u32::MAX`.
+    /// Adds `key` as `id` and returns `None`, or returns the id of an equal key that is there
+    /// already. `resolve` gives the key of an id added before. No id may be `u32::MAX`.
     pub(crate) fn insert<'a>(
         &mut self,
         key: &[u8],
         id: u32,
         resolve: impl Fn(u32) -> &'a [u8],
-    ) -> Result<Option<u32>, Crowded> {
+    ) -> Result<Option<u32>, TooManyCollisions> {
         let (tag, start) = self.start(key);
-        for step in 0..REACH {
+        for step in 0..MAX_PROBES {
             let at = (start + step) & (self.slots.len() - 1);
             let slot = self.slots[at];
             if slot.id == EMPTY {
@@ -122,7 +122,7 @@ impl StringTableBuilder {
                 return Ok(Some(slot.id));
             }
         }
-        Err(Crowded)
+        Err(TooManyCollisions)
     }
 }
 
@@ -135,13 +135,13 @@ impl StringTable {
         &self.slots
     }
 
-    /// From the slots of another; `None` if no table has such.
+    /// Creates a table from stored slots, or returns `None` if their number is not that of a table.
     pub(crate) fn from_slots(slots: Flat<StringSlot>) -> Option<Self> {
         slots.len().is_power_of_two().then_some(Self { slots })
     }
 }
 
-/// The place of a key that is looked up.
+/// A lookup in progress.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sought {
     tag: u32,
@@ -155,7 +155,7 @@ impl<S: Deref<Target = [StringSlot]>> StringTable<S> {
         self.found(Sought { tag, start }, key, resolve)
     }
 
-    /// Begins to look up `key`, and asks for the memory that [`StringTable::found`] reads.
+    /// Begins to look up `key`, and prefetches the memory that [`StringTable::found`] reads.
     #[inline]
     pub(crate) fn seek(&self, key: &[u8]) -> Sought {
         let (tag, start) = self.start(key);
@@ -163,7 +163,7 @@ impl<S: Deref<Target = [StringSlot]>> StringTable<S> {
         Sought { tag, start }
     }
 
-    /// As [`StringTable::get`].
+    /// Completes a lookup.
     #[inline]
     pub(crate) fn found<'a>(
         &self,
@@ -172,7 +172,7 @@ impl<S: Deref<Target = [StringSlot]>> StringTable<S> {
         resolve: impl Fn(u32) -> &'a [u8],
     ) -> Option<u32> {
         let Sought { tag, start } = sought;
-        for step in 0..REACH {
+        for step in 0..MAX_PROBES {
             let slot = self.slots[(start + step) & (self.slots.len() - 1)];
             if slot.id == EMPTY {
                 return None;
@@ -247,10 +247,13 @@ mod tests {
             .map(|(id, key)| table.insert(key, id, resolve));
         // The first one that is not there is found out after a bounded number of steps, as
         // are all others.
-        assert_eq!(results.position(|result| result.is_err()), Some(REACH));
-        assert!(results.all(|result| result == Err(Crowded)));
+        assert_eq!(results.position(|result| result.is_err()), Some(MAX_PROBES));
+        assert!(results.all(|result| result == Err(TooManyCollisions)));
         let table = table.finish();
-        assert_eq!(table.get(&keys[REACH - 1], resolve), Some(REACH as u32 - 1));
-        assert_eq!(table.get(&keys[REACH], resolve), None);
+        assert_eq!(
+            table.get(&keys[MAX_PROBES - 1], resolve),
+            Some(MAX_PROBES as u32 - 1)
+        );
+        assert_eq!(table.get(&keys[MAX_PROBES], resolve), None);
     }
 }

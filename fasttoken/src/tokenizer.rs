@@ -1,29 +1,26 @@
-//! The tokenizer: loading, encoding, and looking up tokens.
+//! The tokenizer: encoding, counting, and looking up tokens.
+
+mod gather;
 
 use crate::added::{AddedToken, AddedTokens, Part, Pass, Reassigned, Recognise};
-use crate::bpe::{Bpe, MergeScratch};
-use crate::error::Error;
-use crate::gather;
-use crate::load;
+use crate::bpe::{Bpe, ThreadScratch};
 use crate::normalize::Normalizer;
 use crate::padding::Padding;
-use crate::postprocess::{Piece, PostProcessor};
-use crate::pretokenize::{PreTokenizer, SplitScratch, Word, Words};
-use crate::sentencepiece::SentencePiece;
-use crate::store;
+use crate::postprocess::{PostProcessor, TemplatePart};
+use crate::pretokenize::{PreToken, PreTokenizer, PreTokens, SplitScratch};
+use crate::sentencepiece::{SentencePiece, TextSteps};
 use crate::truncation::Truncation;
 use crate::vocab::Vocab;
 use std::borrow::Cow;
 use std::ops::{ControlFlow, Range};
-use std::path::Path;
 
 /// A tokenizer as one `tokenizer.json` describes it.
 ///
-/// Immutable after loading: every method takes `&self`, there are no locks, and
-/// what is remembered between calls belongs to the thread (at most 1.75 MiB of words, and
-/// 0.1 to 0.3 MiB of room to work in, up to 1.5 after very long words), so one value can
-/// serve any number of threads. Only the first call and the end of a thread take a lock, for
-/// the place of its words: on Linux those of eight threads lie in seven huge pages.
+/// A tokenizer is immutable after loading: every method takes `&self` and there are no locks, so
+/// one value can serve any number of threads. State between calls belongs to the thread: a cache of
+/// at most 1.75 MiB, and 0.1 to 0.3 MiB of working memory, up to 1.5 MiB after very long words.
+/// Only the first call and the end of a thread take a lock, to place its cache: on Linux the caches
+/// of eight threads lie in seven huge pages.
 #[derive(Debug)]
 pub struct Tokenizer {
     pub(crate) normalizer: Normalizer,
@@ -34,60 +31,41 @@ pub struct Tokenizer {
     pub(crate) bpe: Bpe,
     pub(crate) truncation: Option<Truncation>,
     pub(crate) padding: Option<Padding>,
-    /// Whether texts can be cut as [`crate::window`] does.
+    /// True if texts can be cut at the places of [`crate::window`].
     pub(crate) safe_cuts: bool,
-    /// The model, if it is not byte-level; `vocab` and `bpe` are empty then.
+    /// The model of a SentencePiece-style tokenizer, whose `vocab` and `bpe` are empty.
     pub(crate) sentencepiece: Option<Box<SentencePiece>>,
 }
 
-/// What encoding a text comes across, in order.
+/// A receiver of the parts of a text, in order, while it is encoded.
 ///
 /// A *segment* is the raw text between two added tokens; positions of words and of
 /// tokens found in normalized text count bytes of the segment's normalized text.
 pub(crate) trait Visitor<'t> {
-    /// A segment begins at byte `start` of the text; `changed` unless its
-    /// normalized text is known to be the raw one.
+    /// Begins a segment at byte `start` of the text. `changed` is false only if its normalized text
+    /// is known to equal the raw text.
     fn segment(&mut self, start: usize, raw: &'t str, changed: bool);
-    /// A word to be merged.
-    fn word(&mut self, word: Word<'_>) -> ControlFlow<()>;
-    /// Words to be merged, for visitors that can use many at a time.
-    fn words(&mut self, words: Words<'_>) -> ControlFlow<()> {
+    /// Takes a word.
+    fn word(&mut self, word: PreToken<'_>) -> ControlFlow<()>;
+    /// Takes several words, for visitors that can encode many at a time.
+    fn words(&mut self, words: PreTokens<'_>) -> ControlFlow<()> {
         words.each(|word| self.word(word))
     }
-    /// An added token that was found in the raw text.
+    /// Takes an added token that was found in the raw text.
     fn raw_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()>;
-    /// An added token that was found in the segment.
-    fn normalized_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()>;
+    /// Takes an added token that was found in the normalized segment. By default it is treated like
+    /// a token of the raw text.
+    fn normalized_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()> {
+        self.raw_token(id, range)
+    }
 }
 
 impl Tokenizer {
-    /// Loads a `tokenizer.json`.
+    /// Returns all ids of `text`. Truncation and padding of the file apply only to
+    /// [`Tokenizer::encode_with`].
     ///
-    /// # Errors
-    /// When the file cannot be read, is malformed or contradicts itself, or uses a
-    /// component that this crate does not implement; see [`Error`].
-    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, Error> {
-        let path = path.as_ref();
-        let json = store::read(path).map_err(|source| Error::Io {
-            path: path.to_owned(),
-            source,
-        })?;
-        load::load_owned(json)
-    }
-
-    /// Loads the contents of a `tokenizer.json`.
-    ///
-    /// # Errors
-    /// As [`Tokenizer::from_file`], without the reading.
-    pub fn from_bytes(json: &[u8]) -> Result<Self, Error> {
-        load::load(json)
-    }
-
-    /// The ids of `text`, all of them: the file's truncation and padding are only
-    /// applied by [`Tokenizer::encode_with`].
-    ///
-    /// Added tokens in the text are recognised. With `add_special_tokens`, the ids
-    /// that the file's template puts around a text are there too.
+    /// Added tokens in the text are recognised. With `add_special_tokens`, the ids that the file's
+    /// template puts around a text are included.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Vec<u32> {
         let mut out = Vec::with_capacity(text.len() / 4 + 4);
         self.encode_into(text, add_special_tokens, &mut out);
@@ -98,23 +76,25 @@ impl Tokenizer {
     pub fn encode_into(&self, text: &str, add_special_tokens: bool, out: &mut Vec<u32>) {
         for piece in &self.post_processor.single {
             match piece {
-                Piece::A | Piece::B => self.encode_recognising(text, Recognise::All, out),
-                Piece::Special(ids) if add_special_tokens => out.extend_from_slice(ids),
-                Piece::Special(_) => {}
+                TemplatePart::A | TemplatePart::B => {
+                    self.encode_recognising(text, Recognise::All, out)
+                }
+                TemplatePart::Special(ids) if add_special_tokens => out.extend_from_slice(ids),
+                TemplatePart::Special(_) => {}
             }
         }
     }
 
-    /// The ids of two texts, put together by the file's template for pairs, or one
-    /// after the other where it has none.
+    /// Returns the ids of two texts, joined by the file's template for pairs, or one after the
+    /// other if the file has none.
     pub fn encode_pair(&self, a: &str, b: &str, add_special_tokens: bool) -> Vec<u32> {
         let mut out = Vec::with_capacity((a.len() + b.len()) / 4 + 4);
         for piece in &self.post_processor.pair {
             match piece {
-                Piece::A => self.encode_recognising(a, Recognise::All, &mut out),
-                Piece::B => self.encode_recognising(b, Recognise::All, &mut out),
-                Piece::Special(ids) if add_special_tokens => out.extend_from_slice(ids),
-                Piece::Special(_) => {}
+                TemplatePart::A => self.encode_recognising(a, Recognise::All, &mut out),
+                TemplatePart::B => self.encode_recognising(b, Recognise::All, &mut out),
+                TemplatePart::Special(ids) if add_special_tokens => out.extend_from_slice(ids),
+                TemplatePart::Special(_) => {}
             }
         }
         out
@@ -122,18 +102,18 @@ impl Tokenizer {
 
     /// Appends the ids of `text` as ordinary text: added tokens are not recognised.
     ///
-    /// For text from people who must not be able to write `<|im_start|>` and be
-    /// taken for the program. The id of an added token does not come out even where
-    /// the model's vocabulary has the token and a word equals it: such a word becomes
-    /// one token per byte. The exception is an added token that is itself the token of a
-    /// single byte, which has no other spelling. No special tokens are added.
+    /// Use it for text whose authors must not be able to write `<|im_start|>` and have it taken for
+    /// a control token. The id of an added token is not produced even if the model's vocabulary has
+    /// the token and a word equals it: such a word becomes one token per byte. The exception is an
+    /// added token that is itself the token of a single byte, which has no other spelling. No
+    /// special tokens are added.
     pub fn encode_plain_into(&self, text: &str, out: &mut Vec<u32>) {
         if let Some(family) = &self.sentencepiece {
-            return family.encode_plain(self, text, out);
+            return family.encode_plain(self.text_steps(), text, out);
         }
         let mut visitor = Ids {
             tokenizer: self,
-            scratch: MergeScratch::default(),
+            scratch: ThreadScratch::default(),
             out,
             plain: true,
         };
@@ -145,11 +125,11 @@ impl Tokenizer {
     /// does with the same setting. No special tokens are added.
     pub fn encode_recognising(&self, text: &str, recognise: Recognise, out: &mut Vec<u32>) {
         if let Some(family) = &self.sentencepiece {
-            return family.encode(self, text, recognise, out);
+            return family.encode(self.text_steps(), text, recognise, out);
         }
         let mut visitor = Ids {
             tokenizer: self,
-            scratch: MergeScratch::default(),
+            scratch: ThreadScratch::default(),
             out,
             plain: false,
         };
@@ -157,31 +137,39 @@ impl Tokenizer {
         let _ = self.walk_words(text, recognise, &mut visitor);
     }
 
-    /// The number of ids that [`Tokenizer::encode`] gives, without storing them.
+    /// Returns the number of ids that [`Tokenizer::encode`] gives, without storing them.
     pub fn count(&self, text: &str, add_special_tokens: bool) -> usize {
         let pieces = self.post_processor.single.iter();
         pieces
             .map(|piece| match piece {
-                Piece::A | Piece::B => self.count_text(text),
-                Piece::Special(ids) if add_special_tokens => ids.len(),
-                Piece::Special(_) => 0,
+                TemplatePart::A | TemplatePart::B => self.count_text(text),
+                TemplatePart::Special(ids) if add_special_tokens => ids.len(),
+                TemplatePart::Special(_) => 0,
             })
             .sum()
     }
 
     fn count_text(&self, text: &str) -> usize {
         if let Some(family) = &self.sentencepiece {
-            return family.count(self, text);
+            return family.count(self.text_steps(), text);
         }
         let mut visitor = Count {
             tokenizer: self,
-            scratch: MergeScratch::default(),
+            scratch: ThreadScratch::default(),
             word: Vec::new(),
             count: 0,
         };
         // Never stops early.
         let _ = self.walk_words(text, Recognise::All, &mut visitor);
         visitor.count
+    }
+
+    /// The steps before a SentencePiece model.
+    pub(crate) fn text_steps(&self) -> TextSteps<'_> {
+        TextSteps {
+            added: &self.added,
+            normalizer: &self.normalizer,
+        }
     }
 
     pub(crate) fn walk<'t, V: Visitor<'t>>(
@@ -225,15 +213,15 @@ impl Tokenizer {
                             |words| visitor.words(words),
                         );
                     }
-                    let mut each = |word: Word<'_>| visitor.word(word);
+                    let mut each = |word: PreToken<'_>| visitor.word(word);
                     self.pre_tokenizer
                         .split(piece, range.start, scratch, &mut each)
                 }
             })
     }
 
-    /// The bytes that `id` stands for, which need not be whole characters: the
-    /// token's bytes, or the text of an added token.
+    /// Returns the bytes that `id` stands for, which need not be whole characters: the token's
+    /// bytes, or the text of an added token.
     pub fn id_to_piece(&self, id: u32) -> Option<&[u8]> {
         if let Some(family) = &self.sentencepiece {
             return family.contains(id).then(|| family.piece(id));
@@ -241,7 +229,7 @@ impl Tokenizer {
         self.vocab.contains(id).then(|| self.vocab.piece(id))
     }
 
-    /// The token as the vocabulary spells it, such as `Ġthe`.
+    /// Returns the token as the vocabulary spells it, such as `Ġthe`.
     pub fn id_to_token(&self, id: u32) -> Option<Cow<'_, str>> {
         if let Some(family) = &self.sentencepiece {
             return family.spelling(id).map(Cow::Borrowed);
@@ -249,34 +237,34 @@ impl Tokenizer {
         self.vocab.spelling(id)
     }
 
-    /// The id of a token as the vocabulary spells it, added tokens first.
+    /// Returns the id of a token by its spelling in the vocabulary. Added tokens take precedence.
     pub fn token_to_id(&self, token: &str) -> Option<u32> {
         let added = self.added.ids.get(token).copied();
         added.or_else(|| match &self.sentencepiece {
-            Some(family) => family.id(self, token),
+            Some(family) => family.id(&self.added, token),
             None => self.vocab.model_id(token),
         })
     }
 
-    /// The number of tokens, with added ones. Ids can be larger where the file
-    /// leaves holes.
+    /// Returns the number of tokens, including added tokens. Ids can be larger if the file leaves
+    /// holes.
     pub fn vocab_size(&self) -> usize {
         let family = self.sentencepiece.as_ref();
         family.map_or_else(|| self.vocab.size(), |family| family.size())
     }
 
-    /// Whether `id` is an added token that is marked special.
+    /// Returns true if `id` is an added token that is marked special.
     pub fn is_special(&self, id: u32) -> bool {
         let family = self.sentencepiece.as_ref();
         family.map_or_else(|| self.vocab.is_special(id), |f| f.is_special(id))
     }
 
-    /// The added tokens and their ids, by rising id.
+    /// Returns the added tokens and their ids, by rising id.
     pub fn added_tokens(&self) -> impl Iterator<Item = (u32, &AddedToken)> {
         self.added.tokens.iter().map(|(id, token)| (*id, token))
     }
 
-    /// Added tokens whose id is not the one the file states; see [`Reassigned`].
+    /// Returns the added tokens whose id is not the one that the file states; see [`Reassigned`].
     pub fn reassigned_tokens(&self) -> &[Reassigned] {
         &self.added.reassigned
     }
@@ -285,9 +273,9 @@ impl Tokenizer {
 /// Appends ids.
 struct Ids<'a> {
     tokenizer: &'a Tokenizer,
-    scratch: MergeScratch,
+    scratch: ThreadScratch,
     out: &'a mut Vec<u32>,
-    /// Words must not become added tokens.
+    /// True if words must not become added tokens.
     plain: bool,
 }
 
@@ -295,7 +283,7 @@ impl<'t> Visitor<'t> for Ids<'_> {
     fn segment(&mut self, _: usize, _: &'t str, _: bool) {}
 
     #[inline]
-    fn word(&mut self, word: Word<'_>) -> ControlFlow<()> {
+    fn word(&mut self, word: PreToken<'_>) -> ControlFlow<()> {
         let Tokenizer { bpe, vocab, .. } = self.tokenizer;
         let (word, before) = (word.text.as_bytes(), self.out.len());
         bpe.encode(word, vocab, &mut self.scratch, self.out);
@@ -306,7 +294,7 @@ impl<'t> Visitor<'t> for Ids<'_> {
         ControlFlow::Continue(())
     }
 
-    fn words(&mut self, words: Words<'_>) -> ControlFlow<()> {
+    fn words(&mut self, words: PreTokens<'_>) -> ControlFlow<()> {
         let Tokenizer { bpe, vocab, .. } = self.tokenizer;
         let before = self.out.len();
         bpe.encode_words(&words, vocab, &mut self.scratch, self.out);
@@ -321,15 +309,10 @@ impl<'t> Visitor<'t> for Ids<'_> {
         self.out.push(id);
         ControlFlow::Continue(())
     }
-
-    fn normalized_token(&mut self, id: u32, _: Range<usize>) -> ControlFlow<()> {
-        self.out.push(id);
-        ControlFlow::Continue(())
-    }
 }
 
 impl gather::Ids<'_> for Ids<'_> {
-    fn scratch(&mut self) -> &mut MergeScratch {
+    fn scratch(&mut self) -> &mut ThreadScratch {
         &mut self.scratch
     }
 }
@@ -337,7 +320,7 @@ impl gather::Ids<'_> for Ids<'_> {
 /// Counts ids.
 struct Count<'a> {
     tokenizer: &'a Tokenizer,
-    scratch: MergeScratch,
+    scratch: ThreadScratch,
     word: Vec<u32>,
     count: usize,
 }
@@ -345,7 +328,7 @@ struct Count<'a> {
 impl<'t> Visitor<'t> for Count<'_> {
     fn segment(&mut self, _: usize, _: &'t str, _: bool) {}
 
-    fn word(&mut self, word: Word<'_>) -> ControlFlow<()> {
+    fn word(&mut self, word: PreToken<'_>) -> ControlFlow<()> {
         let Tokenizer { bpe, vocab, .. } = self.tokenizer;
         self.word.clear();
         bpe.encode(
@@ -358,7 +341,7 @@ impl<'t> Visitor<'t> for Count<'_> {
         ControlFlow::Continue(())
     }
 
-    fn words(&mut self, words: Words<'_>) -> ControlFlow<()> {
+    fn words(&mut self, words: PreTokens<'_>) -> ControlFlow<()> {
         let Tokenizer { bpe, vocab, .. } = self.tokenizer;
         self.word.clear();
         bpe.encode_words(&words, vocab, &mut self.scratch, &mut self.word);
@@ -370,15 +353,10 @@ impl<'t> Visitor<'t> for Count<'_> {
         self.count += 1;
         ControlFlow::Continue(())
     }
-
-    fn normalized_token(&mut self, _: u32, _: Range<usize>) -> ControlFlow<()> {
-        self.count += 1;
-        ControlFlow::Continue(())
-    }
 }
 
 impl gather::Ids<'_> for Count<'_> {
-    fn scratch(&mut self) -> &mut MergeScratch {
+    fn scratch(&mut self) -> &mut ThreadScratch {
         &mut self.scratch
     }
 }

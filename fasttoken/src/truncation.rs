@@ -5,7 +5,7 @@ use crate::encoding::Encoding;
 use serde::Deserialize;
 use std::ops::Range;
 
-/// How an input is cut to a number of ids, as the reference does it.
+/// The rules for cutting an input to a number of ids, as the reference does it.
 ///
 /// ```
 /// use fasttoken::{Side, Truncation, TruncationStrategy};
@@ -20,16 +20,16 @@ use std::ops::Range;
 pub struct Truncation {
     /// The most ids, with those that the template adds.
     pub max_length: usize,
-    /// Which text of a pair is cut.
+    /// The text of a pair that is cut.
     pub strategy: TruncationStrategy,
     /// The end at which ids are cut off.
     #[serde(default, rename = "direction")]
     pub side: Side,
-    /// How many ids each piece of what overflows shares with the piece before it.
+    /// The number of ids that each overflowing piece shares with the piece before it.
     pub stride: usize,
 }
 
-/// Which text of a pair truncation cuts.
+/// The text of a pair that truncation cuts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 pub enum TruncationStrategy {
     /// The longer one, and when that is not enough both to the same length.
@@ -52,7 +52,8 @@ pub enum Side {
 }
 
 impl Truncation {
-    /// At most `max_length` ids, the longer text cut at its end, pieces without overlap.
+    /// Creates a truncation to at most `max_length` ids, which cuts the longer text at its end,
+    /// without overlap of pieces.
     pub fn new(max_length: usize) -> Self {
         Self {
             max_length,
@@ -83,8 +84,8 @@ impl Truncation {
         self
     }
 
-    /// The most ids worth making for text 0 or 1: the reference stops after the word
-    /// in which it has that many.
+    /// Returns the most ids worth making for text 0 or 1: the reference stops after the word in
+    /// which it has that many.
     pub(crate) fn limit(&self, sequence: usize) -> Option<(usize, Side)> {
         let cut = self.strategy != TruncationStrategy::OnlySecond || sequence != 0;
         cut.then_some((self.max_length, self.side))

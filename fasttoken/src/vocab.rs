@@ -1,42 +1,47 @@
-//! Tokens by id and by spelling.
+//! The vocabulary of a byte-level model: tokens by id and by spelling.
 //!
-//! Spellings are not kept: a token is spelled by the byte-level alphabet, or, where it has
-//! characters outside of it, as its piece.
+//! Spellings are not stored: a token is spelled by the byte-level alphabet, or, if it has
+//! characters outside of the alphabet, as its piece.
 //!
-//! Every array may come from an image whose contents were made up. Nothing is
-//! trusted: ids, offsets and lengths are checked where they are used, and probing
-//! ends after one round.
+//! Every array may come from a forged compiled tokenizer, so nothing is trusted: ids, offsets and
+//! lengths are checked where they are used, and probing ends after one round.
 
 mod builder;
 mod names;
 mod slot;
 
 use crate::alphabet;
-use crate::image::ImageError;
-use crate::image::format::{Reader, Section, Writer};
+use crate::format::CompiledError;
+use crate::format::{Reader, Section, Writer};
+use crate::short_tokens::Key;
 use crate::store::{Flat, Movable};
-use crate::words::Key;
 pub(crate) use builder::{Builder, Clash, Sought};
 pub(crate) use names::{Names, Unindexed};
 use slot::{HIDDEN_SLOT, LEN, LONG, META, RAW_SLOT, SLOT, Slot};
 use std::borrow::Cow;
 
+/// The value that stands for a missing token in a table of tokens.
+///
+/// A byte without a token vanishes from its word, as in the reference: StarCoder lacks eleven
+/// bytes that begin rare characters.
+pub(crate) const NO_TOKEN: u32 = u32::MAX;
+
 const PRESENT: u8 = 1;
 const SPECIAL: u8 = 4;
 const ADDED: u8 = 8;
-/// In the model's own vocabulary.
+/// Flag: the token is in the model's own vocabulary.
 const MODEL: u8 = 16;
-/// Not spelled by the byte-level alphabet, but as the piece.
+/// Flag: the token is spelled as its piece and not by the byte-level alphabet.
 const RAW: u8 = 32;
 
-/// All tokens, the model's and the added ones.
+/// All tokens, those of the model and the added ones.
 #[derive(Debug)]
 pub(crate) struct Vocab {
     slots: Flat<Slot>,
     long: Flat<u8>,
     flags: Flat<u8>,
     names: Names,
-    /// Number of tokens, as the reference counts them.
+    /// The number of tokens, as the reference counts them.
     size: usize,
     /// Number of the model's own tokens.
     model_len: usize,
@@ -74,7 +79,7 @@ impl Vocab {
         self.flags.get(id as usize).is_some_and(|f| f & flag != 0)
     }
 
-    /// One more than the largest id.
+    /// Returns one more than the largest id.
     pub(crate) fn end(&self) -> u32 {
         self.flags.len() as u32
     }
@@ -91,20 +96,20 @@ impl Vocab {
         self.flag(id, ADDED)
     }
 
-    /// The ids of the model's own tokens that spell bytes, rising.
+    /// Returns the ids of the model's own tokens that spell bytes, rising.
     pub(crate) fn words(&self) -> impl Iterator<Item = u32> {
         let ids = self.flags.iter().enumerate();
         ids.filter(|(_, flags)| *flags & (MODEL | RAW) == MODEL)
             .map(|(id, _)| id as u32)
     }
 
-    /// Bytes that decoding writes for `id`; empty for an unknown id.
+    /// Returns the bytes that decoding writes for `id`; empty for an unknown id.
     #[inline]
     pub(crate) fn piece(&self, id: u32) -> &[u8] {
         self.view().piece(id)
     }
 
-    /// [`Vocab::piece`], but empty for a hidden token if those are skipped.
+    /// Returns [`Vocab::piece`], but empty for a hidden token if `skip_hidden`.
     #[inline]
     pub(crate) fn shown_piece(&self, id: u32, skip_hidden: bool) -> &[u8] {
         match self.slots.get(id as usize) {
@@ -115,7 +120,7 @@ impl Vocab {
         }
     }
 
-    /// The key of [`Vocab::piece`].
+    /// Returns the key of [`Vocab::piece`].
     #[inline]
     pub(crate) fn key(&self, id: u32) -> Key {
         self.slots.get(id as usize).map_or(Key::NONE, Slot::key)
@@ -125,24 +130,24 @@ impl Vocab {
         self.view().spelling(id)
     }
 
-    /// The id of a token in the model's own vocabulary.
+    /// Returns the id of a token in the model's own vocabulary.
     pub(crate) fn model_id(&self, spelling: &str) -> Option<u32> {
         self.view().model_id(&self.names, spelling)
     }
 
-    pub(crate) fn write(&self, image: &mut Writer) {
+    pub(crate) fn write(&self, writer: &mut Writer) {
         let counts = [self.size, self.model_len, self.names.id_bits as usize];
-        image.put(Section::Counts, &counts.map(|count| count as u64));
-        image.put(Section::Slots, &self.slots);
-        image.put(Section::Long, &self.long);
-        image.put(Section::Flags, &self.flags);
-        image.put(Section::Names, &self.names.entries);
+        writer.put(Section::Counts, &counts.map(|count| count as u64));
+        writer.put(Section::Slots, &self.slots);
+        writer.put(Section::Long, &self.long);
+        writer.put(Section::Flags, &self.flags);
+        writer.put(Section::Names, &self.names.entries);
     }
 
-    pub(crate) fn read(image: &Reader) -> Result<Self, ImageError> {
-        let counts = image.get::<u64>(Section::Counts)?;
-        let (slots, flags) = (image.get(Section::Slots)?, image.get(Section::Flags)?);
-        let entries: Flat<u32> = image.get(Section::Names)?;
+    pub(crate) fn read(reader: &Reader) -> Result<Self, CompiledError> {
+        let counts = reader.get::<u64>(Section::Counts)?;
+        let (slots, flags) = (reader.get(Section::Slots)?, reader.get(Section::Flags)?);
+        let entries: Flat<u32> = reader.get(Section::Names)?;
         let invalid = || Section::Counts.invalid("its numbers contradict each other");
         let [size, model_len, id_bits] = counts[..] else {
             return Err(invalid());
@@ -159,7 +164,7 @@ impl Vocab {
         }
         Ok(Self {
             slots,
-            long: image.get(Section::Long)?,
+            long: reader.get(Section::Long)?,
             flags,
             names: Names {
                 entries,
@@ -170,7 +175,7 @@ impl Vocab {
         })
     }
 
-    /// Appends the pieces of `ids`, of hidden ones only unless `skip_hidden`.
+    /// Appends the pieces of `ids`, without hidden tokens if `skip_hidden`.
     pub(crate) fn append_pieces(&self, ids: &[u32], skip_hidden: bool, out: &mut Vec<u8>) {
         // Ids of one block surely fit into the room that is made for it.
         const BLOCK: usize = 128;
@@ -210,7 +215,7 @@ impl Vocab {
     }
 }
 
-/// The arrays of a vocabulary, finished or not.
+/// The arrays of a vocabulary, complete or under construction.
 #[derive(Clone, Copy)]
 struct View<'a> {
     slots: &'a [Slot],
@@ -234,12 +239,13 @@ impl<'a> View<'a> {
         } else if flags & RAW == 0 {
             Some(alphabet::spell(self.piece(id)))
         } else {
-            // Was a string; an image that says otherwise has no such token.
+            // The piece was a string, except in a forged compiled tokenizer.
             std::str::from_utf8(self.piece(id)).ok().map(Cow::Borrowed)
         }
     }
 
-    /// The model's own token of a piece, which is spelled as it is or by the alphabet.
+    /// Returns the model's own token of a piece that is spelled as it is (`raw`) or by the
+    /// alphabet.
     #[inline]
     fn find(self, names: &Names, piece: &[u8], raw: bool) -> Option<u32> {
         let wanted = if raw { RAW_SLOT } else { 0 };

@@ -1,28 +1,32 @@
 //! Places at which a text can be cut without changing the ids before the cut.
 //!
-//! A limited encode looks at a beginning of the text that ends at such a place, and at a
-//! longer one only if that was too short. Normalizing, searching for added tokens and
-//! splitting then cost as much as the ids that are kept, and not as much as the text.
+//! An encode with a limit of ids encodes a prefix of the text that ends at such a place, and a
+//! longer prefix only if the first was too short. Normalizing, searching for added tokens and
+//! splitting then cost as much as the ids that are kept, instead of as much as the text.
 //!
 //! A cut is safe before
 //! - a space between a printing ASCII character and an ASCII letter, and
 //! - common punctuation of Chinese and Japanese after an ideograph or kana.
 //!
-//! Why that holds, for the patterns of [`Grammar`] (which are the only ones it is used
-//! for): a match that begins before the space cannot contain it, since a space is only
-//! matched as the first character of a match or inside a run of blanks, and the character
-//! before it is no blank. Nor can a match that holds the ideograph contain the
-//! punctuation, since the ideograph is a letter and no alternative takes punctuation after
-//! a letter (but for the apostrophe of contractions). What DeepSeek's patterns leave between
-//! matches has neither spaces nor ideographs nor punctuation. Matches before the cut do not look
-//! beyond it either: their runs end there as they would at the end of the text, and
-//! `\s+(?!\S)` looks one character past a run of blanks, which ends before the cut.
-//! Normal forms do not change across the cut, since what follows it is a starter that
-//! composes with nothing before it, nor does either side become something else: ASCII
-//! stays, and compatibility forms of the punctuation are punctuation. An added token could
-//! be cut in two; [`are_safe`] looks whether one contains such a place, or what normal
-//! forms make of one: the kana may have become a kana and a mark, and the punctuation
-//! that of ASCII.
+//! Proof, for the patterns of [`Grammar`], which are the only ones that are cut:
+//!
+//! - *Nothing matches across the cut.* A pattern matches a space only as the first character of a
+//!   match or inside a run of blanks, and the character before the cut is no blank; so a match that
+//!   begins before the space does not contain it. The ideograph is a letter, and no alternative takes
+//!   punctuation after a letter (but the apostrophe of contractions); so a match with the ideograph
+//!   does not contain the punctuation. The text that DeepSeek's patterns leave between matches has no
+//!   spaces, ideographs or punctuation.
+//!
+//! - *No match before the cut looks beyond it.* Runs end at the cut as they would at the end of the
+//!   text. `\s+(?!\S)` looks one character past a run of blanks, which ends before the cut.
+//!
+//! - *Normal forms do not change across the cut.* The character after the cut is a starter that
+//!   composes with nothing before it. ASCII stays ASCII, and compatibility forms of the punctuation
+//!   are punctuation.
+//!
+//! - *No added token is cut in two.* [`cuts_cuts_are_safe`] refuses added tokens that contain such a
+//!   place, or a normal form of one: the kana may become a kana and a mark, and the punctuation that
+//!   of ASCII.
 //!
 //! [`Grammar`]: crate::scan::Grammar
 
@@ -30,28 +34,28 @@ use crate::added::AddedTokens;
 use crate::pretokenize::PreTokenizer;
 use crate::tokenizer::Tokenizer;
 
-/// Smallest window: a cache line of text costs nothing, and a few words hold a cut.
+/// The size of the smallest window: a few words hold a cut, and encoding them costs little.
 const WINDOW_BYTES_MIN: usize = 256;
-/// Bytes per id that most texts stay below, so that one window is mostly enough.
+/// The bytes per id that most texts stay below, so that one window is mostly enough.
 const BYTES_PER_ID: usize = 8;
-/// How much longer the next window is. What is encoded in vain adds up to a third.
+/// The ratio of the sizes of successive windows. Text that is encoded in vain adds up to a third.
 const GROWTH: usize = 4;
 
-/// Punctuation of Chinese and Japanese, and what NFKC and NFKD make of it.
+/// Punctuation of Chinese and Japanese, followed by its forms under NFKC and NFKD.
 const PUNCTUATION: [char; 12] = [
     '。', '，', '、', '！', '？', '；', '：', ',', '!', '?', ';', ':',
 ];
-/// How many of those are wide.
+/// The number of entries of `PUNCTUATION` that are not normalized forms.
 const WIDE: usize = 7;
 
-/// Whether texts can be cut, with this pre-tokenizer and these added tokens.
-pub(crate) fn are_safe(pre_tokenizer: &PreTokenizer, added: &AddedTokens) -> bool {
+/// Returns true if texts can be cut with this pre-tokenizer and these added tokens.
+pub(crate) fn cuts_are_safe(pre_tokenizer: &PreTokenizer, added: &AddedTokens) -> bool {
     let contents = added.tokens.iter().map(|(_, token)| &token.content);
     let mut contents = contents.chain(added.normalized_forms.values());
     pre_tokenizer.uses_known_grammars() && !contents.any(|content| may_cross_cut(content))
 }
 
-/// Growing beginnings of a text, each ending at a safe cut; the last one is the text.
+/// Growing prefixes of a text, each of which ends at a safe cut; the last one is the text.
 #[derive(Debug)]
 pub(crate) struct Windows<'t> {
     text: &'t str,
@@ -60,7 +64,7 @@ pub(crate) struct Windows<'t> {
 }
 
 impl<'t> Windows<'t> {
-    /// Windows for `max_ids` ids of `text`.
+    /// Creates windows for `max_ids` ids of `text`.
     pub(crate) fn new(tokenizer: &Tokenizer, text: &'t str, max_ids: usize) -> Self {
         let size = if tokenizer.safe_cuts {
             max_ids.saturating_mul(BYTES_PER_ID).max(WINDOW_BYTES_MIN)
@@ -80,7 +84,7 @@ impl<'t> Windows<'t> {
 }
 
 impl<'t> Iterator for Windows<'t> {
-    /// The window, and whether it is the whole text.
+    /// The window, and true if it is the whole text.
     type Item = (&'t str, bool);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -100,7 +104,7 @@ impl<'t> Iterator for Windows<'t> {
     }
 }
 
-/// The last safe cut in `from..to`, if there is one.
+/// Returns the last safe cut in `from..to`.
 fn last_cut(text: &str, from: usize, to: usize) -> Option<usize> {
     (from.max(1)..to.min(text.len()))
         .rev()
@@ -117,7 +121,7 @@ fn is_cut(text: &str, at: usize) -> bool {
     }
 }
 
-/// An ideograph or kana, and punctuation after it.
+/// Returns true if `at` is between an ideograph or kana and punctuation.
 fn is_wide_pair(text: &str, at: usize) -> bool {
     let (before, after) = text.split_at(at);
     let previous = before.chars().next_back();
@@ -128,8 +132,8 @@ fn is_wide_pair(text: &str, at: usize) -> bool {
     ) && next.is_some_and(|next| PUNCTUATION[..WIDE].contains(&next))
 }
 
-/// Whether a token with this content could reach across a safe cut. What follows a
-/// space is not looked at: it may be outside of the token.
+/// Returns true if a token with this content could reach across a safe cut. The character after a
+/// space is ignored, because it may be outside of the token.
 fn may_cross_cut(content: &str) -> bool {
     let bytes = content.as_bytes();
     let space = bytes
@@ -178,8 +182,7 @@ mod tests {
         assert!(!may_cross_cut("  "));
     }
 
-    /// The proof, on random texts of what it speaks about: the ids of a text begin with
-    /// the ids of what is before each cut.
+    /// The proof on random texts: the ids of a text begin with the ids of the text before each cut.
     #[test]
     fn ids_before_a_cut_do_not_depend_on_what_follows() {
         use crate::scan::{CL100K, DEEPSEEK3, GPT2, O200K, QWEN2};

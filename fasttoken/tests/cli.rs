@@ -155,13 +155,13 @@ fn bench_measures() {
 
 #[test]
 fn an_image_does_what_its_json_does() {
-    let image = TextFile::new("demo.ftk", b"an old file");
-    let out = done(&["compile", "DEMO", "-o", image.path()], b"");
-    assert!(out.starts_with(image.path()), "{out}");
+    let compiled = TextFile::new("demo.ftk", b"an old file");
+    let out = done(&["compile", "DEMO", "-o", compiled.path()], b"");
+    assert!(out.starts_with(compiled.path()), "{out}");
     let text = "Where is my card?<|im_end|>".as_bytes();
     let expected = done(&["encode", "-t", "DEMO", "--json"], text);
     assert_eq!(
-        done(&["encode", "-t", image.path(), "--json"], text),
+        done(&["encode", "-t", compiled.path(), "--json"], text),
         expected
     );
     let damaged = TextFile::new("damaged.ftk", b"an old file");

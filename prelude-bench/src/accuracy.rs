@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 
-/// How far a figure may be from the recorded one. The recorded figures are of bfloat16 arithmetic
-/// and differ from those of float32 by up to 0.03 points; this is six messages of 3,080.
+/// The largest difference between a figure and the recorded one. The recorded figures are of
+/// bfloat16 arithmetic and differ from those of float32 by up to 0.03 points; this tolerance is six
+/// messages of 3,080.
 pub const TOLERANCE: f64 = 0.002;
 
 const TOPICS: &str = include_str!("../data/topics.csv");
@@ -31,7 +32,7 @@ const LABEL_BATCH: usize = 16;
 /// One figure, beside the recorded one.
 #[derive(Clone, Debug)]
 pub struct Measure {
-    /// What was asked.
+    /// The name of the measured task.
     pub name: &'static str,
     /// Answers compared.
     pub answers: usize,
@@ -44,7 +45,7 @@ pub struct Measure {
 }
 
 impl Measure {
-    /// Whether the figure is as recorded.
+    /// Returns true if the figure equals the recorded one within [`TOLERANCE`].
     #[must_use]
     pub fn passes(&self) -> bool {
         (self.accuracy - self.recorded).abs() <= TOLERANCE + 1e-9

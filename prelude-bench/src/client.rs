@@ -22,7 +22,7 @@ impl Client {
     /// Connects to a server named as `http://host:port`.
     ///
     /// # Errors
-    /// If the URL is another one, or nobody listens there.
+    /// If the URL has another form, or no server listens there.
     pub async fn connect(url: &str) -> Result<Self> {
         let host = url
             .strip_prefix("http://")
@@ -39,7 +39,7 @@ impl Client {
         };
         let stream = TcpStream::connect(&address)
             .await
-            .with_context(|| format!("nobody answers at {address}; start `prelude` first"))?;
+            .with_context(|| format!("no server answers at {address}; start `prelude` first"))?;
         stream.set_nodelay(true)?;
         let (sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accuracy;
+mod blocking;
 pub mod client;
 pub mod load;
 pub mod process;

@@ -6,10 +6,15 @@
     reason = "a command-line program"
 )]
 
+mod policy;
 mod scheduler;
 mod simulate;
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use anyhow::Result;
@@ -20,12 +25,25 @@ use prelude_bench::{
     table::{self, TableConfig},
 };
 
-/// Measures Prelude.
+const EXAMPLES: &str = "\
+Examples:
+  prelude-bench table
+      what a tokenization, a forward pass and an HTTP round trip of the demo models cost
+  prelude-bench server --only overhead,versus --rounds 9
+      the cost of HTTP, and the same requests to other servers that are installed
+  prelude-bench sched --waiting 1000,100000 --policy fcfs,srjf
+      processor time of one scheduling step with so many waiting requests
+  prelude-bench sim --workload toolbench --route round-robin,e2
+      two routers of a simulated cluster, in virtual time
+
+Each command has more examples and all of its flags under `prelude-bench <command> --help`.";
+
+/// Measures Prelude: the server, the scheduler, a simulated cluster, and the accuracy of the demo
+/// models.
 ///
-/// Ratios of what was measured in the same run are what to read; absolute times belong to the
-/// machine and the moment.
+/// Compare ratios of values from the same run. Absolute times depend on the machine and its load.
 #[derive(Parser)]
-#[command(name = "prelude-bench", version, max_term_width = 100)]
+#[command(name = "prelude-bench", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -33,22 +51,23 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Accuracy of the demo models over HTTP, beside the figures recorded at their training.
+    /// Accuracy of the demo models over HTTP, next to the figures recorded when they were trained.
     Accuracy {
         /// Folder with the test.csv of banking77.
         #[arg(long)]
         data: PathBuf,
-        /// A server of the demo models.
+        /// URL of a server of the demo models.
         #[arg(long, default_value = "http://127.0.0.1:8000")]
         url: String,
     },
-    /// The cost of the scheduler's own work in a step, by the number of waiting requests.
+    /// Processor time of the scheduler's own work in a step, by the number of waiting requests.
     Sched(scheduler::Args),
-    /// The server under load, beside rivals on the same machine with the same requests.
+    /// The server under load, next to other servers on the same machine with the same requests.
     Server(ServerArgs),
-    /// Several engines in virtual time: workloads of the papers and recorded traffic.
+    /// A simulated cluster in virtual time: workloads from papers and recorded traffic.
     Sim(simulate::Args),
-    /// The first table: tokenizer, one forward pass, one HTTP round trip, on the demo models.
+    /// A quick table of single costs: tokenizer, one forward pass and one HTTP round trip, on the
+    /// demo models.
     Table {
         /// Rounds of each measurement; the median counts.
         #[arg(long, default_value_t = 9)]
@@ -64,16 +83,17 @@ enum Command {
 
 #[derive(clap::Args)]
 struct ServerArgs {
-    /// Measure only these parts.
+    /// Measure only these parts (default: all).
     #[arg(long, value_delimiter = ',')]
     only: Vec<Part>,
-    /// Measure these beside us.
+    /// Also measure these servers with the same requests.
     #[arg(long, value_delimiter = ',')]
     rival: Vec<Rival>,
-    /// The program of llama.cpp's server.
+    /// Path of llama.cpp's server program.
     #[arg(long)]
     llama_server: Option<PathBuf>,
-    /// First install the rivals, into the output folder; of llama.cpp, what writes its format.
+    /// Install the other servers into the output folder first. For llama.cpp, only the converter of
+    /// its model format is installed.
     #[arg(long)]
     install_rivals: bool,
     /// Rounds of each measurement; the median counts.
@@ -85,19 +105,20 @@ struct ServerArgs {
     /// Seconds that the overload lasts.
     #[arg(long, default_value_t = 60)]
     overload_s: u64,
-    /// Yes/no questions of each of its decisions: fewer are less work for each refusal.
+    /// Yes/no questions in each decision of the overload part. Fewer questions make refused
+    /// requests cheaper.
     #[arg(long, default_value_t = 16)]
     overload_questions: usize,
-    /// The program `prelude`; by default the one beside this program.
+    /// Path of the program `prelude` (default: beside this program).
     #[arg(long)]
     program: Option<PathBuf>,
-    /// The folder with the demo models' folders, which rivals load.
+    /// Folder of the demo models, which the other servers load.
     #[arg(long, default_value = "prelude-server/demo")]
     models: PathBuf,
-    /// Where results, rivals and their logs go.
+    /// Folder for results, installed servers and their logs.
     #[arg(long, default_value = "bench/out/server")]
     out: PathBuf,
-    /// Also draw the ratios to rivals, as versus.svg in the output folder.
+    /// Also draw the ratios to the other servers, as versus.svg in the output folder.
     #[arg(long)]
     plot: bool,
     /// Print JSON instead of a table.
@@ -140,27 +161,28 @@ fn bench_server(args: ServerArgs) -> Result<()> {
     Ok(())
 }
 
+/// Measures accuracy, and fails if a figure differs from the recorded one.
+fn bench_accuracy(url: &str, data: &Path) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build()?;
+    let report = |measure: &accuracy::Measure| println!("{}", measure.line());
+    let measures = runtime.block_on(accuracy::run(url, data, report))?;
+    let Some(measures) = measures else {
+        println!(
+            "SKIP  {} has no test.csv: nothing was measured",
+            data.display()
+        );
+        return Ok(ExitCode::SUCCESS);
+    };
+    Ok(match measures.iter().all(accuracy::Measure::passes) {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
 fn main() -> Result<ExitCode> {
     match Args::parse().command {
-        Command::Accuracy { data, url } => {
-            let runtime = tokio::runtime::Builder::new_current_thread();
-            let runtime = { runtime }.enable_all().build()?;
-            let report = |measure: &accuracy::Measure| println!("{}", measure.line());
-            let measures = runtime.block_on(accuracy::run(&url, &data, report))?;
-            let Some(measures) = measures else {
-                println!(
-                    "SKIP  {} has no test.csv: nothing was measured",
-                    data.display()
-                );
-                return Ok(ExitCode::SUCCESS);
-            };
-            let passes = measures.iter().all(accuracy::Measure::passes);
-            Ok(if passes {
-                ExitCode::SUCCESS
-            } else {
-                ExitCode::FAILURE
-            })
-        }
+        Command::Accuracy { data, url } => bench_accuracy(&url, &data),
         Command::Sched(args) => {
             print!("{}", scheduler::run(args)?);
             Ok(ExitCode::SUCCESS)

@@ -27,7 +27,7 @@ pub struct Process {
     child: Child,
     /// `host:port`.
     pub address: String,
-    /// Time from the start of the process until it was healthy.
+    /// The time from the start of the process to its first healthy response.
     pub ready_after: Duration,
     /// Lines that `prelude` wrote before it was ready.
     pub start_log: Vec<String>,
@@ -58,7 +58,7 @@ impl Process {
         Self::prelude_with(program, &[])
     }
 
-    /// As [`Self::prelude`], with settings in its environment.
+    /// Starts Prelude as [`Self::prelude`] does, with settings in its environment.
     pub(crate) fn prelude_with(program: &Path, settings: &[(&str, &str)]) -> Result<Self> {
         let mut command = Command::new(program);
         command.args(["serve", "--port", "0"]);
@@ -241,7 +241,7 @@ fn get(address: &str, path: &str) -> std::io::Result<String> {
     Ok(answer)
 }
 
-/// An address that nobody listens at now.
+/// Returns an address on which no server listens now.
 pub(crate) fn free_address() -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0").context("a loopback port")?;
     Ok(listener.local_addr()?.to_string())

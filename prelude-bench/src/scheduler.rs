@@ -1,32 +1,34 @@
 //! The command `sched` of the program: its flags, and the counter of allocations.
 
+use crate::policy::Policy;
 use anyhow::Result;
 use clap::builder::RangedU64ValueParser;
 use prelude_bench::sched::{self, Config};
-use prelude_sched::PolicyConfig;
 
 #[cfg(feature = "allocations")]
 #[global_allocator]
 static ALLOCATOR: &stats_alloc::StatsAlloc<std::alloc::System> = &stats_alloc::INSTRUMENTED_SYSTEM;
 
-/// Measures what the scheduler's own work costs a step: nothing is computed, answers are made up.
+/// Measures the processor time of the scheduler's own work in a step. No model runs; outputs are
+/// made up.
 ///
-/// Beside 256 generations that run, so many requests wait, under each policy, with prompts that
-/// share nothing and with prompts that share their first 1,000 tokens. Times are processor time of
-/// one thread, so what else runs on the machine hardly counts.
+/// While 256 generations run, the given numbers of requests wait under each policy, once with
+/// prompts that share nothing and once with prompts that share their first 1,000 tokens. Times are
+/// processor time of one thread, so other programs hardly change them.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How many requests wait. A million take about 8 GB where prompts share a prefix.
+    /// Numbers of waiting requests. A million requests take about 8 GB if their prompts share a
+    /// prefix.
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "10,100,1000,10000,100000,1000000"
     )]
     waiting: Vec<usize>,
-    /// Under these policies only.
+    /// Scheduling policies to measure.
     #[arg(long, value_delimiter = ',', default_value = "fcfs,srjf,groups,laps")]
     policy: Vec<Policy>,
-    /// Steps of which the median counts.
+    /// Number of measured steps; the median is printed.
     #[arg(long, default_value_t = 200, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     steps: usize,
     /// Blocks of the prefix cache in which a prompt of 4,096 tokens is matched, 256 or more.
@@ -36,29 +38,6 @@ pub(crate) struct Args {
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Policy {
-    /// First come, first served.
-    Fcfs,
-    /// Shortest remaining job first.
-    Srjf,
-    /// Priority groups by cached share.
-    Groups,
-    /// Length-aware prefill.
-    Laps,
-}
-
-impl Policy {
-    const fn config(self) -> (&'static str, PolicyConfig) {
-        match self {
-            Self::Fcfs => ("fcfs", PolicyConfig::Fcfs),
-            Self::Srjf => ("srjf", PolicyConfig::Srjf),
-            Self::Groups => ("groups", PolicyConfig::Groups),
-            Self::Laps => ("laps", PolicyConfig::Laps),
-        }
-    }
 }
 
 /// Runs the command and returns what it prints.
@@ -76,7 +55,7 @@ pub(crate) fn run(args: Args) -> Result<String> {
     })
 }
 
-/// Returns what counts the allocations of this process, if it was compiled to.
+/// Returns the counter of this process's allocations, if compiled in.
 #[cfg(feature = "allocations")]
 fn counter() -> Option<&'static dyn Fn() -> u64> {
     Some(&|| {

@@ -1,14 +1,14 @@
-//! The command `sim` of the program: its flags, and what they make.
+//! The command `sim` of the program: its flags, and the experiments that they describe.
 
 use std::path::{Path, PathBuf};
 
+use crate::policy::Policy;
 use anyhow::{Context as _, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use prelude_bench::sim::{
     EngineConfig, Experiment, Gaps, Kind, Order, Preset, Progress, Report, Router, Setting, Source,
     Sustained, compare, compare_sustained, sustained, trace,
 };
-use prelude_sched::PolicyConfig;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,68 +26,73 @@ Examples:
 Time is virtual and no clock is read: the same arguments print the same figures. What they say is
 what a policy does under the preset's model of time, not how fast a GPU is.";
 
-/// Simulates several engines: real schedulers, modelled devices, virtual time.
+/// Simulates several engines: real schedulers and routers, modelled devices, virtual time.
 ///
-/// A workload is made by a seed with the moments that its paper gives, or a trace is read; each
-/// request goes to an engine, which batches, caches and evicts as the server would. Printed are
-/// medians over the seeds, with minimum and maximum.
+/// A seeded workload is generated with the moments that its paper gives, or a trace is read. A
+/// router sends each request to an engine, which batches, caches and evicts as the server would.
+/// The output has medians over the seeds, with minimum and maximum.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// What to simulate: a workload of the papers, reconstructed from their moments.
+    /// Workload to simulate, reconstructed from the moments that its paper gives.
     #[arg(long, required_unless_present = "trace", conflicts_with = "trace")]
     workload: Option<Kind>,
-    /// Or recorded traffic: Azure's .csv (lengths; nothing is shared) or Mooncake's .jsonl.
+    /// Recorded traffic to simulate instead: Azure's .csv (lengths only, no shared prefixes) or
+    /// Mooncake's .jsonl.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// How many engines. Workloads grow with them, as their papers' do.
+    /// Number of engines. Workloads scale with it, as in their papers.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
     engines: u16,
-    /// Requests per second, over all engines; of several, each gets a table [default: the middle
-    /// of the paper's; the trace's].
+    /// Requests per second over all engines. Several rates give a table each [default: the middle
+    /// of the paper's range; the trace's rate].
     #[arg(long, value_delimiter = ',')]
     rate: Vec<f64>,
-    /// How many requests: of a trace, the first [default: the paper's; all].
+    /// Number of requests; of a trace, the first ones [default: the paper's number; all].
     #[arg(long)]
     requests: Option<u32>,
-    /// How many tools, tasks, problems, videos, documents, users or conversations
-    /// [default: the paper's].
+    /// Number of different prefixes: tools, tasks, problems, videos, documents, users or
+    /// conversations [default: the paper's number].
     #[arg(long, conflicts_with = "trace")]
     prefixes: Option<u32>,
-    /// In which order requests of different key portions come.
+    /// Order in which requests of different prefixes arrive.
     #[arg(long, default_value = "shuffled", conflicts_with = "trace")]
     order: Order,
-    /// Azure's chat trace, for the gaps between tools of `mixed` [default: made by its moments].
+    /// Azure's chat trace, for the gaps between tool requests of `mixed` [default: gaps with its
+    /// moments].
     #[arg(long, value_name = "FILE", conflicts_with = "trace")]
     chat_gaps: Option<PathBuf>,
-    /// Azure's code trace, for the gaps between videos of `mixed` [default: made by its moments].
+    /// Azure's code trace, for the gaps between video requests of `mixed` [default: gaps with its
+    /// moments].
     #[arg(long, value_name = "FILE", conflicts_with = "trace")]
     code_gaps: Option<PathBuf>,
     /// The first seed.
     #[arg(long, default_value_t = 1, conflicts_with = "trace")]
     seed: u64,
-    /// How many seeds, one run each.
+    /// Number of seeds, one run each.
     #[arg(long, default_value_t = 5, conflicts_with = "trace")]
     seeds: u64,
-    /// How long an engine's iterations take, and what fits into its memory.
+    /// Model of an engine: the time of its iterations and the size of its memory.
     #[arg(long, default_value = "mistral-7b-a6000")]
     preset: Preset,
-    /// Who sends requests to engines; several are compared, with the first.
+    /// Router that chooses an engine for each request. Several routers are compared with the first.
     #[arg(long, value_delimiter = ',', default_value = "e2")]
     route: Vec<Router>,
-    /// How an engine orders its requests; several are compared, with the first.
+    /// Policy that orders the waiting requests of an engine. Several policies are compared with the
+    /// first.
     #[arg(long, value_delimiter = ',', default_value = "fcfs")]
     policy: Vec<Policy>,
-    /// Finds the highest rate at which requests take at most three times as long as alone.
+    /// Find the highest rate at which requests take at most three times as long as alone.
     #[arg(long, conflicts_with_all = ["trace", "json"])]
     sustain: bool,
-    /// Percent by which each service time that a router believes is too high or too low, below 100.
+    /// Error in percent (below 100) of each service time that the router predicts, randomly too
+    /// high or too low.
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..100))]
     time_error: u8,
-    /// Most tokens that a step of an engine computes [default: the preset's chunks].
+    /// Largest number of tokens in a step of an engine [default: the preset's chunk size].
     #[arg(long, value_parser = clap::value_parser!(u32).range(2..=65_536))]
     step_tokens: Option<u32>,
-    /// Tokens whose keys and values an engine holds [default: the preset's].
+    /// Number of tokens whose keys and values an engine can hold [default: the preset's].
     #[arg(long)]
     kv_tokens: Option<u64>,
     /// Tokens of a KV block.
@@ -96,30 +101,6 @@ pub(crate) struct Args {
     /// Print JSON instead of a table, with every run.
     #[arg(long)]
     json: bool,
-}
-
-/// As the server's flag of that name.
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Policy {
-    /// First come, first served.
-    Fcfs,
-    /// Shortest remaining job first, calibrated by what the cache has; for answers of one token.
-    Srjf,
-    /// Priority groups by share of the prompt that the cache has.
-    Groups,
-    /// Short prompts apart from long ones.
-    Laps,
-}
-
-impl Policy {
-    const fn config(self) -> (PolicyConfig, &'static str) {
-        match self {
-            Self::Fcfs => (PolicyConfig::Fcfs, "fcfs"),
-            Self::Srjf => (PolicyConfig::Srjf, "srjf"),
-            Self::Groups => (PolicyConfig::Groups, "groups"),
-            Self::Laps => (PolicyConfig::Laps, "laps"),
-        }
-    }
 }
 
 /// Runs the command and returns what it prints.
@@ -164,14 +145,14 @@ pub(crate) fn run(args: Args) -> Result<String> {
     Ok(format!("[{}]\n", all?.join(",\n")))
 }
 
-/// Each router before each policy, with the same requests.
+/// Returns the experiments of each router with each policy, with the same requests.
 fn experiments(args: &Args, rate: Option<f64>) -> Result<Vec<Experiment>> {
     ensure!(args.block_size > 0, "--block-size must be at least 1");
     let source = source(args, rate)?;
     let mut experiments = Vec::new();
     for &router in &args.route {
         for &policy in &args.policy {
-            let (policy, name) = policy.config();
+            let (name, policy) = policy.config();
             let mut config = EngineConfig::new(args.preset, policy);
             config.kv_tokens = args.kv_tokens.unwrap_or(config.kv_tokens);
             config.block_size = args.block_size;
@@ -238,7 +219,7 @@ fn recorded(path: &Path, rate: Option<f64>, requests: Option<u32>) -> Result<Sou
     Ok(Source::Trace(workload))
 }
 
-/// Runs experiments, telling on a terminal how far they are.
+/// Runs an experiment with a progress bar.
 fn with_bar<T>(run: impl FnOnce(&mut dyn FnMut(Progress)) -> Result<T>) -> Result<T> {
     let bar = ProgressBar::new(0);
     let template = "{elapsed_precise} {bar:30} {pos}/{len} requests";

@@ -1,4 +1,4 @@
-//! Whether everything compiles for ARM, and what its own instructions there compute.
+//! Checks that everything compiles for ARM, and tests what its own instructions compute.
 //!
 //! From another machine: with the target's standard library, a C compiler for it, and QEMU, which
 //! runs the tests. What is missing of these is said.
@@ -13,18 +13,18 @@ use crate::{
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 const LINKER: &str = "aarch64-linux-gnu-gcc";
 const EMULATOR: &str = "qemu-aarch64";
-/// Where Debian's packages put the target's libraries.
+/// The folder of the target's libraries in Debian's packages.
 const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
 
 /// Crates that have instructions of ARM.
 const FEW_CRATES: &[&str] = &["fasttoken"];
 
-/// How much to test: emulation is slow.
+/// The tests to run: emulation is slow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tests {
-    /// Of [`FEW_CRATES`].
+    /// Tests of [`FEW_CRATES`].
     Few,
-    /// Of all crates with unsafe leaves.
+    /// Tests of all crates with unsafe leaves.
     All,
 }
 

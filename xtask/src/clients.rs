@@ -1,4 +1,4 @@
-//! Clients that nobody here wrote, unmodified, against the release server on the demo models.
+//! Third-party clients, unmodified, against the release server on the demo models.
 //!
 //! Each file in `prelude-server/clients` that begins with a `requires:` line is one client: it
 //! names the packages, which are installed into a folder under `target/clients`, and asserts

@@ -20,7 +20,7 @@ pub(crate) struct DemoServer {
     child: Child,
     /// `host:port`.
     pub(crate) address: String,
-    /// When the process was started.
+    /// The time at which the process was started.
     pub(crate) started: Instant,
 }
 

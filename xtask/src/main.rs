@@ -108,7 +108,7 @@ enum Command {
     TokenizerGate(tokenizer_gate::Options),
     /// Feed tokenizer and server random input under AddressSanitizer (needs nightly and cargo-fuzz).
     Fuzz {
-        /// How long each target runs.
+        /// Seconds for which each target runs.
         #[arg(long, default_value_t = 60)]
         seconds: u32,
         /// Run only this target.
@@ -150,12 +150,12 @@ fn main() -> Result<()> {
     }
 }
 
-/// What tests need beyond default features: the tokenizer's command, and the reference behind the
-/// server. One list, so that nothing is built twice.
+/// The features that tests need beyond the default ones: the tokenizer's command, and the reference
+/// behind the server. One list, so that no crate is built twice.
 pub(crate) const TEST_FEATURES: &str =
     "fasttoken/reference,prelude-server/hf-fallback,prelude-text/hf-fallback";
 
-/// All tests.
+/// Runs all tests.
 fn test(args: &[String]) -> Result<()> {
     let mut tests = run::cargo(["test", "--workspace", "--features", TEST_FEATURES]);
     // Where there is a compiler, tests of kernels that do not find it fail and are not skipped.

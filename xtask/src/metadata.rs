@@ -1,4 +1,4 @@
-//! What `cargo metadata` says.
+//! The output of `cargo metadata`.
 
 use anyhow::{Context as _, Result};
 use serde::Deserialize;

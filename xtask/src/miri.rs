@@ -16,7 +16,7 @@ const TESTS: &[&str] = &[
     "store::tests::spare_memory",
 ];
 
-/// What Miri says that its machine has is what code is compiled for.
+/// The target features that Miri reports, which code is compiled for.
 const VECTORS: &str = "-Ctarget-feature=+avx2,+bmi1,+bmi2,+lzcnt,+popcnt";
 
 /// Returns what to show: done, or why it was skipped.

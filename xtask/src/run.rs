@@ -29,7 +29,7 @@ where
     Invocation(command)
 }
 
-/// Any other program, at the workspace's root.
+/// Returns an invocation of another program, at the workspace's root.
 pub(crate) fn program(path: impl AsRef<OsStr>) -> Invocation {
     let mut command = Command::new(path);
     command.current_dir(root()).stdin(Stdio::null());
@@ -123,7 +123,7 @@ impl Invocation {
         String::from_utf8(output.stdout).with_context(|| format!("`{line}` printed no UTF-8"))
     }
 
-    /// Whether it runs and succeeds, quietly.
+    /// Runs the program quietly and returns true if it succeeds.
     pub(crate) fn succeeds(mut self) -> bool {
         let status = self.0.stdout(Stdio::null()).stderr(Stdio::null()).status();
         status.is_ok_and(|s| s.success())

@@ -49,7 +49,7 @@ const UNSAFE_LEAVES: &[&str] = &[
     "fasttoken/src/scan/fill.rs",
     "fasttoken/src/scan/planes/",
     "fasttoken/src/store/flat.rs",
-    "fasttoken/src/store/image.rs",
+    "fasttoken/src/store/file_bytes.rs",
     "prelude-models/src/checkpoint/map.rs",
     "prelude-exec-cpu/src/kernels/x86/",
     "prelude-exec-cpu/src/kernels/simd.rs",

@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::{TEST_FEATURES, run::cargo};
 
-/// How much to compare.
+/// The amount of text to compare.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Adversarial strings per vocabulary.

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::{engines::Who, protocol};
 
-/// What `--also TITLE=ENGINE:PROGRAM` says.
+/// The value of `--also TITLE=ENGINE:PROGRAM`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Also {
     title: &'static str,
@@ -82,7 +82,7 @@ impl Also {
         worker(&self.program, self.engine, threads)
     }
 
-    /// What was given, without the path.
+    /// Returns the given value without the path.
     pub(crate) fn text(&self) -> String {
         format!("{}={}:…", self.title, self.engine.key())
     }

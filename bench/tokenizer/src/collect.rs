@@ -300,7 +300,7 @@ fn without_tags(html: &str) -> String {
     text
 }
 
-/// Whether at least half of the letters are of the kind's script.
+/// Returns true if at least half of the letters are of the kind's script.
 fn in_script(kind: Kind, line: &str) -> bool {
     let letters = line.chars().filter(|c| c.is_alphabetic()).count();
     let own = |c: &char| match kind {

@@ -55,14 +55,14 @@ impl Kind {
     }
 }
 
-/// All texts of a run.
+/// The texts of a run.
 pub(crate) struct Corpus {
     pools: BTreeMap<Kind, Pool>,
 }
 
 struct Pool {
     source: Source,
-    /// What is left of the unit that was begun.
+    /// The unused rest of the current unit.
     rest: String,
     handed_out: usize,
 }
@@ -72,7 +72,7 @@ enum Source {
         units: Vec<String>,
         next: usize,
         bytes: usize,
-        /// How often all units were put in another order.
+        /// The number of times that all units were reordered.
         reorders: u64,
     },
     Generated(Box<Synth>),

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, anyhow, bail};
 use serde::Serialize;
 
-/// Who takes part.
+/// A measured engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Who {
@@ -19,7 +19,7 @@ pub(crate) enum Who {
 }
 
 impl Who {
-    /// All that this bench brings.
+    /// The engines of this program.
     pub(crate) const ALL: [Self; 5] = [
         Self::Fasttoken,
         Self::Fastokens,
@@ -40,7 +40,7 @@ impl Who {
         }
     }
 
-    /// As given to `--engine`.
+    /// Returns the value of `--engine`.
     pub(crate) fn key(self) -> &'static str {
         match self {
             Self::Fasttoken => "fasttoken",
@@ -52,7 +52,8 @@ impl Who {
         }
     }
 
-    /// Whether targets are about it. They name published rivals, not who joins for one run.
+    /// Returns true if targets are set against the engine. Targets name published rivals, not
+    /// engines that join for one run.
     pub(crate) fn is_rival(self) -> bool {
         !matches!(self, Self::Fasttoken | Self::Also(_))
     }
@@ -81,7 +82,7 @@ pub(crate) trait Engine: Sync {
 pub(crate) fn load(who: Who, path: &Path, threads: usize) -> Result<Box<dyn Engine>> {
     Ok(match who {
         Who::Fasttoken if path.extension().is_some_and(|end| end == "ftk") => {
-            Box::new(fasttoken::Tokenizer::from_image(path)?)
+            Box::new(fasttoken::Tokenizer::from_compiled(path)?)
         }
         Who::Fasttoken => Box::new(fasttoken::Tokenizer::from_file(path)?),
         Who::Fastokens => Box::new(fastokens::Tokenizer::from_file(path)?),

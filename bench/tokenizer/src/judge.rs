@@ -1,4 +1,4 @@
-//! From the measurements of a row to who won it.
+//! Decides which engine won a row.
 
 use serde::Serialize;
 
@@ -109,8 +109,8 @@ pub(crate) fn judge(row: &Row, entries: Vec<Entry>) -> Line {
     }
 }
 
-/// How many times better `ours` is: the median of the rounds' ratios, since both values of a round
-/// were taken within a moment, or the ratio of medians where rounds do not pair up.
+/// Returns the factor by which `ours` is better: the median of the rounds' ratios, since both
+/// values of a round are close in time, or the ratio of medians if rounds do not pair up.
 fn better(unit: Unit, ours: &[f64], rival: &[f64]) -> f64 {
     let ratio = |a: f64, b: f64| if unit.more_is_better() { a / b } else { b / a };
     if ours.len() != rival.len() {

@@ -83,14 +83,14 @@ struct Args {
     /// Also write the results into the repository, as bench/tokenizer/RESULTS.md and its plots.
     #[arg(long)]
     page: bool,
-    /// Where texts, results and plots go; git ignores the default.
+    /// Folder for texts, results and plots; git ignores the default.
     #[arg(long)]
     out: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
 enum Hidden {
-    /// What builds of this bench say to each other.
+    /// Print the version of the protocol between builds of this program.
     #[command(hide = true)]
     Protocol,
     /// An engine's process.
@@ -103,17 +103,65 @@ enum Hidden {
     },
 }
 
+/// Returns true if the vocabulary has the tokens of a chat, and fails if fasttoken cannot load it.
+fn has_chat_tokens(tokenizer: &Path) -> Result<bool> {
+    let ours = fasttoken::Tokenizer::from_file(tokenizer)
+        .with_context(|| format!("fasttoken cannot load {}", tokenizer.display()))?;
+    Ok(ours.token_to_id("<|im_start|>").is_some())
+}
+
+/// Installs the rivals, and prints the name of each that fails.
+fn install_rivals(environment: &Path, out: &Path) {
+    let installed = [
+        ("gigatoken", install_gigatoken(environment)),
+        ("the paper's tokenizer", paper::tokenizer::install(out)),
+    ];
+    for (name, result) in installed {
+        if let Err(error) = result {
+            println!("SKIP  {name} could not be installed: {error:#}");
+        }
+    }
+}
+
+/// Returns the remarks of the first race and of the race with a SentencePiece-style vocabulary.
+fn all_remarks(first: Vec<String>, sentencepiece: &[String]) -> Vec<String> {
+    let own = sentencepiece.iter();
+    let own = own.map(|remark| format!("SentencePiece: {remark}"));
+    first.into_iter().chain(own).collect()
+}
+
+/// Runs the hidden command of the arguments, if there is one.
+fn run_hidden(hidden: Option<&Hidden>) -> Result<bool> {
+    match hidden {
+        Some(Hidden::Worker { engine, threads }) => {
+            worker::serve(Who::from_key(engine)?, *threads)?;
+        }
+        Some(Hidden::Protocol) => println!("{}", protocol::version()),
+        None => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// Returns the description of a run, without its load average, vocabularies and paper.
+fn about(args: &Args, race: &Race) -> About {
+    About {
+        machine: machine(),
+        date: jiff::Timestamp::now()
+            .strftime("%Y-%m-%d %H:%M UTC")
+            .to_string(),
+        command: command(args),
+        commit: commit(),
+        texts: race.corpus.notes(),
+        remarks: race.remarks.clone(),
+        rounds: race.rounds,
+        ..About::default()
+    }
+}
+
 fn main() -> Result<()> {
     let args = Args::parse();
-    match &args.hidden {
-        Some(Hidden::Worker { engine, threads }) => {
-            return worker::serve(Who::from_key(engine)?, *threads);
-        }
-        Some(Hidden::Protocol) => {
-            println!("{}", protocol::version());
-            return Ok(());
-        }
-        None => {}
+    if run_hidden(args.hidden.as_ref())? {
+        return Ok(());
     }
     let out = args.out.clone();
     let out = out.unwrap_or_else(|| repository().join("bench/out/tokenizer"));
@@ -124,24 +172,14 @@ fn main() -> Result<()> {
     }
     let environment = out.join("python");
     if args.install_rivals {
-        let installed = [
-            ("gigatoken", install_gigatoken(&environment)),
-            ("the paper's tokenizer", paper::tokenizer::install(&out)),
-        ];
-        for (name, result) in installed {
-            if let Err(error) = result {
-                println!("SKIP  {name} could not be installed: {error:#}");
-            }
-        }
+        install_rivals(&environment, &out);
     }
-    let python = args.python.clone();
-    let python = python.unwrap_or_else(|| environment.join("bin/python"));
+    let python = (args.python.clone()).unwrap_or_else(|| environment.join("bin/python"));
     let also = other_builds(&args, &out);
     let mut engines = engines(&args, &python)?;
     engines.extend(also.iter().map(Also::who));
     let tokenizer = tokenizer(args.tokenizer.clone())?;
-    let ours = fasttoken::Tokenizer::from_file(&tokenizer)
-        .with_context(|| format!("fasttoken cannot load {}", tokenizer.display()))?;
+    let chats = has_chat_tokens(&tokenizer)?;
     let scratch = out.join("scratch");
     fs::create_dir_all(&scratch)?;
     let sentencepiece = sentencepiece(args.sentencepiece.clone(), &out)?;
@@ -157,9 +195,8 @@ fn main() -> Result<()> {
         Corpus::open(&texts)?,
         args.rounds.max(1),
         scratch.clone(),
-        ours.token_to_id("<|im_start|>").is_some(),
+        chats,
     );
-    drop(ours);
     println!("vocabulary: {}", tokenizer.display());
     let loads = load_average();
     let only = args.only.as_deref();
@@ -178,32 +215,24 @@ fn main() -> Result<()> {
             false,
         );
         lines.extend(measure(&mut race, workloads::sentencepiece_rows(), only)?);
-        let own = race
-            .remarks
-            .iter()
-            .map(|remark| format!("SentencePiece: {remark}"));
-        race.remarks = remarks.into_iter().chain(own).collect();
+        race.remarks = all_remarks(remarks, &race.remarks);
     }
     ensure!(!lines.is_empty(), "no row is called like that");
     let about = About {
-        machine: machine(),
         load_average: format!("{loads} before, {} after", load_average()),
-        date: jiff::Timestamp::now()
-            .strftime("%Y-%m-%d %H:%M UTC")
-            .to_string(),
-        command: command(&args),
         tokenizer: vocabulary_name(&tokenizer),
         sentencepiece: sentencepiece.as_deref().map(vocabulary_name),
-        commit: commit(),
-        texts: race.corpus.notes(),
-        remarks: race.remarks.clone(),
-        rounds: race.rounds,
         paper: paper.unwrap_or_default(),
+        ..about(&args, &race)
     };
     publish(&out, &lines, &engines, &about)?;
     if args.page {
-        let page = repository().join("bench/tokenizer");
-        write_page(&page, &lines, &engines, &about)?;
+        write_page(
+            &repository().join("bench/tokenizer"),
+            &lines,
+            &engines,
+            &about,
+        )?;
     }
     Ok(())
 }
@@ -364,7 +393,7 @@ fn repository() -> PathBuf {
     here.ancestors().nth(2).unwrap_or(here).to_owned()
 }
 
-/// What a reader types to repeat the run, without this machine's paths.
+/// Returns the command that repeats the run, without paths of this machine.
 fn command(args: &Args) -> String {
     let mut command = format!("cargo xtask bench tokenizer --rounds {}", args.rounds);
     if let Some(only) = &args.only {

@@ -56,13 +56,13 @@ const fn sample(name: &'static str, bytes: usize, make: Pattern) -> Sample {
 }
 
 impl Sample {
-    /// So many times.
+    /// Returns the text `count` times.
     fn times(&self, count: usize) -> Texts {
         Texts::new(What::Pattern(self.make), self.bytes, count)
     }
 }
 
-/// All rows. Everything in them comes again and again, as in the paper's program.
+/// Returns the rows. Each text repeats, as in the paper's program.
 pub(crate) fn rows() -> Vec<Row> {
     let row = |name: String, unit, work| Row {
         name: format!("paper: {name}"),
@@ -129,7 +129,7 @@ pub(crate) fn rows() -> Vec<Row> {
     rows
 }
 
-/// What the paper says of some rows, by their names.
+/// Reads the paper's figures of some rows, by their names.
 pub(crate) fn figures(path: &Path) -> Result<BTreeMap<String, String>> {
     let text = fs::read_to_string(path);
     let text = text.with_context(|| format!("cannot read {}", path.display()))?;

@@ -14,7 +14,7 @@ use crate::{
     protocol::{Cost, Order, Reply},
 };
 
-/// How engines are started.
+/// The programs that engines are started with.
 #[derive(Clone)]
 pub(crate) struct Launcher {
     /// A Python that can import gigatoken.

@@ -1,4 +1,4 @@
-//! What the parent and an engine's process say to each other: one JSON object per line.
+//! The protocol between the parent and an engine's process: one JSON object per line.
 //!
 //! Bulk data goes through files. A file of texts or of id lists is a sequence of records, each a
 //! little-endian `u32` count followed by that many bytes of UTF-8, or by that many `u32` ids.
@@ -46,19 +46,19 @@ pub(crate) enum Order {
     Decoded { how: How, path: String },
 }
 
-/// How to decode.
+/// The way to decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum How {
     /// The list in one call.
     Whole,
-    /// As a model makes it, by a decoder that remembers half characters; per id.
+    /// Id by id, as a model generates text, by a decoder that keeps unfinished characters.
     Stream,
     /// Each id in a call of its own, for itself; per id.
     Each,
 }
 
-/// What an order cost. All zero for orders that measure nothing.
+/// The cost of an order; all zero for orders that measure nothing.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Cost {
     /// Processor time of the whole process.

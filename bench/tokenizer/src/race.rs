@@ -24,7 +24,7 @@ use crate::{
 };
 use turn::Turn;
 
-/// What a run needs to know.
+/// The state of a run.
 pub(crate) struct Race {
     pub(crate) launcher: Launcher,
     pub(crate) tokenizer: PathBuf,
@@ -32,16 +32,16 @@ pub(crate) struct Race {
     pub(crate) engines: Vec<Who>,
     pub(crate) corpus: Corpus,
     pub(crate) rounds: usize,
-    /// Where files for the engines go.
+    /// The folder of files for the engines.
     pub(crate) scratch: PathBuf,
     pub(crate) chat_markers: bool,
     /// Running engines, by the number of their threads.
     running: BTreeMap<usize, Vec<Process>>,
-    /// What was seen on the way: engines that refuse, ids that differ.
+    /// Remarks of the run: engines that refuse, ids that differ.
     pub(crate) remarks: Vec<String>,
 }
 
-/// What one engine reached in one row: a value per round, in the row's unit.
+/// The result of one engine in one row: a value per round, in the row's unit.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Entry {
     pub(crate) who: Who,
@@ -50,7 +50,8 @@ pub(crate) struct Entry {
     pub(crate) differing: (usize, usize),
 }
 
-/// How long repeated work should take in a turn. The paper's rows are many.
+/// Returns the target time of repeated work in a turn. It is shorter for the paper's rows, which
+/// are many.
 fn turn_s(row: &Row) -> f64 {
     match row.part {
         Part::Paper => 0.05,
@@ -295,7 +296,7 @@ fn name(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// Who goes when: another one begins in each round.
+/// Returns the order of engines in a round. Each round begins with the next engine.
 fn turns(count: usize, round: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |n| (n + round) % count)
 }

@@ -10,21 +10,21 @@ use crate::{
     workloads::Part,
 };
 
-/// About the run as a whole.
-#[derive(Debug, Serialize)]
+/// The description of a run as a whole.
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct About {
     pub(crate) machine: String,
     pub(crate) load_average: String,
     pub(crate) date: String,
     pub(crate) command: String,
     pub(crate) tokenizer: String,
-    /// That of the other family, if it was there.
+    /// The SentencePiece-style vocabulary, if there is one.
     pub(crate) sentencepiece: Option<String>,
     pub(crate) commit: String,
     pub(crate) texts: Vec<String>,
     pub(crate) remarks: Vec<String>,
     pub(crate) rounds: usize,
-    /// What the paper says of some rows.
+    /// The paper's figures of some rows.
     pub(crate) paper: Figures,
 }
 

@@ -21,7 +21,7 @@ use crate::{
     protocol::{Cost, How, Order, Reply, read_ids, read_texts, write_ids},
 };
 
-/// What the process holds between orders.
+/// The state of the process between orders.
 struct Worker {
     who: Who,
     threads: usize,
@@ -178,9 +178,9 @@ fn decoded(engine: &dyn Engine, ids: &[u32], how: How) -> Result<String> {
     }
 }
 
-/// What `threads` threads take that share the tokenizer. All are new, and have seen the texts
-/// once when the clock starts: a thread beside one of long standing would be measured by how
-/// it fills its cache, which both do only once.
+/// Returns the time of `threads` threads that share the tokenizer. All threads are new, and have
+/// encoded the texts once when the clock starts: a new thread beside an old one would be measured
+/// by how it fills its cache.
 fn share(engine: &dyn Engine, texts: &[String], threads: usize, passes: u32) -> Result<Cost> {
     let ready = Barrier::new(threads);
     let work = || {
@@ -209,7 +209,8 @@ fn share(engine: &dyn Engine, texts: &[String], threads: usize, passes: u32) -> 
     })
 }
 
-/// A panic as an error: whoever waits at a barrier would wait for ever for a thread that is gone.
+/// Turns a panic into an error: other threads at the barrier would wait for ever for the thread
+/// that panicked.
 fn caught(work: impl FnOnce() -> Result<()>) -> Result<()> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(anyhow!("a panic")))
 }

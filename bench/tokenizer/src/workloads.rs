@@ -28,7 +28,7 @@ pub(crate) enum Part {
     Targets,
     /// The rows of the paper's table; they set no target here.
     Paper,
-    /// With the vocabulary of a SentencePiece-style model.
+    /// A row of the SentencePiece-style vocabulary.
     SentencePiece,
 }
 
@@ -46,7 +46,7 @@ impl Part {
     }
 }
 
-/// What a value counts. Except for rates and scaling, less is better.
+/// The unit of a value. Except for rates and scaling, less is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Unit {
     #[serde(rename = "MB/s")]
@@ -80,7 +80,7 @@ impl Unit {
     }
 }
 
-/// What is measured.
+/// The measured work.
 pub(crate) enum Work {
     /// Each text in a call of its own.
     Encode {
@@ -90,11 +90,11 @@ pub(crate) enum Work {
     },
     /// Each text in a call of its own, the first calls of a new process.
     FirstCall { texts: Texts },
-    /// All texts in one call for batches.
+    /// All texts in one batch call.
     Batch {
         texts: Texts,
         threads: usize,
-        /// As above.
+        /// True if every round has new texts.
         fresh: bool,
     },
     /// Two threads that share one tokenizer, against one thread: how many times the work. Or
@@ -110,7 +110,7 @@ pub(crate) enum Work {
     Decode { ids: Ids, how: How },
     /// A file to a tokenizer, in a new process: processor time.
     Load,
-    /// A compiled image to a tokenizer, likewise.
+    /// Loading a compiled tokenizer, likewise.
     LoadImage,
     /// Resident memory that loading added.
     Memory,
@@ -123,11 +123,11 @@ pub(crate) enum Work {
     },
 }
 
-/// What to decode.
+/// The ids to decode.
 pub(crate) enum Ids {
-    /// So many, of new English text.
+    /// The given number of ids of new English text.
     English(usize),
-    /// Those of the last of these texts.
+    /// The ids of the last of these texts.
     Of(Texts),
     Range(Range<u32>),
 }
@@ -152,14 +152,14 @@ pub(crate) enum What {
 /// Makes text of about so many bytes.
 pub(crate) type Pattern = fn(usize) -> String;
 
-/// What our value must reach.
+/// The target of fasttoken's value.
 #[derive(Clone, Copy)]
 pub(crate) enum Must {
-    /// So many times better than this rival.
+    /// The given factor better than this rival.
     Beat(Who, f64),
-    /// So many times better than the best rival.
+    /// The given factor better than the best rival.
     BeatBest(f64),
-    /// At most, or at least where more is better, in the row's unit.
+    /// A bound in the row's unit: an upper bound, or a lower bound where more is better.
     Reach(f64),
     Nothing,
 }
@@ -181,7 +181,7 @@ impl Texts {
         Self { what, bytes, count }
     }
 
-    /// The next texts, which nobody has seen unless the pattern is always the same.
+    /// Returns the next texts, which are new to every engine unless the pattern is always the same.
     pub(crate) fn next(&self, corpus: &mut Corpus, chat_markers: bool) -> Vec<String> {
         let one = |_| match self.what {
             What::Plain(kind) => corpus.take(kind, self.bytes),
@@ -319,7 +319,7 @@ pub(crate) fn rows() -> Vec<Row> {
     let must = Must::Beat(Who::Tokenizers, 3.0);
     add("load from JSON", Unit::Milliseconds, Work::Load, must);
     let must = Must::Reach(1.0);
-    add("load from image", Unit::Milliseconds, Work::LoadImage, must);
+    add("load compiled", Unit::Milliseconds, Work::LoadImage, must);
     add(
         "resident memory after load",
         Unit::Megabytes,
@@ -405,7 +405,7 @@ fn patterns() -> [(&'static str, Pattern); 11] {
     ]
 }
 
-/// What base64 looks like: 64 symbols by a fixed generator, without line ends.
+/// Returns text that looks like base64: 64 symbols from a fixed generator, without line ends.
 fn base64(bytes: usize) -> String {
     const SYMBOLS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut state = 1u64;

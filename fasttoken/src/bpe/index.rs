@@ -1,27 +1,27 @@
-//! Finding the words that are one token, and where merging can begin.
+//! Loading: finds the words that are a single token, and the characters at which merging can begin.
 
 use super::Bpe;
-use super::merge::Merging;
+use super::merge::HeapScratch;
 use super::prove::Proofs;
-use crate::atoms::Atoms;
-use crate::table::{Crowded, StringTableBuilder};
+use crate::premerge::Premerged;
+use crate::short_tokens::ShortTokenTable;
+use crate::table::{StringTableBuilder, TooManyCollisions};
 use crate::vocab::Vocab;
-use crate::words::WordTable;
 
 impl Bpe {
-    /// Finds the words that are one token. `all` are the model's own tokens that
-    /// spell bytes, rising; with `ignore_merges` all of them are taken, otherwise those
-    /// that their merges lead to. `rules` are those that the pairs were made of.
+    /// Fills the tables of single-token words. `all` lists the model's own tokens that spell bytes,
+    /// rising. With `ignore_merges` each of them is taken, otherwise those that merging their bytes
+    /// produces. `rules` lists the merges that the pair table was built from.
     ///
     /// # Errors
-    /// Where words were chosen to share their place in a table.
+    /// Fails if too many words share a slot of a table.
     pub(crate) fn index_words(
         &mut self,
         all: &[u32],
         rules: &[[u32; 3]],
         vocab: &Vocab,
         ignore_merges: bool,
-    ) -> Result<(), Crowded> {
+    ) -> Result<(), TooManyCollisions> {
         // Tokens are numbered in the order in which training found them, which is
         // about that of their frequency.
         let own;
@@ -39,17 +39,17 @@ impl Bpe {
             .map(|(rank, rule)| (rule[0], rule[1], rank));
         // Of two rules for one pair, the earlier does not exist.
         let ranked = ranked.filter(|&(l, r, rank)| !repeats || self.pairs.rank(l, r) == rank);
-        self.atoms = Atoms::new(&self.byte_ids, &self.pairs, ranked, all, vocab);
+        self.premerged = Premerged::new(&self.byte_ids, &self.pairs, ranked, all, vocab);
         self.proved = !ignore_merges;
         self.name_owners();
         Ok(())
     }
 
-    /// Those of `all` that merging their bytes leads to.
+    /// Returns the tokens of `all` that merging their bytes produces.
     fn reproduced(&self, all: &[u32], rules: &[[u32; 3]], vocab: &Vocab) -> Vec<u32> {
         let id_end = all.last().map_or(0, |id| *id as usize + 1);
         let proofs = Proofs::new(self.byte_ids.into_iter(), rules, &self.pairs, id_end);
-        let mut merging = Merging::default();
+        let mut merging = HeapScratch::default();
         let mut merged = Vec::new();
         let mut is_own = |id: u32| {
             merged.clear();
@@ -61,14 +61,14 @@ impl Bpe {
             .collect()
     }
 
-    /// Fills the tables of words; the lengths of the shortest and the longest of those in
-    /// the second one.
-    fn index_ids(&mut self, ids: &[u32], vocab: &Vocab) -> Result<(u32, u32), Crowded> {
-        let (words, crowded) = WordTable::new(ids.iter().map(|&id| (vocab.key(id), id)));
+    /// Fills both tables of words. Returns the byte lengths of the shortest and the longest word of
+    /// the second table.
+    fn index_ids(&mut self, ids: &[u32], vocab: &Vocab) -> Result<(u32, u32), TooManyCollisions> {
+        let (words, crowded) = ShortTokenTable::new(ids.iter().map(|&id| (vocab.key(id), id)));
         self.words = words;
         let long = ids
             .iter()
-            .filter(|&&id| !WordTable::fits(vocab.key(id), id))
+            .filter(|&&id| !ShortTokenTable::fits(vocab.key(id), id))
             .chain(&crowded);
         let mut long_words = StringTableBuilder::with_capacity(long.clone().count());
         let mut lens = (u32::MAX, 0);

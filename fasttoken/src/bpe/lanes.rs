@@ -1,69 +1,71 @@
-//! Merging sixteen words at a time, with AVX-512.
+//! Merging of sixteen pieces at a time, with AVX-512.
 //!
-//! A word that nobody has seen is merged pair by pair, and each merge decides over the next:
-//! one after the other they wait for the tables' memory, and for branches that cannot be
-//! predicted. Sixteen words do not wait for each other, nor do blocks of sixteen that take
-//! turns. While everything is in the caches that is only as fast as one word after the other;
-//! where something else had them before, such as a model, fresh English takes three quarters of
-//! the time, and Russian six sevenths.
+//! A new piece is merged pair by pair, and each merge decides the next one. Merged alone, a piece
+//! waits for table memory and for branches that cannot be predicted. Sixteen pieces do not wait for
+//! each other, nor do blocks of sixteen that take turns. With all tables in the processor's caches
+//! this is only as fast as merging one by one; after another program used the caches, such as a
+//! model, new English text takes three quarters of the time and Russian six sevenths.
 //!
-//! Each word has a lane of vectors, of which one is for the first symbols of all, one for the
-//! second ones, and so on:
+//! Each piece has a lane of the vectors. One vector holds the first symbols of all lanes, the next
+//! vector the second symbols, and so on:
 //!
 //! ```text
-//! ids[position][lane]    the symbols; one that was swallowed leaves its place empty
+//! ids[position][lane]    the symbols; a swallowed symbol leaves its position empty
 //! keys[position][lane]   rank (24 bits) | position (4 bits) of the merge with the symbol
 //!                        after it, so that the least one is the first and leftmost
 //! alive[lane]            a bit for each position that still has its symbol
 //! ```
 #![expect(unsafe_code, reason = "vector instructions chosen at run time")]
 
-use super::pending::SYMBOLS;
+use super::merge_batch::MAX_BATCHED_SYMBOLS;
 use crate::compare::Vectors;
-use crate::pairs::vector::{ASKED, Questions, load, store};
+use crate::pairs::vector::{MAX_QUERIES, RankQueries, load, store};
 use crate::pairs::{NO_RANK, PairTable};
 use std::arch::x86_64::*;
 
-/// Words in a block.
+/// The number of pieces in a block.
 pub(super) const LANES: usize = 16;
-/// Blocks that take turns: what one asks of the tables comes while the others are at work.
+/// The number of blocks that take turns. The table memory that one block asks for arrives while the
+/// others are merged.
 pub(super) const BLOCKS: usize = 4;
-/// Bits of a position.
-const POSITION: u32 = SYMBOLS.trailing_zeros();
+/// The number of bits of a symbol's position.
+const POSITION_BITS: u32 = MAX_BATCHED_SYMBOLS.trailing_zeros();
 
-const _: () = assert!(SYMBOLS * LANES <= ASKED && 2 * BLOCKS * LANES <= ASKED);
+const _: () =
+    assert!(MAX_BATCHED_SYMBOLS * LANES <= MAX_QUERIES && 2 * BLOCKS * LANES <= MAX_QUERIES);
 
-/// The symbols with which the words of sixteen lanes begin, and then those they end with.
+/// Sixteen pieces: their first symbols before merging, their tokens after it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Block {
-    pub(super) ids: [[u32; LANES]; SYMBOLS],
-    keys: [[u32; LANES]; SYMBOLS],
-    /// How many symbols each word has; 0 in lanes without one.
+    pub(super) ids: [[u32; LANES]; MAX_BATCHED_SYMBOLS],
+    keys: [[u32; LANES]; MAX_BATCHED_SYMBOLS],
+    /// The number of symbols of each piece; 0 in lanes without a piece.
     pub(super) lens: [u32; LANES],
-    /// Positions that have their symbol.
+    /// A bit for each position whose symbol was not swallowed by a merge.
     pub(super) alive: [u32; LANES],
-    /// The least of the keys.
+    /// The smallest key of each lane, which is the next merge.
     best: [u32; LANES],
 }
 
-/// Blocks, and what they ask.
+/// The blocks and their pending rank queries.
 #[derive(Debug)]
 pub(super) struct Lanes {
     pub(super) blocks: [Block; BLOCKS],
-    questions: Questions,
+    queries: RankQueries,
 }
 
-/// What a block does in a round.
+/// One merge in each lane of a block.
 #[derive(Clone, Copy)]
-struct Round {
-    /// Words with a merge.
+struct MergeStep {
+    /// A bit for each lane that has a merge left.
     active: u16,
-    /// Where it is, the symbol it swallows and the one it makes.
+    /// The position of the merge, the position of the symbol that it swallows, and the token that
+    /// it makes.
     at: __m512i,
     swallowed: __m512i,
     made: __m512i,
-    /// The symbol before it, where there is one.
+    /// The position of the symbol before the merge, valid in lanes of `has_left`.
     left: __m512i,
     has_left: u16,
 }
@@ -80,24 +82,25 @@ fn none() -> __m512i {
     _mm512_set1_epi32(NO_RANK.cast_signed())
 }
 
-/// A rank of [`NO_RANK`] makes the key [`NO_RANK`], and none other does.
+/// Packs a rank and a position into a key. The rank [`NO_RANK`], and no other, gives the key
+/// [`NO_RANK`].
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn key(ranks: &[u32; LANES], position: __m512i) -> __m512i {
     let ranks = load(ranks);
     let is = _mm512_cmpneq_epi32_mask(ranks, none());
-    let key = _mm512_or_si512(_mm512_slli_epi32::<POSITION>(ranks), position);
+    let key = _mm512_or_si512(_mm512_slli_epi32::<POSITION_BITS>(ranks), position);
     _mm512_mask_mov_epi32(none(), is, key)
 }
 
-/// Positions of the highest bits.
+/// Returns the position of the highest set bit in each lane.
 #[inline]
 #[target_feature(enable = "avx512f,avx512cd")]
 fn highest(bits: __m512i) -> __m512i {
     _mm512_sub_epi32(splat(31), _mm512_lzcnt_epi32(bits))
 }
 
-/// The lowest bits.
+/// Returns the lowest set bit of each lane.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn lowest(bits: __m512i) -> __m512i {
@@ -106,34 +109,34 @@ fn lowest(bits: __m512i) -> __m512i {
 
 impl Block {
     const EMPTY: Self = Self {
-        ids: [[0; LANES]; SYMBOLS],
-        keys: [[NO_RANK; LANES]; SYMBOLS],
+        ids: [[0; LANES]; MAX_BATCHED_SYMBOLS],
+        keys: [[NO_RANK; LANES]; MAX_BATCHED_SYMBOLS],
         lens: [0; LANES],
         alive: [0; LANES],
         best: [NO_RANK; LANES],
     };
 
-    /// Most symbols of a word.
+    /// Returns the number of symbols of the longest piece.
     #[inline]
     fn longest(&self) -> usize {
         let longest = self.lens.iter().copied().max().unwrap_or(0) as usize;
-        longest.min(SYMBOLS)
+        longest.min(MAX_BATCHED_SYMBOLS)
     }
 
-    /// Looks up the merges with which the words begin.
+    /// Looks up the merges of all neighbouring symbols before the first merge.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn begin(&mut self, pairs: &PairTable, questions: &mut Questions) {
+    fn find_first_merges(&mut self, pairs: &PairTable, queries: &mut RankQueries) {
         let (lens, longest) = (load(&self.lens), self.longest());
         for at in 1..longest {
             let (left, right) = (load(&self.ids[at - 1]), load(&self.ids[at]));
             let both = _mm512_cmpgt_epu32_mask(lens, splat(at));
-            questions.ask(at, pairs, left, right, both);
+            queries.add(at, pairs, left, right, both);
         }
-        questions.answer(pairs);
+        queries.resolve(pairs);
         let mut best = none();
         for at in 1..longest {
-            let key = key(questions.ranks(at), splat(at - 1));
+            let key = key(queries.ranks(at), splat(at - 1));
             store(&mut self.keys[at - 1], key);
             best = _mm512_min_epu32(best, key);
         }
@@ -146,15 +149,15 @@ impl Block {
         store(&mut self.alive, alive);
     }
 
-    /// Merges the best pair of each word and asks about what meets then, as questions `n` and
-    /// `n + 1`.
+    /// Merges the best pair of each lane, and adds queries `n` and `n + 1` for the two pairs that
+    /// the new token is part of.
     #[inline]
     #[target_feature(enable = "avx512f,avx512cd")]
-    fn merge(&mut self, n: usize, pairs: &PairTable, questions: &mut Questions) -> Round {
+    fn merge(&mut self, n: usize, pairs: &PairTable, queries: &mut RankQueries) -> MergeStep {
         let (best, alive, one) = (load(&self.best), load(&self.alive), splat(1));
         let active = _mm512_cmpneq_epi32_mask(best, none());
-        let at = _mm512_and_si512(best, splat(SYMBOLS - 1));
-        let made = pairs.products(_mm512_srli_epi32::<POSITION>(best), active);
+        let at = _mm512_and_si512(best, splat(MAX_BATCHED_SYMBOLS - 1));
+        let made = pairs.products(_mm512_srli_epi32::<POSITION_BITS>(best), active);
         // The symbols after and before it.
         let here = _mm512_sllv_epi32(one, at);
         let below = _mm512_and_si512(alive, _mm512_sub_epi32(here, one));
@@ -166,9 +169,9 @@ impl Block {
         let has_left = _mm512_mask_test_epi32_mask(active, below, below);
         let left = highest(below);
         let right = highest(lowest(above));
-        questions.ask(n, pairs, made, self.at(right, has_right), has_right);
-        questions.ask(n + 1, pairs, self.at(left, has_left), made, has_left);
-        Round {
+        queries.add(n, pairs, made, self.at(right, has_right), has_right);
+        queries.add(n + 1, pairs, self.at(left, has_left), made, has_left);
+        MergeStep {
             active,
             at,
             swallowed: highest(swallowed),
@@ -178,12 +181,12 @@ impl Block {
         }
     }
 
-    /// Enters what [`Block::merge`] did, and the answers.
+    /// Applies a merge of [`Block::merge`] to ids and keys, once its queries are resolved.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn enter(&mut self, n: usize, round: Round, questions: &Questions) {
-        let after = key(questions.ranks(n), round.at);
-        let before = key(questions.ranks(n + 1), round.left);
+    fn apply_merges(&mut self, n: usize, round: MergeStep, queries: &RankQueries) {
+        let after = key(queries.ranks(n), round.at);
+        let before = key(queries.ranks(n + 1), round.left);
         let longest = self.longest();
         let mut best = none();
         let rows = self.ids.iter_mut().zip(&mut self.keys).take(longest);
@@ -203,15 +206,15 @@ impl Block {
         store(&mut self.best, best);
     }
 
-    /// The symbols at `positions`, of the lanes in `wanted`; zero in others.
+    /// Returns the symbols at `positions` in the lanes of `wanted`, and zero in other lanes.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn at(&self, positions: __m512i, wanted: u16) -> __m512i {
         let lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-        let at = _mm512_and_si512(positions, splat(SYMBOLS - 1));
-        let at = _mm512_or_si512(_mm512_slli_epi32::<POSITION>(at), lane);
+        let at = _mm512_and_si512(positions, splat(MAX_BATCHED_SYMBOLS - 1));
+        let at = _mm512_or_si512(_mm512_slli_epi32::<POSITION_BITS>(at), lane);
         let none = _mm512_setzero_si512();
-        // SAFETY: `at` is below `SYMBOLS * LANES`, which is how many numbers there are.
+        // SAFETY: `at` is below `MAX_BATCHED_SYMBOLS * LANES`, which is how many numbers there are.
         unsafe { _mm512_mask_i32gather_epi32::<4>(none, wanted, at, self.ids.as_ptr().cast()) }
     }
 }
@@ -219,10 +222,11 @@ impl Block {
 impl Lanes {
     pub(super) const EMPTY: Self = Self {
         blocks: [Block::EMPTY; BLOCKS],
-        questions: Questions::NONE,
+        queries: RankQueries::NONE,
     };
 
-    /// Merges the words of the first `blocks` blocks, each as if it were alone.
+    /// Merges the pieces of the first `blocks` blocks. The result for each piece is that of merging
+    /// it alone.
     pub(super) fn merge_with(&mut self, _: Vectors, blocks: usize, pairs: &PairTable) {
         // SAFETY: who has `Vectors` has seen that the machine has these instructions.
         unsafe { self.merge(blocks, pairs) }
@@ -232,14 +236,14 @@ impl Lanes {
     fn merge(&mut self, blocks: usize, pairs: &PairTable) {
         let Self {
             blocks: all,
-            questions,
+            queries,
         } = self;
         let blocks = &mut all[..blocks.min(BLOCKS)];
         for block in &mut *blocks {
-            block.begin(pairs, questions);
+            block.find_first_merges(pairs, queries);
         }
         let zero = _mm512_setzero_si512();
-        let idle = Round {
+        let idle = MergeStep {
             active: 0,
             at: zero,
             swallowed: zero,
@@ -248,22 +252,22 @@ impl Lanes {
             has_left: 0,
         };
         // Each round makes the words that have a merge shorter by one.
-        for _ in 1..SYMBOLS {
+        for _ in 1..MAX_BATCHED_SYMBOLS {
             let mut rounds = [idle; BLOCKS];
             let mut active = 0;
             for (n, (block, round)) in blocks.iter_mut().zip(&mut rounds).enumerate() {
                 if _mm512_cmpneq_epi32_mask(load(&block.best), none()) != 0 {
-                    *round = block.merge(2 * n, pairs, questions);
+                    *round = block.merge(2 * n, pairs, queries);
                     active |= round.active;
                 }
             }
             if active == 0 {
                 break;
             }
-            questions.answer(pairs);
+            queries.resolve(pairs);
             for (n, (block, round)) in blocks.iter_mut().zip(rounds).enumerate() {
                 if round.active != 0 {
-                    block.enter(2 * n, round, questions);
+                    block.apply_merges(2 * n, round, queries);
                 }
             }
         }
@@ -285,7 +289,7 @@ mod tests {
             count in prop::sample::select(vec![0u32, 3, 30, 300, 2000]),
             // All in order, or each token made by several rules.
             in_order in any::<bool>(),
-            lens in prop::collection::vec(0..=SYMBOLS, 1..=BLOCKS * LANES),
+            lens in prop::collection::vec(0..=MAX_BATCHED_SYMBOLS, 1..=BLOCKS * LANES),
         ) {
             let detected = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512cd");
             if !detected {
@@ -309,8 +313,8 @@ mod tests {
             let mut lanes = Lanes::EMPTY;
             // What an earlier batch left.
             for block in &mut lanes.blocks {
-                block.ids = [[1; LANES]; SYMBOLS];
-                block.keys = [[5; LANES]; SYMBOLS];
+                block.ids = [[1; LANES]; MAX_BATCHED_SYMBOLS];
+                block.keys = [[5; LANES]; MAX_BATCHED_SYMBOLS];
                 block.best = [5; LANES];
                 block.alive = [7; LANES];
             }
@@ -327,11 +331,11 @@ mod tests {
             for (some, block) in words.chunks(LANES).zip(&lanes.blocks) {
                 for (lane, word) in some.iter().enumerate() {
                     let alive = block.alive[lane];
-                    let positions = (0..SYMBOLS).filter(|at| alive >> at & 1 == 1);
+                    let positions = (0..MAX_BATCHED_SYMBOLS).filter(|at| alive >> at & 1 == 1);
                     let merged: Vec<u32> = positions.map(|at| block.ids[at][lane]).collect();
                     let mut alone = Symbols::default();
                     alone.ids[..word.len()].copy_from_slice(word);
-                    let len = bpe.merge_by_scan::<SYMBOLS>(&mut alone.ids, word.len());
+                    let len = bpe.merge_by_scan::<MAX_BATCHED_SYMBOLS>(&mut alone.ids, word.len());
                     prop_assert_eq!(&merged, &alone.ids[..len]);
                 }
             }

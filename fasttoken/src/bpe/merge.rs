@@ -1,53 +1,54 @@
-//! The merges of one word.
+//! Merging of one word.
 //!
-//! Words of a few dozen bytes look for the best pair by a linear scan over arrays on the
-//! stack. Longer ones keep the pairs in a heap, so that a word of n bytes takes
-//! O(n log n), unless they are a run of one byte, which takes O(log n) steps.
+//! A word of a few dozen bytes finds the best pair by a linear scan over arrays on the stack. A
+//! longer word keeps its pairs in a heap, so that n bytes take O(n log n) steps. A run of one
+//! repeated byte takes O(log n) steps.
 
 use super::{Bpe, NO_TOKEN};
 use crate::pairs::NO_RANK;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Longest word that is merged by scanning; at this length the heap is as fast.
-pub(super) const SCAN_MAX: usize = 48;
+/// The largest number of symbols that are merged by scanning. At this length the heap is as fast.
+pub(super) const MAX_SCAN_SYMBOLS: usize = 48;
 
-/// Most bytes after a run that is merged as one.
-const RUN_TAIL: usize = 16;
+/// The largest number of bytes after a run of one byte with which the run is still merged by
+/// halving.
+const MAX_RUN_TAIL_BYTES: usize = 16;
 
-/// Memory for merging long words.
+/// Memory for merging long words by a heap.
 #[derive(Debug, Default)]
-pub(super) struct Merging {
+pub(super) struct HeapScratch {
     symbols: Vec<Symbol>,
     /// Rank in the upper 24 bits, position in the lower 40.
     heap: BinaryHeap<Reverse<u64>>,
 }
 
-impl Merging {
-    /// Memory that it holds.
+impl HeapScratch {
+    /// Returns the bytes of allocated memory.
     pub(super) fn bytes(&self) -> usize {
         self.symbols.capacity() * size_of::<Symbol>() + self.heap.capacity() * size_of::<u64>()
     }
 }
 
-/// The tokens with which merging begins, if they are few.
+/// The symbols of a piece before merging, if they are few.
 pub(super) struct Symbols {
-    pub(super) ids: [u32; SCAN_MAX],
-    /// Larger than `SCAN_MAX` when there are too many.
+    pub(super) ids: [u32; MAX_SCAN_SYMBOLS],
+    /// The number of symbols, which exceeds `MAX_SCAN_SYMBOLS` if not all of them fit into `ids`.
     pub(super) len: usize,
 }
 
 impl Default for Symbols {
     fn default() -> Self {
         Self {
-            ids: [0; SCAN_MAX],
+            ids: [0; MAX_SCAN_SYMBOLS],
             len: 0,
         }
     }
 }
 
 impl Symbols {
-    /// Adds a token, unless the vocabulary has none for the byte.
+    /// Adds a token, unless it is [`NO_TOKEN`].
     #[inline(always)]
     pub(super) fn push(&mut self, token: u32) {
         if token != NO_TOKEN {
@@ -58,7 +59,7 @@ impl Symbols {
         }
     }
 
-    /// Puts a token in the place of the last one.
+    /// Replaces the last token.
     #[inline(always)]
     pub(super) fn replace_last(&mut self, token: u32) {
         if let Some(id) = self.ids.get_mut(self.len.wrapping_sub(1)) {
@@ -67,12 +68,12 @@ impl Symbols {
     }
 }
 
-/// A token in a doubly linked list over the bytes of a word.
+/// A symbol in a doubly linked list over the bytes of a word.
 #[derive(Debug, Clone, Copy)]
 struct Symbol {
     id: u32,
-    /// Rank of the merge with the following symbol; `NO_RANK` when there is none or when
-    /// this symbol was swallowed, so that old heap entries do not fit any more.
+    /// The rank of the merge with the next symbol. `NO_RANK` marks a symbol without such a merge,
+    /// and a symbol that was swallowed, so that outdated heap entries no longer match.
     rank: u32,
     previous: usize,
     next: usize,
@@ -81,24 +82,24 @@ struct Symbol {
 const NONE: usize = usize::MAX;
 
 impl Bpe {
-    pub(super) fn merge(&self, word: &[u8], scratch: &mut Merging, out: &mut Vec<u32>) {
-        if word.len() <= SCAN_MAX {
+    pub(super) fn merge(&self, word: &[u8], scratch: &mut HeapScratch, out: &mut Vec<u32>) {
+        if word.len() <= MAX_SCAN_SYMBOLS {
             let mut symbols = Symbols::default();
             for &byte in word {
                 symbols.push(self.byte_ids[usize::from(byte)]);
             }
-            let len = self.merge_by_scan::<SCAN_MAX>(&mut symbols.ids, symbols.len);
+            let len = self.merge_by_scan::<MAX_SCAN_SYMBOLS>(&mut symbols.ids, symbols.len);
             out.extend_from_slice(&symbols.ids[..len]);
         } else if !self.merge_run(word, out) {
             self.merge_by_heap(word, scratch, out);
         }
     }
 
-    /// Merges the first `len` of `ids`, at most `N`; the number of tokens left.
+    /// Merges the first `len` symbols of `ids`, at most `N`. Returns the number of tokens left.
     #[inline(always)]
     pub(super) fn merge_by_scan<const N: usize>(
         &self,
-        ids: &mut [u32; SCAN_MAX],
+        ids: &mut [u32; MAX_SCAN_SYMBOLS],
         mut len: usize,
     ) -> usize {
         let mut ranks = [NO_RANK; N];
@@ -134,23 +135,23 @@ impl Bpe {
         len
     }
 
-    /// Merges a long word that begins with a run of one byte, if what follows is short:
-    /// rulers, indentation, screams. A run of `n` equal symbols becomes one of `n / 2`
-    /// in one step, as long as no pair that this makes comes before the pair of the run.
-    /// Returns whether the word was of this kind; `out` is unchanged if not.
+    /// Merges a long word that begins with a run of one byte and ends in a short tail, such as a
+    /// ruler or an indentation. A run of `n` equal symbols becomes `n / 2` symbols in one step, as
+    /// long as no pair with a new symbol has a lower rank than the pair of the run. Returns false,
+    /// and leaves `out` unchanged, for any other word.
     fn merge_run(&self, word: &[u8], out: &mut Vec<u32>) -> bool {
         let Some(&first) = word.first() else {
             return false;
         };
         let run = word.iter().take_while(|byte| **byte == first).count();
         let mut symbol = self.byte_ids[usize::from(first)];
-        if word.len() - run > RUN_TAIL || symbol == NO_TOKEN {
+        if word.len() - run > MAX_RUN_TAIL_BYTES || symbol == NO_TOKEN {
             return false;
         }
         let mut count = run;
         let mut tail: Vec<u32> = self.byte_tokens(&word[run..]).collect();
-        while count + tail.len() > SCAN_MAX {
-            if tail.len() > 2 * RUN_TAIL {
+        while count + tail.len() > MAX_SCAN_SYMBOLS {
+            if tail.len() > 2 * MAX_RUN_TAIL_BYTES {
                 return false;
             }
             let own = self.pairs.rank(symbol, symbol);
@@ -193,16 +194,16 @@ impl Bpe {
                 }
             }
         }
-        let mut ids = [0; SCAN_MAX];
+        let mut ids = [0; MAX_SCAN_SYMBOLS];
         ids[..count].fill(symbol);
         ids[count..count + tail.len()].copy_from_slice(&tail);
-        let len = self.merge_by_scan::<SCAN_MAX>(&mut ids, count + tail.len());
+        let len = self.merge_by_scan::<MAX_SCAN_SYMBOLS>(&mut ids, count + tail.len());
         out.extend_from_slice(&ids[..len]);
         true
     }
 
-    fn merge_by_heap(&self, word: &[u8], scratch: &mut Merging, out: &mut Vec<u32>) {
-        let Merging { symbols, heap } = scratch;
+    fn merge_by_heap(&self, word: &[u8], scratch: &mut HeapScratch, out: &mut Vec<u32>) {
+        let HeapScratch { symbols, heap } = scratch;
         symbols.clear();
         symbols.extend(self.byte_tokens(word).enumerate().map(|(at, id)| Symbol {
             id,
@@ -252,7 +253,7 @@ impl Bpe {
         }
     }
 
-    /// Looks up the merge of `at` with its right neighbour, after either changed.
+    /// Looks up the merge of symbol `at` with its right neighbour after one of the two changed.
     fn update(&self, symbols: &mut [Symbol], heap: &mut BinaryHeap<Reverse<u64>>, at: usize) {
         let Symbol { id, next, .. } = symbols[at];
         let rank = match symbols.get(next) {
@@ -304,13 +305,13 @@ mod tests {
         #[test]
         fn scan_and_heap_are_the_definition(
             rules in prop::collection::vec((0u32..24, 0u32..24), 0..24),
-            word in prop::collection::vec(0u8..4, 0..SCAN_MAX),
+            word in prop::collection::vec(0u8..4, 0..MAX_SCAN_SYMBOLS),
         ) {
             let bpe = bpe(&rules);
             let expected = naive(&bpe, &word);
-            let mut scratch = Merging::default();
+            let mut scratch = HeapScratch::default();
             let (mut scanned, mut heaped) = (Vec::new(), Vec::new());
-            bpe.merge(&word[..word.len().min(SCAN_MAX)], &mut scratch, &mut scanned);
+            bpe.merge(&word[..word.len().min(MAX_SCAN_SYMBOLS)], &mut scratch, &mut scanned);
             bpe.merge_by_heap(&word, &mut scratch, &mut heaped);
             prop_assert_eq!(&scanned, &expected);
             prop_assert_eq!(&heaped, &expected);
@@ -325,8 +326,8 @@ mod tests {
         #[test]
         fn runs_are_the_definition(
             rules in prop::collection::vec((0u32..12, 0u32..12), 0..12),
-            run in SCAN_MAX..300,
-            tail in prop::collection::vec(0u8..4, 0..RUN_TAIL + 2),
+            run in MAX_SCAN_SYMBOLS..300,
+            tail in prop::collection::vec(0u8..4, 0..MAX_RUN_TAIL_BYTES + 2),
         ) {
             let bpe = bpe(&rules);
             let mut word = vec![0; run];
@@ -342,8 +343,8 @@ mod tests {
         #[test]
         fn runs_of_trained_rules_are_merged(
             order in any::<u64>(),
-            run in SCAN_MAX..300,
-            tail in prop::collection::vec(0u8..2, 0..RUN_TAIL - 1),
+            run in MAX_SCAN_SYMBOLS..300,
+            tail in prop::collection::vec(0u8..2, 0..MAX_RUN_TAIL_BYTES - 1),
         ) {
             // Tokens of zeros, each made of two that were made before.
             let mut rules = vec![(0, 0)];
@@ -367,7 +368,7 @@ mod tests {
     fn long_words_are_merged() {
         let bpe = bpe(&[(0, 0), (4, 4), (5, 5)]);
         let mut out = Vec::new();
-        bpe.merge(&vec![0; 1 << 20], &mut Merging::default(), &mut out);
+        bpe.merge(&vec![0; 1 << 20], &mut HeapScratch::default(), &mut out);
         assert_eq!(out, vec![6; 1 << 17]);
     }
 }

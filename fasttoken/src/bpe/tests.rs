@@ -1,9 +1,10 @@
-//! What is remembered of words, and that it does not matter which are encoded together.
+//! Cached words, and words encoded together and alone.
 
 use super::*;
 use crate::{alphabet, vocab};
 
-/// Bytes are their own ids; from 256 on are two, four, eight and sixteen times `a`.
+/// Returns a model whose bytes are their own ids, and whose tokens from 256 on are two, four, eight
+/// and sixteen times `a`.
 fn model() -> (Bpe, Vocab) {
     let mut builder = vocab::Builder::default();
     let bytes = (0..=255).map(|byte| vec![byte]);
@@ -43,11 +44,11 @@ fn words_are_remembered_however_long_they_are_and_however_few_their_tokens() {
         (&*format!("{run}babababa"), 9),
     ];
     for (word, tokens) in words {
-        let mut scratch = MergeScratch::default();
+        let mut scratch = ThreadScratch::default();
         let mut out = Vec::new();
         bpe.encode(word.as_bytes(), &vocab, &mut scratch, &mut out);
         assert_eq!(out.len(), tokens);
-        let (cache, _) = scratch.get().pieces();
+        let cache = scratch.get().cache();
         let key = Key::new(word.as_bytes(), 0, word.len());
         let long = LongKey::new(word.as_bytes()).expect("at most 31 bytes");
         let known = match cache.short(bpe.owner, key, key.hash()) {
@@ -59,7 +60,7 @@ fn words_are_remembered_however_long_they_are_and_however_few_their_tokens() {
     }
 }
 
-/// Words by the hundred give what they give one by one, whatever waits for whom.
+/// Words encoded together give the tokens of words encoded alone.
 #[test]
 fn words_of_a_text_are_those_that_are_encoded_alone() {
     let (bpe, vocab) = model();
@@ -78,7 +79,7 @@ fn words_of_a_text_are_those_that_are_encoded_alone() {
             }
             ends.push(text.len());
         }
-        let words = Words {
+        let words = PreTokens {
             text: &text,
             start: 0,
             ends: &ends,
@@ -86,12 +87,12 @@ fn words_of_a_text_are_those_that_are_encoded_alone() {
             tokens: &[],
         };
         let (mut together, mut alone) = (vec![7], vec![7]);
-        let mut scratch = MergeScratch::default();
+        let mut scratch = ThreadScratch::default();
         bpe.encode_words(&words, &vocab, &mut scratch, &mut together);
         let mut start = 0;
         for &end in &ends {
             // Not the memory of the other one, which is in use.
-            let mut scratch = MergeScratch::default();
+            let mut scratch = ThreadScratch::default();
             bpe.encode(
                 &text.as_bytes()[start..end],
                 &vocab,

@@ -1,27 +1,28 @@
-//! Lines of the cache, and what is in them.
+//! The lines of the cache and their entries.
 
 use super::{LongKey, Owner};
-use crate::words::Key;
+use crate::short_tokens::Key;
 use bytemuck::{Pod, Zeroable};
 
-/// Most tokens of a short entry.
+/// The largest number of tokens of a short entry.
 pub(crate) const SHORT_TOKENS: usize = 3;
-/// Most tokens of a long one.
+/// The largest number of tokens of a long entry.
 pub(super) const LONG_TOKENS: usize = 7;
 
-/// The bits of a tag that count tokens.
+/// The bits of a tag that hold the number of tokens.
 const COUNT: u32 = 7;
 
-/// Tokens of a word of up to 15 bytes.
+/// A short entry: the tokens of a word of up to 15 bytes.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(32))]
 pub(super) struct Short {
     key: [u64; 2],
-    /// Up to three tokens, and the tag. Free while that is zero.
+    /// Up to three tokens, and the tag. An entry with a tag of zero is free.
     ids: [u32; 4],
 }
 
-/// Tokens of a word of up to 31 bytes that is too long, or of too many tokens, for a [`Short`].
+/// A long entry: the tokens of a word of up to 31 bytes that is too long, or has too many tokens,
+/// for a [`Short`] entry.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct Long {
@@ -30,22 +31,22 @@ struct Long {
     ids: [u32; 8],
 }
 
-/// Two short entries, the newer one first, or a long one.
+/// A cache line of two short entries, the newer one first, or of one long entry.
 ///
-/// They are told apart by the last byte of the long one's key, which has its highest bit set:
-/// there, a tag of a short entry has none. So no entry is ever taken for one of the other kind.
+/// The last byte of a long key has its highest bit set. The tag of a short entry, which is at the
+/// same place, never has. So no entry is taken for one of the other kind.
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
 #[repr(C, align(64))]
 pub(super) struct Line(pub(super) [u64; 8]);
 
-/// What a short entry is compared with, in the order of its parts.
-pub(crate) type Wanted = [u64; 4];
+/// A short entry in the form that lines are compared with.
+pub(crate) type ShortProbe = [u64; 4];
 
-/// What of a short entry is compared: its key and its owner.
-pub(super) const COMPARED: Wanted = [u64::MAX, u64::MAX, 0, (!COUNT as u64) << 32];
+/// The compared bits of a short entry: its key and its owner.
+pub(super) const COMPARED: ShortProbe = [u64::MAX, u64::MAX, 0, (!COUNT as u64) << 32];
 
 impl Short {
-    /// The first three of `ids` at most.
+    /// Creates an entry of the first three of `ids`.
     pub(super) fn new(owner: Owner, key: Key, ids: &[u32]) -> Self {
         let count = ids.len().min(SHORT_TOKENS);
         let mut four = [0; 4];
@@ -61,17 +62,17 @@ impl Short {
         self.ids[3] == 0
     }
 
-    /// Whether it is a word of one token, or none.
+    /// Returns true if the entry is free or has a single token, so that losing it costs little.
     fn is_cheap(&self) -> bool {
         self.ids[3] & COUNT == 1 || self.is_free()
     }
 
-    /// Whether they are of the same word and owner.
+    /// Returns true if both entries are of the same word and owner.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         self.key == other.key && (self.ids[3] ^ other.ids[3]) & !COUNT == 0
     }
 
-    /// Its tokens, the first so many of four numbers.
+    /// Returns the tokens as the first elements of four numbers, and their number.
     #[inline(always)]
     pub(super) fn tokens(&self) -> (&[u32; 4], usize) {
         (&self.ids, (self.ids[3] & COUNT) as usize)
@@ -83,7 +84,7 @@ impl Line {
         bytemuck::cast(shorts)
     }
 
-    /// A long entry of at most [`LONG_TOKENS`] tokens.
+    /// Creates a line with a long entry of the first [`LONG_TOKENS`] of `ids`.
     pub(super) fn of_long(owner: Owner, key: &LongKey, ids: &[u32]) -> Self {
         let count = ids.len().min(LONG_TOKENS);
         let mut eight = [0; 8];
@@ -100,7 +101,7 @@ impl Line {
         self.0[3] >> 63 == 1
     }
 
-    /// What it has, unless it [is long](Line::is_long).
+    /// Returns the entries of a line that is not [long](Line::is_long).
     #[inline(always)]
     pub(super) fn shorts(&self) -> &[Short; 2] {
         bytemuck::cast_ref(self)
@@ -111,7 +112,7 @@ impl Line {
         bytemuck::cast_mut(self)
     }
 
-    /// Which of its short entries is that of a word.
+    /// Returns the position of a word's short entry.
     #[inline(always)]
     pub(super) fn find(&self, owner: Owner, key: Key) -> Option<usize> {
         let tag = owner.short_tag();
@@ -120,8 +121,8 @@ impl Line {
         self.shorts().iter().position(is)
     }
 
-    /// The tokens of a word, if it is the long entry of that: the first so many of eight
-    /// numbers.
+    /// Returns the tokens of a word, as the first elements of eight numbers, if the line is its
+    /// long entry.
     #[inline(always)]
     pub(super) fn find_long(&self, owner: Owner, key: &LongKey) -> Option<(&[u32; 8], usize)> {
         let Long { key: own, ids } = bytemuck::cast_ref(self);
@@ -129,9 +130,9 @@ impl Line {
         found.then_some((ids, (ids[7] & COUNT) as usize))
     }
 
-    /// Makes room for a short entry that was driven out of its own line, unless it is the one
-    /// to go.
-    pub(super) fn take_in(&mut self, entry: Short) {
+    /// Admits a short entry that was evicted from its own line, unless it is worth less than the
+    /// entries here.
+    pub(super) fn admit_short(&mut self, entry: Short) {
         if self.is_long() || entry.is_free() {
             return;
         }
@@ -145,8 +146,8 @@ impl Line {
         }
     }
 
-    /// The same for a long one, which is all that `line` has.
-    pub(super) fn take_in_long(&mut self, line: Self) {
+    /// Admits a long entry that was evicted from its own line; `line` holds nothing else.
+    pub(super) fn admit_long(&mut self, line: Self) {
         if self.is_long() || self.shorts().iter().all(Short::is_cheap) {
             *self = line;
         }

@@ -1,15 +1,16 @@
-//! Keys of words that are too long, or of too many tokens, for others.
+//! The keys of long words and of words of many tokens.
 
-use crate::words::{KEY_MAX, Key};
+use crate::short_tokens::{Key, MAX_KEY_BYTES};
 use bytemuck::Zeroable;
 
-/// Longest word that has one.
+/// The largest number of bytes of a word with a long key.
 const LONG_MAX: usize = 31;
 
-/// Set in the last byte of each key.
+/// The bit that is set in the last byte of each key.
 const MARK: u64 = 0x80 << 56;
 
-/// A word of 1 to 31 bytes: these, zeros, and in the last byte the length and [`MARK`].
+/// The key of a word of 1 to 31 bytes: its bytes, zeros, and in the last byte the length and
+/// [`MARK`].
 #[derive(Debug, Clone, Copy, Zeroable)]
 pub(crate) struct LongKey {
     pub(super) words: [u64; 4],
@@ -17,7 +18,7 @@ pub(crate) struct LongKey {
 }
 
 impl LongKey {
-    /// In place of the key of a word that has none. No entry, not even a free one, has it.
+    /// The key of a word without a key. No entry, not even a free one, has it.
     pub(crate) const NONE: Self = Self {
         words: [0, 0, 0, 0xFF << 56],
         hash: 0,
@@ -32,7 +33,7 @@ impl LongKey {
         if !(1..=LONG_MAX).contains(&word.len()) {
             return None;
         }
-        Some(if word.len() > KEY_MAX {
+        Some(if word.len() > MAX_KEY_BYTES {
             Self::of_long(word, 0, word.len())
         } else {
             let key = Key::new(word, 0, word.len());
@@ -40,7 +41,7 @@ impl LongKey {
         })
     }
 
-    /// The key of `bytes[start..end]`, which is longer than a [`Key`] can be;
+    /// Returns the key of `bytes[start..end]`, which is too long for a [`Key`], or
     /// [`LongKey::NONE`] if it has more than 31 bytes.
     #[inline(always)]
     pub(crate) fn of_long(bytes: &[u8], start: usize, end: usize) -> Self {
@@ -58,8 +59,8 @@ impl LongKey {
         Self::of_words([first as u64, (first >> 64) as u64, rest.low, rest.high])
     }
 
-    /// The key of a word that has a short one, too, and its hash: what is remembered of it is in
-    /// the same lines, however many its tokens are.
+    /// Returns the long key of a word with a short key. It keeps the hash of the short key, so both
+    /// entries of the word are in the same lines.
     #[inline(always)]
     pub(crate) fn of_short(key: Key, hash: u64) -> Self {
         let len = 0xFF << 56;

@@ -1,13 +1,13 @@
-//! Where the threads' caches lie: next to each other in huge pages.
+//! The memory of the threads' caches, which lie side by side in huge pages.
 //!
-//! A huge page is in memory as a whole once one byte of it is touched, so a cache of its own
-//! pages takes 2 MiB however few lines it has. Eight caches of 1.75 MiB in a row take seven
-//! huge pages together, 1.84 MB each, and addresses are found (in the TLB) as fast. The last
-//! page is whole however little of it is in use: seven caches take as much as eight.
+//! A huge page is in memory as a whole once one byte of it is touched, so a cache in pages of its
+//! own takes 2 MiB however few lines it uses. Eight caches of 1.75 MiB in a row take seven huge
+//! pages together, 1.84 MB each, and their addresses are translated (in the TLB) as fast. The last
+//! page is whole as well: seven caches take as much as eight.
 //!
-//! A thread takes the first slot that is free and keeps it until it ends. What the last thread
-//! remembered stays there for the next one: entries name the tokenizer that made them. With
-//! its last slot a row of them goes back to the system.
+//! A thread takes the first free slot and keeps it until it ends. The words of the last thread stay
+//! cached for the next one: entries name the tokenizer that made them. With its last slot a row of
+//! slots goes back to the system.
 #![expect(
     unsafe_code,
     reason = "values that do not borrow from what they lie in"
@@ -20,27 +20,27 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Caches in a row of them.
+/// The number of caches in a row.
 const ROW: usize = 8;
 
 /// The caches of this process.
 static ALL: Rows = Rows::new();
 
-/// A cache that one thread has for itself.
+/// A cache that one thread has to itself.
 pub(crate) struct Slot {
     cache: NonNull<Cache>,
     rows: &'static Rows,
 }
 
-/// Rows of slots, each with at least one that is taken.
+/// The rows of slots, each with at least one slot in use.
 struct Rows(Mutex<Vec<Row>>);
 
 struct Row {
     first: NonNull<Cache>,
     count: usize,
-    /// A bit for each slot that somebody has.
+    /// A bit for each slot in use.
     taken: u32,
-    /// Owns what `first` points to, and is not looked at otherwise.
+    /// The owner of the memory behind `first`, which is only kept alive.
     _keeper: Keeper,
 }
 
@@ -54,7 +54,7 @@ enum Keeper {
 unsafe impl Send for Row {}
 
 impl Row {
-    /// With nothing but zeros. Where there are no huge pages, of one slot.
+    /// Creates a row of zeroed caches. Without huge pages it has one slot.
     fn new() -> Self {
         if let Some(mut pages) = Pages::zeroed(ROW * size_of::<Cache>())
             && let Ok(caches) = bytemuck::try_cast_slice_mut::<u8, Cache>(&mut pages)
@@ -76,7 +76,7 @@ impl Row {
         }
     }
 
-    /// The first slot that nobody has.
+    /// Takes the first free slot.
     fn take(&mut self) -> Option<NonNull<Cache>> {
         let free = self.taken.trailing_ones() as usize;
         if free >= self.count {
@@ -87,7 +87,7 @@ impl Row {
         Some(unsafe { self.first.add(free) })
     }
 
-    /// Whether `cache` is one of its slots, which nobody has any more.
+    /// Frees the slot of `cache`. Returns false if it is not in this row.
     fn give_back(&mut self, cache: NonNull<Cache>) -> bool {
         let bytes = cache.addr().get().wrapping_sub(self.first.addr().get());
         let at = bytes / size_of::<Cache>();
@@ -112,7 +112,7 @@ impl Rows {
         let mut rows = self.lock();
         let cache = rows.iter_mut().find_map(Row::take).unwrap_or_else(|| {
             let mut row = Row::new();
-            let cache = row.take().expect("nobody has any of its slots");
+            let cache = row.take().expect("all slots of a new row are free");
             rows.push(row);
             cache
         });
@@ -144,7 +144,7 @@ impl Deref for Slot {
     #[inline(always)]
     fn deref(&self) -> &Cache {
         // SAFETY: the row of this slot keeps the cache where it is, as long as this value has
-        // not given it back, and lets nobody else have it. Any bytes are a valid one.
+        // not given it back, and lets no other slot have it. Any bytes are a valid one.
         unsafe { self.cache.as_ref() }
     }
 }
@@ -167,14 +167,14 @@ impl fmt::Debug for Slot {
 mod tests {
     use super::*;
     use crate::cache::{LINES, Owner};
-    use crate::words::Key;
+    use crate::short_tokens::Key;
     use std::sync::Barrier;
 
-    /// A word that is remembered in the last line of all.
+    /// A word that is cached in the last line.
     const KEY: Key = Key { low: 1, high: 7 };
 
     fn remember(slot: &mut Slot, owner: Owner, id: u32) {
-        assert!(slot.remember_short(owner, KEY, u64::MAX, &[id]));
+        assert!(slot.insert_short(owner, KEY, u64::MAX, &[id]));
     }
 
     fn known(slot: &Slot, owner: Owner) -> Option<u32> {

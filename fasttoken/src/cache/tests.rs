@@ -1,6 +1,6 @@
 use super::*;
 use crate::compare::Scalar;
-use crate::words::KEY_MAX;
+use crate::short_tokens::MAX_KEY_BYTES;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -13,12 +13,12 @@ fn short(cache: &Cache, owner: Owner, n: u64) -> Option<Vec<u32>> {
     Some(four[..tokens].to_vec())
 }
 
-/// The first tokens of a line's short entries.
+/// Returns the first token of each short entry of a line.
 fn firsts(cache: &Cache, line: usize) -> [u32; 2] {
     cache.0[line].shorts().map(|entry| entry.tokens().0[0])
 }
 
-/// A hash that names a line.
+/// Returns a hash that selects a line.
 fn to(line: u64) -> u64 {
     (line << 32).div_ceil(LINES as u64)
 }
@@ -32,7 +32,7 @@ fn eight_take_seven_huge_pages() {
     assert_eq!(8 * size_of::<Cache>(), 7 << 21);
 }
 
-/// Lines of pairs are alike often enough, and no line is beyond the last one.
+/// Hashes are spread over the lines, and none is beyond the last line.
 #[test]
 fn hashes_name_all_lines_alike() {
     let mut words = vec![0; LINES];
@@ -48,20 +48,20 @@ fn the_latest_two_words_of_a_line_are_known() {
     let owner = Owner::new();
     let mut cache = empty();
     assert_eq!(short(&cache, owner, 1), None);
-    assert!(cache.remember_short(owner, key(1), to(5), &[10]));
-    assert!(cache.remember_short(owner, key(2), to(5), &[20, 21, 22]));
+    assert!(cache.insert_short(owner, key(1), to(5), &[10]));
+    assert!(cache.insert_short(owner, key(2), to(5), &[20, 21, 22]));
     assert_eq!(short(&cache, owner, 1), Some(vec![10]));
     assert_eq!(short(&cache, owner, 2), Some(vec![20, 21, 22]));
     // The newer one again: the older one stays.
-    assert!(cache.remember_short(owner, key(2), to(5), &[23]));
+    assert!(cache.insert_short(owner, key(2), to(5), &[23]));
     assert_eq!(short(&cache, owner, 2), Some(vec![23]));
     assert_eq!(short(&cache, owner, 1), Some(vec![10]));
     // A third one: the older one goes to the other line.
-    assert!(cache.remember_short(owner, key(3), to(5), &[30]));
+    assert!(cache.insert_short(owner, key(3), to(5), &[30]));
     assert_eq!(short(&cache, owner, 1), Some(vec![10]));
     assert_eq!(short(&cache, owner, 2), Some(vec![23]));
     // The older one again: it is the newer one, and counts first.
-    assert!(cache.remember_short(owner, key(2), to(5), &[24]));
+    assert!(cache.insert_short(owner, key(2), to(5), &[24]));
     assert_eq!(short(&cache, owner, 2), Some(vec![24]));
     assert_eq!(short(&cache, owner, 1), Some(vec![10]));
 }
@@ -72,7 +72,7 @@ fn a_word_that_is_driven_out_goes_to_the_other_line_once() {
     let mut cache = empty();
     let lines = |cache: &Cache| (firsts(cache, 4), firsts(cache, 5));
     let insert = |cache: &mut Cache, hash: u64, n: u32| {
-        cache.remember_short(owner, key(n.into()), hash, &[n]);
+        cache.insert_short(owner, key(n.into()), hash, &[n]);
     };
     for n in 1..=4 {
         insert(&mut cache, to(5), n);
@@ -85,18 +85,18 @@ fn a_word_that_is_driven_out_goes_to_the_other_line_once() {
     assert_eq!(lines(&cache), ([6, 1], [5, 3]));
     // Found there: it changes places with the older word of its own line.
     assert!(matches!(
-        cache.other(owner, key(3), to(4)),
+        cache.find_in_neighbour(owner, key(3), to(4)),
         Some(([3, ..], 1))
     ));
     assert_eq!(lines(&cache), ([3, 6], [5, 1]));
-    assert!(cache.other(owner, key(4), to(4)).is_none());
+    assert!(cache.find_in_neighbour(owner, key(4), to(4)).is_none());
 }
 
 #[test]
 fn words_of_one_token_go_first() {
     let owner = Owner::new();
     let insert = |cache: &mut Cache, hash: u64, n: u32, tokens: usize| {
-        cache.remember_short(owner, key(n.into()), hash, &[n; SHORT_TOKENS][..tokens]);
+        cache.insert_short(owner, key(n.into()), hash, &[n; SHORT_TOKENS][..tokens]);
     };
     // What the other line has, what comes there, and what it has then.
     for (newer, older, coming, after) in [
@@ -119,7 +119,7 @@ fn words_of_one_token_go_first() {
     }
 }
 
-/// A key that hashes to line 5.
+/// Returns a key whose hash selects line 5.
 fn long_key(n: u8) -> LongKey {
     let mut key = LongKey::new(&[n; 20]).expect("it is short enough");
     key.hash = to(5);
@@ -135,10 +135,10 @@ fn a_long_word_that_is_driven_out_goes_to_the_other_line_once() {
     let owner = Owner::new();
     let mut cache = empty();
     for n in 1..=3 {
-        cache.remember_long(owner, &long_key(n), &[n.into()]);
+        cache.insert_long(owner, &long_key(n), &[n.into()]);
     }
     // Once more: it does not drive itself out.
-    cache.remember_long(owner, &long_key(3), &[3]);
+    cache.insert_long(owner, &long_key(3), &[3]);
     let known = [3, 2, 1].map(|n| long(&cache, owner, n));
     assert_eq!(known, [Some(3), Some(2), None]);
 }
@@ -147,28 +147,28 @@ fn a_long_word_that_is_driven_out_goes_to_the_other_line_once() {
 fn short_and_long_words_share_lines() {
     let owner = Owner::new();
     let mut cache = empty();
-    cache.remember_short(owner, key(1), to(5), &[10]);
-    cache.remember_short(owner, key(2), to(5), &[20, 21]);
+    cache.insert_short(owner, key(1), to(5), &[10]);
+    cache.insert_short(owner, key(2), to(5), &[20, 21]);
     // Both move.
-    cache.remember_long(owner, &long_key(1), &[30]);
+    cache.insert_long(owner, &long_key(1), &[30]);
     assert_eq!(short(&cache, owner, 1), Some(vec![10]));
     assert_eq!(short(&cache, owner, 2), Some(vec![20, 21]));
     assert_eq!(long(&cache, owner, 1), Some(30));
     // They stay where they are if a long one has their line.
     assert!(matches!(
-        cache.other(owner, key(1), to(5)),
+        cache.find_in_neighbour(owner, key(1), to(5)),
         Some(([10, ..], 1))
     ));
     assert_eq!(long(&cache, owner, 1), Some(30));
     // A long word finds no room with words of several tokens.
-    cache.remember_short(owner, key(3), to(5), &[40]);
+    cache.insert_short(owner, key(3), to(5), &[40]);
     assert_eq!(short(&cache, owner, 3), Some(vec![40]));
     assert_eq!(long(&cache, owner, 1), None);
     // It does with others.
     let mut cache = empty();
-    cache.remember_short(owner, key(1), to(4), &[10]);
-    cache.remember_long(owner, &long_key(1), &[30]);
-    cache.remember_short(owner, key(2), to(5), &[20]);
+    cache.insert_short(owner, key(1), to(4), &[10]);
+    cache.insert_long(owner, &long_key(1), &[30]);
+    cache.insert_short(owner, key(2), to(5), &[20]);
     assert_eq!(short(&cache, owner, 1), None);
     assert_eq!(short(&cache, owner, 2), Some(vec![20]));
     assert_eq!(long(&cache, owner, 1), Some(30));
@@ -191,7 +191,7 @@ fn long_words_are_known_by_any_of_their_keys() {
             match LongKey::new(word) {
                 Some(same) => {
                     assert_eq!((key.words, key.hash), (same.words, same.hash));
-                    cache.remember_long(owner, &key, &ids);
+                    cache.insert_long(owner, &key, &ids);
                     assert_eq!(cache.long(owner, same), Some(&ids[..]));
                 }
                 None => assert_eq!(key.words, LongKey::NONE.words),
@@ -206,13 +206,13 @@ fn long_words_are_known_by_any_of_their_keys() {
 fn owners_do_not_see_each_others_words() {
     let (ours, theirs) = (Owner::new(), Owner::new());
     let mut cache = empty();
-    cache.remember_short(ours, key(1), to(5), &[1]);
+    cache.insert_short(ours, key(1), to(5), &[1]);
     assert_eq!(short(&cache, theirs, 1), None);
     // The same word of another owner is another word.
-    cache.remember_short(theirs, key(1), to(5), &[2]);
+    cache.insert_short(theirs, key(1), to(5), &[2]);
     assert_eq!(short(&cache, ours, 1), Some(vec![1]));
     assert_eq!(short(&cache, theirs, 1), Some(vec![2]));
-    cache.remember_short(Owner::NONE, key(2), to(5), &[3]);
+    cache.insert_short(Owner::NONE, key(2), to(5), &[3]);
     assert_eq!(short(&cache, Owner::NONE, 2), None);
 }
 
@@ -230,30 +230,30 @@ fn entries_are_not_taken_for_those_of_the_other_kind() {
     like[28] = 1;
     let mut long = LongKey::new(&like).expect("it is short enough");
     long.hash = to(5);
-    cache.remember_long(owner, &long, &[9]);
+    cache.insert_long(owner, &long, &[9]);
     assert!(unknown(&cache));
     // Tokens like its key.
     let ids: Vec<u32> = bytemuck::pod_collect_to_vec(&bytes);
-    cache.remember_long(owner, &long_key(1), &ids);
+    cache.insert_long(owner, &long_key(1), &ids);
     assert!(unknown(&cache));
 }
 
-/// What the cache says of a word, asked as texts do.
+/// Looks a word up as encoding does.
 fn known(cache: &mut Cache, owner: Owner, word: &[u8], hash: u64) -> Option<Vec<u32>> {
     let key = Key::new(word, 0, word.len());
-    if word.len() > KEY_MAX {
+    if word.len() > MAX_KEY_BYTES {
         let mut key = LongKey::of_long(word, 0, word.len());
         key.hash = hash;
         return cache.long(owner, key).map(<[u32]>::to_vec);
     }
-    let (four, tokens) = cache.first::<Scalar>(&Cache::wanted(owner, key, hash));
+    let (four, tokens) = cache.find_in_home::<Scalar>(&Cache::probe(owner, key, hash));
     if tokens <= SHORT_TOKENS {
         return Some(four[..tokens].to_vec());
     }
     let mut four = [0; 4];
-    let table = WordTable::default();
-    match cache.further::<Scalar>(owner, &table, key, hash, &mut four) {
-        MANY => {
+    let table = ShortTokenTable::default();
+    match cache.find_elsewhere::<Scalar>(owner, &table, key, hash, &mut four) {
+        MANY_TOKENS => {
             let long = LongKey::of_short(key, hash);
             Some(cache.long(owner, long)?.to_vec())
         }
@@ -263,7 +263,7 @@ fn known(cache: &mut Cache, owner: Owner, word: &[u8], hash: u64) -> Option<Vec<
 }
 
 proptest! {
-    /// Words may be forgotten, and are never known wrongly.
+    /// Words may be evicted, and are never cached wrongly.
     #[test]
     fn what_is_known_is_true(
         steps in prop::collection::vec(
@@ -286,12 +286,12 @@ proptest! {
             let found = known(&mut cache, owner, &word, hash);
             prop_assert!(found.is_none_or(|found| found == ids));
             let key = Key::new(&word, 0, word.len());
-            if word.len() > KEY_MAX {
+            if word.len() > MAX_KEY_BYTES {
                 let mut key = LongKey::of_long(&word, 0, word.len());
                 key.hash = hash;
-                cache.remember_long(owner, &key, &ids);
-            } else if !cache.remember_short(owner, key, hash, &ids) {
-                cache.remember_long(owner, &LongKey::of_short(key, hash), &ids);
+                cache.insert_long(owner, &key, &ids);
+            } else if !cache.insert_short(owner, key, hash, &ids) {
+                cache.insert_long(owner, &LongKey::of_short(key, hash), &ids);
             }
             let found = known(&mut cache, owner, &word, hash);
             prop_assert_eq!(found.is_some(), ids.len() <= LONG_TOKENS);

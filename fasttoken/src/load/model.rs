@@ -1,16 +1,15 @@
-//! The vocabulary and the merges of a byte-level model, with an error for whatever is wrong.
+//! The vocabulary and the merges of a byte-level model, with an error for every problem.
 
 use crate::added::AddedTokens;
 use crate::alphabet;
-use crate::bpe::NO_TOKEN;
 use crate::error::Error;
 use crate::json::{for_each_merge, for_each_token};
 use crate::pairs::{RANK_MAX, TOKEN_END};
-use crate::vocab::{Builder, Clash, Names, Unindexed, Vocab};
+use crate::vocab::{Builder, Clash, NO_TOKEN, Names, Unindexed, Vocab};
 use serde_json::value::RawValue;
 
-/// Largest id accepted for a vocabulary of `tokens`: leaves room for the holes of
-/// real files, and keeps a damaged id from asking for gigabytes.
+/// Returns the largest id accepted for a vocabulary of `tokens` tokens: it leaves room for the
+/// holes of real files, and keeps a damaged id from asking for gigabytes.
 pub(super) fn id_limit(tokens: usize) -> u64 {
     (tokens as u64 * 4 + 0xFFFF).min(u64::from(u32::MAX / 4))
 }
@@ -72,9 +71,9 @@ impl Model {
         }
         let names = builder.index().map_err(|problem| match problem {
             Unindexed::Twice(id) => duplicate(&builder.spelling(id).unwrap_or_default()),
-            Unindexed::Crowded(id) => {
+            Unindexed::TooManyCollisions(id) => {
                 let token = builder.spelling(id).unwrap_or_default();
-                crowded("$.model.vocab", &format!("token {token:?}"))
+                Error::too_many_collisions("$.model.vocab", &format!("token {token:?}"))
             }
         })?;
         Ok(Self {
@@ -87,8 +86,8 @@ impl Model {
         self.tokens.model_id(&self.names, token)
     }
 
-    /// The token of each byte. Bytes that UTF-8 never uses may lack one, and others
-    /// too if `may_lack`: text then loses them, as in the reference.
+    /// Returns the token of each byte. Bytes that UTF-8 never uses may lack one, and others too if
+    /// `may_lack`: text then loses them, as in the reference.
     pub(super) fn byte_ids(&self, may_lack: bool) -> Result<[u32; 256], Error> {
         let mut ids = [0; 256];
         for byte in 0..=255u8 {
@@ -104,8 +103,8 @@ impl Model {
         Ok(ids)
     }
 
-    /// The merge rules of `$.model.merges`: the ids of the left part, the right part and
-    /// what they make. Of two for one pair, the later wins, as in the reference.
+    /// Returns the merge rules of `$.model.merges`: the ids of the left token, the right token and
+    /// the product. Of two rules for one pair, the later wins, as in the reference.
     pub(super) fn rules(&self, merges: &RawValue) -> Result<Vec<[u32; 3]>, Error> {
         let mut rules = Vec::new();
         let mut bytes = Vec::new();
@@ -146,7 +145,7 @@ impl Model {
         Ok(rules)
     }
 
-    /// The whole vocabulary.
+    /// Returns the vocabulary with the added tokens.
     pub(super) fn finish(self, added: &AddedTokens) -> Result<Vocab, Error> {
         let names = added.ids.keys();
         let new = names.filter(|content| self.id(content).is_none()).count();
@@ -181,7 +180,7 @@ impl Model {
     }
 }
 
-/// Whether the table of merges can hold the tokens that a rule joins.
+/// Checks that the table of merges can hold the tokens of a rule.
 fn check_merge_ids(index: usize, tokens: [&str; 2], rule: [u32; 3]) -> Result<(), Error> {
     let far = tokens
         .into_iter()
@@ -193,14 +192,6 @@ fn check_merge_ids(index: usize, tokens: [&str; 2], rule: [u32; 3]) -> Result<()
             format!("merge of token {token:?}, whose id is {id} (supported: below {TOKEN_END})"),
         ))
     })
-}
-
-/// No file that was not made for it has so many keys in one place of a table.
-pub(crate) fn crowded(path: &str, what: &str) -> Error {
-    Error::unsupported(
-        path,
-        format!("{what}, which shares its place in a hash table with hundreds of others"),
-    )
 }
 
 fn duplicate(token: &str) -> Error {

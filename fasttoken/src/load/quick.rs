@@ -1,21 +1,22 @@
-//! A usual byte-level file in one pass, or nothing.
+//! Reads a usual byte-level file in one pass, and gives up on any other file.
 //!
-//! Whatever this gives is what the slower way would: tokens and rules that are spelled by
-//! the alphabet, each checked as there. At the first thing that is otherwise than usual it
-//! gives up, without saying why.
+//! The result equals that of the slower way ([`super::model`]): tokens and rules that are spelled
+//! by the byte-level alphabet, with the same checks. At the first unusual thing it returns `None`
+//! without a reason.
 
 use super::model::{Model, id_limit};
 use crate::json::quick::{Scanner, Spelled};
+use crate::json::quick_model::read_model;
 use crate::pairs::{RANK_MAX, TOKEN_END};
 use crate::vocab::{Builder, Sought};
 use std::ops::Range;
 
 /// A file whose vocabulary and merges were read.
 pub(super) struct Quick {
-    /// All but these two: they are empty there.
+    /// The file with an empty vocabulary and empty merges.
     pub(super) config: Vec<u8>,
     pub(super) model: Model,
-    /// As [`Model::rules`].
+    /// The rules in the form of [`Model::rules`].
     pub(super) rules: Vec<[u32; 3]>,
 }
 
@@ -28,49 +29,6 @@ impl Quick {
             rules,
         })
     }
-}
-
-/// Reads the vocabulary and the merges of a model. Gives also all else, where these two are
-/// empty.
-pub(crate) fn read_model<'a, V, M>(
-    json: &'a [u8],
-    mut read_vocab: impl FnMut(&mut Scanner<'a>) -> Option<V>,
-    mut read_merges: impl FnMut(&mut Scanner<'a>, &V) -> Option<M>,
-) -> Option<(Vec<u8>, V, M)> {
-    let mut scanner = Scanner::new(json);
-    let (mut vocab, mut merges) = (None, None);
-    let mut cuts: Vec<(Range<usize>, &[u8])> = Vec::new();
-    scanner.map(|scanner, key| {
-        if key != b"model" {
-            return scanner.skip();
-        }
-        scanner.map(|scanner, key| {
-            scanner.peek()?;
-            let start = scanner.at();
-            match key {
-                b"vocab" if vocab.is_none() => {
-                    vocab = Some(read_vocab(scanner)?);
-                    cuts.push((start..scanner.at(), b"{}"));
-                }
-                // Rules before the tokens that they speak of are not usual.
-                b"merges" if merges.is_none() => {
-                    merges = Some(read_merges(scanner, vocab.as_ref()?)?);
-                    cuts.push((start..scanner.at(), b"[]"));
-                }
-                _ => scanner.skip()?,
-            }
-            Some(())
-        })
-    })?;
-    let mut config = Vec::new();
-    let mut from = 0;
-    for (cut, instead) in cuts {
-        config.extend_from_slice(&json[from..cut.start]);
-        config.extend_from_slice(instead);
-        from = cut.end;
-    }
-    config.extend_from_slice(&json[from..]);
-    Some((config, vocab?, merges?))
 }
 
 fn read_vocab(scanner: &mut Scanner<'_>) -> Option<Model> {
@@ -151,21 +109,22 @@ fn read_merges(scanner: &mut Scanner<'_>, model: &Model) -> Option<Vec<[u32; 3]>
     (rules.made.len() <= RANK_MAX).then_some(rules.made)
 }
 
-/// Rules whose parts are looked up together: the index and the tokens are megabytes, and
-/// their memory is asked for before it is read. With the table of pairs, the rules of Qwen
-/// 3 take 14 ms; read and looked up one by one they took 21.
+/// The number of rules whose tokens are looked up together: the index and the tokens are megabytes,
+/// and their memory is prefetched before it is read. With the table of pairs, the rules of Qwen 3
+/// take 14 ms; looked up one by one they took 21 ms.
 const GROUP: usize = 32;
 
 struct Rules<'a> {
     model: &'a Model,
     made: Vec<[u32; 3]>,
-    /// The bytes of the rules that wait, and where each begins, is cut and ends.
+    /// The bytes of the pending rules, each of which `waiting` gives the begin, the cut and the end
+    /// of.
     text: Vec<u8>,
     waiting: Vec<[usize; 3]>,
 }
 
 impl Rules<'_> {
-    /// Looks up the rules that wait.
+    /// Looks up the pending rules.
     fn finish_group(&mut self) -> Option<()> {
         let Self {
             model: Model { tokens, names },
@@ -199,8 +158,8 @@ impl Rules<'_> {
         Some(())
     }
 
-    /// A rule of two strings, of which at least one has an escape or a character that the
-    /// alphabet lacks.
+    /// Adds a rule of two strings, at least one of which has an escape or a character outside of
+    /// the alphabet.
     #[cold]
     fn add_other(&mut self, json: &[u8]) -> Option<()> {
         let (left, right) = if json.starts_with(b"[") {
@@ -226,10 +185,10 @@ mod tests {
     use crate::json::File;
     use proptest::prelude::*;
 
-    /// Spellings by id, and rules.
+    /// The spellings by id, and the rules.
     type Read = (Vec<Option<String>>, Vec<[u32; 3]>);
 
-    /// The slower way. `None` for a file that it refuses.
+    /// Reads a file the slower way, or returns `None` if it refuses the file.
     fn slowly(json: &[u8]) -> Option<Read> {
         let file: File<'_> = serde_json::from_slice(json).ok()?;
         let model = Model::load(file.model.vocab?).ok()?;
@@ -248,7 +207,7 @@ mod tests {
         spellings
     }
 
-    /// Whether the file is a usual one. Whatever is read of it is what the slower way reads.
+    /// Returns true if the file is a usual one, and checks that both ways read the same.
     fn check(json: &[u8]) -> bool {
         let Some(quick) = Quick::read(json) else {
             return false;

@@ -1,6 +1,6 @@
 //! Replacing an ASCII character.
 
-/// `text` with `to` for each `from`, an ASCII character; `None` if it has none.
+/// Returns `text` with `to` for each ASCII character `from`, or `None` if it has none.
 pub(super) fn replace_byte(text: &str, from: u8, to: &str) -> Option<String> {
     let first = position(text.as_bytes(), from)?;
     let mut replaced = String::new();
@@ -24,7 +24,7 @@ pub(crate) fn push_replaced(text: &str, from: u8, to: &str, out: &mut String) {
     out.push_str(rest);
 }
 
-/// Where the first `byte` is.
+/// Returns the position of the first `byte`.
 #[inline(always)]
 fn position(bytes: &[u8], byte: u8) -> Option<usize> {
     const ONES: u64 = 0x0101_0101_0101_0101;

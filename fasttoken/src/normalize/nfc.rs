@@ -143,8 +143,8 @@ fn first_unsure<const N: usize>(window: &[u8; N]) -> Option<usize> {
     (0..N - 2).find(|&n| !is_known_inert(window[n], window[n + 1], window[n + 2]))
 }
 
-/// Whether the first of three bytes begins no character, or one that is inert. Written
-/// without branches, for vectors.
+/// Returns true if the first of three bytes begins no character, or an inert one. Written without
+/// branches, for vectors.
 #[inline(always)]
 pub(super) fn is_known_inert(a: u8, b: u8, c: u8) -> bool {
     let within = |byte: u8, from: u8, to: u8| byte.wrapping_sub(from) <= to - from;
@@ -170,10 +170,9 @@ pub(super) fn is_known_inert(a: u8, b: u8, c: u8) -> bool {
     is_inert_lead(a) | arabic | greek_hebrew | hangul | kana | punctuation
 }
 
-/// Whether a byte begins no character that is not inert: ASCII, bytes
-/// inside of characters, and the first bytes of U+0080 to U+02FF, U+0400 to U+047F,
-/// U+04C0 to U+053F, U+4000 to U+9FFF, and U+B000 to U+CFFF (most of Latin, Cyrillic, Han,
-/// Hangul).
+/// Returns true for a byte that begins no character or only inert ones: ASCII, bytes inside of
+/// characters, and the first bytes of U+0080 to U+02FF, U+0400 to U+047F, U+04C0 to U+053F, U+4000
+/// to U+9FFF, and U+B000 to U+CFFF (most of Latin, Cyrillic, Han, Hangul).
 #[inline(always)]
 pub(super) fn is_inert_lead(byte: u8) -> bool {
     (byte < 0xCC)

@@ -1,29 +1,29 @@
-//! Filling the table of pairs.
+//! Loading: fills the table of merges.
 
 use super::{
-    DENSE, FREE, NO_RANK, PairLine, PairTable, RANK_BITS, REACH, SLOTS, filter_bits, hash, home,
-    key,
+    DENSE_TOKENS, FREE, MAX_PROBED_BUCKETS, NO_RANK, PairBucket, PairTable, RANK_BITS, SLOTS,
+    filter_bits, hash, home, key,
 };
 use crate::store::Room;
-use crate::table::Crowded;
+use crate::table::TooManyCollisions;
 
 impl PairTable {
-    /// Left token, right token and product of each rule, in the order of ranks. Of two
-    /// rules for one pair, the later wins. There must be at most [`super::RANK_MAX`] of them,
-    /// and the tokens below [`super::TOKEN_END`].
+    /// Builds a table from the left token, the right token and the product of each rule, in the
+    /// order of ranks. Of two rules for one pair, the later wins. There must be at most
+    /// [`super::RANK_MAX`] rules, and their tokens must be below [`super::TOKEN_END`].
     ///
     /// # Errors
     /// Where pairs were chosen to share their place in the table.
-    pub(crate) fn build(rules: &[[u32; 3]]) -> Result<Self, Crowded> {
+    pub(crate) fn build(rules: &[[u32; 3]]) -> Result<Self, TooManyCollisions> {
         // At 60 % full, one line in nine is full and sends look-ups to the next one.
-        let mut room: Room<PairLine> = Room::zeroed(rules.len() * 5 / (3 * SLOTS) + 1);
-        let lines = &mut *room;
-        lines.fill(PairLine([FREE; SLOTS]));
+        let mut room: Room<PairBucket> = Room::zeroed(rules.len() * 5 / (3 * SLOTS) + 1);
+        let buckets = &mut *room;
+        buckets.fill(PairBucket([FREE; SLOTS]));
         let mut filter = vec![0u32; (rules.len() / 6 + 1).next_power_of_two()];
-        let side = if rules.len() < DENSE as usize {
+        let side = if rules.len() < DENSE_TOKENS as usize {
             0
         } else {
-            DENSE
+            DENSE_TOKENS
         };
         let mut dense = vec![NO_RANK; (side * side) as usize];
         let first = rules.first().map_or(0, |rule| rule[2]);
@@ -37,16 +37,16 @@ impl PairTable {
         let mut repeats = false;
         // Each line is asked for before its pair is put there.
         let mut ahead = rules.iter();
-        let mut ask = |lines: &[PairLine]| {
+        let mut ask = |buckets: &[PairBucket]| {
             if let Some(&[left, right, _]) = ahead.next() {
-                crate::prefetch::prefetch(lines, home(hash(left, right), lines.len()));
+                crate::prefetch::prefetch(buckets, home(hash(left, right), buckets.len()));
             }
         };
         for _ in 0..32 {
-            ask(lines);
+            ask(buckets);
         }
         for (rank, &[left, right, _]) in rules.iter().enumerate() {
-            ask(lines);
+            ask(buckets);
             let key = key(left, right);
             let hash = hash(left, right);
             let (word, bits) = filter_bits(hash, filter.len());
@@ -54,21 +54,21 @@ impl PairTable {
             if left < side && right < side {
                 dense[(left * side + right) as usize] = rank as u32;
             }
-            let mut at = home(hash, lines.len());
+            let mut at = home(hash, buckets.len());
             let ours = |slot: &u64| *slot == FREE || *slot >> RANK_BITS == key;
-            let mut found = lines[at].0.iter().position(ours);
+            let mut found = buckets[at].0.iter().position(ours);
             let mut step = 1;
-            while found.is_none() && step < REACH {
-                at = if at + 1 == lines.len() { 0 } else { at + 1 };
-                found = lines[at].0.iter().position(ours);
+            while found.is_none() && step < MAX_PROBED_BUCKETS {
+                at = if at + 1 == buckets.len() { 0 } else { at + 1 };
+                found = buckets[at].0.iter().position(ours);
                 step += 1;
             }
-            let slot = &mut lines[at].0[found.ok_or(Crowded)?];
+            let slot = &mut buckets[at].0[found.ok_or(TooManyCollisions)?];
             repeats |= *slot != FREE;
             *slot = key << RANK_BITS | rank as u64;
         }
         Ok(Self {
-            lines: room.into(),
+            buckets: room.into(),
             filter: filter.into(),
             dense: dense.into(),
             products: products.into(),

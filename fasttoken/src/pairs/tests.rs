@@ -1,7 +1,7 @@
-//! The table against a map, and what is refused.
+//! The table against a map, and invalid tables.
 
 use super::*;
-use crate::table::Crowded;
+use crate::table::TooManyCollisions;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -45,17 +45,17 @@ proptest! {
 #[test]
 fn pairs_that_share_a_line_are_crowded() {
     // As many as the table for so many rules holds in one place, and one more.
-    let lines = |rules: usize| rules * 5 / (3 * SLOTS) + 1;
-    let room = REACH * SLOTS;
+    let buckets = |rules: usize| rules * 5 / (3 * SLOTS) + 1;
+    let room = MAX_PROBED_BUCKETS * SLOTS;
     let total = 4 * room;
-    let in_front = |&[left, right, _]: &[u32; 3]| home(hash(left, right), lines(total)) == 3;
-    let all = (0..TOKEN_END).map(|n| [n % 1000 + DENSE, n / 1000 + DENSE, n]);
+    let in_front = |&[left, right, _]: &[u32; 3]| home(hash(left, right), buckets(total)) == 3;
+    let all = (0..TOKEN_END).map(|n| [n % 1000 + DENSE_TOKENS, n / 1000 + DENSE_TOKENS, n]);
     let mut rules: Vec<_> = all.clone().filter(in_front).take(room + 1).collect();
     assert_eq!(rules.len(), room + 1);
     // Others far from there make the table as large as that.
-    let far = |rule: &[u32; 3]| home(hash(rule[0], rule[1]), lines(total)) > 60;
+    let far = |rule: &[u32; 3]| home(hash(rule[0], rule[1]), buckets(total)) > 60;
     rules.extend(all.filter(far).take(total - rules.len()));
-    assert_eq!(PairTable::build(&rules).err(), Some(Crowded));
+    assert_eq!(PairTable::build(&rules).err(), Some(TooManyCollisions));
     rules[room] = [1, 2, 3];
     let table = PairTable::build(&rules).expect("there is room");
     for rank in [0, room - 1, room, total - 1] {
@@ -83,7 +83,7 @@ fn the_square_and_the_lines_agree() {
 #[test]
 fn lines_of_no_table_are_refused() {
     let table = |slots: &[u64; SLOTS], filter: usize, dense: usize| PairTable {
-        lines: vec![PairLine(*slots)].into(),
+        buckets: vec![PairBucket(*slots)].into(),
         filter: vec![0; filter].into(),
         dense: vec![0; dense].into(),
         products: Flat::default(),

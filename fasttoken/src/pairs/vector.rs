@@ -1,9 +1,9 @@
-//! Ranks of sixteen pairs at a time, with AVX-512.
+//! Rank lookups of sixteen pairs at a time, with AVX-512.
 #![expect(unsafe_code, reason = "vector instructions chosen at run time")]
 
 use super::{
-    DENSE, FACTORS, FILTER_SHIFTS, FREE, NO_RANK, PairLine, PairTable, RANK_BITS, RANK_MAX, REACH,
-    SLOTS, TOKEN_END, WORD_SHIFT, home, key, rank_of,
+    DENSE_TOKENS, FACTORS, FILTER_SHIFTS, FREE, MAX_PROBED_BUCKETS, NO_RANK, PairBucket, PairTable,
+    RANK_BITS, RANK_MAX, SLOTS, TOKEN_END, WORD_SHIFT, home, key, rank_of,
 };
 use std::arch::x86_64::*;
 
@@ -13,48 +13,48 @@ fn splat(value: u32) -> __m512i {
     _mm512_set1_epi32(value.cast_signed())
 }
 
-/// Pairs that are asked about together, at most.
-pub(crate) const ASKED: usize = 256;
+/// The largest number of pairs that are looked up together.
+pub(crate) const MAX_QUERIES: usize = 256;
 
-/// Ranks of many pairs, of which none waits for the memory of another: whoever asks gets the
-/// answers later, for all at once.
+/// A batch of rank lookups, none of which waits for the memory of another. Queries are added first
+/// and resolved together later.
 #[derive(Debug)]
-pub(crate) struct Questions {
-    /// Answers, or [`NO_RANK`] where the lines will be looked at.
-    ranks: [u32; ASKED],
-    /// Tokens, hashes, and the places of the answers, of those that the lines answer.
-    lefts: [u32; ASKED + LANES],
-    rights: [u32; ASKED + LANES],
-    hashes: [u32; ASKED + LANES],
-    places: [u32; ASKED + LANES],
+pub(crate) struct RankQueries {
+    /// The ranks found so far, or [`NO_RANK`] where the buckets are still to be read.
+    ranks: [u32; MAX_QUERIES],
+    /// The tokens, the hash, and the position in `ranks` of each query that the buckets resolve.
+    lefts: [u32; MAX_QUERIES + LANES],
+    rights: [u32; MAX_QUERIES + LANES],
+    hashes: [u32; MAX_QUERIES + LANES],
+    places: [u32; MAX_QUERIES + LANES],
     count: usize,
 }
 
-/// Pairs in a vector.
+/// The number of pairs in a vector.
 const LANES: usize = 16;
 
-impl Questions {
+impl RankQueries {
     pub(crate) const NONE: Self = Self {
-        ranks: [NO_RANK; ASKED],
-        lefts: [0; ASKED + LANES],
-        rights: [0; ASKED + LANES],
-        hashes: [0; ASKED + LANES],
-        places: [0; ASKED + LANES],
+        ranks: [NO_RANK; MAX_QUERIES],
+        lefts: [0; MAX_QUERIES + LANES],
+        rights: [0; MAX_QUERIES + LANES],
+        hashes: [0; MAX_QUERIES + LANES],
+        places: [0; MAX_QUERIES + LANES],
         count: 0,
     };
 
-    /// The answers to question `n`, after [`Questions::answer`].
+    /// Returns the ranks of query `n`, after [`RankQueries::resolve`].
     #[inline]
     pub(crate) fn ranks(&self, n: usize) -> &[u32; LANES] {
         let ranks = self.ranks[n * LANES..].first_chunk();
         ranks.expect("there are sixteen for each question")
     }
 
-    /// Asks for [`PairTable::rank`] of the pairs in which `wanted` has a bit; the answers for
-    /// others are [`NO_RANK`]. It is question `n`, and asked once before they are answered.
+    /// Adds query `n`: the [`PairTable::rank`] of the pairs in which `wanted` has a bit, and
+    /// [`NO_RANK`] for others. Each number is added once before the queries are resolved.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    pub(crate) fn ask(
+    pub(crate) fn add(
         &mut self,
         n: usize,
         pairs: &PairTable,
@@ -64,25 +64,33 @@ impl Questions {
     ) {
         let mut ranks = splat(NO_RANK);
         let either = _mm512_or_si512(left, right);
-        let small = if pairs.dense.is_empty() { 0 } else { DENSE };
+        let small = if pairs.dense.is_empty() {
+            0
+        } else {
+            DENSE_TOKENS
+        };
         let near = _mm512_mask_cmplt_epu32_mask(wanted, either, splat(small));
         if near != 0 {
-            let at = _mm512_slli_epi32::<{ DENSE.trailing_zeros() }>(left);
+            let at = _mm512_slli_epi32::<{ DENSE_TOKENS.trailing_zeros() }>(left);
             let at = _mm512_or_si512(at, right);
             let dense = pairs.dense.as_ptr().cast();
-            debug_assert_eq!(pairs.dense.len(), (DENSE * DENSE) as usize, "checked");
-            // SAFETY: both tokens of the pairs in `near` are below `DENSE`, and the square
+            debug_assert_eq!(
+                pairs.dense.len(),
+                (DENSE_TOKENS * DENSE_TOKENS) as usize,
+                "checked"
+            );
+            // SAFETY: both tokens of the pairs in `near` are below `DENSE_TOKENS`, and the square
             // has that many rows and columns.
             let found = unsafe { _mm512_mask_i32gather_epi32::<4>(ranks, near, at, dense) };
-            // What an image says is not checked.
+            // The ranks of a compiled tokenizer are not checked before.
             let is = _mm512_mask_cmple_epu32_mask(near, found, splat(RANK_MAX as u32));
             ranks = _mm512_mask_mov_epi32(ranks, is, found);
         }
         let place = n * LANES;
-        let Some(answers) = self.ranks[place..].first_chunk_mut() else {
+        let Some(ranks_out) = self.ranks[place..].first_chunk_mut() else {
             return;
         };
-        store(answers, ranks);
+        store(ranks_out, ranks);
         let far = wanted & !near;
         let far =
             _mm512_mask_cmplt_epu32_mask(far, _mm512_max_epu32(left, right), splat(TOKEN_END));
@@ -118,21 +126,21 @@ impl Questions {
                 store(list, _mm512_maskz_compress_epi32(left_over, vector));
             }
         }
-        // There is room for all questions that can be asked, each once.
-        self.count = (from + left_over.count_ones() as usize).min(ASKED);
+        // There is room for all queries, each of which is added once.
+        self.count = (from + left_over.count_ones() as usize).min(MAX_QUERIES);
         for &hash in &self.hashes[from..self.count] {
-            crate::prefetch::prefetch(&pairs.lines, home(hash, pairs.lines.len()));
+            crate::prefetch::prefetch(&pairs.buckets, home(hash, pairs.buckets.len()));
         }
     }
 
-    /// Answers all that was asked.
+    /// Resolves all queries.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    pub(crate) fn answer(&mut self, pairs: &PairTable) {
+    pub(crate) fn resolve(&mut self, pairs: &PairTable) {
         let lists = self.lefts.iter().zip(&self.rights).zip(&self.hashes);
         for (((&left, &right), &hash), &place) in lists.zip(&self.places).take(self.count) {
-            let rank = pairs.look_up_vector(key(left, right), home(hash, pairs.lines.len()));
-            self.ranks[place as usize % ASKED] = rank;
+            let rank = pairs.look_up_vector(key(left, right), home(hash, pairs.buckets.len()));
+            self.ranks[place as usize % MAX_QUERIES] = rank;
         }
         self.count = 0;
     }
@@ -143,21 +151,21 @@ impl PairTable {
     #[target_feature(enable = "avx512f")]
     fn look_up_vector(&self, key: u64, mut at: usize) -> u32 {
         let wanted = _mm512_set1_epi64((key << RANK_BITS).cast_signed());
-        for _ in 0..REACH {
-            let Some(PairLine(line)) = self.lines.get(at) else {
+        for _ in 0..MAX_PROBED_BUCKETS {
+            let Some(PairBucket(bucket)) = self.buckets.get(at) else {
                 break;
             };
             // SAFETY: a line is 64 readable bytes, and the load needs no alignment.
-            let slots = unsafe { _mm512_loadu_si512(line.as_ptr().cast()) };
+            let slots = unsafe { _mm512_loadu_si512(bucket.as_ptr().cast()) };
             let unlike = _mm512_xor_si512(slots, wanted);
             let is = _mm512_cmple_epu64_mask(unlike, _mm512_set1_epi64(RANK_MAX as i64));
             // Whether it is there cannot be predicted; that no line before it was full can.
-            let rank = rank_of(line[is.trailing_zeros() as usize % SLOTS]);
+            let rank = rank_of(bucket[is.trailing_zeros() as usize % SLOTS]);
             let rank = if is == 0 { NO_RANK } else { rank };
-            if rank != NO_RANK || line[SLOTS - 1] == FREE {
+            if rank != NO_RANK || bucket[SLOTS - 1] == FREE {
                 return rank;
             }
-            at = if at + 1 == self.lines.len() {
+            at = if at + 1 == self.buckets.len() {
                 0
             } else {
                 at + 1
@@ -166,7 +174,7 @@ impl PairTable {
         NO_RANK
     }
 
-    /// [`PairTable::product`] of ranks up to [`RANK_MAX`].
+    /// Returns the [`PairTable::product`] of each rank up to [`RANK_MAX`].
     #[inline]
     #[target_feature(enable = "avx512f")]
     pub(crate) fn products(&self, ranks: __m512i, wanted: u16) -> __m512i {
@@ -203,14 +211,14 @@ mod tests {
     use proptest::prelude::*;
 
     #[target_feature(enable = "avx512f")]
-    fn ask(pairs: &PairTable, asked: &[[(u32, u32); LANES]], wanted: u16) -> Vec<[u32; LANES]> {
-        let mut questions = Questions::NONE;
+    fn add(pairs: &PairTable, asked: &[[(u32, u32); LANES]], wanted: u16) -> Vec<[u32; LANES]> {
+        let mut queries = RankQueries::NONE;
         for (n, asked) in asked.iter().enumerate() {
             let (left, right) = (asked.map(|pair| pair.0), asked.map(|pair| pair.1));
-            questions.ask(n, pairs, load(&left), load(&right), wanted);
+            queries.add(n, pairs, load(&left), load(&right), wanted);
         }
-        questions.answer(pairs);
-        (0..asked.len()).map(|n| *questions.ranks(n)).collect()
+        queries.resolve(pairs);
+        (0..asked.len()).map(|n| *queries.ranks(n)).collect()
     }
 
     #[target_feature(enable = "avx512f")]
@@ -242,21 +250,21 @@ mod tests {
                 .collect();
             let pairs = PairTable::new(&rules);
             // Half of those that are asked for are there.
-            let asked: Vec<[(u32, u32); LANES]> = (0..ASKED / LANES)
+            let asked: Vec<[(u32, u32); LANES]> = (0..MAX_QUERIES / LANES)
                 .map(|n| std::array::from_fn(|lane| match rules.get((n * LANES + lane) * 7 % count.max(1)) {
                     Some(rule) if lane % 2 == 0 => (rule[0], rule[1]),
                     _ => (token(), token()),
                 }))
                 .collect();
             // SAFETY: just asked for.
-            let answers = unsafe { ask(&pairs, &asked, wanted) };
-            for (asked, answers) in asked.iter().zip(answers) {
+            let ranks_out = unsafe { add(&pairs, &asked, wanted) };
+            for (asked, ranks_out) in asked.iter().zip(ranks_out) {
                 for lane in 0..LANES {
                     let expected = match wanted >> lane & 1 {
                         0 => NO_RANK,
                         _ => pairs.rank(asked[lane].0, asked[lane].1),
                     };
-                    prop_assert_eq!(answers[lane], expected);
+                    prop_assert_eq!(ranks_out[lane], expected);
                 }
             }
             let ranks = std::array::from_fn(|lane| lane as u32 * 97);

@@ -1,4 +1,4 @@
-//! Work that a call lends to threads which outlive it.
+//! Work that a call lends to threads that outlive the call.
 #![expect(
     unsafe_code,
     reason = "no scope of threads ends before all of them have come"
@@ -12,10 +12,10 @@ use std::sync::{Arc, Condvar, Mutex};
 
 type Run = *const (dyn Fn() + Sync);
 
-/// A function of a call's, which other threads may join until the call is over. The call waits
-/// for those that have joined, who are at work, and not for those that have still to wake.
+/// A function of a call, which other threads may join until the call ends. The call waits for the
+/// threads that have joined, and not for threads that have yet to wake.
 pub(super) struct Job {
-    /// Points to what may be gone for who has not joined.
+    /// A pointer to the function, which is valid only for threads that have joined.
     run: Run,
     state: Mutex<State>,
     all_left: Condvar,
@@ -29,10 +29,10 @@ unsafe impl Sync for Job {}
 
 #[derive(Default)]
 struct State {
-    /// Nobody can join any more.
+    /// No thread can join any more.
     over: bool,
     joined: usize,
-    /// Of one of those that have joined.
+    /// The panic of a thread that has joined.
     panic: Option<Box<dyn Any + Send>>,
 }
 
@@ -42,7 +42,7 @@ impl Job {
     pub(super) fn share(run: &(impl Fn() + Sync), offer: impl FnOnce(&Arc<Self>)) {
         let run: *const (dyn Fn() + Sync + '_) = run;
         // SAFETY: only the lifetime differs. Who joins calls it before `End` is dropped, which
-        // is in this call, and afterwards nobody can join.
+        // is in this call, and afterwards no thread can join.
         let run = unsafe { mem::transmute::<*const (dyn Fn() + Sync + '_), Run>(run) };
         let job = Arc::new(Self {
             run,
@@ -144,7 +144,7 @@ mod tests {
     fn a_panic_of_who_joined_is_the_callers() {
         let first = AtomicUsize::new(0);
         let work = || {
-            // The one that joins, which the call waits for before it has begun.
+            // The joining thread, which the call waits for before it has begun.
             assert!(first.fetch_add(1, Ordering::Relaxed) > 0, "the first");
         };
         let shared = || {

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, available_parallelism};
 
-/// Threads that wait for jobs of this crate, which never wait for anything but each other, so
-/// whoever waits for them waits for work that is under way. The process's own pool gives no
-/// such promise: its threads may be waiting for something that the caller holds.
+/// Threads that run jobs of this crate only. These jobs wait for nothing but each other, so a
+/// caller that waits for them waits for work in progress. The process's own pool gives no such
+/// promise: its threads may wait for something that the caller holds.
 pub(super) struct Pool {
     shared: Arc<Shared>,
-    /// How many there are.
+    /// The number of threads.
     threads: usize,
-    /// The process that has these threads: one that is forked off has only their memory.
+    /// The process that has these threads. A forked child has only their memory.
     process: u32,
 }
 
@@ -117,7 +117,7 @@ impl Shared {
 mod tests {
     use super::*;
 
-    /// As after a fork, when the threads stayed behind.
+    /// The state after a fork, when the threads stayed behind.
     #[test]
     fn threads_of_another_process_are_not_used() {
         let ours = std::process::id();

@@ -1,7 +1,7 @@
 //! Reads the subset of Oniguruma's syntax that split patterns use.
 //!
-//! Whatever is outside the subset, or means something else in other engines than
-//! one would guess, is refused: a pattern is matched exactly or not at all.
+//! Syntax outside of the subset, or syntax that means something else in other engines, is refused:
+//! a pattern is matched exactly or not at all.
 
 use super::set::{CharSet, Item, category_mask};
 
@@ -14,7 +14,7 @@ pub(crate) enum Node {
     Sequence(Vec<Self>),
     /// The first that leads to a match.
     Alternatives(Vec<Self>),
-    /// As many characters of the set as possible.
+    /// A greedy run of characters of the set.
     Run {
         set: CharSet,
         min: u32,
@@ -31,7 +31,7 @@ pub(crate) enum Node {
 }
 
 impl Node {
-    /// Whether the node can match the empty string.
+    /// Returns true if the node can match the empty string.
     pub(crate) fn is_nullable(&self) -> bool {
         match self {
             Self::Set(_) => false,
@@ -357,7 +357,8 @@ fn repeat(node: Node, min: u32, max: Option<u32>, possessive: bool) -> Result<No
     }
 }
 
-/// What an ASCII character matches without regard to case, as Oniguruma folds.
+/// Returns the characters that an ASCII character matches without regard to case, as Oniguruma
+/// folds.
 fn folded(c: char) -> Result<Vec<Item>, String> {
     if !c.is_ascii() {
         return Err("only ASCII is supported inside (?i:...)".into());

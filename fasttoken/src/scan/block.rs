@@ -47,7 +47,7 @@ impl<R: Rules> Blocks for R {
     }
 }
 
-/// What tells the grammars of one pattern apart.
+/// The parameters of the grammars of one pattern family.
 pub(super) trait Rules {
     const TWIN: Grammar;
     /// Longest run of digits in a word; 0 for no limit.
@@ -191,11 +191,11 @@ impl Planes {
     }
 }
 
-/// Where the characters of a block are that have several bytes.
+/// The bytes of characters of several bytes in a block.
 struct Wide {
     /// First bytes of characters, ASCII too.
     leads: u64,
-    /// All bytes of characters beyond ASCII.
+    /// The bytes of characters beyond ASCII.
     bytes: u64,
     /// Without a last character that the block cuts.
     valid_mask: u64,
@@ -380,7 +380,8 @@ fn word_ends<R: Rules, const WIDE: bool>(
     starts & limit & !1 & valid_mask
 }
 
-/// Where `inner`, blanks that are no line ends, begin after the last line end of their run.
+/// Returns the starts of runs of `inner`, blanks that are no line ends, after the last line end of
+/// their run of blanks.
 #[inline(always)]
 pub(super) fn after_last_newline(inner: u64, newline: u64) -> u64 {
     let after_newline = newline << 1 & inner;
@@ -392,7 +393,7 @@ pub(super) fn after_last_newline(inner: u64, newline: u64) -> u64 {
     }
 }
 
-/// Of `starts`, those whose run of `inner` does not end at a line end.
+/// Returns the bits of `starts` whose run of `inner` does not end at a line end.
 #[cold]
 fn not_before_newline(inner: u64, newline: u64, starts: u64) -> u64 {
     let (mut left, mut kept) = (starts, 0);

@@ -21,7 +21,7 @@ pub(crate) const DEEPSEEK3: [&str; 3] = [
     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
 ];
 
-/// What the patterns distinguish.
+/// The character kinds that the patterns distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Number,
@@ -41,7 +41,7 @@ enum Part {
     Control,
 }
 
-/// Whether the second split cuts a character out.
+/// Returns true if the second split cuts a character out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cut {
     Out,
@@ -52,7 +52,7 @@ impl Kind {
     const LETTER: Self = Self::Word(Part::Letter, Cut::Not);
     const SIGN: Self = Self::Word(Part::Sign, Cut::Not);
 
-    /// Whether a piece of the first two splits ends before this kind and after a blank.
+    /// Returns true if a piece of the first two splits ends before this kind and after a blank.
     fn begins_piece(self) -> bool {
         matches!(self, Self::Number | Self::Word(_, Cut::Out))
     }

@@ -40,7 +40,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// The twin of [`Scanner::fill`] without blocks.
+    /// The plain version of [`Scanner::fill`], without blocks.
     #[cfg(any(test, not(target_arch = "aarch64")))]
     fn fill_slowly(
         self,
@@ -83,45 +83,39 @@ mod x86 {
     use super::{ENDS, Grammar, Scanner, fill_blocks};
     use crate::scan::planes;
 
-    #[target_feature(enable = "avx512bw,avx512vbmi2,bmi1,bmi2,lzcnt,popcnt")]
-    pub(super) fn fill_vbmi2(
-        scanner: Scanner<'_>,
-        grammar: Grammar,
-        at: usize,
-        ends: &mut [usize; ENDS],
-        count: usize,
-    ) -> usize {
-        fill_blocks::<planes::Vbmi2>(scanner, grammar, at, ends, count)
+    /// Compiles [`fill_blocks`] for the named instructions.
+    macro_rules! compile_for {
+        ($features:literal, $name:ident, $lanes:ty) => {
+            #[target_feature(enable = $features)]
+            pub(super) fn $name(
+                scanner: Scanner<'_>,
+                grammar: Grammar,
+                at: usize,
+                ends: &mut [usize; ENDS],
+                count: usize,
+            ) -> usize {
+                fill_blocks::<$lanes>(scanner, grammar, at, ends, count)
+            }
+        };
     }
-
-    #[target_feature(enable = "avx512bw,bmi1,bmi2,lzcnt,popcnt")]
-    pub(super) fn fill_avx512(
-        scanner: Scanner<'_>,
-        grammar: Grammar,
-        at: usize,
-        ends: &mut [usize; ENDS],
-        count: usize,
-    ) -> usize {
-        fill_blocks::<planes::Avx512>(scanner, grammar, at, ends, count)
-    }
-
-    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-    pub(super) fn fill_avx2(
-        scanner: Scanner<'_>,
-        grammar: Grammar,
-        at: usize,
-        ends: &mut [usize; ENDS],
-        count: usize,
-    ) -> usize {
-        fill_blocks::<planes::Avx2>(scanner, grammar, at, ends, count)
-    }
+    compile_for!(
+        "avx512bw,avx512vbmi2,bmi1,bmi2,lzcnt,popcnt",
+        fill_vbmi2,
+        planes::Vbmi2
+    );
+    compile_for!(
+        "avx512bw,bmi1,bmi2,lzcnt,popcnt",
+        fill_avx512,
+        planes::Avx512
+    );
+    compile_for!("avx2,bmi1,bmi2,lzcnt,popcnt", fill_avx2, planes::Avx2);
 }
 
 /// One implementation of [`Scanner::fill`].
 #[cfg(test)]
 pub(super) type Fill = fn(Scanner<'_>, Grammar, usize, &mut [usize; ENDS], usize) -> usize;
 
-/// All implementations that this machine can run.
+/// Returns the implementations that this machine can run.
 #[cfg(test)]
 pub(super) fn every_way() -> Vec<Fill> {
     let ways: [Fill; 3] = [
@@ -132,7 +126,8 @@ pub(super) fn every_way() -> Vec<Fill> {
     ways.into_iter().chain(vectors()).collect()
 }
 
-/// Those with the vectors of this machine that [`Scanner::fill`] may not take.
+/// Returns the implementations that use vectors of this machine but that [`Scanner::fill`] may not
+/// select.
 #[cfg(all(test, target_arch = "x86_64"))]
 fn vectors() -> Vec<Fill> {
     let mut ways: Vec<Fill> = Vec::new();

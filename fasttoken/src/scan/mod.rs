@@ -177,7 +177,7 @@ impl<'a> Scanner<'a> {
         self.classes.kind_at(self.text, at)
     }
 
-    /// Which of the two letter runs of [`grammar::O200K`] accepts the character at `at`.
+    /// Returns which of the two letter runs of [`grammar::O200K`] accept the character at `at`.
     fn case(self, at: usize) -> Option<(Case, usize)> {
         let c = char_at(self.text, at)?;
         let case = if c.is_ascii() {
@@ -290,7 +290,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Which letter runs of [`grammar::O200K`] accept a letter or mark.
+/// The letter runs of [`grammar::O200K`] that accept a letter or mark.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Case {
     /// `Lu`, `Lt`

@@ -14,7 +14,7 @@ mod x86;
 /// Bytes in a block.
 pub(crate) const BLOCK: usize = 64;
 
-/// Which bytes of a block are of which ASCII class.
+/// Bit planes of the ASCII classes of a block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Planes {
     /// `A-Z` and `a-z`
@@ -108,7 +108,8 @@ impl WidePlanes {
 pub(super) trait Lanes {
     fn planes(block: &[u8; BLOCK]) -> Planes;
     fn wide(block: &[u8; BLOCK]) -> WidePlanes;
-    /// Which bytes are one of the `count` values from `first` on, at least one.
+    /// Returns the bytes that are one of the `count` values from `first` on; `count` is at least
+    /// one.
     fn within(block: &[u8; BLOCK], first: u8, count: u8) -> u64;
     /// Writes `at` and the place of each bit that is set in `mask`, then anything.
     #[inline(always)]
@@ -146,7 +147,7 @@ pub(super) enum Level {
     Avx512,
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// No vectors: blocks cost more than walking the text.
+    /// The machine has no vectors: blocks cost more than walking the text.
     #[cfg(not(target_arch = "aarch64"))]
     Scalar,
     /// Part of every aarch64 machine.

@@ -1,6 +1,6 @@
-//! Where a text can be cut without changing what its parts are merged to.
+//! Places where a text can be cut without changing the merges of its parts.
 //!
-//! A model of this family merges whole texts: nothing splits them into words first.
+//! A SentencePiece-style model merges whole texts: nothing splits them into words first.
 //! But a merge that joins the text before a place with the text after it has a left
 //! part that ends in the character before the place, and a right part that begins with
 //! the one after it. So where no rule has such parts, no merge ever crosses the place,
@@ -17,14 +17,15 @@
 //! the two characters themselves, with which merging begins.
 
 use super::letters::{Builder, Letter, swapped};
-use crate::image::ImageError;
-use crate::image::format::{Reader, Section, Writer};
+use crate::format::CompiledError;
+use crate::format::{Reader, Section, Writer};
 use crate::pairs::{NO_RANK, PairTable};
 use crate::store::{Flat, Movable};
 
-/// In the square: some rule joins them, but no rule joins these two characters alone.
+/// A cell of the square: some rule joins the characters with their neighbours, but none joins these
+/// two alone.
 const JOINED: u32 = NO_RANK - 1;
-/// In the square: one of them is one of many, and the filter knows.
+/// A cell of the square: one of the characters has no class of its own, and the filter decides.
 pub(super) const ASK: u32 = NO_RANK - 2;
 
 /// Characters that have no class of their own, since a vocabulary can have thousands. Those
@@ -42,7 +43,7 @@ pub(super) struct Borders {
     /// Two bits of a number for each pair of which one is [`OTHER`], by hash: one in some
     /// hundred that no rule joins is taken for joined, which costs time and changes nothing.
     filter: Flat<u64>,
-    /// Whether the filter has bits: else nothing is asked that joins anything.
+    /// True if the filter has bits; otherwise no lookup in it finds a join.
     asks: bool,
 }
 
@@ -119,20 +120,20 @@ impl Borders {
         }
     }
 
-    pub(super) fn write(&self, image: &mut Writer) {
-        image.put(Section::BorderRanks, &self.square);
-        image.put(Section::BorderFacts, &[self.width as u32]);
-        image.put(Section::BorderBits, &self.filter);
+    pub(super) fn write(&self, writer: &mut Writer) {
+        writer.put(Section::BorderRanks, &self.square);
+        writer.put(Section::BorderFacts, &[self.width as u32]);
+        writer.put(Section::BorderBits, &self.filter);
     }
 
-    pub(super) fn read(image: &Reader) -> Result<Self, ImageError> {
-        let facts = image.get::<u32>(Section::BorderFacts)?;
+    pub(super) fn read(reader: &Reader) -> Result<Self, CompiledError> {
+        let facts = reader.get::<u32>(Section::BorderFacts)?;
         let &[width] = &*facts else {
             return Err(Section::BorderFacts.invalid("there is not one of them"));
         };
-        let filter = image.get::<u64>(Section::BorderBits)?;
+        let filter = reader.get::<u64>(Section::BorderBits)?;
         let this = Self {
-            square: image.get(Section::BorderRanks)?,
+            square: reader.get(Section::BorderRanks)?,
             width: width as usize,
             asks: filter.iter().any(|bits| *bits != 0),
             filter,
@@ -153,14 +154,14 @@ impl Borders {
         [&mut self.square, &mut self.filter]
     }
 
-    /// Whether [`Borders::ask`] may say that characters are joined. If not, those of which the
-    /// square says [`ASK`] may be taken for joined as well.
+    /// Returns true if [`Borders::ask`] may find a join. If not, pairs with the cell [`ASK`] may be
+    /// treated as joined.
     #[inline(always)]
     pub(super) fn asks(&self) -> bool {
         self.asks
     }
 
-    /// For many look-ups.
+    /// Returns a view for many lookups.
     #[inline(always)]
     pub(super) fn view(&self) -> BordersView<'_> {
         BordersView {
@@ -201,7 +202,7 @@ pub(super) struct BordersView<'a> {
 }
 
 impl BordersView<'_> {
-    /// As [`Borders::rank`]; or [`ASK`].
+    /// Returns the cell of two characters: the result of [`Borders::rank`], or [`ASK`].
     #[inline(always)]
     pub(super) fn rank(self, left: Letter, right: Letter) -> u32 {
         let at = usize::from(left.left) * self.width + usize::from(right.right);
@@ -209,7 +210,8 @@ impl BordersView<'_> {
     }
 }
 
-/// Which of `words` numbers, a power of two of them, a pair has, and which bits of it.
+/// Returns the index of a pair's number, of `words` numbers (a power of two), and the pair's bits
+/// in it.
 #[inline(always)]
 fn place(left: u32, right: u32, words: usize) -> (usize, u64) {
     let pair = u64::from(left) << 32 | u64::from(right);
@@ -223,7 +225,7 @@ fn place(left: u32, right: u32, words: usize) -> (usize, u64) {
 mod tests {
     use super::*;
 
-    /// All pairs of some characters, against the definition.
+    /// The ranks of all pairs of some characters equal their definition.
     fn check(letters: &[char], rules: &[(String, String)]) {
         // Tokens: all characters, then what rules make.
         let tokens = letters.iter().zip(0..).map(|(c, id)| (*c, id));

@@ -1,7 +1,7 @@
-//! A text's characters, some two thousand at a time, and the places where it falls apart.
+//! The characters of a text, some two thousand at a time, and the places where it can be cut.
 //!
-//! For each character: its token, and the rank of the rule that joins it with the one before
-//! it, if there is one; see [`super::borders`].
+//! Each character has its token, and the rank of the rule that joins it with the character before
+//! it; see [`super::borders`].
 
 use super::borders::ASK;
 use super::letters::{Letter, code};
@@ -10,32 +10,32 @@ use crate::compare::{Compare, Work};
 use crate::pairs::NO_RANK;
 use bytemuck::Zeroable;
 
-/// Bytes that are looked at together, and zeros after a text that let its last ones be.
+/// The number of bytes that are read together. As many zeros follow a text, so that its last bytes
+/// can be read like others.
 const WINDOW: usize = 64;
-/// So that the first bytes of a character can be read in one move.
+/// The extra bytes of a window, so that the first bytes of any character can be read in one move.
 const MARGIN: usize = 3;
 
-/// Characters of a run: so many that some dozens of its pieces are new, which are merged at
-/// once. With 256 there were three, and new Russian text took a fifth more time.
+/// The number of characters of a run: enough that some dozens of its pieces are new and are merged
+/// together. With 256 characters there were three, and new Russian text took a fifth more time.
 pub(super) const RUN: usize = 32 * WINDOW;
 
-/// The tokens of the characters of a run, and those that [`super::run`] has for pieces: they
-/// are copied alike if they are in one place.
+/// The number of tokens of the characters of a run and of its pieces, which share one array so that
+/// both are copied alike.
 pub(super) const IDS: usize = 4 * RUN + 8;
 
 /// The characters of a run and where pieces begin; kept between calls.
 #[derive(Debug, Zeroable)]
 pub(super) struct Characters {
-    /// Where in the text the next character begins that was not read.
+    /// The byte of the text at which the next unread character begins.
     pub(super) at: usize,
-    /// Of characters, of which there are `count`: their tokens, or
-    /// [`NO_ID`](super::merge::NO_ID); the ranks of rules that join each with the one before;
-    /// and where each begins. After the tokens of characters there is room for others.
+    /// The token of each of the `count` characters, or [`NO_ID`](super::merge::NO_ID). Tokens of
+    /// pieces follow.
     pub(super) ids: [u32; IDS],
     pub(super) joins: [u32; RUN],
     pub(super) starts: [usize; RUN + 1],
     pub(super) count: usize,
-    /// Numbers of the characters with which pieces begin, of which there are `cuts`.
+    /// The numbers of the `cuts` characters with which pieces begin.
     pub(super) firsts: [u16; RUN + 1],
     pub(super) cuts: usize,
     /// The last character that was read.
@@ -52,7 +52,7 @@ pub(super) fn spell(text: &mut Vec<u8>, push: impl FnOnce(&mut Vec<u8>)) -> usiz
     end
 }
 
-/// The bits of bytes that begin a character.
+/// Returns a bit for each byte that begins a character.
 #[inline(always)]
 fn beginnings(window: &[u8; WINDOW]) -> u64 {
     const ONES: u64 = 0x0101_0101_0101_0101;
@@ -68,10 +68,10 @@ fn beginnings(window: &[u8; WINDOW]) -> u64 {
     bits
 }
 
-/// For each byte that begins a character of up to three bytes: its code point. Whether there
-/// are others.
+/// Writes the code point at each byte that begins a character of up to three bytes. Returns true if
+/// there are longer characters.
 ///
-/// In a loop of its own, of which compilers make vectors.
+/// This is a loop of its own, so that compilers vectorize it.
 #[inline(always)]
 fn codes(window: &[u8; WINDOW + MARGIN], codes: &mut [u16; WINDOW]) -> bool {
     let mut highest = 0;
@@ -102,13 +102,13 @@ impl Characters {
         (self.count, self.cuts, self.last) = (0, 0, Letter::NONE);
     }
 
-    /// Whether there is no room for another window of characters.
+    /// Returns true if there is no room for another window of characters.
     pub(super) fn is_full(&self) -> bool {
         self.count > RUN - WINDOW
     }
 
-    /// Reads the characters of one window, of which these bits are the beginnings. `letter_at`
-    /// knows what they are.
+    /// Reads the characters of one window, whose first bytes are the bits of `begins`. `letter_at`
+    /// returns the character at a byte of the window.
     ///
     /// In two loops, since one needs more registers than there are.
     #[inline(always)]
@@ -150,8 +150,8 @@ impl Characters {
         self.cuts = cuts;
     }
 
-    /// Asks for what the square does not know of the characters from `first` on, and finds the
-    /// cuts again. Returns how many there are.
+    /// Looks up the joins that the square does not decide, from character `first` on, and finds the
+    /// cuts again. Returns their number.
     #[inline(never)]
     fn ask(&mut self, model: &Model, text: &[u8], first: usize) -> usize {
         let mut cuts = self.cuts;
@@ -167,14 +167,14 @@ impl Characters {
         cuts
     }
 
-    /// One of those that were read: its code point, and what it is.
+    /// Returns the code point and the letter of a character that was read.
     fn character(&self, model: &Model, text: &[u8], n: usize) -> (u32, Letter) {
         let four = text[self.starts[n]..].first_chunk();
         let code = code(*four.expect("the text ends with more zeros"));
         (code, model.letters.get(code))
     }
 
-    /// Keeps the last piece, which may go on.
+    /// Keeps the last piece, which may continue in the next run.
     #[inline(always)]
     pub(super) fn keep_last(&mut self) {
         let first = self
@@ -230,7 +230,7 @@ impl Characters {
 pub(super) struct Read<'a> {
     pub(super) characters: &'a mut Characters,
     pub(super) model: &'a Model,
-    /// As [`spell`] made it, and where it ends.
+    /// The text in the form of [`spell`], and its end.
     pub(super) text: &'a [u8],
     pub(super) end: usize,
 }

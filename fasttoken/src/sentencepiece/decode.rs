@@ -1,4 +1,5 @@
-//! From ids back to text: the chain of decoders, folded into a few facts at load.
+//! Decoding with SentencePiece-style models: the file's chain of decoders, reduced to a few
+//! settings at load.
 
 use super::META;
 use super::split::{Prepend, check_replacement, prepend_scheme};
@@ -7,7 +8,7 @@ use crate::error::Error;
 use crate::json::Component;
 use std::borrow::Cow;
 
-/// What the file's chain of decoders does.
+/// The effect of the file's chain of decoders.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Decoder {
     /// Replacements in each token, in order.
@@ -16,7 +17,8 @@ pub(super) struct Decoder {
     first_loses_meta: bool,
     /// `<0x41>` is a byte; else it is text.
     bytes: bool,
-    /// How many of this character the text loses at its beginning.
+    /// The character, and the largest number of it, that is stripped from the beginning of the
+    /// text.
     strip: Option<(char, usize)>,
 }
 
@@ -25,13 +27,13 @@ pub(super) struct Decoder {
 pub(crate) struct Stream {
     /// A token has been written.
     begun: bool,
-    /// How many characters were stripped, and whether that has come to an end.
+    /// The number of characters stripped so far, and true once stripping has ended.
     stripped: usize,
     stripping_done: bool,
     /// The bytes of a character whose rest has not come.
     pending: [u8; 4],
     pending_len: usize,
-    /// The run of bytes that is going on is not UTF-8.
+    /// True if the current run of bytes is not UTF-8.
     broken: bool,
 }
 
@@ -95,7 +97,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Appends what a token becomes when it is not the first. Says whether it is a byte.
+    /// Appends the decoded form of a token that is not the first one. Returns true if it is a byte.
     pub(super) fn push_piece(&self, spelling: &str, out: &mut Vec<u8>) -> bool {
         let mut text = Cow::Borrowed(spelling);
         for (from, to) in &self.replace {
@@ -136,7 +138,7 @@ impl Decoder {
                 run.extend_from_slice(vocab.piece(id));
             } else {
                 end_run(&mut run, &mut text);
-                // Only bytes are not text, and what an image made up.
+                // Only bytes, and tokens of a forged compiled tokenizer, are not text.
                 text.push_str(std::str::from_utf8(vocab.piece(id)).unwrap_or_default());
             }
         }
@@ -191,7 +193,7 @@ impl Decoder {
             state.end_run(out);
             out.push_str(&piece);
         } else if vocab.is_byte(id) {
-            // One, but for what an image made up.
+            // One byte, except in a forged compiled tokenizer.
             for &byte in vocab.piece(id) {
                 state.push_byte(byte, out);
             }

@@ -9,7 +9,7 @@ use super::split::{Prepend, Splitter};
 use crate::added::AddedTokens;
 use crate::normalize::{Blanks, Normalizer};
 
-/// When there is a `▁` before a text between added tokens, which is never empty.
+/// The condition for a `▁` before a text between added tokens, which is never empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direct {
     Never,
@@ -21,7 +21,7 @@ pub(super) enum Direct {
 }
 
 impl Direct {
-    /// `None` where more must be done to a text.
+    /// Returns the condition, or `None` if texts need more changes than that.
     pub(super) fn new(
         normalizer: &Normalizer,
         splitter: &Splitter,

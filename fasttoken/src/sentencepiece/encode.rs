@@ -1,22 +1,31 @@
-//! From text to ids, and where they come from.
+//! Encoding with SentencePiece-style models: ids and offsets.
 
+use super::SentencePiece;
+use super::collect::Collector;
 use super::direct::Direct;
 use super::merge::Scratch;
-use super::split::{Part, Word};
-use super::{META, SentencePiece};
-use crate::added::{Part as Found, Pass, Recognise};
-use crate::cache::MergeScratch;
+use super::split::Word;
+use crate::added::{AddedTokens, Part as Found, Pass, Recognise};
+use crate::bpe::ThreadScratch;
 use crate::encoding::Encoding;
-use crate::tokenizer::Tokenizer;
+use crate::normalize::Normalizer;
 use std::cell::OnceCell;
 use std::ops::{ControlFlow, Range};
 
-/// What encoding a text comes across, in order.
-trait Visitor {
-    /// The segment of raw text between two added tokens, and what it was normalized to.
+/// The steps that a text passes before the model: added tokens are cut out, and the text between
+/// them is normalized.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TextSteps<'a> {
+    pub(crate) added: &'a AddedTokens,
+    pub(crate) normalizer: &'a Normalizer,
+}
+
+/// A receiver of the parts of a text, in order, while it is encoded.
+pub(super) trait Visitor {
+    /// Begins a segment of raw text between two added tokens, given its normalized text.
     fn segment(&mut self, _start: usize, _raw: &str, _normalized: &str) {}
-    /// Takes a segment of raw text that needs no normalizing, if it wants it like that.
-    /// `begins` says whether that is where the whole text does.
+    /// Takes a segment of raw text that needs no normalizing, and returns true, unless the visitor
+    /// wants normalized words. `begins` is true at the beginning of the whole text.
     fn direct(&mut self, _direct: Direct, _raw: &str, _begins: bool) -> bool {
         false
     }
@@ -24,20 +33,20 @@ trait Visitor {
     /// An added token; its range counts bytes of the text.
     fn raw_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()>;
     /// An added token; its range counts bytes of the normalized segment.
-    fn normalized_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()>;
+    fn normalized_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()> {
+        self.raw_token(id, range)
+    }
 }
 
 impl SentencePiece {
     fn walk(
         &self,
-        tokenizer: &Tokenizer,
+        steps: TextSteps<'_>,
         text: &str,
         recognise: Recognise,
         visitor: &mut dyn Visitor,
     ) -> ControlFlow<()> {
-        let Tokenizer {
-            added, normalizer, ..
-        } = tokenizer;
+        let TextSteps { added, normalizer } = steps;
         let mut buffer = String::new();
         added.split(Pass::Raw, recognise, text, |found| {
             let range = match found {
@@ -77,7 +86,7 @@ impl SentencePiece {
     /// Appends the ids of `text`.
     pub(crate) fn encode(
         &self,
-        tokenizer: &Tokenizer,
+        steps: TextSteps<'_>,
         text: &str,
         recognise: Recognise,
         out: &mut Vec<u32>,
@@ -85,53 +94,48 @@ impl SentencePiece {
         let mut visitor = Ids {
             family: self,
             scratch: Scratch::default(),
-            memory: MergeScratch::default(),
+            memory: ThreadScratch::default(),
             out,
             plain: false,
         };
         // Never stops early.
-        let _ = self.walk(tokenizer, text, recognise, &mut visitor);
+        let _ = self.walk(steps, text, recognise, &mut visitor);
     }
 
     /// Appends the ids of `text` as ordinary text, never those of added tokens. What
     /// would become one is left in characters, or bytes.
-    pub(crate) fn encode_plain(&self, tokenizer: &Tokenizer, text: &str, out: &mut Vec<u32>) {
+    pub(crate) fn encode_plain(&self, steps: TextSteps<'_>, text: &str, out: &mut Vec<u32>) {
         let mut visitor = Ids {
             family: self,
             scratch: Scratch::default(),
-            memory: MergeScratch::default(),
+            memory: ThreadScratch::default(),
             out,
             plain: true,
         };
         // Never stops early.
-        let _ = self.walk(tokenizer, text, Recognise::None, &mut visitor);
+        let _ = self.walk(steps, text, Recognise::None, &mut visitor);
     }
 
     /// The number of ids of `text`.
-    pub(crate) fn count(&self, tokenizer: &Tokenizer, text: &str) -> usize {
+    pub(crate) fn count(&self, steps: TextSteps<'_>, text: &str) -> usize {
         let mut visitor = Count {
             family: self,
             scratch: Scratch::default(),
-            memory: MergeScratch::default(),
+            memory: ThreadScratch::default(),
             ids: Vec::new(),
             count: 0,
         };
         // Never stops early.
-        let _ = self.walk(tokenizer, text, Recognise::All, &mut visitor);
+        let _ = self.walk(steps, text, Recognise::All, &mut visitor);
         visitor.count
     }
 
     /// The first `max` ids of `text`, and the bytes that they cover.
-    pub(crate) fn prefix(
-        &self,
-        tokenizer: &Tokenizer,
-        text: &str,
-        max: usize,
-    ) -> (Vec<u32>, usize) {
-        let mut collector = Collector::new(self, tokenizer, true);
+    pub(crate) fn prefix(&self, steps: TextSteps<'_>, text: &str, max: usize) -> (Vec<u32>, usize) {
+        let mut collector = Collector::new(self, steps.normalizer, true);
         collector.break_at = max.saturating_add(1);
         // Stopped or not, the ids tell.
-        let _ = self.walk(tokenizer, text, Recognise::All, &mut collector);
+        let _ = self.walk(steps, text, Recognise::All, &mut collector);
         let Encoding {
             mut ids, offsets, ..
         } = collector.out;
@@ -140,19 +144,19 @@ impl SentencePiece {
         (ids, covered)
     }
 
-    /// One text without anything around it. With `stop_at`, ends after the word in which
-    /// that number of ids is reached, and says whether it was. Also where in the ids
-    /// words (`true`) and added tokens begin.
+    /// Encodes one text without a template. With `stop_at`, stops after the word in which that
+    /// number of ids is reached. Returns the encoding, the start of each word (`true`) and added
+    /// token in the ids, and true if it stopped early.
     pub(crate) fn encode_text(
         &self,
-        tokenizer: &Tokenizer,
+        steps: TextSteps<'_>,
         text: &str,
         wanted: bool,
         stop_at: usize,
     ) -> (Encoding, Vec<(usize, bool)>, bool) {
-        let mut collector = Collector::new(self, tokenizer, wanted);
+        let mut collector = Collector::new(self, steps.normalizer, wanted);
         collector.stop_at = stop_at;
-        let flow = self.walk(tokenizer, text, Recognise::All, &mut collector);
+        let flow = self.walk(steps, text, Recognise::All, &mut collector);
         (collector.out, collector.starts, flow.is_break())
     }
 }
@@ -161,9 +165,9 @@ impl SentencePiece {
 struct Ids<'a> {
     family: &'a SentencePiece,
     scratch: Scratch,
-    memory: MergeScratch,
+    memory: ThreadScratch,
     out: &'a mut Vec<u32>,
-    /// Words must not become added tokens.
+    /// True if words must not become added tokens.
     plain: bool,
 }
 
@@ -215,19 +219,14 @@ impl Visitor for Ids<'_> {
         self.out.push(id);
         ControlFlow::Continue(())
     }
-
-    fn normalized_token(&mut self, id: u32, _: Range<usize>) -> ControlFlow<()> {
-        self.out.push(id);
-        ControlFlow::Continue(())
-    }
 }
 
 /// Counts ids.
 struct Count<'a> {
     family: &'a SentencePiece,
     scratch: Scratch,
-    memory: MergeScratch,
-    /// Of one word.
+    memory: ThreadScratch,
+    /// The ids of one word.
     ids: Vec<u32>,
     count: usize,
 }
@@ -274,170 +273,5 @@ impl Visitor for Count<'_> {
     fn raw_token(&mut self, _: u32, _: Range<usize>) -> ControlFlow<()> {
         self.count += 1;
         ControlFlow::Continue(())
-    }
-
-    fn normalized_token(&mut self, _: u32, _: Range<usize>) -> ControlFlow<()> {
-        self.count += 1;
-        ControlFlow::Continue(())
-    }
-}
-
-/// Keeps ids, offsets and word ids.
-struct Collector<'a> {
-    family: &'a SentencePiece,
-    tokenizer: &'a Tokenizer,
-    scratch: Scratch,
-    /// Whether offsets and word ids are wanted.
-    wanted: bool,
-    /// Number of ids with which the text ends at the next end of a word.
-    stop_at: usize,
-    /// Number of ids with which the text ends at once.
-    break_at: usize,
-    start: usize,
-    /// For each byte of the normalized segment, its range in the raw one.
-    alignment: Vec<(usize, usize)>,
-    normalized: String,
-    /// For each byte of the part at hand, its byte in the normalized segment.
-    places: Vec<usize>,
-    /// Which part `places` is of.
-    placed: Option<Range<usize>>,
-    starts: Vec<(usize, bool)>,
-    words: u32,
-    out: Encoding,
-}
-
-impl<'a> Collector<'a> {
-    fn new(family: &'a SentencePiece, tokenizer: &'a Tokenizer, wanted: bool) -> Self {
-        Self {
-            family,
-            tokenizer,
-            scratch: Scratch::default(),
-            wanted,
-            stop_at: usize::MAX,
-            break_at: usize::MAX,
-            start: 0,
-            alignment: Vec::new(),
-            normalized: String::new(),
-            places: Vec::new(),
-            placed: None,
-            starts: Vec::new(),
-            words: 0,
-            out: Encoding::default(),
-        }
-    }
-
-    fn begin(&mut self, is_word: bool) {
-        self.starts.push((self.out.ids.len(), is_word));
-        self.words += 1;
-    }
-
-    /// Finds where the bytes of a part's text come from.
-    fn place(&mut self, part: &Part) {
-        if self.placed.as_ref() == Some(&part.range) {
-            return;
-        }
-        self.places.clear();
-        let from = part.range.start;
-        let meta = META.len_utf8();
-        self.places.extend(std::iter::repeat_n(
-            from,
-            if part.prefixed { meta } else { 0 },
-        ));
-        for (at, byte) in self.normalized[part.range.clone()].bytes().enumerate() {
-            let times = if part.replaced && byte == b' ' {
-                meta
-            } else {
-                1
-            };
-            self.places.extend(std::iter::repeat_n(from + at, times));
-        }
-        self.placed = Some(part.range.clone());
-    }
-
-    /// Range in the text of bytes of the normalized segment.
-    fn range(&self, first: usize, last: usize) -> (usize, usize) {
-        let of = |at: usize| self.alignment.get(at).copied().unwrap_or_default();
-        (self.start + of(first).0, self.start + of(last).1)
-    }
-
-    fn push(&mut self, id: u32, range: (usize, usize)) -> ControlFlow<()> {
-        self.out.ids.push(id);
-        if self.wanted {
-            self.out.offsets.push(range);
-            self.out.word_ids.push(Some(self.words - 1));
-        }
-        if self.out.ids.len() >= self.break_at {
-            return ControlFlow::Break(());
-        }
-        ControlFlow::Continue(())
-    }
-}
-
-impl Visitor for Collector<'_> {
-    fn segment(&mut self, start: usize, raw: &str, normalized: &str) {
-        self.start = start;
-        self.placed = None;
-        if self.wanted {
-            self.alignment = self.tokenizer.normalizer.alignment(raw);
-            self.normalized.clear();
-            self.normalized.push_str(normalized);
-        }
-    }
-
-    fn word(&mut self, word: Word<'_>) -> ControlFlow<()> {
-        self.begin(true);
-        if self.wanted {
-            self.place(word.part);
-        }
-        let model = &self.family.model;
-        let mut scratch = std::mem::take(&mut self.scratch);
-        // Positions count the bytes of symbols; those that vanish leave no room.
-        let mut at = word.at;
-        let mut ids: Vec<(u32, u32)> = Vec::new();
-        let flow = if let Some(id) = model.whole_word(word.text) {
-            let end = at + word.text.len();
-            self.add(id, at, end)
-        } else {
-            model.pieces(word.text, |piece| {
-                ids.clear();
-                model.merge(piece, &mut scratch, |id, len| ids.push((id, len)));
-                for &(id, len) in &ids {
-                    let end = at + len as usize;
-                    self.add(id, at, end)?;
-                    at = end;
-                }
-                ControlFlow::Continue(())
-            })
-        };
-        self.scratch = scratch;
-        flow?;
-        if self.out.ids.len() >= self.stop_at {
-            return ControlFlow::Break(());
-        }
-        ControlFlow::Continue(())
-    }
-
-    fn raw_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()> {
-        self.begin(false);
-        self.push(id, (range.start, range.end))
-    }
-
-    fn normalized_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()> {
-        self.begin(false);
-        let range = self.range(range.start, range.end - 1);
-        self.push(id, range)
-    }
-}
-
-impl Collector<'_> {
-    /// Adds an id that stands for bytes `at..end` of its part's text.
-    fn add(&mut self, id: u32, at: usize, end: usize) -> ControlFlow<()> {
-        let mut range = (0, 0);
-        if self.wanted
-            && let (Some(&first), Some(&last)) = (self.places.get(at), self.places.get(end - 1))
-        {
-            range = self.range(first, last);
-        }
-        self.push(id, range)
     }
 }

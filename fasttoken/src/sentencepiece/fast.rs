@@ -21,31 +21,47 @@ use super::characters::{Read, spell};
 use super::letters::push_swapped;
 use super::merge::{Model, Scratch};
 use super::run::Run;
-use crate::cache::{Cache, MergeScratch};
+use crate::bpe::ThreadScratch;
+use crate::cache::Cache;
 use crate::compare::{self, Compare, Work};
+use std::cell::Cell;
 
-/// Memory for a text and its pieces, kept between calls.
+/// The bytes of text for which a thread keeps memory; memory for longer texts is given back
+/// after the call.
+const KEPT_BYTES: usize = 1 << 19;
+
+/// Memory for a text and its pieces, which a thread keeps between calls.
 #[derive(Debug, Default)]
-pub(crate) struct Pieces {
+pub(crate) struct PieceScratch {
     text: Vec<u8>,
-    /// Made when it is needed first: threads that only see models of the other family go
-    /// without. Never on a stack, for which it is large.
+    /// Allocated at its first use, and never on a stack, for which it is too large.
     run: Option<Box<Run>>,
 }
 
-impl Pieces {
-    /// Gives back what a text longer than `kept` took.
-    pub(crate) fn shrink(&mut self, kept: usize) {
-        if self.text.capacity() > kept {
+thread_local! {
+    static KEPT: Cell<Option<PieceScratch>> = const { Cell::new(None) };
+}
+
+impl PieceScratch {
+    /// Takes the memory of this thread. A call inside of a call gets memory of its own.
+    fn take() -> Self {
+        KEPT.try_with(Cell::take).ok().flatten().unwrap_or_default()
+    }
+
+    /// Gives the memory back to this thread, without that of a very long text.
+    fn keep(mut self) {
+        if self.text.capacity() > KEPT_BYTES {
             self.text = Vec::new();
         }
+        // A thread that is ending has no place for the memory.
+        let _ = KEPT.try_with(|kept| kept.set(Some(self)));
     }
 }
 
 /// Encodes pieces of a text; compiled for several instruction sets.
 struct EncodePieces<'a> {
     model: &'a Model,
-    /// As [`spell`] made it, and where it ends.
+    /// The text in the form of [`spell`], and its end.
     text: &'a [u8],
     end: usize,
     run: &'a mut Run,
@@ -103,7 +119,7 @@ impl Work for EncodePieces<'_> {
 }
 
 impl Model {
-    /// Whether [`Model::encode_word`] may be asked.
+    /// Returns true if [`Model::encode_word`] can encode words of this model.
     pub(super) fn is_simple(&self) -> bool {
         self.complete && self.whole.is_none()
     }
@@ -112,7 +128,7 @@ impl Model {
     pub(super) fn encode_word(
         &self,
         word: &str,
-        memory: &mut MergeScratch,
+        memory: &mut ThreadScratch,
         scratch: &mut Scratch,
         out: &mut Vec<u32>,
     ) {
@@ -122,13 +138,14 @@ impl Model {
     /// Appends the ids of the text that `push` appends in the spelling of texts.
     pub(super) fn encode_spelled(
         &self,
-        memory: &mut MergeScratch,
+        memory: &mut ThreadScratch,
         scratch: &mut Scratch,
         out: &mut Vec<u32>,
         push: impl FnOnce(&mut Vec<u8>),
     ) {
-        let (cache, pieces) = memory.get().pieces();
-        let Pieces { text, run } = pieces;
+        let cache = memory.get().cache();
+        let mut pieces = PieceScratch::take();
+        let PieceScratch { text, run } = &mut pieces;
         let end = spell(text, push);
         compare::run(EncodePieces {
             model: self,
@@ -139,5 +156,6 @@ impl Model {
             scratch,
             out,
         });
+        pieces.keep();
     }
 }

@@ -1,12 +1,11 @@
-//! What a file says of a model of this family, checked entry by entry.
+//! The model of a SentencePiece-style file, checked entry by entry.
 
 use super::json;
 use super::tokens::{self, Clash, Tokens};
 use crate::error::Error;
-use crate::load::model::crowded;
 use std::collections::{HashMap, HashSet};
 
-/// What a file says of the model.
+/// The model of a file.
 #[derive(Debug)]
 pub(crate) struct File {
     /// Tokens and ids, as the file orders them.
@@ -16,7 +15,7 @@ pub(crate) struct File {
     pub(super) options: Options,
 }
 
-/// What a file says of the model besides its tokens and rules.
+/// The settings of a model besides its tokens and rules.
 #[derive(Debug)]
 pub(super) struct Options {
     pub(super) unk_token: Option<String>,
@@ -87,7 +86,7 @@ impl File {
         tokens.map(|(token, id)| (token.as_str(), *id)).collect()
     }
 
-    /// The same tokens, unless some are there twice.
+    /// Returns the tokens, or an error if one is there twice.
     pub(super) fn tokens(&self, ids: &HashMap<&str, u32>) -> Result<Tokens, Error> {
         let duplicate = |token| Error::DuplicateToken { token };
         if ids.len() != self.tokens.len() {
@@ -105,14 +104,14 @@ impl File {
         builder.finish().map_err(|clash| match clash {
             Clash::Token(token) => duplicate(token),
             Clash::Id(id, first, second) => Error::DuplicateId { id, first, second },
-            Clash::Crowded(token) => crowded_token(&token),
+            Clash::TooManyCollisions(token) => token_collides(&token),
             Clash::Text => unreachable!("strings are UTF-8"),
         })
     }
 }
 
-pub(super) fn crowded_token(token: &str) -> Error {
-    crowded("$.model.vocab", &format!("token {token:?}"))
+pub(super) fn token_collides(token: &str) -> Error {
+    Error::too_many_collisions("$.model.vocab", &format!("token {token:?}"))
 }
 
 /// Largest id accepted for a vocabulary of `tokens`: leaves room for the holes of real

@@ -1,4 +1,4 @@
-//! What each character is: its token, and how it stands to rules that join characters.
+//! The table of characters: their tokens, and their classes for rules that join characters.
 //!
 //! Texts are encoded in a spelling of their own, in which a space stands for `▁`, and `▁`
 //! for a space: then ordinary text is read as it is, and its words have two bytes less than
@@ -6,8 +6,8 @@
 
 use super::META;
 use super::merge::NO_ID;
-use crate::image::ImageError;
-use crate::image::format::{Reader, Section, Writer};
+use crate::format::CompiledError;
+use crate::format::{Reader, Section, Writer};
 use crate::store::{Flat, Movable};
 use bytemuck::{Pod, Zeroable};
 
@@ -15,7 +15,7 @@ use bytemuck::{Pod, Zeroable};
 const BLOCK: usize = 64;
 const END: usize = char::MAX as usize + 1;
 
-/// A character as rules see it.
+/// The properties of a character that rules depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Letter {
@@ -36,7 +36,7 @@ impl Letter {
     };
 }
 
-/// All characters, by two tables of which a script's part is small.
+/// All characters, in two tables that share empty blocks.
 #[derive(Debug)]
 pub(super) struct Letters {
     /// Block of each 64 code points; the first is empty.
@@ -51,7 +51,7 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    /// `tokens` are those of one character, in the usual spelling.
+    /// Creates a table of the tokens of one character, in the usual spelling.
     pub(super) fn new(tokens: impl Iterator<Item = (char, u32)>) -> Self {
         let mut index = vec![0u16; END / BLOCK];
         let mut letters = vec![Letter::NONE; BLOCK];
@@ -95,20 +95,20 @@ impl Builder {
 }
 
 impl Letters {
-    pub(super) fn write(&self, image: &mut Writer) {
-        image.put(Section::LetterIndex, &self.index);
-        image.put(Section::Letters, &self.letters);
+    pub(super) fn write(&self, writer: &mut Writer) {
+        writer.put(Section::LetterIndex, &self.index);
+        writer.put(Section::Letters, &self.letters);
     }
 
-    /// What a number or a class leads to is checked where it is used.
-    pub(super) fn read(image: &Reader) -> Result<Self, ImageError> {
-        let index = image.get::<u16>(Section::LetterIndex)?;
+    /// Reads the table. Numbers and classes are checked where they are used.
+    pub(super) fn read(reader: &Reader) -> Result<Self, CompiledError> {
+        let index = reader.get::<u16>(Section::LetterIndex)?;
         if index.len() != END / BLOCK {
             return Err(Section::LetterIndex.invalid("it is not of all characters"));
         }
         Ok(Self {
             index,
-            letters: image.get(Section::Letters)?,
+            letters: reader.get(Section::Letters)?,
         })
     }
 
@@ -116,7 +116,7 @@ impl Letters {
         [&mut self.index, &mut self.letters]
     }
 
-    /// For many look-ups.
+    /// Returns a view for many lookups.
     #[inline(always)]
     pub(super) fn view(&self) -> LettersView<'_> {
         let index = self.index.first_chunk();
@@ -147,7 +147,7 @@ pub(super) struct LettersView<'a> {
 }
 
 impl LettersView<'_> {
-    /// As [`Letters::get`].
+    /// Returns the letter of a code point, as [`Letters::get`] does.
     #[inline(always)]
     pub(super) fn get(self, code: u32) -> Letter {
         let block = self.index.get(code as usize / BLOCK).copied().unwrap_or(0);
@@ -231,8 +231,7 @@ fn push(text: &[u8], blank: &[u8], out: &mut Vec<u8>) {
 /// Code point of the character whose first four bytes, with whatever is after it, are these.
 #[inline(always)]
 pub(super) fn code(four: [u8; 4]) -> u32 {
-    /// For each upper five bits of a first byte: how far the bits are shifted, and which of
-    /// them are the character's.
+    /// The shift and the mask of a character's bits, by the upper five bits of its first byte.
     const KINDS: [(u32, u32); 32] = {
         let mut kinds = [(18, 0x7F); 32];
         let mut lead = 0b11000;

@@ -1,10 +1,11 @@
-//! From the parts of a `tokenizer.json` to a checked [`SentencePiece`].
+//! Loading of SentencePiece-style models: from the parts of a `tokenizer.json` to a checked
+//! [`SentencePiece`].
 
 mod rules;
 
 use super::borders::Borders;
 use super::decode::Decoder;
-use super::file::{File, Options, crowded_token};
+use super::file::{File, Options, token_collides};
 use super::letters;
 use super::merge::{Merging, Model, NO_ID};
 use super::quick::Quick;
@@ -17,14 +18,13 @@ use crate::bpe::prove::Proofs;
 use crate::cache::Owner;
 use crate::error::Error;
 use crate::json::Component;
-use crate::load::model::crowded;
 use crate::pairs::PairTable;
+use crate::short_tokens::{Key, ShortTokenTable};
 use crate::store::{self, Room};
-use crate::words::{Key, WordTable};
 use rules::{Special, rules};
 
-/// Whether a file is of this family: its decoder is a chain, or puts spaces for `▁`, and
-/// its pre-tokenizer is not byte-level.
+/// Returns true if a file is SentencePiece-style: its decoder is a chain, or puts spaces for `▁`,
+/// and its pre-tokenizer is not byte-level.
 pub(crate) fn is_sentencepiece(
     pre_tokenizer: Option<&Component>,
     decoder: Option<&Component>,
@@ -74,7 +74,7 @@ impl Quick {
         self.tokens.id(token)
     }
 
-    /// As [`load`]; `None` where that has something to say.
+    /// Loads a usual file as [`load`] does, or returns `None` if anything is unusual.
     pub(crate) fn load(
         &self,
         pre_tokenizer: Option<&Component>,
@@ -101,14 +101,14 @@ impl Quick {
     }
 }
 
-/// Whether every character has bytes. Bytes that UTF-8 never uses are not missed.
+/// Returns true if every byte of UTF-8 has a token.
 pub(super) fn is_complete(bytes: &[u32; 256]) -> bool {
     let used = |byte: usize| !matches!(byte, 0xC0 | 0xC1 | 0xF5..);
     let mut bytes = bytes.iter().enumerate();
     bytes.all(|(b, id)| !used(b) || *id != NO_ID)
 }
 
-/// `rules` are the tokens that each rule joins, and the one that it makes.
+/// Builds the model. `rules` lists the two tokens that each rule joins, and its product.
 fn model(
     tokens: &Tokens,
     rules: &[[u32; 3]],
@@ -118,7 +118,8 @@ fn model(
     let Special { bytes, unk, .. } = special;
     let mut letters = letters::Builder::new(tokens.iter().filter_map(single_character));
     // Of two rules for one pair, the later wins, as in the reference.
-    let pairs = PairTable::build(rules).map_err(|_| crowded("$.model.merges", "a pair"))?;
+    let pairs = PairTable::build(rules)
+        .map_err(|_| Error::too_many_collisions("$.model.merges", "a pair"))?;
     let ends = |id| {
         let token = tokens.get(id).unwrap_or_default();
         Some([token.chars().next()?, token.chars().next_back()?])
@@ -138,7 +139,7 @@ fn model(
         fuse_unk: options.fuse_unk,
         pairs,
         borders,
-        words: WordTable::default(),
+        words: ShortTokenTable::default(),
         owner: Owner::new(),
         whole: options.ignore_merges.then(|| whole().collect()),
         complete: is_complete(&bytes),
@@ -155,7 +156,7 @@ fn single_character((token, id): (&str, u32)) -> Option<(char, u32)> {
 }
 
 /// The short tokens of several characters that their own characters are merged to.
-fn words(tokens: &Tokens, rules: &[[u32; 3]], model: &Model) -> WordTable {
+fn words(tokens: &Tokens, rules: &[[u32; 3]], model: &Model) -> ShortTokenTable {
     let single = tokens.iter().filter_map(single_character);
     let proofs = Proofs::new(
         single.map(|(_, id)| id),
@@ -171,12 +172,12 @@ fn words(tokens: &Tokens, rules: &[[u32; 3]], model: &Model) -> WordTable {
         letters::push_swapped(token, &mut spelled);
         let key = Key::new(&spelled, 0, spelled.len());
         let makes = |merging| proofs.contains(id) || model.makes(token, id, merging);
-        if WordTable::fits(key, id) && makes(&mut merging) {
+        if ShortTokenTable::fits(key, id) && makes(&mut merging) {
             found.push((key, id));
         }
     }
     // The others are merged.
-    WordTable::new(found.iter().copied()).0
+    ShortTokenTable::new(found.iter().copied()).0
 }
 
 fn vocabulary(tokens: &Tokens, added: &AddedTokens, decoder: &Decoder) -> Result<Vocab, Error> {
@@ -225,5 +226,5 @@ fn vocabulary(tokens: &Tokens, added: &AddedTokens, decoder: &Decoder) -> Result
     let contents = added.ids.keys();
     let new = contents.filter(|content| tokens.id(content).is_none());
     let vocab = builder.finish(tokens.len() + new.count());
-    vocab.map_err(|id| crowded_token(tokens.get(id).unwrap_or_default()))
+    vocab.map_err(|id| token_collides(tokens.get(id).unwrap_or_default()))
 }

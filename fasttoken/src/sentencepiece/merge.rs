@@ -4,20 +4,20 @@ use super::borders::Borders;
 use super::letters::{Letter, Letters, push_swapped, swapped};
 use crate::cache::Owner;
 use crate::compare::Scalar;
-use crate::merging::{FEW, Symbols};
 use crate::pairs::{NO_RANK, PairTable};
+use crate::short_tokens::{Key, ShortTokenTable};
+use crate::small_merge::{MAX_SYMBOLS, Symbols};
 use crate::store::Movable;
-use crate::words::{Key, WordTable};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::ControlFlow;
 
-/// In place of an id that does not exist.
+/// The value that stands for a missing id.
 pub(super) const NO_ID: u32 = u32::MAX;
 
 pub(super) use crate::pairs::{RANK_MAX, TOKEN_END};
 
-/// Longest piece, in symbols, that is merged by scanning.
+/// The largest number of symbols that are merged by scanning.
 const SCAN_MAX: usize = 32;
 
 /// The model: characters, bytes, merges.
@@ -33,12 +33,12 @@ pub(super) struct Model {
     pub(super) pairs: PairTable,
     pub(super) borders: Borders,
     /// Short tokens that their characters are merged to.
-    pub(super) words: WordTable,
-    /// Names the model in the threads' caches.
+    pub(super) words: ShortTokenTable,
+    /// The id of the model in the threads' caches.
     pub(super) owner: Owner,
-    /// With `ignore_merges`: texts that are a token, whatever the merges say.
+    /// The texts that are a token whatever the merges say, with `ignore_merges`.
     pub(super) whole: Option<std::collections::HashMap<String, u32>>,
-    /// Whether every character has a token or bytes.
+    /// True if every character has a token or bytes.
     pub(super) complete: bool,
 }
 
@@ -74,21 +74,21 @@ pub(super) struct Merging {
 }
 
 impl Model {
-    /// All tables, those that encoding reads most first.
+    /// Returns all tables, in falling order of how often encoding reads them.
     pub(super) fn tables(&mut self) -> impl Iterator<Item = &mut dyn Movable> {
         let first = self.letters.tables().into_iter();
         let rest = self.borders.tables().into_iter().chain(self.pairs.tables());
         first.chain(rest).chain([self.words.table()])
     }
 
-    /// The token of a character.
+    /// Returns the token of a character.
     #[inline]
     pub(super) fn char_id(&self, c: char) -> Option<u32> {
         let id = self.letters.of(c).id;
         (id != NO_ID).then_some(id)
     }
 
-    /// Whether some rule may join two characters.
+    /// Returns true if some rule may join two characters.
     fn joins(&self, left: char, right: char) -> bool {
         let [left, right] = [left, right].map(|c| (swapped(c).into(), self.letters.of(c)));
         self.borders.rank(&self.pairs, left, right) != NO_RANK
@@ -120,7 +120,7 @@ impl Model {
         each(&word[start..])
     }
 
-    /// Whether a character becomes nothing at all.
+    /// Returns true if a character has no token, bytes or unknown token, and vanishes.
     fn vanishes(&self, c: char) -> bool {
         let lacks = |byte: u8| self.bytes[usize::from(byte)] == NO_ID;
         self.unk.is_none()
@@ -128,7 +128,7 @@ impl Model {
             && c.encode_utf8(&mut [0; 4]).bytes().any(lacks)
     }
 
-    /// Whether a text is a token whatever the merges say.
+    /// Returns the token of a whole text that is one whatever the merges say.
     pub(super) fn whole_word(&self, word: &str) -> Option<u32> {
         self.whole.as_ref()?.get(word).copied()
     }
@@ -146,7 +146,7 @@ impl Model {
         self.merge_all(piece, scratch, each);
     }
 
-    /// As [`Model::merge`], without looking for the piece itself.
+    /// Does the work of [`Model::merge`] without looking the piece itself up.
     pub(super) fn merge_all(
         &self,
         piece: &str,
@@ -171,7 +171,7 @@ impl Model {
         }
     }
 
-    /// Whether the characters of a short token of several are merged to it.
+    /// Returns true if the characters of a short token merge to it.
     pub(super) fn makes(&self, token: &str, id: u32, merging: &mut Merging) -> bool {
         let Merging {
             ids,
@@ -190,7 +190,7 @@ impl Model {
             last = Some(next);
         }
         // What nothing joins stays apart.
-        if ids.len() < 2 || ids.len() > FEW || ranks.contains(&NO_RANK) {
+        if ids.len() < 2 || ids.len() > MAX_SYMBOLS || ranks.contains(&NO_RANK) {
             return false;
         }
         let (mut count, mut only) = (0, NO_ID);
@@ -225,9 +225,8 @@ impl Model {
         }
     }
 
-    /// The characters of `piece` as symbols, as the reference makes them. It keeps an
-    /// unknown character back until a known one comes, also past characters that
-    /// become bytes.
+    /// Builds the symbols of `piece`, as the reference does. The reference keeps an unknown
+    /// character back until a known one comes, also past characters that become bytes.
     fn symbols(&self, piece: &str, symbols: &mut Vec<Symbol>) {
         let mut push = |id, len| {
             symbols.push(Symbol {
@@ -272,8 +271,8 @@ impl Model {
         }
     }
 
-    /// The symbols of a text without merging, without ids that `avoid` names: bytes
-    /// take their place, or the unknown token.
+    /// Appends the symbols of a text without merging and without ids that `avoid` names, which are
+    /// replaced by bytes or the unknown token.
     pub(super) fn unmerged(&self, piece: &str, avoid: impl Fn(u32) -> bool, out: &mut Vec<u32>) {
         for c in piece.chars() {
             if let Some(id) = self.char_id(c).filter(|id| !avoid(*id)) {

@@ -1,21 +1,22 @@
 //! Byte-pair encoding as SentencePiece does it: Llama 2, Mistral, Gemma and their like.
 //!
-//! Texts are not bytes here but characters, spaces are the visible `▁`, nothing splits a
-//! text into words before it is merged, and a character that the vocabulary lacks becomes
-//! one token per byte (`<0xE2>`). [`borders`] says how a text is cut all the same, and
-//! why that changes nothing.
+//! Texts are characters here and not bytes, spaces are the visible `▁`, no pattern splits a text
+//! into words before it is merged, and a character that the vocabulary lacks becomes one token per
+//! byte (`<0xE2>`). [`borders`] shows where a text can be cut nevertheless, and proves that this
+//! changes no result.
 //!
 //! A [`SentencePiece`] is the part of a tokenizer that knows this family; added tokens,
-//! templates, truncation and padding are those of [`Tokenizer`].
+//! templates, truncation and padding are those of the tokenizer.
 
 mod borders;
 mod characters;
+mod collect;
+mod compiled;
 mod decode;
 mod direct;
 mod encode;
 mod fast;
 mod file;
-mod image;
 mod json;
 mod letters;
 mod load;
@@ -26,31 +27,30 @@ mod split;
 mod tokens;
 mod vocab;
 
+pub(crate) use compiled::Tables;
 pub(crate) use decode::Stream;
-pub(crate) use fast::Pieces;
+pub(crate) use encode::TextSteps;
 pub(crate) use file::File;
-pub(crate) use image::Tables;
 pub(crate) use load::{is_sentencepiece, load};
 pub(crate) use quick::Quick;
 
 use crate::added::AddedTokens;
 use crate::normalize::Normalizer;
-use crate::tokenizer::Tokenizer;
 use decode::Decoder;
 use direct::Direct;
 use merge::Model;
 use split::Splitter;
 use vocab::Vocab;
 
-/// What stands for a space.
+/// The character that stands for a space.
 const META: char = '▁';
 
-/// Model, vocabulary and decoder of a file of this family.
+/// The model, vocabulary and decoder of a SentencePiece-style file.
 #[derive(Debug)]
 pub(crate) struct SentencePiece {
     model: Model,
     splitter: Splitter,
-    /// If texts need nothing else.
+    /// The shortcut for texts, if they need no other normalizing.
     direct: Option<Direct>,
     decoder: Decoder,
     vocab: Vocab,
@@ -101,10 +101,10 @@ impl SentencePiece {
     }
 
     /// The id of a token that is not looked up as an added one.
-    pub(crate) fn id(&self, tokenizer: &Tokenizer, token: &str) -> Option<u32> {
+    pub(crate) fn id(&self, added: &AddedTokens, token: &str) -> Option<u32> {
         let id = self.vocab.id(token)?;
         // Such a token is kept as it is searched for, which is no name of it.
-        let renamed = tokenizer.added.normalized_forms.contains_key(&id);
+        let renamed = added.normalized_forms.contains_key(&id);
         (!renamed).then_some(id)
     }
 

@@ -1,22 +1,21 @@
 //! The vocabulary and the merges of a usual file in one pass, or nothing.
 //!
-//! As for the other family ([`crate::load::quick`]), whatever this gives is what the slower
-//! way would, and at the first thing that is otherwise than usual it gives up, without saying
-//! why.
+//! As for byte-level files (`load::quick`), the result equals that of the slower way, and at the
+//! first unusual thing it returns `None` without a reason.
 
 use super::file::id_limit;
 use super::tokens::{self, Tokens};
 use crate::json::quick::Scanner;
-use crate::load::quick::read_model;
+use crate::json::quick_model::read_model;
 use crate::pairs::{RANK_MAX, TOKEN_END};
 use crate::table::Sought;
 
 /// A file whose vocabulary and merges were read.
 pub(crate) struct Quick {
-    /// All but these two: they are empty there.
+    /// The file with an empty vocabulary and empty merges.
     pub(crate) config: Vec<u8>,
     pub(super) tokens: Tokens,
-    /// The tokens that each rule joins, and the one that it makes.
+    /// The two tokens that each rule joins, and its product.
     pub(super) rules: Vec<[u32; 3]>,
 }
 
@@ -146,7 +145,7 @@ mod tests {
     use crate::Tokenizer;
     use proptest::prelude::*;
 
-    /// A file of this family with these values.
+    /// Returns a SentencePiece-style file with these values.
     fn file(vocab: &str, merges: &str) -> String {
         format!(
             r#"{{"model": {{"type": "BPE", "unk_token": null, "vocab": {vocab}, "merges": {merges}}},
@@ -154,7 +153,7 @@ mod tests {
         )
     }
 
-    /// What the slower way makes of a file: an error, or ids and spellings.
+    /// The result of the slower way: an error, or ids and spellings.
     fn check(json: &[u8], texts: &[String]) -> bool {
         let slow = crate::load::load_slowly(json);
         let Some(quick) = crate::load::load_sentencepiece_quickly(json) else {

@@ -3,10 +3,10 @@
 use super::characters::{Characters, IDS, RUN};
 use super::letters::META_BYTES;
 use super::merge::{Model, NO_ID, Scratch};
-use crate::cache::{Cache, LongKey, MANY, SHORT_TOKENS, Wanted};
+use crate::cache::{Cache, LongKey, MANY_TOKENS, SHORT_TOKENS, ShortProbe};
 use crate::compare::Compare;
-use crate::merging::{FEW, GROUP, Group};
-use crate::words::{KEY_MAX, Key};
+use crate::short_tokens::{Key, MAX_KEY_BYTES};
+use crate::small_merge::{BATCH_WORDS, Batch, MAX_SYMBOLS};
 use bytemuck::Zeroable;
 use std::ops::Range;
 
@@ -16,8 +16,8 @@ const STAGED: usize = 4 * RUN + TOKENS;
 /// Most tokens of a piece that is remembered, and the next power of two.
 const TOKENS: usize = 8;
 
-/// Where in [`Characters::ids`] the tokens of pieces are, after those of characters: four for
-/// each piece that was looked up, and then what has more, or was made.
+/// The position in [`Characters::ids`] of the tokens of pieces, after those of characters: four for
+/// each looked-up piece, and then pieces of more tokens and new pieces.
 const FOUND: usize = RUN;
 const MADE: usize = FOUND + 4 * (RUN / 2);
 const _: () = assert!(MADE + RUN + TOKENS == IDS && IDS <= u16::MAX as usize);
@@ -30,9 +30,9 @@ const _: () = assert!(MADE + RUN + TOKENS == IDS && IDS <= u16::MAX as usize);
 #[derive(Debug, Zeroable)]
 pub(super) struct Run {
     pub(super) characters: Characters,
-    /// For each piece, where its tokens are in [`Characters::ids`], and how many.
+    /// The position in [`Characters::ids`] and the number of the tokens of each piece.
     sources: [[u16; 2]; RUN],
-    /// Pieces of several characters, up to [`KEY_MAX`] bytes.
+    /// Pieces of several characters, up to [`MAX_KEY_BYTES`] bytes.
     shorts: [u16; RUN / 2],
     probes: [Probe; RUN / 2],
     /// Longer ones.
@@ -40,13 +40,12 @@ pub(super) struct Run {
     keys: [LongKey; RUN / 2],
     /// Numbers among the short ones that are not where the cache has them first.
     absent: [u16; RUN / 2],
-    /// Those that are not known: numbers among the short ones, or among the long ones with
-    /// [`LONG`] added to them.
+    /// The new pieces: indices of short pieces, or of long ones with [`LONG`] added.
     missing: [u16; RUN / 2],
-    /// Where the next tokens go in [`Characters::ids`].
+    /// The position in [`Characters::ids`] of the next tokens.
     made: usize,
     staged: [u32; STAGED],
-    group: Group,
+    batch: Batch,
 }
 
 /// See [`Run::missing`].
@@ -55,7 +54,7 @@ const LONG: u16 = (RUN / 2) as u16;
 #[derive(Debug, Clone, Copy, Zeroable)]
 struct Probe {
     /// The key, and the owner as entries have it.
-    wanted: Wanted,
+    wanted: ShortProbe,
     hash: u64,
 }
 
@@ -77,7 +76,7 @@ impl Run {
             let piece = self.longs[at];
             let ends = [usize::from(piece), usize::from(piece) + 1].map(|n| firsts[n]);
             let [start, end] = ends.map(|first| starts[usize::from(first)]);
-            let is_long = end.wrapping_sub(start) > KEY_MAX;
+            let is_long = end.wrapping_sub(start) > MAX_KEY_BYTES;
             self.shorts[shorts % (RUN / 2)] = piece;
             self.longs[longs % (RUN / 2)] = piece;
             shorts += usize::from(!is_long);
@@ -106,7 +105,7 @@ impl Run {
             let key = Key::new(text, start, end);
             let hash = key.hash();
             cache.prefetch(hash);
-            let wanted = Cache::wanted(model.owner, key, hash);
+            let wanted = Cache::probe(model.owner, key, hash);
             *probe = Probe { wanted, hash };
         }
         for (piece, key) in self.longs[..longs].iter().zip(&mut self.keys) {
@@ -129,7 +128,7 @@ impl Run {
         let mut absent = 0;
         let probes = self.shorts[..shorts].iter().zip(&self.probes);
         for (at, (piece, probe)) in probes.enumerate() {
-            let (four, tokens) = cache.first::<C>(&probe.wanted);
+            let (four, tokens) = cache.find_in_home::<C>(&probe.wanted);
             let found = FOUND + 4 * at;
             ids[found..found + 4].copy_from_slice(four);
             self.sources[usize::from(*piece) % RUN] = [found as u16, tokens as u16];
@@ -156,12 +155,12 @@ impl Run {
             let source = &mut self.sources[usize::from(self.shorts[usize::from(at)]) % RUN];
             let found = usize::from(source[0]);
             let four = ids[found..].first_chunk_mut().expect("there is more");
-            let tokens = cache.further::<C>(model.owner, &model.words, key, *hash, four);
+            let tokens = cache.find_elsewhere::<C>(model.owner, &model.words, key, *hash, four);
             source[1] = tokens.into();
             if usize::from(tokens) <= SHORT_TOKENS {
                 continue;
             }
-            if tokens == MANY
+            if tokens == MANY_TOKENS
                 && let Some(known) = cache.long_padded(model.owner, &LongKey::of_short(key, *hash))
             {
                 *source = put(&mut self.made, ids, known);
@@ -182,7 +181,7 @@ impl Run {
         missing
     }
 
-    /// The piece of one that is not known, and the numbers of its characters.
+    /// Returns a new piece and the numbers of its characters.
     #[inline(always)]
     fn missing(&self, missing: u16) -> (usize, Range<usize>) {
         let piece = match missing.checked_sub(LONG) {
@@ -205,23 +204,27 @@ impl Run {
     ) {
         let mut done = 0;
         while done < missing {
-            let group = done..missing.min(done + GROUP);
-            self.group.clear();
+            let group = done..missing.min(done + BATCH_WORDS);
+            self.batch.clear();
             for n in group.clone() {
                 let (_, range) = self.missing(self.missing[n]);
                 // Longer ones take another way, and leave a word without symbols here.
-                let range = if range.len() <= FEW { range } else { 0..0 };
+                let range = if range.len() <= MAX_SYMBOLS {
+                    range
+                } else {
+                    0..0
+                };
                 let Characters { ids, joins, .. } = &self.characters;
                 let ranks = joins[range.clone()].get(1..).unwrap_or_default();
-                self.group.push(&ids[range], ranks);
+                self.batch.push(&ids[range], ranks);
             }
-            self.group.merge(&model.pairs);
+            self.batch.merge(&model.pairs);
             for n in group.clone() {
                 let missing = self.missing[n];
                 let (piece, range) = self.missing(missing);
                 let begin = self.made;
                 let ids = &mut self.characters.ids;
-                let long = (range.len() > FEW).then(|| ids[range].to_vec());
+                let long = (range.len() > MAX_SYMBOLS).then(|| ids[range].to_vec());
                 let mut made = begin;
                 let each = |id| {
                     ids[made] = id;
@@ -229,19 +232,19 @@ impl Run {
                 };
                 match long {
                     Some(long) => model.merge_many(long.into_iter(), scratch, each),
-                    None => self.group.tokens(n - done, each),
+                    None => self.batch.tokens(n - done, each),
                 }
                 self.made = made;
                 self.sources[piece % RUN] = [begin as u16, (made - begin) as u16];
                 let ids = &self.characters.ids[begin..made];
                 if let Some(long) = missing.checked_sub(LONG) {
-                    cache.remember_long(model.owner, &self.keys[usize::from(long)], ids);
+                    cache.insert_long(model.owner, &self.keys[usize::from(long)], ids);
                     continue;
                 }
                 let Probe { wanted, hash } = &self.probes[usize::from(missing)];
                 let key = key_of(wanted);
-                if !cache.remember_short(model.owner, key, *hash, ids) {
-                    cache.remember_long(model.owner, &LongKey::of_short(key, *hash), ids);
+                if !cache.insert_short(model.owner, key, *hash, ids) {
+                    cache.insert_long(model.owner, &LongKey::of_short(key, *hash), ids);
                 }
             }
             done = group.end;
@@ -280,7 +283,7 @@ impl Run {
 }
 
 #[inline(always)]
-fn key_of(&[low, high, ..]: &Wanted) -> Key {
+fn key_of(&[low, high, ..]: &ShortProbe) -> Key {
     Key { low, high }
 }
 

@@ -1,4 +1,4 @@
-//! What stands for the pre-tokenizer: nothing, `Metaspace`, or a cut after a string.
+//! The pre-tokenizers of SentencePiece-style models: none, `Metaspace`, or a cut after a string.
 
 use super::META;
 use crate::error::Error;
@@ -6,17 +6,17 @@ use crate::json::Component;
 use crate::normalize::push_replaced;
 use std::ops::{ControlFlow, Range};
 
-/// When `Metaspace` puts a `▁` before a text that does not begin with one.
+/// The places where `Metaspace` puts a `▁` before a text that does not begin with one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Prepend {
-    /// At the beginning of the whole text.
+    /// The beginning of the whole text.
     First,
-    /// At the beginning of every part between added tokens.
+    /// The beginning of every part between added tokens.
     Always,
     Never,
 }
 
-/// How parts of normalized text become words.
+/// The rule by which parts of normalized text become words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Splitter {
     /// A part is a word.
@@ -27,13 +27,13 @@ pub(super) enum Splitter {
     After(String),
 }
 
-/// A word and where it comes from.
+/// A word and its origin.
 #[derive(Debug, Clone)]
 pub(super) struct Word<'a> {
     pub(super) text: &'a str,
     /// The part of the normalized segment that it is made of.
     pub(super) part: &'a Part,
-    /// Where in the part's text it begins.
+    /// The byte of the part's text at which the word begins.
     pub(super) at: usize,
 }
 
@@ -42,9 +42,9 @@ pub(super) struct Word<'a> {
 pub(super) struct Part {
     /// Bytes of the normalized segment.
     pub(super) range: Range<usize>,
-    /// Whether a `▁` was put before it.
+    /// True if a `▁` was put before the part.
     pub(super) prefixed: bool,
-    /// Whether each of its spaces became a `▁`.
+    /// True if each space of the part became a `▁`.
     pub(super) replaced: bool,
 }
 

@@ -1,11 +1,11 @@
-//! The tokens of a model while it is loaded: spellings in one allocation, and their names.
+//! The tokens of a model at load: spellings in one allocation, and their index.
 
 use crate::table::{Sought, StringTable, StringTableBuilder};
 
 /// Tokens by id and by spelling; no two have either in common.
 pub(super) struct Tokens {
     text: String,
-    /// Where in the text each id's spelling begins and ends; [`HOLE`] for ids without one.
+    /// The range of each id's spelling in the text; [`HOLE`] for ids without one.
     places: Vec<[u32; 2]>,
     names: StringTable,
     count: usize,
@@ -17,11 +17,11 @@ const HOLE: [u32; 2] = [u32::MAX; 2];
 #[derive(Default)]
 pub(super) struct Builder {
     text: Vec<u8>,
-    /// Where each token ends, and its id.
+    /// The end of each token's spelling, and its id.
     tokens: Vec<(u32, u32)>,
 }
 
-/// Why tokens are not those of a vocabulary.
+/// The reason why tokens do not form a vocabulary.
 #[derive(Debug)]
 pub(super) enum Clash {
     /// A token that is there twice.
@@ -29,13 +29,13 @@ pub(super) enum Clash {
     /// An id that two tokens have.
     Id(u32, String, String),
     /// A token that shares its place in a table with too many others.
-    Crowded(String),
+    TooManyCollisions(String),
     /// Spellings that are not UTF-8.
     Text,
 }
 
 impl Builder {
-    /// Where the spelling of the next token is to be appended.
+    /// Returns the buffer to which the spelling of the next token is appended.
     pub(super) fn text(&mut self) -> &mut Vec<u8> {
         &mut self.text
     }
@@ -78,7 +78,7 @@ impl Builder {
                     return Err(Clash::Id(id, first, token.to_owned()));
                 }
                 Ok(Some(_)) => return Err(Clash::Token(token.to_owned())),
-                Err(_) => return Err(Clash::Crowded(token.to_owned())),
+                Err(_) => return Err(Clash::TooManyCollisions(token.to_owned())),
             }
             places[id as usize] = [start, end];
             start = end;
@@ -114,7 +114,7 @@ impl Tokens {
         self.get(id).unwrap_or_default().as_bytes()
     }
 
-    /// Whether a token has this spelling.
+    /// Returns true if a token has this spelling.
     #[inline]
     pub(super) fn is(&self, id: u32, spelling: &[u8]) -> bool {
         self.bytes(id) == spelling && !spelling.is_empty()
@@ -135,7 +135,7 @@ impl Tokens {
         self.names.found(sought, token, |id| self.bytes(id))
     }
 
-    /// In the order of ids.
+    /// Returns the tokens by rising id.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, u32)> {
         let ids = 0..self.places.len() as u32;
         ids.filter_map(|id| Some((self.get(id)?, id)))

@@ -1,31 +1,33 @@
-//! Tokens by id and by spelling, and what decoding writes for each.
+//! The vocabulary of a SentencePiece-style model: tokens by id and by spelling, and their decoded
+//! bytes.
 //!
-//! Every array may come from an image whose contents were made up: ranges and text are
-//! checked where they are used.
+//! Every array may come from a forged compiled tokenizer: ranges and text are checked where they
+//! are used.
 
-use crate::image::ImageError;
-use crate::image::format::{Reader, Section, Writer};
+use crate::format::CompiledError;
+use crate::format::{Reader, Section, Writer};
 use crate::store::Flat;
 use crate::table::{StringTable, StringTableBuilder};
 
 const PRESENT: u8 = 1;
-/// Left out of decoded text when special tokens are skipped.
+/// Flag: the token is left out of decoded text when special tokens are skipped.
 const HIDDEN: u8 = 2;
 const SPECIAL: u8 = 4;
 const ADDED: u8 = 8;
-/// Decoding takes the token for a byte.
+/// Flag: decoding treats the token as a byte.
 const BYTE: u8 = 16;
-/// In the model's own vocabulary.
+/// Flag: the token is in the model's own vocabulary.
 const MODEL: u8 = 32;
 
-/// What is known of one id, while the vocabulary is put together.
+/// The properties of one id while the vocabulary is built.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Info {
     pub(super) hidden: bool,
     pub(super) special: bool,
     pub(super) added: bool,
     pub(super) model: bool,
-    /// Decoding writes another spelling than the token has: nobody looks it up by that.
+    /// True if decoding writes another spelling than the token has, so that lookups by that
+    /// spelling skip it.
     pub(super) renamed: bool,
 }
 
@@ -118,15 +120,15 @@ impl Builder {
         );
     }
 
-    /// The next id has no token.
+    /// Adds an id without a token.
     pub(super) fn push_hole(&mut self) {
         self.spellings.push(&[]);
         self.pieces.push(&[]);
         self.flags.push(0);
     }
 
-    /// `size` is the number of tokens as the reference counts them. Gives the id of a token
-    /// that shares its place in a table with too many others.
+    /// Completes the vocabulary. `size` is the number of tokens as the reference counts them. On
+    /// too many collisions, returns the id of the token without a slot.
     pub(super) fn finish(self, size: usize) -> Result<Vocab, u32> {
         let spellings = self.spellings.finish();
         let mut names = StringTableBuilder::with_capacity(self.named.len());
@@ -145,28 +147,28 @@ impl Builder {
 }
 
 impl Vocab {
-    pub(super) fn write(&self, image: &mut Writer) {
-        image.put(Section::Spellings, &self.spellings.bytes);
-        image.put(Section::SpellingEnds, &self.spellings.ends);
-        image.put(Section::Pieces, &self.pieces.bytes);
-        image.put(Section::PieceEnds, &self.pieces.ends);
-        image.put(Section::Flags, &self.flags);
-        image.put(Section::Names, self.names.slots());
+    pub(super) fn write(&self, writer: &mut Writer) {
+        writer.put(Section::Spellings, &self.spellings.bytes);
+        writer.put(Section::SpellingEnds, &self.spellings.ends);
+        writer.put(Section::Pieces, &self.pieces.bytes);
+        writer.put(Section::PieceEnds, &self.pieces.ends);
+        writer.put(Section::Flags, &self.flags);
+        writer.put(Section::Names, self.names.slots());
     }
 
     /// `size` is the number of tokens as the reference counts them.
-    pub(super) fn read(image: &Reader, size: usize) -> Result<Self, ImageError> {
-        let names = StringTable::from_slots(image.get(Section::Names)?);
+    pub(super) fn read(reader: &Reader, size: usize) -> Result<Self, CompiledError> {
+        let names = StringTable::from_slots(reader.get(Section::Names)?);
         let this = Self {
             spellings: Arena {
-                bytes: image.get(Section::Spellings)?,
-                ends: image.get(Section::SpellingEnds)?,
+                bytes: reader.get(Section::Spellings)?,
+                ends: reader.get(Section::SpellingEnds)?,
             },
             pieces: Arena {
-                bytes: image.get(Section::Pieces)?,
-                ends: image.get(Section::PieceEnds)?,
+                bytes: reader.get(Section::Pieces)?,
+                ends: reader.get(Section::PieceEnds)?,
             },
-            flags: image.get(Section::Flags)?,
+            flags: reader.get(Section::Flags)?,
             names: names.ok_or_else(|| Section::Names.invalid("it is not a table"))?,
             size,
         };
@@ -186,7 +188,7 @@ impl Vocab {
         own.filter_map(|id| Some((self.spelling(id)?, id)))
     }
 
-    /// Whether the token is the model's own.
+    /// Returns true if the token is the model's own.
     pub(super) fn is_model(&self, id: u32) -> bool {
         self.flag(id, MODEL)
     }
@@ -226,7 +228,7 @@ impl Vocab {
 
     pub(super) fn spelling(&self, id: u32) -> Option<&str> {
         let bytes = self.contains(id).then(|| self.spellings.get(id))?;
-        // Was a string; an image that says otherwise has no such token.
+        // The spelling was a string, except in a forged compiled tokenizer.
         std::str::from_utf8(bytes).ok()
     }
 

@@ -1,4 +1,4 @@
-//! An array that keeps alive what it points into.
+//! An array that keeps the memory behind it alive.
 #![expect(unsafe_code, reason = "a slice that does not borrow from its keeper")]
 
 use super::Movable;
@@ -10,19 +10,19 @@ use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// An immutable `[T]` that owns its elements or shares an image's.
+/// An immutable `[T]` that owns its elements or shares those of a file.
 ///
-/// Made from a `Vec`, or by [`super::Image::view`]. Cloning shares.
+/// Made from a `Vec`, or by [`super::FileBytes::view`]. Cloning shares the elements.
 pub(crate) struct Flat<T> {
     data: NonNull<T>,
     len: usize,
-    /// Owns what `data` points to and is never written: a `Vec<T>`, an `Image`, or
-    /// [`Pages`], which [`super::gather`] fills before it shares them.
+    /// The owner of the memory behind `data`, which is never written: a `Vec<T>`,
+    /// [`super::FileBytes`], or [`Pages`], which [`super::gather`] fills before it shares them.
     keeper: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: a `Flat<T>` is a shared reference to elements that nobody writes, and its
-// keeper is `Send + Sync`: a `Vec<T>` and an image have no way to be written through an
+// SAFETY: a `Flat<T>` is a shared reference to elements that are never written, and its
+// keeper is `Send + Sync`: a `Vec<T>` and `FileBytes` have no way to be written through an
 // `Arc`, and neither have `Pages`, whose only writable view needs `&mut Pages`.
 unsafe impl<T: Sync> Send for Flat<T> {}
 // SAFETY: as above.
@@ -40,8 +40,8 @@ impl<T> Deref for Flat<T> {
 }
 
 impl<T> Flat<T> {
-    /// `elements` must belong to what `keeper` owns; for this folder only, to keep that
-    /// checkable.
+    /// Creates an array of `elements`, which must belong to the memory that `keeper` owns. Visible
+    /// in this folder only, to keep that checkable.
     pub(super) fn new(elements: &[T], keeper: Arc<dyn Any + Send + Sync>) -> Self {
         Self {
             data: NonNull::from(elements).cast(),
@@ -90,7 +90,7 @@ impl<T> Clone for Flat<T> {
 }
 
 impl<T> fmt::Debug for Flat<T> {
-    /// Names and counts the elements: tables hold hundreds of thousands.
+    /// Writes the type and the number of the elements, since tables hold hundreds of thousands.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Flat<{}>[{}]", std::any::type_name::<T>(), self.len)
     }

@@ -1,28 +1,27 @@
-//! Moving arrays into huge pages, where the tables of a tokenizer lie side by side.
+//! Moves arrays into huge pages, where the tables of a tokenizer lie side by side.
 
 use super::{LINE, Room};
 use crate::pages::Pages;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A [`super::Flat`] of any elements, to be moved.
+/// A [`super::Flat`] of any elements that can be moved.
 pub(crate) trait Movable {
     fn bytes(&self) -> &[u8];
-    /// Whether it lies in huge pages already.
+    /// Returns true if the array lies in huge pages already.
     fn is_huge(&self) -> bool;
-    /// Points it to `range` of `pages`, which has a copy of its bytes, aligned to a line.
+    /// Points the array to `range` of `pages`, which holds a copy of its bytes, aligned to a line.
     fn point_to(&mut self, pages: &Arc<Pages>, range: Range<usize>);
 }
 
-/// At most one part in so many of used memory is wasted to save the zeroing of new one.
+/// The reciprocal of the largest part of reused memory that may stay unused.
 const WASTE: usize = 2;
 
-/// Copies arrays into huge pages, one after the other, and lets go of where they were, but
-/// for those that are in such pages. Does nothing where there are none.
+/// Copies arrays into huge pages, one after the other, and frees their old memory. Arrays in such
+/// pages already stay. Does nothing where there are no huge pages.
 ///
-/// `spare` is memory that is not needed any more. It is used if not much of it would be
-/// wasted: what is in memory already needs no zeros, and making these takes the system
-/// longer than the copying.
+/// `spare` is memory that is no longer needed. It is reused if not much of it would stay unused: it
+/// needs no zeroing, which takes the system longer than the copying.
 pub(crate) fn gather(mut arrays: Vec<&mut dyn Movable>, spare: Room<u8>) {
     arrays.retain(|array| !array.is_huge());
     let sizes = arrays.iter().map(|array| array.bytes().len());

@@ -1,4 +1,4 @@
-//! Arrays that are filled before they are shared, and files that are read into one.
+//! Arrays that are filled before they are shared, and files that are read into them.
 
 use super::Flat;
 use crate::pages::Pages;
@@ -10,8 +10,8 @@ use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::Arc;
 
-/// An array that begins with all bits zero and is filled, in huge pages if it is large:
-/// filling pages of 4 KiB for the first time takes longer than what is written to them.
+/// A zeroed array that is filled before it becomes a [`Flat`], in huge pages if it is large:
+/// touching pages of 4 KiB for the first time takes longer than filling them.
 pub(crate) enum Room<T> {
     Pages(Pages, PhantomData<T>),
     Heap(Vec<T>),
@@ -64,7 +64,7 @@ impl<T: Pod + Send + Sync> From<Room<T>> for Flat<T> {
     }
 }
 
-/// The contents of a file.
+/// Reads a file.
 pub(crate) fn read(path: &Path) -> io::Result<Room<u8>> {
     let mut file = File::open(path)?;
     let about = file.metadata()?;

@@ -1,4 +1,4 @@
-//! Arrays are what was put into them, wherever they lie and whatever they outlive.
+//! Arrays keep their contents wherever they lie and whatever they outlive.
 
 use super::*;
 use std::fs::File;
@@ -12,10 +12,10 @@ fn arrays_outlive_what_they_were_made_from() {
     assert!(Flat::<u64>::default().is_empty());
 
     let bytes: Vec<u8> = (0..200).collect();
-    let image = Image::copy_of(&bytes);
-    assert_eq!(image.bytes(), bytes);
-    let numbers = image.view::<u32>(64..72).unwrap();
-    drop(image);
+    let file = FileBytes::copy_of(&bytes);
+    assert_eq!(file.bytes(), bytes);
+    let numbers = file.view::<u32>(64..72).unwrap();
+    drop(file);
     let expected = [[64, 65, 66, 67], [68, 69, 70, 71]].map(u32::from_le_bytes);
     assert_eq!(*numbers, expected);
     let sent = std::thread::spawn(move || numbers.len());
@@ -83,24 +83,24 @@ fn files_are_read_whole() {
 
 #[test]
 fn parts_that_do_not_fit_are_none() {
-    let image = Image::copy_of(&[7; 130]);
-    assert!(image.view::<u8>(0..130).is_some());
-    assert!(image.view::<u8>(0..131).is_none());
-    assert!(image.view::<u32>(0..6).is_none());
-    assert!(image.view::<u32>(2..6).is_none());
+    let file = FileBytes::copy_of(&[7; 130]);
+    assert!(file.view::<u8>(0..130).is_some());
+    assert!(file.view::<u8>(0..131).is_none());
+    assert!(file.view::<u32>(0..6).is_none());
+    assert!(file.view::<u32>(2..6).is_none());
     #[expect(clippy::reversed_empty_ranges, reason = "damaged files have them")]
-    let reversed = image.view::<u8>(9..3);
+    let reversed = file.view::<u8>(9..3);
     assert!(reversed.is_none());
-    assert!(image.view::<u64>(64..64).unwrap().is_empty());
+    assert!(file.view::<u64>(64..64).unwrap().is_empty());
 }
 
 #[test]
 fn files_are_mapped() {
     let path = std::env::temp_dir().join(format!("fasttoken-store-{}", std::process::id()));
     std::fs::write(&path, [3; 100]).unwrap();
-    let image = Image::map(&File::open(&path).unwrap()).unwrap();
+    let file = FileBytes::map(&File::open(&path).unwrap()).unwrap();
     std::fs::remove_file(&path).unwrap();
-    let numbers = image.view::<u16>(0..100).unwrap();
-    drop(image);
+    let numbers = file.view::<u16>(0..100).unwrap();
+    drop(file);
     assert_eq!(*numbers, [0x0303; 50]);
 }

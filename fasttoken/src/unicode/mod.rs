@@ -57,7 +57,7 @@ impl Class {
     }
 }
 
-/// What the split patterns of the byte-level family distinguish.
+/// The character kinds that the split patterns of byte-level models distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// `\p{L}`
@@ -142,7 +142,7 @@ impl Classes {
         Class(self.blocks[block << 8 | c & 0xFF] & !INERT)
     }
 
-    /// Whether NFC leaves `c` alone, and lets nothing pass it.
+    /// Returns true if NFC neither changes `c` nor moves another character across it.
     #[inline]
     pub(crate) fn is_inert(&self, c: char) -> bool {
         let c = c as usize;
@@ -187,7 +187,7 @@ pub(crate) fn char_at(text: &str, at: usize) -> Option<char> {
     char::from_u32(code)
 }
 
-/// Whether `\w` of the `regex` crate matches `c`.
+/// Returns true if `\w` of the `regex` crate matches `c`.
 pub(crate) fn is_word(c: char) -> bool {
     classes().class(c).is_word()
 }

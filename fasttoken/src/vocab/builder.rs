@@ -1,16 +1,16 @@
-//! Tokens of a file on their way to a vocabulary.
+//! Builds a vocabulary from the tokens of a file.
 
 use super::names::{hash_long, low};
 use super::slot::{HIDDEN_SLOT, META, RAW_SLOT, SLOT, Slot};
 use super::{ADDED, MODEL, Names, PRESENT, RAW, SPECIAL, Unindexed, View, Vocab};
 use crate::alphabet;
 use crate::prefetch::prefetch;
-use crate::words::Key;
+use crate::short_tokens::Key;
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// A vocabulary as it is put together from a file: the model's own tokens first, then
-/// their index, then the added ones.
+/// A vocabulary under construction: the model's own tokens come first, then their index, then the
+/// added tokens.
 #[derive(Debug, Default)]
 pub(crate) struct Builder {
     slots: Vec<Slot>,
@@ -20,7 +20,7 @@ pub(crate) struct Builder {
     scratch: Vec<u8>,
 }
 
-/// A piece that is being looked up.
+/// A lookup of a piece in progress.
 #[derive(Debug, Clone)]
 pub(crate) struct Sought {
     key: Key,
@@ -28,12 +28,12 @@ pub(crate) struct Sought {
     range: Range<usize>,
 }
 
-/// Why a token cannot have an id.
+/// The reason why a token cannot have an id.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Clash {
-    /// The token has the id already.
+    /// The token has this id already.
     Same,
-    /// A token of this spelling has the id already.
+    /// Another token, of this spelling, has the id.
     Other(String),
 }
 
@@ -58,7 +58,7 @@ impl Builder {
         Ok(())
     }
 
-    /// [`Builder::add_model`] of a token that spells `piece`; whether the id was free.
+    /// Adds one of the model's own tokens by its piece. Returns false if the id is taken.
     #[inline]
     pub(crate) fn add_piece(&mut self, piece: &[u8], id: u32) -> bool {
         let at = id as usize;
@@ -74,23 +74,23 @@ impl Builder {
         true
     }
 
-    /// Makes room for so many ids.
+    /// Reserves memory for `ids` ids.
     pub(crate) fn reserve(&mut self, ids: usize) {
         self.flags.reserve(ids);
         self.slots.reserve(ids);
     }
 
-    /// Above all ids.
+    /// Returns one more than the largest id.
     pub(crate) fn id_end(&self) -> usize {
         self.flags.len()
     }
 
-    /// Whether the alphabet spells the token `id`.
+    /// Returns true if the alphabet spells the token `id`.
     pub(crate) fn is_spelled(&self, id: u32) -> bool {
         self.flags.get(id as usize).is_some_and(|f| f & RAW == 0)
     }
 
-    /// Whether the alphabet spells the token `id` by these bytes of `text`.
+    /// Returns true if the alphabet spells the token `id` and its piece is this range of `text`.
     #[inline]
     pub(crate) fn is_word(&self, id: u32, text: &[u8], range: Range<usize>) -> bool {
         let at = id as usize;
@@ -136,12 +136,12 @@ impl Builder {
         self.flags[id as usize] = flags | raw;
     }
 
-    /// The spelling of a token that was added.
+    /// Returns the spelling of a token.
     pub(crate) fn spelling(&self, id: u32) -> Option<Cow<'_, str>> {
         self.view().spelling(id)
     }
 
-    /// Number of the model's own tokens.
+    /// Returns the number of the model's own tokens.
     pub(crate) fn model_len(&self) -> usize {
         self.tokens
     }
@@ -151,18 +151,18 @@ impl Builder {
         Names::build(self.view())
     }
 
-    /// The id of one of the model's own tokens.
+    /// Returns the id of one of the model's own tokens.
     pub(crate) fn model_id(&self, names: &Names, spelling: &str) -> Option<u32> {
         self.view().model_id(names, spelling)
     }
 
-    /// The id of the model's own token that spells `bytes` by the alphabet.
+    /// Returns the id of the model's own token that spells `bytes` by the alphabet.
     #[inline]
     pub(crate) fn word_id(&self, names: &Names, bytes: &[u8]) -> Option<u32> {
         self.view().find(names, bytes, false)
     }
 
-    /// [`Builder::word_id`] in steps, of which each asks for the memory of the next.
+    /// Starts [`Builder::word_id`] in three steps, each of which prefetches the memory of the next.
     #[inline]
     pub(crate) fn seek(&self, names: &Names, text: &[u8], range: Range<usize>) -> Sought {
         let key = Key::new(text, range.start, range.end);
@@ -174,14 +174,14 @@ impl Builder {
         Sought { key, hash, range }
     }
 
-    /// The second step.
+    /// Takes the second step of a lookup.
     #[inline]
     pub(crate) fn seek_slot(&self, names: &Names, sought: &Sought) {
         let entry = names.entries[names.home(sought.hash)];
         prefetch(&self.slots, (entry & low(names.id_bits)) as usize);
     }
 
-    /// The last step.
+    /// Takes the last step of a lookup.
     #[inline]
     pub(crate) fn found(&self, names: &Names, text: &[u8], sought: &Sought) -> Option<u32> {
         let is = |id: u32| {
@@ -197,7 +197,7 @@ impl Builder {
         names.get_hashed(sought.hash, is)
     }
 
-    /// `added` is the number of added tokens that the model lacks.
+    /// Completes the vocabulary. `added` is the number of added tokens that the model lacks.
     pub(crate) fn finish(self, names: Names, added: usize) -> Vocab {
         Vocab {
             slots: self.slots.into(),

@@ -1,29 +1,29 @@
-//! Finding the id of a piece: the index of a vocabulary, and its hash.
+//! The index of a vocabulary, from pieces to ids.
 
 use super::{MODEL, RAW, View};
+use crate::short_tokens::Key;
 use crate::store::Flat;
-use crate::table::REACH;
-use crate::words::Key;
+use crate::table::{K0, K1, MAX_PROBES, fold};
 
-/// From pieces to ids: a frozen open-addressing table, at most two thirds full.
+/// An immutable open-addressing table from pieces to ids, at most two thirds full.
 #[derive(Debug)]
 pub(crate) struct Names {
-    /// A power of two of entries: the id in the low bits, bits of the hash above, and
-    /// all ones where free.
+    /// The entries, a power of two of them: the id in the low bits, bits of the hash above, and all
+    /// ones if free.
     pub(super) entries: Flat<u32>,
-    /// Low bits that hold the id.
+    /// The number of low bits that hold the id.
     pub(super) id_bits: u32,
 }
 
 const FREE: u32 = u32::MAX;
 
-/// Why tokens cannot be indexed.
+/// The reason why tokens cannot be indexed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unindexed {
-    /// The token of this id is there under another one, too.
+    /// The token of this id has another id as well.
     Twice(u32),
-    /// The spelling of this id has the place of too many others.
-    Crowded(u32),
+    /// The spelling of this id shares its slot with too many others.
+    TooManyCollisions(u32),
 }
 
 impl Names {
@@ -53,8 +53,8 @@ impl Names {
                 {
                     return Err(Unindexed::Twice(id as u32));
                 }
-                if steps == REACH {
-                    return Err(Unindexed::Crowded(id as u32));
+                if steps == MAX_PROBES {
+                    return Err(Unindexed::TooManyCollisions(id as u32));
                 }
                 steps += 1;
                 at = (at + 1) & mask;
@@ -72,12 +72,12 @@ impl Names {
         self.get_hashed(hash(piece), is)
     }
 
-    /// [`Names::get`] of a piece with this hash.
+    /// Returns [`Names::get`] of a piece with this hash.
     #[inline]
     pub(super) fn get_hashed(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
         let wanted = tag(hash, self.id_bits);
         let mask = self.entries.len() - 1;
-        for step in 0..REACH {
+        for step in 0..MAX_PROBES {
             let entry = self.entries[(hash as usize).wrapping_add(step) & mask];
             let id = entry & low(self.id_bits);
             if entry == FREE {
@@ -92,24 +92,24 @@ impl Names {
 }
 
 impl Names {
-    /// Where looking for a hash begins.
+    /// Returns the first entry that is probed for a hash.
     #[inline]
     pub(super) fn home(&self, hash: u64) -> usize {
         hash as usize & (self.entries.len() - 1)
     }
 }
 
-/// A number with the lowest `bits` set.
+/// Returns a number with the lowest `bits` bits set.
 pub(super) fn low(bits: u32) -> u32 {
     (1 << bits) - 1
 }
 
-/// Bits of the hash that an entry keeps, above the id.
+/// Returns the bits of the hash that an entry keeps, above the id.
 fn tag(hash: u64, id_bits: u32) -> u32 {
     (hash >> 32) as u32 & !low(id_bits)
 }
 
-/// That of its key for a short piece, which is two multiplications less.
+/// Returns the hash of a piece. A short piece has the hash of its key, which is cheaper.
 fn hash(bytes: &[u8]) -> u64 {
     match Key::new(bytes, 0, bytes.len()) {
         Key::NONE => hash_long(bytes),
@@ -118,13 +118,6 @@ fn hash(bytes: &[u8]) -> u64 {
 }
 
 pub(super) fn hash_long(bytes: &[u8]) -> u64 {
-    // Odd constants without structure: the fractional parts of pi and e.
-    const K0: u64 = 0x243F_6A88_85A3_08D3;
-    const K1: u64 = 0xB7E1_5162_8AED_2A6B;
-    let fold = |a: u64, b: u64| {
-        let product = u128::from(a) * u128::from(b);
-        (product as u64) ^ ((product >> 64) as u64)
-    };
     let mut state = bytes.len() as u64 ^ K0;
     let mut chunks = bytes.chunks_exact(8);
     for chunk in &mut chunks {

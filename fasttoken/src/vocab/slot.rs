@@ -1,4 +1,4 @@
-//! Where the piece of an id is: in its slot, if it is short.
+//! The storage of pieces: a short piece lies in the slot of its id.
 //!
 //! ```text
 //! slot of an id, 16 bytes:
@@ -10,9 +10,9 @@
 //!
 //! Decoding copies a slot whole and advances by its length.
 
-use crate::words::Key;
+use crate::short_tokens::Key;
 
-/// Where the piece of one id is; see the picture above.
+/// The piece of one id, or its place; see the picture above.
 #[derive(Debug, Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
 #[repr(C, align(16))]
 pub(super) struct Slot(pub(super) [u8; SLOT]);
@@ -25,7 +25,7 @@ pub(super) const RAW_SLOT: u8 = 0x20;
 pub(super) const LEN: u8 = 0x0F;
 
 impl Slot {
-    /// The slot for `piece`, which is appended to `long` if it is not short.
+    /// Creates the slot of `piece`, which is appended to `long` if it is not short.
     pub(super) fn new(piece: &[u8], long: &mut Vec<u8>) -> Self {
         let mut slot = [0; SLOT];
         if piece.len() < SLOT {
@@ -41,7 +41,7 @@ impl Slot {
         Self(slot)
     }
 
-    /// The key of a piece of 1 to 15 bytes; [`Key::NONE`] for others.
+    /// Returns the key of a piece of 1 to 15 bytes, and [`Key::NONE`] for others.
     #[inline(always)]
     pub(super) fn key(&self) -> Key {
         let meta = self.0[META];

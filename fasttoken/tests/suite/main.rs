@@ -4,8 +4,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod compiled;
 mod deepseek;
-mod image;
 mod load;
 mod merges;
 mod properties;

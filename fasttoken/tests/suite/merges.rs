@@ -76,12 +76,12 @@ fn what_a_missing_byte_was_between_merges() {
         let json = small.bytes();
         let ours = Tokenizer::from_bytes(&json).unwrap();
         let reference = tokenizers::Tokenizer::from_bytes(&json).unwrap();
-        let image = ours_from_image(&json);
+        let compiled = ours_compiled(&json);
         // Alone and in a word that is merged by the heap.
         for text in [text.to_owned(), text.repeat(40)] {
             let theirs = reference.encode_fast(text.as_str(), false).unwrap();
             assert_eq!(ours.encode(&text, false), theirs.get_ids(), "{text:?}");
-            assert_eq!(image.encode(&text, false), theirs.get_ids(), "{text:?}");
+            assert_eq!(compiled.encode(&text, false), theirs.get_ids(), "{text:?}");
         }
         let ids = ours.encode(text, false);
         let found: Vec<_> = ids.iter().filter_map(|id| ours.id_to_token(*id)).collect();
@@ -89,9 +89,9 @@ fn what_a_missing_byte_was_between_merges() {
     }
 }
 
-fn ours_from_image(json: &[u8]) -> Tokenizer {
-    let image = Tokenizer::compile(json).expect("the file compiles");
-    Tokenizer::from_image_bytes(&image).expect("the image opens")
+fn ours_compiled(json: &[u8]) -> Tokenizer {
+    let compiled = Tokenizer::compile(json).expect("the file compiles");
+    Tokenizer::from_compiled_bytes(&compiled).expect("the compiled tokenizer opens")
 }
 
 proptest! {

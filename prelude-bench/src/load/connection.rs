@@ -46,7 +46,7 @@ impl Connection {
         }
     }
 
-    /// As [`Self::ask`], keeping the body.
+    /// Sends a request as [`Self::ask`] does, and returns the body as well.
     pub(super) async fn answer(&mut self, job: Job) -> Result<(u16, Bytes)> {
         let response = self.send(job).await?;
         let status = response.status().as_u16();
@@ -73,7 +73,7 @@ impl Connection {
 async fn connect(address: &str) -> Result<SendRequest<Full<Bytes>>> {
     let stream = TcpStream::connect(address)
         .await
-        .with_context(|| format!("nobody answers at {address}"))?;
+        .with_context(|| format!("no server answers at {address}"))?;
     stream.set_nodelay(true)?;
     let (sender, connection) = handshake(TokioIo::new(stream)).await?;
     // It ends when the sender is dropped; its errors reach the sender too.

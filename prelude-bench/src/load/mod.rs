@@ -29,7 +29,7 @@ use connection::Connection;
 /// One request: where it goes, and its body.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// For example `/classify`.
+    /// The path, for example `/classify`.
     pub path: &'static str,
     /// JSON.
     pub body: Bytes,
@@ -42,13 +42,13 @@ pub struct Jobs {
     next: AtomicUsize,
     /// The number of jobs to hand out.
     limit: usize,
-    /// Where each body has its number, if they are numbered.
+    /// The offset of the number in each body; empty if bodies are not numbered.
     marks: Vec<usize>,
-    /// How many in a row have the same number.
+    /// The number of consecutive bodies with the same number.
     alike: usize,
 }
 
-/// What stands in a body for its number: eight digits.
+/// The placeholder for the number in a body: eight digits.
 pub const NUMBER: &str = "00000000";
 
 impl Jobs {
@@ -79,7 +79,7 @@ impl Jobs {
     }
 
     /// Jobs whose bodies say [`NUMBER`] somewhere, where each gets a number as it is handed out:
-    /// `alike` in a row the same one, and nobody else, however many are handed out.
+    /// `alike` in a row the same one, and no other connection, however many are handed out.
     ///
     /// # Panics
     /// If there are none, or a body has no place for its number, or none are to be alike.
@@ -115,7 +115,7 @@ impl Jobs {
         Some(job)
     }
 
-    /// How many were handed out, those handed out again included.
+    /// Returns the number of bodies handed out, with repetitions.
     #[must_use]
     pub fn taken(&self) -> usize {
         self.next.load(Ordering::Relaxed).min(self.limit)
@@ -127,7 +127,7 @@ impl Jobs {
         self.jobs.iter().take(count).cloned().collect()
     }
 
-    /// How many different ones there are.
+    /// Returns the number of different bodies.
     #[must_use]
     pub fn distinct(&self) -> usize {
         match self.marks.is_empty() {
@@ -137,16 +137,16 @@ impl Jobs {
     }
 }
 
-/// When requests are sent.
+/// The times at which requests are sent.
 #[derive(Clone, Copy, Debug)]
 pub enum Arrivals {
-    /// As soon as the connection's last one is answered.
+    /// A closed loop: each connection sends a request when it has the last response.
     Closed,
-    /// As a Poisson process, whatever the server does.
+    /// An open loop: a Poisson process, whatever the server does.
     Open {
         /// The mean.
         per_second: f64,
-        /// Of the process.
+        /// The seed of the process.
         seed: u64,
     },
     /// One on every connection at the same moment, the next ones when all are answered. What is
@@ -154,12 +154,12 @@ pub enum Arrivals {
     Together,
 }
 
-/// How a server is loaded.
+/// The load on a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Connections, which is the most requests at the same time.
     pub connections: usize,
-    /// When requests are sent.
+    /// The times at which requests are sent.
     pub arrivals: Arrivals,
     /// Time before counting begins.
     pub warm_up: Duration,
@@ -170,14 +170,14 @@ pub struct Load {
 /// Latencies of one kind of answer.
 pub type Latencies = Histogram<u64>;
 
-/// What came of it. Latencies are in nanoseconds.
+/// The result of a load. Latencies are in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    /// Of answers by status.
+    /// The latencies of responses by status.
     pub by_status: BTreeMap<u16, Latencies>,
     /// Requests without an answer: the connection broke, or could not be made.
     pub broken: u64,
-    /// From the end of the warm-up to the last answer counted.
+    /// The time from the end of the warm-up to the last counted response.
     pub elapsed: Duration,
 }
 
@@ -332,7 +332,7 @@ async fn apart(address: &str, jobs: &Arc<Jobs>, load: Load) -> Result<Tally> {
 struct Times {
     count_from: Instant,
     until: Instant,
-    /// Of an open loop: when requests arrive.
+    /// The arrival times of an open loop.
     schedule: Option<Mutex<Poisson>>,
 }
 

@@ -1,5 +1,5 @@
-//! Which cores a server and its load generator have: without that, a generator that sends three
-//! times as much takes the server's time and calls it the server's fault.
+//! The cores of a server and of its load generator, which must not share them: a generator that
+//! sends three times the load would take the server's time, and the report would blame the server.
 
 use anyhow::Result;
 
@@ -11,8 +11,8 @@ pub(super) struct Cores {
 }
 
 impl Cores {
-    /// All but the last of this thread's cores for the server; none if there is only one, or if
-    /// this system cannot say.
+    /// Assigns the last of this thread's cores to the generator and the others to the server.
+    /// Returns `None` if there is only one core, or if the system cannot tell.
     pub(super) fn apart() -> Option<Self> {
         Self::split(system::cores()?)
     }
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_thread_gets_its_cores_back() {
-        // Threads of their own have affinities of their own: nobody else is disturbed.
+        // New threads have affinities of their own, so no other thread changes.
         let run = || {
             let Some(cores) = Cores::apart() else {
                 return;

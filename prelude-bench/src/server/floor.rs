@@ -1,5 +1,5 @@
-//! What the machine takes for a question and an answer between threads that do nothing else: the
-//! part of a server's latency that no server can save, unless its threads stay awake.
+//! The cost of a question and an answer between threads that do nothing else: the part of a
+//! server's latency that no server can avoid, unless its threads busy-poll.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
@@ -11,11 +11,11 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-/// How long an end that stays awake does so: the other end's next question comes far sooner, and
-/// between two turns it must leave its core to others.
+/// The time for which a busy-polling end polls: the next question of the other end comes far
+/// sooner, and between two turns the end must release its core.
 const AWAKE: Duration = Duration::from_millis(1);
 
-/// Which of its threads sleeps between two questions.
+/// The thread that sleeps between two questions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Server {
     Sleeps,

@@ -37,47 +37,47 @@ use crate::{
 };
 use workload::Workload;
 
-/// What to measure.
+/// A part of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
     /// HTTP over the engine call, one connection.
     Overhead,
     /// Requests per second of a model that computes nothing.
     Noop,
-    /// From the start of the process to its first healthy answer.
+    /// The time from the start of the process to its first healthy response.
     Ready,
     /// One decision with many questions against many requests.
     Decision,
     /// One-token answers, classes and decisions, beside rivals.
     Versus,
-    /// More than the server can do.
+    /// Three times the load that the server can handle.
     Overload,
     /// Honest clients beside a client whose bodies are expensive or broken.
     Hostile,
 }
 
-/// How to measure.
+/// The settings of a measurement.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Rounds of each measurement; the median counts.
     pub rounds: usize,
     /// One measurement in one round.
     pub time: Duration,
-    /// All of them if empty.
+    /// The parts to measure; all parts if empty.
     pub parts: Vec<Part>,
     /// The program `prelude`.
     pub program: PathBuf,
     /// The folder that holds the demo models' folders, for rivals.
     pub models: PathBuf,
-    /// Where rivals and logs are.
+    /// The folder of installed servers and of logs.
     pub out: PathBuf,
     /// Whom to measure beside us.
     pub rivals: Vec<Rival>,
     /// The program of llama.cpp's server, if that is one of them.
     pub llama_server: Option<PathBuf>,
-    /// Whether to install them first.
+    /// True to install the other servers first.
     pub install_rivals: bool,
-    /// How long the overload lasts, and each half of the hostile part.
+    /// The duration of the overload part, and of each half of the hostile part.
     pub overload: Duration,
     /// Questions of each of its decisions.
     pub overload_questions: usize,
@@ -85,7 +85,7 @@ pub struct Config {
 
 /// The largest pool of requests that are different from each other.
 const DISTINCT: usize = 200_000;
-/// Of those with a long state.
+/// The number of different requests with a long state.
 const DISTINCT_STATES: usize = 6_000;
 
 /// Measures.

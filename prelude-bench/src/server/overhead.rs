@@ -1,20 +1,18 @@
-//! What HTTP adds: the same classification over a connection, and by the engine alone.
+//! The overhead of HTTP: the same classification over a connection, and by the engine alone.
 //!
 //! Like is compared with like. The engine is called as the server calls it for a request that is
 //! alone: the step runs on the caller's thread, so that no call waits for another thread to wake.
 //! And it is called at the same pace: before each call the caller is busy for as long as HTTP takes
 //! beside the step, since threads and caches are the warmer the sooner steps follow each other.
 
-use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use prelude_core::{Head, PromptTree, RowSpec, TokenId};
 use prelude_engine::{EngineHandle, RequestSpec};
 use prelude_server::{ServerConfig, demo};
+
+use crate::blocking::{Client, Exchange};
 
 use super::{
     floor::{self, Echo, HandOver},
@@ -71,8 +69,7 @@ pub(super) fn measure(rounds: usize, round: Duration) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What the machine takes for the same bytes without a server: the part of what is added that no
-/// server could save.
+/// The cost of the same bytes without a server: the part of the overhead that no server can avoid.
 #[derive(Default)]
 struct Machine {
     asleep: Vec<f64>,
@@ -94,7 +91,7 @@ impl Machine {
     }
 }
 
-/// Whoever is asked, in turns.
+/// The targets that are measured in turns.
 struct Asked {
     client: Client,
     body: String,
@@ -126,6 +123,12 @@ impl Asked {
         })
     }
 
+    /// Classifies over HTTP. Returns the time of the engine's step.
+    fn http_call(&mut self) -> Result<Duration> {
+        let exchange = self.client.post("/classify", &self.body)?;
+        exchange.step.context("no x-prelude-exec-ms")
+    }
+
     /// Medians in microseconds of each kind of call, made in turns so that they share whatever
     /// else the machine does; the last is of the steps of the first.
     fn turns(&mut self, round: Duration) -> Result<[f64; 6]> {
@@ -142,7 +145,7 @@ impl Asked {
                     }
                     let call = Instant::now();
                     match kind {
-                        0 => steps.push(self.client.post("/classify", &self.body)?.step),
+                        0 => steps.push(self.http_call()?),
                         1 => self.engine_call()?,
                         2 => self.asleep.ask()?,
                         3 => self.awake.ask()?,
@@ -189,69 +192,4 @@ fn median(mut times: Vec<Duration>) -> Duration {
 
 fn median_us(times: Vec<Duration>) -> f64 {
     median(times).as_secs_f64() * 1e6
-}
-
-/// What went there and back.
-struct Exchange {
-    /// Bytes of the request.
-    question: usize,
-    /// Bytes of the answer, its head included.
-    answer: usize,
-    /// Time that the engine's step took, as the server says.
-    step: Duration,
-}
-
-/// A client of one connection that does no more than it must, so that what is timed is the
-/// server.
-struct Client {
-    reader: BufReader<TcpStream>,
-}
-
-impl Client {
-    fn connect(address: SocketAddr) -> Result<Self> {
-        let stream = TcpStream::connect(address).context("the server just started")?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
-        Ok(Self {
-            reader: BufReader::new(stream),
-        })
-    }
-
-    fn post(&mut self, path: &str, body: &str) -> Result<Exchange> {
-        let request = format!(
-            "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
-             Content-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        self.reader.get_mut().write_all(request.as_bytes())?;
-        let mut line = String::new();
-        let mut head = self.reader.read_line(&mut line)?;
-        ensure!(line.starts_with("HTTP/1.1 200"), "{path} answered {line}");
-        let (mut length, mut step_ms) = (0, None::<f64>);
-        loop {
-            line.clear();
-            let bytes = self.reader.read_line(&mut line)?;
-            ensure!(bytes > 0, "the connection closed");
-            head += bytes;
-            if line == "\r\n" {
-                break;
-            }
-            if let Some((name, value)) = line.split_once(':') {
-                let value = value.trim();
-                if name.eq_ignore_ascii_case("content-length") {
-                    length = value.parse().context("a content length")?;
-                } else if name.eq_ignore_ascii_case("x-prelude-exec-ms") {
-                    step_ms = Some(value.parse().context("the step's time")?);
-                }
-            }
-        }
-        let mut answer = vec![0; length];
-        self.reader.read_exact(&mut answer)?;
-        Ok(Exchange {
-            question: request.len(),
-            answer: head + length,
-            step: Duration::try_from_secs_f64(step_ms.context("no x-prelude-exec-ms")? / 1e3)
-                .context("the step's time")?,
-        })
-    }
 }

@@ -1,7 +1,6 @@
 //! Three times what the server can do, in an open loop, for a while.
 //!
-//! Nobody waits for anybody: requests come at their rate however the server does. It must refuse
-//! what it cannot take at once and by name, and still do as much as it could before.
+//! An open loop: requests arrive at their rate whatever the server does.
 //!
 //! Server and generator run on cores of their own where there are several: a generator that sends
 //! three times as much would otherwise take from the server what the server then lacks. Capacity
@@ -35,13 +34,13 @@ const BUSY: usize = 64;
 const CROWD: usize = 512;
 /// Requests that may wait: what a second of work is, more or less.
 const QUEUE: usize = 256;
-/// How much of its capacity the server is asked for.
+/// The offered load, as a multiple of the server's capacity.
 const TIMES: f64 = 3.0;
 /// Least of that which must have been asked for in the end, in terms of what the server could do
 /// before and after: a machine that was slower while capacity was measured is overloaded by less.
 const LEAST_TIMES: f64 = 2.7;
 
-/// What was counted.
+/// The counts of one run.
 struct Run {
     before: Tally,
     overload: Tally,
@@ -50,7 +49,7 @@ struct Run {
     pinned: Option<Cores>,
 }
 
-/// What the server says of itself.
+/// The server's own metrics.
 #[derive(Clone, Copy)]
 struct Seen {
     /// Requests whose texts were tokenised.
@@ -150,12 +149,11 @@ fn seen(server: &Process) -> Result<Seen> {
 }
 
 impl Run {
-    #[expect(clippy::cast_precision_loss, reason = "counts of a run")]
     fn rows(&self, questions: usize, skipped: &mut Vec<String>) -> Vec<Row> {
         let one = |name: &str, unit, value| Row::new(name, unit, vec![value]);
         let (before, after) = (self.before.per_second(), self.after.per_second());
-        // The machine may have had less to give meanwhile: the mean of before and after is what
-        // to compare with, and a server that is slower ever after does not pass.
+        // The machine may have been slower in between, so the overload is compared with the mean
+        // of before and after. A server that stays slower does not pass.
         let could = f64::midpoint(before, after);
         let times = self.overload.asked_per_second() / could;
         let where_ = match &self.pinned {
@@ -183,6 +181,14 @@ impl Run {
                 self.overload.per_second(),
             ),
         ];
+        self.push_overload_rows(could, &mut rows, skipped);
+        rows
+    }
+
+    /// Appends the rows of the overload itself. `could` is the server's capacity per second.
+    #[expect(clippy::cast_precision_loss, reason = "counts of a run")]
+    fn push_overload_rows(&self, could: f64, rows: &mut Vec<Row>, skipped: &mut Vec<String>) {
+        let one = |name: &str, unit, value| Row::new(name, unit, vec![value]);
         let share = self.overload.per_second() / could;
         rows.push(
             one("overload: goodput in terms of capacity", Unit::Ratio, share)
@@ -233,7 +239,6 @@ impl Run {
             )
             .with(Verdict::at_most(self.server.queued, 0.0)),
         );
-        rows
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-/// What a value is of.
+/// The unit of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Unit {
     /// Microseconds.
@@ -34,7 +34,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// As in tables.
+    /// Returns the name of the unit in tables.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -53,12 +53,12 @@ impl Unit {
     }
 }
 
-/// Whether a target was reached in this run.
+/// The result of comparing a value with its target.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict {
-    /// For example `≤ 60`.
+    /// The target, for example `≤ 60`.
     pub target: String,
-    /// Whether it was reached.
+    /// True if the target was reached.
     pub reached: bool,
 }
 
@@ -81,37 +81,37 @@ impl Verdict {
 /// A rival's value of the same thing, measured in turns with ours.
 #[derive(Clone, Debug, Serialize)]
 pub struct Rivalry {
-    /// Who.
+    /// The name of the other server.
     pub name: String,
     /// The median of its rounds.
     pub value: f64,
     /// Smallest and largest of its rounds.
     pub spread: (f64, f64),
-    /// How many times better we are: the median over rounds of the ratio within a round. It holds
-    /// on a busy machine; the values do not.
+    /// The factor by which Prelude is better: the median over rounds of the ratio within a round.
+    /// The ratio is valid on a busy machine; the values are not.
     pub ratio: f64,
-    /// What the ratio is to be.
+    /// The target of the ratio.
     pub verdict: Option<Verdict>,
 }
 
 /// One line of the report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// What was measured.
+    /// The name of the measured value.
     pub name: String,
-    /// Of the values.
+    /// The unit of the values.
     pub unit: Unit,
     /// The median of the rounds.
     pub value: f64,
     /// Smallest and largest of the rounds.
     pub spread: (f64, f64),
-    /// What the value is to be, if anything was promised of it alone.
+    /// The target of the value itself, if it has one.
     pub verdict: Option<Verdict>,
     /// Rivals.
     pub rivals: Vec<Rivalry>,
-    /// What a reader should know.
+    /// A note for the reader.
     pub note: Option<String>,
-    /// Of each round.
+    /// The value of each round.
     #[serde(skip)]
     pub(super) rounds: Vec<f64>,
 }
@@ -187,15 +187,15 @@ pub struct Report {
     pub machine: String,
     /// Before and after: what else the machine did.
     pub load_average: (String, String),
-    /// When, in UTC.
+    /// The date of the run, in UTC.
     pub date: String,
-    /// Of the checkout.
+    /// The commit of the checkout.
     pub commit: String,
     /// Rounds of each measurement.
     pub rounds: usize,
-    /// What was measured.
+    /// The measured values.
     pub rows: Vec<Row>,
-    /// What was left out, and why.
+    /// The parts that were skipped, with the reason.
     pub skipped: Vec<String>,
 }
 

@@ -22,7 +22,7 @@ pub enum Rival {
     Vllm,
     /// The server of llama.cpp: --llama-server names the program.
     LlamaCpp,
-    /// Hugging Face's text-embeddings-inference, which cannot be had here: the report says why.
+    /// Hugging Face's text-embeddings-inference, which cannot be installed here: the report says why.
     Tei,
 }
 
@@ -61,7 +61,7 @@ about = re.sub(r"(?m)^Version: .*", f"Version: {version}+cpu", about, count=1)
 (other / "METADATA").write_text(about)
 "#;
 
-/// What a server is to serve.
+/// The model that a server serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Serve {
     /// The language model.
@@ -82,7 +82,7 @@ impl Serve {
 }
 
 impl Rival {
-    /// As in reports.
+    /// Returns the name in reports.
     pub(super) const fn title(self) -> &'static str {
         match self {
             Self::Vllm => "vLLM 0.32 on the CPU",
@@ -118,7 +118,7 @@ impl Rival {
         }
     }
 
-    /// Whether what is promised is promised against this one.
+    /// Returns true if targets are set against this server.
     pub(super) const fn is_aimed_at(self) -> bool {
         matches!(self, Self::Vllm)
     }
@@ -151,7 +151,7 @@ impl Rival {
         run(&python, &["-c", RENAME])
     }
 
-    /// What has to be done before it can be started, if anything.
+    /// Returns the step that is missing before the server can be started.
     pub(super) fn lacks(self, config: &Config) -> Option<&'static str> {
         let Some(program) = self.program(config) else {
             return Some("name its program with --llama-server");
@@ -173,7 +173,7 @@ impl Rival {
         }
     }
 
-    /// What its program says of its version, where the title does not say it.
+    /// Returns the version that the program reports, unless the title has it.
     pub(super) fn version(self, config: &Config) -> Option<String> {
         match self {
             Self::LlamaCpp => llama_cpp::version(&self.program(config)?),

@@ -14,7 +14,7 @@ use crate::{
     process::Process,
 };
 
-/// What of a tally counts.
+/// The value of a tally that is reported.
 #[derive(Clone, Copy)]
 pub(super) enum Figure {
     Median,
@@ -28,7 +28,7 @@ pub(super) struct Case {
     pub(super) connections: usize,
     pub(super) arrivals: Arrivals,
     pub(super) figure: Figure,
-    /// How many times better than a rival we are to be, if that was promised.
+    /// The target factor by which Prelude is better than a rival.
     pub(super) target: Option<f64>,
 }
 
@@ -165,7 +165,7 @@ impl<'a> Rivals<'a> {
         Ok(ours.iter().zip(mine).map(row).collect())
     }
 
-    /// How long each took to start.
+    /// Returns the start-up time of each server.
     pub(super) fn starts(&self) -> impl Iterator<Item = Row> {
         self.servers.iter().map(|(rival, server)| {
             let seconds = server.ready_after.as_secs_f64();

@@ -1,4 +1,4 @@
-//! What servers are asked: messages of a bank's customers, each of its own, seeded.
+//! The requests that servers are sent: messages of a bank's customers, all different, seeded.
 //!
 //! Bodies are serialised before anything is timed, and enough of them that no server sees one
 //! twice within a run, unless it is faster than anybody thought: the report says so then.
@@ -26,7 +26,7 @@ const THINGS: &[&str] = &[
     "statement",
     "exchange",
 ];
-/// Of one token each.
+/// Words of one token each.
 const WORDS: &[&str] = &["card", "transfer", "payment", "account", "exchange", "cash"];
 const TROUBLES: &[&str] = &[
     "has not arrived",
@@ -177,8 +177,8 @@ impl Workload<'_> {
         })
     }
 
-    /// As [`Self::decide`], about states that begin with the request's number: fresh, however
-    /// many there are.
+    /// Builds the requests of [`Self::decide`] with states that begin with the request's number, so
+    /// that any number of them is new.
     pub(super) fn decide_for_ever(&self, tokens: usize, ask: usize) -> Jobs {
         // Enough that lengths vary; the number makes the difference.
         const STATES: usize = 500;

@@ -1,4 +1,4 @@
-//! What requests of a workload have in common: the most that any cache can make of it.
+//! The shared prefixes of a workload: an upper bound of the hits of any cache.
 
 use std::collections::HashSet;
 
@@ -46,8 +46,8 @@ pub fn known_tokens(workload: &Workload, block_size: usize) -> Vec<u32> {
     workload.arrivals.iter().map(&mut known).collect()
 }
 
-/// Of each request, how many tokens its prompt begins with that some other request's prompt begins
-/// with too, be it earlier or later. What Preble's table 1 calls shared.
+/// Returns, for each request, the number of first tokens of its prompt that some other prompt
+/// begins with, be it earlier or later. This is the shared part of table 1 of the Preble paper.
 #[must_use]
 pub fn shared_tokens(workload: &Workload) -> Vec<u32> {
     let prompt = |i: usize| &workload.arrivals[i].prompt;

@@ -37,26 +37,27 @@ pub trait Route {
     fn refused(&mut self, now: Timestamp, engine: usize, request: usize);
 }
 
-/// What became of a workload.
+/// The outcome of a workload.
 #[derive(Clone, Debug, Default)]
 pub struct Served {
     /// Requests that were answered, in the order in which they ended.
     pub records: Vec<Record>,
     /// Requests that fit no engine.
     pub refused: usize,
-    /// How long each engine has computed.
+    /// The busy time of each engine.
     pub busy: Vec<Duration>,
-    /// When the last request ended.
+    /// The time at which the last request ended.
     pub end: Timestamp,
     /// Steps of all engines.
     pub steps: u64,
-    /// How often a generation lost its blocks to an older one.
+    /// The number of times that a generation lost its blocks to an older one.
     pub preemptions: u64,
 }
 
-/// What happens next. At the same time, what was scheduled first comes first.
+/// An event of the simulation. Events of the same time happen in the order in which they were
+/// scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Happening {
+enum Event {
     Arrival(usize),
     /// A step of an engine ends, or the engine wants to be asked again for one.
     Engine(usize),
@@ -65,17 +66,17 @@ enum Happening {
 /// Happenings by time, and by the order in which they were added.
 #[derive(Debug, Default)]
 struct Queue {
-    heap: BinaryHeap<Reverse<(Timestamp, u64, Happening)>>,
+    heap: BinaryHeap<Reverse<(Timestamp, u64, Event)>>,
     added: u64,
 }
 
 impl Queue {
-    fn add(&mut self, at: Timestamp, happening: Happening) {
+    fn add(&mut self, at: Timestamp, happening: Event) {
         self.heap.push(Reverse((at, self.added, happening)));
         self.added += 1;
     }
 
-    fn pop(&mut self) -> Option<(Timestamp, Happening)> {
+    fn pop(&mut self) -> Option<(Timestamp, Event)> {
         let Reverse((at, _, happening)) = self.heap.pop()?;
         Some((at, happening))
     }
@@ -104,14 +105,14 @@ pub fn run(
     let mut engines = built?;
     let mut queue = Queue::default();
     for (i, arrival) in workload.arrivals.iter().enumerate() {
-        queue.add(arrival.at, Happening::Arrival(i));
+        queue.add(arrival.at, Event::Arrival(i));
     }
     let mut run = Served::default();
     // Engines to which something happened at this time.
     let mut touched = BTreeSet::new();
     while let Some((now, happening)) = queue.pop() {
         match happening {
-            Happening::Arrival(request) => {
+            Event::Arrival(request) => {
                 let arrival = &workload.arrivals[request];
                 let mut tokens = Vec::new();
                 arrival.prompt.tokens(&mut tokens);
@@ -125,7 +126,7 @@ pub fn run(
                     done();
                 }
             }
-            Happening::Engine(engine) => {
+            Event::Engine(engine) => {
                 let before = run.records.len();
                 engines[engine].finish(now, &mut run.records)?;
                 for record in &run.records[before..] {
@@ -143,7 +144,7 @@ pub fn run(
         }
         while let Some(engine) = touched.pop_first() {
             if let Some(next) = engines[engine].start(now) {
-                queue.add(next, Happening::Engine(engine));
+                queue.add(next, Event::Engine(engine));
             }
         }
     }
@@ -364,15 +365,11 @@ mod tests {
     fn ties_go_by_the_order_of_scheduling() {
         let mut queue = Queue::default();
         let at = Timestamp::from_nanos;
-        queue.add(at(5), Happening::Engine(1));
-        queue.add(at(5), Happening::Arrival(0));
-        queue.add(at(3), Happening::Arrival(9));
-        let order: Vec<Happening> = std::iter::from_fn(|| queue.pop()).map(|(_, h)| h).collect();
-        let expected = [
-            Happening::Arrival(9),
-            Happening::Engine(1),
-            Happening::Arrival(0),
-        ];
+        queue.add(at(5), Event::Engine(1));
+        queue.add(at(5), Event::Arrival(0));
+        queue.add(at(3), Event::Arrival(9));
+        let order: Vec<Event> = std::iter::from_fn(|| queue.pop()).map(|(_, h)| h).collect();
+        let expected = [Event::Arrival(9), Event::Engine(1), Event::Arrival(0)];
         assert_eq!(order, expected);
     }
 }

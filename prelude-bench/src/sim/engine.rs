@@ -16,13 +16,13 @@ use prelude_sched::{
 
 use super::{Arrival, Preset, service::pieces};
 
-/// What modelled engines generate; no prompt has it.
+/// The token that modelled engines generate; no prompt has it.
 const GENERATED: TokenId = 0;
 
-/// What an engine is.
+/// The configuration of a modelled engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// How long its iterations take.
+    /// The time model of its iterations.
     pub preset: Preset,
     /// Tokens whose keys and values it holds; the preset's by default.
     pub kv_tokens: u64,
@@ -36,7 +36,7 @@ pub struct EngineConfig {
 
 impl EngineConfig {
     /// An engine of this preset, with the scheduler's defaults except for what the preset says of
-    /// iterations, and a queue that refuses nobody: a refused request has no latency, and a
+    /// iterations, and a queue that refuses no request: a refused request has no latency, and a
     /// report without the slowest would flatter.
     #[must_use]
     pub fn new(preset: Preset, policy: PolicyConfig) -> Self {
@@ -58,7 +58,7 @@ impl EngineConfig {
 }
 
 impl EngineConfig {
-    /// With steps of at most so many tokens, and chunks as long.
+    /// Limits steps, and chunks of prompts, to `tokens` tokens.
     #[must_use]
     pub fn with_step_tokens(mut self, tokens: u32) -> Self {
         self.step_tokens = tokens;
@@ -76,20 +76,20 @@ impl EngineConfig {
     }
 }
 
-/// What became of one request.
+/// The outcome of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Its index in the workload.
     pub request: usize,
-    /// From its arrival until some of it was first scheduled.
+    /// The time from arrival until the first step with a part of it.
     pub queue: Duration,
-    /// From its arrival to its first token.
+    /// The time from arrival to the first token.
     pub first_token: Duration,
-    /// From its arrival to its last token.
+    /// The time from arrival to the last token.
     pub latency: Duration,
     /// Tokens of its prompt.
     pub prompt_tokens: u64,
-    /// Of them, those that the engine had in its cache.
+    /// The number of prompt tokens that the engine had in its cache.
     pub cached_tokens: u64,
     /// Tokens that it generated.
     pub output_tokens: u64,
@@ -107,7 +107,7 @@ pub struct Engine {
     preset: Preset,
     scheduler: Scheduler,
     step: Option<Step>,
-    /// When requests came that have no token yet, and when those got it that have.
+    /// The arrival times of requests without a token, and the times of the first token of others.
     arrived: BTreeMap<RequestId, Timestamp>,
     first_token: BTreeMap<RequestId, Timestamp>,
     sampling: Arc<SamplingParams>,
@@ -240,13 +240,13 @@ impl Engine {
         Ok(())
     }
 
-    /// How long it has computed in all, the step that runs included.
+    /// Returns the busy time, including the current step.
     #[must_use]
     pub const fn busy(&self) -> Duration {
         self.busy
     }
 
-    /// What its scheduler counts.
+    /// Returns the counters of its scheduler.
     #[must_use]
     pub fn stats(&self) -> SchedulerStats {
         self.scheduler.stats()
@@ -263,7 +263,7 @@ fn answer(step: StepId, batch: &ForwardBatch) -> StepOutput {
     let sampled = |draws: u32| RowOutput::Sampled((0..draws).map(|_| token()).collect());
     let row = |row: &OutputRow| match &row.head {
         OutputHead::Sample(head) => sampled(head.draws),
-        // Nobody asks for anything else; a scheduler that does is told so by its own check.
+        // Only one output is requested; the scheduler's own check reports anything else.
         _ => RowOutput::Failed("a modelled engine only samples"),
     };
     let (oneshot, prefill, decode) = batch.parts();

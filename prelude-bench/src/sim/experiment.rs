@@ -8,21 +8,21 @@ use serde::Serialize;
 
 use super::{EngineConfig, Figures, Kind, Report, Routed, Setting, Workload, run as serve};
 
-/// Who sends requests to engines: a policy of `prelude-router`, with its defaults.
+/// A router of requests to engines: a policy of `prelude-router` with its defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Router {
-    /// Preble's E2: to whoever caches the prompt, or to whom it costs least.
+    /// Preble's E2: the engine that caches the prompt, or the engine with the lowest cost.
     E2,
     /// E2 without moving and copying prefixes.
     E2Still,
-    /// E2 that gives way where whoever caches the prompt has far too much to do.
+    /// E2, unless the engine that caches the prompt has far too much work.
     E2Guarded,
     /// One engine after another.
     RoundRobin,
-    /// To whoever has the fewest requests under way.
+    /// The engine with the fewest requests in progress.
     LeastOutstanding,
-    /// By a hash of the prompt's beginning.
+    /// An engine by a hash of the first tokens of the prompt.
     PrefixHash,
     /// The longest prefix that went there, unless queues differ too much: SGLang's and vLLM's
     /// routers, with the settings of their command lines (0.3, 64, 1.5).
@@ -36,7 +36,7 @@ pub enum Router {
 }
 
 impl Router {
-    /// As in reports and on the command line.
+    /// Returns the name in reports and on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -80,32 +80,32 @@ impl Router {
     }
 }
 
-/// Where requests come from.
+/// The source of requests.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// A workload of the papers, made anew with each of so many seeds, from the setting's on.
     Seeded {
-        /// Which.
+        /// The kind of workload.
         kind: Kind,
-        /// How much of it; its seed is the first.
+        /// The size of the workload, with its first seed.
         setting: Setting,
-        /// How many runs.
+        /// The number of runs, each with the next seed.
         seeds: u64,
     },
     /// A trace, which is run once: nothing here is random but workloads.
     Trace(Workload),
 }
 
-/// What to simulate.
+/// The description of a simulation.
 #[derive(Clone, Debug)]
 pub struct Experiment {
     /// The requests.
     pub source: Source,
-    /// How many engines.
+    /// The number of engines.
     pub engines: usize,
-    /// What each is.
+    /// The configuration of each engine.
     pub config: EngineConfig,
-    /// Who sends requests to them.
+    /// The router of requests.
     pub router: Router,
     /// The name of the engines' policy.
     pub policy: &'static str,
@@ -114,7 +114,7 @@ pub struct Experiment {
     pub time_error: f64,
 }
 
-/// How far an experiment is.
+/// The progress of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// A run begins, with so many requests.

@@ -13,14 +13,14 @@ pub const SHORT_TOKENS: u32 = 256;
 /// A request whose first token takes longer misses LAPS's target.
 pub const TARGET: Duration = Duration::from_millis(400);
 
-/// Of the requests of one run, in milliseconds.
+/// Times of the requests of one run, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Times {
     /// Mean.
     pub mean_ms: f64,
-    /// As long or less took half of them.
+    /// The median.
     pub p50_ms: f64,
-    /// As long or less took 99 %.
+    /// The 99th percentile.
     pub p99_ms: f64,
 }
 
@@ -43,7 +43,7 @@ fn percentile(sorted: &[f64], percent: usize) -> f64 {
     sorted.get(rank - 1).copied().unwrap_or(0.0)
 }
 
-/// What requests were like, answered or not.
+/// The sizes of the requests, answered or not.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Requests {
     /// Tokens of a prompt.
@@ -75,21 +75,21 @@ impl Requests {
 /// Figures of one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figures {
-    /// What the workload was made with; a trace has none.
+    /// The seed of the workload; a trace has none.
     pub seed: Option<u64>,
     /// Requests that came.
     pub requests: usize,
-    /// What they were like.
+    /// The sizes of the requests.
     pub of_requests: Requests,
-    /// Of them, those that fit no engine. They are in no other figure.
+    /// The number of requests that fit no engine and are in no other figure.
     pub refused: usize,
     /// Requests per second that came.
     pub rate: f64,
-    /// From arrival to the last token.
+    /// Times from arrival to the last token.
     pub latency: Times,
-    /// From arrival to the first token.
+    /// Times from arrival to the first token.
     pub first_token: Times,
-    /// From arrival to the first step.
+    /// Times from arrival to the first step.
     pub queue: Times,
     /// Mean time to the first token of short requests ([`SHORT_TOKENS`]), in milliseconds.
     pub short_ms: f64,
@@ -101,7 +101,7 @@ pub struct Figures {
     pub warm_up: usize,
     /// Share of the answered requests' prompt tokens that engines had in their caches.
     pub hit_rate: f64,
-    /// What one cache without bounds would have had of all.
+    /// The share of prompt tokens that one unbounded cache would have had.
     pub hit_ceiling: f64,
     /// Busy time of the busiest engine over the engines' mean.
     pub imbalance: f64,
@@ -111,12 +111,12 @@ pub struct Figures {
     pub seconds: f64,
     /// Steps of all engines.
     pub steps: u64,
-    /// How often a generation lost its blocks to an older one.
+    /// The number of times that a generation lost its blocks to an older one.
     pub preemptions: u64,
 }
 
 impl Figures {
-    /// Of a run on engines with blocks of this size.
+    /// Computes the figures of a run on engines with blocks of `block_size` tokens.
     ///
     /// # Panics
     /// If engines had more in their caches than an infinite one: a defect of the simulation.
@@ -135,10 +135,8 @@ impl Figures {
         let most = busy.iter().copied().fold(0.0, f64::max);
         let seconds = run.end.as_nanos() as f64 / 1e9;
         let known = known_tokens(workload, block_size as usize);
-        let is_short = |r: &Record| {
-            let new = workload.arrivals[r.request].prompt.len() - known[r.request];
-            new <= SHORT_TOKENS
-        };
+        let new = |r: &Record| workload.arrivals[r.request].prompt.len() - known[r.request];
+        let is_short = |r: &Record| new(r) <= SHORT_TOKENS;
         let timed = || run.records.iter().filter(|r| r.request >= workload.warm_up);
         let first_tokens = |short| {
             let some = timed().filter(move |r| is_short(r) == short);

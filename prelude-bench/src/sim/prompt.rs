@@ -14,7 +14,7 @@ pub struct Run {
     pub stream: u64,
     /// The first token's place in it.
     pub start: u32,
-    /// How many, at least 1.
+    /// The number of tokens, at least 1.
     pub len: u32,
 }
 
@@ -63,7 +63,7 @@ impl Prompt {
         self.runs.iter().map(|run| run.len).sum()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no tokens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
@@ -78,8 +78,8 @@ impl Prompt {
         }
     }
 
-    /// How many tokens two prompts have in common at their beginning, as their runs say: streams
-    /// agree in one token of 32,000 by chance.
+    /// Returns the number of first tokens that two prompts have in common by their runs: different
+    /// streams agree in one token of 32,000 by chance.
     #[must_use]
     pub fn shared_with(&self, other: &Self) -> u32 {
         let mut shared = 0;

@@ -35,17 +35,17 @@ impl Spread {
 pub struct Report {
     /// The workload's name, or the trace's.
     pub workload: String,
-    /// In which order key portions came; a trace has its own.
+    /// The order of prefixes; a trace has its own.
     pub order: Option<&'static str>,
     /// The service-time model.
     pub preset: &'static str,
-    /// Who sent requests to engines.
+    /// The name of the router.
     pub route: &'static str,
-    /// How an engine orders its requests.
+    /// The name of the scheduling policy.
     pub policy: &'static str,
     /// The part by which the service times were off that the router believed.
     pub time_error: f64,
-    /// How many engines there are.
+    /// The number of engines.
     pub engines: usize,
     /// Tokens whose keys and values each holds.
     pub kv_tokens: u64,
@@ -128,7 +128,7 @@ impl Report {
         Spread::of(self.runs.iter().map(figure).collect())
     }
 
-    /// For people: medians over the runs, with minimum and maximum.
+    /// Returns a text table of medians over the runs, with minimum and maximum.
     #[must_use]
     pub fn render(&self) -> String {
         let mut out = format!("{}, {} engines\n", self.workload, self.engines);
@@ -204,7 +204,7 @@ impl Report {
         format!("{mean:.1} ± {sd:.1} {unit}")
     }
 
-    /// For programs: the report, and medians with minimum and maximum.
+    /// Returns JSON of the report, with medians, minimum and maximum.
     ///
     /// # Errors
     /// Of the serializer; a report always has a form.

@@ -159,7 +159,7 @@ pub(super) fn alone_ms(preset: Preset, arrival: &Arrival) -> f64 {
     prefill_ms(preset, tokens, tokens) + 1e3 * decode.sum::<f64>()
 }
 
-/// What computing the last `missed` tokens of a prompt takes, in chunks, with nothing else there.
+/// Returns the time for the last `missed` tokens of a prompt, in chunks, on an idle engine.
 fn prefill_ms(preset: Preset, missed: u32, tokens: u32) -> f64 {
     let chunk = preset.chunk_tokens();
     let starts = (tokens - missed..tokens).step_by(chunk as usize);

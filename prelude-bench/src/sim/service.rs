@@ -1,4 +1,4 @@
-//! How long a modelled device takes, and what fits into it.
+//! The time model and the memory of a device.
 //!
 //! Fits that others published, as constants. A simulation shows what a policy does under such a
 //! model; it says nothing about the speed of a GPU.
@@ -50,7 +50,7 @@ pub enum Preset {
 }
 
 impl Preset {
-    /// As in reports and on the command line.
+    /// Returns the name in reports and on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -59,7 +59,7 @@ impl Preset {
         }
     }
 
-    /// How long an iteration takes that computes these pieces.
+    /// Returns the time of an iteration that computes these pieces.
     #[must_use]
     pub fn iteration(self, pieces: impl Iterator<Item = Piece>) -> Duration {
         let ms = match self {
@@ -89,7 +89,7 @@ impl Preset {
         512
     }
 
-    /// What a scheduler may plan for an engine of this kind, with so many tokens in memory.
+    /// Returns the limits of a scheduler for such an engine with `kv_tokens` tokens of memory.
     ///
     /// Prompts may be as long as fits into memory: a model of time knows no positions.
     #[must_use]

@@ -93,7 +93,7 @@ mod tests {
         format(&mut Lines::new(Path::new(name), text.as_bytes()))
     }
 
-    /// What is wrong with it, causes included.
+    /// Returns the error of a file, with its causes.
     pub(super) fn error(name: &str, text: &str, format: fn(&mut Lines<'_>) -> Arrivals) -> String {
         format!("{:#}", from(name, text, format).unwrap_err())
     }

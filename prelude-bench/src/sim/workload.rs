@@ -28,17 +28,17 @@ pub use order::Order;
 /// One request and when it comes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// When.
+    /// The arrival time.
     pub at: Timestamp,
-    /// What it asks.
+    /// The prompt.
     pub prompt: Prompt,
     /// Tokens that it generates, at least 1: known to the modelled engine, which needs them, and
     /// not for routers to look at.
     pub output_tokens: u32,
-    /// Which key portion it begins with: the tool, the video, the profile. A request that shares
-    /// its own with nobody has a number of its own.
+    /// The number of its *key portion*, the shared prefix of its kind: the tool, the video, the
+    /// profile. A request without a shared prefix has a number of its own.
     pub key: u32,
-    /// Who asks. Where a workload knows no users, each request comes from one of its own.
+    /// The number of its user. In a workload without users, each request has a user of its own.
     pub user: u32,
     /// Prompts with different roots have nothing in common.
     pub root: u32,
@@ -47,11 +47,11 @@ pub struct Arrival {
 /// Arrivals, sorted by time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// What it is called in reports.
+    /// The name in reports.
     pub name: String,
     /// The requests.
     pub arrivals: Vec<Arrival>,
-    /// How many of the first requests warm caches up: their times are in no figure.
+    /// The number of first requests that only warm caches: their times are in no figure.
     pub warm_up: usize,
 }
 
@@ -98,7 +98,7 @@ impl Workload {
     }
 }
 
-/// What generators draw from and number with, so that parts of a mixture do not collide.
+/// The random numbers and counters of a generator, separate for each part of a mixture.
 #[derive(Debug)]
 struct Builder {
     random: Random,
@@ -119,7 +119,7 @@ impl Builder {
         }
     }
 
-    /// A stream that nobody has.
+    /// Returns a token stream that no other prompt has.
     const fn stream(&mut self) -> u64 {
         self.streams += 1;
         self.streams

@@ -1,12 +1,6 @@
 //! One classification over HTTP, and the same request through the engine alone.
 
-use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
-    time::Duration,
-};
-
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use prelude_core::{Head, PromptTree, RowSpec};
 use prelude_engine::RequestSpec;
 use prelude_server::{
@@ -14,6 +8,7 @@ use prelude_server::{
 };
 
 use super::{Row, TableConfig, in_turns, row};
+use crate::blocking::Client;
 
 const MESSAGE: &str = "I still have not received my new card, I ordered over a week ago.";
 
@@ -87,50 +82,4 @@ pub(super) fn measure(config: TableConfig) -> Result<Vec<Row>> {
     let ratio = alone.value / http.value;
     let rival = format!("the engine alone ({overhead:.0} µs of HTTP and tokenizing)");
     Ok(vec![http.against(rival, ratio), alone])
-}
-
-/// A client of one connection that does no more than it must.
-struct Client {
-    reader: BufReader<TcpStream>,
-}
-
-impl Client {
-    fn connect(address: SocketAddr) -> Result<Self> {
-        let stream = TcpStream::connect(address).context("the server just started")?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
-        Ok(Self {
-            reader: BufReader::new(stream),
-        })
-    }
-
-    fn post(&mut self, path: &str, body: &str) -> Result<()> {
-        let request = format!(
-            "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
-             Content-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        self.reader.get_mut().write_all(request.as_bytes())?;
-        let mut line = String::new();
-        self.reader.read_line(&mut line)?;
-        ensure!(line.starts_with("HTTP/1.1 200"), "{path} answered {line}");
-        let mut length = 0;
-        loop {
-            line.clear();
-            ensure!(
-                self.reader.read_line(&mut line)? > 0,
-                "the connection closed"
-            );
-            if line == "\r\n" {
-                break;
-            }
-            let lower = line.to_ascii_lowercase();
-            if let Some(value) = lower.strip_prefix("content-length:") {
-                length = value.trim().parse().context("a content length")?;
-            }
-        }
-        let mut answer = vec![0; length];
-        self.reader.read_exact(&mut answer)?;
-        Ok(())
-    }
 }

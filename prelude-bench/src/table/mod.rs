@@ -17,19 +17,19 @@ use anyhow::Result;
 /// One line of the table.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Row {
-    /// What was measured.
+    /// The name of the measured value.
     pub name: String,
     /// The median, in `unit`.
     pub value: f64,
-    /// For example `µs` or `MB/s`.
+    /// The unit, for example `µs` or `MB/s`.
     pub unit: &'static str,
     /// Smallest and largest of the rounds.
     pub spread: (f64, f64),
-    /// What it is compared with, and how many times better it is (above 1 is better).
+    /// The compared program, and the factor by which Prelude is better (above 1 is better).
     pub against: Option<(String, f64)>,
 }
 
-/// What to measure, and how long.
+/// The number and the duration of rounds.
 #[derive(Clone, Copy, Debug)]
 pub struct TableConfig {
     /// Rounds of each measurement; the median counts.

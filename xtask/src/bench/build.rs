@@ -1,4 +1,4 @@
-//! How long a newcomer waits: the first `cargo run --release`, from an empty target folder.
+//! The build time of a newcomer: the first `cargo run --release`, from an empty target folder.
 
 use std::{fs, thread, time::Instant};
 

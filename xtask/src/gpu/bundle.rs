@@ -156,7 +156,7 @@ fn images(to: &Path, needed: bool) -> Result<()> {
     copy(&from.join(MANIFEST), &to.join(MANIFEST))
 }
 
-/// What is said where there is no compiler and none is needed.
+/// Returns the note for a machine without a compiler, if none is needed.
 fn without_compiler(found: Result<()>, needed: bool) -> Result<Option<String>> {
     match (found, needed) {
         (Ok(()), _) => Ok(None),

@@ -1,4 +1,4 @@
-//! What a carried program needs of the machine that it is carried to.
+//! The requirements of a carried program on the machine that runs it.
 
 use std::{collections::BTreeSet, fs, path::Path};
 

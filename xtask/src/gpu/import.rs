@@ -147,7 +147,7 @@ fn compare(results: &Results, baseline: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether two [`stem`]s end in the same GPU's name.
+/// Returns true if two [`stem`]s end in the same GPU's name.
 fn is_same_device(a: &str, b: &str) -> bool {
     const DATE: usize = "2026-11-22-1405-".len();
     a.get(DATE..)

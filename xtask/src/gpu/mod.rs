@@ -23,7 +23,7 @@ use crate::run::root;
 
 /// Longest that a walk through all parts may take.
 const SMOKE_WITHIN: Duration = Duration::from_secs(180);
-/// What a part gets in it: none needs half of that.
+/// The seconds of each part in a smoke run; no part needs half of them.
 const SMOKE_PART_SECONDS: u64 = 90;
 /// Lines of `table.txt`.
 const TABLE_LINES_MAX: usize = 120;
@@ -50,7 +50,7 @@ pub(crate) struct Options {
 enum Gpu {
     /// File the results of a run under bench/gpu/.
     Import {
-        /// What `run.sh --out` named.
+        /// The folder that `run.sh --out` named.
         folder: PathBuf,
         /// Compare later runs with this one.
         #[arg(long)]
@@ -103,7 +103,7 @@ fn run_sh(bundle: &Path, parts: &[String]) -> Command {
     command
 }
 
-/// In `ci`: the bundle, its size, and a walk through every part.
+/// Checks, in `ci`, the bundle, its size, and a run through every part.
 pub(crate) fn ci() -> Result<String> {
     if !crate::run::program("g++").args(["--version"]).succeeds() {
         return Ok("SKIP: no g++ to emulate with".to_owned());

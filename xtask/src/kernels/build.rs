@@ -18,7 +18,7 @@ use crate::run::{program, root};
 /// Real architectures in an image; the PTX of the oldest serves what is not listed.
 pub(super) const TARGETS: &[&str] = &["80", "89", "90", "120"];
 
-/// What `target/kernels/manifest.json` says of an image.
+/// The entry of a kernel image in `target/kernels/manifest.json`.
 #[derive(Serialize)]
 struct Entry {
     /// [`Family::hash`] of what it was compiled from.

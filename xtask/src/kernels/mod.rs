@@ -73,7 +73,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
     }
 }
 
-/// Whether the compiler is set up; what to do where it is not.
+/// Finds the compiler, or returns the steps to set it up.
 pub(crate) fn find_compiler() -> Result<()> {
     compiler::Compiler::find().map(drop)
 }
@@ -83,7 +83,7 @@ pub(crate) fn build_images() -> Result<()> {
     build::run(&compiler::Compiler::find()?)
 }
 
-/// In `ci`: the resource table and NVRTC, if the compilers are here or can be had.
+/// Checks, in `ci`, the resource table and NVRTC, if the compilers are installed or can be.
 pub(crate) fn ci() -> Result<String> {
     let table = match compiler::Compiler::set_up() {
         Ok(compiler) => table::run(&compiler, false).map(|()| "pass".to_owned())?,

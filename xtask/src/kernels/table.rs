@@ -1,4 +1,5 @@
-//! What each kernel uses on each architecture, held against `kernels/resources.toml`.
+//! The resources that each kernel uses on each architecture, compared with
+//! `kernels/resources.toml`.
 //!
 //! A spill or a stack frame fails, but for those in [`STACKS`], and so does any growth of registers or shared memory: both
 //! cost occupancy, which no test without a GPU can see. Kernels on tensor cores must have tensor
@@ -24,7 +25,7 @@ use crate::run::{program, root};
 /// so, and 295 in a form that keeps maxima and sums in shared memory to have none.
 const STACKS: &[(&str, u32)] = &[("prelude_attn_varlen_wide_128", 32)];
 
-/// Of one kernel on one architecture.
+/// The resources of one kernel on one architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Use {
     registers: u32,

@@ -133,7 +133,7 @@ fn bells_ring_on_the_hour() {
 "#,
 ];
 
-/// What a user and the assistant say in turn.
+/// The messages of a user and the assistant, in turns.
 pub(super) const TURNS: [(&str, &str); 8] = [
     (
         "My bread comes out of the oven flat and heavy every time. What am I doing wrong?",

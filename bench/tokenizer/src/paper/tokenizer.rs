@@ -17,7 +17,7 @@ const GIT: &str = "https://github.com/rucnyz/fastokens";
 const REVISION: &str = "a7a066284ba6c2be5115f408ce2e25618e01f5be";
 const TITLE: &str = "fasttoken of the paper (rucnyz/fastokens a7a0662)";
 
-/// As given to `--without`.
+/// The value of `--without`.
 pub(crate) const KEY: &str = "paper";
 
 /// Builds it below `out`.

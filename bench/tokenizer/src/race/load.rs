@@ -24,7 +24,7 @@ impl Race {
         self.load_from(&path, &engines, rounds, bar, value)
     }
 
-    /// The same for a compiled image, which only ours has.
+    /// Measures loading a compiled tokenizer, which only fasttoken has.
     pub(super) fn load_image(&mut self, rounds: usize, bar: &ProgressBar) -> Result<Vec<Entry>> {
         let json = fs::read(&self.tokenizer)
             .with_context(|| format!("cannot read {}", self.tokenizer.display()))?;
@@ -58,8 +58,8 @@ impl Race {
         Ok(results)
     }
 
-    /// What loading and `threads` threads added to a process, when all have encoded the texts,
-    /// or what each of them did after the first: what the first text of all makes is shared.
+    /// Returns the memory that loading and `threads` threads added to a process once all have
+    /// encoded the texts, or the memory that each thread after the first added.
     pub(super) fn crowd(
         &mut self,
         texts: &Texts,
@@ -105,7 +105,7 @@ impl Race {
     }
 }
 
-/// How much more memory was resident.
+/// Returns the added resident memory.
 #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
 pub(super) fn megabytes(cost: Cost) -> f64 {
     cost.rss_after.saturating_sub(cost.rss_before) as f64 / 1e6

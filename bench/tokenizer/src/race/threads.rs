@@ -12,7 +12,7 @@ use crate::{
     workloads::{Row, Texts},
 };
 
-/// How often threads are started in a turn: their start and end are uneven.
+/// The number of times that threads are started in a turn, since their start and end are uneven.
 const STARTS: u32 = 5;
 
 impl Race {

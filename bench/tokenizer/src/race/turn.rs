@@ -7,13 +7,13 @@ use crate::{
     protocol::{Cost, Order},
 };
 
-/// What every engine does when its turn comes.
+/// The work of an engine in its turn.
 pub(super) struct Turn<F> {
     /// The order to do the work so many times over.
     pub(super) order: F,
-    /// Which of the two times counts.
+    /// Selects the time that counts.
     pub(super) seconds: fn(Cost) -> f64,
-    /// How long a turn at warm work should take; work that is new is done only once.
+    /// The target seconds of a turn of repeated work; new work is done only once.
     pub(super) repeat_s: Option<f64>,
 }
 

@@ -7,17 +7,17 @@ use fasttoken::Tokenizer;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// A tokenizer.json to an image that is mapped instead of parsed.
+/// Compile a tokenizer.json to a file that is mapped instead of parsed.
 ///
-/// The image holds all tables as they lie in memory, with checksums and the hash of the JSON;
+/// The file holds all tables as they lie in memory, with checksums and the hash of the JSON;
 /// processes that use the same file share its pages. Give it to --tokenizer, or to
-/// `Tokenizer::from_image`. It is for this version of fasttoken and this kind of machine.
+/// `Tokenizer::from_compiled`. It fits only this version of fasttoken and this kind of machine.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// A tokenizer.json, or a folder with one.
     #[arg(value_name = "FILE")]
     tokenizer: PathBuf,
-    /// The image; by default beside the JSON, with the extension ftk.
+    /// Output file. By default it lies beside the JSON, with the extension ftk.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -26,14 +26,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Outcome> {
     let json_path = crate::tokenizer_path(&arguments.tokenizer);
     let json = std::fs::read(&json_path)
         .with_context(|| format!("cannot read {}", json_path.display()))?;
-    let image = Tokenizer::compile(&json)
+    let compiled = Tokenizer::compile(&json)
         .with_context(|| format!("cannot compile {}", json_path.display()))?;
     let output = arguments
         .output
         .clone()
-        .unwrap_or_else(|| json_path.with_extension(crate::IMAGE_EXTENSION));
-    replace(&output, &image).with_context(|| format!("cannot write {}", output.display()))?;
-    let (from, to) = (json.len(), image.len());
+        .unwrap_or_else(|| json_path.with_extension(crate::COMPILED_EXTENSION));
+    replace(&output, &compiled).with_context(|| format!("cannot write {}", output.display()))?;
+    let (from, to) = (json.len(), compiled.len());
     let output = output.display();
     writeln!(
         std::io::stdout(),
@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Writes a new file and puts it in the place of the old one, which others may have mapped.
+/// Replaces a file by a new one, because other processes may have mapped the old one.
 fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));

@@ -5,7 +5,7 @@ use clap::Args;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-/// Where texts come from.
+/// The source of texts.
 #[derive(Args)]
 pub(crate) struct Texts {
     /// Text files in UTF-8; `-` or none is standard input.

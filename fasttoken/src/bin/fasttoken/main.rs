@@ -19,8 +19,8 @@ use std::process::ExitCode;
 
 /// Exact, fast tokenizer for Hugging Face tokenizer.json files.
 ///
-/// Ids are those of the crate `tokenizers` 0.23 for every input; a file that asks for something
-/// this program does not implement exactly is refused by name.
+/// Ids are those of the crate `tokenizers` 0.23 for every input. A file with a component that
+/// this program does not implement exactly is refused, with the name of the component.
 ///
 /// Start with:
 ///
@@ -44,13 +44,13 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Text to ids, as lines of numbers or as JSON.
+    /// Encode text to ids, as lines of numbers or as JSON.
     Encode(encode::Arguments),
-    /// Ids to text.
+    /// Decode ids to text.
     Decode(decode::Arguments),
-    /// Number of tokens of each file, without printing them.
+    /// Count the tokens of each file.
     Count(count::Arguments),
-    /// A tokenizer.json to an image that loads at once.
+    /// Compile a tokenizer.json to a file that loads without parsing.
     Compile(compile::Arguments),
     /// Compare with the reference crate on your own texts and show the first difference.
     Check(check::Arguments),
@@ -58,13 +58,13 @@ enum Command {
     Bench(bench::Arguments),
 }
 
-/// File names that end so are images, as `fasttoken compile` makes them.
-const IMAGE_EXTENSION: &str = "ftk";
+/// The extension of compiled tokenizers, as `fasttoken compile` writes them.
+const COMPILED_EXTENSION: &str = "ftk";
 
 /// The tokenizer to use, the same in every subcommand.
 #[derive(Args)]
 struct TokenizerFile {
-    /// A tokenizer.json, a folder with one, or an image (.ftk) of one.
+    /// A tokenizer.json, a folder with one, or a compiled tokenizer (.ftk).
     #[arg(
         short,
         long = "tokenizer",
@@ -81,8 +81,8 @@ impl TokenizerFile {
 
     fn load(&self) -> anyhow::Result<Tokenizer> {
         let path = self.path();
-        let tokenizer = if path.extension().is_some_and(|e| e == IMAGE_EXTENSION) {
-            Tokenizer::from_image(&path)
+        let tokenizer = if path.extension().is_some_and(|e| e == COMPILED_EXTENSION) {
+            Tokenizer::from_compiled(&path)
         } else {
             Tokenizer::from_file(&path)
         };
@@ -98,7 +98,7 @@ fn tokenizer_path(path: &Path) -> PathBuf {
     }
 }
 
-/// How a command that ran to its end went.
+/// The outcome of a command that ran to its end.
 enum Outcome {
     Done,
     #[cfg_attr(

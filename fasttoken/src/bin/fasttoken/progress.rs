@@ -2,7 +2,7 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Bytes below which nobody has to wait.
+/// The number of bytes below which no progress bar is shown.
 const BYTES_MIN: u64 = 8 << 20;
 
 /// A bar over `bytes` bytes of text; hidden where it would be in the way.

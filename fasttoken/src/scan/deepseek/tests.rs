@@ -32,7 +32,7 @@ fn whole(text: &str) -> Pieces {
     Vec::from_iter((!text.is_empty()).then_some((0, text.len())))
 }
 
-/// By the matcher that any other pattern runs on: the naive twin.
+/// Splits by the general pattern matcher, the plain version of the scanner.
 fn by_matcher(text: &str) -> Pieces {
     static PATTERNS: LazyLock<[Pattern; 3]> =
         LazyLock::new(|| DEEPSEEK3.map(|pattern| Pattern::new(pattern).expect("supported")));
@@ -125,7 +125,7 @@ fn every_three_kinds_beside_each_other() {
     }
 }
 
-/// What is at the end of a block, and what follows it.
+/// Texts at the end of a block, and texts after it.
 #[test]
 fn every_two_kinds_across_the_end_of_a_block() {
     for filler in ["x", " ", "!", "\n", "\0", "7", "漢", "・", "é"] {

@@ -26,8 +26,8 @@ impl Lanes for Avx512 {
         unsafe { avx512_within(block, first, count) }
     }
 
-    /// To load what was just copied has to wait for the copy: with this, a text of five
-    /// bytes takes 8 ns less.
+    /// Copies in one move, since loading bytes that were just copied waits for the copy: with this,
+    /// a text of five bytes takes 8 ns less.
     #[inline(always)]
     fn padded(rest: &[u8]) -> [u8; BLOCK] {
         // SAFETY: as above.

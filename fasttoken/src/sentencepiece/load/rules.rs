@@ -1,4 +1,4 @@
-//! What the rules of a file join and make, and the tokens that none may join.
+//! The rules of a file, and the tokens that no rule may join.
 
 use super::is_complete;
 use crate::error::Error;
@@ -48,7 +48,7 @@ impl Special {
     }
 }
 
-/// The tokens that each rule joins, and the one that it makes.
+/// Returns the two tokens that each rule joins, and its product.
 pub(super) fn rules(
     file: &File,
     ids: &HashMap<&str, u32>,

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 
 use super::run;
 
-/// What writes its format.
+/// The packages that write its model format.
 pub(super) const TOOLS: &[&str] = &["gguf==0.19.0", "numpy"];
 
 /// Slots, one for each connection of the largest crowd, and the tokens of all.
@@ -16,7 +16,7 @@ const CONTEXT: &str = "32768";
 /// Writes a demo model as llama.cpp reads it.
 const CONVERT: &str = include_str!("gguf.py");
 
-/// What the program says of its version, if it says anything.
+/// Returns the version that the program reports.
 pub(super) fn version(program: &Path) -> Option<String> {
     let output = Command::new(program).arg("--version").output().ok()?;
     // Some releases say it on one, some on the other.

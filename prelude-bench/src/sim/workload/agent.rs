@@ -20,7 +20,7 @@ const OUTPUT: Moments = Moments::new(16.0, 13.0);
 const CONTEXT: u32 = 8192;
 /// Mean tokens of history.
 const HISTORY: f64 = 0.24 * 2285.0;
-/// Which part of the requests is a task of one step: it lowers the shared share to 97 %, with a
+/// The share of requests that are a task of one step: it lowers the shared share to 97 %, with a
 /// deviation of sqrt(0.02 * 0.98) = 14 %.
 const LONE: f64 = 0.02;
 

@@ -22,7 +22,7 @@ impl Moments {
         Self { mean, sd }
     }
 
-    /// Of numbers: those of the whole, not of a sample.
+    /// Returns the moments of numbers, as a population and not as a sample.
     #[must_use]
     pub fn of(numbers: &[f64]) -> Self {
         let n = numbers.len().max(1) as f64;
@@ -34,7 +34,7 @@ impl Moments {
         }
     }
 
-    /// What is left for a part of a sum whose other, independent part has these moments.
+    /// Returns the moments of the other part of a sum, given the moments of one independent part.
     pub(super) fn less(self, other: Self) -> Self {
         Self {
             mean: self.mean - other.mean,
@@ -51,7 +51,7 @@ pub(super) struct LogNormal {
 }
 
 impl LogNormal {
-    /// With these moments of the number itself.
+    /// Creates a distribution with these moments of the number itself.
     pub(super) fn new(moments: Moments) -> Self {
         let variance = (1.0 + (moments.sd / moments.mean).powi(2)).ln();
         Self {

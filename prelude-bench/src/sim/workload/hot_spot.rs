@@ -10,7 +10,7 @@ use super::{
 };
 use prelude_core::Timestamp;
 
-/// When it begins.
+/// The second at which the hot spot begins.
 const BEGIN_S: f64 = 120.0;
 /// The part of the traffic that the hot document takes from then on.
 const HOT: f64 = 0.4;

@@ -1,4 +1,4 @@
-//! Which workloads there are, and how much of each.
+//! The kinds of workloads, and their sizes.
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
@@ -28,18 +28,18 @@ pub enum Kind {
     Zipf,
     /// Tools and videos at once, in bursts like Azure's (Preble).
     Mixed,
-    /// Documents, of which one takes 40 % of the traffic after 120 s (ours).
+    /// Documents, of which one takes 40 % of the traffic after 120 s (Prelude's own).
     HotSpot,
     /// Post recommendation: 50 posts for each of 20 users (PrefillOnly).
     Posts,
-    /// Credit verification: 60 long histories, shared by nobody (PrefillOnly).
+    /// Credit verification: 60 long histories without shared prefixes (PrefillOnly).
     Credit,
     /// Turns of conversations with the lengths of LMSYS, half of which continue one of a few
     /// cached histories (LAPS).
     Conversation,
 }
 
-/// How much of a workload is made, and how.
+/// The size and the order of a workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
     /// Engines that it is for: the authors' numbers are for two, and grow with the engines.
@@ -47,12 +47,12 @@ pub struct Setting {
     pub engines: u32,
     /// Requests per second; the middle of the authors' range by default.
     pub rate: Option<f64>,
-    /// How many; as the authors have, or as many as come in their time, by default.
+    /// The number of requests; by default the paper's, or as many as arrive in its time.
     pub requests: Option<u32>,
-    /// How many tools, tasks, problems, videos, documents or conversations; as the authors have
-    /// by default.
+    /// The number of tools, tasks, problems, videos, documents or conversations; by default the
+    /// paper's.
     pub prefixes: Option<u32>,
-    /// In which order key portions come.
+    /// The order of key portions.
     pub order: Order,
     /// Gaps of [`Kind::Mixed`].
     pub gaps: Gaps,
@@ -74,7 +74,7 @@ impl Default for Setting {
     }
 }
 
-/// For two engines.
+/// The size for two engines.
 struct Amount {
     prefixes: u32,
     rate: f64,
@@ -82,7 +82,7 @@ struct Amount {
 }
 
 impl Kind {
-    /// As in reports and on the command line.
+    /// Returns the name in reports and on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

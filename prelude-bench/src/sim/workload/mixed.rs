@@ -27,9 +27,9 @@ const CODE_GAP_S: Moments = Moments::new(0.390, 5.12);
 /// are too few.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gaps {
-    /// For tools; reconstructed if there are none.
+    /// Gaps between tool requests; reconstructed if empty.
     pub chat: Vec<Duration>,
-    /// For videos; reconstructed if there are none.
+    /// Gaps between video requests; reconstructed if empty.
     pub code: Vec<Duration>,
 }
 

@@ -1,11 +1,11 @@
-//! In which order requests of different key portions come. It matters, and no paper gives it.
+//! The order of requests of different key portions, which matters, and which no paper gives.
 
 use serde::Serialize;
 
 use super::Arrival;
 use crate::random::Random;
 
-/// How many key portions a window of [`Order::Windowed`] has.
+/// The number of key portions in a window of [`Order::Windowed`].
 const WINDOW: usize = 20;
 
 /// The order of requests with different key portions. Those with one key portion keep theirs, so
@@ -17,12 +17,12 @@ pub enum Order {
     Grouped,
     /// Shuffled within each 20 key portions.
     Windowed,
-    /// All shuffled.
+    /// All requests are shuffled.
     Shuffled,
 }
 
 impl Order {
-    /// As in reports and on the command line.
+    /// Returns the name in reports and on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -32,8 +32,8 @@ impl Order {
         }
     }
 
-    /// All requests of the groups, one group for each key portion, in this order. Which group is
-    /// first is random.
+    /// Returns all requests of the groups, one for each key portion, in this order. The first group
+    /// is random.
     pub(super) fn line_up(
         self,
         mut groups: Vec<Vec<Arrival>>,
@@ -85,7 +85,7 @@ mod tests {
         order.line_up(groups(), &mut Random::far(1))
     }
 
-    /// How many times the key changes from one request to the next.
+    /// Returns how many times the key changes from one request to the next.
     fn changes(line: &[Arrival]) -> usize {
         line.windows(2).filter(|w| w[0].key != w[1].key).count()
     }

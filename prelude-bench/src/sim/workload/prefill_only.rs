@@ -47,7 +47,7 @@ fn user_posts(user: u32, build: &mut Builder) -> Vec<Arrival> {
     (0..POSTS).map(&mut post).collect()
 }
 
-/// Credit verification: a long history each, shared by nobody.
+/// Credit verification: a long history each, without shared prefixes.
 pub(super) fn credit(users: u32, rate: f64, build: &mut Builder) -> Vec<Arrival> {
     let mut request = |user| Arrival {
         at: Timestamp::ZERO,

@@ -6,7 +6,7 @@
 //! - Own text is independent of the key portion's length and has the mean and deviation that the
 //!   shared share leaves it; the key portion gets what is left of the prompt's moments.
 //! - A share of 88 % with a deviation of 32 % is nearly a coin's: some requests share nothing.
-//!   Those are `lone`, with a key portion that nobody else has.
+//!   Those are `lone`, with a key portion of their own.
 //! - Requests per key portion: the mean follows from the authors' numbers of prefixes and of
 //!   requests (240 tools and 1,800 requests are 7.5 a tool and not 39); of the table, the
 //!   deviation in terms of the mean is kept.
@@ -22,14 +22,14 @@ use super::{
 use crate::sim::{Prompt, Run};
 use prelude_core::Timestamp;
 
-/// How requests are spread over the key portions.
+/// The spread of requests over the key portions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Popularity {
-    /// As evenly as can be.
+    /// Evenly.
     Even,
     /// Log-normal, with this deviation in terms of the mean.
     Spread(f64),
-    /// In proportion to the key portion's length.
+    /// Proportionally to the length of the key portion.
     ByLength,
     /// The k-th most popular in proportion to `k^-s`.
     Zipf(f64),
@@ -46,7 +46,7 @@ pub(super) struct Shape {
     pub(super) own: Moments,
     /// Generated tokens.
     pub(super) output: Moments,
-    /// Which part of the requests has a key portion to itself.
+    /// The share of requests that have a key portion to themselves.
     pub(super) lone: f64,
     pub(super) popularity: Popularity,
     /// Most tokens of a prompt and its output.
@@ -113,7 +113,7 @@ impl Shape {
 pub(super) struct Prefixes {
     shape: Shape,
     key: LogNormal,
-    /// What every prompt begins with, if the shape has any of it, and the root that it makes.
+    /// The tokens that every prompt begins with, if the shape has any, and their root.
     system: Run,
     root: u32,
     pub(super) portions: Vec<Portion>,

@@ -1,0 +1,83 @@
+//! A folder of compiled tokenizers, one for each `tokenizer.json`.
+
+use super::{open, sha256};
+use crate::error::Error;
+use crate::format::VERSION;
+use crate::load;
+use crate::tokenizer::Tokenizer;
+use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The result of looking for a compiled tokenizer in [`Tokenizer::from_file_cached`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CacheUse {
+    /// The folder had the compiled tokenizer.
+    Found,
+    /// The tokenizer was compiled and stored in the folder.
+    Written,
+    /// The compiled tokenizer could not be stored in the folder. The loaded tokenizer works all the
+    /// same.
+    NotWritten(io::Error),
+}
+
+impl Tokenizer {
+    /// Loads a `tokenizer.json` by its compiled form in the folder `cache`. If the folder lacks a
+    /// usable one, the file is compiled and stored there first.
+    ///
+    /// Files are named by the SHA-256 of the JSON and the version of the format, so any number of
+    /// tokenizers and versions can share a folder; nothing is ever deleted. A file is written under
+    /// another name first and then renamed, so several processes can do so at once. A user who can
+    /// write to the folder decides which ids come out, so it should belong to the user that runs
+    /// the program.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::from_file`]. A folder that cannot be used is no error; see
+    /// [`CacheUse`].
+    pub fn from_file_cached(
+        path: impl AsRef<Path>,
+        cache: impl AsRef<Path>,
+    ) -> Result<(Self, CacheUse), Error> {
+        let (path, cache) = (path.as_ref(), cache.as_ref());
+        let json = std::fs::read(path).map_err(|source| Error::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        let source = sha256(&json);
+        let mut name = String::new();
+        for byte in source {
+            let _ = write!(name, "{byte:02x}");
+        }
+        let file = cache.join(format!("{name}-{VERSION}.ftk"));
+        if let Ok(reader) = open(&file)
+            && reader.source == source
+            && let Ok(tokenizer) = Self::read_compiled(&reader)
+        {
+            return Ok((tokenizer, CacheUse::Found));
+        }
+        let (tokenizer, config) = load::load_with_config(&json)?;
+        drop(json);
+        let bytes = tokenizer.to_compiled(&config, source);
+        let used = match put(cache, &file, &bytes) {
+            Ok(()) => CacheUse::Written,
+            Err(error) => CacheUse::NotWritten(error),
+        };
+        Ok((tokenizer, used))
+    }
+}
+
+/// Writes a file atomically.
+fn put(folder: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    std::fs::create_dir_all(folder)?;
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let draft = path.with_extension(format!("{}-{number}.tmp", std::process::id()));
+    std::fs::write(&draft, bytes)
+        .and_then(|()| std::fs::rename(&draft, path))
+        .inspect_err(|_| {
+            // Best effort: the first error is the one to report.
+            let _ = std::fs::remove_file(&draft);
+        })
+}

@@ -1,0 +1,28 @@
+//! The flag `--policy` of the commands `sched` and `sim`.
+
+use prelude_sched::PolicyConfig;
+
+/// A scheduling policy with its default settings, named as in the server's flag `--policy`.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub(crate) enum Policy {
+    /// First come, first served.
+    Fcfs,
+    /// Shortest remaining job first, without its cached tokens; for outputs of one token.
+    Srjf,
+    /// Priority groups by the cached share of the prompt.
+    Groups,
+    /// Length-aware prefill: short prompts apart from long ones.
+    Laps,
+}
+
+impl Policy {
+    /// Returns the name in reports, and the configuration.
+    pub(crate) const fn config(self) -> (&'static str, PolicyConfig) {
+        match self {
+            Self::Fcfs => ("fcfs", PolicyConfig::Fcfs),
+            Self::Srjf => ("srjf", PolicyConfig::Srjf),
+            Self::Groups => ("groups", PolicyConfig::Groups),
+            Self::Laps => ("laps", PolicyConfig::Laps),
+        }
+    }
+}
