@@ -3,7 +3,7 @@
 use prelude_core::InvalidRequest;
 use prelude_engine::{Outcome, Reject, SubmitError};
 
-use crate::{admission::Admission, endpoint::Call, endpoints::submit, error::ApiError};
+use crate::{admission::Admission, endpoint::Call, error::ApiError};
 
 /// A request the engine could not even take in.
 pub(crate) fn of_submit(error: &SubmitError) -> ApiError {
@@ -41,7 +41,7 @@ pub(crate) fn of_reject(reject: &Reject, call: &Call) -> ApiError {
             format!("a mean-pooled text of {prompt} tokens exceeds the limit of {limit}"),
         ),
         // It passed before the scheduler could look: the request waited for a step to end.
-        Reject::DeadlineUnmeetable { .. } => submit::late(call),
+        Reject::DeadlineUnmeetable { .. } => call.late(),
         // Ids are ours, so a repeated one is a bug; so is a reject this file has not heard of.
         _ => ApiError::internal(&call.request_id),
     }

@@ -14,8 +14,6 @@ use std::{
 
 use tokio::sync::Notify;
 
-use crate::lifecycle::InFlight;
-
 /// Of the last eight pauses, how many must have been short.
 const SHORT_PAUSES: u32 = 5;
 
@@ -81,12 +79,13 @@ impl Vigil {
         }
     }
 
-    /// Keeps the runtime's thread awake when that is worthwhile; never ends.
-    pub(crate) async fn keep(&self, in_flight: &InFlight) {
+    /// Keeps the runtime's thread awake when that is worthwhile, while no request is in flight.
+    /// Never ends.
+    pub(crate) async fn keep(&self, in_flight: impl Fn() -> usize) {
         loop {
             self.begins.notified().await;
             let begin = Instant::now();
-            while in_flight.count() == 0 && begin.elapsed() < self.limit {
+            while in_flight() == 0 && begin.elapsed() < self.limit {
                 // Comes back once the runtime has polled its sockets, without waiting for them.
                 tokio::task::yield_now().await;
                 // The client may have been woken on this core.
@@ -105,6 +104,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::lifecycle::InFlight;
 
     const HOUR: Duration = Duration::from_secs(3600);
 
@@ -137,7 +137,7 @@ mod tests {
         let in_flight = InFlight::new(Vigil::new(HOUR));
         let wakes = Arc::new(Wakes::default());
         let waker = Waker::from(Arc::clone(&wakes));
-        let mut keep = pin!(in_flight.vigil.keep(&in_flight));
+        let mut keep = pin!(in_flight.vigil.keep(|| in_flight.count()));
         // Polls the task as often as it asks for, at most three times: how often that was.
         let mut polls = || {
             for polls in 0..3 {
@@ -179,7 +179,7 @@ mod tests {
             }
             let wakes = Arc::new(Wakes::default());
             let waker = Waker::from(Arc::clone(&wakes));
-            let mut keep = pin!(in_flight.vigil.keep(&in_flight));
+            let mut keep = pin!(in_flight.vigil.keep(|| in_flight.count()));
             in_flight.vigil.all_answered();
             let mut polls = 0;
             loop {

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use prelude_core::{Constraint, MatchState, Matcher, TokenId, TokenMask, TokenSet};
 
-use crate::served_model::ServedModel;
+use super::ConstraintContext;
 
 /// The options, by their tokens.
 #[derive(Clone, Debug)]
@@ -39,15 +39,15 @@ impl Choice {
     /// What the options must do, if there is no such option or two are the same tokens.
     pub(super) fn new(
         options: &[String],
-        model: &ServedModel,
+        context: ConstraintContext<'_>,
         ends: Arc<[TokenId]>,
         min_tokens: u32,
     ) -> Result<Self, &'static str> {
         let paths: Vec<Vec<TokenId>> = options
             .iter()
-            .map(|option| model.tokenizer.encode(option, false))
+            .map(|option| context.tokenizer.encode(option, false))
             .collect();
-        Self::of_paths(&paths, model.vocab_size, ends, min_tokens)
+        Self::of_paths(&paths, context.vocab_size, ends, min_tokens)
     }
 
     fn of_paths(

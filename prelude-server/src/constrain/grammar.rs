@@ -14,16 +14,13 @@ use llguidance::ParserFactory;
 use prelude_core::{Constraint, MatchState, Matcher, TokenId, TokenMask, TokenSet};
 
 use super::{
-    Language,
+    ConstraintContext, Language,
     flights::{Flights, Stop},
     mask_threads::MaskThreads,
     source::{Compiled, Failure, Kind, Refusal, Source, depth},
     vocabulary,
 };
-use crate::{
-    admission::Admission, config::ms, endpoint::Call, error::ApiError, log,
-    served_model::ServedModel,
-};
+use crate::{admission::Admission, config::ms, error::ApiError, log};
 
 /// Brackets within brackets: parsers recurse over them.
 const DEPTH_MAX: usize = 100;
@@ -60,14 +57,13 @@ impl Grammars {
     /// 400 naming `param`, 429 if too many wait already.
     pub(super) async fn constraint(
         &self,
-        call: &Call,
-        model: &ServedModel,
+        context: ConstraintContext<'_>,
         language: &Language,
         param: &'static str,
         ends: Arc<[u32]>,
     ) -> Result<Arc<dyn Constraint>, ApiError> {
         let source = Source::new(language);
-        super::check_bytes(source.text.len(), call, param)?;
+        super::check_bytes(source.text.len(), context.limits, param)?;
         if depth(&source.text) > DEPTH_MAX {
             let message = format!("`{param}` has more than {DEPTH_MAX} brackets within another");
             return Err(ApiError::grammar_too_complex(message, param));
@@ -76,28 +72,28 @@ impl Grammars {
             return Err(ApiError::grammar(must, param));
         }
         let key = source.key();
-        let limits = &call.app.config.limits;
+        let limits = context.limits;
         let compiled = self
             .compiled
             .get_or_init(|| Flights::new(limits.grammar_cache_bytes));
         let outcome = match compiled.kept(&key) {
             Some(kept) => {
-                call.app.metrics.grammar_cache_hit();
+                context.metrics.grammar_cache_hit();
                 kept.map_err(Failure::Refused)
             }
             None => {
-                let factory = self.factory(call, model).await?;
+                let factory = self.factory(context).await?;
                 let work = move |stop: &Stop| source.compile(&factory, stop);
                 compiled.make(key, ms(limits.grammar_ms), work).await
             }
         };
-        let compiled = outcome.map_err(|failure| answer(failure, call, param, language))?;
+        let compiled = outcome.map_err(|failure| answer(failure, context, param, language))?;
         let threads = self.threads.get_or_init(|| {
             let cores = thread::available_parallelism().map_or(1, usize::from);
             let threads = u32::try_from((cores / 2).clamp(1, 8)).expect("at most 8");
             Arc::new(MaskThreads::start(threads))
         });
-        let vocab_size = model.vocab_size;
+        let vocab_size = context.vocab_size;
         let ends_first = ends.iter().filter(|_| compiled.accepts_nothing);
         let first = compiled.first.ids().chain(ends_first.copied());
         Ok(Arc::new(Grammar {
@@ -116,27 +112,35 @@ impl Grammars {
     /// What compiles grammars; made for the first one.
     async fn factory(
         &self,
-        call: &Call,
-        model: &ServedModel,
+        context: ConstraintContext<'_>,
     ) -> Result<Arc<ParserFactory>, ApiError> {
-        let bytes = self.share_of(call.app.config.limits.grammar_state_bytes);
-        let make = || vocabulary::factory(&model.tokenizer, model.vocab_size, bytes).map(Arc::new);
+        let bytes = self.share_of(context.limits.grammar_state_bytes);
+        let make =
+            || vocabulary::factory(context.tokenizer, context.vocab_size, bytes).map(Arc::new);
         let factory = match self.factory.get() {
             Some(factory) => factory,
             // As long as encoding a long text.
             None => {
                 let init = || self.factory.get_or_init(make);
-                call.app.encoder.run(usize::MAX, init).await?
+                context.encoder.run(usize::MAX, init).await?
             }
         };
         factory.clone().map_err(|why| {
-            log::line(format_args!("error id={} grammars: {why}", call.request_id));
-            ApiError::internal(&call.request_id)
+            log::line(format_args!(
+                "error id={} grammars: {why}",
+                context.request_id
+            ));
+            ApiError::internal(context.request_id)
         })
     }
 }
 
-fn answer(failure: Failure, call: &Call, param: &'static str, language: &Language) -> ApiError {
+fn answer(
+    failure: Failure,
+    context: ConstraintContext<'_>,
+    param: &'static str,
+    language: &Language,
+) -> ApiError {
     match failure {
         Failure::Refused(Refusal::Invalid { must, param: part }) => {
             ApiError::grammar(must, part.map_or(Cow::Borrowed(param), Cow::Owned))
@@ -149,7 +153,7 @@ fn answer(failure: Failure, call: &Call, param: &'static str, language: &Languag
             ApiError::grammar(Kind::Regex.must(), whitespace.unwrap_or(param))
         }
         Failure::Refused(Refusal::TooComplex) => {
-            let limit = call.app.config.limits.grammar_ms;
+            let limit = context.limits.grammar_ms;
             let message = format!(
                 "`{param}` is too large to be enforced, or takes more than {limit} ms to \
                  compile; make it smaller"
@@ -161,7 +165,7 @@ fn answer(failure: Failure, call: &Call, param: &'static str, language: &Languag
             ApiError::queue_full(message, Admission::soon())
         }
         Failure::NoThread => {
-            let id = &call.request_id;
+            let id = context.request_id;
             log::line(format_args!("error id={id} no grammar thread"));
             ApiError::internal(id)
         }

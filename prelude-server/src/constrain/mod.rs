@@ -32,11 +32,12 @@ mod vocabulary;
 use std::sync::Arc;
 
 use prelude_core::{Constraint, SamplingParams};
+use prelude_text::tokenizer::Tokenizer;
 
 use after_reasoning::AfterReasoning;
 use bad_words::BadWords;
 
-use crate::{endpoint::Call, error::ApiError, served_model::ServedModel};
+use crate::{config::Limits, encode::EncodePool, error::ApiError, metrics::EdgeMetrics};
 
 pub(crate) use after_reasoning::Reasoning;
 pub(crate) use grammar::Grammars;
@@ -49,6 +50,22 @@ pub(crate) struct Constrained {
     pub(crate) constraint: Arc<dyn Constraint>,
     /// Most tokens that a text in the language takes, if there is a bound.
     pub(crate) budget: Option<u32>,
+}
+
+/// The parts of the server and of a model that constraints are made with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConstraintContext<'a> {
+    pub(crate) limits: &'a Limits,
+    pub(crate) encoder: &'a EncodePool,
+    pub(crate) metrics: &'a EdgeMetrics,
+    /// The request's id, for logs.
+    pub(crate) request_id: &'a str,
+    pub(crate) tokenizer: &'a Arc<Tokenizer>,
+    pub(crate) vocab_size: u32,
+    /// Ids that end a text.
+    pub(crate) eos_token_ids: &'a [u32],
+    /// The model's compiled grammars.
+    pub(crate) grammars: &'a Grammars,
 }
 
 /// What a request wants its answers to be, beside how tokens are chosen.
@@ -70,22 +87,21 @@ pub(crate) struct Wanted<'a> {
 /// 400 `grammar_error` or `grammar_too_complex` naming the field, 400 `invalid_value` if nothing
 /// may come first, 429 if too many grammars are being compiled.
 pub(crate) async fn build(
-    call: &Call,
-    model: &ServedModel,
+    context: ConstraintContext<'_>,
     wanted: Wanted<'_>,
     sampling: &SamplingParams,
 ) -> Result<Option<Constrained>, ApiError> {
     let (mut param, mut made) = ("bad_words", None);
     if let Some(ask) = wanted.ask {
-        let language = of_language(call, model, ask, sampling, wanted.ignore_eos).await?;
+        let language = of_language(context, ask, sampling, wanted.ignore_eos).await?;
         made = Some(match wanted.reasoning {
             None => language,
             Some(reasoning) => Constrained {
                 constraint: Arc::new(AfterReasoning::new(
                     reasoning,
                     language.constraint,
-                    &model.eos_token_ids,
-                    model.vocab_size,
+                    context.eos_token_ids,
+                    context.vocab_size,
                 )),
                 budget: None,
             },
@@ -96,9 +112,16 @@ pub(crate) async fn build(
         let bytes = wanted.bad_words.iter().map(String::len).sum();
         let budget = made.as_ref().and_then(|m: &Constrained| m.budget);
         let inner = made.map(|m| m.constraint);
-        let make = || BadWords::new(wanted.bad_words, &model.tokenizer, model.vocab_size, inner);
+        let make = || {
+            BadWords::new(
+                wanted.bad_words,
+                context.tokenizer,
+                context.vocab_size,
+                inner,
+            )
+        };
         made = Some(Constrained {
-            constraint: Arc::new(call.app.encoder.run(bytes, make).await?),
+            constraint: Arc::new(context.encoder.run(bytes, make).await?),
             budget,
         });
     }
@@ -113,8 +136,7 @@ pub(crate) async fn build(
 /// # Errors
 /// As [`build`].
 async fn of_language(
-    call: &Call,
-    model: &ServedModel,
+    context: ConstraintContext<'_>,
     ask: &Ask,
     sampling: &SamplingParams,
     ignore_eos: bool,
@@ -122,16 +144,16 @@ async fn of_language(
     let ends: Arc<[u32]> = match ignore_eos {
         true => Arc::from([]),
         false => {
-            let ends = model.eos_token_ids.iter().copied();
-            ends.filter(|&id| id < model.vocab_size).collect()
+            let ends = context.eos_token_ids.iter().copied();
+            ends.filter(|&id| id < context.vocab_size).collect()
         }
     };
     Ok(match &ask.language {
         Language::Choice(options) => {
             let bytes = options.iter().map(String::len).sum();
-            check_bytes(bytes, call, ask.param)?;
-            let make = || choice::Choice::new(options, model, ends, sampling.min_tokens);
-            let choice = call.app.encoder.run(bytes, make).await?;
+            check_bytes(bytes, context.limits, ask.param)?;
+            let make = || choice::Choice::new(options, context, ends, sampling.min_tokens);
+            let choice = context.encoder.run(bytes, make).await?;
             let choice = choice.map_err(|must| ApiError::invalid_value(ask.param, must))?;
             Constrained {
                 budget: Some(choice.longest()),
@@ -139,9 +161,9 @@ async fn of_language(
             }
         }
         language => Constrained {
-            constraint: model
+            constraint: context
                 .grammars
-                .constraint(call, model, language, ask.text_param(), ends)
+                .constraint(context, language, ask.text_param(), ends)
                 .await?,
             budget: None,
         },
@@ -149,8 +171,8 @@ async fn of_language(
 }
 
 /// Refuses a language whose text is longer than the configuration allows.
-fn check_bytes(bytes: usize, call: &Call, param: &'static str) -> Result<(), ApiError> {
-    let max = call.app.config.limits.grammar_bytes;
+fn check_bytes(bytes: usize, limits: &Limits, param: &'static str) -> Result<(), ApiError> {
+    let max = limits.grammar_bytes;
     if bytes > max {
         let message = format!("`{param}` has {bytes} bytes, the limit is {max}");
         return Err(ApiError::grammar_too_complex(message, param));

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use prelude_core::Constraint;
 
-use super::Language;
-use crate::{endpoint::Call, error::ApiError, served_model::ServedModel};
+use super::{ConstraintContext, Language};
+use crate::error::ApiError;
 
 /// Compiles nothing.
 #[derive(Debug)]
@@ -19,8 +19,7 @@ impl Grammars {
     #[expect(clippy::unused_async, reason = "its twin waits for a thread")]
     pub(super) async fn constraint(
         &self,
-        _call: &Call,
-        _model: &ServedModel,
+        _context: ConstraintContext<'_>,
         _language: &Language,
         param: &'static str,
         _ends: Arc<[u32]>,

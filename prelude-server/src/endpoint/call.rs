@@ -15,7 +15,7 @@ use crate::{
     admission::Reservation,
     app::App,
     error::ApiError,
-    identity,
+    identity, log,
     sse::EventStream,
     wire::{self, Request},
 };
@@ -199,6 +199,18 @@ impl Call {
     /// runs connections has others to serve.
     pub(crate) async fn write<T>(&self, bytes: u64, work: impl FnOnce() -> T) -> T {
         self.app.encoder.write(bytes, work).await
+    }
+
+    /// Counts a missed deadline, and returns its error.
+    pub(crate) fn late(&self) -> ApiError {
+        self.app.metrics.deadline_missed();
+        ApiError::deadline_expired()
+    }
+
+    /// Writes the cause of a failed step to the log, and returns the error.
+    pub(crate) fn failed(&self, cause: &str) -> ApiError {
+        log::line(format_args!("error id={} {cause}", self.request_id));
+        ApiError::step_failed(&self.request_id)
     }
 
     /// Notes what is known of the request by now.

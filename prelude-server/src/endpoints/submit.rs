@@ -5,8 +5,8 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 use prelude_core::{ExecutionClass, Head, OnDeadline, PromptTree, RowSpec};
 use prelude_engine::{Answer, AnswerError, Collected, RequestSpec, Usage};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize, de::IgnoredAny};
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, value::RawValue};
 
 use crate::{
     admission::time_for,
@@ -42,7 +42,7 @@ pub(crate) struct CommonFields<'a> {
     /// Ignored by contract.
     #[schemars(with = "Option<Value>")]
     #[expect(dead_code, reason = "ignored by contract, and known all the same")]
-    user: Option<IgnoredAny>,
+    user: Option<&'a RawValue>,
 }
 
 /// The fate of a late request.
@@ -194,7 +194,7 @@ fn time_left(call: &Call, model: &ServedModel, slo: Duration) -> Result<Duration
     }
     // The deadline counts from the headers; parsing and encoding have used some of it.
     let left = slo.checked_sub(call.arrival.elapsed());
-    let left = left.ok_or_else(|| late(call))?;
+    let left = left.ok_or_else(|| call.late())?;
     // Looked up before the request itself is there: all of it is others'.
     let ahead = model.engine.tokens_ahead();
     let wait = time_for(ahead, model.engine.prompt_tokens_per_second());
@@ -218,23 +218,11 @@ pub(crate) async fn collect(call: &Call, answer: Answer) -> Result<Collected, Ap
             Ok(collected)
         }
         Err(AnswerError::Rejected(reject)) => Err(reject::of_reject(&reject, call)),
-        Err(AnswerError::DeadlineExpired) => Err(late(call)),
+        Err(AnswerError::DeadlineExpired) => Err(call.late()),
         Err(AnswerError::EngineStopped) => Err(ApiError::engine_dead()),
-        Err(AnswerError::Failed(why)) => Err(failed(call, &why)),
+        Err(AnswerError::Failed(why)) => Err(call.failed(&why)),
         Err(_) => Err(ApiError::internal(&call.request_id)),
     }
-}
-
-/// The deadline passed.
-pub(crate) fn late(call: &Call) -> ApiError {
-    call.app.metrics.deadline_missed();
-    ApiError::deadline_expired()
-}
-
-/// The step failed: the cause goes to the log.
-pub(crate) fn failed(call: &Call, why: &str) -> ApiError {
-    log::line(format_args!("error id={} {why}", call.request_id));
-    ApiError::step_failed(&call.request_id)
 }
 
 /// Token counts as OpenAI's clients read them.

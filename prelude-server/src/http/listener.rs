@@ -85,7 +85,7 @@ impl Server {
         let mut vigil = JoinSet::new();
         vigil.spawn({
             let app = Arc::clone(&app);
-            async move { app.in_flight.vigil.keep(&app.in_flight).await }
+            async move { app.in_flight.vigil.keep(|| app.in_flight.count()).await }
         });
         loop {
             tokio::select! {

@@ -15,100 +15,26 @@ use anyhow::Result;
 use super::{relative, rust_files};
 use crate::metadata::Metadata;
 
-/// The modules of each crate that are in cycles today. The lists may only shrink, and a crate that
-/// is not here has no cycle.
-const KNOWN: &[(&str, &[&[&str]])] = &[
-    (
-        "fasttoken",
-        &[
-            &[
-                "added",
-                "atoms",
-                "bpe",
-                "cache",
-                "error",
-                "gather",
-                "image",
-                "json",
-                "load",
-                "merging",
-                "normalize",
-                "pairs",
-                "postprocess",
-                "pretokenize",
-                "sentencepiece",
-                "tokenizer",
-                "vocab",
-                "window",
-            ],
-            &["compare", "words"],
-        ],
-    ),
-    (
-        "prelude-exec-cpu",
-        &[&["config", "kernels", "kv"], &["heads", "memory", "ops"]],
-    ),
-    (
-        "prelude-exec-cuda",
-        &[&[
-            "executor", "graph", "heads", "kernels", "load", "measure", "memory", "ops",
-        ]],
-    ),
-    (
-        "prelude-server",
-        &[
-            &[
-                "app",
-                "constrain",
-                "endpoints",
-                "openapi",
-                "reject",
-                "served_model",
-            ],
-            &["assets", "tokenizer"],
-            &["lifecycle", "vigil"],
-        ],
-    ),
-];
-
 /// Modules and the modules that each depends on.
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// Compares the cycles of each crate of the workspace with the known ones.
+/// Adds a fault for each cycle in a crate of the workspace.
 pub(super) fn check(metadata: &Metadata, faults: &mut Vec<String>) -> Result<()> {
     for package in metadata.members() {
         let folder = package
             .manifest_path
             .parent()
             .unwrap_or_else(|| Path::new(""));
-        let graph = graph(&folder.join("src"))?;
-        let known = KNOWN.iter().find(|(name, _)| *name == package.name);
-        let known = known.map_or(&[][..], |(_, cycles)| *cycles);
-        compare(&package.name, &cycles(&graph), known, faults);
-    }
-    Ok(())
-}
-
-fn compare(package: &str, found: &[BTreeSet<String>], known: &[&[&str]], faults: &mut Vec<String>) {
-    let known: Vec<BTreeSet<String>> = known
-        .iter()
-        .map(|cycle| cycle.iter().map(|&name| name.to_owned()).collect())
-        .collect();
-    let names = |cycle: &BTreeSet<String>| cycle.iter().cloned().collect::<Vec<_>>().join(", ");
-    for cycle in found {
-        if !known.iter().any(|known| cycle.is_subset(known)) {
+        for cycle in cycles(&graph(&folder.join("src"))?) {
+            let names: Vec<String> = cycle.into_iter().collect();
             faults.push(format!(
-                "{package}: its modules depend on each other in a cycle: {}",
-                names(cycle)
+                "{}: its modules depend on each other in a cycle: {}",
+                package.name,
+                names.join(", ")
             ));
         }
     }
-    for cycle in known.iter().filter(|cycle| !found.contains(cycle)) {
-        faults.push(format!(
-            "{package}: the cycle of {} is gone or smaller; shorten the list in tidy/cycles.rs",
-            names(cycle)
-        ));
-    }
+    Ok(())
 }
 
 /// Returns the sets of modules each of which depends on all others of its set.
@@ -368,33 +294,5 @@ mod tests {
         );
         let owners: Vec<_> = exported.iter().map(|(a, b)| format!("{a}<{b}")).collect();
         assert_eq!(owners, ["A<x", "B<x", "C<x", "D<y", "z<x"]);
-    }
-
-    #[test]
-    fn cycles_are_found_and_may_only_shrink() {
-        let edges = [("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d", "e")];
-        let mut graph = Graph::new();
-        for (from, to) in edges {
-            graph.entry(to.to_owned()).or_default();
-            graph
-                .entry(from.to_owned())
-                .or_default()
-                .insert(to.to_owned());
-        }
-        let found = cycles(&graph);
-        assert_eq!(found, [["a", "b", "c"].map(str::to_owned).into()]);
-        let check = |found: &[BTreeSet<String>], known: &[&[&str]], expected: &[&str]| {
-            let mut faults = Vec::new();
-            compare("p", found, known, &mut faults);
-            assert_eq!(faults.len(), expected.len(), "{faults:?}");
-            for (fault, part) in faults.iter().zip(expected) {
-                assert!(fault.contains(part), "{fault}");
-            }
-        };
-        check(&found, &[&["a", "b", "c"]], &[]);
-        check(&found, &[], &["in a cycle: a, b, c"]);
-        check(&found, &[&["a", "b", "c", "d"]], &["gone or smaller"]);
-        check(&[], &[&["a", "b"]], &["gone or smaller"]);
-        check(&[], &[], &[]);
     }
 }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::sampling::{self, SamplingFields};
 use crate::{
     app::App,
-    constrain::{self, Ask, Constrained, ConstraintFields, Reasoning, Wanted},
+    constrain::{self, Ask, Constrained, ConstraintContext, ConstraintFields, Reasoning, Wanted},
     endpoint::Call,
     error::ApiError,
     served_model::ServedModel,
@@ -170,13 +170,24 @@ impl Params {
         call: &Call,
         model: &ServedModel,
     ) -> Result<(), ApiError> {
+        let app = &call.app;
+        let context = ConstraintContext {
+            limits: &app.config.limits,
+            encoder: &app.encoder,
+            metrics: &app.metrics,
+            request_id: &call.request_id,
+            tokenizer: &model.tokenizer,
+            vocab_size: model.vocab_size,
+            eos_token_ids: &model.eos_token_ids,
+            grammars: &model.grammars,
+        };
         let wanted = Wanted {
             ask: self.ask.as_ref(),
             reasoning: self.reasoning,
             bad_words: &self.bad_words,
             ignore_eos: self.ignore_eos,
         };
-        self.constrained = constrain::build(call, model, wanted, &self.sampling).await?;
+        self.constrained = constrain::build(context, wanted, &self.sampling).await?;
         Ok(())
     }
 

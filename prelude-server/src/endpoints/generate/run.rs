@@ -234,16 +234,16 @@ impl Run {
             }
             AnswerEvent::Event(Event::Output { row, output, .. }) => match output {
                 RowOutput::Logprobs { entries, .. } => self.score(row, entries),
-                RowOutput::Failed(why) => return Err(submit::failed(&call, why)),
-                _ => return Err(submit::failed(&call, "an output of another kind")),
+                RowOutput::Failed(why) => return Err(call.failed(why)),
+                _ => return Err(call.failed("an output of another kind")),
             },
             AnswerEvent::Event(Event::Finished { outcome, usage, .. }) => {
                 self.usage = Some(usage);
                 call.note(|seen| seen.usage = Some(usage));
                 return match outcome {
                     Outcome::Aborted if self.aborted => Ok(true),
-                    Outcome::DeadlineExpired => Err(submit::late(&call)),
-                    Outcome::Failed(why) => Err(submit::failed(&call, &why)),
+                    Outcome::DeadlineExpired => Err(call.late()),
+                    Outcome::Failed(why) => Err(call.failed(&why)),
                     outcome => match reject::of_outcome(&outcome, &call.request_id) {
                         Some(error) => Err(error),
                         None => Ok(true),
