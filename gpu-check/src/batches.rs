@@ -1,30 +1,18 @@
 //! Batches for executors, by hand: what the scheduler would make, without a scheduler.
 
-use std::{ops::Range, sync::Arc};
+use std::ops::Range;
 
 use anyhow::{Context as _, Result, bail};
 use prelude_core::{
     BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor, ForwardBatch, Normalise, OneShotBatch,
-    OutputHead, OutputRow, Pooling, Residency, RowOutput, SampleHead, SamplingParams, Segment,
-    SegmentIdx, SeqId, StepId, StepOutput, TokenSource,
+    OutputHead, OutputRow, Pooling, Residency, RowOutput, Segment, SegmentIdx, SeqId, StepId,
+    StepOutput, TokenSource,
 };
+pub(crate) use prelude_models::conformance::batches::greedy;
 
 /// A count in a batch.
 pub(crate) fn count(n: usize) -> u32 {
     u32::try_from(n).expect("batches are far below 2^32")
-}
-
-/// The greedy head.
-pub(crate) fn greedy(top_logprobs: Option<u32>) -> SampleHead {
-    SampleHead {
-        sampling: Arc::new(SamplingParams::default()),
-        choice: 0,
-        draws: 1,
-        output_position: 0,
-        top_logprobs,
-        history: None,
-        mask: None,
-    }
 }
 
 /// An embedding of length 1.

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use prelude_core::{
-    BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor, ForwardBatch, OneShotBatch, OutputHead,
-    OutputRow, Residency, RowOutput, SampleHead, SamplingParams, Segment, SegmentIdx, SeqId,
-    StepId, StepOutput, TokenSource,
+    BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor, ForwardBatch, OneShotBatch, RowOutput,
+    SampleHead, SeqId, StepId, StepOutput, TokenSource,
 };
-use prelude_models::{Checkpoint, conformance::golden::model_folder};
+pub(crate) use prelude_models::conformance::batches::{prompt, root as root_segment};
+use prelude_models::{
+    Checkpoint,
+    conformance::{batches::greedy, golden::model_folder},
+};
 
 use crate::{ComputePool, CpuConfig, CpuDtype, CpuExecutor, Isa, Mode};
 
@@ -71,45 +74,7 @@ pub(crate) fn run_oneshot(executor: &mut CpuExecutor, batch: OneShotBatch) -> Ve
 }
 
 pub(crate) fn sample_head() -> SampleHead {
-    SampleHead {
-        sampling: Arc::new(SamplingParams::default()),
-        choice: 0,
-        draws: 1,
-        output_position: 0,
-        top_logprobs: Some(2),
-        history: None,
-        mask: None,
-    }
-}
-
-pub(crate) fn root_segment(tokens: std::ops::Range<u32>) -> Segment {
-    Segment {
-        tokens,
-        parent: None,
-        context_len: 0,
-        cached: BlockSpan::EMPTY,
-        residency: Residency::Transient,
-    }
-}
-
-/// One prompt and its heads with the positions they read.
-pub(crate) fn prompt(
-    tokens: &[u32],
-    rows: Vec<(std::ops::Range<u32>, OutputHead)>,
-) -> OneShotBatch {
-    OneShotBatch {
-        tokens: tokens.to_vec(),
-        segments: vec![root_segment(0..u32::try_from(tokens.len()).unwrap())],
-        rows: rows
-            .into_iter()
-            .map(|(positions, head)| OutputRow {
-                segment: SegmentIdx(0),
-                positions,
-                head,
-            })
-            .collect(),
-        block_ids: vec![],
-    }
+    greedy(Some(2))
 }
 
 /// A decode row at `context_len` over `blocks`.

@@ -11,12 +11,14 @@ use std::{
 };
 
 use prelude_core::{
-    BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor, ForwardBatch, OneShotBatch, OutputHead,
-    OutputRow, Residency, SampleHead, SamplingParams, Segment, SegmentIdx, SeqId, StepId,
+    BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor, ForwardBatch, OutputHead, SeqId, StepId,
     TokenSource,
 };
 use prelude_exec_cpu::{ComputePool, CpuConfig, CpuExecutor};
-use prelude_models::Checkpoint;
+use prelude_models::{
+    Checkpoint,
+    conformance::batches::{greedy, prompt},
+};
 
 struct Counting;
 
@@ -41,35 +43,10 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-fn greedy() -> SampleHead {
-    SampleHead {
-        sampling: Arc::new(SamplingParams::default()),
-        choice: 0,
-        draws: 1,
-        output_position: 0,
-        top_logprobs: None,
-        history: None,
-        mask: None,
-    }
-}
-
-fn prompt(len: u32) -> ForwardBatch {
-    ForwardBatch::OneShot(OneShotBatch {
-        tokens: (0..len).collect(),
-        segments: vec![Segment {
-            tokens: 0..len,
-            parent: None,
-            context_len: 0,
-            cached: BlockSpan::EMPTY,
-            residency: Residency::Transient,
-        }],
-        rows: vec![OutputRow {
-            segment: SegmentIdx(0),
-            positions: len - 1..len,
-            head: OutputHead::Sample(greedy()),
-        }],
-        block_ids: vec![],
-    })
+fn oneshot(len: u32) -> ForwardBatch {
+    let tokens: Vec<u32> = (0..len).collect();
+    let head = OutputHead::Sample(greedy(None));
+    ForwardBatch::OneShot(prompt(&tokens, vec![(len - 1..len, head)]))
 }
 
 fn decode(rows: u32) -> ForwardBatch {
@@ -83,7 +60,7 @@ fn decode(rows: u32) -> ForwardBatch {
                     start: row * 3,
                     len: 3,
                 },
-                sample: greedy(),
+                sample: greedy(None),
             })
             .collect(),
         block_ids: (0..rows * 3).map(BlockId).collect(),
@@ -117,8 +94,8 @@ fn steps_take_little_memory_whatever_their_length() {
     let pool = Arc::new(ComputePool::new(2));
     let mut executor = CpuExecutor::new(&checkpoint, CpuConfig::default(), pool).unwrap();
     let (short, long) = (
-        taken(&mut executor, &prompt(10)),
-        taken(&mut executor, &prompt(900)),
+        taken(&mut executor, &oneshot(10)),
+        taken(&mut executor, &oneshot(900)),
     );
     // One row: a few lists and its token. Neither layers nor tokens cost anything.
     assert_eq!(short, long);

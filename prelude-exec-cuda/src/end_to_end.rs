@@ -5,11 +5,14 @@ use std::sync::Arc;
 
 use prelude_core::{
     BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor, ForwardBatch, Normalise, OneShotBatch,
-    OutputHead, OutputRow, Pooling, Residency, RowOutput, SampleHead, SamplingParams, Segment,
-    SegmentIdx, SeqId, StepId, TokenSource,
+    OutputHead, OutputRow, Pooling, Residency, RowOutput, Segment, SegmentIdx, SeqId, StepId,
+    TokenSource,
 };
 use prelude_exec_cpu::{ComputePool, CpuConfig, CpuDtype, CpuExecutor};
-use prelude_models::conformance::golden::{Golden, GoldenComparison, GoldenPrompt, folder};
+use prelude_models::conformance::{
+    batches::{append, greedy, prompt, root},
+    golden::{Golden, GoldenComparison, GoldenPrompt, folder},
+};
 
 use crate::{
     CudaConfig, CudaExecutor,
@@ -34,64 +37,12 @@ fn short_prompts(golden: &Golden) -> Vec<GoldenPrompt> {
     prompts
 }
 
-fn root(
-    tokens: std::ops::Range<u32>,
-    context_len: u32,
-    cached: BlockSpan,
-    residency: Residency,
-) -> Segment {
+/// A root that keeps its keys and values in blocks.
+fn kept(tokens: std::ops::Range<u32>, blocks: BlockSpan) -> Segment {
     Segment {
-        tokens,
-        parent: None,
-        context_len,
-        cached,
-        residency,
+        residency: Residency::Keep(blocks),
+        ..root(tokens)
     }
-}
-
-/// One prompt and its heads with the positions they read.
-pub(crate) fn prompt(
-    tokens: &[u32],
-    rows: Vec<(std::ops::Range<u32>, OutputHead)>,
-) -> OneShotBatch {
-    let len = u32::try_from(tokens.len()).unwrap();
-    OneShotBatch {
-        tokens: tokens.to_vec(),
-        segments: vec![root(0..len, 0, BlockSpan::EMPTY, Residency::Transient)],
-        rows: rows
-            .into_iter()
-            .map(|(positions, head)| OutputRow {
-                segment: SegmentIdx(0),
-                positions,
-                head,
-            })
-            .collect(),
-        block_ids: vec![],
-    }
-}
-
-/// Puts another forest behind the first.
-fn append(batch: &mut OneShotBatch, other: OneShotBatch) {
-    let tokens = u32::try_from(batch.tokens.len()).unwrap();
-    let segments = u32::try_from(batch.segments.len()).unwrap();
-    let blocks = u32::try_from(batch.block_ids.len()).unwrap();
-    batch.tokens.extend(other.tokens);
-    batch.block_ids.extend(other.block_ids);
-    batch
-        .segments
-        .extend(other.segments.into_iter().map(|mut s| {
-            s.tokens = s.tokens.start + tokens..s.tokens.end + tokens;
-            s.parent = s.parent.map(|p| SegmentIdx(p.0 + segments));
-            s.cached.start += blocks;
-            if let Residency::Keep(span) = &mut s.residency {
-                span.start += blocks;
-            }
-            s
-        }));
-    batch.rows.extend(other.rows.into_iter().map(|mut row| {
-        row.segment.0 += segments;
-        row
-    }));
 }
 
 fn run(executor: &mut dyn Executor, batch: ForwardBatch) -> prelude_core::StepOutput {
@@ -197,15 +148,12 @@ fn a_row_has_the_same_bits_in_every_batch() {
     // As a tree: 30 shared tokens, a sibling, then the rest of ours. 100 tokens: two chunks.
     let child = |tokens, context_len| Segment {
         parent: Some(SegmentIdx(0)),
-        ..root(tokens, context_len, BlockSpan::EMPTY, Residency::Transient)
+        context_len,
+        ..root(tokens)
     };
     let mut tree = OneShotBatch {
         tokens: tokens[..30].to_vec(),
-        segments: vec![
-            root(0..30, 0, BlockSpan::EMPTY, Residency::Transient),
-            child(30..60, 30),
-            child(60..100, 30),
-        ],
+        segments: vec![root(0..30), child(30..60, 30), child(60..100, 30)],
         rows: rows(2).to_vec(),
         block_ids: vec![],
     };
@@ -218,14 +166,18 @@ fn a_row_has_the_same_bits_in_every_batch() {
     let all = BlockSpan { start: 0, len: 3 };
     let first = OneShotBatch {
         tokens: tokens[..40].to_vec(),
-        segments: vec![root(0..40, 0, BlockSpan::EMPTY, Residency::Keep(all))],
+        segments: vec![kept(0..40, all)],
         rows: vec![],
         block_ids: blocks.clone(),
     };
     results(first);
     let second = OneShotBatch {
         tokens: tokens[40..].to_vec(),
-        segments: vec![root(0..30, 40, all, Residency::Transient)],
+        segments: vec![Segment {
+            context_len: 40,
+            cached: all,
+            ..root(0..30)
+        }],
         rows: rows(0).to_vec(),
         block_ids: blocks,
     };
@@ -236,18 +188,6 @@ fn a_row_has_the_same_bits_in_every_batch() {
     append(&mut crowd, second);
     append(&mut crowd, prompt(&tokens, heads(69).to_vec()));
     assert_eq!(results(crowd), alone, "in a crowd");
-}
-
-pub(crate) fn greedy(top_logprobs: Option<u32>) -> SampleHead {
-    SampleHead {
-        sampling: Arc::new(SamplingParams::default()),
-        choice: 0,
-        draws: 1,
-        output_position: 0,
-        top_logprobs,
-        history: None,
-        mask: None,
-    }
 }
 
 /// Steps of equal shapes and other contents: launched one by one, captured, and run as what was
@@ -313,7 +253,7 @@ fn generate(executor: &mut dyn Executor, steps: usize) -> (Vec<Vec<u32>>, f32) {
     let mut batch = OneShotBatch::default();
     for (r, tokens) in prompts.iter().enumerate() {
         let len = u32::try_from(tokens.len()).unwrap();
-        let kept = BlockSpan {
+        let blocks_of_prompt = BlockSpan {
             start: 0,
             len: len.div_ceil(16),
         };
@@ -321,7 +261,7 @@ fn generate(executor: &mut dyn Executor, steps: usize) -> (Vec<Vec<u32>>, f32) {
             &mut batch,
             OneShotBatch {
                 tokens: tokens.clone(),
-                segments: vec![root(0..len, 0, BlockSpan::EMPTY, Residency::Keep(kept))],
+                segments: vec![kept(0..len, blocks_of_prompt)],
                 rows: vec![OutputRow {
                     segment: SegmentIdx(0),
                     positions: len - 1..len,

@@ -7,9 +7,10 @@ use std::{fmt::Write as _, fs, path::PathBuf, sync::Arc};
 
 use prelude_core::{
     BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor as _, ForwardBatch, Normalise,
-    OneShotBatch, OutputHead, OutputRow, Pooling, Residency, SampleHead, SamplingParams, Segment,
-    SegmentIdx, SeqId, StepId, TokenHead, TokenSource,
+    OneShotBatch, OutputHead, OutputRow, Pooling, Residency, Segment, SegmentIdx, SeqId, StepId,
+    TokenHead, TokenSource,
 };
+use prelude_models::conformance::batches::greedy;
 
 use crate::{
     CudaConfig, CudaExecutor,
@@ -186,25 +187,13 @@ fn row(segment: u32, positions: std::ops::Range<u32>, head: OutputHead) -> Outpu
     }
 }
 
-fn sample() -> SampleHead {
-    SampleHead {
-        sampling: Arc::new(SamplingParams::default()),
-        choice: 0,
-        draws: 1,
-        output_position: 0,
-        top_logprobs: None,
-        history: None,
-        mask: None,
-    }
-}
-
 fn decode_row(token: u32, context_len: u32, start: u32) -> DecodeRow {
     DecodeRow {
         seq: SeqId(u64::from(token)),
         token: TokenSource::Known(token),
         context_len,
         blocks: span(start, context_len / 16 + 1),
-        sample: sample(),
+        sample: greedy(None),
     }
 }
 
@@ -333,7 +322,7 @@ fn mixed() -> ForwardBatch {
                 BlockSpan::EMPTY,
                 Residency::Keep(span(0, 7)),
             )],
-            rows: vec![row(0, 99..100, OutputHead::Sample(sample()))],
+            rows: vec![row(0, 99..100, OutputHead::Sample(greedy(None)))],
             block_ids: (20..27).map(BlockId).collect(),
         },
         decode: decode(),

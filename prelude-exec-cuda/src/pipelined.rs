@@ -5,10 +5,10 @@ use prelude_core::{
     OutputHead, OutputRow, Pooling, Residency, RowOutput, SampleHead, Segment, SegmentIdx, SeqId,
     StepId, StepOutput, TokenHead, TokenSource,
 };
+use prelude_models::conformance::batches::{greedy, prompt};
 
 use crate::{
     CudaConfig, CudaExecutor,
-    end_to_end::{greedy, prompt},
     testing::{checkpoint, emulation, small},
 };
 

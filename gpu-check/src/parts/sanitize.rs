@@ -22,7 +22,7 @@ const TOOLS: [&str; 4] = ["memcheck", "racecheck", "synccheck", "initcheck"];
 const TOOL: &str = "=========";
 const REFUSALS: [&str; 2] = ["Device not supported", "Unable to"];
 /// Where the program usually lies.
-const PLACES: [&str; 2] = ["compute-sanitizer", "/usr/local/cuda/bin/compute-sanitizer"];
+const SANITIZER_PATHS: [&str; 2] = ["compute-sanitizer", "/usr/local/cuda/bin/compute-sanitizer"];
 
 pub(super) fn run(session: &mut Session) -> Result<()> {
     if session.is_smoke() {
@@ -56,7 +56,7 @@ fn find() -> Option<PathBuf> {
         let output = Command::new(program).arg("--version").output();
         output.is_ok_and(|o| o.status.success())
     };
-    PLACES.into_iter().find(works).map(PathBuf::from)
+    SANITIZER_PATHS.into_iter().find(works).map(PathBuf::from)
 }
 
 /// The output of a watched program.

@@ -38,11 +38,11 @@ pub(super) struct Labels {
     partial: Buffer,
     dots: Dots,
     groups: Vec<Group>,
-    places: Places,
+    places: ResultParts,
 }
 
 /// Where the numbers of each row of the step are.
-pub(super) type Places = BTreeMap<usize, Place>;
+pub(super) type ResultParts = BTreeMap<usize, Place>;
 
 /// Products of single hidden states with single rows of the head.
 #[derive(Debug, Default)]
@@ -83,7 +83,7 @@ impl Labels {
     }
 
     /// Swaps where numbers of two steps are.
-    pub(super) const fn exchange(&mut self, places: &mut Places) {
+    pub(super) const fn exchange(&mut self, places: &mut ResultParts) {
         std::mem::swap(&mut self.places, places);
     }
 

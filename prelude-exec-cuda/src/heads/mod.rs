@@ -70,8 +70,8 @@ pub(crate) struct StepResults {
     token_vectors: Pooled,
     classes: Classes,
     token_classes: Classes,
-    labels: labels::Places,
-    logits: logits::Places,
+    labels: labels::ResultParts,
+    logits: logits::ResultParts,
     ran: HeadsRun,
 }
 
@@ -113,8 +113,8 @@ impl Heads {
             token_vectors: self.token_vectors.spare(),
             classes: self.classes.spare(),
             token_classes: self.token_classes.spare(),
-            labels: labels::Places::default(),
-            logits: logits::Places::default(),
+            labels: labels::ResultParts::default(),
+            logits: logits::ResultParts::default(),
             ran: HeadsRun::default(),
         })
     }

@@ -28,14 +28,14 @@ use crate::{
 /// the step has tokens. Only where they want one token's vector cut in several ways, it has several
 /// results; a row for which there is no room then fails alone, the longest first.
 #[derive(Debug, Default)]
-struct Places {
+struct ResultIndex {
     /// For each row of the step, its results in order.
     of_row: BTreeMap<usize, Vec<u32>>,
     /// Results in all.
     len: usize,
 }
 
-impl Places {
+impl ResultIndex {
     /// Gives the rows `wants` their places, at most `room` in all: for each row of the step, what
     /// it wants in order. Equal wants share a place; `add` is told of each new one, in order.
     /// Returns the rows for which there is no room.
@@ -104,7 +104,7 @@ pub(super) struct Pooled {
     index: Field<i32>,
     /// `[places, H]`, of which each row uses its first dimensions.
     out: Option<(Part, usize)>,
-    places: Places,
+    places: ResultIndex,
     /// For each row of the step, how much of each result it reads.
     dimensions: BTreeMap<usize, usize>,
 }
@@ -144,7 +144,7 @@ impl Pooled {
             rows: Field::default(),
             index: Field::default(),
             out: None,
-            places: Places::default(),
+            places: ResultIndex::default(),
             dimensions: BTreeMap::new(),
         }
     }
@@ -270,7 +270,7 @@ pub(super) struct Classes {
     index: Field<i32>,
     /// `[places, labels]`.
     out: Option<(Part, usize)>,
-    places: Places,
+    places: ResultIndex,
 }
 
 impl Classes {
@@ -280,7 +280,7 @@ impl Classes {
             of,
             index: Field::default(),
             out: None,
-            places: Places::default(),
+            places: ResultIndex::default(),
         }
     }
 
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn equal_wants_share_a_place_and_long_rows_give_way() {
-        let mut places = Places::default();
+        let mut places = ResultIndex::default();
         let mut made = Vec::new();
         let wants = vec![
             (4, vec![1, 2, 3]),

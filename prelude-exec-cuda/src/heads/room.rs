@@ -147,10 +147,10 @@ mod tests {
     use std::sync::Arc;
 
     use prelude_core::{
-        BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor as _, ForwardBatch, OneShotBatch,
-        OutputRow, Pooling, Residency, SampleHead, SamplingParams, Segment, SegmentIdx, SeqId,
-        StepId, TokenSource,
+        BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor as _, ForwardBatch, Pooling,
+        SampleHead, SamplingParams, SeqId, StepId, TokenSource,
     };
+    use prelude_models::conformance::batches;
 
     use super::{super::NO_ROOM, *};
     use crate::{
@@ -200,25 +200,8 @@ mod tests {
 
     /// One prompt of 100 tokens that all heads read.
     fn prompt(heads: impl IntoIterator<Item = (std::ops::Range<u32>, OutputHead)>) -> ForwardBatch {
-        ForwardBatch::OneShot(OneShotBatch {
-            tokens: (0..100).collect(),
-            segments: vec![Segment {
-                tokens: 0..100,
-                parent: None,
-                context_len: 0,
-                cached: BlockSpan::EMPTY,
-                residency: Residency::Transient,
-            }],
-            rows: heads
-                .into_iter()
-                .map(|(positions, head)| OutputRow {
-                    segment: SegmentIdx(0),
-                    positions,
-                    head,
-                })
-                .collect(),
-            block_ids: vec![],
-        })
+        let tokens: Vec<u32> = (0..100).collect();
+        ForwardBatch::OneShot(batches::prompt(&tokens, heads.into_iter().collect()))
     }
 
     fn labels(n: u32, normalise: Normalise) -> (std::ops::Range<u32>, OutputHead) {

@@ -1,13 +1,10 @@
 //! A plan against what its batch means, position by position.
 
-use std::sync::Arc;
-
 use prelude_core::{
     BlockId, BlockSpan, DecodeBatch, DecodeRow as BatchRow, OneShotBatch, OutputHead, OutputRow,
-    Residency, SampleHead, SamplingParams, Segment as BatchSegment, SegmentIdx, SeqId, StepId,
-    TokenSource,
+    Residency, Segment as BatchSegment, SegmentIdx, SeqId, StepId, TokenSource,
 };
-use prelude_models::step::NO_SLOT;
+use prelude_models::{conformance::batches::greedy, step::NO_SLOT};
 use proptest::prelude::*;
 
 use super::*;
@@ -35,15 +32,7 @@ fn decode_row(token: TokenSource, context_len: u32, start: u32) -> BatchRow {
             start,
             len: context_len / BLOCK + 1,
         },
-        sample: SampleHead {
-            sampling: Arc::new(SamplingParams::default()),
-            choice: 0,
-            draws: 1,
-            output_position: 0,
-            top_logprobs: None,
-            history: None,
-            mask: None,
-        },
+        sample: greedy(None),
     }
 }
 

@@ -1,14 +1,16 @@
 //! Attention over everything a batch can express.
 
-use std::{collections::HashMap, ops::Range, sync::Arc};
+use std::{collections::HashMap, ops::Range};
 
 use prelude_core::{
-    BlockId, BlockSpan, DecodeBatch, DecodeRow, ForwardBatch, OneShotBatch, Residency, SampleHead,
-    SamplingParams, Segment, SegmentIdx, SeqId, TokenSource,
+    BlockId, BlockSpan, DecodeBatch, DecodeRow, ForwardBatch, OneShotBatch, Residency, Segment,
+    SegmentIdx, SeqId, TokenSource,
 };
 
 use super::{
-    BLOCK_SIZE, ConformanceDevice, Demands, EPS, MAX_POSITIONS, Precision, Spec, VOCAB, spec,
+    BLOCK_SIZE, ConformanceDevice, Demands, EPS, MAX_POSITIONS, Precision, Spec, VOCAB,
+    batches::greedy,
+    spec,
     values::{Stored, Values, assert_within, wide},
 };
 use crate::{
@@ -176,15 +178,7 @@ fn decode(rows: &[(u32, &[BlockId])]) -> DecodeBatch {
                 start,
                 len: context_len / BLOCK_SIZE + 1,
             },
-            sample: SampleHead {
-                sampling: Arc::new(SamplingParams::default()),
-                choice: 0,
-                draws: 1,
-                output_position: 0,
-                top_logprobs: None,
-                history: None,
-                mask: None,
-            },
+            sample: greedy(None),
         });
     }
     batch

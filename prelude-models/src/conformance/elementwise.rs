@@ -1,12 +1,11 @@
 //! Operations that look at one row at a time.
 
-use prelude_core::{
-    BlockSpan, ForwardBatch, OneShotBatch, OutputHead, OutputRow, Residency, Segment, SegmentIdx,
-};
+use prelude_core::{ForwardBatch, OneShotBatch, OutputHead, OutputRow, SegmentIdx};
 
 use super::{
-    ConformanceDevice, Demands, EPS, Precision, ROWS, SMALL_SHAPE, SUM, Spec, VOCAB, WIDTHS, idle,
-    one_segment, spec,
+    ConformanceDevice, Demands, EPS, Precision, ROWS, SMALL_SHAPE, SUM, Spec, VOCAB, WIDTHS,
+    batches::root,
+    idle, one_segment, spec,
     values::{Stored, Values, assert_within, wide},
 };
 use crate::{Ops, WeightLoader, naive};
@@ -122,16 +121,10 @@ fn two_roots(rows: usize) -> OneShotBatch {
         1 => 0,
         i => i * 37 % VOCAB,
     });
-    let mut batch = one_segment(ids.map(|id| id as u32).collect());
+    let mut batch = one_segment(&ids.map(|id| id as u32).collect::<Vec<_>>());
     batch.tokens.push(7);
     let end = u32::try_from(rows).expect("cases are small");
-    batch.segments.push(Segment {
-        tokens: end..end + 1,
-        parent: None,
-        context_len: 0,
-        cached: BlockSpan::EMPTY,
-        residency: Residency::Transient,
-    });
+    batch.segments.push(root(end..end + 1));
     let read = |segment, position| OutputRow {
         segment: SegmentIdx(segment),
         positions: position..position + 1,

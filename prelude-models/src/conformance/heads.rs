@@ -10,7 +10,9 @@ use prelude_core::{
 };
 
 use super::{
-    ConformanceDevice, Demands, LABELS, SMALL_SHAPE, SUM, Spec, VOCAB, one_segment, spec,
+    ConformanceDevice, Demands, LABELS, SMALL_SHAPE, SUM, Spec, VOCAB,
+    batches::greedy,
+    one_segment, spec,
     values::{Stored, Values, assert_within, wide},
 };
 use crate::{Ops, WeightLoader, naive};
@@ -85,12 +87,7 @@ fn id(n: usize) -> u32 {
 fn sample(sampling: SamplingParams) -> SampleHead {
     SampleHead {
         sampling: Arc::new(sampling),
-        choice: 0,
-        draws: 1,
-        output_position: 0,
-        top_logprobs: None,
-        history: None,
-        mask: None,
+        ..greedy(None)
     }
 }
 
@@ -119,7 +116,7 @@ fn row(positions: std::ops::Range<usize>, head: OutputHead) -> OutputRow {
 fn batch(tokens: usize, rows: Vec<OutputRow>) -> ForwardBatch {
     ForwardBatch::OneShot(OneShotBatch {
         rows,
-        ..one_segment(vec![1; tokens])
+        ..one_segment(&vec![1; tokens])
     })
 }
 
@@ -513,12 +510,12 @@ impl Heads {
     /// One-shot, prefill and decode rows come back in their own parts, in order.
     fn parts_of_a_mixed_step<D: ConformanceDevice>(&self, open: &impl Fn(&Spec) -> D) {
         let h = self.hidden(3 + 2 + 2);
-        let mut prefill = one_segment(vec![1; 2]);
+        let mut prefill = one_segment(&[1; 2]);
         prefill.segments[0].residency = Residency::Keep(BlockSpan { start: 0, len: 1 });
         prefill.block_ids = vec![BlockId(5)];
         prefill.rows = vec![row(1..2, greedy_with_top(1))];
         // A second one-shot root reads its own position 0.
-        let mut oneshot = one_segment(vec![1; 3]);
+        let mut oneshot = one_segment(&[1; 3]);
         oneshot.segments[0].tokens = 0..2;
         oneshot.segments.push(Segment {
             tokens: 2..3,

@@ -12,19 +12,20 @@
 //! heads         sampling, label scores, log-probabilities, pooling, classes
 //! ```
 //!
-//! [`golden`] compares whole models with recorded outputs of the reference implementation.
+//! [`batches`] makes batches by hand. [`golden`] compares whole models with recorded outputs of the reference implementation.
 //!
 //! Values are drawn by a fixed generator, so that a failure repeats. In [`Precision::Bf16`] they
 //! are all exact in bf16: what a case measures is the operation, not the conversion of its inputs.
 
 mod attention;
+pub mod batches;
 mod elementwise;
 pub mod golden;
 mod heads;
 mod products;
 mod values;
 
-use prelude_core::{Capacity, ForwardBatch, OneShotBatch, Residency, Segment, StepOutput};
+use prelude_core::{Capacity, ForwardBatch, OneShotBatch, StepOutput};
 
 pub use self::{attention::attention, elementwise::elementwise, heads::heads, products::products};
 use crate::{AttnShape, ModelConfig, Ops, RopeConfig, RopeScaling, WeightLoader};
@@ -175,23 +176,13 @@ const SMALL_SHAPE: AttnShape = AttnShape {
 };
 
 /// A batch of one transient segment of `ids`, read nowhere.
-fn one_segment(ids: Vec<u32>) -> OneShotBatch {
-    OneShotBatch {
-        segments: vec![Segment {
-            tokens: 0..u32::try_from(ids.len()).expect("cases are small"),
-            parent: None,
-            context_len: 0,
-            cached: prelude_core::BlockSpan::EMPTY,
-            residency: Residency::Transient,
-        }],
-        tokens: ids,
-        ..OneShotBatch::EMPTY
-    }
+fn one_segment(ids: &[u32]) -> OneShotBatch {
+    batches::prompt(ids, vec![])
 }
 
 /// A step of one token: cases without tokens of their own run in it.
 fn idle() -> ForwardBatch {
-    ForwardBatch::OneShot(one_segment(vec![0]))
+    ForwardBatch::OneShot(one_segment(&[0]))
 }
 
 #[cfg(test)]

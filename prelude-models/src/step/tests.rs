@@ -1,24 +1,9 @@
 //! A layout of every kind of batch against what the batch means.
 
-use std::sync::Arc;
-
-use prelude_core::{
-    DecodeRow, Normalise, OutputRow, RowOutput, SampleHead, SamplingParams, Segment, SegmentIdx,
-};
+use prelude_core::{DecodeRow, Normalise, OutputRow, RowOutput, Segment, SegmentIdx};
 
 use super::*;
-
-fn sample() -> SampleHead {
-    SampleHead {
-        sampling: Arc::new(SamplingParams::default()),
-        choice: 0,
-        draws: 1,
-        output_position: 0,
-        top_logprobs: None,
-        history: None,
-        mask: None,
-    }
-}
+use crate::conformance::batches::greedy;
 
 fn decode(token: TokenSource) -> DecodeBatch {
     DecodeBatch {
@@ -27,7 +12,7 @@ fn decode(token: TokenSource) -> DecodeBatch {
             token,
             context_len: 5,
             blocks: BlockSpan { start: 0, len: 2 },
-            sample: sample(),
+            sample: greedy(None),
         }],
         block_ids: vec![BlockId(9), BlockId(7)],
     }

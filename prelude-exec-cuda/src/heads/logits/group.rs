@@ -76,7 +76,7 @@ impl ScoreRows {
         })
     }
 
-    /// Places for the rows that the host reads.
+    /// Takes room for the rows that the host reads whole.
     fn take_long(&self, vocab: usize, results: &mut Results) -> Option<Vec<Option<Part>>> {
         let take = |long: &Option<_>| match long {
             Some(_) => results.take(vocab).map(Some),

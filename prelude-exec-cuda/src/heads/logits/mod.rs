@@ -68,12 +68,12 @@ pub(super) struct Logits {
     adjusted: Buffer,
     lists: Lists<Field<u32>>,
     groups: Vec<Group>,
-    places: Places,
+    places: ResultParts,
 }
 
 /// Where the numbers of each row of the step are.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(super) struct ResultParts {
     sampled: BTreeMap<usize, Sampled>,
     scored: BTreeMap<usize, Vec<Scored>>,
 }
@@ -171,12 +171,12 @@ impl Logits {
             adjusted: space.alloc("adjusted logits", logits_bytes)?,
             lists: Lists::default(),
             groups: Vec::new(),
-            places: Places::default(),
+            places: ResultParts::default(),
         })
     }
 
     /// Swaps where numbers of two steps are.
-    pub(super) const fn exchange(&mut self, places: &mut Places) {
+    pub(super) const fn exchange(&mut self, places: &mut ResultParts) {
         std::mem::swap(&mut self.places, places);
     }
 
