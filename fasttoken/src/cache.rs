@@ -122,7 +122,7 @@ impl Cache {
         let line = &self.0[wanted[2] as usize];
         let same = C::same(&line.0, wanted, &COMPARED);
         let (ids, tokens) = line.shorts()[usize::from(same & 1 == 0)].tokens();
-        // Neither of them.
+        // Neither entry matches.
         (ids, tokens | usize::from(same == 0) << 3)
     }
 

@@ -40,7 +40,7 @@ impl Tokenizer {
     ) -> Vec<String> {
         // `as_ref` is the caller's code, which the threads must not run.
         let sequences: Vec<&[u32]> = sequences.iter().map(AsRef::as_ref).collect();
-        // An id takes about as long as a byte of text does the other way.
+        // Decoding an id takes about as long as encoding a byte.
         let threads = worth(threads, sequences.iter().map(|ids| ids.len()).sum());
         in_parallel(sequences.len(), threads, |n| {
             self.decode(sequences[n], skip_special_tokens)

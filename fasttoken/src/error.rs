@@ -25,7 +25,7 @@ pub enum Error {
     Compiled {
         /// The path of the file, or a note that it was in memory.
         place: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: CompiledError,
     },
     /// The file is valid, but uses a component this crate does not implement exactly.
@@ -44,7 +44,7 @@ pub enum Error {
     Invalid {
         /// The place in the JSON, such as `$.pre_tokenizer.pattern`.
         path: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// Two tokens of the vocabulary have the same id.

@@ -85,8 +85,8 @@ pub(crate) enum Section {
     /// Tokens of pairs of characters that are premerged together, and the numbers of their
     /// contexts.
     CharPairs = 35,
-    // Of SentencePiece-style models only, which have of the above: Config, Flags, Names,
-    // ByteIds, Words and what is said of pairs.
+    // The sections below are for SentencePiece-style models, which of the sections above have
+    // Config, Flags, Names, ByteIds, Words and those of pairs.
     /// The unknown token or all ones, 1 if consecutive unknown characters are one token, the number
     /// of the model's tokens, and the number of tokens as the reference counts them.
     ModelFacts = 24,
@@ -293,7 +293,7 @@ impl Reader {
             .chunks_exact(ENTRY)
             .map(bytemuck::pod_read_unaligned)
             .collect();
-        // Sections fill the file in order; no byte is neither theirs nor zero.
+        // Sections fill the file in order, and all bytes between them are zero.
         let mut end = (table_end + CHECKSUM) as u64;
         for entry in &entries {
             let between = (end as usize).min(bytes.len())..(entry.offset as usize).min(bytes.len());

@@ -194,7 +194,7 @@ pub(crate) fn for_each_merge(
                 _ => return Err(malformed(index, &format!("{parts:?}"))),
             }
         } else if let Some(text) = cursor.string()? {
-            // Left over from the text format that these lists were read from.
+            // The version line of the older text format of merges.
             if !text.starts_with("#version") {
                 let (left, right) = text
                     .split_once(' ')

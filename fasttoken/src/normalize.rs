@@ -109,8 +109,8 @@ impl Normalizer {
     /// Returns true if a quick check finds that `text`, and every part of it, is normalized
     /// already.
     pub(crate) fn leaves(&self, text: &str) -> bool {
-        // A quick check says yes to texts of which it does so to each character and to each
-        // pair of neighbours.
+        // The quick check accepts a text if it accepts each character and each pair of
+        // neighbours, so it then accepts every part of the text.
         let leaves = |step: &Step| matches!(step, Step::Form(form) if form.quick_check(text));
         self.steps.iter().all(leaves)
     }

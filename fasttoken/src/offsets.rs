@@ -141,7 +141,7 @@ fn keep_right(out: &mut Encoding, starts: &[Start], words: u32, max: usize) {
     };
     debug_assert_eq!(starts.len(), words as usize);
     let at = starts[first].at;
-    // What is kept is a text of its own, whose words count from 0.
+    // The kept ids are a text of their own, whose words count from 0.
     let blanks = out.blanks.split_off(at.min(out.blanks.len()));
     out.cut(std::iter::once(at..len));
     out.blanks = blanks;

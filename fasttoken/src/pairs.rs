@@ -124,7 +124,7 @@ impl PairTable {
     /// Returns the table, or `None` if its parts are not those of a table. Other contents are
     /// checked where they are used.
     fn checked(self) -> Option<Self> {
-        // Probing ends at a line that is not full.
+        // Probing ends at a bucket that is not full.
         let open = self
             .buckets
             .iter()
@@ -236,7 +236,7 @@ impl PairTable {
             let Some(bucket) = self.buckets.get(at) else {
                 break;
             };
-            // Which slot it is cannot be predicted, so all are looked at.
+            // The matching slot cannot be predicted, so all slots are compared.
             let mut found = NO_RANK;
             for slot in &bucket.0 {
                 let rank = rank_of(*slot);

@@ -119,7 +119,7 @@ impl<'t> Visitor<'t> for Prefix<'_, 't> {
         self.out.truncate(self.max_tokens);
         let covered = self.out[before..].iter().map(|id| vocab.piece(*id).len());
         let covered = covered.sum();
-        // The first byte after those, of the bytes that have a token at all.
+        // The first byte after the covered bytes, among the bytes that have a token.
         let bytes = word.text.bytes().enumerate();
         let mut with_token = bytes.filter(|(_, byte)| bpe.has_byte(*byte));
         let at = with_token

@@ -63,7 +63,7 @@ thread_local! {
 
 impl Ends {
     fn get(&mut self) -> &mut [usize; ENDS] {
-        // A call inside of a call makes its own.
+        // A call inside of a call gets memory of its own.
         let kept = || KEPT.try_with(Cell::take).ok().flatten();
         self.0
             .get_or_insert_with(|| kept().unwrap_or_else(|| Box::new([0; ENDS])))
@@ -73,7 +73,7 @@ impl Ends {
 impl Drop for Ends {
     fn drop(&mut self) {
         if let Some(ends) = self.0.take() {
-            // A thread that is ending has no place for it any more.
+            // A thread that is ending has no place for the memory.
             let _ = KEPT.try_with(|kept| kept.set(Some(ends)));
         }
     }

@@ -157,10 +157,10 @@ impl ShortTokenTable {
         if count == 0 {
             return (Self::default(), Vec::new());
         }
-        // At 60 % full, one line in ten is full and sends look-ups to the next one.
+        // At 60 % full, one line in ten is full and sends lookups to the next one.
         let mut room: Room<Line> = Room::zeroed(count * 5 / (3 * SLOTS) + 1);
         let lines = &mut *room;
-        // The lines of a large vocabulary are megabytes: each is asked for 32 words before
+        // The lines of a large vocabulary are megabytes, so each is prefetched 32 words before
         // it is filled: with huge pages, 2 ms instead of 12 for Qwen 3.
         let mut ahead = words.clone();
         let mut ask = |lines: &[Line]| {
@@ -204,7 +204,7 @@ impl ShortTokenTable {
 
     /// Creates a table from stored lines, or returns `None` if they are not those of a table.
     pub(crate) fn from_lines(lines: Flat<Line>) -> Option<Self> {
-        // Look-ups end at a line that is not full.
+        // Lookups end at a line that is not full.
         let open = lines.iter().any(|line| line.0[SLOTS - 1].high == 0);
         (lines.is_empty() || open).then_some(Self { lines })
     }

@@ -117,7 +117,7 @@ impl Tokenizer {
             out,
             plain: true,
         };
-        // Never stops early.
+        // The visitor never stops early.
         let _ = self.walk_words(text, Recognise::None, &mut visitor);
     }
 
@@ -133,7 +133,7 @@ impl Tokenizer {
             out,
             plain: false,
         };
-        // Never stops early.
+        // The visitor never stops early.
         let _ = self.walk_words(text, recognise, &mut visitor);
     }
 
@@ -159,7 +159,7 @@ impl Tokenizer {
             word: Vec::new(),
             count: 0,
         };
-        // Never stops early.
+        // The visitor never stops early.
         let _ = self.walk_words(text, Recognise::All, &mut visitor);
         visitor.count
     }

@@ -177,7 +177,7 @@ impl Vocab {
 
     /// Appends the pieces of `ids`, without hidden tokens if `skip_hidden`.
     pub(crate) fn append_pieces(&self, ids: &[u32], skip_hidden: bool, out: &mut Vec<u8>) {
-        // Ids of one block surely fit into the room that is made for it.
+        // The pieces of one block of ids always fit into the memory that is reserved for it.
         const BLOCK: usize = 128;
         let slow = if skip_hidden {
             HIDDEN_SLOT | LONG

@@ -24,7 +24,7 @@
 //!   composes with nothing before it. ASCII stays ASCII, and compatibility forms of the punctuation
 //!   are punctuation.
 //!
-//! - *No added token is cut in two.* [`cuts_cuts_are_safe`] refuses added tokens that contain such a
+//! - *No added token is cut in two.* [`cuts_are_safe`] refuses added tokens that contain such a
 //!   place, or a normal form of one: the kana may become a kana and a mark, and the punctuation that
 //!   of ASCII.
 //!

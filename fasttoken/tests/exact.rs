@@ -31,7 +31,7 @@ fn strings(default: usize) -> usize {
     std::env::var("FASTTOKEN_STRINGS").map_or(default, |n| n.parse().expect("a number of strings"))
 }
 
-/// Whether a vocabulary is among those that `FASTTOKEN_VOCABULARY` is part of the name of.
+/// Returns true if `FASTTOKEN_VOCABULARY` is unset or names a part of the vocabulary's name.
 fn is_wanted(name: &str) -> bool {
     std::env::var("FASTTOKEN_VOCABULARY").map_or(true, |part| name.contains(&part))
 }

@@ -1,6 +1,6 @@
 //! Made-up text in several scripts, for where no real text is at hand.
 //!
-//! Words come from a seeded lexicon by Zipf's law, with two in a hundred that nobody has seen
+//! Words come from a seeded lexicon by Zipf's law, with two new words in a hundred, never used
 //! before: real text keeps bringing new words too. Spelling is random, so engines find fewer whole
 //! words in their vocabularies than in real text; figures from it compare engines, no more.
 

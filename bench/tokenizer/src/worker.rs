@@ -217,7 +217,7 @@ fn caught(work: impl FnOnce() -> Result<()>) -> Result<()> {
 
 /// The memory that `threads` threads take which have all encoded the texts.
 fn crowd(engine: &dyn Engine, texts: &[String], threads: usize) -> Result<Cost> {
-    // They and whoever measures wait for each other, before and after.
+    // The threads and the measuring thread wait for each other, before and after.
     let (ready, measured) = (Barrier::new(threads + 1), Barrier::new(threads + 1));
     let rss_before = resident_bytes()?;
     let (done, rss_after) = std::thread::scope(|scope| {

@@ -159,7 +159,7 @@ impl Quick {
     fn first(&self, text: &[u8]) -> Option<usize> {
         let [a, b, c] = self.firsts;
         if text.len() < 16 {
-            // A search for vectors takes longer.
+            // A vector search takes longer.
             return text
                 .iter()
                 .position(|&byte| byte == a || byte == b || byte == c);
@@ -179,7 +179,7 @@ impl Quick {
                 continue;
             }
             if beginning.strings.is_empty() {
-                // All that it finds is right, also if it begins otherwise.
+                // Any match of the automaton is valid, even with another beginning.
                 let rest = Input::new(rest).anchored(Anchored::Yes);
                 let found = self.automaton.as_ref()?.find(rest)?;
                 return Some((found.pattern().as_usize(), found.len()));

@@ -29,7 +29,7 @@ impl Drop for ThreadScratch {
     fn drop(&mut self) {
         if let Some(mut scratch) = self.0.take() {
             scratch.shrink();
-            // A thread that is ending has no place for it any more.
+            // A thread that is ending has no place for the memory.
             let _ = MEMORY.try_with(|memory| memory.set(Some(scratch)));
         }
     }

@@ -54,7 +54,7 @@ impl LongKey {
         if end - start > 16 {
             rest = Key::new(bytes, start + 16, end);
         }
-        // The length of the rest is there.
+        // The upper byte of `rest.high` holds the length of the rest.
         rest.high += MARK | 16 << 56;
         Self::of_words([first as u64, (first >> 64) as u64, rest.low, rest.high])
     }

@@ -66,7 +66,7 @@ impl Row {
                 _keeper: Keeper::Pages { _pages: pages },
             };
         }
-        // Not a box: moving one would end the pointer's right to its contents.
+        // Not a box: moving a box would invalidate the pointer to its contents.
         let mut one: Vec<Cache> = bytemuck::zeroed_vec(1);
         Self {
             count: one.len(),

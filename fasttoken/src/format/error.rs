@@ -31,13 +31,13 @@ pub enum CompiledError {
     /// The contents of a part do not match its checksum.
     #[error("its {part} is damaged: the checksum does not match")]
     Checksum {
-        /// Which part.
+        /// The name of the part.
         part: &'static str,
     },
     /// A part has contents that compiling never writes.
     #[error("its {part} is invalid: {problem}")]
     Invalid {
-        /// Which part.
+        /// The name of the part.
         part: &'static str,
         /// The problem.
         problem: String,

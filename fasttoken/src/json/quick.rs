@@ -186,7 +186,7 @@ impl<'a> Scanner<'a> {
         let start = self.at;
         let rest = &self.json[start..];
         let mut len = 0;
-        // Eight bytes in one move, then as many as there are.
+        // Copies eight bytes at once, then cuts to the real number.
         while let Some(eight) = rest.get(len..).and_then(<[u8]>::first_chunk) {
             let stops = not_plain(u64::from_le_bytes(*eight));
             let count = stops.trailing_zeros() as usize / 8;
@@ -238,7 +238,7 @@ impl<'a> Scanner<'a> {
         let before = out.len();
         self.plain(out);
         (self.json.get(self.at)? == &b' ').then(|| self.at += 1)?;
-        // Left over from the text format that these lists were read from.
+        // The version line of the older text format of merges.
         if out[before..].starts_with(b"#version") {
             return None;
         }
@@ -272,7 +272,7 @@ impl<'a> Scanner<'a> {
             if let Some(eight) = rest.first_chunk::<8>() {
                 let stops = not_graphic(u64::from_le_bytes(*eight));
                 let count = stops.trailing_zeros() as usize / 8;
-                // All eight in one move, then as many as there are.
+                // Copies all eight bytes at once, then cuts to the real number.
                 let end = out.len() + count;
                 out.extend_from_slice(eight);
                 out.truncate(end);

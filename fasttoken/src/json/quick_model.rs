@@ -24,7 +24,7 @@ pub(crate) fn read_model<'a, V, M>(
                     vocab = Some(read_vocab(scanner)?);
                     cuts.push((start..scanner.at(), b"{}"));
                 }
-                // Rules before the tokens that they speak of are not usual.
+                // Rules before their tokens are unusual.
                 b"merges" if merges.is_none() => {
                     merges = Some(read_merges(scanner, vocab.as_ref()?)?);
                     cuts.push((start..scanner.at(), b"[]"));

@@ -32,8 +32,8 @@ impl Quick {
 }
 
 fn read_vocab(scanner: &mut Scanner<'_>) -> Option<Model> {
-    // As in `Model::load`: no entry is shorter than `"":0,`, and none may ask for more
-    // room than all could have.
+    // As in `Model::load`: no entry is shorter than `"":0,`, and no id may
+    // reserve more memory than that many entries could need.
     let most = id_limit(scanner.left() / 5 + 1);
     let mut tokens = Builder::default();
     // Rarely less than this, and untouched memory costs nothing.
@@ -56,13 +56,13 @@ fn read_vocab(scanner: &mut Scanner<'_>) -> Option<Model> {
                 text_bytes += token.len();
                 tokens.add_model(&token, id).ok()?;
                 raw += usize::from(!tokens.is_spelled(id));
-                // Another family's vocabulary: no need to read it all.
+                // A SentencePiece-style vocabulary: the rest need not be read.
                 if raw > 1024 && raw > tokens.model_len() / 2 {
                     return None;
                 }
             }
         }
-        // The slow way counts exactly, and says what is wrong.
+        // The slower way counts exactly and reports the error.
         if text_bytes > u32::MAX as usize / 4 {
             return None;
         }
@@ -143,14 +143,14 @@ impl Rules<'_> {
         for ([left, right], &[start, _, end]) in sought.iter().zip(&*waiting) {
             let left = tokens.found(names, text, left)?;
             let right = tokens.found(names, text, right)?;
-            // Most rules make the token after the one that the rule before made.
+            // Most rules make the token after the product of the rule before.
             let next = made.last().map_or(0, |rule| rule[2] + 1);
             let id = if tokens.is_word(next, text, start..end) {
                 next
             } else {
                 tokens.word_id(names, &text[start..end])?
             };
-            // Else the slower way says which token it is.
+            // Otherwise the slower way names the token.
             (left.max(right) < TOKEN_END).then(|| made.push([left, right, id]))?;
         }
         text.clear();

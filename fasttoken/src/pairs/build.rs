@@ -15,7 +15,7 @@ impl PairTable {
     /// # Errors
     /// Where pairs were chosen to share their place in the table.
     pub(crate) fn build(rules: &[[u32; 3]]) -> Result<Self, TooManyCollisions> {
-        // At 60 % full, one line in nine is full and sends look-ups to the next one.
+        // At 60 % full, one bucket in nine is full and sends lookups to the next one.
         let mut room: Room<PairBucket> = Room::zeroed(rules.len() * 5 / (3 * SLOTS) + 1);
         let buckets = &mut *room;
         buckets.fill(PairBucket([FREE; SLOTS]));
@@ -35,7 +35,7 @@ impl PairTable {
             rules.iter().map(|rule| rule[2]).collect()
         };
         let mut repeats = false;
-        // Each line is asked for before its pair is put there.
+        // Each bucket is prefetched before its pair is stored.
         let mut ahead = rules.iter();
         let mut ask = |buckets: &[PairBucket]| {
             if let Some(&[left, right, _]) = ahead.next() {

@@ -159,7 +159,7 @@ impl PairTable {
             let slots = unsafe { _mm512_loadu_si512(bucket.as_ptr().cast()) };
             let unlike = _mm512_xor_si512(slots, wanted);
             let is = _mm512_cmple_epu64_mask(unlike, _mm512_set1_epi64(RANK_MAX as i64));
-            // Whether it is there cannot be predicted; that no line before it was full can.
+            // A match cannot be predicted; that no bucket before it was full can.
             let rank = rank_of(bucket[is.trailing_zeros() as usize % SLOTS]);
             let rank = if is == 0 { NO_RANK } else { rank };
             if rank != NO_RANK || bucket[SLOTS - 1] == FREE {

@@ -130,7 +130,7 @@ mod tests {
                     others.push(thread::spawn(move || job.join()));
                 }
             });
-            // Before the others have ended.
+            // The job ends before the other threads have ended.
             let (inside, left) = (inside.into_inner(), left.into_inner());
             assert_eq!(inside, left);
             assert!((1..=4).contains(&left));

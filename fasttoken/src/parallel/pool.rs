@@ -31,7 +31,7 @@ impl Pool {
         static POOL: OnceLock<Pool> = OnceLock::new();
         static BEGUN: AtomicBool = AtomicBool::new(false);
         if POOL.get().is_none() && !BEGUN.swap(true, Ordering::Relaxed) {
-            // Only who comes first gets here, so a process that was forked off meanwhile
+            // Only the first caller gets here, so a process that was forked in between
             // does not wait for a thread that it lacks.
             if let Some(pool) = Self::build(process) {
                 let _ = POOL.set(pool);

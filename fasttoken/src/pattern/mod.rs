@@ -4,7 +4,7 @@
 //! of runs of character sets, so a matcher for that subset with Oniguruma's own
 //! character classes is exact where a general engine with newer Unicode tables
 //! would only be close. The common patterns also have hand-written scanners
-//! ([`crate::scan`]), for which this matcher is the naive twin.
+//! ([`crate::scan`]), for which this matcher is the plain reference version.
 //!
 //! A run of one set is a single instruction that gives back one character at a
 //! time, so matching takes one stack entry per run and not per character.

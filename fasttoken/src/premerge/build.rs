@@ -46,16 +46,15 @@ impl Premerged {
         vocab: &Vocab,
     ) -> (Self, usize) {
         let end = ids.iter().max().map_or(0, |id| *id as usize + 1);
-        // Of the tokens, only those that are part of a character, or of two, can be the
-        // last or the first symbol of an atom.
+        // Only a token that is part of one character, or of two, can be the last or the first
+        // symbol of a premerged character.
         let mut symbols = vec![false; end];
         for &id in ids {
             let piece = vocab.piece(id);
             symbols[id as usize] = piece.len() <= 4 && !piece.is_ascii();
         }
         let is_symbol = |id: u32| symbols.get(id as usize).is_none_or(|is| *is);
-        // Of the rules with such a token on one side, those that can join what is in one
-        // character with what is in the next one.
+        // The rules with such a token that can join symbols of two neighbouring characters.
         let (mut as_left, mut as_right) = (Vec::new(), Vec::new());
         // Two characters are side by side in a token where one of its rules joined them.
         let mut neighbours = vec![0u64; NEIGHBOUR_BITS / 64];
@@ -190,7 +189,7 @@ impl Builder {
 
     /// Returns the index of a context that is stored already.
     fn number_of(&self, context: &Context) -> Option<u32> {
-        // Of nearly all characters it is empty, which is told without hashing it.
+        // Nearly all contexts are empty, which is tested without hashing.
         let empty = *context == Context::default();
         if empty {
             Some(0)

@@ -134,7 +134,7 @@ impl Rules<'_> {
             let seen = self.seen.get();
             (seen < self.limits.rules).then(|| self.seen.set(seen + 1))
         };
-        // A token with no rules may begin at another's, which the loop ends at.
+        // A token without rules may point to another token's first rule, where the loop stops.
         let from = |starts: &[u32], token: u32| starts.get(token as usize).copied();
         let rules =
             from(&self.right_starts, first).map_or(&[][..], |n| &self.as_right[n as usize..]);

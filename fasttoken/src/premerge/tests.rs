@@ -241,8 +241,8 @@ fn a_next_character_excludes_and_two_tokens_are_premerged() {
     assert_eq!(get('漢', None), NONE);
 }
 
-/// As in Qwen 3's vocabulary: a space and `о` take the first byte of `л` before this has
-/// its second one.
+/// In Qwen 3's vocabulary and here, a space and `о` take the first byte of `л` before its second
+/// byte joins.
 #[test]
 fn two_characters_are_premerged_where_the_second_one_alone_is_not() {
     let l = [0xD0, 0xBB];
@@ -254,7 +254,7 @@ fn two_characters_are_premerged_where_the_second_one_alone_is_not() {
         rule(&s[..1], &s[1..]),
         rule(&space, &l[..1]),
         rule(&o, &l[..1]),
-        // Before `ол` is whole: after `с` it is no atom.
+        // Applies before `ол` is complete, so `ол` is not premerged after `с`.
         rule(&s, &with_lead(&o)),
         rule(&with_lead(&o), &l[1..]),
         rule(&with_lead(&space), &l[1..]),
@@ -285,7 +285,7 @@ fn two_characters_are_premerged_where_the_second_one_alone_is_not() {
     assert_eq!(char_pair('о', "л"), id("ол"));
     assert_eq!(char_pair('о', "с"), NO_TOKEN);
     assert_eq!(char_pair(' ', ""), id(" л"));
-    // Not needed, not there.
+    // No pair is stored where none is needed.
     assert_eq!(
         (char_pair('с', ""), char_pair('x', "")),
         (NO_TOKEN, NO_TOKEN)

@@ -4,7 +4,7 @@
 //! nothing has to be carried from the block before it, and a block is a pure function
 //! of its bytes. What depends on bytes after the block is left to the next one, which
 //! begins at the last end that is certain. A word that fills a whole block is left to
-//! the scalar scanner ([`super::Scanner`]), the naive twin of this module.
+//! the scalar scanner ([`super::Scanner`]), the plain version of this module.
 //!
 //! Bit `i` of a mask speaks about byte `i`, so `x << 1` asks about the byte before
 //! and `x >> 1` about the byte after. Adding a bit to a run of ones clears the run
@@ -16,7 +16,7 @@ use crate::unicode::{Kind, char_at};
 
 /// A grammar that is scanned in blocks.
 pub(super) trait Blocks {
-    /// Its scalar twin, for words that are longer than a block.
+    /// The scalar version of the grammar, for words that are longer than a block.
     const GRAMMAR: Grammar;
 
     /// The ends that are certain among bytes 1 to 63 of a block, and whether they are the
@@ -115,7 +115,7 @@ pub(super) fn fill<L: Lanes, B: Blocks>(
             }
         };
         if let Some((mask, last)) = found {
-            // What is written beyond the last is overwritten.
+            // Values beyond the last end are overwritten.
             let slots = ends[count..].first_chunk_mut::<BLOCK>();
             L::places(mask, at, slots.expect("there is room for a block's ends"));
             count += mask.count_ones() as usize;
@@ -165,7 +165,7 @@ fn certain_ends<L: Lanes, R: Rules>(
     }
     let wide = add_wide::<L>(scanner, at, &mut planes, block)?;
     if R::DIGITS > 1 && planes.number & wide.bytes != 0 {
-        // Counting numbers of several bytes is left to the twin.
+        // Numbers of several bytes are counted by the plain scanner.
         return None;
     }
     let valid_mask = valid_mask & wide.valid_mask;
@@ -349,7 +349,7 @@ fn word_ends<R: Rules, const WIDE: bool>(
         }
     }
 
-    // A run of blanks leaves its last one to what follows.
+    // A run of blanks leaves its last blank to the next word.
     let run_end = words_space & !(words_space >> 1) & valid_mask >> 1;
     let mut last_blank = if R::PLAIN {
         run_end

@@ -168,7 +168,7 @@ impl Scanner<'_> {
                 Some((kind, len)) if kind == Kind::Word(Part::Control, cut) => {
                     (at, next) = (next, next + len);
                 }
-                // It takes the character before it.
+                // The letter takes the character before it.
                 Some((kind, _)) if kind == Kind::Word(Part::Letter, cut) => return at,
                 _ => return next,
             }
@@ -271,7 +271,7 @@ impl Planes {
 
 /// Adds the characters beyond ASCII to the planes, and says which bytes of the block these
 /// speak about: those before the first character that the block cuts, that is a number (of
-/// which counting is left to the twin) or that is rare. `None` if that one is the first.
+/// which counting is left to the scalar version) or that is rare. `None` if that one is the first.
 #[inline(always)]
 fn add_wide(
     scanner: Scanner<'_>,
@@ -282,7 +282,7 @@ fn add_wide(
     non_ascii: u64,
     block: &[u8; BLOCK],
 ) -> Option<(Planes, u64)> {
-    // Those that the block cuts are left to the loop.
+    // Characters that the block cuts are left to the loop.
     let (two, three) = (wide.two << 1 >> 1, wide.three << 2 >> 2);
     let whole = |three: u64| three | three << 1 | three << 2;
     let letters = two | two << 1 | whole(three & !cut);
@@ -384,7 +384,7 @@ fn word_ends<const WIDE: bool>(planes: &Planes, leads: u64, valid_mask: u64, las
     };
     starts |= first_of(control) | lead_of(control & letter >> 1);
 
-    // A run of blanks leaves its last one to what follows in the same piece.
+    // A run of blanks leaves its last blank to the next word of the same piece.
     let ends_piece = (number | cut_letter | cut_sign) >> 1;
     let run_end = space & !(space >> 1) & valid_mask >> 1 & !newline & !ends_piece;
     starts |= first_of(space) | lead_of(run_end);

@@ -9,7 +9,7 @@
 //! [`Scanner::fill`] finds many ends at once with vector instructions, and falls back
 //! to these functions for words of unusual length and on machines without them.
 //!
-//! The naive twin of every scanner is [`crate::pattern`] on the same pattern.
+//! The plain reference version of every scanner is [`crate::pattern`] on the same pattern.
 
 mod block;
 mod deepseek;

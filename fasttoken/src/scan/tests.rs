@@ -1,4 +1,4 @@
-//! Every scanner, and every way to fill, against Oniguruma and the naive twin.
+//! Every scanner, and every way to fill, against Oniguruma and the general matcher.
 
 use super::*;
 use crate::pattern::Pattern;

@@ -144,7 +144,7 @@ impl Borders {
 
     /// `None` if none is like this one. What else its contents say is checked when it is used.
     fn checked(self) -> Option<Self> {
-        // Nothing is joined with what is before the first character, whose class is 0.
+        // The class 0 before the first character is joined with nothing.
         let row = self.square.get(..self.width)?;
         let first = row.iter().all(|rank| *rank == NO_RANK);
         (first && self.filter.len().is_power_of_two()).then_some(self)
@@ -189,7 +189,7 @@ impl Borders {
         if self.filter[word] & bits != bits {
             return NO_RANK;
         }
-        // The filter may be wrong, and is only ever so about what is joined.
+        // The filter can report a join that does not exist, and never misses one.
         pairs.rank(left.1.id, right.1.id).min(JOINED)
     }
 }

@@ -122,7 +122,7 @@ impl Characters {
         let found = begins.count_ones() as usize % (WINDOW + 1);
         let (at, count) = (self.at, self.count);
         let of_window = count..count + found;
-        // The first is the one before this window.
+        // The first element is the character before this window.
         let mut letters = [self.last; WINDOW + 1];
         let slots = self.ids[of_window.clone()].iter_mut();
         let slots = slots.zip(&mut letters[1..=found]);
@@ -157,7 +157,7 @@ impl Characters {
         let mut cuts = self.cuts;
         for n in first..self.count {
             if self.joins[n] == ASK {
-                // Nothing is asked for the first character of a text.
+                // The first character of a text has no join to look up.
                 let pair = [n.saturating_sub(1), n].map(|n| self.character(model, text, n));
                 self.joins[n] = model.borders.ask(&model.pairs, pair[0], pair[1]);
             }

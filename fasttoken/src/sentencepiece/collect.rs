@@ -117,7 +117,7 @@ impl Visitor for Collector<'_> {
         }
         let model = &self.family.model;
         let mut scratch = std::mem::take(&mut self.scratch);
-        // Positions count the bytes of symbols; those that vanish leave no room.
+        // Positions count the bytes of symbols; vanishing characters have none.
         let mut at = word.at;
         let mut ids: Vec<(u32, u32)> = Vec::new();
         let flow = if let Some(id) = model.whole_word(word.text) {

@@ -50,7 +50,7 @@ impl Decoder {
 
     fn add(&mut self, component: &Component, path: &str, fused: &mut bool) -> Result<(), Error> {
         let kind = component.kind(path)?;
-        // What comes after the strip would see another text than the tokens.
+        // A step after the strip would see another text than the tokens.
         if self.strip.is_some() {
             return Err(refuse(path, "a step after Strip"));
         }
@@ -129,7 +129,7 @@ impl Decoder {
         for id in ids.filter(|id| vocab.contains(*id)) {
             let other = std::mem::take(&mut first).then(|| self.first(vocab, id));
             if let Some(piece) = other.flatten() {
-                // May spell a byte now that the `▁` is gone.
+                // Without the `▁`, the piece may spell a byte.
                 match byte(&piece).filter(|_| self.bytes) {
                     Some(byte) => run.push(byte),
                     None => text.push_str(&piece),
@@ -291,7 +291,7 @@ fn refuse(path: &str, what: &str) -> Error {
 /// The byte that a token such as `<0x41>` spells.
 fn byte(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
-    // A sign would do for the parser of numbers, and does for the reference.
+    // The parser of numbers accepts a sign, as the reference does.
     (token.len() == 6).then(|| u8::from_str_radix(digits, 16).ok())?
 }
 

@@ -40,7 +40,7 @@ impl Direct {
                 Prepend::Never => Self::Never,
             }),
             (Blanks::Kept, _) => None,
-            // Nowhere to be found any more.
+            // The string cannot occur once spaces are replaced.
             (_, Splitter::After(end)) if !end.contains(' ') => None,
             (Blanks::Replaced, _) => Some(Self::Never),
             (Blanks::Prefixed, _) => Some(Self::Always),

@@ -61,7 +61,7 @@ impl SentencePiece {
             }
             let normalized = normalizer.apply(raw);
             visitor.segment(range.start, raw, &normalized);
-            // Made once for all parts of the segment, and only if one asks.
+            // Computed once for all parts of the segment, and only if a part needs it.
             let alignment = OnceCell::new();
             added.split(Pass::Normalized, recognise, &normalized, |found| {
                 let part = match found {
@@ -98,7 +98,7 @@ impl SentencePiece {
             out,
             plain: false,
         };
-        // Never stops early.
+        // The visitor never stops early.
         let _ = self.walk(steps, text, recognise, &mut visitor);
     }
 
@@ -112,7 +112,7 @@ impl SentencePiece {
             out,
             plain: true,
         };
-        // Never stops early.
+        // The visitor never stops early.
         let _ = self.walk(steps, text, Recognise::None, &mut visitor);
     }
 
@@ -125,7 +125,7 @@ impl SentencePiece {
             ids: Vec::new(),
             count: 0,
         };
-        // Never stops early.
+        // The visitor never stops early.
         let _ = self.walk(steps, text, Recognise::All, &mut visitor);
         visitor.count
     }
@@ -134,7 +134,7 @@ impl SentencePiece {
     pub(crate) fn prefix(&self, steps: TextSteps<'_>, text: &str, max: usize) -> (Vec<u32>, usize) {
         let mut collector = Collector::new(self, steps.normalizer, true);
         collector.break_at = max.saturating_add(1);
-        // Stopped or not, the ids tell.
+        // The number of ids tells whether the limit was reached.
         let _ = self.walk(steps, text, Recognise::All, &mut collector);
         let Encoding {
             mut ids, offsets, ..

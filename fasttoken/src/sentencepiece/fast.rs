@@ -110,7 +110,7 @@ impl Work for EncodePieces<'_> {
             let characters = &mut run.characters;
             characters.keep_last();
             if characters.is_full() {
-                // The piece that waits is too long for a run.
+                // The kept piece is too long for a run.
                 let ids = characters.rest_of_piece(model, text, end);
                 model.merge_many(ids.into_iter(), scratch, |id| out.push(id));
             }

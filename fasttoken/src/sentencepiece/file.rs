@@ -62,7 +62,7 @@ impl File {
             ));
         }
         let rules = model.merges.into_iter().enumerate();
-        // Left over from the text format that these lists were read from.
+        // The version line of the older text format of merges.
         let rules = rules.filter(|(_, rule)| {
             let comment = |text: &String| text.starts_with("#version");
             !rule.0.as_ref().is_err_and(comment)

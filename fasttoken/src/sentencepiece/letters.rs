@@ -197,7 +197,7 @@ pub(super) fn push_blanks(text: &str, out: &mut Vec<u8>) {
         let [a, b, c] = META_BYTES;
         (three[0] == a) & (three[1] == b) & (three[2] == c)
     };
-    // Hardly any text has one; compilers make vectors of this.
+    // Hardly any text has a `▁`; compilers vectorize this search.
     let (mut at, mut found) = (0, false);
     while let Some(window) = bytes.get(at..at + 66) {
         found |= (0..64).fold(false, |any, n| any | is_meta(&window[n..n + 3]));

@@ -176,7 +176,7 @@ fn words(tokens: &Tokens, rules: &[[u32; 3]], model: &Model) -> ShortTokenTable 
             found.push((key, id));
         }
     }
-    // The others are merged.
+    // The other tokens are checked by merging.
     ShortTokenTable::new(found.iter().copied()).0
 }
 
@@ -211,7 +211,7 @@ fn vocabulary(tokens: &Tokens, added: &AddedTokens, decoder: &Decoder) -> Result
                 second: token.content.clone(),
             });
         }
-        // Decoding shows an added token as it is searched for.
+        // Decoding writes an added token in its normalized form.
         let form = added.normalized_forms.get(&id);
         let spelling = form.unwrap_or(&token.content);
         let info = Info {

@@ -107,12 +107,12 @@ impl Model {
             return ControlFlow::Continue(());
         };
         for (at, right) in chars {
-            // A known character also ends what waits to become the unknown token.
+            // A known character also ends a pending unknown token.
             if !self.joins(left, right) && (self.complete || self.char_id(right).is_some()) {
                 each(&word[start..at])?;
                 start = at;
             }
-            // Over a character that vanishes, those around it are neighbours.
+            // The characters around a vanishing character become neighbours.
             if self.complete || !self.vanishes(right) {
                 left = right;
             }
@@ -189,7 +189,7 @@ impl Model {
             ids.push(next.1.id);
             last = Some(next);
         }
-        // What nothing joins stays apart.
+        // Characters that no rule joins stay apart.
         if ids.len() < 2 || ids.len() > MAX_SYMBOLS || ranks.contains(&NO_RANK) {
             return false;
         }
@@ -355,7 +355,7 @@ impl Model {
                 previous,
                 ..
             } = symbols[at as usize];
-            // Out of date: swallowed, or its neighbour is another one by now.
+            // An outdated entry: the symbol was swallowed or has a new neighbour.
             if now != rank {
                 continue;
             }

@@ -103,7 +103,7 @@ impl SentencePiece {
     /// The id of a token that is not looked up as an added one.
     pub(crate) fn id(&self, added: &AddedTokens, token: &str) -> Option<u32> {
         let id = self.vocab.id(token)?;
-        // Such a token is kept as it is searched for, which is no name of it.
+        // The vocabulary spells such a token in its normalized form, which is not its name.
         let renamed = added.normalized_forms.contains_key(&id);
         (!renamed).then_some(id)
     }

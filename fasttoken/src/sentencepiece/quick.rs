@@ -45,7 +45,7 @@ fn read_vocab(scanner: &mut Scanner<'_>) -> Option<Tokens> {
         }
     }
     let (count, largest) = tokens.extent();
-    // Before there is room made for so many.
+    // Checked before memory is reserved for that many ids.
     if u64::from(largest) > id_limit(count) {
         return None;
     }
@@ -76,7 +76,7 @@ fn read_merges(scanner: &mut Scanner<'_>, tokens: &Tokens) -> Option<Vec<[u32; 3
         } else {
             scanner.string(&mut rules.text)?;
             let rule = &rules.text[start..];
-            // Left over from the text format that these lists were read from.
+            // The version line of the older text format of merges.
             if rule.starts_with(b"#version") {
                 return None;
             }
@@ -124,14 +124,14 @@ impl Rules<'_> {
             let left = tokens.found(left, &text[start..cut])?;
             let right = tokens.found(right, &text[cut..end])?;
             let whole = &text[start..end];
-            // Most rules make the token that the one before made, or the one after that.
+            // Most rules make the same token as the rule before, or the token after it.
             let last = made.last().map_or(0, |rule| rule[2]);
             let near = [last, last.wrapping_add(1)];
             let id = match near.into_iter().find(|id| tokens.is(*id, whole)) {
                 Some(id) => id,
                 None => tokens.found(tokens.seek(whole), whole)?,
             };
-            // Else the slower way says which token it is.
+            // Otherwise the slower way names the token.
             (left.max(right) < TOKEN_END).then(|| made.push([left, right, id]))?;
         }
         text.clear();

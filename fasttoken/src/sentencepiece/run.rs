@@ -63,7 +63,7 @@ impl Run {
     #[inline(always)]
     pub(super) fn sort(&mut self, pieces: usize) -> (usize, usize) {
         let Characters { starts, firsts, .. } = &self.characters;
-        // Most pieces of Chinese are one character: no more than needed is done for these.
+        // Most pieces of Chinese are one character, for which this loop does the least work.
         let mut several = 0;
         let ends = firsts[..pieces + 1].windows(2);
         for (piece, (ends, source)) in ends.zip(&mut self.sources).enumerate() {
@@ -208,7 +208,7 @@ impl Run {
             self.batch.clear();
             for n in group.clone() {
                 let (_, range) = self.missing(self.missing[n]);
-                // Longer ones take another way, and leave a word without symbols here.
+                // Longer pieces are merged by a heap, and add an empty word here.
                 let range = if range.len() <= MAX_SYMBOLS {
                     range
                 } else {
@@ -263,7 +263,7 @@ impl Run {
         let mut len = 0;
         for (piece, &[from, tokens]) in self.sources[..pieces].iter().enumerate() {
             let (from, tokens) = (usize::from(from), usize::from(tokens));
-            // Eight in one move; those after the last token are overwritten.
+            // Copies eight at once; later tokens overwrite the excess.
             self.staged[len..len + TOKENS].copy_from_slice(&ids[from..from + TOKENS]);
             if ids[from] == NO_ID {
                 let first = usize::from(firsts[piece]);

@@ -58,8 +58,8 @@ impl Word {
         self.there &= !(1 << right);
         ids[place] = id;
         pairs[right] = NO_PAIR;
-        // Where there is no neighbour, some other symbol is taken for it and not asked for.
-        // Only the first symbol has none before it: then both places are the same.
+        // A missing neighbour is replaced by some other symbol, whose query is not wanted.
+        // Only the first symbol lacks a left neighbour: then both places are the same.
         let after = after & after.wrapping_sub(1);
         let next = ids[after.trailing_zeros() as usize % MAX_SYMBOLS];
         let before = self.there & ((1 << place) - 1);
@@ -103,7 +103,7 @@ impl Batch {
     #[inline(always)]
     pub(crate) fn merge(&mut self, table: &PairTable) {
         let words = &mut self.words[..self.count];
-        // Those that are not done.
+        // The words that still have a pair to merge.
         let mut rest = [0u8; BATCH_WORDS];
         let mut left = 0;
         for (n, word) in words.iter_mut().enumerate() {

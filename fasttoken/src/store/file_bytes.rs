@@ -48,7 +48,7 @@ impl FileBytes {
     /// writer must replace the file by a new one.
     pub(crate) fn map(file: &File) -> io::Result<Self> {
         // SAFETY: the mapping is private and read-only, so this process cannot write
-        // through it. That no other one changes the file meanwhile is the caller's
+        // through it. That no other process changes the file meanwhile is the caller's
         // duty, stated above; no check could establish it.
         let map = unsafe { MmapOptions::new().populate().map(file)? };
         Ok(Self {

@@ -29,7 +29,7 @@ pub(crate) enum Unindexed {
 impl Names {
     pub(super) fn build(vocab: View<'_>) -> Result<Self, Unindexed> {
         let end = vocab.flags.len();
-        // So many bits that no id has all of them set, and no entry equals `FREE`.
+        // Enough bits that no id has all of them set, so that no entry equals `FREE`.
         let id_bits = usize::BITS - end.leading_zeros();
         let mut entries = vec![FREE; (end + end / 2 + 1).next_power_of_two()];
         let mask = entries.len() - 1;
@@ -124,7 +124,7 @@ pub(super) fn hash_long(bytes: &[u8]) -> u64 {
         let word = u64::from_le_bytes(chunk.try_into().expect("eight bytes"));
         state = fold(state ^ word, K1);
     }
-    // The last bytes one by one: copying a few of them is a call.
+    // The last bytes are read one by one, since copying a few bytes is a call.
     let rest = chunks.remainder().iter();
     let word = rest.fold(0, |word, byte| word << 8 | u64::from(*byte));
     fold(state ^ word, K1)

@@ -230,7 +230,7 @@ pub(crate) struct Both {
     pub(crate) ours: Tokenizer,
     pub(crate) reference: Reference,
     pub(crate) added: Vec<String>,
-    /// Whether decoding takes runs of tokens for bytes as a whole.
+    /// True if decoding treats a run of byte tokens as a whole.
     pub(crate) bytes_are_runs: bool,
 }
 

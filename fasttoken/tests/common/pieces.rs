@@ -23,7 +23,7 @@ const LINES: &str = "\
 제 카드가 아직 도착하지 않았습니다. 카드가 어디에 있습니까?\n\
 naïve café, straße, Ångström, été, el niño, garçon\n";
 
-/// What the trainer made: tokens by id, and rules.
+/// The result of training: tokens by id, and rules.
 pub(crate) struct Trained {
     tokens: Vec<String>,
     merges: Value,

@@ -157,7 +157,7 @@ proptest! {
         }
     }
 
-    /// As the ids of a text in which no added token is found.
+    /// Plain text has the ids of a text in which no added token is found.
     #[test]
     fn plain_text_has_no_added_tokens(text in text()) {
         for both in ALL.iter() {

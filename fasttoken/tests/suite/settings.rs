@@ -165,7 +165,7 @@ fn to_reference(input: Input<'_>) -> EncodeInput<'_> {
     }
 }
 
-/// What `check_input` saw.
+/// The cases that `check_input` saw.
 #[derive(Debug, Default)]
 struct Seen {
     cut: usize,
@@ -472,7 +472,7 @@ fn pairs_in_a_batch_are_pairs() {
     assert_eq!(error, Err(EncodeError::NoSecondText));
 }
 
-/// What overflows can be as large as the square of a text; the reference would take it.
+/// Overflowing pieces can be as large as the square of a text, which the reference accepts.
 #[test]
 fn overflowing_has_a_bound() {
     let tokenizer = Tokenizer::from_bytes(DEMO).expect("the demo loads");

@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::io::Write as _;
 use std::time::Instant;
 
-/// Measure on your own texts.
+/// Measure loading, encoding and decoding on your own texts.
 ///
 /// Cuts the texts into documents, and reports for loading, encoding (with one thread and with
 /// several), counting and decoding the best of several rounds: the machine's other work can
@@ -19,10 +19,10 @@ pub(crate) struct Arguments {
     tokenizer: TokenizerFile,
     #[command(flatten)]
     texts: Texts,
-    /// Rounds, of which the best counts.
+    /// Number of rounds; the best is printed.
     #[arg(short, long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// About how many bytes a document has; 0 takes texts whole.
+    /// Approximate bytes of a document; 0 takes texts whole.
     #[arg(
         short,
         long,
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
         conflicts_with = "lines"
     )]
     document_bytes: usize,
-    /// Threads of the row with several; by default as many as there are cores.
+    /// Threads of the multi-threaded row (default: all cores).
     #[arg(short = 'j', long)]
     threads: Option<usize>,
 }

@@ -7,8 +7,8 @@ use clap::Args;
 /// Compare with the reference crate on your own texts.
 ///
 /// Encodes each text with this crate and with `tokenizers` 0.23, and compares ids, byte offsets
-/// and decoded text. Shows the first difference with what is around it and ends with exit code
-/// 3, or says how much was compared.
+/// and decoded text. Shows the first difference in its context and ends with exit code 3,
+/// or reports how much was compared.
 ///
 /// Needs a build with the reference: cargo install fasttoken --features reference
 #[derive(Args)]
@@ -107,7 +107,7 @@ mod compare {
         }
     }
 
-    /// The number of ids, or what differs first.
+    /// The number of ids, or the first difference.
     fn compare(
         ours: &Tokenizer,
         reference: &Reference,

@@ -5,10 +5,10 @@ use crate::{Outcome, TokenizerFile, progress};
 use clap::Args;
 use std::io::Write as _;
 
-/// Number of tokens.
+/// Count tokens.
 ///
 /// Prints tokens, bytes and bytes per token of each file, and their sum if there are several.
-/// With --lines, the lines of a file are counted each on its own and added up.
+/// With --lines, each line of a file is tokenized on its own.
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]

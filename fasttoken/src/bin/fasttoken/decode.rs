@@ -7,10 +7,10 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// Ids to text.
+/// Decode ids to text.
 ///
-/// Reads ids as numbers between blanks or commas, with or without brackets, so that what
-/// `encode` prints and lists in JSON can be given. Each line is a text of its own and is
+/// Reads ids as numbers between blanks or commas, with or without brackets, so the
+/// output of `encode` and lists in JSON both work. Each line is a text of its own and is
 /// written followed by a line end; with --join, all lines are one text and nothing is added.
 #[derive(Args)]
 pub(crate) struct Arguments {

@@ -7,7 +7,7 @@ use fasttoken::{EncodeOptions, Encoding, Offsets, Tokenizer, Truncation};
 use serde_json::json;
 use std::io::{BufWriter, Write};
 
-/// Text to ids.
+/// Encode text to ids.
 ///
 /// Prints one line of ids per text: per file, or with --lines per line of each file.
 /// With --json, one object per text with ids, tokens, offsets and masks.
@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
     /// Put the special tokens of the file's template around each text.
     #[arg(short, long)]
     special: bool,
-    /// Do not recognise added tokens: for text that must not speak as the program.
+    /// Do not recognise added tokens: for untrusted text, which must not contain control tokens.
     #[arg(short, long, conflicts_with_all = ["special", "json", "max_tokens"])]
     plain: bool,
     /// Keep at most this many ids of each text, with special tokens.

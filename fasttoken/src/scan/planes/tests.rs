@@ -1,10 +1,10 @@
-//! Every way to compute planes gives what the naive twin does.
+//! Every way to compute planes gives the planes of the plain version.
 
 use super::*;
 use crate::unicode::{Kind, classes};
 use proptest::prelude::*;
 
-/// The naive twin.
+/// The plain version.
 pub(crate) struct Naive;
 
 impl Lanes for Naive {
