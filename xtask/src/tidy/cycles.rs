@@ -295,4 +295,16 @@ mod tests {
         let owners: Vec<_> = exported.iter().map(|(a, b)| format!("{a}<{b}")).collect();
         assert_eq!(owners, ["A<x", "B<x", "C<x", "D<y", "z<x"]);
     }
+
+    #[test]
+    fn cycles_are_found() {
+        let edges = [("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d", "e")];
+        let mut graph = Graph::new();
+        for (from, to) in edges {
+            graph.entry(to.to_owned()).or_default();
+            let from = graph.entry(from.to_owned()).or_default();
+            from.insert(to.to_owned());
+        }
+        assert_eq!(cycles(&graph), [["a", "b", "c"].map(str::to_owned).into()]);
+    }
 }
