@@ -38,7 +38,7 @@ pub(crate) const CHAT: Endpoint = Endpoint {
     group: "text",
     summary: "Answer a conversation",
     request: Some(schema::<ChatRequest<'static>>),
-    responses: responses,
+    responses,
     generates: true,
     ..Endpoint::post(&["/v1/chat/completions"], |call, body| {
         Box::pin(handle(call, body))
