@@ -154,10 +154,16 @@ fn long_model(work: &Path) -> Result<PathBuf> {
         let name = path.file_name().context("a file has a name")?;
         fs::copy(&path, to.join(name))?;
     }
-    let config = to.join("config.json");
-    let mut document: serde_json::Value = serde_json::from_str(&fs::read_to_string(&config)?)?;
-    document["max_position_embeddings"] = CONTEXT.into();
-    fs::write(&config, document.to_string())?;
+    // The smaller of the two is the context.
+    for (file, field) in [
+        ("config.json", "max_position_embeddings"),
+        ("tokenizer_config.json", "model_max_length"),
+    ] {
+        let path = to.join(file);
+        let mut document: serde_json::Value = serde_json::from_str(&fs::read_to_string(&path)?)?;
+        document[field] = CONTEXT.into();
+        fs::write(&path, document.to_string())?;
+    }
     Ok(to)
 }
 
