@@ -91,12 +91,12 @@ struct Packed {
 /// Images of one place.
 #[derive(Debug)]
 pub struct Images {
-    place: Place,
+    place: ImageStore,
     entries: BTreeMap<String, Entry>,
 }
 
 #[derive(Debug)]
-enum Place {
+enum ImageStore {
     Folder(PathBuf),
     Program(Packed),
 }
@@ -114,7 +114,7 @@ impl Images {
             source,
         })?;
         let entries = entries(&text, &path)?;
-        let place = Place::Folder(folder);
+        let place = ImageStore::Folder(folder);
         Ok(Self { place, entries })
     }
 
@@ -128,7 +128,7 @@ impl Images {
 
     fn of_program(packed: Packed) -> Result<Self, ImageError> {
         let entries = entries(packed.manifest.as_bytes(), Path::new(PROGRAM))?;
-        let place = Place::Program(packed);
+        let place = ImageStore::Program(packed);
         Ok(Self { place, entries })
     }
 
@@ -136,8 +136,8 @@ impl Images {
     #[must_use]
     pub fn place(&self) -> &Path {
         match &self.place {
-            Place::Folder(folder) => folder,
-            Place::Program(_) => Path::new(PROGRAM),
+            ImageStore::Folder(folder) => folder,
+            ImageStore::Program(_) => Path::new(PROGRAM),
         }
     }
 
@@ -163,7 +163,7 @@ impl Images {
             });
         }
         let path = self.place().join(format!("{}.fatbin", family.name));
-        if let Place::Program(packed) = &self.place {
+        if let ImageStore::Program(packed) = &self.place {
             return carried(packed, family, entry, path);
         }
         let read = |source| ImageError::Read {

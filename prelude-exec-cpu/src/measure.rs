@@ -9,7 +9,7 @@ use crate::{
     ComputePool, CpuDtype, Error, Isa,
     kernels::{
         Backend, InputForm, Supported,
-        gemm::{Format, Matrix, Multiplier, Output},
+        gemm::{Format, Matrix, Multiplier, ProductOutput},
     },
 };
 
@@ -64,8 +64,13 @@ impl Product {
 
     /// Multiplies once, conversion of the rows included.
     pub fn run(&mut self, pool: &ComputePool) {
-        self.multiplier
-            .run(pool, &self.x, &self.matrix, Output::Write, &mut self.out);
+        self.multiplier.run(
+            pool,
+            &self.x,
+            &self.matrix,
+            ProductOutput::Write,
+            &mut self.out,
+        );
     }
 
     /// Floating-point operations of one run.

@@ -15,7 +15,7 @@ use crate::{
     kernels::{
         Backend,
         attention::{self, Attention},
-        gemm::{Multiplier, Output},
+        gemm::{Multiplier, ProductOutput},
         kv::{self, Kv, KvElement, KvStore},
         reference, simd,
     },
@@ -258,7 +258,7 @@ impl Ops for CpuOps {
         let (x, y) = self.arena.pair(x, y);
         let (x, y) = (&x[..n * inputs], &mut y[..n * outputs]);
         self.multiplier
-            .run(&self.pool, x, weight.matrix(), Output::Write, y);
+            .run(&self.pool, x, weight.matrix(), ProductOutput::Write, y);
         Ok(())
     }
 
@@ -274,7 +274,7 @@ impl Ops for CpuOps {
         let x = &x[..rows.len() * inputs];
         let h = &mut h[rows.start * outputs..rows.end * outputs];
         self.multiplier
-            .run(&self.pool, x, weight.matrix(), Output::Add, h);
+            .run(&self.pool, x, weight.matrix(), ProductOutput::Add, h);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use prelude_models::{Checkpoint, Model, ModelConfig, load_model};
 use crate::Recording;
 use crate::{
     CudaConfig, CudaLoader, CudaOps, Error, GraphStats, ProductEngine, StepPlan,
-    graph::{Graphs, Mode},
+    graph::{Graphs, StepMode},
     kernels::{cuda::CudaLauncher, image::Images, launch::Launcher},
     memory::{context::Context, event::Event, kv_pool::KvShape, space::Space},
     ops::{HostBuffers, Sizes},
@@ -213,10 +213,10 @@ impl CudaExecutor {
     /// Queues the model's launches: one by one, or as a graph.
     fn forward(&mut self, shape: Option<StepShape>, tokens: usize) -> Result<(), Error> {
         let mode = self.graphs.mode(shape, tokens);
-        let Some(shape) = shape.filter(|_| mode != Mode::Eager) else {
+        let Some(shape) = shape.filter(|_| mode != StepMode::Eager) else {
             return self.model.forward(&mut self.ops, &self.plan);
         };
-        if mode == Mode::Capture {
+        if mode == StepMode::Capture {
             let (model, ops, plan) = (&self.model, &mut self.ops, &self.plan);
             let space = ops.space.clone();
             let captured = self.graphs.capture(shape, &space, || {

@@ -70,7 +70,7 @@ pub struct GraphStats {
 
 /// How a step runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum StepMode {
     /// Kernel by kernel.
     Eager,
     /// Captured, and run as what was captured.
@@ -96,28 +96,28 @@ impl Graphs {
     }
 
     /// How a step of this shape and of `tokens` tokens runs; `None` for one that is not padded.
-    pub(crate) fn mode(&mut self, shape: Option<StepShape>, tokens: usize) -> Mode {
+    pub(crate) fn mode(&mut self, shape: Option<StepShape>, tokens: usize) -> StepMode {
         self.now += 1;
         let Some(shape) = shape else {
             self.stats.eager += 1;
-            return Mode::Eager;
+            return StepMode::Eager;
         };
         self.stats.padding += (shape.tokens - tokens) as u64;
         if self.captured.contains_key(&shape) {
-            return Mode::Replay;
+            return StepMode::Replay;
         }
         if self.seen.len() >= SHAPES_MAX {
             self.seen.clear();
         }
         let uses = self.seen.entry(shape).or_default();
         if *uses == CAPTURE_AFTER {
-            return Mode::Capture;
+            return StepMode::Capture;
         }
         if *uses != REFUSED {
             *uses += 1;
         }
         self.stats.eager += 1;
-        Mode::Eager
+        StepMode::Eager
     }
 
     /// Runs steps of this shape kernel by kernel from here on, this one among them.
@@ -212,16 +212,16 @@ mod tests {
     #[test]
     fn the_third_use_is_captured_and_what_cannot_be_is_not_tried_again() {
         let mut graphs = Graphs::new(1 << 20);
-        assert_eq!(graphs.mode(None, 5000), Mode::Eager);
+        assert_eq!(graphs.mode(None, 5000), StepMode::Eager);
         let mode = |graphs: &mut Graphs| graphs.mode(Some(shape(8)), 7);
         assert_eq!(
             [0; 3].map(|_| mode(&mut graphs)),
-            [Mode::Eager, Mode::Eager, Mode::Capture]
+            [StepMode::Eager, StepMode::Eager, StepMode::Capture]
         );
         graphs.refuse(shape(8));
-        assert_eq!([0; 3].map(|_| mode(&mut graphs)), [Mode::Eager; 3]);
+        assert_eq!([0; 3].map(|_| mode(&mut graphs)), [StepMode::Eager; 3]);
         capture(&mut graphs, 4);
-        assert_eq!(graphs.mode(Some(shape(4)), 4), Mode::Replay);
+        assert_eq!(graphs.mode(Some(shape(4)), 4), StepMode::Replay);
         let stats = graphs.stats();
         assert_eq!(
             (stats.eager, stats.refused, stats.captures, stats.padding),

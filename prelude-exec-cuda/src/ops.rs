@@ -15,7 +15,7 @@ use crate::{
     kernels::{
         attention::{Attention, Decode, Prompts, SPLIT_KEYS},
         elementwise,
-        gemm::{Output, Products},
+        gemm::{ProductOutput, Products},
         launch::Launcher,
         rope::QkNormRopeStore,
     },
@@ -284,7 +284,12 @@ impl CudaOps {
         }
     }
 
-    fn multiply(&mut self, x: View<bf16>, weight: &Weight, output: Output) -> Result<(), Error> {
+    fn multiply(
+        &mut self,
+        x: View<bf16>,
+        weight: &Weight,
+        output: ProductOutput,
+    ) -> Result<(), Error> {
         let (w, bias) = weight.matrix();
         self.products
             .multiply(&mut self.launcher, x, w, bias, output)
@@ -420,7 +425,7 @@ impl Ops for CudaOps {
     ) -> Result<(), Error> {
         let x = self.arena.view(x).slice(0..n);
         let y = self.arena.view(y).slice(0..n);
-        self.multiply(x, weight, Output::Write(y))
+        self.multiply(x, weight, ProductOutput::Write(y))
     }
 
     fn linear_add(
@@ -432,7 +437,7 @@ impl Ops for CudaOps {
     ) -> Result<(), Error> {
         let x = self.arena.view(x).slice(0..rows.len());
         let h = self.arena.view(h).slice(rows);
-        self.multiply(x, weight, Output::Add(h))
+        self.multiply(x, weight, ProductOutput::Add(h))
     }
 
     fn qk_norm_rope_store(

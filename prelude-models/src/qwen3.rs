@@ -59,7 +59,7 @@ impl<W> Qwen3<W> {
         check_tensors(checkpoint)?;
         let config = checkpoint.config();
         let kind = checkpoint.kind();
-        let mut source = Source {
+        let mut source = WeightSource {
             checkpoint,
             prefix: prefix(checkpoint),
             loader,
@@ -97,7 +97,7 @@ impl<W> Qwen3<W> {
 
 impl<W> Layer<W> {
     fn load<L: WeightLoader<Weight = W>>(
-        source: &mut Source<'_, L>,
+        source: &mut WeightSource<'_, L>,
         layer: usize,
         attention_bias: bool,
     ) -> Result<Self, Error> {
@@ -118,13 +118,13 @@ impl<W> Layer<W> {
 }
 
 /// Where weights come from and where they go.
-struct Source<'a, L> {
+struct WeightSource<'a, L> {
     checkpoint: &'a Checkpoint,
     prefix: &'static str,
     loader: &'a mut L,
 }
 
-impl<L: WeightLoader> Source<'_, L> {
+impl<L: WeightLoader> WeightSource<'_, L> {
     fn vector(&mut self, name: &str) -> Result<L::Weight, Error> {
         let name = format!("{}{name}.weight", self.prefix);
         let view = finite(self.checkpoint, &name)?;

@@ -3,7 +3,7 @@
 use prelude_core::{OutputHead, Pooling, RowOutput, TokenHead};
 
 use super::{HeadPass, NOT_FINITE};
-use crate::kernels::gemm::{Matrix, Output};
+use crate::kernels::gemm::{Matrix, ProductOutput};
 
 /// Positions that a mean sums before it adds to its total: a fixed order of additions.
 const MEAN_CHUNK: u32 = 256;
@@ -52,7 +52,7 @@ impl HeadPass<'_> {
                 let mut logits = vec![0.0; score.outputs()];
                 let state = self.state(output);
                 self.multiplier
-                    .run(self.pool, state, score, Output::Write, &mut logits);
+                    .run(self.pool, state, score, ProductOutput::Write, &mut logits);
                 logits
             };
             let outputs = layout.outputs_of(row);

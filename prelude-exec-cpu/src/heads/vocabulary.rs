@@ -21,7 +21,7 @@ use super::{
 use crate::{
     kernels::{
         Supported,
-        gemm::{Matrix, Output},
+        gemm::{Matrix, ProductOutput},
         simd,
     },
     scratch::PerWorker,
@@ -142,7 +142,7 @@ impl HeadPass<'_> {
         let vocab = head.outputs();
         let logits = &mut buffers.logits[..outputs.len() * vocab];
         self.multiplier
-            .run(self.pool, states, head, Output::Write, logits);
+            .run(self.pool, states, head, ProductOutput::Write, logits);
         let (isa, logits, workers) = (self.isa, &*logits, &buffers.workers);
         let cost_ns = items.len() * vocab;
         // A task is one row of logits with all that read it, so that they share what they can.
@@ -216,7 +216,7 @@ impl HeadPass<'_> {
                 }
                 let mut logits = vec![0.0; rows.len() * labels.len()];
                 self.multiplier
-                    .run(self.pool, states, &part, Output::Write, &mut logits);
+                    .run(self.pool, states, &part, ProductOutput::Write, &mut logits);
                 for ((row, _), logits) in rows.iter().zip(logits.chunks_exact(labels.len())) {
                     self.results[*row] = Some(label_scores(logits.to_vec(), None));
                 }

@@ -221,7 +221,7 @@ fn pack_row(format: Format, row: &[f32], lane: usize, part: &mut [u32]) {
 
 /// The use of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Output {
+pub(crate) enum ProductOutput {
     /// Overwritten.
     Write,
     /// Added to.
@@ -272,7 +272,7 @@ impl Multiplier {
         pool: &ComputePool,
         x: &[f32],
         matrix: &Matrix,
-        output: Output,
+        output: ProductOutput,
         out: &mut [f32],
     ) {
         let (inputs, outputs) = (matrix.inputs, matrix.outputs);
@@ -326,7 +326,7 @@ fn run_panels(
     rows: Rows<'_>,
     stride: usize,
     matrix: &Matrix,
-    output: Output,
+    output: ProductOutput,
     out: &mut [f32],
 ) {
     let outputs = matrix.outputs;
@@ -343,19 +343,25 @@ fn run_panels(
             for (i, sums) in sums.0.iter().enumerate().take(count) {
                 let (first_col, cols) = (tile.first_col, tile.cols);
                 let out = tile.row(first + i);
-                matrix.finish(first_col, &sums[..cols], output == Output::Add, out);
+                matrix.finish(first_col, &sums[..cols], output == ProductOutput::Add, out);
             }
         }
     });
 }
 
-fn run_reference(pool: &ComputePool, x: &[f32], matrix: &Matrix, output: Output, out: &mut [f32]) {
+fn run_reference(
+    pool: &ComputePool,
+    x: &[f32],
+    matrix: &Matrix,
+    output: ProductOutput,
+    out: &mut [f32],
+) {
     let (inputs, outputs) = (matrix.inputs, matrix.outputs);
     pool.rows(out, outputs, 1, x.len() * outputs, |_, i, out| {
         let x = &x[i * inputs..][..inputs];
         for (o, out) in out.chunks_mut(1).enumerate() {
             let sum = reference::dot(x, matrix.row(o));
-            matrix.finish(o, &[sum], output == Output::Add, out);
+            matrix.finish(o, &[sum], output == ProductOutput::Add, out);
         }
     });
 }
@@ -417,7 +423,7 @@ mod tests {
             .with_bias(Some(bias.clone()));
             let mut out = vec![1.0; m * outputs];
             let mut multiplier = Multiplier::new(backend, 40, inputs, 0);
-            multiplier.run(&pool, &x, &matrix, Output::Add, &mut out);
+            multiplier.run(&pool, &x, &matrix, ProductOutput::Add, &mut out);
             for (i, &got) in out.iter().enumerate() {
                 let (r, o) = (i / outputs, i % outputs);
                 let products =
@@ -434,13 +440,13 @@ mod tests {
             let mut row = vec![0.0; chosen.len()];
             for r in [0, 41, m - 1] {
                 let x = &x[r * inputs..][..inputs];
-                multiplier.run(&pool, x, &part, Output::Write, &mut row);
+                multiplier.run(&pool, x, &part, ProductOutput::Write, &mut row);
                 let mut whole = vec![0.0; outputs];
-                multiplier.run(&pool, x, &matrix, Output::Write, &mut whole);
+                multiplier.run(&pool, x, &matrix, ProductOutput::Write, &mut whole);
                 assert!(row.iter().zip(chosen).all(|(&a, o)| a == whole[o as usize]));
-                multiplier.run(&pool, x, &matrix, Output::Add, &mut whole);
+                multiplier.run(&pool, x, &matrix, ProductOutput::Add, &mut whole);
                 whole.fill(1.0);
-                multiplier.run(&pool, x, &matrix, Output::Add, &mut whole);
+                multiplier.run(&pool, x, &matrix, ProductOutput::Add, &mut whole);
                 assert_eq!(whole, out[r * outputs..][..outputs]);
             }
             let mut back = vec![0.0; inputs];

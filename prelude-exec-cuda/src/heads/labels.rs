@@ -42,7 +42,7 @@ pub(super) struct Labels {
 }
 
 /// Where the numbers of each row of the step are.
-pub(super) type ResultParts = BTreeMap<usize, Place>;
+pub(super) type ResultParts = BTreeMap<usize, LabelParts>;
 
 /// Products of single hidden states with single rows of the head.
 #[derive(Debug, Default)]
@@ -66,7 +66,7 @@ struct Group {
 
 /// Where a row's numbers are.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct LabelParts {
     logits: Part,
     log_sum_exp: Option<Part>,
 }
@@ -134,7 +134,7 @@ impl Labels {
                 at: first + range.start,
                 len: range.len(),
             };
-            let place = Place {
+            let place = LabelParts {
                 logits,
                 log_sum_exp: None,
             };
@@ -188,7 +188,7 @@ impl Labels {
                 at: log_sum_exp.at + r,
                 len: 1,
             });
-            let place = Place {
+            let place = LabelParts {
                 logits,
                 log_sum_exp,
             };

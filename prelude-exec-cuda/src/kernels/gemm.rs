@@ -39,7 +39,7 @@ const SKINNY_ELEMENTS: [u64; 2] = [8 << 20, 5 << 20];
 
 /// Where a product goes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Output {
+pub(crate) enum ProductOutput {
     /// `y = x · wᵀ`, bf16.
     Write(View<bf16>),
     /// `y += x · wᵀ`, bf16, rounded once.
@@ -190,7 +190,7 @@ impl Products {
         &mut self,
         x: View<bf16>,
         w: View<bf16>,
-        output: Output,
+        output: ProductOutput,
     ) -> Result<Option<(&mut Lt, Product)>, Error> {
         let product = Product::new(x, w, None, output)?;
         Ok(self.lt.as_mut().map(|lt| (lt, product)))
@@ -206,7 +206,7 @@ impl Products {
         x: View<bf16>,
         w: View<bf16>,
         bias: Option<View<bf16>>,
-        output: Output,
+        output: ProductOutput,
     ) -> Result<(), Error> {
         let product = Product::new(x, w, bias, output)?;
         let few = match self.few_apart && (self.lt.is_none() || is_for_skinny(&product.params)) {
@@ -260,7 +260,7 @@ pub(crate) fn gemm_mma(
     x: View<bf16>,
     w: View<bf16>,
     bias: Option<View<bf16>>,
-    output: Output,
+    output: ProductOutput,
 ) -> Result<(), Error> {
     Product::new(x, w, bias, output)?.mma(launcher)
 }
@@ -279,12 +279,12 @@ impl Product {
         x: View<bf16>,
         w: View<bf16>,
         bias: Option<View<bf16>>,
-        output: Output,
+        output: ProductOutput,
     ) -> Result<Self, Error> {
         let (form, y) = match output {
-            Output::Write(y) => (GemmOutput::Write, part(y)),
-            Output::Add(y) => (GemmOutput::Add, part(y)),
-            Output::Logits(y) => (GemmOutput::F32, part(y)),
+            ProductOutput::Write(y) => (GemmOutput::Write, part(y)),
+            ProductOutput::Add(y) => (GemmOutput::Add, part(y)),
+            ProductOutput::Logits(y) => (GemmOutput::F32, part(y)),
         };
         let kernel = "gemm_mma";
         rules! {

@@ -9,10 +9,10 @@ use super::times::{Times, times};
 use crate::{
     CudaOps, Error, ProductEngine, Weight,
     kernels::{
-        gemm::{Output, ProductCounts, gemm_mma},
+        gemm::{ProductCounts, ProductOutput, gemm_mma},
         lt::{
             WORKSPACE_BYTES,
-            plans::{self, Machine, Plan, Plans},
+            plans::{self, Machine, Plans, ProductPlan},
         },
     },
 };
@@ -25,7 +25,7 @@ pub fn product_f32(ops: &mut CudaOps, x: &ArenaTensor, w: &Weight) -> Result<Vec
     let (x, (w, _)) = (ops.arena.view(x), w.matrix());
     let (m, n) = (x.rows(), w.rows());
     let sums = ops.space.alloc("sums", m * n * size_of::<f32>())?;
-    let output = Output::Logits(sums.view(0, m, n));
+    let output = ProductOutput::Logits(sums.view(0, m, n));
     gemm_mma(&mut ops.launcher, x, w, None, output)?;
     ops.space.synchronize("a product")?;
     let mut values = vec![0f32; m * n];
@@ -41,7 +41,7 @@ pub fn logits_f32(ops: &mut CudaOps, x: &ArenaTensor, w: &Weight) -> Result<Vec<
     let (x, (w, _)) = (ops.arena.view(x), w.matrix());
     let (m, n) = (x.rows(), w.rows());
     let sums = ops.space.alloc("sums", m * n * size_of::<f32>())?;
-    let output = Output::Logits(sums.view(0, m, n));
+    let output = ProductOutput::Logits(sums.view(0, m, n));
     ops.products
         .multiply(&mut ops.launcher, x, w, None, output)?;
     ops.space.synchronize("a product")?;
@@ -94,11 +94,11 @@ pub struct Operands<'a> {
 }
 
 impl Operands<'_> {
-    fn output(&self, ops: &CudaOps) -> Output {
+    fn output(&self, ops: &CudaOps) -> ProductOutput {
         let y = ops.arena.view(self.y);
         match self.adds {
-            true => Output::Add(y),
-            false => Output::Write(y),
+            true => ProductOutput::Add(y),
+            false => ProductOutput::Write(y),
         }
     }
 }
@@ -167,7 +167,7 @@ impl Tuner {
         let expected = ops.result(operands, |ops| {
             gemm_mma(&mut ops.launcher, x, first, None, output)
         })?;
-        let mut best: Option<((bool, f64), Plan)> = None;
+        let mut best: Option<((bool, f64), ProductPlan)> = None;
         for (i, plan) in candidates.iter().enumerate() {
             let by_plan =
                 |ops: &mut CudaOps, weight| match ops.products.measured(x, weight, output)? {

@@ -75,7 +75,7 @@ pub fn attention<D: ConformanceDevice>(demands: Demands, open: impl Fn(&Spec) ->
                     continue;
                 }
                 let name = format!("{name}, {heads}/{kv_heads} heads of {head_dim}, chunk {chunk}");
-                Run::new(demands.precision, shape, name).steps(&steps, chunk, &open);
+                LayerRun::new(demands.precision, shape, name).steps(&steps, chunk, &open);
             }
         }
         if demands.batch_invariant {
@@ -267,7 +267,7 @@ impl Forest {
 type KeyValue = (Vec<f64>, Vec<f64>);
 
 /// One case on one device, with the twin's own pool.
-struct Run {
+struct LayerRun {
     precision: Precision,
     shape: AttnShape,
     name: String,
@@ -280,7 +280,7 @@ struct Run {
 /// Not 1, so that a factor left out shows.
 const SCALING: f32 = 1.125;
 
-impl Run {
+impl LayerRun {
     fn new(precision: Precision, shape: AttnShape, name: String) -> Self {
         let half = shape.head_dim / 2;
         let mut values = Values::new(precision, 20);
@@ -559,7 +559,7 @@ fn same_bits<D: ConformanceDevice>(
     let cached = vec![prefix.oneshot(), rest.oneshot(), ForwardBatch::Decode(last)];
     let outputs = |steps: &[ForwardBatch], chunk| {
         let name = format!("same bits, {shape:?}");
-        let run = Run::new(precision, shape, name);
+        let run = LayerRun::new(precision, shape, name);
         let mut device = run.open(steps, chunk, open);
         let mut outputs = HashMap::new();
         for step in steps {

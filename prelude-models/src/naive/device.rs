@@ -73,7 +73,7 @@ pub(crate) struct Weight {
 type KeyValue = (Vec<f64>, Vec<f64>);
 
 /// A step, laid out.
-pub(crate) struct Plan {
+pub(crate) struct NaiveStep {
     tokens: Vec<Token>,
     /// Tokens whose hidden states are read, in order of first use.
     outputs: Vec<usize>,
@@ -85,11 +85,11 @@ pub(crate) struct Plan {
 struct PlanRow {
     head: OutputHead,
     first_position: u32,
-    /// Indices into [`Plan::outputs`].
+    /// Indices into [`NaiveStep::outputs`].
     outputs: Vec<usize>,
 }
 
-impl Plan {
+impl NaiveStep {
     pub(crate) fn new(batch: &ForwardBatch, block_size: u32) -> Self {
         let (oneshot, prefill, decode) = batch.parts();
         let mut plan = Self {
@@ -173,9 +173,9 @@ impl NaiveOps {
         &mut self,
         batch: &ForwardBatch,
         block_size: u32,
-        body: impl FnOnce(&mut Self, &Plan),
+        body: impl FnOnce(&mut Self, &NaiveStep),
     ) -> StepOutput {
-        let mut plan = Plan::new(batch, block_size);
+        let mut plan = NaiveStep::new(batch, block_size);
         if self.has(Fault::SeesItsSiblings) {
             let all = plan.tokens.len();
             for token in &mut plan.tokens {
@@ -222,7 +222,7 @@ impl NaiveOps {
     /// Answers the rows whose heads `handles`, if their states are finite.
     fn answer(
         &mut self,
-        plan: &Plan,
+        plan: &NaiveStep,
         hidden: &Rows,
         handles: fn(&OutputHead) -> bool,
         answer: impl Fn(&Self, &PlanRow, &[&[f64]]) -> RowOutput,
@@ -247,18 +247,18 @@ impl NaiveOps {
 impl Ops for NaiveOps {
     type Tensor = Rows;
     type Weight = Weight;
-    type Inputs<'a> = Plan;
+    type Inputs<'a> = NaiveStep;
     type Error = Infallible;
 
-    fn num_tokens(&self, plan: &Plan) -> usize {
+    fn num_tokens(&self, plan: &NaiveStep) -> usize {
         plan.tokens.len()
     }
 
-    fn num_outputs(&self, plan: &Plan) -> usize {
+    fn num_outputs(&self, plan: &NaiveStep) -> usize {
         plan.outputs.len()
     }
 
-    fn has_outputs(&self, plan: &Plan, rows: Range<usize>) -> bool {
+    fn has_outputs(&self, plan: &NaiveStep, rows: Range<usize>) -> bool {
         plan.outputs.iter().any(|t| rows.contains(t))
     }
 
@@ -272,7 +272,7 @@ impl Ops for NaiveOps {
         Ok(Rows { width, data })
     }
 
-    fn embed(&mut self, plan: &Plan, w: &Weight, h: &mut Rows) -> Result<(), Infallible> {
+    fn embed(&mut self, plan: &NaiveStep, w: &Weight, h: &mut Rows) -> Result<(), Infallible> {
         for (i, token) in plan.tokens.iter().enumerate() {
             let row = &w.values[token.id as usize * h.width..][..h.width];
             h.row_mut(i).copy_from_slice(row);
@@ -331,7 +331,7 @@ impl Ops for NaiveOps {
 
     fn qk_norm_rope_store(
         &mut self,
-        plan: &Plan,
+        plan: &NaiveStep,
         layer: usize,
         rows: Range<usize>,
         shape: AttnShape,
@@ -395,7 +395,7 @@ impl Ops for NaiveOps {
 
     fn attention(
         &mut self,
-        plan: &Plan,
+        plan: &NaiveStep,
         layer: usize,
         rows: Range<usize>,
         shape: AttnShape,
@@ -447,7 +447,7 @@ impl Ops for NaiveOps {
 
     fn gather_rows(
         &mut self,
-        plan: &Plan,
+        plan: &NaiveStep,
         x: &Rows,
         rows: Range<usize>,
         y: &mut Rows,
@@ -466,7 +466,7 @@ impl Ops for NaiveOps {
 
     fn vocabulary_heads(
         &mut self,
-        plan: &Plan,
+        plan: &NaiveStep,
         hidden: &Rows,
         head: &Weight,
     ) -> Result<(), Infallible> {
@@ -512,7 +512,7 @@ impl Ops for NaiveOps {
         Ok(())
     }
 
-    fn pooling_heads(&mut self, plan: &Plan, hidden: &Rows) -> Result<(), Infallible> {
+    fn pooling_heads(&mut self, plan: &NaiveStep, hidden: &Rows) -> Result<(), Infallible> {
         let rows = hidden.data.chunks_exact(hidden.width);
         self.hidden = rows.map(<[f64]>::to_vec).collect();
         let handles = |head: &OutputHead| matches!(head, OutputHead::Embed { .. });
@@ -584,7 +584,7 @@ impl Ops for NaiveOps {
 
     fn class_heads(
         &mut self,
-        plan: &Plan,
+        plan: &NaiveStep,
         hidden: &Rows,
         score: &Weight,
     ) -> Result<(), Infallible> {

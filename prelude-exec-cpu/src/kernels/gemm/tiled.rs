@@ -1,7 +1,7 @@
 //! Products on tiles of a matrix unit: rows are rounded to bf16 and cut into left tiles, then a
 //! task multiplies many of them with one panel, which comes from memory once for all.
 
-use super::{Format, Matrix, Multiplier, Output};
+use super::{Format, Matrix, Multiplier, ProductOutput};
 use crate::{
     kernels::{Backend, InputForm, Supported, lines::Lines, panel::NR, tiles},
     pool::ComputePool,
@@ -55,7 +55,7 @@ impl Left<'_> {
         pool: &ComputePool,
         isa: Supported,
         matrix: &Matrix,
-        output: Output,
+        output: ProductOutput,
         out: &mut [f32],
     ) {
         assert_eq!(self.inputs, matrix.inputs, "rows of another width");
@@ -69,7 +69,14 @@ impl Left<'_> {
             let columns = tile.first_col..tile.first_col + tile.cols;
             let bias = matrix.bias.as_ref().map(|bias| &bias[columns]);
             let left = self.part(tile.first_row, tile.rows);
-            tiles::multiply(isa, left, panels, bias, output == Output::Add, &mut tile);
+            tiles::multiply(
+                isa,
+                left,
+                panels,
+                bias,
+                output == ProductOutput::Add,
+                &mut tile,
+            );
         });
     }
 }
@@ -103,7 +110,7 @@ impl Multiplier {
         isa: Supported,
         x: &[f32],
         matrix: &Matrix,
-        output: Output,
+        output: ProductOutput,
         out: &mut [f32],
     ) {
         let (inputs, outputs) = (matrix.inputs, matrix.outputs);
@@ -174,7 +181,7 @@ impl Multiplier {
             inputs: width,
             tiles: gated,
         };
-        gated.multiply(pool, isa, down, Output::Add, out);
+        gated.multiply(pool, isa, down, ProductOutput::Add, out);
         true
     }
 }

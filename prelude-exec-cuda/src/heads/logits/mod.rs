@@ -39,7 +39,7 @@ use crate::{
     CudaConfig, Error,
     kernels::{
         elementwise,
-        gemm::{Output, Products},
+        gemm::{ProductOutput, Products},
         launch::Launcher,
         vocabulary::{self, Adjust, Logprobs, Sample},
     },
@@ -284,7 +284,7 @@ impl Logits {
             let states = self.states.view(0, group.len, self.hidden);
             elementwise::gather_rows(launcher, metadata.view(group.index), hidden, states)?;
             let logits = self.logits.view::<f32>(0, group.len, self.stride);
-            let output = Output::Logits(logits.columns(0..self.vocab));
+            let output = ProductOutput::Logits(logits.columns(0..self.vocab));
             products.multiply(launcher, states, head, None, output)?;
             let adjusted = self.adjusted.view::<f32>(0, self.rows_max, self.stride);
             Adjust {

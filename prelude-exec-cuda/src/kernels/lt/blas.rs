@@ -29,7 +29,7 @@ use prelude_kernels::{
 use super::{
     ALIGN_BYTES, ASKED, Blas, Call, WORKSPACE_BYTES,
     functions::{Found, Functions},
-    plans::{Algo, Plan},
+    plans::{Algo, ProductPlan},
 };
 use crate::{Error, memory::context::Context};
 
@@ -213,7 +213,7 @@ fn set_desc<T: bytemuck::Pod>(
 }
 
 impl Blas for CublasLt {
-    fn candidates(&mut self, call: &Call) -> Result<Vec<Plan>, Error> {
+    fn candidates(&mut self, call: &Call) -> Result<Vec<ProductPlan>, Error> {
         self.bind()?;
         let Operands { desc, d } = self.operands(call)?;
         let mut found = [Found::EMPTY; ASKED];
@@ -242,7 +242,7 @@ impl Blas for CublasLt {
         let count = usize::try_from(count).unwrap_or(0).min(ASKED);
         let usable = found[..count].iter().filter(|f| f.state.is_success());
         Ok(usable
-            .map(|f| Plan {
+            .map(|f| ProductPlan {
                 algo: Algo(f.algo.data),
                 workspace_bytes: f.workspace_bytes as u64,
                 us: None,
@@ -251,7 +251,7 @@ impl Blas for CublasLt {
             .collect())
     }
 
-    fn check(&mut self, call: &Call, algo: Algo) -> Result<Option<Plan>, Error> {
+    fn check(&mut self, call: &Call, algo: Algo) -> Result<Option<ProductPlan>, Error> {
         self.bind()?;
         let Operands { desc, d } = self.operands(call)?;
         let theirs = sys::cublasLtMatmulAlgo_t { data: algo.0 };
@@ -276,14 +276,14 @@ impl Blas for CublasLt {
         status.of("cublasLtMatmulAlgoCheck")?;
         let workspace_bytes = found.workspace_bytes as u64;
         let fits = workspace_bytes <= WORKSPACE_BYTES;
-        Ok(fits.then_some(Plan {
+        Ok(fits.then_some(ProductPlan {
             algo,
             workspace_bytes,
             us: None,
         }))
     }
 
-    fn multiply(&mut self, call: &Call, plan: &Plan) -> Result<(), Error> {
+    fn multiply(&mut self, call: &Call, plan: &ProductPlan) -> Result<(), Error> {
         self.bind()?;
         let Operands { desc, d } = self.operands(call)?;
         let GemmParams { x, w, y, .. } = call.params;

@@ -32,7 +32,7 @@ use prelude_kernels::{
 use self::{
     blas::CublasLt,
     functions::{Functions, dotted},
-    plans::{Algo, Key, Machine, Plan, Plans},
+    plans::{Algo, Key, Machine, Plans, ProductPlan},
 };
 use super::gemm::Product;
 #[cfg(feature = "emu")]
@@ -130,19 +130,19 @@ trait Blas: std::fmt::Debug + Send {
     ///
     /// # Errors
     /// [`Error::Driver`].
-    fn candidates(&mut self, call: &Call) -> Result<Vec<Plan>, Error>;
+    fn candidates(&mut self, call: &Call) -> Result<Vec<ProductPlan>, Error>;
 
     /// Returns true if an algorithm, which may come from a file, runs a call within the workspace.
     ///
     /// # Errors
     /// [`Error::Driver`].
-    fn check(&mut self, call: &Call, algo: Algo) -> Result<Option<Plan>, Error>;
+    fn check(&mut self, call: &Call, algo: Algo) -> Result<Option<ProductPlan>, Error>;
 
     /// Queues a call whose plan is one of the above.
     ///
     /// # Errors
     /// [`Error::Launch`].
-    fn multiply(&mut self, call: &Call, plan: &Plan) -> Result<(), Error>;
+    fn multiply(&mut self, call: &Call, plan: &ProductPlan) -> Result<(), Error>;
 }
 
 /// Plans, and the library that runs them.
@@ -153,8 +153,8 @@ pub(crate) struct Lt {
     /// From the file.
     recorded: Plans,
     /// `None` where the library has no algorithm.
-    chosen: BTreeMap<Key, Option<Plan>>,
-    by_shape: HashMap<Shape, Option<Plan>>,
+    chosen: BTreeMap<Key, Option<ProductPlan>>,
+    by_shape: HashMap<Shape, Option<ProductPlan>>,
     /// The machine that measured plans are for; none where nothing is measured.
     #[cfg(feature = "measure")]
     machine: Option<Machine>,
@@ -312,7 +312,10 @@ impl Lt {
     /// # Errors
     /// [`Error::Driver`].
     #[cfg(feature = "measure")]
-    pub(crate) fn candidates(&mut self, product: &Product) -> Result<(Key, Vec<Plan>), Error> {
+    pub(crate) fn candidates(
+        &mut self,
+        product: &Product,
+    ) -> Result<(Key, Vec<ProductPlan>), Error> {
         let call = Call {
             form: product.form,
             params: product.params,
@@ -329,7 +332,11 @@ impl Lt {
     /// # Errors
     /// [`Error::Launch`].
     #[cfg(feature = "measure")]
-    pub(crate) fn multiply_by(&mut self, product: &Product, plan: &Plan) -> Result<(), Error> {
+    pub(crate) fn multiply_by(
+        &mut self,
+        product: &Product,
+        plan: &ProductPlan,
+    ) -> Result<(), Error> {
         let call = Call {
             form: product.form,
             params: product.params,
@@ -344,7 +351,7 @@ impl Lt {
     }
 
     /// The plan for exactly this shape.
-    fn plan(&mut self, call: &Call) -> Result<Option<Plan>, Error> {
+    fn plan(&mut self, call: &Call) -> Result<Option<ProductPlan>, Error> {
         let shape = call.shape();
         if let Some(plan) = self.by_shape.get(&shape) {
             return Ok(*plan);
@@ -366,7 +373,7 @@ impl Lt {
     }
 
     /// The plan of the bucket: the file's if the library takes it, else the heuristic's first.
-    fn of_bucket(&mut self, call: &Call, key: Key) -> Result<Option<Plan>, Error> {
+    fn of_bucket(&mut self, call: &Call, key: Key) -> Result<Option<ProductPlan>, Error> {
         if let Some(plan) = self.chosen.get(&key) {
             return Ok(*plan);
         }
@@ -383,7 +390,7 @@ impl Lt {
     }
 
     /// The heuristic's first; `gemm_mma` takes what it has none for.
-    fn first(&mut self, call: &Call) -> Result<Option<Plan>, Error> {
+    fn first(&mut self, call: &Call) -> Result<Option<ProductPlan>, Error> {
         let plans = self.blas.candidates(call)?;
         Ok(plans.into_iter().next())
     }
@@ -440,23 +447,23 @@ struct Recorder(Arc<Recording>);
 
 #[cfg(feature = "emu")]
 impl Blas for Recorder {
-    fn candidates(&mut self, _: &Call) -> Result<Vec<Plan>, Error> {
-        Ok(vec![Plan {
+    fn candidates(&mut self, _: &Call) -> Result<Vec<ProductPlan>, Error> {
+        Ok(vec![ProductPlan {
             algo: Algo::default(),
             workspace_bytes: 0,
             us: None,
         }])
     }
 
-    fn check(&mut self, _: &Call, algo: Algo) -> Result<Option<Plan>, Error> {
-        Ok(Some(Plan {
+    fn check(&mut self, _: &Call, algo: Algo) -> Result<Option<ProductPlan>, Error> {
+        Ok(Some(ProductPlan {
             algo,
             workspace_bytes: 0,
             us: None,
         }))
     }
 
-    fn multiply(&mut self, call: &Call, _: &Plan) -> Result<(), Error> {
+    fn multiply(&mut self, call: &Call, _: &ProductPlan) -> Result<(), Error> {
         let p = &call.params;
         let mut line = format!("cublasLtMatmul {:?}", call.form);
         for (name, at) in [("x", p.x), ("w", p.w), ("bias", p.bias), ("y", p.y)] {

@@ -119,7 +119,7 @@ impl TryFrom<String> for Algo {
 /// An algorithm, and what it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Plan {
+pub(crate) struct ProductPlan {
     pub(crate) algo: Algo,
     /// Bytes of workspace that it needs.
     pub(crate) workspace_bytes: u64,
@@ -142,7 +142,7 @@ pub(crate) struct Machine {
 }
 
 /// Plans by key.
-pub(crate) type Plans = BTreeMap<Key, Plan>;
+pub(crate) type Plans = BTreeMap<Key, ProductPlan>;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -156,7 +156,7 @@ struct Document {
 #[serde(deny_unknown_fields)]
 struct Entry {
     product: Key,
-    plan: Plan,
+    plan: ProductPlan,
 }
 
 /// Plans from a file, or why there are none: a file that is foreign, damaged or not there costs
@@ -217,7 +217,7 @@ fn parse(text: &[u8], machine: &Machine, workspace_bytes_max: u64) -> Result<Pla
 /// The file's text.
 #[cfg(any(test, feature = "measure"))]
 pub(crate) fn text(plans: &Plans, machine: &Machine) -> String {
-    let entry = |(&product, &plan): (&Key, &Plan)| Entry { product, plan };
+    let entry = |(&product, &plan): (&Key, &ProductPlan)| Entry { product, plan };
     let document = Document {
         format: FORMAT,
         machine: machine.clone(),
@@ -275,7 +275,7 @@ mod tests {
             form,
             bias: false,
         };
-        let plan = |word: u64, us| Plan {
+        let plan = |word: u64, us| ProductPlan {
             algo: Algo(std::array::from_fn(|i| word << i)),
             workspace_bytes: 4096,
             us,

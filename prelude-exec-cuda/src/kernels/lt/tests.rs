@@ -19,7 +19,7 @@ use prelude_models::{DType, TensorView, WeightLoader as _};
 use crate::{
     CudaExecutor, CudaLoader,
     kernels::{
-        gemm::{self, Output, Products},
+        gemm::{self, ProductOutput, Products},
         launch::Launcher,
     },
     measure::{Device, Operands, Room, Target, Tuner, WeightCycle},
@@ -146,7 +146,7 @@ fn rows(space: &Space, rows: usize, width: usize, gap: usize, seed: usize) -> Bu
 fn product(
     case: Case,
     space: &Space,
-    mut multiply: impl FnMut(View<bf16>, View<bf16>, Option<View<bf16>>, Output),
+    mut multiply: impl FnMut(View<bf16>, View<bf16>, Option<View<bf16>>, ProductOutput),
 ) -> Vec<u32> {
     let Case {
         m,
@@ -165,9 +165,9 @@ fn product(
     let narrow = y.view::<bf16>(0, m, n + gaps[2]).columns(0..n);
     let wide = y.view::<f32>(0, m, n + gaps[2]).columns(0..n);
     let output = match form {
-        GemmOutput::Write => Output::Write(narrow),
-        GemmOutput::Add => Output::Add(narrow),
-        GemmOutput::F32 => Output::Logits(wide),
+        GemmOutput::Write => ProductOutput::Write(narrow),
+        GemmOutput::Add => ProductOutput::Add(narrow),
+        GemmOutput::F32 => ProductOutput::Logits(wide),
     };
     multiply(x, w, b, output);
     let Space::Emu(device) = space else {
@@ -284,7 +284,7 @@ fn an_error_of_the_heuristic_is_not_passed_over() {
     let memory = space.alloc("memory", 1 << 20).unwrap();
     let x = memory.view::<bf16>(0, 5, 64);
     let w = memory.view::<bf16>(64 << 10, 24, 64);
-    let y = Output::Write(memory.view::<bf16>(128 << 10, 5, 24));
+    let y = ProductOutput::Write(memory.view::<bf16>(128 << 10, 5, 24));
     let mut launcher = Launcher::Record(recording, None);
     let error = products.multiply(&mut launcher, x, w, None, y).unwrap_err();
     assert_eq!(
@@ -524,9 +524,9 @@ fn algo(word: u64) -> Algo {
 }
 
 impl Blas for Told {
-    fn candidates(&mut self, call: &Call) -> Result<Vec<Plan>, Error> {
+    fn candidates(&mut self, call: &Call) -> Result<Vec<ProductPlan>, Error> {
         self.0.lock().unwrap().asked.push(call.params.m);
-        let plan = |word| Plan {
+        let plan = |word| ProductPlan {
             algo: algo(word),
             workspace_bytes: 0,
             us: None,
@@ -534,20 +534,20 @@ impl Blas for Told {
         Ok(vec![plan(u64::from(call.params.m)), plan(0)])
     }
 
-    fn check(&mut self, call: &Call, algo: Algo) -> Result<Option<Plan>, Error> {
+    fn check(&mut self, call: &Call, algo: Algo) -> Result<Option<ProductPlan>, Error> {
         let mut answers = self.0.lock().unwrap();
         let m = call.params.m;
         answers.checked.push((m, algo.0[0]));
         let only = answers.rows_of.iter().find(|(word, _)| *word == algo.0[0]);
         let runs = only.is_none_or(|(_, rows)| *rows == m);
-        Ok(runs.then_some(Plan {
+        Ok(runs.then_some(ProductPlan {
             algo,
             workspace_bytes: 0,
             us: None,
         }))
     }
 
-    fn multiply(&mut self, call: &Call, plan: &Plan) -> Result<(), Error> {
+    fn multiply(&mut self, call: &Call, plan: &ProductPlan) -> Result<(), Error> {
         let mut answers = self.0.lock().unwrap();
         answers.made.push((call.params.m, plan.algo.0[0]));
         Ok(())
@@ -571,7 +571,7 @@ fn choices(told: &Told, recorded: Plans) -> Vec<(u32, u64)> {
     for m in [5, 20, 40, 5] {
         let x = memory.view::<bf16>(0, m, 64);
         let w = memory.view::<bf16>(64 << 10, 24, 64);
-        let y = Output::Write(memory.view::<bf16>(128 << 10, m, 24));
+        let y = ProductOutput::Write(memory.view::<bf16>(128 << 10, m, 24));
         products.multiply(&mut launcher, x, w, None, y).unwrap();
     }
     std::mem::take(&mut told.0.lock().unwrap().made)
@@ -588,7 +588,7 @@ fn key(m: u32) -> Key {
 }
 
 fn recorded(word: u64) -> Plans {
-    let plan = Plan {
+    let plan = ProductPlan {
         algo: algo(word),
         workspace_bytes: 0,
         us: Some(1.0),
