@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// A running engine. Dropping it stops the thread and waits for it; requests that have not
-/// finished end with [`AnswerEvent::EngineStopped`].
+/// finished end with [`AnswerEvent::EngineStopped`](crate::AnswerEvent::EngineStopped).
 #[derive(Debug)]
 pub struct ScheduledEngine {
     handle: EngineHandle,
