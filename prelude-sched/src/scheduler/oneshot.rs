@@ -70,6 +70,33 @@ impl Scheduler {
                 self.take_rows(draft, grant.request, grant.tokens, &mut misses);
             }
         }
+        if misses == 0 {
+            self.look_ahead(draft, plan);
+        }
+    }
+
+    /// Looks at the first rows that a full step leaves behind: what they share with it is worth
+    /// keeping. Without that, the README's posts in mixed order take 1.14 times as long under
+    /// `fcfs` and 1.27 times under `groups`.
+    fn look_ahead(&mut self, draft: &mut Draft, plan: &Plan) {
+        if !self.config.enable_prefix_caching || draft.forest.num_rows() == 0 {
+            return;
+        }
+        let front = |request| self.requests.get(request)?.oneshot.front();
+        let left_behind = plan.oneshot.iter().filter_map(|grant| {
+            let row = front(&grant.request)?.row;
+            Some((grant.request, row))
+        });
+        let left_behind: Vec<_> = left_behind.take(MAX_MISSES).collect();
+        for (request, row) in left_behind {
+            let live = self.requests.get_mut(&request).expect("it waits");
+            let needed = live.first_needed(row);
+            let cached = live.find_prompt(row, &self.cache);
+            let prompt = live.prompt(row, cached);
+            let spot = draft.forest.probe(prompt);
+            draft.forest.want(prompt, needed, spot);
+            touch(&mut self.cache, draft, prompt);
+        }
     }
 
     fn is_full(&self, draft: &Draft) -> bool {

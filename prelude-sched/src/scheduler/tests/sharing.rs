@@ -131,12 +131,12 @@ fn without_a_cache_nothing_is_kept_but_the_answers() {
     assert_eq!(rig.scheduler.stats().free_blocks, 64);
 }
 
-/// A shared prefix leaves no room in its step for the rows that share it, and the cache is full of
-/// other prefixes: without help each step would compute the prefix for one row.
+/// A shared prefix that leaves no room in its step for those who share it, and a cache that is
+/// full of what others left: each step would compute the prefix for one row.
 #[test]
 fn a_prefix_that_fills_its_step_is_kept_for_those_who_wait() {
-    // The first row leaves too little for a second one.
-    for (budget, requests) in [(34, 20), (34, 1)] {
+    // The first row takes the whole step, or leaves too little for a second one.
+    for (budget, requests) in [(33, 20), (34, 20), (33, 1)] {
         let mut rig = Rig::small(budget);
         for id in 0..8 {
             rig.submit(classify(id, prompt(50 + id as u32, 32)));
