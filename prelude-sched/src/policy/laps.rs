@@ -393,7 +393,7 @@ impl Laps {
         self.window.wait_until(now, &gathered)
     }
 
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(test)]
     pub(crate) fn place_of(&self, request: RequestId) -> Option<(Length, Option<Timestamp>)> {
         let place = self.places.get(&request)?;
         Some((place.length, place.start_by))
