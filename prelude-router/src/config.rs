@@ -211,11 +211,24 @@ pub struct ConfigError {
     pub must: &'static str,
 }
 
-/// A field with its value, if that is allowed, and the allowed values.
+/// A field with its value, whether that is allowed, and the allowed values.
 type Check = (&'static str, String, bool, &'static str);
 
 fn check(field: &'static str, value: impl ToString, is_fine: bool, must: &'static str) -> Check {
     (field, value.to_string(), is_fine, must)
+}
+
+fn positive(field: &'static str, value: u32) -> Check {
+    check(field, value, value > 0, "at least 1")
+}
+
+fn share(field: &'static str, value: f64) -> Check {
+    check(field, value, (0.0..=1.0).contains(&value), "from 0 to 1")
+}
+
+fn ratio(field: &'static str, value: f64) -> Check {
+    let is_fine = value.is_finite() && value >= 1.0;
+    check(field, value, is_fine, "at least 1")
 }
 
 /// Milliseconds that no setting may exceed: a year.
@@ -228,49 +241,27 @@ impl RouterConfig {
     /// Names the first knob that it cannot run with.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let (granule, timeout) = (self.granule_tokens, self.request_timeout_ms);
+        let is_granule = (1..=65_536).contains(&granule);
+        let is_time = (1..=YEAR_MS).contains(&timeout);
+        let has_room = self.max_nodes >= 16;
         let mut checks = vec![
-            check(
-                "granule_tokens",
-                granule,
-                (1..=65_536).contains(&granule),
-                "from 1 to 65536",
-            ),
-            check(
-                "max_nodes",
-                self.max_nodes,
-                self.max_nodes >= 16,
-                "at least 16",
-            ),
-            check(
-                "max_in_flight",
-                self.max_in_flight,
-                self.max_in_flight > 0,
-                "at least 1",
-            ),
-            check(
-                "request_timeout_ms",
-                timeout,
-                (1..=YEAR_MS).contains(&timeout),
-                "from 1 to a year",
-            ),
+            check("granule_tokens", granule, is_granule, "from 1 to 65536"),
+            check("max_nodes", self.max_nodes, has_room, "at least 16"),
+            positive("max_in_flight", self.max_in_flight),
+            check("request_timeout_ms", timeout, is_time, "from 1 to a year"),
         ];
         if let Some(fit) = &self.fit {
-            let (forgetting, [low, high]) = (fit.forgetting, fit.clamp);
-            let is_fine = forgetting > 0.5 && forgetting < 1.0;
-            checks.push(check(
-                "fit.forgetting",
-                forgetting,
-                is_fine,
-                "above 0.5 and below 1",
-            ));
-            let is_fine = (0.0..=1.0).contains(&low) && (1.0..=1e3).contains(&high);
-            let clamp = format!("[{low}, {high}]");
-            checks.push(check(
-                "fit.clamp",
-                clamp,
-                is_fine,
+            let (weight, [low, high]) = (fit.forgetting, fit.clamp);
+            let is_weight = weight > 0.5 && weight < 1.0;
+            let is_clamp = (0.0..=1.0).contains(&low) && (1.0..=1e3).contains(&high);
+            let (clamp, must) = (
+                format!("[{low}, {high}]"),
                 "from 0 to 1, and from 1 to 1000",
-            ));
+            );
+            checks.extend([
+                check("fit.forgetting", weight, is_weight, "above 0.5 and below 1"),
+                check("fit.clamp", clamp, is_clamp, must),
+            ]);
         }
         checks.extend(self.policy.checks());
         match checks.into_iter().find(|(.., is_fine, _)| !is_fine) {
@@ -282,93 +273,43 @@ impl RouterConfig {
 
 impl PolicyConfig {
     fn checks(&self) -> Vec<Check> {
-        let is_share = |value: f64| (0.0..=1.0).contains(&value);
-        let is_ratio = |value: f64| value.is_finite() && value >= 1.0;
         match self {
             Self::E2(config) => {
-                let (window, most) = (config.window_ms, config.max_window_requests);
-                let decode = config.decode_ratio;
+                let window = config.window_ms;
+                let is_time = (2..=YEAR_MS).contains(&window);
                 let mut checks = vec![
-                    check(
-                        "policy.e2.window_ms",
-                        window,
-                        (2..=YEAR_MS).contains(&window),
-                        "from 2 to a year",
-                    ),
-                    check(
-                        "policy.e2.max_window_requests",
-                        most,
-                        most > 0,
-                        "at least 1",
-                    ),
-                    check(
-                        "policy.e2.decode_ratio",
-                        decode,
-                        is_share(decode),
-                        "from 0 to 1",
-                    ),
+                    check("policy.e2.window_ms", window, is_time, "from 2 to a year"),
+                    positive("policy.e2.max_window_requests", config.max_window_requests),
+                    share("policy.e2.decode_ratio", config.decode_ratio),
                 ];
-                if let Some(rebalance) = &config.rebalance {
-                    let (threshold, chain) = (rebalance.threshold, rebalance.max_chain);
+                if let Some(RebalanceConfig {
+                    threshold,
+                    max_chain,
+                    ..
+                }) = config.rebalance
+                {
+                    let (field, is_fine) = ("policy.e2.rebalance.max_chain", max_chain <= 100);
                     checks.extend([
-                        check(
-                            "policy.e2.rebalance.threshold",
-                            threshold,
-                            is_ratio(threshold),
-                            "at least 1",
-                        ),
-                        check(
-                            "policy.e2.rebalance.max_chain",
-                            chain,
-                            chain <= 100,
-                            "at most 100",
-                        ),
+                        ratio("policy.e2.rebalance.threshold", threshold),
+                        check(field, max_chain, is_fine, "at most 100"),
                     ]);
                 }
                 checks
             }
             Self::PrefixHash(config) => {
-                let (bound, points) = (config.load_bound, config.points);
+                let (field, points) = ("policy.prefix_hash.points", config.points);
+                let is_fine = (1..=4096).contains(&points);
                 vec![
-                    check(
-                        "policy.prefix_hash.load_bound",
-                        bound,
-                        is_ratio(bound),
-                        "at least 1",
-                    ),
-                    check(
-                        "policy.prefix_hash.points",
-                        points,
-                        (1..=4096).contains(&points),
-                        "from 1 to 4096",
-                    ),
+                    ratio("policy.prefix_hash.load_bound", config.load_bound),
+                    check(field, points, is_fine, "from 1 to 4096"),
                 ]
             }
-            Self::CacheAware(config) => {
-                let (share, ratio) = (config.match_ratio, config.balance_rel);
-                vec![
-                    check(
-                        "policy.cache_aware.match_ratio",
-                        share,
-                        is_share(share),
-                        "from 0 to 1",
-                    ),
-                    check(
-                        "policy.cache_aware.balance_rel",
-                        ratio,
-                        is_ratio(ratio),
-                        "at least 1",
-                    ),
-                ]
-            }
+            Self::CacheAware(config) => vec![
+                share("policy.cache_aware.match_ratio", config.match_ratio),
+                ratio("policy.cache_aware.balance_rel", config.balance_rel),
+            ],
             Self::UserSticky(config) => {
-                let users = config.max_users;
-                vec![check(
-                    "policy.user_sticky.max_users",
-                    users,
-                    users > 0,
-                    "at least 1",
-                )]
+                vec![positive("policy.user_sticky.max_users", config.max_users)]
             }
             Self::RoundRobin | Self::LeastOutstanding | Self::MinCost => Vec::new(),
         }
