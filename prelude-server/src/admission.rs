@@ -176,6 +176,12 @@ impl Admission {
     }
 }
 
+/// The error for a queue that has no room now: the same whether this server's bound or an engine's
+/// is reached.
+pub(crate) fn queue_full(what: &str, queued: u64, max: u64, retry: Duration) -> ApiError {
+    ApiError::queue_full(format!("queue is full: {queued} of {max} {what}"), retry)
+}
+
 fn answers_full(held: u64, max: u64) -> ApiError {
     let message = format!("answers wait to be made and taken: {held} of {max} bytes");
     ApiError::queue_full(message, Admission::soon())
@@ -213,7 +219,22 @@ pub(crate) struct Reservation {
 const NO_CLASS: usize = CLASSES.len();
 
 impl Reservation {
-    /// The request is of this class, as far as is known: its rows count against the class's bound.
+    /// Makes the size and the class exact, for the engine is about to get the request.
+    ///
+    /// # Errors
+    /// 400 `too_many_rows` or `larger_than_queue`, 429 `queue_full` or `class_quota`.
+    pub(crate) fn admit(
+        &self,
+        rows: usize,
+        tokens: usize,
+        class: ExecutionClass,
+    ) -> Result<(), ApiError> {
+        self.set_rows(rows as u64)?;
+        self.set_tokens(tokens as u64)?;
+        self.set_class(class)
+    }
+
+    /// Counts the rows against the bound of this class, as far as the class is known.
     ///
     /// # Errors
     /// 400 `larger_than_queue`, 429 `class_quota`.
@@ -283,36 +304,33 @@ impl Reservation {
             return Err(ApiError::larger_than_queue("rows", rows, max));
         }
         set(&self.admission.rows, &self.rows, rows, limits.queued_rows).map_err(|queued| {
-            let message = format!("queue is full: {queued} of {} rows", limits.queued_rows);
             let mine = self.tokens.load(Ordering::Relaxed);
-            ApiError::queue_full(message, self.admission.retry_after(mine))
+            let retry = self.admission.retry_after(mine);
+            queue_full("rows", queued, limits.queued_rows, retry)
         })?;
         self.charge_class()
     }
 
-    /// Takes room for about so many rows before it is known how many they are; for no more than a
-    /// request may have.
+    /// Takes room for a request before it is known how many rows its `prompts` come to: for `rows`,
+    /// but for no more than a request may have.
     ///
     /// # Errors
-    /// 429 `queue_full`.
-    pub(crate) fn guess_rows(&self, rows: u64) -> Result<(), ApiError> {
+    /// 400 `too_many_rows` or `larger_than_queue` for as many rows as prompts, 429 `queue_full` or
+    /// `class_quota`.
+    pub(crate) fn expect_rows(&self, prompts: u64, rows: u64) -> Result<(), ApiError> {
         let limits = &self.admission.limits;
-        self.set_rows(rows.min(limits.rows).min(limits.queued_rows))
+        self.set_rows(prompts.max(rows.min(limits.rows).min(limits.queued_rows)))
     }
 
-    /// Makes the number of prompt tokens exact.
-    ///
-    /// # Errors
-    /// 400 `larger_than_queue`, 429 `queue_full`.
-    pub(crate) fn set_tokens(&self, tokens: u64) -> Result<(), ApiError> {
+    fn set_tokens(&self, tokens: u64) -> Result<(), ApiError> {
         let max = self.admission.limits.queued_tokens;
         if tokens > max {
             return Err(ApiError::larger_than_queue("prompt tokens", tokens, max));
         }
         set(&self.admission.tokens, &self.tokens, tokens, max).map_err(|queued| {
-            let message = format!("queue is full: {queued} of {max} prompt tokens");
             let excess = (queued + tokens).saturating_sub(max);
-            ApiError::queue_full(message, self.admission.retry_after(excess))
+            let retry = self.admission.retry_after(excess);
+            queue_full("prompt tokens", queued, max, retry)
         })
     }
 
@@ -525,13 +543,13 @@ mod tests {
     fn rows_are_guessed_within_what_a_request_may_have() {
         let queue = admission();
         let a = queue.reserve(0).unwrap();
-        assert_eq!(reason(a.guess_rows(3)), "ok");
+        assert_eq!(reason(a.expect_rows(1, 3)), "ok");
         assert_eq!(queue.reserved().0, 3);
-        assert_eq!(reason(a.guess_rows(u64::MAX)), "ok");
+        assert_eq!(reason(a.expect_rows(1, u64::MAX)), "ok");
         assert_eq!(queue.reserved().0, 3);
         let b = queue.reserve(0).unwrap();
-        assert_eq!(reason(b.guess_rows(2)), "queue_full");
-        assert_eq!(reason(b.guess_rows(1)), "ok");
+        assert_eq!(reason(b.expect_rows(1, 2)), "queue_full");
+        assert_eq!(reason(b.expect_rows(1, 1)), "ok");
     }
 
     #[test]

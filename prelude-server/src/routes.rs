@@ -17,7 +17,6 @@ pub(crate) const ENDPOINTS: &[&Endpoint] = &[
     &embeddings::EMBEDDINGS,
     &classify::CLASSIFY,
     &score::SCORE,
-    &score::GENERATIVE_SCORING,
     &rerank::RERANK,
     &rerank::RERANK_V2,
     &pooling::POOLING,

@@ -168,20 +168,11 @@ impl Call {
         Ok(encoded)
     }
 
-    /// Takes room for an answer of so many decimal `numbers`, before they are computed. To be called
-    /// once it is known how many they are.
-    ///
-    /// # Errors
-    /// 400 `too_many_numbers` or `larger_than_queue`, 429 `queue_full`.
-    pub(crate) fn expect_numbers(&self, numbers: u64) -> Result<(), ApiError> {
-        self.expect(numbers, Printed::Decimal)
-    }
-
     /// Takes room for an answer of `count` such numbers: the one place that bounds them, for all
     /// endpoints.
     ///
     /// # Errors
-    /// As [`Call::expect_numbers`].
+    /// 400 `too_many_numbers` or `larger_than_queue`, 429 `queue_full`.
     pub(crate) fn expect(&self, count: u64, printed: Printed) -> Result<(), ApiError> {
         let (numbers, bytes) = match printed {
             Printed::Decimal => (count, NUMBER_BYTES),
@@ -195,9 +186,10 @@ impl Call {
         self.reservation.grow_answer(count.saturating_mul(bytes))
     }
 
-    /// Writes an answer of about `bytes`, on a thread of its own if that takes long: the one that
-    /// runs connections has others to serve.
-    pub(crate) async fn write<T>(&self, bytes: u64, work: impl FnOnce() -> T) -> T {
+    /// Writes the answer for which room was taken, and `more` bytes; on a thread of its own if that
+    /// takes long: the thread that runs connections has others to serve.
+    pub(crate) async fn write<T>(&self, more: u64, work: impl FnOnce() -> T) -> T {
+        let bytes = self.reservation.answer_bytes().saturating_add(more);
         self.app.encoder.write(bytes, work).await
     }
 

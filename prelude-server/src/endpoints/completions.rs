@@ -100,7 +100,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     params.check_budget(max_tokens)?;
 
     call.reservation
-        .set_rows(prompts.len() as u64 * u64::from(params.n))?;
+        .expect_rows(prompts.len() as u64 * u64::from(params.n), 0)?;
     params.reserve_class(call, max_tokens)?;
     let encoding = |truncation| Encoding {
         field: "prompt",
@@ -126,8 +126,6 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     )?;
     let echoed = echoes.iter().flatten().map(|e| e.len() as u64);
     params.check_repeats(call, echoed.sum(), prompts.iter().map(Vec::len).sum())?;
-    let tokens = prompts.iter().map(|ids| ids.len() as u64).sum();
-    call.reservation.set_tokens(tokens)?;
 
     params.constrain(call, model).await?;
     let report = report(&options, &params);

@@ -1,14 +1,10 @@
 //! Typed decisions, whatever dialect asks: one state, many questions, one engine request.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, iter};
 
-use prelude_core::{Normalise, TokenId};
 use prelude_engine::Usage;
 use prelude_text::{
-    decide::{
-        Answer, Calibration, ChoiceLabels, Criteria, DecideLabels, Diagnostics, PROMPT_FORMAT,
-        Question,
-    },
+    decide::{Answer, Calibration, ChoiceLabels, Criteria, Diagnostics, PROMPT_FORMAT, Question},
     label_trie::{LabelTrie, RowScores, below_max, rows_behind},
     shared_prefix::SharedPrompts,
 };
@@ -17,11 +13,10 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{
-    classify::{label_trie, normalised, prompt, user_turn},
+    budget::Budget,
     escaping::Escaping,
-    input::check_length,
-    meter::Meter,
-    read,
+    labels::{label_trie, normalised, prompt, user_turn},
+    prepared::{Expected, Output, Prepared, compute, trie_scores},
     submit::Common,
 };
 use crate::{
@@ -156,12 +151,12 @@ impl Options {
     }
 }
 
-/// The answers and what they cost.
+/// The answers, and what they cost.
 #[derive(Debug)]
 pub(crate) struct Decided {
     /// In the order of the questions.
     pub(crate) answers: Vec<(Answer, Diagnostics)>,
-    /// Distinct tokens of the forest: the state once, however many questions.
+    /// Distinct tokens of the prompts: the state once, however many questions.
     pub(crate) tokens: u64,
     pub(crate) usage: Usage,
 }
@@ -177,66 +172,34 @@ pub(crate) async fn decide(
     asking: &Asking<'_>,
     bytes: usize,
 ) -> Result<Decided, ApiError> {
-    let labels = model.labels.as_ref();
-    let labels = labels.expect("a model that serves decisions has labels");
-    let calibration = &call.app.config.decide.calibration;
-    let bytes = bytes + asking.questions.len() * asking.options.permutations * 512;
-    // Three steps: what has no room by a guess is refused before anything is tokenised, and what
-    // turns out to have none before its prompts are.
-    let names: Vec<usize> = { asking.questions.iter() }
-        .map(|asked| Plan::name_bytes(asked, &asking.options))
-        .collect();
-    let all_rows = names.iter().zip(&asking.questions).map(|(&bytes, asked)| {
-        let turns = Plan::turns(asked, &asking.options);
+    let prompts = || { asking.questions.iter() }.map(|asked| Plan::turns(asked, &asking.options));
+    let names =
+        || { asking.questions.iter() }.map(|asked| Plan::name_bytes(asked, &asking.options));
+    let rows = { asking.questions.iter() }.zip(prompts().zip(names()));
+    let rows = rows.map(|(asked, (turns, names))| {
         let labels = asked.question.criteria.labels().count();
-        (turns as u64).saturating_mul(rows_behind(labels, bytes))
+        (turns as u64).saturating_mul(rows_behind(labels, names))
     });
-    call.reservation.guess_rows(all_rows.sum())?;
-    let planned = call.encode(names.iter().sum(), || {
-        let meter = Meter::new(call);
+    let expected = Expected {
+        prompts: prompts().sum(),
+        rows: rows.fold(0, u64::saturating_add),
+        bytes: bytes + names().sum::<usize>() + prompts().sum::<usize>() * 512,
+    };
+    let prepare = |budget: &Budget<'_>| {
         let escaping = asking.escaping(call, model)?;
-        let mut plans = Vec::with_capacity(asking.questions.len());
-        let (mut rows, mut numbers) = (0, 0);
-        for asked in &asking.questions {
-            let plan = Plan::new(
-                asked,
-                &asking.options,
-                &meter,
-                calibration,
-                (model, &escaping),
-                labels,
-            )?;
-            rows += plan.num_rows();
-            numbers += asked.question.criteria.labels().count();
-            plans.push(plan);
-            // Before the next one's labels are read.
-            call.reservation.set_rows(rows as u64)?;
-        }
-        call.expect_numbers(numbers as u64)?;
-        Ok::<_, ApiError>((plans, meter, escaping))
-    });
-    let (plans, meter, escaping) = planned.await??;
-    let of_all = &plans;
-    let work = move || encode(model, (&meter, &escaping), asking, of_all);
-    let prompts = call.encode(bytes, work).await??;
-    let of_tree = |e| read::of_tree(asking.state_field, &e);
-    let (mut tree, ends) = prompts.into_tree().map_err(of_tree)?;
-    let mut rows = Vec::new();
-    let mut ends = ends.into_iter();
-    for plan in &plans {
-        for end in ends.by_ref().take(plan.rotations.len()) {
-            let trie = &plan.trie;
-            trie.graft(&mut tree, end, Normalise::OverVocab, &mut rows)
-                .map_err(of_tree)?;
-        }
-    }
-    let tokens = tree.distinct_tokens() as u64;
-    let (outputs, usage) = read::read_rows(call, model, common, tree, rows, tokens).await?;
-    let mut scores = read::trie_scores(call, outputs)?.into_iter();
-    let answers: Vec<_> = asking
-        .questions
-        .iter()
-        .zip(&plans)
+        // What has no room is refused before its prompts are encoded.
+        let plans = Plan::all(asking, budget, &escaping)?;
+        let prompts = encode(budget, &escaping, asking, &plans)?;
+        let turns = plans.iter().flat_map(|plan| {
+            let labels = || Output::Labels(&plan.trie);
+            iter::repeat_with(labels).take(plan.rotations.len())
+        });
+        let prepared = Prepared::new(model, asking.state_field, prompts, turns)?;
+        Ok((prepared.counting_distinct_tokens(), plans))
+    };
+    let (computed, plans) = compute(call, model, common, expected, prepare, trie_scores).await?;
+    let mut scores = computed.outputs.into_iter();
+    let answers: Vec<_> = { asking.questions.iter().zip(&plans) }
         .map(|(asked, plan)| {
             let scores: Vec<_> = scores.by_ref().take(plan.num_rows()).collect();
             plan.answer(asked, &scores)
@@ -246,8 +209,8 @@ pub(crate) async fn decide(
     call.app.metrics.label_masses(&model.name, masses);
     Ok(Decided {
         answers,
-        tokens,
-        usage,
+        tokens: computed.tokens,
+        usage: computed.cost,
     })
 }
 
@@ -281,35 +244,58 @@ impl Plan {
         }
     }
 
+    /// Plans all questions. As soon as a question's rows are known there must be room for them.
+    fn all(
+        asking: &Asking<'_>,
+        budget: &Budget<'_>,
+        escaping: &Escaping<'_>,
+    ) -> Result<Vec<Self>, ApiError> {
+        let mut plans = Vec::with_capacity(asking.questions.len());
+        let (mut rows, mut numbers) = (0, 0);
+        for asked in &asking.questions {
+            let plan = Self::new(asked, &asking.options, budget, escaping)?;
+            rows += plan.num_rows();
+            numbers += asked.question.criteria.labels().count();
+            plans.push(plan);
+            budget.rows(rows)?;
+        }
+        budget.numbers(numbers)?;
+        Ok(plans)
+    }
+
     fn new(
         asked: &Asked<'_>,
         options: &Options,
-        meter: &Meter,
-        calibration: &Calibration,
-        (model, escaping): (&ServedModel, &Escaping<'_>),
-        labels: &DecideLabels,
+        budget: &Budget<'_>,
+        escaping: &Escaping<'_>,
     ) -> Result<Self, ApiError> {
-        let kind = asked.question.criteria.labels();
-        let count = kind.count();
+        let model = escaping.model;
+        let criteria = &asked.question.criteria;
+        let count = criteria.labels().count();
         let rotations = Self::turns(asked, options);
-        let labelled = match &asked.question.criteria {
+        let labelled = match criteria {
             Criteria::Choice(_) => options.labels,
             _ => ChoiceLabels::Code,
         };
-        let trie = match (&asked.question.criteria, labelled) {
+        let trie = match (criteria, labelled) {
             (Criteria::Choice(choices), ChoiceLabels::Text) => {
                 let names = choices.iter().map(|o| escaping.text(&o.name));
                 let names: Vec<Cow<'_, str>> = names.collect();
                 // What stands before the generation prompt does not change the names' tokens.
-                let trie = label_trie(escaping, meter, user_turn(model, "")?, &names);
+                let trie = label_trie(escaping, budget, user_turn(model, "")?, &names, false);
                 trie.map_err(|e| e.with_param(asked.pointer.clone()))?
             }
-            _ => labels.trie(kind),
+            _ => {
+                let labels = model.labels.as_ref();
+                let labels = labels.expect("a model that serves decisions has labels");
+                labels.trie(criteria.labels())
+            }
         };
+        let calibration = &budget.call.app.config.decide.calibration;
         Ok(Self {
             trie,
             rotations: (0..rotations).map(|r| r * count / rotations).collect(),
-            temperature: options.temperature(&asked.question.criteria, calibration),
+            temperature: options.temperature(criteria, calibration),
             labels: labelled,
         })
     }
@@ -356,43 +342,33 @@ impl Plan {
     }
 }
 
-/// The prompts of all questions in order, each with its rotations.
+/// Encodes the prompts of all questions in order, each with its rotations.
 fn encode(
-    model: &ServedModel,
-    (meter, escaping): (&Meter, &Escaping<'_>),
+    budget: &Budget<'_>,
+    escaping: &Escaping<'_>,
     asking: &Asking<'_>,
     plans: &[Plan],
 ) -> Result<SharedPrompts, ApiError> {
+    let system = asking
+        .instructions
+        .as_deref()
+        .map(|text| escaping.text(text));
     let turns = asking
         .questions
         .iter()
         .zip(plans)
         .flat_map(|(asked, plan)| {
-            let turn = |&rotation| {
-                let user = asked
-                    .question
-                    .user_turn(&asking.state, rotation, asking.options.labels);
+            let system = &system;
+            let turn = move |&rotation| {
+                let labels = asking.options.labels;
+                let user = asked.question.user_turn(&asking.state, rotation, labels);
                 // Whatever of it is not the caller's has no special tokens.
                 let user = json!({"role": "user", "content": escaping.text(&user)});
-                match &asking.instructions {
-                    None => prompt(model, &[user]),
-                    Some(text) => {
-                        let text = escaping.text(text);
-                        prompt(model, &[json!({"role": "system", "content": text}), user])
-                    }
-                }
+                let system =
+                    { system.iter() }.map(|text| json!({"role": "system", "content": text}));
+                prompt(escaping.model, &system.chain([user]).collect::<Vec<_>>())
             };
             plan.rotations.iter().map(turn)
         });
-    let prompts = SharedPrompts::encode(turns, model.cuts, |text, out: &mut Vec<TokenId>| {
-        escaping.encode_within(asking.state_field, text, out)?;
-        meter.add(out.len())
-    })?;
-    let depths = plans
-        .iter()
-        .flat_map(|p| p.rotations.iter().map(|_| p.trie.depth()));
-    for (len, depth) in prompts.lens().zip(depths) {
-        check_length(asking.state_field, len, depth as u64, model)?;
-    }
-    Ok(prompts)
+    escaping.encode_all(asking.state_field, turns, budget)
 }

@@ -1,17 +1,18 @@
 //! `POST /v1/embeddings`: vectors of texts.
 
-use std::sync::Arc;
+use std::{iter, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use prelude_core::{Head, RowOutput, RowSpec, TokenHead};
-use prelude_engine::Usage;
+use prelude_core::{Head, TokenHead};
+use prelude_text::shared_prefix::SharedPrompts;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    input::{self, Inputs, InputsFields},
-    read,
+    budget::Budget,
+    input::{Inputs, InputsFields},
+    prepared::{Output, Prepared, compute, vectors},
     submit::{Common, CommonFields, UsageBody},
 };
 use crate::{
@@ -82,6 +83,16 @@ pub(crate) enum Format {
     Base64,
 }
 
+impl Format {
+    /// Returns how an answer prints a number of a vector.
+    const fn printed(self) -> Printed {
+        match self {
+            Self::Float => Printed::Decimal,
+            Self::Base64 => Printed::Base64,
+        }
+    }
+}
+
 /// How vectors are made and written.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct VectorFields<'a> {
@@ -147,28 +158,37 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
             created: unix_seconds(),
             model: &model.name,
             data: embedded.vectors.into_iter().enumerate().map(item).collect(),
-            usage: UsageBody::new(embedded.tokens, 0, Some(&embedded.usage)),
+            usage: embedded.usage,
         })
     };
-    Ok(call.write(call.reservation.answer_bytes(), write).await)
+    Ok(call.write(0, write).await)
 }
 
-/// What has a vector, or classes.
+/// The parts of a text that have a vector, or classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Of {
-    /// Each input as a whole.
+    /// Each text as a whole.
     Texts,
-    /// Each token of each input.
+    /// Each token of each text.
     Tokens,
 }
 
-/// Vectors of a request's inputs, and what they cost.
+impl Of {
+    /// Returns the number of vectors that these prompts have.
+    pub(crate) fn count(self, prompts: &SharedPrompts) -> usize {
+        match self {
+            Self::Texts => prompts.len(),
+            Self::Tokens => prompts.lens().sum(),
+        }
+    }
+}
+
+/// The vectors of a request's inputs, and what they cost.
 pub(crate) struct Embedded {
-    /// Of each input, one, or one for each of its tokens.
+    /// For each input one vector, or one for each of its tokens.
     pub(crate) vectors: Vec<Vec<Vec<f32>>>,
     pub(crate) format: Format,
-    pub(crate) tokens: u64,
-    pub(crate) usage: Usage,
+    pub(crate) usage: UsageBody,
 }
 
 /// Embeds a request's inputs.
@@ -179,7 +199,7 @@ pub(crate) async fn embed(
     call: &Call,
     model: &ServedModel,
     common: &Common<'_>,
-    vectors: VectorFields<'_>,
+    fields: VectorFields<'_>,
     inputs: InputsFields<'_>,
     of: Of,
 ) -> Result<Embedded, ApiError> {
@@ -187,28 +207,14 @@ pub(crate) async fn embed(
     let normalise = inputs.input.use_activation.unwrap_or(model.normalise);
     let inputs = Inputs::new(call, model, inputs)?;
     inputs.check_not_escaped()?;
-    let format = vectors.encoding_format.unwrap_or_default();
-    let dimensions = dimensions(vectors.dimensions, model)?;
-    let prefix = prefix(&vectors, model)?;
-    if inputs.field == "messages" && !prefix.is_empty() {
+    let dimensions = dimensions(fields.dimensions, model)?;
+    let before = prefix(&fields, model)?;
+    let field = inputs.field;
+    if field == "messages" && !before.is_empty() {
         let must = "not be combined with an instruction or a named prompt";
         return Err(ApiError::invalid_value("messages", must));
     }
-    call.reservation.set_rows(inputs.len() as u64)?;
-    let width = dimensions.unwrap_or(model.hidden_size);
-    let (prompts, encoding) = inputs.into_prompts(call, model).await?;
-    let field = encoding.field;
-    let prompts = input::encode_behind(call, model, &prefix, prompts, encoding).await?;
-    let (tree, ends, tokens) = read::tree(model, field, &prompts)?;
-    let vectors = match of {
-        Of::Texts => prompts.len() as u64,
-        Of::Tokens => tokens,
-    };
-    let printed = match format {
-        Format::Float => Printed::Decimal,
-        Format::Base64 => Printed::Base64,
-    };
-    call.expect(vectors * u64::from(width), printed)?;
+    let format = fields.encoding_format.unwrap_or_default();
     let head = match of {
         Of::Texts => Head::Embed {
             pooling,
@@ -220,22 +226,20 @@ pub(crate) async fn embed(
             dimensions,
         }),
     };
-    let row = |node| RowSpec {
-        node,
-        head: head.clone(),
+    let expected = inputs.expected(&before);
+    let prepare = |budget: &Budget<'_>| {
+        let prompts = inputs.encode(budget, model, &before)?;
+        let width = dimensions.unwrap_or(model.hidden_size);
+        let numbers = of.count(&prompts) as u64 * u64::from(width);
+        call.expect(numbers, format.printed())?;
+        let heads = iter::repeat_with(|| Output::Head(head.clone()));
+        Ok((Prepared::new(model, field, prompts, heads)?, ()))
     };
-    let rows = ends.into_iter().map(row).collect();
-    let (outputs, usage) = read::read_rows(call, model, common, tree, rows, tokens).await?;
-    let vectors = |output| match output {
-        RowOutput::Embedding(floats) => Ok(vec![floats]),
-        RowOutput::Tokens { rows, .. } => Ok(rows),
-        _ => Err(read::mismatch(call)),
-    };
+    let (computed, ()) = compute(call, model, common, expected, prepare, vectors).await?;
     Ok(Embedded {
-        vectors: outputs.into_iter().map(vectors).collect::<Result<_, _>>()?,
+        usage: computed.usage(),
+        vectors: computed.outputs,
         format,
-        tokens,
-        usage,
     })
 }
 
@@ -457,8 +461,8 @@ mod tests {
         assert!((score(1) - 1.0).abs() < 1e-6);
         let tokens = vectors["usage"]["prompt_tokens"].as_u64().unwrap() * 2 / 3;
         assert_eq!(found["usage"]["prompt_tokens"], tokens);
-        let zipped = json!({"data_1": {"content": [{"type": "text", "text": "a card"},
-            {"type": "text", "text": "a bank"}]}, "data_2": ["a bank", "a bank"]});
+        let zipped = json!({"text_1": {"content": [{"type": "text", "text": "a card"},
+            {"type": "text", "text": "a bank"}]}, "text_2": ["a bank", "a bank"]});
         let zipped = answer(app, "/score", &zipped);
         assert_eq!(zipped["data"][0]["score"], found["data"][0]["score"]);
         let ranked = answer(

@@ -5,9 +5,12 @@
 use std::borrow::Cow;
 
 use prelude_core::TokenId;
-use prelude_text::tokenizer::Escaper;
+use prelude_text::{shared_prefix::SharedPrompts, tokenizer::Escaper};
 
-use super::input::{check_bytes, check_length};
+use super::{
+    budget::Budget,
+    input::{check_bytes, check_length},
+};
 use crate::{endpoint::Call, error::ApiError, served_model::ServedModel};
 
 /// The field.
@@ -62,7 +65,7 @@ impl<'m> Escaping<'m> {
     }
 
     /// Appends the ids of a prompt, or of a part that [cuts](prelude_text::shared_prefix) allow.
-    pub(crate) fn encode_into(&self, prompt: &str, out: &mut Vec<TokenId>) {
+    fn encode_into(&self, prompt: &str, out: &mut Vec<TokenId>) {
         let tokenizer = &self.model.tokenizer;
         match self.escapes {
             Some((escaper, mark)) => escaper.encode_into(tokenizer, prompt, mark, false, out),
@@ -75,7 +78,7 @@ impl<'m> Escaping<'m> {
     ///
     /// # Errors
     /// 400 `context_length_exceeded` naming `field`.
-    pub(crate) fn encode_within(
+    fn encode_within(
         &self,
         field: &str,
         prompt: &str,
@@ -87,6 +90,24 @@ impl<'m> Escaping<'m> {
         check_bytes(field, prompt.len() - marks, self.model)?;
         self.encode_into(prompt, out);
         check_length(field, out.len(), 0, self.model)
+    }
+
+    /// Encodes prompts that must fit the context, within the budget. A common beginning is encoded
+    /// once where it can be cut off, and a prompt that is too long ends the work.
+    ///
+    /// # Errors
+    /// 400 `context_length_exceeded` naming `field`, 400 `larger_than_queue`; whatever `prompts`
+    /// fail with.
+    pub(crate) fn encode_all(
+        &self,
+        field: &str,
+        prompts: impl IntoIterator<Item = Result<String, ApiError>>,
+        budget: &Budget<'_>,
+    ) -> Result<SharedPrompts, ApiError> {
+        SharedPrompts::encode(prompts, self.model.cuts, |text, out| {
+            self.encode_within(field, text, out)?;
+            budget.add_tokens(out.len())
+        })
     }
 
     /// How many ids a prompt has.

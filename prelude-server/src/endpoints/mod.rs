@@ -4,6 +4,7 @@
 //! knows no HTTP: the transport makes a [`Reply`](crate::endpoint::Reply) a response, one-shot
 //! commands print its body.
 
+pub(crate) mod budget;
 mod call_schema;
 pub(crate) mod chat;
 pub(crate) mod classify;
@@ -16,13 +17,13 @@ pub(crate) mod escaping;
 pub(crate) mod generate;
 pub(crate) mod health;
 pub(crate) mod input;
+pub(crate) mod labels;
 pub(crate) mod messages;
-pub(crate) mod meter;
 pub(crate) mod metrics;
 pub(crate) mod models;
 pub(crate) mod pairs;
 pub(crate) mod pooling;
-pub(crate) mod read;
+pub(crate) mod prepared;
 pub(crate) mod rerank;
 pub(crate) mod score;
 pub(crate) mod submit;

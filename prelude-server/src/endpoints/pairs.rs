@@ -1,20 +1,19 @@
-//! Relevance of documents to queries, by whatever means the model has: the heart of `/rerank` and
-//! of `/score` on pairs.
+//! Relevance of documents to queries, by the means that the model has: the task of `/rerank` and of
+//! `/score` on pairs.
 
-use std::{borrow::Cow, collections::HashMap, ptr};
+use std::{borrow::Cow, collections::HashMap, iter, ptr};
 
-use prelude_core::{Head, Normalise, RowOutput, RowSpec};
-use prelude_engine::Usage;
+use prelude_core::{Head, Normalise, RowOutput};
 use prelude_models::ClassActivation;
 use prelude_text::{rerank_template::DEFAULT_INSTRUCTION, shared_prefix::SharedPrompts};
 
 use super::{
+    budget::Budget,
     classify::sigmoid,
     escaping::Escaping,
     input::{check_bytes, check_length},
-    meter::Meter,
-    read,
-    submit::Common,
+    prepared::{Expected, Output, Prepared, compute},
+    submit::{Common, UsageBody},
     truncate::{Side, Truncation, cut_text},
 };
 use crate::{
@@ -40,7 +39,7 @@ pub(crate) struct PairOptions<'a> {
     pub(crate) field: &'static str,
 }
 
-/// What came out, and what it cost.
+/// The scores of pairs, and what they cost.
 #[derive(Debug)]
 pub(crate) struct Judged {
     /// Per pair, before the activation.
@@ -48,11 +47,11 @@ pub(crate) struct Judged {
     activation: ClassActivation,
     /// Tokens of all prompts, each once.
     pub(crate) prompt_tokens: u64,
-    pub(crate) usage: Usage,
+    pub(crate) usage: UsageBody,
 }
 
 impl Judged {
-    /// The scores: probabilities, or logits without the activation. A cosine is what it is.
+    /// Returns the scores: probabilities, or logits without the activation. A cosine has none.
     pub(crate) fn scores(&self, activation: bool) -> Vec<f64> {
         let scores = self.scores.iter().copied();
         match self.activation {
@@ -73,10 +72,7 @@ pub(crate) async fn judge(
     pairs: &[(&str, &str)],
     options: &PairOptions<'_>,
 ) -> Result<Judged, ApiError> {
-    call.reservation.set_rows(pairs.len() as u64)?;
-    call.expect_numbers(pairs.len() as u64)?;
-    let judge = model.judge.expect("a model that ranks has a judge");
-    match judge {
+    match model.judge.expect("a model that ranks has a judge") {
         Judge::Cosine if options.escapes == Some(true) => {
             let message = "this model embeds the texts as they are: special tokens in them cannot \
                 be kept apart";
@@ -84,115 +80,120 @@ pub(crate) async fn judge(
             Err(error.with_param("escape_special_tokens"))
         }
         Judge::Cosine => by_cosine(call, model, common, pairs, options).await,
-        Judge::YesNo { .. } | Judge::Class => by_prompt(call, model, common, pairs, options).await,
+        Judge::YesNo { yes, no } => {
+            let head = Head::LabelScores {
+                labels: [yes, no].into(),
+                normalise: Normalise::OverLabels,
+            };
+            let activation = ClassActivation::Sigmoid;
+            by_prompt(call, model, common, pairs, options, (head, activation)).await
+        }
+        Judge::Class => {
+            let judged_by = (Head::Classify, model.pair_activation);
+            by_prompt(call, model, common, pairs, options, judged_by).await
+        }
     }
 }
 
+fn expected(pairs: &[(&str, &str)], more_bytes: usize) -> Expected {
+    let bytes: usize = pairs.iter().map(|(q, d)| q.len() + d.len()).sum();
+    Expected {
+        prompts: pairs.len(),
+        rows: 0,
+        bytes: bytes + more_bytes,
+    }
+}
+
+/// Judges by an output at the end of a prompt about both texts.
 async fn by_prompt(
     call: &Call,
     model: &ServedModel,
     common: &Common<'_>,
     pairs: &[(&str, &str)],
     options: &PairOptions<'_>,
+    (head, activation): (Head, ClassActivation),
 ) -> Result<Judged, ApiError> {
-    let judge = model.judge.expect("a model that ranks has a judge");
-    let template = model.rerank_template.as_ref();
-    let template = template.expect("a model that judges prompts has a template");
     let instruction = options.instruction.as_deref();
     let instruction = instruction.unwrap_or(DEFAULT_INSTRUCTION);
+    let expected = expected(pairs, instruction.len() * pairs.len());
+    let prepare = |budget: &Budget<'_>| {
+        budget.numbers(pairs.len())?;
+        let prompts = prompts(budget, model, pairs, options, instruction)?;
+        let heads = iter::repeat_with(|| Output::Head(head.clone()));
+        Ok((Prepared::new(model, options.field, prompts, heads)?, ()))
+    };
+    let score = |output| match output {
+        RowOutput::LabelScores(scores) => match scores.logits[..] {
+            [yes, no] => Some(f64::from(yes) - f64::from(no)),
+            _ => None,
+        },
+        RowOutput::Classes(logits) => match logits[..] {
+            [logit] => Some(f64::from(logit)),
+            _ => None,
+        },
+        _ => None,
+    };
+    let (computed, ()) = compute(call, model, common, expected, prepare, score).await?;
+    Ok(Judged {
+        usage: computed.usage(),
+        scores: computed.outputs,
+        activation,
+        prompt_tokens: computed.tokens,
+    })
+}
+
+/// Encodes the prompts about pairs.
+fn prompts(
+    budget: &Budget<'_>,
+    model: &ServedModel,
+    pairs: &[(&str, &str)],
+    options: &PairOptions<'_>,
+    instruction: &str,
+) -> Result<SharedPrompts, ApiError> {
+    let template = model.rerank_template.as_ref();
+    let template = template.expect("a model that judges prompts has a template");
     let all = || {
         let all = pairs
             .iter()
             .flat_map(|&(query, document)| [query, document]);
         all.chain([instruction]).collect()
     };
-    let escaping = Escaping::new(call, model, options.escapes, all)?;
+    let escaping = Escaping::new(budget.call, model, options.escapes, all)?;
     let render = |query: &str, document: &str| {
         let [instruction, query, document] =
             [instruction, query, document].map(|text| escaping.text(text));
         let rendered = template.render(&instruction, &query, &document);
         rendered.map_err(|e| ApiError::template(e.to_string()).with_param(options.field))
     };
-    // Rendered prompts bring their special tokens with them.
-    let count = |text: &str| escaping.count(text);
-    let bytes = bytes(pairs) + instruction.len() * pairs.len();
-    let work = || {
-        let meter = Meter::new(call);
-        // One query for many documents is one `&str`, and cut once.
-        let mut last: Option<(&str, Cow<'_, str>)> = None;
-        let query_cap = options.max_tokens_per_query;
-        if options.truncation.is_some()
-            && let [(first, _), rest @ ..] = pairs
-        {
-            // Where a document is cut is learned from the whole prompt around it.
-            let again = rest.iter().filter(|(query, _)| ptr::eq(*query, *first));
-            meter.read_again(capped(model, first, query_cap).len(), again.count())?;
-            meter.read_again(instruction.len(), rest.len())?;
-        }
-        let prompts = pairs.iter().map(|&(whole, document)| {
-            if last.as_ref().is_none_or(|(of, _)| !ptr::eq(*of, whole)) {
-                last = Some((whole, capped(model, whole, query_cap)));
-            }
-            let query: &str = &last.as_ref().expect("set above").1;
-            let mut document = capped(model, document, options.max_tokens_per_doc);
-            if let Some(truncation) = &options.truncation {
-                let measure = |document: &str| Ok(count(&render(query, document)?));
-                let fitting = truncation.fit(model, options.field, &document, measure)?;
-                document = Cow::Owned(fitting.into_owned());
-            }
-            render(query, &document)
-        });
-        SharedPrompts::encode(prompts, model.cuts, |text, out| {
-            // At once: a long query is not encoded again with every document to learn it.
-            escaping.encode_within(options.field, text, out)?;
-            meter.add(out.len())
-        })
-    };
-    let prompts = call.encode(bytes, work).await??;
-    let mut prompt_tokens = 0;
-    for len in prompts.lens() {
-        check_length(options.field, len, 0, model)?;
-        prompt_tokens += len as u64;
+    let query_cap = options.max_tokens_per_query;
+    if options.truncation.is_some()
+        && let [(first, _), rest @ ..] = pairs
+    {
+        // Where a document is cut is learned from the whole prompt around it.
+        let again = rest.iter().filter(|(query, _)| ptr::eq(*query, *first));
+        budget.read_again(capped(model, first, query_cap).len(), again.count())?;
+        budget.read_again(instruction.len(), rest.len())?;
     }
-    let (tree, ends) = prompts
-        .into_tree()
-        .map_err(|e| read::of_tree(options.field, &e))?;
-    let head = match judge {
-        Judge::YesNo { yes, no } => Head::LabelScores {
-            labels: [yes, no].into(),
-            normalise: Normalise::OverLabels,
-        },
-        _ => Head::Classify,
-    };
-    let row = |node| RowSpec {
-        node,
-        head: head.clone(),
-    };
-    let rows = ends.into_iter().map(row).collect();
-    let (outputs, usage) = read::read_rows(call, model, common, tree, rows, prompt_tokens).await?;
-    let score = |output| match output {
-        RowOutput::LabelScores(scores) => match scores.logits[..] {
-            [yes, no] => Ok(f64::from(yes) - f64::from(no)),
-            _ => Err(read::mismatch(call)),
-        },
-        RowOutput::Classes(logits) => match logits[..] {
-            [logit] => Ok(f64::from(logit)),
-            _ => Err(read::mismatch(call)),
-        },
-        _ => Err(read::mismatch(call)),
-    };
-    Ok(Judged {
-        scores: outputs.into_iter().map(score).collect::<Result<_, _>>()?,
-        activation: match judge {
-            Judge::Class => model.pair_activation,
-            _ => ClassActivation::Sigmoid,
-        },
-        prompt_tokens,
-        usage,
-    })
+    // One query for many documents is one `&str`, and cut once.
+    let mut last: Option<(&str, Cow<'_, str>)> = None;
+    let prompts = pairs.iter().map(|&(whole, document)| {
+        if last.as_ref().is_none_or(|(of, _)| !ptr::eq(*of, whole)) {
+            last = Some((whole, capped(model, whole, query_cap)));
+        }
+        let query: &str = &last.as_ref().expect("set above").1;
+        let mut document = capped(model, document, options.max_tokens_per_doc);
+        if let Some(truncation) = &options.truncation {
+            // Rendered prompts bring their special tokens with them.
+            let measure = |document: &str| Ok(escaping.count(&render(query, document)?));
+            let fitting = truncation.fit(model, options.field, &document, measure)?;
+            document = Cow::Owned(fitting.into_owned());
+        }
+        render(query, &document)
+    });
+    escaping.encode_all(options.field, prompts, budget)
 }
 
-/// The cosine of embeddings. Each distinct text is embedded once.
+/// Judges by the cosine of embeddings. Each distinct text is embedded once.
 async fn by_cosine(
     call: &Call,
     model: &ServedModel,
@@ -205,67 +206,50 @@ async fn by_cosine(
         Some(instruction) => format!("Instruct: {instruction}\nQuery:"),
         None => String::new(),
     };
-    let work = || {
-        let mut texts = Distinct::default();
+    let encode = |budget: &Budget<'_>, (text, is_query): (&str, bool)| {
+        let (before, max) = match is_query {
+            true => (before.as_str(), options.max_tokens_per_query),
+            false => ("", options.max_tokens_per_doc),
+        };
+        let text = capped(model, text, max);
+        let whole = |text: &str| format!("{before}{text}");
+        let text = match &options.truncation {
+            Some(truncation) => truncation.fit(model, options.field, &text, |text| {
+                Ok(model.tokenizer.count(&whole(text), true))
+            })?,
+            None => Cow::Borrowed(&*text),
+        };
+        let text = whole(&text);
+        check_bytes(options.field, text.len(), model)?;
+        let ids = model.tokenizer.encode(&text, true);
+        check_length(options.field, ids.len(), 0, model)?;
+        budget.add_tokens(ids.len())?;
+        Ok(ids)
+    };
+    let prepare = |budget: &Budget<'_>| {
+        budget.numbers(pairs.len())?;
         let roles_are_one =
             before.is_empty() && options.max_tokens_per_query == options.max_tokens_per_doc;
-        let mut of_pair = Vec::with_capacity(pairs.len());
-        // One query for many documents is one `&str`, and looked up once.
-        let mut last: Option<(&str, usize)> = None;
-        for &(query, document) in pairs {
-            let place = match last {
-                Some((of, place)) if ptr::eq(of, query) => place,
-                _ => texts.index(query, true),
-            };
-            last = Some((query, place));
-            of_pair.push((place, texts.index(document, roles_are_one)));
-        }
-        let meter = Meter::new(call);
-        let encode = |&(text, is_query): &(&str, bool)| {
-            let (before, max) = match is_query {
-                true => (before.as_str(), options.max_tokens_per_query),
-                false => ("", options.max_tokens_per_doc),
-            };
-            let text = capped(model, text, max);
-            let whole = |text: &str| format!("{before}{text}");
-            let text = match &options.truncation {
-                Some(truncation) => truncation.fit(model, options.field, &text, |text| {
-                    Ok(model.tokenizer.count(&whole(text), true))
-                })?,
-                None => Cow::Borrowed(&*text),
-            };
-            let text = whole(&text);
-            check_bytes(options.field, text.len(), model)?;
-            let ids = model.tokenizer.encode(&text, true);
-            check_length(options.field, ids.len(), 0, model)?;
-            meter.add(ids.len())?;
-            Ok::<_, ApiError>(ids)
-        };
-        let ids = texts
-            .texts
-            .iter()
-            .map(encode)
-            .collect::<Result<Vec<_>, _>>()?;
-        Ok::<_, ApiError>((ids, of_pair))
-    };
-    let (ids, of_pair) = call.encode(bytes(pairs), work).await??;
-    call.reservation.set_rows(ids.len() as u64)?;
-    let (tree, ends, prompt_tokens) = read::tree(model, options.field, &ids)?;
-    let row = |node| RowSpec {
-        node,
-        head: Head::Embed {
+        let (texts, of_pair) = distinct(pairs, roles_are_one);
+        let ids = texts.into_iter().map(|text| encode(budget, text));
+        let ids = ids.collect::<Result<_, ApiError>>()?;
+        let head = Head::Embed {
             pooling,
             normalise: true,
             dimensions: None,
-        },
+        };
+        let heads = iter::repeat_with(|| Output::Head(head.clone()));
+        let prompts = SharedPrompts::after(Vec::new(), ids);
+        let prepared = Prepared::new(model, options.field, prompts, heads)?;
+        Ok((prepared, of_pair))
     };
-    let rows = ends.into_iter().map(row).collect();
-    let (outputs, usage) = read::read_rows(call, model, common, tree, rows, prompt_tokens).await?;
+    let expected = expected(pairs, 0);
     let vector = |output| match output {
-        RowOutput::Embedding(vector) => Ok(vector),
-        _ => Err(read::mismatch(call)),
+        RowOutput::Embedding(vector) => Some(vector),
+        _ => None,
     };
-    let vectors: Vec<Vec<f32>> = outputs.into_iter().map(vector).collect::<Result<_, _>>()?;
+    let (computed, of_pair) = compute(call, model, common, expected, prepare, vector).await?;
+    let vectors = &computed.outputs;
     let dot = |(a, b): (usize, usize)| -> f64 {
         let products = vectors[a].iter().zip(&vectors[b]);
         products.map(|(x, y)| f64::from(*x) * f64::from(*y)).sum()
@@ -273,33 +257,41 @@ async fn by_cosine(
     Ok(Judged {
         scores: of_pair.into_iter().map(dot).collect(),
         activation: ClassActivation::Identity,
-        prompt_tokens,
-        usage,
+        prompt_tokens: computed.tokens,
+        usage: computed.usage(),
     })
 }
 
-/// Texts without repetition.
-#[derive(Default)]
-struct Distinct<'t> {
-    texts: Vec<(&'t str, bool)>,
-    places: HashMap<(&'t str, bool), usize>,
-}
-
-impl<'t> Distinct<'t> {
-    /// The place of a text in its role.
-    fn index(&mut self, text: &'t str, is_query: bool) -> usize {
-        *self.places.entry((text, is_query)).or_insert_with(|| {
-            self.texts.push((text, is_query));
-            self.texts.len() - 1
+/// Returns the distinct texts of pairs, with true for a query, and for each pair the places of its
+/// two texts. A text in both roles is one text if `roles_are_one`.
+#[expect(clippy::type_complexity, reason = "two lists, described above")]
+fn distinct<'t>(
+    pairs: &[(&'t str, &'t str)],
+    roles_are_one: bool,
+) -> (Vec<(&'t str, bool)>, Vec<(usize, usize)>) {
+    let mut texts = Vec::new();
+    let mut places = HashMap::new();
+    let mut place = |text: &'t str, is_query: bool| {
+        *places.entry((text, is_query)).or_insert_with(|| {
+            texts.push((text, is_query));
+            texts.len() - 1
         })
+    };
+    let mut of_pair = Vec::with_capacity(pairs.len());
+    // One query for many documents is one `&str`, and looked up once.
+    let mut last: Option<(&str, usize)> = None;
+    for &(query, document) in pairs {
+        let of_query = match last {
+            Some((text, place)) if ptr::eq(text, query) => place,
+            _ => place(query, true),
+        };
+        last = Some((query, of_query));
+        of_pair.push((of_query, place(document, roles_are_one)));
     }
+    (texts, of_pair)
 }
 
-fn bytes(pairs: &[(&str, &str)]) -> usize {
-    pairs.iter().map(|(q, d)| q.len() + d.len()).sum()
-}
-
-/// At most `max` tokens of a text, from its beginning; all of it if `max` is 0.
+/// Returns at most `max` tokens of a text, from its beginning; all of it if `max` is 0.
 fn capped<'t>(model: &ServedModel, text: &'t str, max: u32) -> Cow<'t, str> {
     match max {
         0 => Cow::Borrowed(text),

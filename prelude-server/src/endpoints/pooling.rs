@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     classify::{self, LabelFields},
-    embeddings::{self, Of, Vector, VectorFields},
+    embeddings::{self, Embedded, Of, Vector, VectorFields},
     input::InputsFields,
     submit::{Common, CommonFields, UsageBody},
 };
@@ -90,28 +90,28 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         .map_err(|e| e.prefixed("Unsupported task: "))?;
     let (task, of) = task(request.task.task, model)?;
     let (vectors, labels, inputs) = (request.vectors, request.labels, request.inputs);
-    let (vectors, format, tokens, usage) = match task {
-        Pooled::Embed => {
-            let embedded = embeddings::embed(call, model, &common, vectors, inputs, of).await?;
-            (
-                embedded.vectors,
-                embedded.format,
-                embedded.tokens,
-                embedded.usage,
-            )
-        }
+    let Embedded {
+        vectors,
+        format,
+        usage,
+    } = match task {
+        Pooled::Embed => embeddings::embed(call, model, &common, vectors, inputs, of).await?,
         Pooled::Classify => {
             vectors.check_format_alone()?;
             let format = vectors.encoding_format.unwrap_or_default();
+            let inputs = classify::activated_inputs(call, model, inputs)?;
             let classified = classify::classify(call, model, &common, labels, inputs, of).await?;
             #[expect(
                 clippy::cast_possible_truncation,
                 reason = "written in f32's precision"
             )]
-            let narrow = |probs: Vec<f64>| probs.into_iter().map(|p| p as f32).collect();
-            let each = |of_input: Vec<Vec<f64>>| of_input.into_iter().map(narrow).collect();
-            let vectors = classified.probs.into_iter().map(each).collect();
-            (vectors, format, classified.tokens, classified.usage)
+            let narrow = |probs: &Vec<f64>| probs.iter().map(|&p| p as f32).collect();
+            let each = |of_input: &Vec<Vec<f64>>| of_input.iter().map(narrow).collect();
+            Embedded {
+                vectors: classified.probs.iter().map(each).collect(),
+                format,
+                usage: classified.usage(),
+            }
         }
     };
     let write = move || {
@@ -135,10 +135,10 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
             created: unix_seconds(),
             model: &model.name,
             data,
-            usage: UsageBody::new(tokens, 0, Some(&usage)),
+            usage,
         })
     };
-    Ok(call.write(call.reservation.answer_bytes(), write).await)
+    Ok(call.write(0, write).await)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -111,11 +111,12 @@ fn cache_salt(call: &Call, salt: Option<Text<'_>>) -> Result<Option<Arc<str>>, A
     Ok(Some(Arc::from(&*salt)))
 }
 
-/// Sends a request to the model's engine. `prompt_tokens` counts each prompt once. A request that
-/// is alone and short is computed before this returns.
+/// Admits a request and sends it to the model's engine. `prompt_tokens` counts each prompt once. A
+/// request that is alone and short is computed before this returns.
 ///
 /// # Errors
-/// 429 if the engine is busy or the deadline has passed, 503 if it is gone.
+/// 400 if no queue could hold it; 429 if the queue is full, the engine is busy or the deadline has
+/// passed; 503 if the engine is gone.
 pub(crate) async fn submit(
     call: &Call,
     model: &ServedModel,
@@ -125,8 +126,8 @@ pub(crate) async fn submit(
     prompt_tokens: u64,
 ) -> Result<Answer, ApiError> {
     let class = ExecutionClass::of(&rows);
-    // Most have said so before; a constraint may leave a generation one token.
-    call.reservation.set_class(class)?;
+    call.reservation
+        .admit(rows.len(), tree.distinct_tokens(), class)?;
     call.note(|seen| {
         seen.class = Some(class);
         seen.prompt_tokens = prompt_tokens;

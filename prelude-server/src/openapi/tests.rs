@@ -90,9 +90,6 @@ fn right(endpoint: &Endpoint) -> Vec<Value> {
             json!({"query": "a", "items": ["b"], "label_token_ids": [1]}),
             json!({"text_1": "a", "text_2": ["b"]}),
         ],
-        "/generative_scoring" => {
-            vec![json!({"query": "a", "items": ["b"], "label_token_ids": [1]})]
-        }
         "/rerank" | "/v2/rerank" => vec![
             json!({"query": "a", "documents": ["b"]}),
             json!({"query": "a", "texts": ["b"]}),

@@ -324,7 +324,7 @@ fn every_kind() -> Vec<(&'static str, Value)> {
             json!({"text_1": "card", "text_2": [text, "exchange rate"]}),
         ),
         (
-            "/generative_scoring",
+            "/score",
             json!({"query": [5, 6], "items": [[7], [8, 9]],
             "label_token_ids": [1, 2]}),
         ),
