@@ -30,11 +30,11 @@ pub(crate) struct Admission {
     tokens: AtomicU64,
     body_bytes: AtomicU64,
     answer_bytes: AtomicU64,
-    /// Of `rows` and `tokens`, those of requests that an engine has, by [`CLASSES`].
+    /// The part of `rows` and `tokens` that engines have, by [`CLASSES`].
     of_class: [OfClass; 2],
     /// Rows by [`CLASSES`] that count against their class's own bound.
     of_quota: [AtomicU64; 2],
-    /// Those that empty the queue; none before there are models.
+    /// The engines that empty the queue; none before there are models.
     engines: OnceLock<Vec<EngineHandle>>,
 }
 
@@ -60,13 +60,13 @@ impl Admission {
         })
     }
 
-    /// Says who will empty the queue.
+    /// Names the engines that empty the queue.
     pub(crate) fn serve(&self, engines: Vec<EngineHandle>) {
         let _ = self.engines.set(engines);
     }
 
     /// Reserves one row for a request whose head says that `bytes` will follow, for which there is
-    /// room now. They are reserved as they arrive: whoever sends slowly keeps nobody out.
+    /// room now. They are reserved as they arrive: a slow upload keeps no other request out.
     ///
     /// # Errors
     /// 429 `queue_full`.
@@ -75,7 +75,8 @@ impl Admission {
         self.reserve(0)
     }
 
-    /// As [`Self::enter`] for a request that will not reach the queue.
+    /// Reserves the bytes of a body that will not reach the queue, as [`Self::enter`] does for one that
+    /// will.
     ///
     /// # Errors
     /// 429 `queue_full`.
@@ -122,8 +123,8 @@ impl Admission {
         }
     }
 
-    /// Whether there is room for another answer, however short: what is not taken by clients stays
-    /// in memory.
+    /// Checks that there is room for another answer, however short: an answer stays in memory until
+    /// its client has taken it.
     ///
     /// # Errors
     /// 429 `queue_full`.
@@ -187,7 +188,7 @@ fn answers_full(held: u64, max: u64) -> ApiError {
     ApiError::queue_full(message, Admission::soon())
 }
 
-/// How long `tokens` take to compute at a measured rate; no time if none was measured.
+/// Returns the time that `tokens` take to compute at a measured rate; no time if none was measured.
 pub(crate) fn time_for(tokens: u64, per_second: Option<f64>) -> Duration {
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     let seconds = per_second.map_or(0.0, |rate| tokens as f64 / rate.max(1.0));
@@ -199,7 +200,7 @@ pub(crate) fn time_for(tokens: u64, per_second: Option<f64>) -> Duration {
 #[derive(Debug)]
 pub(crate) struct Reservation {
     admission: Arc<Admission>,
-    /// Whether the request will wait in the queue, so that its tokens are guessed by its bytes.
+    /// True if the request will wait in the queue. Its tokens are guessed by its bytes then.
     is_queued: bool,
     rows: AtomicU64,
     tokens: AtomicU64,
@@ -208,14 +209,14 @@ pub(crate) struct Reservation {
     answer_bytes: AtomicU64,
     /// Known once an engine has the request.
     class: OnceLock<usize>,
-    /// What is counted for that class.
+    /// The rows and tokens that are counted for that class.
     of_class: OfClass,
     /// The class against whose bound `quota_rows` count, by [`CLASSES`], or [`NO_CLASS`].
     quota: AtomicUsize,
     quota_rows: AtomicU64,
 }
 
-/// Of a request that may yet be of either class.
+/// The place of the class of a request that may yet be of either class.
 const NO_CLASS: usize = CLASSES.len();
 
 impl Reservation {
@@ -272,7 +273,7 @@ impl Reservation {
         })
     }
 
-    /// An engine has the request, of this class.
+    /// Notes that an engine has the request, of this class.
     pub(crate) fn submitted(&self, class: ExecutionClass) {
         let at = CLASSES.iter().position(|&c| c == class);
         let at = at.expect("every class is listed");

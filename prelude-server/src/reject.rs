@@ -1,4 +1,4 @@
-//! What the engine refuses or could not do, as a status: the one place where that is decided.
+//! The statuses of requests that the engine refuses or could not compute: decided in this file alone.
 
 use prelude_core::InvalidRequest;
 use prelude_engine::{Outcome, Reject, SubmitError};

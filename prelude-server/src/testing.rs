@@ -1,4 +1,4 @@
-//! What tests of endpoints share: the demo models in service, and one way to ask them.
+//! The common part of tests of endpoints: the demo models in service, and one way to ask them.
 
 use std::{
     io::Write as _,
@@ -109,7 +109,7 @@ pub(crate) fn ask(app: &Arc<App>, path: &str, body: &Value) -> (u16, Value, Infe
     ask_raw(app, path, body.to_string())
 }
 
-/// As [`ask`], with a body that need not be JSON.
+/// Asks as [`ask`] does, with a body that need not be JSON.
 pub(crate) fn ask_raw(app: &Arc<App>, path: &str, body: String) -> (u16, Value, Inference) {
     ask_as(app, path, body, false)
 }

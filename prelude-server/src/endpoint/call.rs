@@ -20,14 +20,14 @@ use crate::{
     wire::{self, Request},
 };
 
-/// One request on its way: who it is, what it reserved, and what may be written to the log.
+/// One request on its way: its id, its reservation, and the facts that may be written to the log.
 #[derive(Debug)]
 pub(crate) struct Call {
-    /// What all requests share.
+    /// The state that all requests share.
     pub(crate) app: Arc<App>,
     /// The endpoint asked.
     pub(crate) endpoint: &'static Endpoint,
-    /// What a route's `*` matched, for `/v1/models/{id}`.
+    /// The text that a route's `*` matched, for `/v1/models/{id}`.
     pub(crate) tail: Option<String>,
     /// The client's id, or ours.
     pub(crate) request_id: String,
@@ -41,19 +41,18 @@ pub(crate) struct Call {
     pub(crate) arrival: Instant,
     /// Room in the queue.
     pub(crate) reservation: Reservation,
-    /// What response headers, access log and metrics say about the request, filled as it becomes
-    /// known.
+    /// The facts that response headers, access log and metrics tell, filled in as they become known.
     pub(crate) seen: Mutex<Inference>,
 }
 
-/// What is known of an inference request.
+/// The facts of an inference request that are known by now.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Inference {
     /// The class, once the request was built.
     pub(crate) class: Option<ExecutionClass>,
     /// Prompt tokens, each prompt once.
     pub(crate) prompt_tokens: u64,
-    /// What the engine counted, once it finished.
+    /// The engine's counts, once it has finished.
     pub(crate) usage: Option<Usage>,
 }
 
@@ -205,12 +204,12 @@ impl Call {
         ApiError::step_failed(&self.request_id)
     }
 
-    /// Notes what is known of the request by now.
+    /// Adds facts of the request.
     pub(crate) fn note(&self, note: impl FnOnce(&mut Inference)) {
         note(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// What is known of the request by now.
+    /// Returns the facts of the request.
     pub(crate) fn inference(&self) -> Inference {
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -245,14 +244,14 @@ const BASE64_BYTES: u64 = 6;
 /// About how many bytes a log-probability has: token, log-probability, rank, offset.
 pub(crate) const LOGPROB_BYTES: u64 = 128;
 
-/// How an answer prints a number.
+/// The form in which an answer prints a number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Printed {
-    /// As a decimal number.
+    /// A decimal number.
     Decimal,
-    /// As four bytes in base64, which count as a third of a number.
+    /// Four bytes in base64, which count as a third of a number.
     Base64,
-    /// With its token and its rank, as two numbers.
+    /// A log-probability with its token and its rank, which count as two numbers.
     Logprob,
 }
 

@@ -1,4 +1,4 @@
-//! What one request may take while its texts become prompts: tokens, rows and numbers of the
+//! The bounds of one request while its texts become prompts: tokens, rows and numbers of the
 //! answer. A small body whose parts are put together again and again may ask for far more than the
 //! body holds.
 

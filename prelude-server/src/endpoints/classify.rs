@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     budget::Budget,
-    embeddings::Of,
+    embeddings::Unit,
     escaping::Escaping,
     input::{Inputs, InputsFields, check_length},
     labels::{TEXT, TextPrompt, label_trie, normalised, user_turn},
-    prepared::{Expected, Output, Prepared, compute, trie_scores, vectors},
+    prepared::{Expected, Prepared, compute, trie_scores, vectors},
     submit::{Common, CommonFields, UsageBody},
 };
 use crate::{
@@ -41,7 +41,7 @@ pub(crate) const CLASSIFY: Endpoint = Endpoint {
 /// Most labels a language model is asked to choose from.
 const LABELS_MAX: usize = 1_024;
 
-/// What a language model chooses from.
+/// The labels that a language model chooses from.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct LabelFields<'a> {
     /// 2 to 1,024 names for a language model to choose from.
@@ -117,7 +117,7 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
         request.labels.labels.is_some(),
     )?;
     let inputs = activated_inputs(call, model, request.inputs)?;
-    let classified = classify(call, model, &common, request.labels, inputs, Of::Texts).await?;
+    let classified = classify(call, model, &common, request.labels, inputs, Unit::Texts).await?;
     let write = move || {
         let usage = classified.usage();
         let probs = classified.probs.into_iter().enumerate();
@@ -192,7 +192,7 @@ pub(crate) async fn classify<'m>(
     common: &Common<'_>,
     fields: LabelFields<'_>,
     (inputs, activation): (Inputs<'_>, bool),
-    of: Of,
+    unit: Unit,
 ) -> Result<Classified<'m>, ApiError> {
     if model.has_vocabulary() {
         return by_labels(call, model, common, fields, inputs, activation).await;
@@ -206,7 +206,7 @@ pub(crate) async fn classify<'m>(
         return Err(ApiError::invalid_value(name, must));
     }
     inputs.check_not_escaped()?;
-    by_head(call, model, common, inputs, activation, of).await
+    by_head(call, model, common, inputs, activation, unit).await
 }
 
 async fn by_head<'m>(
@@ -215,19 +215,18 @@ async fn by_head<'m>(
     common: &Common<'_>,
     inputs: Inputs<'_>,
     activation: bool,
-    of: Of,
+    unit: Unit,
 ) -> Result<Classified<'m>, ApiError> {
     let expected = inputs.expected("");
     let prepare = |budget: &Budget<'_>| {
         let field = inputs.field;
         let prompts = inputs.encode(budget, model, "")?;
-        budget.numbers(of.count(&prompts) * model.id2label.len())?;
-        let head = match of {
-            Of::Texts => Head::Classify,
-            Of::Tokens => Head::Tokens(TokenHead::Classify),
+        budget.numbers(unit.count(&prompts) * model.id2label.len())?;
+        let head = match unit {
+            Unit::Texts => Head::Classify,
+            Unit::Tokens => Head::Tokens(TokenHead::Classify),
         };
-        let heads = iter::repeat_with(|| Output::Head(head.clone()));
-        Ok((Prepared::new(model, field, prompts, heads)?, ()))
+        Ok((Prepared::with_head(model, field, prompts, &head)?, ()))
     };
     let activation = match activation {
         true => model.class_activation,
@@ -320,8 +319,8 @@ async fn by_labels<'m>(
         let trie = trie_behind(first.expect("there are texts"))?;
         budget.rows(texts.len() * trie.num_rows())?;
         budget.numbers(texts.len() * labels.len())?;
-        let tries = iter::repeat_with(|| Output::Labels(&trie));
-        Ok((Prepared::new(model, "input", prompts, tries)?, trie))
+        let tries = iter::repeat(&trie);
+        Ok((Prepared::with_labels(model, "input", prompts, tries)?, trie))
     };
     let (computed, trie) = compute(call, model, common, expected, prepare, trie_scores).await?;
     let probs = computed.outputs.chunks(trie.num_rows()).map(|scores| {

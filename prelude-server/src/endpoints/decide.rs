@@ -16,7 +16,7 @@ use super::{
     budget::Budget,
     escaping::Escaping,
     labels::{label_trie, normalised, prompt, user_turn},
-    prepared::{Expected, Output, Prepared, compute, trie_scores},
+    prepared::{Expected, Prepared, compute, trie_scores},
     submit::Common,
 };
 use crate::{
@@ -33,25 +33,25 @@ pub(crate) const OPTIONS_MAX: usize = 255;
 /// Most levels of a score: each is answered by one digit.
 pub(crate) const LEVELS_MAX: usize = 10;
 
-/// What is asked, read and checked.
+/// A state and the questions about it, read and checked.
 #[derive(Debug)]
-pub(crate) struct Asking<'a> {
+pub(crate) struct Questionnaire<'a> {
     /// The field in which the state came, for errors.
     pub(crate) state_field: &'static str,
     pub(crate) state: Cow<'a, str>,
     pub(crate) instructions: Option<String>,
-    pub(crate) questions: Vec<Asked<'a>>,
+    pub(crate) questions: Vec<NamedQuestion<'a>>,
     pub(crate) options: Options,
-    /// Whether special tokens in all that are text.
+    /// True if special tokens in all texts are plain text.
     pub(crate) escapes: Option<bool>,
 }
 
-impl Asking<'_> {
+impl Questionnaire<'_> {
     fn escaping<'m>(&self, call: &Call, model: &'m ServedModel) -> Result<Escaping<'m>, ApiError> {
         let texts = || {
             // The state once, however many questions are asked about it.
             let turns = { self.questions.iter() }
-                .map(|asked| asked.question.user_turn("", 0, ChoiceLabels::Text).into());
+                .map(|named| named.question.user_turn("", 0, ChoiceLabels::Text).into());
             let around = [Some(&*self.state), self.instructions.as_deref()];
             let around = around.into_iter().flatten().map(Cow::Borrowed);
             turns.chain(around).collect()
@@ -62,15 +62,15 @@ impl Asking<'_> {
 
 /// A question under the name the client gave it.
 #[derive(Debug)]
-pub(crate) struct Asked<'a> {
-    /// As the client wrote it; never shown to the model.
+pub(crate) struct NamedQuestion<'a> {
+    /// The client's name of the question, which the model never sees.
     pub(crate) name: Option<Cow<'a, str>>,
-    /// JSON pointer of what may be answered, for errors.
+    /// The JSON pointer of the possible answers, for errors.
     pub(crate) pointer: String,
     pub(crate) question: Question,
 }
 
-/// How decisions are made, as clients write it.
+/// The options of decisions, as clients write them.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct DecideFields<'a> {
     #[serde(borrow)]
@@ -101,14 +101,14 @@ enum LabelsBy {
     Text,
 }
 
-/// How to ask.
+/// The options of decisions, checked.
 #[derive(Debug)]
 pub(crate) struct Options {
     /// Most prompts of a choice, over whose answers the mean is taken.
     permutations: usize,
     /// Divides the labels' logits, or log-probabilities of names; by default the calibration's.
     temperature: Option<f64>,
-    /// How choices are answered.
+    /// The labels by which choices are answered.
     labels: ChoiceLabels,
 }
 
@@ -169,15 +169,19 @@ pub(crate) async fn decide(
     call: &Call,
     model: &ServedModel,
     common: &Common<'_>,
-    asking: &Asking<'_>,
+    questionnaire: &Questionnaire<'_>,
     bytes: usize,
 ) -> Result<Decided, ApiError> {
-    let prompts = || { asking.questions.iter() }.map(|asked| Plan::turns(asked, &asking.options));
-    let names =
-        || { asking.questions.iter() }.map(|asked| Plan::name_bytes(asked, &asking.options));
-    let rows = { asking.questions.iter() }.zip(prompts().zip(names()));
-    let rows = rows.map(|(asked, (turns, names))| {
-        let labels = asked.question.criteria.labels().count();
+    let prompts = || {
+        { questionnaire.questions.iter() }.map(|named| Plan::turns(named, &questionnaire.options))
+    };
+    let names = || {
+        { questionnaire.questions.iter() }
+            .map(|named| Plan::name_bytes(named, &questionnaire.options))
+    };
+    let rows = { questionnaire.questions.iter() }.zip(prompts().zip(names()));
+    let rows = rows.map(|(named, (turns, names))| {
+        let labels = named.question.criteria.labels().count();
         (turns as u64).saturating_mul(rows_behind(labels, names))
     });
     let expected = Expected {
@@ -186,23 +190,21 @@ pub(crate) async fn decide(
         bytes: bytes + names().sum::<usize>() + prompts().sum::<usize>() * 512,
     };
     let prepare = |budget: &Budget<'_>| {
-        let escaping = asking.escaping(call, model)?;
+        let escaping = questionnaire.escaping(call, model)?;
         // What has no room is refused before its prompts are encoded.
-        let plans = Plan::all(asking, budget, &escaping)?;
-        let prompts = encode(budget, &escaping, asking, &plans)?;
-        let turns = plans.iter().flat_map(|plan| {
-            let labels = || Output::Labels(&plan.trie);
-            iter::repeat_with(labels).take(plan.rotations.len())
-        });
-        let prepared = Prepared::new(model, asking.state_field, prompts, turns)?;
+        let plans = Plan::all(questionnaire, budget, &escaping)?;
+        let prompts = encode(budget, &escaping, questionnaire, &plans)?;
+        let tries =
+            { plans.iter() }.flat_map(|plan| iter::repeat_n(&plan.trie, plan.rotations.len()));
+        let prepared = Prepared::with_labels(model, questionnaire.state_field, prompts, tries)?;
         Ok((prepared.counting_distinct_tokens(), plans))
     };
     let (computed, plans) = compute(call, model, common, expected, prepare, trie_scores).await?;
     let mut scores = computed.outputs.into_iter();
-    let answers: Vec<_> = { asking.questions.iter().zip(&plans) }
-        .map(|(asked, plan)| {
+    let answers: Vec<_> = { questionnaire.questions.iter().zip(&plans) }
+        .map(|(named, plan)| {
             let scores: Vec<_> = scores.by_ref().take(plan.num_rows()).collect();
-            plan.answer(asked, &scores)
+            plan.answer(named, &scores)
         })
         .collect();
     let masses = answers.iter().filter_map(|(_, d)| d.label_mass);
@@ -214,7 +216,7 @@ pub(crate) async fn decide(
     })
 }
 
-/// How one question is put to the model.
+/// The prompts of one question and the labels behind them.
 struct Plan {
     trie: LabelTrie,
     /// By how many places the list of options is turned, one prompt for each.
@@ -226,8 +228,8 @@ struct Plan {
 impl Plan {
     /// Prompts of a question. Yes/no and the digits of a scale mean what they say; only a choice's
     /// list can be turned.
-    fn turns(asked: &Asked<'_>, options: &Options) -> usize {
-        let criteria = &asked.question.criteria;
+    fn turns(named: &NamedQuestion<'_>, options: &Options) -> usize {
+        let criteria = &named.question.criteria;
         match criteria {
             Criteria::Choice(_) => options.permutations.min(criteria.labels().count()),
             _ => 1,
@@ -235,8 +237,8 @@ impl Plan {
     }
 
     /// Bytes of the options' names, where they are what is answered.
-    fn name_bytes(asked: &Asked<'_>, options: &Options) -> usize {
-        match (&asked.question.criteria, options.labels) {
+    fn name_bytes(named: &NamedQuestion<'_>, options: &Options) -> usize {
+        match (&named.question.criteria, options.labels) {
             (Criteria::Choice(choices), ChoiceLabels::Text) => {
                 choices.iter().map(|option| option.name.len()).sum()
             }
@@ -246,16 +248,16 @@ impl Plan {
 
     /// Plans all questions. As soon as a question's rows are known there must be room for them.
     fn all(
-        asking: &Asking<'_>,
+        questionnaire: &Questionnaire<'_>,
         budget: &Budget<'_>,
         escaping: &Escaping<'_>,
     ) -> Result<Vec<Self>, ApiError> {
-        let mut plans = Vec::with_capacity(asking.questions.len());
+        let mut plans = Vec::with_capacity(questionnaire.questions.len());
         let (mut rows, mut numbers) = (0, 0);
-        for asked in &asking.questions {
-            let plan = Self::new(asked, &asking.options, budget, escaping)?;
+        for named in &questionnaire.questions {
+            let plan = Self::new(named, &questionnaire.options, budget, escaping)?;
             rows += plan.num_rows();
-            numbers += asked.question.criteria.labels().count();
+            numbers += named.question.criteria.labels().count();
             plans.push(plan);
             budget.rows(rows)?;
         }
@@ -264,15 +266,15 @@ impl Plan {
     }
 
     fn new(
-        asked: &Asked<'_>,
+        named: &NamedQuestion<'_>,
         options: &Options,
         budget: &Budget<'_>,
         escaping: &Escaping<'_>,
     ) -> Result<Self, ApiError> {
         let model = escaping.model;
-        let criteria = &asked.question.criteria;
+        let criteria = &named.question.criteria;
         let count = criteria.labels().count();
-        let rotations = Self::turns(asked, options);
+        let rotations = Self::turns(named, options);
         let labelled = match criteria {
             Criteria::Choice(_) => options.labels,
             _ => ChoiceLabels::Code,
@@ -283,7 +285,7 @@ impl Plan {
                 let names: Vec<Cow<'_, str>> = names.collect();
                 // What stands before the generation prompt does not change the names' tokens.
                 let trie = label_trie(escaping, budget, user_turn(model, "")?, &names, false);
-                trie.map_err(|e| e.with_param(asked.pointer.clone()))?
+                trie.map_err(|e| e.with_param(named.pointer.clone()))?
             }
             _ => {
                 let labels = model.labels.as_ref();
@@ -304,8 +306,8 @@ impl Plan {
         self.rotations.len() * self.trie.num_rows()
     }
 
-    fn answer(&self, asked: &Asked<'_>, scores: &[RowScores]) -> (Answer, Diagnostics) {
-        let count = asked.question.criteria.labels().count();
+    fn answer(&self, named: &NamedQuestion<'_>, scores: &[RowScores]) -> (Answer, Diagnostics) {
+        let count = named.question.criteria.labels().count();
         let mut probabilities = vec![0.0; count];
         let mut mass = Some(0.0);
         let share = 1.0 / self.rotations.len() as f64;
@@ -333,7 +335,7 @@ impl Plan {
             }
         }
         let diagnostics = Diagnostics::new(&probabilities, mass);
-        let answer = match asked.question.criteria {
+        let answer = match named.question.criteria {
             Criteria::Noul { .. } => Answer::noul(&probabilities),
             Criteria::Choice(_) => Answer::choice(probabilities),
             Criteria::Score(_) => Answer::score(probabilities),
@@ -346,22 +348,24 @@ impl Plan {
 fn encode(
     budget: &Budget<'_>,
     escaping: &Escaping<'_>,
-    asking: &Asking<'_>,
+    questionnaire: &Questionnaire<'_>,
     plans: &[Plan],
 ) -> Result<SharedPrompts, ApiError> {
-    let system = asking
+    let system = questionnaire
         .instructions
         .as_deref()
         .map(|text| escaping.text(text));
-    let turns = asking
+    let turns = questionnaire
         .questions
         .iter()
         .zip(plans)
-        .flat_map(|(asked, plan)| {
+        .flat_map(|(named, plan)| {
             let system = &system;
             let turn = move |&rotation| {
-                let labels = asking.options.labels;
-                let user = asked.question.user_turn(&asking.state, rotation, labels);
+                let labels = questionnaire.options.labels;
+                let user = named
+                    .question
+                    .user_turn(&questionnaire.state, rotation, labels);
                 // Whatever of it is not the caller's has no special tokens.
                 let user = json!({"role": "user", "content": escaping.text(&user)});
                 let system =
@@ -370,5 +374,5 @@ fn encode(
             };
             plan.rotations.iter().map(turn)
         });
-    escaping.encode_all(asking.state_field, turns, budget)
+    escaping.encode_all(questionnaire.state_field, turns, budget)
 }

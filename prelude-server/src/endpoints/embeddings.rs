@@ -1,6 +1,6 @@
 //! `POST /v1/embeddings`: vectors of texts.
 
-use std::{iter, sync::Arc};
+use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     budget::Budget,
     input::{Inputs, InputsFields},
-    prepared::{Output, Prepared, compute, vectors},
+    prepared::{Prepared, compute, vectors},
     submit::{Common, CommonFields, UsageBody},
 };
 use crate::{
@@ -72,7 +72,7 @@ impl Vector {
     }
 }
 
-/// How the numbers of a vector are written.
+/// The form in which the numbers of a vector are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "EncodingFormat")]
@@ -93,7 +93,7 @@ impl Format {
     }
 }
 
-/// How vectors are made and written.
+/// The options of vectors.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct VectorFields<'a> {
     pub(crate) encoding_format: Option<Format>,
@@ -114,16 +114,12 @@ impl VectorFields<'_> {
     /// # Errors
     /// 400 `unsupported_parameter`.
     pub(crate) fn check_format_alone(&self) -> Result<(), ApiError> {
-        let given = [
+        ApiError::refuse_given(&[
             ("dimensions", self.dimensions.is_some()),
             ("instruction", self.instruction.is_some()),
             ("prompt_name", self.prompt_name.is_some()),
             ("input_type", self.input_type.is_some()),
-        ];
-        match given.into_iter().find(|(_, is_given)| *is_given) {
-            Some((name, _)) => Err(ApiError::unsupported_parameter(name)),
-            None => Ok(()),
-        }
+        ])
     }
 }
 
@@ -145,7 +141,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         .app
         .model_for(common.model.as_deref(), Task::Embeddings)?;
     let (vectors, inputs) = (request.vectors, request.inputs);
-    let embedded = embed(call, model, &common, vectors, inputs, Of::Texts).await?;
+    let embedded = embed(call, model, &common, vectors, inputs, Unit::Texts).await?;
     let write = move || {
         let item = |(index, floats): (usize, Vec<Vec<f32>>)| Item {
             index,
@@ -166,14 +162,14 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
 
 /// The parts of a text that have a vector, or classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Of {
+pub(crate) enum Unit {
     /// Each text as a whole.
     Texts,
     /// Each token of each text.
     Tokens,
 }
 
-impl Of {
+impl Unit {
     /// Returns the number of vectors that these prompts have.
     pub(crate) fn count(self, prompts: &SharedPrompts) -> usize {
         match self {
@@ -201,7 +197,7 @@ pub(crate) async fn embed(
     common: &Common<'_>,
     fields: VectorFields<'_>,
     inputs: InputsFields<'_>,
-    of: Of,
+    unit: Unit,
 ) -> Result<Embedded, ApiError> {
     let pooling = model.pooling.expect("a model that serves embeddings pools");
     let normalise = inputs.input.use_activation.unwrap_or(model.normalise);
@@ -215,13 +211,13 @@ pub(crate) async fn embed(
         return Err(ApiError::invalid_value("messages", must));
     }
     let format = fields.encoding_format.unwrap_or_default();
-    let head = match of {
-        Of::Texts => Head::Embed {
+    let head = match unit {
+        Unit::Texts => Head::Embed {
             pooling,
             normalise,
             dimensions,
         },
-        Of::Tokens => Head::Tokens(TokenHead::Embed {
+        Unit::Tokens => Head::Tokens(TokenHead::Embed {
             normalise,
             dimensions,
         }),
@@ -230,10 +226,9 @@ pub(crate) async fn embed(
     let prepare = |budget: &Budget<'_>| {
         let prompts = inputs.encode(budget, model, &before)?;
         let width = dimensions.unwrap_or(model.hidden_size);
-        let numbers = of.count(&prompts) as u64 * u64::from(width);
+        let numbers = unit.count(&prompts) as u64 * u64::from(width);
         call.expect(numbers, format.printed())?;
-        let heads = iter::repeat_with(|| Output::Head(head.clone()));
-        Ok((Prepared::new(model, field, prompts, heads)?, ()))
+        Ok((Prepared::with_head(model, field, prompts, &head)?, ()))
     };
     let (computed, ()) = compute(call, model, common, expected, prepare, vectors).await?;
     Ok(Embedded {

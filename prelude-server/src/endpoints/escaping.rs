@@ -25,7 +25,8 @@ pub(crate) struct Escaping<'m> {
 }
 
 impl<'m> Escaping<'m> {
-    /// As the request says, or else the server. `texts` makes one of all that prompts are made of.
+    /// Escapes if the request says so, or else if the server does. `texts` returns all texts that
+    /// prompts are made of, as one.
     ///
     /// # Errors
     /// 400 `unsupported_parameter` if the model's tokenizer cannot keep texts apart.
@@ -73,8 +74,8 @@ impl<'m> Escaping<'m> {
         }
     }
 
-    /// As [`Escaping::encode_into`], of a prompt that must fit the context: one that is so long
-    /// that it cannot fit is not read.
+    /// Appends the ids of a prompt that must fit the context. A prompt that is so long that it cannot
+    /// fit is not read.
     ///
     /// # Errors
     /// 400 `context_length_exceeded` naming `field`.
@@ -110,7 +111,7 @@ impl<'m> Escaping<'m> {
         })
     }
 
-    /// How many ids a prompt has.
+    /// Returns the number of ids that a prompt has.
     pub(crate) fn count(&self, prompt: &str) -> usize {
         if self.escapes.is_none() {
             return self.model.tokenizer.count(prompt, false);

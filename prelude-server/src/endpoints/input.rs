@@ -150,14 +150,14 @@ request! {
     }
 }
 
-/// How texts become ids.
+/// The way in which texts become ids.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Encoding {
     /// The field errors name.
     pub(crate) field: &'static str,
-    /// Whether texts get the tokenizer's special tokens.
+    /// True if texts get the tokenizer's special tokens.
     pub(crate) add_special_tokens: bool,
-    /// How prompts that are too long are cut.
+    /// The cut of prompts that are too long.
     pub(crate) truncation: Option<Truncation>,
 }
 
@@ -168,7 +168,7 @@ pub(crate) struct Inputs<'a> {
     pub(crate) field: &'static str,
     /// True if texts get the tokenizer's special tokens. A rendered template has its own.
     add_special_tokens: bool,
-    /// How prompts that are too long are cut.
+    /// The cut of prompts that are too long.
     pub(crate) truncation: Option<Truncation>,
     /// The request's `escape_special_tokens`; a conversation has obeyed it already.
     pub(crate) escapes: Option<bool>,

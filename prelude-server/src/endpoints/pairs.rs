@@ -1,7 +1,7 @@
 //! Relevance of documents to queries, by the means that the model has: the task of `/rerank` and of
 //! `/score` on pairs.
 
-use std::{borrow::Cow, collections::HashMap, iter, ptr};
+use std::{borrow::Cow, collections::HashMap, ptr};
 
 use prelude_core::{Head, Normalise, RowOutput};
 use prelude_models::ClassActivation;
@@ -12,7 +12,7 @@ use super::{
     classify::sigmoid,
     escaping::Escaping,
     input::{check_bytes, check_length},
-    prepared::{Expected, Output, Prepared, compute},
+    prepared::{Expected, Prepared, compute},
     submit::{Common, UsageBody},
     truncate::{Side, Truncation, cut_text},
 };
@@ -22,18 +22,18 @@ use crate::{
     served_model::{Judge, ServedModel},
 };
 
-/// How pairs are judged.
+/// The options by which pairs are judged.
 #[derive(Debug, Default)]
 pub(crate) struct PairOptions<'a> {
-    /// What relevance means; the template's default, or nothing, if absent.
+    /// The meaning of relevance; the template's default, or nothing, if absent.
     pub(crate) instruction: Option<Cow<'a, str>>,
     /// Most tokens of a query; 0 keeps all.
     pub(crate) max_tokens_per_query: u32,
     /// Most tokens of a document; 0 keeps all.
     pub(crate) max_tokens_per_doc: u32,
-    /// How long prompts are cut: only the document is.
+    /// The cut of prompts that are too long: only the document is cut.
     pub(crate) truncation: Option<Truncation>,
-    /// Whether special tokens in all texts are text.
+    /// True if special tokens in all texts are plain text.
     pub(crate) escapes: Option<bool>,
     /// The field that holds the documents, for errors.
     pub(crate) field: &'static str,
@@ -119,8 +119,10 @@ async fn by_prompt(
     let prepare = |budget: &Budget<'_>| {
         budget.numbers(pairs.len())?;
         let prompts = prompts(budget, model, pairs, options, instruction)?;
-        let heads = iter::repeat_with(|| Output::Head(head.clone()));
-        Ok((Prepared::new(model, options.field, prompts, heads)?, ()))
+        Ok((
+            Prepared::with_head(model, options.field, prompts, &head)?,
+            (),
+        ))
     };
     let score = |output| match output {
         RowOutput::LabelScores(scores) => match scores.logits[..] {
@@ -238,9 +240,8 @@ async fn by_cosine(
             normalise: true,
             dimensions: None,
         };
-        let heads = iter::repeat_with(|| Output::Head(head.clone()));
         let prompts = SharedPrompts::after(Vec::new(), ids);
-        let prepared = Prepared::new(model, options.field, prompts, heads)?;
+        let prepared = Prepared::with_head(model, options.field, prompts, &head)?;
         Ok((prepared, of_pair))
     };
     let expected = expected(pairs, 0);

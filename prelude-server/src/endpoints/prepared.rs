@@ -10,6 +10,8 @@
 //! their ends, and makes a response of what was computed. Room in the queue, the pool of encoding
 //! threads, the engine and its errors are dealt with in [`compute`] alone.
 
+use std::iter;
+
 use prelude_core::{Head, Normalise, PromptTree, RowOutput, RowSpec, TreeError};
 use prelude_engine::{CollectedRow, Usage};
 use prelude_text::{
@@ -36,10 +38,10 @@ pub(crate) struct Expected {
 }
 
 /// An output that is computed at the end of a prompt.
-#[derive(Debug)]
-pub(crate) enum Output<'t> {
+#[derive(Clone, Copy, Debug)]
+enum Output<'t> {
     /// One row.
-    Head(Head),
+    Head(&'t Head),
     /// The rows of a trie of labels behind the prompt.
     Labels(&'t LabelTrie),
 }
@@ -53,11 +55,35 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Puts an output at the end of each prompt. `field` is named in errors.
+    /// Computes `head` at the end of each prompt. `field` is named in errors.
     ///
     /// # Errors
-    /// 400 for a prompt that is empty, or that does not fit the model's context with its labels.
-    pub(crate) fn new<'t>(
+    /// 400 for a prompt that is empty or does not fit the model's context.
+    pub(crate) fn with_head(
+        model: &ServedModel,
+        field: &'static str,
+        prompts: SharedPrompts,
+        head: &Head,
+    ) -> Result<Self, ApiError> {
+        Self::new(model, field, prompts, iter::repeat(Output::Head(head)))
+    }
+
+    /// Scores the labels of a trie behind each prompt, one trie for each. `field` is named in
+    /// errors.
+    ///
+    /// # Errors
+    /// 400 for a prompt that is empty or does not fit the model's context with its labels.
+    pub(crate) fn with_labels<'t>(
+        model: &ServedModel,
+        field: &'static str,
+        prompts: SharedPrompts,
+        tries: impl IntoIterator<Item = &'t LabelTrie>,
+    ) -> Result<Self, ApiError> {
+        let tries = tries.into_iter().map(Output::Labels);
+        Self::new(model, field, prompts, tries)
+    }
+
+    fn new<'t>(
         model: &ServedModel,
         field: &'static str,
         prompts: SharedPrompts,
@@ -71,6 +97,7 @@ impl Prepared {
             match output {
                 Output::Head(head) => {
                     check_length(field, len, 0, model)?;
+                    let head = head.clone();
                     rows.push(RowSpec { node, head });
                 }
                 Output::Labels(trie) => {

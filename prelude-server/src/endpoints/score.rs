@@ -3,7 +3,7 @@
 mod joined;
 mod side;
 
-use std::{iter, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use prelude_core::{Head, Normalise, RowOutput, TokenId};
@@ -21,7 +21,7 @@ use super::{
     classify::activated,
     input::{Prompts, check_ids},
     pairs::{self, Judged, PairOptions},
-    prepared::{Expected, Output, Prepared, compute},
+    prepared::{Expected, Prepared, compute},
     submit::{Common, CommonFields, UsageBody},
     truncate::{Side, Truncation, TruncationFields},
 };
@@ -125,10 +125,10 @@ pub(crate) struct PairFields<'a> {
     text_2: Option<PairSide<'a>>,
 }
 
-/// How pairs are judged.
+/// The options by which pairs are judged.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct JudgeFields<'a> {
-    /// What relevance means (pairs).
+    /// The meaning of relevance (pairs).
     #[serde(borrow)]
     instruction: Option<Text<'a>>,
     /// 0 is no limit (pairs).
@@ -199,8 +199,8 @@ async fn by_labels(call: &Call, request: ScoreRequest<'_>) -> Result<Reply, ApiE
     let activated = model.has_vocabulary() || apply_softmax;
     request.judge.check_unused(activated)?;
     let wanted = match model.has_vocabulary() {
-        true => Wanted::Tokens(labels(fields.label_token_ids, fields.labels, model)?),
-        false => Wanted::Classes(classes(fields.labels, model)?),
+        true => ScoredLabels::Tokens(labels(fields.label_token_ids, fields.labels, model)?),
+        false => ScoredLabels::Classes(classes(fields.labels, model)?),
     };
     let joining = Joining {
         item_first: fields.item_first.unwrap_or(false),
@@ -220,8 +220,7 @@ async fn by_labels(call: &Call, request: ScoreRequest<'_>) -> Result<Reply, ApiE
         budget.numbers(items * wanted.width(model))?;
         let prompts = joined.encode(budget, model, joining)?;
         let head = wanted.head(apply_softmax);
-        let heads = iter::repeat_with(|| Output::Head(head.clone()));
-        Ok((Prepared::new(model, "items", prompts, heads)?, ()))
+        Ok((Prepared::with_head(model, "items", prompts, &head)?, ()))
     };
     let scores = |output| Some(wanted.choose(scores(model, output, apply_softmax)?));
     let (computed, ()) = compute(call, model, &common, expected, prepare, scores).await?;
@@ -237,16 +236,12 @@ impl JudgeFields<'_> {
         if self.escape_special_tokens == Some(true) {
             return Err(ApiError::special_tokens_not_kept_apart());
         }
-        let given = [
+        ApiError::refuse_given(&[
             ("use_activation", self.use_activation == Some(!activated)),
             ("instruction", self.instruction.is_some()),
             ("max_tokens_per_query", is_limit(self.max_tokens_per_query)),
             ("max_tokens_per_doc", is_limit(self.max_tokens_per_doc)),
-        ];
-        match given.into_iter().find(|(_, is_given)| *is_given) {
-            Some((name, _)) => Err(ApiError::unsupported_parameter(name)),
-            None => Ok(()),
-        }
+        ])
     }
 }
 
@@ -254,14 +249,11 @@ impl JudgeFields<'_> {
 async fn pairs(call: &Call, request: ScoreRequest<'_>) -> Result<Reply, ApiError> {
     let common = Common::new(call, request.common)?;
     let model = call.app.model_for(common.model.as_deref(), Task::Pairs)?;
-    let of_labels = [
+    ApiError::refuse_given(&[
         ("items", request.labels.items.is_some()),
         ("item_first", request.labels.item_first == Some(true)),
         ("apply_softmax", request.labels.apply_softmax == Some(true)),
-    ];
-    if let Some((name, _)) = of_labels.into_iter().find(|(_, is_given)| *is_given) {
-        return Err(ApiError::unsupported_parameter(name));
-    }
+    ])?;
     let ((left, queries), (right, documents)) = request.pairs.sides()?;
     let (queries, documents) = (queries.0, documents.0);
     let judge = request.judge;
@@ -368,14 +360,14 @@ fn scores(model: &ServedModel, output: RowOutput, apply_softmax: bool) -> Option
 }
 
 /// The tokens or classes that are scored.
-enum Wanted {
+enum ScoredLabels {
     /// Tokens that may come next.
     Tokens(Arc<[TokenId]>),
     /// Classes of a classification head by their places, or all of them.
     Classes(Option<Vec<usize>>),
 }
 
-impl Wanted {
+impl ScoredLabels {
     /// Returns the number of scores of one item.
     fn width(&self, model: &ServedModel) -> usize {
         match self {
@@ -659,7 +651,7 @@ mod tests {
         }
     }
 
-    /// What only the other dialect reads is not passed over in silence.
+    /// A field that only the other dialect reads is not passed over in silence.
     #[test]
     fn fields_of_the_other_dialect_are_refused() {
         let labels = json!({"query": "q", "items": ["i"], "label_token_ids": [1]});

@@ -16,7 +16,7 @@ use crate::{
     served_model::ServedModel,
 };
 
-/// How a query and an item become one prompt: texts are joined, then encoded.
+/// The way in which a query and an item become one prompt: texts are joined, then encoded.
 #[derive(Clone, Copy)]
 pub(super) struct Joining {
     pub(super) item_first: bool,
