@@ -21,6 +21,7 @@ pub(crate) mod labels;
 pub(crate) mod messages;
 pub(crate) mod metrics;
 pub(crate) mod models;
+pub(crate) mod moderations;
 pub(crate) mod pairs;
 pub(crate) mod pooling;
 pub(crate) mod prepared;

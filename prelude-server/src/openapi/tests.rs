@@ -85,6 +85,11 @@ fn right(endpoint: &Endpoint) -> Vec<Value> {
             json!({"input": "a", "labels": ["b", "c"], "model": "demo-lm"}),
             json!({"input": "a", "model": "demo-lm"}),
         ],
+        "/v1/moderations" => vec![
+            json!({"input": "a", "model": "demo-classifier"}),
+            json!({"input": ["a"], "model": "demo-lm", "labels": ["safe", "unsafe"]}),
+            json!({"input": [{"type": "text", "text": "a"}], "model": "demo-classifier"}),
+        ],
         "/v1/embeddings" => vec![json!({"input": "a"}), json!({"messages": messages})],
         "/score" => vec![
             json!({"query": "a", "items": ["b"], "label_token_ids": [1]}),

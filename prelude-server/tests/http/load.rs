@@ -332,6 +332,10 @@ fn every_kind() -> Vec<(&'static str, Value)> {
             "/rerank",
             json!({"query": "card", "documents": [text, "exchange rate", "a"]}),
         ),
+        (
+            "/v1/moderations",
+            json!({"input": [text, "a"], "labels": ["safe", "a threat"]}),
+        ),
         ("/pooling", json!({"input": text})),
         (
             "/v1/systemone",
