@@ -8,22 +8,22 @@ use prelude_text::output::OutputPart;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    conversation::{Conversation, ConversationFields},
-    generate::{
-        ChatLogprobs, Choice, GenerationFields, Job, Params, PromptLogprobs, PromptLogprobsSchema,
-        Readiness, Report, Run, Speaker, StopReason, entries, logprobs,
-    },
-    input,
-    submit::{Common, CommonFields, UsageBody},
-    tools::Mind,
-    truncate::{Side, Truncation, TruncationFields},
-};
 use crate::{
     endpoint::{Bodies, Call, Endpoint, Printed, Reply, events, schema, unix_seconds},
     error::ApiError,
     served_model::{ServedModel, Task},
     sse::Events,
+    tasks::{
+        conversation::{Conversation, ConversationFields},
+        generate::{
+            ChatLogprobs, Choice, GenerationFields, Job, Params, PromptLogprobs,
+            PromptLogprobsSchema, Readiness, Report, Run, Speaker, StopReason, entries, logprobs,
+        },
+        input,
+        submit::{Common, CommonFields, UsageBody},
+        tools::Mind,
+        truncate::{Side, Truncation, TruncationFields},
+    },
     wire::{Count, CountOrAll, Int, request},
 };
 

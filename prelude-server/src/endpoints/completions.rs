@@ -7,20 +7,20 @@ use prelude_core::TokenId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    generate::{
-        CompletionLogprobs, GenerationFields, Job, Params, PromptLogprobs, PromptLogprobsSchema,
-        Readiness, Report, Run, Speaker, StopReason, entries, logprobs,
-    },
-    input::{self, Encoding, Prompt, Prompts},
-    submit::{Common, CommonFields, UsageBody},
-    truncate::{Side, Truncation, TruncationFields},
-};
 use crate::{
     endpoint::{Call, Endpoint, Printed, Reply, events, schema, unix_seconds},
     error::ApiError,
     served_model::Task,
     sse::Events,
+    tasks::{
+        generate::{
+            CompletionLogprobs, GenerationFields, Job, Params, PromptLogprobs,
+            PromptLogprobsSchema, Readiness, Report, Run, Speaker, StopReason, entries, logprobs,
+        },
+        input::{self, Encoding, Prompt, Prompts},
+        submit::{Common, CommonFields, UsageBody},
+        truncate::{Side, Truncation, TruncationFields},
+    },
     wire::{Count, CountOrAll, Int, request},
 };
 

@@ -11,18 +11,18 @@ use serde::{
 };
 use serde_json::{json, value::RawValue};
 
-use super::{
-    decide::{
-        self, DecideFields, Decided, LEVELS_MAX, NamedQuestion, OPTIONS_MAX, Options,
-        QUESTIONS_MAX, Questionnaire,
-    },
-    messages::Content,
-    submit::{Common, CommonFields},
-};
 use crate::{
     endpoint::{Call, Endpoint, Reply, json, schema},
     error::ApiError,
     served_model::Task,
+    tasks::{
+        decide::{
+            self, DecideFields, Decided, LEVELS_MAX, NamedQuestion, OPTIONS_MAX, Options,
+            QUESTIONS_MAX, Questionnaire,
+        },
+        messages::Content,
+        submit::{Common, CommonFields},
+    },
     wire::{Refused, Text, request, unsupported, wrong_value},
 };
 

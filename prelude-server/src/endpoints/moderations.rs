@@ -13,16 +13,16 @@ use serde::{
 };
 use serde_json::{json, value::RawValue};
 
-use super::{
-    classify::{self, LabelFields, classify},
-    embeddings::Unit,
-    input::Inputs,
-    submit::{Common, CommonFields},
-};
 use crate::{
     endpoint::{Call, Endpoint, Reply, json, schema},
     error::ApiError,
     served_model::ServedModel,
+    tasks::{
+        classify::{self, LabelFields, classify},
+        embed::Unit,
+        input::Inputs,
+        submit::{Common, CommonFields},
+    },
     wire::{Text, request, unsupported, wrong_type, wrong_value},
 };
 

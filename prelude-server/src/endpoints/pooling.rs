@@ -7,16 +7,16 @@ use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    classify::{self, LabelFields},
-    embeddings::{self, Embedded, Unit, Vector, VectorFields},
-    input::InputsFields,
-    submit::{Common, CommonFields, UsageBody},
-};
 use crate::{
     endpoint::{Call, Endpoint, Reply, json, schema, unix_seconds},
     error::ApiError,
     served_model::{ModelKind, ServedModel, Task},
+    tasks::{
+        classify::{self, LabelFields},
+        embed::{self, Embedded, Unit, Vector, VectorFields},
+        input::InputsFields,
+        submit::{Common, CommonFields, UsageBody},
+    },
     wire::{Text, request},
 };
 
@@ -96,7 +96,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         format,
         usage,
     } = match task {
-        Pooled::Embed => embeddings::embed(call, model, &common, vectors, inputs, unit).await?,
+        Pooled::Embed => embed::embed(call, model, &common, vectors, inputs, unit).await?,
         Pooled::Classify => {
             vectors.check_format_alone()?;
             let format = vectors.encoding_format.unwrap_or_default();

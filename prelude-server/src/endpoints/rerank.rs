@@ -10,15 +10,15 @@ use serde::{
     de::{MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
-use super::{
-    pairs::{self, Judged, PairOptions},
-    submit::{Common, CommonFields},
-    truncate::{Side, Truncation, TruncationFields},
-};
 use crate::{
     endpoint::{Call, Endpoint, Reply, either, schema},
     error::{ApiError, Dialect},
     served_model::Task,
+    tasks::{
+        rank::{self, Judged, PairOptions},
+        submit::{Common, CommonFields},
+        truncate::{Side, Truncation, TruncationFields},
+    },
     wire::{Count, Fields, Int, Text, request},
 };
 
@@ -225,7 +225,7 @@ async fn documents(call: &Call, fields: Fields<'_>, answered: Answered) -> Resul
         field: "documents",
     };
     let pairs: Vec<(&str, &str)> = documents.iter().map(|d| (&*query, &*d.0)).collect();
-    let judged = pairs::judge(call, model, &common, &pairs, &options).await?;
+    let judged = rank::judge(call, model, &common, &pairs, &options).await?;
     let ranked = ranked(&judged, activation, top_n);
     let results = ranked
         .into_iter()
@@ -301,7 +301,7 @@ async fn tei(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiError> {
         ..PairOptions::default()
     };
     let pairs: Vec<(&str, &str)> = texts.iter().map(|t| (&*query, &*t.0)).collect();
-    let judged = pairs::judge(call, model, &common, &pairs, &options).await?;
+    let judged = rank::judge(call, model, &common, &pairs, &options).await?;
     let ranked = ranked(&judged, !raw_scores, None);
     let results = ranked.into_iter().map(|(index, score)| TeiBody {
         index,

@@ -16,19 +16,19 @@ use self::{
     joined::{Joined, Joining},
     side::PairSide,
 };
-use super::{
-    budget::Budget,
-    classify::activated,
-    input::{Prompts, check_ids},
-    pairs::{self, Judged, PairOptions},
-    prepared::{Expected, Prepared, compute},
-    submit::{Common, CommonFields, UsageBody},
-    truncate::{Side, Truncation, TruncationFields},
-};
 use crate::{
     endpoint::{Call, Endpoint, Reply, either, schema, unix_seconds},
     error::ApiError,
     served_model::{ServedModel, Task},
+    tasks::{
+        budget::Budget,
+        classify::activated,
+        input::{Prompts, check_ids},
+        prepared::{Expected, Prepared, compute},
+        rank::{self, Judged, PairOptions},
+        submit::{Common, CommonFields, UsageBody},
+        truncate::{Side, Truncation, TruncationFields},
+    },
     wire::{Count, Int, Text, request},
 };
 
@@ -277,7 +277,7 @@ async fn pairs(call: &Call, request: ScoreRequest<'_>) -> Result<Reply, ApiError
             return Err(ApiError::invalid_value(left, must));
         }
     };
-    let judged = pairs::judge(call, model, &common, &pairs, &options).await?;
+    let judged = rank::judge(call, model, &common, &pairs, &options).await?;
     Ok(respond_list(call, model, &judged, activation))
 }
 

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::json;
 
-use super::{
-    decide::{self, DecideFields},
-    submit::{Common, CommonFields},
-};
 use crate::{
     endpoint::{Call, Endpoint, Reply, json, schema},
     error::{ApiError, Dialect},
     served_model::Task,
+    tasks::{
+        decide::{self, DecideFields},
+        submit::{Common, CommonFields},
+    },
     wire::request,
 };
 

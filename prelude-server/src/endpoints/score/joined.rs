@@ -7,13 +7,13 @@ use prelude_text::shared_prefix::SharedPrompts;
 use serde_json::value::RawValue;
 
 use crate::{
-    endpoints::{
+    error::ApiError,
+    served_model::ServedModel,
+    tasks::{
         budget::Budget,
         input::{Prompt, Prompts, check_bytes, check_ids, check_length, parse_prompts},
         truncate::Truncation,
     },
-    error::ApiError,
-    served_model::ServedModel,
 };
 
 /// The way in which a query and an item become one prompt: texts are joined, then encoded.

@@ -9,11 +9,11 @@ use serde_json::value::RawValue;
 
 use crate::{
     endpoint::Reply,
-    endpoints::decide::{
+    error::ApiError,
+    tasks::decide::{
         DecideFields, Decided, LEVELS_MAX, NamedQuestion, OPTIONS_MAX, Options, QUESTIONS_MAX,
         Questionnaire,
     },
-    error::ApiError,
     wire::{self, TextOrJson, Unknown, escaped, from_raw},
 };
 

@@ -11,10 +11,10 @@ use super::{Choice, Params, Printer};
 use crate::{
     config,
     endpoint::{Call, LOGPROB_BYTES},
-    endpoints::submit::{self, Common, UsageBody},
     error::ApiError,
     reject,
     served_model::ServedModel,
+    tasks::submit::{self, Common, UsageBody},
 };
 
 /// About how many bytes of text a generated token has.
