@@ -1,26 +1,14 @@
 //! The cost of a question and an answer between threads that do nothing else: the part of a
-//! server's latency that no server can avoid, unless its threads busy-poll.
+//! server's latency that no server can avoid unless its threads busy-poll.
 
 use std::{
-    io::{ErrorKind, Read as _, Write as _},
+    io::{Read as _, Write as _},
     net::{Shutdown, TcpListener, TcpStream},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::JoinHandle,
-    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
-
-/// The time for which a busy-polling end polls: the next question of the other end comes far
-/// sooner, and between two turns the end must release its core.
-const AWAKE: Duration = Duration::from_millis(1);
-
-/// The thread that sleeps between two questions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Server {
-    Sleeps,
-    StaysAwake,
-}
 
 /// A loopback connection whose other end answers so many bytes with so many.
 pub(super) struct Echo {
@@ -31,15 +19,15 @@ pub(super) struct Echo {
 }
 
 impl Echo {
-    pub(super) fn start(question: usize, answer: usize, server: Server) -> Result<Self> {
+    pub(super) fn start(question: usize, answer: usize) -> Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).context("a loopback port")?;
         let stream = TcpStream::connect(listener.local_addr()?)?;
         stream.set_nodelay(true)?;
         let (other, _) = listener.accept()?;
         other.set_nodelay(true)?;
         let thread = std::thread::spawn(move || {
-            // Ends with its connection, whichever way that is said.
-            let _ = reply(other, vec![0; question], &vec![b'a'; answer], server);
+            // Ends with its connection, by any error.
+            let _ = reply(other, vec![0; question], &vec![b'a'; answer]);
         });
         Ok(Self {
             stream,
@@ -58,7 +46,7 @@ impl Echo {
 
 impl Drop for Echo {
     fn drop(&mut self) {
-        // What it says: the connection is closed already, which is what is wanted.
+        // An error says that the connection is closed already.
         let _ = self.stream.shutdown(Shutdown::Both);
         if let Some(thread) = self.thread.take() {
             // It has no panic of its own.
@@ -67,24 +55,8 @@ impl Drop for Echo {
     }
 }
 
-fn reply(
-    mut stream: TcpStream,
-    mut question: Vec<u8>,
-    answer: &[u8],
-    server: Server,
-) -> std::io::Result<()> {
+fn reply(mut stream: TcpStream, mut question: Vec<u8>, answer: &[u8]) -> std::io::Result<()> {
     loop {
-        if server == Server::StaysAwake {
-            stream.set_nonblocking(true)?;
-            let since = Instant::now();
-            while since.elapsed() < AWAKE {
-                match stream.peek(&mut question) {
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    _ => break,
-                }
-            }
-            stream.set_nonblocking(false)?;
-        }
         stream.read_exact(&mut question)?;
         stream.write_all(answer)?;
     }
@@ -158,13 +130,11 @@ mod tests {
 
     #[test]
     fn questions_are_answered_and_threads_end() {
-        for server in [Server::Sleeps, Server::StaysAwake] {
-            let mut echo = Echo::start(300, 2_000, server).unwrap();
-            for _ in 0..3 {
-                echo.answer.fill(0);
-                echo.ask().unwrap();
-                assert!(echo.answer.iter().all(|&b| b == b'a'));
-            }
+        let mut echo = Echo::start(300, 2_000).unwrap();
+        for _ in 0..3 {
+            echo.answer.fill(0);
+            echo.ask().unwrap();
+            assert!(echo.answer.iter().all(|&b| b == b'a'));
         }
         let pair = HandOver::start();
         for _ in 0..3 {

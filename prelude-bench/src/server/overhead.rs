@@ -1,9 +1,9 @@
 //! The overhead of HTTP: the same classification over a connection, and by the engine alone.
 //!
-//! Like is compared with like. The engine is called as the server calls it for a request that is
-//! alone: the step runs on the caller's thread, so that no call waits for another thread to wake.
-//! And it is called at the same pace: before each call the caller is busy for as long as HTTP takes
-//! beside the step, since threads and caches are the warmer the sooner steps follow each other.
+//! The engine is called as the server calls it for a client that is alone: the step runs on the
+//! caller's thread, so that no call waits for another thread to wake. And it is called at the same
+//! pace: before each call the caller is busy for as long as HTTP takes beside the step, because
+//! threads and caches are warmer the sooner steps follow each other.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use prelude_server::{ServerConfig, demo};
 use crate::blocking::{Client, Exchange};
 
 use super::{
-    floor::{self, Echo, HandOver},
+    floor::{Echo, HandOver},
     noop::{Here, demo as demo_model, idle},
     report::{Row, Unit, Verdict},
 };
@@ -46,14 +46,13 @@ pub(super) fn measure(rounds: usize, round: Duration) -> Result<Vec<Row>> {
         let (mut http, mut steps) = (Vec::new(), Vec::new());
         let (mut alone, mut added) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
-            let [h, e, asleep, awake, pair, step] = asked.turns(round)?;
+            let [h, e, echo, hand_over, step] = asked.turns(round)?;
             http.push(h);
             steps.push(step);
             alone.push(e);
             added.push(h - e);
-            machine.asleep.push(asleep);
-            machine.awake.push(awake);
-            machine.pair.push(pair);
+            machine.echo.push(echo);
+            machine.hand_over.push(hand_over);
         }
         let name = |what_of_it: &str| format!("POST /classify, {what}, {what_of_it}");
         rows.push(Row::new(name("one connection"), Unit::Micros, http));
@@ -72,20 +71,15 @@ pub(super) fn measure(rounds: usize, round: Duration) -> Result<Vec<Row>> {
 /// The cost of the same bytes without a server: the part of the overhead that no server can avoid.
 #[derive(Default)]
 struct Machine {
-    asleep: Vec<f64>,
-    awake: Vec<f64>,
-    pair: Vec<f64>,
+    echo: Vec<f64>,
+    hand_over: Vec<f64>,
 }
 
 impl Machine {
-    fn rows(self) -> [Row; 3] {
+    fn rows(self) -> [Row; 2] {
         [
-            (
-                "the same bytes over TCP, both threads sleeping",
-                self.asleep,
-            ),
-            ("the same bytes over TCP, the server's awake", self.awake),
-            ("a word to another thread and back", self.pair),
+            ("the same bytes over TCP", self.echo),
+            ("a word to another thread and back", self.hand_over),
         ]
         .map(|(what, rounds)| Row::new(format!("the machine: {what}"), Unit::Micros, rounds))
     }
@@ -99,9 +93,8 @@ struct Asked {
     /// Longest step on the caller's thread.
     inline: Duration,
     ids: Vec<TokenId>,
-    asleep: Echo,
-    awake: Echo,
-    pair: HandOver,
+    echo: Echo,
+    hand_over: HandOver,
 }
 
 impl Asked {
@@ -117,9 +110,8 @@ impl Asked {
             engine: server.engine(),
             inline,
             ids,
-            asleep: Echo::start(question, answer, floor::Server::Sleeps)?,
-            awake: Echo::start(question, answer, floor::Server::StaysAwake)?,
-            pair: HandOver::start(),
+            echo: Echo::start(question, answer)?,
+            hand_over: HandOver::start(),
         })
     }
 
@@ -131,12 +123,12 @@ impl Asked {
 
     /// Medians in microseconds of each kind of call, made in turns so that they share whatever
     /// else the machine does; the last is of the steps of the first.
-    fn turns(&mut self, round: Duration) -> Result<[f64; 6]> {
-        let mut times = [const { Vec::new() }; 5];
+    fn turns(&mut self, round: Duration) -> Result<[f64; 5]> {
+        let mut times = [const { Vec::new() }; 4];
         let mut steps = Vec::new();
         let start = Instant::now();
         while times[0].is_empty() || start.elapsed() < round {
-            // What HTTP took beside the step, by the calls so far.
+            // The time that HTTP took beside the step in the latest turn.
             let mut between = Duration::ZERO;
             for (kind, times) in times.iter_mut().enumerate() {
                 for _ in 0..TURN {
@@ -147,9 +139,8 @@ impl Asked {
                     match kind {
                         0 => steps.push(self.http_call()?),
                         1 => self.engine_call()?,
-                        2 => self.asleep.ask()?,
-                        3 => self.awake.ask()?,
-                        _ => self.pair.ask(),
+                        2 => self.echo.ask()?,
+                        _ => self.hand_over.ask(),
                     }
                     times.push(call.elapsed());
                 }
@@ -160,8 +151,8 @@ impl Asked {
                 }
             }
         }
-        let [http, alone, asleep, awake, pair] = times;
-        Ok([http, alone, asleep, awake, pair, steps].map(median_us))
+        let [http, alone, echo, hand_over] = times;
+        Ok([http, alone, echo, hand_over, steps].map(median_us))
     }
 
     fn engine_call(&self) -> Result<()> {
@@ -171,13 +162,13 @@ impl Asked {
             head: Head::Classify,
         }];
         let spec = RequestSpec::new(tree, rows);
-        let answer = self.engine.submit_within(spec, self.inline)?;
+        let answer = self.engine.submit_inline(spec, self.inline)?;
         answer.blocking_collect()?;
         Ok(())
     }
 }
 
-/// Takes this thread's time, as reading, parsing and answering do.
+/// Keeps this thread busy for `time`, as reading, parsing and answering do.
 fn stay_busy(time: Duration) {
     let since = Instant::now();
     while since.elapsed() < time {

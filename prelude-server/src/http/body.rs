@@ -1,4 +1,4 @@
-//! Reading a request's body: within its size, its time and its share of memory.
+//! Reading a request's body within limits of size, time and memory.
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -11,10 +11,10 @@ use crate::{
     error::ApiError,
 };
 
-/// Reads the whole body, and reserves it as it arrives.
+/// Reads the whole body, and reserves room for it as it arrives.
 ///
 /// # Errors
-/// 413, 408, 429, or 400 if the connection breaks the framing.
+/// 413, 408, 429, or 400 if the body's framing is wrong.
 pub(super) async fn read(
     body: &mut Incoming,
     declared: Option<u64>,
@@ -25,44 +25,44 @@ pub(super) async fn read(
         return Ok(Bytes::new());
     }
     let start = Instant::now();
-    let mut whole = Whole::new(declared);
+    let mut pieces = Pieces::new(declared);
     loop {
-        let frame = timeout_at(deadline(start, whole.len(), limits), body.frame())
+        let frame = timeout_at(deadline(start, pieces.len(), limits), body.frame())
             .await
             .map_err(|_| ApiError::request_timeout("the request's body did not arrive in time"))?;
         let data = match frame {
-            None => return Ok(whole.finish()),
+            None => return Ok(pieces.finish()),
             Some(Err(_)) => {
                 let message = "the request's body ended early or is framed wrongly";
                 return Err(ApiError::new(400, "malformed_http", message).closing());
             }
-            // Trailers say nothing here.
+            // Trailers have no meaning here.
             Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
         };
-        let len = whole.len() + data.len() as u64;
+        let len = pieces.len() + data.len() as u64;
         if len > limits.body_bytes {
             return Err(ApiError::body_too_large(limits.body_bytes));
         }
         reservation.grow_body(data.len() as u64)?;
-        whole.push(data);
+        pieces.push(data);
     }
 }
 
-/// When a body of which `received` bytes have come is too slow.
+/// Returns the time by which a body must go on of which `received` bytes have arrived.
 fn deadline(start: Instant, received: u64, limits: &Limits) -> Instant {
     let rate = limits.body_min_bytes_per_s.max(1);
     let by_rate = ms(received.saturating_mul(1000) / rate).max(ms(limits.body_min_rate_after_ms));
     start + by_rate.min(ms(limits.body_read_ms))
 }
 
-/// Bytes that arrived; one piece is not copied.
-struct Whole {
+/// The bytes of a body; a body of one piece is not copied.
+struct Pieces {
     first: Bytes,
     rest: Vec<u8>,
     declared: usize,
 }
 
-impl Whole {
+impl Pieces {
     fn new(declared: Option<u64>) -> Self {
         Self {
             first: Bytes::new(),
@@ -82,9 +82,10 @@ impl Whole {
             return;
         }
         if self.rest.is_empty() {
-            let here = self.first.len() + data.len();
-            // Only what has been declared and may well come: it grows by what has arrived.
-            self.rest.reserve(here.max(self.declared.min(8 * here)));
+            let arrived = self.first.len() + data.len();
+            // The declared length, unless that is far more than has arrived and may never come.
+            self.rest
+                .reserve(arrived.max(self.declared.min(8 * arrived)));
             self.rest.extend_from_slice(&self.first);
             self.first = Bytes::new();
         }
@@ -106,12 +107,12 @@ mod tests {
 
     #[test]
     fn pieces_are_joined() {
-        let join = |pieces: &[&'static str]| {
-            let mut whole = Whole::new(None);
-            for piece in pieces {
-                whole.push(Bytes::from_static(piece.as_bytes()));
+        let join = |parts: &[&'static str]| {
+            let mut pieces = Pieces::new(None);
+            for piece in parts {
+                pieces.push(Bytes::from_static(piece.as_bytes()));
             }
-            whole.finish()
+            pieces.finish()
         };
         assert_eq!(join(&[]), "");
         assert_eq!(join(&["ab"]), "ab");

@@ -322,9 +322,9 @@ fn tokenizer_answers_have_bounds() {
     check("/detokenize", nine, Some("invalid_value"));
 }
 
-/// Steps that a lone client's requests took, and those of them that the engine's thread did not
-/// run. All are answered alike.
-fn inline_steps(inline_step_us: u64, body: &str) -> (u64, u64) {
+/// Returns the numbers of steps and of steps on the connection's thread that 40 requests of a lone
+/// client took. All are answered alike.
+fn inline_steps(inline_step_us: u64, body: &str, connections: usize) -> (u64, u64) {
     let fake = Fake {
         at_once: true,
         ..Fake::default()
@@ -334,9 +334,16 @@ fn inline_steps(inline_step_us: u64, body: &str) -> (u64, u64) {
         ..config()
     };
     let server = TestServer::fake(config, &fake);
+    let request = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: t\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut streams: Vec<_> = (0..connections).map(|_| server.connect()).collect();
     let mut answers = HashSet::new();
-    for _ in 0..30 {
-        let response = server.post("/v1/completions", body);
+    for n in 0..40 {
+        let stream = &mut streams[n % connections];
+        stream.write_all(request.as_bytes()).unwrap();
+        let response = Response::read(stream);
         assert_eq!(response.status, 200);
         assert_eq!(response.header("x-prelude-class"), Some("oneshot"));
         answers.insert(response.json()["choices"].take().to_string());
@@ -349,17 +356,18 @@ fn inline_steps(inline_step_us: u64, body: &str) -> (u64, u64) {
 }
 
 #[test]
-fn short_steps_of_a_lone_client_are_run_in_passing() {
+fn short_steps_of_a_lone_client_are_computed_inline() {
     let body = r#"{"prompt":[1,2,3],"max_tokens":1,"temperature":0}"#;
-    // The first shows how long it takes; after it the engine may have been about to rest.
-    let (steps, inline) = inline_steps(60_000_000, body);
-    assert_eq!(steps, 30);
-    assert!((1..30).contains(&inline), "{inline} of 30 in passing");
-    // Not if nobody wants that, and not where masks have to be waited for.
-    assert_eq!(inline_steps(0, body), (30, 0));
+    // A client is alone from its 17th request; the engine's thread may still be about to rest.
+    let (steps, inline) = inline_steps(60_000_000, body, 1);
+    assert_eq!(steps, 40);
+    assert!((1..=24).contains(&inline), "{inline} of 40 inline");
+    // Never with two connections, without leave, or where masks have to be waited for.
+    assert_eq!(inline_steps(60_000_000, body, 2), (40, 0));
+    assert_eq!(inline_steps(0, body, 1), (40, 0));
     let constrained = r#"{"prompt":[1,2,3],"max_tokens":1,"temperature":0,
         "structured_outputs":{"choice":["a","b"]}}"#;
-    assert_eq!(inline_steps(60_000_000, constrained), (30, 0));
+    assert_eq!(inline_steps(60_000_000, constrained, 1), (40, 0));
 }
 
 /// Of the body, and of whatever objects it holds but those whose keys are the caller's.
