@@ -4,7 +4,6 @@
 use std::{
     io::{Read as _, Write as _},
     net::{Shutdown, TcpListener, TcpStream},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::JoinHandle,
 };
 
@@ -62,68 +61,6 @@ fn reply(mut stream: TcpStream, mut question: Vec<u8>, answer: &[u8]) -> std::io
     }
 }
 
-/// Two threads that hand a word back and forth, as a caller and an engine do.
-pub(super) struct HandOver {
-    shared: Arc<(Mutex<Turn>, Condvar)>,
-    thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    Asked,
-    Answered,
-    Over,
-}
-
-impl HandOver {
-    pub(super) fn start() -> Self {
-        let shared = Arc::new((Mutex::new(Turn::Answered), Condvar::new()));
-        let thread = std::thread::spawn({
-            let shared = Arc::clone(&shared);
-            move || {
-                let (turn, changed) = &*shared;
-                loop {
-                    let asked = changed.wait_while(lock(turn), |t| *t == Turn::Answered);
-                    let mut turn = asked.unwrap_or_else(PoisonError::into_inner);
-                    if *turn == Turn::Over {
-                        return;
-                    }
-                    *turn = Turn::Answered;
-                    drop(turn);
-                    changed.notify_one();
-                }
-            }
-        });
-        Self {
-            shared,
-            thread: Some(thread),
-        }
-    }
-
-    /// Asks, and waits for the answer.
-    pub(super) fn ask(&self) {
-        let (turn, changed) = &*self.shared;
-        *lock(turn) = Turn::Asked;
-        changed.notify_one();
-        drop(changed.wait_while(lock(turn), |t| *t == Turn::Asked));
-    }
-}
-
-impl Drop for HandOver {
-    fn drop(&mut self) {
-        *lock(&self.shared.0) = Turn::Over;
-        self.shared.1.notify_one();
-        if let Some(thread) = self.thread.take() {
-            // It has no panic of its own.
-            let _ = thread.join();
-        }
-    }
-}
-
-fn lock(turn: &Mutex<Turn>) -> MutexGuard<'_, Turn> {
-    turn.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,10 +72,6 @@ mod tests {
             echo.answer.fill(0);
             echo.ask().unwrap();
             assert!(echo.answer.iter().all(|&b| b == b'a'));
-        }
-        let pair = HandOver::start();
-        for _ in 0..3 {
-            pair.ask();
         }
     }
 }

@@ -15,7 +15,7 @@ use prelude_server::{ServerConfig, demo};
 use crate::blocking::{Client, Exchange};
 
 use super::{
-    floor::{Echo, HandOver},
+    floor::Echo,
     noop::{Here, demo as demo_model, idle},
     report::{Row, Unit, Verdict},
 };
@@ -33,7 +33,7 @@ const TURN: usize = 50;
 /// the same turns.
 pub(super) fn measure(rounds: usize, round: Duration) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    let mut machine = Machine::default();
+    let mut echo = Vec::new();
     for (what, loaded) in [
         ("demo classifier", demo_model(&demo::CLASSIFIER)?),
         ("no-op model", idle(&demo::CLASSIFIER)?),
@@ -46,13 +46,12 @@ pub(super) fn measure(rounds: usize, round: Duration) -> Result<Vec<Row>> {
         let (mut http, mut steps) = (Vec::new(), Vec::new());
         let (mut alone, mut added) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
-            let [h, e, echo, hand_over, step] = asked.turns(round)?;
+            let [h, e, machine, step] = asked.turns(round)?;
             http.push(h);
             steps.push(step);
             alone.push(e);
             added.push(h - e);
-            machine.echo.push(echo);
-            machine.hand_over.push(hand_over);
+            echo.push(machine);
         }
         let name = |what_of_it: &str| format!("POST /classify, {what}, {what_of_it}");
         rows.push(Row::new(name("one connection"), Unit::Micros, http));
@@ -64,25 +63,9 @@ pub(super) fn measure(rounds: usize, round: Duration) -> Result<Vec<Row>> {
         let verdict = Verdict::at_most(added.value, TARGET_US);
         rows.push(added.with(verdict));
     }
-    rows.extend(machine.rows());
+    let name = "the machine: the same bytes over TCP";
+    rows.push(Row::new(name.to_owned(), Unit::Micros, echo));
     Ok(rows)
-}
-
-/// The cost of the same bytes without a server: the part of the overhead that no server can avoid.
-#[derive(Default)]
-struct Machine {
-    echo: Vec<f64>,
-    hand_over: Vec<f64>,
-}
-
-impl Machine {
-    fn rows(self) -> [Row; 2] {
-        [
-            ("the same bytes over TCP", self.echo),
-            ("a word to another thread and back", self.hand_over),
-        ]
-        .map(|(what, rounds)| Row::new(format!("the machine: {what}"), Unit::Micros, rounds))
-    }
 }
 
 /// The targets that are measured in turns.
@@ -94,7 +77,6 @@ struct Asked {
     inline: Duration,
     ids: Vec<TokenId>,
     echo: Echo,
-    hand_over: HandOver,
 }
 
 impl Asked {
@@ -111,7 +93,6 @@ impl Asked {
             inline,
             ids,
             echo: Echo::start(question, answer)?,
-            hand_over: HandOver::start(),
         })
     }
 
@@ -123,8 +104,8 @@ impl Asked {
 
     /// Medians in microseconds of each kind of call, made in turns so that they share whatever
     /// else the machine does; the last is of the steps of the first.
-    fn turns(&mut self, round: Duration) -> Result<[f64; 5]> {
-        let mut times = [const { Vec::new() }; 4];
+    fn turns(&mut self, round: Duration) -> Result<[f64; 4]> {
+        let mut times = [const { Vec::new() }; 3];
         let mut steps = Vec::new();
         let start = Instant::now();
         while times[0].is_empty() || start.elapsed() < round {
@@ -139,8 +120,7 @@ impl Asked {
                     match kind {
                         0 => steps.push(self.http_call()?),
                         1 => self.engine_call()?,
-                        2 => self.echo.ask()?,
-                        _ => self.hand_over.ask(),
+                        _ => self.echo.ask()?,
                     }
                     times.push(call.elapsed());
                 }
@@ -151,8 +131,8 @@ impl Asked {
                 }
             }
         }
-        let [http, alone, echo, hand_over] = times;
-        Ok([http, alone, echo, hand_over, steps].map(median_us))
+        let [http, alone, echo] = times;
+        Ok([http, alone, echo, steps].map(median_us))
     }
 
     fn engine_call(&self) -> Result<()> {
