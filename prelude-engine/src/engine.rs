@@ -42,7 +42,7 @@ impl ScheduledEngine {
     /// `config.scheduler.policy`.
     ///
     /// # Errors
-    /// As [`Self::spawn`].
+    /// Those of [`Self::spawn`].
     pub fn spawn_with_policy(
         name: &str,
         config: EngineConfig,

@@ -84,7 +84,7 @@ impl EngineHandle {
     /// be submitted that could have shared the step.
     ///
     /// # Errors
-    /// As [`Self::submit`].
+    /// Those of [`Self::submit`].
     pub fn submit_inline(&self, spec: RequestSpec, limit: Duration) -> Result<Answer, SubmitError> {
         let mut prepared = self.prepare(spec);
         match inline_step::run(&self.core, &self.shared, prepared.submission, limit) {

@@ -42,3 +42,19 @@ where
         tokio::spawn(abortable(stream));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_ends_when_its_handle_is_notified() {
+        assert!(abort_handle().is_none());
+        abortable(async {
+            let abort = abort_handle().unwrap();
+            tokio::spawn(async move { abort.notify_one() });
+            std::future::pending::<()>().await;
+        })
+        .await;
+    }
+}
