@@ -218,10 +218,7 @@ async fn send_stream(
                 }
             }
             () = &mut ending, if !is_over => {
-                let mut last = Events::default();
-                last.push_error(&ApiError::draining());
-                last.push_done();
-                unread.extend_from_slice(&last.take());
+                unread.extend_from_slice(&last_events());
                 is_over = true;
             }
             () = &mut keep_alive, if !is_over => {
@@ -236,6 +233,14 @@ async fn send_stream(
         }
     }
     Some(())
+}
+
+/// Returns the events that end a stream whose work is ended.
+fn last_events() -> Bytes {
+    let mut last = Events::default();
+    last.push_error(&ApiError::draining());
+    last.push_done();
+    last.take()
 }
 
 #[cfg(test)]

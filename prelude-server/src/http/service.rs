@@ -29,7 +29,7 @@ use crate::{
 /// Upper bound of `x-slo-ttft-ms`: a day.
 const SLO_MAX_MS: u64 = 86_400_000;
 
-/// Answers a request. A failure is a response too.
+/// Answers a request. Refusals and failures are responses too.
 pub(super) async fn serve(
     app: Arc<App>,
     connection: Arc<Connection>,
@@ -94,11 +94,11 @@ async fn admit(
     }
     let call = admit_call(app, parts, endpoint, tail, declared.unwrap_or(0), log)?;
     log.admitted(&call);
-    let body = body::read(body, declared, limits, &call.reservation).await?;
+    let body = body::read(body, limits, &call.reservation).await?;
     catch_panic(&call.request_id, (call.endpoint.handle)(&call, body)).await
 }
 
-/// The last checks before the body is read, and room in the queue.
+/// Makes the last checks before the body is read, and reserves room in the queue.
 fn admit_call(
     app: &Arc<App>,
     parts: &hyper::http::request::Parts,
@@ -136,7 +136,7 @@ fn client_id(headers: &HeaderMap) -> Option<&str> {
     identity::is_request_id(id).then_some(id)
 }
 
-/// The request's name in its header, in place of which its body can name none.
+/// Returns the id in the request's header, which a `request_id` in the body does not replace.
 fn named(headers: &HeaderMap) -> OnceLock<String> {
     client_id(headers).map_or_else(OnceLock::new, |id| OnceLock::from(id.to_owned()))
 }
