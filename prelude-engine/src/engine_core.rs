@@ -15,9 +15,9 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::{
     AnswerEvent, StepKind, StepReport,
     inbox::{Commands, Submission},
-    inline_step::StepTimes,
     report::{TINY_STEP_TOKENS, Timing, TokenGap},
     shared::Shared,
+    step_times::StepTimes,
 };
 
 /// A request whose last event was not sent yet.

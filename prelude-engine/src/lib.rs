@@ -25,6 +25,7 @@ mod inbox;
 mod inline_step;
 mod report;
 mod shared;
+mod step_times;
 
 pub use answer::{Answer, Collected, CollectedRow, Generation};
 pub use config::EngineConfig;

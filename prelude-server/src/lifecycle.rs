@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(until_alone(first), Some(16));
         // Connections that take turns.
         for _ in 0..100 {
-            for connection in [first, second] {
+            for connection in [second, first] {
                 in_flight.begin(connection);
                 assert!(!in_flight.is_lone_client());
                 in_flight.end();
