@@ -1,7 +1,6 @@
 //! Memory that a thread keeps between words and calls.
 
 use super::merge::HeapScratch;
-use super::merge_batch::MergeBatch;
 use super::pipeline::Groups;
 use crate::cache::{Cache, Slot};
 use crate::pretokenize::WordBuffer;
@@ -13,7 +12,6 @@ pub(crate) struct Scratch {
     pub(super) merging: HeapScratch,
     /// Tokens of one word.
     pub(super) ids: Vec<u32>,
-    pub(super) pending: Box<MergeBatch>,
     pub(super) groups: Box<Groups>,
     /// Ends of words that are collected for [`super::Bpe::encode_words`].
     pub(crate) gathered: Option<Box<WordBuffer>>,
@@ -29,7 +27,6 @@ impl Default for Scratch {
             cache: Slot::default(),
             merging: HeapScratch::default(),
             ids: Vec::new(),
-            pending: Box::default(),
             groups: bytemuck::zeroed_box(),
             gathered: None,
         }
