@@ -25,13 +25,13 @@ mod thread;
 
 use crate::cache::{Cache, LongKey, Owner};
 use crate::compare::{self, Scalar};
+use crate::heap_merge::HeapMerge;
 use crate::pairs::PairTable;
 use crate::premerge::Premerged;
 use crate::pretokenize::PreTokens;
 use crate::short_tokens::{Key, MAX_KEY_BYTES, ShortTokenTable};
 use crate::table::{StringTable, StringTableBuilder};
 use crate::vocab::{NO_TOKEN, Vocab};
-use merge::HeapScratch;
 use pipeline::EncodeWords;
 pub(crate) use scratch::Scratch;
 use short_text::SHORT_TEXT_WORDS;
@@ -151,7 +151,7 @@ impl Bpe {
         word: &[u8],
         (key, hash): (Key, u64),
         vocab: &Vocab,
-        (cache, merging, ids): (&mut Cache, &mut HeapScratch, &mut Vec<u32>),
+        (cache, merging, ids): (&mut Cache, &mut HeapMerge, &mut Vec<u32>),
         out: &mut Vec<u32>,
     ) {
         // Long clauses of Chinese and Japanese rarely repeat as a whole.

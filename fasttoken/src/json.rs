@@ -54,6 +54,8 @@ pub(crate) struct ModelJson<'a> {
     #[serde(default)]
     pub(crate) unk_token: Option<String>,
     #[serde(default)]
+    pub(crate) fuse_unk: Option<bool>,
+    #[serde(default)]
     pub(crate) byte_fallback: Option<bool>,
     #[serde(default)]
     pub(crate) continuing_subword_prefix: Option<String>,
@@ -65,6 +67,16 @@ pub(crate) struct ModelJson<'a> {
     pub(crate) vocab: Option<&'a RawValue>,
     #[serde(default, borrow, skip_serializing)]
     pub(crate) merges: Option<&'a RawValue>,
+}
+
+impl<'a> ModelJson<'a> {
+    /// Returns the vocabulary and the merges, which a BPE model must have.
+    pub(crate) fn vocab_and_merges(&self) -> Result<(&'a RawValue, &'a RawValue), Error> {
+        self.vocab.zip(self.merges).ok_or_else(|| {
+            let problem = "a BPE model needs a map \"vocab\" and a list \"merges\"";
+            Error::invalid("$.model", problem)
+        })
+    }
 }
 
 /// Reads a value that `serde_json` found to be well-formed: only types are checked
@@ -139,6 +151,12 @@ impl<'a> Cursor<'a> {
         self.at += len;
         Some(number)
     }
+}
+
+/// Returns the largest id accepted for a vocabulary of `tokens` tokens: it leaves room for the
+/// holes of real files, and keeps a damaged id from asking for gigabytes.
+pub(crate) fn id_limit(tokens: usize) -> u64 {
+    (tokens as u64 * 4 + 0xFFFF).min(u64::from(u32::MAX / 4))
 }
 
 const VOCAB: &str = "$.model.vocab";

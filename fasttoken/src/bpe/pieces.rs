@@ -2,10 +2,11 @@
 //!
 //! A word falls into pieces at the places that no merge crosses ([`crate::premerge`]).
 
-use super::merge::{HeapScratch, MAX_SCAN_SYMBOLS, Symbols};
+use super::merge::{MAX_SCAN_SYMBOLS, Symbols};
 use super::{Bpe, NO_TOKEN};
 use crate::cache::{Cache, SHORT_TOKENS};
 use crate::compare::Scalar;
+use crate::heap_merge::HeapMerge;
 use crate::premerge::{self, NOT_PREMERGED};
 use crate::short_tokens::Key;
 use std::ops::Range;
@@ -27,7 +28,7 @@ impl Bpe {
     pub(super) fn merge_pieces(
         &self,
         word: &[u8],
-        (cache, merging): (&mut Cache, &mut HeapScratch),
+        (cache, merging): (&mut Cache, &mut HeapMerge),
         out: &mut Vec<u32>,
     ) {
         if self.loses_bytes && word.iter().any(|byte| !self.has_byte(*byte)) {
@@ -109,7 +110,7 @@ impl Bpe {
         word: &[u8],
         piece: Range<usize>,
         symbols: &mut Symbols,
-        (cache, merging): (&mut Cache, &mut HeapScratch),
+        (cache, merging): (&mut Cache, &mut HeapMerge),
         out: &mut Vec<u32>,
     ) {
         let len = std::mem::take(&mut symbols.len);
@@ -145,7 +146,7 @@ impl Bpe {
         word: &[u8],
         piece: Range<usize>,
         (symbols, len): (&mut Symbols, usize),
-        (cache, merging): (&mut Cache, &mut HeapScratch),
+        (cache, merging): (&mut Cache, &mut HeapMerge),
         out: &mut Vec<u32>,
     ) {
         // Whole words were looked up before.

@@ -116,20 +116,6 @@ impl SentencePiece {
         let _ = self.walk(steps, text, Recognise::None, &mut visitor);
     }
 
-    /// The number of ids of `text`.
-    pub(crate) fn count(&self, steps: TextSteps<'_>, text: &str) -> usize {
-        let mut visitor = Count {
-            family: self,
-            scratch: Scratch::default(),
-            memory: ThreadScratch::default(),
-            ids: Vec::new(),
-            count: 0,
-        };
-        // The visitor never stops early.
-        let _ = self.walk(steps, text, Recognise::All, &mut visitor);
-        visitor.count
-    }
-
     /// The first `max` ids of `text`, and the bytes that they cover.
     pub(crate) fn prefix(&self, steps: TextSteps<'_>, text: &str, max: usize) -> (Vec<u32>, usize) {
         let mut collector = Collector::new(self, steps.normalizer, true);
@@ -217,61 +203,6 @@ impl Visitor for Ids<'_> {
 
     fn raw_token(&mut self, id: u32, _: Range<usize>) -> ControlFlow<()> {
         self.out.push(id);
-        ControlFlow::Continue(())
-    }
-}
-
-/// Counts ids.
-struct Count<'a> {
-    family: &'a SentencePiece,
-    scratch: Scratch,
-    memory: ThreadScratch,
-    /// The ids of one word.
-    ids: Vec<u32>,
-    count: usize,
-}
-
-impl Visitor for Count<'_> {
-    fn direct(&mut self, direct: Direct, raw: &str, begins: bool) -> bool {
-        let model = &self.family.model;
-        if !model.is_simple() {
-            return false;
-        }
-        self.ids.clear();
-        let (memory, scratch) = (&mut self.memory, &mut self.scratch);
-        let push = |text: &mut Vec<u8>| direct.push(raw, begins, text);
-        model.encode_spelled(memory, scratch, &mut self.ids, push);
-        self.count += self.ids.len();
-        true
-    }
-
-    fn word(&mut self, word: Word<'_>) -> ControlFlow<()> {
-        let Self {
-            family,
-            scratch,
-            memory,
-            ids,
-            count,
-        } = self;
-        let model = &family.model;
-        if model.is_simple() {
-            ids.clear();
-            model.encode_word(word.text, memory, scratch, ids);
-            *count += ids.len();
-            return ControlFlow::Continue(());
-        }
-        if model.whole_word(word.text).is_some() {
-            *count += 1;
-            return ControlFlow::Continue(());
-        }
-        model.pieces(word.text, |piece| {
-            model.merge(piece, scratch, |_, _| *count += 1);
-            ControlFlow::Continue(())
-        })
-    }
-
-    fn raw_token(&mut self, _: u32, _: Range<usize>) -> ControlFlow<()> {
-        self.count += 1;
         ControlFlow::Continue(())
     }
 }

@@ -17,7 +17,6 @@ mod direct;
 mod encode;
 mod fast;
 mod file;
-mod json;
 mod letters;
 mod load;
 mod merge;
@@ -32,7 +31,7 @@ pub(crate) use decode::Stream;
 pub(crate) use encode::TextSteps;
 pub(crate) use file::File;
 pub(crate) use load::{is_sentencepiece, load};
-pub(crate) use quick::Quick;
+pub(crate) use quick::read_quickly;
 
 use crate::added::AddedTokens;
 use crate::normalize::Normalizer;

@@ -3,7 +3,7 @@
 use crate::table::{Sought, StringTable, StringTableBuilder};
 
 /// Tokens by id and by spelling; no two have either in common.
-pub(super) struct Tokens {
+pub(crate) struct Tokens {
     text: String,
     /// The range of each id's spelling in the text; [`HOLE`] for ids without one.
     places: Vec<[u32; 2]>,
@@ -43,6 +43,13 @@ impl Builder {
     /// Bytes of all spellings.
     pub(super) fn bytes(&self) -> usize {
         self.text.len()
+    }
+
+    /// Returns the spelling of the token that was added as number `at`.
+    pub(super) fn spelling(&self, at: usize) -> String {
+        let start = at.checked_sub(1).map_or(0, |last| self.tokens[last].0);
+        let end = self.tokens[at].0;
+        String::from_utf8_lossy(&self.text[start as usize..end as usize]).into_owned()
     }
 
     /// Makes a token of what was appended; there must be less than a gigabyte of it.
