@@ -8,6 +8,7 @@ mod collect;
 mod corpus;
 mod engines;
 mod judge;
+mod kind;
 mod paper;
 mod plot;
 mod process;
@@ -200,7 +201,8 @@ fn main() -> Result<()> {
     println!("vocabulary: {}", tokenizer.display());
     let loads = load_average();
     let only = args.only.as_deref();
-    let mut lines = measure(&mut race, workloads::rows(), only)?;
+    let rows = workloads::rows().into_iter().chain(paper::rows()).collect();
+    let mut lines = measure(&mut race, rows, only)?;
     if let Some(path) = &sentencepiece {
         println!("SentencePiece: {}", path.display());
         // The engines of the first race end with it; its texts have been seen.
