@@ -83,12 +83,13 @@ impl SentencePiece {
         })
     }
 
-    /// Appends the ids of `text`.
+    /// Appends the ids of `text`. If `plain`, text that would become an added token is left in
+    /// characters, or bytes.
     pub(crate) fn encode(
         &self,
         steps: TextSteps<'_>,
         text: &str,
-        recognise: Recognise,
+        (recognise, plain): (Recognise, bool),
         out: &mut Vec<u32>,
     ) {
         let mut visitor = Ids {
@@ -96,24 +97,10 @@ impl SentencePiece {
             scratch: Scratch::default(),
             memory: ThreadScratch::default(),
             out,
-            plain: false,
+            plain,
         };
         // The visitor never stops early.
         let _ = self.walk(steps, text, recognise, &mut visitor);
-    }
-
-    /// Appends the ids of `text` as ordinary text, never those of added tokens. What
-    /// would become one is left in characters, or bytes.
-    pub(crate) fn encode_plain(&self, steps: TextSteps<'_>, text: &str, out: &mut Vec<u32>) {
-        let mut visitor = Ids {
-            family: self,
-            scratch: Scratch::default(),
-            memory: ThreadScratch::default(),
-            out,
-            plain: true,
-        };
-        // The visitor never stops early.
-        let _ = self.walk(steps, text, Recognise::None, &mut visitor);
     }
 
     /// The first `max` ids of `text`, and the bytes that they cover.
