@@ -79,8 +79,7 @@ impl<'a> ModelJson<'a> {
     }
 }
 
-/// Reads a value that `serde_json` found to be well-formed: only types are checked
-/// here. The two big values of a file are read this way, entry by entry, so that
+/// Reads a value that `serde_json` found to be well-formed: only types are checked. The two big values of a file are read this way, entry by entry, so that
 /// nothing of their size is kept beside the tables that are made of them.
 #[derive(Debug)]
 struct Cursor<'a> {
@@ -96,7 +95,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The first byte of what comes next.
+    /// Returns the first byte of the next token.
     fn peek(&mut self) -> Option<u8> {
         let bytes = self.text.as_bytes();
         while let Some(b' ' | b'\n' | b'\r' | b'\t') = bytes.get(self.at) {
@@ -105,14 +104,14 @@ impl<'a> Cursor<'a> {
         bytes.get(self.at).copied()
     }
 
-    /// Steps over `byte` if it comes next.
+    /// Steps over `byte` if it comes next, and returns true if it did.
     fn take(&mut self, byte: u8) -> bool {
         let there = self.peek() == Some(byte);
         self.at += usize::from(there);
         there
     }
 
-    /// The string that comes next; `None` if it is something else.
+    /// Reads a string. Returns `None` if the next value is of another type.
     fn string(&mut self) -> Result<Option<Cow<'a, str>>, serde_json::Error> {
         if !self.take(b'"') {
             return Ok(None);
@@ -139,7 +138,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The natural number that comes next; `None` if it is something else.
+    /// Reads a natural number. Returns `None` if the next value is of another type.
     fn number(&mut self) -> Option<u64> {
         self.peek()?;
         let rest = &self.text[self.at..];

@@ -38,7 +38,7 @@ impl Tokenizer {
     /// Loads the contents of a `tokenizer.json`.
     ///
     /// # Errors
-    /// As [`Tokenizer::from_file`], without the reading.
+    /// The errors of [`Tokenizer::from_file`], but for those of reading.
     pub fn from_bytes(json: &[u8]) -> Result<Self, Error> {
         load(json, |_| Room::default())
     }
@@ -143,7 +143,7 @@ fn load_file(
     };
     let shared = |_| Error::too_many_collisions("$.model.merges", "a pair");
     let pairs = PairTable::build(&rules).map_err(shared)?;
-    // These say what becomes of bytes that the vocabulary lacks.
+    // Both settings decide about bytes that the vocabulary lacks.
     let plain = options.unk_token.is_none() && options.byte_fallback != Some(true);
     let byte_ids = model.byte_ids(plain)?;
     let model_id = |token: &str| model.id(token);

@@ -145,7 +145,7 @@ fn licences(metadata: &Metadata, faults: &mut Vec<String>) {
     }
 }
 
-/// Whether an SPDX expression of names, AND, OR, WITH and parentheses can be met.
+/// Returns true if an SPDX expression of names, AND, OR, WITH and parentheses can be met.
 fn allowed(expression: &str) -> bool {
     let plain = expression.replace(['(', ')'], " ").replace('/', " OR ");
     // Conjunctions bind tighter. Parentheses around a disjunction inside a conjunction would be

@@ -110,7 +110,7 @@ pub(crate) fn rows() -> Vec<Row> {
         let how = How::Whole;
         row(name, Unit::Microseconds, Work::Decode { ids, how })
     };
-    // As many threads as a program takes that says nothing about them.
+    // The number of threads of a program that sets none.
     let threads = thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let batch = |count| {
         let name = format!("batch of {count} × {} B (wall)", PROSE.bytes);

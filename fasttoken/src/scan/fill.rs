@@ -11,10 +11,9 @@ use super::planes;
 use super::{ENDS, Grammar, Scanner, block, deepseek};
 
 impl Scanner<'_> {
-    /// Writes ends of consecutive matches to `ends` after the first `count` of them. The
-    /// first match begins at `at`, a character boundary where a match begins. Returns how
-    /// many ends there are then: `count` only at the end of the text, or with less room
-    /// than for a block.
+    /// Writes ends of consecutive matches to `ends` after its first `count` ends. The first match
+    /// begins at `at`, a character boundary where a match begins. Returns the new number of ends,
+    /// which is `count` only at the end of the text, or with less room than for a block.
     #[inline]
     pub(crate) fn fill(
         self,

@@ -103,7 +103,7 @@ impl SentencePiece {
         let _ = self.walk(steps, text, recognise, &mut visitor);
     }
 
-    /// The first `max` ids of `text`, and the bytes that they cover.
+    /// Returns the first `max` ids of `text`, and the number of bytes that they cover.
     pub(crate) fn prefix(&self, steps: TextSteps<'_>, text: &str, max: usize) -> (Vec<u32>, usize) {
         let mut collector = Collector::new(self, steps.normalizer, true);
         collector.break_at = max.saturating_add(1);

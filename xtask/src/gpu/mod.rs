@@ -147,7 +147,7 @@ fn smoke(parts: &[String]) -> Result<String> {
         "the walk took {:.0} s",
         took.as_secs_f64()
     );
-    // What was found can be filed.
+    // The results can be filed.
     let filed = folder.join("smoke-import");
     files::remove(&filed)?;
     import::file(&out, &filed, false)?;
