@@ -37,7 +37,7 @@ impl File {
         Ok(this)
     }
 
-    /// Takes the tokens and the rules of [`super::Quick`]. Returns `None` if anything is unusual.
+    /// Takes the tokens and the rules of [`super::read_quickly`]. Returns `None` if anything is unusual.
     pub(crate) fn from_quick(
         model: &ModelJson<'_>,
         tokens: Tokens,
