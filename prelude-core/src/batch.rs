@@ -51,7 +51,7 @@ impl ForwardBatch {
         oneshot.tokens.len() + prefill.tokens.len() + decode.rows.len()
     }
 
-    /// Output rows of the step.
+    /// Returns the number of output rows of the step, over all of its parts.
     #[must_use]
     pub fn num_rows(&self) -> usize {
         let (oneshot, prefill, decode) = self.parts();

@@ -6,7 +6,8 @@ use prelude_core::{BlockId, TokenId};
 
 use crate::{BlockHash, BlockPool, PrefixTrie, Released};
 
-/// The blocks of one executor: their holders and their contents.
+/// The blocks of one executor's KV cache: their holders and the tokens whose keys and values they
+/// store.
 ///
 /// Every block handed out by [`allocate`](Self::allocate) and every block of a [`PrefixMatch`] is
 /// held by the caller until it is released, exactly once. Holders of a block hold the blocks of

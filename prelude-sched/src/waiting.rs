@@ -2,7 +2,8 @@
 
 use prelude_core::{RequestId, Timestamp};
 
-/// A waiting request.
+/// A request that has rows or sequences which no step has taken up yet, as policies order it. Times
+/// are the caller's [`Timestamp`]s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// The request.

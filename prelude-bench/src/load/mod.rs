@@ -225,14 +225,14 @@ impl Tally {
         answers.map(|(_, l)| l.len()).sum::<u64>() + self.broken
     }
 
-    /// 200s per second.
+    /// Returns the answers per second with status 200.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     pub fn per_second(&self) -> f64 {
         self.count(200) as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    /// Requests per second, whatever came of them.
+    /// Returns the requests per second that ended in any way: answered, refused or broken.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     pub fn asked_per_second(&self) -> f64 {

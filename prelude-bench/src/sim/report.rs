@@ -207,7 +207,7 @@ impl Report {
     /// Returns JSON of the report, with medians, minimum and maximum.
     ///
     /// # Errors
-    /// Of the serializer; a report always has a form.
+    /// If the report cannot be serialized, which no report is known to be.
     pub fn json(&self) -> serde_json::Result<String> {
         let mut value = serde_json::to_value(self)?;
         for &Line(key, .., figure) in LINES {

@@ -220,11 +220,11 @@ impl Tuner {
         (!self.plans.is_empty()).then(|| plans::text(&self.plans, machine))
     }
 
-    /// Reads a plan file as an executor of this GPU, driver and library does: how many plans it
-    /// finds there.
+    /// Reads a plan file as an executor of this GPU, driver and library does, and returns the number
+    /// of plans in the file.
     ///
     /// # Errors
-    /// Why an executor would not use it.
+    /// The reason why an executor would not use the file.
     pub fn read_back(&self, folder: &Path) -> Result<usize, String> {
         let machine = self.machine.as_ref().ok_or("nothing was measured")?;
         let plans = plans::read(&folder.join(plans::FILE), machine, WORKSPACE_BYTES)?;

@@ -205,7 +205,7 @@ impl Checkpoint {
         self.tensors.contains_key(name)
     }
 
-    /// Bytes of all tensors as stored.
+    /// Returns the bytes of all tensors in the dtypes in which the checkpoint stores them.
     #[must_use]
     pub fn weight_bytes(&self) -> usize {
         self.tensors.values().map(|(_, e)| e.bytes.len()).sum()

@@ -44,7 +44,7 @@ pub struct Assets {
     pub warnings: Vec<String>,
 }
 
-/// The files of a model inside the program.
+/// The files of a model as bytes of the program: configuration, tokenizer and weights.
 #[derive(Clone, Copy, Debug)]
 pub struct EmbeddedModel {
     /// What it is called.
