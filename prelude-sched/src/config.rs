@@ -39,12 +39,6 @@ pub struct SchedulerConfig {
     /// True if K/V of prompt prefixes are kept for later requests (default true). Without it,
     /// the choices of a generation compute their shared prompt each.
     pub enable_prefix_caching: bool,
-    /// True if a one-time suffix may fill free blocks (default true). It never evicts: a suffix
-    /// seen once must not push out a prefix that returns (PrefillOnly §5.1).
-    pub keep_suffixes: bool,
-    /// Least rows below a segment for which its K/V may evict older cached blocks (default 2):
-    /// what is shared within a step is likely to return.
-    pub keep_shared_min_rows: u32,
     /// Most steps for which a waiter is held back while another computes the next block of its
     /// prefix, counted anew whenever that block appears (default 2); 0 turns it off. Higher saves
     /// more recomputation and can delay a waiter for longer.
@@ -91,8 +85,6 @@ impl Default for SchedulerConfig {
             prefill_chunk_tokens: 2048,
             oneshot_share_percent: 50,
             enable_prefix_caching: true,
-            keep_suffixes: true,
-            keep_shared_min_rows: 2,
             defer_max: 2,
             mask_patience_ms: 5_000,
             max_wait_ms: 30_000,
@@ -262,10 +254,6 @@ mod tests {
         check(
             |c, _| no_fairness(c, 0),
             Err("srjf_tokens_per_second is 0, but must be at least 1 unless `max_wait_ms` is"),
-        );
-        check(
-            |c, _| c.laps.max_boundary_tokens = 100,
-            Err("laps.max_boundary_tokens is 100, but must be at least `min_boundary_tokens`"),
         );
         check(
             |c, _| c.laps.share_floor_percent = 51,

@@ -27,17 +27,12 @@ pub struct ServerConfig {
     /// Texts of at most this many bytes are encoded, and answers of about as many written, in
     /// passing, without waiting for a thread.
     pub encode_inline_bytes: usize,
-    /// Microseconds: a step expected to take at most that is computed in passing, by the thread
-    /// that runs the connection, when the request is the only one in flight and the device is this
-    /// machine's processor. That saves waking the engine's thread and waiting for it, some tens
-    /// of microseconds; meanwhile that thread does nothing else. 0: never.
+    /// Upper bound in microseconds of a step that the connection's own thread computes for a client
+    /// that is alone (default 500; 0: none). That saves some tens of microseconds for waking the
+    /// engine's thread; meanwhile the connection's thread serves no other. A client counts as alone
+    /// from its 17th request over one connection, if no other request was in flight meanwhile. Only
+    /// on this machine's processor.
     pub inline_step_us: u64,
-    /// Microseconds that the thread running connections looks at its sockets before it sleeps,
-    /// when nothing is in flight and most of the last requests came so soon after an answer. It
-    /// saves waking it for a client that asks again at once, and costs at most that much of a
-    /// core per request; an idle server sleeps. Only with one worker thread, and on more than one
-    /// core. 0: never.
-    pub stay_awake_us: u64,
     /// Most alternatives beside a token's log-probability; -1 allows the whole vocabulary.
     pub max_logprobs: i64,
     /// Whether `/metrics` needs a key when keys are configured.
@@ -93,7 +88,6 @@ impl Default for ServerConfig {
             encode_queue: 256,
             encode_inline_bytes: 16 << 10,
             inline_step_us: 500,
-            stay_awake_us: 100,
             max_logprobs: 20,
             protect_metrics: false,
             overload_status: 429,
@@ -295,7 +289,6 @@ impl ServerConfig {
                 THREADS_MAX,
             ),
             ("server.inline_step_us", self.inline_step_us, MS_MAX),
-            ("server.stay_awake_us", self.stay_awake_us, MS_MAX),
             ("server.drain_delay_ms", self.drain_delay_ms, MS_MAX),
             ("server.drain_timeout_ms", self.drain_timeout_ms, MS_MAX),
             ("limits.body_bytes", limits.body_bytes, BYTES_MAX),
@@ -330,16 +323,6 @@ impl ServerConfig {
             Some((field, value, max)) => Err(SettingError { field, value, max }),
             None => Ok(()),
         }
-    }
-
-    /// How long the thread that runs connections stays awake for the next request.
-    pub(crate) fn stay_awake(&self) -> Duration {
-        // With one core, whoever is waited for needs it. With several threads, the one that stays
-        // awake is often not the one that polls the sockets.
-        if self.worker_threads > 1 || cores() == 1 {
-            return Duration::ZERO;
-        }
-        Duration::from_micros(self.stay_awake_us)
     }
 }
 

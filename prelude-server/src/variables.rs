@@ -1,4 +1,4 @@
-//! The environment variables of the program, which are read here and in `main.rs` and nowhere else.
+//! The program's environment variables, which are read here and in `main.rs` only.
 
 use std::{env, ffi::OsString};
 
@@ -6,10 +6,10 @@ use crate::commands::{Code, Environment, Failure, Settings};
 
 const PREFIX: &str = "PRELUDE_";
 
-/// The variables that are no settings, without the prefix.
+/// The variables that are not settings, without the prefix.
 const KNOWN: [&str; 5] = ["API_KEY", "API_KEY_FILE", "CONFIG", "CUDA_LIBS", "LOG"];
 
-/// How the variables of this project's builds and tests begin, which the program may inherit.
+/// The beginnings of variables for this project's builds and tests, which the program may inherit.
 const FOREIGN: [&str; 10] = [
     "BLESS",
     "COMMIT",
@@ -23,8 +23,11 @@ const FOREIGN: [&str; 10] = [
     "TEST_",
 ];
 
-/// Returns the value of a variable that must not be empty where it is set: a secret that a
-/// deployment failed to fill in must not open the server to everybody.
+/// Returns the value of a variable.
+///
+/// # Errors
+/// If the variable is set but empty: a secret that a deployment failed to fill in must not open the
+/// server to all clients.
 pub(crate) fn filled(name: &str) -> Result<Option<OsString>, Failure> {
     let Some(value) = env::var_os(name) else {
         return Ok(None);
@@ -36,14 +39,14 @@ pub(crate) fn filled(name: &str) -> Result<Option<OsString>, Failure> {
     Ok(Some(value))
 }
 
-/// Reads what the environment says for all commands.
+/// Reads the settings that all commands take from the environment.
 ///
 /// # Errors
-/// If a variable with the project's prefix is none that the program knows, or is no text.
+/// If a variable with the project's prefix is unknown or not UTF-8.
 pub(crate) fn environment() -> Result<Environment, Failure> {
     let mut variables = Vec::new();
     for (name, value) in env::vars_os() {
-        // A name that is no text is none of ours: ours are ASCII.
+        // Names of settings are ASCII, so a name that is not UTF-8 is another program's.
         let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
             continue;
         };
@@ -54,7 +57,8 @@ pub(crate) fn environment() -> Result<Environment, Failure> {
             variables.push((rest.to_owned(), value));
         } else if !is_known(rest, &value.to_string_lossy()) {
             let nearest = nearest(rest);
-            let message = format_args!("{PREFIX}{rest} is no variable of this program; {nearest}");
+            let message =
+                format_args!("{PREFIX}{rest} is not a variable of this program; {nearest}");
             return Err(Failure::new(Code::Usage, message));
         }
     }
@@ -72,7 +76,7 @@ fn is_known(name: &str, value: &str) -> bool {
     KNOWN.contains(&name) || is_foreign || is_of_kubernetes(name, value)
 }
 
-/// Says whether Kubernetes sets this variable in every container beside a service named `prelude`:
+/// Returns whether Kubernetes sets this variable in every container beside a service named `prelude`:
 /// `SERVICE_HOST`, `SERVICE_PORT…`, `PORT` with a URL, `PORT_8000_TCP…`.
 fn is_of_kubernetes(name: &str, value: &str) -> bool {
     match name.split_once("PORT") {
@@ -83,19 +87,19 @@ fn is_of_kubernetes(name: &str, value: &str) -> bool {
     }
 }
 
-/// Names the known variable that is spelt most like `name`.
+/// Returns a sentence that names the known variable with the most similar spelling.
 fn nearest(name: &str) -> String {
     let mut names: Vec<String> = KNOWN.map(str::to_owned).to_vec();
     if let Ok(settings) = toml::Table::try_from(Settings::default()) {
         collect(&settings, "", &mut names);
     }
-    // A part of a name, or a name with more to it, is nearer than another one of its length.
+    // A part or an extension of a name is nearer than a different name of the same length.
     let by_distance = |known: &String| match known.contains(name) || name.contains(known.as_str()) {
         true => known.len().abs_diff(name.len()) / 2,
         false => strsim::damerau_levenshtein(name, known),
     };
     let nearest = names.into_iter().min_by_key(by_distance);
-    let nearest = nearest.expect("some names are known");
+    let nearest = nearest.expect("the list of known names is not empty");
     format!("the nearest is {PREFIX}{nearest}, and settings are {PREFIX}<TABLE>__<FIELD>")
 }
 

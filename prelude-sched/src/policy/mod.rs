@@ -12,9 +12,9 @@ use prelude_kv::KvCache;
 
 pub use fcfs::Fcfs;
 pub use groups::Groups;
-#[cfg(any(test, feature = "sim"))]
+#[cfg(test)]
 pub(crate) use groups::{group_of, parts};
-#[cfg(any(test, feature = "sim"))]
+#[cfg(test)]
 pub(crate) use laps::Length;
 pub use laps::{Laps, LapsConfig, PrefillCosts};
 pub use srjf::Srjf;
@@ -203,6 +203,16 @@ pub struct StepBudget {
     pub rows: u32,
     /// Sequences that may be admitted.
     pub seqs: u32,
+}
+
+impl StepBudget {
+    /// Returns the permission for a request to start work in all of the step.
+    pub(crate) const fn grant(self, request: RequestId) -> Grant {
+        Grant {
+            request,
+            tokens: self.tokens,
+        }
+    }
 }
 
 /// A policy's proposal: the requests that go next, in order.

@@ -193,7 +193,13 @@ fn engine_counters(page: &mut Page, snapshots: &Snapshots<'_>) {
     let name = "vllm:request_success_total";
     page.family(name, "counter", "Finished requests by outcome.");
     for (model, snapshot) in snapshots {
-        for (outcome, count) in snapshot.finished {
+        let finished = snapshot.finished;
+        for (outcome, count) in [
+            ("done", finished.done),
+            ("aborted", finished.aborted),
+            ("failed", finished.failed),
+            ("deadline_expired", finished.deadline_expired),
+        ] {
             let labels = format!("{},finished_reason=\"{outcome}\"", engine_labels(model));
             page.line(name, &labels, count);
         }
@@ -254,7 +260,7 @@ fn engine_counters(page: &mut Page, snapshots: &Snapshots<'_>) {
     page.family(name, "counter", "Steps by what was in them.");
     for (model, snapshot) in snapshots {
         for totals in &snapshot.steps {
-            let labels = format!("{},kind=\"{}\"", own_labels(model), totals.kind);
+            let labels = format!("{},kind=\"{}\"", own_labels(model), totals.kind.as_str());
             page.line(name, &labels, totals.steps);
         }
     }
@@ -369,7 +375,7 @@ fn engine_histograms(page: &mut Page, snapshots: &Snapshots<'_>) {
     );
     for (model, snapshot) in snapshots {
         for totals in &snapshot.steps {
-            let labels = format!("{},kind=\"{}\"", own_labels(model), totals.kind);
+            let labels = format!("{},kind=\"{}\"", own_labels(model), totals.kind.as_str());
             page.histogram(name, &labels, &totals.seconds);
         }
     }
