@@ -90,36 +90,7 @@ impl Premerged {
         };
 
         let mut made = Builder::new(limits);
-        for &id in ids {
-            let piece = vocab.piece(id);
-            if let Some((code, len)) = decode(piece, 0)
-                && len == piece.len()
-                && len > 1
-                && (code as usize) < END
-                && id <= TOKEN
-                && made.has_room()
-                && let Some((exclusions, symbols)) = rules.prove(piece)
-                && *symbols == [id]
-            {
-                made.add(code, exclusions, id);
-            }
-        }
-        for code in TWO_TOKEN_SCRIPTS.into_iter().flatten() {
-            let mut buffer = [0; 4];
-            if let Some(c) = char::from_u32(code)
-                && !made.has(code)
-                && made.has_room()
-                && rules.merges_something(c.encode_utf8(&mut buffer).as_bytes())
-                && let Some((mut exclusions, symbols)) =
-                    rules.prove(c.encode_utf8(&mut buffer).as_bytes())
-                && let [first, second] = symbols[..]
-            {
-                exclusions.context.facts |= TWO_TOKENS;
-                let at = made.splits.len() as u32;
-                made.splits.push([first, second]);
-                made.add(code, exclusions, at);
-            }
-        }
+        made.add_chars(&rules, ids, vocab);
         let char_pairs = rules.char_pairs(&mut made, ids, vocab);
         let this = Self {
             char_pairs,
@@ -158,6 +129,41 @@ impl Builder {
             excluded_chars: vec![0; EXCLUDED_CHAR_BITS / 64],
             followers: vec![0; FOLLOWER_BITS / 64],
             known: HashMap::from([(Context::default(), 0)]),
+        }
+    }
+
+    /// Adds the characters that are proved to be premerged: tokens first, then characters of two
+    /// tokens.
+    fn add_chars(&mut self, rules: &Rules<'_>, ids: &[u32], vocab: &Vocab) {
+        for &id in ids {
+            let piece = vocab.piece(id);
+            if let Some((code, len)) = decode(piece, 0)
+                && len == piece.len()
+                && len > 1
+                && (code as usize) < END
+                && id <= TOKEN
+                && self.has_room()
+                && let Some((exclusions, symbols)) = rules.prove(piece)
+                && *symbols == [id]
+            {
+                self.add(code, exclusions, id);
+            }
+        }
+        for code in TWO_TOKEN_SCRIPTS.into_iter().flatten() {
+            let mut buffer = [0; 4];
+            if let Some(c) = char::from_u32(code)
+                && !self.has(code)
+                && self.has_room()
+                && rules.merges_something(c.encode_utf8(&mut buffer).as_bytes())
+                && let Some((mut exclusions, symbols)) =
+                    rules.prove(c.encode_utf8(&mut buffer).as_bytes())
+                && let [first, second] = symbols[..]
+            {
+                exclusions.context.facts |= TWO_TOKENS;
+                let at = self.splits.len() as u32;
+                self.splits.push([first, second]);
+                self.add(code, exclusions, at);
+            }
         }
     }
 
