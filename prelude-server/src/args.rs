@@ -99,17 +99,10 @@ pub(crate) enum Command {
     /// Print the token ids of each text.
     #[command(after_help = TOKENIZE)]
     Tokenize(TokenizeArgs),
-    /// Say what this machine has of CUDA, or install NVIDIA's libraries for it.
+    /// Print which parts of CUDA this machine has.
     Cuda {
         #[command(subcommand)]
         command: CudaCommand,
-    },
-    /// Run the separate program prelude-bench.
-    #[command(disable_help_flag = true)]
-    Bench {
-        /// Its arguments.
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        args: Vec<std::ffi::OsString>,
     },
 }
 
@@ -117,19 +110,9 @@ pub(crate) enum Command {
 pub(crate) enum CudaCommand {
     /// Print driver, GPU, libraries with their paths, and kernels.
     Info {
-        /// Which GPU, as the driver counts them.
+        /// Number of the GPU, as the driver counts them.
         #[arg(long, default_value_t = 0)]
         device: u32,
-    },
-    /// Put NVIDIA's cuBLAS, which multiplies matrices fastest, into the user's data folder, with
-    /// this machine's pip.
-    Install {
-        /// NVRTC too, which compiles kernels that no built-in image fits.
-        #[arg(long)]
-        nvrtc: bool,
-        /// Another folder; name it in PRELUDE_CUDA_LIBS then.
-        #[arg(long, value_name = "DIR")]
-        dir: Option<PathBuf>,
     },
 }
 
@@ -558,9 +541,7 @@ mod tests {
         check("prelude serve --device cuda:1", true);
         check("prelude serve --device tpu", false);
         check("prelude cuda info", true);
-        check("prelude cuda install --nvrtc --dir x", true);
         check("prelude cuda", false);
-        check("prelude bench accuracy --url x", true);
         check("prelude speak", false);
     }
 }

@@ -220,14 +220,13 @@ fn open_cuda(
         let message = "models run in bf16 on a GPU: leave --dtype at auto, or use --device cpu";
         return Err(LoadError::Option(message.to_owned()));
     }
-    let default = ExecutorConfig::default();
     let mut cuda = cuda.clone();
     cuda.max_context_len = Some(max_model_len);
-    // The flags that every executor has: what they say wins.
-    cuda.num_blocks = config.num_blocks.or(cuda.num_blocks);
-    if config.block_size != default.block_size {
-        cuda.block_size = config.block_size;
-    }
+    // The settings that every executor has.
+    cuda.num_blocks = config.num_blocks;
+    cuda.kv_bytes = config.kv_bytes;
+    cuda.block_size = config.block_size;
+    cuda.max_step_tokens = config.max_step_tokens;
     let executor = CudaExecutor::new(checkpoint, cuda).map_err(|e| match e {
         CudaError::Config { .. } => LoadError::Option(e.to_string()),
         _ => LoadError::Executor(e.to_string()),

@@ -6,10 +6,10 @@ use crate::commands::{Code, Environment, Failure, Settings};
 
 const PREFIX: &str = "PRELUDE_";
 
-/// The variables that are no settings, without the prefix.
+/// The variables that are not settings, without the prefix.
 const KNOWN: [&str; 5] = ["API_KEY", "API_KEY_FILE", "CONFIG", "CUDA_LIBS", "LOG"];
 
-/// How the variables of this project's builds and tests begin, which the program may inherit.
+/// The beginnings of variables of this project's builds and tests, which the program may inherit.
 const FOREIGN: [&str; 10] = [
     "BLESS",
     "COMMIT",
@@ -36,14 +36,14 @@ pub(crate) fn filled(name: &str) -> Result<Option<OsString>, Failure> {
     Ok(Some(value))
 }
 
-/// Reads what the environment says for all commands.
+/// Reads the variables of the environment that all commands obey.
 ///
 /// # Errors
-/// If a variable with the project's prefix is none that the program knows, or is no text.
+/// If the program does not know a variable with the project's prefix, or its value is not UTF-8.
 pub(crate) fn environment() -> Result<Environment, Failure> {
     let mut variables = Vec::new();
     for (name, value) in env::vars_os() {
-        // A name that is no text is none of ours: ours are ASCII.
+        // This program's names are ASCII: others are not looked at.
         let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
             continue;
         };
@@ -54,7 +54,8 @@ pub(crate) fn environment() -> Result<Environment, Failure> {
             variables.push((rest.to_owned(), value));
         } else if !is_known(rest, &value.to_string_lossy()) {
             let nearest = nearest(rest);
-            let message = format_args!("{PREFIX}{rest} is no variable of this program; {nearest}");
+            let message =
+                format_args!("{PREFIX}{rest} is not a variable of this program; {nearest}");
             return Err(Failure::new(Code::Usage, message));
         }
     }
@@ -86,10 +87,8 @@ fn is_of_kubernetes(name: &str, value: &str) -> bool {
 /// Names the known variable that is spelt most like `name`.
 fn nearest(name: &str) -> String {
     let mut names: Vec<String> = KNOWN.map(str::to_owned).to_vec();
-    if let Ok(settings) = toml::Table::try_from(Settings::default()) {
-        collect(&settings, "", &mut names);
-    }
-    // A part of a name, or a name with more to it, is nearer than another one of its length.
+    collect("", &mut names);
+    // A part of a name, or a name with more to it, is nearer than a name of the same length.
     let by_distance = |known: &String| match known.contains(name) || name.contains(known.as_str()) {
         true => known.len().abs_diff(name.len()) / 2,
         false => strsim::damerau_levenshtein(name, known),
@@ -99,14 +98,29 @@ fn nearest(name: &str) -> String {
     format!("the nearest is {PREFIX}{nearest}, and settings are {PREFIX}<TABLE>__<FIELD>")
 }
 
-fn collect(table: &toml::Table, prefix: &str, names: &mut Vec<String>) {
-    for (key, value) in table {
-        let name = format!("{prefix}{}", key.to_ascii_uppercase());
-        match value {
-            toml::Value::Table(inner) => collect(inner, &format!("{name}__"), names),
-            _ => names.push(name),
+/// Adds the names of all settings below a table, those without a value included: serde lists the
+/// fields of a table when it refuses an unknown one. Returns false if `table` is a setting itself.
+fn collect(table: &str, names: &mut Vec<String>) -> bool {
+    let text = match table {
+        "" => "'?' = 0".to_owned(),
+        table => format!("[{table}]\n'?' = 0"),
+    };
+    let refusal = toml::from_str::<Settings>(&text).err();
+    let message = refusal.map(|e| e.message().to_owned()).unwrap_or_default();
+    let Some(fields) = message.strip_prefix("unknown field `?`") else {
+        return false;
+    };
+    // The text between the first and second back-tick, the third and fourth, and so on.
+    for field in fields.split('`').skip(1).step_by(2) {
+        let path = match table {
+            "" => field.to_owned(),
+            table => format!("{table}.{field}"),
+        };
+        if !collect(&path, names) {
+            names.push(path.to_ascii_uppercase().replace('.', "__"));
         }
     }
+    true
 }
 
 #[cfg(test)]
@@ -126,6 +140,19 @@ mod tests {
         check("API_KEYFILE", "API_KEY_FILE");
         check("SERVER_PORT", "SERVER__PORT");
         check("CONFIGURATION", "CONFIG");
+        check("KV_BYTES", "KV__KV_BYTES");
+    }
+
+    /// The settings there are, those without a value included. A knob is worth its place if an
+    /// operator can say which value is better: derive it otherwise. This number may only shrink.
+    #[test]
+    fn settings_are_few() {
+        let mut names = Vec::new();
+        assert!(collect("", &mut names));
+        let of_cuda = names.iter().filter(|name| name.starts_with("CUDA__"));
+        let counts = (of_cuda.count(), names.len());
+        let cuda = if cfg!(feature = "cuda") { 7 } else { 0 };
+        assert_eq!(counts, (cuda, 85 + cuda), "{names:#?}");
     }
 
     #[test]

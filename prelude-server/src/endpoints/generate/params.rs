@@ -10,6 +10,7 @@ use serde::Deserialize;
 use super::sampling::{self, SamplingFields};
 use crate::{
     app::App,
+    config::JSON_DEPTH_MAX,
     constrain::{self, Ask, Constrained, ConstraintContext, ConstraintFields, Reasoning, Wanted},
     endpoint::Call,
     error::ApiError,
@@ -153,7 +154,7 @@ impl Params {
             return_token_ids: output.return_token_ids.unwrap_or(false),
             tokens_as_ids: output.return_tokens_as_token_ids.unwrap_or(false),
             stream,
-            ask: Ask::new(fields.constraint, call.app.config.limits.json_depth)?,
+            ask: Ask::new(fields.constraint, JSON_DEPTH_MAX)?,
             reasoning: None,
             bad_words: checked_bad_words(output.bad_words)?,
             constrained: None,
