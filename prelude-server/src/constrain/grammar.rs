@@ -18,6 +18,7 @@ use super::{
     flights::{Flights, Stop},
     mask_threads::MaskThreads,
     source::{Compiled, Failure, Kind, Refusal, Source, depth},
+    spec::WHITESPACE_PATTERN,
     vocabulary,
 };
 use crate::{admission::Admission, config::ms, error::ApiError, log};
@@ -152,7 +153,7 @@ fn answer(
         }
         Failure::Refused(Refusal::Whitespace) => {
             let whitespace = match language {
-                Language::Json(json) => json.whitespace.param(),
+                Language::Json(_) => Some(WHITESPACE_PATTERN),
                 _ => None,
             };
             ApiError::grammar(Kind::Regex.must(), whitespace.unwrap_or(param))

@@ -231,7 +231,7 @@ fn invalid(must: impl Into<String>) -> Refusal {
 
 /// Whether the white space asked for is no regular expression.
 fn is_wrong(whitespace: &Whitespace, factory: &ParserFactory, stop: &Stop) -> bool {
-    let Whitespace::Pattern { regex, .. } = whitespace else {
+    let Whitespace::Pattern(regex) = whitespace else {
         return false;
     };
     let alone = TopLevelGrammar::from_regex(regex);

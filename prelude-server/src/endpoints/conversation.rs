@@ -203,14 +203,6 @@ impl Conversation {
         told
     }
 
-    /// What the last message says, if an assistant does.
-    pub(crate) fn last_said_by_assistant(&self) -> Option<String> {
-        let last = self.messages.last().filter(|m| m["role"] == "assistant")?;
-        last["content"]
-            .as_str()
-            .map(|said| self.unmarked(said.to_owned()))
-    }
-
     /// The prompt's ids, so many of them as `truncation` keeps. On the encode pool.
     ///
     /// # Errors

@@ -20,7 +20,6 @@ use crate::{
 
 const STOPS_MAX: usize = 16;
 const STOP_BYTES_MAX: usize = 256;
-const BAD_WORDS_MAX: usize = 256;
 const N_MAX: i64 = 128;
 
 /// How to generate and what to say about it.
@@ -52,8 +51,6 @@ pub(crate) struct Params {
     pub(crate) ask: Option<Ask>,
     /// Reasoning that may come before it.
     pub(crate) reasoning: Option<Reasoning>,
-    /// Words that continuations do not have.
-    bad_words: Vec<String>,
     /// All of that, ready to be enforced: made by [`Params::constrain`].
     pub(crate) constrained: Option<Constrained>,
     /// What a continuation's text is taken apart into, if it is.
@@ -94,8 +91,6 @@ pub(crate) struct OutputFields<'a> {
     skip_special_tokens: Option<bool>,
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
-    /// At most 256 strings of 1 to 256 bytes that no answer has, as the tokenizer spells them.
-    bad_words: Option<Vec<String>>,
 }
 
 request! {
@@ -110,6 +105,14 @@ request! {
         ("logprob_token_ids", &["[]"]),
         ("lora", &[]),
         ("logits_processors", &["[]"]),
+        ("bad_words", &["[]"]),
+        // Older names of `structured_outputs`: an answer without the constraint would be wrong.
+        ("guided_choice", &[]),
+        ("guided_regex", &[]),
+        ("guided_json", &[]),
+        ("guided_json_object", &["false"]),
+        ("guided_grammar", &[]),
+        ("guided_whitespace_pattern", &[]),
     ];
 }
 
@@ -156,7 +159,6 @@ impl Params {
             stream,
             ask: Ask::new(fields.constraint, JSON_DEPTH_MAX)?,
             reasoning: None,
-            bad_words: checked_bad_words(output.bad_words)?,
             constrained: None,
             parts: None,
         })
@@ -185,7 +187,6 @@ impl Params {
         let wanted = Wanted {
             ask: self.ask.as_ref(),
             reasoning: self.reasoning,
-            bad_words: &self.bad_words,
             ignore_eos: self.ignore_eos,
         };
         self.constrained = constrain::build(context, wanted, &self.sampling).await?;
@@ -324,14 +325,4 @@ fn checked_stops(stops: Option<OneOrMany<Text<'_>>>) -> Result<Arc<[String]>, Ap
         return Err(ApiError::invalid_value("stop", must));
     }
     Ok(stops.into_iter().map(|s| s.0.into_owned()).collect())
-}
-
-fn checked_bad_words(words: Option<Vec<String>>) -> Result<Vec<String>, ApiError> {
-    let words = words.unwrap_or_default();
-    let fits = |word: &String| (1..=STOP_BYTES_MAX).contains(&word.len());
-    if words.len() > BAD_WORDS_MAX || !words.iter().all(fits) {
-        let must = format!("be at most {BAD_WORDS_MAX} strings of 1 to {STOP_BYTES_MAX} bytes");
-        return Err(ApiError::invalid_value("bad_words", must));
-    }
-    Ok(words)
 }
