@@ -99,6 +99,21 @@ messages = [{"role": "user", "content": [{"type": "input_text", "text": CARD}]}]
 parts = client.decisions.create(model=model, input=messages, questions=questions)
 close(parts.answers[0].probability, predicate.probability)
 
+# Moderations: categories of a model's own classes, or of labels.
+labels = ["safe", "card_arrival", "exchange_rate"]
+found = client.moderations.create(model=model, input=[CARD, "The exchange rate is wrong."],
+                                  extra_body={"labels": labels})
+assert found.id.startswith("modr-"), found
+equal([r.flagged for r in found.results], [True, True])
+equal([r.categories.to_dict() for r in found.results],
+      [{"card_arrival": True, "exchange_rate": False},
+       {"card_arrival": False, "exchange_rate": True}])
+plain = post("/classify", {"model": model, "input": CARD, "labels": labels})["data"][0]["probs"]
+close(list(found.results[0].category_scores.to_dict().values()), plain[1:])
+one = client.moderations.create(model=model, input=[{"type": "text", "text": CARD}],
+                                extra_body={"labels": labels})
+equal(one.results[0], found.results[0])
+
 # The answer with its headers.
 raw = client.decisions.with_raw_response.create(
     model=model, input=CARD, questions=questions, extra_headers={"X-Request-Id": "from-openai"})

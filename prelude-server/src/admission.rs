@@ -30,11 +30,11 @@ pub(crate) struct Admission {
     tokens: AtomicU64,
     body_bytes: AtomicU64,
     answer_bytes: AtomicU64,
-    /// Of `rows` and `tokens`, those of requests that an engine has, by [`CLASSES`].
+    /// The part of `rows` and `tokens` that engines have, by [`CLASSES`].
     of_class: [OfClass; 2],
     /// Rows by [`CLASSES`] that count against their class's own bound.
     of_quota: [AtomicU64; 2],
-    /// Those that empty the queue; none before there are models.
+    /// The engines that empty the queue; none before there are models.
     engines: OnceLock<Vec<EngineHandle>>,
 }
 
@@ -60,13 +60,13 @@ impl Admission {
         })
     }
 
-    /// Says who will empty the queue.
+    /// Names the engines that empty the queue.
     pub(crate) fn serve(&self, engines: Vec<EngineHandle>) {
         let _ = self.engines.set(engines);
     }
 
     /// Reserves one row for a request whose head says that `bytes` will follow, for which there is
-    /// room now. They are reserved as they arrive: whoever sends slowly keeps nobody out.
+    /// room now. They are reserved as they arrive: a slow upload keeps no other request out.
     ///
     /// # Errors
     /// 429 `queue_full`.
@@ -75,7 +75,8 @@ impl Admission {
         self.reserve(0)
     }
 
-    /// As [`Self::enter`] for a request that will not reach the queue.
+    /// Reserves the bytes of a body that will not reach the queue, as [`Self::enter`] does for one that
+    /// will.
     ///
     /// # Errors
     /// 429 `queue_full`.
@@ -122,8 +123,8 @@ impl Admission {
         }
     }
 
-    /// Whether there is room for another answer, however short: what is not taken by clients stays
-    /// in memory.
+    /// Checks that there is room for another answer, however short: an answer stays in memory until
+    /// its client has taken it.
     ///
     /// # Errors
     /// 429 `queue_full`.
@@ -176,12 +177,18 @@ impl Admission {
     }
 }
 
+/// The error for a queue that has no room now: the same whether this server's bound or an engine's
+/// is reached.
+pub(crate) fn queue_full(what: &str, queued: u64, max: u64, retry: Duration) -> ApiError {
+    ApiError::queue_full(format!("queue is full: {queued} of {max} {what}"), retry)
+}
+
 fn answers_full(held: u64, max: u64) -> ApiError {
     let message = format!("answers wait to be made and taken: {held} of {max} bytes");
     ApiError::queue_full(message, Admission::soon())
 }
 
-/// How long `tokens` take to compute at a measured rate; no time if none was measured.
+/// Returns the time that `tokens` take to compute at a measured rate; no time if none was measured.
 pub(crate) fn time_for(tokens: u64, per_second: Option<f64>) -> Duration {
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     let seconds = per_second.map_or(0.0, |rate| tokens as f64 / rate.max(1.0));
@@ -193,7 +200,7 @@ pub(crate) fn time_for(tokens: u64, per_second: Option<f64>) -> Duration {
 #[derive(Debug)]
 pub(crate) struct Reservation {
     admission: Arc<Admission>,
-    /// Whether the request will wait in the queue, so that its tokens are guessed by its bytes.
+    /// True if the request will wait in the queue. Its tokens are guessed by its bytes then.
     is_queued: bool,
     rows: AtomicU64,
     tokens: AtomicU64,
@@ -202,18 +209,33 @@ pub(crate) struct Reservation {
     answer_bytes: AtomicU64,
     /// Known once an engine has the request.
     class: OnceLock<usize>,
-    /// What is counted for that class.
+    /// The rows and tokens that are counted for that class.
     of_class: OfClass,
     /// The class against whose bound `quota_rows` count, by [`CLASSES`], or [`NO_CLASS`].
     quota: AtomicUsize,
     quota_rows: AtomicU64,
 }
 
-/// Of a request that may yet be of either class.
+/// The place of the class of a request that may yet be of either class.
 const NO_CLASS: usize = CLASSES.len();
 
 impl Reservation {
-    /// The request is of this class, as far as is known: its rows count against the class's bound.
+    /// Makes the size and the class exact, for the engine is about to get the request.
+    ///
+    /// # Errors
+    /// 400 `too_many_rows` or `larger_than_queue`, 429 `queue_full` or `class_quota`.
+    pub(crate) fn admit(
+        &self,
+        rows: usize,
+        tokens: usize,
+        class: ExecutionClass,
+    ) -> Result<(), ApiError> {
+        self.set_rows(rows as u64)?;
+        self.set_tokens(tokens as u64)?;
+        self.set_class(class)
+    }
+
+    /// Counts the rows against the bound of this class, as far as the class is known.
     ///
     /// # Errors
     /// 400 `larger_than_queue`, 429 `class_quota`.
@@ -251,7 +273,7 @@ impl Reservation {
         })
     }
 
-    /// An engine has the request, of this class.
+    /// Notes that an engine has the request, of this class.
     pub(crate) fn submitted(&self, class: ExecutionClass) {
         let at = CLASSES.iter().position(|&c| c == class);
         let at = at.expect("every class is listed");
@@ -283,36 +305,33 @@ impl Reservation {
             return Err(ApiError::larger_than_queue("rows", rows, max));
         }
         set(&self.admission.rows, &self.rows, rows, limits.queued_rows).map_err(|queued| {
-            let message = format!("queue is full: {queued} of {} rows", limits.queued_rows);
             let mine = self.tokens.load(Ordering::Relaxed);
-            ApiError::queue_full(message, self.admission.retry_after(mine))
+            let retry = self.admission.retry_after(mine);
+            queue_full("rows", queued, limits.queued_rows, retry)
         })?;
         self.charge_class()
     }
 
-    /// Takes room for about so many rows before it is known how many they are; for no more than a
-    /// request may have.
+    /// Takes room for a request before it is known how many rows its `prompts` come to: for `rows`,
+    /// but for no more than a request may have.
     ///
     /// # Errors
-    /// 429 `queue_full`.
-    pub(crate) fn guess_rows(&self, rows: u64) -> Result<(), ApiError> {
+    /// 400 `too_many_rows` or `larger_than_queue` for as many rows as prompts, 429 `queue_full` or
+    /// `class_quota`.
+    pub(crate) fn expect_rows(&self, prompts: u64, rows: u64) -> Result<(), ApiError> {
         let limits = &self.admission.limits;
-        self.set_rows(rows.min(limits.rows).min(limits.queued_rows))
+        self.set_rows(prompts.max(rows.min(limits.rows).min(limits.queued_rows)))
     }
 
-    /// Makes the number of prompt tokens exact.
-    ///
-    /// # Errors
-    /// 400 `larger_than_queue`, 429 `queue_full`.
-    pub(crate) fn set_tokens(&self, tokens: u64) -> Result<(), ApiError> {
+    fn set_tokens(&self, tokens: u64) -> Result<(), ApiError> {
         let max = self.admission.limits.queued_tokens;
         if tokens > max {
             return Err(ApiError::larger_than_queue("prompt tokens", tokens, max));
         }
         set(&self.admission.tokens, &self.tokens, tokens, max).map_err(|queued| {
-            let message = format!("queue is full: {queued} of {max} prompt tokens");
             let excess = (queued + tokens).saturating_sub(max);
-            ApiError::queue_full(message, self.admission.retry_after(excess))
+            let retry = self.admission.retry_after(excess);
+            queue_full("prompt tokens", queued, max, retry)
         })
     }
 
@@ -525,13 +544,13 @@ mod tests {
     fn rows_are_guessed_within_what_a_request_may_have() {
         let queue = admission();
         let a = queue.reserve(0).unwrap();
-        assert_eq!(reason(a.guess_rows(3)), "ok");
+        assert_eq!(reason(a.expect_rows(1, 3)), "ok");
         assert_eq!(queue.reserved().0, 3);
-        assert_eq!(reason(a.guess_rows(u64::MAX)), "ok");
+        assert_eq!(reason(a.expect_rows(1, u64::MAX)), "ok");
         assert_eq!(queue.reserved().0, 3);
         let b = queue.reserve(0).unwrap();
-        assert_eq!(reason(b.guess_rows(2)), "queue_full");
-        assert_eq!(reason(b.guess_rows(1)), "ok");
+        assert_eq!(reason(b.expect_rows(1, 2)), "queue_full");
+        assert_eq!(reason(b.expect_rows(1, 1)), "ok");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What all requests share: models, limits, counters, the phase of the process.
+//! The state that all requests share: models, limits, counters, the phase of the process.
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
@@ -134,7 +134,7 @@ impl App {
         }
     }
 
-    /// Whether new work is taken.
+    /// Checks that new work is taken.
     ///
     /// # Errors
     /// 503 `loading`, `draining` or `engine_dead`.
@@ -147,10 +147,10 @@ impl App {
         }
     }
 
-    /// Whether balancers should send work here.
+    /// Checks that balancers should send work here.
     ///
     /// # Errors
-    /// As [`App::accepting`]; `draining` already from the moment of being told to stop.
+    /// Those of [`App::accepting`]; `draining` already from the moment of being told to stop.
     pub(crate) fn healthy(&self) -> Result<(), ApiError> {
         if self.lifecycle.phase() == Phase::Leaving {
             return Err(ApiError::draining());
@@ -171,7 +171,7 @@ impl App {
         self.lifecycle.advance(Phase::Ending);
     }
 
-    /// Whether a model can never be served again by this process.
+    /// Returns true if a model can never be served again by this process.
     #[must_use]
     pub fn engine_lost(&self) -> bool {
         self.models().iter().any(|m| !m.engine.is_alive())

@@ -7,7 +7,7 @@ use std::{borrow::Cow, fmt, time::Duration};
 
 use serde_json::{Value, json};
 
-/// Which body an error is written as.
+/// The shape of an error's body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// `{"error": {..}}`.
@@ -70,7 +70,7 @@ impl ApiError {
         self.0.reason
     }
 
-    /// What was wrong and what to do.
+    /// Returns what was wrong and what to do.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0.message
@@ -94,7 +94,7 @@ impl ApiError {
         self.0.allow
     }
 
-    /// Whether the connection ends with this response.
+    /// Returns true if the connection ends with this response.
     pub(crate) fn closes(&self) -> bool {
         self.0.close
     }
@@ -228,6 +228,17 @@ impl ApiError {
     pub(crate) fn missing_field(param: impl Into<Cow<'static, str>>) -> Self {
         let param = param.into();
         Self::new(400, "missing_field", format!("field `{param}` is required")).with_param(param)
+    }
+
+    /// Refuses the first of these fields that is given with a value of its own.
+    ///
+    /// # Errors
+    /// 400 `unsupported_parameter`.
+    pub(crate) fn refuse_given(fields: &[(&'static str, bool)]) -> Result<(), Self> {
+        match fields.iter().find(|(_, is_given)| *is_given) {
+            Some((name, _)) => Err(Self::unsupported_parameter(*name)),
+            None => Ok(()),
+        }
     }
 
     /// A field we know and do not implement, not set to its neutral value.
@@ -442,7 +453,7 @@ impl ApiError {
         Self::new(429, "class_quota", message).with_retry_after(retry)
     }
 
-    /// What waits already takes longer than the deadline leaves.
+    /// 429: the waiting requests take longer than the deadline leaves.
     pub(crate) fn deadline_unmeetable(wait: Duration, left: Duration) -> Self {
         let message = format!(
             "what waits is expected to take {} ms, the deadline leaves {} ms",

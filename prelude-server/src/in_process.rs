@@ -19,7 +19,7 @@ pub struct Answered {
     pub status: u16,
     /// The body a client would have seen; of a stream, all its events.
     pub body: Bytes,
-    /// What logs call the request.
+    /// The request's id, as in logs.
     pub request_id: String,
     /// The stable slug of a refusal or failure.
     pub reason: Option<&'static str>,
@@ -61,7 +61,7 @@ impl App {
         }
     }
 
-    /// Whether this path is an inference route: one that makes an engine work.
+    /// Returns true if this path is an inference route, which makes an engine work.
     #[must_use]
     pub fn infers(path: &str) -> bool {
         routes::named(path).is_some_and(|endpoint| endpoint.needs == Needs::Queue)
@@ -125,7 +125,7 @@ mod tests {
         assert!(line.unwrap().ends_with(" 0"), "{line:?}");
     }
 
-    /// As over a connection: refused before it is read.
+    /// A request without a connection is refused before it is read, as over a connection.
     #[tokio::test]
     async fn a_class_has_its_share_of_the_queue_from_the_start() {
         let mut config = ServerConfig::default();

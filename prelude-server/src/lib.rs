@@ -49,6 +49,7 @@ mod reject;
 mod routes;
 mod served_model;
 mod sse;
+mod tasks;
 #[cfg(test)]
 mod testing;
 mod vigil;

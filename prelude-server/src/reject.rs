@@ -1,9 +1,13 @@
-//! What the engine refuses or could not do, as a status: the one place where that is decided.
+//! The statuses of requests that the engine refuses or could not compute: decided in this file alone.
 
 use prelude_core::InvalidRequest;
 use prelude_engine::{Outcome, Reject, SubmitError};
 
-use crate::{admission::Admission, endpoint::Call, error::ApiError};
+use crate::{
+    admission::{Admission, queue_full},
+    endpoint::Call,
+    error::ApiError,
+};
 
 /// A request the engine could not even take in.
 pub(crate) fn of_submit(error: &SubmitError) -> ApiError {
@@ -19,14 +23,12 @@ pub(crate) fn of_submit(error: &SubmitError) -> ApiError {
 pub(crate) fn of_reject(reject: &Reject, call: &Call) -> ApiError {
     match reject {
         Reject::Invalid(invalid) => of_invalid(invalid),
-        Reject::QueueFullRows { queued, limit, .. } => ApiError::queue_full(
-            format!("queue is full: {queued} of {limit} rows"),
-            Admission::soon(),
-        ),
-        Reject::QueueFullTokens { queued, limit, .. } => ApiError::queue_full(
-            format!("queue is full: {queued} of {limit} prompt tokens"),
-            Admission::soon(),
-        ),
+        Reject::QueueFullRows { queued, limit, .. } => {
+            queue_full("rows", *queued, *limit, Admission::soon())
+        }
+        Reject::QueueFullTokens { queued, limit, .. } => {
+            queue_full("prompt tokens", *queued, *limit, Admission::soon())
+        }
         Reject::LargerThanQueue {
             what,
             amount,

@@ -3,8 +3,8 @@
 use crate::{
     endpoint::{Endpoint, Reply},
     endpoints::{
-        chat, classify, completions, decisions, embeddings, health, metrics, models, pooling,
-        rerank, score, systemone, tokenize,
+        chat, classify, completions, decisions, embeddings, health, metrics, models, moderations,
+        pooling, rerank, score, systemone, tokenize,
     },
     error::ApiError,
     openapi,
@@ -17,10 +17,10 @@ pub(crate) const ENDPOINTS: &[&Endpoint] = &[
     &embeddings::EMBEDDINGS,
     &classify::CLASSIFY,
     &score::SCORE,
-    &score::GENERATIVE_SCORING,
     &rerank::RERANK,
     &rerank::RERANK_V2,
     &pooling::POOLING,
+    &moderations::MODERATIONS,
     &systemone::SYSTEM_ONE,
     &decisions::DECISIONS,
     &tokenize::TOKENIZE,

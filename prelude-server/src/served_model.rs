@@ -15,7 +15,7 @@ use prelude_text::{
 
 use crate::{assets::TokenizerConfig, constrain::Grammars};
 
-/// What a checkpoint is for.
+/// The use of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ModelKind {
@@ -45,7 +45,7 @@ impl ModelKind {
     }
 }
 
-/// What a caller may ask of a model: one per family of endpoints.
+/// A kind of request that a model may answer: one for each family of endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Task {
@@ -117,11 +117,11 @@ impl Default for SamplingDefaults {
     }
 }
 
-/// By what a model judges whether a document answers a query.
+/// The means by which a model judges whether a document answers a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Judge {
-    /// What it says behind the rerank template.
+    /// The answer yes or no behind the rerank template.
     YesNo {
         /// The token of yes.
         yes: u32,
@@ -140,9 +140,9 @@ pub struct ServedModel {
     pub name: String,
     /// Other names by which requests may ask for it.
     pub aliases: Vec<String>,
-    /// What the checkpoint is for.
+    /// The use of the checkpoint.
     pub kind: ModelKind,
-    /// What may be asked of it, in the order in which it is listed.
+    /// The tasks of the model, in the order in which they are listed.
     pub tasks: Vec<Task>,
     /// Text to ids and back.
     pub tokenizer: Arc<Tokenizer>,
@@ -156,7 +156,7 @@ pub struct ServedModel {
     pub end_of_turn: Option<u32>,
     /// Prompts that ask about a query and a document, if the model is asked so.
     pub rerank_template: Option<Arc<RerankTemplate>>,
-    /// By what it judges documents, if it does.
+    /// The means by which the model judges documents, if it does.
     pub judge: Option<Judge>,
     /// Label tokens of typed decisions, if the tokenizer has them.
     pub labels: Option<Arc<DecideLabels>>,
@@ -170,9 +170,9 @@ pub struct ServedModel {
     pub class_activation: ClassActivation,
     /// The activation of the score of a pair that a classification head judges.
     pub pair_activation: ClassActivation,
-    /// Which hidden states an embedding combines, if the model embeds.
+    /// The hidden states that an embedding combines, if the model embeds.
     pub pooling: Option<Pooling>,
-    /// Whether embeddings are scaled to length 1 unless asked otherwise.
+    /// True if embeddings are scaled to length 1 unless a request says otherwise.
     pub normalise: bool,
     /// Length of an embedding before cutting.
     pub hidden_size: u32,
@@ -190,7 +190,7 @@ pub struct ServedModel {
     pub created: u64,
     /// Names weights, dtype and kernels: `system_fingerprint`.
     pub fingerprint: String,
-    /// How special tokens in people's texts are made plain text, if they can be.
+    /// The means to make special tokens in texts of callers plain text, if there is one.
     pub(crate) escaper: Option<Escaper>,
     /// Compiled constraints.
     pub(crate) grammars: Grammars,
@@ -202,13 +202,13 @@ impl ServedModel {
         std::iter::once(&*self.name).chain(self.aliases.iter().map(String::as_str))
     }
 
-    /// Whether the model scores tokens of its vocabulary.
+    /// Returns true if the model scores tokens of its vocabulary.
     #[must_use]
     pub fn has_vocabulary(&self) -> bool {
         self.serves(Task::Completions)
     }
 
-    /// Whether the model answers this kind of request.
+    /// Returns true if the model answers this kind of request.
     #[must_use]
     pub fn serves(&self, task: Task) -> bool {
         self.tasks.contains(&task)

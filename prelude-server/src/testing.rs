@@ -1,4 +1,4 @@
-//! What tests of endpoints share: the demo models in service, and one way to ask them.
+//! The common part of tests of endpoints: the demo models in service, and one way to ask them.
 
 use std::{
     io::Write as _,
@@ -98,12 +98,18 @@ pub(crate) fn golden(name: &str) -> Option<PathBuf> {
     None
 }
 
+/// A call of an endpoint that has not been answered.
+pub(crate) fn call(app: &Arc<App>, path: &str) -> Arc<Call> {
+    let (endpoint, tail) = routes::find("POST", path).unwrap();
+    Call::in_process(app, endpoint, tail, app.ids.next("req-")).unwrap()
+}
+
 /// Asks and returns status, body and what is known of the request.
 pub(crate) fn ask(app: &Arc<App>, path: &str, body: &Value) -> (u16, Value, Inference) {
     ask_raw(app, path, body.to_string())
 }
 
-/// As [`ask`], with a body that need not be JSON.
+/// Asks as [`ask`] does, with a body that need not be JSON.
 pub(crate) fn ask_raw(app: &Arc<App>, path: &str, body: String) -> (u16, Value, Inference) {
     ask_as(app, path, body, false)
 }
@@ -112,9 +118,7 @@ fn ask_as(app: &Arc<App>, path: &str, body: String, is_strict: bool) -> (u16, Va
     let runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = { runtime }.enable_all().build().unwrap();
     runtime.block_on(async {
-        let (endpoint, tail) = routes::find("POST", path).unwrap();
-        let call = Call::in_process(app, endpoint, tail, app.ids.next("req-")).unwrap();
-        let mut call = Arc::into_inner(call).unwrap();
+        let mut call = Arc::into_inner(call(app, path)).unwrap();
         call.strict = is_strict;
         let call = Arc::new(call);
         let answer = (call.endpoint.handle)(&call, body.into()).await;

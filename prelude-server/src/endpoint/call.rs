@@ -21,14 +21,14 @@ use crate::{
     wire::{self, Request},
 };
 
-/// One request on its way: who it is, what it reserved, and what may be written to the log.
+/// One request on its way: its id, its reservation, and the facts that may be written to the log.
 #[derive(Debug)]
 pub(crate) struct Call {
-    /// What all requests share.
+    /// The state that all requests share.
     pub(crate) app: Arc<App>,
     /// The endpoint asked.
     pub(crate) endpoint: &'static Endpoint,
-    /// What a route's `*` matched, for `/v1/models/{id}`.
+    /// The text that a route's `*` matched, for `/v1/models/{id}`.
     pub(crate) tail: Option<String>,
     /// The client's id, or ours.
     pub(crate) request_id: String,
@@ -42,19 +42,18 @@ pub(crate) struct Call {
     pub(crate) arrival: Instant,
     /// Room in the queue.
     pub(crate) reservation: Reservation,
-    /// What response headers, access log and metrics say about the request, filled as it becomes
-    /// known.
+    /// The facts that response headers, access log and metrics tell, filled in as they become known.
     pub(crate) seen: Mutex<Inference>,
 }
 
-/// What is known of an inference request.
+/// The facts of an inference request that are known by now.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Inference {
     /// The class, once the request was built.
     pub(crate) class: Option<ExecutionClass>,
     /// Prompt tokens, each prompt once.
     pub(crate) prompt_tokens: u64,
-    /// What the engine counted, once it finished.
+    /// The engine's counts, once it has finished.
     pub(crate) usage: Option<Usage>,
 }
 
@@ -169,20 +168,11 @@ impl Call {
         Ok(encoded)
     }
 
-    /// Takes room for an answer of so many decimal `numbers`, before they are computed. To be called
-    /// once it is known how many they are.
-    ///
-    /// # Errors
-    /// 400 `too_many_numbers` or `larger_than_queue`, 429 `queue_full`.
-    pub(crate) fn expect_numbers(&self, numbers: u64) -> Result<(), ApiError> {
-        self.expect(numbers, Printed::Decimal)
-    }
-
     /// Takes room for an answer of `count` such numbers: the one place that bounds them, for all
     /// endpoints.
     ///
     /// # Errors
-    /// As [`Call::expect_numbers`].
+    /// 400 `too_many_numbers` or `larger_than_queue`, 429 `queue_full`.
     pub(crate) fn expect(&self, count: u64, printed: Printed) -> Result<(), ApiError> {
         let (numbers, bytes) = match printed {
             Printed::Decimal => (count, NUMBER_BYTES),
@@ -196,9 +186,10 @@ impl Call {
         self.reservation.grow_answer(count.saturating_mul(bytes))
     }
 
-    /// Writes an answer of about `bytes`, on a thread of its own if that takes long: the one that
-    /// runs connections has others to serve.
-    pub(crate) async fn write<T>(&self, bytes: u64, work: impl FnOnce() -> T) -> T {
+    /// Writes the answer for which room was taken, and `more` bytes; on a thread of its own if that
+    /// takes long: the thread that runs connections has others to serve.
+    pub(crate) async fn write<T>(&self, more: u64, work: impl FnOnce() -> T) -> T {
+        let bytes = self.reservation.answer_bytes().saturating_add(more);
         self.app.encoder.write(bytes, work).await
     }
 
@@ -214,12 +205,12 @@ impl Call {
         ApiError::step_failed(&self.request_id)
     }
 
-    /// Notes what is known of the request by now.
+    /// Adds facts of the request.
     pub(crate) fn note(&self, note: impl FnOnce(&mut Inference)) {
         note(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// What is known of the request by now.
+    /// Returns the facts of the request.
     pub(crate) fn inference(&self) -> Inference {
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -254,14 +245,14 @@ const BASE64_BYTES: u64 = 6;
 /// About how many bytes a log-probability has: token, log-probability, rank, offset.
 pub(crate) const LOGPROB_BYTES: u64 = 128;
 
-/// How an answer prints a number.
+/// The form in which an answer prints a number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Printed {
-    /// As a decimal number.
+    /// A decimal number.
     Decimal,
-    /// As four bytes in base64, which count as a third of a number.
+    /// Four bytes in base64, which count as a third of a number.
     Base64,
-    /// With its token and its rank, as two numbers.
+    /// A log-probability with its token and its rank, which count as two numbers.
     Logprob,
 }
 

@@ -21,11 +21,11 @@ pub(crate) struct Endpoint {
     pub(crate) paths: &'static [&'static str],
     /// `GET` (which takes HEAD along) or `POST`.
     pub(crate) method: &'static str,
-    /// What the endpoint needs of the process.
+    /// The part of the process that the endpoint needs.
     pub(crate) needs: Needs,
     /// True if an answer may take more than one step.
     pub(crate) generates: bool,
-    /// Who may ask.
+    /// The callers that may ask.
     pub(crate) access: Access,
     /// The dialect in which errors are written.
     pub(crate) dialect: Dialect,
@@ -53,25 +53,25 @@ pub(crate) type Handler = for<'a> fn(&'a Arc<Call>, Bytes) -> Answering<'a>;
 /// The media types and schemas of a body, in one form or several.
 pub(crate) type Bodies = Vec<(&'static str, Schema)>;
 
-/// What an endpoint needs of the process.
+/// The part of the process that an endpoint needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// It answers in every phase.
+    /// Nothing: the endpoint answers in every phase.
     Nothing,
     /// Models and their tokenizers.
     Models,
-    /// Room in the queue: it makes an engine work.
+    /// Room in the queue: the endpoint makes an engine work.
     Queue,
 }
 
-/// Who may ask.
+/// The callers that may ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Callers with a key, where the server has keys.
     Key,
-    /// Anybody.
+    /// All callers.
     Open,
-    /// Anybody, unless the server protects its metrics.
+    /// All callers, unless the server protects its metrics.
     Metrics,
 }
 

@@ -8,22 +8,22 @@ use prelude_text::output::OutputPart;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    conversation::{Conversation, ConversationFields},
-    generate::{
-        ChatLogprobs, Choice, GenerationFields, Job, Params, PromptLogprobs, PromptLogprobsSchema,
-        Readiness, Report, Run, Speaker, StopReason, entries, logprobs,
-    },
-    input,
-    submit::{Common, CommonFields, UsageBody},
-    tools::Mind,
-    truncate::{Side, Truncation, TruncationFields},
-};
 use crate::{
     endpoint::{Bodies, Call, Endpoint, Printed, Reply, events, schema, unix_seconds},
     error::ApiError,
     served_model::{ServedModel, Task},
     sse::Events,
+    tasks::{
+        conversation::{Conversation, ConversationFields},
+        generate::{
+            ChatLogprobs, Choice, GenerationFields, Job, Params, PromptLogprobs,
+            PromptLogprobsSchema, Readiness, Report, Run, Speaker, StopReason, entries, logprobs,
+        },
+        input,
+        submit::{Common, CommonFields, UsageBody},
+        tools::Mind,
+        truncate::{Side, Truncation, TruncationFields},
+    },
     wire::{Count, CountOrAll, Int, request},
 };
 
@@ -99,7 +99,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let truncation = Truncation::new(request.truncation, model, output, Side::Left)?;
     let mut params = Params::new(call, model, request.generation)?;
 
-    call.reservation.set_rows(u64::from(params.n))?;
+    call.reservation.expect_rows(u64::from(params.n), 0)?;
     params.reserve_class(call, max_tokens.unwrap_or(u32::MAX))?;
     // Rendering and encoding are one piece of work.
     let encode = || conversation.encode(call, model, add_special_tokens, truncation);
@@ -125,7 +125,6 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         let range = params.prompt_logprobs_range.as_ref();
         call.expect(entries(ids.len(), range, top), Printed::Logprob)?;
     }
-    call.reservation.set_tokens(ids.len() as u64)?;
 
     params.constrain(call, model).await?;
     let report = Report {

@@ -7,20 +7,20 @@ use prelude_core::TokenId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    generate::{
-        CompletionLogprobs, GenerationFields, Job, Params, PromptLogprobs, PromptLogprobsSchema,
-        Readiness, Report, Run, Speaker, StopReason, entries, logprobs,
-    },
-    input::{self, Encoding, Prompt, Prompts},
-    submit::{Common, CommonFields, UsageBody},
-    truncate::{Side, Truncation, TruncationFields},
-};
 use crate::{
     endpoint::{Call, Endpoint, Printed, Reply, events, schema, unix_seconds},
     error::ApiError,
     served_model::Task,
     sse::Events,
+    tasks::{
+        generate::{
+            CompletionLogprobs, GenerationFields, Job, Params, PromptLogprobs,
+            PromptLogprobsSchema, Readiness, Report, Run, Speaker, StopReason, entries, logprobs,
+        },
+        input::{self, Encoding, Prompt, Prompts},
+        submit::{Common, CommonFields, UsageBody},
+        truncate::{Side, Truncation, TruncationFields},
+    },
     wire::{Count, CountOrAll, Int, request},
 };
 
@@ -100,7 +100,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     params.check_budget(max_tokens)?;
 
     call.reservation
-        .set_rows(prompts.len() as u64 * u64::from(params.n))?;
+        .expect_rows(prompts.len() as u64 * u64::from(params.n), 0)?;
     params.reserve_class(call, max_tokens)?;
     let encoding = |truncation| Encoding {
         field: "prompt",
@@ -126,8 +126,6 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     )?;
     let echoed = echoes.iter().flatten().map(|e| e.len() as u64);
     params.check_repeats(call, echoed.sum(), prompts.iter().map(Vec::len).sum())?;
-    let tokens = prompts.iter().map(|ids| ids.len() as u64).sum();
-    call.reservation.set_tokens(tokens)?;
 
     params.constrain(call, model).await?;
     let report = report(&options, &params);

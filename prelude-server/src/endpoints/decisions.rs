@@ -11,17 +11,18 @@ use serde::{
 };
 use serde_json::{json, value::RawValue};
 
-use super::{
-    decide::{
-        self, Asked, Asking, DecideFields, Decided, LEVELS_MAX, OPTIONS_MAX, Options, QUESTIONS_MAX,
-    },
-    messages::Content,
-    submit::{Common, CommonFields},
-};
 use crate::{
     endpoint::{Call, Endpoint, Reply, json, schema},
     error::ApiError,
     served_model::Task,
+    tasks::{
+        decide::{
+            self, DecideFields, Decided, LEVELS_MAX, NamedQuestion, OPTIONS_MAX, Options,
+            QUESTIONS_MAX, Questionnaire,
+        },
+        messages::Content,
+        submit::{Common, CommonFields},
+    },
     wire::{Refused, Text, request, unsupported, wrong_value},
 };
 
@@ -264,7 +265,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         .app
         .model_for(common.model.as_deref(), Task::Decisions)?;
     let (questions, values) = questions(request.decision.questions)?;
-    let asking = Asking {
+    let questionnaire = Questionnaire {
         state_field: "input",
         state: request.decision.input.0,
         instructions: None,
@@ -272,12 +273,14 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         options: Options::new(request.options.x_prelude)?,
         escapes: request.options.escape_special_tokens,
     };
-    let decided = decide::decide(call, model, &common, &asking, body.len()).await?;
-    Ok(reply(&model.name, &asking, &values, &decided))
+    let decided = decide::decide(call, model, &common, &questionnaire, body.len()).await?;
+    Ok(reply(&model.name, &questionnaire, &values, &decided))
 }
 
 /// The questions, and what each one's answers are called.
-fn questions(list: Vec<QuestionFields<'_>>) -> Result<(Vec<Asked<'_>>, Vec<Values<'_>>), ApiError> {
+fn questions(
+    list: Vec<QuestionFields<'_>>,
+) -> Result<(Vec<NamedQuestion<'_>>, Vec<Values<'_>>), ApiError> {
     if !(1..=QUESTIONS_MAX).contains(&list.len()) {
         let must = format!("have 1 to {QUESTIONS_MAX} questions");
         return Err(ApiError::invalid_value("questions", must));
@@ -288,7 +291,7 @@ fn questions(list: Vec<QuestionFields<'_>>) -> Result<(Vec<Asked<'_>>, Vec<Value
     Ok(read.into_iter().unzip())
 }
 
-/// What answers are called: as the client spelled it.
+/// The names of answers, as the client spelled them.
 enum Values<'a> {
     None,
     /// A string or a boolean each.
@@ -299,7 +302,7 @@ enum Values<'a> {
 fn question<'a>(
     path: &str,
     fields: QuestionFields<'a>,
-) -> Result<(Asked<'a>, Values<'a>), ApiError> {
+) -> Result<(NamedQuestion<'a>, Values<'a>), ApiError> {
     let (list, criteria, values) = match fields.r#type {
         Kind::Predicate => {
             let criteria = Criteria::Noul {
@@ -320,7 +323,7 @@ fn question<'a>(
             ("levels", Criteria::Score(levels), Values::Labels(labels))
         }
     };
-    let asked = Asked {
+    let named = NamedQuestion {
         name: fields.name.map(|name| name.0),
         pointer: format!("{path}/{list}"),
         question: Question {
@@ -328,7 +331,7 @@ fn question<'a>(
             criteria,
         },
     };
-    Ok((asked, values))
+    Ok((named, values))
 }
 
 /// A list of 2 to `max` entries.
@@ -408,7 +411,7 @@ struct Usage {
 #[schemars(rename = "DecisionInputDetails")]
 struct InputDetails {
     cached_tokens: u64,
-    /// What a later request will find in the cache because of this one.
+    /// The tokens that later requests find in the cache because of this one.
     cache_write_tokens: u64,
 }
 
@@ -457,11 +460,16 @@ struct OfLevel<'a> {
     probability: f64,
 }
 
-fn reply(model: &str, asking: &Asking<'_>, values: &[Values<'_>], decided: &Decided) -> Reply {
-    let asked = asking.questions.iter().zip(values);
-    let answers = asked
+fn reply(
+    model: &str,
+    questionnaire: &Questionnaire<'_>,
+    values: &[Values<'_>],
+    decided: &Decided,
+) -> Reply {
+    let named = questionnaire.questions.iter().zip(values);
+    let answers = named
         .zip(&decided.answers)
-        .map(|((asked, values), (answer, _))| answer_body(asked, values, answer));
+        .map(|((named, values), (answer, _))| answer_body(named, values, answer));
     let input_tokens = decided.tokens;
     Reply::json(&Response {
         model,
@@ -483,11 +491,11 @@ fn reply(model: &str, asking: &Asking<'_>, values: &[Values<'_>], decided: &Deci
 }
 
 fn answer_body<'a>(
-    asked: &'a Asked<'_>,
+    named: &'a NamedQuestion<'_>,
     values: &'a Values<'_>,
     answer: &Answer,
 ) -> AnswerBody<'a> {
-    let name = asked.name.as_deref();
+    let name = named.name.as_deref();
     match (values, answer) {
         (Values::None, Answer::Noul { noul }) => AnswerBody::Predicate {
             name,

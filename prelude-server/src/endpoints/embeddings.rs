@@ -2,23 +2,20 @@
 
 use std::sync::Arc;
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use prelude_core::{Head, RowOutput, RowSpec, TokenHead};
-use prelude_engine::Usage;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::{
-    input::{self, Inputs, InputsFields},
-    read,
-    submit::{Common, CommonFields, UsageBody},
-};
 use crate::{
-    endpoint::{Call, Endpoint, Printed, Reply, json, schema, unix_seconds},
+    endpoint::{Call, Endpoint, Reply, json, schema, unix_seconds},
     error::ApiError,
-    served_model::{ServedModel, Task},
-    wire::{Int, Text, request},
+    served_model::Task,
+    tasks::{
+        embed::{Unit, Vector, VectorFields, embed},
+        input::InputsFields,
+        submit::{Common, CommonFields, UsageBody},
+    },
+    wire::request,
 };
 
 /// `POST /v1/embeddings`.
@@ -51,71 +48,6 @@ struct Item {
     embedding: Vector,
 }
 
-/// Numbers, or their little-endian bytes in base64.
-#[derive(Serialize, JsonSchema)]
-#[serde(untagged)]
-pub(crate) enum Vector {
-    Floats(Vec<f32>),
-    Base64(String),
-}
-
-impl Vector {
-    pub(crate) fn new(floats: Vec<f32>, format: Format) -> Self {
-        match format {
-            Format::Float => Self::Floats(floats),
-            Format::Base64 => {
-                let bytes: Vec<u8> = floats.iter().flat_map(|f| f.to_le_bytes()).collect();
-                Self::Base64(STANDARD.encode(bytes))
-            }
-        }
-    }
-}
-
-/// How the numbers of a vector are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(rename = "EncodingFormat")]
-pub(crate) enum Format {
-    #[default]
-    Float,
-    /// Little-endian float32.
-    Base64,
-}
-
-/// How vectors are made and written.
-#[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct VectorFields<'a> {
-    pub(crate) encoding_format: Option<Format>,
-    /// Cut to this many components first, normalised after.
-    dimensions: Option<Int<1, { u32::MAX as i64 }>>,
-    /// Put before each text as `Instruct: {instruction}\nQuery:`.
-    #[serde(borrow)]
-    instruction: Option<Text<'a>>,
-    /// A prompt that the model brings.
-    prompt_name: Option<Text<'a>>,
-    /// `query`, `search_query`, `document`, `passage` or `search_document`.
-    input_type: Option<Text<'a>>,
-}
-
-impl VectorFields<'_> {
-    /// Refuses what only embeddings have.
-    ///
-    /// # Errors
-    /// 400 `unsupported_parameter`.
-    pub(crate) fn check_format_alone(&self) -> Result<(), ApiError> {
-        let given = [
-            ("dimensions", self.dimensions.is_some()),
-            ("instruction", self.instruction.is_some()),
-            ("prompt_name", self.prompt_name.is_some()),
-            ("input_type", self.input_type.is_some()),
-        ];
-        match given.into_iter().find(|(_, is_given)| *is_given) {
-            Some((name, _)) => Err(ApiError::unsupported_parameter(name)),
-            None => Ok(()),
-        }
-    }
-}
-
 request! {
     /// `POST /v1/embeddings`.
     struct EmbeddingRequest<'a> {
@@ -134,7 +66,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         .app
         .model_for(common.model.as_deref(), Task::Embeddings)?;
     let (vectors, inputs) = (request.vectors, request.inputs);
-    let embedded = embed(call, model, &common, vectors, inputs, Of::Texts).await?;
+    let embedded = embed(call, model, &common, vectors, inputs, Unit::Texts).await?;
     let write = move || {
         let item = |(index, floats): (usize, Vec<Vec<f32>>)| Item {
             index,
@@ -147,159 +79,17 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
             created: unix_seconds(),
             model: &model.name,
             data: embedded.vectors.into_iter().enumerate().map(item).collect(),
-            usage: UsageBody::new(embedded.tokens, 0, Some(&embedded.usage)),
+            usage: embedded.usage,
         })
     };
-    Ok(call.write(call.reservation.answer_bytes(), write).await)
-}
-
-/// What has a vector, or classes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Of {
-    /// Each input as a whole.
-    Texts,
-    /// Each token of each input.
-    Tokens,
-}
-
-/// Vectors of a request's inputs, and what they cost.
-pub(crate) struct Embedded {
-    /// Of each input, one, or one for each of its tokens.
-    pub(crate) vectors: Vec<Vec<Vec<f32>>>,
-    pub(crate) format: Format,
-    pub(crate) tokens: u64,
-    pub(crate) usage: Usage,
-}
-
-/// Embeds a request's inputs.
-///
-/// # Errors
-/// 400 for whatever is wrong with the request, 429, 503, 500.
-pub(crate) async fn embed(
-    call: &Call,
-    model: &ServedModel,
-    common: &Common<'_>,
-    vectors: VectorFields<'_>,
-    inputs: InputsFields<'_>,
-    of: Of,
-) -> Result<Embedded, ApiError> {
-    let pooling = model.pooling.expect("a model that serves embeddings pools");
-    let normalise = inputs.input.use_activation.unwrap_or(model.normalise);
-    let inputs = Inputs::new(call, model, inputs)?;
-    inputs.check_not_escaped()?;
-    let format = vectors.encoding_format.unwrap_or_default();
-    let dimensions = dimensions(vectors.dimensions, model)?;
-    let prefix = prefix(&vectors, model)?;
-    if inputs.field == "messages" && !prefix.is_empty() {
-        let must = "not be combined with an instruction or a named prompt";
-        return Err(ApiError::invalid_value("messages", must));
-    }
-    call.reservation.set_rows(inputs.len() as u64)?;
-    let width = dimensions.unwrap_or(model.hidden_size);
-    let (prompts, encoding) = inputs.into_prompts(call, model).await?;
-    let field = encoding.field;
-    let prompts = input::encode_behind(call, model, &prefix, prompts, encoding).await?;
-    let (tree, ends, tokens) = read::tree(model, field, &prompts)?;
-    let vectors = match of {
-        Of::Texts => prompts.len() as u64,
-        Of::Tokens => tokens,
-    };
-    let printed = match format {
-        Format::Float => Printed::Decimal,
-        Format::Base64 => Printed::Base64,
-    };
-    call.expect(vectors * u64::from(width), printed)?;
-    let head = match of {
-        Of::Texts => Head::Embed {
-            pooling,
-            normalise,
-            dimensions,
-        },
-        Of::Tokens => Head::Tokens(TokenHead::Embed {
-            normalise,
-            dimensions,
-        }),
-    };
-    let row = |node| RowSpec {
-        node,
-        head: head.clone(),
-    };
-    let rows = ends.into_iter().map(row).collect();
-    let (outputs, usage) = read::read_rows(call, model, common, tree, rows, tokens).await?;
-    let vectors = |output| match output {
-        RowOutput::Embedding(floats) => Ok(vec![floats]),
-        RowOutput::Tokens { rows, .. } => Ok(rows),
-        _ => Err(read::mismatch(call)),
-    };
-    Ok(Embedded {
-        vectors: outputs.into_iter().map(vectors).collect::<Result<_, _>>()?,
-        format,
-        tokens,
-        usage,
-    })
-}
-
-fn dimensions(
-    dimensions: Option<Int<1, { u32::MAX as i64 }>>,
-    model: &ServedModel,
-) -> Result<Option<u32>, ApiError> {
-    let dimensions = dimensions.map(Int::count);
-    match dimensions {
-        Some(d) if d > model.hidden_size => {
-            let must = format!("be in 1..={}", model.hidden_size);
-            Err(ApiError::invalid_value("dimensions", must))
-        }
-        Some(d) if !model.matryoshka.is_empty() && !model.matryoshka.contains(&d) => {
-            let must = format!(
-                "be one of {:?}, which the model was trained for",
-                model.matryoshka
-            );
-            Err(ApiError::invalid_value("dimensions", must))
-        }
-        _ => Ok(dimensions),
-    }
-}
-
-/// Returns the text before each input: at most one of `instruction`, `prompt_name` and
-/// `input_type` names it.
-fn prefix(fields: &VectorFields<'_>, model: &ServedModel) -> Result<String, ApiError> {
-    let given = [&fields.instruction, &fields.prompt_name, &fields.input_type];
-    let [instruction, prompt_name, input_type] = given.map(|text| text.as_ref().map(|t| &*t.0));
-    let named = |name: &str, param: &'static str| {
-        model.prompts.get(name).cloned().ok_or_else(|| {
-            let known: Vec<_> = model.prompts.keys().collect();
-            ApiError::invalid_value(
-                param,
-                format!("name a prompt of this model; it has {known:?}"),
-            )
-        })
-    };
-    match (instruction, prompt_name, input_type) {
-        (None, None, None) => Ok(String::new()),
-        (Some(instruction), None, None) => Ok(format!("Instruct: {instruction}\nQuery:")),
-        (None, Some(name), None) => named(name, "prompt_name"),
-        (None, None, Some("query" | "search_query")) => named("query", "input_type"),
-        (None, None, Some("document" | "passage" | "search_document")) => {
-            // As sentence-transformers looks for it.
-            let names = ["document", "passage", "corpus"];
-            let prompt = names.iter().find_map(|name| model.prompts.get(*name));
-            Ok(prompt.cloned().unwrap_or_default())
-        }
-        (None, None, Some(_)) => {
-            let must = "be query, search_query, document, passage or search_document";
-            Err(ApiError::invalid_value("input_type", must))
-        }
-        _ => {
-            let must = "not be combined with prompt_name or input_type: at most one of the three";
-            Err(ApiError::invalid_value("instruction", must))
-        }
-    }
+    Ok(call.write(0, write).await)
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::LazyLock;
 
+    use base64::{Engine as _, engine::general_purpose::STANDARD};
     use serde_json::{Value, json};
 
     use super::*;
@@ -457,8 +247,8 @@ mod tests {
         assert!((score(1) - 1.0).abs() < 1e-6);
         let tokens = vectors["usage"]["prompt_tokens"].as_u64().unwrap() * 2 / 3;
         assert_eq!(found["usage"]["prompt_tokens"], tokens);
-        let zipped = json!({"data_1": {"content": [{"type": "text", "text": "a card"},
-            {"type": "text", "text": "a bank"}]}, "data_2": ["a bank", "a bank"]});
+        let zipped = json!({"text_1": {"content": [{"type": "text", "text": "a card"},
+            {"type": "text", "text": "a bank"}]}, "text_2": ["a bank", "a bank"]});
         let zipped = answer(app, "/score", &zipped);
         assert_eq!(zipped["data"][0]["score"], found["data"][0]["score"]);
         let ranked = answer(
@@ -507,11 +297,11 @@ mod tests {
         );
         let kept = app.model(None).unwrap();
         let ends = kept.tokenizer.count("word", true) - kept.tokenizer.count("word", false);
-        let text = crate::endpoints::truncate::cut_text(
+        let text = crate::tasks::truncate::cut_text(
             kept,
             &long,
             6 - ends,
-            crate::endpoints::truncate::Side::Right,
+            crate::tasks::truncate::Side::Right,
         );
         let expected = answer(app, PATH, &json!({"input": text}));
         assert_eq!(short["data"], expected["data"]);

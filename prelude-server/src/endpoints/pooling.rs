@@ -1,4 +1,5 @@
-//! `POST /pooling`: what a model makes of a whole text or of each of its tokens, whatever kind it is.
+//! `POST /pooling`: the vectors or classes of whole texts or of each of their tokens, by any kind of
+//! model.
 
 use std::sync::Arc;
 
@@ -6,16 +7,16 @@ use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    classify::{self, LabelFields},
-    embeddings::{self, Of, Vector, VectorFields},
-    input::InputsFields,
-    submit::{Common, CommonFields, UsageBody},
-};
 use crate::{
     endpoint::{Call, Endpoint, Reply, json, schema, unix_seconds},
     error::ApiError,
     served_model::{ModelKind, ServedModel, Task},
+    tasks::{
+        classify::{self, LabelFields},
+        embed::{self, Embedded, Unit, Vector, VectorFields},
+        input::InputsFields,
+        submit::{Common, CommonFields, UsageBody},
+    },
     wire::{Text, request},
 };
 
@@ -28,7 +29,7 @@ pub(crate) const POOLING: Endpoint = Endpoint {
     ..Endpoint::post(&["/pooling"], |call, body| Box::pin(handle(call, body)))
 };
 
-/// What is wanted of each text.
+/// The result that is wanted for each text.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct TaskFields<'a> {
     /// `embed` or `classify`, of each text; `token_embed` or `token_classify`, of each of its tokens.
@@ -68,7 +69,7 @@ struct Item {
     data: Data,
 }
 
-/// Of the whole text, or a row for each of its tokens.
+/// One vector for the whole text, or one for each of its tokens.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "PooledData")]
 #[serde(untagged)]
@@ -88,39 +89,39 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         .app
         .model_for(common.model.as_deref(), Task::Pooling)
         .map_err(|e| e.prefixed("Unsupported task: "))?;
-    let (task, of) = task(request.task.task, model)?;
+    let (task, unit) = task(request.task.task, model)?;
     let (vectors, labels, inputs) = (request.vectors, request.labels, request.inputs);
-    let (vectors, format, tokens, usage) = match task {
-        Pooled::Embed => {
-            let embedded = embeddings::embed(call, model, &common, vectors, inputs, of).await?;
-            (
-                embedded.vectors,
-                embedded.format,
-                embedded.tokens,
-                embedded.usage,
-            )
-        }
+    let Embedded {
+        vectors,
+        format,
+        usage,
+    } = match task {
+        Pooled::Embed => embed::embed(call, model, &common, vectors, inputs, unit).await?,
         Pooled::Classify => {
             vectors.check_format_alone()?;
             let format = vectors.encoding_format.unwrap_or_default();
-            let classified = classify::classify(call, model, &common, labels, inputs, of).await?;
+            let inputs = classify::activated_inputs(call, model, inputs)?;
+            let classified = classify::classify(call, model, &common, labels, inputs, unit).await?;
             #[expect(
                 clippy::cast_possible_truncation,
                 reason = "written in f32's precision"
             )]
-            let narrow = |probs: Vec<f64>| probs.into_iter().map(|p| p as f32).collect();
-            let each = |of_input: Vec<Vec<f64>>| of_input.into_iter().map(narrow).collect();
-            let vectors = classified.probs.into_iter().map(each).collect();
-            (vectors, format, classified.tokens, classified.usage)
+            let narrow = |probs: &Vec<f64>| probs.iter().map(|&p| p as f32).collect();
+            let each = |of_input: &Vec<Vec<f64>>| of_input.iter().map(narrow).collect();
+            Embedded {
+                vectors: classified.probs.iter().map(each).collect(),
+                format,
+                usage: classified.usage(),
+            }
         }
     };
     let write = move || {
         let item = |(index, floats): (usize, Vec<Vec<f32>>)| Item {
             index,
             object: "pooling",
-            data: match of {
-                Of::Texts => Data::Whole(Vector::new(floats.concat(), format)),
-                Of::Tokens => Data::Tokens(
+            data: match unit {
+                Unit::Texts => Data::Whole(Vector::new(floats.concat(), format)),
+                Unit::Tokens => Data::Tokens(
                     floats
                         .into_iter()
                         .map(|of_token| Vector::new(of_token, format))
@@ -135,10 +136,10 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
             created: unix_seconds(),
             model: &model.name,
             data,
-            usage: UsageBody::new(tokens, 0, Some(&usage)),
+            usage,
         })
     };
-    Ok(call.write(call.reservation.answer_bytes(), write).await)
+    Ok(call.write(0, write).await)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,20 +149,20 @@ enum Pooled {
 }
 
 /// `task`, or the kind's own for whole texts.
-fn task(asked: Option<Text<'_>>, model: &ServedModel) -> Result<(Pooled, Of), ApiError> {
+fn task(asked: Option<Text<'_>>, model: &ServedModel) -> Result<(Pooled, Unit), ApiError> {
     let classifies = matches!(model.kind, ModelKind::Classifier | ModelKind::Reward);
     let own = match classifies {
         true => Pooled::Classify,
         false => Pooled::Embed,
     };
     let Some(Text(name)) = asked else {
-        return Ok((own, Of::Texts));
+        return Ok((own, Unit::Texts));
     };
-    let (task, of) = match &*name {
-        "embed" => (Pooled::Embed, Of::Texts),
-        "classify" => (Pooled::Classify, Of::Texts),
-        "token_embed" => (Pooled::Embed, Of::Tokens),
-        "token_classify" => (Pooled::Classify, Of::Tokens),
+    let (task, unit) = match &*name {
+        "embed" => (Pooled::Embed, Unit::Texts),
+        "classify" => (Pooled::Classify, Unit::Texts),
+        "token_embed" => (Pooled::Embed, Unit::Tokens),
+        "token_classify" => (Pooled::Classify, Unit::Tokens),
         _ => {
             let must = "be `embed`, `classify`, `token_embed` or `token_classify`";
             return Err(ApiError::invalid_value("task", must));
@@ -175,7 +176,7 @@ fn task(asked: Option<Text<'_>>, model: &ServedModel) -> Result<(Pooled, Of), Ap
         );
         return Err(ApiError::new(400, "unsupported_task", message).with_param("task"));
     }
-    Ok((task, of))
+    Ok((task, unit))
 }
 
 #[cfg(test)]
@@ -251,7 +252,7 @@ mod tests {
         assert!(packed["data"][0]["data"][0].is_string(), "{packed}");
     }
 
-    /// As the golden model embeds texts: last and mean are made of these.
+    /// The golden model's vectors for last and mean pooling are made of these.
     #[test]
     fn each_token_is_embedded() {
         let Some(folder) = golden("rand-embed") else {

@@ -10,15 +10,15 @@ use serde::{
     de::{MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
-use super::{
-    pairs::{self, Judged, PairOptions},
-    submit::{Common, CommonFields},
-    truncate::{Side, Truncation, TruncationFields},
-};
 use crate::{
     endpoint::{Call, Endpoint, Reply, either, schema},
     error::{ApiError, Dialect},
     served_model::Task,
+    tasks::{
+        rank::{self, Judged, PairOptions},
+        submit::{Common, CommonFields},
+        truncate::{Side, Truncation, TruncationFields},
+    },
     wire::{Count, Fields, Int, Text, request},
 };
 
@@ -59,9 +59,9 @@ pub(crate) struct RerankFields<'a> {
     /// Results to return; 0 and null are all.
     top_n: Option<Int<0, { i64::MAX }>>,
     return_documents: Option<bool>,
-    /// What relevance means.
+    /// The meaning of relevance.
     instruction: Option<Text<'a>>,
-    /// The same.
+    /// Another name of `instruction`.
     instruct: Option<Text<'a>>,
     /// 0 is no limit.
     max_tokens_per_doc: Option<Count>,
@@ -182,20 +182,12 @@ async fn handle(call: &Arc<Call>, body: Bytes, answered: Answered) -> Result<Rep
     }
 }
 
-/// Refuses the first of these fields that is given a value of its own.
-fn refuse_given(given: &[(&'static str, bool)]) -> Result<(), ApiError> {
-    match given.iter().find(|(_, is_given)| *is_given) {
-        Some((name, _)) => Err(ApiError::unsupported_parameter(*name)),
-        None => Ok(()),
-    }
-}
-
 /// vLLM's, Jina's and Cohere's dialects.
 async fn documents(call: &Call, fields: Fields<'_>, answered: Answered) -> Result<Reply, ApiError> {
     let is_cohere = answered == Answered::Cohere;
     let request: RerankRequest<'_> = call.read_fields(fields)?;
     let tei = &request.tei;
-    refuse_given(&[
+    ApiError::refuse_given(&[
         ("truncate", tei.truncate == Some(true)),
         ("truncation_direction", tei.truncation_direction.is_some()),
         ("raw_scores", tei.raw_scores == Some(true)),
@@ -233,7 +225,7 @@ async fn documents(call: &Call, fields: Fields<'_>, answered: Answered) -> Resul
         field: "documents",
     };
     let pairs: Vec<(&str, &str)> = documents.iter().map(|d| (&*query, &*d.0)).collect();
-    let judged = pairs::judge(call, model, &common, &pairs, &options).await?;
+    let judged = rank::judge(call, model, &common, &pairs, &options).await?;
     let ranked = ranked(&judged, activation, top_n);
     let results = ranked
         .into_iter()
@@ -274,7 +266,7 @@ async fn tei(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiError> {
     let request: RerankRequest<'_> = call.read_fields(fields)?;
     // The other dialects' fields, and those for which TEI has names of its own.
     let asked = request.rerank;
-    refuse_given(&[
+    ApiError::refuse_given(&[
         ("top_n", asked.top_n.is_some_and(|n| n.get() > 0)),
         ("return_documents", asked.return_documents == Some(true)),
         (
@@ -309,7 +301,7 @@ async fn tei(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiError> {
         ..PairOptions::default()
     };
     let pairs: Vec<(&str, &str)> = texts.iter().map(|t| (&*query, &*t.0)).collect();
-    let judged = pairs::judge(call, model, &common, &pairs, &options).await?;
+    let judged = rank::judge(call, model, &common, &pairs, &options).await?;
     let ranked = ranked(&judged, !raw_scores, None);
     let results = ranked.into_iter().map(|(index, score)| TeiBody {
         index,
@@ -430,7 +422,7 @@ mod tests {
         &APP
     }
 
-    /// What a document spells like a control token is text, if that is wanted.
+    /// A control token that a document spells is plain text, if that is wanted.
     #[test]
     fn special_tokens_in_documents_become_text() {
         let ask = |document: &str, more: Value| {

@@ -6,7 +6,7 @@ mod side;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use prelude_core::{Head, Normalise, RowOutput, RowSpec, TokenId};
+use prelude_core::{Head, Normalise, RowOutput, TokenId};
 use prelude_text::label_trie::softmax;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,21 +14,22 @@ use serde_json::value::RawValue;
 
 use self::{
     joined::{Joined, Joining},
-    side::{PairSide, Parts},
-};
-use super::{
-    classify::activated,
-    input::{Prompts, check_ids},
-    pairs::{self, PairOptions},
-    read,
-    submit::{Common, CommonFields, UsageBody},
-    truncate::{Side, Truncation, TruncationFields},
+    side::PairSide,
 };
 use crate::{
-    endpoint::{Call, Endpoint, Reply, either, json, schema, unix_seconds},
+    endpoint::{Call, Endpoint, Reply, either, schema, unix_seconds},
     error::ApiError,
     served_model::{ServedModel, Task},
-    wire::{Count, Int, Text, Unknown, from_raw, request},
+    tasks::{
+        budget::Budget,
+        classify::activated,
+        input::{Prompts, check_ids},
+        prepared::{Expected, Prepared, compute},
+        rank::{self, Judged, PairOptions},
+        submit::{Common, CommonFields, UsageBody},
+        truncate::{Side, Truncation, TruncationFields},
+    },
+    wire::{Count, Int, Text, request},
 };
 
 /// `POST /score`.
@@ -39,17 +40,6 @@ pub(crate) const SCORE: Endpoint = Endpoint {
     responses: either::<Response<'static>, ListResponse<'static>>,
     ..Endpoint::post(&["/score", "/v1/score"], |call, body| {
         Box::pin(handle(call, body))
-    })
-};
-
-/// `POST /generative_scoring`.
-pub(crate) const GENERATIVE_SCORING: Endpoint = Endpoint {
-    group: "decisions",
-    summary: "Score the first label behind each item",
-    request: Some(schema::<GenerativeScoringRequest<'static>>),
-    responses: json::<ListResponse<'static>>,
-    ..Endpoint::post(&["/generative_scoring"], |call, body| {
-        Box::pin(generative(call, body))
     })
 };
 
@@ -92,7 +82,7 @@ pub(crate) struct LabelFields<'a> {
     #[serde(borrow)]
     #[schemars(with = "Option<TextOrIds>")]
     query: Option<Prompts<'a>>,
-    /// Texts, or token ids where the query is one; with `queries`, the other side of pairs.
+    /// Texts, or token ids where the query is one.
     #[schemars(with = "Option<Items>")]
     items: Option<&'a RawValue>,
     /// 1 to 1,024 ids. A model that has classes passes over them.
@@ -123,10 +113,9 @@ enum Items {
     Text(String),
     Texts(Vec<String>),
     IdLists(Vec<Vec<TokenId>>),
-    Parts(Parts<'static>),
 }
 
-/// Two sides of pairs, in one of three spellings, or `queries` with `items`.
+/// Two sides of pairs, in one of two spellings.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct PairFields<'a> {
     #[serde(borrow)]
@@ -134,24 +123,12 @@ pub(crate) struct PairFields<'a> {
     documents: Option<PairSide<'a>>,
     text_1: Option<PairSide<'a>>,
     text_2: Option<PairSide<'a>>,
-    data_1: Option<PairSide<'a>>,
-    data_2: Option<PairSide<'a>>,
 }
 
-/// The names of [`PairFields`].
-const PAIR_FIELDS: [&str; 6] = [
-    "queries",
-    "documents",
-    "text_1",
-    "text_2",
-    "data_1",
-    "data_2",
-];
-
-/// How pairs are judged.
+/// The options by which pairs are judged.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct JudgeFields<'a> {
-    /// What relevance means (pairs).
+    /// The meaning of relevance (pairs).
     #[serde(borrow)]
     instruction: Option<Text<'a>>,
     /// 0 is no limit (pairs).
@@ -176,37 +153,6 @@ request! {
     refuses &[("stream", &["false"])];
 }
 
-request! {
-    /// `POST /generative_scoring`.
-    struct GenerativeScoringRequest<'a> {
-        labels: LabelFields<'a>,
-        truncation: TruncationFields,
-        common: CommonFields<'a>,
-    }
-    refuses &[
-        ("stream", &["false"]),
-        ("use_activation", &["true"]),
-        ("instruction", &[]),
-        ("max_tokens_per_query", &["0"]),
-        ("max_tokens_per_doc", &["0"]),
-    ];
-}
-
-/// Answers `/generative_scoring`: the score of the first label behind each item.
-///
-/// # Errors
-/// 400 for whatever is wrong with the request, 429, 503, 500.
-pub(crate) async fn generative(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let fields = call.fields(&body)?;
-    if let Some(name) = PAIR_FIELDS.into_iter().find(|name| fields.has(name)) {
-        let must = "be left out here: pairs are scored by /score";
-        return Err(ApiError::invalid_value(name, must));
-    }
-    let request: GenerativeScoringRequest<'_> = call.read_fields(fields)?;
-    let common = Common::new(call, request.common)?;
-    by_labels(call, common, request.labels, request.truncation, None).await
-}
-
 /// Answers `/score`.
 ///
 /// # Errors
@@ -226,30 +172,20 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
             Err(ApiError::invalid_value(pairs, must))
         }
         (Some(_), None) => pairs(call, request).await,
-        (None, Some(_)) => {
-            let common = Common::new(call, request.common)?;
-            let judge = Some(request.judge);
-            by_labels(call, common, request.labels, request.truncation, judge).await
-        }
+        (None, Some(_)) => by_labels(call, request).await,
         (None, None) => {
             let message = "give `query` and `items`, with `label_token_ids` or `labels` of a \
-                           language model, or pairs as `queries` and `documents`, `queries` and \
-                           `items`, `text_1` and `text_2`, or `data_1` and `data_2`";
+                           language model, or pairs as `queries` and `documents` or as `text_1` \
+                           and `text_2`";
             Err(ApiError::new(400, "missing_field", message))
         }
     }
 }
 
-/// Scores tokens or classes behind each item. Without `judge` the answer is a list of the first
-/// label's scores.
-async fn by_labels(
-    call: &Call,
-    common: Common<'_>,
-    fields: LabelFields<'_>,
-    truncation: TruncationFields,
-    judge: Option<JudgeFields<'_>>,
-) -> Result<Reply, ApiError> {
-    let is_list = judge.is_none();
+/// Scores tokens or classes behind each item.
+async fn by_labels(call: &Call, request: ScoreRequest<'_>) -> Result<Reply, ApiError> {
+    let common = Common::new(call, request.common)?;
+    let fields = request.labels;
     // Labels are for language models; without a model's name, the one that can use them is meant.
     let labelled = fields.labels.is_some() || fields.label_token_ids.is_some();
     let model = match &common.model {
@@ -258,65 +194,38 @@ async fn by_labels(
             .model_of(Task::Score, ServedModel::has_vocabulary)?,
         name => call.app.model_for(name.as_deref(), Task::Score)?,
     };
-    let apply_softmax = fields.apply_softmax.unwrap_or(is_list);
-    let item_first = fields.item_first.unwrap_or(false);
-    if let Some(judge) = judge {
-        // Logits come of a classification head without softmax alone.
-        judge.check_unused(model.has_vocabulary() || apply_softmax)?;
-    }
+    let apply_softmax = fields.apply_softmax.unwrap_or(false);
+    // Logits come of a classification head without softmax alone.
+    let activated = model.has_vocabulary() || apply_softmax;
+    request.judge.check_unused(activated)?;
     let wanted = match model.has_vocabulary() {
-        true => Wanted::Tokens(labels(fields.label_token_ids, fields.labels, model)?),
-        false => Wanted::Classes(classes(fields.labels, model)?),
+        true => ScoredLabels::Tokens(labels(fields.label_token_ids, fields.labels, model)?),
+        false => ScoredLabels::Classes(classes(fields.labels, model)?),
     };
     let joining = Joining {
-        item_first,
-        apart: is_list,
-        truncation: Truncation::new(truncation, model, 0, Side::Left)?,
+        item_first: fields.item_first.unwrap_or(false),
+        truncation: Truncation::new(request.truncation, model, 0, Side::Left)?,
     };
     let joined = Joined::new(fields.query, fields.items)?;
-
-    let count = joined.len();
-    if count == 0 {
-        if is_list {
-            return Err(ApiError::invalid_value("items", "not be an empty list"));
-        }
-        let usage = UsageBody::new(0, 0, None);
-        return Ok(respond(model, Vec::new(), usage));
+    let items = joined.len();
+    if items == 0 {
+        return Ok(respond(model, Vec::new(), UsageBody::new(0, 0, None)));
     }
-    call.reservation.set_rows(count as u64)?;
-    call.expect_numbers(count as u64 * wanted.width(model))?;
-    let (tree, ends, tokens) = joined.encode(call, model, &joining).await?;
-    let normalise = match apply_softmax {
-        true => Normalise::OverLabels,
-        false => Normalise::OverVocab,
+    let expected = Expected {
+        prompts: items,
+        rows: 0,
+        bytes: joined.bytes(),
     };
-    let (head, places) = match wanted {
-        Wanted::Tokens(labels) => (Head::LabelScores { labels, normalise }, None),
-        Wanted::Classes(places) => (Head::Classify, places),
+    let prepare = |budget: &Budget<'_>| {
+        budget.numbers(items * wanted.width(model))?;
+        let prompts = joined.encode(budget, model, joining)?;
+        let head = wanted.head(apply_softmax);
+        Ok((Prepared::with_head(model, "items", prompts, &head)?, ()))
     };
-    let row = |node| RowSpec {
-        node,
-        head: head.clone(),
-    };
-    let rows = ends.into_iter().map(row).collect();
-    let (outputs, usage) = read::read_rows(call, model, &common, tree, rows, tokens).await?;
-    let scores = outputs
-        .into_iter()
-        .map(|output| {
-            Some(choose(
-                scores(model, output, apply_softmax)?,
-                places.as_deref(),
-            ))
-        })
-        .collect::<Option<Vec<Vec<f64>>>>()
-        .ok_or_else(|| read::mismatch(call))?;
-    let usage = UsageBody::new(tokens, 0, Some(&usage));
-    if is_list {
-        // A classifier has classes in the order of its labels; a label is asked for first.
-        let first = scores.into_iter().map(|of_item| of_item[0]).collect();
-        return Ok(respond_list(call, model, first, usage));
-    }
-    Ok(respond(model, scores, usage))
+    let scores = |output| Some(wanted.choose(scores(model, output, apply_softmax)?));
+    let (computed, ()) = compute(call, model, &common, expected, prepare, scores).await?;
+    let usage = computed.usage();
+    Ok(respond(model, computed.outputs, usage))
 }
 
 impl JudgeFields<'_> {
@@ -327,16 +236,12 @@ impl JudgeFields<'_> {
         if self.escape_special_tokens == Some(true) {
             return Err(ApiError::special_tokens_not_kept_apart());
         }
-        let given = [
+        ApiError::refuse_given(&[
             ("use_activation", self.use_activation == Some(!activated)),
             ("instruction", self.instruction.is_some()),
             ("max_tokens_per_query", is_limit(self.max_tokens_per_query)),
             ("max_tokens_per_doc", is_limit(self.max_tokens_per_doc)),
-        ];
-        match given.into_iter().find(|(_, is_given)| *is_given) {
-            Some((name, _)) => Err(ApiError::unsupported_parameter(name)),
-            None => Ok(()),
-        }
+        ])
     }
 }
 
@@ -344,14 +249,12 @@ impl JudgeFields<'_> {
 async fn pairs(call: &Call, request: ScoreRequest<'_>) -> Result<Reply, ApiError> {
     let common = Common::new(call, request.common)?;
     let model = call.app.model_for(common.model.as_deref(), Task::Pairs)?;
-    let of_labels = [
+    ApiError::refuse_given(&[
+        ("items", request.labels.items.is_some()),
         ("item_first", request.labels.item_first == Some(true)),
         ("apply_softmax", request.labels.apply_softmax == Some(true)),
-    ];
-    if let Some((name, _)) = of_labels.into_iter().find(|(_, is_given)| *is_given) {
-        return Err(ApiError::unsupported_parameter(name));
-    }
-    let ((left, queries), (right, documents)) = request.pairs.sides(request.labels.items)?;
+    ])?;
+    let ((left, queries), (right, documents)) = request.pairs.sides()?;
     let (queries, documents) = (queries.0, documents.0);
     let judge = request.judge;
     let activation = judge.use_activation.unwrap_or(true);
@@ -374,9 +277,8 @@ async fn pairs(call: &Call, request: ScoreRequest<'_>) -> Result<Reply, ApiError
             return Err(ApiError::invalid_value(left, must));
         }
     };
-    let judged = pairs::judge(call, model, &common, &pairs, &options).await?;
-    let usage = UsageBody::new(judged.prompt_tokens, 0, Some(&judged.usage));
-    Ok(respond_list(call, model, judged.scores(activation), usage))
+    let judged = rank::judge(call, model, &common, &pairs, &options).await?;
+    Ok(respond_list(call, model, &judged, activation))
 }
 
 /// One side of pairs, and the field that it came in.
@@ -385,69 +287,29 @@ type NamedSide<'a> = (&'static str, PairSide<'a>);
 impl<'a> PairFields<'a> {
     /// Returns the name of the first field that is given, if any is.
     fn first(&self) -> Option<&'static str> {
-        let given = self.given();
-        given
-            .into_iter()
-            .find(|(_, is_given)| *is_given)
-            .map(|(name, _)| name)
-    }
-
-    fn given(&self) -> [(&'static str, bool); 6] {
-        let is_given = [
-            self.queries.is_some(),
-            self.documents.is_some(),
-            self.text_1.is_some(),
-            self.text_2.is_some(),
-            self.data_1.is_some(),
-            self.data_2.is_some(),
+        let given = [
+            ("queries", self.queries.is_some()),
+            ("documents", self.documents.is_some()),
+            ("text_1", self.text_1.is_some()),
+            ("text_2", self.text_2.is_some()),
         ];
-        std::array::from_fn(|i| (PAIR_FIELDS[i], is_given[i]))
+        let first = given.into_iter().find(|(_, is_given)| *is_given);
+        first.map(|(name, _)| name)
     }
 
     /// Returns the two sides of the one spelling that is given.
-    fn sides(
-        self,
-        items: Option<&'a RawValue>,
-    ) -> Result<(NamedSide<'a>, NamedSide<'a>), ApiError> {
-        let mut given: Vec<_> = self.given().into_iter().filter(|(_, is)| *is).collect();
-        given.extend(items.map(|_| ("items", true)));
-        let items = match (&self.queries, items) {
-            (Some(_), Some(raw)) => Some(from_raw(raw.get(), "items", &mut Unknown::default())?),
-            _ => None,
-        };
-        let (left, right) = match self {
-            Self {
-                queries: Some(a),
-                documents: Some(b),
-                ..
-            } => (("queries", a), ("documents", b)),
-            Self {
-                queries: Some(a), ..
-            } if items.is_some() => (("queries", a), ("items", items.expect("it was looked at"))),
-            Self {
-                text_1: Some(a),
-                text_2: Some(b),
-                ..
-            } => (("text_1", a), ("text_2", b)),
-            Self {
-                data_1: Some(a),
-                data_2: Some(b),
-                ..
-            } => (("data_1", a), ("data_2", b)),
-            _ => {
-                let message = "give pairs as `queries` and `documents`, `queries` and `items`, \
-                               `text_1` and `text_2`, or `data_1` and `data_2`";
-                return Err(ApiError::new(400, "missing_field", message));
+    fn sides(self) -> Result<(NamedSide<'a>, NamedSide<'a>), ApiError> {
+        match (self.queries, self.documents, self.text_1, self.text_2) {
+            (Some(a), Some(b), None, None) => Ok((("queries", a), ("documents", b))),
+            (None, None, Some(a), Some(b)) => Ok((("text_1", a), ("text_2", b))),
+            (Some(_), Some(_), ..) | (.., Some(_), Some(_)) => {
+                let must = "not be combined with another spelling of pairs";
+                Err(ApiError::invalid_value("queries", must))
             }
-        };
-        let other = given
-            .iter()
-            .find(|(name, _)| *name != left.0 && *name != right.0);
-        match other {
-            None => Ok((left, right)),
-            Some((name, _)) => {
-                let must = format!("not be combined with `{}` and `{}`", left.0, right.0);
-                Err(ApiError::invalid_value(*name, must))
+            _ => {
+                let message =
+                    "give pairs as `queries` and `documents`, or as `text_1` and `text_2`";
+                Err(ApiError::new(400, "missing_field", message))
             }
         }
     }
@@ -462,19 +324,20 @@ fn respond(model: &ServedModel, scores: Vec<Vec<f64>>, usage: UsageBody) -> Repl
     })
 }
 
-fn respond_list(call: &Call, model: &ServedModel, scores: Vec<f64>, usage: UsageBody) -> Reply {
+fn respond_list(call: &Call, model: &ServedModel, judged: &Judged, activation: bool) -> Reply {
     let item = |(index, score)| ListItem {
         index,
         object: "score",
         score,
     };
+    let scores = judged.scores(activation).into_iter().enumerate();
     Reply::json(&ListResponse {
         id: call.app.ids.next("score-"),
         object: "list",
         created: unix_seconds(),
         model: &model.name,
-        data: scores.into_iter().enumerate().map(item).collect(),
-        usage,
+        data: scores.map(item).collect(),
+        usage: judged.usage,
     })
 }
 
@@ -496,31 +359,44 @@ fn scores(model: &ServedModel, output: RowOutput, apply_softmax: bool) -> Option
     }
 }
 
-/// What is to be scored.
-enum Wanted {
-    /// Next tokens.
+/// The tokens or classes that are scored.
+enum ScoredLabels {
+    /// Tokens that may come next.
     Tokens(Arc<[TokenId]>),
-    /// Classes of a head by their places, or all of them.
+    /// Classes of a classification head by their places, or all of them.
     Classes(Option<Vec<usize>>),
 }
 
-impl Wanted {
-    /// The scores of one item.
-    fn width(&self, model: &ServedModel) -> u64 {
-        let width = match self {
+impl ScoredLabels {
+    /// Returns the number of scores of one item.
+    fn width(&self, model: &ServedModel) -> usize {
+        match self {
             Self::Tokens(labels) => labels.len(),
             Self::Classes(Some(places)) => places.len(),
             Self::Classes(None) => model.id2label.len(),
-        };
-        width as u64
+        }
     }
-}
 
-/// The scores at `places`, or all.
-fn choose(scores: Vec<f64>, places: Option<&[usize]>) -> Vec<f64> {
-    match places {
-        None => scores,
-        Some(places) => places.iter().map(|&place| scores[place]).collect(),
+    /// Returns the output at the end of each item's prompt.
+    fn head(&self, apply_softmax: bool) -> Head {
+        match self {
+            Self::Tokens(labels) => Head::LabelScores {
+                labels: Arc::clone(labels),
+                normalise: match apply_softmax {
+                    true => Normalise::OverLabels,
+                    false => Normalise::OverVocab,
+                },
+            },
+            Self::Classes(_) => Head::Classify,
+        }
+    }
+
+    /// Returns the scores that are wanted of all that the output has.
+    fn choose(&self, scores: Vec<f64>) -> Vec<f64> {
+        match self {
+            Self::Classes(Some(places)) => places.iter().map(|&place| scores[place]).collect(),
+            _ => scores,
+        }
     }
 }
 
@@ -775,7 +651,7 @@ mod tests {
         }
     }
 
-    /// What only the other dialect reads is not passed over in silence.
+    /// A field that only the other dialect reads is not passed over in silence.
     #[test]
     fn fields_of_the_other_dialect_are_refused() {
         let labels = json!({"query": "q", "items": ["i"], "label_token_ids": [1]});
@@ -831,45 +707,6 @@ mod tests {
         );
         refuse(json!([]), "invalid_value", "labels");
         refuse(json!("yes"), "invalid_type", "labels");
-    }
-
-    /// Query and items encoded apart, the first label's share of the labels.
-    #[test]
-    fn generative_scoring() {
-        let ids = |text: &str| demos().model(None).unwrap().tokenizer.encode(text, true);
-        let body = |more: Value| {
-            let mut body = json!({"query": "Is it a bank? ", "items": [" ING", " BMW"],
-                "labels": ["yes", "no"]});
-            body.as_object_mut()
-                .unwrap()
-                .extend(more.as_object().unwrap().clone());
-            body
-        };
-        let list = answer(demos(), "/generative_scoring", &body(json!({})));
-        assert!(list["id"].as_str().unwrap().starts_with("score-"));
-        let joined = json!({"query": ids("Is it a bank? "), "items": [ids(" ING"), ids(" BMW")],
-            "labels": ["yes", "no"], "apply_softmax": true});
-        let joined = answer(demos(), PATH, &joined);
-        for i in [0, 1] {
-            assert_eq!(list["data"][i]["score"], joined["scores"][i][0]);
-            assert_eq!(list["data"][i]["object"], "score");
-        }
-        let over_all = answer(
-            demos(),
-            "/generative_scoring",
-            &body(json!({"apply_softmax": false})),
-        );
-        assert!(over_all["data"][0]["score"].as_f64() < list["data"][0]["score"].as_f64());
-        let refuse = |more: Value, reason: &str, param: &str| {
-            refused(
-                demos(),
-                "/generative_scoring",
-                &body(more),
-                (400, reason, Some(param)),
-            );
-        };
-        refuse(json!({"items": []}), "invalid_value", "items");
-        refuse(json!({"text_1": "a"}), "invalid_value", "text_1");
     }
 
     #[test]

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::json;
 
-use super::{
-    decide::{self, DecideFields},
-    submit::{Common, CommonFields},
-};
 use crate::{
     endpoint::{Call, Endpoint, Reply, json, schema},
     error::{ApiError, Dialect},
     served_model::Task,
+    tasks::{
+        decide::{self, DecideFields},
+        submit::{Common, CommonFields},
+    },
     wire::request,
 };
 
@@ -57,13 +57,13 @@ async fn answer(call: &Call, body: &[u8]) -> Result<Reply, ApiError> {
         .as_deref()
         .filter(|name| !aliases.iter().any(|alias| alias == name));
     let model = call.app.model_for(name, Task::SystemOne)?;
-    let asking = wire::asking(request.state, request.options)?;
-    let decided = decide::decide(call, model, &common, &asking, body.len()).await?;
-    Ok(wire::reply(&model.name, &asking, &decided))
+    let questionnaire = wire::questionnaire(request.state, request.options)?;
+    let decided = decide::decide(call, model, &common, &questionnaire, body.len()).await?;
+    Ok(wire::reply(&model.name, &questionnaire, &decided))
 }
 
-/// What is 400 elsewhere and means that the request is malformed is 422 here, with a list of
-/// details; a state that is too long is 413.
+/// Turns the status of a malformed request, 400 elsewhere, into 422 with a list of details, and that
+/// of a state that is too long into 413.
 fn as_system_one(error: ApiError) -> ApiError {
     if error.status() != 400 {
         return error;

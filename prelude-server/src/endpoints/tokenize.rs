@@ -7,11 +7,11 @@ use prelude_core::TokenId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::conversation::{Conversation, ConversationFields};
 use crate::{
     endpoint::{Call, Endpoint, Needs, Reply, either, json, schema},
     error::ApiError,
     served_model::{ServedModel, Task},
+    tasks::conversation::{Conversation, ConversationFields},
     wire::{OneOrMany, Text, request},
 };
 

@@ -85,14 +85,16 @@ fn right(endpoint: &Endpoint) -> Vec<Value> {
             json!({"input": "a", "labels": ["b", "c"], "model": "demo-lm"}),
             json!({"input": "a", "model": "demo-lm"}),
         ],
+        "/v1/moderations" => vec![
+            json!({"input": "a", "model": "demo-classifier"}),
+            json!({"input": ["a"], "model": "demo-lm", "labels": ["safe", "unsafe"]}),
+            json!({"input": [{"type": "text", "text": "a"}], "model": "demo-classifier"}),
+        ],
         "/v1/embeddings" => vec![json!({"input": "a"}), json!({"messages": messages})],
         "/score" => vec![
             json!({"query": "a", "items": ["b"], "label_token_ids": [1]}),
             json!({"text_1": "a", "text_2": ["b"]}),
         ],
-        "/generative_scoring" => {
-            vec![json!({"query": "a", "items": ["b"], "label_token_ids": [1]})]
-        }
         "/rerank" | "/v2/rerank" => vec![
             json!({"query": "a", "documents": ["b"]}),
             json!({"query": "a", "texts": ["b"]}),

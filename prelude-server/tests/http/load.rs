@@ -324,13 +324,17 @@ fn every_kind() -> Vec<(&'static str, Value)> {
             json!({"text_1": "card", "text_2": [text, "exchange rate"]}),
         ),
         (
-            "/generative_scoring",
+            "/score",
             json!({"query": [5, 6], "items": [[7], [8, 9]],
             "label_token_ids": [1, 2]}),
         ),
         (
             "/rerank",
             json!({"query": "card", "documents": [text, "exchange rate", "a"]}),
+        ),
+        (
+            "/v1/moderations",
+            json!({"input": [text, "a"], "labels": ["safe", "a threat"]}),
         ),
         ("/pooling", json!({"input": text})),
         (

@@ -2,27 +2,24 @@
 
 use std::borrow::Cow;
 
-use prelude_core::{NodeIdx, PromptTree, TokenId};
+use prelude_core::TokenId;
 use prelude_text::shared_prefix::SharedPrompts;
 use serde_json::value::RawValue;
 
 use crate::{
-    endpoint::Call,
-    endpoints::{
-        input::{Prompt, Prompts, check_bytes, check_ids, check_length, parse_prompts},
-        meter::Meter,
-        read,
-        truncate::Truncation,
-    },
     error::ApiError,
     served_model::ServedModel,
+    tasks::{
+        budget::Budget,
+        input::{Prompt, Prompts, check_bytes, check_ids, check_length, parse_prompts},
+        truncate::Truncation,
+    },
 };
 
-/// How a query and an item become one prompt.
+/// The way in which a query and an item become one prompt: texts are joined, then encoded.
+#[derive(Clone, Copy)]
 pub(super) struct Joining {
     pub(super) item_first: bool,
-    /// Encoded apart, then joined as ids; else joined as text, then encoded.
-    pub(super) apart: bool,
     pub(super) truncation: Option<Truncation>,
 }
 
@@ -96,97 +93,76 @@ impl<'a> Joined<'a> {
         }
     }
 
-    /// The prompts as a tree (a query that comes first is one path), where each ends, and the sum
-    /// of their lengths. The number of items has been checked.
-    pub(super) async fn encode(
-        self,
-        call: &Call,
-        model: &ServedModel,
-        joining: &Joining,
-    ) -> Result<(PromptTree, Vec<NodeIdx>, u64), ApiError> {
-        let prompts = match self {
-            Self::Ids { query, items } => join_ids(call, model, query, items, (0, 0), joining)?,
-            Self::Texts { query, items } if joining.apart => {
-                let bytes = query.len() + items.iter().map(|item| item.len()).sum::<usize>();
-                let encode = |text: &str, special| model.tokenizer.encode(text, special);
-                for part in items.iter().chain([&query]) {
-                    check_bytes("items", part.len(), model)?;
-                }
-                let work = || {
-                    // What begins the prompt begins it with the tokenizer's special tokens.
-                    let first = joining.item_first;
-                    let items = items.iter().map(|item| encode(item, first)).collect();
-                    (encode(&query, !first), items, special_around(model))
-                };
-                let (query, items, special) = call.encode(bytes, work).await?;
-                join_ids(call, model, query, items, special, joining)?
-            }
+    /// Returns about how many bytes of text there are to encode. Without a place to cut, the query
+    /// is encoded with every item.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Ids { .. } => 0,
             Self::Texts { query, items } => {
-                join_texts(call, model, &query, &items, joining).await?
+                items.iter().map(|item| item.len()).sum::<usize>() + query.len() * items.len()
             }
-        };
-        let mut tokens = 0;
-        for len in prompts.lens() {
-            check_length("items", len, 0, model)?;
-            tokens += len as u64;
         }
-        let (tree, ends) = prompts
-            .into_tree()
-            .map_err(|e| read::of_tree("items", &e))?;
-        Ok((tree, ends, tokens))
+    }
+
+    /// Encodes the prompts within the budget.
+    ///
+    /// # Errors
+    /// 400 naming the field.
+    pub(super) fn encode(
+        self,
+        budget: &Budget<'_>,
+        model: &ServedModel,
+        joining: Joining,
+    ) -> Result<SharedPrompts, ApiError> {
+        match self {
+            Self::Ids { query, items } => join_ids(budget, model, query, items, joining),
+            Self::Texts { query, items } => join_texts(budget, model, &query, &items, joining),
+        }
     }
 }
 
-/// Each item with the query as text. A query that comes first is encoded once where it can be cut
-/// off; what has to be encoded with every item is bounded by the queue it is meant for.
-async fn join_texts(
-    call: &Call,
+/// Joins each item with the query as text. A query that comes first is encoded once where it can be
+/// cut off; a query that has to be encoded with every item is bounded by the queue.
+fn join_texts(
+    budget: &Budget<'_>,
     model: &ServedModel,
     query: &str,
     items: &[Cow<'_, str>],
-    joining: &Joining,
+    joining: Joining,
 ) -> Result<SharedPrompts, ApiError> {
-    // Without a place to cut, the query is encoded with every item.
-    let bytes = items.iter().map(|item| item.len()).sum::<usize>() + query.len() * items.len();
-    let work = || {
-        let meter = Meter::new(call);
-        if joining.truncation.is_some() {
-            // Where a prompt is cut is learned from the whole of it, for each item anew.
-            meter.read_again(query.len(), items.len() - 1)?;
-        }
-        let join = |item: &Cow<'_, str>| {
-            let text = match joining.item_first {
-                true => format!("{item}{query}"),
-                false => format!("{query}{item}"),
-            };
-            let Some(truncation) = &joining.truncation else {
-                return Ok(text);
-            };
-            let count = |text: &str| Ok(model.tokenizer.count(text, true));
-            let cut = truncation.fit(model, "items", &text, count)?;
-            Ok(cut.into_owned())
+    if joining.truncation.is_some() {
+        // Where a prompt is cut is learned from the whole of it, for each item anew.
+        budget.read_again(query.len(), items.len() - 1)?;
+    }
+    let join = |item: &Cow<'_, str>| {
+        let text = match joining.item_first {
+            true => format!("{item}{query}"),
+            false => format!("{query}{item}"),
         };
-        SharedPrompts::encode(items.iter().map(join), model.text_cuts(), |text, out| {
-            check_bytes("items", text.len(), model)?;
-            model.tokenizer.encode_into(text, true, out);
-            meter.add(out.len())?;
-            // At once: a long query is not encoded again with every item to learn it.
-            check_length("items", out.len(), 0, model)
-        })
+        let Some(truncation) = &joining.truncation else {
+            return Ok(text);
+        };
+        let count = |text: &str| Ok(model.tokenizer.count(text, true));
+        let cut = truncation.fit(model, "items", &text, count)?;
+        Ok(cut.into_owned())
     };
-    call.encode(bytes, work).await?
+    SharedPrompts::encode(items.iter().map(join), model.text_cuts(), |text, out| {
+        check_bytes("items", text.len(), model)?;
+        model.tokenizer.encode_into(text, true, out);
+        budget.add_tokens(out.len())?;
+        // At once: a long query is not encoded again with every item to learn it.
+        check_length("items", out.len(), 0, model)
+    })
 }
 
-/// Each item with the query. All lengths are checked before anything is copied: a long query and
-/// many items are far more joined than they were in the body. `special` is how many ids before and
-/// behind the part that comes first are the tokenizer's own: these are never cut.
+/// Joins each item with the query. All lengths are checked before anything is copied: a long query
+/// and many items are far more joined than they were in the body.
 fn join_ids(
-    call: &Call,
+    budget: &Budget<'_>,
     model: &ServedModel,
     query: Vec<TokenId>,
     items: Vec<Vec<TokenId>>,
-    special: (usize, usize),
-    joining: &Joining,
+    joining: Joining,
 ) -> Result<SharedPrompts, ApiError> {
     for item in &items {
         let len = query.len() + item.len();
@@ -204,35 +180,19 @@ fn join_ids(
     if !joining.item_first && joining.truncation.is_none() {
         return Ok(SharedPrompts::after(query, items));
     }
-    let copies = items.len() as u64 * query.len() as u64;
-    let max = call.app.config.limits.queued_tokens;
-    if copies > max {
-        return Err(ApiError::larger_than_queue("prompt tokens", copies, max));
-    }
+    budget.check_tokens(items.len() as u64 * query.len() as u64)?;
     let join = |item: Vec<TokenId>| {
-        let (first, second) = match joining.item_first {
-            true => (item.as_slice(), query.as_slice()),
-            false => (query.as_slice(), item.as_slice()),
+        let mut joined = match joining.item_first {
+            true => [item.as_slice(), query.as_slice()].concat(),
+            false => [query.as_slice(), item.as_slice()].concat(),
         };
-        let mut joined = [first, second].concat();
         if let Some(truncation) = &joining.truncation {
-            let spared = [0..special.0, first.len() - special.1..first.len()];
-            truncation.apply_between("items", &mut joined, spared)?;
+            truncation.apply(&mut joined);
         }
-        Ok(joined)
+        joined
     };
-    let joined = items
-        .into_iter()
-        .map(join)
-        .collect::<Result<_, ApiError>>()?;
-    Ok(SharedPrompts::after(Vec::new(), joined))
-}
-
-/// How many ids the tokenizer puts before and behind every text it is asked to.
-fn special_around(model: &ServedModel) -> (usize, usize) {
-    let [with, without] = [true, false].map(|special| model.tokenizer.encode("a", special));
-    let around = with.len().saturating_sub(without.len());
-    let is_before = |&before: &usize| with[before..].starts_with(&without);
-    let before = (0..=around).find(is_before).unwrap_or(around);
-    (before, around - before)
+    Ok(SharedPrompts::after(
+        Vec::new(),
+        items.into_iter().map(join).collect(),
+    ))
 }

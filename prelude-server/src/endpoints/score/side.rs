@@ -17,7 +17,7 @@ pub(crate) struct PairSide<'a>(pub(super) Vec<Cow<'a, str>>);
 /// Texts as parts of one message.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(rename = "PairParts")]
-pub(super) struct Parts<'a> {
+struct Parts<'a> {
     #[serde(borrow)]
     content: Vec<Part<'a>>,
 }

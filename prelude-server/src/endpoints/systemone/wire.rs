@@ -9,17 +9,18 @@ use serde_json::value::RawValue;
 
 use crate::{
     endpoint::Reply,
-    endpoints::decide::{
-        Asked, Asking, DecideFields, Decided, LEVELS_MAX, OPTIONS_MAX, Options, QUESTIONS_MAX,
-    },
     error::ApiError,
+    tasks::decide::{
+        DecideFields, Decided, LEVELS_MAX, NamedQuestion, OPTIONS_MAX, Options, QUESTIONS_MAX,
+        Questionnaire,
+    },
     wire::{self, TextOrJson, Unknown, escaped, from_raw},
 };
 
 /// A state and questions about it, as clients write them.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct StateFields<'a> {
-    /// What the questions are about.
+    /// The subject of the questions.
     state: TextOrJson,
     /// 1 to 256 questions by ids of the caller's.
     #[serde(borrow)]
@@ -48,7 +49,7 @@ enum Kind {
     Score,
 }
 
-/// What may be answered, as described.
+/// The possible answers, as described.
 #[derive(JsonSchema)]
 #[schemars(untagged, rename = "Criteria")]
 #[expect(dead_code, reason = "criteria are read by the question's type")]
@@ -69,17 +70,17 @@ struct Sides {
 ///
 /// # Errors
 /// 400 naming the field; the endpoint makes it 422.
-pub(super) fn asking<'a>(
+pub(super) fn questionnaire<'a>(
     fields: StateFields<'a>,
     options: DecideFields<'_>,
-) -> Result<Asking<'a>, ApiError> {
+) -> Result<Questionnaire<'a>, ApiError> {
     let questions = fields.questions.0.into_iter().map(|(id, question)| {
         if id.is_empty() {
             let must = "have no empty question id";
             return Err(ApiError::invalid_value("questions", must));
         }
         let pointer = format!("/questions/{}/criteria", escaped(&id));
-        Ok(Asked {
+        Ok(NamedQuestion {
             question: Question {
                 instructions: question.instructions.map(|text| text.0),
                 criteria: criteria(question.r#type, question.criteria, &pointer)?,
@@ -93,7 +94,7 @@ pub(super) fn asking<'a>(
         let must = format!("have 1 to {QUESTIONS_MAX} questions");
         return Err(ApiError::invalid_value("questions", must));
     }
-    Ok(Asking {
+    Ok(Questionnaire {
         state_field: "state",
         state: fields.state.0.into(),
         instructions: fields.instructions.map(|text| text.0),
@@ -231,21 +232,21 @@ impl<T: Serialize> Serialize for Entries<'_, T> {
 }
 
 /// The answers in the order of the questions.
-pub(super) fn reply(model: &str, asking: &Asking<'_>, decided: &Decided) -> Reply {
-    let answers = || asking.questions.iter().zip(&decided.answers);
-    let id = |asked: &Asked<'_>| {
-        let name = asked.name.as_deref();
+pub(super) fn reply(model: &str, questionnaire: &Questionnaire<'_>, decided: &Decided) -> Reply {
+    let answers = || questionnaire.questions.iter().zip(&decided.answers);
+    let id = |named: &NamedQuestion<'_>| {
+        let name = named.name.as_deref();
         let name = name.expect("System One's questions are named");
         Cow::Owned(name.to_owned())
     };
     let bodies =
-        answers().map(|(asked, (answer, _))| (id(asked), body(&asked.question.criteria, answer)));
-    let diagnostics = answers().map(|(asked, (_, diagnostics))| {
+        answers().map(|(named, (answer, _))| (id(named), body(&named.question.criteria, answer)));
+    let diagnostics = answers().map(|(named, (_, diagnostics))| {
         let body = DiagnosticsBody {
             label_mass: diagnostics.label_mass,
             margin: diagnostics.margin,
         };
-        (id(asked), body)
+        (id(named), body)
     });
     Reply::json(&Response {
         model,

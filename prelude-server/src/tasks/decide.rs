@@ -1,14 +1,10 @@
 //! Typed decisions, whatever dialect asks: one state, many questions, one engine request.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, iter};
 
-use prelude_core::{Normalise, TokenId};
 use prelude_engine::Usage;
 use prelude_text::{
-    decide::{
-        Answer, Calibration, ChoiceLabels, Criteria, DecideLabels, Diagnostics, PROMPT_FORMAT,
-        Question,
-    },
+    decide::{Answer, Calibration, ChoiceLabels, Criteria, Diagnostics, PROMPT_FORMAT, Question},
     label_trie::{LabelTrie, RowScores, below_max, rows_behind},
     shared_prefix::SharedPrompts,
 };
@@ -17,11 +13,10 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{
-    classify::{label_trie, normalised, prompt, user_turn},
+    budget::Budget,
     escaping::Escaping,
-    input::check_length,
-    meter::Meter,
-    read,
+    labels::{label_trie, normalised, prompt, user_turn},
+    prepared::{Expected, Prepared, compute, trie_scores},
     submit::Common,
 };
 use crate::{
@@ -38,25 +33,25 @@ pub(crate) const OPTIONS_MAX: usize = 255;
 /// Most levels of a score: each is answered by one digit.
 pub(crate) const LEVELS_MAX: usize = 10;
 
-/// What is asked, read and checked.
+/// A state and the questions about it, read and checked.
 #[derive(Debug)]
-pub(crate) struct Asking<'a> {
+pub(crate) struct Questionnaire<'a> {
     /// The field in which the state came, for errors.
     pub(crate) state_field: &'static str,
     pub(crate) state: Cow<'a, str>,
     pub(crate) instructions: Option<String>,
-    pub(crate) questions: Vec<Asked<'a>>,
+    pub(crate) questions: Vec<NamedQuestion<'a>>,
     pub(crate) options: Options,
-    /// Whether special tokens in all that are text.
+    /// True if special tokens in all texts are plain text.
     pub(crate) escapes: Option<bool>,
 }
 
-impl Asking<'_> {
+impl Questionnaire<'_> {
     fn escaping<'m>(&self, call: &Call, model: &'m ServedModel) -> Result<Escaping<'m>, ApiError> {
         let texts = || {
             // The state once, however many questions are asked about it.
             let turns = { self.questions.iter() }
-                .map(|asked| asked.question.user_turn("", 0, ChoiceLabels::Text).into());
+                .map(|named| named.question.user_turn("", 0, ChoiceLabels::Text).into());
             let around = [Some(&*self.state), self.instructions.as_deref()];
             let around = around.into_iter().flatten().map(Cow::Borrowed);
             turns.chain(around).collect()
@@ -67,15 +62,15 @@ impl Asking<'_> {
 
 /// A question under the name the client gave it.
 #[derive(Debug)]
-pub(crate) struct Asked<'a> {
-    /// As the client wrote it; never shown to the model.
+pub(crate) struct NamedQuestion<'a> {
+    /// The client's name of the question, which the model never sees.
     pub(crate) name: Option<Cow<'a, str>>,
-    /// JSON pointer of what may be answered, for errors.
+    /// The JSON pointer of the possible answers, for errors.
     pub(crate) pointer: String,
     pub(crate) question: Question,
 }
 
-/// How decisions are made, as clients write it.
+/// The options of decisions, as clients write them.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct DecideFields<'a> {
     #[serde(borrow)]
@@ -106,14 +101,14 @@ enum LabelsBy {
     Text,
 }
 
-/// How to ask.
+/// The options of decisions, checked.
 #[derive(Debug)]
 pub(crate) struct Options {
     /// Most prompts of a choice, over whose answers the mean is taken.
     permutations: usize,
     /// Divides the labels' logits, or log-probabilities of names; by default the calibration's.
     temperature: Option<f64>,
-    /// How choices are answered.
+    /// The labels by which choices are answered.
     labels: ChoiceLabels,
 }
 
@@ -156,12 +151,12 @@ impl Options {
     }
 }
 
-/// The answers and what they cost.
+/// The answers, and what they cost.
 #[derive(Debug)]
 pub(crate) struct Decided {
     /// In the order of the questions.
     pub(crate) answers: Vec<(Answer, Diagnostics)>,
-    /// Distinct tokens of the forest: the state once, however many questions.
+    /// Distinct tokens of the prompts: the state once, however many questions.
     pub(crate) tokens: u64,
     pub(crate) usage: Usage,
 }
@@ -174,84 +169,54 @@ pub(crate) async fn decide(
     call: &Call,
     model: &ServedModel,
     common: &Common<'_>,
-    asking: &Asking<'_>,
+    questionnaire: &Questionnaire<'_>,
     bytes: usize,
 ) -> Result<Decided, ApiError> {
-    let labels = model.labels.as_ref();
-    let labels = labels.expect("a model that serves decisions has labels");
-    let calibration = &call.app.config.decide.calibration;
-    let bytes = bytes + asking.questions.len() * asking.options.permutations * 512;
-    // Three steps: what has no room by a guess is refused before anything is tokenised, and what
-    // turns out to have none before its prompts are.
-    let names: Vec<usize> = { asking.questions.iter() }
-        .map(|asked| Plan::name_bytes(asked, &asking.options))
-        .collect();
-    let all_rows = names.iter().zip(&asking.questions).map(|(&bytes, asked)| {
-        let turns = Plan::turns(asked, &asking.options);
-        let labels = asked.question.criteria.labels().count();
-        (turns as u64).saturating_mul(rows_behind(labels, bytes))
+    let prompts = || {
+        { questionnaire.questions.iter() }.map(|named| Plan::turns(named, &questionnaire.options))
+    };
+    let names = || {
+        { questionnaire.questions.iter() }
+            .map(|named| Plan::name_bytes(named, &questionnaire.options))
+    };
+    let rows = { questionnaire.questions.iter() }.zip(prompts().zip(names()));
+    let rows = rows.map(|(named, (turns, names))| {
+        let labels = named.question.criteria.labels().count();
+        (turns as u64).saturating_mul(rows_behind(labels, names))
     });
-    call.reservation.guess_rows(all_rows.sum())?;
-    let planned = call.encode(names.iter().sum(), || {
-        let meter = Meter::new(call);
-        let escaping = asking.escaping(call, model)?;
-        let mut plans = Vec::with_capacity(asking.questions.len());
-        let (mut rows, mut numbers) = (0, 0);
-        for asked in &asking.questions {
-            let plan = Plan::new(
-                asked,
-                &asking.options,
-                &meter,
-                calibration,
-                (model, &escaping),
-                labels,
-            )?;
-            rows += plan.num_rows();
-            numbers += asked.question.criteria.labels().count();
-            plans.push(plan);
-            // Before the next one's labels are read.
-            call.reservation.set_rows(rows as u64)?;
-        }
-        call.expect_numbers(numbers as u64)?;
-        Ok::<_, ApiError>((plans, meter, escaping))
-    });
-    let (plans, meter, escaping) = planned.await??;
-    let of_all = &plans;
-    let work = move || encode(model, (&meter, &escaping), asking, of_all);
-    let prompts = call.encode(bytes, work).await??;
-    let of_tree = |e| read::of_tree(asking.state_field, &e);
-    let (mut tree, ends) = prompts.into_tree().map_err(of_tree)?;
-    let mut rows = Vec::new();
-    let mut ends = ends.into_iter();
-    for plan in &plans {
-        for end in ends.by_ref().take(plan.rotations.len()) {
-            let trie = &plan.trie;
-            trie.graft(&mut tree, end, Normalise::OverVocab, &mut rows)
-                .map_err(of_tree)?;
-        }
-    }
-    let tokens = tree.distinct_tokens() as u64;
-    let (outputs, usage) = read::read_rows(call, model, common, tree, rows, tokens).await?;
-    let mut scores = read::trie_scores(call, outputs)?.into_iter();
-    let answers: Vec<_> = asking
-        .questions
-        .iter()
-        .zip(&plans)
-        .map(|(asked, plan)| {
+    let expected = Expected {
+        prompts: prompts().sum(),
+        rows: rows.fold(0, u64::saturating_add),
+        bytes: bytes + names().sum::<usize>() + prompts().sum::<usize>() * 512,
+    };
+    let prepare = |budget: &Budget<'_>| {
+        let escaping = questionnaire.escaping(call, model)?;
+        // What has no room is refused before its prompts are encoded.
+        let plans = Plan::all(questionnaire, budget, &escaping)?;
+        let prompts = encode(budget, &escaping, questionnaire, &plans)?;
+        let tries =
+            { plans.iter() }.flat_map(|plan| iter::repeat_n(&plan.trie, plan.rotations.len()));
+        let prepared = Prepared::with_labels(model, questionnaire.state_field, prompts, tries)?;
+        Ok((prepared.counting_distinct_tokens(), plans))
+    };
+    let (computed, plans) = compute(call, model, common, expected, prepare, trie_scores).await?;
+    let mut scores = computed.outputs.into_iter();
+    let answers: Vec<_> = { questionnaire.questions.iter().zip(&plans) }
+        .map(|(named, plan)| {
             let scores: Vec<_> = scores.by_ref().take(plan.num_rows()).collect();
-            plan.answer(asked, &scores)
+            plan.answer(named, &scores)
         })
         .collect();
     let masses = answers.iter().filter_map(|(_, d)| d.label_mass);
     call.app.metrics.label_masses(&model.name, masses);
     Ok(Decided {
         answers,
-        tokens,
-        usage,
+        tokens: computed.tokens,
+        usage: computed.cost,
     })
 }
 
-/// How one question is put to the model.
+/// The prompts of one question and the labels behind them.
 struct Plan {
     trie: LabelTrie,
     /// By how many places the list of options is turned, one prompt for each.
@@ -263,8 +228,8 @@ struct Plan {
 impl Plan {
     /// Prompts of a question. Yes/no and the digits of a scale mean what they say; only a choice's
     /// list can be turned.
-    fn turns(asked: &Asked<'_>, options: &Options) -> usize {
-        let criteria = &asked.question.criteria;
+    fn turns(named: &NamedQuestion<'_>, options: &Options) -> usize {
+        let criteria = &named.question.criteria;
         match criteria {
             Criteria::Choice(_) => options.permutations.min(criteria.labels().count()),
             _ => 1,
@@ -272,8 +237,8 @@ impl Plan {
     }
 
     /// Bytes of the options' names, where they are what is answered.
-    fn name_bytes(asked: &Asked<'_>, options: &Options) -> usize {
-        match (&asked.question.criteria, options.labels) {
+    fn name_bytes(named: &NamedQuestion<'_>, options: &Options) -> usize {
+        match (&named.question.criteria, options.labels) {
             (Criteria::Choice(choices), ChoiceLabels::Text) => {
                 choices.iter().map(|option| option.name.len()).sum()
             }
@@ -281,35 +246,58 @@ impl Plan {
         }
     }
 
+    /// Plans all questions. As soon as a question's rows are known there must be room for them.
+    fn all(
+        questionnaire: &Questionnaire<'_>,
+        budget: &Budget<'_>,
+        escaping: &Escaping<'_>,
+    ) -> Result<Vec<Self>, ApiError> {
+        let mut plans = Vec::with_capacity(questionnaire.questions.len());
+        let (mut rows, mut numbers) = (0, 0);
+        for named in &questionnaire.questions {
+            let plan = Self::new(named, &questionnaire.options, budget, escaping)?;
+            rows += plan.num_rows();
+            numbers += named.question.criteria.labels().count();
+            plans.push(plan);
+            budget.rows(rows)?;
+        }
+        budget.numbers(numbers)?;
+        Ok(plans)
+    }
+
     fn new(
-        asked: &Asked<'_>,
+        named: &NamedQuestion<'_>,
         options: &Options,
-        meter: &Meter,
-        calibration: &Calibration,
-        (model, escaping): (&ServedModel, &Escaping<'_>),
-        labels: &DecideLabels,
+        budget: &Budget<'_>,
+        escaping: &Escaping<'_>,
     ) -> Result<Self, ApiError> {
-        let kind = asked.question.criteria.labels();
-        let count = kind.count();
-        let rotations = Self::turns(asked, options);
-        let labelled = match &asked.question.criteria {
+        let model = escaping.model;
+        let criteria = &named.question.criteria;
+        let count = criteria.labels().count();
+        let rotations = Self::turns(named, options);
+        let labelled = match criteria {
             Criteria::Choice(_) => options.labels,
             _ => ChoiceLabels::Code,
         };
-        let trie = match (&asked.question.criteria, labelled) {
+        let trie = match (criteria, labelled) {
             (Criteria::Choice(choices), ChoiceLabels::Text) => {
                 let names = choices.iter().map(|o| escaping.text(&o.name));
                 let names: Vec<Cow<'_, str>> = names.collect();
                 // What stands before the generation prompt does not change the names' tokens.
-                let trie = label_trie(escaping, meter, user_turn(model, "")?, &names);
-                trie.map_err(|e| e.with_param(asked.pointer.clone()))?
+                let trie = label_trie(escaping, budget, user_turn(model, "")?, &names, false);
+                trie.map_err(|e| e.with_param(named.pointer.clone()))?
             }
-            _ => labels.trie(kind),
+            _ => {
+                let labels = model.labels.as_ref();
+                let labels = labels.expect("a model that serves decisions has labels");
+                labels.trie(criteria.labels())
+            }
         };
+        let calibration = &budget.call.app.config.decide.calibration;
         Ok(Self {
             trie,
             rotations: (0..rotations).map(|r| r * count / rotations).collect(),
-            temperature: options.temperature(&asked.question.criteria, calibration),
+            temperature: options.temperature(criteria, calibration),
             labels: labelled,
         })
     }
@@ -318,8 +306,8 @@ impl Plan {
         self.rotations.len() * self.trie.num_rows()
     }
 
-    fn answer(&self, asked: &Asked<'_>, scores: &[RowScores]) -> (Answer, Diagnostics) {
-        let count = asked.question.criteria.labels().count();
+    fn answer(&self, named: &NamedQuestion<'_>, scores: &[RowScores]) -> (Answer, Diagnostics) {
+        let count = named.question.criteria.labels().count();
         let mut probabilities = vec![0.0; count];
         let mut mass = Some(0.0);
         let share = 1.0 / self.rotations.len() as f64;
@@ -347,7 +335,7 @@ impl Plan {
             }
         }
         let diagnostics = Diagnostics::new(&probabilities, mass);
-        let answer = match asked.question.criteria {
+        let answer = match named.question.criteria {
             Criteria::Noul { .. } => Answer::noul(&probabilities),
             Criteria::Choice(_) => Answer::choice(probabilities),
             Criteria::Score(_) => Answer::score(probabilities),
@@ -356,43 +344,35 @@ impl Plan {
     }
 }
 
-/// The prompts of all questions in order, each with its rotations.
+/// Encodes the prompts of all questions in order, each with its rotations.
 fn encode(
-    model: &ServedModel,
-    (meter, escaping): (&Meter, &Escaping<'_>),
-    asking: &Asking<'_>,
+    budget: &Budget<'_>,
+    escaping: &Escaping<'_>,
+    questionnaire: &Questionnaire<'_>,
     plans: &[Plan],
 ) -> Result<SharedPrompts, ApiError> {
-    let turns = asking
+    let system = questionnaire
+        .instructions
+        .as_deref()
+        .map(|text| escaping.text(text));
+    let turns = questionnaire
         .questions
         .iter()
         .zip(plans)
-        .flat_map(|(asked, plan)| {
-            let turn = |&rotation| {
-                let user = asked
+        .flat_map(|(named, plan)| {
+            let system = &system;
+            let turn = move |&rotation| {
+                let labels = questionnaire.options.labels;
+                let user = named
                     .question
-                    .user_turn(&asking.state, rotation, asking.options.labels);
+                    .user_turn(&questionnaire.state, rotation, labels);
                 // Whatever of it is not the caller's has no special tokens.
                 let user = json!({"role": "user", "content": escaping.text(&user)});
-                match &asking.instructions {
-                    None => prompt(model, &[user]),
-                    Some(text) => {
-                        let text = escaping.text(text);
-                        prompt(model, &[json!({"role": "system", "content": text}), user])
-                    }
-                }
+                let system =
+                    { system.iter() }.map(|text| json!({"role": "system", "content": text}));
+                prompt(escaping.model, &system.chain([user]).collect::<Vec<_>>())
             };
             plan.rotations.iter().map(turn)
         });
-    let prompts = SharedPrompts::encode(turns, model.cuts, |text, out: &mut Vec<TokenId>| {
-        escaping.encode_within(asking.state_field, text, out)?;
-        meter.add(out.len())
-    })?;
-    let depths = plans
-        .iter()
-        .flat_map(|p| p.rotations.iter().map(|_| p.trie.depth()));
-    for (len, depth) in prompts.lens().zip(depths) {
-        check_length(asking.state_field, len, depth as u64, model)?;
-    }
-    Ok(prompts)
+    escaping.encode_all(questionnaire.state_field, turns, budget)
 }

@@ -5,9 +5,12 @@
 use std::borrow::Cow;
 
 use prelude_core::TokenId;
-use prelude_text::tokenizer::Escaper;
+use prelude_text::{shared_prefix::SharedPrompts, tokenizer::Escaper};
 
-use super::input::{check_bytes, check_length};
+use super::{
+    budget::Budget,
+    input::{check_bytes, check_length},
+};
 use crate::{endpoint::Call, error::ApiError, served_model::ServedModel};
 
 /// The field.
@@ -22,7 +25,8 @@ pub(crate) struct Escaping<'m> {
 }
 
 impl<'m> Escaping<'m> {
-    /// As the request says, or else the server. `texts` makes one of all that prompts are made of.
+    /// Escapes if the request says so, or else if the server does. `texts` returns all texts that
+    /// prompts are made of, as one.
     ///
     /// # Errors
     /// 400 `unsupported_parameter` if the model's tokenizer cannot keep texts apart.
@@ -62,7 +66,7 @@ impl<'m> Escaping<'m> {
     }
 
     /// Appends the ids of a prompt, or of a part that [cuts](prelude_text::shared_prefix) allow.
-    pub(crate) fn encode_into(&self, prompt: &str, out: &mut Vec<TokenId>) {
+    fn encode_into(&self, prompt: &str, out: &mut Vec<TokenId>) {
         let tokenizer = &self.model.tokenizer;
         match self.escapes {
             Some((escaper, mark)) => escaper.encode_into(tokenizer, prompt, mark, false, out),
@@ -70,12 +74,12 @@ impl<'m> Escaping<'m> {
         }
     }
 
-    /// As [`Escaping::encode_into`], of a prompt that must fit the context: one that is so long
-    /// that it cannot fit is not read.
+    /// Appends the ids of a prompt that must fit the context. A prompt that is so long that it cannot
+    /// fit is not read.
     ///
     /// # Errors
     /// 400 `context_length_exceeded` naming `field`.
-    pub(crate) fn encode_within(
+    fn encode_within(
         &self,
         field: &str,
         prompt: &str,
@@ -89,7 +93,25 @@ impl<'m> Escaping<'m> {
         check_length(field, out.len(), 0, self.model)
     }
 
-    /// How many ids a prompt has.
+    /// Encodes prompts that must fit the context, within the budget. A common beginning is encoded
+    /// once where it can be cut off, and a prompt that is too long ends the work.
+    ///
+    /// # Errors
+    /// 400 `context_length_exceeded` naming `field`, 400 `larger_than_queue`; whatever `prompts`
+    /// fail with.
+    pub(crate) fn encode_all(
+        &self,
+        field: &str,
+        prompts: impl IntoIterator<Item = Result<String, ApiError>>,
+        budget: &Budget<'_>,
+    ) -> Result<SharedPrompts, ApiError> {
+        SharedPrompts::encode(prompts, self.model.cuts, |text, out| {
+            self.encode_within(field, text, out)?;
+            budget.add_tokens(out.len())
+        })
+    }
+
+    /// Returns the number of ids that a prompt has.
     pub(crate) fn count(&self, prompt: &str) -> usize {
         if self.escapes.is_none() {
             return self.model.tokenizer.count(prompt, false);

@@ -3,13 +3,15 @@
 use std::{borrow::Cow, fmt};
 
 use prelude_core::TokenId;
+use prelude_text::shared_prefix::SharedPrompts;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer};
 use serde_json::{json, value::RawValue};
 
 use super::{
+    budget::Budget,
     conversation::{Conversation, ConversationFields},
-    meter::Meter,
+    prepared::Expected,
     truncate::{Side, Truncation, TruncationFields},
 };
 use crate::{
@@ -148,27 +150,27 @@ request! {
     }
 }
 
-/// How texts become ids.
+/// The way in which texts become ids.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Encoding<'a> {
+pub(crate) struct Encoding {
     /// The field errors name.
-    pub(crate) field: &'a str,
-    /// Whether texts get the tokenizer's special tokens.
+    pub(crate) field: &'static str,
+    /// True if texts get the tokenizer's special tokens.
     pub(crate) add_special_tokens: bool,
-    /// How prompts that are too long are cut.
+    /// The cut of prompts that are too long.
     pub(crate) truncation: Option<Truncation>,
 }
 
-/// What is read as a whole: `input`, or `messages` as a template renders them.
+/// Prompts to read: `input`, or `messages` as a template renders them.
 pub(crate) struct Inputs<'a> {
     source: Source<'a>,
-    /// The field they came in.
+    /// The field that holds the prompts.
     pub(crate) field: &'static str,
-    /// Whether texts get the tokenizer's special tokens: a rendered template has its own.
-    pub(crate) add_special_tokens: bool,
-    /// How what is too long is cut.
+    /// True if texts get the tokenizer's special tokens. A rendered template has its own.
+    add_special_tokens: bool,
+    /// The cut of prompts that are too long.
     pub(crate) truncation: Option<Truncation>,
-    /// The request's word on special tokens in texts; a conversation has obeyed it already.
+    /// The request's `escape_special_tokens`; a conversation has obeyed it already.
     pub(crate) escapes: Option<bool>,
 }
 
@@ -213,6 +215,17 @@ impl<'a> Inputs<'a> {
         }
     }
 
+    /// Returns texts of another field than these, as `input` would hold them. None is cut.
+    pub(crate) fn of_texts(texts: Vec<Cow<'a, str>>) -> Self {
+        Self {
+            source: Source::Input(texts.into_iter().map(Prompt::Text).collect()),
+            field: "input",
+            add_special_tokens: true,
+            truncation: None,
+            escapes: None,
+        }
+    }
+
     /// Refuses to keep special tokens of texts apart, which are encoded as they are.
     ///
     /// # Errors
@@ -224,42 +237,97 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    /// How many there are.
-    pub(crate) fn len(&self) -> usize {
-        match &self.source {
-            Source::Input(prompts) => prompts.len(),
-            Source::Messages(_) => 1,
+    /// Returns the size of the request, with `before` put before each text.
+    pub(crate) fn expected(&self, before: &str) -> Expected {
+        let (prompts, bytes) = match &self.source {
+            Source::Input(prompts) => (prompts.len(), bytes(prompts, before)),
+            Source::Messages(chat) => (1, chat.bytes()),
+        };
+        Expected {
+            prompts,
+            rows: 0,
+            bytes,
         }
     }
 
-    /// The prompts, and how those of them that are texts become ids.
+    /// Encodes the inputs within the budget, with `before` put before every text. A text is put
+    /// behind it when its turn comes, and the first prompt that is too long ends the work: a long
+    /// `before` and many short texts cost no more than one of them.
     ///
     /// # Errors
-    /// 400 naming the field, 429 if the encode pool is full.
-    pub(crate) async fn into_prompts(
+    /// 400 naming the field; 400 `context_length_exceeded`; 400 `invalid_value` for ids where
+    /// `before` is not empty.
+    pub(crate) fn encode(
         self,
-        call: &Call,
+        budget: &Budget<'_>,
         model: &ServedModel,
-    ) -> Result<(Vec<Prompt<'a>>, Encoding<'static>), ApiError> {
-        let encoding = Encoding {
-            field: self.field,
-            add_special_tokens: self.add_special_tokens,
-            truncation: self.truncation,
+        before: &str,
+    ) -> Result<SharedPrompts, ApiError> {
+        let (prompts, encoding) = self.into_prompts(budget, model)?;
+        let is_ids = |prompt: &Prompt<'_>| matches!(prompt, Prompt::Ids(_));
+        if !before.is_empty() && prompts.iter().any(is_ids) {
+            let must = "be text where an instruction or prompt is to precede it";
+            return Err(ApiError::invalid_value(encoding.field, must));
+        }
+        let fits = |len| {
+            check_length(encoding.field, len, 0, model)?;
+            budget.add_tokens(len)
         };
+        let prompts = encode_each(model, prompts, encoding, before, fits)?;
+        Ok(SharedPrompts::after(Vec::new(), prompts))
+    }
+
+    /// Renders a conversation; returns the prompts, and how those of them that are texts become
+    /// ids.
+    ///
+    /// # Errors
+    /// 400 naming the field.
+    fn into_prompts(
+        self,
+        budget: &Budget<'_>,
+        model: &ServedModel,
+    ) -> Result<(Vec<Prompt<'a>>, Encoding), ApiError> {
+        let (special, truncation) = (self.add_special_tokens, self.truncation);
         let prompts = match self.source {
             Source::Input(prompts) => prompts,
             Source::Messages(chat) => {
-                let encode = || chat.encode(call, model, self.add_special_tokens, self.truncation);
-                let rendered = call.encode(chat.bytes(), encode).await??;
+                let rendered = chat.encode(budget.call, model, special, truncation)?;
                 vec![Prompt::Ids(rendered.ids)]
             }
         };
+        let encoding = Encoding {
+            field: self.field,
+            add_special_tokens: special,
+            truncation,
+        };
         Ok((prompts, encoding))
+    }
+
+    /// Returns the inputs as texts of one turn each.
+    ///
+    /// # Errors
+    /// 400 naming what cannot be put into a turn.
+    pub(crate) fn into_texts(self) -> Result<Vec<Cow<'a, str>>, ApiError> {
+        let prompts = match self.source {
+            Source::Messages(_) => return Err(ApiError::unsupported_parameter("messages")),
+            Source::Input(_) if !self.add_special_tokens => {
+                return Err(ApiError::unsupported_parameter("add_special_tokens"));
+            }
+            Source::Input(prompts) => prompts,
+        };
+        let text = |prompt| match prompt {
+            Prompt::Text(text) => Ok(text),
+            Prompt::Ids(_) => {
+                let must_be = "a string or a list of strings, to be put into the chat template";
+                Err(ApiError::invalid_type("input", must_be))
+            }
+        };
+        prompts.into_iter().map(text).collect()
     }
 }
 
-/// Encodes texts and checks ids, in order. No result is empty. Lengths are the caller's to check:
-/// what is too long may yet be cut.
+/// Encodes texts and checks ids, in order, on the encode pool. No result is empty. Lengths are the
+/// caller's to check.
 ///
 /// # Errors
 /// 400 for an id outside the vocabulary or a prompt without tokens, 429 if the encode pool is
@@ -268,12 +336,15 @@ pub(crate) async fn encode(
     call: &Call,
     model: &ServedModel,
     prompts: Vec<Prompt<'_>>,
-    encoding: Encoding<'_>,
+    encoding: Encoding,
 ) -> Result<Vec<Vec<TokenId>>, ApiError> {
-    encode_each(call, model, prompts, encoding, "", |_, _| Ok(())).await
+    let bytes = bytes(&prompts, "");
+    let work = || encode_each(model, prompts, encoding, "", |_| Ok(()));
+    call.encode(bytes, work).await?
 }
 
-/// Cuts prompts as `encoding` asks, and encodes none: for whoever shows them as they were cut.
+/// Cuts prompts as `encoding` asks, and encodes none: for answers that show prompts as they were
+/// cut.
 ///
 /// # Errors
 /// 400 naming the field, 429 if the encode pool is full.
@@ -281,7 +352,7 @@ pub(crate) async fn cut<'a>(
     call: &Call,
     model: &ServedModel,
     prompts: Vec<Prompt<'a>>,
-    encoding: Encoding<'_>,
+    encoding: Encoding,
 ) -> Result<Vec<Prompt<'a>>, ApiError> {
     if encoding.truncation.is_none() {
         return Ok(prompts);
@@ -292,39 +363,14 @@ pub(crate) async fn cut<'a>(
     call.app.encoder.run(bytes, work).await?
 }
 
-/// As [`encode`], with `before` put before every text, of prompts that must fit the context. It is
-/// put there when its text's turn comes, and the first prompt that is too long ends the work: a
-/// long `before` and many short texts cost no more than one of them.
-///
-/// # Errors
-/// As [`encode`]; 400 `context_length_exceeded`; 400 `invalid_value` for ids where `before` is not
-/// empty.
-pub(crate) async fn encode_behind(
-    call: &Call,
-    model: &ServedModel,
-    before: &str,
-    prompts: Vec<Prompt<'_>>,
-    encoding: Encoding<'_>,
-) -> Result<Vec<Vec<TokenId>>, ApiError> {
-    let is_ids = |prompt: &Prompt<'_>| matches!(prompt, Prompt::Ids(_));
-    if !before.is_empty() && prompts.iter().any(is_ids) {
-        let must = "be text where an instruction or prompt is to precede it";
-        return Err(ApiError::invalid_value(encoding.field.to_owned(), must));
-    }
-    let fits = |meter: &Meter, len| {
-        check_length(encoding.field, len, 0, model)?;
-        meter.add(len)
-    };
-    encode_each(call, model, prompts, encoding, before, fits).await
-}
-
-async fn encode_each(
-    call: &Call,
+/// Encodes prompts with `before` put before every text, and checks their ids. `check_len` sees
+/// each prompt's length before the next prompt is read.
+fn encode_each(
     model: &ServedModel,
     prompts: Vec<Prompt<'_>>,
-    encoding: Encoding<'_>,
+    encoding: Encoding,
     before: &str,
-    check_len: impl Fn(&Meter, usize) -> Result<(), ApiError>,
+    check_len: impl Fn(usize) -> Result<(), ApiError>,
 ) -> Result<Vec<Vec<TokenId>>, ApiError> {
     if encoding.truncation.is_none() {
         for prompt in &prompts {
@@ -333,8 +379,7 @@ async fn encode_each(
             }
         }
     }
-    let bytes = bytes(&prompts, before);
-    let encode_one = |meter: &Meter, prompt| {
+    let encode_one = |prompt| {
         let ids = match cut_one(model, prompt, encoding, before)? {
             Prompt::Ids(ids) => ids,
             Prompt::Text(mut text) => {
@@ -342,21 +387,16 @@ async fn encode_each(
                     text.to_mut().insert_str(0, before);
                 }
                 let mut ids = Vec::with_capacity(text.len() / 4 + 4);
-                model
-                    .tokenizer
-                    .encode_into(&text, encoding.add_special_tokens, &mut ids);
+                let special = encoding.add_special_tokens;
+                model.tokenizer.encode_into(&text, special, &mut ids);
                 ids
             }
         };
-        check_len(meter, ids.len())?;
-        Ok::<_, ApiError>(ids)
+        check_len(ids.len())?;
+        Ok(ids)
     };
-    let work = || {
-        let meter = Meter::new(call);
-        let encoded = prompts.into_iter().map(|p| encode_one(&meter, p));
-        encoded.collect::<Result<Vec<_>, _>>()
-    };
-    let encoded = call.encode(bytes, work).await??;
+    let encoded = prompts.into_iter().map(encode_one);
+    let encoded = encoded.collect::<Result<Vec<_>, ApiError>>()?;
     for ids in &encoded {
         check_ids(encoding.field, ids, model)?;
     }
@@ -376,7 +416,7 @@ fn bytes(prompts: &[Prompt<'_>], before: &str) -> usize {
 fn cut_one<'a>(
     model: &ServedModel,
     prompt: Prompt<'a>,
-    encoding: Encoding<'_>,
+    encoding: Encoding,
     before: &str,
 ) -> Result<Prompt<'a>, ApiError> {
     let Some(truncation) = &encoding.truncation else {

@@ -207,7 +207,7 @@ fn unused_mark(messages: &[Value]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{endpoints::conversation::ConversationFields, wire::Fields};
+    use crate::{tasks::conversation::ConversationFields, wire::Fields};
 
     fn check(messages: &str, expected: Result<&str, (&str, &str)>) {
         let body = format!(r#"{{"messages":{messages}}}"#);

@@ -11,10 +11,10 @@ use super::{Choice, Params, Printer};
 use crate::{
     config,
     endpoint::{Call, LOGPROB_BYTES},
-    endpoints::submit::{self, Common, UsageBody},
     error::ApiError,
     reject,
     served_model::ServedModel,
+    tasks::submit::{self, Common, UsageBody},
 };
 
 /// About how many bytes of text a generated token has.
@@ -315,13 +315,11 @@ impl Run {
         &self.prompts[choice / self.params.n as usize]
     }
 
-    /// About how long the whole answer is: what room was taken for, and what has been generated.
+    /// About how many bytes of answer were generated beyond those for which room was taken.
     pub(crate) fn answer_bytes(&self) -> u64 {
         let entries = self.choices.iter().flat_map(|choice| &choice.tokens);
         let entries: usize = entries.map(|record| 1 + record.token.top.len()).sum();
-        self.call.reservation.answer_bytes()
-            + entries as u64 * LOGPROB_BYTES
-            + self.generated * TOKEN_BYTES
+        entries as u64 * LOGPROB_BYTES + self.generated * TOKEN_BYTES
     }
 
     /// Token counts by now.

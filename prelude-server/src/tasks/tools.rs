@@ -230,7 +230,7 @@ fn unknown_choice() -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{endpoints::conversation::ConversationFields, wire::Fields};
+    use crate::{tasks::conversation::ConversationFields, wire::Fields};
 
     fn take(fields: &str) -> Result<Tools, ApiError> {
         let tools = r##"[{"type":"function","function":{"name":"f","parameters":

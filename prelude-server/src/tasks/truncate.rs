@@ -12,7 +12,7 @@ use crate::{
     wire::{CountOrAll, Int},
 };
 
-/// How a prompt that is too long is cut. Without these fields it is refused.
+/// The cut of a prompt that is too long. Without these fields the prompt is refused.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "Truncation")]
 pub(crate) struct TruncationFields {
@@ -43,7 +43,7 @@ pub(crate) enum Side {
     Right,
 }
 
-/// How many tokens of a long prompt are kept.
+/// The number of tokens of a long prompt that are kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Truncation {
     keep: usize,
@@ -51,7 +51,7 @@ pub(crate) struct Truncation {
 }
 
 impl Truncation {
-    /// As many tokens as the model's context has.
+    /// Keeps as many tokens as the model's context has.
     pub(crate) const fn to_context(model: &ServedModel, side: Side) -> Self {
         Self {
             keep: model.max_model_len as usize,
@@ -95,7 +95,7 @@ impl Truncation {
         }
     }
 
-    /// Whether so many tokens have to be cut.
+    /// Returns true if so many tokens have to be cut.
     pub(crate) fn cuts(&self, tokens: usize) -> bool {
         tokens > self.keep
     }
@@ -200,8 +200,8 @@ pub(crate) fn cut_text<'t>(
     )
 }
 
-/// As many of the text's ids as [`cut_ids`] has to see. A long text whose end is cut off is not
-/// read to its end.
+/// Returns as many of the text's ids as [`cut_ids`] has to see. A long text whose end is cut off is
+/// not read to its end.
 fn ids_to_cut(model: &ServedModel, text: &str, keep: usize, side: Side) -> Vec<TokenId> {
     match side {
         Side::Left => model.tokenizer.encode(text, false),

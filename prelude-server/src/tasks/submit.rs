@@ -1,4 +1,4 @@
-//! What all inference endpoints share: common fields, the way to the engine, and back.
+//! The common part of all inference endpoints: fields, the way to the engine, and back.
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
@@ -54,7 +54,7 @@ enum Late {
     Finish,
 }
 
-/// What every inference request says beside its input, checked.
+/// The fields of every inference request beside its input, checked.
 #[derive(Debug)]
 pub(crate) struct Common<'a> {
     /// The model's served name.
@@ -63,7 +63,7 @@ pub(crate) struct Common<'a> {
     pub(crate) priority: i64,
     /// Requests with different salts share no cached prefix.
     pub(crate) cache_salt: Option<Arc<str>>,
-    /// The fate of a request that is late.
+    /// The fate of a request whose deadline passes before it begins.
     pub(crate) on_deadline: OnDeadline,
     /// The time from the arrival of the headers to when the first result is due.
     pub(crate) slo: Option<Duration>,
@@ -111,11 +111,12 @@ fn cache_salt(call: &Call, salt: Option<Text<'_>>) -> Result<Option<Arc<str>>, A
     Ok(Some(Arc::from(&*salt)))
 }
 
-/// Sends a request to the model's engine. `prompt_tokens` counts each prompt once. A request that
-/// is alone and short is computed before this returns.
+/// Admits a request and sends it to the model's engine. `prompt_tokens` counts each prompt once. A
+/// request that is alone and short is computed before this returns.
 ///
 /// # Errors
-/// 429 if the engine is busy or the deadline has passed, 503 if it is gone.
+/// 400 if no queue could hold it; 429 if the queue is full, the engine is busy or the deadline has
+/// passed; 503 if the engine is gone.
 pub(crate) async fn submit(
     call: &Call,
     model: &ServedModel,
@@ -125,8 +126,8 @@ pub(crate) async fn submit(
     prompt_tokens: u64,
 ) -> Result<Answer, ApiError> {
     let class = ExecutionClass::of(&rows);
-    // Most have said so before; a constraint may leave a generation one token.
-    call.reservation.set_class(class)?;
+    call.reservation
+        .admit(rows.len(), tree.distinct_tokens(), class)?;
     call.note(|seen| {
         seen.class = Some(class);
         seen.prompt_tokens = prompt_tokens;
@@ -180,7 +181,7 @@ fn log_prompt(call: &Call, model: &ServedModel, tree: &PromptTree, rows: &[RowSp
     ));
 }
 
-/// What is left of a deadline, if it can be met at all as far as anybody knows.
+/// Returns the time left of a deadline, if the deadline can be met by all that is known.
 ///
 /// # Errors
 /// 400 `deadline_infeasible` if an idle engine could not meet it, 429 `deadline_unmeetable` if
@@ -195,7 +196,7 @@ fn time_left(call: &Call, model: &ServedModel, slo: Duration) -> Result<Duration
     // The deadline counts from the headers; parsing and encoding have used some of it.
     let left = slo.checked_sub(call.arrival.elapsed());
     let left = left.ok_or_else(|| call.late())?;
-    // Looked up before the request itself is there: all of it is others'.
+    // The engine has not got this request yet, so all of these tokens are of others.
     let ahead = model.engine.tokens_ahead();
     let wait = time_for(ahead, model.engine.prompt_tokens_per_second());
     if wait > left {

@@ -1,0 +1,281 @@
+//! The task of `/classify`, `/pooling` and `/v1/moderations`: classes of texts, from a classification
+//! head, or from a language model and a list of labels.
+
+use std::{borrow::Cow, iter, sync::Arc};
+
+use prelude_core::{Head, TokenHead};
+use prelude_engine::Usage;
+use prelude_models::ClassActivation;
+use prelude_text::label_trie::{rows_behind, softmax};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::{
+    budget::Budget,
+    embed::Unit,
+    escaping::Escaping,
+    input::{Inputs, InputsFields, check_length},
+    labels::{TEXT, TextPrompt, label_trie, normalised, user_turn},
+    prepared::{Expected, Prepared, compute, trie_scores, vectors},
+    submit::{Common, UsageBody},
+};
+use crate::{
+    endpoint::Call,
+    error::ApiError,
+    served_model::{ServedModel, Task},
+    wire::Text,
+};
+
+/// Most labels a language model is asked to choose from.
+pub(crate) const LABELS_MAX: usize = 1_024;
+
+/// The labels that a language model chooses from.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct LabelFields<'a> {
+    /// 2 to 1,024 names for a language model to choose from.
+    pub(crate) labels: Option<Vec<String>>,
+    /// Text around each input, with `{{ text }}` in it once (with `labels`); where the server trusts
+    /// templates of requests, any template over `text`.
+    #[serde(borrow)]
+    template: Option<Text<'a>>,
+    /// True if a label is the beginning of an answer, not the whole of it.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub(crate) open: bool,
+}
+
+/// Returns the model of this name. Without a name the first model that can use the labels is
+/// meant, or the first that has classes of its own.
+///
+/// # Errors
+/// 404 `model_not_found`, 400 `unsupported_task`, 503 `loading`.
+pub(crate) fn model<'a>(
+    call: &'a Call,
+    name: Option<&str>,
+    has_labels: bool,
+) -> Result<&'a Arc<ServedModel>, ApiError> {
+    match name {
+        None => {
+            let can = |model: &ServedModel| model.has_vocabulary() == has_labels;
+            call.app.model_of(Task::Classify, can)
+        }
+        name => call.app.model_for(name, Task::Classify),
+    }
+}
+
+/// The classes of a request's inputs, and what they cost.
+pub(crate) struct Classified<'m> {
+    /// For each input one list in the order of `labels`, or one for each of its tokens.
+    pub(crate) probs: Vec<Vec<Vec<f64>>>,
+    pub(crate) labels: Cow<'m, [String]>,
+    pub(crate) tokens: u64,
+    pub(crate) cost: Usage,
+}
+
+impl Classified<'_> {
+    /// Returns the token counts as OpenAI's clients read them.
+    pub(crate) fn usage(&self) -> UsageBody {
+        UsageBody::new(self.tokens, 0, Some(&self.cost))
+    }
+}
+
+/// Returns the inputs of a request and true if its classes are probabilities.
+///
+/// # Errors
+/// 400 naming the field.
+pub(crate) fn activated_inputs<'a>(
+    call: &Call,
+    model: &ServedModel,
+    fields: InputsFields<'a>,
+) -> Result<(Inputs<'a>, bool), ApiError> {
+    let activation = fields.input.use_activation.unwrap_or(true);
+    Ok((Inputs::new(call, model, fields)?, activation))
+}
+
+/// Classifies inputs; to probabilities if the `activation` is true, else to logits.
+///
+/// # Errors
+/// 400 for whatever is wrong with the request, 429, 503, 500.
+pub(crate) async fn classify<'m>(
+    call: &Call,
+    model: &'m ServedModel,
+    common: &Common<'_>,
+    fields: LabelFields<'_>,
+    (inputs, activation): (Inputs<'_>, bool),
+    unit: Unit,
+) -> Result<Classified<'m>, ApiError> {
+    if model.has_vocabulary() {
+        return by_labels(call, model, common, fields, inputs, activation).await;
+    }
+    let given = [
+        ("labels", fields.labels.is_some()),
+        ("template", fields.template.is_some()),
+    ];
+    if let Some((name, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
+        let must = "be left out: this model has classes of its own";
+        return Err(ApiError::invalid_value(name, must));
+    }
+    inputs.check_not_escaped()?;
+    by_head(call, model, common, inputs, activation, unit).await
+}
+
+async fn by_head<'m>(
+    call: &Call,
+    model: &'m ServedModel,
+    common: &Common<'_>,
+    inputs: Inputs<'_>,
+    activation: bool,
+    unit: Unit,
+) -> Result<Classified<'m>, ApiError> {
+    let expected = inputs.expected("");
+    let prepare = |budget: &Budget<'_>| {
+        let field = inputs.field;
+        let prompts = inputs.encode(budget, model, "")?;
+        budget.numbers(unit.count(&prompts) * model.id2label.len())?;
+        let head = match unit {
+            Unit::Texts => Head::Classify,
+            Unit::Tokens => Head::Tokens(TokenHead::Classify),
+        };
+        Ok((Prepared::with_head(model, field, prompts, &head)?, ()))
+    };
+    let activation = match activation {
+        true => model.class_activation,
+        false => ClassActivation::Identity,
+    };
+    let probs = |output| {
+        let logits = vectors(output)?.into_iter();
+        Some(logits.map(|of| activated(activation, &of)).collect())
+    };
+    let (computed, ()) = compute(call, model, common, expected, prepare, probs).await?;
+    Ok(Classified {
+        probs: computed.outputs,
+        labels: Cow::Borrowed(&model.id2label),
+        tokens: computed.tokens,
+        cost: computed.cost,
+    })
+}
+
+/// Returns the numbers that answers show for the logits of a classification head.
+pub(crate) fn activated(activation: ClassActivation, logits: &[f32]) -> Vec<f64> {
+    let each = logits.iter().map(|&logit| f64::from(logit));
+    match activation {
+        ClassActivation::Softmax => softmax(logits),
+        ClassActivation::Sigmoid => each.map(sigmoid).collect(),
+        ClassActivation::Identity => each.collect(),
+    }
+}
+
+/// Returns the logistic function of `x`.
+pub(crate) fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+async fn by_labels<'m>(
+    call: &Call,
+    model: &'m ServedModel,
+    common: &Common<'_>,
+    fields: LabelFields<'_>,
+    inputs: Inputs<'_>,
+    activation: bool,
+) -> Result<Classified<'m>, ApiError> {
+    let (escapes, truncation) = (inputs.escapes, inputs.truncation);
+    let texts = inputs.into_texts()?;
+    let labels = checked(fields.labels)?;
+    let template = fields.template.as_ref().map_or(TEXT, |text| &text.0);
+    let question = TextPrompt::new(call, model, template)?;
+    let all = || {
+        let all = texts.iter().map(|text| &**text).chain([template]);
+        all.chain(labels.iter().map(String::as_str)).collect()
+    };
+    let escaping = Escaping::new(call, model, escapes, all)?;
+    let named: Vec<Cow<'_, str>> = labels.iter().map(|label| escaping.text(label)).collect();
+    let turn = |text: &str| user_turn(model, &question.around(&escaping.text(text))?);
+
+    let label_bytes = labels.iter().map(String::len).sum();
+    let bytes: usize = texts.iter().map(|t| t.len() + template.len()).sum();
+    let expected = Expected {
+        prompts: texts.len(),
+        rows: rows_behind(labels.len(), label_bytes).saturating_mul(texts.len() as u64),
+        bytes: bytes.saturating_add(question.unknown_bytes()),
+    };
+    let prepare = |budget: &Budget<'_>| {
+        let trie_behind = |prompt| label_trie(&escaping, budget, prompt, &named, fields.open);
+        let truncation = match truncation {
+            None => None,
+            Some(truncation) => {
+                // Where a text is cut is learned from the whole prompt, for each text anew.
+                budget.read_again(template.len(), texts.len() - 1)?;
+                // The context also holds the labels behind each text.
+                let depth = trie_behind(turn("")?)?.depth();
+                let limit = model.max_model_len as usize;
+                Some(truncation.within(limit.saturating_sub(depth)))
+            }
+        };
+        let mut first = None;
+        let count = |text: &str| Ok(escaping.count(&turn(text)?));
+        let turns = texts.iter().map(|text| {
+            let turn = match &truncation {
+                None => turn(text)?,
+                Some(truncation) => turn(&truncation.fit(model, "input", text, count)?)?,
+            };
+            first.get_or_insert_with(|| turn.clone());
+            Ok(turn)
+        });
+        let prompts = escaping.encode_all("input", turns, budget)?;
+        // A text that is too long is refused before labels are put behind it.
+        for len in prompts.lens() {
+            check_length("input", len, 0, model)?;
+        }
+        let trie = trie_behind(first.expect("there are texts"))?;
+        budget.rows(texts.len() * trie.num_rows())?;
+        budget.numbers(texts.len() * labels.len())?;
+        let tries = iter::repeat(&trie);
+        Ok((Prepared::with_labels(model, "input", prompts, tries)?, trie))
+    };
+    let (computed, trie) = compute(call, model, common, expected, prepare, trie_scores).await?;
+    let probs = computed.outputs.chunks(trie.num_rows()).map(|scores| {
+        let log = trie.log_probabilities(scores);
+        vec![if activation { normalised(&log) } else { log }]
+    });
+    Ok(Classified {
+        probs: probs.collect(),
+        labels: Cow::Owned(labels),
+        tokens: computed.tokens,
+        cost: computed.cost,
+    })
+}
+
+fn checked(labels: Option<Vec<String>>) -> Result<Vec<String>, ApiError> {
+    let labels = labels.ok_or_else(|| ApiError::missing_field("labels"))?;
+    if !(2..=LABELS_MAX).contains(&labels.len()) {
+        let must = format!("have 2 to {LABELS_MAX} entries");
+        return Err(ApiError::invalid_value("labels", must));
+    }
+    let mut sorted: Vec<&String> = labels.iter().collect();
+    sorted.sort_unstable();
+    if sorted[0].is_empty() || sorted.windows(2).any(|w| w[0] == w[1]) {
+        let must = "have distinct entries, none of them empty";
+        return Err(ApiError::invalid_value("labels", must));
+    }
+    Ok(labels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logits_are_activated() {
+        let check = |activation, logits: &[f32], expected: &[f64]| {
+            assert_eq!(activated(activation, logits), expected);
+        };
+        check(ClassActivation::Sigmoid, &[0.0], &[0.5]);
+        check(
+            ClassActivation::Sigmoid,
+            &[0.0, 1e9, -1e9],
+            &[0.5, 1.0, 0.0],
+        );
+        check(ClassActivation::Softmax, &[1.0, 1.0], &[0.5, 0.5]);
+        check(ClassActivation::Identity, &[1.0, -2.0], &[1.0, -2.0]);
+    }
+}

@@ -1,0 +1,226 @@
+//! The task of `/v1/embeddings` and `/pooling`: vectors of texts.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use prelude_core::{Head, TokenHead};
+use prelude_text::shared_prefix::SharedPrompts;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    budget::Budget,
+    input::{Inputs, InputsFields},
+    prepared::{Prepared, compute, vectors},
+    submit::{Common, UsageBody},
+};
+use crate::{
+    endpoint::{Call, Printed},
+    error::ApiError,
+    served_model::ServedModel,
+    wire::{Int, Text},
+};
+
+/// Numbers, or their little-endian bytes in base64.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum Vector {
+    Floats(Vec<f32>),
+    Base64(String),
+}
+
+impl Vector {
+    pub(crate) fn new(floats: Vec<f32>, format: Format) -> Self {
+        match format {
+            Format::Float => Self::Floats(floats),
+            Format::Base64 => {
+                let bytes: Vec<u8> = floats.iter().flat_map(|f| f.to_le_bytes()).collect();
+                Self::Base64(STANDARD.encode(bytes))
+            }
+        }
+    }
+}
+
+/// The form in which the numbers of a vector are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "EncodingFormat")]
+pub(crate) enum Format {
+    #[default]
+    Float,
+    /// Little-endian float32.
+    Base64,
+}
+
+impl Format {
+    /// Returns how an answer prints a number of a vector.
+    const fn printed(self) -> Printed {
+        match self {
+            Self::Float => Printed::Decimal,
+            Self::Base64 => Printed::Base64,
+        }
+    }
+}
+
+/// The options of vectors.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct VectorFields<'a> {
+    pub(crate) encoding_format: Option<Format>,
+    /// Cut to this many components first, normalised after.
+    dimensions: Option<Int<1, { u32::MAX as i64 }>>,
+    /// Put before each text as `Instruct: {instruction}\nQuery:`.
+    #[serde(borrow)]
+    instruction: Option<Text<'a>>,
+    /// A prompt that the model brings.
+    prompt_name: Option<Text<'a>>,
+    /// `query`, `search_query`, `document`, `passage` or `search_document`.
+    input_type: Option<Text<'a>>,
+}
+
+impl VectorFields<'_> {
+    /// Refuses what only embeddings have.
+    ///
+    /// # Errors
+    /// 400 `unsupported_parameter`.
+    pub(crate) fn check_format_alone(&self) -> Result<(), ApiError> {
+        ApiError::refuse_given(&[
+            ("dimensions", self.dimensions.is_some()),
+            ("instruction", self.instruction.is_some()),
+            ("prompt_name", self.prompt_name.is_some()),
+            ("input_type", self.input_type.is_some()),
+        ])
+    }
+}
+
+/// The parts of a text that have a vector, or classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Each text as a whole.
+    Texts,
+    /// Each token of each text.
+    Tokens,
+}
+
+impl Unit {
+    /// Returns the number of vectors that these prompts have.
+    pub(crate) fn count(self, prompts: &SharedPrompts) -> usize {
+        match self {
+            Self::Texts => prompts.len(),
+            Self::Tokens => prompts.lens().sum(),
+        }
+    }
+}
+
+/// The vectors of a request's inputs, and what they cost.
+pub(crate) struct Embedded {
+    /// For each input one vector, or one for each of its tokens.
+    pub(crate) vectors: Vec<Vec<Vec<f32>>>,
+    pub(crate) format: Format,
+    pub(crate) usage: UsageBody,
+}
+
+/// Embeds a request's inputs.
+///
+/// # Errors
+/// 400 for whatever is wrong with the request, 429, 503, 500.
+pub(crate) async fn embed(
+    call: &Call,
+    model: &ServedModel,
+    common: &Common<'_>,
+    fields: VectorFields<'_>,
+    inputs: InputsFields<'_>,
+    unit: Unit,
+) -> Result<Embedded, ApiError> {
+    let pooling = model.pooling.expect("a model that serves embeddings pools");
+    let normalise = inputs.input.use_activation.unwrap_or(model.normalise);
+    let inputs = Inputs::new(call, model, inputs)?;
+    inputs.check_not_escaped()?;
+    let dimensions = dimensions(fields.dimensions, model)?;
+    let before = prefix(&fields, model)?;
+    let field = inputs.field;
+    if field == "messages" && !before.is_empty() {
+        let must = "not be combined with an instruction or a named prompt";
+        return Err(ApiError::invalid_value("messages", must));
+    }
+    let format = fields.encoding_format.unwrap_or_default();
+    let head = match unit {
+        Unit::Texts => Head::Embed {
+            pooling,
+            normalise,
+            dimensions,
+        },
+        Unit::Tokens => Head::Tokens(TokenHead::Embed {
+            normalise,
+            dimensions,
+        }),
+    };
+    let expected = inputs.expected(&before);
+    let prepare = |budget: &Budget<'_>| {
+        let prompts = inputs.encode(budget, model, &before)?;
+        let width = dimensions.unwrap_or(model.hidden_size);
+        let numbers = unit.count(&prompts) as u64 * u64::from(width);
+        call.expect(numbers, format.printed())?;
+        Ok((Prepared::with_head(model, field, prompts, &head)?, ()))
+    };
+    let (computed, ()) = compute(call, model, common, expected, prepare, vectors).await?;
+    Ok(Embedded {
+        usage: computed.usage(),
+        vectors: computed.outputs,
+        format,
+    })
+}
+
+fn dimensions(
+    dimensions: Option<Int<1, { u32::MAX as i64 }>>,
+    model: &ServedModel,
+) -> Result<Option<u32>, ApiError> {
+    let dimensions = dimensions.map(Int::count);
+    match dimensions {
+        Some(d) if d > model.hidden_size => {
+            let must = format!("be in 1..={}", model.hidden_size);
+            Err(ApiError::invalid_value("dimensions", must))
+        }
+        Some(d) if !model.matryoshka.is_empty() && !model.matryoshka.contains(&d) => {
+            let must = format!(
+                "be one of {:?}, which the model was trained for",
+                model.matryoshka
+            );
+            Err(ApiError::invalid_value("dimensions", must))
+        }
+        _ => Ok(dimensions),
+    }
+}
+
+/// Returns the text before each input: at most one of `instruction`, `prompt_name` and
+/// `input_type` names it.
+fn prefix(fields: &VectorFields<'_>, model: &ServedModel) -> Result<String, ApiError> {
+    let given = [&fields.instruction, &fields.prompt_name, &fields.input_type];
+    let [instruction, prompt_name, input_type] = given.map(|text| text.as_ref().map(|t| &*t.0));
+    let named = |name: &str, param: &'static str| {
+        model.prompts.get(name).cloned().ok_or_else(|| {
+            let known: Vec<_> = model.prompts.keys().collect();
+            ApiError::invalid_value(
+                param,
+                format!("name a prompt of this model; it has {known:?}"),
+            )
+        })
+    };
+    match (instruction, prompt_name, input_type) {
+        (None, None, None) => Ok(String::new()),
+        (Some(instruction), None, None) => Ok(format!("Instruct: {instruction}\nQuery:")),
+        (None, Some(name), None) => named(name, "prompt_name"),
+        (None, None, Some("query" | "search_query")) => named("query", "input_type"),
+        (None, None, Some("document" | "passage" | "search_document")) => {
+            // As sentence-transformers looks for it.
+            let names = ["document", "passage", "corpus"];
+            let prompt = names.iter().find_map(|name| model.prompts.get(*name));
+            Ok(prompt.cloned().unwrap_or_default())
+        }
+        (None, None, Some(_)) => {
+            let must = "be query, search_query, document, passage or search_document";
+            Err(ApiError::invalid_value("input_type", must))
+        }
+        _ => {
+            let must = "not be combined with prompt_name or input_type: at most one of the three";
+            Err(ApiError::invalid_value("instruction", must))
+        }
+    }
+}

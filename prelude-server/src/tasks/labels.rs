@@ -1,0 +1,201 @@
+//! Labels behind prompts: a text in the user's turn of the chat template, and the trie of what may
+//! be answered.
+
+use std::{collections::HashSet, fmt::Display};
+
+use prelude_core::TokenId;
+use prelude_text::{
+    label_trie::{LabelTrie, MAX_PLACES},
+    template::{ChatInputs, ChatTemplate, TemplateError, no_thinking},
+};
+use serde_json::{Map, Value, json};
+
+use super::{budget::Budget, escaping::Escaping, input::check_length};
+use crate::{endpoint::Call, error::ApiError, served_model::ServedModel};
+
+/// The place of the text in a template. A request whose templates are not trusted may name it once,
+/// and use nothing else of the template language.
+pub(crate) const TEXT: &str = "{{ text }}";
+
+/// The user's turn around a text: what stands before and behind it, or a program that prints it.
+pub(crate) enum TextPrompt<'t> {
+    Parts(&'t str, &'t str),
+    Program(Box<ChatTemplate>),
+}
+
+impl<'t> TextPrompt<'t> {
+    /// Reads a template: one with `{{ text }}` once and no other tag; any program where the server
+    /// trusts templates of requests.
+    ///
+    /// # Errors
+    /// 400 naming `template`.
+    pub(crate) fn new(
+        call: &Call,
+        model: &ServedModel,
+        template: &'t str,
+    ) -> Result<Self, ApiError> {
+        let config = &call.app.config;
+        let parts = split_template(template);
+        if parts.is_ok() || !config.trust_request_template {
+            return parts.map(|(before, after)| Self::Parts(before, after));
+        }
+        let max = config.limits.template_bytes;
+        if template.len() > max {
+            let must = format!("have at most {max} bytes where it is a program");
+            return Err(ApiError::invalid_value("template", must));
+        }
+        let own = model.template.as_ref();
+        let own = own.expect("a model that serves this task has a template");
+        own.replaced(template, config.limits.rendered_bytes)
+            .map(|program| Self::Program(Box::new(program)))
+            .map_err(|e| of_template(&e))
+    }
+
+    /// Returns about how many bytes more than the template's a program may print: enough that the
+    /// work is not done on the thread that reads requests.
+    pub(crate) const fn unknown_bytes(&self) -> usize {
+        match self {
+            Self::Parts(..) => 0,
+            Self::Program(_) => 1 << 20,
+        }
+    }
+
+    /// Returns the turn with this text in it.
+    ///
+    /// # Errors
+    /// 400 `template_error`.
+    pub(crate) fn around(&self, text: &str) -> Result<String, ApiError> {
+        let program = match self {
+            Self::Parts(before, after) => return Ok([before, text, after].concat()),
+            Self::Program(program) => program,
+        };
+        let inputs = ChatInputs {
+            messages: &[],
+            tools: None,
+            documents: None,
+            add_generation_prompt: false,
+            kwargs: &Map::from_iter([("text".to_owned(), text.into())]),
+        };
+        program.render(&inputs).map_err(|e| of_template(&e))
+    }
+}
+
+fn of_template(error: &TemplateError) -> ApiError {
+    ApiError::template(error.to_string()).with_param("template")
+}
+
+fn split_template(template: &str) -> Result<(&str, &str), ApiError> {
+    let split = template.split_once(TEXT);
+    let is_plain = |part: &str| !["{{", "{%", "{#"].iter().any(|tag| part.contains(tag));
+    match split {
+        Some((before, after)) if is_plain(before) && is_plain(after) => Ok((before, after)),
+        _ => {
+            let must = format!("hold {TEXT:?} once and no other tag");
+            Err(ApiError::invalid_value("template", must))
+        }
+    }
+}
+
+/// A prompt of one user turn, up to where the answer begins, with thinking off.
+pub(crate) fn user_turn(model: &ServedModel, content: &str) -> Result<String, ApiError> {
+    prompt(model, &[json!({"role": "user", "content": content})])
+}
+
+/// A prompt up to where the answer begins, with thinking off.
+pub(crate) fn prompt(model: &ServedModel, messages: &[Value]) -> Result<String, ApiError> {
+    let template = model.template.as_ref();
+    let template = template.expect("a model that serves this task has a template");
+    let inputs = ChatInputs {
+        messages,
+        tools: None,
+        documents: None,
+        add_generation_prompt: true,
+        kwargs: &no_thinking(),
+    };
+    template
+        .render(&inputs)
+        .map_err(|e| ApiError::template(e.to_string()))
+}
+
+/// Returns the trie of labels as they are tokenised behind `prompt`, each with the end of the turn;
+/// without it if the labels are `open`, so that an answer may go on behind them.
+///
+/// # Errors
+/// 400 naming `labels` or one of them.
+pub(crate) fn label_trie<L: Display>(
+    escaping: &Escaping<'_>,
+    budget: &Budget<'_>,
+    prompt: String,
+    labels: &[L],
+    open: bool,
+) -> Result<LabelTrie, ApiError> {
+    let model = escaping.model;
+    let end = match open {
+        true => None,
+        false => Some(model.end_of_turn.ok_or_else(|| {
+            let message = "this model has no end token, so no label ever ends";
+            ApiError::new(400, "unsupported_parameter", message).with_param("labels")
+        })?),
+    };
+    let with_label = labels.iter().map(|label| format!("{prompt}{label}"));
+    let texts = [prompt.clone()].into_iter().chain(with_label);
+    let encoded = escaping.encode_all("labels", texts.map(Ok), budget)?;
+    let mut prompts = encoded.into_prompts();
+    let prompt = prompts.next().expect("the prompt was put first");
+    let mut sequences: Vec<Vec<TokenId>> = Vec::with_capacity(labels.len());
+    let mut seen = HashSet::with_capacity(labels.len());
+    for (index, whole) in prompts.enumerate() {
+        let Some(label) = whole
+            .strip_prefix(prompt.as_slice())
+            .filter(|l| !l.is_empty())
+        else {
+            let must = "not melt into the prompt: its first token would begin before the answer";
+            return Err(ApiError::invalid_value(format!("labels/{index}"), must));
+        };
+        // Refused before a trie of that depth is built.
+        check_length("labels", prompt.len() + label.len(), 0, model)?;
+        let sequence: Vec<TokenId> = label.iter().copied().chain(end).collect();
+        if !seen.insert(sequence.clone()) {
+            let must = "not read like another label to the model";
+            return Err(ApiError::invalid_value(format!("labels/{index}"), must));
+        }
+        sequences.push(sequence);
+    }
+    LabelTrie::new(&sequences).ok_or_else(|| {
+        let must = format!("have at most {MAX_PLACES} tokens, common beginnings counted once");
+        ApiError::invalid_value("labels", must)
+    })
+}
+
+/// Returns probabilities in proportion to the exponentials of `log`.
+pub(crate) fn normalised(log: &[f64]) -> Vec<f64> {
+    let max = log.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = log.iter().map(|l| (l - max).exp()).collect();
+    let sum: f64 = weights.iter().sum();
+    weights.into_iter().map(|w| w / sum).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_hold_the_text_and_nothing_else() {
+        let check = |template: &str, expected: Option<(&str, &str)>| {
+            assert_eq!(split_template(template).ok(), expected, "{template}");
+        };
+        check("{{ text }}", Some(("", "")));
+        check("a {{ text }}\nWhich topic?", Some(("a ", "\nWhich topic?")));
+        check("no text", None);
+        check("{{ text }}{{ text }}", None);
+        check("{{ text|upper }}", None);
+        check("{% set x = 1 %}{{ text }}", None);
+        check("{# c #}{{ text }}", None);
+    }
+
+    #[test]
+    fn label_probabilities_do_not_underflow() {
+        let p = normalised(&[-2000.0, -2001.0]);
+        assert!((p[0] - 0.731).abs() < 1e-3 && (p.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,212 @@
+//! The one way of requests that generate nothing: classification, scores, rankings, embeddings and
+//! decisions.
+//!
+//! ```text
+//! request ── prepare ──▶ Prepared { tree, rows, tokens } ── admit, submit, collect ──▶ Computed ── respond
+//!            (text work, within a Budget)
+//! ```
+//!
+//! A dialect says how large its request may be ([`Expected`]), prepares prompts and the outputs at
+//! their ends, and makes a response of what was computed. Room in the queue, the pool of encoding
+//! threads, the engine and its errors are dealt with in [`compute`] alone.
+
+use std::iter;
+
+use prelude_core::{Head, Normalise, PromptTree, RowOutput, RowSpec, TreeError};
+use prelude_engine::{CollectedRow, Usage};
+use prelude_text::{
+    label_trie::{LabelTrie, RowScores},
+    shared_prefix::SharedPrompts,
+};
+
+use super::{
+    budget::Budget,
+    input::check_length,
+    submit::{Common, UsageBody, collect, submit},
+};
+use crate::{endpoint::Call, error::ApiError, served_model::ServedModel};
+
+/// The size of a request as far as it is known before its texts are tokenised.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Expected {
+    /// The number of prompts. Each has a row at least.
+    pub(crate) prompts: usize,
+    /// The number of rows that the prompts may come to, if they may have several each.
+    pub(crate) rows: u64,
+    /// About how many bytes of text there are to encode.
+    pub(crate) bytes: usize,
+}
+
+/// An output that is computed at the end of a prompt.
+#[derive(Clone, Copy, Debug)]
+enum Output<'t> {
+    /// One row.
+    Head(&'t Head),
+    /// The rows of a trie of labels behind the prompt.
+    Labels(&'t LabelTrie),
+}
+
+/// Prompts of one request, each stored once where they begin alike, and the rows that read them.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    tree: PromptTree,
+    rows: Vec<RowSpec>,
+    prompt_tokens: u64,
+}
+
+impl Prepared {
+    /// Computes `head` at the end of each prompt. `field` is named in errors.
+    ///
+    /// # Errors
+    /// 400 for a prompt that is empty or does not fit the model's context.
+    pub(crate) fn with_head(
+        model: &ServedModel,
+        field: &'static str,
+        prompts: SharedPrompts,
+        head: &Head,
+    ) -> Result<Self, ApiError> {
+        Self::new(model, field, prompts, iter::repeat(Output::Head(head)))
+    }
+
+    /// Scores the labels of a trie behind each prompt, one trie for each. `field` is named in
+    /// errors.
+    ///
+    /// # Errors
+    /// 400 for a prompt that is empty or does not fit the model's context with its labels.
+    pub(crate) fn with_labels<'t>(
+        model: &ServedModel,
+        field: &'static str,
+        prompts: SharedPrompts,
+        tries: impl IntoIterator<Item = &'t LabelTrie>,
+    ) -> Result<Self, ApiError> {
+        let tries = tries.into_iter().map(Output::Labels);
+        Self::new(model, field, prompts, tries)
+    }
+
+    fn new<'t>(
+        model: &ServedModel,
+        field: &'static str,
+        prompts: SharedPrompts,
+        outputs: impl IntoIterator<Item = Output<'t>>,
+    ) -> Result<Self, ApiError> {
+        let lens: Vec<usize> = prompts.lens().collect();
+        let of_tree = |error| of_tree(field, &error);
+        let (mut tree, ends) = prompts.into_tree().map_err(of_tree)?;
+        let mut rows = Vec::with_capacity(ends.len());
+        for ((node, &len), output) in ends.into_iter().zip(&lens).zip(outputs) {
+            match output {
+                Output::Head(head) => {
+                    check_length(field, len, 0, model)?;
+                    let head = head.clone();
+                    rows.push(RowSpec { node, head });
+                }
+                Output::Labels(trie) => {
+                    check_length(field, len, trie.depth() as u64, model)?;
+                    trie.graft(&mut tree, node, Normalise::OverVocab, &mut rows)
+                        .map_err(of_tree)?;
+                }
+            }
+        }
+        Ok(Self {
+            tree,
+            rows,
+            prompt_tokens: lens.into_iter().map(|len| len as u64).sum(),
+        })
+    }
+
+    /// Tells the client of the distinct tokens of all prompts and labels, rather than of the sum of
+    /// the prompts' lengths.
+    pub(crate) fn counting_distinct_tokens(mut self) -> Self {
+        self.prompt_tokens = self.tree.distinct_tokens() as u64;
+        self
+    }
+}
+
+/// The outputs of a request, and what they cost.
+#[derive(Debug)]
+pub(crate) struct Computed<T> {
+    /// One for each row, in order.
+    pub(crate) outputs: Vec<T>,
+    /// The number of prompt tokens that the client is told.
+    pub(crate) tokens: u64,
+    pub(crate) cost: Usage,
+}
+
+impl<T> Computed<T> {
+    /// Returns the token counts as OpenAI's clients read them.
+    pub(crate) fn usage(&self) -> UsageBody {
+        UsageBody::new(self.tokens, 0, Some(&self.cost))
+    }
+}
+
+/// Prepares, admits and computes a request that generates nothing, and reads its outputs. Beside
+/// them it returns what `prepare` wants to keep.
+///
+/// # Errors
+/// Whatever `prepare` refuses; 400 and 429 if there is no room for the request; what the engine
+/// refuses or fails with; 500 if an output is not what `read` expects.
+pub(crate) async fn compute<T, K>(
+    call: &Call,
+    model: &ServedModel,
+    common: &Common<'_>,
+    expected: Expected,
+    prepare: impl FnOnce(&Budget<'_>) -> Result<(Prepared, K), ApiError>,
+    read: impl Fn(RowOutput) -> Option<T>,
+) -> Result<(Computed<T>, K), ApiError> {
+    call.reservation
+        .expect_rows(expected.prompts as u64, expected.rows)?;
+    let work = || prepare(&Budget::new(call));
+    let (prepared, kept) = call.encode(expected.bytes, work).await??;
+    let Prepared {
+        tree,
+        rows,
+        prompt_tokens: tokens,
+    } = prepared;
+    let answer = submit(call, model, common, tree, rows, tokens).await?;
+    let collected = collect(call, answer).await?;
+    let read_row = |row| match row {
+        CollectedRow::Output(output) => read(output),
+        CollectedRow::Generated(_) => None,
+    };
+    let read_all = || collected.rows.into_iter().map(read_row).collect();
+    let outputs: Option<Vec<T>> = call.write(0, read_all).await;
+    // Another kind of output than was asked for is a bug.
+    let outputs = outputs.ok_or_else(|| ApiError::internal(&call.request_id))?;
+    let computed = Computed {
+        outputs,
+        tokens,
+        cost: collected.usage,
+    };
+    Ok((computed, kept))
+}
+
+/// Reads the vector or the logits of a text, or of each of its tokens.
+pub(crate) fn vectors(output: RowOutput) -> Option<Vec<Vec<f32>>> {
+    match output {
+        RowOutput::Classes(logits) => Some(vec![logits]),
+        RowOutput::Embedding(vector) => Some(vec![vector]),
+        RowOutput::Tokens { rows, .. } => Some(rows),
+        _ => None,
+    }
+}
+
+/// Reads the scores of a row of a label trie.
+pub(crate) fn trie_scores(output: RowOutput) -> Option<RowScores> {
+    match output {
+        RowOutput::LabelScores(scores) => Some(RowScores::Followers(scores)),
+        RowOutput::Logprobs { entries, .. } => {
+            let log = entries.iter().map(|entry| f64::from(entry.logprob));
+            Some(RowScores::Run(log.collect()))
+        }
+        _ => None,
+    }
+}
+
+/// A prompt that no tree can hold.
+fn of_tree(field: &'static str, error: &TreeError) -> ApiError {
+    let must = match error {
+        TreeError::EmptyNode { .. } => "not be empty: it has no tokens",
+        _ => "have fewer than 2^32 tokens",
+    };
+    ApiError::invalid_value(field, must)
+}

@@ -1,0 +1,301 @@
+//! Relevance of documents to queries, by the means that the model has: the task of `/rerank` and of
+//! `/score` on pairs.
+
+use std::{borrow::Cow, collections::HashMap, ptr};
+
+use prelude_core::{Head, Normalise, RowOutput};
+use prelude_models::ClassActivation;
+use prelude_text::{rerank_template::DEFAULT_INSTRUCTION, shared_prefix::SharedPrompts};
+
+use super::{
+    budget::Budget,
+    classify::sigmoid,
+    escaping::Escaping,
+    input::{check_bytes, check_length},
+    prepared::{Expected, Prepared, compute},
+    submit::{Common, UsageBody},
+    truncate::{Side, Truncation, cut_text},
+};
+use crate::{
+    endpoint::Call,
+    error::ApiError,
+    served_model::{Judge, ServedModel},
+};
+
+/// The options by which pairs are judged.
+#[derive(Debug, Default)]
+pub(crate) struct PairOptions<'a> {
+    /// The meaning of relevance; the template's default, or nothing, if absent.
+    pub(crate) instruction: Option<Cow<'a, str>>,
+    /// Most tokens of a query; 0 keeps all.
+    pub(crate) max_tokens_per_query: u32,
+    /// Most tokens of a document; 0 keeps all.
+    pub(crate) max_tokens_per_doc: u32,
+    /// The cut of prompts that are too long: only the document is cut.
+    pub(crate) truncation: Option<Truncation>,
+    /// True if special tokens in all texts are plain text.
+    pub(crate) escapes: Option<bool>,
+    /// The field that holds the documents, for errors.
+    pub(crate) field: &'static str,
+}
+
+/// The scores of pairs, and what they cost.
+#[derive(Debug)]
+pub(crate) struct Judged {
+    /// Per pair, before the activation.
+    scores: Vec<f64>,
+    activation: ClassActivation,
+    /// Tokens of all prompts, each once.
+    pub(crate) prompt_tokens: u64,
+    pub(crate) usage: UsageBody,
+}
+
+impl Judged {
+    /// Returns the scores: probabilities, or logits without the activation. A cosine has none.
+    pub(crate) fn scores(&self, activation: bool) -> Vec<f64> {
+        let scores = self.scores.iter().copied();
+        match self.activation {
+            ClassActivation::Sigmoid if activation => scores.map(sigmoid).collect(),
+            _ => scores.collect(),
+        }
+    }
+}
+
+/// Judges pairs of a query and a document, at least one.
+///
+/// # Errors
+/// Whatever is wrong with the texts, or admission, scheduler or engine refuse or fail with.
+pub(crate) async fn judge(
+    call: &Call,
+    model: &ServedModel,
+    common: &Common<'_>,
+    pairs: &[(&str, &str)],
+    options: &PairOptions<'_>,
+) -> Result<Judged, ApiError> {
+    match model.judge.expect("a model that ranks has a judge") {
+        Judge::Cosine if options.escapes == Some(true) => {
+            let message = "this model embeds the texts as they are: special tokens in them cannot \
+                be kept apart";
+            let error = ApiError::new(400, "unsupported_parameter", message);
+            Err(error.with_param("escape_special_tokens"))
+        }
+        Judge::Cosine => by_cosine(call, model, common, pairs, options).await,
+        Judge::YesNo { yes, no } => {
+            let head = Head::LabelScores {
+                labels: [yes, no].into(),
+                normalise: Normalise::OverLabels,
+            };
+            let activation = ClassActivation::Sigmoid;
+            by_prompt(call, model, common, pairs, options, (head, activation)).await
+        }
+        Judge::Class => {
+            let judged_by = (Head::Classify, model.pair_activation);
+            by_prompt(call, model, common, pairs, options, judged_by).await
+        }
+    }
+}
+
+fn expected(pairs: &[(&str, &str)], more_bytes: usize) -> Expected {
+    let bytes: usize = pairs.iter().map(|(q, d)| q.len() + d.len()).sum();
+    Expected {
+        prompts: pairs.len(),
+        rows: 0,
+        bytes: bytes + more_bytes,
+    }
+}
+
+/// Judges by an output at the end of a prompt about both texts.
+async fn by_prompt(
+    call: &Call,
+    model: &ServedModel,
+    common: &Common<'_>,
+    pairs: &[(&str, &str)],
+    options: &PairOptions<'_>,
+    (head, activation): (Head, ClassActivation),
+) -> Result<Judged, ApiError> {
+    let instruction = options.instruction.as_deref();
+    let instruction = instruction.unwrap_or(DEFAULT_INSTRUCTION);
+    let expected = expected(pairs, instruction.len() * pairs.len());
+    let prepare = |budget: &Budget<'_>| {
+        budget.numbers(pairs.len())?;
+        let prompts = prompts(budget, model, pairs, options, instruction)?;
+        Ok((
+            Prepared::with_head(model, options.field, prompts, &head)?,
+            (),
+        ))
+    };
+    let score = |output| match output {
+        RowOutput::LabelScores(scores) => match scores.logits[..] {
+            [yes, no] => Some(f64::from(yes) - f64::from(no)),
+            _ => None,
+        },
+        RowOutput::Classes(logits) => match logits[..] {
+            [logit] => Some(f64::from(logit)),
+            _ => None,
+        },
+        _ => None,
+    };
+    let (computed, ()) = compute(call, model, common, expected, prepare, score).await?;
+    Ok(Judged {
+        usage: computed.usage(),
+        scores: computed.outputs,
+        activation,
+        prompt_tokens: computed.tokens,
+    })
+}
+
+/// Encodes the prompts about pairs.
+fn prompts(
+    budget: &Budget<'_>,
+    model: &ServedModel,
+    pairs: &[(&str, &str)],
+    options: &PairOptions<'_>,
+    instruction: &str,
+) -> Result<SharedPrompts, ApiError> {
+    let template = model.rerank_template.as_ref();
+    let template = template.expect("a model that judges prompts has a template");
+    let all = || {
+        let all = pairs
+            .iter()
+            .flat_map(|&(query, document)| [query, document]);
+        all.chain([instruction]).collect()
+    };
+    let escaping = Escaping::new(budget.call, model, options.escapes, all)?;
+    let render = |query: &str, document: &str| {
+        let [instruction, query, document] =
+            [instruction, query, document].map(|text| escaping.text(text));
+        let rendered = template.render(&instruction, &query, &document);
+        rendered.map_err(|e| ApiError::template(e.to_string()).with_param(options.field))
+    };
+    let query_cap = options.max_tokens_per_query;
+    if options.truncation.is_some()
+        && let [(first, _), rest @ ..] = pairs
+    {
+        // Where a document is cut is learned from the whole prompt around it.
+        let again = rest.iter().filter(|(query, _)| ptr::eq(*query, *first));
+        budget.read_again(capped(model, first, query_cap).len(), again.count())?;
+        budget.read_again(instruction.len(), rest.len())?;
+    }
+    // One query for many documents is one `&str`, and cut once.
+    let mut last: Option<(&str, Cow<'_, str>)> = None;
+    let prompts = pairs.iter().map(|&(whole, document)| {
+        if last.as_ref().is_none_or(|(of, _)| !ptr::eq(*of, whole)) {
+            last = Some((whole, capped(model, whole, query_cap)));
+        }
+        let query: &str = &last.as_ref().expect("set above").1;
+        let mut document = capped(model, document, options.max_tokens_per_doc);
+        if let Some(truncation) = &options.truncation {
+            // Rendered prompts bring their special tokens with them.
+            let measure = |document: &str| Ok(escaping.count(&render(query, document)?));
+            let fitting = truncation.fit(model, options.field, &document, measure)?;
+            document = Cow::Owned(fitting.into_owned());
+        }
+        render(query, &document)
+    });
+    escaping.encode_all(options.field, prompts, budget)
+}
+
+/// Judges by the cosine of embeddings. Each distinct text is embedded once.
+async fn by_cosine(
+    call: &Call,
+    model: &ServedModel,
+    common: &Common<'_>,
+    pairs: &[(&str, &str)],
+    options: &PairOptions<'_>,
+) -> Result<Judged, ApiError> {
+    let pooling = model.pooling.expect("a model that embeds pools");
+    let before = match &options.instruction {
+        Some(instruction) => format!("Instruct: {instruction}\nQuery:"),
+        None => String::new(),
+    };
+    let encode = |budget: &Budget<'_>, (text, is_query): (&str, bool)| {
+        let (before, max) = match is_query {
+            true => (before.as_str(), options.max_tokens_per_query),
+            false => ("", options.max_tokens_per_doc),
+        };
+        let text = capped(model, text, max);
+        let whole = |text: &str| format!("{before}{text}");
+        let text = match &options.truncation {
+            Some(truncation) => truncation.fit(model, options.field, &text, |text| {
+                Ok(model.tokenizer.count(&whole(text), true))
+            })?,
+            None => Cow::Borrowed(&*text),
+        };
+        let text = whole(&text);
+        check_bytes(options.field, text.len(), model)?;
+        let ids = model.tokenizer.encode(&text, true);
+        check_length(options.field, ids.len(), 0, model)?;
+        budget.add_tokens(ids.len())?;
+        Ok(ids)
+    };
+    let prepare = |budget: &Budget<'_>| {
+        budget.numbers(pairs.len())?;
+        let roles_are_one =
+            before.is_empty() && options.max_tokens_per_query == options.max_tokens_per_doc;
+        let (texts, of_pair) = distinct(pairs, roles_are_one);
+        let ids = texts.into_iter().map(|text| encode(budget, text));
+        let ids = ids.collect::<Result<_, ApiError>>()?;
+        let head = Head::Embed {
+            pooling,
+            normalise: true,
+            dimensions: None,
+        };
+        let prompts = SharedPrompts::after(Vec::new(), ids);
+        let prepared = Prepared::with_head(model, options.field, prompts, &head)?;
+        Ok((prepared, of_pair))
+    };
+    let expected = expected(pairs, 0);
+    let vector = |output| match output {
+        RowOutput::Embedding(vector) => Some(vector),
+        _ => None,
+    };
+    let (computed, of_pair) = compute(call, model, common, expected, prepare, vector).await?;
+    let vectors = &computed.outputs;
+    let dot = |(a, b): (usize, usize)| -> f64 {
+        let products = vectors[a].iter().zip(&vectors[b]);
+        products.map(|(x, y)| f64::from(*x) * f64::from(*y)).sum()
+    };
+    Ok(Judged {
+        scores: of_pair.into_iter().map(dot).collect(),
+        activation: ClassActivation::Identity,
+        prompt_tokens: computed.tokens,
+        usage: computed.usage(),
+    })
+}
+
+/// Returns the distinct texts of pairs, with true for a query, and for each pair the places of its
+/// two texts. A text in both roles is one text if `roles_are_one`.
+#[expect(clippy::type_complexity, reason = "two lists, described above")]
+fn distinct<'t>(
+    pairs: &[(&'t str, &'t str)],
+    roles_are_one: bool,
+) -> (Vec<(&'t str, bool)>, Vec<(usize, usize)>) {
+    let mut texts = Vec::new();
+    let mut places = HashMap::new();
+    let mut place = |text: &'t str, is_query: bool| {
+        *places.entry((text, is_query)).or_insert_with(|| {
+            texts.push((text, is_query));
+            texts.len() - 1
+        })
+    };
+    let mut of_pair = Vec::with_capacity(pairs.len());
+    // One query for many documents is one `&str`, and looked up once.
+    let mut last: Option<(&str, usize)> = None;
+    for &(query, document) in pairs {
+        let of_query = match last {
+            Some((text, place)) if ptr::eq(text, query) => place,
+            _ => place(query, true),
+        };
+        last = Some((query, of_query));
+        of_pair.push((of_query, place(document, roles_are_one)));
+    }
+    (texts, of_pair)
+}
+
+/// Returns at most `max` tokens of a text, from its beginning; all of it if `max` is 0.
+fn capped<'t>(model: &ServedModel, text: &'t str, max: u32) -> Cow<'t, str> {
+    match max {
+        0 => Cow::Borrowed(text),
+        max => cut_text(model, text, max as usize, Side::Right),
+    }
+}
