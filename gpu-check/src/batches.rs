@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use prelude_core::{
     BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor, ForwardBatch, Normalise, OneShotBatch,
     OutputHead, OutputRow, Pooling, Residency, RowOutput, Segment, SegmentIdx, SeqId, StepId,
@@ -143,17 +143,9 @@ pub(crate) struct Sequence {
     pub(crate) next: u32,
 }
 
-/// A step of one token for each sequence.
+/// Returns a step of one token for each sequence; with `behind`, their tokens are those that this
+/// outstanding step samples.
 pub(crate) fn decode(
-    sequences: &[Sequence],
-    block_size: usize,
-    top_logprobs: Option<u32>,
-) -> ForwardBatch {
-    decode_behind(sequences, block_size, top_logprobs, None)
-}
-
-/// Returns a decode batch; with `behind`, its tokens are those that this outstanding step samples.
-pub(crate) fn decode_behind(
     sequences: &[Sequence],
     block_size: usize,
     top_logprobs: Option<u32>,
@@ -175,6 +167,91 @@ pub(crate) fn decode_behind(
         });
     }
     ForwardBatch::Decode(batch)
+}
+
+/// Sequences that are generated in the same steps.
+pub(crate) struct Generation {
+    sequences: Vec<Sequence>,
+    block_size: usize,
+    top_logprobs: Option<u32>,
+}
+
+impl Generation {
+    /// Runs prompts, in as few steps as there is room for, and returns the answers behind them;
+    /// each sequence has blocks for so many `tokens` more.
+    pub(crate) fn start(
+        executor: &mut dyn Executor,
+        prompts: &[Vec<u32>],
+        tokens: usize,
+        top_logprobs: Option<u32>,
+    ) -> Result<(Self, Vec<RowOutput>)> {
+        let capacity = executor.capacity();
+        let block_size = capacity.block_size as usize;
+        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+        let each = count((longest + tokens).div_ceil(block_size));
+        let needed = each * count(prompts.len());
+        ensure!(needed <= capacity.num_blocks, "{needed} blocks are needed");
+        let (mut forest, mut outputs) = (Forest::default(), Vec::new());
+        let mut sequences = Vec::new();
+        for (i, prompt) in (0..).zip(prompts) {
+            let is_full = forest.tokens() + prompt.len() > capacity.max_step_tokens as usize;
+            if is_full && forest.tokens() > 0 {
+                outputs.extend(step(executor, std::mem::take(&mut forest).prefill())?.prefill);
+            }
+            let blocks: Vec<BlockId> = (i * each..(i + 1) * each).map(BlockId).collect();
+            let root = forest.kept_root(prompt, &blocks[..prompt.len().div_ceil(block_size)]);
+            let last = count(prompt.len()) - 1;
+            let head = OutputHead::Sample(greedy(top_logprobs));
+            forest.read(root, vec![(last..last + 1, head)]);
+            sequences.push(Sequence {
+                blocks,
+                len: prompt.len(),
+                next: 0,
+            });
+        }
+        outputs.extend(step(executor, forest.prefill())?.prefill);
+        ensure!(outputs.len() == prompts.len(), "not a row for each prompt");
+        let this = Self {
+            sequences,
+            block_size,
+            top_logprobs,
+        };
+        Ok((this, outputs))
+    }
+
+    /// Returns the step of one more token of each sequence, behind these.
+    pub(crate) fn behind(&mut self, tokens: impl IntoIterator<Item = u32>) -> ForwardBatch {
+        for (sequence, token) in self.sequences.iter_mut().zip(tokens) {
+            sequence.next = token;
+        }
+        self.batch(None)
+    }
+
+    /// Runs steps, the first of them behind `tokens`, of which each is submitted while the one
+    /// before it runs, and hands out the rows of each as they come.
+    pub(crate) fn ahead(
+        &mut self,
+        executor: &mut dyn Executor,
+        tokens: &[u32],
+        steps: usize,
+        mut done: impl FnMut(&[RowOutput]) -> Result<()>,
+    ) -> Result<()> {
+        let id = |i: usize| StepId(1 + i as u64);
+        executor.submit(id(0), self.behind(tokens.iter().copied()))?;
+        for i in 1..steps {
+            executor.submit(id(i), self.batch(Some(id(i - 1))))?;
+            done(&executor.collect(id(i - 1))?.decode)?;
+        }
+        done(&executor.collect(id(steps - 1))?.decode)
+    }
+
+    fn batch(&mut self, behind: Option<StepId>) -> ForwardBatch {
+        let batch = decode(&self.sequences, self.block_size, self.top_logprobs, behind);
+        for sequence in &mut self.sequences {
+            sequence.len += 1;
+        }
+        batch
+    }
 }
 
 /// Runs a batch to its end.
@@ -205,6 +282,12 @@ pub(crate) fn sampled(row: &RowOutput) -> Result<(u32, Option<f32>)> {
         _ => None,
     };
     Ok((first.token, lead))
+}
+
+/// Returns the tokens of `expected` sampled rows.
+pub(crate) fn all_sampled(rows: &[RowOutput], expected: usize) -> Result<Vec<u32>> {
+    ensure!(rows.len() == expected, "not a row for each sequence");
+    rows.iter().map(|row| Ok(sampled(row)?.0)).collect()
 }
 
 /// Tokens that depend on a seed and on nothing else.

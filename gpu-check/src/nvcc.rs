@@ -12,17 +12,14 @@ use prelude_exec_cuda::measure::Target;
 use prelude_kernels::{FAMILIES, Family, MANIFEST};
 use serde_json::{Value, json};
 
+use crate::process;
+
 /// Characters of what the compiler says that a message repeats.
 const SAID_MAX: usize = 600;
 
 /// The compiler, if this machine has one.
 pub(crate) fn find() -> Option<PathBuf> {
-    let candidates = ["nvcc", "/usr/local/cuda/bin/nvcc"];
-    let works = |program: &&str| {
-        let output = Command::new(program).arg("--version").output();
-        output.is_ok_and(|o| o.status.success())
-    };
-    candidates.into_iter().find(works).map(PathBuf::from)
+    process::find(&["nvcc", "/usr/local/cuda/bin/nvcc"])
 }
 
 /// Compiles every family of the carried sources for the target into a folder of images.

@@ -1,14 +1,16 @@
 //! Processes that are ended with all that they started.
 
 use std::{
+    fs,
     io::{self, Read as _},
     os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 /// How often a running process is looked at.
 const LOOK: Duration = Duration::from_millis(50);
@@ -70,6 +72,59 @@ pub(crate) fn wait(
         None if gone => Ok(Ended::Killed),
         None => Ok(Ended::Stuck),
     }
+}
+
+/// A process whose output went to a file.
+pub(crate) struct Logged {
+    /// How it ended, if it did in its time.
+    pub(crate) status: Option<ExitStatus>,
+    pub(crate) text: String,
+}
+
+impl Logged {
+    pub(crate) fn last_line(&self) -> &str {
+        self.text.lines().last().unwrap_or("it said nothing")
+    }
+}
+
+/// Runs a process for `limit` at most, with its output in the file `log`; `beat` is told again and
+/// again that the process, called `name`, goes on.
+///
+/// # Errors
+/// If it cannot be started, or ended.
+pub(crate) fn logged(
+    command: &mut Command,
+    name: &str,
+    log: &Path,
+    limit: Duration,
+    beat: impl Fn(&str) -> Result<()>,
+) -> Result<Logged> {
+    let file = fs::File::create(log).with_context(|| format!("cannot make {}", log.display()))?;
+    let mut child = grouped(command)
+        .stdout(file.try_clone()?)
+        .stderr(file)
+        .spawn()
+        .with_context(|| format!("{name} cannot be started"))?;
+    let look = |for_now: Duration| {
+        beat(&format!("{name} goes on, {} s so far", for_now.as_secs()))?;
+        Ok(true)
+    };
+    let status = match wait(&mut child, limit, look)? {
+        Ended::Itself(status) => Some(status),
+        Ended::Killed => None,
+        Ended::Stuck => bail!("{name} was killed and is still there"),
+    };
+    let text = fs::read_to_string(log).unwrap_or_default();
+    Ok(Logged { status, text })
+}
+
+/// Returns the first of some programs that says its version.
+pub(crate) fn find(programs: &[&str]) -> Option<PathBuf> {
+    let works = |program: &&&str| {
+        let output = Command::new(program).arg("--version").output();
+        output.is_ok_and(|output| output.status.success())
+    };
+    programs.iter().find(works).map(PathBuf::from)
 }
 
 /// Returns true if a killed process went within [`GONE_WITHIN`].

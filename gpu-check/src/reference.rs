@@ -9,16 +9,15 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use prelude_core::{BlockId, Executor, OutputHead, Pooling, RowOutput};
+use prelude_core::{Executor, OutputHead, Pooling, RowOutput};
 use prelude_models::conformance::golden::{Allowed, Differences};
 use safetensors::SafeTensors;
 use serde_json::json;
 
 use crate::{
-    batches::{
-        Forest, Sequence, Wanted, count, decode, embed, greedy, rows, sampled, scores, step,
-    },
-    process::{self, Ended},
+    batches::{Forest, Generation, Wanted, count, embed, rows, sampled, scores, step},
+    process,
+    same::spread,
 };
 
 /// Labels whose logits are compared, spread over the vocabulary.
@@ -135,24 +134,8 @@ pub(crate) fn generate(
     tokens: usize,
     along: &[(u32, f32)],
 ) -> Result<Text> {
-    let block_size = executor.capacity().block_size as usize;
-    let needed = (prompt.len() + tokens).div_ceil(block_size);
-    ensure!(
-        needed <= executor.capacity().num_blocks as usize,
-        "{needed} blocks are needed"
-    );
-    let blocks: Vec<BlockId> = (0..count(needed)).map(BlockId).collect();
-    let mut forest = Forest::default();
-    let root = forest.kept_root(prompt, &blocks[..prompt.len().div_ceil(block_size)]);
-    let last = count(prompt.len()) - 1;
-    let head = OutputHead::Sample(greedy(Some(2)));
-    forest.read(root, vec![(last..last + 1, head)]);
-    let mut outputs = step(executor, forest.prefill())?.prefill;
-    let mut sequence = Sequence {
-        blocks,
-        len: prompt.len(),
-        next: 0,
-    };
+    let prompts = [prompt.to_vec()];
+    let (mut generation, mut outputs) = Generation::start(executor, &prompts, tokens, Some(2))?;
     let mut text = Vec::new();
     while let [row] = &outputs[..] {
         let (token, lead) = sampled(row)?;
@@ -161,10 +144,8 @@ pub(crate) fn generate(
             return Ok(text);
         }
         let said = along.get(text.len() - 1);
-        sequence.next = said.map_or(token, |&(said, _)| said);
-        let batch = decode(std::slice::from_ref(&sequence), block_size, Some(2));
-        outputs = step(executor, batch)?.decode;
-        sequence.len += 1;
+        let said = said.map_or(token, |&(said, _)| said);
+        outputs = step(executor, generation.behind([said]))?.decode;
     }
     bail!("{} rows where one was asked for", outputs.len())
 }
@@ -238,10 +219,7 @@ impl Tolerance<'_> {
             Self::Layers(layers) => {
                 let all: Vec<f32> = exact.prompts.iter().flat_map(scale_of).collect();
                 ensure!(!all.is_empty(), "no answers");
-                let n = all.len() as f64;
-                let middle = all.iter().map(|&x| f64::from(x)).sum::<f64>() / n;
-                let squares = all.iter().map(|&x| (f64::from(x) - middle).powi(2));
-                let spread = (squares.sum::<f64>() / n).sqrt();
+                let spread = spread(&all);
                 let mean = BF16_ERROR * (layers as f64 / BF16_LAYERS).max(1.0).sqrt() * spread;
                 Ok(Allowed::from_observed(BF16_LARGEST * mean, mean))
             }
@@ -360,30 +338,12 @@ pub(crate) fn transformers(
     });
     fs::write(&request, text.to_string())?;
     let _ = fs::remove_file(&answer);
-    let said = scratch.join("parity.log");
-    let log = fs::File::create(&said)?;
     let mut command = Command::new("python3");
     command.arg(script).arg(&request);
-    let mut child = process::grouped(&mut command)
-        .stdout(log.try_clone()?)
-        .stderr(log)
-        .spawn()
-        .context("python3 cannot be started")?;
-    let look = |for_now: Duration| {
-        beat(&format!(
-            "transformers goes on, {} s so far",
-            for_now.as_secs()
-        ))?;
-        Ok(true)
-    };
-    let status = match process::wait(&mut child, limit, look)? {
-        Ended::Itself(status) => Some(status),
-        Ended::Killed => None,
-        Ended::Stuck => bail!("it was killed and is still there"),
-    };
-    let said = fs::read_to_string(&said).unwrap_or_default();
-    let last = said.lines().last().unwrap_or("it said nothing").to_owned();
-    match status {
+    let log = scratch.join("parity.log");
+    let said = process::logged(&mut command, "transformers", &log, limit, beat)?;
+    let last = said.last_line();
+    match said.status {
         Some(status) if status.success() => {}
         Some(_) => bail!("{last}"),
         None => bail!("it was not done after {} s", limit.as_secs()),

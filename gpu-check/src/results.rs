@@ -172,6 +172,27 @@ impl Outcome {
         }
     }
 
+    /// Makes a figure with a value, whose verdict is that of its goal if it has one.
+    pub(crate) fn figure(
+        name: impl Into<String>,
+        (value, unit): (f64, &str),
+        goal: Option<Goal>,
+    ) -> Self {
+        let verdict = goal.map_or(Verdict::Note, |goal| {
+            let is_met = match goal.better {
+                Better::Lower => value <= goal.must,
+                Better::Higher => value >= goal.must,
+            };
+            if is_met { Verdict::Pass } else { Verdict::Miss }
+        });
+        Self {
+            value: Some(value),
+            unit: unit.to_owned(),
+            goal,
+            ..Self::new(name, verdict)
+        }
+    }
+
     pub(crate) fn because(mut self, reason: impl Into<String>) -> Self {
         self.reason = reason.into();
         self

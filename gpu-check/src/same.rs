@@ -97,8 +97,8 @@ fn logits(got: &LabelScores, alone: &LabelScores) -> Result<(String, f64)> {
     Ok((text, seen.max))
 }
 
-/// Standard deviation.
-fn spread(values: &[f32]) -> f64 {
+/// Returns the standard deviation of some values.
+pub(crate) fn spread(values: &[f32]) -> f64 {
     let n = values.len().max(1) as f64;
     let mean = values.iter().map(|&x| f64::from(x)).sum::<f64>() / n;
     let squares = values.iter().map(|&x| (f64::from(x) - mean).powi(2));

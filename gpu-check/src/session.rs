@@ -387,11 +387,22 @@ impl Session {
         name: &str,
         check: impl FnOnce(&mut Self) -> Result<String>,
     ) -> Result<()> {
-        let result = catch_unwind(AssertUnwindSafe(|| check(self)));
-        match result {
-            Ok(Ok(text)) => self.pass(name, text),
-            Ok(Err(error)) => self.fail(name, format!("{error:#}")),
-            Err(panic) => self.fail(name, said(panic.as_ref())),
+        match self.caught(name, check)? {
+            Some(text) => self.pass(name, text),
+            None => Ok(()),
+        }
+    }
+
+    /// Does what [`Self::check`] does if there are so many seconds for it; a SKIP where not.
+    pub(crate) fn check_within(
+        &mut self,
+        name: &str,
+        seconds: f64,
+        check: impl FnOnce(&mut Self) -> Result<String>,
+    ) -> Result<()> {
+        match self.has_time(name, seconds)? {
+            true => self.check(name, check),
+            false => Ok(()),
         }
     }
 
@@ -401,11 +412,35 @@ impl Session {
         name: &str,
         body: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
-        match catch_unwind(AssertUnwindSafe(|| body(self))) {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => self.fail(name, format!("{error:#}")),
-            Err(panic) => self.fail(name, said(panic.as_ref())),
+        self.caught(name, body).map(drop)
+    }
+
+    /// Does what [`Self::attempt`] does if there are so many seconds for it; a SKIP where not.
+    pub(crate) fn attempt_within(
+        &mut self,
+        name: &str,
+        seconds: f64,
+        body: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        match self.has_time(name, seconds)? {
+            true => self.attempt(name, body),
+            false => Ok(()),
         }
+    }
+
+    /// Returns what `body` does; an error or a panic of it is a FAIL.
+    fn caught<T>(
+        &mut self,
+        name: &str,
+        body: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let why = match catch_unwind(AssertUnwindSafe(|| body(self))) {
+            Ok(Ok(done)) => return Ok(Some(done)),
+            Ok(Err(error)) => format!("{error:#}"),
+            Err(panic) => said(panic.as_ref()),
+        };
+        self.fail(name, why)?;
+        Ok(None)
     }
 
     /// Writes a figure down that was repeated. Where there is no GPU it is none.
@@ -523,6 +558,17 @@ pub(crate) fn median(values: &[f64]) -> f64 {
 }
 
 impl<'a> Figure<'a> {
+    /// Makes a figure of wall times, in milliseconds.
+    pub(crate) fn wall(name: &'a str, seconds: &'a [f64], goal: Option<Goal>) -> Self {
+        Self {
+            name,
+            seconds,
+            ms: true,
+            goal,
+            ..Self::default()
+        }
+    }
+
     /// Makes a figure of times on the GPU.
     pub(crate) fn of(name: &'a str, times: &'a Times) -> Self {
         Self {
@@ -558,22 +604,13 @@ impl<'a> Figure<'a> {
             Some(_) => scale / seconds,
             None => scale * seconds,
         };
-        let mut outcome = Outcome::new(self.name, Verdict::Note).because(self.reason.clone());
-        outcome.value = Some(value(middle));
-        unit.clone_into(&mut outcome.unit);
+        let mut outcome = Outcome::figure(self.name, (value(middle), unit), self.goal)
+            .because(self.reason.clone());
         outcome.bound = self.bound_s.map(value);
         outcome.percent = self.bound_s.map(|bound| 100.0 * bound / middle);
-        outcome.goal = self.goal;
         outcome.repetitions = Some(self.seconds.len());
         outcome.spread = (self.seconds.len() > 1).then(|| (extremes.1 - extremes.0) / middle);
         outcome.detail = self.detail;
-        if let (Some(goal), Some(value)) = (self.goal, outcome.value) {
-            let met = match goal.better {
-                Better::Lower => value <= goal.must,
-                Better::Higher => value >= goal.must,
-            };
-            outcome.verdict = if met { Verdict::Pass } else { Verdict::Miss };
-        }
         outcome
     }
 }

@@ -150,7 +150,7 @@ fn is_well(document: &Document, names: &[&str]) -> bool {
 }
 
 /// Returns the options for the process of one part.
-fn arguments(name: &str, seconds: u64, common: &Common) -> Vec<std::ffi::OsString> {
+pub(crate) fn arguments(name: &str, seconds: u64, common: &Common) -> Vec<std::ffi::OsString> {
     let mut list: Vec<std::ffi::OsString> =
         vec!["part".into(), name.into(), "--tied".into(), "--out".into()];
     list.push(common.out.clone().into());

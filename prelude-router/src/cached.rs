@@ -1,4 +1,4 @@
-//! The index of cached prefixes, for policies that look at nothing else of the past.
+//! The index of cached prefixes, and what it says of the prompt that a policy decides on.
 
 use crate::{
     config::RouterConfig,
@@ -11,8 +11,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Cached {
     pub(crate) index: Index,
-    path: Path,
-    granule_tokens: u32,
+    pub(crate) path: Path,
+    pub(crate) granule_tokens: u32,
     /// By position of the endpoint.
     tokens: Vec<u32>,
 }
@@ -32,8 +32,8 @@ impl Cached {
         self.index.find(query.granules, &mut self.path);
         self.tokens.clear();
         self.tokens.resize(fleet.endpoints().len(), 0);
-        self.index.held(&self.path, |endpoint, cached, _| {
-            if let (Some(at), 1..) = (fleet.position(endpoint), cached) {
+        self.index.held(&self.path, |endpoint, cached| {
+            if let Some(at) = fleet.position(endpoint) {
                 self.tokens[at] = cached * self.granule_tokens;
             }
         });

@@ -80,17 +80,6 @@ impl Default for PolicyConfig {
     }
 }
 
-/// The tokens of a prompt that attract requests to an endpoint.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Affinity {
-    /// The tokens that its cache holds (the paper's text).
-    #[default]
-    Cached,
-    /// The tokens that went there within the window, evicted or not (the authors' code).
-    Assigned,
-}
-
 /// Knobs of E2.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -100,26 +89,10 @@ pub struct E2Config {
     pub window_ms: u64,
     /// Most requests of the window (default 1,048,576); beyond it, the oldest leave it early.
     pub max_window_requests: u32,
-    /// The tokens that attract requests (default: those in the cache).
-    pub affinity: Affinity,
-    /// Output tokens expected where nothing is known (default 45).
-    pub default_output_tokens: u32,
     /// Share of decoding in an endpoint's load above which it attracts prompts that no endpoint
     /// caches, `R_imb` (default 0.7): decoding leaves arithmetic units idle that prefills use.
     /// Prompts that themselves decode more than that are not attracted.
     pub decode_ratio: f64,
-    /// Requests that must be under way at an endpoint for that (default 8).
-    pub decode_ratio_min_requests: u64,
-    /// Least recently used nodes that are looked at to tell what evictions would cost
-    /// (default 64).
-    pub eviction_walk: u32,
-    /// Milliseconds in which an endpoint that has just joined gets at most half of its share of
-    /// new prompts (default 10,000).
-    pub warm_up_ms: u64,
-    /// True if a pick of the cached copy gives way to an endpoint that would be done sooner by far
-    /// (default false): when the cached one's outstanding work exceeds twice the other's and the
-    /// whole recomputation.
-    pub backlog_guard: bool,
     /// Moving and copying of prefixes between endpoints (§6.3); none turns it off.
     pub rebalance: Option<RebalanceConfig>,
 }
@@ -129,13 +102,7 @@ impl Default for E2Config {
         Self {
             window_ms: 180_000,
             max_window_requests: 1 << 20,
-            affinity: Affinity::Cached,
-            default_output_tokens: 45,
             decode_ratio: 0.7,
-            decode_ratio_min_requests: 8,
-            eviction_walk: 64,
-            warm_up_ms: 10_000,
-            backlog_guard: false,
             rebalance: Some(RebalanceConfig::default()),
         }
     }
@@ -150,20 +117,9 @@ pub struct RebalanceConfig {
     pub threshold: f64,
     /// Requests of the window for each endpoint, on average, before anything moves (default 50).
     pub min_requests: u32,
-    /// Milliseconds between two looks (default 1,000).
-    pub interval_ms: u64,
     /// Most nodes one after the other below a prefix that moves (default 3), at most 100: what
     /// grows step by step, as agents' prompts do, would leave its later steps behind.
     pub max_chain: u32,
-    /// Samples of the queueing delay in each half of the window before a prefix is copied
-    /// (default 8).
-    pub delay_samples: u32,
-    /// Growth of the mean delay from the older half to the newer one that copies a prefix
-    /// (default 2).
-    pub delay_growth: f64,
-    /// Share of a prefix's requests below which an endpoint, for a whole window, loses its copy
-    /// (default 0.05).
-    pub drop_share: f64,
 }
 
 impl Default for RebalanceConfig {
@@ -171,11 +127,7 @@ impl Default for RebalanceConfig {
         Self {
             threshold: 1.5,
             min_requests: 50,
-            interval_ms: 1_000,
             max_chain: 3,
-            delay_samples: 8,
-            delay_growth: 2.0,
-            drop_share: 0.05,
         }
     }
 }
@@ -259,15 +211,24 @@ pub struct ConfigError {
     pub must: &'static str,
 }
 
-fn check(
-    field: &'static str,
-    value: impl ToString,
-    is_fine: bool,
-    must: &'static str,
-) -> Result<(), ConfigError> {
-    let value = value.to_string();
-    let error = ConfigError { field, value, must };
-    if is_fine { Ok(()) } else { Err(error) }
+/// A field with its value, whether that is allowed, and the allowed values.
+type Check = (&'static str, String, bool, &'static str);
+
+fn check(field: &'static str, value: impl ToString, is_fine: bool, must: &'static str) -> Check {
+    (field, value.to_string(), is_fine, must)
+}
+
+fn positive(field: &'static str, value: u32) -> Check {
+    check(field, value, value > 0, "at least 1")
+}
+
+fn share(field: &'static str, value: f64) -> Check {
+    check(field, value, (0.0..=1.0).contains(&value), "from 0 to 1")
+}
+
+fn ratio(field: &'static str, value: f64) -> Check {
+    let is_fine = value.is_finite() && value >= 1.0;
+    check(field, value, is_fine, "at least 1")
 }
 
 /// Milliseconds that no setting may exceed: a year.
@@ -279,136 +240,79 @@ impl RouterConfig {
     /// # Errors
     /// Names the first knob that it cannot run with.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let granule = self.granule_tokens;
-        let is_fine = (1..=65_536).contains(&granule);
-        check("granule_tokens", granule, is_fine, "from 1 to 65536")?;
-        check(
-            "max_nodes",
-            self.max_nodes,
-            self.max_nodes >= 16,
-            "at least 16",
-        )?;
-        let in_flight = self.max_in_flight;
-        check("max_in_flight", in_flight, in_flight > 0, "at least 1")?;
-        let timeout = self.request_timeout_ms;
-        let is_fine = (1..=YEAR_MS).contains(&timeout);
-        check("request_timeout_ms", timeout, is_fine, "from 1 to a year")?;
+        let (granule, timeout) = (self.granule_tokens, self.request_timeout_ms);
+        let is_granule = (1..=65_536).contains(&granule);
+        let is_time = (1..=YEAR_MS).contains(&timeout);
+        let has_room = self.max_nodes >= 16;
+        let mut checks = vec![
+            check("granule_tokens", granule, is_granule, "from 1 to 65536"),
+            check("max_nodes", self.max_nodes, has_room, "at least 16"),
+            positive("max_in_flight", self.max_in_flight),
+            check("request_timeout_ms", timeout, is_time, "from 1 to a year"),
+        ];
         if let Some(fit) = &self.fit {
-            let forgetting = fit.forgetting;
-            let is_fine = forgetting > 0.5 && forgetting < 1.0;
-            check(
-                "fit.forgetting",
-                forgetting,
-                is_fine,
-                "above 0.5 and below 1",
-            )?;
-            let [low, high] = fit.clamp;
-            let is_fine = (0.0..=1.0).contains(&low) && (1.0..=1e3).contains(&high);
-            check(
-                "fit.clamp",
+            let (weight, [low, high]) = (fit.forgetting, fit.clamp);
+            let is_weight = weight > 0.5 && weight < 1.0;
+            let is_clamp = (0.0..=1.0).contains(&low) && (1.0..=1e3).contains(&high);
+            let (clamp, must) = (
                 format!("[{low}, {high}]"),
-                is_fine,
                 "from 0 to 1, and from 1 to 1000",
-            )?;
+            );
+            checks.extend([
+                check("fit.forgetting", weight, is_weight, "above 0.5 and below 1"),
+                check("fit.clamp", clamp, is_clamp, must),
+            ]);
         }
-        match &self.policy {
-            PolicyConfig::E2(e2) => e2.validate(),
-            PolicyConfig::PrefixHash(config) => {
-                let bound = config.load_bound;
-                let is_fine = bound.is_finite() && bound >= 1.0;
-                check(
-                    "policy.prefix_hash.load_bound",
-                    bound,
-                    is_fine,
-                    "at least 1",
-                )?;
-                let points = config.points;
-                let is_fine = (1..=4096).contains(&points);
-                check(
-                    "policy.prefix_hash.points",
-                    points,
-                    is_fine,
-                    "from 1 to 4096",
-                )
-            }
-            PolicyConfig::CacheAware(config) => {
-                let ratio = config.match_ratio;
-                let is_fine = (0.0..=1.0).contains(&ratio);
-                check(
-                    "policy.cache_aware.match_ratio",
-                    ratio,
-                    is_fine,
-                    "from 0 to 1",
-                )?;
-                let rel = config.balance_rel;
-                let is_fine = rel.is_finite() && rel >= 1.0;
-                check("policy.cache_aware.balance_rel", rel, is_fine, "at least 1")
-            }
-            PolicyConfig::UserSticky(config) => {
-                let users = config.max_users;
-                check(
-                    "policy.user_sticky.max_users",
-                    users,
-                    users > 0,
-                    "at least 1",
-                )
-            }
-            PolicyConfig::RoundRobin | PolicyConfig::LeastOutstanding | PolicyConfig::MinCost => {
-                Ok(())
-            }
+        checks.extend(self.policy.checks());
+        match checks.into_iter().find(|(.., is_fine, _)| !is_fine) {
+            Some((field, value, _, must)) => Err(ConfigError { field, value, must }),
+            None => Ok(()),
         }
     }
 }
 
-impl E2Config {
-    fn validate(&self) -> Result<(), ConfigError> {
-        let window = self.window_ms;
-        let is_fine = (2..=YEAR_MS).contains(&window);
-        check("policy.e2.window_ms", window, is_fine, "from 2 to a year")?;
-        let most = self.max_window_requests;
-        check(
-            "policy.e2.max_window_requests",
-            most,
-            most > 0,
-            "at least 1",
-        )?;
-        let ratio = self.decode_ratio;
-        let is_fine = (0.0..=1.0).contains(&ratio);
-        check("policy.e2.decode_ratio", ratio, is_fine, "from 0 to 1")?;
-        let Some(rebalance) = &self.rebalance else {
-            return Ok(());
-        };
-        let threshold = rebalance.threshold;
-        let is_fine = threshold.is_finite() && threshold >= 1.0;
-        check(
-            "policy.e2.rebalance.threshold",
-            threshold,
-            is_fine,
-            "at least 1",
-        )?;
-        let chain = rebalance.max_chain;
-        check(
-            "policy.e2.rebalance.max_chain",
-            chain,
-            chain <= 100,
-            "at most 100",
-        )?;
-        let growth = rebalance.delay_growth;
-        let is_fine = growth.is_finite() && growth >= 1.0;
-        check(
-            "policy.e2.rebalance.delay_growth",
-            growth,
-            is_fine,
-            "at least 1",
-        )?;
-        let share = rebalance.drop_share;
-        let is_fine = (0.0..=1.0).contains(&share);
-        check(
-            "policy.e2.rebalance.drop_share",
-            share,
-            is_fine,
-            "from 0 to 1",
-        )
+impl PolicyConfig {
+    fn checks(&self) -> Vec<Check> {
+        match self {
+            Self::E2(config) => {
+                let window = config.window_ms;
+                let is_time = (2..=YEAR_MS).contains(&window);
+                let mut checks = vec![
+                    check("policy.e2.window_ms", window, is_time, "from 2 to a year"),
+                    positive("policy.e2.max_window_requests", config.max_window_requests),
+                    share("policy.e2.decode_ratio", config.decode_ratio),
+                ];
+                if let Some(RebalanceConfig {
+                    threshold,
+                    max_chain,
+                    ..
+                }) = config.rebalance
+                {
+                    let (field, is_fine) = ("policy.e2.rebalance.max_chain", max_chain <= 100);
+                    checks.extend([
+                        ratio("policy.e2.rebalance.threshold", threshold),
+                        check(field, max_chain, is_fine, "at most 100"),
+                    ]);
+                }
+                checks
+            }
+            Self::PrefixHash(config) => {
+                let (field, points) = ("policy.prefix_hash.points", config.points);
+                let is_fine = (1..=4096).contains(&points);
+                vec![
+                    ratio("policy.prefix_hash.load_bound", config.load_bound),
+                    check(field, points, is_fine, "from 1 to 4096"),
+                ]
+            }
+            Self::CacheAware(config) => vec![
+                share("policy.cache_aware.match_ratio", config.match_ratio),
+                ratio("policy.cache_aware.balance_rel", config.balance_rel),
+            ],
+            Self::UserSticky(config) => {
+                vec![positive("policy.user_sticky.max_users", config.max_users)]
+            }
+            Self::RoundRobin | Self::LeastOutstanding | Self::MinCost => Vec::new(),
+        }
     }
 }
 

@@ -16,9 +16,10 @@ use prelude_core::{RequestId, Timestamp};
 use rebalance::Rebalance;
 
 use crate::{
-    config::{Affinity, E2Config, RouterConfig},
+    cached::Cached,
+    config::{E2Config, RouterConfig},
     endpoint::{EndpointId, Fleet},
-    index::{Index, Override, Path},
+    index::Override,
     policy::{Choice, Finished, Policy, Query, Reason, least_of},
     random::Random,
     service::Cost,
@@ -26,23 +27,27 @@ use crate::{
 use outputs::Outputs;
 use window::{Entry, Window};
 
+/// Output tokens expected where nothing is known.
+const DEFAULT_OUTPUT_TOKENS: u32 = 45;
+/// Requests that must be under way at an endpoint that mostly decodes for it to attract prompts.
+const DECODE_RATIO_MIN_REQUESTS: u64 = 8;
+/// Least recently used nodes that are looked at to tell what evictions would cost.
+const EVICTION_WALK: usize = 64;
+/// The time in which an endpoint that has just joined gets at most half of its share of new prompts.
+const WARM_UP: Duration = Duration::from_secs(10);
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct E2 {
     config: E2Config,
-    granule_tokens: u32,
-    index: Index,
+    /// The index, and what endpoints have cached of the prompt that was asked about last.
+    cached: Cached,
     window: Window,
     outputs: Outputs,
     rebalance: Option<Rebalance>,
     newcomers: Vec<Newcomer>,
     random: Random,
-    /// The index path of the prompt that was asked about last, and the number of its tokens that
-    /// are cached at, and attract it to, the endpoint at each position.
-    path: Path,
-    cached: Vec<u32>,
-    attracting: Vec<u32>,
-    /// The expected length of its output.
+    /// The expected length of that prompt's output.
     output: f64,
 }
 
@@ -60,16 +65,12 @@ impl E2 {
     pub(crate) fn new(config: E2Config, router: &RouterConfig) -> Self {
         let span = Duration::from_millis(config.window_ms);
         Self {
-            granule_tokens: router.granule_tokens,
-            index: Index::new(router.max_nodes as usize, router.seed),
+            cached: Cached::new(router),
             window: Window::new(span, config.max_window_requests as usize),
-            outputs: Outputs::new(span, config.default_output_tokens),
+            outputs: Outputs::new(span, DEFAULT_OUTPUT_TOKENS),
             rebalance: config.rebalance.clone().map(|r| Rebalance::new(r, span)),
             newcomers: Vec::new(),
             random: Random::new(router.seed),
-            path: Path::default(),
-            cached: Vec::new(),
-            attracting: Vec::new(),
             output: 0.0,
             config,
         }
@@ -79,47 +80,20 @@ impl E2 {
     fn advance(&mut self, now: Timestamp, fleet: &Fleet) {
         while let Some(entry) = self.window.pop(now) {
             if let Some(leaf) = entry.leaf {
-                self.index.expire(entry.endpoint, leaf);
+                self.cached.index.expire(entry.endpoint, leaf);
             }
         }
         self.outputs.advance(now);
         self.newcomers.retain(|newcomer| now < newcomer.until);
         if let Some(rebalance) = &mut self.rebalance {
-            rebalance.pass(now, fleet, &mut self.index, &mut self.window);
+            rebalance.pass(now, fleet, &mut self.cached.index, &mut self.window);
         }
-    }
-
-    /// Finds out what is known of a prompt.
-    fn look(&mut self, fleet: &Fleet, query: &Query<'_>) {
-        self.output = self.outputs.expected(query.root, query.max_output_tokens);
-        self.index.find(query.granules, &mut self.path);
-        for known in [&mut self.cached, &mut self.attracting] {
-            known.clear();
-            known.resize(fleet.endpoints().len(), 0);
-        }
-        let by_assignment = self.config.affinity == Affinity::Assigned;
-        self.index.held(&self.path, |endpoint, cached, assigned| {
-            let Some(at) = fleet.position(endpoint) else {
-                return;
-            };
-            let attracting = if by_assignment {
-                cached.max(assigned)
-            } else {
-                cached
-            };
-            if cached > 0 {
-                self.cached[at] = cached * self.granule_tokens;
-            }
-            if attracting > 0 {
-                self.attracting[at] = attracting * self.granule_tokens;
-            }
-        });
     }
 
     /// Returns the cost of the prompt itself at the endpoint at a position.
     fn own_cost(&self, fleet: &Fleet, query: &Query<'_>, at: usize) -> (Cost, Cost) {
         let service = fleet.endpoints()[at].service();
-        let missed = query.tokens.saturating_sub(self.cached[at]);
+        let missed = query.tokens.saturating_sub(self.cached.tokens(at));
         (
             service.prefill(missed, query.tokens),
             service.decode(self.output),
@@ -135,19 +109,19 @@ impl E2 {
     /// `M`: for what must be evicted, the time to compute it again, as often as it is asked for.
     fn eviction_cost(&self, fleet: &Fleet, query: &Query<'_>, at: usize) -> Cost {
         let endpoint = &fleet.endpoints()[at];
-        let missed = query.tokens.saturating_sub(self.cached[at]);
-        let needed = u64::from(missed.div_ceil(self.granule_tokens));
-        let mut needed = needed.saturating_sub(self.index.free(endpoint.id()));
+        let missed = query.tokens.saturating_sub(self.cached.tokens(at));
+        let needed = u64::from(missed.div_ceil(self.cached.granule_tokens));
+        let mut needed = needed.saturating_sub(self.cached.index.free(endpoint.id()));
         let requests = self.window.loads()[at].requests;
         let mut sum = Cost::ZERO;
         if needed == 0 || requests == 0 {
             return sum;
         }
-        let evictable = self.index.evictable(endpoint.id());
-        for leaf in evictable.take(self.config.eviction_walk as usize) {
+        let evictable = self.cached.index.evictable(endpoint.id());
+        for leaf in evictable.take(EVICTION_WALK) {
             let granules = u64::from(leaf.granules);
             let gone = granules.min(needed);
-            let tokens = leaf.granules * self.granule_tokens;
+            let tokens = leaf.granules * self.cached.granule_tokens;
             let anew = endpoint.service().prefill(tokens, tokens);
             let anew = anew.scaled(gone, granules);
             sum += anew.scaled(u64::from(leaf.window), requests);
@@ -183,35 +157,26 @@ impl E2 {
             query
                 .eligible
                 .iter()
-                .filter(|&&at| self.attracting[at] == known)
+                .filter(|&&at| self.cached.tokens(at) == known)
         };
         let only = holders().next().filter(|_| holders().count() == 1).copied();
-        let pick =
-            only.or_else(|| self.cheapest(fleet, query, |this, at| this.attracting[at] == known));
+        let pick = only
+            .or_else(|| self.cheapest(fleet, query, |this, at| this.cached.tokens(at) == known));
         let pick = pick.unwrap_or(query.eligible[0]);
-        if self.config.backlog_guard {
-            let work = |at: usize| fleet.endpoints()[at].outstanding().work;
-            let other = query.least(fleet, &mut self.random, |_, e| e.outstanding().work);
-            let whole = fleet.endpoints()[other].service();
-            let whole = whole.prefill(query.tokens, query.tokens);
-            if work(pick) > work(other) + work(other) + whole {
-                return (other, Reason::Backlog);
-            }
-        }
         (pick, Reason::Cached)
     }
 
     /// Where the prompt's key portion is now, if it was moved or copied.
     fn redirected(&mut self, fleet: &Fleet, query: &Query<'_>) -> Option<usize> {
         let mut deepest: Option<&Override> = None;
-        for id in self.index.through(&self.path) {
-            if self.index.is_key_portion(id) {
+        for id in self.cached.index.through(&self.cached.path) {
+            if self.cached.index.is_key_portion(id) {
                 // What is above it moved with other prompts, which have no deeper one.
                 deepest = None;
             }
-            let redirect = self.index.redirect(id);
+            let redirect = self.cached.index.redirect(id);
             // One that no request asked for within the window has ended.
-            let lives = |_: &&Override| self.index.windows(id).any(|(_, count)| count > 0);
+            let lives = |_: &&Override| self.cached.index.windows(id).any(|(_, count)| count > 0);
             if let Some(redirect) = redirect.filter(lives)
                 && deepest.is_none_or(|above| redirect.since >= above.since)
             {
@@ -237,10 +202,9 @@ impl E2 {
         let mut decoding: Option<(f64, usize)> = None;
         for (at, endpoint) in query.endpoints(fleet) {
             let ratio = self.window.loads()[at].decode_ratio();
-            let enough = self.config.decode_ratio_min_requests;
             if ratio > self.config.decode_ratio
                 && self.is_prefill_there(fleet, query, at)
-                && endpoint.outstanding().requests >= enough
+                && endpoint.outstanding().requests >= DECODE_RATIO_MIN_REQUESTS
                 && decoding.is_none_or(|(most, _)| ratio > most)
             {
                 decoding = Some((ratio, at));
@@ -265,8 +229,9 @@ impl E2 {
 impl Policy for E2 {
     fn pick(&mut self, now: Timestamp, fleet: &Fleet, query: &Query<'_>) -> Choice {
         self.advance(now, fleet);
-        self.look(fleet, query);
-        let known = query.eligible.iter().map(|&at| self.attracting[at]);
+        self.output = self.outputs.expected(query.root, query.max_output_tokens);
+        self.cached.look(fleet, query);
+        let known = query.eligible.iter().map(|&at| self.cached.tokens(at));
         let known = known.max().unwrap_or(0).min(query.tokens);
         let (at, reason) = if query.tokens - known < known {
             self.exploit(fleet, query, known)
@@ -276,7 +241,7 @@ impl Policy for E2 {
         let (prefill, decode) = self.own_cost(fleet, query, at);
         Choice {
             at,
-            cached_tokens: self.cached[at].min(query.tokens),
+            cached_tokens: self.cached.tokens(at).min(query.tokens),
             cost: prefill + decode,
             reason,
         }
@@ -285,9 +250,12 @@ impl Policy for E2 {
     fn commit(&mut self, now: Timestamp, fleet: &Fleet, query: &Query<'_>, choice: &Choice) {
         let endpoint = fleet.endpoints()[choice.at].id();
         let (prefill, decode) = self.own_cost(fleet, query, choice.at);
-        let leaf = self.index.insert(query.granules, &mut self.path);
+        let leaf = self
+            .cached
+            .index
+            .insert(query.granules, &mut self.cached.path);
         if let Some(leaf) = leaf {
-            self.index.assign(endpoint, leaf);
+            self.cached.index.assign(endpoint, leaf);
         }
         self.window.push(Entry {
             at: now,
@@ -308,8 +276,8 @@ impl Policy for E2 {
         if let Some(was) = self.window.serve(request, endpoint)
             && let Some(leaf) = was.leaf
         {
-            self.index.assign(endpoint, leaf);
-            self.index.withdraw(was.endpoint, leaf);
+            self.cached.index.assign(endpoint, leaf);
+            self.cached.index.withdraw(was.endpoint, leaf);
         }
     }
 
@@ -326,15 +294,13 @@ impl Policy for E2 {
         let Some(endpoint) = fleet.endpoints().last() else {
             return;
         };
-        let capacity = endpoint.spec().kv_capacity_tokens / u64::from(self.granule_tokens);
-        self.index.join(endpoint.id(), capacity);
+        self.cached.joined(fleet, |spec| spec.kv_capacity_tokens);
         self.window.join(now, endpoint.id());
         // The first ones have no other endpoint to take traffic from.
         if fleet.endpoints().len() > 1 && self.window.entries().any(|e| e.request.is_some()) {
-            let warm_up = Duration::from_millis(self.config.warm_up_ms);
             self.newcomers.push(Newcomer {
                 endpoint: endpoint.id(),
-                until: now.saturating_add(warm_up),
+                until: now.saturating_add(WARM_UP),
                 all: 0,
                 own: 0,
             });
@@ -343,7 +309,7 @@ impl Policy for E2 {
 
     fn left(&mut self, endpoint: EndpointId) {
         self.window.leave(endpoint);
-        self.index.leave(endpoint);
+        self.cached.index.leave(endpoint);
         self.newcomers.retain(|n| n.endpoint != endpoint);
         if let Some(rebalance) = &mut self.rebalance {
             rebalance.leave(endpoint);
@@ -351,7 +317,7 @@ impl Policy for E2 {
     }
 
     fn index_nodes(&self) -> (usize, u64) {
-        (self.index.len(), self.index.dropped())
+        (self.cached.index.len(), self.cached.index.dropped())
     }
 }
 

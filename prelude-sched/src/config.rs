@@ -1,4 +1,4 @@
-//! Knobs of the scheduler and what they cost.
+//! Settings of the scheduler and what they trade.
 
 use prelude_core::Capacity;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,8 @@ use thiserror::Error;
 
 use crate::{Fcfs, Groups, Laps, LapsConfig, SchedulerPolicy, Srjf};
 
-/// Knobs of a [`crate::Scheduler`]. Every queue has its bound here.
+/// Settings of a [`crate::Scheduler`]. Every queue has its bound here. Programs set the fields that
+/// serde skips from settings of their own, or leave the default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SchedulerConfig {
@@ -24,9 +25,11 @@ pub struct SchedulerConfig {
     /// is a sequence.
     pub max_num_seqs: u32,
     /// Most rows waiting (default 16,384). A row that draws or generates `n` choices counts `n`.
+    #[serde(skip)]
     pub max_queued_rows: u32,
     /// Most prompt tokens waiting (default 4,194,304), counted once where a request's own prompts
     /// share them. Bounds the memory of the queue: 4 bytes a token.
+    #[serde(skip)]
     pub max_queued_tokens: u64,
     /// Most tokens that one chunked prompt computes in a step (default 2,048). Smaller leaves
     /// room for others beside a long prompt and makes that prompt slower.
@@ -39,12 +42,6 @@ pub struct SchedulerConfig {
     /// True if K/V of prompt prefixes are kept for later requests (default true). Without it,
     /// the choices of a generation compute their shared prompt each.
     pub enable_prefix_caching: bool,
-    /// True if a one-time suffix may fill free blocks (default true). It never evicts: a suffix
-    /// seen once must not push out a prefix that returns (PrefillOnly §5.1).
-    pub keep_suffixes: bool,
-    /// Least rows below a segment for which its K/V may evict older cached blocks (default 2):
-    /// what is shared within a step is likely to return.
-    pub keep_shared_min_rows: u32,
     /// Most steps for which a waiter is held back while another computes the next block of its
     /// prefix, counted anew whenever that block appears (default 2); 0 turns it off. Higher saves
     /// more recomputation and can delay a waiter for longer.
@@ -54,6 +51,7 @@ pub struct SchedulerConfig {
     /// which then waits for it (default 5,000). Masks keep coming while a generation is left out,
     /// so this is for constraints that fall behind: less makes everybody wait for the slowest
     /// constraint sooner.
+    #[serde(skip)]
     pub mask_patience_ms: u32,
     /// Milliseconds after which the request that has waited longest for its first step goes before
     /// all others, whatever its priority and the policy (default 30,000), one request at a time; 0:
@@ -64,6 +62,7 @@ pub struct SchedulerConfig {
     /// Most milliseconds for which the device is left idle because the policy would rather wait
     /// for more than take up what waits (default 50); 0: never. Only policies that gather requests
     /// (`laps`) ever do; this bounds what a wrong one can cost.
+    #[serde(skip)]
     pub max_idle_ms: u32,
     /// Order of admission (default first come, first served).
     pub policy: PolicyConfig,
@@ -91,8 +90,6 @@ impl Default for SchedulerConfig {
             prefill_chunk_tokens: 2048,
             oneshot_share_percent: 50,
             enable_prefix_caching: true,
-            keep_suffixes: true,
-            keep_shared_min_rows: 2,
             defer_max: 2,
             mask_patience_ms: 5_000,
             max_wait_ms: 30_000,
@@ -262,10 +259,6 @@ mod tests {
         check(
             |c, _| no_fairness(c, 0),
             Err("srjf_tokens_per_second is 0, but must be at least 1 unless `max_wait_ms` is"),
-        );
-        check(
-            |c, _| c.laps.max_boundary_tokens = 100,
-            Err("laps.max_boundary_tokens is 100, but must be at least `min_boundary_tokens`"),
         );
         check(
             |c, _| c.laps.share_floor_percent = 51,

@@ -28,7 +28,7 @@ use ahash::{AHashMap, RandomState};
 use prelude_core::{BlockId, NodeIdx};
 use prelude_kv::{BlockHash, KvCache};
 
-pub(crate) use self::emit::{After, KeepRule, Kept, push_blocks};
+pub(crate) use self::emit::{After, Kept, push_blocks};
 use self::radix::{Cursor, Node, Radix, Source};
 use crate::{
     length::length_of,

@@ -46,7 +46,7 @@ impl Leaders {
         self.computing.contains_key(&hash)
     }
 
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.computing.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Sans-IO scheduler with execution classes for language-model decisions, and its simulator.
+//! Sans-IO scheduler with execution classes for language-model decisions.
 //!
 //! A [`Scheduler`] decides which work runs in the next step and keeps every request from arrival
 //! to finish. It reads no clock, starts no thread and knows no device: the caller submits
@@ -13,7 +13,7 @@
 //! - Prefixes are cached by whole blocks; who would compute what another is computing waits.
 //!
 //! Read first: [`Scheduler`], [`Event`], [`SchedulerConfig`]; to change the order of admission,
-//! [`SchedulerPolicy`]. Feature `sim` has the simulator.
+//! [`SchedulerPolicy`].
 //!
 //! ```
 //! use prelude_core::{
@@ -62,8 +62,8 @@ mod request;
 mod row;
 mod scheduler;
 mod sequence;
-#[cfg(any(test, feature = "sim"))]
-pub mod sim;
+#[cfg(test)]
+mod sim;
 mod stats;
 mod step;
 mod waiting;

@@ -107,7 +107,7 @@ impl Queue {
         Some(waiting.request)
     }
 
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(test)]
     pub(crate) fn first(&self) -> Option<(&QueueKey, &Waiting)> {
         self.entries.first_key_value()
     }

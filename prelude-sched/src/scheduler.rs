@@ -6,7 +6,7 @@
 
 mod admit;
 mod complete;
-#[cfg(any(test, feature = "sim"))]
+#[cfg(test)]
 pub(crate) mod invariants;
 mod life;
 mod oneshot;

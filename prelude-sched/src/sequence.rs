@@ -368,7 +368,7 @@ impl Sequence {
         }
     }
 
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(test)]
     pub(crate) const fn published(&self) -> usize {
         self.published
     }

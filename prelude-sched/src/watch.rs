@@ -95,7 +95,7 @@ impl Watch {
         }
     }
 
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(test)]
     pub(crate) const fn limit(&mut self, most: usize) {
         self.most = most;
     }
@@ -215,7 +215,7 @@ impl Watch {
 
     /// Checks what the policy was told of requests of which no change is outstanding against
     /// `cost`, which works it out from nothing.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(test)]
     pub(crate) fn check(&self, cache: &KvCache, cost: impl Fn(RequestId) -> Option<Cost>) {
         let is_stale =
             |hash| self.stale.iter().any(|&(of, _)| of == hash) || cache.changes().contains(&hash);
@@ -272,7 +272,7 @@ impl Watchers {
         }
     }
 
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(test)]
     fn contains(&self, request: RequestId) -> bool {
         match self {
             Self::One(other) => *other == request,
@@ -280,7 +280,7 @@ impl Watchers {
         }
     }
 
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(test)]
     fn len(&self) -> usize {
         match self {
             Self::One(_) => 1,

@@ -132,8 +132,7 @@ fn examples() -> Result<()> {
 /// Libraries build with no features and with each one alone.
 fn features() -> Result<()> {
     for (package, features) in [
-        ("prelude-sched", &["sim"][..]),
-        ("prelude-models", &["conformance"]),
+        ("prelude-models", &["conformance"][..]),
         ("prelude-kernels", &["emu"]),
         ("fasttoken", &["cli", "reference"]),
         ("prelude-exec-cuda", &["emu", "measure"]),

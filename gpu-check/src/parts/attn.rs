@@ -40,16 +40,13 @@ fn prefills(session: &mut Session, layer: Layer) -> Result<()> {
     );
     for &(len, many, must) in prompts {
         let name = format!("prefill {many} × {len}");
-        if session.has_time(&name, 3.0)? {
-            session.attempt(&name, |s| prefill(s, layer, &name, len, many, must))?;
-        }
+        session.attempt_within(&name, 3.0, |s| prefill(s, layer, &name, len, many, must))?;
     }
     let (query, children, each) = session.pick((400, 100, 100), (33, 3, 5));
     let name = format!("forest: {children} × {each} over {query}");
-    if session.has_time(&name, 3.0)? {
-        session.attempt(&name, |s| forest(s, layer, &name, query, children, each))?;
-    }
-    Ok(())
+    session.attempt_within(&name, 3.0, |s| {
+        forest(s, layer, &name, query, children, each)
+    })
 }
 
 /// Measures decode rows.
@@ -69,11 +66,9 @@ fn generations(session: &mut Session, layer: Layer) -> Result<()> {
     );
     for &(rows, context, share) in rows {
         let name = format!("decode {rows} rows × {context}");
-        if session.has_time(&name, 3.0)? {
-            session.attempt(&name, |s| {
-                decode_rows(s, layer, &name, rows, context, share)
-            })?;
-        }
+        session.attempt_within(&name, 3.0, |s| {
+            decode_rows(s, layer, &name, rows, context, share)
+        })?;
     }
     Ok(())
 }
@@ -161,7 +156,7 @@ fn decode_rows(
         .collect();
     let (qkv, out) = (layer.shape.qkv_width(), layer.shape.out_width());
     let room = layer.room(rows, rows * each, context, rows.max(8) * (qkv + out))?;
-    let times = attend(session, layer, &room, decode(&sequences, BLOCK, None))?;
+    let times = attend(session, layer, &room, decode(&sequences, BLOCK, None, None))?;
     let kv = 2.0 * 2.0 * (layer.shape.kv_heads * layer.shape.head_dim) as f64;
     let bytes = rows as f64 * context as f64 * kv;
     let ceiling = session.ceilings.bytes;

@@ -5,9 +5,8 @@ use half::bf16;
 use prelude_exec_cuda::measure::{Device, times};
 use prelude_models::Ops as _;
 
-use super::{Layer, checked};
+use super::{Layer, in_step};
 use crate::{
-    batches::Forest,
     session::{CEILING_BYTES, CEILING_FLOPS, Figure, Session, Work},
     values,
 };
@@ -61,8 +60,7 @@ fn one_launch(session: &mut Session) -> Result<String> {
     let room = layer.room(1, 4, 64, 1 << 14)?;
     let mut device = Device::open(&session.target, &room, false)?;
     let input = values::values(7, 2 * 3 * 64);
-    let batch = checked(Forest::prompt(&[0], vec![]).oneshot(), &room)?;
-    let (output, _) = device.step(batch, |ops, _| {
+    let output = in_step(&mut device, &room, |ops| {
         let gate_up = ops.filled(3, 128, &input)?;
         let mut a = ops.alloc(3, 64)?;
         ops.silu_mul(&gate_up, 3, &mut a)?;
@@ -97,8 +95,7 @@ fn product(session: &mut Session, deterministic: bool) -> Result<()> {
     let (weight, _) = values::matrix(&mut device.loader(), 1, n, n)?;
     let input: Vec<bf16> = values::values(2, n * n);
     let repetitions = session.pick(12, 3);
-    let batch = checked(Forest::prompt(&[0], vec![]).oneshot(), &room)?;
-    let ((engine, counts, times), _) = device.step(batch, |ops, _| {
+    let (engine, counts, times) = in_step(&mut device, &room, |ops| {
         let x = ops.filled(n, n, &input)?;
         let mut y = ops.alloc(n, n)?;
         let times = times(ops, repetitions, |ops, _| {

@@ -10,9 +10,8 @@ use prelude_exec_cuda::{
 };
 use prelude_models::{Ops as _, step::ArenaTensor};
 
-use super::{Layer, checked};
+use super::{Layer, in_step};
 use crate::{
-    batches::Forest,
     results,
     session::{Figure, Session, Work},
     values,
@@ -128,10 +127,9 @@ impl Bench {
         case: &Case,
         body: impl FnOnce(&mut CudaOps, &ArenaTensor, &[Weight], &mut ArenaTensor) -> Result<T, Error>,
     ) -> Result<T> {
-        let batch = checked(Forest::prompt(&[0], vec![]).oneshot(), &self.room)?;
         let (input, weights) = (&self.input[..m * case.k], &self.weights);
         let before = values::values(10, m * case.n);
-        let (made, _) = self.device.step(batch, |ops, _| {
+        let made = in_step(&mut self.device, &self.room, |ops| {
             let x = ops.filled(m, case.k, input)?;
             let mut y = ops.filled(m, case.n, &before)?;
             body(ops, &x, weights, &mut y)

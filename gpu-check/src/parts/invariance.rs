@@ -1,16 +1,16 @@
 //! Equal rows in different batches: equal bits where they are promised, a measured difference
 //! elsewhere; and memory that does not grow.
 
-use anyhow::{Context as _, Result, ensure};
-use prelude_core::{BlockId, Executor, OutputHead, Pooling, RowOutput, StepId};
+use anyhow::{Result, ensure};
+use prelude_core::{BlockId, Executor, OutputHead, Pooling};
 use prelude_exec_cuda::CudaExecutor;
 use prelude_models::Checkpoint;
 
-use super::checkpoint;
+use super::{checkpoint, mode};
 use crate::{
     batches::{
-        Forest, Sequence, Wanted, count, decode, decode_behind, embed, greedy, mix, rows, sampled,
-        scores, step, tokens,
+        Forest, Generation, Wanted, all_sampled, count, embed, greedy, mix, rows, scores, step,
+        tokens,
     },
     same::{bits, same},
     session::Session,
@@ -23,8 +23,7 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     let checkpoint = checkpoint(session, session.pick("qwen3-0.6b", "tiny"), None)?;
     let len = session.pick(700, 70);
     for deterministic in [true, false] {
-        let mode = if deterministic { ", deterministic" } else { "" };
-        session.attempt(&format!("company{mode}"), |s| {
+        session.attempt(&format!("company{}", mode(deterministic)), |s| {
             let mut executor = open(s, &checkpoint, deterministic)?;
             company(s, &mut executor, len, deterministic)
         })?;
@@ -32,27 +31,22 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     let batches = session.pick(200, 4);
     let what = format!("{batches} random batches, deterministic");
     for deterministic in [true, false] {
-        let mode = if deterministic { ", deterministic" } else { "" };
-        session.check(&format!("graph and eager{mode}"), |s| {
+        session.check(&format!("graph and eager{}", mode(deterministic)), |s| {
             let mut executor = open(s, &checkpoint, deterministic)?;
             captured(s, &mut executor)
         })?;
     }
-    if session.has_time(&what, 20.0)? {
-        session.check(&what, |s| {
-            let mut executor = open(s, &checkpoint, true)?;
-            random_batches(s, &mut executor, batches)
-        })?;
-    }
+    session.check_within(&what, 20.0, |s| {
+        let mut executor = open(s, &checkpoint, true)?;
+        random_batches(s, &mut executor, batches)
+    })?;
     session.attempt("decode rows alone and together", |s| {
         let mut executor = open(s, &checkpoint, true)?;
         decode_rows(s, &mut executor)
     })?;
     let steps = session.pick(10_000, 4);
     let what = format!("device memory over {steps} steps");
-    if session.has_time(&what, 30.0)? {
-        session.attempt(&what, |s| memory(s, &checkpoint, steps, &what))?;
-    }
+    session.attempt_within(&what, 30.0, |s| memory(s, &checkpoint, steps, &what))?;
     session.check("depth 1 and 2", |s| {
         let mut one = open(s, &checkpoint, true)?;
         let mut two = open_with(s, &checkpoint, true, 2)?;
@@ -130,14 +124,16 @@ fn company(
         ("behind cached blocks", Some(first.clone()), cached),
         ("in a crowd", Some(first), crowd),
     ] {
-        let mode = if deterministic { ", deterministic" } else { "" };
-        session.check(&format!("{len} tokens {how}{mode}"), |_| {
-            if let Some(before) = before {
-                rows(executor, before)?;
-            }
-            let got = rows(executor, forest)?;
-            same(&got, &alone, deterministic)
-        })?;
+        session.check(
+            &format!("{len} tokens {how}{}", mode(deterministic)),
+            |_| {
+                if let Some(before) = before {
+                    rows(executor, before)?;
+                }
+                let got = rows(executor, forest)?;
+                same(&got, &alone, deterministic)
+            },
+        )?;
     }
     Ok(())
 }
@@ -279,84 +275,34 @@ fn depths(session: &Session, one: &mut CudaExecutor, two: &mut CudaExecutor) -> 
         .map(|i| tokens(500 + i as u64, 3 + 11 * i, vocab))
         .collect();
     let expected = texts(one, &prompts, steps)?;
-    let (mut sequences, outputs) = started(two, &prompts, steps)?;
-    let mut texts = vec![Vec::new(); prompts.len()];
-    let mut collect = |rows: &[RowOutput], sequences: Option<&mut Vec<Sequence>>| {
-        for (row, text) in rows.iter().zip(&mut texts) {
-            text.push(sampled(row)?.0);
-        }
-        for (sequence, text) in sequences.into_iter().flatten().zip(&texts) {
-            sequence.next = *text.last().context("no token")?;
-        }
-        Ok::<(), anyhow::Error>(())
-    };
-    collect(&outputs, Some(&mut sequences))?;
-    let block_size = two.capacity().block_size as usize;
-    let id = |i: usize| StepId(1 + i as u64);
-    for i in 0..steps - 1 {
-        let before = i.checked_sub(1).map(id);
-        two.submit(id(i), decode_behind(&sequences, block_size, None, before))?;
-        for sequence in &mut sequences {
-            sequence.len += 1;
-        }
-        if let Some(before) = before {
-            collect(&two.collect(before)?.decode, None)?;
-        }
-    }
-    collect(&two.collect(id(steps - 2))?.decode, None)?;
+    let (mut generation, outputs) = Generation::start(two, &prompts, steps, None)?;
+    let first = all_sampled(&outputs, members)?;
+    let mut texts: Vec<Vec<u32>> = first.iter().map(|&token| vec![token]).collect();
+    generation.ahead(two, &first, steps - 1, |rows| {
+        let tokens = all_sampled(rows, members)?;
+        texts
+            .iter_mut()
+            .zip(tokens)
+            .for_each(|(text, token)| text.push(token));
+        Ok(())
+    })?;
     ensure!(texts == expected, "{texts:?} at depth 2, {expected:?} at 1");
     Ok(format!("{members} texts of {steps} tokens"))
 }
 
 /// Greedy texts, all in the same steps.
 fn texts(executor: &mut CudaExecutor, prompts: &[Vec<u32>], steps: usize) -> Result<Vec<Vec<u32>>> {
-    let block_size = executor.capacity().block_size as usize;
-    let (mut sequences, mut outputs) = started(executor, prompts, steps)?;
+    let (mut generation, mut outputs) = Generation::start(executor, prompts, steps, None)?;
     let mut texts = vec![Vec::new(); prompts.len()];
     for _ in 0..steps {
-        for ((output, text), sequence) in outputs.iter().zip(&mut texts).zip(&mut sequences) {
-            sequence.next = sampled(output)?.0;
-            text.push(sequence.next);
-        }
-        outputs = step(executor, decode(&sequences, block_size, None))?.decode;
-        ensure!(
-            outputs.len() == sequences.len(),
-            "not a row for each sequence"
-        );
-        for sequence in &mut sequences {
-            sequence.len += 1;
-        }
+        let tokens = all_sampled(&outputs, prompts.len())?;
+        texts
+            .iter_mut()
+            .zip(&tokens)
+            .for_each(|(text, token)| text.push(*token));
+        outputs = step(executor, generation.behind(tokens))?.decode;
     }
     Ok(texts)
-}
-
-/// Sequences whose prompts have run, and the tokens behind those; room for `steps` more.
-fn started(
-    executor: &mut CudaExecutor,
-    prompts: &[Vec<u32>],
-    steps: usize,
-) -> Result<(Vec<Sequence>, Vec<RowOutput>)> {
-    let block_size = executor.capacity().block_size as usize;
-    let each = prompts.iter().map(Vec::len).max().unwrap_or(0) + steps;
-    let each = count(each.div_ceil(block_size));
-    let mut forest = Forest::default();
-    let mut sequences = Vec::new();
-    for (i, prompt) in (0..).zip(prompts) {
-        let blocks: Vec<BlockId> = (i * each..(i + 1) * each).map(BlockId).collect();
-        let root = forest.kept_root(prompt, &blocks[..prompt.len().div_ceil(block_size)]);
-        let last = count(prompt.len()) - 1;
-        forest.read(
-            root,
-            vec![(last..last + 1, OutputHead::Sample(greedy(None)))],
-        );
-        sequences.push(Sequence {
-            blocks,
-            len: prompt.len(),
-            next: 0,
-        });
-    }
-    let outputs = step(executor, forest.prefill())?.prefill;
-    Ok((sequences, outputs))
 }
 
 /// Steps of all kinds and sizes leave the device's memory as it was.

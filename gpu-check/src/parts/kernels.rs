@@ -11,9 +11,8 @@ use prelude_models::{
     conformance::{self, Demands, Precision, Spec},
 };
 
-use super::{Layer, checked};
+use super::{Layer, in_step, mode};
 use crate::{
-    batches::Forest,
     golden,
     results::{Outcome, Verdict},
     session::{Session, Size},
@@ -77,11 +76,8 @@ fn suites(session: &mut Session) -> Result<()> {
             if session.is_smoke() && !deterministic {
                 continue;
             }
-            let mode = if deterministic { ", deterministic" } else { "" };
-            let name = format!("conformance: {name}{mode}");
-            if session.has_time(&name, 5.0)? {
-                session.check(&name, |s| conform(s, suite, deterministic))?;
-            }
+            let name = format!("conformance: {name}{}", mode(deterministic));
+            session.check_within(&name, 5.0, |s| conform(s, suite, deterministic))?;
         }
     }
     Ok(())
@@ -231,8 +227,7 @@ fn forms(session: &Session, layer: Layer, (m, n, k): (usize, usize, usize)) -> R
     let mut device = Device::open(&session.target, &room, false)?;
     let (weight, w) = values::matrix(&mut device.loader(), 11, n, k)?;
     let (x, before) = (values::values(12, m * k), values::values(13, m * n));
-    let batch = checked(Forest::prompt(&[0], vec![]).oneshot(), &room)?;
-    let (made, _) = device.step(batch, |ops, _| {
+    let made = in_step(&mut device, &room, |ops| {
         let input = ops.filled(m, k, &x)?;
         let mut written = ops.alloc(m, n)?;
         ops.linear(&input, m, &weight, &mut written)?;
@@ -265,8 +260,7 @@ fn multiply(session: &Session, layer: Layer, n: usize, k: usize, m: usize) -> Re
     let x: Vec<bf16> = (0..m as u64)
         .flat_map(|row| values::values(100 + row, k))
         .collect();
-    let batch = checked(Forest::prompt(&[0], vec![]).oneshot(), &room)?;
-    let (y, _) = device.step(batch, |ops, _| {
+    let y = in_step(&mut device, &room, |ops| {
         let input = ops.filled(m, k, &x)?;
         let mut y = ops.alloc(m, n)?;
         ops.linear(&input, m, &weight, &mut y)?;
@@ -311,8 +305,7 @@ fn tensor_core_order(session: &mut Session) -> Result<()> {
     let mut device = Device::open(&session.target, &room, true)?;
     let (weight, w) = values::matrix(&mut device.loader(), 21, n, K)?;
     let x = values::values(22, m * K);
-    let batch = checked(Forest::prompt(&[0], vec![]).oneshot(), &room)?;
-    let (y, _) = device.step(batch, |ops, _| {
+    let y = in_step(&mut device, &room, |ops| {
         let x = ops.filled(m, K, &x)?;
         product_f32(ops, &x, &weight)
     })?;
@@ -389,17 +382,14 @@ mod tests {
             let target = prelude_exec_cuda::measure::Target::recorded();
             let mut device = Device::open(&target, &room, deterministic).unwrap();
             let (weight, _) = values::matrix(&mut device.loader(), 1, 64, 64).unwrap();
-            let batch = checked(Forest::prompt(&[0], vec![]).oneshot(), &room).unwrap();
-            let (counts, _) = device
-                .step(batch, |ops, _| {
-                    let (x, mut y) = (ops.alloc(20, 64)?, ops.alloc(20, 64)?);
-                    ops.linear(&x, 3, &weight, &mut y)?;
-                    ops.linear(&x, 20, &weight, &mut y)?;
-                    ops.linear_add(&x, 0..17, &weight, &mut y)?;
-                    Ok(ops.product_counts())
-                })
-                .unwrap();
-            counts
+            let counts = in_step(&mut device, &room, |ops| {
+                let (x, mut y) = (ops.alloc(20, 64)?, ops.alloc(20, 64)?);
+                ops.linear(&x, 3, &weight, &mut y)?;
+                ops.linear(&x, 20, &weight, &mut y)?;
+                ops.linear_add(&x, 0..17, &weight, &mut y)?;
+                Ok(ops.product_counts())
+            });
+            counts.unwrap()
         };
         let of = |library, own, skinny| ProductCounts {
             library,

@@ -17,11 +17,16 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use prelude_core::{Capacity, ForwardBatch};
-use prelude_exec_cuda::measure::Room;
+use prelude_exec_cuda::{
+    CudaOps, Error,
+    measure::{Device, Room},
+};
 use prelude_models::{AttnShape, Checkpoint};
 
 use crate::{
-    Common, make_model,
+    Common,
+    batches::Forest,
+    make_model,
     results::part_names,
     session::{Session, said},
 };
@@ -169,6 +174,21 @@ impl Layer {
             logits_rows: 4,
         })
     }
+}
+
+/// Runs operations in a step of one token.
+fn in_step<T>(
+    device: &mut Device,
+    room: &Room,
+    body: impl FnOnce(&mut CudaOps) -> Result<T, Error>,
+) -> Result<T> {
+    let batch = checked(Forest::prompt(&[0], vec![]).oneshot(), room)?;
+    Ok(device.step(batch, |ops, _| body(ops))?.0)
+}
+
+/// Returns what the name of a result says of the executor's mode.
+const fn mode(deterministic: bool) -> &'static str {
+    if deterministic { ", deterministic" } else { "" }
 }
 
 /// A batch that a hand made wrongly shows here, with what is wrong with it.

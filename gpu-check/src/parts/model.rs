@@ -3,17 +3,17 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use prelude_core::{BlockId, Executor as _, OutputHead, StepId};
+use prelude_core::{Executor as _, OutputHead};
 use prelude_exec_cuda::{
-    CudaExecutor, CudaLoader, CudaOps, Error, StepPlan, Weight,
+    CudaConfig, CudaExecutor, CudaLoader, CudaOps, Error, StepPlan, Weight,
     measure::{Device, Times, WeightCycle, times},
 };
 use prelude_models::{Checkpoint, Ops as _};
 
 use super::{Layer, checked, checkpoint, gemm::ROTATION_BYTES};
 use crate::{
-    batches::{Forest, Sequence, count, decode, decode_behind, greedy, sampled, step, tokens},
-    results::{Goal, Outcome, Verdict},
+    batches::{Forest, Generation, all_sampled, count, greedy, sampled, step, tokens},
+    results::{Goal, Outcome},
     session::{Figure, Session, at_least, at_most, median},
     values,
 };
@@ -35,15 +35,12 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     session.attempt("one layer of few tokens", |s| {
         one_layer(s, small, s.pick(4, 2))
     })?;
-    if session.has_time("qwen3-4b", 45.0)? {
-        let large = session.pick("qwen3-4b", "tiny");
-        session.attempt(large, |s| large_model(s, large))?;
-    }
+    let large = session.pick("qwen3-4b", "tiny");
+    session.attempt_within(large, 45.0, |s| large_model(s, large))?;
     session.skip(
         "GPU idle share at saturation",
         "executors do not note yet when the GPU begins and ends a step",
     )?;
-    let large = session.pick("qwen3-4b", "tiny");
     session.attempt("one layer of many tokens", |s| {
         one_layer(s, large, s.pick(4096, 8))
     })
@@ -56,24 +53,14 @@ fn captures(session: &mut Session, name: &str, executor: &CudaExecutor) -> Resul
         return session.fail(&format!("{name}: graphs"), format!("none: {stats:?}"));
     }
     let each = stats.capture_time.as_secs_f64() / stats.captures as f64;
+    let what = format!("{name}: capture of a graph");
     session.figure(Figure {
-        name: &format!("{name}: capture of a graph"),
-        seconds: &[each],
-        ms: true,
-        goal: at_most(200.0),
         reason: format!("mean of {}", stats.captures),
-        ..Figure::default()
+        ..Figure::wall(&what, &[each], at_most(200.0))
     })?;
     let bytes = stats.bytes as f64 / stats.kept as f64 / 1e6;
-    let mut outcome = Outcome::new(format!("{name}: memory of a graph"), Verdict::Note);
-    outcome.value = Some(bytes);
-    outcome.unit = "MB".to_owned();
-    outcome.goal = at_most(32.0);
-    outcome.verdict = match bytes <= 32.0 {
-        true => Verdict::Pass,
-        false => Verdict::Miss,
-    };
-    session.timed(outcome)?;
+    let what = format!("{name}: memory of a graph");
+    session.timed(Outcome::figure(what, (bytes, "MB"), at_most(32.0)))?;
     session.note(
         &format!("{name}: steps"),
         format!(
@@ -90,7 +77,7 @@ fn open(
     step_tokens: usize,
     blocks: usize,
     context: usize,
-    (deterministic, graphs): (bool, bool),
+    change: impl FnOnce(&mut CudaConfig),
 ) -> Result<CudaExecutor> {
     session.executor(checkpoint, |config| {
         config.num_blocks = Some(count(blocks));
@@ -98,10 +85,7 @@ fn open(
         config.max_context_len = Some(count(context));
         config.chunk_tokens = session.pick(4096, 64);
         config.logits_rows_max = session.pick(256, 8);
-        config.deterministic = deterministic;
-        if !graphs {
-            config.graph_tokens = 0;
-        }
+        change(config);
     })
 }
 
@@ -113,49 +97,46 @@ fn small_model(session: &mut Session, name: &str) -> Result<()> {
     let (input, repetitions) = session.pick((128, 100), (12, 3));
     let context = session.pick(640, 64);
     let rows_max = session.pick(64, 3);
-    let opening = Instant::now();
+    let step_tokens = session.pick(8192, 256);
     let blocks = rows_max * context / BLOCK;
-    let mut executor = open(
-        session,
-        &checkpoint,
-        session.pick(8192, 256),
-        blocks,
-        context,
-        (false, true),
-    )?;
+    let open = |session: &Session, change: fn(&mut CudaConfig)| {
+        open(session, &checkpoint, step_tokens, blocks, context, change)
+    };
+    let opening = Instant::now();
+    let mut executor = open(session, |_| ())?;
     let load = opening.elapsed().as_secs_f64();
     products(session, name, &executor)?;
     session.log(&format!("weights made in {:.1} s", made.as_secs_f64()))?;
-    session.figure(Figure {
-        name: &format!("{name}: open, weights in the page cache"),
-        seconds: &[load],
-        ms: true,
-        ..Figure::default()
-    })?;
+    let what = format!("{name}: open, weights in the page cache");
+    session.figure(Figure::wall(&what, &[load], None))?;
     let usual = oneshot(&mut executor, input, 1, repetitions)?;
     let what = format!("{name}: {input} in, 1 out");
-    wall(session, &format!("{what}, wall"), &usual, at_most(2.0))?;
+    let label = format!("{what}, wall");
+    session.figure(Figure::wall(&label, &usual, at_most(2.0)))?;
     let (steps, context_now) = session.pick((64, 512), (3, 30));
     generations(session, name, &mut executor, context_now, steps)?;
     captures(session, name, &executor)?;
     drop(executor);
-    ahead(
-        session,
-        &checkpoint,
-        name,
-        (rows_max, context, context_now, steps),
-    )?;
-    let slowest = at_most(DETERMINISTIC_TIMES_MAX * 1e3 * median(&usual));
-    for (mode, flags, goal) in [
-        ("kernel by kernel", (false, false), None),
-        ("deterministic", (true, true), slowest),
-    ] {
-        let tokens = session.pick(8192, 256);
-        let mut executor = open(session, &checkpoint, tokens, blocks, context, flags)?;
-        let times = oneshot(&mut executor, input, 1, repetitions)?;
-        wall(session, &format!("{what}, {mode}"), &times, goal)?;
+    let mut executor = open(session, |config| config.pipeline_depth = 2)?;
+    for rows in session.pick(vec![4, 64, 1], vec![2, 3]) {
+        let times = generation(&mut executor, rows, context_now, steps)?;
+        let name = format!("{name}: {rows} rows at {context_now}, a token, depth 2");
+        session.figure(Figure::wall(&name, &times, None))?;
     }
-    Ok(())
+    drop(executor);
+    let slowest = at_most(DETERMINISTIC_TIMES_MAX * 1e3 * median(&usual));
+    let mut alone = |mode: &str, change: fn(&mut CudaConfig), goal: Option<Goal>| {
+        let mut executor = open(session, change)?;
+        let times = oneshot(&mut executor, input, 1, repetitions)?;
+        let name = format!("{what}, {mode}");
+        session.figure(Figure::wall(&name, &times, goal))
+    };
+    alone("kernel by kernel", |config| config.graph_tokens = 0, None)?;
+    alone(
+        "deterministic",
+        |config| config.deterministic = true,
+        slowest,
+    )
 }
 
 /// Measures tokens of generations of several rows whose contexts are `context` tokens.
@@ -173,30 +154,7 @@ fn generations(
         let times = generation(executor, rows, context, steps)?;
         let goal = at_most(must).filter(|goal| goal.must.is_finite());
         let what = format!("{name}: {rows} rows at {context}, a token, wall");
-        wall(session, &what, &times, goal)?;
-    }
-    Ok(())
-}
-
-/// Generations whose steps are submitted while the one before runs.
-fn ahead(
-    session: &mut Session,
-    checkpoint: &Checkpoint,
-    name: &str,
-    (rows_max, context, context_now, steps): (usize, usize, usize, usize),
-) -> Result<()> {
-    let mut executor = session.executor(checkpoint, |config| {
-        config.num_blocks = Some(count(rows_max * context / BLOCK));
-        config.max_step_tokens = session.pick(8192, 256);
-        config.max_context_len = Some(count(context));
-        config.chunk_tokens = session.pick(4096, 64);
-        config.logits_rows_max = session.pick(256, 8);
-        config.pipeline_depth = 2;
-    })?;
-    for rows in session.pick(vec![4, 64, 1], vec![2, 3]) {
-        let times = generation(&mut executor, rows, context_now, steps)?;
-        let name = format!("{name}: {rows} rows at {context_now}, a token, depth 2");
-        wall(session, &name, &times, None)?;
+        session.figure(Figure::wall(&what, &times, goal))?;
     }
     Ok(())
 }
@@ -207,17 +165,6 @@ fn products(session: &mut Session, name: &str, executor: &CudaExecutor) -> Resul
         &format!("{name}: products"),
         executor.products().to_string(),
     )
-}
-
-/// A figure of wall time from ids to an answer.
-fn wall(session: &mut Session, name: &str, times: &[f64], goal: Option<Goal>) -> Result<()> {
-    session.figure(Figure {
-        name,
-        seconds: times,
-        ms: true,
-        goal,
-        ..Figure::default()
-    })
 }
 
 /// Seconds of steps of `many` fresh prompts each, one greedy token out.
@@ -254,60 +201,32 @@ fn generation(
     context: usize,
     steps: usize,
 ) -> Result<Vec<f64>> {
-    let each = (context + steps + WARM_UP + 1).div_ceil(BLOCK);
-    ensure!(
-        rows * each <= executor.capacity().num_blocks as usize,
-        "{} blocks are needed",
-        rows * each
-    );
     let vocab = executor.capacity().vocab_size;
-    let mut sequences = Vec::new();
-    for row in 0..rows {
-        let blocks: Vec<BlockId> = (row * each..(row + 1) * each)
-            .map(|b| BlockId(count(b)))
-            .collect();
-        let mut forest = Forest::default();
-        forest.kept_root(
-            &tokens(row as u64, context, vocab),
-            &blocks[..context.div_ceil(BLOCK)],
-        );
-        step(executor, forest.oneshot())?;
-        sequences.push(Sequence {
-            blocks,
-            len: context,
-            next: 1,
-        });
-    }
+    let prompts = (0..rows as u64).map(|row| tokens(row, context, vocab));
+    let prompts: Vec<Vec<u32>> = prompts.collect();
+    let all = steps + WARM_UP;
+    let (mut generation, outputs) = Generation::start(executor, &prompts, all + 1, None)?;
+    let mut next = all_sampled(&outputs, rows)?;
     let mut times = Vec::new();
     if executor.capacity().pipeline_depth > 1 {
-        // From one answer to the next, with a step behind the one that is waited for.
-        let id = |i: usize| StepId(1 + i as u64);
+        // From one answer to the next, with a step behind the one that is waited for: the last
+        // has none.
         let mut last = Instant::now();
-        for i in 0..=steps + WARM_UP {
-            let before = i.checked_sub(1).map(id);
-            executor.submit(id(i), decode_behind(&sequences, BLOCK, None, before))?;
-            for sequence in &mut sequences {
-                sequence.len += 1;
-            }
-            let Some(before) = before else { continue };
-            let output = executor.collect(before)?;
-            ensure!(output.decode.len() == rows, "not a token for each row");
+        generation.ahead(executor, &next, all + 1, |answers| {
+            all_sampled(answers, rows)?;
             times.push(last.elapsed().as_secs_f64());
             last = Instant::now();
-        }
-        executor.collect(id(steps + WARM_UP))?;
+            Ok(())
+        })?;
+        times.truncate(all);
         return Ok(times.split_off(WARM_UP));
     }
-    for _ in 0..steps + WARM_UP {
-        let batch = decode(&sequences, BLOCK, None);
+    for _ in 0..all {
+        let batch = generation.behind(next);
         let start = Instant::now();
         let output = step(executor, batch)?;
         times.push(start.elapsed().as_secs_f64());
-        ensure!(output.decode.len() == rows, "not a token for each row");
-        for (row, sequence) in output.decode.iter().zip(&mut sequences) {
-            sequence.next = sampled(row)?.0;
-            sequence.len += 1;
-        }
+        next = all_sampled(&output.decode, rows)?;
     }
     Ok(times.split_off(WARM_UP))
 }
@@ -323,7 +242,7 @@ fn large_model(session: &mut Session, name: &str) -> Result<()> {
         long.next_multiple_of(64),
         rows_max * (input + steps + WARM_UP + 1).div_ceil(BLOCK),
         long,
-        (false, true),
+        |_| (),
     )?;
     products(session, name, &executor)?;
     let single = oneshot(&mut executor, input, 1, session.pick(20, 1))?;
@@ -346,13 +265,13 @@ fn large_model(session: &mut Session, name: &str) -> Result<()> {
     for rows in session.pick(vec![1, 4, 16, 64], vec![2, 3]) {
         let times = generation(&mut executor, rows, input, steps)?;
         let name = format!("{name}: {rows} rows at {input}, a token, wall");
-        wall(session, &name, &times, None)?;
+        session.figure(Figure::wall(&name, &times, None))?;
     }
     let before = session.target.free_bytes()?;
     let name = format!("{name}: one prompt of {long}");
     if session.has_time(&name, 15.0)? {
         let times = oneshot(&mut executor, long, 1, session.pick(2, 1))?;
-        wall(session, &name, &times, None)?;
+        session.figure(Figure::wall(&name, &times, None))?;
     }
     let after = session.target.free_bytes()?;
     let what = "steps take no device memory";
@@ -374,17 +293,8 @@ fn rate(
     must: Option<f64>,
 ) -> Result<()> {
     let rate = many as f64 / median(times);
-    let mut outcome = Outcome::new(name, Verdict::Note);
-    outcome.value = Some(rate);
-    outcome.unit = "req/s".to_owned();
+    let mut outcome = Outcome::figure(name, (rate, "req/s"), must.and_then(at_least));
     outcome.repetitions = Some(times.len());
-    outcome.goal = must.and_then(at_least);
-    if let Some(must) = must {
-        outcome.verdict = match rate >= must {
-            true => Verdict::Pass,
-            false => Verdict::Miss,
-        };
-    }
     session.timed(outcome)
 }
 

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use prelude_exec_cpu::{ComputePool, CpuConfig, CpuDtype, CpuExecutor};
 use prelude_models::Checkpoint;
 
-use super::checkpoint;
+use super::{checkpoint, mode};
 use crate::{
     batches::{count, tokens},
     golden, make_model,
@@ -67,13 +67,10 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
         // One mode each where an emulation computes; the crate's tests run them all.
         let modes: &[bool] = session.pick(&[false, true], &[false]);
         for &deterministic in modes {
-            let mode = if deterministic { ", deterministic" } else { "" };
-            let what = format!("{what}{mode}");
-            if session.has_time(&what, 3.0)? {
-                session.check(&what, |s| {
-                    golden::check(s, &name, longest, step, most, deterministic)
-                })?;
-            }
+            let what = format!("{what}{}", mode(deterministic));
+            session.check_within(&what, 3.0, |s| {
+                golden::check(s, &name, longest, step, most, deterministic)
+            })?;
         }
     }
     // Texts whose tokens lead: of these models all, where an emulation computes a few tokens.
@@ -81,20 +78,16 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     let (texts_max, tokens_max) = session.pick((usize::MAX, usize::MAX), (1, 2));
     for name in texts {
         let what = format!("golden {name}: greedy text");
-        if session.has_time(&what, 3.0)? {
-            session.check(&what, |s| {
-                golden::check_texts(s, name, longest, texts_max, tokens_max)
-            })?;
-        }
+        session.check_within(&what, 3.0, |s| {
+            golden::check_texts(s, name, longest, texts_max, tokens_max)
+        })?;
     }
     for case in session.pick(FULL.to_vec(), SMOKE.to_vec()) {
         let what = match case.layers {
             Some(layers) => format!("{}, {layers} layers", case.shape),
             None => case.shape.to_owned(),
         };
-        if session.has_time(&what, case.seconds)? {
-            session.attempt(&what, |s| large(s, &what, case))?;
-        }
+        session.attempt_within(&what, case.seconds, |s| large(s, &what, case))?;
     }
     Ok(())
 }

@@ -1,18 +1,14 @@
 //! NVIDIA's compute-sanitizer over part `kernels`, as far as it gets.
 
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-    process::Command,
-    time::Duration,
-};
+use std::{env, fs, path::Path, process::Command, time::Duration};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 
 use crate::{
-    process::{self, Ended},
+    Common, process,
     results::{self, State, Verdict},
     session::{SECONDS, Session},
+    supervisor,
 };
 
 /// Cheapest first.
@@ -33,7 +29,7 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
             Ok("part kernels, ended well".to_owned())
         })?;
     }
-    let Some(tool) = find() else {
+    let Some(tool) = process::find(&SANITIZER_PATHS) else {
         for name in TOOLS {
             session.skip(name, "compute-sanitizer is not on this machine")?;
         }
@@ -49,14 +45,6 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn find() -> Option<PathBuf> {
-    let works = |program: &&str| {
-        let output = Command::new(program).arg("--version").output();
-        output.is_ok_and(|o| o.status.success())
-    };
-    SANITIZER_PATHS.into_iter().find(works).map(PathBuf::from)
 }
 
 /// The output of a watched program.
@@ -76,56 +64,32 @@ fn watched(session: &Session, tool: Option<(&Path, &str)>, limit: Duration) -> R
     let folder = session.models.join(format!("sanitize-{name}"));
     let _ = fs::remove_dir_all(&folder);
     results::open(&folder, results::Run::default())?;
-    let program = env::current_exe()?;
-    let mut command = match tool {
-        None => Command::new(program),
-        Some((tool, name)) => {
-            let mut command = Command::new(tool);
-            command
-                .args(["--tool", name, "--print-limit", "20"])
-                .arg(program);
-            command
-        }
+    let mut command = Command::new(env::current_exe()?);
+    if let Some((tool, name)) = tool {
+        command = Command::new(tool);
+        command.args(["--tool", name, "--print-limit", "20"]);
+        command.arg(env::current_exe()?);
+    }
+    let common = Common {
+        out: folder.clone(),
+        home: Some(session.home.clone()),
+        models: Some(session.models.clone()),
+        small: true,
+        ..session.common.clone()
     };
-    command
-        .args(["part", "kernels", "--small", "--tied", "--out"])
-        .arg(&folder);
-    command.arg("--home").arg(&session.home);
-    command.arg("--models").arg(&session.models);
-    command.args(["--device", &session.common.device.to_string()]);
     // The program sees the same end as this part does.
     let seconds = limit.as_secs().clamp(*SECONDS.start(), *SECONDS.end());
-    command.args(["--seconds", &seconds.to_string()]);
-    if session.is_smoke() {
-        command.arg("--smoke");
-        if let Some(cache) = &session.common.emu_cache {
-            command.arg("--emu-cache").arg(cache);
-        }
-    }
+    command.args(supervisor::arguments("kernels", seconds, &common));
     let log = folder.join("output.txt");
-    let file = fs::File::create(&log)?;
-    let mut child = process::grouped(&mut command)
-        .stdout(file.try_clone()?)
-        .stderr(file)
-        .spawn()
-        .context("cannot start the watched program")?;
-    let look = |for_now: Duration| {
-        session.beat(|| format!("{name} goes on, {} s so far", for_now.as_secs()))?;
-        Ok(true)
-    };
-    let status = match process::wait(&mut child, limit, look)? {
-        Ended::Itself(status) => Some(status),
-        Ended::Killed => None,
-        Ended::Stuck => bail!("the watched program was killed and is still there"),
-    };
-    let text = fs::read_to_string(&log).unwrap_or_default();
+    let beat = |line: &str| session.beat(|| line.to_owned());
+    let said = process::logged(&mut command, name, &log, limit, beat)?;
     let document = results::read(&folder)?;
     // What a part says of itself, that it could not start, is no check.
     let checked = document
         .results
         .iter()
         .any(|r| matches!(r.verdict, Verdict::Pass | Verdict::Fail) && r.name != "the part itself");
-    if status.is_some() {
+    if said.status.is_some() {
         let state = document.parts.get("kernels").map(|p| p.state);
         if state == Some(State::Done) && document.results.iter().all(|r| r.verdict != Verdict::Pass)
         {
@@ -133,11 +97,11 @@ fn watched(session: &Session, tool: Option<(&Path, &str)>, limit: Duration) -> R
         }
     }
     Ok(Output {
-        success: status.is_some_and(|s| s.success()),
-        ended: status.map(|s| s.to_string()),
+        success: said.status.is_some_and(|s| s.success()),
+        ended: said.status.map(|s| s.to_string()),
         checked,
-        last: text.lines().last().unwrap_or("it said nothing").to_owned(),
-        text,
+        last: said.last_line().to_owned(),
+        text: said.text,
     })
 }
 

@@ -15,7 +15,7 @@ use super::checkpoint;
 use crate::{
     batches::tokens,
     make_model,
-    results::{Outcome, Verdict},
+    results::Outcome,
     session::{Figure, Session, at_least, at_most, median},
 };
 
@@ -30,10 +30,8 @@ const IDS: u32 = 4000;
 pub(super) fn run(session: &mut Session) -> Result<()> {
     let small = session.pick("qwen3-0.6b", "tiny-served");
     session.attempt(small, |s| small_model(s, small))?;
-    if session.has_time("qwen3-4b", 60.0)? {
-        let large = session.pick("qwen3-4b", "tiny-served");
-        session.attempt(large, |s| large_model(s, large))?;
-    }
+    let large = session.pick("qwen3-4b", "tiny-served");
+    session.attempt_within(large, 60.0, |s| large_model(s, large))?;
     let reason = "this part loads a server in a closed loop and with one kind of request only";
     session.skip("open-loop rates", reason)?;
     session.skip("mixed one-shot and chat", reason)
@@ -44,13 +42,8 @@ fn small_model(session: &mut Session, name: &str) -> Result<()> {
     let server = start(session, name)?;
     engine(session, name, &server)?;
     let ready = server.ready_after.as_secs_f64();
-    session.figure(Figure {
-        name: &format!("{name}: start to ready"),
-        seconds: &[ready],
-        ms: true,
-        goal: at_most(2000.0),
-        ..Figure::default()
-    })?;
+    let label = format!("{name}: start to ready");
+    session.figure(Figure::wall(&label, &[ready], at_most(2000.0)))?;
     let (input, requests) = session.pick((128, 100), (12, 3));
     // Warm-up, and one answer is looked at.
     answers(session, &server, input)?;
@@ -85,13 +78,10 @@ fn small_model(session: &mut Session, name: &str) -> Result<()> {
         .iter()
         .map(|s| (s - median(&one.seconds)).max(0.0) / (output - 1) as f64)
         .collect();
+    let label = format!("{name}: {input}/{output} at {connections}, a token");
     session.figure(Figure {
-        name: &format!("{name}: {input}/{output} at {connections}, a token"),
-        seconds: &each,
-        ms: true,
-        goal: at_most(1.2),
         reason: "(whole answer − one token) / tokens behind it".to_owned(),
-        ..Figure::default()
+        ..Figure::wall(&label, &each, at_most(1.2))
     })?;
     server.stop()?;
     session.pass(
@@ -153,15 +143,7 @@ fn large_model(session: &mut Session, name: &str) -> Result<()> {
 }
 
 fn rate(session: &mut Session, name: &str, value: f64, must: f64) -> Result<()> {
-    let verdict = if value >= must {
-        Verdict::Pass
-    } else {
-        Verdict::Miss
-    };
-    let mut outcome = Outcome::new(name, verdict);
-    outcome.value = Some(value);
-    outcome.unit = "req/s".to_owned();
-    outcome.goal = at_least(must);
+    let mut outcome = Outcome::figure(name, (value, "req/s"), at_least(must));
     outcome.repetitions = Some(2);
     session.timed(outcome)
 }
@@ -175,17 +157,13 @@ fn report(
     let last = (times.seconds.len() - 1) as f64;
     let at = |share: f64| 1e3 * times.seconds[(last * share) as usize];
     session.figure(Figure {
-        name,
-        seconds: &times.seconds,
-        ms: true,
-        goal,
         reason: format!(
             "p95 {:.2}, p99 {:.2}; {:.1} req/s",
             at(0.95),
             at(0.99),
             times.rate
         ),
-        ..Figure::default()
+        ..Figure::wall(name, &times.seconds, goal)
     })
 }
 

@@ -16,8 +16,6 @@ pub enum Router {
     E2,
     /// E2 without moving and copying prefixes.
     E2Still,
-    /// E2, unless the engine that caches the prompt has far too much work.
-    E2Guarded,
     /// One engine after another.
     RoundRobin,
     /// The engine with the fewest requests in progress.
@@ -42,7 +40,6 @@ impl Router {
         match self {
             Self::E2 => "e2",
             Self::E2Still => "e2-still",
-            Self::E2Guarded => "e2-guarded",
             Self::RoundRobin => "round-robin",
             Self::LeastOutstanding => "least-outstanding",
             Self::PrefixHash => "prefix-hash",
@@ -58,10 +55,6 @@ impl Router {
             Self::E2 => PolicyConfig::E2(E2Config::default()),
             Self::E2Still => PolicyConfig::E2(E2Config {
                 rebalance: None,
-                ..E2Config::default()
-            }),
-            Self::E2Guarded => PolicyConfig::E2(E2Config {
-                backlog_guard: true,
                 ..E2Config::default()
             }),
             Self::RoundRobin => PolicyConfig::RoundRobin,

@@ -30,6 +30,19 @@ const MAX_SAMPLES: usize = 8192;
 /// Most requests of the window that are charged anew at one pick, for the same reason.
 const CHARGES_PER_PICK: u64 = 256;
 
+/// The time between two looks at the balance of loads.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Samples of the queueing delay in each half of the window before a prefix is copied.
+const DELAY_SAMPLES: u32 = 8;
+
+/// Growth of the mean delay, from the older half of the window to the newer one, that copies a
+/// prefix.
+const DELAY_GROWTH: f64 = 2.0;
+
+/// Share of a prefix's requests below which an endpoint, for a whole window, loses its copy.
+const DROP_SHARE: f64 = 0.05;
+
 /// A node moves at most once in this part of the window.
 const MOVES_PER_WINDOW: u32 = 6;
 
@@ -105,7 +118,7 @@ impl Rebalance {
         if now < self.due {
             return;
         }
-        self.due = now.saturating_add(Duration::from_millis(self.config.interval_ms));
+        self.due = now.saturating_add(INTERVAL);
         self.end_overrides(now, index);
         let requests: u64 = window.loads().iter().map(|l| l.requests).sum();
         let enough = u64::from(self.config.min_requests) * fleet.endpoints().len() as u64;
@@ -237,7 +250,7 @@ impl Rebalance {
 
     /// Ends overrides that no request asked for within the window, and copies that are hardly used.
     fn end_overrides(&mut self, now: Timestamp, index: &mut Index) {
-        let (share, span) = (self.config.drop_share, self.span);
+        let span = self.span;
         self.moved.retain(|&id| {
             if index.redirect(id).is_none() {
                 return false;
@@ -252,7 +265,7 @@ impl Rebalance {
                 members.retain(|(endpoint, low_since)| {
                     let own = windows.iter().find(|(of, _)| of == endpoint);
                     let own = own.map_or(0, |(_, count)| *count);
-                    if f64::from(own) >= share * f64::from(total) {
+                    if f64::from(own) >= DROP_SHARE * f64::from(total) {
                         *low_since = None;
                         return true;
                     }
@@ -280,10 +293,10 @@ impl Rebalance {
                 .filter(|(at, _)| now.saturating_since(*at) < self.span);
             let some = within.filter(|(at, _)| (now.saturating_since(*at) < half) == is_newer);
             let (sum, count) = some.fold((0.0, 0), |(sum, count), (_, ms)| (sum + ms, count + 1));
-            (count >= self.config.delay_samples.max(1)).then(|| sum / f64::from(count))
+            (count >= DELAY_SAMPLES).then(|| sum / f64::from(count))
         };
         match (mean(false), mean(true)) {
-            (Some(older), Some(newer)) => newer > 0.0 && newer >= self.config.delay_growth * older,
+            (Some(older), Some(newer)) => newer > 0.0 && newer >= DELAY_GROWTH * older,
             _ => false,
         }
     }

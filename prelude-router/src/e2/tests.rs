@@ -353,13 +353,14 @@ fn the_newest_of_nested_overrides_holds_and_the_deepest_of_older_ones() {
         eligible: &[0, 1, 2],
     };
     let send = |e2: &mut E2, len: usize| {
-        let mut path = Path::default();
-        e2.index.find(&granules[..len], &mut path);
+        let mut path = crate::index::Path::default();
+        e2.cached.index.find(&granules[..len], &mut path);
         let leaf = e2
+            .cached
             .index
             .insert(&granules[..len], &mut path)
             .expect("it has granules");
-        e2.index.assign(EndpointId(0), leaf);
+        e2.cached.index.assign(EndpointId(0), leaf);
         leaf
     };
     let (upper, lower) = (send(&mut e2, 2), send(&mut e2, 4));
@@ -371,8 +372,8 @@ fn the_newest_of_nested_overrides_holds_and_the_deepest_of_older_ones() {
                 &[EndpointId(member)],
             )))
         };
-        *e2.index.redirect_mut(upper) = put(upper_at, 1);
-        *e2.index.redirect_mut(lower) = put(lower_at, 2);
+        *e2.cached.index.redirect_mut(upper) = put(upper_at, 1);
+        *e2.cached.index.redirect_mut(lower) = put(lower_at, 2);
         e2.pick(seconds(9), &fleet, &query).at
     };
     assert_eq!(redirected(&mut e2, 1, 2), 2);

@@ -72,24 +72,16 @@ impl Index {
         self.first.remove(&node.hashes[0]);
     }
 
-    /// Tokens in granules: how many of a prompt the cache of each endpoint holds, from its
-    /// beginning, and through how many of them requests of the window went there. Calls `of`
-    /// with (endpoint, cached, assigned) for each node of the path, later ones with more.
-    pub(crate) fn held(&self, path: &Path, mut of: impl FnMut(EndpointId, u32, u32)) {
+    /// Calls `of` with an endpoint and the number of granules that its cache holds of a prompt, for
+    /// each node of the path and each endpoint that holds some of the node, later nodes with more.
+    pub(crate) fn held(&self, path: &Path, mut of: impl FnMut(EndpointId, u32)) {
         for &(id, same) in &path.steps {
             let node = &self.nodes[id];
             for &(endpoint, at) in &node.holdings {
-                let holding = &self.holdings[at];
-                let cached = match holding.cached.min(same) {
-                    0 => 0,
-                    some => node.start + some,
-                };
-                let assigned = if holding.window > 0 {
-                    node.start + same
-                } else {
-                    0
-                };
-                of(endpoint, cached, assigned);
+                let cached = self.holdings[at].cached.min(same);
+                if cached > 0 {
+                    of(endpoint, node.start + cached);
+                }
             }
         }
     }

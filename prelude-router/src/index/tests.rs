@@ -147,11 +147,15 @@ impl Index {
         let mut path = Path::default();
         self.find(hashes, &mut path);
         let mut known = BTreeMap::new();
-        self.held(&path, |endpoint, cached, assigned| {
-            let (most, deepest) = known.entry(endpoint).or_insert((0, 0));
-            *most = cached.max(*most);
-            *deepest = assigned.max(*deepest);
+        self.held(&path, |endpoint, cached| {
+            known.entry(endpoint).or_insert((0, 0)).0 = cached
         });
+        for &(id, same) in &path.steps {
+            let went = self.windows(NodeId(id)).filter(|(_, count)| *count > 0);
+            for (endpoint, _) in went {
+                known.entry(endpoint).or_insert((0, 0)).1 = self.nodes[id].start + same;
+            }
+        }
         known
     }
 

@@ -51,11 +51,6 @@ fn ms(ms: u64) -> Timestamp {
 fn policies() -> Vec<PolicyConfig> {
     vec![
         PolicyConfig::E2(E2Config::default()),
-        PolicyConfig::E2(E2Config {
-            affinity: crate::Affinity::Assigned,
-            backlog_guard: true,
-            ..E2Config::default()
-        }),
         PolicyConfig::RoundRobin,
         PolicyConfig::LeastOutstanding,
         PolicyConfig::PrefixHash(PrefixHashConfig::default()),

@@ -66,14 +66,6 @@ pub(crate) enum After {
     Segment(usize),
 }
 
-/// The rule that decides which segments are kept.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct KeepRule {
-    pub(crate) enabled: bool,
-    pub(crate) suffixes: bool,
-    pub(crate) shared_min_rows: u32,
-}
-
 /// The rows that would find the beginning of a segment in the cache if it were kept.
 #[derive(Clone, Copy, Debug, Default)]
 struct Readers {
@@ -110,12 +102,12 @@ struct Piece {
 }
 
 impl Forest {
-    /// Appends the forest to a batch, taking blocks for what is to be kept.
+    /// Appends the forest to a batch, taking blocks for what is to be kept, if anything may be.
     pub(crate) fn emit(
         mut self,
         batch: &mut OneShotBatch,
         cache: &mut KvCache,
-        rule: KeepRule,
+        may_keep: bool,
     ) -> Emitted {
         if self.out_of_order {
             self = self.in_order();
@@ -144,7 +136,8 @@ impl Forest {
         for (i, piece) in pieces.iter().enumerate() {
             let above = piece.parent.map(|parent| kept_of[parent]);
             let mut residency = Residency::Transient;
-            if let Some(reclaim) = self.reclaim(piece, readers[i], rule)
+            if may_keep
+                && let Some(reclaim) = self.reclaim(piece, readers[i].rows)
                 && let Some((after, hash)) = self.follows(piece, above, &kept)
             {
                 let served = piece.end.min(readers[i].until).max(piece.start) - piece.start;
@@ -222,16 +215,16 @@ impl Forest {
         (pieces, piece_of)
     }
 
-    /// Returns how blocks for a piece may be had if it is worth keeping.
-    const fn reclaim(&self, piece: &Piece, readers: Readers, rule: KeepRule) -> Option<Reclaim> {
-        if !rule.enabled || !piece.start.is_multiple_of(self.block_size) {
-            None
-        } else if readers.rows >= rule.shared_min_rows {
-            Some(Reclaim::Evict)
-        } else if rule.suffixes && readers.rows > 0 {
-            Some(Reclaim::Never)
-        } else {
-            None
+    /// Returns how blocks for a piece may be had if it is worth keeping for so many rows: a prefix
+    /// that rows share may evict older ones, since it is likely to return. The suffix of one row
+    /// may only fill free blocks: a suffix seen once must not push out a prefix that returns
+    /// (PrefillOnly §5.1).
+    const fn reclaim(&self, piece: &Piece, rows: u32) -> Option<Reclaim> {
+        match rows {
+            _ if !piece.start.is_multiple_of(self.block_size) => None,
+            0 => None,
+            1 => Some(Reclaim::Never),
+            _ => Some(Reclaim::Evict),
         }
     }
 

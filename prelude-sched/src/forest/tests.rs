@@ -17,33 +17,23 @@ const CAPACITY: Capacity = Capacity {
     vocab_size: 100,
     pipeline_depth: 1,
 };
-const KEEP: KeepRule = KeepRule {
-    enabled: true,
-    suffixes: true,
-    shared_min_rows: 2,
-};
-
 /// A prompt, its salt, and how much of it may be read from the cache.
 type Row = (Vec<TokenId>, Option<Arc<str>>, usize);
 
 /// Builds the step of rows that are requests of one prompt each.
-fn build(rows: &[Row], cache: &mut KvCache, rule: KeepRule) -> (OneShotBatch, Emitted, u32) {
+fn build(rows: &[Row], cache: &mut KvCache) -> (OneShotBatch, Emitted, u32) {
     let requests = rows.iter().map(|(tokens, salt, limit)| {
         let tree = PromptTree::single(tokens.clone());
         (salt.clone(), vec![(tree.last_node(), *limit)], tree)
     });
-    build_trees(requests.collect(), cache, rule)
+    build_trees(requests.collect(), cache)
 }
 
 /// A request: its salt, its rows with how much of each may be read from the cache, its prompts.
 type Trees = Vec<(Option<Arc<str>>, Vec<(NodeIdx, usize)>, PromptTree)>;
 
 /// Builds the step of all rows of some requests, one request after the other.
-fn build_trees(
-    requests: Trees,
-    cache: &mut KvCache,
-    rule: KeepRule,
-) -> (OneShotBatch, Emitted, u32) {
+fn build_trees(requests: Trees, cache: &mut KvCache) -> (OneShotBatch, Emitted, u32) {
     let mut forest = Forest::new(CAPACITY.block_size);
     let mut ends = Vec::new();
     for (serial, (salt, rows, tree)) in (0..).zip(requests) {
@@ -62,7 +52,7 @@ fn build_trees(
     }
     let promised = forest.num_tokens();
     let mut batch = OneShotBatch::default();
-    let emitted = forest.emit(&mut batch, cache, rule);
+    let emitted = forest.emit(&mut batch, cache, true);
     let tokens = length_of(batch.tokens.len());
     assert!(tokens <= promised);
     let computed: u32 = emitted.rows.iter().map(|(_, joined)| joined.computed).sum();
@@ -118,7 +108,7 @@ fn a_shared_prompt_with_64_suffixes_is_computed_once() {
     let mut cache = KvCache::new(64, 4);
     let suffixed = |id: u32| [prompt(30, 0, 0), vec![36 + id]].concat();
     let rows: Vec<Row> = (0..64).map(|id| (suffixed(id), None, 30)).collect();
-    let (batch, emitted, tokens) = build(&rows, &mut cache, KEEP);
+    let (batch, emitted, tokens) = build(&rows, &mut cache);
     assert_eq!(tokens, 30 + 64);
     assert_eq!(batch.segments.len(), 65);
     // Seven whole blocks of the 30 shared tokens; the suffixes start inside the eighth.
@@ -136,30 +126,19 @@ fn suffixes_never_evict_and_shared_segments_may() {
         .collect();
     cache.publish(None, None, &[9; 12], &mut blocks);
     cache.release_all(blocks);
-    let kept = |rows: &[Row], cache: &mut KvCache, rule| {
-        let (_, emitted, _) = build(rows, cache, rule);
+    let kept = |rows: &[Row], cache: &mut KvCache| {
+        let (_, emitted, _) = build(rows, cache);
         let n = emitted.kept.blocks.len();
         release(cache, emitted);
         n
     };
     let alone: Row = (prompt(8, 8, 1), None, 15);
-    assert_eq!(kept(std::slice::from_ref(&alone), &mut cache, KEEP), 0);
+    assert_eq!(kept(std::slice::from_ref(&alone), &mut cache), 0);
     let shared = [alone.clone(), (prompt(8, 8, 2), None, 15)];
     // Two shared blocks by eviction; then nothing is free for the suffixes.
-    assert_eq!(kept(&shared, &mut cache, KEEP), 2);
-    // What was evicted is free now, and a suffix may use it, unless that is turned off.
-    assert_eq!(
-        kept(
-            std::slice::from_ref(&alone),
-            &mut cache,
-            KeepRule {
-                suffixes: false,
-                ..KEEP
-            }
-        ),
-        0
-    );
-    assert_eq!(kept(std::slice::from_ref(&alone), &mut cache, KEEP), 2);
+    assert_eq!(kept(&shared, &mut cache), 2);
+    // What was evicted is free now, and a suffix may use it.
+    assert_eq!(kept(std::slice::from_ref(&alone), &mut cache), 2);
 }
 
 #[test]
@@ -173,22 +152,22 @@ fn a_row_that_needs_the_whole_prompt_computes_it_and_others_join() {
     cache.release_all(blocks);
     // The first must compute from 0; the second finds 16 tokens cached, but 20 computed.
     let rows = [(long.clone(), None, 0), (prompt(20, 2, 1), None, 21)];
-    let (_, emitted, tokens) = build(&rows, &mut cache, KEEP);
+    let (_, emitted, tokens) = build(&rows, &mut cache);
     assert_eq!(tokens, 22);
     release(&mut cache, emitted);
     let rows = [(prompt(20, 2, 1), None, 21), (long.clone(), None, 0)];
-    let (_, emitted, tokens) = build(&rows, &mut cache, KEEP);
+    let (_, emitted, tokens) = build(&rows, &mut cache);
     assert_eq!(tokens, 22, "in any order");
     release(&mut cache, emitted);
     // Also if its root is there already, thanks to an unrelated prompt (found by proptest).
     let other = (vec![99], None, 0);
     let rows = [(prompt(20, 2, 1), None, 21), other, (long.clone(), None, 0)];
-    let (_, emitted, tokens) = build(&rows, &mut cache, KEEP);
+    let (_, emitted, tokens) = build(&rows, &mut cache);
     assert_eq!(tokens, 23);
     release(&mut cache, emitted);
     // Where the cache holds more than the step computes, the cache is used.
     let rows = [(long[..10].to_vec(), None, 0), (prompt(20, 2, 1), None, 21)];
-    let (batch, emitted, tokens) = build(&rows, &mut cache, KEEP);
+    let (batch, emitted, tokens) = build(&rows, &mut cache);
     assert_eq!(tokens, 10 + 6);
     assert_eq!(batch.segments[1].context_len, 16);
     release(&mut cache, emitted);
@@ -218,10 +197,10 @@ fn prompt_trees_cut_no_segment() {
     let chain = (None, vec![(tree.last_node(), 39)], tree);
     let single: Row = (whole, None, 39);
     let mut cache = KvCache::new(64, 4);
-    let (batch, emitted, _) = build_trees(vec![chain], &mut cache, KEEP);
+    let (batch, emitted, _) = build_trees(vec![chain], &mut cache);
     assert_eq!(batch.segments.len(), 1);
     release(&mut cache, emitted);
-    let (other, emitted, _) = build(&[single], &mut cache, KEEP);
+    let (other, emitted, _) = build(&[single], &mut cache);
     assert_eq!(
         (other.segments, other.tokens),
         (batch.segments, batch.tokens)
@@ -257,9 +236,9 @@ proptest! {
             let (batch, emitted, tokens) = if *in_trees {
                 rows.sort_by(|a, b| a.1.cmp(&b.1));
                 let by_salt = rows.chunk_by(|a, b| a.1 == b.1);
-                build_trees(by_salt.map(shared).collect(), &mut cache, KEEP)
+                build_trees(by_salt.map(shared).collect(), &mut cache)
             } else {
-                build(&rows, &mut cache, KEEP)
+                build(&rows, &mut cache)
             };
             let prefixes: BTreeSet<_> = rows
                 .iter()

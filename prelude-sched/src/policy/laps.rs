@@ -102,6 +102,10 @@ struct Proposal {
 /// Steps in flight that are remembered; those that fail are never reported.
 const MAX_RUNNING: usize = 16;
 
+/// The time over which the load that each class offers is averaged. Longer keeps shares steady,
+/// shorter follows a change of traffic sooner.
+const LOAD_WINDOW: Duration = Duration::from_secs(10);
+
 impl Laps {
     /// Returns a policy without waiting requests.
     ///
@@ -112,12 +116,11 @@ impl Laps {
     pub fn new(config: LapsConfig) -> Self {
         let wrong = config.checks().into_iter().find(|(.., ok)| !ok);
         assert!(wrong.is_none(), "out of range: {wrong:?}");
-        let load_window = Duration::from_millis(u64::from(config.load_window_ms));
         Self {
             boundary: Boundary::new(&config),
             places: BTreeMap::new(),
             lines: [Line::default(), Line::default()],
-            shares: Shares::new(config.share_floor_percent, load_window),
+            shares: Shares::new(config.share_floor_percent, LOAD_WINDOW),
             costs: StepCosts::default(),
             window: Window::new(&config),
             proposed: None,
@@ -369,7 +372,6 @@ impl Laps {
     fn wait_until(&mut self, view: &QueueView<'_>) -> Option<Timestamp> {
         let now = view.now();
         let line = &self.lines[Length::Short as usize];
-        let slack = micros(self.config.slack_us);
         let is_overdue = line.first()?.turn == Turn::Overdue;
         let is_full = line.tokens() >= u64::from(self.config.batch_tokens);
         if is_overdue || is_full || !view.unfinished().is_empty() {
@@ -388,13 +390,10 @@ impl Laps {
             start_by,
             gap,
         };
-        let until = self.window.wait_until(now, &gathered)?;
-        let latest = start_by.saturating_since(Timestamp::ZERO.saturating_add(slack));
-        let until = until.min(Timestamp::ZERO.saturating_add(latest));
-        (until > now).then_some(until)
+        self.window.wait_until(now, &gathered)
     }
 
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(test)]
     pub(crate) fn place_of(&self, request: RequestId) -> Option<(Length, Option<Timestamp>)> {
         let place = self.places.get(&request)?;
         Some((place.length, place.start_by))

@@ -12,9 +12,9 @@ use prelude_kv::KvCache;
 
 pub use fcfs::Fcfs;
 pub use groups::Groups;
-#[cfg(any(test, feature = "sim"))]
+#[cfg(test)]
 pub(crate) use groups::{group_of, parts};
-#[cfg(any(test, feature = "sim"))]
+#[cfg(test)]
 pub(crate) use laps::Length;
 pub use laps::{Laps, LapsConfig, PrefillCosts};
 pub use srjf::Srjf;

@@ -28,7 +28,7 @@ impl Scheduler {
     ///
     /// # Panics
     /// If they disagree.
-    pub fn check_invariants(&self) {
+    pub(crate) fn check_invariants(&self) {
         self.cache.check();
         let mut holders = vec![0; self.capacity.num_blocks as usize];
         let held_by_steps = self
@@ -74,7 +74,7 @@ impl Scheduler {
 
     /// Returns whether any of a live request was ever scheduled; `None` if it is not live.
     #[must_use]
-    pub fn has_started(&self, id: prelude_core::RequestId) -> Option<bool> {
+    pub(crate) fn has_started(&self, id: prelude_core::RequestId) -> Option<bool> {
         self.requests.get(&id).map(|live| live.started.is_some())
     }
 
@@ -109,13 +109,13 @@ impl Scheduler {
 
     /// Returns whether the device is idle because the policy waits for more.
     #[must_use]
-    pub const fn idles(&self) -> bool {
+    pub(crate) const fn idles(&self) -> bool {
         self.idle_until.is_some()
     }
 
     /// Describes the waiting and the running work, for the message of a failed check.
     #[must_use]
-    pub fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let seq = |id: &prelude_core::SeqId| {
             let seq = &self.seqs[id];
             let (len, blocks) = (seq.len(), seq.blocks.len());

@@ -7,7 +7,6 @@ use prelude_core::{OutputRow, RequestId, SeqId, StepId, Timestamp};
 use super::Scheduler;
 use crate::{
     Event, Fcfs, Plan, QueueView, SchedulerPolicy, StepBudget, Unfinished,
-    forest::KeepRule,
     length::length_of,
     request::Requests,
     sequence::{Sequence, TokenWait},
@@ -306,15 +305,11 @@ impl Scheduler {
         if draft.forest_rows.is_empty() {
             return;
         }
-        let rule = KeepRule {
-            enabled: self.config.enable_prefix_caching,
-            suffixes: self.config.keep_suffixes,
-            shared_min_rows: self.config.keep_shared_min_rows,
-        };
         let empty = crate::forest::Forest::new(self.capacity.block_size);
         let forest = std::mem::replace(&mut draft.forest, empty);
         let before = draft.oneshot.tokens.len();
-        let emitted = forest.emit(&mut draft.oneshot, &mut self.cache, rule);
+        let may_keep = self.config.enable_prefix_caching;
+        let emitted = forest.emit(&mut draft.oneshot, &mut self.cache, may_keep);
         self.counters.oneshot_tokens += (draft.oneshot.tokens.len() - before) as u64;
         let kept = emitted.kept;
         self.leaders.add_all(&kept.hashes);

@@ -182,8 +182,7 @@ impl Scheduler {
         } else {
             Reclaim::Evict
         };
-        let may_take =
-            !last_of_row || (self.config.enable_prefix_caching && self.config.keep_suffixes);
+        let may_take = !last_of_row || self.config.enable_prefix_caching;
         let blocks = if last_of_row {
             want / block_size
         } else {

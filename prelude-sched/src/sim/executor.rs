@@ -13,13 +13,13 @@ use super::twin::{START, after, after_all, read_head};
 /// How long a step takes: a floor, and a price per token, per token pair of attention, and per
 /// decode row.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CostModel {
+pub(crate) struct CostModel {
     /// Microseconds that every step takes.
-    pub step_us: f64,
+    pub(crate) step_us: f64,
     /// Microseconds per computed token.
-    pub token_us: f64,
+    pub(crate) token_us: f64,
     /// Microseconds per computed token and token of its context.
-    pub attention_us: f64,
+    pub(crate) attention_us: f64,
 }
 
 impl Default for CostModel {
@@ -36,7 +36,7 @@ impl Default for CostModel {
 impl CostModel {
     /// How long a batch takes.
     #[must_use]
-    pub fn duration(&self, batch: &ForwardBatch) -> Duration {
+    pub(crate) fn duration(&self, batch: &ForwardBatch) -> Duration {
         let (oneshot, prefill, decode) = batch.parts();
         let pairs = |s: &Segment| f64::from(s.len()) * f64::from(s.end());
         let attention: f64 = oneshot
@@ -65,7 +65,7 @@ struct Slot {
 /// Runs batches on a model of KV memory. Steps take effect when they are submitted, in order,
 /// and their outputs wait to be collected.
 #[derive(Debug)]
-pub struct SimExecutor {
+pub(crate) struct SimExecutor {
     capacity: Capacity,
     slots: Vec<Slot>,
     /// The last step that wrote a slot, to catch two writers in one step.
@@ -94,7 +94,7 @@ struct Writes(Vec<(usize, Slot)>);
 impl SimExecutor {
     /// An executor with empty memory.
     #[must_use]
-    pub fn new(capacity: Capacity) -> Self {
+    pub(crate) fn new(capacity: Capacity) -> Self {
         let slots = capacity.num_blocks as usize * capacity.block_size as usize;
         Self {
             capacity,

@@ -6,7 +6,7 @@
 //!   foreign or overwritten block is caught when it is read. Answers are functions of the prefix.
 //! - [`Twin`] answers the same request alone and naively. Whatever was batched, shared, cached,
 //!   chunked, preempted or run ahead, the answers must be equal.
-//! - [`simulate`] makes a world from a seed (capacity, config, traffic, faults), runs it, and
+//! - [`world::simulate`] makes a world from a seed (capacity, config, traffic, faults), runs it, and
 //!   panics at the first broken promise, naming the seed and how to run it again.
 //!
 //! Wrong salts are the one thing that this memory model cannot see (equal tokens have equal keys
@@ -25,9 +25,8 @@ mod waits;
 mod workload;
 mod world;
 
-pub use executor::{CostModel, SimExecutor};
-pub use random::Random;
-pub use twin::{Answer, Twin};
-pub use waits::LongestWaits;
-pub use workload::{Arrivals, Steady, Workload};
-pub use world::{Summary, simulate};
+pub(crate) use executor::{CostModel, SimExecutor};
+pub(crate) use random::Random;
+pub(crate) use twin::{Answer, Twin};
+pub(crate) use waits::LongestWaits;
+pub(crate) use workload::{Arrivals, Workload};

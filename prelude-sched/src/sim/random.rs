@@ -2,36 +2,36 @@
 
 /// splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
 #[derive(Clone, Debug)]
-pub struct Random {
+pub(crate) struct Random {
     state: u64,
 }
 
 impl Random {
     /// A generator; equal seeds give equal numbers.
     #[must_use]
-    pub const fn new(seed: u64) -> Self {
+    pub(crate) const fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
     /// A number below 2^64.
-    pub const fn next_u64(&mut self) -> u64 {
+    pub(crate) const fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.state, 0)
     }
 
     /// A number in `low..=high`. (The bias of the remainder does not matter here.)
-    pub const fn in_range(&mut self, low: u32, high: u32) -> u32 {
+    pub(crate) const fn in_range(&mut self, low: u32, high: u32) -> u32 {
         let span = (high - low) as u64 + 1;
         low + (self.next_u64() % span) as u32
     }
 
     /// True once in `n` times.
-    pub const fn one_in(&mut self, n: u64) -> bool {
+    pub(crate) const fn one_in(&mut self, n: u64) -> bool {
         self.next_u64().is_multiple_of(n)
     }
 
     /// An exponentially distributed number with this mean.
-    pub fn exponential(&mut self, mean: f64) -> f64 {
+    pub(crate) fn exponential(&mut self, mean: f64) -> f64 {
         // 53 bits, never 0.
         let uniform = ((self.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
         -mean * uniform.ln()
@@ -41,7 +41,7 @@ impl Random {
     ///
     /// # Panics
     /// If there are none.
-    pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+    pub(crate) fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[(self.next_u64() % items.len() as u64) as usize]
     }
 }

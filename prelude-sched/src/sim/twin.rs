@@ -101,7 +101,7 @@ fn number(state: u64, salt: u64) -> f32 {
 
 /// Everything that a request is answered, by row.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
+pub(crate) enum Answer {
     /// A generation's choices: tokens, and how each ended (`None`: it failed).
     Choices(Vec<(Vec<SampledToken>, Option<FinishReason>)>),
     /// Any other head's answer, pieces put together.
@@ -110,15 +110,15 @@ pub enum Answer {
 
 /// Runs one request alone, token by token, without blocks, batches or caches.
 #[derive(Clone, Copy, Debug)]
-pub struct Twin {
+pub(crate) struct Twin {
     /// Ids are below this.
-    pub vocab_size: u32,
+    pub(crate) vocab_size: u32,
 }
 
 impl Twin {
     /// Returns the answer that every row of a request must get.
     #[must_use]
-    pub fn answers(&self, request: &Request) -> Vec<Answer> {
+    pub(crate) fn answers(&self, request: &Request) -> Vec<Answer> {
         request
             .rows
             .iter()

@@ -8,17 +8,17 @@ use crate::{Scheduler, SchedulerConfig, scheduler::invariants::TurnOf};
 
 /// The longest waits of a simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LongestWaits {
+pub(crate) struct LongestWaits {
     /// The longest time from arrival until some of a request was scheduled.
-    pub wait: Duration,
+    pub(crate) wait: Duration,
     /// The most steps from the moment at which a request had waited for `max_wait_ms` until some of
     /// it was scheduled. Requests are overdue one at a time, and wait for work that was admitted
     /// before.
-    pub overdue_steps: u64,
+    pub(crate) overdue_steps: u64,
     /// The most steps without such work for which the request that had the turn did not get on.
-    pub turn_steps: u64,
+    pub(crate) turn_steps: u64,
     /// The number of such steps that is allowed.
-    pub turn_steps_max: u64,
+    pub(crate) turn_steps_max: u64,
 }
 
 /// Checks waits, step by step.

@@ -11,7 +11,7 @@ use super::{Random, hops::Hops};
 
 /// When requests arrive.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Arrivals {
+pub(crate) enum Arrivals {
     /// Independently, at this mean interval.
     Poisson {
         /// Mean time between two arrivals.
@@ -33,7 +33,7 @@ pub enum Arrivals {
 
 impl Arrivals {
     /// How long until the next arrival, and how many requests arrive then.
-    pub fn next(&self, random: &mut Random) -> (Duration, u32) {
+    pub(crate) fn next(&self, random: &mut Random) -> (Duration, u32) {
         let (interval_us, count) = match *self {
             Self::Poisson { interval_us } => (random.exponential(interval_us), 1),
             Self::Bursts { interval_us, size } => {
@@ -49,40 +49,40 @@ impl Arrivals {
 
 /// The kinds of outputs that requests ask for.
 #[derive(Clone, Debug)]
-pub struct Workload {
+pub(crate) struct Workload {
     /// Prompts start with a piece of one of these, so that prefixes are shared.
-    pub prefixes: Vec<Vec<TokenId>>,
+    pub(crate) prefixes: Vec<Vec<TokenId>>,
     /// Most tokens after the shared piece.
-    pub max_suffix: u32,
+    pub(crate) max_suffix: u32,
     /// Most output tokens.
-    pub max_output: u32,
+    pub(crate) max_output: u32,
     /// Most rows, and most choices of a row.
-    pub max_rows: u32,
+    pub(crate) max_rows: u32,
     /// True if priorities vary.
-    pub priorities: bool,
+    pub(crate) priorities: bool,
     /// One in so many requests has a deadline; 0: none has.
-    pub deadline_every: u64,
+    pub(crate) deadline_every: u64,
     /// Most requests are these, if there are any.
-    pub steady: Option<Steady>,
+    pub(crate) steady: Option<Steady>,
     /// Ids and lengths stay within it.
-    pub capacity: Capacity,
+    pub(crate) capacity: Capacity,
 }
 
 /// Short one-shot requests over one prefix.
 #[derive(Clone, Debug)]
-pub struct Steady {
+pub(crate) struct Steady {
     /// The tokens that all of them start with.
-    pub prefix: Vec<TokenId>,
+    pub(crate) prefix: Vec<TokenId>,
     /// Most tokens after it, at least 1.
-    pub max_suffix: u32,
+    pub(crate) max_suffix: u32,
     /// One in so many requests is another.
-    pub others_every: u64,
+    pub(crate) others_every: u64,
 }
 
 impl Workload {
     /// A random mix for a capacity.
     #[must_use]
-    pub fn random(random: &mut Random, capacity: Capacity) -> Self {
+    pub(crate) fn random(random: &mut Random, capacity: Capacity) -> Self {
         let longest = capacity.max_context_len - 1;
         let token = |random: &mut Random| random.in_range(0, capacity.vocab_size - 1);
         let prefixes = (0..random.in_range(1, 4))
@@ -105,7 +105,7 @@ impl Workload {
     }
 
     /// A random request. It is well formed; whether it fits is the scheduler's to say.
-    pub fn request(&self, random: &mut Random, id: RequestId, now: Timestamp) -> Request {
+    pub(crate) fn request(&self, random: &mut Random, id: RequestId, now: Timestamp) -> Request {
         if let Some(steady) = &self.steady
             && !random.one_in(steady.others_every)
         {

@@ -27,43 +27,43 @@ const MAX_DRAIN_TURNS: u64 = 20_000;
 
 /// The counts of events in a simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Summary {
+pub(crate) struct Summary {
     /// The policy that ran.
-    pub policy: &'static str,
+    pub(crate) policy: &'static str,
     /// Steps that the executor takes at once.
-    pub pipeline_depth: u32,
+    pub(crate) pipeline_depth: u32,
     /// Steps that the executor was given.
-    pub steps: u64,
+    pub(crate) steps: u64,
     /// Requests accepted.
-    pub accepted: u64,
+    pub(crate) accepted: u64,
     /// Requests rejected.
-    pub rejected: u64,
+    pub(crate) rejected: u64,
     /// Requests answered in full.
-    pub done: u64,
+    pub(crate) done: u64,
     /// Requests aborted.
-    pub aborted: u64,
+    pub(crate) aborted: u64,
     /// Requests that failed with a step.
-    pub failed: u64,
+    pub(crate) failed: u64,
     /// Requests that missed their deadline.
-    pub expired: u64,
+    pub(crate) expired: u64,
     /// How long requests waited; not where the policy makes no sense.
-    pub waits: LongestWaits,
+    pub(crate) waits: LongestWaits,
     /// The turns in which the world drained.
-    pub drain_turns: u64,
+    pub(crate) drain_turns: u64,
     /// Steps of one long prompt alone.
-    pub long_steps: u64,
+    pub(crate) long_steps: u64,
     /// Segments that continue a prompt of an earlier step.
-    pub later_chunks: u64,
+    pub(crate) later_chunks: u64,
     /// Decode rows whose token was still being sampled.
-    pub run_ahead_rows: u64,
+    pub(crate) run_ahead_rows: u64,
     /// Times that the policy left the device idle to wait for more.
-    pub idle_waits: u64,
+    pub(crate) idle_waits: u64,
     /// Plans of length-aware prefill that put short requests off.
-    pub gatherings: u64,
+    pub(crate) gatherings: u64,
     /// Depends on every batch and event: equal seeds give equal digests.
-    pub digest: u64,
+    pub(crate) digest: u64,
     /// The scheduler's own counts.
-    pub stats: SchedulerStats,
+    pub(crate) stats: SchedulerStats,
 }
 
 /// Runs the world of `seed` for `steps` steps, lets it drain, and reports.
@@ -71,7 +71,7 @@ pub struct Summary {
 /// # Panics
 /// At the first broken promise; the message on standard error says how to run it again.
 #[must_use]
-pub fn simulate(seed: u64, steps: u64) -> Summary {
+pub(crate) fn simulate(seed: u64, steps: u64) -> Summary {
     let mut world = World::new(seed);
     let _on_panic = Reproduce {
         seed,
@@ -107,7 +107,8 @@ impl Drop for Reproduce {
             } = self;
             eprintln!("simulation failed: seed {seed}, {steps} steps, {policy}; to reproduce:");
             eprintln!(
-                "  cargo run -p prelude-sched --features sim --example simulate -- {seed} {steps}"
+                "  PRELUDE_SEEDS={seed} PRELUDE_STEPS={steps} cargo test -p prelude-sched \
+                 named_worlds -- --ignored --nocapture"
             );
         }
     }

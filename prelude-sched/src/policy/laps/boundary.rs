@@ -2,6 +2,9 @@
 
 use super::{LapsConfig, PrefillCosts};
 
+/// The least and the largest boundary that costs may give, in tokens.
+const RANGE: [u32; 2] = [128, 512];
+
 /// The number of tokens at which computing a prompt takes as long as the memory traffic that it
 /// causes, by the number of cached tokens before them.
 ///
@@ -15,13 +18,13 @@ pub(super) struct Boundary {
 
 impl Boundary {
     pub(super) fn new(config: &LapsConfig) -> Self {
-        let range = config.min_boundary_tokens..=config.max_boundary_tokens;
         let of = |class: u32| match config.costs {
             None => config.boundary_tokens,
             Some(costs) => {
                 let context = class.checked_sub(1).map_or(0, |power| 1_u32 << power);
+                let [least, most] = RANGE;
                 // Saturates; clamped to less than that anyway.
-                (root(&costs, context) as u32).clamp(*range.start(), *range.end())
+                (root(&costs, context) as u32).clamp(least, most)
             }
         };
         let mut by_context = [0; 33];

@@ -6,21 +6,22 @@ use prelude_core::Timestamp;
 
 use super::{LapsConfig, config::micros};
 
+/// Most short requests to wait for. Requests beyond that go along while the step has room.
+const MAX_DEPTH: u32 = 64;
+
 /// The window and the depth of LAPS's adaptive waiting.
 ///
 /// ```text
 /// wait     until `depth` are there, or for the window: as long as those still missing take to
-///          come, as long as the first due can wait, between the least and the most
+///          come, as long as the first due can wait, at most `max_window_us`
 /// go       depth reached: wait for the next power of two; else for as many as came
 /// ```
 ///
 /// As the paper prints it, the depth only shrinks; that it grows is ours, and needed.
 #[derive(Debug)]
 pub(super) struct Window {
-    range: [Duration; 2],
-    margin: Duration,
-    max_head_wait: Duration,
-    max_depth: u32,
+    most: Duration,
+    slack: Duration,
     /// The number of requests to wait for.
     depth: u32,
     /// The time to wait while the rate of arrivals is unknown: what the last batch took that
@@ -44,14 +45,11 @@ pub(super) struct Gathered {
 
 impl Window {
     pub(super) fn new(config: &LapsConfig) -> Self {
-        let least = micros(config.min_window_us);
         Self {
-            range: [least, micros(config.max_window_us)],
-            margin: micros(config.window_margin_us),
-            max_head_wait: config.max_head_wait(),
-            max_depth: config.max_depth,
+            most: micros(config.max_window_us),
+            slack: micros(config.slack_us),
             depth: 1,
-            usual: least,
+            usual: Duration::ZERO,
             since: None,
         }
     }
@@ -63,7 +61,7 @@ impl Window {
             return None;
         }
         let end = since.saturating_add(self.width(now, there));
-        let last = there.head.saturating_add(self.max_head_wait);
+        let last = there.head.saturating_add(self.most * 2);
         Some(end.min(last)).filter(|&until| until > now)
     }
 
@@ -73,19 +71,15 @@ impl Window {
             .gap
             .map_or(self.usual, |gap| gap.saturating_mul(missing));
         let slack = there.start_by.saturating_since(now);
-        let [least, most] = self.range;
-        growth
-            .min(slack.saturating_sub(self.margin))
-            .clamp(least, most)
+        growth.min(slack.saturating_sub(self.slack)).min(self.most)
     }
 
     /// A batch of so many goes.
     pub(super) fn go(&mut self, now: Timestamp, depth: u32) {
         let took = now.saturating_since(self.since.take().unwrap_or(now));
         if depth >= self.depth {
-            let [least, most] = self.range;
-            self.usual = took.clamp(least, most);
-            self.depth = (self.depth + 1).next_power_of_two().min(self.max_depth);
+            self.usual = took.min(self.most);
+            self.depth = (self.depth + 1).next_power_of_two().min(MAX_DEPTH);
         } else {
             self.depth = depth.max(1);
         }
@@ -185,7 +179,6 @@ mod tests {
             while let Some(until) = window.wait_until(at(now), &there) {
                 prop_assert!(until > at(now));
                 prop_assert!(until <= at(head + u64::from(max_window_us)));
-                prop_assert!(until <= at(head).saturating_add(config.max_head_wait()));
                 now = until.as_nanos().div_ceil(1_000);
             }
         }

@@ -31,10 +31,7 @@ impl SchedulerPolicy for ShortestFirst {
 /// that looks at the cache before every step hits twice.
 #[test]
 fn a_policy_can_follow_the_cache() {
-    let config = SchedulerConfig {
-        keep_shared_min_rows: 1,
-        ..SchedulerConfig::default()
-    };
+    let config = SchedulerConfig::default();
     let capacity = Capacity {
         num_blocks: 4,
         ..CAPACITY
@@ -44,16 +41,25 @@ fn a_policy_can_follow_the_cache() {
         scheduler,
         ..Rig::new(SchedulerConfig::default(), capacity)
     };
-    let of = |prefix: u32, len: usize| {
-        [prompt(prefix, 16), prompt(50 + len as u32, len as u32)].concat()
-    };
-    let [a, b, c, d] = [of(1, 1), of(2, 3), of(2, 2), of(1, 4)];
-    for (id, prompt) in [a, b, c, d].into_iter().enumerate() {
-        rig.submit(classify(id as u64, prompt));
+    // Two rows each: the prefix of one row alone evicts nothing.
+    for (id, (prefix, len)) in (0..).zip([(1, 1), (2, 3), (2, 2), (1, 4)]) {
+        let of = |own| [prompt(prefix, 16), prompt(own + len, len)].concat();
+        let (tree, nodes) = PromptTree::from_prompts(&[of(50), of(80)]).unwrap();
+        let row = |node| RowSpec {
+            node,
+            head: Head::Classify,
+        };
+        let rows = nodes.into_iter().map(row).collect();
+        rig.submit(Request::new(
+            RequestId(id),
+            tree,
+            rows,
+            Timestamp::from_nanos(id),
+        ));
     }
     let sizes: Vec<usize> = rig.drain().iter().map(ForwardBatch::num_tokens).collect();
     assert_eq!(rig.order(), [0, 3, 2, 1]);
-    assert_eq!(sizes, [17, 4, 18, 3]);
+    assert_eq!(sizes, [18, 8, 20, 6]);
 }
 
 /// Two prefixes, each of two requests, that come together: the paper's example. What A has left in
@@ -142,7 +148,6 @@ fn a_plan_is_told_of_a_bounded_number_of_changed_costs() {
 fn nothing_cached_is_no_group() {
     let config = SchedulerConfig {
         max_batch_tokens: 32,
-        keep_shared_min_rows: 1,
         policy: PolicyConfig::Srjf,
         ..SchedulerConfig::default()
     };
@@ -269,7 +274,6 @@ fn a_long_suffix_waits_for_its_own_place() {
     let order = |saturation: u32| {
         let config = SchedulerConfig {
             max_batch_tokens: 100,
-            keep_shared_min_rows: 1,
             policy: PolicyConfig::Srjf,
             srjf_saturation_tokens: saturation,
             ..SchedulerConfig::default()
@@ -312,8 +316,6 @@ fn groups_follow_the_cache_and_none_is_forgotten() {
     let rig_of = |max_batch_rows: u32| {
         let config = SchedulerConfig {
             max_batch_rows,
-            keep_shared_min_rows: 1,
-            keep_suffixes: false,
             policy: PolicyConfig::Groups,
             ..SchedulerConfig::default()
         };

@@ -126,8 +126,6 @@ fn config(random: &mut Random) -> SchedulerConfig {
         prefill_chunk_tokens: random.in_range(1, 64),
         oneshot_share_percent: random.in_range(1, 99),
         enable_prefix_caching: !random.one_in(5),
-        keep_suffixes: !random.one_in(3),
-        keep_shared_min_rows: random.in_range(1, 3),
         defer_max: random.in_range(0, 4),
         mask_patience_ms: random.in_range(0, 20),
         max_wait_ms: random.in_range(1, 60),
@@ -184,14 +182,10 @@ fn laps_config(random: &mut Random) -> LapsConfig {
         boundary_tokens: *random.pick(&[4, 16, 40, 1000]),
         chunk_tokens: random.in_range(1, 64),
         batch_tokens: random.in_range(1, 64),
-        load_window_ms: *random.pick(&[1, 100, 1000]),
         share_floor_percent: random.in_range(1, 50),
         ttft_target_ms: *random.pick(&[0, 20, 400, 400]),
         slack_us: random.in_range(0, 3000),
         max_window_us: *random.pick(&[0, 1000, 10_000, 10_000]),
-        window_margin_us: random.in_range(0, 3000),
-        max_head_wait_us: random.one_in(2).then(|| random.in_range(0, 30_000)),
-        max_depth: random.in_range(1, 16),
         ..LapsConfig::default()
     }
 }

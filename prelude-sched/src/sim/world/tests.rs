@@ -1,3 +1,10 @@
+#![expect(
+    clippy::print_stdout,
+    reason = "a summary is the result of the named worlds"
+)]
+
+use std::{collections::BTreeMap, ops::Range};
+
 use super::*;
 
 /// Seeds `from..from + 50`, 2,000 steps each. Four of these run side by side.
@@ -63,4 +70,79 @@ fn a_seed_repeats_itself() {
         assert_eq!(simulate(seed, 500), simulate(seed, 500));
     }
     assert_ne!(simulate(1, 500).digest, simulate(2, 500).digest);
+}
+
+/// The sums and maxima over the worlds of one policy and depth.
+#[derive(Default)]
+struct Total {
+    worlds: u64,
+    steps: u64,
+    requests: u64,
+    longest_wait: Duration,
+    overdue_steps: u64,
+    turn_steps: u64,
+    /// In percent of what is allowed.
+    turn_percent: u64,
+    drain_turns: u64,
+}
+
+impl Total {
+    fn add(&mut self, world: &Summary) {
+        let waits = world.waits;
+        self.worlds += 1;
+        self.steps += world.steps;
+        self.requests += world.accepted;
+        self.longest_wait = self.longest_wait.max(waits.wait);
+        self.overdue_steps = self.overdue_steps.max(waits.overdue_steps);
+        self.turn_steps = self.turn_steps.max(waits.turn_steps);
+        let percent = waits.turn_steps * 100 / waits.turn_steps_max.max(1);
+        self.turn_percent = self.turn_percent.max(percent);
+        self.drain_turns = self.drain_turns.max(world.drain_turns);
+    }
+}
+
+/// Runs the worlds that `PRELUDE_SEEDS` names, `SEED` or `FROM..TO`, for `PRELUDE_STEPS` steps each
+/// (2,000), and prints what is known of one world, or what the worlds of a range had in all: the
+/// longest waits from arrival to start, the most steps that an overdue request waited in all, and
+/// those of them in which it was passed over, beside their bound.
+#[test]
+#[ignore = "runs the worlds that PRELUDE_SEEDS names"]
+fn named_worlds() {
+    let seeds = std::env::var("PRELUDE_SEEDS").unwrap_or_else(|_| "0..300".to_owned());
+    let steps = std::env::var("PRELUDE_STEPS").unwrap_or_else(|_| "2000".to_owned());
+    let number = |text: &str| -> u64 { text.parse().expect("seeds and steps are numbers") };
+    match seeds.split_once("..") {
+        None => println!("{:#?}", simulate(number(&seeds), number(&steps))),
+        Some((from, to)) => range(number(from)..number(to), number(&steps)),
+    }
+}
+
+fn range(seeds: Range<u64>, steps: u64) {
+    let mut totals: BTreeMap<(&str, u32), Total> = BTreeMap::new();
+    for seed in seeds.clone() {
+        let world = simulate(seed, steps);
+        let key = (world.policy, world.pipeline_depth);
+        totals.entry(key).or_default().add(&world);
+        // So that a log tells where a world that never ends is.
+        if (seed + 1).is_multiple_of(10) {
+            println!("seeds {}..{} passed", seeds.start, seed + 1);
+        }
+    }
+    println!("seeds {}..{}, {steps} steps each", seeds.start, seeds.end);
+    println!(
+        "policy depth worlds steps requests | wait ms | overdue steps | turn steps (% of bound) | drain turns"
+    );
+    for ((policy, depth), total) in totals {
+        println!(
+            "{policy} {depth} | {} {} {} | {:.1} | {} | {} ({} %) | {}",
+            total.worlds,
+            total.steps,
+            total.requests,
+            total.longest_wait.as_secs_f64() * 1000.0,
+            total.overdue_steps,
+            total.turn_steps,
+            total.turn_percent,
+            total.drain_turns,
+        );
+    }
 }
