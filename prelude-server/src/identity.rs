@@ -1,4 +1,4 @@
-//! Who asks and what a request is called: API keys, request ids, answer ids.
+//! API keys, request ids and answer ids.
 
 use std::{
     fmt::Write as _,
@@ -7,6 +7,7 @@ use std::{
 };
 
 use sha2::{Digest, Sha256};
+use subtle::{Choice, ConstantTimeEq as _};
 
 /// Keys as SHA-256 digests. None configured: everyone is let in.
 #[derive(Clone, Default)]
@@ -31,14 +32,14 @@ impl ApiKeys {
         Self::new(lines.filter(|line| !line.is_empty() && !line.starts_with('#')))
     }
 
-    /// Whether no key is configured.
+    /// Returns true if no key is configured.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether a request with this key is let in. Compares with every key, in the same time
-    /// whichever matches.
+    /// Returns true if a request with this key is let in. Compares with every key, in the same
+    /// time whichever key matches.
     pub(crate) fn admits(&self, presented: Option<&[u8]>) -> bool {
         if self.0.is_empty() {
             return true;
@@ -47,12 +48,9 @@ impl ApiKeys {
             return false;
         };
         let presented = digest(presented);
-        let equal = |key: &[u8; 32]| {
-            let difference = key.iter().zip(&presented).fold(0, |d, (a, b)| d | (a ^ b));
-            // An opaque value: the compiler may not turn the fold into an early exit.
-            std::hint::black_box(difference) == 0
-        };
-        self.0.iter().fold(false, |found, key| found | equal(key))
+        let equal = |key: &[u8; 32]| key.ct_eq(&presented);
+        let found = self.0.iter().map(equal);
+        found.fold(Choice::from(0), |any, one| any | one).into()
     }
 }
 
@@ -117,7 +115,7 @@ const fn mix(x: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Whether a client's request id is fit to be echoed and logged.
+/// Returns true if a client's request id is fit to be echoed and logged.
 pub(crate) fn is_request_id(id: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"._:-".contains(&b);
     (1..=128).contains(&id.len()) && id.bytes().all(plain)

@@ -6,12 +6,12 @@ use std::{any::Any, fmt, io::Write, panic::PanicHookInfo};
 /// Writes one line, whole: lines of concurrent requests do not mix.
 pub(crate) fn line(text: fmt::Arguments<'_>) {
     let line = format!("{text}\n");
-    // A log nobody can read is no reason to fail a request.
+    // A closed log is no reason to fail a request.
     let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
-/// What may be told of a panic: a message written in the source, but none made at run time, which
-/// may quote what a client sent.
+/// Returns the part of a panic that the log may have: a message written in the source. A message
+/// made at run time may quote a client.
 pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> &'static str {
     payload
         .downcast_ref::<&'static str>()

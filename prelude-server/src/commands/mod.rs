@@ -25,7 +25,7 @@ pub(crate) mod run_batch;
 pub(crate) mod serve;
 pub(crate) mod texts;
 
-/// How a command ended, if not well.
+/// The failure of a command.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: Code,
@@ -77,13 +77,13 @@ impl From<LoadError> for Failure {
     }
 }
 
-/// What a configuration file may say: a table for each part.
+/// All settings of a configuration file: a table for each part.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Settings {
     /// The HTTP edge.
     pub(crate) server: ServerConfig,
-    /// What clients may send.
+    /// Limits on what clients may send.
     pub(crate) limits: Limits,
     /// Typed decisions.
     pub(crate) decide: DecideConfig,
@@ -124,7 +124,7 @@ pub(crate) struct TokenizerSettings {
     pub(crate) cache: Option<PathBuf>,
 }
 
-/// What the environment says for all commands.
+/// The environment variables that all commands obey.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Environment {
     /// The configuration file, unless a flag names one.
@@ -163,7 +163,7 @@ impl Settings {
             .map_err(|e| wrong(&"the settings", &e))?;
         for (name, value) in variables {
             put(&mut table, name, value);
-            // One by one: whoever is wrong is named.
+            // One by one, so that an error names the variable.
             let merged = table.clone().try_into();
             settings = merged.map_err(|e| wrong(&format_args!("PRELUDE_{name}"), &e))?;
         }
@@ -181,7 +181,7 @@ impl Settings {
         }
     }
 
-    /// What models run on.
+    /// Returns the devices that models run on.
     pub(crate) fn devices(&self, device: Device) -> Result<Devices, Failure> {
         let places = match device {
             Device::Cpu => cuda::CudaPlaces::default(),
@@ -242,7 +242,7 @@ fn put(table: &mut toml::Table, name: &str, value: &str) {
     table.insert(field.to_owned(), parsed);
 }
 
-/// Where a model comes from.
+/// The source of a model.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     Folder(PathBuf),
@@ -281,11 +281,11 @@ impl Source {
 
 /// A line for the person who runs the program.
 pub(crate) fn say(line: fmt::Arguments<'_>) {
-    // Nobody to read it is no reason to fail.
+    // A closed stream is no reason to fail.
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
-/// Whether a person is looking.
+/// Returns true if stderr is a terminal.
 pub(crate) fn on_terminal() -> bool {
     io::stderr().is_terminal()
 }

@@ -110,12 +110,12 @@ impl Grammars {
         }))
     }
 
-    /// What one continuation may hold of `state_bytes`, if all run that may.
+    /// Returns one continuation's share of `state_bytes`, if all run that may.
     fn share_of(&self, state_bytes: usize) -> usize {
         state_bytes / self.continuations.max(1) as usize
     }
 
-    /// What compiles grammars; made for the first one.
+    /// Returns the compiler of grammars, which is made for the first grammar.
     async fn factory(
         &self,
         context: ConstraintContext<'_>,

@@ -66,14 +66,14 @@ pub(crate) struct ConstraintContext<'a> {
     pub(crate) grammars: &'a Grammars,
 }
 
-/// What a request wants its answers to be, beside how tokens are chosen.
+/// The parts of a request that constrain its answers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
     /// The language that they belong to.
     pub(crate) ask: Option<&'a Ask>,
     /// Reasoning that may come before a text in that language.
     pub(crate) reasoning: Option<Reasoning>,
-    /// Whether end tokens end nothing.
+    /// True if end tokens end nothing.
     pub(crate) ignore_eos: bool,
 }
 
@@ -110,7 +110,7 @@ pub(crate) async fn build(
 /// The constraint for a language.
 ///
 /// # Errors
-/// As [`build`].
+/// The same as of [`build`].
 async fn of_language(
     context: ConstraintContext<'_>,
     ask: &Ask,

@@ -46,7 +46,7 @@ struct StructuredOutputs<'a> {
     whitespace_pattern: Option<Text<'a>>,
     /// Only false: schemas are enforced as they are written.
     disable_additional_properties: Option<bool>,
-    /// Of no effect: there is one implementation.
+    /// Has no effect: there is one implementation.
     #[expect(dead_code, reason = "clients of vLLM send it")]
     disable_fallback: Option<bool>,
 }
@@ -81,7 +81,7 @@ struct NamedSchema {
     schema: wire::Json,
 }
 
-/// What a request asks of its answers.
+/// The constraint that a request puts on its answers.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Ask {
     /// The field, for messages.
@@ -117,13 +117,13 @@ pub(crate) struct Json {
 /// White space between parts of JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Whitespace {
-    /// As formatters write it: nothing, a blank, or a line's end and an indentation. Without a
+    /// White space as formatters write it: nothing, a blank, or a line's end and an indentation. Without a
     /// bound, a model that likes line ends writes them until it may write no more.
     #[default]
     Formatted,
     /// None.
     None,
-    /// What matches this regular expression, or nothing.
+    /// White space that matches this regular expression, or nothing.
     Pattern(String),
 }
 
@@ -152,7 +152,7 @@ impl Whitespace {
 /// The field of a pattern of white space.
 pub(crate) const WHITESPACE_PATTERN: &str = "/structured_outputs/whitespace_pattern";
 
-/// Where a schema tells `llguidance` how to write what it describes. Callers may not.
+/// The schema keyword that tells `llguidance` about white space. Callers may not use it.
 pub(crate) const GUIDANCE: &str = "x-guidance";
 
 impl From<Value> for Language {

@@ -45,7 +45,7 @@ pub(crate) const CHAT: Endpoint = Endpoint {
     })
 };
 
-/// What is wanted of an answer.
+/// The fields of an answer.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct AnswerFields {
     /// The context left if absent. `max_completion_tokens` wins.
@@ -219,7 +219,7 @@ struct Message<'a> {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ToolCall")]
 struct CallBody<'a> {
-    /// Which of the choice's calls, in a chunk.
+    /// The index among the choice's calls, in a chunk.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<usize>,
     id: String,
@@ -249,7 +249,7 @@ struct State<'a> {
 struct Chat {
     id: String,
     created: u64,
-    /// Whether tokens are reported with their log-probabilities.
+    /// True if tokens are reported with their log-probabilities.
     logprobs: bool,
     /// The rendered prompt, if it is wanted.
     prompt_text: Option<String>,
@@ -274,7 +274,8 @@ impl Chat {
         }
     }
 
-    /// What has become certain of a choice and has not been sent: the whole message, or a part.
+    /// Returns the part of a choice that is certain and has not been sent: the whole message, or a
+    /// piece of it.
     fn said<'a>(&'a self, choice: &'a Choice, is_whole: bool) -> Message<'a> {
         let Some(pieces) = &choice.pieces else {
             let text = (is_whole || !choice.text.is_empty()).then_some(&*choice.text);
@@ -322,7 +323,7 @@ impl Chat {
         message
     }
 
-    /// What was asked of the prompt, if anything was.
+    /// Returns the prompt's log-probabilities, if they were asked for.
     fn prompt_logprobs(&self) -> Option<PromptLogprobs<'_>> {
         let prompt = self.run.prompt_of(0);
         self.run.params.prompt_logprobs.map(|top| PromptLogprobs {

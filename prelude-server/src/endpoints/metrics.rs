@@ -45,7 +45,7 @@ pub(crate) fn metrics(call: &Call) -> Reply {
         let kind = kind.as_str();
         let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
         match read {
-            OfEngine(read) => {
+            Engines(read) => {
                 for engine in &engines {
                     let labels = labels_of(name, &engine.model.name);
                     for (more, value) in read(engine) {
@@ -54,13 +54,13 @@ pub(crate) fn metrics(call: &Call) -> Reply {
                     }
                 }
             }
-            OfProcess(read) => {
+            Edge(read) => {
                 for (more, value) in read(app, &counters) {
                     let comma = if more.is_empty() { "" } else { "," };
                     write_series(&mut text, name, &format!("{more}{comma}{all}"), &value);
                 }
             }
-            OfModels(read) => {
+            Models(read) => {
                 for (model, histogram) in read(&counters) {
                     let labels = labels_of(name, model);
                     write_series(&mut text, name, &labels, &Value::Histogram(histogram));
@@ -75,7 +75,7 @@ pub(crate) fn metrics(call: &Call) -> Reply {
 }
 
 use Kind::{Counter, Gauge, Histogram};
-use Read::{OfEngine, OfModels, OfProcess};
+use Read::{Edge, Engines, Models};
 
 /// A served model and the counts of its engine.
 struct Engine<'a> {
@@ -145,10 +145,18 @@ fn by<'a, L: std::fmt::Display>(
     series.collect()
 }
 
+/// Returns a count for each value of a label.
+fn counts<'a, L: std::fmt::Display>(
+    label: &str,
+    values: impl IntoIterator<Item = (L, u64)>,
+) -> Series<'a> {
+    let values = values.into_iter();
+    by(label, values.map(|(name, n)| (name, Value::Count(n))))
+}
+
 /// Returns the counts of one-shot requests and of generations.
 fn by_class<'a>(oneshot: u64, decode: u64) -> Series<'a> {
-    let counts = [("oneshot", oneshot), ("decode", decode)];
-    by("class", counts.map(|(class, n)| (class, Value::Count(n))))
+    counts("class", [("oneshot", oneshot), ("decode", decode)])
 }
 
 /// Returns the sum of token counts, which is a whole number.
@@ -192,143 +200,149 @@ fn escape(label: &str) -> String {
 /// The source of a family's series.
 enum Read {
     /// Series of each engine.
-    OfEngine(for<'e> fn(&'e Engine<'_>) -> Series<'e>),
+    Engines(for<'e> fn(&'e Engine<'_>) -> Series<'e>),
     /// Series of the whole process.
-    OfProcess(for<'c> fn(&App, &'c Counters) -> Series<'c>),
+    Edge(for<'c> fn(&App, &'c Counters) -> Series<'c>),
     /// A histogram of each model by name.
-    OfModels(for<'c> fn(&'c Counters) -> Vec<(&'c str, &'c engine::Histogram)>),
+    Models(for<'c> fn(&'c Counters) -> Vec<(&'c str, &'c engine::Histogram)>),
 }
 
 /// All families, in the order of the page: type, name, help, series.
 #[rustfmt::skip]
 static FAMILIES: &[(Kind, &str, &str, Read)] = &[
-    (Gauge, "vllm:num_requests_running", "Requests being computed.", OfEngine(|e| {
+    (Gauge, "vllm:num_requests_running", "Requests being computed.", Engines(|e| {
         let s = e.scheduler();
         count(s.running_decode_seqs + s.running_chunked_rows + s.running_oneshot_rows)
     })),
     (Gauge, "vllm:num_requests_waiting", "Rows and sequences waiting for their first step.",
-        OfEngine(|e| count(e.scheduler().waiting_oneshot_rows + e.scheduler().waiting_decode_seqs))),
+        Engines(|e| count(e.scheduler().waiting_oneshot_rows + e.scheduler().waiting_decode_seqs))),
     (Gauge, "vllm:kv_cache_usage_perc", "KV blocks referenced by sequences and steps, from 0 to 1.",
-        OfEngine(|e| one(Value::Ratio(used_share(e.scheduler()))))),
-    (Gauge, "vllm:cache_config_info", "The shape of the KV pool.", OfEngine(|e| {
+        Engines(|e| one(Value::Ratio(used_share(e.scheduler()))))),
+    (Gauge, "vllm:cache_config_info", "The shape of the KV pool.", Engines(|e| {
         let capacity = e.model.engine.capacity();
         let (size, blocks) = (capacity.block_size, capacity.num_blocks);
         let labels = format!("block_size=\"{size}\",num_gpu_blocks=\"{blocks}\"");
         vec![(labels, Value::Count(1))]
     })),
     // Gateways read it of every server with these names.
-    (Gauge, "vllm:lora_requests_info", "Adapters in use; none are served.", OfEngine(|e| {
+    (Gauge, "vllm:lora_requests_info", "Adapters in use; none are served.", Engines(|e| {
         let labels = "max_lora=\"0\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"";
         vec![(labels.to_owned(), Value::Count(e.model.created))]
     })),
     (Gauge, "prelude:kv_blocks_used", "KV blocks referenced by sequences and steps.",
-        OfEngine(|e| count(e.scheduler().used_blocks))),
+        Engines(|e| count(e.scheduler().used_blocks))),
     (Gauge, "prelude:kv_blocks_cached", "KV blocks that only the prefix cache holds.",
-        OfEngine(|e| count(e.scheduler().cached_blocks))),
-    (Gauge, "prelude:running_rows", "Rows and sequences being computed.", OfEngine(|e| {
+        Engines(|e| count(e.scheduler().cached_blocks))),
+    (Gauge, "prelude:running_rows", "Rows and sequences being computed.", Engines(|e| {
         let s = e.scheduler();
         by_class(s.running_chunked_rows + s.running_oneshot_rows, s.running_decode_seqs)
     })),
 
     (Counter, "vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
-        OfEngine(|e| count(e.scheduler().prefix_query_tokens))),
+        Engines(|e| count(e.scheduler().prefix_query_tokens))),
     (Counter, "vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
-        OfEngine(|e| count(e.scheduler().prefix_hit_tokens))),
+        Engines(|e| count(e.scheduler().prefix_hit_tokens))),
     (Counter, "vllm:prompt_tokens_total", "Prompt tokens of finished requests.",
-        OfEngine(|e| count(whole(&e.snapshot.prompt_tokens)))),
+        Engines(|e| count(whole(&e.snapshot.prompt_tokens)))),
     (Counter, "vllm:generation_tokens_total", "Generated tokens of finished requests.",
-        OfEngine(|e| count(whole(&e.snapshot.generation_tokens)))),
+        Engines(|e| count(whole(&e.snapshot.generation_tokens)))),
     (Counter, "vllm:num_preemptions_total", "Sequences that lost their blocks and were recomputed.",
-        OfEngine(|e| count(e.scheduler().preemptions))),
+        Engines(|e| count(e.scheduler().preemptions))),
     (Counter, "vllm:request_success_total", "Finished requests by outcome.",
-        OfEngine(|e| by("finished_reason", e.snapshot.finished.map(|(outcome, n)| (outcome, Value::Count(n)))))),
+        Engines(|e| counts("finished_reason", e.snapshot.finished))),
     (Counter, "prelude:srjf_recalibrations_total",
         "Times a waiter's place changed because more or less of it is cached.",
-        OfEngine(|e| count(e.scheduler().srjf_recalibrations))),
+        Engines(|e| count(e.scheduler().srjf_recalibrations))),
     (Counter, "prelude:deferrals_total",
         "Times a waiter was held back for another that computes its prefix.",
-        OfEngine(|e| count(e.scheduler().deferrals))),
+        Engines(|e| count(e.scheduler().deferrals))),
     (Counter, "prelude:evicted_blocks_total", "Cached KV blocks evicted.",
-        OfEngine(|e| count(e.scheduler().evicted_blocks))),
+        Engines(|e| count(e.scheduler().evicted_blocks))),
     (Counter, "prelude:failed_steps_total", "Steps that produced no results.",
-        OfEngine(|e| count(e.snapshot.failed_steps))),
-    (Counter, "prelude:computed_tokens_total", "Tokens computed.", OfEngine(|e| {
+        Engines(|e| count(e.snapshot.failed_steps))),
+    (Counter, "prelude:computed_tokens_total", "Tokens computed.", Engines(|e| {
         let s = e.scheduler();
         by_class(s.oneshot_tokens, s.prefill_tokens + s.decode_tokens)
     })),
     // Prompts of generations share over time alone, through the cache.
-    (Counter, "prelude:shared_tokens_total", "Prompt tokens that another row of the same step computed.",
-        OfEngine(|e| by_class(e.scheduler().shared_tokens, 0))),
+    (Counter, "prelude:shared_tokens_total",
+        "Prompt tokens that another row of the same step computed.",
+        Engines(|e| by_class(e.scheduler().shared_tokens, 0))),
     (Counter, "prelude:padded_tokens_total", "Tokens computed to fill a shape, without a result.",
-        OfEngine(|e| by_class(e.snapshot.padded.oneshot, e.snapshot.padded.decode))),
+        Engines(|e| by_class(e.snapshot.padded.oneshot, e.snapshot.padded.decode))),
     (Counter, "prelude:steps_total", "Steps by what was in them.",
-        OfEngine(|e| by("kind", e.snapshot.steps.iter().map(|s| (s.kind, Value::Count(s.steps)))))),
+        Engines(|e| counts("kind", e.snapshot.steps.iter().map(|s| (s.kind, s.steps))))),
 
-    (Histogram, "vllm:time_to_first_token_seconds", "From arrival at the engine to the first token.",
-        OfEngine(|e| one(Value::Histogram(&e.snapshot.time_to_first_token)))),
+    (Histogram, "vllm:time_to_first_token_seconds",
+        "From arrival at the engine to the first token.",
+        Engines(|e| one(Value::Histogram(&e.snapshot.time_to_first_token)))),
     (Histogram, "vllm:inter_token_latency_seconds", "Between tokens of one sequence.",
-        OfEngine(|e| one(Value::Histogram(&e.snapshot.inter_token_latency)))),
+        Engines(|e| one(Value::Histogram(&e.snapshot.inter_token_latency)))),
     (Histogram, "vllm:e2e_request_latency_seconds", "From arrival at the engine to the end.",
-        OfEngine(|e| one(Value::Histogram(&e.snapshot.e2e_latency)))),
+        Engines(|e| one(Value::Histogram(&e.snapshot.e2e_latency)))),
     (Histogram, "vllm:request_queue_time_seconds", "From arrival at the engine to the first step.",
-        OfEngine(|e| one(Value::Histogram(&e.snapshot.queue_time)))),
+        Engines(|e| one(Value::Histogram(&e.snapshot.queue_time)))),
     (Histogram, "vllm:request_inference_time_seconds", "From the first step to the end.",
-        OfEngine(|e| one(Value::Histogram(&e.snapshot.exec_time)))),
+        Engines(|e| one(Value::Histogram(&e.snapshot.exec_time)))),
     (Histogram, "vllm:request_prefill_time_seconds",
         "From a generation's first step to its first token.",
-        OfEngine(|e| one(Value::Histogram(&e.snapshot.prefill_time)))),
+        Engines(|e| one(Value::Histogram(&e.snapshot.prefill_time)))),
     (Histogram, "vllm:request_decode_time_seconds", "From a generation's first token to its last.",
-        OfEngine(|e| one(Value::Histogram(&e.snapshot.decode_time)))),
+        Engines(|e| one(Value::Histogram(&e.snapshot.decode_time)))),
     (Histogram, "vllm:request_time_per_output_token_seconds",
         "Mean time between a generation's tokens.",
-        OfEngine(|e| one(Value::Histogram(&e.snapshot.time_per_output_token)))),
+        Engines(|e| one(Value::Histogram(&e.snapshot.time_per_output_token)))),
     (Histogram, "vllm:request_prompt_tokens", "Prompt tokens per request.",
-        OfEngine(|e| one(Value::Histogram(&e.snapshot.prompt_tokens)))),
+        Engines(|e| one(Value::Histogram(&e.snapshot.prompt_tokens)))),
     (Histogram, "vllm:request_generation_tokens", "Generated tokens per request.",
-        OfEngine(|e| one(Value::Histogram(&e.snapshot.generation_tokens)))),
-    (Histogram, "prelude:queue_seconds", "From a request's arrival at the engine to its first step.",
-        OfEngine(|e| e.classes(|c| &c.queue_time))),
+        Engines(|e| one(Value::Histogram(&e.snapshot.generation_tokens)))),
+    (Histogram, "prelude:queue_seconds",
+        "From a request's arrival at the engine to its first step.",
+        Engines(|e| e.classes(|c| &c.queue_time))),
     (Histogram, "prelude:exec_seconds", "From a request's first step to its end.",
-        OfEngine(|e| e.classes(|c| &c.exec_time))),
+        Engines(|e| e.classes(|c| &c.exec_time))),
     (Histogram, "prelude:step_rows", "Rows per step that had any of the class.",
-        OfEngine(|e| e.classes(|c| &c.step_rows))),
+        Engines(|e| e.classes(|c| &c.step_rows))),
     (Histogram, "prelude:step_tokens", "Tokens computed per step that had any of the class.",
-        OfEngine(|e| e.classes(|c| &c.step_tokens))),
+        Engines(|e| e.classes(|c| &c.step_tokens))),
     (Histogram, "vllm:iteration_tokens_total", "Tokens computed per step.",
-        OfEngine(|e| one(Value::Histogram(&e.snapshot.iteration_tokens)))),
+        Engines(|e| one(Value::Histogram(&e.snapshot.iteration_tokens)))),
     (Histogram, "prelude:step_seconds", "From a step's submission to its results.",
-        OfEngine(|e| by("kind", e.snapshot.steps.iter().map(|s| (s.kind, Value::Histogram(&s.seconds)))))),
+        Engines(|e| {
+            let steps = e.snapshot.steps.iter();
+            by("kind", steps.map(|s| (s.kind, Value::Histogram(&s.seconds))))
+        })),
 
-    (Gauge, "prelude:queue_rows", "Rows waiting for their first result.", OfProcess(|app, _|
-        by("class", app.admission.waiting().map(|(class, rows, _)| (class, Value::Count(rows)))))),
-    (Gauge, "prelude:queue_tokens", "Prompt tokens waiting for a first result.", OfProcess(|app, _|
-        by("class", app.admission.waiting().map(|(class, _, tokens)| (class, Value::Count(tokens)))))),
+    (Gauge, "prelude:queue_rows", "Rows waiting for their first result.", Edge(|app, _|
+        counts("class", app.admission.waiting().map(|(class, rows, _)| (class, rows))))),
+    (Gauge, "prelude:queue_tokens", "Prompt tokens waiting for a first result.", Edge(|app, _|
+        counts("class", app.admission.waiting().map(|(class, _, tokens)| (class, tokens))))),
     (Gauge, "prelude:body_bytes_in_flight", "Bytes of bodies being read or parsed.",
-        OfProcess(|app, _| { let (.., bytes) = app.admission.reserved(); count(bytes) })),
+        Edge(|app, _| { let (.., bytes) = app.admission.reserved(); count(bytes) })),
     (Gauge, "prelude:encode_queue", "Texts waiting for a thread to be encoded.",
-        OfProcess(|app, _| count(app.encoder.waiting() as u64))),
+        Edge(|app, _| count(app.encoder.waiting() as u64))),
 
     (Counter, "prelude:requests_total", "Requests by route and status; 499 is a client that left.",
-        OfProcess(|_, c| {
+        Edge(|_, c| {
             let labels = |(route, code): &_| format!("route=\"{route}\",code=\"{code}\"");
             c.requests.iter().map(|(key, &n)| (labels(key), Value::Count(n))).collect()
         })),
     (Counter, "prelude:rejects_total", "Refusals and failures by reason.",
-        OfProcess(|_, c| by("reason", c.rejects.iter().map(|(reason, &n)| (reason, Value::Count(n)))))),
+        Edge(|_, c| counts("reason", c.rejects.iter().map(|(reason, &n)| (reason, n))))),
     (Counter, "prelude:unknown_fields_total", "Unknown request fields, by route.",
-        OfProcess(|_, c| by("route", c.unknown_fields.iter().map(|(route, &n)| (route, Value::Count(n)))))),
+        Edge(|_, c| counts("route", c.unknown_fields.iter().map(|(route, &n)| (route, n))))),
     (Counter, "prelude:deadline_missed_total", "Requests whose deadline passed.",
-        OfProcess(|_, c| count(c.deadlines_missed))),
+        Edge(|_, c| count(c.deadlines_missed))),
     (Counter, "prelude:grammar_cache_hits_total", "Constraints that were compiled already.",
-        OfProcess(|_, c| count(c.grammar_cache_hits))),
+        Edge(|_, c| count(c.grammar_cache_hits))),
     (Histogram, "prelude:encode_seconds", "Turning a request's texts into ids.",
-        OfProcess(|_, c| one(Value::Histogram(&c.encode_seconds)))),
+        Edge(|_, c| one(Value::Histogram(&c.encode_seconds)))),
     (Histogram, "vllm:request_params_n", "`n` of generations.",
-        OfModels(|c| c.generations.iter().map(|(model, asked)| (&**model, &asked.n)).collect())),
+        Models(|c| c.generations.iter().map(|(model, asked)| (&**model, &asked.n)).collect())),
     (Histogram, "prelude:label_mass",
         "Probability that the model says any label of a typed decision's question.",
-        OfModels(|c| c.label_mass.iter().map(|(model, masses)| (&**model, masses)).collect())),
-    (Histogram, "vllm:request_params_max_tokens", "Output budget of generations.", OfModels(|c|
+        Models(|c| c.label_mass.iter().map(|(model, masses)| (&**model, masses)).collect())),
+    (Histogram, "vllm:request_params_max_tokens", "Output budget of generations.", Models(|c|
         c.generations.iter().map(|(model, asked)| (&**model, &asked.max_tokens)).collect())),
 ];
 

@@ -22,30 +22,30 @@ const STOPS_MAX: usize = 16;
 const STOP_BYTES_MAX: usize = 256;
 const N_MAX: i64 = 128;
 
-/// How to generate and what to say about it.
+/// Checked parameters of generations and their reports.
 #[derive(Clone, Debug)]
 pub(crate) struct Params {
     /// Continuations of each prompt.
     pub(crate) n: u32,
-    /// How tokens are chosen. Its stop ids are the end tokens, unless ignored, and the caller's.
+    /// The sampling parameters. Their stop ids are the end tokens, unless ignored, and the caller's.
     pub(crate) sampling: Arc<SamplingParams>,
-    /// Whether the model's end tokens do not end the text.
+    /// True if the model's end tokens do not end the text.
     pub(crate) ignore_eos: bool,
     /// Strings that end the text.
     pub(crate) stops: Arc<[String]>,
-    /// Whether what ended the text stays in it.
+    /// True if what ended the text stays in it.
     pub(crate) include_stop: bool,
-    /// Whether special tokens are left out of the text.
+    /// True if special tokens are left out of the text.
     pub(crate) skip_special_tokens: bool,
     /// Likeliest tokens beside each prompt token, if prompt log-probabilities are wanted.
     pub(crate) prompt_logprobs: Option<u32>,
     /// Positions they are wanted for; all but the first if absent.
     pub(crate) prompt_logprobs_range: Option<Range<u32>>,
-    /// Whether choices carry their ids.
+    /// True if choices carry their ids.
     pub(crate) return_token_ids: bool,
-    /// Whether tokens print as `token_id:N`.
+    /// True if tokens print as `token_id:N`.
     pub(crate) tokens_as_ids: bool,
-    /// Whether the answer is a stream, and what it says of usage.
+    /// The reports of usage, if the answer is a stream.
     pub(crate) stream: Option<StreamOptions>,
     /// The language that continuations are asked to belong to.
     pub(crate) ask: Option<Ask>,
@@ -53,11 +53,11 @@ pub(crate) struct Params {
     pub(crate) reasoning: Option<Reasoning>,
     /// All of that, ready to be enforced: made by [`Params::constrain`].
     pub(crate) constrained: Option<Constrained>,
-    /// What a continuation's text is taken apart into, if it is.
+    /// The parts that a continuation's text is split into, if it is.
     pub(crate) parts: Option<Parts>,
 }
 
-/// What a stream says of usage.
+/// The reports of usage on a stream.
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(crate) struct StreamOptions {
@@ -68,7 +68,7 @@ pub(crate) struct StreamOptions {
     pub(crate) continuous_usage: Option<bool>,
 }
 
-/// How many texts, where they end and what is said of them, as clients write it.
+/// The number of texts, their ends and reports, as clients write them.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct OutputFields<'a> {
     /// Continuations of each prompt.
@@ -260,7 +260,7 @@ impl Params {
         }
     }
 
-    /// Whether `token` ends a continuation. The engine never chooses one before `min_tokens`.
+    /// Returns true if `token` ends a continuation. The engine never chooses one before `min_tokens`.
     pub(crate) fn is_stop(&self, token: TokenId) -> bool {
         self.sampling.stop_token_ids.contains(&token)
     }
