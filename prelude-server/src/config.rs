@@ -164,6 +164,9 @@ pub struct Limits {
     /// MiB): 429. Bounds this process's memory for answers. Long answers (vectors, a prompt's
     /// log-probabilities, echoed prompts) are counted before they are computed.
     pub answers_in_flight_bytes: u64,
+    /// Milliseconds from a head's first byte to its last (default 10,000): 408, and the connection
+    /// closes. More admits slower links, and keeps connections longer for clients that stall.
+    pub header_read_ms: u64,
     /// Milliseconds for a whole body (default 60,000): 408, and the connection closes. More admits
     /// slower links, and holds memory longer for clients that stall.
     pub body_read_ms: u64,
@@ -221,9 +224,6 @@ pub struct Limits {
     /// Bytes of all headers of one request: 431.
     #[serde(skip)]
     pub header_bytes: usize,
-    /// Milliseconds from a head's first byte to its last: 408, and the connection closes.
-    #[serde(skip)]
-    pub header_read_ms: u64,
     /// Bytes per second that a body must keep up on average: 408, and the connection closes.
     #[serde(skip)]
     pub body_min_bytes_per_s: u64,
@@ -260,6 +260,7 @@ impl Default for Limits {
             body_bytes: 10 << 20,
             bodies_in_flight_bytes: 512 << 20,
             answers_in_flight_bytes: 512 << 20,
+            header_read_ms: 10_000,
             body_read_ms: 60_000,
             keep_alive_ms: 75_000,
             write_stall_ms: 60_000,
@@ -277,7 +278,6 @@ impl Default for Limits {
             uri_bytes: 8 << 10,
             headers: 100,
             header_bytes: 32 << 10,
-            header_read_ms: 10_000,
             body_min_bytes_per_s: 1 << 10,
             body_min_rate_after_ms: 5_000,
             unread_bytes: 1 << 20,
@@ -330,6 +330,7 @@ impl ServerConfig {
             ("server.stay_awake_us", self.stay_awake_us),
             ("server.drain_delay_ms", self.drain_delay_ms),
             ("server.drain_timeout_ms", self.drain_timeout_ms),
+            ("limits.header_read_ms", limits.header_read_ms),
             ("limits.body_read_ms", limits.body_read_ms),
             ("limits.keep_alive_ms", limits.keep_alive_ms),
             ("limits.write_stall_ms", limits.write_stall_ms),
