@@ -15,10 +15,7 @@
 
 mod compiled;
 mod index;
-#[cfg(target_arch = "x86_64")]
-mod lanes;
 mod merge;
-mod merge_batch;
 mod pieces;
 mod pipeline;
 pub(crate) mod prove;
@@ -28,19 +25,16 @@ mod thread;
 
 use crate::cache::{Cache, LongKey, Owner};
 use crate::compare::{self, Scalar};
+use crate::heap_merge::HeapMerge;
 use crate::pairs::PairTable;
 use crate::premerge::Premerged;
 use crate::pretokenize::PreTokens;
 use crate::short_tokens::{Key, MAX_KEY_BYTES, ShortTokenTable};
 use crate::table::{StringTable, StringTableBuilder};
 use crate::vocab::{NO_TOKEN, Vocab};
-use merge::HeapScratch;
-use merge_batch::MergeBatch;
-use pieces::MergeNow;
 use pipeline::EncodeWords;
 pub(crate) use scratch::Scratch;
 use short_text::SHORT_TEXT_WORDS;
-use std::ops::Range;
 pub(crate) use thread::ThreadScratch;
 
 /// The merges of a byte-level model, and the tables of words that are a single token.
@@ -157,53 +151,20 @@ impl Bpe {
         word: &[u8],
         (key, hash): (Key, u64),
         vocab: &Vocab,
-        (cache, merging, ids): (&mut Cache, &mut HeapScratch, &mut Vec<u32>),
+        (cache, merging, ids): (&mut Cache, &mut HeapMerge, &mut Vec<u32>),
         out: &mut Vec<u32>,
     ) {
-        // Clauses of Chinese and Japanese rarely repeat as a whole.
-        if self.is_split_clause(word) {
-            return self.merge_pieces(word, (cache, merging), &mut MergeNow, out);
+        // Long clauses of Chinese and Japanese rarely repeat as a whole.
+        if self.proved && word.len() > MAX_KEY_BYTES && is_clause(word) {
+            return self.merge_pieces(word, (cache, merging), out);
         }
         if self.find_long_token(word, (key, hash), vocab, cache, out) {
             return;
         }
         ids.clear();
-        self.merge_pieces(word, (&mut *cache, merging), &mut MergeNow, ids);
+        self.merge_pieces(word, (&mut *cache, merging), ids);
         self.cache_tokens(word, (key, hash), cache, ids);
         out.extend_from_slice(ids);
-    }
-
-    /// Does the work of [`Bpe::encode_uncached`] for the word at `place` of `bytes`, but may add
-    /// pieces of the word to the batch `pending`, which reserves room for their tokens in `out`.
-    #[inline(never)]
-    fn encode_batched(
-        &self,
-        (bytes, place): (&[u8], Range<usize>),
-        (key, hash): (Key, u64),
-        vocab: &Vocab,
-        (cache, merging, pending): (&mut Cache, &mut HeapScratch, &mut MergeBatch),
-        out: &mut Vec<u32>,
-    ) {
-        let word = &bytes[place.clone()];
-        if self.is_split_clause(word) {
-            return self.merge_pieces(word, (cache, merging), &mut MergeNow, out);
-        }
-        if self.find_long_token(word, (key, hash), vocab, cache, out) {
-            return;
-        }
-        if is_clause(word) {
-            // The pieces of a clause are short: merging them costs as little as batching them.
-            let before = out.len();
-            self.merge_pieces(word, (&mut *cache, merging), &mut MergeNow, out);
-            self.cache_tokens(word, (key, hash), cache, &out[before..]);
-        } else {
-            pending.push_word(self, bytes, place, (key, hash), (cache, merging), out);
-        }
-    }
-
-    /// Returns true for a word that is encoded piece by piece and never looked up as a whole.
-    fn is_split_clause(&self, word: &[u8]) -> bool {
-        self.proved && word.len() > MAX_KEY_BYTES && is_clause(word)
     }
 
     /// Returns the cache key of a long word, or `None` for a clause, since clauses rarely repeat.

@@ -9,53 +9,11 @@ pub(crate) const COMPARED: [u64; 2] = [u64::MAX, 0xF000_0000_FFFF_FFFF];
 
 /// An implementation of the comparisons for one instruction set.
 pub(crate) trait Compare {
-    /// True if pieces can be merged in lanes.
-    const LANES: bool = false;
-    /// A proof that the machine has AVX-512F and AVX-512CD, if this implementation needs them.
-    #[cfg(target_arch = "x86_64")]
-    const VECTORS: Option<Vectors> = None;
-
     /// Returns a bit mask in which bit `2 n` is set if slot `n` has this key; other bits are zero.
     fn matches(slots: &[u64; 8], key: [u64; 2]) -> u32;
     /// Returns a bit mask in which bit `4 n` is set if entry `n` of a line of two equals `entry` in
     /// the bits of `compared`; other bits are zero.
     fn same(line: &[u64; 8], entry: &[u64; 4], compared: &[u64; 4]) -> u32;
-}
-
-/// A proof that the machine has AVX-512F and AVX-512CD. Only [`Avx2Lanes`], which runs on such
-/// machines alone, holds one.
-#[cfg(target_arch = "x86_64")]
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Vectors(());
-
-/// The instruction sets, in falling order of preference.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Level {
-    #[cfg(target_arch = "x86_64")]
-    Avx512,
-    #[cfg(target_arch = "x86_64")]
-    Avx2,
-    Scalar,
-}
-
-impl Level {
-    #[inline]
-    pub(crate) fn detect() -> Self {
-        #[cfg(target_arch = "x86_64")]
-        {
-            let bits = crate::cpu::has_bit_instructions();
-            if !bits || !is_x86_feature_detected!("avx2") {
-                return Self::Scalar;
-            }
-            let cd = is_x86_feature_detected!("avx512cd");
-            if cd && is_x86_feature_detected!("avx512f") {
-                return Self::Avx512;
-            }
-            Self::Avx2
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        Self::Scalar
-    }
 }
 
 /// The plain implementation, for machines without vectors.
@@ -83,11 +41,11 @@ impl Compare for Scalar {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86::{Avx2, Avx2Lanes};
+pub(crate) use x86::Avx2;
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{COMPARED, Compare, Vectors};
+    use super::{COMPARED, Compare};
     use std::arch::x86_64::*;
 
     /// Only for use inside functions compiled for AVX2.
@@ -105,24 +63,6 @@ mod x86 {
         fn same(line: &[u64; 8], entry: &[u64; 4], compared: &[u64; 4]) -> u32 {
             // SAFETY: as above.
             unsafe { avx2_same(line, entry, compared) }
-        }
-    }
-
-    /// Like [`Avx2`], and only for use on machines that have AVX-512F and AVX-512CD as well.
-    pub(crate) struct Avx2Lanes;
-
-    impl Compare for Avx2Lanes {
-        const LANES: bool = true;
-        const VECTORS: Option<Vectors> = Some(Vectors(()));
-
-        #[inline(always)]
-        fn matches(slots: &[u64; 8], key: [u64; 2]) -> u32 {
-            Avx2::matches(slots, key)
-        }
-
-        #[inline(always)]
-        fn same(line: &[u64; 8], entry: &[u64; 4], compared: &[u64; 4]) -> u32 {
-            Avx2::same(line, entry, compared)
         }
     }
 
@@ -163,43 +103,18 @@ mod x86 {
 
 /// A loop over many lookups, compiled for each instruction set.
 pub(crate) trait Work {
-    /// True if the loop gains from 64-byte vectors. Comparisons do not.
-    #[cfg_attr(
-        not(target_arch = "x86_64"),
-        expect(dead_code, reason = "which of several vectors is a question of x86-64")
-    )]
-    const WIDE: bool = false;
-
     fn run<C: Compare>(self);
 }
 
 /// Runs `work` compiled for the best instructions of this machine.
 #[inline]
 pub(crate) fn run<W: Work>(work: W) {
-    match Level::detect() {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: `detect` has seen these instructions on this machine.
-        Level::Avx512 if W::WIDE => unsafe { run_avx512(work) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        Level::Avx512 => unsafe { run_avx2_lanes(work) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        Level::Avx2 => unsafe { run_avx2(work) },
-        Level::Scalar => work.run::<Scalar>(),
+    #[cfg(target_arch = "x86_64")]
+    if crate::cpu::has_bit_instructions() && is_x86_feature_detected!("avx2") {
+        // SAFETY: just asked for.
+        return unsafe { run_avx2(work) };
     }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512cd,bmi1,bmi2,lzcnt,popcnt")]
-fn run_avx512(work: impl Work) {
-    work.run::<Avx2Lanes>();
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-fn run_avx2_lanes(work: impl Work) {
-    work.run::<Avx2Lanes>();
+    work.run::<Scalar>();
 }
 
 #[cfg(target_arch = "x86_64")]

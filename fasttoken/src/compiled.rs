@@ -29,7 +29,7 @@ impl Tokenizer {
     /// the version of this crate; compiling again is quick.
     ///
     /// # Errors
-    /// As [`Tokenizer::from_bytes`].
+    /// The errors of [`Tokenizer::from_bytes`].
     pub fn compile(json: &[u8]) -> Result<Vec<u8>, Error> {
         let (tokenizer, config) = load::load_with_config(json)?;
         Ok(tokenizer.to_compiled(&config, sha256(json)))
@@ -62,7 +62,7 @@ impl Tokenizer {
     /// Loads a compiled tokenizer from memory, which is copied.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Tokenizer::from_compiled`].
     pub fn from_compiled_bytes(bytes: &[u8]) -> Result<Self, Error> {
         let in_memory = |problem| Error::Compiled {
             place: "the compiled tokenizer in memory".to_owned(),
@@ -75,7 +75,7 @@ impl Tokenizer {
     /// Returns the SHA-256 of the `tokenizer.json` that a file was compiled from.
     ///
     /// # Errors
-    /// As [`Tokenizer::from_compiled`]; only the header is verified.
+    /// The errors of [`Tokenizer::from_compiled`]; only the header is verified.
     pub fn compiled_source(path: impl AsRef<Path>) -> Result<[u8; 32], Error> {
         Ok(open(path.as_ref())?.source)
     }

@@ -34,124 +34,102 @@ pub(crate) const VERSION: u32 = 10;
 pub(crate) const MAGIC: [u8; 8] = *b"fasttokn";
 const ORDER: u32 = 0x0102_0304;
 
-/// The kind of a section.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub(crate) enum Section {
+/// Declares the kinds of sections: the number of each in a file, and its name in messages.
+macro_rules! sections {
+    ($($(#[$doc:meta])* $kind:ident = $number:literal, $name:literal;)*) => {
+        /// The kind of a section.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[repr(u32)]
+        pub(crate) enum Section {
+            $($(#[$doc])* $kind = $number,)*
+        }
+
+        impl Section {
+            fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)*
+                }
+            }
+        }
+    };
+}
+
+sections! {
     /// The components, as JSON without the vocabulary and the merges.
-    Config = 1,
+    Config = 1, "configuration";
     /// Counts: tokens, tokens of the model, bits of an id in the index of names.
-    Counts = 2,
+    Counts = 2, "list of counts";
     /// Pieces by id.
-    Slots = 3,
+    Slots = 3, "table of pieces";
     /// Text of long pieces.
-    Long = 4,
+    Long = 4, "text of long pieces";
     /// Properties by id.
-    Flags = 5,
+    Flags = 5, "table of flags";
     /// Index from spellings to ids.
-    Names = 6,
+    Names = 6, "index of names";
     /// Tokens of single bytes.
-    ByteIds = 7,
+    ByteIds = 7, "tokens of bytes";
     /// Ranks of merges by pairs of ids.
-    Pairs = 8,
+    Pairs = 8, "table of merges";
     /// Short words that are one token.
-    Words = 9,
+    Words = 9, "table of words";
     /// Longer words that are one token.
-    LongWords = 10,
+    LongWords = 10, "table of long words";
     /// The least and most bytes of longer words, and 1 if merging is proved to reach all words.
-    WordFacts = 11,
+    WordFacts = 11, "list of facts about words";
     /// Filter of the hashes of pairs with a merge.
-    PairBits = 12,
+    PairBits = 12, "filter of merges";
     /// Blocks of the table of premerged characters.
-    CharIndex = 13,
+    CharIndex = 13, "index of characters";
     /// Tokens of premerged characters, and the numbers of their contexts.
-    CharTokens = 14,
+    CharTokens = 14, "tokens of characters";
     /// Contexts in which characters are not premerged.
-    ContextBytes = 16,
+    ContextBytes = 16, "sets of bytes";
     /// Filter of the characters that tokens have side by side.
-    Neighbours = 17,
+    Neighbours = 17, "filter of neighbours";
     /// Ranks of merges of the first tokens.
-    DensePairs = 18,
+    DensePairs = 18, "square of merges";
     /// Products of merges by rank.
-    Products = 19,
+    Products = 19, "list of what merges make";
     /// Product of the first merge.
-    PairFacts = 20,
+    PairFacts = 20, "list of facts about merges";
     /// Filter of the previous characters of contexts.
-    ContextChars = 21,
+    ContextChars = 21, "filter of characters";
     /// Tokens of characters that are premerged to two tokens.
-    CharTokenPairs = 22,
+    CharTokenPairs = 22, "pairs of tokens of characters";
     /// Filter of the next characters of contexts.
-    ContextFollowers = 23,
+    ContextFollowers = 23, "filter of following characters";
     /// Tokens of pairs of characters that are premerged together, and the numbers of their
     /// contexts.
-    CharPairs = 35,
+    CharPairs = 35, "table of double characters";
     // The sections below are for SentencePiece-style models, which of the sections above have
     // Config, Flags, Names, ByteIds, Words and those of pairs.
     /// The unknown token or all ones, 1 if consecutive unknown characters are one token, the number
     /// of the model's tokens, and the number of tokens as the reference counts them.
-    ModelFacts = 24,
+    ModelFacts = 24, "list of facts about the model";
     /// Blocks of the table of single characters.
-    LetterIndex = 25,
+    LetterIndex = 25, "index of single characters";
     /// Tokens of single characters, and their classes.
-    Letters = 26,
+    Letters = 26, "tokens of single characters";
     /// Ranks of rules that join two characters, by their classes.
-    BorderRanks = 27,
+    BorderRanks = 27, "ranks of pairs of characters";
     /// Filter of the hashes of other pairs of characters that some rule joins.
-    BorderBits = 28,
+    BorderBits = 28, "filter of pairs of characters";
     /// Spellings of tokens, one after the other.
-    Spellings = 29,
+    Spellings = 29, "text of tokens";
     /// Where each of these ends, by id.
-    SpellingEnds = 30,
+    SpellingEnds = 30, "ends of the text of tokens";
     /// Decoded bytes of tokens, one after the other.
-    Pieces = 31,
+    Pieces = 31, "text of decoded tokens";
     /// Where each of these ends, by id.
-    PieceEnds = 32,
+    PieceEnds = 32, "ends of the text of decoded tokens";
     /// Numbers in a row of ranks.
-    BorderFacts = 36,
+    BorderFacts = 36, "list of facts about pairs of characters";
     /// Ids and spellings of tokens that the model spells otherwise than decoding, as JSON.
-    Renamed = 34,
+    Renamed = 34, "list of renamed tokens";
 }
 
 impl Section {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Config => "configuration",
-            Self::Counts => "list of counts",
-            Self::Slots => "table of pieces",
-            Self::Long => "text of long pieces",
-            Self::Flags => "table of flags",
-            Self::Names => "index of names",
-            Self::ByteIds => "tokens of bytes",
-            Self::Pairs => "table of merges",
-            Self::Words => "table of words",
-            Self::LongWords => "table of long words",
-            Self::WordFacts => "list of facts about words",
-            Self::PairBits => "filter of merges",
-            Self::CharIndex => "index of characters",
-            Self::CharTokens => "tokens of characters",
-            Self::ContextBytes => "sets of bytes",
-            Self::Neighbours => "filter of neighbours",
-            Self::DensePairs => "square of merges",
-            Self::Products => "list of what merges make",
-            Self::ContextChars => "filter of characters",
-            Self::CharTokenPairs => "pairs of tokens of characters",
-            Self::ContextFollowers => "filter of following characters",
-            Self::CharPairs => "table of double characters",
-            Self::PairFacts => "list of facts about merges",
-            Self::ModelFacts => "list of facts about the model",
-            Self::LetterIndex => "index of single characters",
-            Self::Letters => "tokens of single characters",
-            Self::BorderRanks => "ranks of pairs of characters",
-            Self::BorderFacts => "list of facts about pairs of characters",
-            Self::BorderBits => "filter of pairs of characters",
-            Self::Spellings => "text of tokens",
-            Self::SpellingEnds => "ends of the text of tokens",
-            Self::Pieces => "text of decoded tokens",
-            Self::PieceEnds => "ends of the text of decoded tokens",
-            Self::Renamed => "list of renamed tokens",
-        }
-    }
-
     /// Returns an error for invalid contents of this section.
     pub(crate) fn invalid(self, problem: impl Into<String>) -> CompiledError {
         CompiledError::Invalid {

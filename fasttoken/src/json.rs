@@ -54,6 +54,8 @@ pub(crate) struct ModelJson<'a> {
     #[serde(default)]
     pub(crate) unk_token: Option<String>,
     #[serde(default)]
+    pub(crate) fuse_unk: Option<bool>,
+    #[serde(default)]
     pub(crate) byte_fallback: Option<bool>,
     #[serde(default)]
     pub(crate) continuing_subword_prefix: Option<String>,
@@ -67,8 +69,17 @@ pub(crate) struct ModelJson<'a> {
     pub(crate) merges: Option<&'a RawValue>,
 }
 
-/// Reads a value that `serde_json` found to be well-formed: only types are checked
-/// here. The two big values of a file are read this way, entry by entry, so that
+impl<'a> ModelJson<'a> {
+    /// Returns the vocabulary and the merges, which a BPE model must have.
+    pub(crate) fn vocab_and_merges(&self) -> Result<(&'a RawValue, &'a RawValue), Error> {
+        self.vocab.zip(self.merges).ok_or_else(|| {
+            let problem = "a BPE model needs a map \"vocab\" and a list \"merges\"";
+            Error::invalid("$.model", problem)
+        })
+    }
+}
+
+/// Reads a value that `serde_json` found to be well-formed: only types are checked. The two big values of a file are read this way, entry by entry, so that
 /// nothing of their size is kept beside the tables that are made of them.
 #[derive(Debug)]
 struct Cursor<'a> {
@@ -84,7 +95,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The first byte of what comes next.
+    /// Returns the first byte of the next token.
     fn peek(&mut self) -> Option<u8> {
         let bytes = self.text.as_bytes();
         while let Some(b' ' | b'\n' | b'\r' | b'\t') = bytes.get(self.at) {
@@ -93,14 +104,14 @@ impl<'a> Cursor<'a> {
         bytes.get(self.at).copied()
     }
 
-    /// Steps over `byte` if it comes next.
+    /// Steps over `byte` if it comes next, and returns true if it did.
     fn take(&mut self, byte: u8) -> bool {
         let there = self.peek() == Some(byte);
         self.at += usize::from(there);
         there
     }
 
-    /// The string that comes next; `None` if it is something else.
+    /// Reads a string. Returns `None` if the next value is of another type.
     fn string(&mut self) -> Result<Option<Cow<'a, str>>, serde_json::Error> {
         if !self.take(b'"') {
             return Ok(None);
@@ -127,7 +138,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The natural number that comes next; `None` if it is something else.
+    /// Reads a natural number. Returns `None` if the next value is of another type.
     fn number(&mut self) -> Option<u64> {
         self.peek()?;
         let rest = &self.text[self.at..];
@@ -139,6 +150,12 @@ impl<'a> Cursor<'a> {
         self.at += len;
         Some(number)
     }
+}
+
+/// Returns the largest id accepted for a vocabulary of `tokens` tokens: it leaves room for the
+/// holes of real files, and keeps a damaged id from asking for gigabytes.
+pub(crate) fn id_limit(tokens: usize) -> u64 {
+    (tokens as u64 * 4 + 0xFFFF).min(u64::from(u32::MAX / 4))
 }
 
 const VOCAB: &str = "$.model.vocab";

@@ -44,6 +44,7 @@ mod encode_error;
 mod encoding;
 mod error;
 mod format;
+mod heap_merge;
 mod json;
 mod load;
 mod longest;

@@ -17,6 +17,7 @@ use crate::vocab::Vocab;
 use model::Model;
 use quick::Quick;
 use settings::Settings;
+use std::ops::Deref;
 use std::path::Path;
 
 impl Tokenizer {
@@ -31,47 +32,42 @@ impl Tokenizer {
             path: path.to_owned(),
             source,
         })?;
-        load_owned(json)
+        load(json, |json| json)
     }
 
     /// Loads the contents of a `tokenizer.json`.
     ///
     /// # Errors
-    /// As [`Tokenizer::from_file`], without the reading.
+    /// The errors of [`Tokenizer::from_file`], but for those of reading.
     pub fn from_bytes(json: &[u8]) -> Result<Self, Error> {
-        load(json)
+        load(json, |_| Room::default())
     }
 }
 
-/// Loads a `tokenizer.json`.
-pub(crate) fn load(json: &[u8]) -> Result<Tokenizer, Error> {
-    if let Some(quick) = Quick::read(json)
-        && let Ok(file) = serde_json::from_slice::<File<'_>>(&quick.config)
-        && !is_sentencepiece(&file)
-    {
-        return load_file(&file, Some((quick.model, quick.rules)), Room::default());
-    }
-    load_sentencepiece_quickly(json).map_or_else(|| load_slowly(json), Ok)
-}
-
-/// Loads a `tokenizer.json` whose memory is reused for tables afterwards.
-pub(crate) fn load_owned(json: Room<u8>) -> Result<Tokenizer, Error> {
-    // A usual file is not looked at again once it was read.
+/// Loads a `tokenizer.json`. `reuse` makes memory for tables of a usual file that has been read.
+fn load<J: Deref<Target = [u8]>>(
+    json: J,
+    reuse: impl FnOnce(J) -> Room<u8>,
+) -> Result<Tokenizer, Error> {
     if let Some(quick) = Quick::read(&json)
         && let Ok(file) = serde_json::from_slice::<File<'_>>(&quick.config)
         && !is_sentencepiece(&file)
     {
-        return load_file(&file, Some((quick.model, quick.rules)), json);
+        return load_file(&file, Some((quick.model, quick.rules)), reuse(json));
     }
     load_sentencepiece_quickly(&json).map_or_else(|| load_slowly(&json), Ok)
 }
 
 pub(crate) fn load_slowly(json: &[u8]) -> Result<Tokenizer, Error> {
-    let file: File<'_> = serde_json::from_slice(json)?;
-    if is_sentencepiece(&file) {
-        return load_sentencepiece(json, &file);
+    load_parsed(&serde_json::from_slice(json)?)
+}
+
+fn load_parsed(file: &File<'_>) -> Result<Tokenizer, Error> {
+    if is_sentencepiece(file) {
+        check_model(&file.model)?;
+        return finish_sentencepiece(file, &sentencepiece::File::read(&file.model)?);
     }
-    load_file(&file, None, Room::default())
+    load_file(file, None, Room::default())
 }
 
 fn is_sentencepiece(file: &File<'_>) -> bool {
@@ -81,11 +77,7 @@ fn is_sentencepiece(file: &File<'_>) -> bool {
 /// Loads a `tokenizer.json`. Returns the configuration for [`from_compiled`] as well.
 pub(crate) fn load_with_config(json: &[u8]) -> Result<(Tokenizer, Vec<u8>), Error> {
     let file: File<'_> = serde_json::from_slice(json)?;
-    let tokenizer = if is_sentencepiece(&file) {
-        load_sentencepiece(json, &file)?
-    } else {
-        load_file(&file, None, Room::default())?
-    };
+    let tokenizer = load_parsed(&file)?;
     Ok((tokenizer, serde_json::to_vec(&file)?))
 }
 
@@ -140,23 +132,18 @@ fn load_file(
     let options = &file.model;
     check_model(options)?;
     let settings = Settings::load(file)?;
-    let (model, rules) = match (read, options.vocab, options.merges) {
-        (Some(read), ..) => read,
-        (None, Some(vocab), Some(merges)) => {
+    let (model, rules) = match read {
+        Some(read) => read,
+        None => {
+            let (vocab, merges) = options.vocab_and_merges()?;
             let model = Model::load(vocab)?;
             let rules = model.rules(merges)?;
             (model, rules)
         }
-        _ => {
-            return Err(Error::invalid(
-                "$.model",
-                "a BPE model needs a map \"vocab\" and a list \"merges\"",
-            ));
-        }
     };
     let shared = |_| Error::too_many_collisions("$.model.merges", "a pair");
     let pairs = PairTable::build(&rules).map_err(shared)?;
-    // These say what becomes of bytes that the vocabulary lacks.
+    // Both settings decide about bytes that the vocabulary lacks.
     let plain = options.unk_token.is_none() && options.byte_fallback != Some(true);
     let byte_ids = model.byte_ids(plain)?;
     let model_id = |token: &str| model.id(token);
@@ -178,31 +165,23 @@ fn load_file(
 /// Loads a usual file of a SentencePiece-style model in one pass, or returns `None` for a file with
 /// anything unusual.
 pub(crate) fn load_sentencepiece_quickly(json: &[u8]) -> Option<Tokenizer> {
-    let quick = sentencepiece::Quick::read(json)?;
-    let file: File<'_> = serde_json::from_slice(&quick.config).ok()?;
+    let (config, tokens, rules) = sentencepiece::read_quickly(json)?;
+    let file: File<'_> = serde_json::from_slice(&config).ok()?;
     if !is_sentencepiece(&file) {
         return None;
     }
-    let settings = Settings::load_sentencepiece(&file).ok()?;
-    check_model(&file.model).ok()?;
-    let model_id = |token: &str| quick.id(token);
-    let added = settings.added_tokens(&file, quick.len(), model_id).ok()?;
-    let (pre_tokenizer, decoder) = (file.pre_tokenizer.as_ref(), file.decoder.as_ref());
-    let family = quick.load(pre_tokenizer, decoder, &added)?;
-    settings.finish_sentencepiece(added, family).ok()
+    let model = sentencepiece::File::from_quick(&file.model, tokens, rules)?;
+    finish_sentencepiece(&file, &model).ok()
 }
 
-/// Loads a file of a SentencePiece-style model. Only the settings that both families share are read
-/// here.
-fn load_sentencepiece(json: &[u8], file: &File<'_>) -> Result<Tokenizer, Error> {
+/// Builds the tokenizer of a SentencePiece-style file, whose vocabulary and merges were read.
+fn finish_sentencepiece(file: &File<'_>, model: &sentencepiece::File) -> Result<Tokenizer, Error> {
     let settings = Settings::load_sentencepiece(file)?;
     check_model(&file.model)?;
-    let model = sentencepiece::File::read(json)?;
-    let ids = model.ids();
-    let model_id = |token: &str| ids.get(token).copied();
+    let model_id = |token: &str| model.id(token);
     let added = settings.added_tokens(file, model.len(), model_id)?;
     let (pre_tokenizer, decoder) = (file.pre_tokenizer.as_ref(), file.decoder.as_ref());
-    let family = sentencepiece::load(&model, pre_tokenizer, decoder, &added)?;
+    let family = sentencepiece::load(model, pre_tokenizer, decoder, &added)?;
     settings.finish_sentencepiece(added, family)
 }
 

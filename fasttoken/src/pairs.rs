@@ -13,16 +13,13 @@
 //!   have none, and the filter says so from the second-level cache.
 //! - The buckets, half as large as with keys and values apart.
 //!
-//! The hash is two multiplications of 32 bits, of which vectors do sixteen at once (in `vector`).
-//! It need not be stronger: a full bucket sends a lookup to the next bucket, and a file whose pairs
-//! share too few buckets is refused.
+//! The hash is two multiplications of 32 bits. It need not be stronger: a full bucket sends a
+//! lookup to the next bucket, and a file whose pairs share too few buckets is refused.
 //!
 //! In most files each merge makes the token after the product of the merge before; then the product
 //! follows from the rank.
 
 mod build;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod vector;
 
 use crate::format::CompiledError;
 use crate::format::{Reader, Section, Writer};
@@ -50,8 +47,7 @@ const SLOTS: usize = 8;
 /// slot within ten.
 const MAX_PROBED_BUCKETS: usize = 32;
 
-/// Odd constants without structure: parts of the fractional parts of pi and e. Numbers of 32
-/// bits, since there are vector instructions that multiply sixteen of them.
+/// Odd constants without structure: parts of the fractional parts of pi and e.
 const FACTORS: [u32; 2] = [0x243F_6A89, 0xB7E1_5163];
 /// The position in a hash of the index into the filter, and of the numbers of the two bits.
 const WORD_SHIFT: u32 = 8;

@@ -12,7 +12,11 @@ use crate::sentencepiece::{SentencePiece, TextSteps};
 use crate::truncation::Truncation;
 use crate::vocab::Vocab;
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::ops::{ControlFlow, Range};
+
+/// Upper bound of ids whose memory a thread keeps between calls of [`Tokenizer::count`].
+const MAX_KEPT_IDS: usize = 1 << 14;
 
 /// A tokenizer as one `tokenizer.json` describes it.
 ///
@@ -47,10 +51,6 @@ pub(crate) trait Visitor<'t> {
     fn segment(&mut self, start: usize, raw: &'t str, changed: bool);
     /// Takes a word.
     fn word(&mut self, word: PreToken<'_>) -> ControlFlow<()>;
-    /// Takes several words, for visitors that can encode many at a time.
-    fn words(&mut self, words: PreTokens<'_>) -> ControlFlow<()> {
-        words.each(|word| self.word(word))
-    }
     /// Takes an added token that was found in the raw text.
     fn raw_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()>;
     /// Takes an added token that was found in the normalized segment. By default it is treated like
@@ -74,30 +74,34 @@ impl Tokenizer {
 
     /// Appends the ids of `text` to `out`; see [`Tokenizer::encode`].
     pub fn encode_into(&self, text: &str, add_special_tokens: bool, out: &mut Vec<u32>) {
-        for piece in &self.post_processor.single {
-            match piece {
-                TemplatePart::A | TemplatePart::B => {
-                    self.encode_recognising(text, Recognise::All, out)
-                }
-                TemplatePart::Special(ids) if add_special_tokens => out.extend_from_slice(ids),
-                TemplatePart::Special(_) => {}
-            }
-        }
+        let template = &self.post_processor.single;
+        self.encode_template(template, [text, text], add_special_tokens, out);
     }
 
     /// Returns the ids of two texts, joined by the file's template for pairs, or one after the
     /// other if the file has none.
     pub fn encode_pair(&self, a: &str, b: &str, add_special_tokens: bool) -> Vec<u32> {
         let mut out = Vec::with_capacity((a.len() + b.len()) / 4 + 4);
-        for piece in &self.post_processor.pair {
-            match piece {
-                TemplatePart::A => self.encode_recognising(a, Recognise::All, &mut out),
-                TemplatePart::B => self.encode_recognising(b, Recognise::All, &mut out),
+        let template = &self.post_processor.pair;
+        self.encode_template(template, [a, b], add_special_tokens, &mut out);
+        out
+    }
+
+    fn encode_template(
+        &self,
+        template: &[TemplatePart],
+        [a, b]: [&str; 2],
+        add_special_tokens: bool,
+        out: &mut Vec<u32>,
+    ) {
+        for part in template {
+            match part {
+                TemplatePart::A => self.encode_recognising(a, Recognise::All, out),
+                TemplatePart::B => self.encode_recognising(b, Recognise::All, out),
                 TemplatePart::Special(ids) if add_special_tokens => out.extend_from_slice(ids),
                 TemplatePart::Special(_) => {}
             }
         }
-        out
     }
 
     /// Appends the ids of `text` as ordinary text: added tokens are not recognised.
@@ -108,60 +112,49 @@ impl Tokenizer {
     /// added token that is itself the token of a single byte, which has no other spelling. No
     /// special tokens are added.
     pub fn encode_plain_into(&self, text: &str, out: &mut Vec<u32>) {
-        if let Some(family) = &self.sentencepiece {
-            return family.encode_plain(self.text_steps(), text, out);
-        }
-        let mut visitor = Ids {
-            tokenizer: self,
-            scratch: ThreadScratch::default(),
-            out,
-            plain: true,
-        };
-        // The visitor never stops early.
-        let _ = self.walk_words(text, Recognise::None, &mut visitor);
+        self.encode_text_into(text, (Recognise::None, true), out);
     }
 
     /// Appends the ids of `text`, recognising only some added tokens, as the reference
     /// does with the same setting. No special tokens are added.
     pub fn encode_recognising(&self, text: &str, recognise: Recognise, out: &mut Vec<u32>) {
+        self.encode_text_into(text, (recognise, false), out);
+    }
+
+    /// Appends the ids of `text` without a template. If `plain`, words do not become added tokens.
+    fn encode_text_into(
+        &self,
+        text: &str,
+        (recognise, plain): (Recognise, bool),
+        out: &mut Vec<u32>,
+    ) {
         if let Some(family) = &self.sentencepiece {
-            return family.encode(self.text_steps(), text, recognise, out);
+            return family.encode(self.text_steps(), text, (recognise, plain), out);
         }
         let mut visitor = Ids {
             tokenizer: self,
             scratch: ThreadScratch::default(),
             out,
-            plain: false,
+            plain,
         };
-        // The visitor never stops early.
-        let _ = self.walk_words(text, recognise, &mut visitor);
+        self.walk_words(text, recognise, &mut visitor);
     }
 
-    /// Returns the number of ids that [`Tokenizer::encode`] gives, without storing them.
+    /// Returns the number of ids that [`Tokenizer::encode`] gives.
     pub fn count(&self, text: &str, add_special_tokens: bool) -> usize {
-        let pieces = self.post_processor.single.iter();
-        pieces
-            .map(|piece| match piece {
-                TemplatePart::A | TemplatePart::B => self.count_text(text),
-                TemplatePart::Special(ids) if add_special_tokens => ids.len(),
-                TemplatePart::Special(_) => 0,
-            })
-            .sum()
-    }
-
-    fn count_text(&self, text: &str) -> usize {
-        if let Some(family) = &self.sentencepiece {
-            return family.count(self.text_steps(), text);
+        // A new buffer for each call would cost a short text a tenth of its time.
+        thread_local! {
+            static IDS: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
         }
-        let mut visitor = Count {
-            tokenizer: self,
-            scratch: ThreadScratch::default(),
-            word: Vec::new(),
-            count: 0,
-        };
-        // The visitor never stops early.
-        let _ = self.walk_words(text, Recognise::All, &mut visitor);
-        visitor.count
+        let mut ids = IDS.try_with(Cell::take).unwrap_or_default();
+        ids.clear();
+        self.encode_into(text, add_special_tokens, &mut ids);
+        let count = ids.len();
+        if ids.capacity() <= MAX_KEPT_IDS {
+            // A thread that is ending has no place for the buffer.
+            let _ = IDS.try_with(|kept| kept.set(ids));
+        }
+        count
     }
 
     /// The steps before a SentencePiece model.
@@ -210,7 +203,7 @@ impl Tokenizer {
                             piece,
                             range.start,
                             scratch,
-                            |words| visitor.words(words),
+                            |words| words.each(|word| visitor.word(word)),
                         );
                     }
                     let mut each = |word: PreToken<'_>| visitor.word(word);
@@ -294,69 +287,22 @@ impl<'t> Visitor<'t> for Ids<'_> {
         ControlFlow::Continue(())
     }
 
-    fn words(&mut self, words: PreTokens<'_>) -> ControlFlow<()> {
-        let Tokenizer { bpe, vocab, .. } = self.tokenizer;
-        let before = self.out.len();
-        bpe.encode_words(&words, vocab, &mut self.scratch, self.out);
-        if self.plain && self.out[before..].iter().any(|id| vocab.is_added(*id)) {
-            self.out.truncate(before);
-            return words.each(|word| self.word(word));
-        }
-        ControlFlow::Continue(())
-    }
-
     fn raw_token(&mut self, id: u32, _: Range<usize>) -> ControlFlow<()> {
         self.out.push(id);
         ControlFlow::Continue(())
     }
 }
 
-impl gather::Ids<'_> for Ids<'_> {
-    fn scratch(&mut self) -> &mut ThreadScratch {
-        &mut self.scratch
-    }
-}
-
-/// Counts ids.
-struct Count<'a> {
-    tokenizer: &'a Tokenizer,
-    scratch: ThreadScratch,
-    word: Vec<u32>,
-    count: usize,
-}
-
-impl<'t> Visitor<'t> for Count<'_> {
-    fn segment(&mut self, _: usize, _: &'t str, _: bool) {}
-
-    fn word(&mut self, word: PreToken<'_>) -> ControlFlow<()> {
+impl Ids<'_> {
+    /// Appends the ids of several words.
+    fn words(&mut self, words: &PreTokens<'_>) {
         let Tokenizer { bpe, vocab, .. } = self.tokenizer;
-        self.word.clear();
-        bpe.encode(
-            word.text.as_bytes(),
-            vocab,
-            &mut self.scratch,
-            &mut self.word,
-        );
-        self.count += self.word.len();
-        ControlFlow::Continue(())
-    }
-
-    fn words(&mut self, words: PreTokens<'_>) -> ControlFlow<()> {
-        let Tokenizer { bpe, vocab, .. } = self.tokenizer;
-        self.word.clear();
-        bpe.encode_words(&words, vocab, &mut self.scratch, &mut self.word);
-        self.count += self.word.len();
-        ControlFlow::Continue(())
-    }
-
-    fn raw_token(&mut self, _: u32, _: Range<usize>) -> ControlFlow<()> {
-        self.count += 1;
-        ControlFlow::Continue(())
-    }
-}
-
-impl gather::Ids<'_> for Count<'_> {
-    fn scratch(&mut self) -> &mut ThreadScratch {
-        &mut self.scratch
+        let before = self.out.len();
+        bpe.encode_words(words, vocab, &mut self.scratch, self.out);
+        if self.plain && self.out[before..].iter().any(|id| vocab.is_added(*id)) {
+            self.out.truncate(before);
+            // This visitor never stops early.
+            let _ = words.each(|word| self.word(word));
+        }
     }
 }

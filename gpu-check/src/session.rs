@@ -1,7 +1,9 @@
 //! A running part: its target, its deadline and its results.
 
 use std::{
-    env, fs,
+    env,
+    ffi::OsString,
+    fs,
     ops::RangeInclusive,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
@@ -237,6 +239,31 @@ pub(crate) fn clocks() -> Option<String> {
     let output = Command::new("nvidia-smi").args(query).output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     (output.status.success() && !text.is_empty()).then_some(text)
+}
+
+/// Returns the options for the process of one part.
+pub(crate) fn arguments(name: &str, seconds: u64, common: &Common) -> Vec<OsString> {
+    let mut list: Vec<OsString> = vec!["part".into(), name.into(), "--tied".into(), "--out".into()];
+    list.push(common.out.clone().into());
+    list.push("--seconds".into());
+    list.push(seconds.to_string().into());
+    list.push("--device".into());
+    list.push(common.device.to_string().into());
+    for (flag, set) in [("--smoke", common.smoke), ("--small", common.small)] {
+        list.extend(set.then(|| flag.into()));
+    }
+    let paths = [
+        ("--home", &common.home),
+        ("--models", &common.models),
+        ("--emu-cache", &common.emu_cache),
+    ];
+    for (flag, path) in paths {
+        if let Some(path) = path {
+            list.push(flag.into());
+            list.push(path.clone().into());
+        }
+    }
+    list
 }
 
 impl Session {

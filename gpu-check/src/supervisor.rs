@@ -55,7 +55,7 @@ pub(crate) fn run(names: &[String], total: Option<u64>, common: &Common) -> Resu
     let program = env::current_exe().context("this program has no path")?;
     each(&names, end, common, |name, seconds| {
         let mut command = Command::new(&program);
-        command.args(arguments(name, seconds, common));
+        command.args(session::arguments(name, seconds, common));
         command
     })
 }
@@ -147,32 +147,6 @@ fn is_well(document: &Document, names: &[&str]) -> bool {
         part.is_some_and(|p| matches!(p.state, State::Done | State::OutOfTime | State::NotStarted))
     };
     names.iter().all(ended) && !results.any(|r| of_this_run(&r.part) && r.verdict == Verdict::Fail)
-}
-
-/// Returns the options for the process of one part.
-pub(crate) fn arguments(name: &str, seconds: u64, common: &Common) -> Vec<std::ffi::OsString> {
-    let mut list: Vec<std::ffi::OsString> =
-        vec!["part".into(), name.into(), "--tied".into(), "--out".into()];
-    list.push(common.out.clone().into());
-    list.push("--seconds".into());
-    list.push(seconds.to_string().into());
-    list.push("--device".into());
-    list.push(common.device.to_string().into());
-    for (flag, set) in [("--smoke", common.smoke), ("--small", common.small)] {
-        list.extend(set.then(|| flag.into()));
-    }
-    let paths = [
-        ("--home", &common.home),
-        ("--models", &common.models),
-        ("--emu-cache", &common.emu_cache),
-    ];
-    for (flag, path) in paths {
-        if let Some(path) = path {
-            list.push(flag.into());
-            list.push(path.clone().into());
-        }
-    }
-    list
 }
 
 /// How long a part may take, and how long it may say nothing.

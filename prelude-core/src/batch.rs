@@ -44,16 +44,6 @@ impl ForwardBatch {
         }
     }
 
-    /// `"oneshot"`, `"decode"` or `"mixed"`, as in metrics.
-    #[must_use]
-    pub const fn kind(&self) -> &'static str {
-        match self {
-            Self::OneShot(_) => "oneshot",
-            Self::Decode(_) => "decode",
-            Self::Mixed { .. } => "mixed",
-        }
-    }
-
     /// Tokens computed by the step.
     #[must_use]
     pub fn num_tokens(&self) -> usize {

@@ -22,12 +22,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .map(|a| a.parse())
         .collect::<Result<Vec<TokenId>, _>>()?;
 
-    // What computes: a device's executor.
+    // The executor computes, on a device.
     let checkpoint = Checkpoint::open(&folder)?;
     let pool = Arc::new(ComputePool::for_machine());
     let executor = CpuExecutor::new(&checkpoint, CpuConfig::default(), pool)?;
 
-    // What decides: a scheduler, on the engine's own thread.
+    // The engine's thread runs the scheduler, which decides.
     let engine = ScheduledEngine::spawn("example", EngineConfig::default(), Box::new(executor))?;
 
     // Two prompts that differ in their last token; what they share is computed once.

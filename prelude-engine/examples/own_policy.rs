@@ -87,7 +87,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{size:>5} tokens waited {:?}", usage.queue_time);
         waits.push(usage.queue_time);
     }
-    // Of those that waited together, the smallest went first.
+    // The smallest of the requests that waited together went first.
     assert!(waits[3] < waits[2] && waits[2] < waits[1], "{waits:?}");
     Ok(())
 }

@@ -75,33 +75,27 @@ impl Answer {
         }
     }
 
-    /// The next event; `None` after the last. Cancel-safe.
+    /// Waits for the next event; returns `None` after the last. Cancel-safe.
     pub async fn next(&mut self) -> Option<AnswerEvent> {
-        if self.over {
-            return None;
-        }
-        loop {
+        while !self.over {
             if let Some(event) = self.arrived.next() {
                 return self.note(event);
             }
-            match self.events.recv().await {
-                Some(events) => self.arrived = events.into_iter(),
-                None => return self.note(AnswerEvent::EngineStopped),
-            }
+            let events = self.events.recv().await;
+            self.arrived = or_stopped(events);
         }
+        None
     }
 
-    /// An event that has already arrived, if there is one.
+    /// Returns the next event if it has arrived.
     pub fn try_next(&mut self) -> Option<AnswerEvent> {
-        if self.over {
-            return None;
-        }
-        loop {
+        while !self.over {
             if let Some(event) = self.arrived.next() {
                 return self.note(event);
             }
             self.arrived = self.events.try_recv().ok()?.into_iter();
         }
+        None
     }
 
     /// Does what [`Answer::next`] does, for threads outside an async runtime.
@@ -109,19 +103,14 @@ impl Answer {
     /// # Panics
     /// If called inside one.
     pub fn blocking_next(&mut self) -> Option<AnswerEvent> {
-        if self.over {
-            return None;
-        }
-        loop {
+        while !self.over {
             if let Some(event) = self.arrived.next() {
                 return self.note(event);
             }
-            match self.events.blocking_recv() {
-                Some(events) => self.arrived = events.into_iter(),
-                // A channel that closes without a last event: the engine thread is gone.
-                None => return self.note(AnswerEvent::EngineStopped),
-            }
+            let events = self.events.blocking_recv();
+            self.arrived = or_stopped(events);
         }
+        None
     }
 
     fn note(&mut self, event: AnswerEvent) -> Option<AnswerEvent> {
@@ -129,7 +118,7 @@ impl Answer {
         Some(event)
     }
 
-    /// Waits for everything.
+    /// Waits for the whole answer.
     ///
     /// # Errors
     /// [`AnswerError`] if the request has no whole answer.
@@ -159,6 +148,13 @@ impl Answer {
             }
         }
     }
+}
+
+/// Returns the events of a message. A channel that closes before the last event says that the
+/// engine's thread is gone.
+fn or_stopped(events: Option<Vec<AnswerEvent>>) -> IntoIter<AnswerEvent> {
+    let events = events.unwrap_or_else(|| vec![AnswerEvent::EngineStopped]);
+    events.into_iter()
 }
 
 /// A whole answer.

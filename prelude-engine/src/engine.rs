@@ -11,8 +11,8 @@ use prelude_sched::{Scheduler, SchedulerPolicy};
 use crate::{
     EngineConfig, EngineError, EngineHandle,
     engine_core::{EngineCore, Over},
-    here::SharedCore,
     inbox::Inbox,
+    inline_step::SharedCore,
     shared::{Shared, lock},
 };
 
@@ -42,7 +42,7 @@ impl ScheduledEngine {
     /// `config.scheduler.policy`.
     ///
     /// # Errors
-    /// As [`Self::spawn`].
+    /// Those of [`Self::spawn`].
     pub fn spawn_with_policy(
         name: &str,
         config: EngineConfig,
@@ -91,8 +91,8 @@ impl Drop for ScheduledEngine {
     fn drop(&mut self) {
         self.handle.shared.inbox.stop();
         if let Some(thread) = self.thread.take() {
-            // A panic of the engine thread has been reported by the panic hook, and `Closing`
-            // has told everybody who waits.
+            // The panic hook has reported a panic of the engine's thread, and `Closing` has ended
+            // all answers.
             let _ = thread.join();
         }
     }
@@ -118,9 +118,9 @@ fn run(core: &SharedCore, shared: &Shared) {
     let _closing = Closing { core, shared };
     loop {
         let rest = {
-            // Held while there is work: no caller runs a step between two of ours.
+            // Held while there is work: no caller computes between two steps of this thread.
             let mut engine = lock(core);
-            // Gone if a caller's step was its last.
+            // `None` if a step on a caller's thread has ended the engine.
             let Some(engine) = engine.as_mut() else {
                 return;
             };

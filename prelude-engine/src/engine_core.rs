@@ -13,11 +13,11 @@ use prelude_sched::{Event, Outcome, Scheduler};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::{
-    AnswerEvent, StepReport,
+    AnswerEvent, StepKind, StepReport,
     inbox::{Commands, Submission},
     report::{TINY_STEP_TOKENS, Timing, TokenGap},
     shared::Shared,
-    step_time::{StepSize, StepTimes},
+    step_times::StepTimes,
 };
 
 /// A request whose last event was not sent yet.
@@ -30,18 +30,14 @@ struct LiveRequest {
     class: ExecutionClass,
 }
 
-struct InFlight {
-    report: StepReport,
-    size: StepSize,
-}
-
 /// A scheduler, an executor, and the work between them. The thread that holds its lock runs it: the
-/// engine's thread as long as there is work, and otherwise a caller, for one step (`here.rs`).
+/// engine's thread as long as there is work, and otherwise a caller, for one step
+/// (`inline_step.rs`).
 pub(crate) struct EngineCore {
     scheduler: Scheduler,
     pub(crate) executor: Box<dyn Executor>,
     live: BTreeMap<RequestId, LiveRequest>,
-    in_flight: VecDeque<InFlight>,
+    in_flight: VecDeque<StepReport>,
     pub(crate) step_times: StepTimes,
     /// Reused from step to step.
     events: Vec<Event>,
@@ -156,35 +152,32 @@ impl EngineCore {
             };
             // An executor may work inside `submit`: what runs is to be seen meanwhile.
             self.publish(shared);
-            let in_flight = InFlight {
-                report: describe(step, &batch, now),
-                size: StepSize::of_batch(batch.parts().0),
-            };
+            let report = describe(step, &batch, now);
             match self.executor.submit(step, batch) {
-                Ok(()) => self.in_flight.push_back(in_flight),
+                Ok(()) => self.in_flight.push_back(report),
                 Err(error) => {
                     // Steps complete in order: those before this one first.
                     while !self.in_flight.is_empty() {
                         self.collect_oldest(shared)?;
                     }
-                    self.complete(shared, in_flight, Err(error))?;
+                    self.complete(shared, report, Err(error))?;
                 }
             }
         }
     }
 
     fn collect_oldest(&mut self, shared: &Shared) -> Result<(), ExecutorError> {
-        let Some(in_flight) = self.in_flight.pop_front() else {
+        let Some(report) = self.in_flight.pop_front() else {
             return Ok(());
         };
-        let result = self.executor.collect(in_flight.report.step);
-        self.complete(shared, in_flight, result)
+        let result = self.executor.collect(report.step);
+        self.complete(shared, report, result)
     }
 
     fn complete(
         &mut self,
         shared: &Shared,
-        InFlight { mut report, size }: InFlight,
+        mut report: StepReport,
         result: Result<StepOutput, ExecutorError>,
     ) -> Result<(), ExecutorError> {
         let now = shared.now();
@@ -201,8 +194,8 @@ impl EngineCore {
             shared.tiny_steps.fetch_add(1, Ordering::Relaxed);
         }
         let step = report.step;
-        if report.succeeded && report.kind == "oneshot" {
-            self.step_times.note(size, report.duration);
+        if report.succeeded && report.kind == StepKind::OneShot {
+            self.step_times.note(&report);
         }
         let padded = self.executor.padded();
         let mut reports = shared.reports();
@@ -212,7 +205,7 @@ impl EngineCore {
         self.scheduler
             .complete(now, step, result, &mut self.events)
             .expect("a step completes once, and steps are collected in order");
-        // Before the events go out: who has seen an answer also sees it counted.
+        // Before the events go out: a caller that has an answer also finds it counted.
         self.publish(shared);
         self.dispatch(shared);
         lost.map_or(Ok(()), Err)
@@ -243,16 +236,16 @@ impl EngineCore {
                     }
                 },
                 Event::Finished { outcome, usage, .. } => {
-                    let index = match outcome {
-                        Outcome::Done => 0,
-                        Outcome::Aborted => 1,
-                        Outcome::Failed(_) => 2,
-                        Outcome::DeadlineExpired => 3,
-                    };
-                    snapshot.finished[index].1 += 1;
+                    let finished = &mut snapshot.finished;
+                    *match outcome {
+                        Outcome::Done => &mut finished.done,
+                        Outcome::Aborted => &mut finished.aborted,
+                        Outcome::Failed(_) => &mut finished.failed,
+                        Outcome::DeadlineExpired => &mut finished.deadline_expired,
+                    } += 1;
                     let e2e = now.saturating_since(live.timing.arrival);
                     snapshot.e2e_latency.observe(e2e.as_secs_f64());
-                    snapshot.finished(live.class, &live.timing, usage);
+                    snapshot.observe_finished(live.class, &live.timing, usage);
                     #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
                     {
                         snapshot.prompt_tokens.observe(live.prompt_tokens as f64);
@@ -294,7 +287,7 @@ fn describe(step: StepId, batch: &ForwardBatch, now: Timestamp) -> StepReport {
     let (oneshot, prefill, decode) = batch.parts();
     StepReport {
         step,
-        kind: batch.kind(),
+        kind: StepKind::of(batch),
         oneshot_tokens: oneshot.tokens.len(),
         prefill_tokens: prefill.tokens.len(),
         decode_rows: decode.rows.len(),

@@ -10,8 +10,8 @@ use tokio::sync::mpsc;
 
 use crate::{
     Answer, AnswerEvent, EngineSnapshot, StepReport, SubmitError,
-    here::{self, SharedCore},
     inbox::Submission,
+    inline_step::{self, SharedCore},
     report::{self, Reports},
     shared::Shared,
 };
@@ -74,20 +74,20 @@ impl EngineHandle {
         self.hand_over(prepared)
     }
 
-    /// Does what [`Self::submit`] does; but a request that the engine would begin at once, and
-    /// answer within `limit` by the latest times of steps of its size, is computed on the calling
-    /// thread before this returns: no other thread has to wake up for it. That needs an executor
-    /// that [computes at once](prelude_core::Executor::computes_at_once), and an engine with
-    /// nothing else to do. The answer is the same either way.
+    /// Submits a request, and computes it on the calling thread before this returns if the engine
+    /// is idle, its executor
+    /// [computes at once](prelude_core::Executor::computes_at_once) and the latest step of the
+    /// request's size took at most `limit`: then no other thread has to wake up. The answer is the
+    /// same either way.
     ///
     /// Call it only where a wait of about `limit` is harmless, and where nothing else is about to
     /// be submitted that could have shared the step.
     ///
     /// # Errors
-    /// As [`Self::submit`].
-    pub fn submit_within(&self, spec: RequestSpec, limit: Duration) -> Result<Answer, SubmitError> {
+    /// Those of [`Self::submit`].
+    pub fn submit_inline(&self, spec: RequestSpec, limit: Duration) -> Result<Answer, SubmitError> {
         let mut prepared = self.prepare(spec);
-        match here::run(&self.core, &self.shared, prepared.submission, limit) {
+        match inline_step::run(&self.core, &self.shared, prepared.submission, limit) {
             None => Ok(prepared.answer.build(&self.shared)),
             Some(submission) => {
                 prepared.submission = submission;

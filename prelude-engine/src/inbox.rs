@@ -33,14 +33,14 @@ struct State {
     submissions: VecDeque<Submission>,
     /// At most one per live request, so bounded by them.
     aborts: Vec<RequestId>,
-    /// The engine thread is to look, whatever is here.
-    look: bool,
+    /// True if a caller left work in the engine.
+    is_work_left: bool,
     stop: bool,
     /// True if the engine's thread is gone: commands are refused.
     closed: bool,
 }
 
-/// Everything that arrived since the last look.
+/// The commands that arrived since the last call of [`Inbox::drain`].
 #[derive(Default)]
 pub(crate) struct Commands {
     pub(crate) submissions: VecDeque<Submission>,
@@ -90,8 +90,8 @@ impl Inbox {
     }
 
     /// Wakes the engine's thread for work that a caller left in the engine.
-    pub(crate) fn call(&self) {
-        self.lock().look = true;
+    pub(crate) fn wake(&self) {
+        self.lock().is_work_left = true;
         self.arrived.notify_one();
     }
 
@@ -126,12 +126,12 @@ impl Inbox {
 
 impl State {
     fn has_something(&self) -> bool {
-        self.look || self.stop || !self.submissions.is_empty() || !self.aborts.is_empty()
+        self.is_work_left || self.stop || !self.submissions.is_empty() || !self.aborts.is_empty()
     }
 }
 
 fn take(state: &mut State) -> Commands {
-    state.look = false;
+    state.is_work_left = false;
     Commands {
         submissions: std::mem::take(&mut state.submissions),
         aborts: std::mem::take(&mut state.aborts),

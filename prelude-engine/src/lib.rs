@@ -20,12 +20,12 @@ mod engine_core;
 mod error;
 mod event;
 mod handle;
-mod here;
 mod histogram;
 mod inbox;
+mod inline_step;
 mod report;
 mod shared;
-mod step_time;
+mod step_times;
 
 pub use answer::{Answer, Collected, CollectedRow, Generation};
 pub use config::EngineConfig;
@@ -34,7 +34,7 @@ pub use error::{AnswerError, EngineError, SubmitError};
 pub use event::AnswerEvent;
 pub use handle::{EngineHandle, RequestSpec};
 pub use histogram::Histogram;
-pub use report::{ClassTotals, EngineSnapshot, StepReport, StepTotals};
+pub use report::{ClassTotals, EngineSnapshot, FinishedRequests, StepKind, StepReport, StepTotals};
 
 pub use prelude_sched::{
     Event, FinishReason, Outcome, Reject, SchedulerConfig, SchedulerStats, Usage,

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use prelude_core::{ExecutionClass, Padded, StepId, Timestamp};
+use prelude_core::{ExecutionClass, ForwardBatch, Padded, StepId, Timestamp};
 use prelude_sched::{SchedulerStats, Usage};
 
 use crate::{
@@ -16,13 +16,59 @@ use crate::{
 /// Most tokens that a tiny step computes.
 pub(crate) const TINY_STEP_TOKENS: usize = 32;
 
+/// The kind of work in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepKind {
+    /// Work of one-shot requests alone.
+    OneShot,
+    /// Work of Decode requests alone.
+    Decode,
+    /// Work of both classes.
+    Mixed,
+}
+
+impl StepKind {
+    const ALL: [Self; 3] = [Self::OneShot, Self::Decode, Self::Mixed];
+
+    pub(crate) const fn of(batch: &ForwardBatch) -> Self {
+        match batch {
+            ForwardBatch::OneShot(_) => Self::OneShot,
+            ForwardBatch::Decode(_) => Self::Decode,
+            ForwardBatch::Mixed { .. } => Self::Mixed,
+        }
+    }
+
+    /// The kind's name in metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::OneShot => "oneshot",
+            Self::Decode => "decode",
+            Self::Mixed => "mixed",
+        }
+    }
+}
+
+/// Numbers of requests that ended, by outcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FinishedRequests {
+    /// Requests with a whole answer.
+    pub done: u64,
+    /// Requests that were aborted.
+    pub aborted: u64,
+    /// Requests whose step failed, or that had a row without a finite result.
+    pub failed: u64,
+    /// Requests whose deadline passed before they began.
+    pub deadline_expired: u64,
+}
+
 /// One step, as it ran.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepReport {
     /// The step.
     pub step: StepId,
-    /// `"oneshot"`, `"decode"` or `"mixed"`.
-    pub kind: &'static str,
+    /// The kind of its work.
+    pub kind: StepKind,
     /// Tokens computed for one-shot work: each shared prefix counts once.
     pub oneshot_tokens: usize,
     /// Tokens computed for prompts of Decode requests.
@@ -40,7 +86,7 @@ pub struct StepReport {
 }
 
 impl StepReport {
-    /// Tokens that the step computed, for whomever.
+    /// The number of tokens that the step computed.
     #[must_use]
     pub fn computed_tokens(&self) -> usize {
         self.oneshot_tokens + self.prefill_tokens + self.decode_rows
@@ -50,8 +96,8 @@ impl StepReport {
 /// Steps of one kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepTotals {
-    /// `"oneshot"`, `"decode"` or `"mixed"`.
-    pub kind: &'static str,
+    /// The kind of their work.
+    pub kind: StepKind,
     /// How many ran.
     pub steps: u64,
     /// Seconds from submission to results.
@@ -88,8 +134,8 @@ pub struct EngineSnapshot {
     pub failed_steps: u64,
     /// Tokens computed per step.
     pub iteration_tokens: Histogram,
-    /// Requests that ended, by outcome: done, aborted, failed, deadline expired.
-    pub finished: [(&'static str, u64); 4],
+    /// Requests that ended.
+    pub finished: FinishedRequests,
     /// Requests that the scheduler did not accept.
     pub rejected: u64,
     /// Seconds from arrival to the first token of a generation.
@@ -123,15 +169,14 @@ impl EngineSnapshot {
             steps: 0,
             seconds: Histogram::new(SECONDS),
         };
-        let zero = |name| (name, 0);
         Self {
             alive: true,
             scheduler: SchedulerStats::default(),
-            steps: ["oneshot", "decode", "mixed"].map(kind),
+            steps: StepKind::ALL.map(kind),
             padded: Padded::default(),
             failed_steps: 0,
             iteration_tokens: Histogram::new(TOKENS),
-            finished: ["done", "aborted", "failed", "deadline_expired"].map(zero),
+            finished: FinishedRequests::default(),
             rejected: 0,
             time_to_first_token: Histogram::new(SECONDS),
             inter_token_latency: Histogram::new(SECONDS),
@@ -218,23 +263,19 @@ impl Reports {
     pub(crate) fn step(&mut self, report: StepReport) {
         self.prompt_rate.step(&report);
         let seconds = report.duration.as_secs_f64();
-        let tokens = report.oneshot_tokens + report.prefill_tokens + report.decode_rows;
-        if let Some(totals) = self
-            .snapshot
-            .steps
-            .iter_mut()
-            .find(|t| t.kind == report.kind)
-        {
-            totals.steps += 1;
-            totals.seconds.observe(seconds);
-        }
+        let totals = &mut self.snapshot.steps[report.kind as usize];
+        totals.steps += 1;
+        totals.seconds.observe(seconds);
         self.snapshot.failed_steps += u64::from(!report.succeeded);
         #[expect(
             clippy::cast_precision_loss,
             reason = "token counts are far below 2^52"
         )]
         let observe = |histogram: &mut Histogram, count: usize| histogram.observe(count as f64);
-        observe(&mut self.snapshot.iteration_tokens, tokens);
+        observe(
+            &mut self.snapshot.iteration_tokens,
+            report.computed_tokens(),
+        );
         let [oneshot, decode] = &mut self.snapshot.classes;
         let generating = report.prefill_tokens + report.decode_rows;
         for (class, rows, tokens) in [
@@ -286,7 +327,12 @@ impl Timing {
 
 impl EngineSnapshot {
     /// Notes how long a finished request took, and where.
-    pub(crate) fn finished(&mut self, class: ExecutionClass, timing: &Timing, usage: &Usage) {
+    pub(crate) fn observe_finished(
+        &mut self,
+        class: ExecutionClass,
+        timing: &Timing,
+        usage: &Usage,
+    ) {
         let (queue, exec) = (
             usage.queue_time.as_secs_f64(),
             usage.exec_time.as_secs_f64(),
@@ -330,7 +376,7 @@ mod tests {
     fn step(rate: &mut PromptRate, at_ms: u64, ms: u64, prompt: usize, rows: usize) {
         rate.step(&StepReport {
             step: StepId(0),
-            kind: "mixed",
+            kind: StepKind::Mixed,
             oneshot_tokens: prompt / 2,
             prefill_tokens: prompt - prompt / 2,
             decode_rows: rows,
@@ -413,7 +459,7 @@ mod tests {
         rate.step(&StepReport {
             succeeded: false,
             step: StepId(1),
-            kind: "oneshot",
+            kind: StepKind::OneShot,
             oneshot_tokens: 1_000_000,
             prefill_tokens: 0,
             decode_rows: 0,

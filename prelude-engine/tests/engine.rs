@@ -15,7 +15,7 @@ use prelude_core::{
 };
 use prelude_engine::{
     AnswerError, AnswerEvent, Collected, CollectedRow, EngineConfig, EngineHandle, RequestSpec,
-    ScheduledEngine, SubmitError,
+    ScheduledEngine, StepKind, SubmitError,
 };
 use prelude_sched::{Plan, QueueView, SchedulerPolicy, StepBudget};
 
@@ -227,12 +227,12 @@ fn answers_and_counts() {
     assert_eq!(answer.usage.prompt_tokens, 3);
     assert_eq!(answer.usage.computed_tokens, 3);
     let snapshot = handle.snapshot();
-    assert_eq!(snapshot.finished[0], ("done", 1));
+    assert_eq!(snapshot.finished.done, 1);
     assert_eq!(snapshot.scheduler.requests, 0);
     let steps = handle.recent_steps();
     assert_eq!(
         (steps.len(), steps[0].kind, steps[0].oneshot_tokens),
-        (1, "oneshot", 3)
+        (1, StepKind::OneShot, 3)
     );
 }
 
@@ -295,7 +295,7 @@ fn dropping_an_answer_aborts_its_request() {
     drop(running);
     drop(queued);
     control.set(Mode::Work);
-    until(|| handle.snapshot().finished[1].1 == 2);
+    until(|| handle.snapshot().finished.aborted == 2);
     let stats = handle.snapshot().scheduler;
     assert_eq!(
         (stats.requests, stats.used_blocks, stats.queued_rows),

@@ -54,8 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut events = Vec::new();
     while let Some((step, batch)) = scheduler.next_batch(now, &mut events) {
         println!(
-            "step {step}: {}, {} tokens, {} rows",
-            batch.kind(),
+            "step {step}: {} tokens, {} rows",
             batch.num_tokens(),
             batch.num_rows()
         );

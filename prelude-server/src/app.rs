@@ -11,7 +11,6 @@ use crate::{
     lifecycle::{InFlight, Lifecycle, Phase},
     metrics::EdgeMetrics,
     served_model::{ServedModel, Task},
-    vigil::Vigil,
 };
 
 /// Everything a handler may need, shared by all of them. Built in `main`, never global.
@@ -38,7 +37,7 @@ impl App {
             metrics: EdgeMetrics::default(),
             ids: Ids::new(config.seed),
             lifecycle: Lifecycle::new(),
-            in_flight: InFlight::new(Vigil::new(config.stay_awake())),
+            in_flight: InFlight::default(),
             keys: RwLock::new(Arc::new(keys)),
             models: OnceLock::new(),
             config,

@@ -224,9 +224,6 @@ pub(crate) struct ServeArgs {
     /// Time that running work then has to finish [default: 60s].
     #[arg(long = "drain-timeout", value_parser = milliseconds, value_name = "TIME", help_heading = "Requests")]
     pub(crate) drain_timeout_ms: Option<u64>,
-    /// How long to stay awake for a client that asks again at once, in microseconds; 0 is never [default: 100].
-    #[arg(long, value_name = "N", help_heading = "Requests")]
-    pub(crate) stay_awake_us: Option<u64>,
     /// Makes the seeds of requests that name none the same in every run.
     #[arg(long, value_name = "N", help_heading = "Requests")]
     pub(crate) seed: Option<u64>,

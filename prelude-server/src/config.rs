@@ -24,17 +24,12 @@ pub struct ServerConfig {
     /// Long texts that are encoded at the same time (default 2). More shortens the wait for long
     /// prompts and takes cores from the engine.
     pub encode_threads: usize,
-    /// Microseconds (default 500): a step expected to take at most that long is computed by the
-    /// thread that runs the connection, when the request is the only one in flight and the device
-    /// is this machine's processor. That saves waking the engine's thread, some tens of
-    /// microseconds; meanwhile the connection's thread reads nothing else. 0: never.
+    /// Upper bound in microseconds of a step that the connection's own thread computes for a client
+    /// that is alone (default 500; 0: none). That saves some tens of microseconds for waking the
+    /// engine's thread; meanwhile the connection's thread serves no other. A client counts as alone
+    /// from its 17th request over one connection, if no other request was in flight meanwhile. Only
+    /// on this machine's processor.
     pub inline_step_us: u64,
-    /// Microseconds (default 100) that the thread running connections looks at its sockets before
-    /// it sleeps, when nothing is in flight and most of the last requests came so soon after an
-    /// answer. It saves waking the thread for a client that asks again at once, and costs at most
-    /// that much of a core per request; an idle server sleeps. Only with one worker thread, and
-    /// on more than one core. 0: never.
-    pub stay_awake_us: u64,
     /// Upper bound of alternatives beside a token's log-probability (default 20); -1 allows the
     /// whole vocabulary, which makes answers large.
     pub max_logprobs: i64,
@@ -105,7 +100,6 @@ impl Default for ServerConfig {
             worker_threads: worker_threads(),
             encode_threads: 2,
             inline_step_us: 500,
-            stay_awake_us: 100,
             max_logprobs: 20,
             protect_metrics: false,
             overload_status: 429,
@@ -327,7 +321,6 @@ impl ServerConfig {
         ];
         let times = [
             ("server.inline_step_us", self.inline_step_us),
-            ("server.stay_awake_us", self.stay_awake_us),
             ("server.drain_delay_ms", self.drain_delay_ms),
             ("server.drain_timeout_ms", self.drain_timeout_ms),
             ("limits.header_read_ms", limits.header_read_ms),
@@ -349,16 +342,6 @@ impl ServerConfig {
         at_most(&times, MS_MAX)?;
         at_most(&sizes, BYTES_MAX)?;
         at_most(&connections, CONNECTIONS_MAX)
-    }
-
-    /// Returns how long the thread that runs connections stays awake for the next request.
-    pub(crate) fn stay_awake(&self) -> Duration {
-        // On one core, the thread that is waited for needs it. With several threads, the one that
-        // stays awake is often not the one that polls the sockets.
-        if self.worker_threads > 1 || cores() == 1 {
-            return Duration::ZERO;
-        }
-        Duration::from_micros(self.stay_awake_us)
     }
 }
 

@@ -1,4 +1,4 @@
-//! API keys, request ids and answer ids.
+//! API keys, request ids, answer ids and seeds.
 
 use std::{
     fmt::Write as _,
@@ -9,7 +9,7 @@ use std::{
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq as _};
 
-/// Keys as SHA-256 digests. None configured: everyone is let in.
+/// API keys, kept as SHA-256 digests. Without keys every client is admitted.
 #[derive(Clone, Default)]
 pub struct ApiKeys(Vec<[u8; 32]>);
 
@@ -32,14 +32,14 @@ impl ApiKeys {
         Self::new(lines.filter(|line| !line.is_empty() && !line.starts_with('#')))
     }
 
-    /// Returns true if no key is configured.
+    /// Returns whether no key is configured.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns true if a request with this key is let in. Compares with every key, in the same
-    /// time whichever key matches.
+    /// Returns whether a request with this key is admitted. Compares it with all keys, so that the
+    /// time does not tell which one matches.
     pub(crate) fn admits(&self, presented: Option<&[u8]>) -> bool {
         if self.0.is_empty() {
             return true;
@@ -64,14 +64,14 @@ pub(crate) struct Ids {
     high: RandomState,
     low: RandomState,
     count: AtomicU64,
-    /// Seeds given out. Ids are counted apart: how many there were is not a request's doing.
+    /// The number of seeds so far. Ids are counted apart, because a seed must not depend on them.
     seeds: AtomicU64,
-    /// From which seeds are made, if they are to be the same in every run.
+    /// The process's seed, from which the seeds of requests follow.
     seed: Option<u64>,
 }
 
 impl Ids {
-    /// `prefix` and 32 hex digits, such as `cmpl-5b0c..`.
+    /// Returns an id: `prefix` and 32 hex digits, such as `cmpl-5b0c..`.
     pub(crate) fn next(&self, prefix: &str) -> String {
         // Two keyed hashes of a counter: unpredictable without the process's random keys, and
         // no system call per request.
@@ -83,7 +83,7 @@ impl Ids {
         id
     }
 
-    /// Ids of a process whose seeds follow from `seed`, if there is one.
+    /// Makes ids and seeds; the seeds follow from `seed` if there is one.
     pub(crate) fn new(seed: Option<u64>) -> Self {
         Self {
             seed,
@@ -91,8 +91,8 @@ impl Ids {
         }
     }
 
-    /// A seed for a request that names none. Those of a seeded process are the same in every run
-    /// that is asked the same requests in the same order.
+    /// Returns a seed for a request that names none. A seeded process that gets the same requests in
+    /// the same order gives the same seeds in every run.
     pub(crate) fn seed(&self) -> u64 {
         match self.seed {
             None => {
@@ -115,7 +115,8 @@ const fn mix(x: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Returns true if a client's request id is fit to be echoed and logged.
+/// Returns whether a client's request id may be echoed and logged: 1 to 128 letters, digits and
+/// `._:-`.
 pub(crate) fn is_request_id(id: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"._:-".contains(&b);
     (1..=128).contains(&id.len()) && id.bytes().all(plain)

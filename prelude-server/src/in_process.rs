@@ -6,9 +6,9 @@ use bytes::Bytes;
 
 use crate::{
     app::App,
-    caught::caught,
     endpoint::{Call, Needs, Reply},
     error::ApiError,
+    panics::catch_panic,
     routes,
 };
 
@@ -86,7 +86,7 @@ impl App {
             return Err(ApiError::body_too_large(max_bytes));
         }
         let call = Call::in_process(self, endpoint, tail, request_id)?;
-        caught(&call.request_id, Box::pin(whole(&call, body))).await
+        catch_panic(&call.request_id, Box::pin(whole(&call, body))).await
     }
 }
 
@@ -97,7 +97,7 @@ async fn whole(call: &Arc<Call>, body: Bytes) -> Result<Bytes, ApiError> {
         Reply::Empty => Ok(Bytes::new()),
         Reply::Stream(mut events) => {
             let mut all = Vec::new();
-            while let Some(bytes) = std::future::poll_fn(|cx| events.poll_next(cx)).await {
+            while let Some(bytes) = events.next().await {
                 all.extend_from_slice(&bytes);
             }
             Ok(all.into())

@@ -27,7 +27,6 @@
 mod admission;
 mod app;
 pub mod assets;
-mod caught;
 mod config;
 mod constrain;
 pub mod demo;
@@ -45,6 +44,7 @@ pub mod load;
 mod log;
 mod metrics;
 mod openapi;
+mod panics;
 mod reject;
 mod routes;
 mod served_model;
@@ -52,7 +52,6 @@ mod sse;
 mod tasks;
 #[cfg(test)]
 mod testing;
-mod vigil;
 mod wire;
 
 pub use app::App;

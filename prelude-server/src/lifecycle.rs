@@ -1,22 +1,20 @@
-//! Where the process is in its life, and how everyone hears of it.
+//! The phase of the process, and the requests in flight.
 
 use std::{
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use tokio::sync::watch;
 
-use crate::vigil::Vigil;
-
-/// Phases, in the only order in which they are passed.
+/// The phases of the process, in the order in which it passes through them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     /// The port is bound, models are being loaded.
     Loading,
     /// In service.
     Ready,
-    /// Told to stop: health is red so that balancers look elsewhere, work is still taken.
+    /// Told to stop: health is red so that balancers send no more work, which is still accepted.
     Leaving,
     /// New work is refused, running work may finish.
     Draining,
@@ -24,7 +22,7 @@ pub(crate) enum Phase {
     Ending,
 }
 
-/// The phase, watched by connections.
+/// The phase of the process, which tasks can wait for.
 #[derive(Debug)]
 pub(crate) struct Lifecycle(watch::Sender<Phase>);
 
@@ -37,7 +35,7 @@ impl Lifecycle {
         *self.0.borrow()
     }
 
-    /// Moves on to `phase`; never back.
+    /// Moves on to `phase`; does nothing if the process is past it.
     pub(crate) fn advance(&self, phase: Phase) {
         self.0.send_if_modified(|now| {
             let later = phase > *now;
@@ -56,55 +54,113 @@ impl Lifecycle {
     }
 }
 
-/// Requests between their head and the last byte of their answer.
-#[derive(Debug)]
-pub(crate) struct InFlight {
-    count: AtomicUsize,
-    pub(crate) vigil: Vigil,
+/// The number of requests after which a client counts as alone.
+const LONE_REQUESTS: u32 = 16;
+
+/// The requests between their head and the last byte of their answer.
+#[derive(Debug, Default)]
+pub(crate) struct InFlight(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    count: usize,
+    /// The number of connections so far.
+    connections: u64,
+    /// The connection of the latest request.
+    connection: u64,
+    /// The number of latest requests that each came over the same connection as the one before,
+    /// while no request was in flight.
+    in_turn: u32,
 }
 
 impl InFlight {
-    pub(crate) fn new(vigil: Vigil) -> Self {
-        Self {
-            count: AtomicUsize::new(0),
-            vigil,
-        }
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Valid between statements.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn add(&self) {
-        if self.count.fetch_add(1, Ordering::AcqRel) == 0 {
-            self.vigil.request_came();
-        }
+    /// Returns the number of a new connection.
+    pub(crate) fn connect(&self) -> u64 {
+        let mut state = self.state();
+        state.connections += 1;
+        state.connections
     }
 
-    pub(crate) fn remove(&self) {
-        if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.vigil.all_answered();
-        }
+    /// Counts a request of a connection.
+    pub(crate) fn begin(&self, connection: u64) {
+        let mut state = self.state();
+        let is_in_turn = state.count == 0 && state.connection == connection;
+        state.in_turn = match is_in_turn {
+            true => state.in_turn.saturating_add(1),
+            false => 0,
+        };
+        state.connection = connection;
+        state.count += 1;
+    }
+
+    /// Counts a request as answered.
+    pub(crate) fn end(&self) {
+        self.state().count -= 1;
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.count.load(Ordering::Acquire)
+        self.state().count
     }
 
-    /// For a request in flight: whether it is the only one, also when everything that has reached
-    /// the sockets by now has been looked at.
-    pub(crate) async fn is_only_one(&self) -> bool {
-        // A task that yields is the first to run after the sockets were polled, and only when it
-        // yields once more do the tasks run that this made ready.
-        for _ in 0..2 {
-            if self.count() != 1 {
-                return false;
-            }
-            tokio::task::yield_now().await;
-        }
-        self.count() == 1
+    /// Returns whether the latest request is the only one in flight and of a client that is alone.
+    ///
+    /// A step on a connection's thread delays all requests that arrive meanwhile, and nothing tells
+    /// whether one is about to arrive; but a client that sent its last requests over one connection,
+    /// each after the answer to the one before, has probably no other beside it. Connections that
+    /// are served at the same time never come to such a series, so that their requests share steps.
+    pub(crate) fn is_lone_client(&self) -> bool {
+        self.state().in_turn >= LONE_REQUESTS
     }
 
-    /// Waits until there are none. Polls: it is waited for once in a process's life.
+    /// Waits until no request is in flight. Polls, since a process waits for that once in its life.
     pub(crate) async fn none(&self) {
         while self.count() > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_alone_after_a_series_of_requests_in_turn() {
+        let in_flight = InFlight::default();
+        let (first, second) = (in_flight.connect(), in_flight.connect());
+        // Requests of a connection in turn, until the client counts as alone.
+        let until_alone = |connection| {
+            (1..100).find(|_| {
+                in_flight.begin(connection);
+                let is_alone = in_flight.is_lone_client();
+                in_flight.end();
+                is_alone
+            })
+        };
+        assert_eq!(until_alone(first), Some(17));
+        assert_eq!(until_alone(first), Some(1));
+        // A request of another connection.
+        assert_eq!(until_alone(second), Some(17));
+        assert_eq!(until_alone(first), Some(17));
+        // A request before the answer to the one before it, on the same connection.
+        in_flight.begin(first);
+        in_flight.begin(first);
+        assert!(!in_flight.is_lone_client());
+        in_flight.end();
+        in_flight.end();
+        assert_eq!(until_alone(first), Some(16));
+        // Connections that take turns.
+        for _ in 0..100 {
+            for connection in [second, first] {
+                in_flight.begin(connection);
+                assert!(!in_flight.is_lone_client());
+                in_flight.end();
+            }
         }
     }
 }

@@ -1,17 +1,17 @@
-//! Lines on stderr: one per request, and the causes of failures. No output, no header, and no
-//! prompt unless `server.log_prompts` asks for its beginning.
+//! The log on stderr: a line for each request, and the causes of failures. It has no output of a
+//! model and no header, and prompts only if `server.log_prompts` asks for their beginnings.
 
 use std::{any::Any, fmt, io::Write, panic::PanicHookInfo};
 
-/// Writes one line, whole: lines of concurrent requests do not mix.
+/// Writes one line at once, so that lines of concurrent requests do not mix.
 pub(crate) fn line(text: fmt::Arguments<'_>) {
     let line = format!("{text}\n");
-    // A closed log is no reason to fail a request.
+    // A log that cannot be written is no reason to fail a request.
     let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
-/// Returns the part of a panic that the log may have: a message written in the source. A message
-/// made at run time may quote a client.
+/// Returns the message of a panic if it is part of the program. A message made at run time is
+/// withheld, because it may quote a client's text.
 pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> &'static str {
     payload
         .downcast_ref::<&'static str>()
@@ -19,16 +19,16 @@ pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> &'static str {
         .unwrap_or("(message withheld: it may quote a request)")
 }
 
-/// Writes where a panic happened and what may be told of it. To be installed as the panic hook of
-/// a program that serves: the standard hook prints every message. The line with the request's id
-/// follows where the panic is caught.
+/// Writes the place of a panic, and its message if that quotes no request. A program that serves
+/// installs this as its panic hook, because the standard hook prints every message. Where the panic
+/// is caught, a line with the request's id follows.
 pub fn report_panic(info: &PanicHookInfo<'_>) {
-    let what = panic_message(info.payload());
+    let message = panic_message(info.payload());
     let thread = std::thread::current();
     let thread = thread.name().unwrap_or("unnamed");
     match info.location() {
-        Some(at) => line(format_args!("panic thread={thread} at={at} {what}")),
-        None => line(format_args!("panic thread={thread} {what}")),
+        Some(at) => line(format_args!("panic thread={thread} at={at} {message}")),
+        None => line(format_args!("panic thread={thread} {message}")),
     }
 }
 

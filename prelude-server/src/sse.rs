@@ -1,28 +1,24 @@
-//! Server-sent events: what a stream is made of, without the transport.
+//! Server-sent events, and streams of them.
 //!
-//! A stream is an async block that sends; the response body polls it. All events of one engine
-//! step are one `send`, so one write. Dropping the stream drops the block and with it the answer
-//! it waits for: the request is aborted.
+//! A stream is an async block that sends, and that runs while the next bytes are awaited. All events
+//! of one engine step are one `send`, so one write. Dropping the stream drops the block and with it
+//! the engine's answer that it waits for: the request is aborted.
 
-use std::{
-    future::Future,
-    pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
-    task::{Context, Poll},
-};
+use std::{future::Future, pin::Pin};
 
 use bytes::Bytes;
 use serde::Serialize;
+use tokio::sync::mpsc;
 
 use crate::error::ApiError;
 
 /// The end of every stream.
 pub(crate) const DONE: &[u8] = b"data: [DONE]\n\n";
 
-/// A line clients skip, sent in silence so that proxies keep the connection.
+/// A line that clients skip. It is sent in silence so that proxies keep the connection.
 pub(crate) const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 
-/// Events in the making, written back to back.
+/// Events that are being written, back to back.
 #[derive(Debug, Default)]
 pub(crate) struct Events(Vec<u8>);
 
@@ -45,16 +41,16 @@ impl Events {
         self.0.extend_from_slice(DONE);
     }
 
-    /// Takes what was written.
+    /// Takes the bytes that were written.
     pub(crate) fn take(&mut self) -> Bytes {
         std::mem::take(&mut self.0).into()
     }
 }
 
-/// A stream of events, to be polled.
+/// A stream of events: an async block that sends, and what it has sent.
 pub(crate) struct EventStream {
-    slot: Slot,
-    /// `None` once it has ended.
+    sent: mpsc::Receiver<Bytes>,
+    /// `None` once the block has ended.
     block: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
@@ -66,73 +62,44 @@ impl std::fmt::Debug for EventStream {
     }
 }
 
-/// Where the block puts what the poller takes.
-type Slot = Arc<Mutex<Option<Bytes>>>;
-
-/// The sending side, owned by the block.
-pub(crate) struct EventSender(Slot);
+/// The sending side of a stream, owned by the block.
+pub(crate) struct EventSender(mpsc::Sender<Bytes>);
 
 impl EventSender {
-    /// Hands over bytes and resumes when they have been taken.
+    /// Sends bytes, once those before them have been taken.
     pub(crate) async fn send(&mut self, bytes: Bytes) {
-        if bytes.is_empty() {
-            return;
+        if !bytes.is_empty() {
+            // The receiver is dropped with the block, so the channel is open.
+            let _ = self.0.send(bytes).await;
         }
-        put(&self.0, Some(bytes));
-        let mut handed_over = false;
-        std::future::poll_fn(|_| {
-            // The poller sees the slot filled, takes it, and polls the block again when it wants
-            // more; there is nothing to be woken for in between.
-            if std::mem::replace(&mut handed_over, true) {
-                Poll::Ready(())
-            } else {
-                Poll::Pending
-            }
-        })
-        .await;
     }
 }
 
 impl EventStream {
-    /// Makes a stream of what the block made by `make` sends.
+    /// Makes a stream of the events that the block made by `make` sends.
     pub(crate) fn new<F>(make: impl FnOnce(EventSender) -> F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let slot = Slot::default();
+        let (sender, sent) = mpsc::channel(1);
         Self {
-            block: Some(Box::pin(make(EventSender(Arc::clone(&slot))))),
-            slot,
+            block: Some(Box::pin(make(EventSender(sender)))),
+            sent,
         }
     }
 
-    /// The next bytes; `None` after the last.
-    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let Some(block) = &mut self.block else {
-            return Poll::Ready(None);
-        };
-        let ended = block.as_mut().poll(cx).is_ready();
-        if ended {
-            self.block = None;
+    /// Returns the next bytes; `None` after the last. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> Option<Bytes> {
+        if let Some(block) = &mut self.block {
+            tokio::select! {
+                biased;
+                () = block => self.block = None,
+                Some(bytes) = self.sent.recv() => return Some(bytes),
+            }
         }
-        match put(&self.slot, None) {
-            Some(bytes) => Poll::Ready(Some(bytes)),
-            None if ended => Poll::Ready(None),
-            None => Poll::Pending,
-        }
+        // The sender has ended with the block.
+        self.sent.recv().await
     }
-
-    /// Stops the stream: what it waits for is aborted.
-    pub(crate) fn stop(&mut self) {
-        self.block = None;
-    }
-}
-
-fn put(slot: &Slot, bytes: Option<Bytes>) -> Option<Bytes> {
-    std::mem::replace(
-        &mut slot.lock().unwrap_or_else(PoisonError::into_inner),
-        bytes,
-    )
 }
 
 #[cfg(test)]
@@ -148,15 +115,11 @@ mod tests {
             sender.send(Bytes::from_static(b"b")).await;
         });
         let mut seen = Vec::new();
-        while let Some(bytes) = std::future::poll_fn(|cx| stream.poll_next(cx)).await {
+        while let Some(bytes) = stream.next().await {
             seen.push(bytes);
         }
         assert_eq!(seen, ["a", "b"]);
-        assert!(
-            std::future::poll_fn(|cx| stream.poll_next(cx))
-                .await
-                .is_none()
-        );
+        assert!(stream.next().await.is_none());
     }
 
     #[test]

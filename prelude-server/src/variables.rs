@@ -1,4 +1,4 @@
-//! The environment variables of the program, which are read here and in `main.rs` and nowhere else.
+//! The program's environment variables, which are read here and in `main.rs` only.
 
 use std::{env, ffi::OsString};
 
@@ -9,7 +9,7 @@ const PREFIX: &str = "PRELUDE_";
 /// The variables that are not settings, without the prefix.
 const KNOWN: [&str; 5] = ["API_KEY", "API_KEY_FILE", "CONFIG", "CUDA_LIBS", "LOG"];
 
-/// The beginnings of variables of this project's builds and tests, which the program may inherit.
+/// The beginnings of variables for this project's builds and tests, which the program may inherit.
 const FOREIGN: [&str; 10] = [
     "BLESS",
     "COMMIT",
@@ -23,8 +23,11 @@ const FOREIGN: [&str; 10] = [
     "TEST_",
 ];
 
-/// Returns the value of a variable that must not be empty where it is set: a secret that a
-/// deployment failed to fill in must not open the server to everybody.
+/// Returns the value of a variable.
+///
+/// # Errors
+/// If the variable is set but empty: a secret that a deployment failed to fill in must not open the
+/// server to all clients.
 pub(crate) fn filled(name: &str) -> Result<Option<OsString>, Failure> {
     let Some(value) = env::var_os(name) else {
         return Ok(None);
@@ -36,14 +39,14 @@ pub(crate) fn filled(name: &str) -> Result<Option<OsString>, Failure> {
     Ok(Some(value))
 }
 
-/// Reads the variables of the environment that all commands obey.
+/// Reads the settings that all commands take from the environment.
 ///
 /// # Errors
-/// If the program does not know a variable with the project's prefix, or its value is not UTF-8.
+/// If a variable with the project's prefix is unknown or not UTF-8.
 pub(crate) fn environment() -> Result<Environment, Failure> {
     let mut variables = Vec::new();
     for (name, value) in env::vars_os() {
-        // This program's names are ASCII: others are not looked at.
+        // Names of settings are ASCII, so a name that is not UTF-8 is another program's.
         let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
             continue;
         };
@@ -73,7 +76,7 @@ fn is_known(name: &str, value: &str) -> bool {
     KNOWN.contains(&name) || is_foreign || is_of_kubernetes(name, value)
 }
 
-/// Says whether Kubernetes sets this variable in every container beside a service named `prelude`:
+/// Returns whether Kubernetes sets this variable in every container beside a service named `prelude`:
 /// `SERVICE_HOST`, `SERVICE_PORT…`, `PORT` with a URL, `PORT_8000_TCP…`.
 fn is_of_kubernetes(name: &str, value: &str) -> bool {
     match name.split_once("PORT") {
@@ -84,17 +87,17 @@ fn is_of_kubernetes(name: &str, value: &str) -> bool {
     }
 }
 
-/// Names the known variable that is spelt most like `name`.
+/// Returns a sentence that names the known variable with the most similar spelling.
 fn nearest(name: &str) -> String {
     let mut names: Vec<String> = KNOWN.map(str::to_owned).to_vec();
     collect("", &mut names);
-    // A part of a name, or a name with more to it, is nearer than a name of the same length.
+    // A part or an extension of a name is nearer than a different name of the same length.
     let by_distance = |known: &String| match known.contains(name) || name.contains(known.as_str()) {
         true => known.len().abs_diff(name.len()) / 2,
         false => strsim::damerau_levenshtein(name, known),
     };
     let nearest = names.into_iter().min_by_key(by_distance);
-    let nearest = nearest.expect("some names are known");
+    let nearest = nearest.expect("the list of known names is not empty");
     format!("the nearest is {PREFIX}{nearest}, and settings are {PREFIX}<TABLE>__<FIELD>")
 }
 
@@ -152,7 +155,7 @@ mod tests {
         let of_cuda = names.iter().filter(|name| name.starts_with("CUDA__"));
         let counts = (of_cuda.count(), names.len());
         let cuda = if cfg!(feature = "cuda") { 7 } else { 0 };
-        assert_eq!(counts, (cuda, 69 + cuda), "{names:#?}");
+        assert_eq!(counts, (cuda, 68 + cuda), "{names:#?}");
     }
 
     #[test]

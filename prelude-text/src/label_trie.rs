@@ -1,6 +1,8 @@
-//! Labels as a trie of tokens behind a prompt: what several labels begin with is run once, each
-//! place where labels part is asked once for the tokens that may follow it, and what only one
-//! label has is scored as the text that it is.
+//! Labels as a trie of tokens behind a prompt.
+//!
+//! A common beginning of several labels is run once. Each place where labels part is scored once
+//! for the tokens that may follow it. The rest of a label that no other label shares is scored as
+//! the tokens of a text.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -29,9 +31,9 @@ pub const MAX_PLACES: usize = 1 << 16;
 #[derive(Clone, Debug)]
 pub struct LabelTrie {
     nodes: Vec<Node>,
-    /// The root's first.
+    /// The rows, that of the root first.
     rows: Vec<Row>,
-    /// Per label, which row has the score of each of its tokens.
+    /// For each label, the place of the score of each of its tokens.
     paths: Vec<Vec<Step>>,
 }
 
@@ -73,11 +75,11 @@ struct Step {
 }
 
 impl LabelTrie {
-    /// Builds the trie; `None` if it would have more than [`MAX_PLACES`] places, which are counted
-    /// on the way: a trie that is too large is never built.
+    /// Builds the trie. Returns `None` if it would have more than [`MAX_PLACES`] places, which are
+    /// counted on the way: a trie that is too large is never built.
     ///
     /// # Panics
-    /// If a label is empty: callers check what they were given.
+    /// If a label is empty: callers check their labels.
     #[must_use]
     pub fn new<L: AsRef<[TokenId]>>(labels: &[L]) -> Option<Self> {
         let places = Places::new(labels)?;
@@ -86,7 +88,8 @@ impl LabelTrie {
             rows: Vec::new(),
             paths: Vec::new(),
         };
-        // Of each place, the row and the number in it at which its followers' scores begin.
+        // The row of each place, and the number in that row at which the scores of its followers
+        // begin.
         let steps = trie.add_rows(&places);
         trie.paths = { places.paths.iter() }
             .map(|path| {
@@ -164,19 +167,19 @@ impl LabelTrie {
         node
     }
 
-    /// Rows that one prompt needs.
+    /// Returns the number of rows that one prompt needs.
     #[must_use]
     pub fn num_rows(&self) -> usize {
         self.rows.len()
     }
 
-    /// Tokens that one prompt needs beside its own.
+    /// Returns the number of tokens that the trie adds to one prompt.
     #[must_use]
     pub fn num_tokens(&self) -> usize {
         self.nodes.iter().map(|node| node.tokens.len()).sum()
     }
 
-    /// Most tokens that are put behind a prompt, one label's.
+    /// Returns the largest number of tokens that one label puts behind a prompt.
     #[must_use]
     pub fn depth(&self) -> usize {
         let mut depths: Vec<usize> = Vec::with_capacity(self.nodes.len());
@@ -227,7 +230,7 @@ impl LabelTrie {
         Ok(())
     }
 
-    /// The log-probability of each label over everything the model might have said, from the
+    /// Returns the log-probability of each label over everything that the model could say, from the
     /// scores of [`Self::graft`]'s rows under [`Normalise::OverVocab`].
     #[must_use]
     pub fn log_probabilities(&self, scores: &[RowScores]) -> Vec<f64> {
@@ -240,8 +243,9 @@ impl LabelTrie {
         })
     }
 
-    /// The probability of each label given that one of them is said: at every place the followers
-    /// share all of the probability, and a label's is the product along it. Sums to 1.
+    /// Returns the probability of each label given that the model says one of them. At every place
+    /// the followers share all of the probability, and the probability of a label is the product
+    /// along its path. All of them sum to 1.
     #[must_use]
     pub fn probabilities(&self, scores: &[RowScores], temperature: f64) -> Vec<f64> {
         let log = self.sum_along(scores, |scores| match scores {
@@ -252,7 +256,7 @@ impl LabelTrie {
         log.into_iter().map(f64::exp).collect()
     }
 
-    /// The probability that the model says one of these labels' first tokens: needs
+    /// Returns the probability that the model says the first token of one of these labels. Needs
     /// [`Normalise::OverVocab`].
     #[must_use]
     pub fn mass(&self, scores: &[RowScores]) -> Option<f64> {
@@ -273,16 +277,16 @@ impl LabelTrie {
     }
 }
 
-/// The trie with every place by itself.
+/// The trie with every place for itself.
 struct Places {
-    /// How each place is reached; `None` for the root.
+    /// The place before each place and the token between them; `None` for the root.
     from: Vec<Option<(usize, TokenId)>>,
     /// The number of tokens between the prompt and each place.
     depth: Vec<u32>,
     /// The tokens that follow in some label, in order of first appearance.
     next: Vec<Vec<TokenId>>,
     child: HashMap<(usize, TokenId), usize>,
-    /// Per label, the places along it and which of the place's followers comes next.
+    /// For each label, the places along it, and the number of the follower that comes next.
     paths: Vec<Vec<(usize, usize)>>,
 }
 
@@ -328,13 +332,13 @@ impl Places {
         Some(path)
     }
 
-    /// The place behind a place with one follower; `None` where a label ends.
+    /// Returns the place behind a place with one follower, or `None` where a label ends.
     fn only_child(&self, place: usize) -> Option<usize> {
         self.child.get(&(place, self.next[place][0])).copied()
     }
 
-    /// The places that follow each other from `place` on and have one follower each, which is a
-    /// place too; `place` alone if it is none of these, or the root.
+    /// Returns the places that follow each other from `place` on and have one follower each that is
+    /// a place as well. Returns `place` alone if `place` is not such a place, or is the root.
     fn line_from(&self, place: usize) -> Vec<usize> {
         let mut line = vec![place];
         let is_single = |place: usize| {
@@ -364,7 +368,7 @@ pub const fn rows_behind(labels: usize, bytes: usize) -> u64 {
     }) + 1
 }
 
-/// Bytes of a token, for guesses.
+/// The number of bytes of a token, for guesses.
 const BYTES_PER_TOKEN: u64 = 3;
 
 fn position_or_push(list: &mut Vec<TokenId>, token: TokenId) -> usize {
@@ -374,8 +378,8 @@ fn position_or_push(list: &mut Vec<TokenId>, token: TokenId) -> usize {
     })
 }
 
-/// Natural logarithm of the softmax of `logits / temperature`, computed in f64. A temperature
-/// near 0 makes it 0 for a single largest logit and -∞ for the others, never NaN.
+/// Returns the natural logarithm of the softmax of `logits / temperature`, computed in f64. A temperature
+/// near 0 gives 0 for a single largest logit and -∞ for the others, never NaN.
 #[must_use]
 pub fn log_softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
     let logits: Vec<f64> = logits.iter().copied().map(f64::from).collect();
@@ -384,13 +388,14 @@ pub fn log_softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
     scaled.into_iter().map(|l| l - norm).collect()
 }
 
-/// `(x - max) / temperature` of each: subtracting first leaves nothing that overflows but to -∞.
+/// Returns `(x - max) / temperature` of each value. Subtracting first leaves nothing that overflows
+/// but to -∞.
 pub fn below_max(values: &[f64], temperature: f64) -> Vec<f64> {
     let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     values.iter().map(|x| (x - max) / temperature).collect()
 }
 
-/// Softmax of `logits`, computed in f64.
+/// Returns the softmax of `logits`, computed in f64.
 #[must_use]
 pub fn softmax(logits: &[f32]) -> Vec<f64> {
     let logits: Vec<f64> = logits.iter().copied().map(f64::from).collect();
@@ -400,7 +405,7 @@ pub fn softmax(logits: &[f32]) -> Vec<f64> {
     parts.into_iter().map(|part| part / sum).collect()
 }
 
-/// Probability that the model says one of these labels first, whatever follows: needs
+/// Returns the probability that the model says one of these labels first, whatever follows. Needs
 /// [`Normalise::OverVocab`].
 #[must_use]
 pub fn label_mass(scores: &LabelScores) -> Option<f64> {

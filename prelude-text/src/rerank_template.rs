@@ -2,18 +2,16 @@
 
 use minijinja::{Environment, context};
 
-use crate::template::TemplateError;
+use crate::template::{NAME, TemplateError, add_template, classify, environment};
 
-/// What relevance means unless a request says otherwise.
+/// The definition of relevance for requests that give none.
 pub const DEFAULT_INSTRUCTION: &str =
     "Given a web search query, retrieve relevant passages that answer the query";
 
-/// Instructions a rendering may execute.
+/// The number of instructions that a rendering may execute.
 const FUEL: u64 = 1_000_000;
 
-const NAME: &str = "rerank";
-
-/// The prompt Qwen3-Reranker models were trained on, word for word: a judge's system turn, the
+/// The prompt on which Qwen3-Reranker models were trained, word for word: a judge's system turn, the
 /// three parts as the user's turn, and an answer whose thinking is empty. Its last line break is
 /// not printed: templates lose one.
 const QWEN3: &str = "<|im_start|>system\nJudge whether the Document meets the requirements based \
@@ -26,7 +24,7 @@ on the Query and the Instruct provided. Note that the answer can only be \"yes\"
 pub struct RerankTemplate(Environment<'static>);
 
 impl RerankTemplate {
-    /// The prompt of the Qwen3-Reranker family.
+    /// Returns the template of the Qwen3-Reranker family.
     #[must_use]
     pub fn qwen3() -> Self {
         Self::new(QWEN3).expect("it is tested")
@@ -37,20 +35,12 @@ impl RerankTemplate {
     /// # Errors
     /// [`TemplateError::Syntax`].
     pub fn new(source: &str) -> Result<Self, TemplateError> {
-        let mut env = Environment::new();
-        env.set_trim_blocks(true);
-        env.set_lstrip_blocks(true);
-        env.set_fuel(Some(FUEL));
-        env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-        env.add_template_owned(NAME, source.to_owned())
-            .map_err(|e| TemplateError::Syntax {
-                line: e.line().unwrap_or(0),
-                what: e.kind().to_string(),
-            })?;
+        let mut env = environment(FUEL);
+        add_template(&mut env, source)?;
         Ok(Self(env))
     }
 
-    /// The prompt of one pair.
+    /// Renders the prompt of one pair.
     ///
     /// # Errors
     /// [`TemplateError`] if the template cannot cope with the texts.
@@ -62,13 +52,7 @@ impl RerankTemplate {
     ) -> Result<String, TemplateError> {
         let template = self.0.get_template(NAME).expect("it was added by `new`");
         let texts = context! { instruction, query, document };
-        template.render(texts).map_err(|e| match e.kind() {
-            minijinja::ErrorKind::OutOfFuel => TemplateError::TooCostly,
-            kind => TemplateError::Failed {
-                line: e.line().unwrap_or(0),
-                what: kind.to_string(),
-            },
-        })
+        template.render(texts).map_err(|error| classify(&error))
     }
 }
 

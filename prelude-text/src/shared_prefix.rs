@@ -1,4 +1,4 @@
-//! Encoding many prompts that begin alike, without encoding the common beginning again and again.
+//! Encoding of many prompts that begin alike, in which the common beginning is encoded once.
 //!
 //! The ids of a prompt are those of the *whole* prompt; parts encoded apart may differ from it.
 //! But some tokenizers provably never join what lies on both sides of certain places, and there a
@@ -25,17 +25,17 @@ use serde::Deserialize;
 const QWEN_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const LLAMA3_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Whether, and so where, a tokenizer's texts may be cut.
+/// The knowledge of where a tokenizer's texts may be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SafeCuts {
-    /// The proof above holds.
+    /// The proof in the module documentation holds.
     Proven,
-    /// Nothing is known of this tokenizer: every prompt is encoded whole.
+    /// No safe place is known: every prompt is encoded whole.
     Unknown,
 }
 
 impl SafeCuts {
-    /// Looks at a `tokenizer.json` for exactly the structure that the proof is about.
+    /// Checks that a `tokenizer.json` has exactly the structure that the proof is about.
     #[must_use]
     pub fn of(tokenizer_json: &[u8]) -> Self {
         match serde_json::from_slice::<TokenizerFile>(tokenizer_json) {
@@ -44,7 +44,7 @@ impl SafeCuts {
         }
     }
 
-    /// The last safe place strictly inside the first `limit` bytes of `text`.
+    /// Returns the last safe place strictly inside the first `limit` bytes of `text`.
     fn last_before(self, text: &str, limit: usize) -> Option<usize> {
         if self == Self::Unknown {
             return None;
@@ -130,7 +130,7 @@ impl TokenizerFile {
     }
 }
 
-/// Token ids of several prompts, a common beginning kept once.
+/// The token ids of several prompts, whose common beginning is kept once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SharedPrompts {
     prefix: Vec<TokenId>,
@@ -144,8 +144,8 @@ struct Encoded {
 }
 
 impl SharedPrompts {
-    /// Encodes `texts`, which are read one at a time. Whatever the first two have in common, up to
-    /// a safe place, is encoded once for all that begin with it.
+    /// Encodes `texts`, which are read one at a time. The common beginning of the first two, up to a
+    /// safe place, is encoded once for all texts that begin with it.
     ///
     /// `encode` appends the ids of a text, without special tokens of its own.
     ///
@@ -166,7 +166,7 @@ impl SharedPrompts {
             let common = common_prefix(first.as_bytes(), second.as_bytes());
             cuts.last_before(&first, common)
         });
-        // The cut holds for a text that has both of the place's neighbours.
+        // The cut is safe in a text that has both neighbours of the place.
         let head = cut.map(|cut| (cut, first.as_bytes()[..=cut].to_vec()));
         if let Some(cut) = cut {
             encode(&first[..cut], &mut shared.prefix)?;
@@ -188,7 +188,7 @@ impl SharedPrompts {
         Ok(shared)
     }
 
-    /// Prompts that all begin with `prefix`, which is kept once.
+    /// Creates prompts that all begin with `prefix`, which is kept once.
     #[must_use]
     pub fn after(prefix: Vec<TokenId>, suffixes: Vec<Vec<TokenId>>) -> Self {
         let after_prefix = !prefix.is_empty();
@@ -202,19 +202,19 @@ impl SharedPrompts {
         }
     }
 
-    /// Number of prompts.
+    /// Returns the number of prompts.
     #[must_use]
     pub fn len(&self) -> usize {
         self.prompts.len()
     }
 
-    /// Whether there are no prompts.
+    /// Returns true if there are no prompts.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.prompts.is_empty()
     }
 
-    /// Length of each whole prompt, in tokens.
+    /// Returns the length of each whole prompt, in tokens.
     pub fn lens(&self) -> impl Iterator<Item = usize> {
         self.prompts.iter().map(|p| match p.after_prefix {
             true => self.prefix.len() + p.tokens.len(),
@@ -222,7 +222,7 @@ impl SharedPrompts {
         })
     }
 
-    /// The whole prompts, in order.
+    /// Returns the whole prompts, in order.
     pub fn into_prompts(self) -> impl Iterator<Item = Vec<TokenId>> {
         let prefix = self.prefix;
         self.prompts.into_iter().map(move |p| match p.after_prefix {
@@ -231,7 +231,7 @@ impl SharedPrompts {
         })
     }
 
-    /// The prompts as a tree, and the node at which each ends.
+    /// Returns the prompts as a tree, and the node at which each prompt ends.
     ///
     /// # Errors
     /// [`TreeError::EmptyNode`] with the index of an empty prompt; [`TreeError::TooLong`].
@@ -253,7 +253,7 @@ impl SharedPrompts {
                 true => Some(tree.push(None, self.prefix.clone())?),
                 false => None,
             };
-            // A prompt that is the prefix itself ends there.
+            // A prompt that equals the prefix ends at the root.
             for (index, _) in mine().filter(|(_, p)| p.tokens.is_empty()) {
                 ends[index] = root.expect("no whole prompt is empty");
             }

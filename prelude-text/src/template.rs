@@ -1,7 +1,7 @@
 //! Chat templates: messages to prompt text, as the model's own template says.
 //!
-//! Published templates are written for Jinja2 under Python, so this renders them with minijinja
-//! dressed as that: block trimming, Python string methods, `None`/`True` and float spellings,
+//! Published templates are written for Jinja2 under Python. This module renders them with minijinja
+//! and Python's conventions: block trimming, Python string methods, `None`/`True` and float spellings,
 //! `raise_exception`, `strftime_now` (UTC), and a `tojson` that writes what `json.dumps` with
 //! `ensure_ascii=False` writes. The work a template may do is bounded by fuel.
 
@@ -18,47 +18,48 @@ use minijinja::{
 use serde_json::{Map, Value as Json};
 use thiserror::Error as ThisError;
 
-/// Instructions a rendering may execute; and, of a template that a request brings, about as many as
-/// all its renderings may execute together, since the request says how many there are. A long chat (10,000 messages through a template of a
-/// hundred instructions) needs a tenth of it; running it out takes well under a second.
+/// The number of instructions that a rendering may execute. All renderings of a template that comes
+/// with a request may together execute about as many, since the request decides how many renderings
+/// there are. A long chat (10,000 messages through a template of a hundred instructions) needs a
+/// tenth of them; executing all of them takes well under a second.
 const FUEL: u64 = 10_000_000;
 
-const NAME: &str = "chat";
+pub(crate) const NAME: &str = "template";
 
 /// A compiled chat template together with the special tokens it may print.
 #[derive(Debug)]
 pub struct ChatTemplate {
     env: Environment<'static>,
     source: String,
-    /// Set if it came with a request.
+    /// The bounds of a template that came with a request.
     bounds: Option<Bounds>,
 }
 
-/// What a template of a request may do.
+/// The bounds of a template that came with a request.
 #[derive(Debug)]
 struct Bounds {
-    /// Most bytes that it may print at once.
+    /// Upper bound of the bytes of one rendering.
     bytes: usize,
-    /// Instructions that its renderings have executed.
+    /// The number of instructions that all renderings have executed.
     spent: AtomicU64,
 }
 
-/// What a template is given.
+/// The input of a chat template.
 #[derive(Clone, Copy, Debug)]
 pub struct ChatInputs<'a> {
     /// The messages, as JSON objects.
     pub messages: &'a [Json],
-    /// Functions the model may call; the template sees `none` if there are none.
+    /// The functions that the model may call; the template sees `none` if there are none.
     pub tools: Option<&'a [Json]>,
-    /// Documents for retrieval templates; the template sees `none` if there are none.
+    /// The documents for retrieval templates; the template sees `none` if there are none.
     pub documents: Option<&'a [Json]>,
-    /// Whether the prompt ends where the assistant's answer begins.
+    /// True if the prompt ends where the assistant's answer begins.
     pub add_generation_prompt: bool,
-    /// Further variables, such as `enable_thinking`. They cannot replace the fields above.
+    /// Further variables, such as `enable_thinking`, which cannot replace the other fields.
     pub kwargs: &'a Map<String, Json>,
 }
 
-/// Why a template did not yield a prompt.
+/// The reason why a template gave no prompt.
 #[derive(Clone, Debug, PartialEq, Eq, ThisError)]
 #[non_exhaustive]
 pub enum TemplateError {
@@ -67,7 +68,7 @@ pub enum TemplateError {
     Syntax {
         /// Line of the source, from 1.
         line: usize,
-        /// What is wrong there.
+        /// The problem in this line.
         what: String,
     },
     /// The template itself refused the messages.
@@ -78,7 +79,7 @@ pub enum TemplateError {
     Failed {
         /// Line of the source, from 1.
         line: usize,
-        /// What went wrong there.
+        /// The problem in this line.
         what: String,
     },
     /// The template ran out of fuel.
@@ -89,7 +90,7 @@ pub enum TemplateError {
     TooLong(usize),
 }
 
-/// What `raise_exception` raised, found again in the error's chain of causes.
+/// The message of `raise_exception`, which is found in the error's chain of causes.
 #[derive(Debug, ThisError)]
 #[error("{0}")]
 struct Raised(String);
@@ -103,11 +104,7 @@ impl ChatTemplate {
         source: &str,
         special_tokens: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self, TemplateError> {
-        let mut env = Environment::new();
-        env.set_trim_blocks(true);
-        env.set_lstrip_blocks(true);
-        env.set_fuel(Some(FUEL));
-        env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+        let mut env = environment(FUEL);
         env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         env.set_formatter(format_as_python);
         env.add_filter("tojson", tojson);
@@ -125,8 +122,8 @@ impl ChatTemplate {
         })
     }
 
-    /// Another template for the same model, for one request: it may print at most `max_bytes` at
-    /// once, and its renderings share their limit of instructions.
+    /// Compiles a template of one request for the same model. The template may print at most
+    /// `max_bytes` in one rendering, and its renderings share one limit of instructions.
     ///
     /// # Errors
     /// [`TemplateError::Syntax`].
@@ -143,7 +140,7 @@ impl ChatTemplate {
         })
     }
 
-    /// The template's source.
+    /// Returns the template's source.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.source
@@ -183,7 +180,7 @@ impl ChatTemplate {
         let Some(bounds) = &self.bounds else {
             return template.render(context).map_err(|e| classify(&e));
         };
-        // The last one may begin with little left and execute as much as any.
+        // The last rendering may begin with little left and execute as much as any other.
         if bounds.spent.load(Ordering::Relaxed) >= FUEL {
             return Err(TemplateError::TooCostly);
         }
@@ -206,7 +203,22 @@ impl ChatTemplate {
     }
 }
 
-fn add_template(env: &mut Environment<'static>, source: &str) -> Result<(), TemplateError> {
+/// Creates an environment with the block trimming of published templates, without HTML escapes, in
+/// which a rendering may execute `fuel` instructions.
+pub(crate) fn environment(fuel: u64) -> Environment<'static> {
+    let mut env = Environment::new();
+    env.set_trim_blocks(true);
+    env.set_lstrip_blocks(true);
+    env.set_fuel(Some(fuel));
+    env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    env
+}
+
+/// Compiles `source` as the template [`NAME`] of `env`.
+pub(crate) fn add_template(
+    env: &mut Environment<'static>,
+    source: &str,
+) -> Result<(), TemplateError> {
     env.add_template_owned(NAME, source.to_owned())
         .map_err(|e| TemplateError::Syntax {
             line: e.line().unwrap_or(0),
@@ -216,11 +228,11 @@ fn add_template(env: &mut Environment<'static>, source: &str) -> Result<(), Temp
         })
 }
 
-/// Text that has to fit.
+/// A writer of text of at most as many bytes as there is room for.
 struct Bounded {
     text: Vec<u8>,
     room: usize,
-    /// Whether something did not.
+    /// True if a write did not fit.
     is_full: bool,
 }
 
@@ -240,7 +252,7 @@ impl io::Write for Bounded {
     }
 }
 
-fn classify(error: &Error) -> TemplateError {
+pub(crate) fn classify(error: &Error) -> TemplateError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(at) = cause {
         if let Some(Raised(message)) = at.downcast_ref() {
@@ -278,7 +290,7 @@ fn format_as_python(
     }
 }
 
-/// What Python's `str()` prints.
+/// Returns the text that Python's `str()` gives.
 fn python_str(value: &Value) -> String {
     match value.as_str() {
         Some(s) => s.to_owned(),
@@ -291,7 +303,7 @@ fn python_str(value: &Value) -> String {
     }
 }
 
-/// What Python's `repr()` prints, for the values JSON has.
+/// Appends the text that Python's `repr()` gives for the values that JSON has.
 fn python_repr(out: &mut String, value: &Value) {
     match value.kind() {
         ValueKind::None => out.push_str("None"),
@@ -322,7 +334,7 @@ fn python_repr(out: &mut String, value: &Value) {
     }
 }
 
-/// A string as Python quotes it: single quotes unless that needs more escapes.
+/// Appends a string as Python quotes it: in single quotes, unless that needs more escapes.
 fn push_quoted(out: &mut String, s: &str) {
     let quote = if s.contains('\'') && !s.contains('"') {
         '"'
@@ -355,7 +367,7 @@ fn push_number(out: &mut String, value: &Value) {
     }
 }
 
-/// A float as Python spells it: the shortest digits that read back as the same number, in
+/// Appends a float as Python spells it: the shortest digits that read back as the same number, in
 /// exponent form from 1e16 on and below 1e-4.
 fn push_float(out: &mut String, number: f64) {
     if !number.is_finite() {
@@ -381,7 +393,7 @@ fn push_float(out: &mut String, number: f64) {
     }
 }
 
-/// `json.dumps(value, ensure_ascii=False)`, with the keywords templates use.
+/// Returns `json.dumps(value, ensure_ascii=False)`, with the keywords that templates use.
 fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = kwargs.get("indent")?;
     let sort_keys: Option<bool> = kwargs.get("sort_keys")?;
@@ -487,7 +499,7 @@ impl JsonWriter {
     }
 }
 
-/// Template variables of prompts whose first token is the answer.
+/// Returns the template variables for prompts whose first token is the answer.
 pub fn no_thinking() -> Map<String, Json> {
     Map::from_iter([("enable_thinking".to_owned(), Json::Bool(false))])
 }

@@ -20,17 +20,9 @@ pub(crate) fn run(data: Option<PathBuf>) -> Result<String> {
         );
     }
     let server = start()?;
-    cargo([
-        "run",
-        "--release",
-        "-p",
-        "prelude-bench",
-        "--",
-        "accuracy",
-        "--data",
-    ])
-    .args([data.as_os_str()])
-    .args(["--url", &format!("http://{}", server.address)])
-    .run()?;
+    cargo("run --release -p prelude-bench -- accuracy --data".split(' '))
+        .args([data.as_os_str()])
+        .args(["--url", &format!("http://{}", server.address)])
+        .run()?;
     Ok("accuracy: as recorded".to_owned())
 }

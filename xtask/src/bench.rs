@@ -69,15 +69,7 @@ fn table(args: &[String]) -> Result<()> {
 }
 
 fn tokenizer(args: &[String]) -> Result<()> {
-    cargo([
-        "run",
-        "--release",
-        "--manifest-path",
-        "bench/tokenizer/Cargo.toml",
-        "--target-dir",
-        "target/bench-tokenizer",
-        "--",
-    ])
+    cargo("run --release --manifest-path bench/tokenizer/Cargo.toml --target-dir target/bench-tokenizer --".split(' '))
     .args(args)
     .run()
 }

@@ -15,6 +15,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::{
     demo_server::{DemoServer, build, start_with},
+    files,
     run::root,
 };
 
@@ -47,7 +48,7 @@ pub(crate) fn run(names: &[String]) -> Result<String> {
         );
     }
     build()?;
-    let work = work_folder();
+    let work = files::target().join("clients");
     fs::create_dir_all(&work)?;
     let model = long_model(&work)?;
     let key_file = work.join("keys");
@@ -136,24 +137,13 @@ fn all() -> Result<Vec<Client>> {
     Ok(clients)
 }
 
-fn work_folder() -> PathBuf {
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
-    target.join("clients")
-}
-
 /// A copy of `demo-lm` whose configuration allows [`CONTEXT`] tokens.
 fn long_model(work: &Path) -> Result<PathBuf> {
     let (from, to) = (
         root().join("prelude-server/demo/demo-lm"),
         work.join("model"),
     );
-    fs::create_dir_all(&to)?;
-    for entry in fs::read_dir(&from).with_context(|| from.display().to_string())? {
-        let path = entry?.path();
-        let name = path.file_name().context("a file has a name")?;
-        fs::copy(&path, to.join(name))?;
-    }
+    files::copy_folder(&from, &to, |_| true)?;
     // The smaller of the two is the context.
     for (file, field) in [
         ("config.json", "max_position_embeddings"),
@@ -175,9 +165,7 @@ fn install(client: &Client, work: &Path) -> Result<PathBuf> {
     if fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) {
         return Ok(home);
     }
-    if home.exists() {
-        fs::remove_dir_all(&home)?;
-    }
+    files::remove(&home)?;
     fs::create_dir_all(&home)?;
     if client.is_node {
         let mut npm = Command::new("npm");

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::run::{cargo, root};
+use crate::{files, run::cargo};
 
 /// Longest that the demo server may take to be ready. The promise is one second from start to
 /// first answer; a busy machine gets slack, since this is a check of function.
@@ -46,10 +46,8 @@ pub(crate) fn build() -> Result<()> {
 
 /// Starts the program that [`build`] built, on a free port, with more arguments.
 pub(crate) fn start_with(args: &[&OsStr]) -> Result<DemoServer> {
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
     let started = Instant::now();
-    let child = Command::new(target.join("release/prelude"))
+    let child = Command::new(files::target().join("release/prelude"))
         .args(["serve", "--port", "0"])
         .args(args)
         .stdin(Stdio::null())

@@ -8,6 +8,7 @@ mod bench;
 mod ci;
 mod clients;
 mod demo_server;
+mod files;
 mod fuzz;
 mod golden;
 mod gpu;
@@ -124,6 +125,7 @@ enum Command {
 }
 
 fn main() -> Result<()> {
+    let show = |outcome: String| println!("{outcome}");
     match Args::parse().command {
         Command::Test { args } => test(&args),
         Command::Ci {
@@ -131,21 +133,19 @@ fn main() -> Result<()> {
             only,
             clients,
         } => ci::run(&skip, &only, clients),
-        Command::Clients { names } => clients::run(&names).map(|outcome| println!("{outcome}")),
+        Command::Clients { names } => clients::run(&names).map(show),
         Command::Tidy => tidy::run(),
         Command::Parity => parity(),
         Command::Bench { args } => bench::run(&args),
         Command::Smoke => smoke::run(),
-        Command::Accuracy { data } => accuracy::run(data).map(|outcome| println!("{outcome}")),
-        Command::Asan => asan::run().map(|outcome| println!("{outcome}")),
-        Command::Miri => miri::run().map(|outcome| println!("{outcome}")),
-        Command::Aarch64 => aarch64::run(aarch64::Tests::All).map(|outcome| println!("{outcome}")),
+        Command::Accuracy { data } => accuracy::run(data).map(show),
+        Command::Asan => asan::run().map(show),
+        Command::Miri => miri::run().map(show),
+        Command::Aarch64 => aarch64::run(aarch64::Tests::All).map(show),
         Command::Kernels(command) => kernels::run(command),
         Command::Gpu(options) => gpu::run(&options),
         Command::TokenizerGate(options) => tokenizer_gate::run(&options),
-        Command::Fuzz { seconds, target } => {
-            fuzz::run(seconds, target.as_deref()).map(|outcome| println!("{outcome}"))
-        }
+        Command::Fuzz { seconds, target } => fuzz::run(seconds, target.as_deref()).map(show),
         Command::Golden { accept } => golden::run(accept),
     }
 }
@@ -168,15 +168,6 @@ fn test(args: &[String]) -> Result<()> {
 /// Parity is tests: this command runs those and shows their tables.
 fn parity() -> Result<()> {
     golden::run(false)?;
-    run::cargo([
-        "test",
-        "-p",
-        "prelude-exec-cpu",
-        "--test",
-        "parity",
-        "--",
-        "--nocapture",
-    ])
-    .run()?;
-    run::cargo(["test", "-p", "prelude-server", "--lib", "template::"]).run()
+    run::cargo("test -p prelude-exec-cpu --test parity -- --nocapture".split(' ')).run()?;
+    run::cargo(["test", "-p", "prelude-text", "--lib", "template::"]).run()
 }

@@ -57,7 +57,7 @@ where
         .args(["run", toolchain, "cargo"])
         .args(args)
         .stdin(Stdio::null());
-    // What a stable cargo exported for its children would override the choice of toolchain.
+    // The variables that a stable cargo exports for its children would override the toolchain.
     for name in ["CARGO", "RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN"] {
         command.env_remove(name);
     }

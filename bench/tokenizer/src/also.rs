@@ -1,6 +1,6 @@
 //! One more rival for one run: an engine of another build of this bench.
 //!
-//! Another version of an engine cannot be compiled in beside the one that is. It can be compiled
+//! Two versions of an engine cannot be compiled into one program. Another version can be compiled
 //! in a copy of this folder, whose program then serves the same orders.
 
 use std::{

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::corpus::Kind;
+use crate::kind::Kind;
 
 /// Enough for a run without using a line twice.
 const BYTES_MAX: usize = 24_000_000;

@@ -9,51 +9,8 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context as _, Result};
 use rand::{SeedableRng as _, rngs::StdRng, seq::SliceRandom as _};
-use serde::{Deserialize, Serialize};
 
-use crate::synth::Synth;
-
-/// A language or a kind of text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
-    English,
-    Code,
-    Chinese,
-    Japanese,
-    Arabic,
-    Russian,
-    Korean,
-}
-
-impl Kind {
-    pub(crate) const ALL: [Self; 7] = [
-        Self::English,
-        Self::Code,
-        Self::Chinese,
-        Self::Japanese,
-        Self::Arabic,
-        Self::Russian,
-        Self::Korean,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::English => "English",
-            Self::Code => "code",
-            Self::Chinese => "Chinese",
-            Self::Japanese => "Japanese",
-            Self::Arabic => "Arabic",
-            Self::Russian => "Russian",
-            Self::Korean => "Korean",
-        }
-    }
-
-    /// The file of collected text.
-    pub(crate) fn file(self) -> String {
-        format!("{}.txt", self.name().to_lowercase())
-    }
-}
+use crate::{kind::Kind, synth::Synth};
 
 /// The texts of a run.
 pub(crate) struct Corpus {

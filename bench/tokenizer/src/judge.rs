@@ -63,7 +63,7 @@ pub(crate) fn judge(row: &Row, entries: Vec<Entry>) -> Line {
         let rival = measured.iter().find(|e| e.who == who)?;
         Some(better(row.unit, &ours?.values, &rival.values))
     };
-    // The hardest rival is the one that we are least ahead of.
+    // The best rival is the rival with the smallest ratio.
     let against_best = measured
         .iter()
         .filter(|e| e.who.is_rival() && e.differing.0 == 0)

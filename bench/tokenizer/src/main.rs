@@ -8,6 +8,7 @@ mod collect;
 mod corpus;
 mod engines;
 mod judge;
+mod kind;
 mod paper;
 mod plot;
 mod process;
@@ -62,7 +63,8 @@ struct Args {
     #[arg(long, value_delimiter = ',')]
     without: Vec<String>,
     /// One more rival: the engine of another build of bench/tokenizer, shown under a title. Its
-    /// ids are checked as everyone's; targets do not count it. May be given several times.
+    /// ids are checked as those of all engines; targets do not count it. May be given several
+    /// times.
     #[arg(long, value_name = "TITLE=ENGINE:PROGRAM", value_parser = Also::parse)]
     also: Vec<Also>,
     /// First gather real text from this machine and from Debian packages into the output folder.
@@ -200,7 +202,8 @@ fn main() -> Result<()> {
     println!("vocabulary: {}", tokenizer.display());
     let loads = load_average();
     let only = args.only.as_deref();
-    let mut lines = measure(&mut race, workloads::rows(), only)?;
+    let rows = workloads::rows().into_iter().chain(paper::rows()).collect();
+    let mut lines = measure(&mut race, rows, only)?;
     if let Some(path) = &sentencepiece {
         println!("SentencePiece: {}", path.display());
         // The engines of the first race end with it; its texts have been seen.
@@ -237,7 +240,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Everyone of this build who can take part, ours first; says aloud who cannot.
+/// Returns the engines of this build that can take part, ours first, and prints those that cannot.
 fn engines(args: &Args, python: &Path) -> Result<Vec<Who>> {
     let keys = args.without.iter();
     let keys = keys.filter(|key| *key != paper::tokenizer::KEY);

@@ -4,17 +4,41 @@
 //! What is measured, and each text's kind and bytes, are those of the program that makes the
 //! paper's table (`tokenizer_bench` in Virtue-Research/prelude). The sentences are our own.
 
-mod texts;
 pub(crate) mod tokenizer;
 
-use std::{collections::BTreeMap, fs, path::Path, thread};
+use std::{collections::BTreeMap, fs, path::Path, sync::LazyLock, thread};
 
 use anyhow::{Context as _, Result, bail};
+use serde::Deserialize;
 
 use crate::{
     protocol::How,
     workloads::{Ids, Must, Part, Pattern, Row, Texts, Unit, What, Work},
 };
+
+/// The sentences and snippets of the rows, whose kinds and lengths are those of the paper's program.
+#[derive(Deserialize)]
+struct Sentences {
+    tiny: String,
+    short_english: String,
+    short_chinese: String,
+    prose: String,
+    snippet: String,
+    /// English, Chinese, French, Japanese, Korean, German, Russian, Spanish, Portuguese.
+    languages: Vec<String>,
+    repeated: String,
+    system: String,
+    question: String,
+    sentences: Vec<String>,
+    snippets: Vec<String>,
+    /// The messages of a user and the assistant, in turns.
+    turns: Vec<(String, String)>,
+    paragraphs: Vec<String>,
+}
+
+static TEXTS: LazyLock<Sentences> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("paper/texts.json")).expect("a test reads the file")
+});
 
 /// A text of the table.
 struct Sample {
@@ -24,16 +48,16 @@ struct Sample {
 }
 
 /// The paragraph that batches and threads encode.
-const PROSE: Sample = sample("medium prose", 674, |_| texts::PROSE.to_owned());
+const PROSE: Sample = sample("medium prose", 674, |_| TEXTS.prose.clone());
 
 const SAMPLES: [Sample; 17] = [
-    sample("tiny", 5, |_| texts::TINY.to_owned()),
-    sample("short English", 51, |_| texts::SHORT_ENGLISH.to_owned()),
-    sample("short Chinese", 90, |_| texts::SHORT_CHINESE.to_owned()),
+    sample("tiny", 5, |_| TEXTS.tiny.clone()),
+    sample("short English", 51, |_| TEXTS.short_english.clone()),
+    sample("short Chinese", 90, |_| TEXTS.short_chinese.clone()),
     PROSE,
-    sample("code snippet", 470, |_| texts::SNIPPET.to_owned()),
-    sample("mixed languages", 641, |_| texts::LANGUAGES.join(" ")),
-    sample("long repeat", 2025, |_| texts::REPEATED.repeat(45)),
+    sample("code snippet", 470, |_| TEXTS.snippet.clone()),
+    sample("mixed languages", 641, |_| TEXTS.languages.join(" ")),
+    sample("long repeat", 2025, |_| TEXTS.repeated.repeat(45)),
     sample("long unique 4K", 4000, sentences),
     sample("very long 8K", 8000, sentences),
     sample("chat template", 212, |_| question()),
@@ -41,13 +65,13 @@ const SAMPLES: [Sample; 17] = [
     sample("long 64K", 64_000, sentences),
     sample("long 200K", 200_000, sentences),
     sample("long code 16K", 16_000, |bytes| {
-        in_turn(&texts::SNIPPETS, "\n", bytes)
+        in_turn(&TEXTS.snippets, "\n", bytes)
     }),
     sample("multi-turn chat 8K", 21_370, |_| conversation(80)),
     sample("multi-turn chat 32K", 85_480, |_| conversation(320)),
     // 32,000 would be inside a character.
     sample("long Chinese 32K", 31_998, |bytes| {
-        in_turn(&texts::PARAGRAPHS, "\n", bytes)
+        in_turn(&TEXTS.paragraphs, "\n", bytes)
     }),
 ];
 
@@ -86,7 +110,7 @@ pub(crate) fn rows() -> Vec<Row> {
         let how = How::Whole;
         row(name, Unit::Microseconds, Work::Decode { ids, how })
     };
-    // As many threads as a program takes that says nothing about them.
+    // The number of threads of a program that sets none.
     let threads = thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let batch = |count| {
         let name = format!("batch of {count} × {} B (wall)", PROSE.bytes);
@@ -147,11 +171,11 @@ pub(crate) fn figures(path: &Path) -> Result<BTreeMap<String, String>> {
 }
 
 fn sentences(bytes: usize) -> String {
-    in_turn(&texts::SENTENCES, " ", bytes)
+    in_turn(&TEXTS.sentences, " ", bytes)
 }
 
 /// The pieces in turn, each followed by `after`, cut at `bytes` or before the character there.
-fn in_turn(pieces: &[&str], after: &str, bytes: usize) -> String {
+fn in_turn(pieces: &[String], after: &str, bytes: usize) -> String {
     let mut text = String::new();
     for piece in pieces.iter().cycle() {
         if text.len() >= bytes {
@@ -168,19 +192,18 @@ fn in_turn(pieces: &[&str], after: &str, bytes: usize) -> String {
 fn question() -> String {
     format!(
         "<|im_start|>system\n{}<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n",
-        texts::SYSTEM,
-        texts::QUESTION
+        TEXTS.system, TEXTS.question
     )
 }
 
 /// A chat of so many questions with their answers.
 fn conversation(turns: usize) -> String {
-    let turn = |(user, assistant): &(&str, &str)| {
+    let turn = |(user, assistant): &(String, String)| {
         format!(
             "<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n{assistant}<|im_end|>\n"
         )
     };
-    texts::TURNS.iter().cycle().take(turns).map(turn).collect()
+    TEXTS.turns.iter().cycle().take(turns).map(turn).collect()
 }
 
 #[cfg(test)]
@@ -212,7 +235,7 @@ mod tests {
             assert_eq!(text(name).matches("<|im_start|>user\n").count(), turns);
             assert!(text(name).ends_with("<|im_end|>\n"), "{name}");
         }
-        assert_eq!(texts::REPEATED.len(), 45);
+        assert_eq!(TEXTS.repeated.len(), 45);
     }
 
     #[test]
@@ -221,34 +244,32 @@ mod tests {
             assert_eq!(pieces.into_iter().collect::<BTreeSet<T>>().len(), count);
         }
         differ(SAMPLES.iter().map(|sample| text(sample.name)), 17);
-        differ(texts::LANGUAGES, 9);
-        differ(texts::SENTENCES, 15);
-        differ(texts::SNIPPETS, 6);
-        differ(texts::PARAGRAPHS, 5);
+        differ(&TEXTS.languages, 9);
+        differ(&TEXTS.sentences, 15);
+        differ(&TEXTS.snippets, 6);
+        differ(&TEXTS.paragraphs, 5);
         differ(
-            texts::TURNS
-                .iter()
-                .flat_map(|(user, answer)| [user, answer]),
+            TEXTS.turns.iter().flat_map(|(user, answer)| [user, answer]),
             16,
         );
     }
 
     #[test]
     fn pieces_are_of_their_kind() {
-        for snippet in texts::SNIPPETS {
+        for snippet in &TEXTS.snippets {
             assert!((150..=400).contains(&snippet.len()), "{snippet}");
             assert!(snippet.is_ascii());
         }
-        for paragraph in texts::PARAGRAPHS {
+        for paragraph in &TEXTS.paragraphs {
             assert!(
                 (60..=80).contains(&paragraph.chars().count()),
                 "{paragraph}"
             );
         }
-        let answers = texts::TURNS.map(|(_, answer)| answer);
-        let blocks = answers.iter().filter(|text| text.contains("```python\n"));
+        let answers = || TEXTS.turns.iter().map(|(_, answer)| answer);
+        let blocks = answers().filter(|text| text.contains("```python\n"));
         assert_eq!(blocks.count(), 2);
-        assert_eq!(answers.iter().filter(|text| !text.is_ascii()).count(), 1);
+        assert_eq!(answers().filter(|text| !text.is_ascii()).count(), 1);
     }
 
     #[test]

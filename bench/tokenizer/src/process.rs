@@ -69,11 +69,10 @@ impl Launcher {
 }
 
 impl Process {
-    /// Sends an order and waits for its cost. An engine that refuses is an error, as is one that
-    /// died.
+    /// Sends an order and waits for its cost. An engine that refuses or has ended is an error.
     pub(crate) fn obey(&mut self, order: &Order) -> Result<Cost> {
         let orders = self.orders.as_mut().context("orders are open until drop")?;
-        // To one that ended this fails; that there is no reply says more.
+        // Writing to a process that has ended fails; the missing reply says more.
         let _ = writeln!(orders, "{}", serde_json::to_string(order)?);
         let _ = orders.flush();
         let mut line = String::new();

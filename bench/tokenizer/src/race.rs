@@ -200,7 +200,7 @@ impl Race {
         Ok(board.results)
     }
 
-    /// Asks everyone for ids and compares them with the reference's.
+    /// Asks all engines for ids and compares these with the ids of the reference.
     fn compare(&mut self, row: &str, processes: &mut [Process], board: &mut Board) -> Result<()> {
         let mut all = Vec::new();
         for process in processes.iter_mut() {

@@ -6,7 +6,7 @@
 
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::SliceRandom as _};
 
-use crate::corpus::Kind;
+use crate::kind::Kind;
 
 const LEXICON_WORDS: usize = 8_000;
 const UNSEEN: f64 = 0.02;

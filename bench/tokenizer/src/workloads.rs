@@ -4,12 +4,7 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use crate::{
-    corpus::{Corpus, Kind},
-    engines::Who,
-    paper,
-    protocol::How,
-};
+use crate::{corpus::Corpus, engines::Who, kind::Kind, protocol::How};
 
 /// One row.
 pub(crate) struct Row {
@@ -216,145 +211,148 @@ fn chat(corpus: &mut Corpus, bytes: usize, markers: bool) -> String {
     text
 }
 
-/// The target table, then the degenerate inputs, then the paper's rows.
+/// Returns the rows of the target table, then those of degenerate inputs.
 pub(crate) fn rows() -> Vec<Row> {
-    let mut rows = Vec::new();
-    let mut add = |name: &str, unit, work, must| {
-        rows.push(Row {
-            name: name.to_owned(),
-            unit,
-            work,
-            must,
-            part: Part::Targets,
-        });
-    };
-    // Rounds are as long as five of them have new lines: of text whose words all came before,
-    // an engine that remembers them all looks twice as fast.
-    let plain = |kind, bytes, count| Texts::new(What::Plain(kind), bytes, count);
-    let fresh = |texts| Work::Encode { texts, fresh: true };
-    let rate = Unit::MegabytesPerSecond;
-    for kind in [Kind::English, Kind::Code] {
+    let mut rows = bulk_rows();
+    rows.extend(call_rows());
+    rows.extend(decode_rows());
+    rows.extend(thread_rows());
+    rows.extend(load_rows());
+    rows.extend(patterns().map(|(name, pattern)| {
+        let texts = Texts::new(What::Pattern(pattern), 1_000_000, 1);
+        let name = format!("first call: 1 MB of {name}");
+        rate(name, Work::FirstCall { texts }, Must::Reach(10.0))
+    }));
+    rows
+}
+
+fn target(name: impl Into<String>, unit: Unit, work: Work, must: Must) -> Row {
+    Row {
+        name: name.into(),
+        unit,
+        work,
+        must,
+        part: Part::Targets,
+    }
+}
+
+fn rate(name: impl Into<String>, work: Work, must: Must) -> Row {
+    target(name, Unit::MegabytesPerSecond, work, must)
+}
+
+fn plain(kind: Kind, bytes: usize, count: usize) -> Texts {
+    Texts::new(What::Plain(kind), bytes, count)
+}
+
+fn fresh(texts: Texts) -> Work {
+    Work::Encode { texts, fresh: true }
+}
+
+/// Rounds of fresh text are as long as five of them have new lines: of text whose words all came
+/// before, an engine that remembers them all looks twice as fast.
+fn bulk_rows() -> Vec<Row> {
+    let warm = |kind: Kind| {
+        let texts = plain(kind, 1_000_000, 1);
         let work = Work::Encode {
-            texts: plain(kind, 1_000_000, 1),
+            texts,
             fresh: false,
         };
         let name = format!("warm bulk {}, 1 MB", kind.name());
-        add(&name, rate, work, Must::Beat(Who::Gigatoken, 1.0));
-    }
-    for kind in [Kind::English, Kind::Code] {
+        rate(name, work, Must::Beat(Who::Gigatoken, 1.0))
+    };
+    let new = |kind: Kind, count, must| {
         let name = format!("fresh {}, 8 KB each", kind.name());
-        add(
-            &name,
-            rate,
-            fresh(plain(kind, 8192, 48)),
-            Must::BeatBest(1.3),
-        );
-    }
-    let chats = |bytes, count| fresh(Texts::new(What::Chat, bytes, count));
-    add(
-        "fresh chat, 8 KB each",
-        rate,
-        chats(8192, 40),
-        Must::BeatBest(1.3),
-    );
-    for kind in Kind::ALL.into_iter().skip(2) {
-        let name = format!("fresh {}, 8 KB each", kind.name());
-        let must = Must::Beat(Who::Fastokens, 2.0);
-        add(&name, rate, fresh(plain(kind, 8192, 24)), must);
-    }
-    for (bytes, count) in [(5, 10_000), (51, 3000), (674, 240)] {
+        rate(name, fresh(plain(kind, 8192, count)), must)
+    };
+    let [english, code, others @ ..] = Kind::ALL;
+    let best = Must::BeatBest(1.3);
+    let chats = fresh(Texts::new(What::Chat, 8192, 40));
+    let mut rows = vec![
+        warm(english),
+        warm(code),
+        new(english, 48, best),
+        new(code, 48, best),
+        rate("fresh chat, 8 KB each", chats, best),
+    ];
+    rows.extend(others.map(|kind| new(kind, 24, Must::Beat(Who::Fastokens, 2.0))));
+    rows
+}
+
+fn call_rows() -> Vec<Row> {
+    let call = |(bytes, count)| {
         let name = format!("fresh call of {bytes} B, English");
         let work = fresh(plain(Kind::English, bytes, count));
-        add(&name, Unit::Microseconds, work, Must::BeatBest(1.0));
-    }
-    // 131 / 90 and 378 / 260 µs in the target table.
-    for (bytes, count, ratio) in [(21_000, 8, 131.0 / 90.0), (85_000, 2, 378.0 / 260.0)] {
+        target(name, Unit::Microseconds, work, Must::BeatBest(1.0))
+    };
+    let chat = |(bytes, count, ratio)| {
         let name = format!("fresh chat of {} KB", bytes / 1000);
+        let work = fresh(Texts::new(What::Chat, bytes, count));
         let must = Must::Beat(Who::Fastokens, ratio);
-        add(&name, Unit::Microseconds, chats(bytes, count), must);
-    }
+        target(name, Unit::Microseconds, work, must)
+    };
+    let mut rows: Vec<Row> = [(5, 10_000), (51, 3000), (674, 240)].map(call).into();
+    // 131 / 90 and 378 / 260 µs in the target table.
+    rows.extend([(21_000, 8, 131.0 / 90.0), (85_000, 2, 378.0 / 260.0)].map(chat));
+    rows
+}
+
+fn decode_rows() -> [Row; 2] {
+    let decode = |name, unit, how, must| {
+        let ids = Ids::English(1245);
+        target(name, unit, Work::Decode { ids, how }, must)
+    };
     // 7.6 / 3 µs.
     let must = Must::Beat(Who::TokenizersRc, 7.6 / 3.0);
-    let decode = |how| Work::Decode {
-        ids: Ids::English(1245),
-        how,
-    };
-    let whole = decode(How::Whole);
-    add("decode 1,245 ids", Unit::Microseconds, whole, must);
-    let stream = decode(How::Stream);
-    add(
-        "streaming decode, per id",
-        Unit::Nanoseconds,
-        stream,
-        Must::Reach(20.0),
-    );
-    let batch = |count, threads| Work::Batch {
-        texts: plain(Kind::English, 900, count),
-        threads,
+    let (whole, stream) = ("decode 1,245 ids", "streaming decode, per id");
+    [
+        decode(whole, Unit::Microseconds, How::Whole, must),
+        decode(stream, Unit::Nanoseconds, How::Stream, Must::Reach(20.0)),
+    ]
+}
+
+fn thread_rows() -> [Row; 3] {
+    let batch = Work::Batch {
+        texts: plain(Kind::English, 900, 64),
+        threads: 2,
         fresh: true,
     };
-    let must = Must::BeatBest(1.5);
-    add(
-        "batch 64 × 900 B, two threads (wall)",
-        Unit::Microseconds,
-        batch(64, 2),
-        must,
-    );
-    let share = |apart| Work::Share {
-        texts: plain(Kind::English, 900, 512),
-        apart,
+    let share = |name, apart, must| {
+        let texts = plain(Kind::English, 900, 512);
+        target(name, Unit::Times, Work::Share { texts, apart }, must)
     };
-    add(
+    let name = "batch 64 × 900 B, two threads (wall)";
+    let (together, against) = (
         "two threads share one tokenizer (wall)",
-        Unit::Times,
-        share(false),
-        Must::Reach(1.9),
-    );
-    add(
         "the same, against two processes that share nothing",
-        Unit::Times,
-        share(true),
-        Must::Nothing,
     );
-    let must = Must::Beat(Who::Tokenizers, 3.0);
-    add("load from JSON", Unit::Milliseconds, Work::Load, must);
-    let must = Must::Reach(1.0);
-    add("load compiled", Unit::Milliseconds, Work::LoadImage, must);
-    add(
-        "resident memory after load",
-        Unit::Megabytes,
-        Work::Memory,
-        Must::Reach(20.0),
-    );
+    [
+        target(name, Unit::Microseconds, batch, Must::BeatBest(1.5)),
+        share(together, false, Must::Reach(1.9)),
+        share(against, true, Must::Nothing),
+    ]
+}
+
+fn load_rows() -> [Row; 6] {
+    let time = |name, work, must| target(name, Unit::Milliseconds, work, must);
+    let memory = |name, work, limit| target(name, Unit::Megabytes, work, Must::Reach(limit));
     let crowd = |threads, each| Work::Threads {
         texts: plain(Kind::English, 8192, 128),
         threads,
         each,
     };
-    for (name, threads) in [("two", 2), ("eight", 8)] {
-        add(
-            &format!("resident memory with {name} threads"),
-            Unit::Megabytes,
-            crowd(threads, false),
-            // 20 MB, and 2 for each thread.
-            Must::Reach(20.0 + 2.0 * threads as f64),
-        );
-    }
-    add(
-        "of which each further thread",
-        Unit::Megabytes,
-        crowd(8, true),
-        Must::Reach(2.0),
-    );
-    for (name, pattern) in patterns() {
-        let work = Work::FirstCall {
-            texts: Texts::new(What::Pattern(pattern), 1_000_000, 1),
-        };
-        let name = format!("first call: 1 MB of {name}");
-        add(&name, rate, work, Must::Reach(10.0));
-    }
-    rows.extend(paper::rows());
-    rows
+    // 20 MB, and 2 for each thread.
+    [
+        time(
+            "load from JSON",
+            Work::Load,
+            Must::Beat(Who::Tokenizers, 3.0),
+        ),
+        time("load compiled", Work::LoadImage, Must::Reach(1.0)),
+        memory("resident memory after load", Work::Memory, 20.0),
+        memory("resident memory with two threads", crowd(2, false), 24.0),
+        memory("resident memory with eight threads", crowd(8, false), 36.0),
+        memory("of which each further thread", crowd(8, true), 2.0),
+    ]
 }
 
 /// Rows for a vocabulary of the other family; the target is set by the reference.

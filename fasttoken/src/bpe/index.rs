@@ -1,8 +1,8 @@
 //! Loading: finds the words that are a single token, and the characters at which merging can begin.
 
 use super::Bpe;
-use super::merge::HeapScratch;
 use super::prove::Proofs;
+use crate::heap_merge::HeapMerge;
 use crate::premerge::Premerged;
 use crate::short_tokens::ShortTokenTable;
 use crate::table::{StringTableBuilder, TooManyCollisions};
@@ -49,7 +49,7 @@ impl Bpe {
     fn reproduced(&self, all: &[u32], rules: &[[u32; 3]], vocab: &Vocab) -> Vec<u32> {
         let id_end = all.last().map_or(0, |id| *id as usize + 1);
         let proofs = Proofs::new(self.byte_ids.into_iter(), rules, &self.pairs, id_end);
-        let mut merging = HeapScratch::default();
+        let mut merging = HeapMerge::default();
         let mut merged = Vec::new();
         let mut is_own = |id: u32| {
             merged.clear();

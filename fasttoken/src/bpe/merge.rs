@@ -5,9 +5,8 @@
 //! repeated byte takes O(log n) steps.
 
 use super::{Bpe, NO_TOKEN};
+use crate::heap_merge::HeapMerge;
 use crate::pairs::NO_RANK;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 
 /// The largest number of symbols that are merged by scanning. At this length the heap is as fast.
 pub(super) const MAX_SCAN_SYMBOLS: usize = 48;
@@ -15,21 +14,6 @@ pub(super) const MAX_SCAN_SYMBOLS: usize = 48;
 /// The largest number of bytes after a run of one byte with which the run is still merged by
 /// halving.
 const MAX_RUN_TAIL_BYTES: usize = 16;
-
-/// Memory for merging long words by a heap.
-#[derive(Debug, Default)]
-pub(super) struct HeapScratch {
-    symbols: Vec<Symbol>,
-    /// Rank in the upper 24 bits, position in the lower 40.
-    heap: BinaryHeap<Reverse<u64>>,
-}
-
-impl HeapScratch {
-    /// Returns the bytes of allocated memory.
-    pub(super) fn bytes(&self) -> usize {
-        self.symbols.capacity() * size_of::<Symbol>() + self.heap.capacity() * size_of::<u64>()
-    }
-}
 
 /// The symbols of a piece before merging, if they are few.
 pub(super) struct Symbols {
@@ -68,21 +52,8 @@ impl Symbols {
     }
 }
 
-/// A symbol in a doubly linked list over the bytes of a word.
-#[derive(Debug, Clone, Copy)]
-struct Symbol {
-    id: u32,
-    /// The rank of the merge with the next symbol. `NO_RANK` marks a symbol without such a merge,
-    /// and a symbol that was swallowed, so that outdated heap entries no longer match.
-    rank: u32,
-    previous: usize,
-    next: usize,
-}
-
-const NONE: usize = usize::MAX;
-
 impl Bpe {
-    pub(super) fn merge(&self, word: &[u8], scratch: &mut HeapScratch, out: &mut Vec<u32>) {
+    pub(super) fn merge(&self, word: &[u8], scratch: &mut HeapMerge, out: &mut Vec<u32>) {
         if word.len() <= MAX_SCAN_SYMBOLS {
             let mut symbols = Symbols::default();
             for &byte in word {
@@ -202,73 +173,10 @@ impl Bpe {
         true
     }
 
-    fn merge_by_heap(&self, word: &[u8], scratch: &mut HeapScratch, out: &mut Vec<u32>) {
-        let HeapScratch { symbols, heap } = scratch;
-        symbols.clear();
-        symbols.extend(self.byte_tokens(word).enumerate().map(|(at, id)| Symbol {
-            id,
-            rank: NO_RANK,
-            previous: at.wrapping_sub(1),
-            next: at + 1,
-        }));
-        if let Some(last) = symbols.last_mut() {
-            last.next = NONE;
-        }
-        // Filling a vector and heapifying is linear; pushing one by one is not.
-        let mut entries = std::mem::take(heap).into_vec();
-        entries.clear();
-        for at in 1..symbols.len() {
-            let rank = self.pairs.rank(symbols[at - 1].id, symbols[at].id);
-            symbols[at - 1].rank = rank;
-            if rank != NO_RANK {
-                entries.push(Reverse(entry(rank, at - 1)));
-            }
-        }
-        *heap = BinaryHeap::from(entries);
-
-        while let Some(Reverse(top)) = heap.pop() {
-            let (rank, at) = ((top >> 40) as u32, (top & ((1 << 40) - 1)) as usize);
-            if symbols[at].rank != rank {
-                continue;
-            }
-            let next = symbols[at].next;
-            let right = symbols[next];
-            symbols[next].rank = NO_RANK;
-            symbols[at].id = self.pairs.product(rank);
-            symbols[at].next = right.next;
-            if right.next != NONE {
-                symbols[right.next].previous = at;
-            }
-            self.update(symbols, heap, at);
-            let previous = symbols[at].previous;
-            if previous != NONE {
-                self.update(symbols, heap, previous);
-            }
-        }
-
-        let mut at = 0;
-        while let Some(symbol) = symbols.get(at) {
-            out.push(symbol.id);
-            at = symbol.next;
-        }
+    fn merge_by_heap(&self, word: &[u8], heap: &mut HeapMerge, out: &mut Vec<u32>) {
+        let symbols = self.byte_tokens(word).map(|id| (id, 1));
+        heap.merge(&self.pairs, symbols, |id, _| out.push(id));
     }
-
-    /// Looks up the merge of symbol `at` with its right neighbour after one of the two changed.
-    fn update(&self, symbols: &mut [Symbol], heap: &mut BinaryHeap<Reverse<u64>>, at: usize) {
-        let Symbol { id, next, .. } = symbols[at];
-        let rank = match symbols.get(next) {
-            Some(right) => self.pairs.rank(id, right.id),
-            None => NO_RANK,
-        };
-        symbols[at].rank = rank;
-        if rank != NO_RANK {
-            heap.push(Reverse(entry(rank, at)));
-        }
-    }
-}
-
-fn entry(rank: u32, at: usize) -> u64 {
-    u64::from(rank) << 40 | at as u64
 }
 
 #[cfg(test)]
@@ -309,7 +217,7 @@ mod tests {
         ) {
             let bpe = bpe(&rules);
             let expected = naive(&bpe, &word);
-            let mut scratch = HeapScratch::default();
+            let mut scratch = HeapMerge::default();
             let (mut scanned, mut heaped) = (Vec::new(), Vec::new());
             bpe.merge(&word[..word.len().min(MAX_SCAN_SYMBOLS)], &mut scratch, &mut scanned);
             bpe.merge_by_heap(&word, &mut scratch, &mut heaped);
@@ -368,7 +276,7 @@ mod tests {
     fn long_words_are_merged() {
         let bpe = bpe(&[(0, 0), (4, 4), (5, 5)]);
         let mut out = Vec::new();
-        bpe.merge(&vec![0; 1 << 20], &mut HeapScratch::default(), &mut out);
+        bpe.merge(&vec![0; 1 << 20], &mut HeapMerge::default(), &mut out);
         assert_eq!(out, vec![6; 1 << 17]);
     }
 }

@@ -2,80 +2,33 @@
 //!
 //! A word falls into pieces at the places that no merge crosses ([`crate::premerge`]).
 
-use super::merge::{HeapScratch, MAX_SCAN_SYMBOLS, Symbols};
+use super::merge::{MAX_SCAN_SYMBOLS, Symbols};
 use super::{Bpe, NO_TOKEN};
 use crate::cache::{Cache, SHORT_TOKENS};
 use crate::compare::Scalar;
+use crate::heap_merge::HeapMerge;
 use crate::premerge::{self, NOT_PREMERGED};
 use crate::short_tokens::Key;
 use std::ops::Range;
 
 /// The largest number of symbols of a piece that is merged without a cache lookup: the lookup takes
 /// as long as the merge.
-pub(super) const MAX_SMALL_SYMBOLS: usize = 8;
+const MAX_SMALL_SYMBOLS: usize = 8;
 
 /// The largest number of bytes of an ASCII word that is merged as one piece: finding places that no
 /// merge crosses takes longer than merging across them.
 const MAX_WHOLE_ASCII_BYTES: usize = 16;
 
-/// A receiver of the pieces of a word.
-pub(super) trait PieceSink {
-    /// Appends the tokens of the range `piece` of `word`, whose first symbols are `symbols`, or
-    /// reserves room for them. Empties `symbols`.
-    fn merge_piece(
-        &mut self,
-        bpe: &Bpe,
-        word: &[u8],
-        piece: Range<usize>,
-        symbols: &mut Symbols,
-        rest: (&mut Cache, &mut HeapScratch),
-        out: &mut Vec<u32>,
-    );
-}
-
-/// A [`PieceSink`] that merges each piece at once.
-pub(super) struct MergeNow;
-
-impl PieceSink for MergeNow {
-    #[inline(always)]
-    fn merge_piece(
-        &mut self,
-        bpe: &Bpe,
-        word: &[u8],
-        piece: Range<usize>,
-        symbols: &mut Symbols,
-        (cache, merging): (&mut Cache, &mut HeapScratch),
-        out: &mut Vec<u32>,
-    ) {
-        let len = std::mem::take(&mut symbols.len);
-        let [left, right, ..] = symbols.ids;
-        if len == 1 {
-            out.push(left);
-        } else if len == 2 {
-            match bpe.pairs.merged(left, right) {
-                Some(id) => out.push(id),
-                None => out.extend([left, right]),
-            }
-        } else if len <= MAX_SMALL_SYMBOLS {
-            let len = bpe.merge_by_scan::<MAX_SMALL_SYMBOLS>(&mut symbols.ids, len);
-            out.extend_from_slice(&symbols.ids[..len]);
-        } else {
-            bpe.merge_large_piece(word, piece, symbols, len, cache, merging, out);
-        }
-    }
-}
-
 impl Bpe {
-    /// Splits a word of valid UTF-8 into pieces and passes each piece to `sink`.
+    /// Splits a word of valid UTF-8 into pieces, merges each piece, and appends its tokens.
     ///
     /// A word with a byte that has no token is merged whole: the byte vanishes, and its neighbours,
     /// which are adjacent in no text, become adjacent.
     #[inline(never)]
-    pub(super) fn merge_pieces<P: PieceSink>(
+    pub(super) fn merge_pieces(
         &self,
         word: &[u8],
-        (cache, merging): (&mut Cache, &mut HeapScratch),
-        sink: &mut P,
+        (cache, merging): (&mut Cache, &mut HeapMerge),
         out: &mut Vec<u32>,
     ) {
         if self.loses_bytes && word.iter().any(|byte| !self.has_byte(*byte)) {
@@ -85,7 +38,7 @@ impl Bpe {
         if word.len() <= MAX_WHOLE_ASCII_BYTES && word.is_ascii() {
             self.fill_with_bytes(&mut symbols, word);
             let rest = (cache, merging);
-            return sink.merge_piece(self, word, 0..word.len(), &mut symbols, rest, out);
+            return self.merge_piece(word, 0..word.len(), &mut symbols, rest, out);
         }
         // The start of the piece, and the character before `at` if it is premerged to one token.
         let (mut start, mut left_char) = (0, premerge::NO_CHAR);
@@ -132,7 +85,7 @@ impl Bpe {
                             .prefetch(last.copied().unwrap_or(NO_TOKEN), token);
                     } else {
                         let rest = (&mut *cache, &mut *merging);
-                        sink.merge_piece(self, word, start..at, &mut symbols, rest, out);
+                        self.merge_piece(word, start..at, &mut symbols, rest, out);
                         start = at;
                     }
                 }
@@ -146,7 +99,35 @@ impl Bpe {
             (code, end) = (next, next_end);
         }
         let rest = (cache, merging);
-        sink.merge_piece(self, word, start..word.len(), &mut symbols, rest, out);
+        self.merge_piece(word, start..word.len(), &mut symbols, rest, out);
+    }
+
+    /// Appends the tokens of the range `piece` of `word`, whose first symbols are `symbols`. Empties
+    /// `symbols`.
+    #[inline(always)]
+    fn merge_piece(
+        &self,
+        word: &[u8],
+        piece: Range<usize>,
+        symbols: &mut Symbols,
+        (cache, merging): (&mut Cache, &mut HeapMerge),
+        out: &mut Vec<u32>,
+    ) {
+        let len = std::mem::take(&mut symbols.len);
+        let [left, right, ..] = symbols.ids;
+        if len == 1 {
+            out.push(left);
+        } else if len == 2 {
+            match self.pairs.merged(left, right) {
+                Some(id) => out.push(id),
+                None => out.extend([left, right]),
+            }
+        } else if len <= MAX_SMALL_SYMBOLS {
+            let len = self.merge_by_scan::<MAX_SMALL_SYMBOLS>(&mut symbols.ids, len);
+            out.extend_from_slice(&symbols.ids[..len]);
+        } else {
+            self.merge_large_piece(word, piece, (symbols, len), (cache, merging), out);
+        }
     }
 
     /// Sets the symbols of a short word, every byte of which has a token.
@@ -160,15 +141,12 @@ impl Bpe {
 
     /// Appends the tokens of a large piece, which is looked up in the cache first.
     #[inline(never)]
-    #[expect(clippy::too_many_arguments, reason = "of one function, cut in two")]
     fn merge_large_piece(
         &self,
         word: &[u8],
         piece: Range<usize>,
-        symbols: &mut Symbols,
-        len: usize,
-        cache: &mut Cache,
-        merging: &mut HeapScratch,
+        (symbols, len): (&mut Symbols, usize),
+        (cache, merging): (&mut Cache, &mut HeapMerge),
         out: &mut Vec<u32>,
     ) {
         // Whole words were looked up before.
@@ -203,7 +181,7 @@ impl Bpe {
     ///
     /// # Errors
     /// Returns the key of the piece and its hash if neither has it.
-    pub(super) fn cached_piece(
+    fn cached_piece(
         &self,
         piece: &[u8],
         cache: &Cache,

@@ -19,8 +19,6 @@
 //! vocabulary has few words of one text in each cache line, and words of several tokens would need
 //! two lookups.
 
-use super::merge::HeapScratch;
-use super::merge_batch::MergeBatch;
 use super::{Bpe, Scratch, ThreadScratch};
 use crate::cache::{Cache, LongKey, MANY_TOKENS, Owner, SHORT_TOKENS, ShortProbe};
 use crate::compare::{Compare, Work};
@@ -29,11 +27,6 @@ use crate::short_tokens::{Key, MAX_KEY_BYTES};
 use crate::vocab::Vocab;
 use bytemuck::Zeroable;
 use std::ops::Range;
-
-/// The smallest number of words for which new words are merged in batches. Three in a hundred
-/// English words are new. A text of 700 bytes has a few new words, and batching them took a tenth
-/// of its time.
-const MIN_BATCHED_WORDS: usize = 256;
 
 /// The number of words whose memory is prefetched before any of it is read: as many cache lines as
 /// a processor can load at a time, a few dozen.
@@ -203,35 +196,6 @@ impl Group {
     }
 }
 
-impl Bpe {
-    /// Encodes a word that the cache lacks, alone or, with `batches`, in a batch.
-    #[inline(always)]
-    fn encode_new<C: Compare>(
-        &self,
-        batches: bool,
-        (bytes, place): (&[u8], Range<usize>),
-        probe: (Key, u64),
-        vocab: &Vocab,
-        (cache, merging, ids, pending): (
-            &mut Cache,
-            &mut HeapScratch,
-            &mut Vec<u32>,
-            &mut MergeBatch,
-        ),
-        out: &mut Vec<u32>,
-    ) {
-        if !batches {
-            let rest = (cache, merging, ids);
-            return self.encode_uncached(&bytes[place], probe, vocab, rest, out);
-        }
-        let rest = (&mut *cache, merging, &mut *pending);
-        self.encode_batched((bytes, place), probe, vocab, rest, out);
-        if pending.is_full() {
-            pending.finish::<C>(self, bytes, cache, out);
-        }
-    }
-}
-
 /// Returns the range of a word of a group, the first of which begins at `start`.
 #[inline(always)]
 fn word_range(ends: &[usize], start: usize, place: usize) -> Range<usize> {
@@ -305,14 +269,11 @@ impl Work for EncodeWords<'_, '_> {
             cache,
             merging,
             ids,
-            pending,
             groups,
             ..
         } = scratch.get();
         // Dereferenced once, not for each word.
         let cache: &mut Cache = cache;
-        let batches = C::LANES && words.ends.len() >= MIN_BATCHED_WORDS;
-        pending.clear();
         groups.groups[0].missing = WordList::EMPTY;
         let Groups {
             groups: [now, next, last],
@@ -354,9 +315,9 @@ impl Work for EncodeWords<'_, '_> {
                 out.extend_from_slice(&staged[..count]);
                 count = 0;
                 let probe = (now.probes[place].key(), now.probes[place].hash);
-                let word = (bytes, word_range(now_ends, now_start, place));
-                let rest = (&mut *cache, &mut *merging, &mut *ids, &mut **pending);
-                bpe.encode_new::<C>(batches, word, probe, vocab, rest, out);
+                let word = &bytes[word_range(now_ends, now_start, place)];
+                let rest = (&mut *cache, &mut *merging, &mut *ids);
+                bpe.encode_uncached(word, probe, vocab, rest, out);
             }
             count = now.stage(staged, count, done..now_ends.len());
 
@@ -367,7 +328,6 @@ impl Work for EncodeWords<'_, '_> {
             (now_ends, next_ends) = (next_ends, ends);
             (now_start, next_start, start) = (next_start, start, end);
         }
-        pending.finish::<C>(bpe, bytes, cache, out);
         out.extend_from_slice(&staged[..count]);
     }
 }

@@ -121,9 +121,9 @@ fn crosses(derivations: &[Derivation], mut left: u32, mut right: u32, pairs: &Pa
 
 #[cfg(test)]
 mod tests {
-    use super::super::merge::HeapScratch;
     use super::super::{Bpe, NO_TOKEN};
     use super::*;
+    use crate::heap_merge::HeapMerge;
     use crate::pairs::PairTable;
     use proptest::prelude::*;
     use std::collections::HashMap;
@@ -163,7 +163,7 @@ mod tests {
         let mut merged = Vec::new();
         for (id, piece) in pieces.iter().enumerate() {
             merged.clear();
-            bpe.merge(piece, &mut HeapScratch::default(), &mut merged);
+            bpe.merge(piece, &mut HeapMerge::default(), &mut merged);
             let is = merged == [id as u32];
             assert!(is || !proofs.contains(id as u32), "{piece:?} by {rules:?}");
             proved += usize::from(proofs.contains(id as u32));

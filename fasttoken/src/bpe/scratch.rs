@@ -1,19 +1,17 @@
 //! Memory that a thread keeps between words and calls.
 
-use super::merge::HeapScratch;
-use super::merge_batch::MergeBatch;
 use super::pipeline::Groups;
 use crate::cache::{Cache, Slot};
+use crate::heap_merge::HeapMerge;
 use crate::pretokenize::WordBuffer;
 
 /// Memory that a thread keeps between words and calls.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     pub(super) cache: Slot,
-    pub(super) merging: HeapScratch,
+    pub(super) merging: HeapMerge,
     /// Tokens of one word.
     pub(super) ids: Vec<u32>,
-    pub(super) pending: Box<MergeBatch>,
     pub(super) groups: Box<Groups>,
     /// Ends of words that are collected for [`super::Bpe::encode_words`].
     pub(crate) gathered: Option<Box<WordBuffer>>,
@@ -27,9 +25,8 @@ impl Default for Scratch {
     fn default() -> Self {
         Self {
             cache: Slot::default(),
-            merging: HeapScratch::default(),
+            merging: HeapMerge::default(),
             ids: Vec::new(),
-            pending: Box::default(),
             groups: bytemuck::zeroed_box(),
             gathered: None,
         }
@@ -50,7 +47,7 @@ impl Scratch {
     pub(crate) fn shrink(&mut self) {
         let bytes = self.merging.bytes() + self.ids.capacity() * size_of::<u32>();
         if bytes > KEPT_BYTES {
-            self.merging = HeapScratch::default();
+            self.merging = HeapMerge::default();
             self.ids = Vec::new();
         }
     }

@@ -34,7 +34,7 @@ impl Tokenizer {
     /// the program.
     ///
     /// # Errors
-    /// As [`Tokenizer::from_file`]. A folder that cannot be used is no error; see
+    /// The errors of [`Tokenizer::from_file`]. A folder that cannot be used is no error; see
     /// [`CacheUse`].
     pub fn from_file_cached(
         path: impl AsRef<Path>,

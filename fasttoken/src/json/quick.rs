@@ -32,17 +32,17 @@ impl<'a> Scanner<'a> {
         Self { json, at: 0 }
     }
 
-    /// Position of the next byte.
+    /// Returns the position of the next byte.
     pub(crate) fn at(&self) -> usize {
         self.at
     }
 
-    /// The bytes of a range that was given.
+    /// Returns the bytes of a range that [`Scanner::merge`] gave.
     pub(crate) fn slice(&self, range: Range<usize>) -> &'a [u8] {
         &self.json[range]
     }
 
-    /// Bytes that are left.
+    /// Returns the number of bytes that are left.
     pub(crate) fn left(&self) -> usize {
         self.json.len() - self.at
     }
@@ -62,7 +62,8 @@ impl<'a> Scanner<'a> {
         (self.peek()? == byte).then(|| self.at += 1)
     }
 
-    /// After an entry of a list or map that ends with `close`: whether there is another.
+    /// Steps over the byte after an entry of a list or map that ends with `close`. Returns true if
+    /// another entry follows.
     #[inline]
     pub(crate) fn more(&mut self, close: u8) -> Option<bool> {
         let byte = self.peek()?;
@@ -147,7 +148,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// A natural number of up to nine digits.
+    /// Reads a natural number of up to nine digits.
     #[inline]
     pub(crate) fn number(&mut self) -> Option<u32> {
         self.peek()?;
@@ -165,7 +166,8 @@ impl<'a> Scanner<'a> {
         (len == 1 || len > 1 && self.json[start] != b'0').then_some(number)
     }
 
-    /// A string; appends to `out` the bytes that it spells, if only those of the alphabet.
+    /// Reads a string. Appends to `out` the bytes that it spells, if all characters are of the
+    /// alphabet.
     #[inline]
     pub(crate) fn spelled(&mut self, out: &mut Vec<u8>) -> Option<Spelled> {
         self.expect(b'"')?;
@@ -179,7 +181,7 @@ impl<'a> Scanner<'a> {
         self.other(start).map(Spelled::Other)
     }
 
-    /// Appends what a string says.
+    /// Reads a string and appends its text to `out`.
     #[inline]
     pub(crate) fn string(&mut self, out: &mut Vec<u8>) -> Option<()> {
         self.expect(b'"')?;
@@ -209,9 +211,9 @@ impl<'a> Scanner<'a> {
         Some(())
     }
 
-    /// Two strings in one, with a space between them, or a list of them. Appends to `out`
-    /// the bytes that they spell and says where the second begins; or gives the range of
-    /// the whole if something else is there.
+    /// Reads two strings: one string with a space between both, or a list of two. Appends to `out`
+    /// the bytes that both spell and returns where the second begins, or returns the range of the
+    /// whole value if its characters are not of the alphabet.
     #[inline]
     pub(crate) fn merge(&mut self, out: &mut Vec<u8>) -> Option<Result<usize, Range<usize>>> {
         let is_list = self.peek()? == b'[';
@@ -263,7 +265,7 @@ impl<'a> Scanner<'a> {
         Some(cut)
     }
 
-    /// Appends the bytes that the next characters spell, up to one that is not of the
+    /// Appends the bytes that the next characters spell, up to a character that is not of the
     /// alphabet or has a meaning in JSON.
     #[inline]
     fn plain(&mut self, out: &mut Vec<u8>) {
@@ -297,7 +299,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// The string that began at `start`, whatever it is.
+    /// Reads the string that began at `start`, with any characters.
     #[cold]
     fn other(&mut self, start: usize) -> Option<String> {
         self.at = start;

@@ -3,16 +3,10 @@
 use crate::added::AddedTokens;
 use crate::alphabet;
 use crate::error::Error;
-use crate::json::{for_each_merge, for_each_token};
+use crate::json::{for_each_merge, for_each_token, id_limit};
 use crate::pairs::{RANK_MAX, TOKEN_END};
 use crate::vocab::{Builder, Clash, NO_TOKEN, Names, Unindexed, Vocab};
 use serde_json::value::RawValue;
-
-/// Returns the largest id accepted for a vocabulary of `tokens` tokens: it leaves room for the
-/// holes of real files, and keeps a damaged id from asking for gigabytes.
-pub(super) fn id_limit(tokens: usize) -> u64 {
-    (tokens as u64 * 4 + 0xFFFF).min(u64::from(u32::MAX / 4))
-}
 
 /// The model's own vocabulary.
 pub(super) struct Model {

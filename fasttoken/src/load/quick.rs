@@ -4,7 +4,8 @@
 //! by the byte-level alphabet, with the same checks. At the first unusual thing it returns `None`
 //! without a reason.
 
-use super::model::{Model, id_limit};
+use super::model::Model;
+use crate::json::id_limit;
 use crate::json::quick::{Scanner, Spelled};
 use crate::json::quick_model::read_model;
 use crate::pairs::{RANK_MAX, TOKEN_END};

@@ -29,7 +29,7 @@ impl Form {
     }
 
     /// Calls `each` with every character of the normalized text and its change: 1
-    /// for a character that was inserted, -n for one that stands for n more.
+    /// for a character that was inserted, -n for a character that stands for n more.
     pub(super) fn transform(self, text: &str, each: impl FnMut((char, isize))) {
         match self {
             Self::Nfc => text.nfc().for_each(each),

@@ -99,8 +99,6 @@ struct NextUnsure<'a> {
 const BLOCK: usize = 32;
 
 impl Work for NextUnsure<'_> {
-    const WIDE: bool = true;
-
     #[inline(always)]
     fn run<C: Compare>(self) {
         let mut at = self.at;

@@ -7,14 +7,13 @@
     )
 )]
 
-use super::planes::{self, Level};
+use super::planes;
 use super::{ENDS, Grammar, Scanner, block, deepseek};
 
 impl Scanner<'_> {
-    /// Writes ends of consecutive matches to `ends` after the first `count` of them. The
-    /// first match begins at `at`, a character boundary where a match begins. Returns how
-    /// many ends there are then: `count` only at the end of the text, or with less room
-    /// than for a block.
+    /// Writes ends of consecutive matches to `ends` after its first `count` ends. The first match
+    /// begins at `at`, a character boundary where a match begins. Returns the new number of ends,
+    /// which is `count` only at the end of the text, or with less room than for a block.
     #[inline]
     pub(crate) fn fill(
         self,
@@ -23,21 +22,22 @@ impl Scanner<'_> {
         ends: &mut [usize; ENDS],
         count: usize,
     ) -> usize {
-        match Level::detect() {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: `detect` has seen these instructions on this machine.
-            Level::Vbmi2 => unsafe { x86::fill_vbmi2(self, grammar, at, ends, count) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
-            Level::Avx512 => unsafe { x86::fill_avx512(self, grammar, at, ends, count) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
-            Level::Avx2 => unsafe { x86::fill_avx2(self, grammar, at, ends, count) },
-            #[cfg(target_arch = "aarch64")]
-            Level::Neon => fill_blocks::<planes::Neon>(self, grammar, at, ends, count),
-            #[cfg(not(target_arch = "aarch64"))]
-            Level::Scalar => self.fill_slowly(grammar, at, ends, count),
+        #[cfg(target_arch = "x86_64")]
+        if crate::cpu::has_bit_instructions() {
+            if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vbmi2") {
+                // SAFETY: just asked for.
+                return unsafe { x86::fill_avx512(self, grammar, at, ends, count) };
+            }
+            if is_x86_feature_detected!("avx2") {
+                // SAFETY: just asked for.
+                return unsafe { x86::fill_avx2(self, grammar, at, ends, count) };
+            }
         }
+        #[cfg(target_arch = "aarch64")]
+        return fill_blocks::<planes::Neon>(self, grammar, at, ends, count);
+        // Without vectors, blocks cost more than walking the text.
+        #[cfg(not(target_arch = "aarch64"))]
+        self.fill_slowly(grammar, at, ends, count)
     }
 
     /// The plain version of [`Scanner::fill`], without blocks.
@@ -100,11 +100,6 @@ mod x86 {
     }
     compile_for!(
         "avx512bw,avx512vbmi2,bmi1,bmi2,lzcnt,popcnt",
-        fill_vbmi2,
-        planes::Vbmi2
-    );
-    compile_for!(
-        "avx512bw,bmi1,bmi2,lzcnt,popcnt",
         fill_avx512,
         planes::Avx512
     );
@@ -135,12 +130,6 @@ fn vectors() -> Vec<Fill> {
         // SAFETY: all that it is compiled for was just asked for.
         ways.push(|scanner, grammar, at, ends, count| unsafe {
             x86::fill_avx2(scanner, grammar, at, ends, count)
-        });
-    }
-    if crate::cpu::has_bit_instructions() && is_x86_feature_detected!("avx512bw") {
-        // SAFETY: all that it is compiled for was just asked for.
-        ways.push(|scanner, grammar, at, ends, count| unsafe {
-            x86::fill_avx512(scanner, grammar, at, ends, count)
         });
     }
     ways

@@ -104,13 +104,38 @@ impl WidePlanes {
     }
 }
 
-/// A way to compute planes that this machine has.
+/// An implementation of bit planes for one instruction set.
 pub(super) trait Lanes {
-    fn planes(block: &[u8; BLOCK]) -> Planes;
-    fn wide(block: &[u8; BLOCK]) -> WidePlanes;
+    /// Returns the bytes that, with the bits of `case` set, are one of the `count` values from
+    /// `first` on; `count` is at least one.
+    fn cased_within(block: &[u8; BLOCK], case: u8, first: u8, count: u8) -> u64;
     /// Returns the bytes that are one of the `count` values from `first` on; `count` is at least
     /// one.
-    fn within(block: &[u8; BLOCK], first: u8, count: u8) -> u64;
+    #[inline(always)]
+    fn within(block: &[u8; BLOCK], first: u8, count: u8) -> u64 {
+        Self::cased_within(block, 0, first, count)
+    }
+    #[inline(always)]
+    fn planes(block: &[u8; BLOCK]) -> Planes {
+        let within = |first, count| Self::within(block, first, count);
+        let blank = within(b' ', 1);
+        Planes {
+            letter: Self::cased_within(block, 0x20, b'a', 26),
+            upper: within(b'A', 26),
+            number: within(b'0', 10),
+            space: within(b'\t', 5) | blank,
+            blank,
+            newline: within(b'\n', 1) | within(b'\r', 1),
+            quote: within(b'\'', 1),
+            slash: within(b'/', 1),
+            non_ascii: within(0x80, 0x80),
+        }
+    }
+    #[inline(always)]
+    fn wide(block: &[u8; BLOCK]) -> WidePlanes {
+        let within = |first: u8, count: u8| Self::within(block, first, count);
+        WidePlanes::new(within(0x80, 0x40), within)
+    }
     /// Writes `at` and the place of each bit that is set in `mask`, then anything.
     #[inline(always)]
     fn places(mask: u64, at: usize, slots: &mut [usize; BLOCK]) {
@@ -136,57 +161,8 @@ pub(super) trait Lanes {
     }
 }
 
-/// Instruction sets in the order of preference.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Level {
-    /// AVX-512 with the instructions of Ice Lake and Zen 4, of which one finds the places of
-    /// bits: chat and code that come back are encoded 1.05 times as fast.
-    #[cfg(target_arch = "x86_64")]
-    Vbmi2,
-    #[cfg(target_arch = "x86_64")]
-    Avx512,
-    #[cfg(target_arch = "x86_64")]
-    Avx2,
-    /// The machine has no vectors: blocks cost more than walking the text.
-    #[cfg(not(target_arch = "aarch64"))]
-    Scalar,
-    /// Part of every aarch64 machine.
-    #[cfg(target_arch = "aarch64")]
-    Neon,
-}
-
-impl Level {
-    #[cfg(target_arch = "x86_64")]
-    #[inline]
-    pub(super) fn detect() -> Self {
-        let bits = crate::cpu::has_bit_instructions();
-        if bits && is_x86_feature_detected!("avx512bw") {
-            if is_x86_feature_detected!("avx512vbmi2") {
-                return Self::Vbmi2;
-            }
-            Self::Avx512
-        } else if bits && is_x86_feature_detected!("avx2") {
-            Self::Avx2
-        } else {
-            Self::Scalar
-        }
-    }
-
-    #[cfg(target_arch = "aarch64")]
-    #[inline]
-    pub(super) fn detect() -> Self {
-        Self::Neon
-    }
-
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    #[inline]
-    pub(super) fn detect() -> Self {
-        Self::Scalar
-    }
-}
-
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86::{Avx2, Avx512, Vbmi2};
+pub(super) use x86::{Avx2, Avx512};
 
 #[cfg(target_arch = "aarch64")]
 pub(super) use arm::Neon;

@@ -236,8 +236,6 @@ pub(super) struct Read<'a> {
 }
 
 impl Work for Read<'_> {
-    const WIDE: bool = true;
-
     #[inline(always)]
     fn run<C: Compare>(self) {
         let Self {

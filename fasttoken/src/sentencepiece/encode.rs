@@ -83,12 +83,13 @@ impl SentencePiece {
         })
     }
 
-    /// Appends the ids of `text`.
+    /// Appends the ids of `text`. If `plain`, text that would become an added token is left in
+    /// characters, or bytes.
     pub(crate) fn encode(
         &self,
         steps: TextSteps<'_>,
         text: &str,
-        recognise: Recognise,
+        (recognise, plain): (Recognise, bool),
         out: &mut Vec<u32>,
     ) {
         let mut visitor = Ids {
@@ -96,41 +97,13 @@ impl SentencePiece {
             scratch: Scratch::default(),
             memory: ThreadScratch::default(),
             out,
-            plain: false,
+            plain,
         };
         // The visitor never stops early.
         let _ = self.walk(steps, text, recognise, &mut visitor);
     }
 
-    /// Appends the ids of `text` as ordinary text, never those of added tokens. What
-    /// would become one is left in characters, or bytes.
-    pub(crate) fn encode_plain(&self, steps: TextSteps<'_>, text: &str, out: &mut Vec<u32>) {
-        let mut visitor = Ids {
-            family: self,
-            scratch: Scratch::default(),
-            memory: ThreadScratch::default(),
-            out,
-            plain: true,
-        };
-        // The visitor never stops early.
-        let _ = self.walk(steps, text, Recognise::None, &mut visitor);
-    }
-
-    /// The number of ids of `text`.
-    pub(crate) fn count(&self, steps: TextSteps<'_>, text: &str) -> usize {
-        let mut visitor = Count {
-            family: self,
-            scratch: Scratch::default(),
-            memory: ThreadScratch::default(),
-            ids: Vec::new(),
-            count: 0,
-        };
-        // The visitor never stops early.
-        let _ = self.walk(steps, text, Recognise::All, &mut visitor);
-        visitor.count
-    }
-
-    /// The first `max` ids of `text`, and the bytes that they cover.
+    /// Returns the first `max` ids of `text`, and the number of bytes that they cover.
     pub(crate) fn prefix(&self, steps: TextSteps<'_>, text: &str, max: usize) -> (Vec<u32>, usize) {
         let mut collector = Collector::new(self, steps.normalizer, true);
         collector.break_at = max.saturating_add(1);
@@ -217,61 +190,6 @@ impl Visitor for Ids<'_> {
 
     fn raw_token(&mut self, id: u32, _: Range<usize>) -> ControlFlow<()> {
         self.out.push(id);
-        ControlFlow::Continue(())
-    }
-}
-
-/// Counts ids.
-struct Count<'a> {
-    family: &'a SentencePiece,
-    scratch: Scratch,
-    memory: ThreadScratch,
-    /// The ids of one word.
-    ids: Vec<u32>,
-    count: usize,
-}
-
-impl Visitor for Count<'_> {
-    fn direct(&mut self, direct: Direct, raw: &str, begins: bool) -> bool {
-        let model = &self.family.model;
-        if !model.is_simple() {
-            return false;
-        }
-        self.ids.clear();
-        let (memory, scratch) = (&mut self.memory, &mut self.scratch);
-        let push = |text: &mut Vec<u8>| direct.push(raw, begins, text);
-        model.encode_spelled(memory, scratch, &mut self.ids, push);
-        self.count += self.ids.len();
-        true
-    }
-
-    fn word(&mut self, word: Word<'_>) -> ControlFlow<()> {
-        let Self {
-            family,
-            scratch,
-            memory,
-            ids,
-            count,
-        } = self;
-        let model = &family.model;
-        if model.is_simple() {
-            ids.clear();
-            model.encode_word(word.text, memory, scratch, ids);
-            *count += ids.len();
-            return ControlFlow::Continue(());
-        }
-        if model.whole_word(word.text).is_some() {
-            *count += 1;
-            return ControlFlow::Continue(());
-        }
-        model.pieces(word.text, |piece| {
-            model.merge(piece, scratch, |_, _| *count += 1);
-            ControlFlow::Continue(())
-        })
-    }
-
-    fn raw_token(&mut self, _: u32, _: Range<usize>) -> ControlFlow<()> {
-        self.count += 1;
         ControlFlow::Continue(())
     }
 }

@@ -1,121 +1,135 @@
 //! The model of a SentencePiece-style file, checked entry by entry.
 
-use super::json;
+use super::load::Special;
+use super::merge::{RANK_MAX, TOKEN_END};
 use super::tokens::{self, Clash, Tokens};
 use crate::error::Error;
-use std::collections::{HashMap, HashSet};
+use crate::json::{ModelJson, for_each_merge, for_each_token, id_limit};
+use serde_json::value::RawValue;
 
-/// The model of a file.
-#[derive(Debug)]
+/// The model of a file: its tokens, its rules, and what stands for unknown text.
 pub(crate) struct File {
-    /// Tokens and ids, as the file orders them.
-    tokens: Vec<(String, u32)>,
-    /// Left and right part of each rule.
-    pub(super) merges: Vec<(String, String)>,
-    pub(super) options: Options,
-}
-
-/// The settings of a model besides its tokens and rules.
-#[derive(Debug)]
-pub(super) struct Options {
-    pub(super) unk_token: Option<String>,
+    pub(super) tokens: Tokens,
+    /// The two tokens that each rule joins, and its product.
+    pub(super) rules: Vec<[u32; 3]>,
+    pub(super) special: Special,
     pub(super) fuse_unk: bool,
-    pub(super) byte_fallback: bool,
     pub(super) ignore_merges: bool,
 }
 
-impl From<&json::Model> for Options {
-    fn from(model: &json::Model) -> Self {
-        Self {
-            unk_token: model.unk_token.clone(),
-            fuse_unk: model.fuse_unk.unwrap_or(false),
-            byte_fallback: model.byte_fallback.unwrap_or(false),
-            ignore_merges: model.ignore_merges.unwrap_or(false),
-        }
-    }
-}
-
 impl File {
-    pub(crate) fn read(json: &[u8]) -> Result<Self, Error> {
-        let json::File { model } = serde_json::from_slice(json)?;
-        let options = Options::from(&model);
-        let tokens = model.vocab.0;
-        let limit = id_limit(tokens.len());
-        let count = tokens.len();
-        let tokens = tokens.into_iter().map(|(token, id)| {
-            match u32::try_from(id).ok().filter(|id| u64::from(*id) <= limit) {
-                Some(id) => Ok((token, id)),
-                None => Err(Error::IdOutOfRange {
-                    token,
-                    id,
-                    tokens: count,
-                    limit,
-                }),
-            }
-        });
-        let tokens = tokens.collect::<Result<Vec<_>, _>>()?;
-        let text: usize = tokens.iter().map(|(token, _)| token.len()).sum();
-        if text > u32::MAX as usize / 4 {
-            return Err(Error::invalid(
-                "$.model.vocab",
-                "more than a gigabyte of text",
-            ));
-        }
-        let rules = model.merges.into_iter().enumerate();
-        // The version line of the older text format of merges.
-        let rules = rules.filter(|(_, rule)| {
-            let comment = |text: &String| text.starts_with("#version");
-            !rule.0.as_ref().is_err_and(comment)
-        });
-        let merges =
-            rules.map(|(index, rule)| rule.0.map_err(|text| Error::MalformedMerge { index, text }));
+    /// Makes a file of `tokens`, without rules.
+    fn new(model: &ModelJson<'_>, tokens: Tokens) -> Result<Self, Error> {
         Ok(Self {
+            special: Special::new(model, &tokens)?,
             tokens,
-            merges: merges.collect::<Result<_, _>>()?,
-            options,
+            rules: Vec::new(),
+            fuse_unk: model.fuse_unk.unwrap_or(false),
+            ignore_merges: model.ignore_merges.unwrap_or(false),
         })
     }
 
-    /// The number of tokens, without added ones.
+    /// Reads the vocabulary and the merges of `model`.
+    pub(crate) fn read(model: &ModelJson<'_>) -> Result<Self, Error> {
+        let (vocab, merges) = model.vocab_and_merges()?;
+        let mut this = Self::new(model, read_tokens(vocab)?)?;
+        this.rules = this.read_rules(merges)?;
+        Ok(this)
+    }
+
+    /// Takes the tokens and the rules of [`super::read_quickly`]. Returns `None` if anything is unusual.
+    pub(crate) fn from_quick(
+        model: &ModelJson<'_>,
+        tokens: Tokens,
+        rules: Vec<[u32; 3]>,
+    ) -> Option<Self> {
+        let mut this = Self::new(model, tokens).ok()?;
+        let mut parts = rules.iter().flat_map(|rule| &rule[..2]);
+        if parts.any(|id| this.special.is(*id)) {
+            return None;
+        }
+        this.rules = rules;
+        Some(this)
+    }
+
+    /// Returns the number of tokens, without added ones.
     pub(crate) fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    pub(crate) fn ids(&self) -> HashMap<&str, u32> {
-        let tokens = self.tokens.iter();
-        tokens.map(|(token, id)| (token.as_str(), *id)).collect()
+    /// Returns the id of one of the model's own tokens.
+    pub(crate) fn id(&self, token: &str) -> Option<u32> {
+        self.tokens.id(token)
     }
 
-    /// Returns the tokens, or an error if one is there twice.
-    pub(super) fn tokens(&self, ids: &HashMap<&str, u32>) -> Result<Tokens, Error> {
-        let duplicate = |token| Error::DuplicateToken { token };
-        if ids.len() != self.tokens.len() {
-            let mut seen = HashSet::new();
-            let twice = self.tokens.iter().find(|(token, _)| !seen.insert(token));
-            return Err(duplicate(
-                twice.map(|two| two.0.clone()).unwrap_or_default(),
-            ));
-        }
-        let mut builder = tokens::Builder::default();
-        for (token, id) in &self.tokens {
-            builder.text().extend_from_slice(token.as_bytes());
-            builder.push(*id);
-        }
-        builder.finish().map_err(|clash| match clash {
-            Clash::Token(token) => duplicate(token),
-            Clash::Id(id, first, second) => Error::DuplicateId { id, first, second },
-            Clash::TooManyCollisions(token) => token_collides(&token),
-            Clash::Text => unreachable!("strings are UTF-8"),
-        })
+    fn read_rules(&self, merges: &RawValue) -> Result<Vec<[u32; 3]>, Error> {
+        let path = "$.model.merges";
+        let mut rules = Vec::new();
+        let mut joined = String::new();
+        for_each_merge(merges, |index, left, right| {
+            if rules.len() == RANK_MAX {
+                return Err(Error::invalid(path, format!("more than {RANK_MAX} merges")));
+            }
+            let id = |token: &str| {
+                self.id(token).ok_or_else(|| Error::UnknownMergeToken {
+                    index,
+                    token: token.to_owned(),
+                })
+            };
+            let (left_id, right_id) = (id(left)?, id(right)?);
+            for (token, id) in [(left, left_id), (right, right_id)] {
+                let problem = if self.special.is(id) {
+                    format!("a merge of {token:?}, which stands for bytes or for unknown text")
+                } else if id >= TOKEN_END {
+                    format!(
+                        "merge of token {token:?}, whose id is {id} (supported: below {TOKEN_END})"
+                    )
+                } else {
+                    continue;
+                };
+                return Err(Error::unsupported(format!("{path}[{index}]"), problem));
+            }
+            joined.clear();
+            joined.push_str(left);
+            joined.push_str(right);
+            rules.push([left_id, right_id, id(&joined)?]);
+            Ok(())
+        })?;
+        Ok(rules)
     }
+}
+
+fn read_tokens(vocab: &RawValue) -> Result<Tokens, Error> {
+    let path = "$.model.vocab";
+    let mut tokens = tokens::Builder::default();
+    let mut ids = Vec::new();
+    for_each_token(vocab, |token, id| {
+        if tokens.bytes() + token.len() > u32::MAX as usize / 4 {
+            return Err(Error::invalid(path, "more than a gigabyte of text"));
+        }
+        tokens.text().extend_from_slice(token.as_bytes());
+        // An id that does not fit is refused below.
+        tokens.push(u32::try_from(id).unwrap_or(u32::MAX));
+        ids.push(id);
+        Ok(())
+    })?;
+    let limit = id_limit(ids.len());
+    if let Some(at) = ids.iter().position(|id| *id > limit) {
+        return Err(Error::IdOutOfRange {
+            token: tokens.spelling(at),
+            id: ids[at],
+            tokens: ids.len(),
+            limit,
+        });
+    }
+    tokens.finish().map_err(|clash| match clash {
+        Clash::Token(token) => Error::DuplicateToken { token },
+        Clash::Id(id, first, second) => Error::DuplicateId { id, first, second },
+        Clash::TooManyCollisions(token) => token_collides(&token),
+        Clash::Text => unreachable!("strings are UTF-8"),
+    })
 }
 
 pub(super) fn token_collides(token: &str) -> Error {
     Error::too_many_collisions("$.model.vocab", &format!("token {token:?}"))
-}
-
-/// Largest id accepted for a vocabulary of `tokens`: leaves room for the holes of real
-/// files, and keeps a damaged id from asking for gigabytes.
-pub(super) fn id_limit(tokens: usize) -> u64 {
-    (tokens as u64 * 4 + 0xFFFF).min(u64::from(u32::MAX / 4))
 }

@@ -1,18 +1,17 @@
 //! Loading of SentencePiece-style models: from the parts of a `tokenizer.json` to a checked
 //! [`SentencePiece`].
 
-mod rules;
+mod special;
 
+use super::SentencePiece;
 use super::borders::Borders;
 use super::decode::Decoder;
-use super::file::{File, Options, token_collides};
+use super::file::{File, token_collides};
 use super::letters;
 use super::merge::{Merging, Model, NO_ID};
-use super::quick::Quick;
 use super::split::Splitter;
 use super::tokens::Tokens;
 use super::vocab::{self, Info, Vocab};
-use super::{SentencePiece, json};
 use crate::added::AddedTokens;
 use crate::bpe::prove::Proofs;
 use crate::cache::Owner;
@@ -21,7 +20,7 @@ use crate::json::Component;
 use crate::pairs::PairTable;
 use crate::short_tokens::{Key, ShortTokenTable};
 use crate::store::{self, Room};
-use rules::{Special, rules};
+pub(super) use special::Special;
 
 /// Returns true if a file is SentencePiece-style: its decoder is a chain, or puts spaces for `▁`,
 /// and its pre-tokenizer is not byte-level.
@@ -49,56 +48,14 @@ pub(crate) fn load(
 ) -> Result<SentencePiece, Error> {
     let splitter = Splitter::load(pre_tokenizer, "$.pre_tokenizer")?;
     let decoder = Decoder::load(decoder, "$.decoder")?;
-    let ids = file.ids();
-    let tokens = file.tokens(&ids)?;
-    let vocab = vocabulary(&tokens, added, &decoder)?;
-    let special = Special::new(&file.options, &tokens)?;
-    let rules = rules(file, &ids, &special)?;
+    let vocab = vocabulary(&file.tokens, added, &decoder)?;
     Ok(SentencePiece {
-        model: model(&tokens, &rules, special, &file.options)?,
+        model: model(file)?,
         splitter,
         direct: None,
         decoder,
         vocab,
     })
-}
-
-impl Quick {
-    /// The number of tokens, without added ones.
-    pub(crate) fn len(&self) -> usize {
-        self.tokens.len()
-    }
-
-    /// The id of one of the model's own tokens.
-    pub(crate) fn id(&self, token: &str) -> Option<u32> {
-        self.tokens.id(token)
-    }
-
-    /// Loads a usual file as [`load`] does, or returns `None` if anything is unusual.
-    pub(crate) fn load(
-        &self,
-        pre_tokenizer: Option<&Component>,
-        decoder: Option<&Component>,
-        added: &AddedTokens,
-    ) -> Option<SentencePiece> {
-        let json::File { model: json } = serde_json::from_slice(&self.config).ok()?;
-        let options = Options::from(&json);
-        let splitter = Splitter::load(pre_tokenizer, "$.pre_tokenizer").ok()?;
-        let decoder = Decoder::load(decoder, "$.decoder").ok()?;
-        let vocab = vocabulary(&self.tokens, added, &decoder).ok()?;
-        let special = Special::new(&options, &self.tokens).ok()?;
-        let parts = self.rules.iter().flat_map(|rule| &rule[..2]);
-        if parts.copied().any(|id| special.is(id)) {
-            return None;
-        }
-        Some(SentencePiece {
-            model: model(&self.tokens, &self.rules, special, &options).ok()?,
-            splitter,
-            direct: None,
-            decoder,
-            vocab,
-        })
-    }
 }
 
 /// Returns true if every byte of UTF-8 has a token.
@@ -108,14 +65,14 @@ pub(super) fn is_complete(bytes: &[u32; 256]) -> bool {
     bytes.all(|(b, id)| !used(b) || *id != NO_ID)
 }
 
-/// Builds the model. `rules` lists the two tokens that each rule joins, and its product.
-fn model(
-    tokens: &Tokens,
-    rules: &[[u32; 3]],
-    special: Special,
-    options: &Options,
-) -> Result<Model, Error> {
-    let Special { bytes, unk, .. } = special;
+fn model(file: &File) -> Result<Model, Error> {
+    let File {
+        tokens,
+        rules,
+        special,
+        ..
+    } = file;
+    let bytes = special.bytes;
     let mut letters = letters::Builder::new(tokens.iter().filter_map(single_character));
     // Of two rules for one pair, the later wins, as in the reference.
     let pairs = PairTable::build(rules)
@@ -135,13 +92,13 @@ fn model(
     let mut model = Model {
         letters: letters.finish(),
         bytes,
-        unk,
-        fuse_unk: options.fuse_unk,
+        unk: special.unk,
+        fuse_unk: file.fuse_unk,
         pairs,
         borders,
         words: ShortTokenTable::default(),
         owner: Owner::new(),
-        whole: options.ignore_merges.then(|| whole().collect()),
+        whole: file.ignore_merges.then(|| whole().collect()),
         complete: is_complete(&bytes),
     };
     model.words = words(tokens, rules, &model);

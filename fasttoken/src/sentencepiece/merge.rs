@@ -4,21 +4,17 @@ use super::borders::Borders;
 use super::letters::{Letter, Letters, push_swapped, swapped};
 use crate::cache::Owner;
 use crate::compare::Scalar;
+use crate::heap_merge::HeapMerge;
 use crate::pairs::{NO_RANK, PairTable};
 use crate::short_tokens::{Key, ShortTokenTable};
 use crate::small_merge::{MAX_SYMBOLS, Symbols};
 use crate::store::Movable;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::ops::ControlFlow;
 
 /// The value that stands for a missing id.
 pub(super) const NO_ID: u32 = u32::MAX;
 
 pub(super) use crate::pairs::{RANK_MAX, TOKEN_END};
-
-/// The largest number of symbols that are merged by scanning.
-const SCAN_MAX: usize = 32;
 
 /// The model: characters, bytes, merges.
 #[derive(Debug)]
@@ -42,28 +38,15 @@ pub(super) struct Model {
     pub(super) complete: bool,
 }
 
-/// One symbol: an id and the number of bytes it stands for.
-#[derive(Debug, Clone, Copy)]
-struct Symbol {
-    id: u32,
-    len: u32,
-    /// The merge with the symbol after it; `NO_RANK` also where this was swallowed.
-    rank: u32,
-    merged: u32,
-    previous: u32,
-    next: u32,
-}
-
 /// Memory for merging, kept between pieces.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     /// A piece as texts spell it.
     spelled: Vec<u8>,
-    symbols: Vec<Symbol>,
-    heap: BinaryHeap<Reverse<u64>>,
+    /// The first symbols of a piece, and the number of bytes that each stands for.
+    symbols: Vec<(u32, u32)>,
+    heap: HeapMerge,
 }
-
-const NONE: u32 = u32::MAX;
 
 /// Memory for [`Model::makes`].
 #[derive(Debug, Default)]
@@ -147,28 +130,11 @@ impl Model {
     }
 
     /// Does the work of [`Model::merge`] without looking the piece itself up.
-    pub(super) fn merge_all(
-        &self,
-        piece: &str,
-        scratch: &mut Scratch,
-        mut each: impl FnMut(u32, u32),
-    ) {
+    pub(super) fn merge_all(&self, piece: &str, scratch: &mut Scratch, each: impl FnMut(u32, u32)) {
         let Scratch { symbols, heap, .. } = scratch;
         symbols.clear();
         self.symbols(piece, symbols);
-        if symbols.len() <= SCAN_MAX {
-            self.scan(symbols);
-            for symbol in &*symbols {
-                each(symbol.id, symbol.len);
-            }
-            return;
-        }
-        self.by_heap(symbols, heap);
-        let mut at = 0;
-        while let Some(symbol) = symbols.get(at as usize) {
-            each(symbol.id, symbol.len);
-            at = symbol.next;
-        }
+        heap.merge(&self.pairs, symbols.drain(..), each);
     }
 
     /// Returns true if the characters of a short token merge to it.
@@ -207,37 +173,14 @@ impl Model {
         scratch: &mut Scratch,
         mut each: impl FnMut(u32),
     ) {
-        let Scratch { symbols, heap, .. } = scratch;
-        symbols.clear();
-        symbols.extend(ids.map(|id| Symbol {
-            id,
-            len: 0,
-            rank: NO_RANK,
-            merged: 0,
-            previous: 0,
-            next: 0,
-        }));
-        self.by_heap(symbols, heap);
-        let mut at = 0;
-        while let Some(symbol) = symbols.get(at as usize) {
-            each(symbol.id);
-            at = symbol.next;
-        }
+        let symbols = ids.map(|id| (id, 0));
+        scratch.heap.merge(&self.pairs, symbols, |id, _| each(id));
     }
 
     /// Builds the symbols of `piece`, as the reference does. The reference keeps an unknown
     /// character back until a known one comes, also past characters that become bytes.
-    fn symbols(&self, piece: &str, symbols: &mut Vec<Symbol>) {
-        let mut push = |id, len| {
-            symbols.push(Symbol {
-                id,
-                len,
-                rank: NO_RANK,
-                merged: 0,
-                previous: 0,
-                next: 0,
-            });
-        };
+    fn symbols(&self, piece: &str, symbols: &mut Vec<(u32, u32)>) {
+        let mut push = |id, len| symbols.push((id, len));
         let mut unknown: Option<u32> = None;
         for c in piece.chars() {
             let len = c.len_utf8() as u32;
@@ -289,106 +232,4 @@ impl Model {
             }
         }
     }
-
-    #[inline]
-    fn rule(&self, left: u32, right: u32) -> (u32, u32) {
-        let rank = self.pairs.rank(left, right);
-        if rank == NO_RANK {
-            return (NO_RANK, 0);
-        }
-        (rank, self.pairs.product(rank))
-    }
-
-    fn scan(&self, symbols: &mut Vec<Symbol>) {
-        for at in 1..symbols.len() {
-            let (rank, merged) = self.rule(symbols[at - 1].id, symbols[at].id);
-            symbols[at - 1].rank = rank;
-            symbols[at - 1].merged = merged;
-        }
-        loop {
-            let (mut best, mut at) = (NO_RANK, 0);
-            for (n, symbol) in symbols.iter().enumerate() {
-                if symbol.rank < best {
-                    (best, at) = (symbol.rank, n);
-                }
-            }
-            if best == NO_RANK {
-                return;
-            }
-            let right = symbols.remove(at + 1);
-            symbols[at].id = symbols[at].merged;
-            symbols[at].len += right.len;
-            let after = symbols.get(at + 1).map(|next| next.id);
-            let (rank, merged) = after.map_or((NO_RANK, 0), |next| self.rule(symbols[at].id, next));
-            (symbols[at].rank, symbols[at].merged) = (rank, merged);
-            if at > 0 {
-                let (rank, merged) = self.rule(symbols[at - 1].id, symbols[at].id);
-                (symbols[at - 1].rank, symbols[at - 1].merged) = (rank, merged);
-            }
-        }
-    }
-
-    /// Links the symbols and merges; the first one stays the first.
-    fn by_heap(&self, symbols: &mut [Symbol], heap: &mut BinaryHeap<Reverse<u64>>) {
-        let count = symbols.len();
-        let mut entries = std::mem::take(heap).into_vec();
-        entries.clear();
-        for at in 0..count {
-            let rule = symbols
-                .get(at + 1)
-                .map_or((NO_RANK, 0), |next| self.rule(symbols[at].id, next.id));
-            let symbol = &mut symbols[at];
-            (symbol.rank, symbol.merged) = rule;
-            symbol.previous = (at as u32).wrapping_sub(1);
-            symbol.next = if at + 1 < count { at as u32 + 1 } else { NONE };
-            if rule.0 != NO_RANK {
-                entries.push(Reverse(entry(rule.0, at as u32)));
-            }
-        }
-        *heap = BinaryHeap::from(entries);
-        while let Some(Reverse(top)) = heap.pop() {
-            let (rank, at) = ((top >> 40) as u32, (top & ((1 << 40) - 1)) as u32);
-            let Symbol {
-                rank: now,
-                merged,
-                next,
-                previous,
-                ..
-            } = symbols[at as usize];
-            // An outdated entry: the symbol was swallowed or has a new neighbour.
-            if now != rank {
-                continue;
-            }
-            let right = symbols[next as usize];
-            symbols[next as usize].rank = NO_RANK;
-            let symbol = &mut symbols[at as usize];
-            symbol.id = merged;
-            symbol.len += right.len;
-            symbol.next = right.next;
-            if right.next != NONE {
-                symbols[right.next as usize].previous = at;
-            }
-            self.update(symbols, heap, at);
-            if previous != NONE {
-                self.update(symbols, heap, previous);
-            }
-        }
-    }
-
-    fn update(&self, symbols: &mut [Symbol], heap: &mut BinaryHeap<Reverse<u64>>, at: u32) {
-        let Symbol { id, next, .. } = symbols[at as usize];
-        let (rank, merged) = match symbols.get(next as usize) {
-            Some(right) => self.rule(id, right.id),
-            None => (NO_RANK, 0),
-        };
-        let symbol = &mut symbols[at as usize];
-        (symbol.rank, symbol.merged) = (rank, merged);
-        if rank != NO_RANK {
-            heap.push(Reverse(entry(rank, at)));
-        }
-    }
-}
-
-fn entry(rank: u32, at: u32) -> u64 {
-    u64::from(rank) << 40 | u64::from(at)
 }

@@ -17,7 +17,6 @@ mod direct;
 mod encode;
 mod fast;
 mod file;
-mod json;
 mod letters;
 mod load;
 mod merge;
@@ -32,7 +31,7 @@ pub(crate) use decode::Stream;
 pub(crate) use encode::TextSteps;
 pub(crate) use file::File;
 pub(crate) use load::{is_sentencepiece, load};
-pub(crate) use quick::Quick;
+pub(crate) use quick::read_quickly;
 
 use crate::added::AddedTokens;
 use crate::normalize::Normalizer;
@@ -62,14 +61,14 @@ impl SentencePiece {
         self.direct = Direct::new(normalizer, &self.splitter, added);
     }
 
-    /// The text of `ids`.
+    /// Returns the text of `ids`.
     pub(crate) fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> String {
         let hidden = |id: u32| skip_special_tokens && self.vocab.is_hidden(id);
         let ids = ids.iter().copied().filter(|id| !hidden(*id));
         self.decoder.decode(&self.vocab, ids)
     }
 
-    /// The bytes of `ids`, as they are.
+    /// Returns the bytes of `ids`, which need not be UTF-8.
     pub(crate) fn decode_bytes(&self, ids: &[u32], skip_special_tokens: bool) -> Vec<u8> {
         let hidden = |id: u32| skip_special_tokens && self.vocab.is_hidden(id);
         let ids = ids.iter().copied().filter(|id| !hidden(*id));
@@ -100,7 +99,7 @@ impl SentencePiece {
         self.vocab.spelling(id)
     }
 
-    /// The id of a token that is not looked up as an added one.
+    /// Returns the id of a token that is not looked up as an added token.
     pub(crate) fn id(&self, added: &AddedTokens, token: &str) -> Option<u32> {
         let id = self.vocab.id(token)?;
         // The vocabulary spells such a token in its normalized form, which is not its name.

@@ -3,31 +3,17 @@
 //! As for byte-level files (`load::quick`), the result equals that of the slower way, and at the
 //! first unusual thing it returns `None` without a reason.
 
-use super::file::id_limit;
 use super::tokens::{self, Tokens};
+use crate::json::id_limit;
 use crate::json::quick::Scanner;
 use crate::json::quick_model::read_model;
 use crate::pairs::{RANK_MAX, TOKEN_END};
 use crate::table::Sought;
 
-/// A file whose vocabulary and merges were read.
-pub(crate) struct Quick {
-    /// The file with an empty vocabulary and empty merges.
-    pub(crate) config: Vec<u8>,
-    pub(super) tokens: Tokens,
-    /// The two tokens that each rule joins, and its product.
-    pub(super) rules: Vec<[u32; 3]>,
-}
-
-impl Quick {
-    pub(crate) fn read(json: &[u8]) -> Option<Self> {
-        let (config, tokens, rules) = read_model(json, read_vocab, read_merges)?;
-        Some(Self {
-            config,
-            tokens,
-            rules,
-        })
-    }
+/// Reads the vocabulary and the merges. Returns the file with both left empty, the tokens, and the
+/// two tokens and the product of each rule.
+pub(crate) fn read_quickly(json: &[u8]) -> Option<(Vec<u8>, Tokens, Vec<[u32; 3]>)> {
+    read_model(json, read_vocab, read_merges)
 }
 
 fn read_vocab(scanner: &mut Scanner<'_>) -> Option<Tokens> {

@@ -3,7 +3,7 @@
 use crate::table::{Sought, StringTable, StringTableBuilder};
 
 /// Tokens by id and by spelling; no two have either in common.
-pub(super) struct Tokens {
+pub(crate) struct Tokens {
     text: String,
     /// The range of each id's spelling in the text; [`HOLE`] for ids without one.
     places: Vec<[u32; 2]>,
@@ -40,17 +40,24 @@ impl Builder {
         &mut self.text
     }
 
-    /// Bytes of all spellings.
+    /// Returns the number of bytes of all spellings.
     pub(super) fn bytes(&self) -> usize {
         self.text.len()
     }
 
-    /// Makes a token of what was appended; there must be less than a gigabyte of it.
+    /// Returns the spelling of the token that was added as number `at`.
+    pub(super) fn spelling(&self, at: usize) -> String {
+        let start = at.checked_sub(1).map_or(0, |last| self.tokens[last].0);
+        let end = self.tokens[at].0;
+        String::from_utf8_lossy(&self.text[start as usize..end as usize]).into_owned()
+    }
+
+    /// Makes a token of the appended bytes; all tokens together must have less than a gigabyte.
     pub(super) fn push(&mut self, id: u32) {
         self.tokens.push((self.text.len() as u32, id));
     }
 
-    /// Tokens and their largest id.
+    /// Returns the number of tokens and their largest id.
     pub(super) fn extent(&self) -> (usize, u32) {
         let ids = self.tokens.iter().map(|(_, id)| *id);
         (self.tokens.len(), ids.max().unwrap_or(0))
@@ -93,12 +100,12 @@ impl Builder {
 }
 
 impl Tokens {
-    /// The number of tokens.
+    /// Returns the number of tokens.
     pub(super) fn len(&self) -> usize {
         self.count
     }
 
-    /// The first number that is no id.
+    /// Returns one more than the largest id.
     pub(super) fn id_end(&self) -> usize {
         self.places.len()
     }
@@ -124,7 +131,7 @@ impl Tokens {
         self.names.get(token.as_bytes(), |id| self.bytes(id))
     }
 
-    /// Begins to look up a token, and asks for the memory that is needed for it.
+    /// Begins to look up a token, and prefetches the memory that the lookup reads.
     #[inline]
     pub(super) fn seek(&self, token: &[u8]) -> Sought {
         self.names.seek(token)

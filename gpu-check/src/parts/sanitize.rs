@@ -7,8 +7,7 @@ use anyhow::{Result, bail, ensure};
 use crate::{
     Common, process,
     results::{self, State, Verdict},
-    session::{SECONDS, Session},
-    supervisor,
+    session::{self, SECONDS, Session},
 };
 
 /// Cheapest first.
@@ -79,7 +78,7 @@ fn watched(session: &Session, tool: Option<(&Path, &str)>, limit: Duration) -> R
     };
     // The program sees the same end as this part does.
     let seconds = limit.as_secs().clamp(*SECONDS.start(), *SECONDS.end());
-    command.args(supervisor::arguments("kernels", seconds, &common));
+    command.args(session::arguments("kernels", seconds, &common));
     let log = folder.join("output.txt");
     let beat = |line: &str| session.beat(|| line.to_owned());
     let said = process::logged(&mut command, name, &log, limit, beat)?;

@@ -1,26 +1,13 @@
 //! The cost of a question and an answer between threads that do nothing else: the part of a
-//! server's latency that no server can avoid, unless its threads busy-poll.
+//! server's latency that no server can avoid unless its threads busy-poll.
 
 use std::{
-    io::{ErrorKind, Read as _, Write as _},
+    io::{Read as _, Write as _},
     net::{Shutdown, TcpListener, TcpStream},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::JoinHandle,
-    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
-
-/// The time for which a busy-polling end polls: the next question of the other end comes far
-/// sooner, and between two turns the end must release its core.
-const AWAKE: Duration = Duration::from_millis(1);
-
-/// The thread that sleeps between two questions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Server {
-    Sleeps,
-    StaysAwake,
-}
 
 /// A loopback connection whose other end answers so many bytes with so many.
 pub(super) struct Echo {
@@ -31,15 +18,15 @@ pub(super) struct Echo {
 }
 
 impl Echo {
-    pub(super) fn start(question: usize, answer: usize, server: Server) -> Result<Self> {
+    pub(super) fn start(question: usize, answer: usize) -> Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).context("a loopback port")?;
         let stream = TcpStream::connect(listener.local_addr()?)?;
         stream.set_nodelay(true)?;
         let (other, _) = listener.accept()?;
         other.set_nodelay(true)?;
         let thread = std::thread::spawn(move || {
-            // Ends with its connection, whichever way that is said.
-            let _ = reply(other, vec![0; question], &vec![b'a'; answer], server);
+            // Ends with its connection, by any error.
+            let _ = reply(other, vec![0; question], &vec![b'a'; answer]);
         });
         Ok(Self {
             stream,
@@ -58,7 +45,7 @@ impl Echo {
 
 impl Drop for Echo {
     fn drop(&mut self) {
-        // What it says: the connection is closed already, which is what is wanted.
+        // An error says that the connection is closed already.
         let _ = self.stream.shutdown(Shutdown::Both);
         if let Some(thread) = self.thread.take() {
             // It has no panic of its own.
@@ -67,89 +54,11 @@ impl Drop for Echo {
     }
 }
 
-fn reply(
-    mut stream: TcpStream,
-    mut question: Vec<u8>,
-    answer: &[u8],
-    server: Server,
-) -> std::io::Result<()> {
+fn reply(mut stream: TcpStream, mut question: Vec<u8>, answer: &[u8]) -> std::io::Result<()> {
     loop {
-        if server == Server::StaysAwake {
-            stream.set_nonblocking(true)?;
-            let since = Instant::now();
-            while since.elapsed() < AWAKE {
-                match stream.peek(&mut question) {
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    _ => break,
-                }
-            }
-            stream.set_nonblocking(false)?;
-        }
         stream.read_exact(&mut question)?;
         stream.write_all(answer)?;
     }
-}
-
-/// Two threads that hand a word back and forth, as a caller and an engine do.
-pub(super) struct HandOver {
-    shared: Arc<(Mutex<Turn>, Condvar)>,
-    thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    Asked,
-    Answered,
-    Over,
-}
-
-impl HandOver {
-    pub(super) fn start() -> Self {
-        let shared = Arc::new((Mutex::new(Turn::Answered), Condvar::new()));
-        let thread = std::thread::spawn({
-            let shared = Arc::clone(&shared);
-            move || {
-                let (turn, changed) = &*shared;
-                loop {
-                    let asked = changed.wait_while(lock(turn), |t| *t == Turn::Answered);
-                    let mut turn = asked.unwrap_or_else(PoisonError::into_inner);
-                    if *turn == Turn::Over {
-                        return;
-                    }
-                    *turn = Turn::Answered;
-                    drop(turn);
-                    changed.notify_one();
-                }
-            }
-        });
-        Self {
-            shared,
-            thread: Some(thread),
-        }
-    }
-
-    /// Asks, and waits for the answer.
-    pub(super) fn ask(&self) {
-        let (turn, changed) = &*self.shared;
-        *lock(turn) = Turn::Asked;
-        changed.notify_one();
-        drop(changed.wait_while(lock(turn), |t| *t == Turn::Asked));
-    }
-}
-
-impl Drop for HandOver {
-    fn drop(&mut self) {
-        *lock(&self.shared.0) = Turn::Over;
-        self.shared.1.notify_one();
-        if let Some(thread) = self.thread.take() {
-            // It has no panic of its own.
-            let _ = thread.join();
-        }
-    }
-}
-
-fn lock(turn: &Mutex<Turn>) -> MutexGuard<'_, Turn> {
-    turn.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -158,17 +67,11 @@ mod tests {
 
     #[test]
     fn questions_are_answered_and_threads_end() {
-        for server in [Server::Sleeps, Server::StaysAwake] {
-            let mut echo = Echo::start(300, 2_000, server).unwrap();
-            for _ in 0..3 {
-                echo.answer.fill(0);
-                echo.ask().unwrap();
-                assert!(echo.answer.iter().all(|&b| b == b'a'));
-            }
-        }
-        let pair = HandOver::start();
+        let mut echo = Echo::start(300, 2_000).unwrap();
         for _ in 0..3 {
-            pair.ask();
+            echo.answer.fill(0);
+            echo.ask().unwrap();
+            assert!(echo.answer.iter().all(|&b| b == b'a'));
         }
     }
 }

@@ -7,13 +7,13 @@ use std::{sync::Arc, thread, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
-use prelude_server::{assets::Assets, demo};
+use prelude_server::demo;
 use serde_json::{Value, json};
 
 use super::{
-    Bar, Config, closed,
-    report::{Row, Unit, Verdict},
-    workload::Workload,
+    Session, closed,
+    report::{Row, Unit},
+    versus::{tokenizer, workload},
 };
 use crate::{
     load::{Arrivals, Job, Jobs, Load, NUMBER, Tally, run as load},
@@ -37,13 +37,10 @@ const SLOWER_MAX: f64 = 2.0;
 const GROWTH_MAX_MIB: f64 = 128.0;
 
 /// Measures honest clients alone, then beside hostile bodies.
-pub(super) fn measure(config: &Config, bar: &Bar) -> Result<Vec<Row>> {
-    let assets = Assets::embedded(&demo::LM)?;
-    let workload = Workload {
-        tokenizer: &assets.tokenizer,
-        lm: demo::LM.name,
-        classifier: demo::CLASSIFIER.name,
-    };
+pub(super) fn measure(session: &mut Session<'_>) -> Result<Vec<Row>> {
+    let Session { config, bar, .. } = &*session;
+    let tokenizer = tokenizer()?;
+    let workload = workload(&tokenizer);
     let honest = Arc::new(workload.chat(super::DISTINCT));
     let hostile = Arc::new(Jobs::numbered(bodies(demo::LM.name), 1));
     let server = Process::prelude(&config.program)?;
@@ -77,7 +74,6 @@ pub(super) fn measure(config: &Config, bar: &Bar) -> Result<Vec<Row>> {
 
 #[expect(clippy::cast_precision_loss, reason = "counts of a run")]
 fn rows(alone: &Tally, beside: &Tally, attack: &Tally, growth: u64) -> Vec<Row> {
-    let one = |name: &str, unit, value| Row::new(name, unit, vec![value]);
     let p99 = |tally: &Tally| tally.quantile(200, 0.99) * 1e3;
     let slower = p99(beside) / p99(alone);
     let failures = (alone.failures() + beside.failures()) as f64;
@@ -96,42 +92,35 @@ fn rows(alone: &Tally, beside: &Tally, attack: &Tally, growth: u64) -> Vec<Row> 
         "one-token chats, {:.0} requests a second, a quarter of what the server can do",
         alone.asked_per_second()
     );
+    let broken = "hostile: honest requests refused or broken";
+    let grown = "hostile: growth of memory at its peak";
+    let statuses = format!(
+        "answers to hostile bodies by status: {}",
+        answers.join(", ")
+    );
     vec![
-        one(
+        Row::one(
             "hostile: honest clients alone, P99",
             Unit::Millis,
             p99(alone),
         )
         .noting(load),
-        one(
+        Row::one(
             "hostile: honest clients beside, P99",
             Unit::Millis,
             p99(beside),
         ),
-        one(
+        Row::one(
             "hostile: P99 beside, in times of alone",
             Unit::Times,
             slower,
         )
-        .with(Verdict::at_most(slower, SLOWER_MAX)),
-        one(
-            "hostile: honest requests refused or broken",
-            Unit::Count,
-            failures,
-        )
-        .with(Verdict::at_most(failures, 0.0)),
-        one("hostile: 5xx or broken connections", Unit::Count, faults)
-            .with(Verdict::at_most(faults, 0.0))
-            .noting(format!(
-                "answers to hostile bodies by status: {}",
-                answers.join(", ")
-            )),
-        one(
-            "hostile: growth of memory at its peak",
-            Unit::Mebibytes,
-            growth,
-        )
-        .with(Verdict::at_most(growth, GROWTH_MAX_MIB)),
+        .at_most(SLOWER_MAX),
+        Row::one(broken, Unit::Count, failures).at_most(0.0),
+        Row::one("hostile: 5xx or broken connections", Unit::Count, faults)
+            .at_most(0.0)
+            .noting(statuses),
+        Row::one(grown, Unit::Mebibytes, growth).at_most(GROWTH_MAX_MIB),
     ]
 }
 

@@ -96,49 +96,20 @@ pub fn run(config: &Config) -> Result<Report> {
     std::fs::create_dir_all(&config.out)
         .with_context(|| format!("cannot make {}", config.out.display()))?;
     let before = load_average();
-    let bar = Bar::new();
-    let mut skipped = Vec::new();
-    let mut rivals = Vec::new();
-    for &rival in &config.rivals {
-        if let Some(why) = rival.out_of_reach() {
-            skipped.push(format!("{}: {why}", rival.title()));
-            continue;
-        }
-        if config.install_rivals {
-            bar.says(&format!("installing {}", rival.title()));
-            rival.install(&config.out)?;
-        }
-        match rival.lacks(config) {
-            None => rivals.push(rival),
-            Some(why) => skipped.push(format!("{}: {why}", rival.title())),
-        }
-    }
-    let has = |part| config.parts.is_empty() || config.parts.contains(&part);
+    let mut session = Session {
+        config,
+        bar: Bar::new(),
+        rivals: Vec::new(),
+        skipped: Vec::new(),
+    };
+    session.find_rivals()?;
     let mut rows = Vec::new();
-    if has(Part::Overhead) {
-        bar.says("HTTP over the engine call");
-        rows.extend(overhead::measure(config.rounds, config.time)?);
+    for (part, measure) in PARTS {
+        if config.parts.is_empty() || config.parts.contains(&part) {
+            rows.extend(measure(&mut session)?);
+        }
     }
-    if has(Part::Noop) {
-        rows.push(noop_rate(config, &bar)?);
-        rows.extend(rates::measure(config, &rivals, &bar, &mut skipped)?);
-    }
-    if has(Part::Ready) {
-        rows.push(ready(config, &bar)?);
-    }
-    if has(Part::Decision) {
-        rows.extend(versus::decision(config, &rivals, &bar, &mut skipped)?);
-    }
-    if has(Part::Versus) {
-        rows.extend(versus::measure(config, &rivals, &bar, &mut skipped)?);
-    }
-    if has(Part::Overload) {
-        rows.extend(overload::measure(config, &bar, &mut skipped)?);
-    }
-    if has(Part::Hostile) {
-        rows.extend(hostile::measure(config, &bar)?);
-    }
-    bar.done();
+    session.bar.done();
     Ok(Report {
         machine: machine(),
         load_average: (before, load_average()),
@@ -148,13 +119,69 @@ pub fn run(config: &Config) -> Result<Report> {
         commit: commit(),
         rounds: config.rounds,
         rows,
-        skipped,
+        skipped: session.skipped,
     })
+}
+
+/// Measures one part.
+type Measure = fn(&mut Session<'_>) -> Result<Vec<Row>>;
+
+/// The parts in the order of the report.
+const PARTS: [(Part, Measure); 7] = [
+    (Part::Overhead, overhead::measure),
+    (Part::Noop, noop_rates),
+    (Part::Ready, ready),
+    (Part::Decision, versus::decision),
+    (Part::Versus, versus::measure),
+    (Part::Overload, overload::measure),
+    (Part::Hostile, hostile::measure),
+];
+
+/// A measurement in progress.
+struct Session<'a> {
+    config: &'a Config,
+    bar: Bar,
+    /// The other servers that can be measured here.
+    rivals: Vec<Rival>,
+    /// The parts that were skipped, with the reason.
+    skipped: Vec<String>,
+}
+
+impl Session<'_> {
+    fn find_rivals(&mut self) -> Result<()> {
+        for &rival in &self.config.rivals {
+            if let Some(why) = rival.out_of_reach() {
+                self.skip(rival.title(), why);
+                continue;
+            }
+            if self.config.install_rivals {
+                self.bar.says(&format!("installing {}", rival.title()));
+                rival.install(&self.config.out)?;
+            }
+            match rival.lacks(self.config) {
+                None => self.rivals.push(rival),
+                Some(why) => self.skip(rival.title(), why),
+            }
+        }
+        Ok(())
+    }
+
+    fn skip(&mut self, what: &str, why: &str) {
+        self.skipped.push(format!("{what}: {why}"));
+    }
 }
 
 pub use plot::draw;
 
-fn noop_rate(config: &Config, bar: &Bar) -> Result<Row> {
+/// Measures a model that computes nothing alone, then beside rivals.
+fn noop_rates(session: &mut Session<'_>) -> Result<Vec<Row>> {
+    let mut rows = vec![noop_rate(session)?];
+    rows.extend(rates::measure(session)?);
+    Ok(rows)
+}
+
+fn noop_rate(session: &Session<'_>) -> Result<Row> {
+    let config = session.config;
     let model = noop::idle(&demo::CLASSIFIER)?;
     let tokenizer = Arc::clone(&model.model.tokenizer);
     let name = model.model.name.clone();
@@ -169,10 +196,8 @@ fn noop_rate(config: &Config, bar: &Bar) -> Result<Row> {
     check(&address, &jobs.first(2))?;
     let mut rates = Vec::new();
     for round in 0..config.rounds {
-        bar.says(&format!(
-            "a no-op model, 64 connections: round {}",
-            round + 1
-        ));
+        let what = format!("a no-op model, 64 connections: round {}", round + 1);
+        session.bar.says(&what);
         let tally = load(&address, &jobs, closed(64, config.time))?;
         ensure!(tally.failures() == 0, "requests failed: {tally:?}");
         rates.push(tally.per_second());
@@ -191,11 +216,13 @@ fn closed(connections: usize, time: Duration) -> Load {
     }
 }
 
-fn ready(config: &Config, bar: &Bar) -> Result<Row> {
+fn ready(session: &mut Session<'_>) -> Result<Vec<Row>> {
     let mut seconds = Vec::new();
-    for round in 0..config.rounds {
-        bar.says(&format!("time to ready: round {}", round + 1));
-        let server = Process::prelude(&config.program)?;
+    for round in 0..session.config.rounds {
+        session
+            .bar
+            .says(&format!("time to ready: round {}", round + 1));
+        let server = Process::prelude(&session.config.program)?;
         seconds.push(server.ready_after.as_secs_f64());
     }
     let row = Row::new(
@@ -203,8 +230,7 @@ fn ready(config: &Config, bar: &Bar) -> Result<Row> {
         Unit::Seconds,
         seconds,
     );
-    let verdict = Verdict::at_most(row.value, 0.5);
-    Ok(row.with(verdict))
+    Ok(vec![row.at_most(0.5)])
 }
 
 /// Tells on a terminal what is going on and for how long it has.

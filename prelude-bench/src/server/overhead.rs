@@ -1,9 +1,9 @@
 //! The overhead of HTTP: the same classification over a connection, and by the engine alone.
 //!
-//! Like is compared with like. The engine is called as the server calls it for a request that is
-//! alone: the step runs on the caller's thread, so that no call waits for another thread to wake.
-//! And it is called at the same pace: before each call the caller is busy for as long as HTTP takes
-//! beside the step, since threads and caches are the warmer the sooner steps follow each other.
+//! The engine is called as the server calls it for a client that is alone: the step runs on the
+//! caller's thread, so that no call waits for another thread to wake. And it is called at the same
+//! pace: before each call the caller is busy for as long as HTTP takes beside the step, because
+//! threads and caches are warmer the sooner steps follow each other.
 
 use std::time::{Duration, Instant};
 
@@ -15,9 +15,10 @@ use prelude_server::{ServerConfig, demo};
 use crate::blocking::{Client, Exchange};
 
 use super::{
-    floor::{self, Echo, HandOver},
+    Config, Session,
+    floor::Echo,
     noop::{Here, demo as demo_model, idle},
-    report::{Row, Unit, Verdict},
+    report::{Row, Unit},
 };
 
 /// 16 tokens of the demo's tokenizer.
@@ -31,9 +32,11 @@ const TURN: usize = 50;
 
 /// Measures with the demo classifier and with a model that computes nothing; and the machine, in
 /// the same turns.
-pub(super) fn measure(rounds: usize, round: Duration) -> Result<Vec<Row>> {
+pub(super) fn measure(session: &mut Session<'_>) -> Result<Vec<Row>> {
+    session.bar.says("HTTP over the engine call");
+    let Config { rounds, time, .. } = *session.config;
     let mut rows = Vec::new();
-    let mut machine = Machine::default();
+    let mut echo = Vec::new();
     for (what, loaded) in [
         ("demo classifier", demo_model(&demo::CLASSIFIER)?),
         ("no-op model", idle(&demo::CLASSIFIER)?),
@@ -46,14 +49,12 @@ pub(super) fn measure(rounds: usize, round: Duration) -> Result<Vec<Row>> {
         let (mut http, mut steps) = (Vec::new(), Vec::new());
         let (mut alone, mut added) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
-            let [h, e, asleep, awake, pair, step] = asked.turns(round)?;
+            let [h, e, machine, step] = asked.turns(time)?;
             http.push(h);
             steps.push(step);
             alone.push(e);
             added.push(h - e);
-            machine.asleep.push(asleep);
-            machine.awake.push(awake);
-            machine.pair.push(pair);
+            echo.push(machine);
         }
         let name = |what_of_it: &str| format!("POST /classify, {what}, {what_of_it}");
         rows.push(Row::new(name("one connection"), Unit::Micros, http));
@@ -62,33 +63,11 @@ pub(super) fn measure(rounds: usize, round: Duration) -> Result<Vec<Row>> {
         let at_pace = name("the engine call alone, as often");
         rows.push(Row::new(at_pace, Unit::Micros, alone));
         let added = Row::new(name("what HTTP and tokenizing add"), Unit::Micros, added);
-        let verdict = Verdict::at_most(added.value, TARGET_US);
-        rows.push(added.with(verdict));
+        rows.push(added.at_most(TARGET_US));
     }
-    rows.extend(machine.rows());
+    let name = "the machine: the same bytes over TCP";
+    rows.push(Row::new(name.to_owned(), Unit::Micros, echo));
     Ok(rows)
-}
-
-/// The cost of the same bytes without a server: the part of the overhead that no server can avoid.
-#[derive(Default)]
-struct Machine {
-    asleep: Vec<f64>,
-    awake: Vec<f64>,
-    pair: Vec<f64>,
-}
-
-impl Machine {
-    fn rows(self) -> [Row; 3] {
-        [
-            (
-                "the same bytes over TCP, both threads sleeping",
-                self.asleep,
-            ),
-            ("the same bytes over TCP, the server's awake", self.awake),
-            ("a word to another thread and back", self.pair),
-        ]
-        .map(|(what, rounds)| Row::new(format!("the machine: {what}"), Unit::Micros, rounds))
-    }
 }
 
 /// The targets that are measured in turns.
@@ -99,9 +78,7 @@ struct Asked {
     /// Longest step on the caller's thread.
     inline: Duration,
     ids: Vec<TokenId>,
-    asleep: Echo,
-    awake: Echo,
-    pair: HandOver,
+    echo: Echo,
 }
 
 impl Asked {
@@ -117,9 +94,7 @@ impl Asked {
             engine: server.engine(),
             inline,
             ids,
-            asleep: Echo::start(question, answer, floor::Server::Sleeps)?,
-            awake: Echo::start(question, answer, floor::Server::StaysAwake)?,
-            pair: HandOver::start(),
+            echo: Echo::start(question, answer)?,
         })
     }
 
@@ -131,12 +106,12 @@ impl Asked {
 
     /// Medians in microseconds of each kind of call, made in turns so that they share whatever
     /// else the machine does; the last is of the steps of the first.
-    fn turns(&mut self, round: Duration) -> Result<[f64; 6]> {
-        let mut times = [const { Vec::new() }; 5];
+    fn turns(&mut self, round: Duration) -> Result<[f64; 4]> {
+        let mut times = [const { Vec::new() }; 3];
         let mut steps = Vec::new();
         let start = Instant::now();
         while times[0].is_empty() || start.elapsed() < round {
-            // What HTTP took beside the step, by the calls so far.
+            // The time that HTTP took beside the step in the latest turn.
             let mut between = Duration::ZERO;
             for (kind, times) in times.iter_mut().enumerate() {
                 for _ in 0..TURN {
@@ -147,9 +122,7 @@ impl Asked {
                     match kind {
                         0 => steps.push(self.http_call()?),
                         1 => self.engine_call()?,
-                        2 => self.asleep.ask()?,
-                        3 => self.awake.ask()?,
-                        _ => self.pair.ask(),
+                        _ => self.echo.ask()?,
                     }
                     times.push(call.elapsed());
                 }
@@ -160,8 +133,8 @@ impl Asked {
                 }
             }
         }
-        let [http, alone, asleep, awake, pair] = times;
-        Ok([http, alone, asleep, awake, pair, steps].map(median_us))
+        let [http, alone, echo] = times;
+        Ok([http, alone, echo, steps].map(median_us))
     }
 
     fn engine_call(&self) -> Result<()> {
@@ -171,13 +144,13 @@ impl Asked {
             head: Head::Classify,
         }];
         let spec = RequestSpec::new(tree, rows);
-        let answer = self.engine.submit_within(spec, self.inline)?;
+        let answer = self.engine.submit_inline(spec, self.inline)?;
         answer.blocking_collect()?;
         Ok(())
     }
 }
 
-/// Takes this thread's time, as reading, parsing and answering do.
+/// Keeps this thread busy for `time`, as reading, parsing and answering do.
 fn stay_busy(time: Duration) {
     let since = Instant::now();
     while since.elapsed() < time {

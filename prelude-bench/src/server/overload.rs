@@ -14,13 +14,12 @@
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use prelude_server::{assets::Assets, demo};
 
 use super::{
-    Bar, Config, closed,
+    Bar, Config, Session, closed,
     cores::Cores,
     report::{Row, Unit, Verdict},
-    workload::Workload,
+    versus::{tokenizer, workload},
 };
 use crate::{
     load::{Arrivals, Jobs, Load, Tally, run as load},
@@ -61,13 +60,10 @@ struct Seen {
 }
 
 /// Measures capacity, then what is left of it under three times as much.
-pub(super) fn measure(config: &Config, bar: &Bar, skipped: &mut Vec<String>) -> Result<Vec<Row>> {
-    let assets = Assets::embedded(&demo::LM)?;
-    let workload = Workload {
-        tokenizer: &assets.tokenizer,
-        lm: demo::LM.name,
-        classifier: demo::CLASSIFIER.name,
-    };
+pub(super) fn measure(session: &mut Session<'_>) -> Result<Vec<Row>> {
+    let Session { config, bar, .. } = &*session;
+    let tokenizer = tokenizer()?;
+    let workload = workload(&tokenizer);
     let questions = config.overload_questions;
     let jobs = Arc::new(workload.decide_for_ever(500, questions));
     let queue = (QUEUE * questions).to_string();
@@ -85,7 +81,7 @@ pub(super) fn measure(config: &Config, bar: &Bar, skipped: &mut Vec<String>) -> 
         None => (server, _back) = (start()?, None),
     }
     let run = ask(config, bar, &server, &jobs, pinned)?;
-    Ok(run.rows(questions, skipped))
+    Ok(run.rows(questions, &mut session.skipped))
 }
 
 fn ask(
@@ -150,7 +146,6 @@ fn seen(server: &Process) -> Result<Seen> {
 
 impl Run {
     fn rows(&self, questions: usize, skipped: &mut Vec<String>) -> Vec<Row> {
-        let one = |name: &str, unit, value| Row::new(name, unit, vec![value]);
         let (before, after) = (self.before.per_second(), self.after.per_second());
         // The machine may have been slower in between, so the overload is compared with the mean
         // of before and after. A server that stays slower does not pass.
@@ -164,22 +159,19 @@ impl Run {
             None => "server and generator share their cores".to_owned(),
         };
         let asked = format!("decisions of {questions} questions, fresh state of 500 tokens");
+        let answered = self.overload.per_second();
         let mut rows = vec![
-            one("capacity, 64 connections, before", Unit::PerSecond, before)
+            Row::one("capacity, 64 connections, before", Unit::PerSecond, before)
                 .noting(format!("{asked}; {where_}")),
-            one("capacity, 64 connections, after", Unit::PerSecond, after)
+            Row::one("capacity, 64 connections, after", Unit::PerSecond, after)
                 .with(Verdict::at_least(after / before, 0.8)),
-            one(
+            Row::one(
                 "overload: asked for, in terms of capacity",
                 Unit::Ratio,
                 times,
             )
-            .with(Verdict::at_least(times, LEAST_TIMES)),
-            one(
-                "overload: answered",
-                Unit::PerSecond,
-                self.overload.per_second(),
-            ),
+            .at_least(LEAST_TIMES),
+            Row::one("overload: answered", Unit::PerSecond, answered),
         ];
         self.push_overload_rows(could, &mut rows, skipped);
         rows
@@ -188,57 +180,41 @@ impl Run {
     /// Appends the rows of the overload itself. `could` is the server's capacity per second.
     #[expect(clippy::cast_precision_loss, reason = "counts of a run")]
     fn push_overload_rows(&self, could: f64, rows: &mut Vec<Row>, skipped: &mut Vec<String>) {
-        let one = |name: &str, unit, value| Row::new(name, unit, vec![value]);
         let share = self.overload.per_second() / could;
-        rows.push(
-            one("overload: goodput in terms of capacity", Unit::Ratio, share)
-                .with(Verdict::at_least(share, 0.9)),
-        );
         let failures = self.overload.failures() as f64;
-        rows.push(
-            one(
-                "overload: answers other than 200 and 429, broken connections",
-                Unit::Count,
-                failures,
-            )
-            .with(Verdict::at_most(failures, 0.0)),
-        );
+        let broken = "overload: answers other than 200 and 429, broken connections";
         let refused = self.overload.count(429) as f64;
-        rows.push(
-            one("overload: refused", Unit::Count, refused).with(Verdict::at_least(refused, 1.0)),
-        );
+        rows.extend([
+            Row::one("overload: goodput in terms of capacity", Unit::Ratio, share).at_least(0.9),
+            Row::one(broken, Unit::Count, failures).at_most(0.0),
+            Row::one("overload: refused", Unit::Count, refused).at_least(1.0),
+        ]);
         if refused > 0.0 {
             let p99 = self.overload.quantile(429, 0.99) * 1e3;
             let median = self.overload.quantile(429, 0.5) * 1e3;
-            rows.push(
-                one("overload: refusals, P99", Unit::Millis, p99)
-                    .with(Verdict::at_most(p99, 5.0))
-                    .noting(format!("median {median:.2} ms")),
-            );
+            let row = Row::one("overload: refusals, P99", Unit::Millis, p99).at_most(5.0);
+            rows.push(row.noting(format!("median {median:.2} ms")));
         } else {
             skipped.push("overload: latency of refusals: nothing was refused".to_owned());
         }
-        let wasted = self.server.encoded - self.server.answered;
-        rows.push(
-            one(
+        let Seen {
+            encoded,
+            answered,
+            queued,
+        } = self.server;
+        let wasted = encoded - answered;
+        let seen =
+            format!("{encoded:.0} tokenised, {answered:.0} answered 200, by the server's metrics");
+        rows.extend([
+            Row::one(
                 "overload: requests tokenised and then refused",
                 Unit::Count,
                 wasted,
             )
-            .with(Verdict::at_most(wasted, 0.0))
-            .noting(format!(
-                "{:.0} tokenised, {:.0} answered 200, by the server's metrics",
-                self.server.encoded, self.server.answered
-            )),
-        );
-        rows.push(
-            one(
-                "overload: rows left in the queue",
-                Unit::Count,
-                self.server.queued,
-            )
-            .with(Verdict::at_most(self.server.queued, 0.0)),
-        );
+            .at_most(0.0)
+            .noting(seen),
+            Row::one("overload: rows left in the queue", Unit::Count, queued).at_most(0.0),
+        ]);
     }
 }
 

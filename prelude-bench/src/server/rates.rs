@@ -7,9 +7,9 @@ use anyhow::Result;
 use prelude_server::{ServerConfig, demo};
 
 use super::{
-    Bar, Config, noop,
+    Session, noop,
     report::Row,
-    rival::{Rival, Serve},
+    rival::Serve,
     turns::{Case, Figure, Rivals},
     versus::{tokenizer, workload},
 };
@@ -18,13 +18,8 @@ use crate::process::Process;
 const CONNECTIONS: usize = 64;
 
 /// Our rates beside those of rivals; nothing if there are none.
-pub(super) fn measure(
-    config: &Config,
-    rivals: &[Rival],
-    bar: &Bar,
-    skipped: &mut Vec<String>,
-) -> Result<Vec<Row>> {
-    if rivals.is_empty() {
+pub(super) fn measure(session: &mut Session<'_>) -> Result<Vec<Row>> {
+    if session.rivals.is_empty() {
         return Ok(Vec::new());
     }
     let tokenizer = tokenizer()?;
@@ -43,11 +38,11 @@ pub(super) fn measure(
     for (what, jobs, files, serve) in kinds {
         let idle = noop::Here::serve(ServerConfig::default(), vec![noop::idle(&files)?])?;
         let nothing = idle.address.to_string();
-        let demo = Process::prelude(&config.program)?;
+        let demo = Process::prelude(&session.config.program)?;
         let ours = [("no-op model", &*nothing), ("demo model", &*demo.address)];
         let case = Case::closed(what, jobs, CONNECTIONS, Figure::Rate);
-        let rivals = Rivals::start(config, rivals, serve, bar, skipped);
-        rows.extend(rivals.beside(&ours, &case, bar, skipped)?);
+        let rivals = Rivals::start(session, serve);
+        rows.extend(rivals.beside(session, &ours, &case)?);
     }
     Ok(rows)
 }

@@ -132,6 +132,23 @@ impl Row {
         }
     }
 
+    /// A row of one value.
+    pub(super) fn one(name: impl Into<String>, unit: Unit, value: f64) -> Self {
+        Self::new(name, unit, vec![value])
+    }
+
+    /// Sets the target of the value: at most this.
+    pub(super) fn at_most(self, target: f64) -> Self {
+        let verdict = Verdict::at_most(self.value, target);
+        self.with(verdict)
+    }
+
+    /// Sets the target of the value: at least this.
+    pub(super) fn at_least(self, target: f64) -> Self {
+        let verdict = Verdict::at_least(self.value, target);
+        self.with(verdict)
+    }
+
     pub(super) fn with(mut self, verdict: Verdict) -> Self {
         self.verdict = Some(verdict);
         self

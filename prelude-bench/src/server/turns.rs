@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 
 use super::{
-    Bar, Config, closed,
+    Config, Session, closed,
     report::{Row, Unit},
     rival::{Rival, Serve},
 };
@@ -85,59 +85,51 @@ impl Case {
 pub(super) type Ours<'a> = (&'a str, &'a str);
 
 /// Rivals that run.
-pub(super) struct Rivals<'a> {
-    config: &'a Config,
-    servers: Vec<(Rival, Process)>,
-}
+pub(super) struct Rivals(Vec<(Rival, Process)>);
 
-impl<'a> Rivals<'a> {
+impl Rivals {
     /// Starts all that can serve this; who cannot is noted.
-    pub(super) fn start(
-        config: &'a Config,
-        rivals: &[Rival],
-        serve: Serve,
-        bar: &Bar,
-        skipped: &mut Vec<String>,
-    ) -> Self {
+    pub(super) fn start(session: &mut Session<'_>, serve: Serve) -> Self {
         let mut servers = Vec::new();
-        for &rival in rivals {
+        for rival in session.rivals.clone() {
+            let title = rival.title();
             if let Some(why) = rival.cannot(serve) {
-                skipped.push(format!("{}: {why}", rival.title()));
+                session.skip(title, why);
                 continue;
             }
-            let title = rival.title();
-            bar.says(&format!("starting {title} (may take a minute)"));
-            match rival.start(config, serve) {
+            let starting = format!("starting {title} (may take a minute)");
+            session.bar.says(&starting);
+            match rival.start(session.config, serve) {
                 Ok(server) => servers.push((rival, server)),
-                Err(why) => skipped.push(format!("{title} did not start: {why:#}")),
+                Err(why) => session.skip(&format!("{title} did not start"), &format!("{why:#}")),
             }
         }
-        Self { config, servers }
+        Self(servers)
     }
 
-    /// Asks `ours` and the rivals in turns: a row for each of ours, rivals beside each. Who cannot
-    /// answer this kind of request sits it out, and that is noted.
+    /// Asks `ours` and the rivals in turns: a row for each of ours, rivals beside each. A rival
+    /// that cannot answer this kind of request sits it out, and that is noted.
     pub(super) fn beside(
         &self,
+        session: &mut Session<'_>,
         ours: &[Ours<'_>],
         case: &Case,
-        bar: &Bar,
-        skipped: &mut Vec<String>,
     ) -> Result<Vec<Row>> {
-        let Config { rounds, time, .. } = *self.config;
+        let Config { rounds, time, .. } = *session.config;
         for (name, address) in ours {
             check(address, &case.jobs.first(2)).with_context(|| format!("prelude {name}"))?;
         }
         let mut theirs: Vec<(Rival, &str, Vec<f64>)> = Vec::new();
-        for (rival, server) in &self.servers {
+        for (rival, server) in &self.0 {
             match check(&server.address, &case.jobs.first(2)) {
                 Ok(()) => theirs.push((*rival, &server.address, Vec::new())),
-                Err(why) => skipped.push(format!("{}: {}: {why:#}", rival.title(), case.name)),
+                Err(why) => session.skip(rival.title(), &format!("{}: {why:#}", case.name)),
             }
         }
         let mut mine = vec![Vec::new(); ours.len()];
         for round in 0..rounds {
-            bar.says(&format!("{}: round {}", case.name, round + 1));
+            let what = format!("{}: round {}", case.name, round + 1);
+            session.bar.says(&what);
             for ((_, address), values) in ours.iter().zip(&mut mine) {
                 values.push(case.ask(address, time)?);
             }
@@ -166,12 +158,12 @@ impl<'a> Rivals<'a> {
     }
 
     /// Returns the start-up time of each server.
-    pub(super) fn starts(&self) -> impl Iterator<Item = Row> {
-        self.servers.iter().map(|(rival, server)| {
+    pub(super) fn starts(&self, config: &Config) -> impl Iterator<Item = Row> {
+        self.0.iter().map(|(rival, server)| {
             let seconds = server.ready_after.as_secs_f64();
             let name = format!("{}, from start to healthy", rival.title());
             let row = Row::new(name, Unit::Seconds, vec![seconds]);
-            match rival.version(self.config) {
+            match rival.version(config) {
                 Some(version) => row.noting(version),
                 None => row,
             }

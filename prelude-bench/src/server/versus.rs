@@ -7,9 +7,9 @@ use prelude_server::{assets::Assets, demo};
 use prelude_text::Tokenizer;
 
 use super::{
-    Bar, Config, DISTINCT, DISTINCT_STATES,
-    report::{Row, Unit, Verdict},
-    rival::{Rival, Serve},
+    DISTINCT, DISTINCT_STATES, Session,
+    report::{Row, Unit},
+    rival::Serve,
     turns::{Case, Figure, Rivals},
     workload::Workload,
 };
@@ -29,12 +29,7 @@ pub(super) fn workload(tokenizer: &Tokenizer) -> Workload<'_> {
 }
 
 /// One-token answers, vectors, classes, and decisions over a fresh state of 500 tokens.
-pub(super) fn measure(
-    config: &Config,
-    rivals: &[Rival],
-    bar: &Bar,
-    skipped: &mut Vec<String>,
-) -> Result<Vec<Row>> {
+pub(super) fn measure(session: &mut Session<'_>) -> Result<Vec<Row>> {
     let tokenizer = tokenizer()?;
     let make = workload(&tokenizer);
     let alone = |name: &str, jobs, target| {
@@ -58,45 +53,26 @@ pub(super) fn measure(
         let jobs = make.decide(DISTINCT_STATES, 500, questions);
         cases.push(alone(&name, jobs, target));
     }
-    let mut rows = beside(config, rivals, Serve::Lm, &cases, bar, skipped)?;
+    let mut rows = beside(session, Serve::Lm, &cases)?;
     drop(cases);
     let embed = "POST /v1/embeddings, one message";
     let cases = [
         Case::closed(embed, make.embed(DISTINCT), 1, Figure::Median),
         Case::closed(embed, make.embed(DISTINCT), 64, Figure::Rate),
     ];
-    rows.extend(beside(
-        config,
-        rivals,
-        Serve::Embedder,
-        &cases,
-        bar,
-        skipped,
-    )?);
+    rows.extend(beside(session, Serve::Embedder, &cases)?);
     drop(cases);
     let classify = "POST /classify, one message";
     let cases = [
         alone(classify, make.classify(DISTINCT), 6.0),
         crowd(classify, make.classify(DISTINCT), 4.0),
     ];
-    rows.extend(beside(
-        config,
-        rivals,
-        Serve::Classifier,
-        &cases,
-        bar,
-        skipped,
-    )?);
+    rows.extend(beside(session, Serve::Classifier, &cases)?);
     Ok(rows)
 }
 
 /// Fifty questions about one state of 2,000 tokens: as one request and as fifty at once.
-pub(super) fn decision(
-    config: &Config,
-    rivals: &[Rival],
-    bar: &Bar,
-    skipped: &mut Vec<String>,
-) -> Result<Vec<Row>> {
+pub(super) fn decision(session: &mut Session<'_>) -> Result<Vec<Row>> {
     const ASK: usize = 50;
     let tokenizer = tokenizer()?;
     let make = workload(&tokenizer);
@@ -111,24 +87,17 @@ pub(super) fn decision(
         figure: Figure::Median,
         target: Some(1.0),
     });
-    let mut rows = beside(config, rivals, Serve::Lm, &cases, bar, skipped)?;
+    let mut rows = beside(session, Serve::Lm, &cases)?;
     let ratios = rows[1].rounds.iter().zip(&rows[0].rounds);
     let ratios: Vec<f64> = ratios.map(|(apart, whole)| apart / whole).collect();
     let gain = Row::new("one request is faster than 50 by", Unit::Ratio, ratios);
-    let verdict = Verdict::at_least(gain.value, 1.0);
-    rows.push(gain.with(verdict));
+    rows.push(gain.at_least(1.0));
     Ok(rows)
 }
 
 /// Asks us and the rivals in turns, and says how long rivals took to start.
-fn beside(
-    config: &Config,
-    rivals: &[Rival],
-    serve: Serve,
-    cases: &[Case],
-    bar: &Bar,
-    skipped: &mut Vec<String>,
-) -> Result<Vec<Row>> {
+fn beside(session: &mut Session<'_>, serve: Serve, cases: &[Case]) -> Result<Vec<Row>> {
+    let config = session.config;
     let ours = match serve {
         Serve::Embedder => {
             let model = config.models.join(demo::LM.name);
@@ -136,11 +105,11 @@ fn beside(
         }
         Serve::Lm | Serve::Classifier => Process::prelude(&config.program)?,
     };
-    let rivals = Rivals::start(config, rivals, serve, bar, skipped);
+    let rivals = Rivals::start(session, serve);
     let mut rows = Vec::new();
     for case in cases {
-        rows.extend(rivals.beside(&[("", &ours.address)], case, bar, skipped)?);
+        rows.extend(rivals.beside(session, &[("", &ours.address)], case)?);
     }
-    rows.extend(rivals.starts());
+    rows.extend(rivals.starts(config));
     Ok(rows)
 }

@@ -114,7 +114,7 @@ impl Checkpoint {
     /// A checkpoint whose files are in memory.
     ///
     /// # Errors
-    /// As [`Checkpoint::open`].
+    /// The errors of [`Checkpoint::open`].
     pub fn from_files(files: CheckpointFiles<'_>) -> Result<Self, Error> {
         let mut weights = Vec::new();
         let mut tensors = BTreeMap::new();
@@ -136,7 +136,7 @@ impl Checkpoint {
     /// A checkpoint of `config.json` and `model.safetensors` alone, in memory.
     ///
     /// # Errors
-    /// As [`Checkpoint::open`].
+    /// The errors of [`Checkpoint::open`].
     pub fn from_bytes(
         config_json: &[u8],
         safetensors: impl Into<Cow<'static, [u8]>>,

@@ -2,250 +2,61 @@
 
 use super::{Effect, Field};
 
-pub(super) const CONFIG: &[Field] = &[
-    Field {
-        file: "config.json",
-        names: &["architectures"],
-        effect: Effect::Obeyed,
-        note: "the first is the model's class: a language model, a classifier or a bare body",
-    },
-    Field {
-        file: "config.json",
-        names: &["model_type"],
-        effect: Effect::Refused(&[r#""qwen3""#]),
-        note: "transformers takes the class from it",
-    },
-    Field {
-        file: "config.json",
-        names: &[
-            "hidden_size",
-            "intermediate_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "num_key_value_heads",
-            "head_dim",
-            "vocab_size",
-            "attention_bias",
-        ],
-        effect: Effect::Obeyed,
-        note: "shape of the model; the tensors must fit it",
-    },
-    Field {
-        file: "config.json",
-        names: &["tie_word_embeddings"],
-        effect: Effect::Obeyed,
-        note: "the output head is the embedding matrix",
-    },
-    Field {
-        file: "config.json",
-        names: &["max_position_embeddings"],
-        effect: Effect::Obeyed,
-        note: "longest text served",
-    },
-    Field {
-        file: "config.json",
-        names: &["rms_norm_eps"],
-        effect: Effect::Obeyed,
-        note: "part of every norm",
-    },
-    Field {
-        file: "config.json",
-        names: &["rope_theta"],
-        effect: Effect::Obeyed,
-        note: "base of the rotary frequencies",
-    },
-    Field {
-        file: "config.json",
-        names: &["rope_scaling", "rope_parameters"],
-        effect: Effect::Obeyed,
-        note: "rotary embeddings of type `default` or `yarn`; other types, sets per layer type and `mscale` are refused",
-    },
-    Field {
-        file: "config.json",
-        names: &["partial_rotary_factor"],
-        effect: Effect::Refused(&["1"]),
-        note: "whole heads are rotated",
-    },
-    Field {
-        file: "config.json",
-        names: &["dtype", "torch_dtype"],
-        effect: Effect::Checked,
-        note: "bfloat16, float16, float32 or auto; the tensors say their type themselves",
-    },
-    Field {
-        file: "config.json",
-        names: &["problem_type"],
-        effect: Effect::Obeyed,
-        note: "activation of classes: `multi_label_classification` is a sigmoid of each logit, `regression` the logits; else a softmax, or the sigmoid of a single logit",
-    },
-    Field {
-        file: "config.json",
-        names: &[
-            "sentence_transformers",
-            "sbert_ce_default_activation_function",
-        ],
-        effect: Effect::Obeyed,
-        note: "activation of a cross-encoder's score: sigmoid or identity, others are refused",
-    },
-    Field {
-        file: "config.json",
-        names: &["id2label", "num_labels"],
-        effect: Effect::Obeyed,
-        note: "names and number of classes; `id2label` wins",
-    },
-    Field {
-        file: "config.json",
-        names: &["eos_token_id"],
-        effect: Effect::Obeyed,
-        note: "tokens that end a text where `generation_config.json` names none",
-    },
-    Field {
-        file: "config.json",
-        names: &["matryoshka_dimensions"],
-        effect: Effect::Obeyed,
-        note: "sizes to which vectors may be cut",
-    },
-    Field {
-        file: "config.json",
-        names: &["hidden_act"],
-        effect: Effect::Refused(&[r#""silu""#]),
-        note: "activation of the MLP",
-    },
-    Field {
-        file: "config.json",
-        names: &["is_causal"],
-        effect: Effect::Refused(&["true"]),
-        note: "attention never looks ahead",
-    },
-    Field {
-        file: "config.json",
-        names: &["use_bidirectional_attention", "use_sliding_window"],
-        effect: Effect::Refused(&["false"]),
-        note: "attention looks back over the whole text, and never ahead",
-    },
-    Field {
-        file: "config.json",
-        names: &["layer_types"],
-        effect: Effect::Checked,
-        note: "every layer is `full_attention`",
-    },
-    Field {
-        file: "config.json",
-        names: &["sliding_window", "max_window_layers"],
-        effect: Effect::NoEffect,
-        note: "read with `use_sliding_window`, which is refused",
-    },
-    Field {
-        file: "config.json",
-        names: &["quantization_config", "compression_config"],
-        effect: Effect::Refused(&[]),
-        note: "a quantised checkpoint",
-    },
-    Field {
-        file: "config.json",
-        names: &["is_encoder_decoder", "add_cross_attention"],
-        effect: Effect::Refused(&["false"]),
-        note: "a decoder alone is computed",
-    },
-    Field {
-        file: "config.json",
-        names: &["pruned_heads", "per_layer_config"],
-        effect: Effect::Refused(&["{}"]),
-        note: "all layers have one shape",
-    },
-    Field {
-        file: "config.json",
-        names: &["text_config", "vision_config", "audio_config"],
-        effect: Effect::Refused(&[]),
-        note: "a model of several parts",
-    },
-    Field {
-        file: "config.json",
-        names: &["auto_map"],
-        effect: Effect::Warned,
-        note: "code of a checkpoint is never run",
-    },
-    Field {
-        file: "config.json",
-        names: &["label2id"],
-        effect: Effect::NoEffect,
-        note: "`id2label` is read",
-    },
-    Field {
-        file: "config.json",
-        names: &[
-            "attention_dropout",
-            "initializer_range",
-            "classifier_dropout",
-        ],
-        effect: Effect::NoEffect,
-        note: "used in training",
-    },
-    Field {
-        file: "config.json",
-        names: &[
-            "use_cache",
-            "return_dict",
-            "output_attentions",
-            "output_hidden_states",
-            "attn_implementation",
-            "torchscript",
-            "use_bfloat16",
-            "tf_legacy_loss",
-            "chunk_size_feed_forward",
-            "is_decoder",
-            "tie_encoder_decoder",
-            "tie_last_hidden_states",
-            "pretraining_tp",
-            "_attn_implementation",
-            "_attn_implementation_autoset",
-            "_attn_implementation_internal",
-            "_experts_implementation",
-            "_experts_implementation_internal",
-            "experts_implementation",
-        ],
-        effect: Effect::NoEffect,
-        note: "chooses among ways to the same numbers, or what transformers returns beside them",
-    },
-    Field {
-        file: "config.json",
-        names: &["bos_token_id"],
-        effect: Effect::NoEffect,
-        note: "the tokenizer puts tokens before a text",
-    },
-    Field {
-        file: "config.json",
-        names: &["pad_token_id"],
-        effect: Effect::NoEffect,
-        note: "nothing is padded; a classifier is read at the last token, as by vLLM, where transformers skips padding tokens at the end of a text",
-    },
-    Field {
-        file: "config.json",
-        names: &[
-            "tokenizer_class",
-            "prefix",
-            "task_specific_params",
-            "finetuning_task",
-        ],
-        effect: Effect::NoEffect,
-        note: "not read by Qwen3's classes",
-    },
-    Field {
-        file: "config.json",
-        names: &[
-            "transformers_version",
-            "_name_or_path",
-            "name_or_path",
-            "_commit_hash",
-            "unsloth_version",
-            "unsloth_fixed",
-            "transformers.js_config",
-            "base_model_tp_plan",
-            "base_model_pp_plan",
-            "base_model_fsdp_plan",
-            "base_model_ep_plan",
-        ],
-        effect: Effect::NoEffect,
-        note: "notes of tools",
-    },
-];
+rows! {
+    CONFIG, "config.json";
+    Obeyed ["architectures"]
+        "the first is the model's class: a language model, a classifier or a bare body";
+    Refused(r#""qwen3""#) ["model_type"] "transformers takes the class from it";
+    Obeyed [
+        "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+        "num_key_value_heads", "head_dim", "vocab_size", "attention_bias",
+    ] "shape of the model; the tensors must fit it";
+    Obeyed ["tie_word_embeddings"] "the output head is the embedding matrix";
+    Obeyed ["max_position_embeddings"] "longest text served";
+    Obeyed ["rms_norm_eps"] "part of every norm";
+    Obeyed ["rope_theta"] "base of the rotary frequencies";
+    Obeyed ["rope_scaling", "rope_parameters"]
+        "rotary embeddings of type `default` or `yarn`; other types, sets per layer type and `mscale` are refused";
+    Refused("1") ["partial_rotary_factor"] "whole heads are rotated";
+    Checked ["dtype", "torch_dtype"]
+        "bfloat16, float16, float32 or auto; the tensors say their type themselves";
+    Obeyed ["problem_type"]
+        "activation of classes: `multi_label_classification` is a sigmoid of each logit, `regression` the logits; else a softmax, or the sigmoid of a single logit";
+    Obeyed ["sentence_transformers", "sbert_ce_default_activation_function"]
+        "activation of a cross-encoder's score: sigmoid or identity, others are refused";
+    Obeyed ["id2label", "num_labels"] "names and number of classes; `id2label` wins";
+    Obeyed ["eos_token_id"] "tokens that end a text where `generation_config.json` names none";
+    Obeyed ["matryoshka_dimensions"] "sizes to which vectors may be cut";
+    Refused(r#""silu""#) ["hidden_act"] "activation of the MLP";
+    Refused("true") ["is_causal"] "attention never looks ahead";
+    Refused("false") ["use_bidirectional_attention", "use_sliding_window"]
+        "attention looks back over the whole text, and never ahead";
+    Checked ["layer_types"] "every layer is `full_attention`";
+    NoEffect ["sliding_window", "max_window_layers"]
+        "read with `use_sliding_window`, which is refused";
+    Refused() ["quantization_config", "compression_config"] "a quantised checkpoint";
+    Refused("false") ["is_encoder_decoder", "add_cross_attention"] "a decoder alone is computed";
+    Refused("{}") ["pruned_heads", "per_layer_config"] "all layers have one shape";
+    Refused() ["text_config", "vision_config", "audio_config"] "a model of several parts";
+    Warned ["auto_map"] "code of a checkpoint is never run";
+    NoEffect ["label2id"] "`id2label` is read";
+    NoEffect ["attention_dropout", "initializer_range", "classifier_dropout"] "used in training";
+    NoEffect [
+        "use_cache", "return_dict", "output_attentions", "output_hidden_states",
+        "attn_implementation", "torchscript", "use_bfloat16", "tf_legacy_loss",
+        "chunk_size_feed_forward", "is_decoder", "tie_encoder_decoder", "tie_last_hidden_states",
+        "pretraining_tp", "_attn_implementation", "_attn_implementation_autoset",
+        "_attn_implementation_internal", "_experts_implementation",
+        "_experts_implementation_internal", "experts_implementation",
+    ] "chooses among ways to the same numbers, or what transformers returns beside them";
+    NoEffect ["bos_token_id"] "the tokenizer puts tokens before a text";
+    NoEffect ["pad_token_id"]
+        "nothing is padded; a classifier is read at the last token, as by vLLM, where transformers skips padding tokens at the end of a text";
+    NoEffect ["tokenizer_class", "prefix", "task_specific_params", "finetuning_task"]
+        "not read by Qwen3's classes";
+    NoEffect [
+        "transformers_version", "_name_or_path", "name_or_path", "_commit_hash",
+        "unsloth_version", "unsloth_fixed", "transformers.js_config", "base_model_tp_plan",
+        "base_model_pp_plan", "base_model_fsdp_plan", "base_model_ep_plan",
+    ] "notes of tools";
+}

@@ -5,6 +5,18 @@
 //! loaded. A field that has no row is passed over, as transformers does, with a warning that names
 //! it.
 
+/// Declares a table of rows of one file: the effect of fields, their names, and the note.
+macro_rules! rows {
+    ($table:ident, $file:literal; $($effect:ident $(($($allowed:literal),*))? [$($name:literal),+ $(,)?] $note:literal;)*) => {
+        pub(super) const $table: &[Field] = &[$(Field {
+            file: $file,
+            names: &[$($name),+],
+            effect: Effect::$effect $((&[$($allowed),*]))?,
+            note: $note,
+        }),*];
+    };
+}
+
 mod config;
 mod generation;
 mod sentence_transformers;

@@ -1,6 +1,6 @@
 //! First come, first served, but for deadlines.
 
-use crate::{Grant, Plan, QueueView, SchedulerPolicy, StepBudget, Waiting};
+use crate::{Plan, QueueView, SchedulerPolicy, StepBudget, Waiting};
 
 /// Priority first, then deadline, then arrival, then order of submission. No deadline counts as one
 /// of 30 s after arrival, and so does a later one.
@@ -13,10 +13,7 @@ pub struct Fcfs;
 
 impl SchedulerPolicy for Fcfs {
     fn plan(&mut self, view: &QueueView<'_>, budget: StepBudget) -> Plan {
-        let grant = |w: &Waiting| Grant {
-            request: w.request,
-            tokens: budget.tokens,
-        };
+        let grant = |w: &Waiting| budget.grant(w.request);
         Plan {
             // Each request starts at least one row, so more of them cannot be taken up.
             oneshot: view

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use prelude_core::{RequestId, Timestamp};
 
-use super::{Grant, Plan, PromptSize, QueueView, SchedulerPolicy, StepBudget, Waiting};
+use super::{Plan, PromptSize, QueueView, SchedulerPolicy, StepBudget, Waiting};
 use crate::Turn;
 
 /// The number of groups.
@@ -209,11 +209,8 @@ impl SchedulerPolicy for Groups {
         }
         let grants = |line: &mut Line, places: u32| {
             line.settle();
-            let grant = |request| Grant {
-                request,
-                tokens: budget.tokens,
-            };
-            line.first(places as usize).into_iter().map(grant).collect()
+            let first = line.first(places as usize).into_iter();
+            first.map(|request| budget.grant(request)).collect()
         };
         Plan {
             oneshot: grants(&mut self.oneshot, budget.rows),

@@ -23,7 +23,7 @@ use self::{
     shares::Shares,
     window::{Gathered, Window},
 };
-use super::{Grant, Plan, QueueView, SchedulerPolicy, StepBudget, StepTime, Unfinished, Waiting};
+use super::{Plan, QueueView, SchedulerPolicy, StepBudget, StepTime, Unfinished, Waiting};
 use crate::Turn;
 
 /// Short prompts apart from long ones (LAPS, temporal mode on one device): what little there is to
@@ -296,10 +296,7 @@ impl Laps {
         let first: Vec<RequestId> = overdue.iter().copied().chain(urgent).collect();
         let ahead: BTreeSet<RequestId> = first.iter().copied().collect();
         let is_other = |request: &RequestId| !ahead.contains(request);
-        let grant = |request| Grant {
-            request,
-            tokens: budget.tokens,
-        };
+        let grant = |request| budget.grant(request);
         let mut plan = Plan {
             enough_tokens: Some(self.config.batch_tokens),
             ..Plan::default()
@@ -345,9 +342,7 @@ impl Laps {
                 // It delays no other, so it may run in one step and needs no blocks.
                 (plan.enough_tokens, plan.chunk_tokens) = (None, None);
             }
-            let request = place.key.request;
-            let tokens = budget.tokens;
-            let grant = |granted: bool| granted.then_some(Grant { request, tokens });
+            let grant = |granted: bool| granted.then_some(budget.grant(place.key.request));
             plan.oneshot.extend(grant(place.has_rows));
             plan.decode
                 .extend(grant(place.generates && budget.seqs > 0));

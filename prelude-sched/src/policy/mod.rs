@@ -205,6 +205,16 @@ pub struct StepBudget {
     pub seqs: u32,
 }
 
+impl StepBudget {
+    /// Returns the permission for a request to start work in all of the step.
+    pub(crate) const fn grant(self, request: RequestId) -> Grant {
+        Grant {
+            request,
+            tokens: self.tokens,
+        }
+    }
+}
+
 /// A policy's proposal: the requests that go next, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use prelude_core::{RequestId, Timestamp};
 use prelude_kv::BlockHash;
 
-use super::{Fcfs, Grant, Plan, QueueView, SchedulerPolicy, StepBudget};
+use super::{Fcfs, Plan, QueueView, SchedulerPolicy, StepBudget};
 use crate::Turn;
 
 /// One-shot requests by priority, then by `tokens to compute - fairness * seconds waited`, the
@@ -34,7 +34,7 @@ pub struct Srjf {
     fairness: u32,
     /// Tokens with which a step is full enough.
     saturation: u32,
-    order: BTreeMap<Key, RequestId>,
+    order: BTreeSet<Key>,
     places: BTreeMap<RequestId, Place>,
     by_prefix: BTreeMap<(Turn, i64, BlockHash), BTreeSet<Key>>,
     recalibrations: u64,
@@ -74,7 +74,7 @@ impl Srjf {
         Self {
             fairness,
             saturation,
-            order: BTreeMap::new(),
+            order: BTreeSet::new(),
             places: BTreeMap::new(),
             by_prefix: BTreeMap::new(),
             recalibrations: 0,
@@ -104,7 +104,7 @@ impl Srjf {
 
     fn insert(&mut self, place: Place) {
         let key = place.key;
-        self.order.insert(key, key.request);
+        self.order.insert(key);
         self.places.insert(key.request, place);
         if let Some(group) = place.group() {
             self.by_prefix.entry(group).or_default().insert(key);
@@ -139,14 +139,14 @@ impl Srjf {
     fn line(&self) -> impl Iterator<Item = RequestId> {
         let ahead = self.ahead();
         let rank: BTreeSet<Key> = ahead.iter().copied().collect();
-        let others = self.order.keys().filter(move |key| !rank.contains(key));
+        let others = self.order.iter().filter(move |key| !rank.contains(key));
         let line = ahead.into_iter().chain(others.copied());
         line.map(|key| key.request)
     }
 
     /// The first in line and those that go with it.
     fn ahead(&self) -> Vec<Key> {
-        let Some(first) = self.order.keys().next() else {
+        let Some(first) = self.order.first() else {
             return Vec::new();
         };
         let place = &self.places[&first.request];
@@ -169,10 +169,7 @@ impl Srjf {
 impl SchedulerPolicy for Srjf {
     fn plan(&mut self, view: &QueueView<'_>, budget: StepBudget) -> Plan {
         self.follow(view);
-        let grant = |request| Grant {
-            request,
-            tokens: budget.tokens,
-        };
+        let grant = |request| budget.grant(request);
         Plan {
             oneshot: self.line().take(budget.rows as usize).map(grant).collect(),
             decode: Fcfs.plan(view, budget).decode,

@@ -86,7 +86,6 @@ fn settings(args: &ServeArgs, environment: &Environment) -> Result<Settings, Fai
     server.log_prompts |= args.log_prompts;
     put(args.drain_delay_ms, &mut server.drain_delay_ms);
     put(args.drain_timeout_ms, &mut server.drain_timeout_ms);
-    put(args.stay_awake_us, &mut server.stay_awake_us);
     let scheduler = &mut settings.scheduler;
     put(args.max_num_seqs, &mut scheduler.max_num_seqs);
     put(args.max_num_batched_tokens, &mut scheduler.max_batch_tokens);
@@ -384,7 +383,6 @@ mod tests {
             no_enable_prefix_caching: true,
             policy: Some("fcfs".to_owned()),
             log_level: Some(LogLevel::Error),
-            stay_awake_us: Some(0),
             ..ServeArgs::default()
         };
         let settings = settings(&args, &Environment::default()).unwrap();
@@ -393,7 +391,6 @@ mod tests {
         assert_eq!(settings.scheduler.max_batch_tokens, 64);
         assert!(!settings.scheduler.enable_prefix_caching);
         assert!(!settings.server.access_log);
-        assert_eq!(settings.server.stay_awake_us, 0);
     }
 
     #[test]

@@ -249,7 +249,13 @@ static FAMILIES: &[(Kind, &str, &str, Read)] = &[
     (Counter, "vllm:num_preemptions_total", "Sequences that lost their blocks and were recomputed.",
         Engines(|e| count(e.scheduler().preemptions))),
     (Counter, "vllm:request_success_total", "Finished requests by outcome.",
-        Engines(|e| counts("finished_reason", e.snapshot.finished))),
+        Engines(|e| {
+            let n = e.snapshot.finished;
+            counts("finished_reason", [
+                ("done", n.done), ("aborted", n.aborted), ("failed", n.failed),
+                ("deadline_expired", n.deadline_expired),
+            ])
+        })),
     (Counter, "prelude:srjf_recalibrations_total",
         "Times a waiter's place changed because more or less of it is cached.",
         Engines(|e| count(e.scheduler().srjf_recalibrations))),
@@ -271,7 +277,7 @@ static FAMILIES: &[(Kind, &str, &str, Read)] = &[
     (Counter, "prelude:padded_tokens_total", "Tokens computed to fill a shape, without a result.",
         Engines(|e| by_class(e.snapshot.padded.oneshot, e.snapshot.padded.decode))),
     (Counter, "prelude:steps_total", "Steps by what was in them.",
-        Engines(|e| counts("kind", e.snapshot.steps.iter().map(|s| (s.kind, s.steps))))),
+        Engines(|e| counts("kind", e.snapshot.steps.iter().map(|s| (s.kind.as_str(), s.steps))))),
 
     (Histogram, "vllm:time_to_first_token_seconds",
         "From arrival at the engine to the first token.",
@@ -310,7 +316,7 @@ static FAMILIES: &[(Kind, &str, &str, Read)] = &[
     (Histogram, "prelude:step_seconds", "From a step's submission to its results.",
         Engines(|e| {
             let steps = e.snapshot.steps.iter();
-            by("kind", steps.map(|s| (s.kind, Value::Histogram(&s.seconds))))
+            by("kind", steps.map(|s| (s.kind.as_str(), Value::Histogram(&s.seconds))))
         })),
 
     (Gauge, "prelude:queue_rows", "Rows waiting for their first result.", Edge(|app, _|

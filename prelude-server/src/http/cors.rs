@@ -1,4 +1,4 @@
-//! Pages in browsers that ask from another origin, where the operator lets them.
+//! Cross-origin requests of browsers, from the origins that the operator allows.
 
 use hyper::{
     HeaderMap, Method,
@@ -8,15 +8,15 @@ use hyper::{
 
 use crate::config::ServerConfig;
 
-/// Seconds a browser may remember a preflight's answer.
+/// The time in seconds for which a browser may keep the response to a preflight request.
 const MAX_AGE: &str = "600";
 
-/// Headers of ours that a page may read.
+/// The response headers that a page may read.
 const EXPOSED: &str = "x-request-id, retry-after, retry-after-ms, x-should-retry, \
                        x-prelude-class, x-prelude-prompt-tokens, x-prelude-cached-tokens, \
                        x-prelude-computed-tokens, x-prelude-queue-ms, x-prelude-exec-ms";
 
-/// The origin that asks, if its pages may.
+/// Returns the request's origin if its pages are allowed.
 pub(super) fn origin(config: &ServerConfig, headers: &HeaderMap) -> Option<HeaderValue> {
     if config.cors_origins.is_empty() {
         return None;
@@ -30,13 +30,13 @@ pub(super) fn origin(config: &ServerConfig, headers: &HeaderMap) -> Option<Heade
         .then(|| origin.clone())
 }
 
-/// Whether a browser asks what it may ask: of no route, and without a key.
+/// Returns whether this is a preflight request, which concerns no endpoint and brings no key.
 pub(super) fn is_preflight(parts: &Parts) -> bool {
     let asks = header::ACCESS_CONTROL_REQUEST_METHOD;
     parts.method == Method::OPTIONS && parts.headers.contains_key(asks)
 }
 
-/// Lets pages of `origin` read the response.
+/// Inserts the headers that let pages of `origin` read the response.
 pub(super) fn allow(origin: HeaderValue, headers: &mut HeaderMap) {
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     let exposed = HeaderValue::from_static(EXPOSED);
@@ -44,7 +44,8 @@ pub(super) fn allow(origin: HeaderValue, headers: &mut HeaderMap) {
     headers.append(header::VARY, HeaderValue::from_static("origin"));
 }
 
-/// What a preflight is told: any header it names, for clients send many of their own.
+/// Returns the headers of the response to a preflight request. They allow all headers that the
+/// request names, because clients send many of their own.
 pub(super) fn preflight(asked: &HeaderMap) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(8);
     let mut put = |name: HeaderName, value| headers.insert(name, value);

@@ -1,17 +1,19 @@
-//! The transport: bytes to calls, replies to bytes. Everything HTTP is in here.
+//! HTTP: connections become calls, and replies become responses.
 //!
-//! `listener` accepts and drains, `wire` times one connection's reads and writes, `service` takes
-//! a request through admission to its handler, `cors` lets browsers ask, `body` reads, `respond` writes, `output` watches
-//! that the client takes what is written, `ticket` counts and logs.
+//! `listener` accepts connections and drains them. `socket` limits the times of a connection's reads
+//! and writes. `service` takes a request through its checks to its endpoint, `cors` answers
+//! browsers, `body` reads bodies. `respond` makes responses, `reply_body` sends their bodies to
+//! clients that may not read, and `task` ends the requests of those. `request_log` counts and logs requests.
 
 mod body;
 mod cors;
 mod listener;
-mod output;
+mod reply_body;
+mod request_log;
 mod respond;
 mod service;
-mod ticket;
+mod socket;
+mod task;
 mod timer;
-mod wire;
 
 pub use listener::{Ended, Server};

@@ -1,27 +1,21 @@
-//! Replies and errors as responses.
+//! Responses made of replies and errors.
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use hyper::{
+    HeaderMap, Response, StatusCode, Version,
+    header::{self, HeaderName, HeaderValue},
 };
 
 use super::{
-    output::{Output, Streaming},
-    ticket::Ticket,
-    wire::Active,
+    reply_body::{Content, ReplyBody},
+    request_log::RequestLog,
 };
 use crate::{
     app::App,
     endpoint::{Inference, Reply},
     error::{ApiError, Dialect},
-};
-use bytes::Bytes;
-use hyper::{
-    HeaderMap, Response, StatusCode, Version,
-    body::{Body, Frame, SizeHint},
-    header::{self, HeaderName, HeaderValue},
 };
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -34,98 +28,85 @@ const EXEC_MS: HeaderName = HeaderName::from_static("x-prelude-exec-ms");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const SSE: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
 
-/// What a response carries: all at once, or as it comes. Keeps the request counted until it ends.
-pub(super) struct ReplyBody {
-    output: Output,
-    ticket: Ticket,
-    _active: Active,
-}
-
-/// A successful answer.
-pub(super) fn reply(
-    app: &Arc<App>,
-    reply: Reply,
-    mut ticket: Ticket,
-    active: Active,
-    output: Output,
-) -> Response<ReplyBody> {
-    ticket.answered(200);
+/// Returns the response of a successful request.
+pub(super) fn reply(app: &Arc<App>, reply: Reply, mut log: RequestLog) -> Response<ReplyBody> {
+    log.answered(200);
     let mut headers = HeaderMap::with_capacity(12);
-    if let (Some(call), Reply::Json(body) | Reply::Text { body, .. }) = (ticket.call(), &reply) {
-        call.reservation.answered(body.len());
-    }
-    let is_stream = matches!(reply, Reply::Stream(_));
-    match reply {
+    let content = match reply {
         Reply::Json(body) => {
             headers.insert(header::CONTENT_TYPE, JSON);
-            output.whole(body)
+            Content::Whole(body)
         }
         Reply::Text { content_type, body } => {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-            output.whole(body)
+            Content::Whole(body)
         }
-        Reply::Empty => output.whole(Bytes::new()),
+        Reply::Empty => Content::Whole(Bytes::new()),
         Reply::Stream(events) => {
             headers.insert(header::CONTENT_TYPE, SSE);
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
             let buffering = HeaderName::from_static("x-accel-buffering");
             headers.insert(buffering, HeaderValue::from_static("no"));
-            output.stream(Streaming::new(app, events));
+            Content::Stream(events)
         }
-    }
-    if let Some(call) = ticket.call() {
+    };
+    if let Some(call) = log.call() {
+        let is_stream = matches!(content, Content::Stream(_));
         inference_headers(&mut headers, &call.inference(), is_stream);
-        if !is_stream {
+        if let Content::Whole(body) = &content {
+            call.reservation.answered(body.len());
             call.reservation.release();
         }
     }
-    respond(StatusCode::OK, headers, ticket, active, output)
+    respond(app, StatusCode::OK, headers, content, log)
 }
 
-/// The answer to a browser's question whether it may ask.
+/// Returns the response to a browser's preflight request.
 pub(super) fn preflight(
+    app: &Arc<App>,
     headers: HeaderMap,
-    mut ticket: Ticket,
-    active: Active,
-    output: Output,
+    mut log: RequestLog,
 ) -> Response<ReplyBody> {
-    ticket.answered(204);
-    output.whole(Bytes::new());
-    respond(StatusCode::NO_CONTENT, headers, ticket, active, output)
+    log.answered(204);
+    let content = Content::Whole(Bytes::new());
+    respond(app, StatusCode::NO_CONTENT, headers, content, log)
 }
 
-/// A refusal or a failure.
+/// Returns the response of a request that is refused or has failed.
 pub(super) fn error(
-    app: &App,
+    app: &Arc<App>,
     error: &ApiError,
     dialect: Dialect,
-    version: Version,
-    mut ticket: Ticket,
-    active: Active,
-    output: Output,
+    mut log: RequestLog,
 ) -> Response<ReplyBody> {
     app.metrics.reject(error.reason());
-    // A client that does not read its refusal must not hold a place in the queue by it.
-    if let Some(call) = ticket.call() {
+    // A client that does not read its refusal must not hold room in the queue.
+    if let Some(call) = log.call() {
         call.reservation.release();
         call.reservation.answered(0);
     }
     let shed;
     let error = if error.status() == 429 {
-        // The body says what the status line says.
+        // The status in the body is that of the response.
         shed = error.clone().with_status(app.config.overload_status);
         &shed
     } else {
         error
     };
-    let status = error.status();
-    ticket.answered(status);
+    log.answered(error.status());
+    let headers = error_headers(error, log.version());
+    let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let content = Content::Whole(error.to_json(dialect).into());
+    respond(app, status, headers, content, log)
+}
+
+fn error_headers(error: &ApiError, version: Version) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(8);
     headers.insert(header::CONTENT_TYPE, JSON);
     if let Some(allow) = error.allow() {
         headers.insert(header::ALLOW, HeaderValue::from_static(allow));
     }
-    if status == 401 {
+    if error.status() == 401 {
         headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
     if let Some(after) = error.retry_after() {
@@ -139,36 +120,30 @@ pub(super) fn error(
         let value = if should { "true" } else { "false" };
         headers.insert(name, HeaderValue::from_static(value));
     }
-    // HTTP/2 has no such header; its connections end by another way.
+    // HTTP/2 has no such header.
     if error.closes() && version <= Version::HTTP_11 {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    output.whole(error.to_json(dialect).into());
-    respond(status, headers, ticket, active, output)
+    headers
 }
 
 fn respond(
+    app: &Arc<App>,
     status: StatusCode,
     mut headers: HeaderMap,
-    ticket: Ticket,
-    active: Active,
-    output: Output,
+    content: Content,
+    log: RequestLog,
 ) -> Response<ReplyBody> {
-    let id = HeaderValue::from_str(ticket.request_id());
+    let id = HeaderValue::from_str(log.request_id());
     let id = id.expect("request ids are plain ASCII");
     headers.insert(REQUEST_ID, id);
-    let mut response = Response::new(ReplyBody {
-        output,
-        ticket,
-        _active: active,
-    });
+    let mut response = Response::new(ReplyBody::new(app, content, log));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
 }
 
-/// What routers want to know of an inference request.
+/// Inserts the figures of an inference request, which routers read.
 fn inference_headers(headers: &mut HeaderMap, seen: &Inference, is_stream: bool) {
     let Some(class) = seen.class else {
         return;
@@ -178,7 +153,7 @@ fn inference_headers(headers: &mut HeaderMap, seen: &Inference, is_stream: bool)
     if is_stream {
         return;
     }
-    // A request with nothing to compute has no usage: all zeros are the truth.
+    // A request with nothing to compute has no usage, and zeros say so.
     let usage = seen.usage.unwrap_or_default();
     headers.insert(CACHED_TOKENS, usage.cached_tokens.into());
     headers.insert(COMPUTED_TOKENS, usage.computed_tokens.into());
@@ -186,9 +161,9 @@ fn inference_headers(headers: &mut HeaderMap, seen: &Inference, is_stream: bool)
     headers.insert(EXEC_MS, number(millis(usage.exec_time)));
 }
 
-/// Milliseconds with three places behind the point.
+/// Prints milliseconds with three decimal places.
 fn millis(duration: Duration) -> String {
-    // Whole numbers: to print a fraction takes far more code, which no cache holds after a step.
+    // Whole numbers: printing a fraction takes far more code, which no cache holds after a step.
     let us = (duration.as_nanos() + 500) / 1000;
     format!("{}.{:03}", us / 1000, us % 1000)
 }
@@ -197,7 +172,7 @@ fn number(text: String) -> HeaderValue {
     HeaderValue::from_maybe_shared(Bytes::from(text)).expect("digits are a header value")
 }
 
-/// A whole HTTP/1.1 response, for connections that never became a request.
+/// Prints a whole HTTP/1.1 response, for connections on which no request began.
 pub(super) fn raw_error(app: &App, error: &ApiError) -> Vec<u8> {
     let body = error.to_json(Dialect::OpenAi);
     let reason = StatusCode::from_u16(error.status())
@@ -216,38 +191,6 @@ pub(super) fn raw_error(app: &App, error: &ApiError) -> Vec<u8> {
         body.len()
     );
     [head.as_bytes(), &body].concat()
-}
-
-impl Body for ReplyBody {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let next = std::task::ready!(self.output.poll_next(cx));
-        let bytes = next.map(|(bytes, _)| bytes).unwrap_or_default();
-        Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.output.remaining() == Some(0)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.output
-            .remaining()
-            .map_or_else(SizeHint::default, SizeHint::with_exact)
-    }
-}
-
-impl Drop for ReplyBody {
-    fn drop(&mut self) {
-        if self.output.dropped() {
-            self.ticket.whole();
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! One request from its head to its answer: admission in the order of the specification, so that
-//! a refusal costs less than what it refuses.
+//! A request from its head to its answer. Checks are made in the order of their cost, so that a
+//! refusal costs less than the work that it refuses.
 
 use std::{
     convert::Infallible,
@@ -14,35 +14,29 @@ use hyper::{
 };
 
 use super::{
-    body, cors,
-    output::Output,
-    respond::{self, ReplyBody},
-    ticket::Ticket,
-    wire::WireState,
+    body, cors, reply_body::ReplyBody, request_log::RequestLog, respond, socket::Connection,
 };
 use crate::{
     app::App,
-    caught::caught,
     endpoint::{Call, Endpoint, Needs, Reply, enter},
     error::{ApiError, Dialect},
     identity,
     lifecycle::Phase,
+    panics::catch_panic,
     routes,
 };
 
-/// Longest `x-slo-ttft-ms`: a day.
+/// Upper bound of `x-slo-ttft-ms`: a day.
 const SLO_MAX_MS: u64 = 86_400_000;
 
-/// Answers one request. Never fails: failures are responses.
+/// Answers a request. Refusals and failures are responses too.
 pub(super) async fn serve(
     app: Arc<App>,
-    wire: Arc<WireState>,
-    output: Output,
+    connection: Arc<Connection>,
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
-    let active = wire.begin();
-    let version = request.version();
-    let mut ticket = Ticket::new(&app, request_id(&app, request.headers()));
+    let id = request_id(&app, request.headers());
+    let mut log = RequestLog::new(&app, &connection, request.version(), id);
     let mut dialect = Dialect::OpenAi;
     let (parts, mut body) = request.into_parts();
     let had_body = !body.is_end_stream();
@@ -52,21 +46,21 @@ pub(super) async fn serve(
     {
         let mut headers = cors::preflight(&parts.headers);
         cors::allow(origin.clone(), &mut headers);
-        return Ok(respond::preflight(headers, ticket, active, output));
+        return Ok(respond::preflight(&app, headers, log));
     }
     let answer = {
-        let work = admit(&app, &parts, &mut body, &mut ticket, &mut dialect);
+        let work = admit(&app, &parts, &mut body, &mut log, &mut dialect);
         tokio::select! {
             answer = work => answer,
             () = app.lifecycle.reached(Phase::Ending) => Err(ApiError::draining()),
         }
     };
     if had_body && !body.is_end_stream() {
-        wire.linger();
+        connection.leave_body_unread();
     }
     let mut response = match answer {
-        Ok(reply) => respond::reply(&app, reply, ticket, active, output),
-        Err(error) => respond::error(&app, &error, dialect, version, ticket, active, output),
+        Ok(reply) => respond::reply(&app, reply, log),
+        Err(error) => respond::error(&app, &error, dialect, log),
     };
     if let Some(origin) = origin {
         cors::allow(origin, response.headers_mut());
@@ -78,7 +72,7 @@ async fn admit(
     app: &Arc<App>,
     parts: &hyper::http::request::Parts,
     body: &mut Incoming,
-    ticket: &mut Ticket,
+    log: &mut RequestLog,
     dialect: &mut Dialect,
 ) -> Result<Reply, ApiError> {
     let path = parts.uri.path();
@@ -86,7 +80,7 @@ async fn admit(
     let found = routes::find(parts.method.as_str(), path);
     if let Some(endpoint) = routes::named(path) {
         *dialect = endpoint.dialect;
-        ticket.routed(endpoint.route());
+        log.routed(endpoint.route());
     }
     check_key(app, path, &parts.headers)?;
     let (endpoint, tail) = found?;
@@ -98,20 +92,20 @@ async fn admit(
     if declared.is_some_and(|d| d > limits.body_bytes) {
         return Err(ApiError::body_too_large(limits.body_bytes));
     }
-    let call = admit_call(app, parts, endpoint, tail, declared.unwrap_or(0), ticket)?;
-    ticket.admitted(&call);
-    let body = body::read(body, declared, limits, &call.reservation).await?;
-    caught(&call.request_id, (call.endpoint.handle)(&call, body)).await
+    let call = admit_call(app, parts, endpoint, tail, declared.unwrap_or(0), log)?;
+    log.admitted(&call);
+    let body = body::read(body, limits, &call.reservation).await?;
+    catch_panic(&call.request_id, (call.endpoint.handle)(&call, body)).await
 }
 
-/// The last checks before the body is read, and room in the queue.
+/// Makes the last checks before the body is read, and reserves room in the queue.
 fn admit_call(
     app: &Arc<App>,
     parts: &hyper::http::request::Parts,
     endpoint: &'static Endpoint,
     tail: Option<&str>,
     declared: u64,
-    ticket: &Ticket,
+    log: &RequestLog,
 ) -> Result<Arc<Call>, ApiError> {
     if endpoint.needs != Needs::Nothing {
         app.accepting()?;
@@ -123,11 +117,11 @@ fn admit_call(
         app: Arc::clone(app),
         endpoint,
         tail: tail.map(str::to_owned),
-        request_id: ticket.request_id().to_owned(),
+        request_id: log.request_id().to_owned(),
         named: named(&parts.headers),
         strict: strict.is_some_and(|v| v == "1"),
         slo: slo(&parts.headers)?,
-        arrival: ticket.arrival(),
+        arrival: log.arrival(),
         reservation,
         seen: Mutex::default(),
     }))
@@ -142,7 +136,7 @@ fn client_id(headers: &HeaderMap) -> Option<&str> {
     identity::is_request_id(id).then_some(id)
 }
 
-/// A request named by its header takes no name from its body.
+/// Returns the id in the request's header, which a `request_id` in the body does not replace.
 fn named(headers: &HeaderMap) -> OnceLock<String> {
     client_id(headers).map_or_else(OnceLock::new, |id| OnceLock::from(id.to_owned()))
 }
@@ -154,7 +148,7 @@ fn check_head(app: &App, parts: &hyper::http::request::Parts) -> Result<(), ApiE
         return Err(ApiError::uri_too_long(limits.uri_bytes));
     }
     let headers = &parts.headers;
-    // Name, colon, blank, value, line break.
+    // Each with a colon, a blank and a line break.
     let bytes: usize = headers
         .iter()
         .map(|(name, value)| name.as_str().len() + value.len() + 4)
@@ -168,7 +162,10 @@ fn check_head(app: &App, parts: &hyper::http::request::Parts) -> Result<(), ApiE
     Ok(())
 }
 
-/// Whether the path is open or the key right. Unknown paths are as closed as known ones.
+/// Checks that the path is open or the key right. Unknown paths need a key as known ones do.
+///
+/// # Errors
+/// 401.
 fn check_key(app: &App, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
     let protect_metrics = app.config.protect_metrics;
     let is_open = routes::named(path).is_some_and(|endpoint| endpoint.is_open(protect_metrics));

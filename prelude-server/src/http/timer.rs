@@ -1,24 +1,16 @@
-//! A timer for waits that seldom last: made when first needed, moved only when it has fired.
+//! A timer for waits that seldom reach their deadline.
 
-use std::{
-    future::Future,
-    pin::Pin,
-    task::{Context, Poll},
-};
+use std::{future::Future, pin::Pin, task::Context};
 
 use tokio::time::{Instant, Sleep};
 
-/// Fires at deadlines that move; most waits end long before.
+/// A timer whose deadline moves. It is made when it is first needed and set anew only when it has
+/// fired, so that moving the deadline costs nothing.
 #[derive(Debug, Default)]
 pub(super) struct Timer(Option<Pin<Box<Sleep>>>);
 
 impl Timer {
-    /// One that is set already.
-    pub(super) fn at(deadline: Instant) -> Self {
-        Self(Some(Box::pin(tokio::time::sleep_until(deadline))))
-    }
-
-    /// Whether `deadline` has passed; if not, the task is woken by then.
+    /// Returns whether `deadline` has passed; if not, the task is woken by then.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, deadline: Instant) -> bool {
         if Instant::now() >= deadline {
             return true;
@@ -26,8 +18,7 @@ impl Timer {
         let sleep = self
             .0
             .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
-        // One that would fire too late, or has fired, is moved; one that fires too early only
-        // brings us back here.
+        // A timer that fires too early only brings the task back here.
         if sleep.deadline() > deadline || sleep.is_elapsed() {
             sleep.as_mut().reset(deadline);
         }
@@ -38,13 +29,5 @@ impl Timer {
             sleep.as_mut().reset(deadline);
         }
         false
-    }
-
-    /// Waits for the deadline set last.
-    pub(super) fn poll_set(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match &mut self.0 {
-            Some(sleep) => sleep.as_mut().poll(cx),
-            None => Poll::Ready(()),
-        }
     }
 }

@@ -149,9 +149,9 @@ pub(crate) async fn submit(
             OnDeadline::Finish => slo.saturating_sub(call.arrival.elapsed()),
         });
     }
-    let answer = if may_be_inline && call.app.in_flight.is_only_one().await {
+    let answer = if may_be_inline && call.app.in_flight.is_lone_client() {
         let limit = Duration::from_micros(call.app.config.inline_step_us);
-        model.engine.submit_within(spec, limit)
+        model.engine.submit_inline(spec, limit)
     } else {
         model.engine.submit(spec)
     };

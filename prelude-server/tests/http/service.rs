@@ -1,4 +1,4 @@
-//! The tokenizer, the models, the state of the process, its metrics, its end.
+//! The tokenizer, the models, the state of the process, its metrics and its end.
 
 use std::{
     collections::HashSet,
@@ -134,7 +134,7 @@ fn a_lost_device_ends_the_service() {
     assert!(status == 503 || status == 500, "{status}");
     let running = server.running.take().unwrap();
     assert_eq!(server.runtime.block_on(running).unwrap(), Ended::EngineLost);
-    // Nobody listens any more; whoever was let in before is told.
+    // The port is closed; calls of clients that were connected before get an error.
     let body = json!({"prompt": [1], "max_tokens": 1}).to_string();
     for (method, path) in [
         ("POST", "/v1/completions"),
@@ -158,7 +158,7 @@ fn draining(drain_timeout_ms: u64) -> ServerConfig {
     }
 }
 
-/// A step takes this long, so that an answer of some tokens takes a while.
+/// The time of a step, so that an answer of some tokens takes a while.
 const STEP: Duration = Duration::from_millis(20);
 
 #[test]
@@ -180,7 +180,7 @@ fn draining_finishes_what_runs() {
     let start = Instant::now();
     let drain = server.runtime.spawn(async move { app.drain().await });
     std::thread::sleep(Duration::from_millis(50));
-    // Red for balancers at once, and still serving.
+    // Health is red at once, and requests are still served.
     let health = server.get("/health");
     assert_eq!((health.status, &*health.reason()), (503, "draining"));
     assert_eq!(server.get("/live").status, 200);
@@ -194,7 +194,7 @@ fn draining_finishes_what_runs() {
     let refused = server.post("/v1/completions", r#"{"prompt":[1],"max_tokens":1}"#);
     assert_eq!((refused.status, &*refused.reason()), (503, "draining"));
     assert_eq!(refused.header("connection"), Some("close"));
-    // What ran is whole.
+    // The running answer is whole.
     let response = Response::parse(&read_all(&mut long));
     assert_eq!(response.status, 200);
     let events = response.events();
@@ -322,9 +322,9 @@ fn tokenizer_answers_have_bounds() {
     check("/detokenize", nine, Some("invalid_value"));
 }
 
-/// Steps that a lone client's requests took, and those of them that the engine's thread did not
-/// run. All are answered alike.
-fn inline_steps(inline_step_us: u64, body: &str) -> (u64, u64) {
+/// Returns the numbers of steps and of steps on the connection's thread that 40 requests of a lone
+/// client took. All are answered alike.
+fn inline_steps(inline_step_us: u64, body: &str, connections: usize) -> (u64, u64) {
     let fake = Fake {
         at_once: true,
         ..Fake::default()
@@ -334,9 +334,16 @@ fn inline_steps(inline_step_us: u64, body: &str) -> (u64, u64) {
         ..config()
     };
     let server = TestServer::fake(config, &fake);
+    let request = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: t\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut streams: Vec<_> = (0..connections).map(|_| server.connect()).collect();
     let mut answers = HashSet::new();
-    for _ in 0..30 {
-        let response = server.post("/v1/completions", body);
+    for n in 0..40 {
+        let stream = &mut streams[n % connections];
+        stream.write_all(request.as_bytes()).unwrap();
+        let response = Response::read(stream);
         assert_eq!(response.status, 200);
         assert_eq!(response.header("x-prelude-class"), Some("oneshot"));
         answers.insert(response.json()["choices"].take().to_string());
@@ -349,22 +356,23 @@ fn inline_steps(inline_step_us: u64, body: &str) -> (u64, u64) {
 }
 
 #[test]
-fn short_steps_of_a_lone_client_are_run_in_passing() {
+fn short_steps_of_a_lone_client_are_computed_inline() {
     let body = r#"{"prompt":[1,2,3],"max_tokens":1,"temperature":0}"#;
-    // The first shows how long it takes; after it the engine may have been about to rest.
-    let (steps, inline) = inline_steps(60_000_000, body);
-    assert_eq!(steps, 30);
-    assert!((1..30).contains(&inline), "{inline} of 30 in passing");
-    // Not if nobody wants that, and not where masks have to be waited for.
-    assert_eq!(inline_steps(0, body), (30, 0));
+    // A client is alone from its 17th request; the engine's thread may still be about to rest.
+    let (steps, inline) = inline_steps(60_000_000, body, 1);
+    assert_eq!(steps, 40);
+    assert!((1..=24).contains(&inline), "{inline} of 40 inline");
+    // Never with two connections, if the setting is 0, or where a step waits for masks.
+    assert_eq!(inline_steps(60_000_000, body, 2), (40, 0));
+    assert_eq!(inline_steps(0, body, 1), (40, 0));
     let constrained = r#"{"prompt":[1,2,3],"max_tokens":1,"temperature":0,
         "structured_outputs":{"choice":["a","b"]}}"#;
-    assert_eq!(inline_steps(60_000_000, constrained), (30, 0));
+    assert_eq!(inline_steps(60_000_000, constrained, 1), (40, 0));
 }
 
-/// Of the body, and of whatever objects it holds but those whose keys are the caller's.
+/// Unknown fields of the body and of the objects in it, except those whose keys are data.
 #[test]
-fn fields_nobody_knows_are_counted_or_refused_wherever_they_are() {
+fn unknown_fields_are_counted_or_refused_at_all_depths() {
     let server = every_task();
     let count = || {
         let counted = server.metric_now("prelude:unknown_fields_total");
@@ -436,7 +444,7 @@ fn fields_nobody_knows_are_counted_or_refused_wherever_they_are() {
             1,
             "/text_2/nix",
         ),
-        // Whose keys are data.
+        // Objects whose keys are data.
         (
             "/v1/chat/completions",
             json!({"messages": [{"role": "user", "content": "a", "nix": 1}], "max_tokens": 1,

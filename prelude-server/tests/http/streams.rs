@@ -1,4 +1,4 @@
-//! What happens around the events of a stream.
+//! Streams of events: silence, failures, clients that leave or do not read.
 
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ fn an_http2_stream_that_is_reset_is_aborted() {
         assert_eq!(begun.status(), 200);
         assert!(begun.frame().await.is_some());
         drop(begun);
-        // The connection is not the streams'.
+        // The connection outlives its streams.
         let version = Request::get(format!("http://{addr}/version"));
         let version = version.body(Full::new(bytes::Bytes::new())).unwrap();
         assert_eq!(sender.send_request(version).await.unwrap().status(), 200);
@@ -86,7 +86,7 @@ fn an_http2_stream_that_is_reset_is_aborted() {
     assert_eq!(server.metric(gone), 2.0);
 }
 
-/// A connection on which a client takes nothing of one answer and everything of the others.
+/// A client reads nothing of one answer and all of the others of the same connection.
 #[test]
 fn an_http2_stream_that_is_not_read_is_given_up_alone() {
     use http_body_util::{BodyExt, Full};
@@ -120,7 +120,7 @@ fn an_http2_stream_that_is_not_read_is_given_up_alone() {
             while server.metric_now(gone).await != Some(1.0) {
                 tries += 1;
                 assert!(tries < 500, "it was not given up");
-                // Meanwhile the connection serves whoever reads.
+                // Meanwhile the connection serves other requests.
                 let other = json!({"prompt": [2], "max_tokens": 2, "ignore_eos": true});
                 let other = sender.send_request(ask(&other)).await.unwrap();
                 assert_eq!(other.status(), 200);
@@ -139,7 +139,7 @@ fn an_http2_stream_that_is_not_read_is_given_up_alone() {
         });
         server.settle();
         if is_stream {
-            // It did not run to its end for nobody.
+            // The unread generation was aborted before its end.
             let ran = fake.steps.load(std::sync::atomic::Ordering::SeqCst);
             assert!(ran < 2_000, "{ran}");
         }
@@ -150,7 +150,7 @@ fn an_http2_stream_that_is_not_read_is_given_up_alone() {
         ..Limits::default()
     };
     check(small, long, true);
-    // An answer of several hundred KiB of which the client takes one.
+    // An answer of several hundred KiB, of which the client reads one.
     let whole = json!({"prompt": vec![vec![1; 900]; 20], "max_tokens": 0, "echo": true,
         "logprobs": 3});
     let impatient = Limits {

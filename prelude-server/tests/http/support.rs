@@ -232,6 +232,22 @@ impl Response {
         Self { status, head, body }
     }
 
+    /// Reads one response of known length from a connection that goes on.
+    pub(crate) fn read(stream: &mut TcpStream) -> Self {
+        let mut bytes = Vec::new();
+        while !bytes.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            bytes.extend(byte);
+        }
+        let mut response = Self::parse(std::str::from_utf8(&bytes).unwrap());
+        let length = response.header("content-length").unwrap();
+        let mut body = vec![0; length.parse().unwrap()];
+        stream.read_exact(&mut body).unwrap();
+        response.body = String::from_utf8(body).unwrap();
+        response
+    }
+
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.head
             .lines()

@@ -1,4 +1,4 @@
-//! SIGTERM in the middle of everything.
+//! SIGTERM under load.
 
 use std::{
     io::Write as _,
@@ -13,8 +13,8 @@ use crate::support::{Answer, Served, connect, request};
 /// Clients of the test, each with one connection at a time.
 const CLIENTS: usize = 24;
 
-/// Clients ask as fast as they are answered while the server is told to stop. Whatever it took on
-/// it answers whole; what it does not take it refuses by name, or does not let in at all.
+/// Clients ask as fast as they are answered while the server is told to stop. It answers each
+/// accepted request whole, and refuses the others by name or closes the port.
 #[test]
 fn a_server_told_to_stop_under_load_loses_nothing_it_accepted() {
     let mut server = Served::start(&[("SERVER__DRAIN_DELAY_MS", "200")]);
@@ -106,7 +106,7 @@ fn a_server_told_to_stop_under_load_loses_nothing_it_accepted() {
     let (refused_connections, lost) = (refused_connections.into_inner(), lost.into_inner());
     assert_eq!(refused_connections + lost, CLIENTS as u64);
     assert!(lost * 10 < CLIENTS as u64, "{lost} connections were reset");
-    // What the server itself says of every request that it ever saw.
+    // The server's own lines about all requests.
     let (mut said_whole, mut said_refused) = (0, 0);
     while let Ok(line) = server.log.recv() {
         if line.contains("route=/") && line.contains(" status=200 ") {

@@ -1,4 +1,4 @@
-//! Clients that mean no good, or are broken: bounded memory, and others as if they were not there.
+//! Hostile and broken clients: memory stays bounded, and other clients are served as before.
 
 use std::{
     io::{Read, Write},
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::support::{Answer, Served, wait_for};
 
-/// What an honest client asks and gets.
+/// Sends an honest client's request; returns the status and the text of its answer.
 fn honest(server: &Served) -> (u16, String) {
     let body = json!({"prompt": [3, 4, 5], "max_tokens": 3, "temperature": 0, "ignore_eos": true});
     let answer = server.post("/v1/completions", &body.to_string());
@@ -38,7 +38,7 @@ fn unharmed(server: &Served, grows_at_most: u64, attack: impl FnOnce() -> Vec<Tc
 
 const MIB: u64 = 1 << 20;
 
-/// Of a process that may hold 64 files open, unless it asks for more.
+/// The process may hold 64 files open, unless it asks for more.
 #[test]
 fn a_thousand_idle_connections() {
     let mut files = getrlimit(Resource::Nofile);
@@ -87,11 +87,11 @@ fn heads_and_bodies_that_trickle() {
                 connection
             })
             .collect();
-        // A byte now and then does not buy more time.
+        // A byte now and then gives no more time.
         for _ in 0..8 {
             std::thread::sleep(Duration::from_millis(100));
             for connection in &mut slow {
-                // The server may have had enough already.
+                // The server may have closed already.
                 let _ = connection.write_all(b"x");
             }
         }
@@ -133,7 +133,7 @@ fn half_closed_connections() {
             })
             .collect()
     });
-    // Nobody was answered but the honest client.
+    // Only the honest client was answered.
     let name = "prelude:requests_total{route=\"/v1/completions\",code=\"200\",";
     assert_eq!(server.metric(name), 3.0);
 }
@@ -213,7 +213,7 @@ fn heads_and_bodies_that_are_too_large() {
             held
         };
         let body = r#"{"prompt": "a", "max_tokens": 1}"#;
-        // What is announced and not sent keeps nobody out.
+        // Bodies that are declared and not sent refuse no other request.
         let held = holding(1, 8);
         assert_eq!(server.post("/v1/completions", body).status, 200);
         drop(held);

@@ -3,42 +3,42 @@
 /// The answer to one question.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// To a yes/no question.
+    /// The answer to a yes/no question.
     Noul {
-        /// Probability of yes.
+        /// The probability of yes.
         noul: f64,
     },
-    /// To a choice.
+    /// The answer to a choice.
     Choice {
-        /// Index of the most probable option, the first of equals.
+        /// The index of the most probable option, the first of equals.
         choice: usize,
-        /// Per option; they sum to 1.
+        /// The probability of each option; all of them sum to 1.
         probabilities: Vec<f64>,
         /// 0 if all options are equally probable, 1 if one is certain.
         confidence: f64,
     },
-    /// To a score.
+    /// The answer to a score.
     Score {
         /// The mean level.
         score: f64,
-        /// Per level; they sum to 1.
+        /// The probability of each level; all of them sum to 1.
         probabilities: Vec<f64>,
         /// 0 if the levels are as spread as if all were equally probable, 1 if one is certain.
         confidence: f64,
     },
 }
 
-/// How far an answer can be trusted beyond its probabilities.
+/// Measures of how far an answer can be trusted, beside its probabilities.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Diagnostics {
-    /// Probability that the model says any of the labels at all.
+    /// The probability that the model says one of the labels at all.
     pub label_mass: Option<f64>,
-    /// Gap between the two most probable answers.
+    /// The gap between the probabilities of the two most probable answers.
     pub margin: f64,
 }
 
 impl Answer {
-    /// Of the probabilities of yes and no.
+    /// Makes the answer to a yes/no question from the probabilities of yes and no.
     #[must_use]
     pub fn noul(probabilities: &[f64]) -> Self {
         Self::Noul {
@@ -46,7 +46,7 @@ impl Answer {
         }
     }
 
-    /// Of the probabilities of the options, in their order.
+    /// Makes the answer to a choice from the probabilities of its options, in their order.
     ///
     /// Confidence with n options and largest probability m: `(m - 1/n) / (1 - 1/n)`.
     #[must_use]
@@ -57,12 +57,12 @@ impl Answer {
         Self::Choice {
             choice,
             probabilities,
-            // Rounding can leave it just outside.
+            // Rounding can leave a value just outside of 0 to 1.
             confidence: confidence.clamp(0.0, 1.0),
         }
     }
 
-    /// Of the probabilities of the levels, low to high.
+    /// Makes the answer to a score from the probabilities of its levels, low to high.
     ///
     /// Confidence with n levels and most likely level k: `max(0, 1 - sum p_i |i - k| / D)`, where
     /// `D = (1/n) sum |i - (n-1)/2|` is the spread of a uniform distribution.
@@ -83,7 +83,7 @@ impl Answer {
     }
 }
 
-/// The gap between the two largest.
+/// Returns the gap between the two largest values.
 #[must_use]
 pub(super) fn margin(probabilities: &[f64]) -> f64 {
     let mut sorted = probabilities.to_vec();
@@ -92,7 +92,7 @@ pub(super) fn margin(probabilities: &[f64]) -> f64 {
 }
 
 impl Diagnostics {
-    /// Of the label probabilities of one question.
+    /// Makes the diagnostics of one question from the probabilities of its labels.
     #[must_use]
     pub fn new(probabilities: &[f64], label_mass: Option<f64>) -> Self {
         Self {
@@ -102,7 +102,7 @@ impl Diagnostics {
     }
 }
 
-/// Index of the largest, the first of equals.
+/// Returns the index of the largest value, the first of equals.
 fn argmax(values: &[f64]) -> usize {
     let mut best = 0;
     for (i, value) in values.iter().enumerate() {

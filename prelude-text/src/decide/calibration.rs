@@ -1,22 +1,23 @@
-//! How sure answers are made to be.
+//! Temperatures that calibrate the probabilities of answers.
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 use super::Criteria;
 
-/// Temperatures by type of question: what the labels' logits are divided by before they become
-/// probabilities, unless a request names one. Found by calibrating a model on answered questions;
-/// 1 leaves the model's own probabilities. Above 1 evens out, below 1 sharpens.
+/// Temperatures by type of question. The logits of the labels are divided by the temperature before
+/// they become probabilities, unless the request names another. A temperature is found by
+/// calibrating a model on answered questions: 1 leaves the model's own probabilities, a value above
+/// 1 evens them out, a value below 1 sharpens them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Calibration {
-    /// Of yes/no questions.
+    /// The temperature of yes/no questions.
     #[serde(deserialize_with = "temperature")]
     pub noul: f64,
-    /// Of choices.
+    /// The temperature of choices.
     #[serde(deserialize_with = "temperature")]
     pub choice: f64,
-    /// Of scores.
+    /// The temperature of scores.
     #[serde(deserialize_with = "temperature")]
     pub score: f64,
 }
@@ -32,7 +33,7 @@ impl Default for Calibration {
 }
 
 impl Calibration {
-    /// The temperature of questions like this one.
+    /// Returns the temperature of questions of this type.
     #[must_use]
     pub const fn temperature(&self, criteria: &Criteria) -> f64 {
         match criteria {

@@ -5,31 +5,32 @@ use thiserror::Error;
 
 use crate::label_trie::LabelTrie;
 
-/// Which labels a question has.
+/// The kind of labels that a question has, and their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LabelKind {
-    /// `yes` and `no`.
+    /// The labels `yes` and `no`.
     YesNo,
     /// The first n of `A` to `Z`.
     Letters(usize),
     /// The first n of `0` to `9`.
     Digits(usize),
-    /// 0 to n - 1 in decimal at fixed width, a token for each digit.
+    /// The numbers 0 to n - 1 in decimal at fixed width, a token for each digit.
     Codes(usize),
 }
 
-/// How the options of a choice are answered.
+/// The form in which the model names an option of a choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChoiceLabels {
-    /// By the code put before each: a letter, or digits. One position, or one for each digit.
+    /// The code that the prompt puts before each option: a letter, which takes one position, or
+    /// digits, which take one position each.
     #[default]
     Code,
-    /// By the option's own name, however many tokens it has.
+    /// The option's own name, however many tokens it has.
     Text,
 }
 
 impl LabelKind {
-    /// Number of labels.
+    /// Returns the number of labels.
     #[must_use]
     pub const fn count(self) -> usize {
         match self {
@@ -38,7 +39,7 @@ impl LabelKind {
         }
     }
 
-    /// How label `i` is written.
+    /// Returns the text of label `i`.
     #[must_use]
     pub fn text(self, i: usize) -> String {
         match self {
@@ -53,12 +54,12 @@ impl LabelKind {
     }
 }
 
-/// Digits of the codes of `n` labels.
+/// Returns the number of digits of each of the codes of `n` labels.
 fn code_width(n: usize) -> usize {
     (n - 1).to_string().len()
 }
 
-/// A model's tokenizer cannot say these labels as distinct single tokens behind its own
+/// The error of a tokenizer that has no distinct single tokens for the labels behind the model's
 /// generation prompt.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{label:?} is not a single token of its own behind the generation prompt")]
@@ -67,7 +68,7 @@ pub struct Unfit {
     pub label: String,
 }
 
-/// Label tokens of one model.
+/// The label tokens of one model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecideLabels {
     yes_no: Vec<TokenId>,
@@ -122,7 +123,7 @@ impl DecideLabels {
         self.digits[usize::from(digit)]
     }
 
-    /// The labels as a trie to hang under a prompt.
+    /// Returns the labels as a trie to hang under a prompt.
     #[must_use]
     pub fn trie(&self, kind: LabelKind) -> LabelTrie {
         let single = |tokens: &[TokenId], n: usize| {

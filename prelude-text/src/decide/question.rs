@@ -7,20 +7,20 @@ use super::labels::{ChoiceLabels, LabelKind};
 /// One question about the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// What is asked, if it is said.
+    /// The text of the question, if the request has one.
     pub instructions: Option<String>,
-    /// Its type and what the answers mean.
+    /// The question's type, and the meaning of its answers.
     pub criteria: Criteria,
 }
 
-/// What may be answered.
+/// The type of a question and its possible answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Criteria {
     /// Yes or no.
     Noul {
-        /// What yes means.
+        /// The meaning of yes.
         yes: Option<String>,
-        /// What no means.
+        /// The meaning of no.
         no: Option<String>,
     },
     /// One of several options, 2 to 255.
@@ -32,23 +32,23 @@ pub enum Criteria {
 /// An option of a choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChoiceOption {
-    /// Its name, returned unchanged.
+    /// The option's name, which answers return unchanged.
     pub name: String,
-    /// What it means.
+    /// The meaning of the option.
     pub description: Option<String>,
 }
 
 /// A level of a score.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Level {
-    /// What it means, as the model reads it.
+    /// The meaning of the level, as the model reads it.
     pub description: String,
-    /// The same as JSON, returned unchanged.
+    /// The level as JSON, which answers return unchanged.
     pub json: String,
 }
 
 impl Criteria {
-    /// `"noul"`, `"choice"` or `"score"`.
+    /// Returns the name of the type: `"noul"`, `"choice"` or `"score"`.
     #[must_use]
     pub const fn type_name(&self) -> &'static str {
         match self {
@@ -58,7 +58,7 @@ impl Criteria {
         }
     }
 
-    /// The labels by which the question is answered.
+    /// Returns the labels by which the question is answered.
     #[must_use]
     pub const fn labels(&self) -> LabelKind {
         match self {
@@ -71,8 +71,8 @@ impl Criteria {
 }
 
 impl Question {
-    /// The user turn: the state, a blank line, the question, its options one per line, the answer
-    /// rule. Place `i` in the list is option `(i + rotation) % n` of a choice; the other types do
+    /// Writes the user turn: the state, a blank line, the question, its options one per line, the
+    /// answer rule. Place `i` in the list is option `(i + rotation) % n` of a choice; the other types do
     /// not rotate.
     ///
     /// The text after the state begins with a letter behind a newline, where prompts can be cut

@@ -1,4 +1,4 @@
-//! JSON as prompt text: compact, with keys in their order and numbers spelled as they came.
+//! JSON as prompt text: compact, with keys and numbers as the caller wrote them.
 
 /// Rewrites valid JSON without white space between tokens. Numbers keep their spelling; strings
 /// are written with as few escapes as JSON allows, so that `\u00e9` reads as `é`.
@@ -21,7 +21,7 @@ pub fn compact_json(json: &str) -> String {
     out
 }
 
-/// Length of the string literal that `json` starts with, both quotes included.
+/// Returns the length of the string literal that `json` starts with, both quotes included.
 fn string_len(json: &str) -> usize {
     let mut escaped = false;
     for (at, byte) in json.bytes().enumerate().skip(1) {

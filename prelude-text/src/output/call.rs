@@ -1,22 +1,22 @@
-//! One call of a tool.
+//! Reading of one tool call.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// A call, as the model wrote it.
+/// A tool call, as the model wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolCall {
-    /// The function.
+    /// The name of the function.
     pub name: String,
-    /// Its arguments: the text of a JSON object.
+    /// The function's arguments: the text of a JSON object.
     pub arguments: String,
 }
 
-/// What the inside of a block is.
+/// The result of reading the inside of a block.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Body {
     Call(ToolCall),
-    /// It may become a call when more comes: the end tag was inside a string.
+    /// The text may become a call when more of it comes: the end tag was inside of a string.
     Unfinished,
     IllFormed,
 }
@@ -45,8 +45,8 @@ pub(super) fn read(body: &str) -> Body {
     }
 }
 
-/// Reads as much of a call as the inside of a block has whose end is missing; `None` if its
-/// function is not known yet. Arguments that are cut are cut text.
+/// Reads a call from the inside of a block whose end is missing. Returns `None` if the name of the
+/// function is not known yet. Arguments that are cut off are returned as the cut text.
 pub(super) fn read_cut(body: &str) -> Option<ToolCall> {
     let mut rest = body.trim_start().strip_prefix('{')?;
     let (mut name, mut arguments) = (None, String::new());
@@ -73,7 +73,7 @@ pub(super) fn read_cut(body: &str) -> Option<ToolCall> {
     (!name.is_empty()).then_some(ToolCall { name, arguments })
 }
 
-/// The whole JSON value that a text begins with, and the text after it.
+/// Returns the whole JSON value that a text begins with, and the text after it.
 fn value(text: &str) -> Option<(&str, &str)> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<&RawValue>();
     let value = values.next()?.ok()?.get();

@@ -1,4 +1,4 @@
-//! Parsers of generated text: reasoning, content, calls of tools.
+//! Parsers of generated text: reasoning, content, tool calls.
 //!
 //! Text arrives in pieces, and the result does not depend on where the pieces end: text that may
 //! still become the beginning of a tag is held back. A call is reported whole, once it is known to
@@ -12,7 +12,7 @@ pub use parser::{OutputParser, OutputPart};
 
 use serde::{Deserialize, Serialize};
 
-/// How a model writes its reasoning.
+/// The form in which a model writes its reasoning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReasoningParser {
@@ -20,7 +20,7 @@ pub enum ReasoningParser {
     Qwen3,
 }
 
-/// How a model calls tools.
+/// The form in which a model writes tool calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ToolParser {
@@ -41,9 +41,9 @@ pub const CALL_END: &str = "</tool_call>";
 /// The parts that an [`OutputParser`] looks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
-    /// Reasoning at the beginning; if `true`, the prompt has opened it already.
+    /// Reasoning at the beginning of the text; `true` if the prompt has opened it already.
     pub reasoning: Option<bool>,
-    /// Calls; if `false`, the first alone counts.
+    /// Tool calls; with `false`, only the first counts.
     pub calls: Option<bool>,
     /// True if reasoning is left out of the result.
     pub silent: bool,

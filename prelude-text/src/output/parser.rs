@@ -1,50 +1,50 @@
-//! Text in, pieces out.
+//! Splits generated text into reasoning, content and tool calls.
 
 use super::{
     CALL, CALL_END, Parts, THINK, THINK_END, ToolCall,
     call::{self, Body},
 };
 
-/// A part of an answer. Neighbours of one kind are one.
+/// A part of an answer. Neighbouring parts of one kind are joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutputPart {
-    /// What the model said to itself.
+    /// The model's reasoning.
     Reasoning(String),
-    /// What it says to the caller.
+    /// Text for the caller.
     Content(String),
-    /// A tool it wants called.
+    /// A tool call.
     Call(ToolCall),
 }
 
-/// Takes an answer's text apart.
+/// Splits an answer's text into [`OutputPart`]s while it arrives.
 #[derive(Clone, Debug)]
 pub struct OutputParser {
     parts: Parts,
     state: State,
-    /// Text that is not decided on.
+    /// Text that may still become part of a tag.
     held: String,
-    /// Blanks before the block that `held` is the inside of.
+    /// The blanks before the block whose inside is in `held`.
     gap: String,
-    /// What has been decided, and not been taken.
+    /// The finished parts that the caller has not taken yet.
     pub out: Vec<OutputPart>,
-    /// Calls so far.
+    /// The number of calls so far.
     pub calls: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing but blanks has come; reasoning may begin.
+    /// Only blanks have come; reasoning may begin.
     Start,
-    /// Inside reasoning, of which nothing but line breaks has come.
+    /// Inside of reasoning, of which only line breaks have come.
     ThinkStart,
-    /// Inside reasoning.
+    /// Inside of reasoning.
     Think,
-    /// Line breaks here belong to the tag before.
+    /// Behind the tag that closes reasoning, to which line breaks belong.
     AfterThink,
     Content,
-    /// Inside a block; so many bytes of it hold no end tag that counts.
+    /// Inside of a block, whose first bytes, as many as this, hold no end tag that counts.
     Block(usize),
-    /// Blanks here belong to the block before.
+    /// Behind a block, to which blanks belong.
     AfterBlock,
 }
 
@@ -72,8 +72,8 @@ impl OutputParser {
         while self.step(false) {}
     }
 
-    /// The text is over: nothing that is held becomes a tag any more. If it `is_cut`, by a limit of
-    /// its length, a block that has begun is a call of which the end is missing.
+    /// Ends the text: held text becomes no tag any more. If the text `is_cut` by a limit of its
+    /// length, a block that has begun is a call whose end is missing.
     pub fn finish(&mut self, is_cut: bool) {
         while self.step(true) {}
         if let State::Block(_) = self.state {
@@ -85,7 +85,7 @@ impl OutputParser {
         }
     }
 
-    /// Decides on what is held, as far as that goes. Whether it is worth while to go on.
+    /// Parses held text by one step. Returns true if another step can follow.
     fn step(&mut self, is_last: bool) -> bool {
         match self.state {
             State::Start => self.start(is_last),
@@ -112,7 +112,7 @@ impl OutputParser {
         true
     }
 
-    /// Leaves out what belongs to the tag before.
+    /// Drops the characters that belong to the tag before.
     fn skip(&mut self, belongs: impl Fn(char) -> bool, then: State) -> bool {
         let len = self.held.len() - self.held.trim_start_matches(belongs).len();
         self.held.drain(..len);
@@ -160,7 +160,7 @@ impl OutputParser {
     }
 
     fn block(&mut self, searched: usize) -> bool {
-        // What was searched may end with a part of the tag.
+        // The searched text may end with a part of the tag.
         let mut from = searched.saturating_sub(CALL_END.len() - 1);
         while !self.held.is_char_boundary(from) {
             from -= 1;
@@ -192,7 +192,7 @@ impl OutputParser {
         true
     }
 
-    /// Tells a call, unless one is all that there may be and there was one.
+    /// Adds a call, unless only the first call counts and there was one.
     fn call(&mut self, call: ToolCall) {
         if self.parts.calls == Some(true) || self.calls == 0 {
             self.say(OutputPart::Call(call));
@@ -200,7 +200,7 @@ impl OutputParser {
         }
     }
 
-    /// Gives a block that is no call back as it came.
+    /// Adds a block that is not a call as content, unchanged.
     fn hand_back(&mut self, body: &str, end: &str) {
         let gap = std::mem::take(&mut self.gap);
         self.say(OutputPart::Content([&*gap, CALL, body, end].concat()));
@@ -217,8 +217,8 @@ impl OutputParser {
     }
 }
 
-/// How much of `text` cannot be a part of `tag`, nor of the characters that belong to it before
-/// it.
+/// Returns the length of the part of `text` that cannot belong to `tag`, nor to the characters
+/// before `tag` that belong to the tag.
 fn certain(text: &str, tag: &str, belongs: impl Fn(char) -> bool) -> usize {
     let most = text.len().min(tag.len() - 1);
     let begun = (1..=most).rev().find(|&n| text.ends_with(&tag[..n]));

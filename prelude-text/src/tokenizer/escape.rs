@@ -1,7 +1,7 @@
-//! Special tokens inside what people wrote, as plain text.
+//! Special tokens in the texts of a request, encoded as plain text.
 //!
-//! A template prints its own special tokens and people's texts into one string, in which
-//! `<|im_start|>` is the control token whoever wrote it. To tell them apart, a *mark*, a character
+//! A template prints its own special tokens and the texts of the request into one string, in which
+//! every `<|im_start|>` is the control token. To tell them apart, a *mark*, a character
 //! that occurs nowhere else, is put into the texts before rendering, behind the first character of
 //! whatever begins like a special token. What has a mark in it is no token's spelling, neither alone
 //! nor together with what the template or the next text puts beside it. After rendering, the
@@ -15,23 +15,24 @@ use super::{Kind, Tokenizer};
 /// Characters that Unicode keeps out of texts: one of them is the mark.
 const NONCHARACTERS: std::ops::RangeInclusive<char> = '\u{fdd0}'..='\u{fdef}';
 
-/// How one tokenizer's special tokens are kept apart from texts.
+/// Keeps the special tokens of one tokenizer apart from the texts of requests.
 #[derive(Clone, Debug)]
 pub struct Escaper {
-    /// Added tokens, the longest first: a text is cut at these.
+    /// The added tokens, the longest first, at which a text is cut.
     added: Vec<String>,
-    /// Of these, the special ones.
+    /// The added tokens that are special.
     special: Vec<String>,
-    /// The first two characters of these, each pair once: one pass over a text finds them all.
+    /// The first two characters of the special tokens, each pair once, so that one pass over a text
+    /// finds them all.
     begins: Vec<(char, char)>,
-    /// What the tokenizer puts before and behind a text.
+    /// The ids that the tokenizer puts before and behind a text.
     around: [Vec<u32>; 2],
 }
 
 impl Escaper {
-    /// `None` for a tokenizer with which a text cannot be encoded piece by piece around its added
-    /// tokens: they take blanks with them, are looked for in normalized text, or change what is
-    /// beside them.
+    /// Creates the escaper of a tokenizer. Returns `None` if a text cannot be encoded piece by piece
+    /// around the added tokens: because these take blanks with them, are searched for in normalized
+    /// text, or change the ids beside them.
     pub fn of(tokenizer: &Tokenizer) -> Option<Self> {
         #[cfg_attr(
             not(feature = "hf-fallback"),
@@ -74,8 +75,8 @@ impl Escaper {
         escaper.cuts_change_nothing(tokenizer).then_some(escaper)
     }
 
-    /// Whether the ids of a text with a token in it are those of its parts: not so where texts
-    /// get a blank before them, as with SentencePiece.
+    /// Returns true if the ids of a text with a token in it are the ids of its parts. They are not
+    /// where each text gets a blank before it, as with SentencePiece.
     fn cuts_change_nothing(&self, tokenizer: &Tokenizer) -> bool {
         let (before, behind) = ("One, two", " three: 4");
         self.added.iter().all(|token| {
@@ -86,7 +87,7 @@ impl Escaper {
         })
     }
 
-    /// A character that none of `texts` has; `None` if they have them all.
+    /// Returns a character that none of `texts` has, or `None` if they have all candidates.
     pub fn mark(texts: &[&str]) -> Option<char> {
         let is_new = |mark: &char| !texts.iter().any(|text| text.contains(*mark));
         NONCHARACTERS.into_iter().find(is_new)
@@ -126,10 +127,11 @@ impl Escaper {
         }
     }
 
-    /// `text` with marks, if it needs any.
+    /// Returns `text` with marks, or `None` if it needs none.
     pub fn marked(&self, text: &str, mark: char) -> Option<String> {
         let mut places = Vec::new();
-        // Its end may be a token's beginning, and the reverse; a template may trim it.
+        // The end of the text may be the beginning of a token, and its beginning the end of one; a
+        // template may trim the text.
         let end = text.trim_end().len();
         let start = text.len() - text.trim_start().len();
         for (at, c) in text.char_indices() {
@@ -165,8 +167,8 @@ impl Escaper {
         Some(marked)
     }
 
-    /// Appends the ids of a rendered text to `out`. With `add_special_tokens`, those that the
-    /// file's template puts around a text are there too.
+    /// Appends the ids of a rendered text to `out`. With `add_special_tokens`, the ids that the
+    /// file's template puts around a text are included.
     pub fn encode_into(
         &self,
         tokenizer: &Tokenizer,
@@ -182,7 +184,7 @@ impl Escaper {
         if add_special_tokens {
             out.extend(before);
         }
-        // What has been encoded ends at `done`; between tokens, a stretch begins at `at`.
+        // The encoded text ends at `done`; the stretch between two tokens begins at `at`.
         let (mut done, mut at) = (0, 0);
         loop {
             let next = self.next_token(text, at);
@@ -204,7 +206,8 @@ impl Escaper {
         }
     }
 
-    /// The first added token in `text` from `at` on; of several there, the longest.
+    /// Returns the range of the first added token in `text` from `at` on, and of several tokens at
+    /// one place the longest.
     fn next_token(&self, text: &str, at: usize) -> Option<std::ops::Range<usize>> {
         let begins = |c: char| self.added.iter().any(|token| token.starts_with(c));
         let places = text[at..].char_indices().filter(|(_, c)| begins(*c));
@@ -217,7 +220,7 @@ impl Escaper {
     }
 }
 
-/// The ids of `text` with no token recognised in it.
+/// Returns the ids of `text`, in which no added token is recognised.
 fn plain(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
     let mut ids = Vec::with_capacity(text.len() / 4 + 4);
     match &tokenizer.kind {
@@ -228,7 +231,7 @@ fn plain(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
     ids
 }
 
-/// What the tokenizer puts before and behind every text.
+/// Returns the ids that the tokenizer puts before and behind every text.
 fn around(tokenizer: &Tokenizer) -> Option<[Vec<u32>; 2]> {
     let bare = tokenizer.encode("text", false);
     let whole = tokenizer.encode("text", true);

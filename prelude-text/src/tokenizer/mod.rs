@@ -32,7 +32,7 @@ pub enum TokenizerError {
     },
 }
 
-/// Text to ids and back.
+/// The tokenizer of a served model: text to ids and back.
 #[derive(Debug)]
 pub struct Tokenizer {
     kind: Kind,
@@ -42,13 +42,13 @@ pub struct Tokenizer {
 
 #[derive(Debug)]
 enum Kind {
-    // Boxed: it is a page long, and the other one is as well.
+    // Both are boxed, since each has about the size of a page.
     Fast(Box<fasttoken::Tokenizer>),
     #[cfg(feature = "hf-fallback")]
     Reference(Box<reference::Reference>),
 }
 
-/// Does the same with whichever it is.
+/// Evaluates an expression for the tokenizer of either kind.
 macro_rules! either {
     ($self:expr, $tokenizer:ident => $do:expr) => {
         match &$self.kind {
@@ -81,11 +81,12 @@ impl Tokenizer {
         }
     }
 
-    /// [`Tokenizer::from_bytes`] for the file `json` was read from, keeping a compiled image in
-    /// `cache` for the next start. A folder that cannot be written to is a warning.
+    /// Loads the file that `json` was read from, as [`Tokenizer::from_bytes`] does, and keeps the
+    /// compiled tokenizer in the folder `cache` for the next start. A folder that cannot be written
+    /// to is a warning.
     ///
     /// # Errors
-    /// As [`Tokenizer::from_bytes`].
+    /// The errors of [`Tokenizer::from_bytes`].
     pub fn from_file_cached(
         file: &Path,
         json: &[u8],
@@ -131,14 +132,14 @@ impl Tokenizer {
         Err(why.into())
     }
 
-    /// The ids that a text of so many bytes has at least: known without reading it.
+    /// Returns a lower bound of the number of ids of a text of `bytes` bytes.
     #[must_use]
     pub fn least_tokens(&self, bytes: usize) -> usize {
         self.bytes_per_token.map_or(0, |most| bytes.div_ceil(most))
     }
 
-    /// The ids of `text`. With `add_special_tokens`, those that the file's template puts around a
-    /// text are there too.
+    /// Returns the ids of `text`. With `add_special_tokens`, the ids that the file's template puts
+    /// around a text are included.
     #[must_use]
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Vec<u32> {
         either!(self, tokenizer => tokenizer.encode(text, add_special_tokens))
@@ -149,8 +150,8 @@ impl Tokenizer {
         either!(self, tokenizer => tokenizer.encode_into(text, add_special_tokens, out));
     }
 
-    /// The first `limit` ids of `text`, without special tokens around it; reads no more of the
-    /// text than that takes, if it can.
+    /// Returns the first `limit` ids of `text`, without special tokens around it. If possible, reads
+    /// no more of the text than these ids cover.
     #[must_use]
     pub fn encode_prefix(&self, text: &str, limit: usize) -> Vec<u32> {
         match &self.kind {
@@ -164,19 +165,20 @@ impl Tokenizer {
         }
     }
 
-    /// How many ids [`Tokenizer::encode`] would give.
+    /// Returns the number of ids that [`Tokenizer::encode`] gives.
     #[must_use]
     pub fn count(&self, text: &str, add_special_tokens: bool) -> usize {
         either!(self, tokenizer => tokenizer.count(text, add_special_tokens))
     }
 
-    /// The text of `ids`; what is not UTF-8 becomes U+FFFD, ids that no token has nothing.
+    /// Returns the text of `ids`. Bytes that are not UTF-8 become U+FFFD; ids without a token give
+    /// nothing.
     #[must_use]
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> String {
         either!(self, tokenizer => tokenizer.decode(ids, skip_special_tokens))
     }
 
-    /// The bytes that `id` stands for within a text; `None` if no token has it.
+    /// Returns the bytes that `id` stands for within a text, or `None` if no token has this id.
     #[must_use]
     pub fn id_to_piece(&self, id: u32) -> Option<Cow<'_, [u8]>> {
         match &self.kind {
@@ -186,8 +188,8 @@ impl Tokenizer {
         }
     }
 
-    /// The text that `id` stands for alone: part of a character prints as U+FFFD, an id that no
-    /// token has as nothing.
+    /// Returns the text that `id` stands for alone. A part of a character becomes U+FFFD; an id
+    /// without a token gives nothing.
     #[must_use]
     pub fn id_to_text(&self, id: u32) -> Cow<'_, str> {
         match self.id_to_piece(id) {
@@ -199,19 +201,19 @@ impl Tokenizer {
         }
     }
 
-    /// The id of a token as the vocabulary spells it, added tokens first.
+    /// Returns the id of a token by its spelling in the vocabulary. Added tokens take precedence.
     #[must_use]
     pub fn token_to_id(&self, token: &str) -> Option<u32> {
         either!(self, tokenizer => tokenizer.token_to_id(token))
     }
 
-    /// Whether `id` is an added token that is marked special.
+    /// Returns true if `id` is an added token that is marked special.
     #[must_use]
     pub fn is_special(&self, id: u32) -> bool {
         either!(self, tokenizer => tokenizer.is_special(id))
     }
 
-    /// Returns whether `id` is an added token with the flags that are given by name (`special`,
+    /// Returns true if `id` is an added token with the flags that are given by name (`special`,
     /// `lstrip` and so on). Where the reference serves the file, only `special` is compared.
     pub fn has_added(&self, id: u32, flag: impl Fn(&str) -> Option<bool>) -> bool {
         let is = |name: &str, value: bool| flag(name).is_none_or(|wanted| wanted == value);
@@ -229,8 +231,8 @@ impl Tokenizer {
         }
     }
 
-    /// Added tokens whose id is not the one the file states. Of a file that the reference serves
-    /// nothing is known.
+    /// Returns the added tokens whose id is not the one that the file states; none for a file that
+    /// the reference serves.
     #[must_use]
     pub fn reassigned_tokens(&self) -> &[Reassigned] {
         match &self.kind {
@@ -240,7 +242,7 @@ impl Tokenizer {
         }
     }
 
-    /// A decoder for ids that arrive one by one.
+    /// Creates a decoder for ids that arrive one by one.
     pub fn stream(&self, skip_special_tokens: bool) -> Stream {
         match &self.kind {
             Kind::Fast(_) => Stream::Fast(StreamState::new(skip_special_tokens)),
@@ -273,7 +275,7 @@ impl Stream {
         }
     }
 
-    /// Ends the text: what is still held back is written, unfinished characters as U+FFFD.
+    /// Ends the text: writes the text that is still held back, and unfinished characters as U+FFFD.
     pub fn finish(&mut self, tokenizer: &Tokenizer, out: &mut String) {
         match (self, &tokenizer.kind) {
             (Self::Fast(state), Kind::Fast(tokenizer)) => state.finish(tokenizer, out),
@@ -285,7 +287,7 @@ impl Stream {
     }
 }
 
-/// Whether the file is in order and only fasttoken cannot serve it.
+/// Returns true if the file is valid and only fasttoken cannot serve it.
 fn is_beyond_fasttoken(why: &Error) -> bool {
     matches!(why, Error::Unsupported { .. } | Error::MissingByte { .. })
 }

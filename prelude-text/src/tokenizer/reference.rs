@@ -14,13 +14,13 @@ pub(super) struct Reference {
     spelling: Spelling,
 }
 
-/// How tokens spell the bytes of a text.
+/// The way in which tokens spell the bytes of a text.
 #[derive(Debug)]
 enum Spelling {
     /// One character of the byte-level alphabet per byte.
     ByteLevel(HashMap<char, u8>),
-    /// As the decoder says. A token behind this one, whose text is this, decodes as it does
-    /// within a text.
+    /// The spelling that the decoder undoes. A token behind this anchor, whose text is given,
+    /// decodes as it does within a text.
     Decoded {
         anchor: Option<(u32, String)>,
         bytes: bool,
@@ -29,7 +29,7 @@ enum Spelling {
 
 impl Reference {
     /// # Errors
-    /// What the reference says of the file, or the text it cannot encode.
+    /// The message of the reference about the file, or about the text that it cannot encode.
     pub(super) fn from_bytes(json: &[u8]) -> Result<Self, String> {
         let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(|e| e.to_string())?;
         if let tokenizers::ModelWrapper::BPE(model) = inner.get_model()
@@ -37,7 +37,7 @@ impl Reference {
         {
             return Err("its `dropout` makes ids random".to_owned());
         }
-        // As with fasttoken, only the request says what to cut.
+        // Only the request decides about truncation, as with fasttoken.
         inner.with_truncation(None).map_err(|e| e.to_string())?;
         inner.with_padding(None);
         // Letters, a control character, one for private use, and an unassigned one.
@@ -121,7 +121,7 @@ impl Reference {
         })
     }
 
-    /// The text of `id` behind the anchor.
+    /// Returns the text of `id` behind the anchor.
     fn behind(&self, anchor: Option<&(u32, String)>, id: u32) -> String {
         let within = anchor.and_then(|(anchor, before)| {
             let text = self.decode(&[*anchor, id], false);
@@ -142,7 +142,7 @@ impl Reference {
     }
 }
 
-/// Whether a component, or one in its sequence, has this type.
+/// Returns true if a component, or a part of its sequence, has this type.
 fn names(component: &serde_json::Value, wanted: &str) -> bool {
     component["type"] == wanted
         || component["decoders"]
@@ -150,7 +150,7 @@ fn names(component: &serde_json::Value, wanted: &str) -> bool {
             .is_some_and(|parts| parts.iter().any(|part| names(part, wanted)))
 }
 
-/// The byte of `<0x41>`.
+/// Returns the byte of a token such as `<0x41>`.
 fn byte_token(token: &str) -> Option<u8> {
     let hex = token.strip_prefix("<0x")?.strip_suffix('>')?;
     (hex.len() == 2)
@@ -167,14 +167,14 @@ fn alphabet() -> HashMap<char, u8> {
     plain.chain(('\u{100}'..).zip(rest)).collect()
 }
 
-/// Decodes ids as they arrive: with each id, what it adds to the text of those before it, unless
-/// that ends in an unfinished character.
+/// Decodes ids as they arrive. Each id gives the text that it adds to the text of the ids before
+/// it, unless that text ends in an unfinished character.
 #[derive(Debug)]
 pub struct Stream {
     skip_special_tokens: bool,
     /// The tokens written last, which decide how the next ones decode, and those held back.
     window: Vec<u32>,
-    /// How many of them are written.
+    /// The number of these tokens that are written.
     written: usize,
 }
 
@@ -215,8 +215,8 @@ impl Stream {
     }
 }
 
-/// What `now` has beyond `before`. A decoder may change the end of what is already written, as
-/// those do that clean up spaces; that cannot be taken back.
+/// Returns the text that `now` has beyond `before`. A decoder that cleans up spaces may change the
+/// end of text that is already written, which cannot be taken back.
 fn added<'t>(before: &str, now: &'t str) -> &'t str {
     now.strip_prefix(before).unwrap_or_else(|| {
         let common = before.chars().zip(now.chars()).take_while(|(a, b)| a == b);
@@ -353,7 +353,7 @@ mod tests {
         assert!(refused.contains("dropout"), "{refused}");
     }
 
-    /// What the file says of padding and truncation is for training.
+    /// Padding and truncation of a file are for training and change nothing here.
     #[test]
     fn the_files_own_padding_and_truncation_are_left_out() {
         let mut file: Value = serde_json::from_slice(DEMO_TOKENIZER).unwrap();

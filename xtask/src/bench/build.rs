@@ -2,17 +2,18 @@
 
 use std::{fs, thread, time::Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
-use crate::run::{cargo, root};
+use crate::{
+    files,
+    run::{cargo, root},
+};
 
 /// Builds the program as `cargo run --release` does, in an empty folder, and prints how long that
 /// took. Crates are fetched before the clock starts.
 pub(super) fn run() -> Result<()> {
     let folder = root().join("target/first-build");
-    if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
-    }
+    files::remove(&folder)?;
     cargo(["fetch", "--locked"]).run()?;
     let start = Instant::now();
     let cpu_before = cpu_seconds();
@@ -26,7 +27,7 @@ pub(super) fn run() -> Result<()> {
     if let (Some(before), Some(after)) = (cpu_before, cpu_seconds()) {
         println!("of processor time: {:.0} s", after - before);
     }
-    fs::remove_dir_all(&folder).with_context(|| format!("{}", folder.display()))
+    files::remove(&folder)
 }
 
 /// Returns the processor time of this program's children that have ended, where the system says it

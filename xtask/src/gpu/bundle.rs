@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::elf;
 use crate::{
+    files::{self, copy, copy_folder},
     kernels as compiled,
     run::{cargo, program, root},
 };
@@ -38,14 +39,10 @@ pub(super) fn build(carried: bool) -> Result<PathBuf> {
     cargo(["build", "--profile", profile, "-p", "prelude-server"])
         .args(["--no-default-features", "--features", "cuda"])
         .run()?;
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     let folder = root().join("target/gpu/bundle");
-    if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
-    }
+    files::remove(&folder)?;
     fs::create_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
-    let built = target.join(profile);
+    let built = files::target().join(profile);
     for (name, from) in [
         ("gpu-check", built.join("gpu-check")),
         ("prelude", built.join("prelude")),
@@ -58,10 +55,8 @@ pub(super) fn build(carried: bool) -> Result<PathBuf> {
         copy(&root().join("gpu-check").join(name), &folder.join(name))?;
     }
     for part in ["include", "src", "emu"] {
-        copy_sources(
-            &root().join("kernels").join(part),
-            &folder.join("kernels").join(part),
-        )?;
+        let from = root().join("kernels").join(part);
+        copy_folder(&from, &folder.join("kernels").join(part), is_source)?;
     }
     for name in GOLDEN {
         golden(name, &folder.join("golden").join(name))?;
@@ -84,30 +79,11 @@ pub(super) fn build(carried: bool) -> Result<PathBuf> {
     Ok(folder)
 }
 
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    fs::copy(from, to)
-        .map(drop)
-        .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
-}
-
-/// Files that a compiler reads, with their folders.
-fn copy_sources(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))? {
-        let path = entry?.path();
-        let name = path.file_name().context("a file has a name")?.to_owned();
-        let is_source = path.extension().is_some_and(|end| {
-            ["cu", "cuh", "h", "cpp", "S", "inc"]
-                .iter()
-                .any(|e| end == *e)
-        });
-        if path.is_dir() {
-            copy_sources(&path, &to.join(name))?;
-        } else if is_source {
-            copy(&path, &to.join(name))?;
-        }
-    }
-    Ok(())
+/// Returns true for a file that a compiler reads.
+fn is_source(path: &Path) -> bool {
+    let ends = ["cu", "cuh", "h", "cpp", "S", "inc"];
+    path.extension()
+        .is_some_and(|end| ends.iter().any(|e| end == *e))
 }
 
 /// A golden model: recorded outputs, and the checkpoint that they are of.
@@ -121,20 +97,7 @@ fn golden(name: &str, to: &Path) -> Result<()> {
     for file in ["golden.json", "golden.safetensors"] {
         copy(&from.join(file), &to.join(file))?;
     }
-    copy_all(&model, &to.join("model"))
-}
-
-fn copy_all(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))? {
-        let path = entry?.path();
-        let name = path.file_name().context("a file has a name")?.to_owned();
-        match path.is_dir() {
-            true => copy_all(&path, &to.join(name))?,
-            false => copy(&path, &to.join(name))?,
-        }
-    }
-    Ok(())
+    copy_folder(&model, &to.join("model"), |_| true)
 }
 
 /// Compiled kernels. Where no GPU is asked for they may be missing, if the compiler is.

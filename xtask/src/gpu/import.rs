@@ -199,7 +199,7 @@ mod tests {
 
     const DATE: &str = "2026-11-22T14:05:33Z";
 
-    /// What filing a folder with this `gpu.json` says is wrong.
+    /// Returns the error of filing a folder with this `gpu.json`.
     fn refused(name: &str, json: Option<&str>, baseline: bool) -> String {
         let (from, to) = (
             Folder::new(&format!("{name}-from")),
@@ -327,7 +327,7 @@ mod tests {
         );
     }
 
-    /// What was carried here may name any file of this machine.
+    /// Carried results may name any file of this machine.
     #[test]
     fn links_are_not_followed() {
         let (from, to) = (Folder::new("link-from"), Folder::new("link-to"));

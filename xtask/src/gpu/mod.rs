@@ -19,7 +19,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Subcommand};
 
-use crate::run::root;
+use crate::{files, run::root};
 
 /// Longest that a walk through all parts may take.
 const SMOKE_WITHIN: Duration = Duration::from_secs(180);
@@ -116,9 +116,7 @@ fn smoke(parts: &[String]) -> Result<String> {
     refuses_bad_arguments(&bundle)?;
     let folder = root().join("target/gpu");
     let out = folder.join("smoke");
-    if out.exists() {
-        fs::remove_dir_all(&out)?;
-    }
+    files::remove(&out)?;
     let start = Instant::now();
     let status = run_sh(&bundle, parts)
         .args([
@@ -149,11 +147,9 @@ fn smoke(parts: &[String]) -> Result<String> {
         "the walk took {:.0} s",
         took.as_secs_f64()
     );
-    // What was found can be filed.
+    // The results can be filed.
     let filed = folder.join("smoke-import");
-    if filed.exists() {
-        fs::remove_dir_all(&filed)?;
-    }
+    files::remove(&filed)?;
     import::file(&out, &filed, false)?;
     Ok(format!("pass: {summary}, {:.0} s", took.as_secs_f64()))
 }

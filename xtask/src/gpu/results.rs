@@ -40,7 +40,7 @@ impl Run {
                 "--models" => Some((pair[1].to_owned(), "MODELS")),
                 _ => None,
             })
-            // Of a relative one, parts of other words would be replaced.
+            // Replacing a relative folder would replace parts of other words.
             .filter(|(folder, _)| folder.starts_with('/') && folder.len() > 1)
             .collect();
         folders.sort_by_key(|(folder, _)| std::cmp::Reverse(folder.len()));
@@ -69,7 +69,7 @@ pub(super) struct Outcome {
 /// Reads the results in a folder.
 ///
 /// # Errors
-/// Which file is missing or malformed, and where.
+/// Names the file that is missing or malformed, and the place in it.
 pub(super) fn read(folder: &Path) -> Result<Results> {
     ensure!(folder.is_dir(), "{} is no folder", folder.display());
     let path = folder.join("gpu.json");

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::run::program;
+use crate::{files, run::program};
 
 /// Wheels, all under one folder. `cuobjdump` and `nvdisasm` are of the first versions on PyPI.
 const WHEELS: &[&str] = &[
@@ -104,9 +104,7 @@ impl Compiler {
         #[cfg(unix)]
         std::os::unix::fs::symlink("lib", cuda.join("lib64"))?;
         fs::write(cuda.join(".complete"), WHEELS.join("\n") + "\n")?;
-        if self.folder.exists() {
-            fs::remove_dir_all(&self.folder)?;
-        }
+        files::remove(&self.folder)?;
         fs::rename(&cuda, &self.folder)?;
         fs::remove_dir_all(&new)?;
         Ok(())

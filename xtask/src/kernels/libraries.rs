@@ -9,7 +9,10 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::run::{cargo, program, root};
+use crate::{
+    files,
+    run::{cargo, program, root},
+};
 
 /// The wheel of NVRTC (90 MB).
 const NVRTC: &[&str] = &["nvidia-cuda-nvrtc==13.0.88"];
@@ -41,9 +44,7 @@ fn wheels(name: &str, wheels: &[&str]) -> Result<PathBuf> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         bail!("the wheels are for Linux on x86-64 only");
     }
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
+    files::remove(&folder)?;
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let fixed = ["-m", "pip", "install", "--quiet", "--no-deps"];
     program("python3")

@@ -132,16 +132,9 @@ fn emulate(
 
 /// The test program, built if need be.
 fn test_binary() -> Result<String> {
-    let output = cargo([
-        "test",
-        "-p",
-        "prelude-kernels",
-        "--test",
-        "emulation",
-        "--no-run",
-        "--message-format=json",
-    ])
-    .output()?;
+    let output =
+        cargo("test -p prelude-kernels --test emulation --no-run --message-format=json".split(' '))
+            .output()?;
     let artifact = |line: &str| -> Option<String> {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
         let name = message.get("target")?.get("name")?.as_str()?;

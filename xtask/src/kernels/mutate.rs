@@ -6,7 +6,10 @@ use std::{fs, path::Path, process::Command};
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
-use crate::run::root;
+use crate::{
+    files::{self, copy_folder},
+    run::root,
+};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -64,11 +67,9 @@ pub(super) fn run(filter: Option<&str>) -> Result<()> {
 }
 
 fn is_caught(mutant: &Mutant, kernels: &Path, copy: &Path, binary: &str) -> Result<bool> {
-    if copy.exists() {
-        fs::remove_dir_all(copy)?;
-    }
+    files::remove(copy)?;
     for folder in ["emu", "include/prelude", "src"] {
-        copy_files(&kernels.join(folder), &copy.join(folder))?;
+        copy_folder(&kernels.join(folder), &copy.join(folder), |_| true)?;
     }
     let path = copy.join(&mutant.file);
     let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
@@ -91,18 +92,4 @@ fn is_caught(mutant: &Mutant, kernels: &Path, copy: &Path, binary: &str) -> Resu
         bail!("nothing was run:\n{said}");
     }
     Ok(!output.status.success())
-}
-
-fn copy_files(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let path = entry?.path();
-        if path.is_file() {
-            fs::copy(
-                &path,
-                to.join(path.file_name().context("a file has a name")?),
-            )?;
-        }
-    }
-    Ok(())
 }

@@ -174,7 +174,7 @@ fn instructions(
     image: &Path,
     faults: &mut Vec<String>,
 ) -> Result<()> {
-    // The backend defines the function; whoever else names it uses it.
+    // A header that names the function uses it, except the backend, which defines it.
     let multiplies = family
         .headers()
         .any(|h| h.name.ends_with(".cuh") && h.text.contains("mma_m16n8k"));

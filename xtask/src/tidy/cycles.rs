@@ -11,25 +11,27 @@ use std::{
 };
 
 use anyhow::Result;
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 use super::{relative, rust_files};
-use crate::metadata::Metadata;
+use crate::{metadata::Metadata, run};
 
 /// Modules and the modules that each depends on.
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// Adds a fault for each cycle in a crate of the workspace.
+/// The tokenizer's race, a workspace of its own.
+const RACE: &str = "bench/tokenizer";
+
+/// Adds a fault for each cycle in a crate of the workspace, and in [`RACE`].
 pub(super) fn check(metadata: &Metadata, faults: &mut Vec<String>) -> Result<()> {
-    for package in metadata.members() {
-        let folder = package
-            .manifest_path
-            .parent()
-            .unwrap_or_else(|| Path::new(""));
+    let folder = |manifest: &Path| manifest.parent().map(Path::to_owned).unwrap_or_default();
+    let members = metadata.members();
+    let members = members.map(|package| (&*package.name, folder(&package.manifest_path)));
+    for (name, folder) in members.chain([(RACE, run::root().join(RACE))]) {
         for cycle in cycles(&graph(&folder.join("src"))?) {
             let names: Vec<String> = cycle.into_iter().collect();
             faults.push(format!(
-                "{}: its modules depend on each other in a cycle: {}",
-                package.name,
+                "{name}: its modules depend on each other in a cycle: {}",
                 names.join(", ")
             ));
         }
@@ -166,98 +168,60 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     parts.filter(|part| !part.is_empty())
 }
 
-/// Returns the code of a file without comments, contents of strings, and items for tests alone.
+/// Returns the code of a file without comments, literals, and items for tests alone.
 fn code(text: &str) -> String {
-    without_tests(&without_comments(text))
-}
-
-fn without_comments(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(c) = rest.chars().next() {
-        let skipped = if rest.starts_with("//") {
-            rest.find('\n').unwrap_or(rest.len())
-        } else if rest.starts_with("/*") {
-            rest.find("*/").map_or(rest.len(), |end| end + 2)
-        } else if rest.starts_with("'\"'") || rest.starts_with("'{'") || rest.starts_with("'}'") {
-            3
-        } else if let Some(hashes) = raw_string(rest) {
-            let end = format!("\"{}", "#".repeat(hashes));
-            let start = hashes + 2;
-            rest[start..]
-                .find(&end)
-                .map_or(rest.len(), |at| start + at + end.len())
-        } else if c == '"' {
-            string_end(rest)
-        } else {
-            code.push(c);
-            c.len_utf8()
-        };
-        rest = &rest[skipped..];
-    }
+    push_code(text.parse().unwrap_or_default(), &mut code);
     code
 }
 
-/// Returns the number of `#` of the raw string that the text begins with, if it does.
-fn raw_string(text: &str) -> Option<usize> {
-    let after = text.strip_prefix('r')?;
-    let hashes = after.len() - after.trim_start_matches('#').len();
-    after[hashes..].starts_with('"').then_some(hashes)
-}
-
-/// Returns the length of the string literal that the text begins with.
-fn string_end(text: &str) -> usize {
-    let mut escaped = false;
-    for (at, c) in text.char_indices().skip(1) {
-        match c {
-            '"' if !escaped => return at + 1,
-            '\\' => escaped = !escaped,
-            _ => escaped = false,
-        }
-    }
-    text.len()
-}
-
-/// Takes out what follows an attribute `#[cfg(..)]` that asks for tests, up to the end of its block
-/// or statement.
-fn without_tests(code: &str) -> String {
-    let mut kept = String::with_capacity(code.len());
-    let mut rest = code;
-    while let Some(at) = rest.find("#[cfg(") {
-        let (before, attribute) = rest.split_at(at);
-        kept.push_str(before);
-        let end = attribute.find(']').map_or(attribute.len(), |end| end + 1);
-        let (condition, item) = attribute.split_at(end);
-        let is_test = words(condition).any(|word| word == "test") && !condition.contains("not(");
-        rest = if is_test {
-            &item[item_end(item)..]
-        } else {
-            item
-        };
-    }
-    kept + rest
-}
-
-/// Returns the length of the item that the code begins with.
-fn item_end(code: &str) -> usize {
-    let mut depth = 0;
-    for (at, c) in code.char_indices() {
-        match c {
-            '{' | '(' | '[' => depth += 1,
-            '}' | ')' | ']' => {
-                depth -= 1;
-                if depth < 0 {
-                    return at;
-                }
-                if depth == 0 && c == '}' {
-                    return at + 1;
+fn push_code(tokens: TokenStream, code: &mut String) {
+    let mut tokens = tokens.into_iter().peekable();
+    while let Some(token) = tokens.next() {
+        match token {
+            TokenTree::Punct(mark) => {
+                let is_test = |next: &TokenTree| mark.as_char() == '#' && asks_for_tests(next);
+                if tokens.peek().is_some_and(is_test) {
+                    tokens.find(ends_item);
+                } else {
+                    code.push(mark.as_char());
                 }
             }
-            ';' | ',' if depth == 0 => return at + 1,
-            _ => {}
+            TokenTree::Group(group) => {
+                let (open, close) = match group.delimiter() {
+                    Delimiter::Brace => ('{', '}'),
+                    Delimiter::Bracket => ('[', ']'),
+                    Delimiter::Parenthesis | Delimiter::None => ('(', ')'),
+                };
+                code.push(open);
+                push_code(group.stream(), code);
+                code.push(close);
+            }
+            TokenTree::Ident(name) => {
+                if code.ends_with(|c: char| c.is_alphanumeric() || c == '_') {
+                    code.push(' ');
+                }
+                code.push_str(&name.to_string());
+            }
+            TokenTree::Literal(_) => code.push(' '),
         }
     }
-    code.len()
+}
+
+/// Returns true for the brackets of an attribute `#[cfg(..)]` that asks for tests.
+fn asks_for_tests(attribute: &TokenTree) -> bool {
+    let text = attribute.to_string();
+    let has = |name| words(&text).any(|word| word == name);
+    words(&text).next() == Some("cfg") && has("test") && !has("not")
+}
+
+/// Returns true for the last token of an item or of a field.
+fn ends_item(token: &TokenTree) -> bool {
+    match token {
+        TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+        TokenTree::Punct(mark) => [';', ','].contains(&mark.as_char()),
+        _ => false,
+    }
 }
 
 #[cfg(test)]

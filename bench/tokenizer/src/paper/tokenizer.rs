@@ -1,7 +1,7 @@
 //! The tokenizer that the repository of the paper's authors uses: their fork of fastokens.
 //!
 //! It has the name of a published rival and so cannot be compiled in beside it. It is compiled in
-//! another build of this bench, which takes part as one that `--also` names.
+//! another build of this bench, which takes part as a build that `--also` names.
 
 use std::{
     fs,

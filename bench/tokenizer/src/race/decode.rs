@@ -7,8 +7,8 @@ use indicatif::ProgressBar;
 
 use super::{Board, Entry, Race, name, turn::Turn, turn_s, turns};
 use crate::{
-    corpus::Kind,
     engines::Who,
+    kind::Kind,
     process::Process,
     protocol::{How, Order, read_ids, write_ids, write_texts},
     workloads::{Ids, Row, Texts, What},

@@ -70,7 +70,7 @@ impl Race {
         }])
     }
 
-    /// Everyone: the time on the wall for all that the threads encode, per text.
+    /// Measures each engine: the wall time of all that the threads encode, per text.
     pub(super) fn together(
         &mut self,
         row: &Row,

@@ -18,8 +18,8 @@ pub(super) struct Turn<F> {
 }
 
 impl<F: Fn(u32) -> Order> Turn<F> {
-    /// Seconds for the work done once. There are none in round 0, which makes everyone ready and
-    /// finds out how often each is to repeat the work.
+    /// Returns the seconds for the work done once. Returns `None` in round 0, which prepares each
+    /// engine and finds the number of times that the engine repeats the work.
     pub(super) fn take(
         &self,
         round: usize,
@@ -31,8 +31,8 @@ impl<F: Fn(u32) -> Order> Turn<F> {
             return Ok(None);
         }
         if self.repeat_s.is_some() {
-            // What is warm is what this engine has just seen, and not what is left of it after
-            // the others' turns.
+            // Warm text is text that this engine has just seen: after the turns of other engines,
+            // the processor's caches have lost it.
             process.obey(&(self.order)(1))?;
         }
         self.timed(process, *passes).map(Some)

@@ -11,7 +11,7 @@ fn requests_of_a_step_share_their_prefix() {
     }
     let batch = rig.step();
     assert_eq!((batch.num_tokens(), batch.num_rows()), (32 + 64, 64));
-    assert_eq!(batch.kind(), "oneshot");
+    assert!(matches!(batch, ForwardBatch::OneShot(_)));
     let usage = rig.usage(5);
     assert_eq!(
         (

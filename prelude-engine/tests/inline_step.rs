@@ -1,4 +1,4 @@
-//! Steps on the caller's thread: when they are, that they are answered alike, and that nothing is
+//! Steps that callers' threads compute: their conditions, their answers, and that no request is
 //! lost between callers and the engine's thread.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -31,7 +31,7 @@ const CAPACITY: Capacity = Capacity {
     pipeline_depth: 1,
 };
 
-/// Far longer than any step here.
+/// Far longer than any step of these tests.
 const LONG: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Copy, Default, PartialEq)]
@@ -49,7 +49,7 @@ struct Control {
     changed: Condvar,
     /// The threads that computed each step.
     threads: Mutex<Vec<ThreadId>>,
-    /// Another executor is in the way.
+    /// True if the executor would have to wait for another one.
     is_in_the_way: AtomicBool,
 }
 
@@ -169,15 +169,15 @@ fn sum(collected: &Collected) -> f32 {
     }
 }
 
-/// Asks on this thread, if that may be.
+/// Submits a classification that this thread may compute, and waits for its answer.
 fn ask(handle: &EngineHandle, tokens: &[u32], limit: Duration) -> Result<f32, AnswerError> {
-    let answer = handle.submit_within(classify(tokens), limit).unwrap();
+    let answer = handle.submit_inline(classify(tokens), limit).unwrap();
     answer.blocking_collect().map(|c| sum(&c))
 }
 
-/// Asks for a sum of two tokens until this thread has computed it: the engine's own is then known
-/// to rest, which it need not when its answer is there.
-fn ask_until_here(handle: &EngineHandle, control: &Control) -> usize {
+/// Asks for a sum of two tokens until this thread has computed it. The engine's thread is known to
+/// rest then; an answer alone does not show that.
+fn ask_until_inline(handle: &EngineHandle, control: &Control) -> usize {
     let me = thread::current().id();
     for tries in 1..=10_000 {
         assert_eq!(ask(handle, &[1, 2], LONG), Ok(3.0));
@@ -193,9 +193,9 @@ fn ask_until_here(handle: &EngineHandle, control: &Control) -> usize {
 fn a_short_step_of_a_known_size_runs_on_the_callers_thread() {
     let (_engine, handle, control) = engine();
     // At first it is unknown how long it takes.
-    assert!(ask_until_here(&handle, &control) > 1);
+    assert!(ask_until_inline(&handle, &control) > 1);
     let me = thread::current().id();
-    let is_here = |tokens: &[u32], limit| {
+    let is_inline = |tokens: &[u32], limit| {
         let expected = tokens
             .iter()
             .map(|&t| f32::from(u16::try_from(t).unwrap()))
@@ -204,24 +204,24 @@ fn a_short_step_of_a_known_size_runs_on_the_callers_thread() {
         control.threads().pop() == Some(me)
     };
     // The thread has nothing to do meanwhile.
-    assert!(is_here(&[5, 6], LONG));
-    assert!(is_here(&[6, 5], LONG));
+    assert!(is_inline(&[5, 6], LONG));
+    assert!(is_inline(&[6, 5], LONG));
     // Not of that size; not short enough; not asked for.
-    assert!(!is_here(&[9; 16], LONG));
-    ask_until_here(&handle, &control);
-    assert!(!is_here(&[7, 7], Duration::from_nanos(1)));
-    ask_until_here(&handle, &control);
-    assert!(!is_here(&[7, 8], Duration::ZERO));
-    ask_until_here(&handle, &control);
+    assert!(!is_inline(&[9; 16], LONG));
+    ask_until_inline(&handle, &control);
+    assert!(!is_inline(&[7, 7], Duration::from_nanos(1)));
+    ask_until_inline(&handle, &control);
+    assert!(!is_inline(&[7, 8], Duration::ZERO));
+    ask_until_inline(&handle, &control);
     // Another executor would have to be waited for.
     control.is_in_the_way.store(true, Ordering::SeqCst);
-    assert!(!is_here(&[7, 9], LONG));
+    assert!(!is_inline(&[7, 9], LONG));
     control.is_in_the_way.store(false, Ordering::SeqCst);
-    ask_until_here(&handle, &control);
+    ask_until_inline(&handle, &control);
     // Counted like any other.
     let steps = control.threads().len() as u64;
     let snapshot = handle.snapshot();
-    assert_eq!(snapshot.finished[0], ("done", steps));
+    assert_eq!(snapshot.finished.done, steps);
     assert_eq!(snapshot.scheduler.requests, 0);
     assert_eq!(handle.recent_steps().len() as u64, steps.min(256));
     assert_eq!(handle.tokens_ahead(), 0);
@@ -230,7 +230,7 @@ fn a_short_step_of_a_known_size_runs_on_the_callers_thread() {
 #[test]
 fn a_refused_request_is_refused_alike() {
     let (_engine, handle, control) = engine();
-    ask_until_here(&handle, &control);
+    ask_until_inline(&handle, &control);
     let refused = ask(&handle, &[1, 1000], LONG).unwrap_err();
     assert!(matches!(refused, AnswerError::Rejected(_)), "{refused:?}");
     assert_eq!(ask(&handle, &[1, 3], LONG), Ok(4.0));
@@ -244,7 +244,7 @@ fn a_busy_engine_is_left_to_its_thread() {
     let held = handle.submit(classify(&[3, 4])).unwrap();
     control.wait_for_steps(2);
     // Does not wait for the step that is held.
-    let queued = handle.submit_within(classify(&[5, 6]), LONG).unwrap();
+    let queued = handle.submit_inline(classify(&[5, 6]), LONG).unwrap();
     control.set(Mode::Work);
     assert_eq!(sum(&held.blocking_collect().unwrap()), 7.0);
     assert_eq!(sum(&queued.blocking_collect().unwrap()), 11.0);
@@ -254,7 +254,7 @@ fn a_busy_engine_is_left_to_its_thread() {
 #[test]
 fn what_one_step_does_not_answer_is_left_to_the_thread() {
     let (_engine, handle, control) = engine();
-    let before = ask_until_here(&handle, &control);
+    let before = ask_until_inline(&handle, &control);
     let sampling = Arc::new(SamplingParams::default());
     let head = Head::Generate(Generate {
         max_tokens: 5,
@@ -263,27 +263,27 @@ fn what_one_step_does_not_answer_is_left_to_the_thread() {
         top_logprobs: None,
         constraint: None,
     });
-    let answer = handle.submit_within(spec(&[3, 4], head), LONG).unwrap();
+    let answer = handle.submit_inline(spec(&[3, 4], head), LONG).unwrap();
     let collected = answer.blocking_collect().unwrap();
     let [CollectedRow::Generated(generated)] = &collected.rows[..] else {
         panic!("not one generation: {collected:?}");
     };
     assert_eq!(generated[0].tokens.len(), 5);
     let me = thread::current().id();
-    let here = control
+    let inline = control
         .threads()
         .into_iter()
         .skip(before)
         .map(|id| id == me);
     let expected = [true, false, false, false, false];
-    assert_eq!(here.collect::<Vec<_>>(), expected);
+    assert_eq!(inline.collect::<Vec<_>>(), expected);
 }
 
 #[test]
 fn a_lost_device_or_a_panic_ends_the_engine_and_not_the_caller() {
     for mode in [Mode::Lose, Mode::Panic] {
         let (engine, handle, control) = engine();
-        ask_until_here(&handle, &control);
+        ask_until_inline(&handle, &control);
         control.set(mode);
         let error = ask(&handle, &[3, 4], LONG).unwrap_err();
         assert!(
@@ -292,7 +292,7 @@ fn a_lost_device_or_a_panic_ends_the_engine_and_not_the_caller() {
         );
         assert_eq!(control.threads().pop(), Some(thread::current().id()));
         assert!(!handle.is_alive());
-        let refused = handle.submit_within(classify(&[5]), LONG).unwrap_err();
+        let refused = handle.submit_inline(classify(&[5]), LONG).unwrap_err();
         assert_eq!(refused, SubmitError::Stopped);
         // Its thread has noticed as well.
         engine.stop();
@@ -324,7 +324,7 @@ fn callers_and_the_thread_lose_nothing_between_them() {
                         0..4 => Duration::ZERO,
                         _ => LONG,
                     };
-                    let answer = handle.submit_within(classify(&tokens), limit).unwrap();
+                    let answer = handle.submit_inline(classify(&tokens), limit).unwrap();
                     if (random >> 50).is_multiple_of(8) {
                         // Aborted, wherever it is.
                         drop(answer);

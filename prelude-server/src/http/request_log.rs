@@ -1,33 +1,46 @@
-//! One request's line in the log and in the counters, written when it ends, however it ends.
+//! The line of a request in the log, and its count in the metrics.
 
 use std::{sync::Arc, time::Instant};
 
+use hyper::Version;
+
+use super::socket::Connection;
 use crate::{app::App, endpoint::Call, log};
 
-/// The status of a client that left. Never sent.
+/// The status in the log and the metrics of a request whose client left. It is never sent.
 const CLIENT_LEFT: u16 = 499;
 
-/// Counts a request from its head to the last byte of its answer. Dropped before the answer is
-/// whole, it says that the client left.
+/// Counts a request as in flight from its head to the last byte of its answer, and then writes its
+/// line. If it is dropped before the answer is whole, the line says that the client left.
 #[derive(Debug)]
-pub(super) struct Ticket {
+pub(super) struct RequestLog {
     app: Arc<App>,
+    connection: Arc<Connection>,
+    version: Version,
     request_id: String,
     arrival: Instant,
-    /// Known once routed.
+    /// The path of the endpoint, once it is found.
     route: &'static str,
-    /// Known once admitted.
+    /// The call, once it is admitted.
     call: Option<Arc<Call>>,
-    /// Known once there is an answer.
+    /// The status of the answer, once there is one.
     status: Option<u16>,
     is_whole: bool,
 }
 
-impl Ticket {
-    pub(super) fn new(app: &Arc<App>, request_id: String) -> Self {
-        app.in_flight.add();
+impl RequestLog {
+    pub(super) fn new(
+        app: &Arc<App>,
+        connection: &Arc<Connection>,
+        version: Version,
+        request_id: String,
+    ) -> Self {
+        connection.begin();
+        app.in_flight.begin(connection.number);
         Self {
             app: Arc::clone(app),
+            connection: Arc::clone(connection),
+            version,
             request_id,
             arrival: Instant::now(),
             route: "other",
@@ -35,6 +48,10 @@ impl Ticket {
             status: None,
             is_whole: false,
         }
+    }
+
+    pub(super) fn version(&self) -> Version {
+        self.version
     }
 
     pub(super) fn request_id(&self) -> &str {
@@ -50,27 +67,31 @@ impl Ticket {
         self.call.as_ref()
     }
 
+    /// Notes the path of the request's endpoint.
     pub(super) fn routed(&mut self, route: &'static str) {
         self.route = route;
     }
 
+    /// Notes the request's call.
     pub(super) fn admitted(&mut self, call: &Arc<Call>) {
         self.call = Some(Arc::clone(call));
     }
 
+    /// Notes the status of the answer.
     pub(super) fn answered(&mut self, status: u16) {
         self.status = Some(status);
     }
 
-    /// The last byte of the answer has been handed to the connection.
+    /// Notes that hyper has the last byte of the answer.
     pub(super) fn whole(&mut self) {
         self.is_whole = true;
     }
 }
 
-impl Drop for Ticket {
+impl Drop for RequestLog {
     fn drop(&mut self) {
-        self.app.in_flight.remove();
+        self.app.in_flight.end();
+        self.connection.end();
         let status = match self.status {
             Some(status) if self.is_whole => status,
             _ => CLIENT_LEFT,

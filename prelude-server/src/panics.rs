@@ -1,4 +1,4 @@
-//! A panic as an answer: a bug in one request must not take others with it.
+//! Panics as responses: a defect that one request meets must not end others.
 
 use std::{
     any::Any,
@@ -10,11 +10,11 @@ use std::{
 
 use crate::{error::ApiError, log};
 
-/// What `work` comes to; if it panics, a line in the log and 500 for this request alone.
+/// Runs `work` to its end. A panic becomes a line in the log, and 500 for this request alone.
 ///
 /// # Errors
 /// Those of `work`, and 500.
-pub(crate) async fn caught<T>(
+pub(crate) async fn catch_panic<T>(
     request_id: &str,
     mut work: Pin<Box<impl Future<Output = Result<T, ApiError>> + ?Sized>>,
 ) -> Result<T, ApiError> {
@@ -28,8 +28,8 @@ pub(crate) async fn caught<T>(
     })
     .await;
     result.unwrap_or_else(|payload| {
-        let what = log::panic_message(&*payload);
-        log::line(format_args!("panic id={request_id} {what}"));
+        let message = log::panic_message(&*payload);
+        log::line(format_args!("panic id={request_id} {message}"));
         Err(ApiError::internal(request_id))
     })
 }
@@ -40,13 +40,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_is_a_failure_of_its_request() {
-        let fine = caught("r", Box::pin(async { Ok(7) })).await;
+        let fine = catch_panic("r", Box::pin(async { Ok(7) })).await;
         assert_eq!(fine.unwrap(), 7);
         let panics = async {
             tokio::task::yield_now().await;
             panic!("planted")
         };
-        let failed = caught::<()>("r", Box::pin(panics));
+        let failed = catch_panic::<()>("r", Box::pin(panics));
         let failed = failed.await.unwrap_err();
         assert_eq!(failed.status(), 500);
     }
