@@ -97,8 +97,7 @@ pub(crate) fn home(given: Option<&Path>) -> Result<PathBuf> {
 /// Settings of executors: images from the bundle, libraries from where they usually lie.
 fn configure(common: &Common, home: &Path) -> CudaConfig {
     let named = env::var_os("PRELUDE_CUDA_LIBS").unwrap_or_default();
-    let mut fallback_dirs: Vec<PathBuf> = installed().into_iter().collect();
-    fallback_dirs.extend(python_packages());
+    let mut fallback_dirs = python_packages();
     fallback_dirs.extend(toolkits());
     CudaConfig {
         device: common.device,
@@ -109,16 +108,6 @@ fn configure(common: &Common, home: &Path) -> CudaConfig {
         cache_dir: Some(models_folder(common).join("kernel-cache")),
         ..CudaConfig::default()
     }
-}
-
-/// Where `prelude cuda install` puts libraries.
-fn installed() -> Option<PathBuf> {
-    let absolute = |name: &str| {
-        let folder = env::var_os(name).map(PathBuf::from);
-        folder.filter(|folder| folder.is_absolute())
-    };
-    let data = absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")));
-    Some(data?.join("prelude/cuda"))
 }
 
 /// `/usr/local/cuda*`, the newest name first.

@@ -36,4 +36,6 @@ pub use handle::{EngineHandle, RequestSpec};
 pub use histogram::Histogram;
 pub use report::{ClassTotals, EngineSnapshot, FinishedRequests, StepKind, StepReport, StepTotals};
 
-pub use prelude_sched::{Event, FinishReason, Outcome, Reject, SchedulerConfig, Usage};
+pub use prelude_sched::{
+    Event, FinishReason, Outcome, Reject, SchedulerConfig, SchedulerStats, Usage,
+};

@@ -20,33 +20,40 @@ pub enum Mode {
     Fast,
 }
 
-/// Settings of a [`crate::CpuExecutor`].
+/// Settings of a [`crate::CpuExecutor`]. Programs set the fields that serde skips from settings of
+/// their own, or leave the measured default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CpuConfig {
-    /// Arithmetic. By default bf16 if the checkpoint is bf16 and the mode is fast, else f32.
-    /// The reference mode knows f32 only.
+    /// Arithmetic. By default bf16 if the checkpoint is bf16 and the mode is fast, else f32, which
+    /// takes twice the memory and time. The reference mode knows f32 only.
     pub dtype: Option<CpuDtype>,
     /// The code that computes. Default: fast.
     pub mode: Mode,
-    /// Instructions to use in fast mode. By default [`Isa::best`].
+    /// Instructions to use in fast mode. By default [`Isa::best`]; others are slower, and give the
+    /// bits that a lesser machine gives.
     pub path: Option<Isa>,
     /// KV blocks. By default as many as `kv_bytes` holds.
+    #[serde(skip)]
     pub num_blocks: Option<u32>,
     /// Bytes of KV blocks, if `num_blocks` is not given. By default 1 GiB, but at most 64 times
     /// the longest sequence. Pages are taken from the system when first written.
+    #[serde(skip)]
     pub kv_bytes: Option<u64>,
     /// Token positions per KV block, a power of two; default 16. Smaller shares prefixes finer,
     /// larger keeps tables shorter.
+    #[serde(skip)]
     pub block_size: u32,
     /// Most tokens of one step; default 8192. Memory for hidden states and for one layer's keys
     /// and values grows with it.
     pub max_step_tokens: u32,
     /// Tokens that a layer works on at once; default 512. More gives products a little more
     /// speed and takes more cache and memory.
+    #[serde(skip)]
     pub chunk_tokens: u32,
     /// Longest sequence in tokens. By default, and at most, what the model was made for. Memory
     /// for rotations grows with it.
+    #[serde(skip)]
     pub max_context_len: Option<u32>,
     /// Refuse to load a model whose planned memory exceeds this. By default what the system
     /// says is available when the model is loaded (Linux: `MemAvailable` of `/proc/meminfo`, or

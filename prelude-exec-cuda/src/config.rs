@@ -12,52 +12,67 @@ const TILE: u32 = 64;
 /// Largest head that the attention kernels hold in registers.
 const HEAD_DIM_MAX: usize = 128;
 
-/// Settings of a [`crate::CudaExecutor`].
+/// Settings of a [`crate::CudaExecutor`]. Programs set the fields that serde skips from
+/// settings of their own, or leave the measured default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CudaConfig {
     /// Number of the GPU, as the driver counts them.
+    #[serde(skip)]
     pub device: u32,
-    /// Folders in which NVIDIA's libraries are looked for before anywhere else.
+    /// Folders in which NVIDIA's libraries are looked for before anywhere else. By default those
+    /// of the variable `PRELUDE_CUDA_LIBS`.
     pub library_dirs: Vec<PathBuf>,
     /// Folders in which they are looked for when the system's loader does not find them: where
-    /// `prelude cuda install` puts them, a Python's site-packages, toolkits. Such a folder may
-    /// hold them itself or in `nvidia/cu13/lib`, `nvidia/cublas/lib`, `lib64`.
+    /// a Python's site-packages or a toolkit has them. Such a folder may hold them itself or in `nvidia/cu13/lib`, `nvidia/cublas/lib`, `lib64`.
+    #[serde(skip)]
     pub fallback_dirs: Vec<PathBuf>,
-    /// Where kernels compiled at run time are kept. Without it they are compiled at every start.
+    /// Folder where kernels compiled at run time are kept. By default the user's cache folder;
+    /// without one they are compiled at every start.
     pub cache_dir: Option<PathBuf>,
-    /// Where compiled kernels lie, as `cargo xtask kernels build` leaves them.
+    /// Folder of compiled kernels, as `cargo xtask kernels build` writes it. By default the
+    /// program's own images.
     pub image_dir: Option<PathBuf>,
     /// KV blocks. By default as many as `kv_bytes` holds.
+    #[serde(skip)]
     pub num_blocks: Option<u32>,
     /// Bytes of KV blocks, if `num_blocks` is not given. By default all that is free after
     /// everything else, less `reserve_bytes`.
+    #[serde(skip)]
     pub kv_bytes: Option<u64>,
-    /// GPU memory left to others if the KV blocks take the rest; default 1 GiB.
+    /// Bytes of GPU memory left to other programs if the KV blocks take the rest; default 1 GiB.
+    /// Less keeps more prefixes, and fails if another program then needs the memory.
     pub reserve_bytes: u64,
     /// Token positions per KV block: 16, 32 or 64; default 16. Smaller shares prefixes finer.
+    #[serde(skip)]
     pub block_size: u32,
     /// Most tokens of one step; default 8192. Memory for hidden states grows with it.
+    #[serde(skip)]
     pub max_step_tokens: u32,
     /// Tokens that a layer works on at once, a multiple of 64; default 4096. Memory for a layer's
     /// intermediates grows with it.
+    #[serde(skip)]
     pub chunk_tokens: u32,
     /// Longest sequence in tokens. By default, and at most, what the model was made for. Memory
     /// for rotations grows with it.
+    #[serde(skip)]
     pub max_context_len: Option<u32>,
     /// Rows of logits over the whole vocabulary held at once; default 256, 156 MB in Qwen3.
+    #[serde(skip)]
     pub logits_rows_max: u32,
     /// Bytes of a step's metadata: ids, block tables, spans, tiles, sampling parameters; default
     /// 32 MiB, 8 million block-table entries. Taken twice, on the host and on the GPU. A step
     /// that needs more is refused; rows whose lists of labels, positions, past, biased, allowed and
     /// masked tokens do not fit fail alone.
+    #[serde(skip)]
     pub metadata_bytes: u64,
     /// Bytes of a step's results; default 64 MiB. Taken twice, on the host and on the GPU. Rows
     /// that do not fit fail. A row that asks for more than 64 of the likeliest tokens takes a
     /// whole row of logits, 0.6 MB in Qwen3. Beside it there is room for a vector, or for logits of
     /// classes, of each token of a step: 32 MiB for 8,192 tokens of a model 1,024 wide.
+    #[serde(skip)]
     pub results_bytes: u64,
-    /// Steps that may be with the GPU at once: 1, or 2, so that it finds the next one when it ends
+    /// Steps that may be with the GPU at once: 1 (default), or 2, so that it finds the next one when it ends
     /// one. A request that comes meanwhile waits for both. Host memory for metadata and results is
     /// taken once for each.
     pub pipeline_depth: u32,
@@ -67,9 +82,10 @@ pub struct CudaConfig {
     pub graph_tokens: u32,
     /// GPU memory that captured graphs may take; default 512 MiB, of what `reserve_bytes` leaves.
     /// The least recently used ones go first.
+    #[serde(skip)]
     pub graph_bytes: u64,
-    /// Equal bits for a row in every batch, products included: one algorithm for every number of
-    /// rows. At most half as fast on long prompts.
+    /// True if a row has equal bits in every batch, products included: one algorithm for every
+    /// number of rows (default false). At most half as fast on long prompts.
     pub deterministic: bool,
 }
 

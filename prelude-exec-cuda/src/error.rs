@@ -44,8 +44,8 @@ pub enum Error {
     },
     /// A library of NVIDIA's was not found.
     #[error(
-        "{name} was not found in {}; run `prelude cuda install`, or name its folder in \
-         PRELUDE_CUDA_LIBS",
+        "{name} was not found in {}; install NVIDIA's wheels (`pip install nvidia-cublas \
+         nvidia-cuda-nvrtc`), or name its folder in PRELUDE_CUDA_LIBS",
         list(searched)
     )]
     LibraryMissing {
@@ -57,7 +57,7 @@ pub enum Error {
     /// A library of NVIDIA's is of another version than the bindings to it.
     #[error(
         "{name} is version {found}, but {need} is needed; put the folder of the right one first \
-         in PRELUDE_CUDA_LIBS, or run `prelude cuda install`"
+         in PRELUDE_CUDA_LIBS"
     )]
     LibraryVersion {
         /// File name.
@@ -69,8 +69,7 @@ pub enum Error {
     },
     /// A library of NVIDIA's lacks a function that it should have.
     #[error(
-        "{name} has no `{symbol}`; put the folder of another one first in PRELUDE_CUDA_LIBS, or \
-         run `prelude cuda install`"
+        "{name} has no `{symbol}`; put the folder of another version first in PRELUDE_CUDA_LIBS"
     )]
     LibrarySymbol {
         /// File name.
@@ -206,7 +205,7 @@ mod tests {
         };
         let text = missing.to_string();
         assert!(
-            text.contains("/a, /b") && text.contains("prelude cuda install"),
+            text.contains("/a, /b") && text.contains("pip install nvidia-cublas"),
             "{text}"
         );
         let lost = Error::DeviceLost {

@@ -1,4 +1,4 @@
-//! Knobs of the scheduler and what they cost.
+//! Settings of the scheduler and what they trade.
 
 use prelude_core::Capacity;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,8 @@ use thiserror::Error;
 
 use crate::{Fcfs, Groups, Laps, LapsConfig, SchedulerPolicy, Srjf};
 
-/// Knobs of a [`crate::Scheduler`]. Every queue has its bound here.
+/// Settings of a [`crate::Scheduler`]. Every queue has its bound here. Programs set the fields that
+/// serde skips from settings of their own, or leave the default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SchedulerConfig {
@@ -24,9 +25,11 @@ pub struct SchedulerConfig {
     /// is a sequence.
     pub max_num_seqs: u32,
     /// Most rows waiting (default 16,384). A row that draws or generates `n` choices counts `n`.
+    #[serde(skip)]
     pub max_queued_rows: u32,
     /// Most prompt tokens waiting (default 4,194,304), counted once where a request's own prompts
     /// share them. Bounds the memory of the queue: 4 bytes a token.
+    #[serde(skip)]
     pub max_queued_tokens: u64,
     /// Most tokens that one chunked prompt computes in a step (default 2,048). Smaller leaves
     /// room for others beside a long prompt and makes that prompt slower.
@@ -48,6 +51,7 @@ pub struct SchedulerConfig {
     /// which then waits for it (default 5,000). Masks keep coming while a generation is left out,
     /// so this is for constraints that fall behind: less makes everybody wait for the slowest
     /// constraint sooner.
+    #[serde(skip)]
     pub mask_patience_ms: u32,
     /// Milliseconds after which the request that has waited longest for its first step goes before
     /// all others, whatever its priority and the policy (default 30,000), one request at a time; 0:
@@ -58,6 +62,7 @@ pub struct SchedulerConfig {
     /// Most milliseconds for which the device is left idle because the policy would rather wait
     /// for more than take up what waits (default 50); 0: never. Only policies that gather requests
     /// (`laps`) ever do; this bounds what a wrong one can cost.
+    #[serde(skip)]
     pub max_idle_ms: u32,
     /// Order of admission (default first come, first served).
     pub policy: PolicyConfig,

@@ -99,17 +99,10 @@ pub(crate) enum Command {
     /// Print the token ids of each text.
     #[command(after_help = TOKENIZE)]
     Tokenize(TokenizeArgs),
-    /// Say what this machine has of CUDA, or install NVIDIA's libraries for it.
+    /// Print which parts of CUDA this machine has.
     Cuda {
         #[command(subcommand)]
         command: CudaCommand,
-    },
-    /// Run the separate program prelude-bench.
-    #[command(disable_help_flag = true)]
-    Bench {
-        /// Its arguments.
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        args: Vec<std::ffi::OsString>,
     },
 }
 
@@ -117,33 +110,23 @@ pub(crate) enum Command {
 pub(crate) enum CudaCommand {
     /// Print driver, GPU, libraries with their paths, and kernels.
     Info {
-        /// Which GPU, as the driver counts them.
+        /// Number of the GPU, as the driver counts them.
         #[arg(long, default_value_t = 0)]
         device: u32,
     },
-    /// Put NVIDIA's cuBLAS, which multiplies matrices fastest, into the user's data folder, with
-    /// this machine's pip.
-    Install {
-        /// NVRTC too, which compiles kernels that no built-in image fits.
-        #[arg(long)]
-        nvrtc: bool,
-        /// Another folder; name it in PRELUDE_CUDA_LIBS then.
-        #[arg(long, value_name = "DIR")]
-        dir: Option<PathBuf>,
-    },
 }
 
-/// How a model runs: the same for servers and single answers.
+/// Options of a model: the same for servers and single answers.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
-    /// What it runs on: cpu, cuda or cuda:N (a program built with the feature cuda).
+    /// Device: cpu, cuda or cuda:N (a program built with the feature cuda).
     #[arg(long, default_value_t)]
     pub(crate) device: Device,
     /// Arithmetic; auto follows the checkpoint.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) dtype: Dtype,
-    /// What the checkpoint is for, where that is a choice (an lm can be served as embedding
+    /// Task of the checkpoint, where there is a choice (an lm can be served as embedding
     /// or reranker, a reward model as reranker).
     #[arg(long, value_enum)]
     pub(crate) kind: Option<Kind>,
@@ -159,11 +142,11 @@ pub(crate) struct ModelArgs {
     /// A chat template instead of the model's own.
     #[arg(long, value_name = "FILE")]
     pub(crate) chat_template: Option<PathBuf>,
-    /// How to ask about a query and a document: qwen3, or a template file over instruction, query
+    /// Prompt about a query and a document: qwen3, or a template file over instruction, query
     /// and document. Makes an lm or a reward model rank documents.
     #[arg(long, value_name = "qwen3|FILE")]
     pub(crate) rerank_template: Option<PathBuf>,
-    /// How embeddings are pooled; makes an lm serve them too.
+    /// Pooling of embeddings; makes an lm serve them too.
     #[arg(long, value_enum)]
     pub(crate) pooling: Option<PoolingArg>,
 }
@@ -204,9 +187,9 @@ pub(crate) struct ServeArgs {
     /// Forget prompt prefixes between requests.
     #[arg(long, help_heading = "Scheduling")]
     pub(crate) no_enable_prefix_caching: bool,
-    /// Who of those that wait goes first: fcfs; srjf, the shortest one-shot request by what the
-    /// prefix cache does not hold of it now; groups by how much of a prompt it holds; or laps,
-    /// short prompts apart from long ones [default: fcfs].
+    /// Order in which waiting requests are scheduled: fcfs, by arrival; srjf, one-shot requests with
+    /// the fewest uncached tokens first; groups, by the cached share of the prompt; laps, short
+    /// prompts apart from long ones [default: fcfs].
     #[arg(long, value_name = "NAME", help_heading = "Scheduling")]
     pub(crate) policy: Option<String>,
     /// The same bits whatever else is in a step, also on a GPU. On the CPU it is always so.
@@ -220,31 +203,31 @@ pub(crate) struct ServeArgs {
         help_heading = "Requests"
     )]
     pub(crate) max_logprobs: Option<i64>,
-    /// How the model writes its reasoning: qwen3 tells it from the content.
+    /// Form of the model's reasoning: qwen3 separates it from the content.
     #[arg(long, value_parser = named::<ReasoningParser>, value_name = "qwen3", help_heading = "Requests")]
     pub(crate) reasoning_parser: Option<ReasoningParser>,
-    /// How the model calls tools: hermes makes its blocks tool_calls.
+    /// Form of the model's tool calls: hermes makes its blocks tool_calls.
     #[arg(long, value_parser = named::<ToolParser>, value_name = "hermes", help_heading = "Requests")]
     pub(crate) tool_parser: Option<ToolParser>,
     /// A key that clients must send. Visible in process lists: prefer --api-key-file.
     #[arg(long, value_name = "KEY", help_heading = "Requests")]
     pub(crate) api_key: Option<String>,
-    /// Whether `api_key` came from the environment, which other users cannot list.
+    /// True if `api_key` came from the environment, which other users cannot list.
     #[arg(skip)]
     pub(crate) api_key_is_private: bool,
     /// A file of keys, one per line, # for comments; read again on SIGHUP.
     #[arg(long, value_name = "FILE", help_heading = "Requests")]
     pub(crate) api_key_file: Option<PathBuf>,
-    /// How long after a stop signal new work is still taken: 5s or 500ms [default: 5s].
+    /// Time after a stop signal during which new work is still taken: 5s or 500ms [default: 5s].
     #[arg(long = "drain-delay", value_parser = milliseconds, value_name = "TIME", help_heading = "Requests")]
     pub(crate) drain_delay_ms: Option<u64>,
-    /// How long running work then has to finish [default: 60s].
+    /// Time that running work then has to finish [default: 60s].
     #[arg(long = "drain-timeout", value_parser = milliseconds, value_name = "TIME", help_heading = "Requests")]
     pub(crate) drain_timeout_ms: Option<u64>,
     /// Makes the seeds of requests that name none the same in every run.
     #[arg(long, value_name = "N", help_heading = "Requests")]
     pub(crate) seed: Option<u64>,
-    /// What is written to stderr: failures alone, or a line for each request too [default: info].
+    /// Amount of output on stderr: failures alone, or a line for each request too [default: info].
     #[arg(long, value_enum, value_name = "LEVEL")]
     pub(crate) log_level: Option<LogLevel>,
     /// Write the first 256 characters of each request's prompt to stderr.
@@ -259,7 +242,7 @@ pub(crate) struct ServeArgs {
     pub(crate) print_config: bool,
 }
 
-/// Where texts come from: arguments, a file, or standard input.
+/// Source of the texts: arguments, a file, or standard input.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TextArgs {
     /// Texts; without any, lines of --input or of standard input.
@@ -334,10 +317,10 @@ pub(crate) struct EmbedArgs {
 pub(crate) struct RerankArgs {
     #[command(flatten)]
     pub(crate) texts: TextArgs,
-    /// What the texts are to be relevant to.
+    /// Query that the texts are ranked for.
     #[arg(long)]
     pub(crate) query: String,
-    /// What relevance means.
+    /// Definition of relevance.
     #[arg(long)]
     pub(crate) instruction: Option<String>,
     /// Most texts to print.
@@ -371,7 +354,7 @@ pub(crate) struct RunBatchArgs {
     #[arg(long)]
     pub(crate) ordered: bool,
     /// Skip requests whose answers the output has already; ask again what never ran and what was
-    /// answered 429 or 5xx (the last line of a custom_id is the one that counts then).
+    /// answered 429 or 5xx (the last line of a custom_id counts then).
     #[arg(long)]
     pub(crate) resume: bool,
     /// Folder of the model; the demo models if there is none.
@@ -555,9 +538,7 @@ mod tests {
         check("prelude serve --device cuda:1", true);
         check("prelude serve --device tpu", false);
         check("prelude cuda info", true);
-        check("prelude cuda install --nvrtc --dir x", true);
         check("prelude cuda", false);
-        check("prelude bench accuracy --url x", true);
         check("prelude speak", false);
     }
 }

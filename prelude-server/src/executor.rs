@@ -14,7 +14,7 @@ pub use prelude_exec_cuda::CudaConfig;
 
 use crate::assets::LoadError;
 
-/// What a program without CUDA says to those who ask for it.
+/// The error of a program without CUDA when a GPU is asked for.
 #[cfg(not(feature = "cuda"))]
 const WITHOUT_CUDA: &str =
     "this program was built without CUDA; build it with `cargo build --release --features cuda`";
@@ -25,7 +25,7 @@ const WITHOUT_CUDA: &str =
 #[serde(default, deny_unknown_fields)]
 pub struct CudaConfig {}
 
-/// What was built in beyond the host's executor.
+/// The features built in beyond the host's executor.
 pub(crate) const FEATURES: &[&str] = &[
     #[cfg(feature = "cuda")]
     "cuda",
@@ -43,7 +43,7 @@ pub fn make_deterministic(config: &mut CudaConfig) {
 #[cfg(not(feature = "cuda"))]
 pub fn make_deterministic(_: &mut CudaConfig) {}
 
-/// What a model runs on.
+/// The device that a model runs on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Device {
     /// The host.
@@ -77,24 +77,24 @@ impl fmt::Display for Device {
     }
 }
 
-/// Where a program looks for NVIDIA's libraries and keeps compiled kernels, unless settings say
-/// otherwise.
+/// Folders in which a program looks for NVIDIA's libraries and keeps compiled kernels, unless
+/// settings name others.
 #[derive(Clone, Debug, Default)]
 pub struct CudaPlaces {
-    /// Before anywhere else.
+    /// Folders of libraries, searched before any other.
     pub first: Vec<PathBuf>,
-    /// Where the system's loader finds none.
+    /// Folders of libraries, searched where the system's loader finds none.
     pub fallback: Vec<PathBuf>,
-    /// Compiled kernels.
+    /// The folder of compiled kernels.
     pub cache: Option<PathBuf>,
 }
 
-/// What all models of a process compute on. Executors take turns, so that two models share the
+/// The devices that all models of a process share. Executors take turns, so that two models share the
 /// machine instead of fighting over it.
 #[derive(Clone)]
 pub struct Devices {
     cpu: Arc<ComputePool>,
-    /// Where models go instead, if anywhere.
+    /// Settings of the GPU that models run on instead, if any.
     cuda: Option<CudaConfig>,
 }
 
@@ -220,19 +220,18 @@ fn open_cuda(
         let message = "models run in bf16 on a GPU: leave --dtype at auto, or use --device cpu";
         return Err(LoadError::Option(message.to_owned()));
     }
-    let default = ExecutorConfig::default();
     let mut cuda = cuda.clone();
     cuda.max_context_len = Some(max_model_len);
-    // The flags that every executor has: what they say wins.
-    cuda.num_blocks = config.num_blocks.or(cuda.num_blocks);
-    if config.block_size != default.block_size {
-        cuda.block_size = config.block_size;
-    }
+    // The settings that every executor has.
+    cuda.num_blocks = config.num_blocks;
+    cuda.kv_bytes = config.kv_bytes;
+    cuda.block_size = config.block_size;
+    cuda.max_step_tokens = config.max_step_tokens;
     let executor = CudaExecutor::new(checkpoint, cuda).map_err(|e| match e {
         CudaError::Config { .. } => LoadError::Option(e.to_string()),
         _ => LoadError::Executor(e.to_string()),
     })?;
-    // Without NVIDIA's library products are slower, and nobody would know why.
+    // Without NVIDIA's library products are slower: the log says so.
     crate::log::line(format_args!("{}", executor.products()));
     Ok(Box::new(executor))
 }
@@ -247,8 +246,8 @@ fn open_cuda(
     Err(LoadError::Option(WITHOUT_CUDA.to_owned()))
 }
 
-/// What can be said about CUDA on this machine, a line for each thing: driver, GPUs, libraries
-/// with their paths, kernels.
+/// Returns a line for each part of CUDA on this machine: driver, GPUs, libraries with their paths,
+/// kernels.
 ///
 /// # Errors
 /// [`LoadError::Option`] if this program was built without CUDA.

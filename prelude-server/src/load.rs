@@ -23,12 +23,12 @@ use crate::{
     served_model::{Judge, ModelKind, SamplingDefaults, ServedModel, Task},
 };
 
-/// How a model is to be served.
+/// Options of serving a model.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
     /// The name requests use; by default the folder's.
     pub name: Option<String>,
-    /// What the checkpoint is for, where that is a choice.
+    /// The task of the checkpoint, where there is a choice.
     pub kind: Option<ModelKind>,
     /// Longest sequence served; by default the model's own limit.
     pub max_model_len: Option<u32>,
@@ -36,16 +36,16 @@ pub struct LoadOptions {
     pub chat_template: Option<PathBuf>,
     /// Makes a language model serve embeddings, pooled like this, or replaces a model's pooling.
     pub pooling: Option<Pooling>,
-    /// How to ask about a query and a document: `qwen3`, or the file of a template over
+    /// The prompt about a query and a document: `qwen3`, or the file of a template over
     /// `instruction`, `query` and `document`. Makes language and reward models rank documents.
     pub rerank_template: Option<PathBuf>,
-    /// Whether sampling parameters come from `generation_config.json` unless a request names them.
+    /// True if sampling parameters come from `generation_config.json` unless a request names them.
     pub generation_config: bool,
     /// A folder where compiled tokenizers are kept from one start to the next.
     pub tokenizer_cache: Option<PathBuf>,
-    /// Where it runs.
+    /// Settings of the executor.
     pub executor: ExecutorConfig,
-    /// How its requests are scheduled.
+    /// Settings of the engine, which schedules the requests.
     pub engine: EngineConfig,
 }
 
@@ -69,11 +69,11 @@ impl Default for LoadOptions {
 /// A model in service and the engine that computes for it.
 #[derive(Debug)]
 pub struct Loaded {
-    /// What the edge needs.
+    /// The model as endpoints use it.
     pub model: ServedModel,
     /// To be kept while the model is served: dropping it stops the engine.
     pub engine: ScheduledEngine,
-    /// What the operator should know: features this model cannot serve.
+    /// Warnings for the operator: features that this model cannot serve.
     pub warnings: Vec<String>,
     /// The memory that the model was planned to take, in words, where that is known beforehand.
     pub memory: Option<String>,
@@ -191,7 +191,7 @@ fn served_kind(
         Some(wanted) if wanted == own => Ok(own),
         // The body of a language model can embed; its head is left unused.
         Some(ModelKind::Embedding) if own == ModelKind::Lm => Ok(ModelKind::Embedding),
-        // A name is no evidence: only whoever runs it knows that a model was trained to judge.
+        // A name is no evidence: only the operator knows that a model was trained to judge.
         Some(ModelKind::Reranker) if matches!(own, ModelKind::Lm | ModelKind::Reward) => {
             Ok(ModelKind::Reranker)
         }
@@ -267,7 +267,7 @@ fn pooling(
     }
 }
 
-/// What a model has that endpoints need.
+/// The parts of a model that endpoints need.
 struct Abilities {
     kind: ModelKind,
     has_vocabulary: bool,

@@ -6,12 +6,12 @@ mod args;
 mod commands;
 mod variables;
 
-use std::{convert::Infallible, env, ffi::OsString, process::ExitCode};
+use std::{env, ffi::OsString, process::ExitCode};
 
 use clap::{Parser as _, ValueEnum as _};
 
 use crate::{
-    args::{Cli, Command, LogLevel, ServeArgs},
+    args::{Cli, Command, CudaCommand, LogLevel, ServeArgs},
     commands::{Code, Failure, cuda, one_shot, run_batch, say, serve},
 };
 
@@ -28,10 +28,6 @@ fn main() -> ExitCode {
 
 /// The exit code of a command that did what it was told.
 fn run(command: Command) -> Result<u8, Failure> {
-    if let Command::Bench { args } = &command {
-        // Its variables are its own.
-        match bench(args)? {}
-    }
     let environment = variables::environment()?;
     match command {
         Command::RunBatch(args) => return run_batch::run(&args, &environment),
@@ -42,8 +38,9 @@ fn run(command: Command) -> Result<u8, Failure> {
         Command::Rerank(args) => one_shot::rerank(&args, &environment),
         Command::Decide(args) => one_shot::decide(&args, &environment),
         Command::Tokenize(args) => one_shot::tokenize(&args, &environment),
-        Command::Cuda { command } => cuda::run(&command),
-        Command::Bench { .. } => unreachable!("it was run above"),
+        Command::Cuda {
+            command: CudaCommand::Info { device },
+        } => cuda::info(device),
     }?;
     Ok(0)
 }
@@ -69,16 +66,4 @@ fn with_keys(mut args: ServeArgs) -> Result<ServeArgs, Failure> {
         args.log_level = Some(level);
     }
     Ok(args)
-}
-
-/// The load generator is a program of its own, so that servers do not carry it.
-fn bench(args: &[OsString]) -> Result<Infallible, Failure> {
-    let status = std::process::Command::new("prelude-bench")
-        .args(args)
-        .status();
-    let status = status.map_err(|_| {
-        let message = "prelude-bench is not installed (cargo install prelude-bench)";
-        Failure::new(Code::NotInstalled, message)
-    })?;
-    std::process::exit(status.code().unwrap_or(1));
 }

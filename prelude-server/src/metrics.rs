@@ -26,14 +26,14 @@ const SHARES: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0]
 #[derive(Debug)]
 pub(crate) struct EdgeMetrics(Mutex<Counters>);
 
-/// What [`EdgeMetrics`] counts.
+/// The counters of [`EdgeMetrics`].
 #[derive(Clone, Debug)]
 pub(crate) struct Counters {
     /// Requests by route and status; 499 for clients that left.
     pub(crate) requests: BTreeMap<(&'static str, u16), u64>,
     /// Refusals by reason.
     pub(crate) rejects: BTreeMap<&'static str, u64>,
-    /// Fields nobody asked for, by route.
+    /// Unknown request fields, by route.
     pub(crate) unknown_fields: BTreeMap<&'static str, u64>,
     /// Seconds spent encoding, waiting for a thread included.
     pub(crate) encode_seconds: Histogram,
@@ -41,13 +41,13 @@ pub(crate) struct Counters {
     pub(crate) deadlines_missed: u64,
     /// Constraints that were compiled already.
     pub(crate) grammar_cache_hits: u64,
-    /// What generations asked for, by the served model's name.
+    /// Parameters of generations, by the served model's name.
     pub(crate) generations: BTreeMap<String, Asked>,
     /// Probability that the model says any of a question's labels, by the served model's name.
     pub(crate) label_mass: BTreeMap<String, Histogram>,
 }
 
-/// What generations of one model asked for.
+/// Parameters of one model's generations.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     /// `n`.

@@ -90,9 +90,7 @@ fn is_of_kubernetes(name: &str, value: &str) -> bool {
 /// Returns a sentence that names the known variable with the most similar spelling.
 fn nearest(name: &str) -> String {
     let mut names: Vec<String> = KNOWN.map(str::to_owned).to_vec();
-    if let Ok(settings) = toml::Table::try_from(Settings::default()) {
-        collect(&settings, "", &mut names);
-    }
+    collect("", &mut names);
     // A part or an extension of a name is nearer than a different name of the same length.
     let by_distance = |known: &String| match known.contains(name) || name.contains(known.as_str()) {
         true => known.len().abs_diff(name.len()) / 2,
@@ -103,14 +101,29 @@ fn nearest(name: &str) -> String {
     format!("the nearest is {PREFIX}{nearest}, and settings are {PREFIX}<TABLE>__<FIELD>")
 }
 
-fn collect(table: &toml::Table, prefix: &str, names: &mut Vec<String>) {
-    for (key, value) in table {
-        let name = format!("{prefix}{}", key.to_ascii_uppercase());
-        match value {
-            toml::Value::Table(inner) => collect(inner, &format!("{name}__"), names),
-            _ => names.push(name),
+/// Adds the names of all settings below a table, those without a value included: serde lists the
+/// fields of a table when it refuses an unknown one. Returns false if `table` is a setting itself.
+fn collect(table: &str, names: &mut Vec<String>) -> bool {
+    let text = match table {
+        "" => "'?' = 0".to_owned(),
+        table => format!("[{table}]\n'?' = 0"),
+    };
+    let refusal = toml::from_str::<Settings>(&text).err();
+    let message = refusal.map(|e| e.message().to_owned()).unwrap_or_default();
+    let Some(fields) = message.strip_prefix("unknown field `?`") else {
+        return false;
+    };
+    // The text between the first and second back-tick, the third and fourth, and so on.
+    for field in fields.split('`').skip(1).step_by(2) {
+        let path = match table {
+            "" => field.to_owned(),
+            table => format!("{table}.{field}"),
+        };
+        if !collect(&path, names) {
+            names.push(path.to_ascii_uppercase().replace('.', "__"));
         }
     }
+    true
 }
 
 #[cfg(test)]
@@ -130,6 +143,19 @@ mod tests {
         check("API_KEYFILE", "API_KEY_FILE");
         check("SERVER_PORT", "SERVER__PORT");
         check("CONFIGURATION", "CONFIG");
+        check("KV_BYTES", "KV__KV_BYTES");
+    }
+
+    /// The settings there are, those without a value included. A knob is worth its place if an
+    /// operator can say which value is better: derive it otherwise. This number may only shrink.
+    #[test]
+    fn settings_are_few() {
+        let mut names = Vec::new();
+        assert!(collect("", &mut names));
+        let of_cuda = names.iter().filter(|name| name.starts_with("CUDA__"));
+        let counts = (of_cuda.count(), names.len());
+        let cuda = if cfg!(feature = "cuda") { 7 } else { 0 };
+        assert_eq!(counts, (cuda, 68 + cuda), "{names:#?}");
     }
 
     #[test]

@@ -271,10 +271,8 @@ fn settings(config: &CudaConfig) -> Vec<(&'static str, String)> {
     // An array of JSON's is one of TOML's, as these settings are.
     let list = |folders: &[PathBuf]| json!(folders).to_string();
     let one = |folder: &PathBuf| json!(folder).to_string();
-    let mut settings = vec![
-        ("PRELUDE_CUDA__LIBRARY_DIRS", list(&config.library_dirs)),
-        ("PRELUDE_CUDA__FALLBACK_DIRS", list(&config.fallback_dirs)),
-    ];
+    // The server looks into the same Python's packages and toolkits as this program.
+    let mut settings = vec![("PRELUDE_CUDA__LIBRARY_DIRS", list(&config.library_dirs))];
     let images = config.image_dir.as_ref().map(one);
     settings.extend(images.map(|text| ("PRELUDE_CUDA__IMAGE_DIR", text)));
     let cache = config.cache_dir.as_ref().map(one);

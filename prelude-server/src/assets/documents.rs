@@ -22,7 +22,7 @@ const SPECIAL_TOKENS: [&str; 7] = [
     "mask_token",
 ];
 
-/// What the server needs of `tokenizer_config.json`.
+/// The fields of `tokenizer_config.json` that the server needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenizerConfig {
     special_tokens: BTreeMap<&'static str, String>,

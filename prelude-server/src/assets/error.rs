@@ -1,4 +1,4 @@
-//! What can be wrong with a model's files or with how it is to be served.
+//! Errors in a model's files or in the options of serving it.
 
 use std::{
     io,
@@ -40,7 +40,7 @@ pub enum LoadError {
     Document {
         /// Its name.
         file: &'static str,
-        /// What is wrong with it.
+        /// The fault.
         what: String,
     },
     /// `tokenizer.json` cannot be used.

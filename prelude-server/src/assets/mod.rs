@@ -1,4 +1,4 @@
-//! What a model consists of beside its weights: tokenizer, templates, prompts. Read from a folder
+//! The parts of a model beside its weights: tokenizer, templates, prompts. Read from a folder
 //! in the Hugging Face layout or from bytes inside the program.
 
 mod documents;
@@ -26,7 +26,7 @@ pub struct Assets {
     pub checkpoint: Checkpoint,
     /// Text to ids and back.
     pub tokenizer: Tokenizer,
-    /// Where the tokenizer's prompts may be cut.
+    /// The places at which the tokenizer's prompts may be cut.
     pub cuts: SafeCuts,
     /// Special tokens and the like.
     pub tokenizer_config: TokenizerConfig,
@@ -40,14 +40,14 @@ pub struct Assets {
     pub max_len: Option<u32>,
     /// Sizes to which embeddings may be cut; empty if the model does not say.
     pub matryoshka: Vec<u32>,
-    /// What the operator should know about the files.
+    /// Warnings for the operator about the files.
     pub warnings: Vec<String>,
 }
 
 /// The files of a model as bytes of the program: configuration, tokenizer and weights.
 #[derive(Clone, Copy, Debug)]
 pub struct EmbeddedModel {
-    /// What it is called.
+    /// The name of the model.
     pub name: &'static str,
     /// `config.json`.
     pub config: &'static [u8],
@@ -74,7 +74,7 @@ impl Assets {
     /// next. A folder that cannot be written to is a warning.
     ///
     /// # Errors
-    /// As [`Assets::open`].
+    /// The same as of [`Assets::open`].
     pub fn open_cached(folder: &Path, tokenizers: Option<&Path>) -> Result<Self, LoadError> {
         if !folder.is_dir() {
             return Err(LoadError::NoFolder(folder.to_owned()));
@@ -142,7 +142,7 @@ impl Assets {
     /// Reads a model inside the program.
     ///
     /// # Errors
-    /// As [`Assets::open`].
+    /// The same as of [`Assets::open`].
     pub fn embedded(files: &EmbeddedModel) -> Result<Self, LoadError> {
         let tokenizer_config = TokenizerConfig::from_json(files.tokenizer_config)?;
         let (tokenizer, warning) = Tokenizer::from_bytes(files.tokenizer)?;

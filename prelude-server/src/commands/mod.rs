@@ -25,7 +25,7 @@ pub(crate) mod run_batch;
 pub(crate) mod serve;
 pub(crate) mod texts;
 
-/// How a command ended, if not well.
+/// The failure of a command.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: Code,
@@ -43,8 +43,6 @@ pub(crate) enum Code {
     Model = 3,
     /// An engine is lost.
     Engine = 4,
-    /// The program to run is not installed.
-    NotInstalled = 127,
 }
 
 impl Failure {
@@ -79,13 +77,13 @@ impl From<LoadError> for Failure {
     }
 }
 
-/// What a configuration file may say: a table for each part.
+/// All settings of a configuration file: a table for each part.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Settings {
     /// The HTTP edge.
     pub(crate) server: ServerConfig,
-    /// What clients may send.
+    /// Limits on what clients may send.
     pub(crate) limits: Limits,
     /// Typed decisions.
     pub(crate) decide: DecideConfig,
@@ -95,33 +93,38 @@ pub(crate) struct Settings {
     pub(crate) executor: ExecutorConfig,
     /// The pool of KV blocks.
     pub(crate) kv: KvSettings,
-    /// The same on NVIDIA GPUs.
+    /// Memory and libraries on NVIDIA GPUs.
     pub(crate) cuda: CudaConfig,
     /// Text to ids.
     pub(crate) tokenizer: TokenizerSettings,
 }
 
-/// The pool of KV blocks, whatever computes. What is set here wins over `[executor]`.
+/// Settings of the pool of KV blocks, on every device.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct KvSettings {
-    /// Tokens per block. Smaller blocks share more of prompts and cost more bookkeeping.
+    /// Tokens per block, a power of two (default 16; 16, 32 or 64 on a GPU). Smaller blocks share
+    /// more of prompts and cost more bookkeeping.
     pub(crate) block_size: Option<u32>,
-    /// Blocks in memory; by default as many as the executor's memory settings hold.
+    /// Blocks in memory (default as many as `kv_bytes` holds). More keeps more prefixes and lets
+    /// more texts grow at once.
     pub(crate) num_blocks: Option<u32>,
+    /// Bytes of all blocks, if `num_blocks` is absent. By default 1 GiB on the CPU, and at most 64
+    /// times the longest sequence; on a GPU all that is free, less `cuda.reserve_bytes`.
+    pub(crate) kv_bytes: Option<u64>,
 }
 
-/// How tokenizers are loaded.
+/// Settings of loading tokenizers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct TokenizerSettings {
-    /// Folder where compiled tokenizers are kept: a start then takes milliseconds of tokenizer
-    /// instead of a tenth of a second. Whoever can write there decides what ids come out. By
-    /// default nothing is kept.
+    /// Folder where compiled tokenizers are kept (default none): loading one takes milliseconds
+    /// instead of a tenth of a second. A user who can write to the folder decides which ids texts
+    /// become.
     pub(crate) cache: Option<PathBuf>,
 }
 
-/// What the environment says for all commands.
+/// The environment variables that all commands obey.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Environment {
     /// The configuration file, unless a flag names one.
@@ -160,7 +163,7 @@ impl Settings {
             .map_err(|e| wrong(&"the settings", &e))?;
         for (name, value) in variables {
             put(&mut table, name, value);
-            // One by one: whoever is wrong is named.
+            // One by one, so that an error names the variable.
             let merged = table.clone().try_into();
             settings = merged.map_err(|e| wrong(&format_args!("PRELUDE_{name}"), &e))?;
         }
@@ -178,7 +181,7 @@ impl Settings {
         }
     }
 
-    /// What models run on.
+    /// Returns the devices that models run on.
     pub(crate) fn devices(&self, device: Device) -> Result<Devices, Failure> {
         let places = match device {
             Device::Cpu => cuda::CudaPlaces::default(),
@@ -191,10 +194,15 @@ impl Settings {
     pub(crate) fn load_options(&self, args: &ModelArgs) -> LoadOptions {
         let mut executor = self.executor.clone();
         executor.dtype = args.dtype.choice().or(executor.dtype);
-        let blocks = args.kv_blocks.or(self.kv.num_blocks);
-        executor.num_blocks = blocks.or(executor.num_blocks);
+        executor.num_blocks = args.kv_blocks.or(self.kv.num_blocks);
+        executor.kv_bytes = self.kv.kv_bytes;
         let size = args.block_size.or(self.kv.block_size);
         executor.block_size = size.unwrap_or(executor.block_size);
+        // The engine's queue holds what the server admits.
+        let mut scheduler = self.scheduler.clone();
+        let rows = u32::try_from(self.limits.queued_rows).unwrap_or(u32::MAX);
+        scheduler.max_queued_rows = rows.max(1);
+        scheduler.max_queued_tokens = self.limits.queued_tokens.max(1);
         LoadOptions {
             kind: args.kind.map(Into::into),
             max_model_len: args.max_model_len,
@@ -204,7 +212,7 @@ impl Settings {
             tokenizer_cache: self.tokenizer.cache.clone(),
             executor,
             engine: EngineConfig {
-                scheduler: self.scheduler.clone(),
+                scheduler,
                 ..EngineConfig::default()
             },
             ..LoadOptions::default()
@@ -234,7 +242,7 @@ fn put(table: &mut toml::Table, name: &str, value: &str) {
     table.insert(field.to_owned(), parsed);
 }
 
-/// Where a model comes from.
+/// The source of a model.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     Folder(PathBuf),
@@ -273,11 +281,11 @@ impl Source {
 
 /// A line for the person who runs the program.
 pub(crate) fn say(line: fmt::Arguments<'_>) {
-    // Nobody to read it is no reason to fail.
+    // A closed stream is no reason to fail.
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
-/// Whether a person is looking.
+/// Returns true if stderr is a terminal.
 pub(crate) fn on_terminal() -> bool {
     io::stderr().is_terminal()
 }
@@ -364,8 +372,7 @@ mod tests {
 
     #[test]
     fn flags_win_over_settings() {
-        let settings: Settings =
-            toml::from_str("[executor]\nblock_size = 32\nnum_blocks = 9").unwrap();
+        let settings: Settings = toml::from_str("[kv]\nblock_size = 32\nnum_blocks = 9").unwrap();
         let args = ModelArgs {
             block_size: Some(8),
             ..ModelArgs::default()
@@ -373,10 +380,8 @@ mod tests {
         let options = settings.load_options(&args);
         assert_eq!(options.executor.block_size, 8);
         assert_eq!(options.executor.num_blocks, Some(9));
-        let settings: Settings =
-            toml::from_str("[kv]\nnum_blocks = 7\n[executor]\nnum_blocks = 9").unwrap();
         let blocks = |args| settings.load_options(&args).executor.num_blocks;
-        assert_eq!(blocks(ModelArgs::default()), Some(7));
+        assert_eq!(blocks(ModelArgs::default()), Some(9));
         let flag = ModelArgs {
             kv_blocks: Some(5),
             ..ModelArgs::default()

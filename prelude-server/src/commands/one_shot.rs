@@ -62,7 +62,7 @@ impl Asker {
         }
     }
 
-    /// As [`Self::ask`]; a refusal is returned for the caller to mend.
+    /// Does the same as [`Self::ask`], but returns a refusal for the caller to mend.
     fn try_ask(
         &self,
         path: &str,
@@ -123,7 +123,7 @@ pub(crate) fn classify(args: &ClassifyArgs, environment: &Environment) -> Result
             body["labels"] = json!(args.labels);
         }
         if let Some(template) = &args.template {
-            // A shell passes `\n` as two characters, and nobody means them.
+            // A shell passes `\n` as two characters, which are meant as a line break.
             body["template"] = json!(template.replace("\\n", "\n"));
         }
         let refused = asker.try_ask("/classify", body.to_string(), |answer| {
@@ -180,7 +180,7 @@ pub(crate) fn complete(args: &CompleteArgs, environment: &Environment) -> Result
     Ok(())
 }
 
-/// What to continue, and with which model: where texts are named as such, what stands beside them
+/// Returns the texts to continue and the model's options: beside texts given by `-p`, an argument
 /// is the model.
 fn prompts(args: &CompleteArgs) -> Result<(Vec<String>, OneShotArgs), Failure> {
     let mut common = args.common.clone();

@@ -25,7 +25,7 @@ mod files;
 
 /// Requests on their way at the same time: enough to fill steps, and a bound on memory.
 const IN_FLIGHT: usize = 64;
-/// How long a request waits that found the queue full.
+/// The time that a request waits after it found the queue full.
 const QUEUE_FULL_WAIT: Duration = Duration::from_millis(50);
 /// Longest line: as long as a server's longest body, and what is around it.
 const LINE_BYTES_MAX: u64 = 11 << 20;
@@ -43,7 +43,7 @@ struct Line<'a> {
     body: Option<&'a RawValue>,
 }
 
-/// What of a body says whether its answer is one document.
+/// The field of a body that says if its answer is one document.
 #[derive(Deserialize)]
 struct Stream {
     #[serde(default)]
@@ -83,19 +83,19 @@ struct Job {
     body: String,
 }
 
-/// How many lines ended how.
+/// The numbers of lines by outcome.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) answered: u64,
     pub(crate) refused: u64,
     pub(crate) never_ran: u64,
     skipped: u64,
-    /// Of the skipped: those that an earlier run was refused.
+    /// The skipped lines whose requests an earlier run saw refused.
     skipped_refused: u64,
 }
 
 impl Counts {
-    /// Whether every line was answered, now or before.
+    /// Returns true if every line was answered, now or before.
     fn is_all_answered(&self) -> bool {
         self.refused + self.never_ran + self.skipped_refused == 0
     }
@@ -157,12 +157,12 @@ fn load(
     Ok((app, engines))
 }
 
-/// How lines are asked.
+/// Options of asking lines.
 pub(crate) struct Batch {
     pub(crate) app: Arc<App>,
     /// Lines in memory at once, at least 1.
     pub(crate) window: usize,
-    /// Whether answers are written in the order of their requests.
+    /// True if answers are written in the order of their requests.
     pub(crate) is_ordered: bool,
 }
 
@@ -200,7 +200,7 @@ impl Batch {
                         }
                         None => jobs.push(job),
                     },
-                    // Whoever resumes would be told twice, which is better than never.
+                    // After a resume the answer stands twice in the file, which is better than never.
                     Err((custom_id, error)) => {
                         counts.never_ran += 1;
                         let line = self.never_ran(custom_id.as_deref(), error);

@@ -41,7 +41,7 @@ pub(crate) fn run(args: &ServeArgs, environment: &Environment) -> Result<(), Fai
 const OWN_FILES: u64 = 64;
 
 /// Asks for as many open files as the connections allowed need. Many systems let a process have
-/// 1,024 unless it asks; beyond that nobody is let in, not even to be told so.
+/// 1,024 unless it asks; further connections are not accepted, not even to be refused.
 fn allow_files(connections: usize) {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let wanted = connections as u64 + OWN_FILES;
@@ -66,7 +66,7 @@ fn settings(args: &ServeArgs, environment: &Environment) -> Result<Settings, Fai
     let mut settings = environment.settings(args.config.as_deref())?;
     let is_untouched = environment.config.is_none() && environment.variables.is_empty();
     if args.config.is_none() && is_untouched && args.model.is_none() {
-        // Somebody is trying the demo: no balancer needs time to notice its end.
+        // This is the demo: no balancer needs time to notice its end.
         settings.server.drain_delay_ms = 0;
     }
     fn put<T: Copy>(flag: Option<T>, setting: &mut T) {
@@ -276,7 +276,9 @@ fn watch_signals(app: &Arc<App>, args: &ServeArgs) -> Result<(), Failure> {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            say(format_args!("stopping; once more stops at once"));
+            say(format_args!(
+                "draining; press Ctrl-C again to exit immediately"
+            ));
             let again = async {
                 tokio::select! {
                     _ = terminate.recv() => {}

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use prelude_core::{Constraint, MatchState, Matcher, TokenId, TokenMask, TokenSet};
 
-/// How a model's reasoning begins and ends.
+/// The marks at which a model's reasoning begins and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reasoning {
-    /// What opens it; `None` if the prompt has.
+    /// The token that opens it; `None` if the prompt has it.
     pub(crate) open: Option<TokenId>,
-    /// What closes it.
+    /// The token that closes it.
     pub(crate) close: TokenId,
 }
 

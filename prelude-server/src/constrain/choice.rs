@@ -19,7 +19,7 @@ pub(super) struct Choice {
 #[derive(Debug)]
 struct Trie {
     nodes: Vec<Node>,
-    /// What ends an option that another begins with.
+    /// The tokens that end an option with which another option begins.
     ends: Arc<[TokenId]>,
     vocab_size: u32,
 }
@@ -36,7 +36,7 @@ impl Choice {
     /// option is another's beginning.
     ///
     /// # Errors
-    /// What the options must do, if there is no such option or two are the same tokens.
+    /// The rule that the options break, if there is no such option or two are the same tokens.
     pub(super) fn new(
         options: &[String],
         context: ConstraintContext<'_>,
@@ -172,7 +172,7 @@ mod tests {
         Choice::of_paths(&paths, 100, Arc::from([99]), min_tokens)
     }
 
-    /// What may come after `taken`, and whether the text is complete then.
+    /// Returns the tokens that may come after `taken`, and true if the text is complete then.
     fn check(choice: &Choice, taken: &[u32], next: &[u32], progress: MatchState) {
         let mut walk = choice.start();
         let last = taken.iter().map(|&id| walk.take(id)).last();
@@ -206,7 +206,7 @@ mod tests {
         assert!(choice(&[&[1], &[]], 0).is_err());
     }
 
-    /// What the trie holds on the heap.
+    /// The bytes that the trie holds on the heap.
     fn bytes(choice: &Choice) -> usize {
         let Trie {
             nodes,

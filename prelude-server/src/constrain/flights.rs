@@ -113,7 +113,7 @@ enum Stage<T> {
     Over(Outcome<T>),
 }
 
-/// What is found on the shelf, or the way there.
+/// A compiled value, or the state of making it.
 enum Found<T> {
     Kept(Result<Arc<T>, Refusal>),
     Flying(watch::Receiver<Stage<T>>, Arc<Stop>),
@@ -133,7 +133,7 @@ impl<T: Send + Sync + 'static> Flights<T> {
         }
     }
 
-    /// What is known already.
+    /// The values that are known already.
     pub(super) fn kept(&self, key: &Key) -> Option<Result<Arc<T>, Refusal>> {
         lock(&self.shelf).kept(key)
     }
@@ -192,7 +192,7 @@ impl<T: Send + Sync + 'static> Flights<T> {
             flight: flight.clone(),
         };
         let permits = Arc::clone(&self.permits);
-        // A task of its own: whoever wanted it first may leave before the others.
+        // A task of its own: the request that came first may leave before the others.
         tokio::spawn(async move {
             let mut permits = pin!(permits.acquire_owned());
             let permit = loop {
@@ -264,7 +264,7 @@ struct Arrival<T> {
 }
 
 impl<T> Arrival<T> {
-    /// Whether everybody who wanted it has left; it is off the shelf then.
+    /// True if all requests that waited for it have left; it is no longer stored then.
     fn is_unwanted(&self) -> bool {
         let mut shelf = lock(&self.shelf);
         let unwanted = self.flight.stages.receiver_count() == 0;
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_wants_any_more_is_not_made() {
+    async fn values_that_no_request_waits_for_are_not_made() {
         let flights = flights();
         let permits = Arc::clone(&flights.permits);
         let all = permits.acquire_many_owned(THREADS as u32).await.unwrap();
@@ -444,7 +444,7 @@ mod tests {
         }
         wanted.abort();
         assert!(wanted.await.unwrap_err().is_cancelled());
-        // Nobody has to come free for that.
+        // That needs no free thread.
         while !lock(&flights.shelf).in_flight.is_empty() {
             tokio::task::yield_now().await;
         }

@@ -18,12 +18,18 @@ use super::{
     flights::{Flights, Stop},
     mask_threads::MaskThreads,
     source::{Compiled, Failure, Kind, Refusal, Source, depth},
+    spec::WHITESPACE_PATTERN,
     vocabulary,
 };
 use crate::{admission::Admission, config::ms, error::ApiError, log};
 
 /// Brackets within brackets: parsers recurse over them.
 const DEPTH_MAX: usize = 100;
+
+/// Upper bound of the parser tables that all constrained continuations of a model may hold
+/// together, in bytes: each has an equal share. A grammar that needs more is refused (400), and a
+/// continuation that comes to need more ends with `abort`.
+const STATE_BYTES_MAX: usize = 1 << 30;
 
 /// One model's compiled grammars, and what is needed to compile more.
 pub(crate) struct Grammars {
@@ -104,17 +110,17 @@ impl Grammars {
         }))
     }
 
-    /// What one continuation may hold of `state_bytes`, if all run that may.
+    /// Returns one continuation's share of `state_bytes`, if all run that may.
     fn share_of(&self, state_bytes: usize) -> usize {
         state_bytes / self.continuations.max(1) as usize
     }
 
-    /// What compiles grammars; made for the first one.
+    /// Returns the compiler of grammars, which is made for the first grammar.
     async fn factory(
         &self,
         context: ConstraintContext<'_>,
     ) -> Result<Arc<ParserFactory>, ApiError> {
-        let bytes = self.share_of(context.limits.grammar_state_bytes);
+        let bytes = self.share_of(STATE_BYTES_MAX);
         let make =
             || vocabulary::factory(context.tokenizer, context.vocab_size, bytes).map(Arc::new);
         let factory = match self.factory.get() {
@@ -147,7 +153,7 @@ fn answer(
         }
         Failure::Refused(Refusal::Whitespace) => {
             let whitespace = match language {
-                Language::Json(json) => json.whitespace.param(),
+                Language::Json(_) => Some(WHITESPACE_PATTERN),
                 _ => None,
             };
             ApiError::grammar(Kind::Regex.must(), whitespace.unwrap_or(param))
@@ -241,7 +247,6 @@ impl Matcher for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Limits;
 
     #[test]
     fn continuations_share_what_they_may_hold_together() {
@@ -253,6 +258,6 @@ mod tests {
         check(0, 100, 100);
         check(1, 100, 100);
         check(3, 100, 33);
-        check(256, Limits::default().grammar_state_bytes, 4 << 20);
+        check(256, STATE_BYTES_MAX, 4 << 20);
     }
 }

@@ -1,11 +1,11 @@
-//! What of Lark's syntax, as `llguidance` extends it, is refused: it would be accepted and not
+//! Parts of Lark's syntax, as `llguidance` extends it, that are refused: it would be accepted and not
 //! honoured, or would loosen the rules for schemas.
 
 use serde_json::Value;
 
 use super::spec::GUIDANCE;
 
-/// What a grammar must not do, if it does. A grammar that is no grammar is for the compiler to
+/// Returns the rule that a grammar breaks. A text that is not a grammar is for the compiler to
 /// refuse.
 pub(super) fn refused(text: &str) -> Option<&'static str> {
     let mut refused = None;

@@ -22,7 +22,7 @@ use prelude_core::{TokenMask, TokenSet};
 /// Parsers recurse over the grammar.
 pub(super) const STACK_BYTES: usize = 64 << 20;
 
-/// What the masks of one grammar take: the longest lately, in nanoseconds.
+/// The time that masks of one grammar take: the longest of late, in nanoseconds.
 #[derive(Debug)]
 pub(super) struct MaskCost(AtomicU64);
 
@@ -110,7 +110,7 @@ impl Job {
             promise,
             counted,
         } = self;
-        // Unless nobody waits any more: the request is gone.
+        // Unless the request is gone.
         if Arc::strong_count(&promise.0) > 1 {
             let began = Instant::now();
             let set = work();
@@ -121,7 +121,7 @@ impl Job {
     }
 }
 
-/// What may come next; `ends` where the text may end.
+/// The tokens that may come next; `ends` where the text may end.
 pub(super) fn next_tokens(matcher: &mut Matcher, ends: &[u32]) -> Option<TokenSet> {
     let accepts = matcher.is_accepting().ok()?;
     let mut words: Vec<u32> = match matcher.compute_mask() {
@@ -151,7 +151,7 @@ pub(super) fn next_tokens(matcher: &mut Matcher, ends: &[u32]) -> Option<TokenSe
 pub(super) struct MaskThreads {
     jobs: mpsc::Sender<Job>,
     threads: u32,
-    /// What all jobs together are expected to take that have not been done.
+    /// The expected time of all jobs that have not been done.
     backlog_ns: Arc<AtomicU64>,
 }
 
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(first.due_in().max(second.due_in()), Duration::ZERO);
     }
 
-    /// Nobody waits for ever: not for a panic, not for what nobody wants.
+    /// No wait is without end: neither after a panic nor for a job whose request is gone.
     #[test]
     fn a_promise_is_kept_or_given_up() {
         let threads = MaskThreads::start(1);

@@ -6,7 +6,6 @@
 //! continuation, on threads of their own while the model runs.
 
 mod after_reasoning;
-mod bad_words;
 #[cfg(feature = "llguidance")]
 mod bounds;
 #[cfg(feature = "llguidance")]
@@ -35,7 +34,6 @@ use prelude_core::{Constraint, SamplingParams};
 use prelude_text::tokenizer::Tokenizer;
 
 use after_reasoning::AfterReasoning;
-use bad_words::BadWords;
 
 use crate::{config::Limits, encode::EncodePool, error::ApiError, metrics::EdgeMetrics};
 
@@ -68,16 +66,14 @@ pub(crate) struct ConstraintContext<'a> {
     pub(crate) grammars: &'a Grammars,
 }
 
-/// What a request wants its answers to be, beside how tokens are chosen.
+/// The parts of a request that constrain its answers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
     /// The language that they belong to.
     pub(crate) ask: Option<&'a Ask>,
     /// Reasoning that may come before a text in that language.
     pub(crate) reasoning: Option<Reasoning>,
-    /// Words that they do not have.
-    pub(crate) bad_words: &'a [String],
-    /// Whether end tokens end nothing.
+    /// True if end tokens end nothing.
     pub(crate) ignore_eos: bool,
 }
 
@@ -91,50 +87,30 @@ pub(crate) async fn build(
     wanted: Wanted<'_>,
     sampling: &SamplingParams,
 ) -> Result<Option<Constrained>, ApiError> {
-    let (mut param, mut made) = ("bad_words", None);
-    if let Some(ask) = wanted.ask {
-        let language = of_language(context, ask, sampling, wanted.ignore_eos).await?;
-        made = Some(match wanted.reasoning {
-            None => language,
-            Some(reasoning) => Constrained {
-                constraint: Arc::new(AfterReasoning::new(
-                    reasoning,
-                    language.constraint,
-                    context.eos_token_ids,
-                    context.vocab_size,
-                )),
-                budget: None,
-            },
-        });
-        param = ask.param;
-    }
-    if !wanted.bad_words.is_empty() {
-        let bytes = wanted.bad_words.iter().map(String::len).sum();
-        let budget = made.as_ref().and_then(|m: &Constrained| m.budget);
-        let inner = made.map(|m| m.constraint);
-        let make = || {
-            BadWords::new(
-                wanted.bad_words,
-                context.tokenizer,
+    let Some(ask) = wanted.ask else {
+        return Ok(None);
+    };
+    let language = of_language(context, ask, sampling, wanted.ignore_eos).await?;
+    let made = match wanted.reasoning {
+        None => language,
+        Some(reasoning) => Constrained {
+            constraint: Arc::new(AfterReasoning::new(
+                reasoning,
+                language.constraint,
+                context.eos_token_ids,
                 context.vocab_size,
-                inner,
-            )
-        };
-        made = Some(Constrained {
-            constraint: Arc::new(context.encoder.run(bytes, make).await?),
-            budget,
-        });
-    }
-    if let Some(made) = &made {
-        check_first(param, &*made.constraint, sampling)?;
-    }
-    Ok(made)
+            )),
+            budget: None,
+        },
+    };
+    check_first(ask.param, &*made.constraint, sampling)?;
+    Ok(Some(made))
 }
 
 /// The constraint for a language.
 ///
 /// # Errors
-/// As [`build`].
+/// The same as of [`build`].
 async fn of_language(
     context: ConstraintContext<'_>,
     ask: &Ask,

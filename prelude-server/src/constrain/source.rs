@@ -28,11 +28,11 @@ use super::{
 pub(super) struct Compiled {
     /// At the beginning, with the lexer tables that the first mask took.
     pub(super) matcher: Mutex<Matcher>,
-    /// What may come first, ends apart.
+    /// The tokens that may come first, without the end tokens.
     pub(super) first: TokenSet,
-    /// Whether nothing may come at all.
+    /// True if nothing may come at all.
     pub(super) accepts_nothing: bool,
-    /// What masks take.
+    /// The time that masks take.
     pub(super) mask_cost: Arc<MaskCost>,
 }
 
@@ -40,15 +40,15 @@ pub(super) struct Compiled {
 #[derive(Clone, Debug)]
 pub(super) enum Failure {
     Refused(Refusal),
-    /// Nobody had time for it.
+    /// No thread had time for it.
     Busy,
     NoThread,
 }
 
-/// What is wrong with a grammar, now and later.
+/// The lasting fault of a grammar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// What it, or the field named, must do.
+    /// The rule that it, or the field named, breaks.
     Invalid {
         must: String,
         param: Option<String>,
@@ -198,7 +198,7 @@ impl Source {
     }
 }
 
-/// What rules and symbols take, for each byte of a grammar's text.
+/// The memory of rules and symbols for each byte of a grammar's text.
 const BYTES_PER_CHAR: usize = 64;
 
 /// Parses a grammar, checks what it can cost, and makes its lexer.
@@ -229,9 +229,9 @@ fn invalid(must: impl Into<String>) -> Refusal {
     }
 }
 
-/// Whether the white space asked for is no regular expression.
+/// Returns true if the white space asked for is not a regular expression.
 fn is_wrong(whitespace: &Whitespace, factory: &ParserFactory, stop: &Stop) -> bool {
-    let Whitespace::Pattern { regex, .. } = whitespace else {
+    let Whitespace::Pattern(regex) = whitespace else {
         return false;
     };
     let alone = TopLevelGrammar::from_regex(regex);
@@ -253,7 +253,7 @@ fn blame(parts: Vec<(String, Value)>, factory: &ParserFactory, stop: &Stop) -> R
 }
 
 impl Kind {
-    /// What became of a grammar, without the library's words: they may quote the grammar.
+    /// The outcome of a grammar, without the library's words, which may quote the grammar.
     fn refusal(self, error: &str, text: &str) -> Refusal {
         let limits = [
             "fuel",
@@ -281,7 +281,7 @@ impl Kind {
         }
     }
 
-    /// What a text of this kind must do.
+    /// The rule for texts of this kind.
     pub(super) fn must(self) -> &'static str {
         match self {
             Self::Regex => {
@@ -320,7 +320,7 @@ fn unanchored(regex: &str) -> &str {
     if backslashes % 2 == 1 { inner } else { body }
 }
 
-/// How deep brackets are nested; those of classes and strings count too, which is on the safe
+/// Returns the nesting depth of brackets; those of classes and strings count too, which is on the safe
 /// side.
 pub(super) fn depth(text: &str) -> usize {
     let (mut depth, mut most) = (0usize, 0);

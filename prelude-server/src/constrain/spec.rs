@@ -1,4 +1,4 @@
-//! The fields that constrain an answer, in all their spellings.
+//! The fields that constrain an answer.
 
 use std::collections::BTreeMap;
 
@@ -22,21 +22,9 @@ pub(crate) struct ConstraintFields<'a> {
     /// The language that every answer belongs to.
     #[serde(borrow)]
     structured_outputs: Option<StructuredOutputs<'a>>,
-    /// Older name of `structured_outputs.choice`.
-    guided_choice: Option<Vec<String>>,
-    /// Older name of `structured_outputs.regex`.
-    guided_regex: Option<Text<'a>>,
-    /// Older name of `structured_outputs.json`.
-    guided_json: Option<wire::Json>,
-    /// Older name of `structured_outputs.json_object`.
-    guided_json_object: Option<bool>,
-    /// Older name of `structured_outputs.grammar`.
-    guided_grammar: Option<Text<'a>>,
-    /// Older name of `structured_outputs.whitespace_pattern`.
-    guided_whitespace_pattern: Option<Text<'a>>,
 }
 
-/// A language: one of these.
+/// A language, by exactly one of `choice`, `regex`, `json`, `json_object` and `grammar`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct StructuredOutputs<'a> {
@@ -58,7 +46,7 @@ struct StructuredOutputs<'a> {
     whitespace_pattern: Option<Text<'a>>,
     /// Only false: schemas are enforced as they are written.
     disable_additional_properties: Option<bool>,
-    /// Of no effect: there is one implementation.
+    /// Has no effect: there is one implementation.
     #[expect(dead_code, reason = "clients of vLLM send it")]
     disable_fallback: Option<bool>,
 }
@@ -93,7 +81,7 @@ struct NamedSchema {
     schema: wire::Json,
 }
 
-/// What a request asks of its answers.
+/// The constraint that a request puts on its answers.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Ask {
     /// The field, for messages.
@@ -129,19 +117,14 @@ pub(crate) struct Json {
 /// White space between parts of JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Whitespace {
-    /// As formatters write it: nothing, a blank, or a line's end and an indentation. Without a
+    /// White space as formatters write it: nothing, a blank, or a line's end and an indentation. Without a
     /// bound, a model that likes line ends writes them until it may write no more.
     #[default]
     Formatted,
     /// None.
     None,
-    /// What matches a regular expression, or nothing.
-    Pattern {
-        /// The expression.
-        regex: String,
-        /// The field that says it.
-        param: &'static str,
-    },
+    /// White space that matches this regular expression, or nothing.
+    Pattern(String),
 }
 
 impl Whitespace {
@@ -157,7 +140,7 @@ impl Whitespace {
         let options = match self {
             Self::Formatted => serde_json::json!({"whitespace_pattern": Self::FORMATTED}),
             Self::None => serde_json::json!({"whitespace_flexible": false}),
-            Self::Pattern { regex, .. } => serde_json::json!({"whitespace_pattern": regex}),
+            Self::Pattern(regex) => serde_json::json!({"whitespace_pattern": regex}),
         };
         if let Value::Object(keywords) = &mut schema {
             keywords.insert(GUIDANCE.to_owned(), options);
@@ -166,18 +149,10 @@ impl Whitespace {
     }
 }
 
-#[cfg(feature = "llguidance")]
-impl Whitespace {
-    /// The field that holds its pattern.
-    pub(crate) fn param(&self) -> Option<&'static str> {
-        match self {
-            Self::Pattern { param, .. } => Some(param),
-            _ => None,
-        }
-    }
-}
+/// The field of a pattern of white space.
+pub(crate) const WHITESPACE_PATTERN: &str = "/structured_outputs/whitespace_pattern";
 
-/// Where a schema tells `llguidance` how to write what it describes. Callers may not.
+/// The schema keyword that tells `llguidance` about white space. Callers may not use it.
 pub(crate) const GUIDANCE: &str = "x-guidance";
 
 impl From<Value> for Language {
@@ -207,8 +182,7 @@ impl Ask {
         }
     }
 
-    /// Returns the language of `structured_outputs`, its older spellings or `response_format`, at
-    /// most one of them.
+    /// Returns the language of `structured_outputs` or `response_format`, at most one of them.
     ///
     /// # Errors
     /// 400 naming the field.
@@ -217,44 +191,20 @@ impl Ask {
         depth: usize,
     ) -> Result<Option<Self>, ApiError> {
         let mut asks = Vec::new();
-        let mut spaces = Spaces::default();
-        if let Some(own) = fields.structured_outputs {
+        let mut whitespace = None;
+        if let Some(mut own) = fields.structured_outputs {
             if own.disable_additional_properties == Some(true) {
                 let param = "/structured_outputs/disable_additional_properties";
                 return Err(ApiError::unsupported_parameter(param));
             }
-            let languages = Languages {
-                choice: ("/structured_outputs/choice", own.choice),
-                regex: ("/structured_outputs/regex", own.regex),
-                json: ("/structured_outputs/json", own.json),
-                json_object: ("/structured_outputs/json_object", own.json_object),
-                grammar: ("/structured_outputs/grammar", own.grammar),
-            };
-            languages.push_to(&mut asks, depth)?;
-            if own.disable_any_whitespace.unwrap_or(false) {
-                let param = "/structured_outputs/disable_any_whitespace";
-                spaces.push(Whitespace::None, param)?;
-            }
-            let pattern = own.whitespace_pattern;
-            spaces.push_pattern(pattern, "/structured_outputs/whitespace_pattern")?;
+            whitespace = own.whitespace()?;
+            own.push_to(&mut asks, depth)?;
             // White space alone may be for a `response_format`.
-            if asks.is_empty() && spaces.0.is_none() {
+            if asks.is_empty() && whitespace.is_none() {
                 let must = "have one of `choice`, `regex`, `json`, `json_object` and `grammar`";
                 return Err(ApiError::invalid_value("structured_outputs", must));
             }
         }
-        let older = Languages {
-            choice: ("guided_choice", fields.guided_choice),
-            regex: ("guided_regex", fields.guided_regex),
-            json: ("guided_json", fields.guided_json),
-            json_object: ("guided_json_object", fields.guided_json_object),
-            grammar: ("guided_grammar", fields.guided_grammar),
-        };
-        older.push_to(&mut asks, depth)?;
-        spaces.push_pattern(
-            fields.guided_whitespace_pattern,
-            "guided_whitespace_pattern",
-        )?;
         if let Some(format) = fields.response_format {
             asks.extend(of_format(format)?);
         }
@@ -263,86 +213,55 @@ impl Ask {
             return Err(ApiError::invalid_value(asks[1].param, must));
         }
         let mut ask = asks.pop();
-        spaces.apply(ask.as_mut())?;
+        match (ask.as_mut().map(|ask| &mut ask.language), whitespace) {
+            (Some(Language::Json(json)), Some(whitespace)) => json.whitespace = whitespace,
+            (_, Some(Whitespace::Pattern(_))) => {
+                let must = "be absent: no JSON is asked for";
+                return Err(ApiError::invalid_value(WHITESPACE_PATTERN, must));
+            }
+            // Some clients send `disable_any_whitespace`, which is about JSON alone, with every
+            // constraint.
+            _ => {}
+        }
         Ok(ask)
     }
 }
 
-/// The languages of one spelling, each with the field that messages name.
-struct Languages<'a> {
-    choice: (&'static str, Option<Vec<String>>),
-    regex: (&'static str, Option<Text<'a>>),
-    json: (&'static str, Option<wire::Json>),
-    json_object: (&'static str, Option<bool>),
-    grammar: (&'static str, Option<Text<'a>>),
-}
+impl StructuredOutputs<'_> {
+    /// Takes the white space asked for, at most one kind.
+    fn whitespace(&mut self) -> Result<Option<Whitespace>, ApiError> {
+        let none = self.disable_any_whitespace.unwrap_or(false);
+        match (none, self.whitespace_pattern.take()) {
+            (true, Some(_)) => {
+                let must = "not come together with `disable_any_whitespace`";
+                Err(ApiError::invalid_value(WHITESPACE_PATTERN, must))
+            }
+            (true, None) => Ok(Some(Whitespace::None)),
+            (false, pattern) => Ok(pattern.map(|Text(p)| Whitespace::Pattern(p.into_owned()))),
+        }
+    }
 
-impl Languages<'_> {
-    /// Appends those that are given.
+    /// Appends the languages that are given.
     fn push_to(self, asks: &mut Vec<Ask>, depth: usize) -> Result<(), ApiError> {
         let mut push = |param, language| asks.push(Ask { param, language });
-        if let (param, Some(options)) = self.choice {
+        if let Some(options) = self.choice {
+            let param = "/structured_outputs/choice";
             push(param, Language::Choice(checked(options, param)?));
         }
-        if let (param, Some(Text(regex))) = self.regex {
-            push(param, Language::Regex(regex.into_owned()));
+        if let Some(Text(regex)) = self.regex {
+            let language = Language::Regex(regex.into_owned());
+            push("/structured_outputs/regex", language);
         }
-        if let (param, Some(wire::Json(value))) = self.json {
+        if let Some(wire::Json(value)) = self.json {
+            let param = "/structured_outputs/json";
             push(param, schema_of(value, param, depth)?.into());
         }
-        if let (param, Some(true)) = self.json_object {
-            push(param, any_object().into());
+        if self.json_object == Some(true) {
+            push("/structured_outputs/json_object", any_object().into());
         }
-        if let (param, Some(Text(text))) = self.grammar {
-            push(param, Language::Lark(text.into_owned()));
-        }
-        Ok(())
-    }
-}
-
-/// The white space asked for, and the field that does.
-#[derive(Default)]
-struct Spaces(Option<(Whitespace, &'static str)>);
-
-impl Spaces {
-    fn push(&mut self, whitespace: Whitespace, param: &'static str) -> Result<(), ApiError> {
-        match &self.0 {
-            Some((_, other)) => {
-                let must = format!("not come together with `{other}`");
-                Err(ApiError::invalid_value(param, must))
-            }
-            None => {
-                self.0 = Some((whitespace, param));
-                Ok(())
-            }
-        }
-    }
-
-    /// Adds a regular expression, which messages call `param`, if there is one.
-    fn push_pattern(
-        &mut self,
-        pattern: Option<Text<'_>>,
-        param: &'static str,
-    ) -> Result<(), ApiError> {
-        match pattern {
-            Some(Text(regex)) => {
-                let regex = regex.into_owned();
-                self.push(Whitespace::Pattern { regex, param }, param)
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Sets the white space of the JSON asked for, which a pattern must have.
-    fn apply(self, ask: Option<&mut Ask>) -> Result<(), ApiError> {
-        match (ask.map(|ask| &mut ask.language), self.0) {
-            (Some(Language::Json(json)), Some((whitespace, _))) => json.whitespace = whitespace,
-            (_, Some((Whitespace::Pattern { .. }, param))) => {
-                let must = "be absent: no JSON is asked for";
-                return Err(ApiError::invalid_value(param, must));
-            }
-            // Some clients send the flag, which is about JSON alone, with everything.
-            _ => {}
+        if let Some(Text(text)) = self.grammar {
+            let language = Language::Lark(text.into_owned());
+            push("/structured_outputs/grammar", language);
         }
         Ok(())
     }
@@ -436,13 +355,9 @@ mod tests {
             Ok(Some(("/structured_outputs/regex", regex()))),
         );
         check(
-            r#"{"guided_regex":"a+"}"#,
-            Ok(Some(("guided_regex", regex()))),
-        );
-        check(
-            r#"{"guided_json":"{\"type\":\"null\"}"}"#,
+            r#"{"structured_outputs":{"json":"{\"type\":\"null\"}"}}"#,
             Ok(Some((
-                "guided_json",
+                "/structured_outputs/json",
                 serde_json::json!({"type": "null"}).into(),
             ))),
         );
@@ -466,16 +381,16 @@ mod tests {
         );
         check(r#"{"response_format":{"type":"text"}}"#, Ok(None));
         check(
-            r#"{"guided_choice":["b","a"]}"#,
+            r#"{"structured_outputs":{"choice":["b","a"]}}"#,
             Ok(Some((
-                "guided_choice",
+                "/structured_outputs/choice",
                 Language::Choice(vec!["b".into(), "a".into()]),
             ))),
         );
     }
 
     #[test]
-    fn what_cannot_be_asked_is_refused_by_name() {
+    fn wrong_fields_are_refused_by_name() {
         check(r#"{"structured_outputs":{}}"#, Err("structured_outputs"));
         check(
             r#"{"structured_outputs":{"regex":"a","choice":["a","b"]}}"#,
@@ -489,11 +404,26 @@ mod tests {
             r#"{"structured_outputs":{"regexp":"a"}}"#,
             Err("/structured_outputs/regexp"),
         );
-        check(r#"{"guided_choice":["a"]}"#, Err("guided_choice"));
-        check(r#"{"guided_choice":["a","a"]}"#, Err("guided_choice"));
-        check(r#"{"guided_choice":["a",""]}"#, Err("guided_choice"));
-        check(r#"{"guided_json":3}"#, Err("guided_json"));
-        check(r#"{"guided_json":"{"}"#, Err("guided_json"));
+        check(
+            r#"{"structured_outputs":{"choice":["a"]}}"#,
+            Err("/structured_outputs/choice"),
+        );
+        check(
+            r#"{"structured_outputs":{"choice":["a","a"]}}"#,
+            Err("/structured_outputs/choice"),
+        );
+        check(
+            r#"{"structured_outputs":{"choice":["a",""]}}"#,
+            Err("/structured_outputs/choice"),
+        );
+        check(
+            r#"{"structured_outputs":{"json":3}}"#,
+            Err("/structured_outputs/json"),
+        );
+        check(
+            r#"{"structured_outputs":{"json":"{"}}"#,
+            Err("/structured_outputs/json"),
+        );
         check(
             r#"{"response_format":{"type":"xml"}}"#,
             Err("/response_format/type"),

@@ -13,11 +13,11 @@ use prelude_text::tokenizer::Tokenizer;
 /// No token: the end is ours to offer.
 const NO_TOKEN: TokenId = TokenId::MAX;
 
-/// What a state of a lexer takes at most: four bytes for each of up to 256 classes of bytes, and
+/// Upper bound of a lexer state's memory: four bytes for each of up to 256 classes of bytes, and
 /// the expressions that it stands for.
 const LEXER_STATE_BYTES: usize = 2 << 10;
 
-/// What a parser may spend, of which lexer states take nearly all the memory: they are bounded by
+/// The limits of a parser, of which lexer states take nearly all the memory: they are bounded by
 /// `state_bytes`, in a compiled grammar and in each continuation that it constrains. A mask takes
 /// about ten milliseconds at most. What needs more is refused, or ends with `abort`.
 fn limits(state_bytes: usize) -> ParserLimits {
@@ -93,7 +93,7 @@ pub(super) fn factory(
 mod tests {
     use super::*;
 
-    /// What a lexer's states may take in all is what there is for one continuation.
+    /// The memory of all of a lexer's states is bounded by one continuation's share.
     #[test]
     fn states_are_as_many_as_fit() {
         let check = |bytes: usize, expected: usize| {

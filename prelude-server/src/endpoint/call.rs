@@ -14,6 +14,7 @@ use super::{Endpoint, Needs};
 use crate::{
     admission::Reservation,
     app::App,
+    config::JSON_DEPTH_MAX,
     error::ApiError,
     identity, log,
     sse::EventStream,
@@ -87,7 +88,7 @@ impl Call {
     /// # Errors
     /// 400.
     pub(crate) fn fields<'a>(&self, body: &'a [u8]) -> Result<wire::Fields<'a>, ApiError> {
-        let text = wire::check_text(body, self.app.config.limits.json_depth)?;
+        let text = wire::check_text(body, JSON_DEPTH_MAX)?;
         wire::Fields::from_body(text)
     }
 

@@ -45,14 +45,12 @@ pub(crate) const CHAT: Endpoint = Endpoint {
     })
 };
 
-/// What is wanted of an answer.
+/// The fields of an answer.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct AnswerFields {
     /// The context left if absent. `max_completion_tokens` wins.
     max_tokens: Option<Count>,
     max_completion_tokens: Option<Count>,
-    /// The last message is said again before the answer, if an assistant said it.
-    echo: Option<bool>,
     /// The rendered prompt is shown as `prompt_text`.
     return_prompt_text: Option<bool>,
     /// False leaves out reasoning that the server tells from the content.
@@ -80,6 +78,7 @@ pub(super) const NOT_SERVED: &[(&str, &[&str])] = &[
     ("functions", &["[]"]),
     ("function_call", &["\"none\""]),
     ("audio", &[]),
+    ("echo", &["false"]),
 ];
 
 /// Answers the request.
@@ -109,10 +108,6 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     conversation
         .tools
         .shape(call, model, mind, include_reasoning, &mut params)?;
-    let echo = { answer.echo == Some(true) }
-        .then(|| conversation.last_said_by_assistant())
-        .flatten();
-    let echo = echo.unwrap_or_default();
     drop(conversation);
     let (ids, prompt_text) = match answer.return_prompt_text {
         Some(true) => (rendered.ids.clone(), Some(rendered.into_text(model))),
@@ -130,8 +125,6 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         let range = params.prompt_logprobs_range.as_ref();
         call.expect(entries(ids.len(), range, top), Printed::Logprob)?;
     }
-    // The prompt itself is printed once, whatever `n` is.
-    params.check_repeats(call, echo.len() as u64, 0)?;
 
     params.constrain(call, model).await?;
     let report = Report {
@@ -147,7 +140,6 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         id: call.app.ids.next("chatcmpl-"),
         created: unix_seconds(),
         logprobs: top_logprobs.is_some(),
-        echo,
         prompt_text,
         run,
     };
@@ -227,7 +219,7 @@ struct Message<'a> {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ToolCall")]
 struct CallBody<'a> {
-    /// Which of the choice's calls, in a chunk.
+    /// The index among the choice's calls, in a chunk.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<usize>,
     id: String,
@@ -257,10 +249,8 @@ struct State<'a> {
 struct Chat {
     id: String,
     created: u64,
-    /// Whether tokens are reported with their log-probabilities.
+    /// True if tokens are reported with their log-probabilities.
     logprobs: bool,
-    /// What the last message says, to be said again before each answer.
-    echo: String,
     /// The rendered prompt, if it is wanted.
     prompt_text: Option<String>,
     run: Run,
@@ -284,7 +274,8 @@ impl Chat {
         }
     }
 
-    /// What has become certain of a choice and has not been sent: the whole message, or a part.
+    /// Returns the part of a choice that is certain and has not been sent: the whole message, or a
+    /// piece of it.
     fn said<'a>(&'a self, choice: &'a Choice, is_whole: bool) -> Message<'a> {
         let Some(pieces) = &choice.pieces else {
             let text = (is_whole || !choice.text.is_empty()).then_some(&*choice.text);
@@ -332,18 +323,7 @@ impl Chat {
         message
     }
 
-    /// Says the echo before what `message` begins with.
-    fn begin(&self, message: &mut Message<'_>) {
-        if self.echo.is_empty() {
-            return;
-        }
-        match &mut message.content {
-            Some(Some(said)) => said.to_mut().insert_str(0, &self.echo),
-            content => *content = Some(Some(Cow::Owned(self.echo.clone()))),
-        }
-    }
-
-    /// What was asked of the prompt, if anything was.
+    /// Returns the prompt's log-probabilities, if they were asked for.
     fn prompt_logprobs(&self) -> Option<PromptLogprobs<'_>> {
         let prompt = self.run.prompt_of(0);
         self.run.params.prompt_logprobs.map(|top| PromptLogprobs {
@@ -387,7 +367,6 @@ impl Chat {
         let choices = run.choices.iter().enumerate().map(|(index, choice)| {
             let mut message = self.said(choice, true);
             message.role = Some("assistant");
-            self.begin(&mut message);
             ChoiceBody {
                 index,
                 message,
@@ -428,7 +407,6 @@ impl Speaker for Chat {
         if is_first {
             delta.role = Some("assistant");
             delta.content.get_or_insert(Some(Cow::Borrowed("")));
-            self.begin(&mut delta);
         }
         let chunk = ChunkBody {
             index,

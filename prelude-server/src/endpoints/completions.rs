@@ -38,7 +38,7 @@ pub(crate) const COMPLETIONS: Endpoint = Endpoint {
 
 const MAX_TOKENS_DEFAULT: u32 = 16;
 
-/// What is continued, and what the answer shows of it.
+/// The prompts, and the fields that say what the answer shows of them.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct PromptFields<'a> {
     #[serde(borrow)]
@@ -63,7 +63,7 @@ request! {
     refuses &[("suffix", &["\"\""])];
 }
 
-/// What the answer says of prompt and tokens, beside [`Params`].
+/// The fields about reporting prompt and tokens, beside [`Params`].
 #[derive(Debug)]
 struct Options {
     /// The prompt's text precedes the continuation's.
@@ -229,7 +229,7 @@ struct Completion {
 }
 
 impl Completion {
-    /// What choice `index` has to say; at its beginning the echo too.
+    /// Returns the unsent text of choice `index`; at its beginning with the echo.
     fn choice_body(&self, index: usize, beginning: bool) -> ChoiceBody<'_> {
         let run = &self.run;
         let choice = &run.choices[index];
@@ -261,7 +261,7 @@ impl Completion {
         }
     }
 
-    /// What was asked of the prompt of choice `index`, if anything was.
+    /// Returns the log-probabilities of the prompt of choice `index`, if they were asked for.
     fn prompt_logprobs(&self, index: usize) -> Option<PromptLogprobs<'_>> {
         let prompt = self.run.prompt_of(index);
         let range = &self.run.params.prompt_logprobs_range;

@@ -76,7 +76,7 @@ pub(crate) fn ready(call: &Call) -> Result<Reply, ApiError> {
     }))
 }
 
-/// Whether restarting the process would help: only a lost engine says no.
+/// Says if restarting the process would help: only a lost engine fails this probe.
 pub(crate) fn live(call: &Call) -> Result<Reply, ApiError> {
     if call.app.engine_lost() {
         return Err(ApiError::engine_dead());
@@ -84,7 +84,7 @@ pub(crate) fn live(call: &Call) -> Result<Reply, ApiError> {
     Ok(Reply::Empty)
 }
 
-/// What runs here.
+/// The version of the program.
 pub(crate) fn version() -> Reply {
     Reply::json(&Version {
         version: env!("CARGO_PKG_VERSION"),

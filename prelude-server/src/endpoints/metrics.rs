@@ -3,13 +3,13 @@
 //! Names other tools know come first, under `vllm:`; ours follow under `prelude:`. A name that
 //! cannot be filled yet is absent: a zero would be a claim.
 //!
-//! Every line has `model_name`. What belongs to no model (requests that named none, bodies, queues
-//! in front of the engines) has the names of all that the process serves, joined by commas: of one
+//! Every line has `model_name`. Counts that belong to no model (requests that named none, bodies,
+//! queues in front of the engines) have the names of all served models, joined by commas: with one
 //! model, just its name.
 
-use std::fmt::{Display, Write as _};
+use std::fmt::Write as _;
 
-use prelude_engine::{ClassTotals, EngineSnapshot, Histogram};
+use prelude_engine::{self as engine, ClassTotals, EngineSnapshot, SchedulerStats as Stats};
 
 use crate::{
     App,
@@ -32,434 +32,162 @@ pub(crate) const METRICS: Endpoint = Endpoint {
 /// All metrics of the process.
 pub(crate) fn metrics(call: &Call) -> Reply {
     let app = &call.app;
-    let snapshots: Vec<(&ServedModel, EngineSnapshot)> = app
-        .models()
-        .iter()
-        .map(|model| (&**model, model.engine.snapshot()))
-        .collect();
-    let mut page = Page::default();
-    engine_gauges(&mut page, &snapshots);
-    engine_counters(&mut page, &snapshots);
-    engine_histograms(&mut page, &snapshots);
-    let names: Vec<&str> = snapshots.iter().map(|(model, _)| &*model.name).collect();
+    let engines = app.models().iter().map(|model| Engine {
+        model,
+        snapshot: model.engine.snapshot(),
+    });
+    let engines: Vec<Engine<'_>> = engines.collect();
+    let names: Vec<&str> = engines.iter().map(|e| &*e.model.name).collect();
     let all = model_label(&names.join(","));
-    queues(&mut page, app, &all);
-    edge(&mut page, &app.metrics.snapshot(), &all);
+    let counters = app.metrics.snapshot();
+    let mut text = String::new();
+    for (kind, name, help, read) in FAMILIES {
+        let kind = kind.as_str();
+        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        match read {
+            Engines(read) => {
+                for engine in &engines {
+                    let labels = labels_of(name, &engine.model.name);
+                    for (more, value) in read(engine) {
+                        let comma = if more.is_empty() { "" } else { "," };
+                        write_series(&mut text, name, &format!("{labels}{comma}{more}"), &value);
+                    }
+                }
+            }
+            Edge(read) => {
+                for (more, value) in read(app, &counters) {
+                    let comma = if more.is_empty() { "" } else { "," };
+                    write_series(&mut text, name, &format!("{more}{comma}{all}"), &value);
+                }
+            }
+            Models(read) => {
+                for (model, histogram) in read(&counters) {
+                    let labels = labels_of(name, model);
+                    write_series(&mut text, name, &labels, &Value::Histogram(histogram));
+                }
+            }
+        }
+    }
     Reply::Text {
         content_type: "text/plain; version=0.0.4; charset=utf-8",
-        body: page.0.into(),
+        body: text.into(),
     }
 }
 
-fn queues(page: &mut Page, app: &App, all: &str) {
-    let waiting = app.admission.waiting();
-    let name = "prelude:queue_rows";
-    page.family(name, "gauge", "Rows waiting for their first result.");
-    for (class, rows, _) in waiting {
-        page.line(name, &format!("class=\"{class}\",{all}"), rows);
-    }
-    let name = "prelude:queue_tokens";
-    page.family(name, "gauge", "Prompt tokens waiting for a first result.");
-    for (class, _, tokens) in waiting {
-        page.line(name, &format!("class=\"{class}\",{all}"), tokens);
-    }
-    let (.., bytes) = app.admission.reserved();
-    let name = "prelude:body_bytes_in_flight";
-    page.family(name, "gauge", "Bytes of bodies being read or parsed.");
-    page.line(name, all, bytes);
-    let name = "prelude:encode_queue";
-    page.family(name, "gauge", "Texts waiting for a thread to be encoded.");
-    page.line(name, all, app.encoder.waiting());
+use Kind::{Counter, Gauge, Histogram};
+use Read::{Edge, Engines, Models};
+
+/// A served model and the counts of its engine.
+struct Engine<'a> {
+    model: &'a ServedModel,
+    snapshot: EngineSnapshot,
 }
 
-type Snapshots<'a> = [(&'a ServedModel, EngineSnapshot)];
+impl Engine<'_> {
+    fn scheduler(&self) -> &Stats {
+        &self.snapshot.scheduler
+    }
 
-fn engine_gauges(page: &mut Page, snapshots: &Snapshots<'_>) {
-    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-    let ratio = |part: u64, whole: u64| part as f64 / (whole.max(1) as f64);
-    page.each(
-        ("vllm:num_requests_running", "gauge"),
-        "Requests being computed.",
-        snapshots,
-        running,
-    );
-    page.each(
-        ("vllm:num_requests_waiting", "gauge"),
-        "Rows and sequences waiting for their first step.",
-        snapshots,
-        |s| s.scheduler.waiting_oneshot_rows + s.scheduler.waiting_decode_seqs,
-    );
-    page.each(
-        ("vllm:kv_cache_usage_perc", "gauge"),
-        "KV blocks referenced by sequences and steps, from 0 to 1.",
-        snapshots,
-        |s| {
-            let s = &s.scheduler;
-            ratio(
-                s.used_blocks,
-                s.used_blocks + s.cached_blocks + s.free_blocks,
-            )
-        },
-    );
-    let name = "vllm:cache_config_info";
-    page.family(name, "gauge", "The shape of the KV pool.");
-    for (model, _) in snapshots {
-        let capacity = model.engine.capacity();
-        let labels = format!(
-            "{},block_size=\"{}\",num_gpu_blocks=\"{}\"",
-            engine_labels(model),
-            capacity.block_size,
-            capacity.num_blocks
-        );
-        page.line(name, &labels, 1);
+    /// Returns a histogram of each class.
+    fn classes(&self, read: fn(&ClassTotals) -> &engine::Histogram) -> Series<'_> {
+        let classes = self.snapshot.classes.iter();
+        by(
+            "class",
+            classes.map(|c| (c.class.as_str(), Value::Histogram(read(c)))),
+        )
     }
-    // Gateways read it of every server that calls itself by these names. Adapters there are none.
-    let name = "vllm:lora_requests_info";
-    page.family(name, "gauge", "Adapters in use; none are served.");
-    for (model, _) in snapshots {
-        let labels = format!(
-            "{},max_lora=\"0\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"",
-            engine_labels(model)
-        );
-        page.line(name, &labels, model.created);
-    }
-    page.each_own(
-        ("prelude:kv_blocks_used", "gauge"),
-        "KV blocks referenced by sequences and steps.",
-        snapshots,
-        |s| s.scheduler.used_blocks,
-    );
-    page.each_own(
-        ("prelude:kv_blocks_cached", "gauge"),
-        "KV blocks that only the prefix cache holds.",
-        snapshots,
-        |s| s.scheduler.cached_blocks,
-    );
-    let name = "prelude:running_rows";
-    page.family(name, "gauge", "Rows and sequences being computed.");
-    for (model, snapshot) in snapshots {
-        let s = &snapshot.scheduler;
-        for (class, rows) in [
-            ("oneshot", s.running_chunked_rows + s.running_oneshot_rows),
-            ("decode", s.running_decode_seqs),
-        ] {
-            page.line(
-                name,
-                &format!("{},class=\"{class}\"", own_labels(model)),
-                rows,
-            );
+}
+
+/// The type of a family of series, as Prometheus names it.
+enum Kind {
+    Gauge,
+    Counter,
+    Histogram,
+}
+
+impl Kind {
+    fn as_str(&self) -> &'static str {
+        match self {
+            Gauge => "gauge",
+            Counter => "counter",
+            Histogram => "histogram",
         }
     }
 }
 
-/// Live requests beyond those that wait.
-fn running(snapshot: &EngineSnapshot) -> u64 {
-    let s = &snapshot.scheduler;
-    s.running_decode_seqs + s.running_chunked_rows + s.running_oneshot_rows
+/// The value of one series.
+enum Value<'a> {
+    Count(u64),
+    Ratio(f64),
+    Histogram(&'a engine::Histogram),
 }
 
-fn engine_counters(page: &mut Page, snapshots: &Snapshots<'_>) {
-    type Counter = (&'static str, &'static str, fn(&EngineSnapshot) -> u64);
-    let known: [Counter; 5] = [
-        (
-            "vllm:prefix_cache_queries_total",
-            "Prompt tokens looked up in the prefix cache.",
-            |s| s.scheduler.prefix_query_tokens,
-        ),
-        (
-            "vllm:prefix_cache_hits_total",
-            "Prompt tokens found in the prefix cache.",
-            |s| s.scheduler.prefix_hit_tokens,
-        ),
-        (
-            "vllm:prompt_tokens_total",
-            "Prompt tokens of finished requests.",
-            |s| whole(s.prompt_tokens.sum()),
-        ),
-        (
-            "vllm:generation_tokens_total",
-            "Generated tokens of finished requests.",
-            |s| whole(s.generation_tokens.sum()),
-        ),
-        (
-            "vllm:num_preemptions_total",
-            "Sequences that lost their blocks and were recomputed.",
-            |s| s.scheduler.preemptions,
-        ),
-    ];
-    for (name, help, value) in known {
-        page.each((name, "counter"), help, snapshots, value);
-    }
-    let name = "vllm:request_success_total";
-    page.family(name, "counter", "Finished requests by outcome.");
-    for (model, snapshot) in snapshots {
-        let finished = snapshot.finished;
-        for (outcome, count) in [
-            ("done", finished.done),
-            ("aborted", finished.aborted),
-            ("failed", finished.failed),
-            ("deadline_expired", finished.deadline_expired),
-        ] {
-            let labels = format!("{},finished_reason=\"{outcome}\"", engine_labels(model));
-            page.line(name, &labels, count);
-        }
-    }
-    let own: [Counter; 4] = [
-        (
-            "prelude:srjf_recalibrations_total",
-            "Times a waiter's place changed because more or less of it is cached.",
-            |s| s.scheduler.srjf_recalibrations,
-        ),
-        (
-            "prelude:deferrals_total",
-            "Times a waiter was held back for another that computes its prefix.",
-            |s| s.scheduler.deferrals,
-        ),
-        (
-            "prelude:evicted_blocks_total",
-            "Cached KV blocks evicted.",
-            |s| s.scheduler.evicted_blocks,
-        ),
-        (
-            "prelude:failed_steps_total",
-            "Steps that produced no results.",
-            |s| s.failed_steps,
-        ),
-    ];
-    for (name, help, value) in own {
-        page.each_own((name, "counter"), help, snapshots, value);
-    }
-    type OfClass = (&'static str, &'static str, fn(&EngineSnapshot) -> [u64; 2]);
-    let of_class: [OfClass; 3] = [
-        ("prelude:computed_tokens_total", "Tokens computed.", |s| {
-            let s = &s.scheduler;
-            [s.oneshot_tokens, s.prefill_tokens + s.decode_tokens]
-        }),
-        (
-            "prelude:shared_tokens_total",
-            "Prompt tokens that another row of the same step computed.",
-            // Prompts of generations share over time alone, through the cache.
-            |s| [s.scheduler.shared_tokens, 0],
-        ),
-        (
-            "prelude:padded_tokens_total",
-            "Tokens computed for nobody, to fill a shape.",
-            |s| [s.padded.oneshot, s.padded.decode],
-        ),
-    ];
-    for (name, help, value) in of_class {
-        page.family(name, "counter", help);
-        for (model, snapshot) in snapshots {
-            for (class, tokens) in ["oneshot", "decode"].iter().zip(value(snapshot)) {
-                let labels = format!("{},class=\"{class}\"", own_labels(model));
-                page.line(name, &labels, tokens);
-            }
-        }
-    }
-    let name = "prelude:steps_total";
-    page.family(name, "counter", "Steps by what was in them.");
-    for (model, snapshot) in snapshots {
-        for totals in &snapshot.steps {
-            let labels = format!("{},kind=\"{}\"", own_labels(model), totals.kind.as_str());
-            page.line(name, &labels, totals.steps);
-        }
-    }
+/// Series of one family: further labels, and the value.
+type Series<'a> = Vec<(String, Value<'a>)>;
+
+/// Returns one series without further labels.
+fn one(value: Value<'_>) -> Series<'_> {
+    vec![(String::new(), value)]
 }
 
-fn engine_histograms(page: &mut Page, snapshots: &Snapshots<'_>) {
-    type Field = (
-        &'static str,
-        &'static str,
-        fn(&EngineSnapshot) -> &Histogram,
-    );
-    let known: [Field; 10] = [
-        (
-            "vllm:time_to_first_token_seconds",
-            "From arrival at the engine to the first token.",
-            |s| &s.time_to_first_token,
-        ),
-        (
-            "vllm:inter_token_latency_seconds",
-            "Between tokens of one sequence.",
-            |s| &s.inter_token_latency,
-        ),
-        (
-            "vllm:e2e_request_latency_seconds",
-            "From arrival at the engine to the end.",
-            |s| &s.e2e_latency,
-        ),
-        (
-            "vllm:request_queue_time_seconds",
-            "From arrival at the engine to the first step.",
-            |s| &s.queue_time,
-        ),
-        (
-            "vllm:request_inference_time_seconds",
-            "From the first step to the end.",
-            |s| &s.exec_time,
-        ),
-        (
-            "vllm:request_prefill_time_seconds",
-            "From a generation's first step to its first token.",
-            |s| &s.prefill_time,
-        ),
-        (
-            "vllm:request_decode_time_seconds",
-            "From a generation's first token to its last.",
-            |s| &s.decode_time,
-        ),
-        (
-            "vllm:request_time_per_output_token_seconds",
-            "Mean time between a generation's tokens.",
-            |s| &s.time_per_output_token,
-        ),
-        (
-            "vllm:request_prompt_tokens",
-            "Prompt tokens per request.",
-            |s| &s.prompt_tokens,
-        ),
-        (
-            "vllm:request_generation_tokens",
-            "Generated tokens per request.",
-            |s| &s.generation_tokens,
-        ),
-    ];
-    for (name, help, histogram) in known {
-        page.family(name, "histogram", help);
-        for (model, snapshot) in snapshots {
-            page.histogram(name, &engine_labels(model), histogram(snapshot));
-        }
-    }
-    type OfClass = (&'static str, &'static str, fn(&ClassTotals) -> &Histogram);
-    let of_class: [OfClass; 4] = [
-        (
-            "prelude:queue_seconds",
-            "From a request's arrival at the engine to its first step.",
-            |c| &c.queue_time,
-        ),
-        (
-            "prelude:exec_seconds",
-            "From a request's first step to its end.",
-            |c| &c.exec_time,
-        ),
-        (
-            "prelude:step_rows",
-            "Rows per step that had any of the class.",
-            |c| &c.step_rows,
-        ),
-        (
-            "prelude:step_tokens",
-            "Tokens computed per step that had any of the class.",
-            |c| &c.step_tokens,
-        ),
-    ];
-    for (name, help, histogram) in of_class {
-        page.family(name, "histogram", help);
-        for (model, snapshot) in snapshots {
-            for totals in &snapshot.classes {
-                let labels = format!("{},class=\"{}\"", own_labels(model), totals.class.as_str());
-                page.histogram(name, &labels, histogram(totals));
-            }
-        }
-    }
-    let name = "vllm:iteration_tokens_total";
-    page.family(name, "histogram", "Tokens computed per step.");
-    for (model, snapshot) in snapshots {
-        page.histogram(name, &engine_labels(model), &snapshot.iteration_tokens);
-    }
-    let name = "prelude:step_seconds";
-    page.family(
-        name,
-        "histogram",
-        "From a step's submission to its results.",
-    );
-    for (model, snapshot) in snapshots {
-        for totals in &snapshot.steps {
-            let labels = format!("{},kind=\"{}\"", own_labels(model), totals.kind.as_str());
-            page.histogram(name, &labels, &totals.seconds);
-        }
-    }
+/// Returns a count without further labels.
+fn count<'a>(count: u64) -> Series<'a> {
+    one(Value::Count(count))
 }
 
-fn edge(page: &mut Page, counters: &Counters, all: &str) {
-    let name = "prelude:requests_total";
-    page.family(
-        name,
-        "counter",
-        "Requests by route and status; 499 is a client that left.",
-    );
-    for ((route, code), count) in &counters.requests {
-        page.line(
-            name,
-            &format!("route=\"{route}\",code=\"{code}\",{all}"),
-            count,
-        );
-    }
-    let name = "prelude:rejects_total";
-    page.family(name, "counter", "Refusals and failures by reason.");
-    for (reason, count) in &counters.rejects {
-        page.line(name, &format!("reason=\"{reason}\",{all}"), count);
-    }
-    let name = "prelude:unknown_fields_total";
-    page.family(name, "counter", "Request fields nobody knows, by route.");
-    for (route, count) in &counters.unknown_fields {
-        page.line(name, &format!("route=\"{route}\",{all}"), count);
-    }
-    let name = "prelude:deadline_missed_total";
-    page.family(name, "counter", "Requests whose deadline passed.");
-    page.line(name, all, counters.deadlines_missed);
-    let name = "prelude:grammar_cache_hits_total";
-    page.family(name, "counter", "Constraints that were compiled already.");
-    page.line(name, all, counters.grammar_cache_hits);
-    let name = "prelude:encode_seconds";
-    page.family(name, "histogram", "Turning a request's texts into ids.");
-    page.histogram(name, all, &counters.encode_seconds);
-    let name = "vllm:request_params_n";
-    page.family(name, "histogram", "`n` of generations.");
-    for (model, asked) in &counters.generations {
-        page.histogram(name, &engine_label(model), &asked.n);
-    }
-    let name = "prelude:label_mass";
-    page.family(
-        name,
-        "histogram",
-        "Probability that the model says any label of a typed decision's question.",
-    );
-    for (model, masses) in &counters.label_mass {
-        page.histogram(name, &model_label(model), masses);
-    }
-    let name = "vllm:request_params_max_tokens";
-    page.family(name, "histogram", "Output budget of generations.");
-    for (model, asked) in &counters.generations {
-        page.histogram(name, &engine_label(model), &asked.max_tokens);
-    }
+/// Returns a series for each value of a label.
+fn by<'a, L: std::fmt::Display>(
+    label: &str,
+    values: impl IntoIterator<Item = (L, Value<'a>)>,
+) -> Series<'a> {
+    let values = values.into_iter();
+    let series = values.map(|(name, value)| (format!("{label}=\"{name}\""), value));
+    series.collect()
 }
 
-/// Sums of token counts are whole numbers.
+/// Returns a count for each value of a label.
+fn counts<'a, L: std::fmt::Display>(
+    label: &str,
+    values: impl IntoIterator<Item = (L, u64)>,
+) -> Series<'a> {
+    let values = values.into_iter();
+    by(label, values.map(|(name, n)| (name, Value::Count(n))))
+}
+
+/// Returns the counts of one-shot requests and of generations.
+fn by_class<'a>(oneshot: u64, decode: u64) -> Series<'a> {
+    counts("class", [("oneshot", oneshot), ("decode", decode)])
+}
+
+/// Returns the sum of token counts, which is a whole number.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     reason = "a sum of counts, below 2^53"
 )]
-fn whole(sum: f64) -> u64 {
-    sum as u64
+fn whole(histogram: &engine::Histogram) -> u64 {
+    histogram.sum() as u64
 }
 
-fn own_labels(model: &ServedModel) -> String {
-    model_label(&model.name)
+/// Returns the share of KV blocks that sequences and steps refer to.
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+fn used_share(s: &Stats) -> f64 {
+    let all = s.used_blocks + s.cached_blocks + s.free_blocks;
+    s.used_blocks as f64 / (all.max(1) as f64)
 }
 
 fn model_label(name: &str) -> String {
     format!("model_name=\"{}\"", escape(name))
 }
 
-/// One engine serves a model, so its index is always the first.
-fn engine_labels(model: &ServedModel) -> String {
-    engine_label(&model.name)
-}
-
-fn engine_label(name: &str) -> String {
-    format!("engine=\"0\",{}", model_label(name))
+/// Returns the labels of a model's series. Families of vLLM's have the index of the engine too,
+/// which is always 0: one engine serves a model.
+fn labels_of(family: &str, model: &str) -> String {
+    let engine = match family.starts_with("vllm:") {
+        true => "engine=\"0\",",
+        false => "",
+    };
+    format!("{engine}{}", model_label(model))
 }
 
 fn escape(label: &str) -> String {
@@ -469,61 +197,178 @@ fn escape(label: &str) -> String {
         .replace('\n', "\\n")
 }
 
-/// The text in the making.
-#[derive(Default)]
-struct Page(String);
+/// The source of a family's series.
+enum Read {
+    /// Series of each engine.
+    Engines(for<'e> fn(&'e Engine<'_>) -> Series<'e>),
+    /// Series of the whole process.
+    Edge(for<'c> fn(&App, &'c Counters) -> Series<'c>),
+    /// A histogram of each model by name.
+    Models(for<'c> fn(&'c Counters) -> Vec<(&'c str, &'c engine::Histogram)>),
+}
 
-impl Page {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-    }
+/// All families, in the order of the page: type, name, help, series.
+#[rustfmt::skip]
+static FAMILIES: &[(Kind, &str, &str, Read)] = &[
+    (Gauge, "vllm:num_requests_running", "Requests being computed.", Engines(|e| {
+        let s = e.scheduler();
+        count(s.running_decode_seqs + s.running_chunked_rows + s.running_oneshot_rows)
+    })),
+    (Gauge, "vllm:num_requests_waiting", "Rows and sequences waiting for their first step.",
+        Engines(|e| count(e.scheduler().waiting_oneshot_rows + e.scheduler().waiting_decode_seqs))),
+    (Gauge, "vllm:kv_cache_usage_perc", "KV blocks referenced by sequences and steps, from 0 to 1.",
+        Engines(|e| one(Value::Ratio(used_share(e.scheduler()))))),
+    (Gauge, "vllm:cache_config_info", "The shape of the KV pool.", Engines(|e| {
+        let capacity = e.model.engine.capacity();
+        let (size, blocks) = (capacity.block_size, capacity.num_blocks);
+        let labels = format!("block_size=\"{size}\",num_gpu_blocks=\"{blocks}\"");
+        vec![(labels, Value::Count(1))]
+    })),
+    // Gateways read it of every server with these names.
+    (Gauge, "vllm:lora_requests_info", "Adapters in use; none are served.", Engines(|e| {
+        let labels = "max_lora=\"0\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"";
+        vec![(labels.to_owned(), Value::Count(e.model.created))]
+    })),
+    (Gauge, "prelude:kv_blocks_used", "KV blocks referenced by sequences and steps.",
+        Engines(|e| count(e.scheduler().used_blocks))),
+    (Gauge, "prelude:kv_blocks_cached", "KV blocks that only the prefix cache holds.",
+        Engines(|e| count(e.scheduler().cached_blocks))),
+    (Gauge, "prelude:running_rows", "Rows and sequences being computed.", Engines(|e| {
+        let s = e.scheduler();
+        by_class(s.running_chunked_rows + s.running_oneshot_rows, s.running_decode_seqs)
+    })),
 
-    fn line(&mut self, name: &str, labels: &str, value: impl Display) {
-        let _ = match labels {
-            "" => writeln!(self.0, "{name} {value}"),
-            labels => writeln!(self.0, "{name}{{{labels}}} {value}"),
-        };
-    }
+    (Counter, "vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
+        Engines(|e| count(e.scheduler().prefix_query_tokens))),
+    (Counter, "vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
+        Engines(|e| count(e.scheduler().prefix_hit_tokens))),
+    (Counter, "vllm:prompt_tokens_total", "Prompt tokens of finished requests.",
+        Engines(|e| count(whole(&e.snapshot.prompt_tokens)))),
+    (Counter, "vllm:generation_tokens_total", "Generated tokens of finished requests.",
+        Engines(|e| count(whole(&e.snapshot.generation_tokens)))),
+    (Counter, "vllm:num_preemptions_total", "Sequences that lost their blocks and were recomputed.",
+        Engines(|e| count(e.scheduler().preemptions))),
+    (Counter, "vllm:request_success_total", "Finished requests by outcome.",
+        Engines(|e| {
+            let n = e.snapshot.finished;
+            counts("finished_reason", [
+                ("done", n.done), ("aborted", n.aborted), ("failed", n.failed),
+                ("deadline_expired", n.deadline_expired),
+            ])
+        })),
+    (Counter, "prelude:srjf_recalibrations_total",
+        "Times a waiter's place changed because more or less of it is cached.",
+        Engines(|e| count(e.scheduler().srjf_recalibrations))),
+    (Counter, "prelude:deferrals_total",
+        "Times a waiter was held back for another that computes its prefix.",
+        Engines(|e| count(e.scheduler().deferrals))),
+    (Counter, "prelude:evicted_blocks_total", "Cached KV blocks evicted.",
+        Engines(|e| count(e.scheduler().evicted_blocks))),
+    (Counter, "prelude:failed_steps_total", "Steps that produced no results.",
+        Engines(|e| count(e.snapshot.failed_steps))),
+    (Counter, "prelude:computed_tokens_total", "Tokens computed.", Engines(|e| {
+        let s = e.scheduler();
+        by_class(s.oneshot_tokens, s.prefill_tokens + s.decode_tokens)
+    })),
+    // Prompts of generations share over time alone, through the cache.
+    (Counter, "prelude:shared_tokens_total",
+        "Prompt tokens that another row of the same step computed.",
+        Engines(|e| by_class(e.scheduler().shared_tokens, 0))),
+    (Counter, "prelude:padded_tokens_total", "Tokens computed to fill a shape, without a result.",
+        Engines(|e| by_class(e.snapshot.padded.oneshot, e.snapshot.padded.decode))),
+    (Counter, "prelude:steps_total", "Steps by what was in them.",
+        Engines(|e| counts("kind", e.snapshot.steps.iter().map(|s| (s.kind.as_str(), s.steps))))),
 
-    /// A family with one line per engine, under another server's name.
-    fn each<V: Display>(
-        &mut self,
-        (name, kind): (&str, &str),
-        help: &str,
-        snapshots: &Snapshots<'_>,
-        value: impl Fn(&EngineSnapshot) -> V,
-    ) {
-        self.family(name, kind, help);
-        for (model, snapshot) in snapshots {
-            self.line(name, &engine_labels(model), value(snapshot));
+    (Histogram, "vllm:time_to_first_token_seconds",
+        "From arrival at the engine to the first token.",
+        Engines(|e| one(Value::Histogram(&e.snapshot.time_to_first_token)))),
+    (Histogram, "vllm:inter_token_latency_seconds", "Between tokens of one sequence.",
+        Engines(|e| one(Value::Histogram(&e.snapshot.inter_token_latency)))),
+    (Histogram, "vllm:e2e_request_latency_seconds", "From arrival at the engine to the end.",
+        Engines(|e| one(Value::Histogram(&e.snapshot.e2e_latency)))),
+    (Histogram, "vllm:request_queue_time_seconds", "From arrival at the engine to the first step.",
+        Engines(|e| one(Value::Histogram(&e.snapshot.queue_time)))),
+    (Histogram, "vllm:request_inference_time_seconds", "From the first step to the end.",
+        Engines(|e| one(Value::Histogram(&e.snapshot.exec_time)))),
+    (Histogram, "vllm:request_prefill_time_seconds",
+        "From a generation's first step to its first token.",
+        Engines(|e| one(Value::Histogram(&e.snapshot.prefill_time)))),
+    (Histogram, "vllm:request_decode_time_seconds", "From a generation's first token to its last.",
+        Engines(|e| one(Value::Histogram(&e.snapshot.decode_time)))),
+    (Histogram, "vllm:request_time_per_output_token_seconds",
+        "Mean time between a generation's tokens.",
+        Engines(|e| one(Value::Histogram(&e.snapshot.time_per_output_token)))),
+    (Histogram, "vllm:request_prompt_tokens", "Prompt tokens per request.",
+        Engines(|e| one(Value::Histogram(&e.snapshot.prompt_tokens)))),
+    (Histogram, "vllm:request_generation_tokens", "Generated tokens per request.",
+        Engines(|e| one(Value::Histogram(&e.snapshot.generation_tokens)))),
+    (Histogram, "prelude:queue_seconds",
+        "From a request's arrival at the engine to its first step.",
+        Engines(|e| e.classes(|c| &c.queue_time))),
+    (Histogram, "prelude:exec_seconds", "From a request's first step to its end.",
+        Engines(|e| e.classes(|c| &c.exec_time))),
+    (Histogram, "prelude:step_rows", "Rows per step that had any of the class.",
+        Engines(|e| e.classes(|c| &c.step_rows))),
+    (Histogram, "prelude:step_tokens", "Tokens computed per step that had any of the class.",
+        Engines(|e| e.classes(|c| &c.step_tokens))),
+    (Histogram, "vllm:iteration_tokens_total", "Tokens computed per step.",
+        Engines(|e| one(Value::Histogram(&e.snapshot.iteration_tokens)))),
+    (Histogram, "prelude:step_seconds", "From a step's submission to its results.",
+        Engines(|e| {
+            let steps = e.snapshot.steps.iter();
+            by("kind", steps.map(|s| (s.kind.as_str(), Value::Histogram(&s.seconds))))
+        })),
+
+    (Gauge, "prelude:queue_rows", "Rows waiting for their first result.", Edge(|app, _|
+        counts("class", app.admission.waiting().map(|(class, rows, _)| (class, rows))))),
+    (Gauge, "prelude:queue_tokens", "Prompt tokens waiting for a first result.", Edge(|app, _|
+        counts("class", app.admission.waiting().map(|(class, _, tokens)| (class, tokens))))),
+    (Gauge, "prelude:body_bytes_in_flight", "Bytes of bodies being read or parsed.",
+        Edge(|app, _| { let (.., bytes) = app.admission.reserved(); count(bytes) })),
+    (Gauge, "prelude:encode_queue", "Texts waiting for a thread to be encoded.",
+        Edge(|app, _| count(app.encoder.waiting() as u64))),
+
+    (Counter, "prelude:requests_total", "Requests by route and status; 499 is a client that left.",
+        Edge(|_, c| {
+            let labels = |(route, code): &_| format!("route=\"{route}\",code=\"{code}\"");
+            c.requests.iter().map(|(key, &n)| (labels(key), Value::Count(n))).collect()
+        })),
+    (Counter, "prelude:rejects_total", "Refusals and failures by reason.",
+        Edge(|_, c| counts("reason", c.rejects.iter().map(|(reason, &n)| (reason, n))))),
+    (Counter, "prelude:unknown_fields_total", "Unknown request fields, by route.",
+        Edge(|_, c| counts("route", c.unknown_fields.iter().map(|(route, &n)| (route, n))))),
+    (Counter, "prelude:deadline_missed_total", "Requests whose deadline passed.",
+        Edge(|_, c| count(c.deadlines_missed))),
+    (Counter, "prelude:grammar_cache_hits_total", "Constraints that were compiled already.",
+        Edge(|_, c| count(c.grammar_cache_hits))),
+    (Histogram, "prelude:encode_seconds", "Turning a request's texts into ids.",
+        Edge(|_, c| one(Value::Histogram(&c.encode_seconds)))),
+    (Histogram, "vllm:request_params_n", "`n` of generations.",
+        Models(|c| c.generations.iter().map(|(model, asked)| (&**model, &asked.n)).collect())),
+    (Histogram, "prelude:label_mass",
+        "Probability that the model says any label of a typed decision's question.",
+        Models(|c| c.label_mass.iter().map(|(model, masses)| (&**model, masses)).collect())),
+    (Histogram, "vllm:request_params_max_tokens", "Output budget of generations.", Models(|c|
+        c.generations.iter().map(|(model, asked)| (&**model, &asked.max_tokens)).collect())),
+];
+
+/// Writes the lines of one series.
+fn write_series(text: &mut String, name: &str, labels: &str, value: &Value<'_>) {
+    let _ = match value {
+        Value::Count(count) => writeln!(text, "{name}{{{labels}}} {count}"),
+        Value::Ratio(ratio) => writeln!(text, "{name}{{{labels}}} {ratio}"),
+        Value::Histogram(histogram) => {
+            for (bound, count) in histogram.cumulative() {
+                let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{bound}\"}} {count}");
+            }
+            let (sum, count) = (histogram.sum(), histogram.count());
+            writeln!(
+                text,
+                "{name}_bucket{{{labels},le=\"+Inf\"}} {count}\n\
+                 {name}_sum{{{labels}}} {sum}\n{name}_count{{{labels}}} {count}"
+            )
         }
-    }
-
-    /// The same under a name of ours.
-    fn each_own<V: Display>(
-        &mut self,
-        (name, kind): (&str, &str),
-        help: &str,
-        snapshots: &Snapshots<'_>,
-        value: impl Fn(&EngineSnapshot) -> V,
-    ) {
-        self.family(name, kind, help);
-        for (model, snapshot) in snapshots {
-            self.line(name, &own_labels(model), value(snapshot));
-        }
-    }
-
-    fn histogram(&mut self, name: &str, labels: &str, histogram: &Histogram) {
-        let comma = if labels.is_empty() { "" } else { "," };
-        let bucket = format!("{name}_bucket");
-        for (bound, count) in histogram.cumulative() {
-            self.line(&bucket, &format!("{labels}{comma}le=\"{bound}\""), count);
-        }
-        let count = histogram.count();
-        self.line(&bucket, &format!("{labels}{comma}le=\"+Inf\""), count);
-        self.line(&format!("{name}_sum"), labels, histogram.sum());
-        self.line(&format!("{name}_count"), labels, count);
-    }
+    };
 }
 
 #[cfg(test)]
@@ -532,16 +377,15 @@ mod tests {
 
     #[test]
     fn lines() {
-        let mut page = Page::default();
-        let mut histogram = Histogram::new(&[1.0, 2.5]);
+        let mut histogram = engine::Histogram::new(&[1.0, 2.5]);
         histogram.observe(2.0);
-        page.family("a", "histogram", "Help.");
-        page.histogram("a", "x=\"1\"", &histogram);
-        page.line("b", "", 3);
-        let expected = "# HELP a Help.\n# TYPE a histogram\na_bucket{x=\"1\",le=\"1\"} 0\n\
+        let mut text = String::new();
+        write_series(&mut text, "a", "x=\"1\"", &Value::Histogram(&histogram));
+        write_series(&mut text, "b", "x=\"1\"", &Value::Count(3));
+        let expected = "a_bucket{x=\"1\",le=\"1\"} 0\n\
             a_bucket{x=\"1\",le=\"2.5\"} 1\na_bucket{x=\"1\",le=\"+Inf\"} 1\na_sum{x=\"1\"} 2\n\
-            a_count{x=\"1\"} 1\nb 3\n";
-        assert_eq!(page.0, expected);
+            a_count{x=\"1\"} 1\nb{x=\"1\"} 3\n";
+        assert_eq!(text, expected);
         assert_eq!(escape("a\"\\\n"), "a\\\"\\\\\\n");
     }
 }

@@ -225,7 +225,7 @@ pub(crate) struct Info<'a> {
     max_model_len: u32,
 }
 
-/// What harnesses ask of a tokenizer.
+/// The properties of a tokenizer that evaluation harnesses ask for.
 ///
 /// # Errors
 /// 503 while loading.

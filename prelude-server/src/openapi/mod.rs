@@ -49,7 +49,7 @@ pub(crate) fn document(endpoints: &[&Endpoint]) -> Value {
             "title": "Prelude",
             "version": env!("CARGO_PKG_VERSION"),
             "description": "Decisions made by language models, and text beside them. A null field \
-                is an absent one. Fields that nobody knows are ignored, unless the header \
+                is an absent one. Unknown fields are ignored, unless the header \
                 `x-prelude-strict: 1` asks for them to be refused.",
             "license": {
                 "name": "MIT OR Apache-2.0",
@@ -122,7 +122,7 @@ fn parameters(endpoint: &Endpoint) -> Value {
         list.push(header(
             "x-prelude-strict",
             json!({ "type": "string" }),
-            "`1` refuses fields that nobody knows.",
+            "`1` refuses unknown fields.",
         ));
     }
     if endpoint.route().ends_with('*') {
@@ -135,7 +135,7 @@ fn parameters(endpoint: &Endpoint) -> Value {
     list.into()
 }
 
-/// What a HEAD is answered has no body.
+/// The answer to a HEAD has no body.
 fn without_bodies(operation: &mut Value) {
     let responses = operation["responses"].as_object_mut();
     for response in responses.into_iter().flat_map(Map::values_mut) {

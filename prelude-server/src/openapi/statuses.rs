@@ -1,4 +1,4 @@
-//! What an operation may be answered with, and how.
+//! The statuses, bodies and headers that an operation may be answered with.
 
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -28,7 +28,7 @@ struct ErrorObject {
     message: String,
     /// `BadRequestError` and the like, by status.
     r#type: String,
-    /// Which field is meant: its name, or a JSON pointer.
+    /// The field that is meant: its name, or a JSON pointer.
     param: Option<String>,
     /// The status.
     code: u16,
@@ -54,7 +54,7 @@ struct SystemOneErrorResponse {
     reason = "described, never built: errors are written in error.rs"
 )]
 enum SystemOneDetail {
-    /// Of 422: what is wrong where.
+    /// With 422: each fault and its place.
     Validation(Vec<ValidationDetail>),
     Other {
         error_type: String,

@@ -3,10 +3,10 @@
 
 use serde_json::Value;
 
-/// Whether `body`, sent with `status` to a request of `path`, is as the document says.
+/// Checks that `body`, sent with `status` to a request of `path`, is as the document says.
 ///
 /// # Errors
-/// What is not, and where.
+/// The part that differs, and its place.
 pub(crate) fn check(
     document: &Value,
     method: &str,

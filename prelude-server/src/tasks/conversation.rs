@@ -46,7 +46,7 @@ pub(crate) struct ConversationFields<'a> {
     pub(crate) tools: Option<Json>,
     /// `auto`; `none`, which hides the tools; `required` or a function, which force a call.
     pub(crate) tool_choice: Option<Json>,
-    /// Whether an answer may have more than one call.
+    /// True if an answer may have more than one call.
     pub(crate) parallel_tool_calls: Option<bool>,
     #[schemars(with = "Option<Vec<BTreeMap<String, Value>>>")]
     documents: Option<Json>,
@@ -57,7 +57,7 @@ pub(crate) struct ConversationFields<'a> {
     pub(crate) escape_special_tokens: Option<bool>,
 }
 
-/// What the template is given. `Debug` prints how much of it there is.
+/// The input of a template. `Debug` prints its size.
 pub(crate) struct Conversation {
     messages: Vec<Value>,
     /// Functions that the model may call.
@@ -70,7 +70,7 @@ pub(crate) struct Conversation {
     kwargs: Map<String, Value>,
     /// The source of a template in place of the model's own.
     template: Option<String>,
-    /// What keeps special tokens of people's apart from the template's, if that is wanted.
+    /// The mark that separates special tokens in people's texts from the template's, if wanted.
     mark: Option<char>,
 }
 
@@ -88,7 +88,7 @@ impl fmt::Debug for Conversation {
 pub(crate) struct Rendered {
     pub(crate) ids: Vec<TokenId>,
     pub(crate) text: String,
-    /// Whether `ids` are fewer than the text's.
+    /// True if `ids` are fewer than the text's.
     is_cut: bool,
 }
 
@@ -203,14 +203,6 @@ impl Conversation {
         told
     }
 
-    /// What the last message says, if an assistant does.
-    pub(crate) fn last_said_by_assistant(&self) -> Option<String> {
-        let last = self.messages.last().filter(|m| m["role"] == "assistant")?;
-        last["content"]
-            .as_str()
-            .map(|said| self.unmarked(said.to_owned()))
-    }
-
     /// The prompt's ids, so many of them as `truncation` keeps. On the encode pool.
     ///
     /// # Errors
@@ -298,7 +290,7 @@ impl Conversation {
     }
 }
 
-/// Which template renders a conversation.
+/// The template that renders a conversation.
 enum Template<'m> {
     Own(&'m ChatTemplate),
     OfRequest(Box<ChatTemplate>),

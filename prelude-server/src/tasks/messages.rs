@@ -164,7 +164,7 @@ pub(crate) fn render_unfinished(
     Ok(text)
 }
 
-/// What of a conversation's `text` comes before any message's content and behind all of them: the
+/// Returns the parts of a conversation's `text` that come before any message's content and behind all of them: the
 /// template's own, nothing where it prints no content.
 ///
 /// # Errors

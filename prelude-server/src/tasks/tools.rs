@@ -24,7 +24,7 @@ pub(crate) struct Tools {
     tools: Vec<Value>,
     /// Indices of those of which one must be called; empty if none must.
     forced: Vec<usize>,
-    /// Whether there may be more than one call.
+    /// True if there may be more than one call.
     pub(crate) parallel: bool,
 }
 
@@ -90,12 +90,12 @@ impl Tools {
         Ok(())
     }
 
-    /// What the template is given.
+    /// The tools as the template is given them.
     pub(crate) fn shown(&self) -> Option<&[Value]> {
         (!self.tools.is_empty()).then_some(&*self.tools)
     }
 
-    /// Whether an answer may hold calls.
+    /// Returns true if an answer may hold calls.
     pub(crate) fn may_be_called(&self) -> bool {
         !self.tools.is_empty()
     }
@@ -137,7 +137,7 @@ impl Tools {
     }
 }
 
-/// Whether the model is thinking where a prompt ends.
+/// True if the model is thinking where a prompt ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mind {
     /// It may begin to.

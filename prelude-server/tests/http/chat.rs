@@ -208,7 +208,7 @@ fn bad_input_is_refused_by_name() {
     check(with(json!({"tools": [1]})), "invalid_type", "tools");
     let template = with(json!({"chat_template": "x"}));
     check(template, "unsupported_parameter", "chat_template");
-    for field in ["escape_special_tokens", "echo", "return_prompt_text"] {
+    for field in ["escape_special_tokens", "return_prompt_text"] {
         check(with(json!({field: 1})), "invalid_type", field);
     }
     // A template that cannot cope: content that is not text, from a message without any.

@@ -78,17 +78,12 @@ fn ticket() -> Value {
 fn a_choice_is_one_of_the_options() {
     let server = TestServer::demo();
     let options = ["card", "card arrival", "top up", "é"];
-    for field in ["guided_choice", "structured_outputs"] {
-        let fields = match field {
-            "guided_choice" => json!({"guided_choice": options}),
-            _ => json!({"structured_outputs": {"choice": options}}),
-        };
-        for text in finished(&server, &fields) {
-            assert!(options.contains(&&*text), "{text:?}");
-        }
+    let fields = json!({"structured_outputs": {"choice": options}});
+    for text in finished(&server, &fields) {
+        assert!(options.contains(&&*text), "{text:?}");
     }
     // Every choice of `n`, streamed or not, with what else shapes a draw.
-    let fields = json!({"guided_choice": options, "n": 4, "logprobs": 2, "presence_penalty": 1.5,
+    let fields = json!({"structured_outputs": {"choice": options}, "n": 4, "logprobs": 2, "presence_penalty": 1.5,
         "repetition_penalty": 1.3, "top_p": 0.9});
     let whole = ask(&server, &wild(7, &fields));
     let mut body = wild(7, &fields);
@@ -124,7 +119,7 @@ fn options_of_one_token_are_one_step() {
         .collect();
     assert_eq!(one.len(), 2);
     for n in [1, 5] {
-        let body = wild(1, &json!({"guided_choice": one, "n": n}));
+        let body = wild(1, &json!({"structured_outputs": {"choice": one}, "n": n}));
         let response = server.post(PATH, &body.to_string());
         assert_eq!(response.header("x-prelude-class"), Some("oneshot"));
         for choice in response.json()["choices"].as_array().unwrap() {
@@ -132,7 +127,10 @@ fn options_of_one_token_are_one_step() {
             assert_eq!(choice["finish_reason"], "stop");
         }
     }
-    let longer = wild(1, &json!({"guided_choice": [one[0], "a long option"]}));
+    let longer = wild(
+        1,
+        &json!({"structured_outputs": {"choice": [one[0], "a long option"]}}),
+    );
     let response = server.post(PATH, &longer.to_string());
     assert_eq!(response.header("x-prelude-class"), Some("decode"));
 }
@@ -150,7 +148,7 @@ fn texts_match_their_regular_expression() {
         for text in finished(&server, &json!({"structured_outputs": {"regex": regex}})) {
             assert!(matches(regex, &text), "{regex}: {text:?}");
         }
-        let anchored = json!({"guided_regex": format!("^{regex}$")});
+        let anchored = json!({"structured_outputs": {"regex": format!("^{regex}$")}});
         for text in finished(&server, &anchored) {
             assert!(matches(regex, &text), "{regex}: {text:?}");
         }
@@ -172,7 +170,7 @@ fn texts_conform_to_their_schema() {
     for schema in schemas {
         for fields in [
             json!({"structured_outputs": {"json": schema}}),
-            json!({"guided_json": schema.to_string()}),
+            json!({"structured_outputs": {"json": schema.to_string()}}),
         ] {
             for text in finished(&server, &fields) {
                 conforms(&schema, &text);
@@ -241,7 +239,7 @@ fn white_space_in_json_has_a_bound() {
     assert_eq!(ask_for(none, &newline), 0);
     for fields in [
         json!({"structured_outputs": {"json": schema, "whitespace_pattern": "[ \n]{0,3}"}}),
-        json!({"guided_json": schema, "guided_whitespace_pattern": "[\n]{1,3}"}),
+        json!({"structured_outputs": {"json": schema, "whitespace_pattern": "[\n]{1,3}"}}),
     ] {
         assert_eq!(ask_for(fields, &newline), 3);
     }
@@ -258,30 +256,30 @@ fn white_space_in_json_has_a_bound() {
 
     // Wherever JSON is asked for, and named as this request has it, whoever asked before.
     let format = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema}});
-    let fields = json!({"response_format": format, "guided_whitespace_pattern": "[\n]{1,3}"});
+    let fields = json!({"response_format": format, "structured_outputs": {"whitespace_pattern": "[\n]{1,3}"}});
     assert_eq!(ask_for(fields, &newline), 3);
     let fields = json!({"response_format": format,
         "structured_outputs": {"disable_any_whitespace": true}});
     assert_eq!(ask_for(fields, &newline), 0);
-    let wrong = json!({"guided_json": schema, "guided_whitespace_pattern": "(["});
+    let wrong = json!({"structured_outputs": {"json": schema, "whitespace_pattern": "(["}});
     refused(
         &server,
         &wrong,
         "grammar_error",
-        "guided_whitespace_pattern",
+        "/structured_outputs/whitespace_pattern",
     );
-    let wrong = json!({"guided_json": schema, "guided_whitespace_pattern": "(limit"});
+    let wrong = json!({"structured_outputs": {"json": schema, "whitespace_pattern": "(limit"}});
     refused(
         &server,
         &wrong,
         "grammar_error",
-        "guided_whitespace_pattern",
+        "/structured_outputs/whitespace_pattern",
     );
     refused(
         &server,
-        &json!({"guided_regex": "(limit"}),
+        &json!({"structured_outputs": {"regex": "(limit"}}),
         "grammar_error",
-        "guided_regex",
+        "/structured_outputs/regex",
     );
     let pattern = "/structured_outputs/whitespace_pattern";
     let wrong = json!({"structured_outputs": {"json": schema, "whitespace_pattern": "(["}});
@@ -289,9 +287,13 @@ fn white_space_in_json_has_a_bound() {
     let both = json!({"structured_outputs": {"json": schema, "whitespace_pattern": " ",
         "disable_any_whitespace": true}});
     refused(&server, &both, "invalid_value", pattern);
-    let both = json!({"structured_outputs": {"json": schema, "disable_any_whitespace": true},
-        "guided_whitespace_pattern": " "});
-    refused(&server, &both, "invalid_value", "guided_whitespace_pattern");
+    let format = json!({"type": "text"});
+    let both =
+        json!({"response_format": format, "structured_outputs": {"whitespace_pattern": " "}});
+    refused(&server, &both, "invalid_value", pattern);
+    // The older names are known, so that no answer comes without its constraint.
+    let older = json!({"guided_regex": "a+"});
+    refused(&server, &older, "unsupported_parameter", "guided_regex");
     let no_json = json!({"structured_outputs": {"regex": "a+", "whitespace_pattern": " "}});
     refused(&server, &no_json, "invalid_value", pattern);
 }
@@ -303,11 +305,11 @@ fn a_refusal_is_not_shared_with_what_is_allowed() {
         let server = TestServer::demo();
         let mut own = schema.clone();
         own["x-guidance"] = json!({});
-        let wrong = json!({"guided_json": own});
-        let right = json!({"guided_json": schema});
-        refused(&server, &wrong, "grammar_error", "guided_json");
+        let wrong = json!({"structured_outputs": {"json": own}});
+        let right = json!({"structured_outputs": {"json": schema}});
+        refused(&server, &wrong, "grammar_error", "/structured_outputs/json");
         assert!(!finished(&server, &right).is_empty());
-        refused(&server, &wrong, "grammar_error", "guided_json");
+        refused(&server, &wrong, "grammar_error", "/structured_outputs/json");
     }
 }
 
@@ -326,7 +328,7 @@ fn any_object_and_grammars() {
         );
     }
     let lark = "start: sum\nsum: NUM (\"+\" NUM){0,2}\nNUM: /[0-9]{1,2}/\n";
-    for text in finished(&server, &json!({"guided_grammar": lark})) {
+    for text in finished(&server, &json!({"structured_outputs": {"grammar": lark}})) {
         assert!(matches(r"\d{1,2}(\+\d{1,2}){0,2}", &text), "{text:?}");
     }
 }
@@ -342,18 +344,24 @@ fn constraints_compose() {
     // `max_tokens` cuts, and says so.
     let cut = ask(
         &server,
-        &wild(0, &json!({"guided_regex": "a{50}", "max_tokens": 2})),
+        &wild(
+            0,
+            &json!({"structured_outputs": {"regex": "a{50}"}, "max_tokens": 2}),
+        ),
     );
     assert_eq!(cut["choices"][0]["finish_reason"], "length");
     // A stop string ends a text that the constraint would go on with.
-    let body = wild(0, &json!({"guided_regex": "ab{9}", "stop": "b"}));
+    let body = wild(
+        0,
+        &json!({"structured_outputs": {"regex": "ab{9}"}, "stop": "b"}),
+    );
     let stopped = ask(&server, &body);
     assert_eq!(stopped["choices"][0]["text"], "a");
     assert_eq!(stopped["choices"][0]["stop_reason"], "b");
     // Where the text may end at any time, `min_tokens` keeps it going.
     let body = wild(
         0,
-        &json!({"guided_regex": "[a-z ]*", "min_tokens": 20, "max_tokens": 40}),
+        &json!({"structured_outputs": {"regex": "[a-z ]*"}, "min_tokens": 20, "max_tokens": 40}),
     );
     let long = ask(&server, &body);
     assert!(
@@ -363,28 +371,36 @@ fn constraints_compose() {
     // So does `ignore_eos`, to the end.
     let body = wild(
         0,
-        &json!({"guided_regex": "[a-z ]*", "ignore_eos": true, "max_tokens": 30}),
+        &json!({"structured_outputs": {"regex": "[a-z ]*"}, "ignore_eos": true, "max_tokens": 30}),
     );
     assert_eq!(ask(&server, &body)["usage"]["completion_tokens"], 30);
     // Allowed ids and bias apply as well.
     let (a, b) = (ids("a")[0].clone(), ids("b")[0].clone());
     let body = wild(
         0,
-        &json!({"guided_regex": "[abc]{4}", "allowed_token_ids": [a, b],
+        &json!({"structured_outputs": {"regex": "[abc]{4}"}, "allowed_token_ids": [a, b],
         "logit_bias": {a.to_string(): -100}}),
     );
     assert_eq!(ask(&server, &body)["choices"][0]["text"], "bbbb");
     // What leaves nothing at first is refused; what leaves nothing later ends there.
-    let fields = json!({"guided_regex": "c+", "allowed_token_ids": [a]});
-    refused(&server, &fields, "invalid_value", "guided_regex");
-    let fields = json!({"guided_regex": "ac", "allowed_token_ids": [a]});
+    let fields = json!({"structured_outputs": {"regex": "c+"}, "allowed_token_ids": [a]});
+    refused(
+        &server,
+        &fields,
+        "invalid_value",
+        "/structured_outputs/regex",
+    );
+    let fields = json!({"structured_outputs": {"regex": "ac"}, "allowed_token_ids": [a]});
     let dead = ask(&server, &wild(0, &fields));
     assert_eq!(dead["choices"][0]["finish_reason"], "abort");
     assert_eq!(dead["choices"][0]["text"], "a");
     // Log-probabilities are of the raw logits: a forced token has its own.
     let forced = ask(
         &server,
-        &wild(0, &json!({"guided_regex": "a", "logprobs": 0})),
+        &wild(
+            0,
+            &json!({"structured_outputs": {"regex": "a"}, "logprobs": 0}),
+        ),
     );
     let logprob = forced["choices"][0]["logprobs"]["token_logprobs"][0].as_f64();
     assert!(logprob.unwrap() < 0.0, "{forced}");
@@ -396,92 +412,92 @@ fn what_cannot_be_enforced_is_refused() {
     let server = TestServer::demo();
     let check = |fields: Value, reason, param| refused(&server, &fields, reason, param);
     check(
-        json!({"guided_regex": "(a"}),
+        json!({"structured_outputs": {"regex": "(a"}}),
         "grammar_error",
-        "guided_regex",
+        "/structured_outputs/regex",
     );
     check(
-        json!({"guided_regex": r"(a)\1"}),
+        json!({"structured_outputs": {"regex": r"(a)\1"}}),
         "grammar_error",
-        "guided_regex",
+        "/structured_outputs/regex",
     );
     check(
-        json!({"guided_regex": "(?=a)b"}),
+        json!({"structured_outputs": {"regex": "(?=a)b"}}),
         "grammar_error",
-        "guided_regex",
+        "/structured_outputs/regex",
     );
     check(
-        json!({"guided_json": {"not": {"type": "null"}}}),
+        json!({"structured_outputs": {"json": {"not": {"type": "null"}}}}),
         "grammar_error",
-        "guided_json",
+        "/structured_outputs/json",
     );
     check(
-        json!({"guided_json": {"type": "array", "uniqueItems": true}}),
+        json!({"structured_outputs": {"json": {"type": "array", "uniqueItems": true}}}),
         "grammar_error",
-        "guided_json",
+        "/structured_outputs/json",
     );
     check(
-        json!({"guided_json": {"type": "string", "format": "?"}}),
+        json!({"structured_outputs": {"json": {"type": "string", "format": "?"}}}),
         "grammar_error",
-        "guided_json",
+        "/structured_outputs/json",
     );
     check(
-        json!({"guided_json": {"$ref": "http://a/b"}}),
+        json!({"structured_outputs": {"json": {"$ref": "http://a/b"}}}),
         "grammar_error",
-        "guided_json",
+        "/structured_outputs/json",
     );
     check(
-        json!({"guided_json": {"x-guidance": {"lenient": true}}}),
+        json!({"structured_outputs": {"json": {"x-guidance": {"lenient": true}}}}),
         "grammar_error",
-        "guided_json",
+        "/structured_outputs/json",
     );
     check(
-        json!({"guided_grammar": r#"start: %json {"type": "null", "x-guidance": {}}"#}),
+        json!({"structured_outputs": {"grammar": r#"start: %json {"type": "null", "x-guidance": {}}"#}}),
         "grammar_error",
-        "guided_grammar",
+        "/structured_outputs/grammar",
     );
     check(
-        json!({"guided_grammar": "start: a\na[temperature=0.1]: /x+/"}),
+        json!({"structured_outputs": {"grammar": "start: a\na[temperature=0.1]: /x+/"}}),
         "grammar_error",
-        "guided_grammar",
+        "/structured_outputs/grammar",
     );
     check(
-        json!({"guided_grammar": "start: nobody"}),
+        json!({"structured_outputs": {"grammar": "start: nobody"}}),
         "grammar_error",
-        "guided_grammar",
+        "/structured_outputs/grammar",
     );
     check(
-        json!({"guided_grammar": "?"}),
+        json!({"structured_outputs": {"grammar": "?"}}),
         "grammar_error",
-        "guided_grammar",
+        "/structured_outputs/grammar",
     );
     check(
-        json!({"guided_choice": ["a", "b"], "min_tokens": 9, "max_tokens": 20}),
+        json!({"structured_outputs": {"choice": ["a", "b"]}, "min_tokens": 9, "max_tokens": 20}),
         "invalid_value",
-        "guided_choice",
+        "/structured_outputs/choice",
     );
     check(
-        json!({"guided_choice": ["a", "b"], "guided_regex": "a"}),
+        json!({"structured_outputs": {"choice": ["a", "b"], "regex": "a"}}),
         "invalid_value",
-        "guided_regex",
+        "/structured_outputs/regex",
     );
     let big = "a".repeat(70 << 10);
     check(
-        json!({"guided_regex": &big}),
+        json!({"structured_outputs": {"regex": &big}}),
         "grammar_too_complex",
-        "guided_regex",
+        "/structured_outputs/regex",
     );
     let many: Vec<String> = (0..1_000).map(|i| format!("{i} {}", &big[..100])).collect();
     check(
-        json!({"guided_choice": many}),
+        json!({"structured_outputs": {"choice": many}}),
         "grammar_too_complex",
-        "guided_choice",
+        "/structured_outputs/choice",
     );
     let deep = format!("{}a{}", "(".repeat(2_000), ")".repeat(2_000));
     check(
-        json!({"guided_regex": deep}),
+        json!({"structured_outputs": {"regex": deep}}),
         "grammar_too_complex",
-        "guided_regex",
+        "/structured_outputs/regex",
     );
 }
 
@@ -496,21 +512,21 @@ fn hostile_grammars_hurt_nobody() {
         .map(|i| (format!("k{i}"), json!({"type": "string"})))
         .collect();
     let hostile = [
-        json!({"guided_regex": "((a{100}){100}){100}"}),
-        json!({"guided_regex": "(a|b)*a(a|b){40}"}),
-        json!({"guided_regex": "(.*a.*b.*c.*d.*)*"}),
-        json!({"guided_regex": format!("({})", vec!["[a-z]+[0-9]+"; 400].join("|"))}),
-        json!({"guided_regex": "(x?){900}x{900}"}),
-        json!({"guided_regex": "\\w{1,5000}"}),
-        json!({"guided_regex": "a".repeat(60_000)}),
-        json!({"guided_grammar": format!("start: r0\n{chain}r3000: \"b\"\n")}),
-        json!({"guided_grammar": "start: s\ns: s s | s s s | \"a\"?\n"}),
-        json!({"guided_grammar": "start: start start | \"a\" start | \"a\"\n"}),
-        json!({"guided_json": {"type": "object", "properties": wide}}),
-        json!({"guided_json": {"type": "string", "minLength": 60_000, "maxLength": 90_000}}),
-        json!({"guided_json": {"type": "array", "minItems": 100_000}}),
-        json!({"guided_json": {"type": "string", "pattern": "^(a+)+$"}}),
-        json!({"guided_json": {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}}),
+        json!({"structured_outputs": {"regex": "((a{100}){100}){100}"}}),
+        json!({"structured_outputs": {"regex": "(a|b)*a(a|b){40}"}}),
+        json!({"structured_outputs": {"regex": "(.*a.*b.*c.*d.*)*"}}),
+        json!({"structured_outputs": {"regex": format!("({})", vec!["[a-z]+[0-9]+"; 400].join("|"))}}),
+        json!({"structured_outputs": {"regex": "(x?){900}x{900}"}}),
+        json!({"structured_outputs": {"regex": "\\w{1,5000}"}}),
+        json!({"structured_outputs": {"regex": "a".repeat(60_000)}}),
+        json!({"structured_outputs": {"grammar": format!("start: r0\n{chain}r3000: \"b\"\n")}}),
+        json!({"structured_outputs": {"grammar": "start: s\ns: s s | s s s | \"a\"?\n"}}),
+        json!({"structured_outputs": {"grammar": "start: start start | \"a\" start | \"a\"\n"}}),
+        json!({"structured_outputs": {"json": {"type": "object", "properties": wide}}}),
+        json!({"structured_outputs": {"json": {"type": "string", "minLength": 60_000, "maxLength": 90_000}}}),
+        json!({"structured_outputs": {"json": {"type": "array", "minItems": 100_000}}}),
+        json!({"structured_outputs": {"json": {"type": "string", "pattern": "^(a+)+$"}}}),
+        json!({"structured_outputs": {"json": {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}}}),
     ];
     for fields in hostile {
         let mut body = wild(1, &fields);
@@ -531,7 +547,10 @@ fn hostile_grammars_hurt_nobody() {
         assert!(server.is_healthy());
     }
     // An honest one goes through afterwards.
-    for text in finished(&server, &json!({"guided_regex": "[a-c]{2,5}"})) {
+    for text in finished(
+        &server,
+        &json!({"structured_outputs": {"regex": "[a-c]{2,5}"}}),
+    ) {
         assert!(matches("[a-c]{2,5}", &text));
     }
     server.settle();
@@ -543,7 +562,13 @@ fn equal_grammars_are_compiled_once() {
     let name = "prelude:grammar_cache_hits_total";
     assert_eq!(server.metric(name), 0.0);
     let texts: Vec<Value> = (0..3)
-        .map(|_| ask(&server, &wild(4, &json!({"guided_json": ticket()})))["choices"].clone())
+        .map(|_| {
+            ask(
+                &server,
+                &wild(4, &json!({"structured_outputs": {"json": ticket()}})),
+            )["choices"]
+                .clone()
+        })
         .collect();
     assert_eq!(server.metric(name), 2.0);
     assert!(texts.iter().all(|text| *text == texts[0]), "{texts:?}");
@@ -554,9 +579,9 @@ fn equal_grammars_are_compiled_once() {
 fn a_crowd_changes_nothing() {
     let server = TestServer::demo();
     let asks = [
-        json!({"guided_json": ticket()}),
-        json!({"guided_regex": "[a-z]{1,12}( [a-z]{1,12}){0,5}"}),
-        json!({"guided_choice": ["card", "card arrival", "top up"]}),
+        json!({"structured_outputs": {"json": ticket()}}),
+        json!({"structured_outputs": {"regex": "[a-z]{1,12}( [a-z]{1,12}){0,5}"}}),
+        json!({"structured_outputs": {"choice": ["card", "card arrival", "top up"]}}),
         json!({"response_format": {"type": "json_object"}}),
         json!({}),
     ];
@@ -590,7 +615,10 @@ fn a_crowd_changes_nothing() {
 fn a_client_that_leaves_leaves_nothing() {
     let server = TestServer::demo();
     for seed in 0..8 {
-        let mut body = wild(seed, &json!({"guided_regex": "[a-z ]{2000,}", "n": 3}));
+        let mut body = wild(
+            seed,
+            &json!({"structured_outputs": {"regex": "[a-z ]{2000,}"}, "n": 3}),
+        );
         body["max_tokens"] = json!(3000);
         body["stream"] = json!(true);
         let body = body.to_string();
@@ -699,7 +727,7 @@ fn random_languages_are_kept() {
     };
     runner
         .run(&schemas(), |schema| {
-            check(&json!({"guided_json": schema}), &|text| {
+            check(&json!({"structured_outputs": {"json": schema}}), &|text| {
                 let value = serde_json::from_str::<Value>(text);
                 value.is_ok_and(|value| jsonschema::is_valid(&schema, &value))
             })
@@ -716,7 +744,7 @@ fn random_languages_are_kept() {
     let mut runner = TestRunner::new(config());
     runner
         .run(&regexes(), |regex| {
-            check(&json!({"guided_regex": regex}), &|text| {
+            check(&json!({"structured_outputs": {"regex": regex}}), &|text| {
                 matches(&regex, text)
             })
         })

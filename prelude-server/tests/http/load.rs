@@ -396,7 +396,7 @@ fn more_kinds(text: &str) -> Vec<(&'static str, Value)> {
         ),
         (
             "/v1/completions",
-            json!({"prompt": "a", "max_tokens": 4, "temperature": 1, "seed": 1, "bad_words": ["card"],
+            json!({"prompt": "a", "max_tokens": 4, "temperature": 1, "seed": 1,
             "allowed_token_ids": [321, 712, 64, 65, 66], "ignore_eos": true, "priority": -2}),
         ),
         (
@@ -491,7 +491,7 @@ fn constrained_kinds(text: &str) -> Vec<(&'static str, Value)> {
         constrained(json!({"structured_outputs": {"choice": ["card", "cash", "a longer one"]}})),
         constrained(json!({"structured_outputs": {"regex": "[ab]{2,6}c"}, "n": 2})),
         constrained(json!({"structured_outputs": {"grammar": "start: \"a\" start | \"b\""}})),
-        constrained(json!({"guided_json": schema, "logprobs": 1})),
+        constrained(json!({"structured_outputs": {"json": schema}, "logprobs": 1})),
         constrained(json!({"response_format": {"type": "json_object"}, "stream": true})),
         (
             "/v1/chat/completions",

@@ -133,7 +133,7 @@ fn saying(text: &str) -> Value {
             ),
         })
         .collect();
-    json!({"guided_regex": quoted, "tools": tools()})
+    json!({"structured_outputs": {"regex": quoted}, "tools": tools()})
 }
 
 #[test]
@@ -355,7 +355,7 @@ fn reasoning_has_a_field_of_its_own() {
     // say the two tags and a word, as often as it may.
     let mut thoughts = 0;
     for seed in 0..8 {
-        let fields = json!({"enable_thinking": true, "guided_choice": ["yes", "no"],
+        let fields = json!({"enable_thinking": true, "structured_outputs": {"choice": ["yes", "no"]},
             "logit_bias": {"4071": 100, "4072": 100, "300": 100}});
         let (message, ended) = ask(&server, &body(seed, &fields));
         if ended == "length" {
@@ -376,7 +376,8 @@ fn reasoning_has_a_field_of_its_own() {
     }
     assert!(thoughts > 0, "the model has never thought");
     // Where the prompt has thought for it, it may not.
-    let done = json!({"guided_choice": ["yes", "no"], "logit_bias": {"4071": 100}});
+    let done =
+        json!({"structured_outputs": {"choice": ["yes", "no"]}, "logit_bias": {"4071": 100}});
     let (message, _) = ask(&server, &body(0, &done));
     assert!(message.get("reasoning").is_none(), "{message}");
     server.settle();
@@ -388,39 +389,6 @@ fn reasoning_is_content_without_a_parser() {
     let said = "<think>\nwhy\n</think>\n\nyes";
     let (message, _) = ask(&server, &body(0, &saying(said)));
     assert_eq!(message, json!({"role": "assistant", "content": said}));
-}
-
-#[test]
-fn bad_words_are_not_said() {
-    let server = TestServer::demo();
-    let complete = |fields: Value| {
-        let mut body = json!({"prompt": "Where is my", "temperature": 0, "max_tokens": 1});
-        body.as_object_mut()
-            .unwrap()
-            .extend(fields.as_object().unwrap().clone());
-        let response = server.post("/v1/completions", &body.to_string());
-        assert_eq!(response.status, 200, "{}", response.body);
-        response.json()["choices"][0].clone()
-    };
-    let first = complete(json!({}))["text"].as_str().unwrap().to_owned();
-    let word = first.trim();
-    let other = complete(json!({"bad_words": [word]}))["text"]
-        .as_str()
-        .unwrap()
-        .to_owned();
-    assert_ne!(other.trim(), word);
-    // Within a choice, they leave the others.
-    for seed in 0..5 {
-        let fields = json!({"guided_choice": ["card", "bank", "cash"], "bad_words": ["bank"],
-            "temperature": 3.0, "seed": seed, "max_tokens": 9});
-        let choice = complete(fields);
-        assert_ne!(choice["text"], "bank");
-    }
-    let response = server.post(
-        "/v1/completions",
-        &json!({"prompt": "a", "bad_words": [""]}).to_string(),
-    );
-    assert_eq!(response.json()["error"]["param"], "bad_words");
 }
 
 /// What is wrong with a function's parameters is said of them, in words for schemas.

@@ -72,7 +72,6 @@ fn heads_and_bodies_that_trickle() {
     let server = Served::start(&[
         ("LIMITS__HEADER_READ_MS", "600"),
         ("LIMITS__BODY_READ_MS", "600"),
-        ("LIMITS__BODY_MIN_RATE_AFTER_MS", "300"),
     ]);
     let parts: [&[u8]; 4] = [
         b"POST /v1/comp",

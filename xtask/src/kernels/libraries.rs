@@ -14,9 +14,9 @@ use crate::{
     run::{cargo, program, root},
 };
 
-/// The version that `prelude cuda install --nvrtc` fetches (90 MB).
+/// The wheel of NVRTC (90 MB).
 const NVRTC: &[&str] = &["nvidia-cuda-nvrtc==13.0.88"];
-/// The version that `prelude cuda install` fetches (423 MB), and the headers that its own include.
+/// The wheel of cuBLASLt (423 MB), and those of the headers that its own include.
 const CUBLASLT: &[&str] = &[
     "nvidia-cublas==13.1.0.3",
     "nvidia-cuda-cccl==13.0.85",

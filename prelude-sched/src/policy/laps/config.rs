@@ -37,14 +37,14 @@ pub struct LapsConfig {
     pub max_window_us: u32,
     /// The time that computing takes on this device, from which a boundary between 128 and 512
     /// tokens follows (default: not known).
+    #[serde(skip)]
     pub costs: Option<PrefillCosts>,
 }
 
 /// The coefficients of the time that prefill takes, in femtoseconds (1 ms is 10^12): `L` tokens
 /// behind `H` cached ones take `max(alpha L (L + 2H) + beta L, gw L + gr H)`, the first for
 /// computing, the second for memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefillCosts {
     /// Attention, per pair of tokens; at least 1.
     pub alpha_fs: u64,

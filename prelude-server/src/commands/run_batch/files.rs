@@ -128,7 +128,8 @@ impl<'a> OutputFile<'a> {
 /// Collects what need not be asked again and returns how many bytes whole lines are: a last line
 /// that a crash tore has no line break, and is written again.
 ///
-/// What never ran is asked again, and so is what failed for a reason that passes (429 and 5xx).
+/// Requests that never ran are asked again, and so are those that failed for a reason that passes
+/// (429 and 5xx).
 fn read_done(file: impl io::Read, done: &mut Done) -> io::Result<u64> {
     let mut reader = BufReader::new(file);
     let mut whole = 0;

@@ -1,4 +1,4 @@
-//! How wide the derivatives of regular expressions can become.
+//! Bounds of the width of derivatives of regular expressions.
 
 use llguidance::derivre::{ExprRef, raw::ExprSet};
 

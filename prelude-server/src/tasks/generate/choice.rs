@@ -25,7 +25,7 @@ pub(crate) struct Choice {
     pub(crate) ids: Vec<TokenId>,
     /// Tokens generated, an end token included.
     pub(crate) generated: u64,
-    /// How it ended.
+    /// The end of the text, once it has come.
     pub(crate) finish: Option<Finish>,
     /// Code points decoded so far: where in the text the next token begins.
     decoded_chars: usize,
@@ -42,7 +42,7 @@ pub(crate) struct TokenRecord {
     pub(crate) offset: usize,
 }
 
-/// How a continuation ended.
+/// The end of a continuation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finish {
     /// `finish_reason`.
@@ -51,7 +51,7 @@ pub(crate) struct Finish {
     pub(crate) stop: Option<StopReason>,
 }
 
-/// What of the caller's ended a text.
+/// The caller's stop string or token that ended a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StopReason {
     /// A stop string: its index, and the strings.
@@ -137,7 +137,7 @@ impl Choice {
         self.take_apart();
     }
 
-    /// Whether there is something to send.
+    /// Returns true if there is something to send.
     pub(crate) fn speaks(&self) -> bool {
         let taken_apart = self.pieces.as_ref().is_some_and(|p| !p.out.is_empty());
         !self.text.is_empty() || taken_apart || self.finish.is_some()

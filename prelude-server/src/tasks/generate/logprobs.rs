@@ -24,7 +24,7 @@ fn finite(logprob: f32) -> f32 {
     logprob.max(FLOOR)
 }
 
-/// How tokens are printed.
+/// The form in which tokens are printed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Printer<'a> {
     pub(crate) model: &'a ServedModel,
@@ -222,7 +222,7 @@ struct PromptPosition<'a> {
     top: u32,
 }
 
-/// How [`PromptLogprobs`] read: by token id.
+/// The schema of [`PromptLogprobs`]: by token id.
 pub(crate) type PromptLogprobsSchema = Option<Vec<Option<BTreeMap<String, Ranked<'static>>>>>;
 
 /// One of the tokens that might have stood at a place of the prompt.

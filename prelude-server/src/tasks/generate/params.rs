@@ -10,6 +10,7 @@ use serde::Deserialize;
 use super::sampling::{self, SamplingFields};
 use crate::{
     app::App,
+    config::JSON_DEPTH_MAX,
     constrain::{self, Ask, Constrained, ConstraintContext, ConstraintFields, Reasoning, Wanted},
     endpoint::Call,
     error::ApiError,
@@ -19,47 +20,44 @@ use crate::{
 
 const STOPS_MAX: usize = 16;
 const STOP_BYTES_MAX: usize = 256;
-const BAD_WORDS_MAX: usize = 256;
 const N_MAX: i64 = 128;
 
-/// How to generate and what to say about it.
+/// Checked parameters of generations and their reports.
 #[derive(Clone, Debug)]
 pub(crate) struct Params {
     /// Continuations of each prompt.
     pub(crate) n: u32,
-    /// How tokens are chosen. Its stop ids are the end tokens, unless ignored, and the caller's.
+    /// The sampling parameters. Their stop ids are the end tokens, unless ignored, and the caller's.
     pub(crate) sampling: Arc<SamplingParams>,
-    /// Whether the model's end tokens do not end the text.
+    /// True if the model's end tokens do not end the text.
     pub(crate) ignore_eos: bool,
     /// Strings that end the text.
     pub(crate) stops: Arc<[String]>,
-    /// Whether what ended the text stays in it.
+    /// True if what ended the text stays in it.
     pub(crate) include_stop: bool,
-    /// Whether special tokens are left out of the text.
+    /// True if special tokens are left out of the text.
     pub(crate) skip_special_tokens: bool,
     /// Likeliest tokens beside each prompt token, if prompt log-probabilities are wanted.
     pub(crate) prompt_logprobs: Option<u32>,
     /// Positions they are wanted for; all but the first if absent.
     pub(crate) prompt_logprobs_range: Option<Range<u32>>,
-    /// Whether choices carry their ids.
+    /// True if choices carry their ids.
     pub(crate) return_token_ids: bool,
-    /// Whether tokens print as `token_id:N`.
+    /// True if tokens print as `token_id:N`.
     pub(crate) tokens_as_ids: bool,
-    /// Whether the answer is a stream, and what it says of usage.
+    /// The reports of usage, if the answer is a stream.
     pub(crate) stream: Option<StreamOptions>,
     /// The language that continuations are asked to belong to.
     pub(crate) ask: Option<Ask>,
     /// Reasoning that may come before it.
     pub(crate) reasoning: Option<Reasoning>,
-    /// Words that continuations do not have.
-    bad_words: Vec<String>,
     /// All of that, ready to be enforced: made by [`Params::constrain`].
     pub(crate) constrained: Option<Constrained>,
-    /// What a continuation's text is taken apart into, if it is.
+    /// The parts that a continuation's text is split into, if it is.
     pub(crate) parts: Option<Parts>,
 }
 
-/// What a stream says of usage.
+/// The reports of usage on a stream.
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(crate) struct StreamOptions {
@@ -70,7 +68,7 @@ pub(crate) struct StreamOptions {
     pub(crate) continuous_usage: Option<bool>,
 }
 
-/// How many texts, where they end and what is said of them, as clients write it.
+/// The number of texts, their ends and reports, as clients write them.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct OutputFields<'a> {
     /// Continuations of each prompt.
@@ -93,8 +91,6 @@ pub(crate) struct OutputFields<'a> {
     skip_special_tokens: Option<bool>,
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
-    /// At most 256 strings of 1 to 256 bytes that no answer has, as the tokenizer spells them.
-    bad_words: Option<Vec<String>>,
 }
 
 request! {
@@ -109,6 +105,14 @@ request! {
         ("logprob_token_ids", &["[]"]),
         ("lora", &[]),
         ("logits_processors", &["[]"]),
+        ("bad_words", &["[]"]),
+        // Older names of `structured_outputs`: an answer without the constraint would be wrong.
+        ("guided_choice", &[]),
+        ("guided_regex", &[]),
+        ("guided_json", &[]),
+        ("guided_json_object", &["false"]),
+        ("guided_grammar", &[]),
+        ("guided_whitespace_pattern", &[]),
     ];
 }
 
@@ -153,9 +157,8 @@ impl Params {
             return_token_ids: output.return_token_ids.unwrap_or(false),
             tokens_as_ids: output.return_tokens_as_token_ids.unwrap_or(false),
             stream,
-            ask: Ask::new(fields.constraint, call.app.config.limits.json_depth)?,
+            ask: Ask::new(fields.constraint, JSON_DEPTH_MAX)?,
             reasoning: None,
-            bad_words: checked_bad_words(output.bad_words)?,
             constrained: None,
             parts: None,
         })
@@ -184,7 +187,6 @@ impl Params {
         let wanted = Wanted {
             ask: self.ask.as_ref(),
             reasoning: self.reasoning,
-            bad_words: &self.bad_words,
             ignore_eos: self.ignore_eos,
         };
         self.constrained = constrain::build(context, wanted, &self.sampling).await?;
@@ -258,7 +260,7 @@ impl Params {
         }
     }
 
-    /// Whether `token` ends a continuation. The engine never chooses one before `min_tokens`.
+    /// Returns true if `token` ends a continuation. The engine never chooses one before `min_tokens`.
     pub(crate) fn is_stop(&self, token: TokenId) -> bool {
         self.sampling.stop_token_ids.contains(&token)
     }
@@ -323,14 +325,4 @@ fn checked_stops(stops: Option<OneOrMany<Text<'_>>>) -> Result<Arc<[String]>, Ap
         return Err(ApiError::invalid_value("stop", must));
     }
     Ok(stops.into_iter().map(|s| s.0.into_owned()).collect())
-}
-
-fn checked_bad_words(words: Option<Vec<String>>) -> Result<Vec<String>, ApiError> {
-    let words = words.unwrap_or_default();
-    let fits = |word: &String| (1..=STOP_BYTES_MAX).contains(&word.len());
-    if words.len() > BAD_WORDS_MAX || !words.iter().all(fits) {
-        let must = format!("be at most {BAD_WORDS_MAX} strings of 1 to {STOP_BYTES_MAX} bytes");
-        return Err(ApiError::invalid_value("bad_words", must));
-    }
-    Ok(words)
 }

@@ -29,7 +29,7 @@ pub(crate) struct Job {
     pub(crate) max_tokens: u32,
 }
 
-/// What the rows report beside tokens.
+/// The reports that rows make beside tokens.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
     /// Likeliest tokens beside each generated token, if log-probabilities are wanted.
@@ -51,13 +51,13 @@ pub(crate) struct PromptState {
 }
 
 impl PromptState {
-    /// Whether every score has come.
+    /// Returns true if every score has come.
     pub(crate) fn is_scored(&self) -> bool {
         self.scored.len() == self.positions.len()
     }
 }
 
-/// What a row of the request is for.
+/// The purpose of a row of the request.
 #[derive(Clone, Copy, Debug)]
 enum RowKind {
     /// Continues this prompt.
@@ -75,7 +75,7 @@ pub(crate) struct Run {
     pub(crate) prompts: Vec<PromptState>,
     /// `n` per prompt, in order.
     pub(crate) choices: Vec<Choice>,
-    /// What it cost, once the engine has finished.
+    /// The usage, once the engine has finished.
     pub(crate) usage: Option<Usage>,
     rows: Vec<RowKind>,
     /// `None` if there was nothing to compute, and at the end.
@@ -285,7 +285,7 @@ impl Run {
     /// Waits for the whole answer.
     ///
     /// # Errors
-    /// As [`Run::advance`].
+    /// The same as of [`Run::advance`].
     pub(crate) async fn complete(&mut self) -> Result<(), ApiError> {
         while self.advance().await? {}
         Ok(())
@@ -294,7 +294,7 @@ impl Run {
     /// Waits for the first events, at most as long as headers may wait for them.
     ///
     /// # Errors
-    /// As [`Run::advance`].
+    /// The same as of [`Run::advance`].
     pub(crate) async fn begin(&mut self) -> Result<(), ApiError> {
         let wait = config::ms(self.call.app.config.limits.first_event_ms);
         match tokio::time::timeout(wait, self.advance()).await {
@@ -304,7 +304,7 @@ impl Run {
         }
     }
 
-    /// Whether nothing more can come that anybody wants.
+    /// Returns true if nothing more can come that the answer needs.
     fn is_settled(&self) -> bool {
         self.choices.iter().all(|c| c.finish.is_some())
             && self.prompts.iter().all(PromptState::is_scored)
@@ -327,7 +327,7 @@ impl Run {
         UsageBody::new(self.prompt_tokens, self.generated, self.usage.as_ref())
     }
 
-    /// How the answer prints tokens.
+    /// Returns the printer of the answer's tokens.
     pub(crate) fn printer(&self) -> Printer<'_> {
         Printer {
             model: &self.model,
@@ -336,7 +336,7 @@ impl Run {
     }
 }
 
-/// Which positions of a prompt are scored. Ranges have been checked.
+/// Returns the positions of a prompt that are scored. Ranges have been checked.
 fn scored_positions(ids: &[TokenId], report: &Report) -> Range<u32> {
     if report.prompt_top.is_none() {
         return 0..0;

@@ -21,7 +21,7 @@ const LOGIT_BIAS_MAX: usize = 1_024;
 /// Penalties beyond this choose nothing that those within do not, and may overflow a logit.
 const REPETITION_PENALTY: std::ops::RangeInclusive<f64> = 0.01..=100.0;
 
-/// How a token is chosen, as clients write it.
+/// The sampling fields, as clients write them.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct SamplingFields {
     /// 0 always takes the likeliest token; by default what the model's own configuration says.

@@ -10,10 +10,10 @@ use super::{super::submit::UsageBody, Run};
 
 /// A dialect's way to put chunks into words.
 pub(crate) trait Speaker: Send + Sized + 'static {
-    /// What is being said.
+    /// The answer that is written.
     fn run(&self) -> &Run;
 
-    /// What is being said.
+    /// The answer that is written.
     fn run_mut(&mut self) -> &mut Run;
 
     /// Writes a chunk with what choice `index` has to say: its first one, or a later one. `usage`
@@ -29,7 +29,7 @@ pub(crate) trait Speaker: Send + Sized + 'static {
     /// Writes the chunk without choices that ends a stream which reports its usage.
     fn push_usage(&self, events: &mut Events);
 
-    /// Whether a first chunk has to wait for something, or is to be sent before there is text.
+    /// Returns true if a first chunk has to wait for something, or is to be sent before there is text.
     fn readiness(&self, index: usize) -> Readiness;
 
     /// The whole answer.
@@ -41,7 +41,7 @@ pub(crate) trait Speaker: Send + Sized + 'static {
     /// The answer in the form that was asked for. The request's body is not needed any more.
     ///
     /// # Errors
-    /// As [`Speaker::answer`] and [`Speaker::stream`].
+    /// The same as of [`Speaker::answer`] and [`Speaker::stream`].
     async fn reply(self) -> Result<Reply, ApiError> {
         self.run().call.reservation.release_body();
         match self.run().params.stream {
@@ -60,12 +60,12 @@ pub(crate) trait Speaker: Send + Sized + 'static {
     }
 }
 
-/// Whether a choice's first chunk can be sent.
+/// True if a choice's first chunk can be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readiness {
     /// Not yet, whatever there is.
     Wait,
-    /// As soon as there is text.
+    /// The first chunk is sent as soon as there is text.
     WithText,
     /// Now.
     Now,
