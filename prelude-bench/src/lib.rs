@@ -7,6 +7,7 @@ pub mod client;
 pub mod load;
 pub mod process;
 mod random;
+pub mod replay;
 pub mod sched;
 pub mod server;
 pub mod sim;
