@@ -4,6 +4,7 @@
 pub mod accuracy;
 mod blocking;
 pub mod client;
+pub mod gate;
 pub mod load;
 pub mod process;
 mod random;

@@ -21,7 +21,7 @@ use anyhow::Context as _;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use prelude_bench::{
-    accuracy,
+    accuracy, gate,
     server::{self, Part, Rival},
     table::{self, TableConfig},
 };
@@ -71,6 +71,14 @@ enum Command {
     Server(ServerArgs),
     /// A simulated cluster in virtual time: workloads from papers and recorded traffic.
     Sim(simulate::Args),
+    /// Do a fixed piece of work, whose instructions the benchmark gate counts.
+    #[command(hide = true)]
+    Work {
+        part: gate::Part,
+        /// How many times.
+        #[arg(long)]
+        times: usize,
+    },
     /// A quick table of single costs: tokenizer, one forward pass and one HTTP round trip, on the
     /// demo models.
     Table {
@@ -199,6 +207,10 @@ fn main() -> Result<ExitCode> {
         Command::Server(args) => bench_server(args).map(|()| ExitCode::SUCCESS),
         Command::Sim(args) => {
             print!("{}", simulate::run(args)?);
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Work { part, times } => {
+            gate::work(part, times)?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Table {

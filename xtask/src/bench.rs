@@ -2,6 +2,7 @@
 //! simulation, and how long a first build takes.
 
 mod build;
+pub(crate) mod gate;
 
 use anyhow::Result;
 
@@ -11,7 +12,7 @@ use crate::run::cargo;
 const PROFILE: [&str; 2] = ["--profile", "dist"];
 
 /// Runs `prelude-bench table` with the rivals that can be compiled in, or what the first argument
-/// names: `sched`, `server`, `sim`, `replay`, `build`, or `tokenizer`, the race in `bench/tokenizer`, which is a
+/// names: `sched`, `server`, `sim`, `replay`, `build`, `gate`, or `tokenizer`, the race in `bench/tokenizer`, which is a
 /// workspace of its own: only this command compiles the rivals.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     match args.split_first() {
@@ -20,6 +21,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         Some((first, rest)) if first == "sim" || first == "replay" => plain(first, rest),
         Some((first, rest)) if first == "sched" => sched(rest),
         Some((first, [])) if first == "build" => build::run(),
+        Some((first, rest)) if first == "gate" || first == "--gate" => gate::run(rest),
         _ => table(args),
     }
 }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::{
-    aarch64, accuracy, asan, clients, fuzz, gpu, kernels, miri, package, parity, run::cargo, smoke,
-    tidy,
+    aarch64, accuracy, asan, bench, clients, fuzz, gpu, kernels, miri, package, parity, run::cargo,
+    smoke, tidy,
 };
 
 /// Enough to see that the targets run; `cargo xtask fuzz` has time for more.
@@ -79,6 +79,10 @@ const STEPS: &[Step] = &[
     Step {
         name: "accuracy",
         run: || accuracy::run(None).map(Some),
+    },
+    Step {
+        name: "gate",
+        run: bench::gate::ci,
     },
     Step {
         name: "package",

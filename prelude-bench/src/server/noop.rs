@@ -66,7 +66,7 @@ pub(crate) fn demo(files: &EmbeddedModel) -> Result<Loaded> {
 }
 
 /// A demo model, its tokenizer and template, without its arithmetic.
-pub(super) fn idle(files: &EmbeddedModel) -> Result<Loaded> {
+pub(crate) fn idle(files: &EmbeddedModel) -> Result<Loaded> {
     let mut loaded = demo(files)?;
     let capacity = loaded.engine.handle().capacity();
     let executor = Box::new(Nothing {
