@@ -4,9 +4,11 @@
 pub mod accuracy;
 mod blocking;
 pub mod client;
+pub mod gate;
 pub mod load;
 pub mod process;
 mod random;
+pub mod replay;
 pub mod sched;
 pub mod server;
 pub mod sim;

@@ -7,6 +7,7 @@
 )]
 
 mod policy;
+mod replay_command;
 mod scheduler;
 mod simulate;
 
@@ -20,7 +21,7 @@ use anyhow::Context as _;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use prelude_bench::{
-    accuracy,
+    accuracy, gate,
     server::{self, Part, Rival},
     table::{self, TableConfig},
 };
@@ -33,13 +34,15 @@ Examples:
       the cost of HTTP, and the same requests to other servers that are installed
   prelude-bench sched --waiting 1000,100000 --policy fcfs,srjf
       processor time of one scheduling step with so many waiting requests
+  prelude-bench replay trace.csv --url http://127.0.0.1:8000 --lengths 0.1
+      a minute of recorded traffic against a real server
   prelude-bench sim --workload toolbench --route round-robin,e2
       two routers of a simulated cluster, in virtual time
 
 Each command has more examples and all of its flags under `prelude-bench <command> --help`.";
 
-/// Measures Prelude: the server, the scheduler, a simulated cluster, and the accuracy of the demo
-/// models.
+/// Measures Prelude: the server, the scheduler, a simulated cluster, recorded traffic, and the
+/// accuracy of the demo models.
 ///
 /// Compare ratios of values from the same run. Absolute times depend on the machine and its load.
 #[derive(Parser)]
@@ -60,12 +63,22 @@ enum Command {
         #[arg(long, default_value = "http://127.0.0.1:8000")]
         url: String,
     },
+    /// A recorded trace against a real server, in an open loop, with a report as text, JSON and HTML.
+    Replay(replay_command::Args),
     /// Processor time of the scheduler's own work in a step, by the number of waiting requests.
     Sched(scheduler::Args),
     /// The server under load, next to other servers on the same machine with the same requests.
     Server(ServerArgs),
     /// A simulated cluster in virtual time: workloads from papers and recorded traffic.
     Sim(simulate::Args),
+    /// Do a fixed piece of work, whose instructions the benchmark gate counts.
+    #[command(hide = true)]
+    Work {
+        part: gate::Part,
+        /// How many times.
+        #[arg(long)]
+        times: usize,
+    },
     /// A quick table of single costs: tokenizer, one forward pass and one HTTP round trip, on the
     /// demo models.
     Table {
@@ -183,6 +196,10 @@ fn bench_accuracy(url: &str, data: &Path) -> Result<ExitCode> {
 fn main() -> Result<ExitCode> {
     match Args::parse().command {
         Command::Accuracy { data, url } => bench_accuracy(&url, &data),
+        Command::Replay(args) => {
+            print!("{}", replay_command::run(args)?);
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Sched(args) => {
             print!("{}", scheduler::run(args)?);
             Ok(ExitCode::SUCCESS)
@@ -190,6 +207,10 @@ fn main() -> Result<ExitCode> {
         Command::Server(args) => bench_server(args).map(|()| ExitCode::SUCCESS),
         Command::Sim(args) => {
             print!("{}", simulate::run(args)?);
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Work { part, times } => {
+            gate::work(part, times)?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Table {

@@ -2,6 +2,7 @@
 //! simulation, and how long a first build takes.
 
 mod build;
+pub(crate) mod gate;
 
 use anyhow::Result;
 
@@ -11,15 +12,16 @@ use crate::run::cargo;
 const PROFILE: [&str; 2] = ["--profile", "dist"];
 
 /// Runs `prelude-bench table` with the rivals that can be compiled in, or what the first argument
-/// names: `sched`, `server`, `sim`, `build`, or `tokenizer`, the race in `bench/tokenizer`, which is a
+/// names: `sched`, `server`, `sim`, `replay`, `build`, `gate`, or `tokenizer`, the race in `bench/tokenizer`, which is a
 /// workspace of its own: only this command compiles the rivals.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     match args.split_first() {
         Some((first, rest)) if first == "tokenizer" => tokenizer(rest),
         Some((first, rest)) if first == "server" => server(rest),
-        Some((first, rest)) if first == "sim" => sim(rest),
+        Some((first, rest)) if first == "sim" || first == "replay" => plain(first, rest),
         Some((first, rest)) if first == "sched" => sched(rest),
         Some((first, [])) if first == "build" => build::run(),
+        Some((first, rest)) if first == "gate" || first == "--gate" => gate::run(rest),
         _ => table(args),
     }
 }
@@ -51,11 +53,11 @@ fn sched(args: &[String]) -> Result<()> {
         .run()
 }
 
-/// Runs `prelude-bench sim`.
-fn sim(args: &[String]) -> Result<()> {
+/// Runs a command of `prelude-bench` that needs nothing beside it.
+fn plain(command: &str, args: &[String]) -> Result<()> {
     cargo(["run"])
         .args(PROFILE)
-        .args(["-p", "prelude-bench", "--", "sim"])
+        .args(["-p", "prelude-bench", "--", command])
         .args(args)
         .run()
 }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::{
-    aarch64, accuracy, asan, clients, fuzz, gpu, kernels, miri, package, parity, run::cargo, smoke,
-    tidy,
+    aarch64, accuracy, asan, bench, clients, fuzz, gpu, kernels, miri, package, parity, run::cargo,
+    smoke, tidy,
 };
 
 /// Enough to see that the targets run; `cargo xtask fuzz` has time for more.
@@ -60,6 +60,7 @@ const STEPS: &[Step] = &[
     step!("kernels", kernels::ci(), or skips),
     step!("gpu", gpu::ci(), or skips),
     step!("accuracy", accuracy::run(None), or skips),
+    step!("gate", bench::gate::ci(), or skips),
     step!("package", package::publish(), or skips),
     step!("msrv", package::oldest_compiler(), or skips),
     step!("fuzz", fuzz::run_short(FUZZ_SECONDS), or skips),

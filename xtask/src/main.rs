@@ -72,8 +72,10 @@ enum Command {
     /// `bench server` measures the server under load, beside rivals if they are installed.
     /// `bench sim` simulates several engines with a scheduling and a routing policy, in virtual
     /// time; `bench sim --help` says more.
+    /// `bench replay TRACE` sends recorded traffic to a running server, in an open loop.
     /// `bench sched` measures what planning and completing a step costs, by how many requests wait,
     /// and what matching a long prompt does.
+    /// `bench gate` fails if a simulation's table or the instructions of a hot path changed.
     /// `bench build` measures how long the first `cargo run --release` of a newcomer takes.
     /// `bench tokenizer` measures the tokenizer alone, against every rival, over the whole table of
     /// targets; `bench tokenizer --help` says more.

@@ -108,6 +108,18 @@ pub fn run(
     })
 }
 
+/// Runs `steps` scheduling steps with so many requests waiting, and measures nothing.
+pub(crate) fn steps(policy: PolicyConfig, waiting: usize, steps: usize) -> Result<()> {
+    let mut world = World::new(policy, false, 1, &|| 0)?;
+    world.fill(waiting)?;
+    (0..steps).try_for_each(|_| world.step().map(|_| ()))
+}
+
+/// Plans `rounds` pairs of requests of `rows` rows over `shared_tokens` tokens.
+pub(crate) fn plans(shared_tokens: usize, rows: u32, rounds: usize) -> Result<()> {
+    planning::measure(shared_tokens, rows, rounds).map(|_| ())
+}
+
 fn measure(
     config: &Config,
     (policy, kind): (&'static str, PolicyConfig),

@@ -7,7 +7,7 @@
 mod cores;
 mod floor;
 mod hostile;
-mod noop;
+pub(crate) mod noop;
 mod overhead;
 mod overload;
 mod plot;

@@ -16,8 +16,8 @@ use prelude_server::{
 };
 
 /// A server in this process.
-pub(super) struct Here {
-    pub(super) address: SocketAddr,
+pub(crate) struct Here {
+    pub(crate) address: SocketAddr,
     pub(super) app: Arc<App>,
     /// Dropped before the engines: connections first.
     _runtime: tokio::runtime::Runtime,
@@ -26,7 +26,7 @@ pub(super) struct Here {
 
 impl Here {
     /// Serves `loaded` on a free port.
-    pub(super) fn serve(config: ServerConfig, loaded: Vec<Loaded>) -> Result<Self> {
+    pub(crate) fn serve(config: ServerConfig, loaded: Vec<Loaded>) -> Result<Self> {
         let config = ServerConfig {
             port: 0,
             access_log: false,
@@ -59,14 +59,14 @@ impl Here {
 }
 
 /// A demo model with its own arithmetic.
-pub(super) fn demo(files: &EmbeddedModel) -> Result<Loaded> {
+pub(crate) fn demo(files: &EmbeddedModel) -> Result<Loaded> {
     let assets = Assets::embedded(files)?;
     let loaded = load(assets, &LoadOptions::default(), &Devices::of_machine());
     loaded.with_context(|| format!("the model {}", files.name))
 }
 
 /// A demo model, its tokenizer and template, without its arithmetic.
-pub(super) fn idle(files: &EmbeddedModel) -> Result<Loaded> {
+pub(crate) fn idle(files: &EmbeddedModel) -> Result<Loaded> {
     let mut loaded = demo(files)?;
     let capacity = loaded.engine.handle().capacity();
     let executor = Box::new(Nothing {

@@ -1,0 +1,219 @@
+//! Sends requests at their times and reads their streams.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::{
+    client::conn::http1::{SendRequest, handshake},
+    header::{CONTENT_TYPE, HOST},
+};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    net::TcpStream,
+    sync::{Mutex, Semaphore},
+    task::JoinSet,
+    time::{sleep_until, timeout},
+};
+
+use super::{Progress, Request, stream::Reader};
+
+/// Longest body of a refusal that is read, in bytes.
+const MAX_REFUSAL: usize = 1 << 16;
+
+/// Where requests are sent, and how many at a time.
+#[derive(Clone, Debug)]
+pub(super) struct Sent {
+    /// `host:port`.
+    pub(super) address: String,
+    pub(super) connections: usize,
+    pub(super) timeout: Duration,
+}
+
+/// The end of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// A whole stream.
+    Answered,
+    /// Another status than 200, with the body's beginning.
+    Refused(u16, String),
+    /// A broken connection, a stream that ended early or with an error, or the timeout.
+    Failed(String),
+}
+
+/// One request as it went. Times count from the request's arrival.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The place of the request in the replay.
+    pub request: usize,
+    /// The end of the request.
+    pub fate: Fate,
+    /// The time until the request was on its way, late or waiting for a connection.
+    pub sent: Duration,
+    /// The time until the first generated text, if there was any.
+    pub first: Option<Duration>,
+    /// The time until the end of the answer.
+    pub end: Duration,
+    /// Generated tokens, as the server counts them; else the events with text.
+    pub tokens: u32,
+    /// Prompt tokens that came from the server's cache, if it says so.
+    pub cached_tokens: Option<u32>,
+}
+
+/// What came of a replay.
+#[derive(Debug)]
+pub(super) struct Replayed {
+    pub(super) answers: Vec<Answer>,
+    /// True if Ctrl-C ended the replay.
+    pub(super) is_cut: bool,
+    pub(super) elapsed: Duration,
+}
+
+/// Kept connections that are free.
+type Pool = Arc<Mutex<Vec<SendRequest<Full<Bytes>>>>>;
+
+/// Replays `requests` from now on.
+pub(super) async fn replay(
+    sent: &Sent,
+    requests: &[Request],
+    progress: impl Fn(Progress),
+) -> Result<Replayed> {
+    let first = connect(&sent.address).await?;
+    let pool: Pool = Arc::new(Mutex::new(vec![first]));
+    let seats = Arc::new(Semaphore::new(sent.connections.max(1)));
+    let mut open = JoinSet::new();
+    let mut answers = Vec::with_capacity(requests.len());
+    let mut told = Progress {
+        requests: requests.len(),
+        sent: 0,
+        ended: 0,
+    };
+    let start = Instant::now();
+    let mut next = requests.iter().enumerate().peekable();
+    let mut is_cut = false;
+    while next.peek().is_some() || !open.is_empty() {
+        progress(told);
+        let due = next.peek().map(|(_, request)| start + request.at);
+        tokio::select! {
+            // Sending goes first: the loop is open.
+            biased;
+            () = async { sleep_until(due.unwrap_or(start).into()).await }, if due.is_some() => {
+                let (number, request) = next.next().expect("one is due");
+                let (sent, pool) = (sent.clone(), Arc::clone(&pool));
+                let (seats, body) = (Arc::clone(&seats), request.body.clone());
+                let arrival = start + request.at;
+                open.spawn(ask(number, arrival, sent, body, pool, seats));
+                told.sent += 1;
+            }
+            Some(answer) = open.join_next(), if !open.is_empty() => {
+                answers.push(answer.context("a request's task")?);
+                told.ended += 1;
+            }
+            _ = tokio::signal::ctrl_c() => {
+                is_cut = true;
+                break;
+            }
+        }
+    }
+    progress(told);
+    Ok(Replayed {
+        answers,
+        is_cut,
+        elapsed: start.elapsed(),
+    })
+}
+
+async fn ask(
+    request: usize,
+    arrival: Instant,
+    sent: Sent,
+    body: Bytes,
+    pool: Pool,
+    seats: Arc<Semaphore>,
+) -> Answer {
+    let _seat = seats.acquire().await.expect("it is never closed");
+    let mut answer = Answer {
+        request,
+        fate: Fate::Answered,
+        sent: arrival.elapsed(),
+        first: None,
+        end: Duration::ZERO,
+        tokens: 0,
+        cached_tokens: None,
+    };
+    let whole = exchange(&mut answer, arrival, &sent.address, body, &pool);
+    let fate = match timeout(sent.timeout, whole).await {
+        Ok(Ok(fate)) => fate,
+        Ok(Err(error)) => Fate::Failed(format!("{error:#}")),
+        Err(_) => Fate::Failed(format!("no whole answer within {:?}", sent.timeout)),
+    };
+    answer.fate = fate;
+    answer.end = arrival.elapsed();
+    answer
+}
+
+async fn exchange(
+    answer: &mut Answer,
+    arrival: Instant,
+    address: &str,
+    body: Bytes,
+    pool: &Pool,
+) -> Result<Fate> {
+    let kept = pool.lock().await.pop().filter(|kept| !kept.is_closed());
+    let mut sender = match kept {
+        Some(sender) => sender,
+        None => connect(address).await?,
+    };
+    sender.ready().await?;
+    let request = hyper::Request::post("/v1/completions")
+        .header(HOST, address)
+        .header(CONTENT_TYPE, "application/json")
+        .body(Full::new(body))?;
+    let mut response = sender.send_request(request).await?;
+    let status = response.status().as_u16();
+    if status != 200 {
+        let body = http_body_util::Limited::new(response.into_body(), MAX_REFUSAL);
+        let body = body.collect().await.map_err(anyhow::Error::from_boxed)?;
+        let text = String::from_utf8_lossy(&body.to_bytes())
+            .chars()
+            .take(300)
+            .collect();
+        pool.lock().await.push(sender);
+        return Ok(Fate::Refused(status, text));
+    }
+    let mut reader = Reader::default();
+    while let Some(frame) = response.body_mut().frame().await {
+        let frame = frame?;
+        let Some(data) = frame.data_ref() else {
+            continue;
+        };
+        if reader.feed(data) && answer.first.is_none() {
+            answer.first = Some(arrival.elapsed());
+        }
+        answer.tokens = reader.completion_tokens.unwrap_or(reader.texts);
+        answer.cached_tokens = reader.cached_tokens;
+    }
+    if let Some(error) = reader.error {
+        return Ok(Fate::Failed(error));
+    }
+    if !reader.is_done {
+        return Ok(Fate::Failed("the stream ended without [DONE]".to_owned()));
+    }
+    pool.lock().await.push(sender);
+    Ok(Fate::Answered)
+}
+
+async fn connect(address: &str) -> Result<SendRequest<Full<Bytes>>> {
+    let stream = TcpStream::connect(address)
+        .await
+        .with_context(|| format!("no server answers at {address}"))?;
+    stream.set_nodelay(true)?;
+    let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+    // It ends when the sender is dropped; its errors reach the sender too.
+    tokio::spawn(connection);
+    Ok(sender)
+}
