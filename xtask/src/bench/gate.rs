@@ -103,7 +103,9 @@ fn check(update: bool, plant: u64) -> Result<String> {
     );
     Ok(match has_valgrind {
         true => "simulations and instructions".to_owned(),
-        false => "simulations. SKIP instructions: no valgrind".to_owned(),
+        false => {
+            "SKIP gate: no valgrind to count instructions; simulations are unchanged".to_owned()
+        }
     })
 }
 
