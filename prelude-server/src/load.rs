@@ -100,15 +100,9 @@ pub fn load(
     warnings.extend(reassigned(&assets.tokenizer));
     let has_vocabulary = matches!(kind, ModelKind::Lm | ModelKind::Reranker)
         && matches!(assets.checkpoint.kind(), CheckpointKind::CausalLm);
-    let labels = match (kind, &template) {
-        (ModelKind::Lm | ModelKind::Reranker, Some(template)) if has_vocabulary => {
-            match decide_labels(template, &assets.tokenizer) {
-                Ok(labels) => Some(Arc::new(labels)),
-                Err(why) => {
-                    warnings.push(format!("this model cannot serve typed decisions: {why}"));
-                    None
-                }
-            }
+    let labels = match &template {
+        Some(template) if has_vocabulary => {
+            served_decide_labels(template, &assets.tokenizer, &mut warnings)
         }
         _ => None,
     };
@@ -174,6 +168,21 @@ pub fn load(
         warnings,
         memory: opened.memory,
     })
+}
+
+/// Returns the labels of typed decisions, or pushes a warning that says why the model has none.
+fn served_decide_labels(
+    template: &ChatTemplate,
+    tokenizer: &Tokenizer,
+    warnings: &mut Vec<String>,
+) -> Option<Arc<DecideLabels>> {
+    match decide_labels(template, tokenizer) {
+        Ok(labels) => Some(Arc::new(labels)),
+        Err(why) => {
+            warnings.push(format!("this model cannot serve typed decisions: {why}"));
+            None
+        }
+    }
 }
 
 fn served_kind(

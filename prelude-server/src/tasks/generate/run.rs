@@ -121,20 +121,10 @@ impl Run {
         for (index, ((prompt, node), max_tokens)) in
             prompts.iter().zip(nodes).zip(max_tokens).enumerate()
         {
-            let budget = params.budget(max_tokens);
             if max_tokens > 0 {
                 choices.extend((0..params.n).map(|_| Choice::new(&params, model)));
                 kinds.push(RowKind::Generate(index));
-                let head = Head::Generate(Generate {
-                    max_tokens: budget,
-                    n: params.n,
-                    sampling: Arc::clone(&params.sampling),
-                    top_logprobs: report.generated_top,
-                    constraint: params
-                        .constrained
-                        .as_ref()
-                        .map(|c| Arc::clone(&c.constraint)),
-                });
+                let head = generate_head(&params, max_tokens, report);
                 rows.push(RowSpec { node, head });
             } else {
                 choices.extend((0..params.n).map(|_| Choice::empty(&params, model)));
@@ -334,6 +324,17 @@ impl Run {
             as_ids: self.params.tokens_as_ids,
         }
     }
+}
+
+/// Returns the head that generates up to `max_tokens` tokens for each of the request's `n` choices.
+fn generate_head(params: &Params, max_tokens: u32, report: &Report) -> Head {
+    Head::Generate(Generate {
+        max_tokens: params.budget(max_tokens),
+        n: params.n,
+        sampling: Arc::clone(&params.sampling),
+        top_logprobs: report.generated_top,
+        constraint: { params.constrained.as_ref() }.map(|c| Arc::clone(&c.constraint)),
+    })
 }
 
 /// Returns the positions of a prompt that are scored. Ranges have been checked.

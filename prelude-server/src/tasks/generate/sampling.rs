@@ -12,7 +12,7 @@ use serde::{
 use crate::{
     endpoint::Call,
     error::ApiError,
-    served_model::ServedModel,
+    served_model::{SamplingDefaults, ServedModel},
     wire::{Count, Int, wrong_value},
 };
 
@@ -57,10 +57,6 @@ pub(crate) struct SamplingFields {
 ///
 /// # Errors
 /// 400 naming the field.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "sampling runs in f32; range checks follow the cast"
-)]
 pub(super) fn checked(
     call: &Call,
     model: &ServedModel,
@@ -68,6 +64,53 @@ pub(super) fn checked(
     ignore_eos: bool,
 ) -> Result<SamplingParams, ApiError> {
     let defaults = &model.sampling;
+    let mut sampling = checked_numbers(&fields, defaults)?;
+    sampling.top_k = match fields.top_k {
+        None => defaults.top_k,
+        Some(k) => u32::try_from(k.get()).unwrap_or(0),
+    };
+    sampling.seed = match fields.seed {
+        Some(seed) => seed.cast_unsigned(),
+        None => call.app.ids.seed(),
+    };
+    sampling.min_tokens = fields.min_tokens.map_or(0, Int::count);
+    sampling.logit_bias = checked_bias(fields.logit_bias, model)?;
+    sampling.allowed_token_ids = checked_ids(
+        "allowed_token_ids",
+        fields.allowed_token_ids,
+        usize::MAX,
+        model,
+    )?;
+    if sampling
+        .allowed_token_ids
+        .as_ref()
+        .is_some_and(|ids| ids.is_empty())
+    {
+        let must = "not be an empty list: no token could be chosen";
+        return Err(ApiError::invalid_value("allowed_token_ids", must));
+    }
+    let own = checked_ids("stop_token_ids", fields.stop_token_ids, STOP_IDS_MAX, model)?;
+    let mut stop_ids = own.map_or_else(Vec::new, |ids| ids.to_vec());
+    if !ignore_eos {
+        stop_ids.extend_from_slice(&model.eos_token_ids);
+    }
+    stop_ids.sort_unstable();
+    stop_ids.dedup();
+    sampling.stop_token_ids = stop_ids.into();
+    check_choice_left(&sampling)?;
+    Ok(sampling)
+}
+
+/// Returns the temperature, the nucleus and the penalties of `fields`, or the model's default of
+/// each that is absent.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "sampling runs in f32; range checks follow the cast"
+)]
+fn checked_numbers(
+    fields: &SamplingFields,
+    defaults: &SamplingDefaults,
+) -> Result<SamplingParams, ApiError> {
     let max = f64::from(f32::MAX);
     let number = |name, value: Option<f64>, ok: fn(f64) -> bool, must, default: f32| match value {
         None => Ok(default),
@@ -75,7 +118,7 @@ pub(super) fn checked(
         Some(_) => Err(ApiError::invalid_value(name, must)),
     };
     let in_2 = |v: f64| (-2.0..=2.0).contains(&v);
-    let mut sampling = SamplingParams {
+    Ok(SamplingParams {
         temperature: number(
             "temperature",
             fields.temperature,
@@ -120,41 +163,7 @@ pub(super) fn checked(
             0.0,
         )?,
         ..SamplingParams::default()
-    };
-    sampling.top_k = match fields.top_k {
-        None => defaults.top_k,
-        Some(k) => u32::try_from(k.get()).unwrap_or(0),
-    };
-    sampling.seed = match fields.seed {
-        Some(seed) => seed.cast_unsigned(),
-        None => call.app.ids.seed(),
-    };
-    sampling.min_tokens = fields.min_tokens.map_or(0, Int::count);
-    sampling.logit_bias = checked_bias(fields.logit_bias, model)?;
-    sampling.allowed_token_ids = checked_ids(
-        "allowed_token_ids",
-        fields.allowed_token_ids,
-        usize::MAX,
-        model,
-    )?;
-    if sampling
-        .allowed_token_ids
-        .as_ref()
-        .is_some_and(|ids| ids.is_empty())
-    {
-        let must = "not be an empty list: no token could be chosen";
-        return Err(ApiError::invalid_value("allowed_token_ids", must));
-    }
-    let own = checked_ids("stop_token_ids", fields.stop_token_ids, STOP_IDS_MAX, model)?;
-    let mut stop_ids = own.map_or_else(Vec::new, |ids| ids.to_vec());
-    if !ignore_eos {
-        stop_ids.extend_from_slice(&model.eos_token_ids);
-    }
-    stop_ids.sort_unstable();
-    stop_ids.dedup();
-    sampling.stop_token_ids = stop_ids.into();
-    check_choice_left(&sampling)?;
-    Ok(sampling)
+    })
 }
 
 /// Before `min_tokens` no stop id may be chosen, so another one must be allowed.
