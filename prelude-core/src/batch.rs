@@ -5,8 +5,8 @@ use std::{ops::Range, sync::Arc};
 use thiserror::Error;
 
 use crate::{
-    BlockId, Capacity, Normalise, Pooling, SamplingParams, SeqId, StepId, TokenHead, TokenId,
-    TokenMask,
+    BlockId, Capacity, Normalise, PassId, Pooling, SamplingParams, SeqId, StepId, TokenHead,
+    TokenId, TokenMask,
 };
 
 /// The work of one step.
@@ -25,10 +25,38 @@ pub enum ForwardBatch {
         /// Decode rows, accounted by rows and resident blocks.
         decode: DecodeBatch,
     },
+    /// A part of one-shot work that several steps compute, and nothing else.
+    Slice(PassSlice),
+}
+
+/// A part of a pass: one-shot work that several steps compute, layer by layer, so that a long prompt
+/// keeps no other request waiting for longer than a slice.
+///
+/// Between two slices a pass holds the hidden states of all of its tokens and the keys and values
+/// of one layer, not those of every layer as prompts in chunks do (hybrid prefilling, PrefillOnly
+/// §4). Its outputs come with its last slice and are those of the same forest in one step; steps
+/// before that have none.
+///
+/// The work is counted in layer tokens: each token counts once for each layer. A pass runs all
+/// tokens through one layer, in order, before it goes on to the next layer.
+#[derive(Clone, Debug)]
+pub struct PassSlice {
+    /// The pass.
+    pub pass: PassId,
+    /// The whole forest, in the first slice; `None` in the later ones.
+    pub begin: Option<OneShotBatch>,
+    /// Layer tokens that the slice computes, at least 1. The slice with which the sum over all
+    /// slices reaches the pass's work is the last one.
+    pub layer_tokens: u32,
+    /// False if the pass has lost the blocks of [`Residency::Keep`]: this slice and all later ones
+    /// write to none.
+    pub keeps: bool,
+    /// Passes that are given up: the executor frees what they hold before it runs the slice.
+    pub abandoned: Vec<PassId>,
 }
 
 impl ForwardBatch {
-    /// The three parts; absent ones are empty.
+    /// The three parts; absent ones are empty, as all are of a slice.
     #[must_use]
     pub fn parts(&self) -> (&OneShotBatch, &OneShotBatch, &DecodeBatch) {
         static NO_ONESHOT: OneShotBatch = OneShotBatch::EMPTY;
@@ -36,6 +64,7 @@ impl ForwardBatch {
         match self {
             Self::OneShot(b) => (b, &NO_ONESHOT, &NO_DECODE),
             Self::Decode(b) => (&NO_ONESHOT, &NO_ONESHOT, b),
+            Self::Slice(_) => (&NO_ONESHOT, &NO_ONESHOT, &NO_DECODE),
             Self::Mixed {
                 oneshot,
                 prefill,
@@ -44,7 +73,7 @@ impl ForwardBatch {
         }
     }
 
-    /// Tokens computed by the step.
+    /// Tokens computed by the step; none of them by a slice, which computes layers of tokens.
     #[must_use]
     pub fn num_tokens(&self) -> usize {
         let (oneshot, prefill, decode) = self.parts();
@@ -63,6 +92,9 @@ impl ForwardBatch {
     /// # Errors
     /// The first defect found. A scheduler never builds such a batch; a foreign caller may.
     pub fn validate(&self, capacity: &Capacity) -> Result<(), BatchError> {
+        if let Self::Slice(slice) = self {
+            return slice.validate(capacity);
+        }
         let (oneshot, prefill, decode) = self.parts();
         if self.num_tokens() > capacity.max_step_tokens as usize {
             return Err(BatchError::TooManyTokens {
@@ -73,6 +105,29 @@ impl ForwardBatch {
         oneshot.validate(capacity)?;
         prefill.validate(capacity)?;
         decode.validate(capacity)
+    }
+}
+
+impl PassSlice {
+    fn validate(&self, capacity: &Capacity) -> Result<(), BatchError> {
+        let invalid = |what| Err(BatchError::Slice { what });
+        let Some(room) = capacity.passes else {
+            return invalid("the executor computes no passes in slices");
+        };
+        if self.layer_tokens == 0 {
+            return invalid("a slice without work");
+        }
+        let Some(batch) = &self.begin else {
+            return Ok(());
+        };
+        if batch.tokens.is_empty() || batch.tokens.len() > room.tokens as usize {
+            return invalid("a pass without tokens, or of more than the executor has room for");
+        }
+        let outputs: usize = batch.rows.iter().map(|row| row.positions.len()).sum();
+        if outputs > room.outputs as usize {
+            return invalid("more output positions than the executor has room for");
+        }
+        batch.validate(capacity)
     }
 }
 
@@ -311,6 +366,12 @@ pub enum BatchError {
         tokens: usize,
         /// The limit.
         max: u32,
+    },
+    /// A slice of a pass breaks a rule.
+    #[error("slice of a pass: {what}")]
+    Slice {
+        /// The rule.
+        what: &'static str,
     },
     /// A segment breaks a rule.
     #[error("segment {segment}: {what}")]
@@ -576,6 +637,7 @@ mod tests {
         max_context_len: 32,
         vocab_size: 100,
         pipeline_depth: 1,
+        passes: None,
     };
 
     fn segment(tokens: Range<u32>, parent: Option<u32>, context_len: u32) -> Segment {

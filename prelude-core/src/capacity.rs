@@ -17,4 +17,19 @@ pub struct Capacity {
     pub vocab_size: u32,
     /// Steps that may be submitted before the first is collected, at least 1.
     pub pipeline_depth: u32,
+    /// The room for passes that are computed in slices; `None` if the executor computes none.
+    pub passes: Option<PassCapacity>,
+}
+
+/// The room of an executor for passes that are computed in slices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PassCapacity {
+    /// Layers of the model: a pass of `n` tokens is `n · layers` layer tokens of work.
+    pub layers: u32,
+    /// Most tokens of all passes that have begun and not ended.
+    pub tokens: u32,
+    /// Most passes that have begun and not ended.
+    pub passes: u32,
+    /// Most output positions of a pass.
+    pub outputs: u32,
 }

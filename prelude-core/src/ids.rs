@@ -44,6 +44,10 @@ id! {
     /// One forward pass, numbered by the scheduler from 0 without gaps.
     StepId(u64)
 }
+id! {
+    /// One-shot work that several steps compute in slices.
+    PassId(u64)
+}
 
 impl BlockId {
     /// The id as an index into per-block arrays.

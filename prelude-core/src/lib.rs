@@ -33,12 +33,12 @@ mod time;
 
 pub use batch::{
     BatchError, BlockSpan, DecodeBatch, DecodeRow, ForwardBatch, OneShotBatch, OutputHead,
-    OutputRow, PenaltyHistory, Residency, SampleHead, Segment, SegmentIdx, TokenSource,
+    OutputRow, PassSlice, PenaltyHistory, Residency, SampleHead, Segment, SegmentIdx, TokenSource,
 };
-pub use capacity::Capacity;
+pub use capacity::{Capacity, PassCapacity};
 pub use constraint::{Constraint, MatchState, Matcher, TokenMask, TokenSet};
 pub use executor::{Executor, ExecutorError, Padded};
-pub use ids::{BlockId, RequestId, SeqId, StepId, TokenId};
+pub use ids::{BlockId, PassId, RequestId, SeqId, StepId, TokenId};
 pub use prompt::{NodeIdx, PromptNode, PromptTree, TreeError};
 pub use request::{
     ExecutionClass, Generate, Head, InvalidRequest, Normalise, OnDeadline, Pooling, Request,

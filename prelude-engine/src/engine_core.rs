@@ -188,7 +188,9 @@ impl EngineCore {
             .err()
             .filter(|e| matches!(e, ExecutorError::Lost(_)))
             .cloned();
-        if report.succeeded && report.computed_tokens() <= TINY_STEP_TOKENS {
+        let is_tiny =
+            report.kind != StepKind::Slice && report.computed_tokens() <= TINY_STEP_TOKENS;
+        if report.succeeded && is_tiny {
             let ns = u64::try_from(report.duration.as_nanos()).unwrap_or(u64::MAX);
             shared.fastest_tiny_ns.fetch_min(ns, Ordering::Relaxed);
             shared.tiny_steps.fetch_add(1, Ordering::Relaxed);

@@ -25,16 +25,19 @@ pub enum StepKind {
     Decode,
     /// Work of both classes.
     Mixed,
+    /// A part of a long one-shot prompt.
+    Slice,
 }
 
 impl StepKind {
-    const ALL: [Self; 3] = [Self::OneShot, Self::Decode, Self::Mixed];
+    const ALL: [Self; 4] = [Self::OneShot, Self::Decode, Self::Mixed, Self::Slice];
 
     pub(crate) const fn of(batch: &ForwardBatch) -> Self {
         match batch {
             ForwardBatch::OneShot(_) => Self::OneShot,
             ForwardBatch::Decode(_) => Self::Decode,
             ForwardBatch::Mixed { .. } => Self::Mixed,
+            ForwardBatch::Slice(_) => Self::Slice,
         }
     }
 
@@ -45,6 +48,7 @@ impl StepKind {
             Self::OneShot => "oneshot",
             Self::Decode => "decode",
             Self::Mixed => "mixed",
+            Self::Slice => "slice",
         }
     }
 }
@@ -127,7 +131,7 @@ pub struct EngineSnapshot {
     /// Queues, blocks, cache counters.
     pub scheduler: SchedulerStats,
     /// Per kind of step.
-    pub steps: [StepTotals; 3],
+    pub steps: [StepTotals; 4],
     /// Tokens computed to fill shapes.
     pub padded: Padded,
     /// Steps that failed.

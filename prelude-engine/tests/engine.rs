@@ -26,6 +26,7 @@ const CAPACITY: Capacity = Capacity {
     max_context_len: 128,
     vocab_size: 1000,
     pipeline_depth: 1,
+    passes: None,
 };
 
 /// The behaviour of the fake executor in `collect`.

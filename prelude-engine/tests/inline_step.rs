@@ -29,6 +29,7 @@ const CAPACITY: Capacity = Capacity {
     max_context_len: 128,
     vocab_size: 1000,
     pipeline_depth: 1,
+    passes: None,
 };
 
 /// Far longer than any step of these tests.

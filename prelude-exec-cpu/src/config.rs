@@ -47,6 +47,11 @@ pub struct CpuConfig {
     /// Most tokens of one step; default 8192. Memory for hidden states and for one layer's keys
     /// and values grows with it.
     pub max_step_tokens: u32,
+    /// Most tokens of all passes in slices that have begun; by default the longest sequence, 0 for
+    /// none. Memory for hidden states and for one layer's keys and values grows with it, and is
+    /// taken when a pass begins.
+    #[serde(skip)]
+    pub max_pass_tokens: Option<u32>,
     /// Tokens that a layer works on at once; default 512. More gives products a little more
     /// speed and takes more cache and memory.
     #[serde(skip)]
@@ -71,6 +76,7 @@ impl Default for CpuConfig {
             kv_bytes: None,
             block_size: 16,
             max_step_tokens: 8192,
+            max_pass_tokens: None,
             chunk_tokens: 512,
             max_context_len: None,
             memory_limit_bytes: None,

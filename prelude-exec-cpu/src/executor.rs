@@ -3,13 +3,18 @@
 use std::sync::Arc;
 
 use prelude_core::{
-    Capacity, Executor, ExecutorError, ForwardBatch, RowOutput, StepId, StepOutput,
+    Capacity, Executor, ExecutorError, ForwardBatch, PassSlice, RowOutput, StepId, StepOutput,
 };
-use prelude_models::{Checkpoint, Model, load_model, step::StepLayout};
+use prelude_models::{Checkpoint, Model, ModelConfig, load_model, step::StepLayout};
 
 use crate::{
-    CpuConfig, CpuDtype, Error, Isa, MemoryPlan, kernels::Backend, memory, ops::CpuOps,
-    pool::ComputePool, weights::CpuLoader,
+    CpuConfig, CpuDtype, Error, Isa, MemoryPlan,
+    kernels::Backend,
+    memory,
+    ops::CpuOps,
+    pass::{PassShape, Passes},
+    pool::ComputePool,
+    weights::CpuLoader,
 };
 
 /// The failure of a row for which the model has no head.
@@ -21,11 +26,20 @@ pub struct CpuExecutor {
     model: Box<dyn Model<CpuOps>>,
     ops: CpuOps,
     layout: StepLayout,
-    outstanding: Option<StepId>,
+    outstanding: Option<(StepId, Work)>,
+    passes: Passes,
+    chunk_tokens: u32,
     capacity: Capacity,
     memory: MemoryPlan,
     dtype: CpuDtype,
-    hidden_size: usize,
+    config: ModelConfig,
+}
+
+/// The work of a submitted step.
+enum Work {
+    /// The step that is laid out.
+    Layout,
+    Slice(PassSlice),
 }
 
 impl std::fmt::Debug for CpuExecutor {
@@ -69,10 +83,12 @@ impl CpuExecutor {
             ops,
             layout: StepLayout::default(),
             outstanding: None,
+            passes: Passes::default(),
+            chunk_tokens: config.chunk_tokens,
             capacity,
             memory,
             dtype,
-            hidden_size: model_config.hidden_size,
+            config: model_config.clone(),
         })
     }
 
@@ -104,40 +120,71 @@ impl Executor for CpuExecutor {
     }
 
     fn submit(&mut self, step: StepId, batch: ForwardBatch) -> Result<(), ExecutorError> {
-        if let Some(outstanding) = self.outstanding {
+        if let Some((outstanding, _)) = self.outstanding {
             return Err(ExecutorError::Step(format!(
                 "step {step} was submitted before step {outstanding} was collected"
             )));
         }
-        batch
-            .validate(&self.capacity)
-            .map_err(|e| ExecutorError::Step(e.to_string()))?;
-        // Steps run one at a time: none is outstanding that samples a token.
         let capacity = &self.capacity;
-        self.layout
-            .rebuild(batch, capacity.block_size, |_, _| None)?;
-        self.layout
-            .refuse_invalid_rows(capacity.vocab_size, self.hidden_size);
-        self.outstanding = Some(step);
+        batch
+            .validate(capacity)
+            .map_err(|e| ExecutorError::Step(e.to_string()))?;
+        let hidden_size = self.config.hidden_size;
+        let work = match batch {
+            ForwardBatch::Slice(mut slice) => {
+                let shape = PassShape {
+                    model: &self.config,
+                    chunk_tokens: self.chunk_tokens,
+                    hidden_size,
+                };
+                self.passes
+                    .prepare(&mut slice, capacity, &shape, &self.ops)?;
+                Work::Slice(slice)
+            }
+            batch => {
+                // Steps run one at a time: none is outstanding that samples a token.
+                self.layout
+                    .rebuild(batch, capacity.block_size, |_, _| None)?;
+                self.layout
+                    .refuse_invalid_rows(capacity.vocab_size, hidden_size);
+                Work::Layout
+            }
+        };
+        self.outstanding = Some((step, work));
         Ok(())
     }
 
     fn collect(&mut self, step: StepId) -> Result<StepOutput, ExecutorError> {
-        if self.outstanding != Some(step) {
+        let Some((_, work)) = self.outstanding.take_if(|(id, _)| *id == step) else {
             return Err(ExecutorError::Step(format!(
                 "step {step} is not outstanding"
             )));
-        }
-        self.outstanding = None;
+        };
         let pool = Arc::clone(&self.ops.pool);
-        {
-            let _turn = pool.take_turn();
-            self.ops.begin(&self.layout);
-            self.model
-                .forward(&mut self.ops, &self.layout)
-                .map_err(|e| ExecutorError::Step(e.to_string()))?;
+        let _turn = pool.take_turn();
+        let failed = |e: Error| ExecutorError::Step(e.to_string());
+        match work {
+            Work::Layout => {
+                self.ops.begin(&self.layout);
+                self.model
+                    .forward(&mut self.ops, &self.layout)
+                    .map_err(failed)?;
+                Ok(output(step, &mut self.ops, &self.layout))
+            }
+            Work::Slice(slice) => {
+                let ended = self
+                    .passes
+                    .advance(&slice, &*self.model, &mut self.ops)
+                    .map_err(failed)?;
+                Ok(match ended {
+                    Some(layout) => output(step, &mut self.ops, &layout),
+                    None => StepOutput {
+                        step,
+                        ..StepOutput::default()
+                    },
+                })
+            }
         }
-        Ok(output(step, &mut self.ops, &self.layout))
     }
 
     fn computes_at_once(&self) -> bool {

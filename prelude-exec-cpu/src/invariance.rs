@@ -24,7 +24,7 @@ const BLOCK: u32 = 4;
 
 /// A node of a random forest: its parent, if any, is one of those before it.
 #[derive(Clone, Debug)]
-struct Node {
+pub(crate) struct Node {
     parent: Option<prop::sample::Index>,
     tokens: Vec<u32>,
     /// Keep its K/V where alignment allows.
@@ -33,8 +33,8 @@ struct Node {
 
 /// A random row: which node, which head, from where on the path.
 #[derive(Clone, Debug)]
-struct Row {
-    node: prop::sample::Index,
+pub(crate) struct Row {
+    pub(crate) node: prop::sample::Index,
     head: u8,
     start: prop::sample::Index,
 }
@@ -43,7 +43,7 @@ fn tokens(len: Range<usize>) -> impl Strategy<Value = Vec<u32>> {
     prop::collection::vec(0u32..4096, len)
 }
 
-fn nodes() -> impl Strategy<Value = Vec<Node>> {
+pub(crate) fn nodes() -> impl Strategy<Value = Vec<Node>> {
     let lens = prop_oneof![3 => tokens(1..9), 2 => tokens(9..40), 1 => tokens(60..90)];
     let node = (
         prop::option::weighted(0.8, any::<prop::sample::Index>()),
@@ -58,7 +58,7 @@ fn nodes() -> impl Strategy<Value = Vec<Node>> {
     prop::collection::vec(node, 1..7)
 }
 
-fn rows() -> impl Strategy<Value = Vec<Row>> {
+pub(crate) fn rows() -> impl Strategy<Value = Vec<Row>> {
     let row = (
         any::<prop::sample::Index>(),
         0u8..7,
@@ -69,7 +69,7 @@ fn rows() -> impl Strategy<Value = Vec<Row>> {
 }
 
 /// One of each kind of head, over positions that end at `end` and start at `first` or later.
-fn head(row: &Row, path: &[u32], first: u32) -> (Range<u32>, OutputHead) {
+pub(crate) fn head(row: &Row, path: &[u32], first: u32) -> (Range<u32>, OutputHead) {
     let end = u32::try_from(path.len()).unwrap();
     let last = end - 1..end;
     let start = first + row.start.index((end - first) as usize) as u32;
@@ -124,7 +124,7 @@ fn head(row: &Row, path: &[u32], first: u32) -> (Range<u32>, OutputHead) {
 
 /// The forest as a batch whose roots start after `cached` tokens of `prefix` (all of which lie
 /// in `prefix_blocks`), with kept segments in blocks from `next_block` on.
-fn forest(
+pub(crate) fn forest(
     nodes: &[Node],
     prefix: &[u32],
     prefix_blocks: &[BlockId],

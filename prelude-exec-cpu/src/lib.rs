@@ -67,6 +67,7 @@ mod kernels;
 pub mod measure;
 mod memory;
 mod ops;
+mod pass;
 mod pool;
 mod scratch;
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use prelude_core::Capacity;
+use prelude_core::{Capacity, PassCapacity};
 use prelude_models::{Checkpoint, DType, ModelConfig, step::activation_room};
 
 use crate::{
@@ -10,6 +10,7 @@ use crate::{
     arena::Arena,
     heads,
     kernels::{Backend, InputForm, panel::NR, tiles},
+    pass,
 };
 
 /// KV blocks if nothing is said about them.
@@ -24,7 +25,8 @@ pub struct MemoryPlan {
     pub weights_bytes: u64,
     /// KV blocks: room for [`Capacity::num_blocks`].
     pub kv_bytes: u64,
-    /// Activations of the largest step, and one layer's keys and values of it.
+    /// Activations of the largest step and of passes in slices, and one layer's keys and values
+    /// of each.
     pub arena_bytes: u64,
     /// Buffers of kernels and heads.
     pub scratch_bytes: u64,
@@ -63,6 +65,7 @@ impl MemoryPlan {
             vocab_size: u32::try_from(model.vocab_size)
                 .map_err(|_| Error::config("max_context_len", "vocabulary beyond 2^32"))?,
             pipeline_depth: 1,
+            passes: passes(model, config, max_context_len),
         };
         let plan = Self {
             weights_bytes: weights_bytes(checkpoint, backend, dtype, max_context_len),
@@ -70,7 +73,8 @@ impl MemoryPlan {
                 .saturating_mul(kv_row_bytes(model, dtype))
                 .saturating_mul(model.num_hidden_layers as u64),
             arena_bytes: (arena_len(model, config) * size_of::<f32>()) as u64
-                + u64::from(config.max_step_tokens) * kv_row_bytes(model, dtype),
+                + u64::from(config.max_step_tokens) * kv_row_bytes(model, dtype)
+                + pass_bytes(model, config, dtype, capacity.passes),
             scratch_bytes: scratch_bytes(model, config, backend, threads),
         };
         let limit_bytes = config
@@ -122,6 +126,31 @@ pub(crate) fn arena_len(model: &ModelConfig, config: &CpuConfig) -> usize {
         config.chunk_tokens,
         Arena::room,
     )
+}
+
+/// Room for passes in slices: one of the longest sequence, or several shorter ones.
+fn passes(model: &ModelConfig, config: &CpuConfig, max_context_len: u32) -> Option<PassCapacity> {
+    let tokens = config.max_pass_tokens.unwrap_or(max_context_len);
+    (tokens > 0).then(|| PassCapacity {
+        layers: u32::try_from(model.num_hidden_layers).expect("the config bounds the layers"),
+        tokens,
+        passes: pass::MAX_PASSES,
+        outputs: pass::MAX_OUTPUTS,
+    })
+}
+
+/// Bytes that passes in slices take at most.
+fn pass_bytes(
+    model: &ModelConfig,
+    config: &CpuConfig,
+    dtype: CpuDtype,
+    passes: Option<PassCapacity>,
+) -> u64 {
+    let Some(room) = passes else {
+        return 0;
+    };
+    let arena = pass::arena_len(model, room.tokens, config.chunk_tokens);
+    (arena * size_of::<f32>()) as u64 + u64::from(room.tokens) * kv_row_bytes(model, dtype)
 }
 
 /// Bytes of one position's keys and values in one layer.

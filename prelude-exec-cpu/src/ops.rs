@@ -34,7 +34,7 @@ pub struct CpuOps {
     pub(crate) backend: Backend,
     chunk_tokens: usize,
     pub(crate) arena: Arena,
-    kv: KvStore,
+    pub(crate) kv: KvStore,
     pub(crate) multiplier: Multiplier,
     attention: PerWorker<attention::Scratch>,
     pub(crate) vocabulary: VocabularyHeads,
@@ -90,6 +90,11 @@ impl CpuOps {
     /// Forgets the previous step.
     pub(crate) fn begin(&mut self, layout: &StepLayout) {
         self.arena.reset();
+        self.forget_results(layout);
+    }
+
+    /// Forgets the results of the previous step, for one with these rows.
+    pub(crate) fn forget_results(&mut self, layout: &StepLayout) {
         self.results.clear();
         self.results.extend(
             layout

@@ -168,6 +168,7 @@ impl CudaExecutor {
             max_context_len,
             vocab_size,
             pipeline_depth: config.pipeline_depth,
+            passes: None,
         };
         let spare = (1..config.pipeline_depth).map(|_| Ok((StepPlan::default(), ops.spare()?)));
         let spare = spare.collect::<Result<Vec<_>, Error>>()?;

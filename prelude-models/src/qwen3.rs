@@ -6,7 +6,9 @@
 use std::{collections::BTreeMap, ops::Range};
 
 use crate::{
-    AttnShape, Checkpoint, Error, Model, ModelConfig, ModelKind, Ops, TensorView, WeightLoader,
+    AttnShape, Checkpoint, Error, ForwardState, Model, ModelConfig, ModelKind, Ops, TensorView,
+    WeightLoader,
+    model::{ChunkTensors, ForwardTensors},
 };
 
 /// A loaded Qwen3 model over weights of one device.
@@ -252,75 +254,128 @@ fn check_tensors(checkpoint: &Checkpoint) -> Result<(), Error> {
     })
 }
 
-/// Intermediates of one token chunk, allocated once per step.
-struct Chunk<T> {
-    x: T,
-    qkv: T,
-    attn: T,
-    gate_up: T,
-    act: T,
-}
-
 impl<O: Ops> Model<O> for Qwen3<O::Weight>
 where
     O::Weight: Send + Sync,
 {
-    fn forward(&self, ops: &mut O, inputs: &O::Inputs<'_>) -> Result<(), O::Error> {
+    fn advance(
+        &self,
+        ops: &mut O,
+        inputs: &O::Inputs<'_>,
+        state: &mut ForwardState<O::Tensor>,
+        layer_tokens: usize,
+    ) -> Result<bool, O::Error> {
         let tokens = ops.num_tokens(inputs);
         if tokens == 0 {
-            return Ok(());
+            return Ok(true);
         }
-        let mut h = ops.alloc(tokens, self.hidden)?;
-        ops.embed(inputs, &self.embed, &mut h)?;
-        let room = tokens.min(ops.chunk_tokens().max(1));
-        let mut chunk = self.chunk(ops, room)?;
+        let ForwardState {
+            layer_tokens: done,
+            tensors,
+        } = state;
+        let tensors = match tensors {
+            Some(tensors) => tensors,
+            None => tensors.insert(self.begin(ops, inputs)?),
+        };
+        let all = tokens * self.layers.len();
+        let end = all.min(done.saturating_add(layer_tokens));
+        let room = ops.chunk_tokens().max(1);
         // A layer's chunks run in token order and ancestors precede descendants in it, so the K/V
         // of everything that a query sees have been placed when its chunk attends.
-        let outputs = ops.num_outputs(inputs);
-        // Few output positions: the others leave the last layer once their K/V are placed. With
-        // many, taking the few others out costs more memory than it saves work.
-        let last = self.layers.len().checked_sub(1);
-        let pruned = last.filter(|_| 2 * outputs <= tokens);
-        for (index, layer) in self.layers.iter().enumerate() {
-            if pruned == Some(index) {
-                break;
-            }
-            for start in (0..tokens).step_by(room) {
-                let rows = start..tokens.min(start + room);
-                self.attend(index, ops, inputs, rows.clone(), &h, &mut chunk)?;
-                ops.linear_add(&chunk.attn, rows.clone(), &layer.o, &mut h)?;
-                self.run_mlp(layer, ops, rows, &mut h, &mut chunk)?;
-            }
+        while *done < end {
+            let (layer, start) = (*done / tokens, *done % tokens);
+            let rows = start..tokens.min(start + room).min(start + (end - *done));
+            *done += rows.len();
+            self.run_layer(layer, ops, inputs, rows, tensors)?;
         }
-        let picked = match pruned {
-            Some(index) => self.run_pruned(index, ops, inputs, &h, &mut chunk, room)?,
-            None => {
-                let mut picked = ops.alloc(outputs, self.hidden)?;
-                ops.gather_rows(inputs, &h, 0..tokens, &mut picked)?;
-                Some(picked)
-            }
-        };
-        match picked {
-            Some(picked) => self.run_heads(ops, inputs, &picked),
-            None => Ok(()),
+        if end < all {
+            return Ok(false);
         }
+        self.run_outputs(ops, inputs, tensors)?;
+        Ok(true)
     }
 }
 
 impl<W> Qwen3<W> {
-    /// Takes a chunk's intermediates from the step's arena.
-    fn chunk<O: Ops<Weight = W>>(
+    /// Takes the step's tensors from its arena, and embeds its tokens.
+    fn begin<O: Ops<Weight = W>>(
         &self,
         ops: &mut O,
-        tokens: usize,
-    ) -> Result<Chunk<O::Tensor>, O::Error> {
-        Ok(Chunk {
-            x: ops.alloc(tokens, self.hidden)?,
-            qkv: ops.alloc(tokens, self.shape.qkv_width())?,
-            attn: ops.alloc(tokens, self.shape.out_width())?,
-            gate_up: ops.alloc(tokens, 2 * self.intermediate)?,
-            act: ops.alloc(tokens, self.intermediate)?,
-        })
+        inputs: &O::Inputs<'_>,
+    ) -> Result<ForwardTensors<O::Tensor>, O::Error> {
+        let (tokens, outputs) = (ops.num_tokens(inputs), ops.num_outputs(inputs));
+        let mut h = ops.alloc(tokens, self.hidden)?;
+        ops.embed(inputs, &self.embed, &mut h)?;
+        let room = tokens.min(ops.chunk_tokens().max(1));
+        let chunk = ChunkTensors {
+            x: ops.alloc(room, self.hidden)?,
+            qkv: ops.alloc(room, self.shape.qkv_width())?,
+            attn: ops.alloc(room, self.shape.out_width())?,
+            gate_up: ops.alloc(room, 2 * self.intermediate)?,
+            act: ops.alloc(room, self.intermediate)?,
+        };
+        // Few output positions: the others leave the last layer once their K/V are placed. With
+        // many, taking the few others out costs more memory than it saves work.
+        let is_pruned = 2 * outputs <= tokens && !self.layers.is_empty();
+        let attended = match is_pruned {
+            true => Some(ops.alloc(outputs, self.shape.out_width())?),
+            false => None,
+        };
+        Ok(ForwardTensors { h, chunk, attended })
+    }
+
+    /// Runs a layer on a chunk. Of a pruned step's last layer, nothing but K/V and the output
+    /// positions' hidden states is ever read (suffix discard, PrefillOnly §5.1, by rows).
+    fn run_layer<O: Ops<Weight = W>>(
+        &self,
+        index: usize,
+        ops: &mut O,
+        inputs: &O::Inputs<'_>,
+        rows: Range<usize>,
+        tensors: &mut ForwardTensors<O::Tensor>,
+    ) -> Result<(), O::Error> {
+        let ForwardTensors { h, chunk, attended } = tensors;
+        match attended {
+            Some(attended) if index + 1 == self.layers.len() => {
+                if ops.has_outputs(inputs, rows.clone()) {
+                    self.attend(index, ops, inputs, rows.clone(), h, chunk)?;
+                    return ops.gather_rows(inputs, &chunk.attn, rows, attended);
+                }
+                self.place(index, ops, inputs, rows, h, chunk)
+            }
+            _ => {
+                let layer = &self.layers[index];
+                self.attend(index, ops, inputs, rows.clone(), h, chunk)?;
+                ops.linear_add(&chunk.attn, rows.clone(), &layer.o, h)?;
+                self.run_mlp(layer, ops, rows, h, chunk)
+            }
+        }
+    }
+
+    /// Takes out the output positions' hidden states, ends their last layer if it is pruned, and
+    /// runs the heads.
+    fn run_outputs<O: Ops<Weight = W>>(
+        &self,
+        ops: &mut O,
+        inputs: &O::Inputs<'_>,
+        tensors: &mut ForwardTensors<O::Tensor>,
+    ) -> Result<(), O::Error> {
+        let (tokens, outputs) = (ops.num_tokens(inputs), ops.num_outputs(inputs));
+        let ForwardTensors { h, chunk, attended } = tensors;
+        if attended.is_some() && outputs == 0 {
+            return Ok(());
+        }
+        let mut picked = ops.alloc(outputs, self.hidden)?;
+        ops.gather_rows(inputs, h, 0..tokens, &mut picked)?;
+        if let Some((attended, layer)) = attended.as_ref().zip(self.layers.last()) {
+            ops.linear_add(attended, 0..outputs, &layer.o, &mut picked)?;
+            let room = tokens.min(ops.chunk_tokens().max(1));
+            for start in (0..outputs).step_by(room) {
+                let rows = start..outputs.min(start + room);
+                self.run_mlp(layer, ops, rows, &mut picked, chunk)?;
+            }
+        }
+        self.run_heads(ops, inputs, &picked)
     }
 
     /// Norm, fused product and rotation of a chunk; its K/V are placed.
@@ -331,7 +386,7 @@ impl<W> Qwen3<W> {
         inputs: &O::Inputs<'_>,
         rows: Range<usize>,
         h: &O::Tensor,
-        chunk: &mut Chunk<O::Tensor>,
+        chunk: &mut ChunkTensors<O::Tensor>,
     ) -> Result<(), O::Error> {
         let layer = &self.layers[index];
         ops.rms_norm(h, rows.clone(), &layer.input_norm, self.eps, &mut chunk.x)?;
@@ -358,10 +413,10 @@ impl<W> Qwen3<W> {
         inputs: &O::Inputs<'_>,
         rows: Range<usize>,
         h: &O::Tensor,
-        chunk: &mut Chunk<O::Tensor>,
+        chunk: &mut ChunkTensors<O::Tensor>,
     ) -> Result<(), O::Error> {
         self.place(index, ops, inputs, rows.clone(), h, chunk)?;
-        let Chunk { qkv, attn, .. } = chunk;
+        let ChunkTensors { qkv, attn, .. } = chunk;
         ops.attention(inputs, index, rows, self.shape, qkv, attn)
     }
 
@@ -372,49 +427,13 @@ impl<W> Qwen3<W> {
         ops: &mut O,
         rows: Range<usize>,
         h: &mut O::Tensor,
-        chunk: &mut Chunk<O::Tensor>,
+        chunk: &mut ChunkTensors<O::Tensor>,
     ) -> Result<(), O::Error> {
-        let Chunk {
+        let ChunkTensors {
             x, gate_up, act, ..
         } = chunk;
         ops.rms_norm(h, rows.clone(), &layer.post_norm, self.eps, x)?;
         ops.mlp_add(x, rows, &layer.gate_up, &layer.down, gate_up, act, h)
-    }
-
-    /// The last layer, of which nothing but K/V and the output positions' hidden states is ever
-    /// read (suffix discard, PrefillOnly §5.1, by rows): those states, if there are any.
-    fn run_pruned<O: Ops<Weight = W>>(
-        &self,
-        index: usize,
-        ops: &mut O,
-        inputs: &O::Inputs<'_>,
-        h: &O::Tensor,
-        chunk: &mut Chunk<O::Tensor>,
-        room: usize,
-    ) -> Result<Option<O::Tensor>, O::Error> {
-        let (tokens, outputs) = (ops.num_tokens(inputs), ops.num_outputs(inputs));
-        let layer = &self.layers[index];
-        let mut picked = ops.alloc(outputs, self.hidden)?;
-        let mut attended = ops.alloc(outputs, self.shape.out_width())?;
-        for start in (0..tokens).step_by(room) {
-            let rows = start..tokens.min(start + room);
-            if ops.has_outputs(inputs, rows.clone()) {
-                self.attend(index, ops, inputs, rows.clone(), h, chunk)?;
-                ops.gather_rows(inputs, &chunk.attn, rows, &mut attended)?;
-            } else {
-                self.place(index, ops, inputs, rows, h, chunk)?;
-            }
-        }
-        if outputs == 0 {
-            return Ok(None);
-        }
-        ops.gather_rows(inputs, h, 0..tokens, &mut picked)?;
-        ops.linear_add(&attended, 0..outputs, &layer.o, &mut picked)?;
-        for start in (0..outputs).step_by(room) {
-            let rows = start..outputs.min(start + room);
-            self.run_mlp(layer, ops, rows, &mut picked, chunk)?;
-        }
-        Ok(Some(picked))
     }
 
     /// `picked`: hidden states of the output positions, of which there is one.

@@ -18,6 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         max_context_len: 1024,
         vocab_size: 50_000,
         pipeline_depth: 1,
+        passes: None,
     };
     let mut scheduler = Scheduler::new(SchedulerConfig::default(), capacity)?;
     let mut now = Timestamp::ZERO;

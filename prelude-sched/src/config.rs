@@ -34,6 +34,10 @@ pub struct SchedulerConfig {
     /// Most tokens that one chunked prompt computes in a step (default 2,048). Smaller leaves
     /// room for others beside a long prompt and makes that prompt slower.
     pub prefill_chunk_tokens: u32,
+    /// Milliseconds that a slice of a long one-shot prompt is to take (default 20), at least 1: for
+    /// so long such a prompt keeps other work waiting. More lets long prompts end sooner beside
+    /// other work. It concerns executors with [`Capacity::passes`].
+    pub slice_ms: u32,
     /// Percentage of a step's tokens (after decode rows) promised to one-shot work while prompts
     /// of `Decode` requests wait too (default 50, in 1..=99). What a class does not use, the
     /// other takes; what it could not use because its next row was too large is carried over, so
@@ -88,6 +92,7 @@ impl Default for SchedulerConfig {
             max_queued_rows: 16_384,
             max_queued_tokens: 4_194_304,
             prefill_chunk_tokens: 2048,
+            slice_ms: 20,
             oneshot_share_percent: 50,
             enable_prefix_caching: true,
             defer_max: 2,
@@ -191,7 +196,7 @@ impl SchedulerConfig {
     }
 
     /// Returns the fields that only have a least value, with their values and that one.
-    fn least_values(&self) -> [(&'static str, u64, u64); 7] {
+    fn least_values(&self) -> [(&'static str, u64, u64); 8] {
         [
             ("max_batch_tokens", self.max_batch_tokens.into(), 2),
             ("max_batch_rows", self.max_batch_rows.into(), 1),
@@ -199,6 +204,7 @@ impl SchedulerConfig {
             ("max_queued_rows", self.max_queued_rows.into(), 1),
             ("max_queued_tokens", self.max_queued_tokens, 1),
             ("prefill_chunk_tokens", self.prefill_chunk_tokens.into(), 1),
+            ("slice_ms", self.slice_ms.into(), 1),
             (
                 "srjf_saturation_tokens",
                 self.srjf_saturation_tokens.into(),
@@ -234,6 +240,7 @@ mod tests {
             max_context_len: 128,
             vocab_size: 100,
             pipeline_depth: 1,
+            passes: None,
         };
         change(&mut config, &mut capacity);
         let got = config.validate(&capacity).map_err(|e| e.to_string());

@@ -28,6 +28,7 @@
 //!     max_context_len: 1024,
 //!     vocab_size: 100,
 //!     pipeline_depth: 1,
+//!     passes: None,
 //! };
 //! let mut scheduler = Scheduler::new(SchedulerConfig::default(), capacity)?;
 //! let now = Timestamp::ZERO;
@@ -54,6 +55,7 @@ mod forest;
 mod leader;
 mod length;
 mod pace;
+mod pass;
 mod policy;
 mod prompts;
 mod queue;

@@ -17,6 +17,16 @@ pub(crate) const fn pools_all(head: &Head) -> bool {
     )
 }
 
+/// Returns the number of positions of a prompt of `len` tokens whose hidden states the head reads.
+pub(crate) fn num_outputs(head: &Head, len: u32) -> u32 {
+    match head {
+        Head::PromptLogprobs { positions, .. } => positions.end - positions.start,
+        Head::Tokens(_) => len,
+        _ if pools_all(head) => len,
+        _ => 1,
+    }
+}
+
 /// First position whose hidden state the head needs, for a prompt of `len` tokens. Positions
 /// before it may come from the cache.
 pub(crate) fn first_needed(head: &Head, len: u32) -> u32 {

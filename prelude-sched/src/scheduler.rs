@@ -10,6 +10,7 @@ mod complete;
 pub(crate) mod invariants;
 mod life;
 mod oneshot;
+mod passes;
 mod plan;
 mod running;
 mod shortage;
@@ -23,7 +24,7 @@ use std::{
 };
 
 use ahash::{AHashMap, RandomState};
-use prelude_core::{Capacity, ForwardBatch, RequestId, SeqId, StepId, Timestamp};
+use prelude_core::{Capacity, ForwardBatch, PassId, RequestId, SeqId, StepId, Timestamp};
 use prelude_kv::KvCache;
 use thiserror::Error;
 
@@ -32,6 +33,7 @@ use crate::{
     ConfigError, Event, Outcome, SchedulerConfig, SchedulerPolicy, SchedulerStats,
     leader::Leaders,
     pace::Pace,
+    pass::{Pass, SliceTimes},
     queue::{Queue, QueueKey},
     request::Requests,
     sequence::Sequence,
@@ -90,8 +92,16 @@ pub struct Scheduler {
     short_of_blocks: BTreeSet<(Timestamp, u64)>,
     /// The last of the steps in flight that hold blocks for which a sequence waits.
     drain_until: Option<StepId>,
-    /// True if the last step ran one long prompt alone.
-    was_exclusive: bool,
+    /// Long prompts that are computed in slices; the last one goes on first.
+    passes: Vec<Pass>,
+    /// Passes that ended before their last slices and that the executor has not been told of.
+    abandoned: Vec<PassId>,
+    slice_times: SliceTimes,
+    next_pass: u64,
+    /// True if the last step ran one long prompt, or a slice, alone.
+    was_alone: bool,
+    /// True if a whole long prompt goes before a slice in the next step that is not shared.
+    whole_next: bool,
     /// The time since which the device has been idle because the policy waits for more, and the
     /// time until which the policy waits, on an idle device or beside a step in flight.
     idle_since: Option<Timestamp>,
@@ -170,7 +180,12 @@ impl Scheduler {
             chunk_blocked: None,
             short_of_blocks: BTreeSet::new(),
             drain_until: None,
-            was_exclusive: false,
+            passes: Vec::new(),
+            abandoned: Vec::new(),
+            slice_times: SliceTimes::default(),
+            next_pass: 0,
+            was_alone: false,
+            whole_next: false,
             idle_since: None,
             idle_until: None,
             counters: SchedulerStats::default(),
@@ -264,12 +279,20 @@ impl Scheduler {
             queued_tokens: self.queued_tokens,
             tokens_ahead: self.queued_uncached
                 + self.unplanned
-                + self.in_flight.iter().map(|s| s.prompt_tokens).sum::<u64>(),
+                + self.in_flight.iter().map(|s| s.prompt_tokens).sum::<u64>()
+                + self
+                    .passes
+                    .iter()
+                    .map(|p| p.work.tokens_left())
+                    .sum::<u64>(),
             waiting_oneshot_rows: self.oneshot.rows(),
             waiting_decode_seqs: self.decode.rows() + u64::from(self.preempted_decode),
             running_decode_seqs: u64::from(self.running_decode),
             running_chunked_rows: self.running.len() as u64 - u64::from(self.running_decode),
-            running_oneshot_rows: self.in_flight.iter().map(|s| s.whole_rows).sum(),
+            running_oneshot_rows: { self.in_flight.iter() }
+                .map(|s| s.whole_rows)
+                .chain(self.passes.iter().map(|p| p.rows.len() as u64))
+                .sum(),
             steps_in_flight: self.in_flight.len() as u64,
             used_blocks: u64::from(self.cache.used_blocks()),
             cached_blocks: u64::from(self.cache.cached_blocks()),

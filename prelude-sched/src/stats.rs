@@ -35,6 +35,12 @@ pub struct SchedulerStats {
 
     /// Counter: steps planned.
     pub steps: u64,
+    /// Counter: passes begun: long one-shot prompts that are computed in slices.
+    pub passes: u64,
+    /// Counter: slices planned.
+    pub slices: u64,
+    /// Counter: passes that lost the blocks that they filled for later requests to other work.
+    pub passes_without_blocks: u64,
     /// Counter: prompt tokens looked up in the prefix cache.
     pub prefix_query_tokens: u64,
     /// Counter: prompt tokens found there.

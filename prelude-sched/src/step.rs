@@ -3,13 +3,14 @@
 use std::{collections::BTreeSet, ops::Range, time::Duration};
 
 use prelude_core::{
-    BlockId, DecodeBatch, ForwardBatch, OneShotBatch, OutputHead, RequestId, SampleHead, SeqId,
-    StepId, Timestamp,
+    BlockId, DecodeBatch, ForwardBatch, OneShotBatch, OutputHead, PassId, PassSlice, RequestId,
+    SampleHead, SeqId, StepId, Timestamp,
 };
 
 use crate::{
     forest::{Forest, Kept},
     length::length_of,
+    pass::SliceSize,
     queue::QueueKey,
     sequence::SeqTag,
 };
@@ -25,6 +26,8 @@ pub(crate) struct Draft {
     pub(crate) oneshot: OneShotBatch,
     pub(crate) prefill: OneShotBatch,
     pub(crate) decode: DecodeBatch,
+    /// A slice of a pass, which runs alone.
+    pub(crate) slice: Option<PassSlice>,
     pub(crate) forest: Forest,
     pub(crate) forest_rows: Vec<ForestRow>,
     pub(crate) record: Step,
@@ -79,6 +82,15 @@ pub(crate) struct Step {
     pub(crate) owners: Vec<RowTag>,
     /// Cached blocks that the step reads.
     pub(crate) pins: Vec<BlockId>,
+    /// The slice of a pass that the step is. What it keeps and reads is the pass's until its last.
+    pub(crate) slice: Option<SliceRecord>,
+}
+
+/// A slice in flight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SliceRecord {
+    pub(crate) pass: PassId,
+    pub(crate) size: SliceSize,
 }
 
 /// The row or the chunk that a one-shot output row answers.
@@ -110,6 +122,7 @@ impl Draft {
             oneshot: OneShotBatch::default(),
             prefill: OneShotBatch::default(),
             decode: DecodeBatch::default(),
+            slice: None,
             forest: Forest::new(block_size),
             forest_rows: Vec::new(),
             record: Step {
@@ -144,7 +157,10 @@ impl Draft {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.oneshot_tokens() == 0 && self.prefill_tokens() == 0 && self.decode.is_empty()
+        self.oneshot_tokens() == 0
+            && self.prefill_tokens() == 0
+            && self.decode.is_empty()
+            && self.slice.is_none()
     }
 
     pub(crate) fn into_batch(self) -> (ForwardBatch, Step) {
@@ -152,9 +168,13 @@ impl Draft {
             oneshot,
             prefill,
             decode,
+            slice,
             mut record,
             ..
         } = self;
+        if let Some(slice) = slice {
+            return (ForwardBatch::Slice(slice), record);
+        }
         let decode_rows = decode.rows.len();
         let of_prompts = [&oneshot.rows, &prefill.rows].into_iter().flatten();
         record.mask_wait = of_prompts

@@ -200,6 +200,7 @@ fn checked(batch: ForwardBatch, room: &Room) -> Result<ForwardBatch> {
         max_context_len: room.context_len,
         vocab_size: crate::batches::count(room.model.vocab_size),
         pipeline_depth: 1,
+        passes: None,
     };
     batch.validate(&capacity)?;
     Ok(batch)

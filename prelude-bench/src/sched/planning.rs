@@ -84,6 +84,7 @@ fn scheduler() -> Result<Scheduler> {
         max_context_len: 32_768,
         vocab_size: VOCAB_SIZE,
         pipeline_depth: 1,
+        passes: None,
     };
     let config = SchedulerConfig {
         max_batch_tokens: capacity.max_step_tokens,

@@ -58,6 +58,7 @@ impl<'a> World<'a> {
             max_context_len: 32_768,
             vocab_size: VOCAB_SIZE,
             pipeline_depth: 1,
+            passes: None,
         };
         let config = SchedulerConfig {
             policy,

@@ -68,7 +68,11 @@ pub(crate) fn demo(files: &EmbeddedModel) -> Result<Loaded> {
 /// A demo model, its tokenizer and template, without its arithmetic.
 pub(crate) fn idle(files: &EmbeddedModel) -> Result<Loaded> {
     let mut loaded = demo(files)?;
-    let capacity = loaded.engine.handle().capacity();
+    // It computes no passes in slices.
+    let capacity = Capacity {
+        passes: None,
+        ..loaded.engine.handle().capacity()
+    };
     let executor = Box::new(Nothing {
         capacity,
         classes: loaded.model.id2label.len(),

@@ -102,6 +102,7 @@ impl Preset {
             max_context_len: num_blocks.saturating_mul(block_size),
             vocab_size: VOCABULARY,
             pipeline_depth: 1,
+            passes: None,
         }
     }
 }

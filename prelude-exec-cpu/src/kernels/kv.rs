@@ -222,6 +222,34 @@ impl KvStore {
     }
 }
 
+/// One layer's keys and values of all tokens of a step.
+pub(crate) enum StepKv {
+    F32(Vec<f32>),
+    Bf16(Vec<bf16>),
+}
+
+impl KvStore {
+    /// Room for a step of its own of `tokens` tokens.
+    pub(crate) fn step_of(&self, tokens: usize) -> Result<StepKv, Error> {
+        match self {
+            Self::F32(kv) => Ok(StepKv::F32(zeroed(tokens * 2 * kv.half)?)),
+            Self::Bf16(kv) => Ok(StepKv::Bf16(zeroed(tokens * 2 * kv.half)?)),
+        }
+    }
+
+    /// Exchanges the room for a step's keys and values.
+    ///
+    /// # Panics
+    /// If `step` is of another element type.
+    pub(crate) fn swap_step(&mut self, step: &mut StepKv) {
+        match (self, step) {
+            (Self::F32(kv), StepKv::F32(step)) => std::mem::swap(&mut kv.step, step),
+            (Self::Bf16(kv), StepKv::Bf16(step)) => std::mem::swap(&mut kv.step, step),
+            _ => unreachable!("a store makes steps of its own type"),
+        }
+    }
+}
+
 fn zeroed<E: KvElement>(len: usize) -> Result<Vec<E>, Error> {
     bytemuck::try_zeroed_vec(len).map_err(|()| Error::Allocation {
         what: "KV blocks; lower `kv_bytes` or `num_blocks`",

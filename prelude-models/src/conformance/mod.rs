@@ -154,6 +154,7 @@ fn spec(hidden: usize, shape: AttnShape, tokens: usize, arena_elements: usize) -
             max_context_len: count(MAX_POSITIONS),
             vocab_size: count(VOCAB),
             pipeline_depth: 1,
+            passes: None,
         },
         chunk_tokens: tokens,
         arena_elements,

@@ -96,9 +96,7 @@ impl ArenaCursor {
 }
 
 /// Returns the size of the activations of the largest step, as [`crate::Model::forward`] takes
-/// them: all hidden states, a chunk's intermediates, and the output positions before and after the
-/// norm; or, if at most half of the tokens are output positions, those and what they attended to.
-/// `room` returns the size of a `[rows, width]` tensor, in any unit.
+/// them. `room` returns the size of a `[rows, width]` tensor, in any unit.
 #[must_use]
 pub fn activation_room(
     model: &ModelConfig,
@@ -106,9 +104,26 @@ pub fn activation_room(
     chunk_tokens: u32,
     room: impl Fn(usize, usize) -> usize,
 ) -> usize {
-    let shape = model.attn_shape();
     let tokens = max_step_tokens as usize;
+    let few = step_room(model, tokens, tokens / 2, chunk_tokens, &room);
+    few.max(step_room(model, tokens, tokens, chunk_tokens, &room))
+}
+
+/// Returns the size of the activations of a step of `tokens` tokens and at most `outputs` output
+/// positions: all hidden states, a chunk's intermediates, the output positions before and after the
+/// norm, and, if at most half of the tokens are output positions, what those attended to.
+/// `room` returns the size of a `[rows, width]` tensor, in any unit.
+#[must_use]
+pub fn step_room(
+    model: &ModelConfig,
+    tokens: usize,
+    outputs: usize,
+    chunk_tokens: u32,
+    room: &impl Fn(usize, usize) -> usize,
+) -> usize {
+    let shape = model.attn_shape();
     let chunk = (chunk_tokens as usize).min(tokens);
+    let outputs = outputs.min(tokens);
     let hidden = model.hidden_size;
     let chunk_widths = [
         hidden,
@@ -117,7 +132,10 @@ pub fn activation_room(
         2 * model.intermediate_size,
         model.intermediate_size,
     ];
-    let few = 2 * room(tokens / 2, hidden) + room(tokens / 2, shape.out_width());
+    let attended = match 2 * outputs <= tokens {
+        true => room(outputs, shape.out_width()),
+        false => 0,
+    };
     let chunk_room = chunk_widths.into_iter().map(|width| room(chunk, width));
-    room(tokens, hidden) + few.max(2 * room(tokens, hidden)) + chunk_room.sum::<usize>()
+    room(tokens, hidden) + 2 * room(outputs, hidden) + attended + chunk_room.sum::<usize>()
 }

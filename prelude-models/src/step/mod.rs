@@ -20,7 +20,7 @@ use prelude_core::{
 };
 
 pub use self::{
-    arena::{ArenaCursor, ArenaFull, ArenaTensor, activation_room},
+    arena::{ArenaCursor, ArenaFull, ArenaTensor, activation_room, step_room},
     rows::StepRow,
 };
 
@@ -131,7 +131,8 @@ impl StepLayout {
     /// the index of the token that an outstanding step samples for a sequence, if there is one.
     ///
     /// # Errors
-    /// [`ExecutorError::Step`] if `sampled` returns `None` for a decode row's token.
+    /// [`ExecutorError::Step`] if `sampled` returns `None` for a decode row's token, or for a slice
+    /// of a pass, whose forest is laid out as a batch of one-shot work.
     pub fn rebuild(
         &mut self,
         batch: ForwardBatch,
@@ -141,6 +142,10 @@ impl StepLayout {
         self.clear(block_size);
         match batch {
             ForwardBatch::OneShot(oneshot) => self.add_forest(oneshot, 0),
+            ForwardBatch::Slice(_) => {
+                let what = "a slice continues the layout of its pass and has none of its own";
+                return Err(ExecutorError::Step(what.to_owned()));
+            }
             ForwardBatch::Decode(decode) => self.add_decode(decode, sampled)?,
             ForwardBatch::Mixed {
                 oneshot,
@@ -322,6 +327,11 @@ impl StepLayout {
             }
         }
         path.reverse();
+    }
+
+    /// Takes away the blocks that the step keeps: its K/V are written to none from here on.
+    pub fn keep_nothing(&mut self) {
+        self.slots.fill(NO_SLOT);
     }
 
     /// Number of positions of a KV block.

@@ -16,6 +16,7 @@ const CAPACITY: Capacity = Capacity {
     max_context_len: 1024,
     vocab_size: 100,
     pipeline_depth: 1,
+    passes: None,
 };
 /// A prompt, its salt, and how much of it may be read from the cache.
 type Row = (Vec<TokenId>, Option<Arc<str>>, usize);

@@ -64,7 +64,10 @@ impl Scheduler {
                     self.start(draft, id, left);
                 }
                 Admission::Deferred => {}
-                Admission::Blocked => draft.starved = true,
+                Admission::Blocked => {
+                    self.take_kept_from_passes();
+                    draft.starved = true;
+                }
             }
         }
         !draft.starved && self.preempted_decode == 0
@@ -86,6 +89,7 @@ impl Scheduler {
             let outcome = self.admit_choices(draft, grant.request, granted_end);
             self.requeue(grant.request);
             if outcome == Admission::Blocked {
+                self.take_kept_from_passes();
                 self.waits_for_blocks(key);
                 draft.decode_blocked = Some(key);
                 break;

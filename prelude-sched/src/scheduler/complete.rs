@@ -45,12 +45,15 @@ impl Scheduler {
         let step = self.in_flight.remove(at).expect("it was found just now");
         if result.is_ok() {
             let took = self.pace.note(step.planned, now, step.mask_wait);
-            self.policy.completed(&StepTime {
-                step: step.id,
-                took,
-                prompt_tokens: step.prompt_tokens,
-                decode_rows: length_of(step.decode.len()),
-            });
+            match step.slice {
+                Some(slice) => self.slice_times.note(slice.size, took),
+                None => self.policy.completed(&StepTime {
+                    step: step.id,
+                    took,
+                    prompt_tokens: step.prompt_tokens,
+                    decode_rows: length_of(step.decode.len()),
+                }),
+            }
         }
         match result.map(|output| (misfit(&step, &output), output)) {
             Ok((None, output)) => self.deliver(now, step, output, events),
@@ -69,6 +72,11 @@ impl Scheduler {
     fn fail_step(&mut self, now: Timestamp, mut step: Step, why: &str, events: &mut Vec<Event>) {
         self.release_step(&mut step, false);
         let failed = || Outcome::Failed(why.to_owned());
+        if let Some(slice) = step.slice
+            && let Some(pass) = self.passes.iter().find(|pass| pass.id == slice.pass)
+        {
+            self.finish(now, pass.request, failed(), events);
+        }
         for tag in &step.oneshot {
             if let RowTag::Row {
                 request, serial, ..

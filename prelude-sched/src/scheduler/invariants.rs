@@ -35,8 +35,12 @@ impl Scheduler {
             .in_flight
             .iter()
             .flat_map(|s| s.pins.iter().chain(&s.kept.blocks));
+        let held_by_passes = self
+            .passes
+            .iter()
+            .flat_map(|p| p.pins.iter().chain(&p.kept.blocks));
         let held_by_seqs = self.seqs.values().flat_map(|seq| &seq.blocks);
-        for &block in held_by_steps.chain(held_by_seqs) {
+        for &block in held_by_steps.chain(held_by_passes).chain(held_by_seqs) {
             holders[block.index()] += 1;
         }
         for block in (0..self.capacity.num_blocks).map(BlockId) {
@@ -104,7 +108,8 @@ impl Scheduler {
             let has_prompt = seq.state != SeqState::Decoding;
             (came_before || seq.seniority < admitted) && (has_prompt || !with_prompt)
         };
-        self.seqs.values().any(is_older)
+        // A pass goes on before another begins, and may hold blocks.
+        self.seqs.values().any(is_older) || !self.passes.is_empty()
     }
 
     /// Returns whether the device is idle because the policy waits for more.
@@ -189,10 +194,30 @@ impl Scheduler {
                 }
             }
         }
-        if self.seqs.is_empty() && self.in_flight.is_empty() {
+        self.check_passes();
+        if self.seqs.is_empty() && self.in_flight.is_empty() && self.passes.is_empty() {
             assert!(
                 self.leaders.is_empty(),
                 "no step computes, but a prefix has a leader"
+            );
+        }
+    }
+
+    fn check_passes(&self) {
+        let Some(room) = self.capacity.passes else {
+            assert!(self.passes.is_empty(), "passes without room");
+            return;
+        };
+        let tokens: u32 = self.passes.iter().map(|pass| pass.work.tokens).sum();
+        assert!(tokens <= room.tokens, "passes of {tokens} tokens");
+        assert!(self.passes.len() <= room.passes as usize, "too many passes");
+        for pass in &self.passes {
+            let is_live = self.requests.contains_key(&pass.request);
+            assert!(is_live, "a pass of a request that is gone");
+            assert!(pass.work.left() > 0, "a pass is over and was not ended");
+            assert!(
+                pass.keeps || pass.kept.blocks.is_empty(),
+                "blocks that were taken away"
             );
         }
     }

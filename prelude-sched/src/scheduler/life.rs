@@ -90,6 +90,7 @@ impl Scheduler {
             return false;
         };
         let live = *live;
+        self.abandon_passes(id);
         if let Some(watch) = &mut self.watch {
             watch.end(live.serial, id);
             if self.oneshot.get(live.key).is_some() || self.decode.get(live.key).is_some() {

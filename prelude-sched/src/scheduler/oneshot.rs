@@ -6,7 +6,7 @@ use prelude_kv::KvCache;
 
 use super::{Scheduler, admit::Admission};
 use crate::{
-    Plan, Turn,
+    Grant, Plan, Turn,
     forest::Spot,
     leader::Held,
     prompts::Prompt,
@@ -30,9 +30,9 @@ enum Taken {
 }
 
 /// A row about to be planned.
-struct Candidate {
-    request: RequestId,
-    waiting: WaitingRow,
+pub(super) struct Candidate {
+    pub(super) request: RequestId,
+    pub(super) waiting: WaitingRow,
     /// First position that must be computed for it.
     needed: u32,
     /// The number of blocks of its cached prefix.
@@ -43,7 +43,7 @@ struct Candidate {
 }
 
 impl Candidate {
-    fn prompt<'a>(&self, requests: &'a Requests) -> Prompt<'a> {
+    pub(super) fn prompt<'a>(&self, requests: &'a Requests) -> Prompt<'a> {
         requests[&self.request].prompt(self.waiting.row, self.cached)
     }
 }
@@ -67,7 +67,7 @@ impl Scheduler {
                 break;
             }
             if self.requests.contains_key(&grant.request) {
-                self.take_rows(draft, grant.request, grant.tokens, &mut misses);
+                self.take_rows(draft, plan, grant, &mut misses);
             }
         }
         if misses == 0 {
@@ -108,15 +108,16 @@ impl Scheduler {
     }
 
     /// Takes up rows of one request, in order.
-    fn take_rows(&mut self, draft: &mut Draft, id: RequestId, grant: u32, misses: &mut usize) {
-        let end = draft.oneshot_tokens().saturating_add(grant);
+    fn take_rows(&mut self, draft: &mut Draft, plan: &Plan, grant: &Grant, misses: &mut usize) {
+        let id = grant.request;
+        let end = draft.oneshot_tokens().saturating_add(grant.tokens);
         let mut missed: Vec<WaitingRow> = Vec::new();
         while *misses < MAX_MISSES && !self.is_full(draft) {
             let Some(mut candidate) = self.next_candidate(id) else {
                 break;
             };
             let left = draft.left().min(end.saturating_sub(draft.oneshot_tokens()));
-            match self.take_row(draft, &mut candidate, left) {
+            match self.take_row(draft, plan, &mut candidate, left) {
                 Taken::Planned => {}
                 Taken::Missed => {
                     missed.push(candidate.waiting);
@@ -131,27 +132,37 @@ impl Scheduler {
         self.requeue(id);
     }
 
-    fn next_candidate(&mut self, request: RequestId) -> Option<Candidate> {
+    pub(super) fn next_candidate(&mut self, request: RequestId) -> Option<Candidate> {
         let live = self.requests.get_mut(&request)?;
         let waiting = live.oneshot.pop_front()?;
         let cached = match self.config.enable_prefix_caching {
             true => live.find_prompt(waiting.row, &self.cache),
             false => 0,
         };
-        let blocks = live
-            .prompt_len(waiting.row)
-            .div_ceil(self.capacity.block_size);
+        let len = live.prompt_len(waiting.row);
+        let needed = live.first_needed(waiting.row);
+        let pools_all = row::pools_all(live.head(waiting.row));
         Some(Candidate {
             request,
             waiting,
-            needed: live.first_needed(waiting.row),
+            needed,
             cached,
-            is_unsplittable: row::pools_all(live.head(waiting.row))
-                || blocks > self.capacity.num_blocks,
+            is_unsplittable: pools_all || self.exceeds_pool(len),
         })
     }
 
-    fn take_row(&mut self, draft: &mut Draft, row: &mut Candidate, left: u32) -> Taken {
+    /// Returns whether a prompt has more positions than all blocks together.
+    pub(super) const fn exceeds_pool(&self, len: u32) -> bool {
+        len.div_ceil(self.capacity.block_size) > self.capacity.num_blocks
+    }
+
+    fn take_row(
+        &mut self,
+        draft: &mut Draft,
+        plan: &Plan,
+        row: &mut Candidate,
+        left: u32,
+    ) -> Taken {
         let Some(spot) = self.find_spot(draft, row) else {
             return Taken::Missed;
         };
@@ -171,8 +182,12 @@ impl Scheduler {
         }
         touch(&mut self.cache, draft, prompt);
         let is_long = spot.new_tokens > longest;
-        if is_long && whole {
-            // It waits for a step of its own, not for room.
+        let live = &self.requests[&row.request];
+        let len = live.prompt_len(row.waiting.row);
+        let has_pass =
+            spot.new_tokens > draft.room && self.fits_pass(plan, live.head(row.waiting.row), len);
+        if is_long && (whole || has_pass) {
+            // It waits for a step or a pass of its own, not for room.
             return Taken::Missed;
         }
         if is_long && left > 0 && draft.passed_over_at.is_none() {
@@ -185,7 +200,7 @@ impl Scheduler {
 
     /// Finds a row's place in the forest; `None` if it is to wait for another that computes its
     /// prefix.
-    fn find_spot(&mut self, draft: &mut Draft, row: &mut Candidate) -> Option<Spot> {
+    pub(super) fn find_spot(&mut self, draft: &mut Draft, row: &mut Candidate) -> Option<Spot> {
         let live = &self.requests[&row.request];
         let may_wait = self.oneshot.placed(live.key).turn != Turn::Overdue;
         if self.config.enable_prefix_caching && may_wait {
@@ -199,7 +214,7 @@ impl Scheduler {
         Some(draft.forest.probe(row.prompt(&self.requests)))
     }
 
-    fn join_forest(&mut self, draft: &mut Draft, row: &Candidate, spot: Spot) {
+    pub(super) fn join_forest(&mut self, draft: &mut Draft, row: &Candidate, spot: Spot) {
         let live = &self.requests[&row.request];
         let len = live.prompt_len(row.waiting.row);
         let computed = row.needed..len;
@@ -248,6 +263,7 @@ impl Scheduler {
             }
             Admission::Deferred => Taken::Missed,
             Admission::Blocked => {
+                self.take_kept_from_passes();
                 self.waits_for_blocks(key);
                 self.chunk_blocked = Some(self.chunk_blocked.map_or(key, |b| b.min(key)));
                 Taken::Missed
@@ -275,13 +291,15 @@ impl Scheduler {
             return false;
         }
         // A generation that waits to be admitted counts: only shared steps admit it.
-        let delays_no_other =
-            self.running.is_empty() && self.preempted.is_empty() && self.decode.is_empty();
+        let delays_no_other = self.passes.is_empty()
+            && self.running.is_empty()
+            && self.preempted.is_empty()
+            && self.decode.is_empty();
         let alone = delays_no_other && self.oneshot.rows() == 1 && plan.chunk_tokens.is_none();
         let Some(mut row) = self.next_candidate(first.request) else {
             return false;
         };
-        let may_run = alone || ((delays_no_other || !self.was_exclusive) && row.is_unsplittable);
+        let may_run = alone || ((delays_no_other || !self.was_alone) && row.is_unsplittable);
         let planned = may_run && self.take_long(draft, &mut row);
         if !planned {
             let live = self.requests.get_mut(&first.request).expect("it waits");
@@ -307,7 +325,7 @@ impl Scheduler {
 
 /// Notes that a prompt was looked at that the step does not take up, so that its cached prefix is
 /// not the next to be evicted.
-fn touch(cache: &mut KvCache, draft: &Draft, prompt: Prompt<'_>) {
+pub(super) fn touch(cache: &mut KvCache, draft: &Draft, prompt: Prompt<'_>) {
     if !draft.forest.holds(prompt) {
         let blocks = prompt.blocks();
         cache.hold_all(&blocks);

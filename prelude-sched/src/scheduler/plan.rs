@@ -88,12 +88,33 @@ impl Scheduler {
         draft.split_tokens = plan.chunk_tokens.map_or(u32::MAX, |most| most.max(1));
         draft.chunk_tokens = self.config.prefill_chunk_tokens.min(draft.split_tokens);
         draft.wait_until = plan.wait_until;
-        self.was_exclusive = self.plan_exclusive(&mut draft, &plan);
-        if !self.was_exclusive {
+        self.was_alone = self.plan_alone(&mut draft, &plan);
+        if !self.was_alone {
             self.plan_shared(&mut draft, &plan, &unfinished, events);
+            if draft.is_empty() {
+                self.was_alone = self.plan_slice(&mut draft, &plan);
+            }
         }
         self.emit_forest(&mut draft);
         draft
+    }
+
+    /// Plans a step of one long prompt, or a slice of one, if there is such work and a shared step
+    /// came before it or has nothing to do. Whole prompts and slices take turns.
+    fn plan_alone(&mut self, draft: &mut Draft, plan: &Plan) -> bool {
+        if self.was_alone {
+            return self.passes.is_empty() && self.plan_exclusive(draft, plan);
+        }
+        let whole_first = self.whole_next;
+        self.whole_next = false;
+        if whole_first && self.plan_exclusive(draft, plan) {
+            return true;
+        }
+        if self.plan_slice(draft, plan) {
+            self.whole_next = true;
+            return true;
+        }
+        !whole_first && self.plan_exclusive(draft, plan)
     }
 
     /// Leaves sequences out of the step whose next tokens are known only after the model could have
@@ -301,7 +322,7 @@ impl Scheduler {
     }
 
     /// Turns the forest into segments and rows, and charges the requests for them.
-    fn emit_forest(&mut self, draft: &mut Draft) {
+    pub(super) fn emit_forest(&mut self, draft: &mut Draft) {
         if draft.forest_rows.is_empty() {
             return;
         }

@@ -45,7 +45,11 @@ impl Scheduler {
     /// Notes that work with a right to blocks lacks some of the `needed` ones. If steps in flight
     /// hold enough of them, the pipeline drains.
     pub(super) fn lacks_blocks(&mut self, needed: usize) {
-        let available = self.cache.available_blocks() as usize;
+        let mut available = self.cache.available_blocks() as usize;
+        if needed > available {
+            self.take_kept_from_passes();
+            available = self.cache.available_blocks() as usize;
+        }
         if needed > available
             && needed <= available + self.blocks_held_by_steps()
             && let Some(last) = self.in_flight.back()

@@ -1,6 +1,6 @@
 //! Accepts or refuses requests.
 
-use prelude_core::{ExecutionClass, Head, Request, Timestamp};
+use prelude_core::{ExecutionClass, Head, PassCapacity, Request, Timestamp};
 
 use super::Scheduler;
 use crate::{
@@ -59,7 +59,10 @@ impl Scheduler {
     fn check_fits(&self, request: &Request, row: usize) -> Result<(), Reject> {
         let spec = &request.rows[row];
         let prompt = request.tree.prompt_len(spec.node);
-        let limit = self.capacity.max_step_tokens;
+        let step_tokens = self.capacity.max_step_tokens;
+        let in_pass = |room: PassCapacity| row::num_outputs(&spec.head, prompt) <= room.outputs;
+        let passes = self.capacity.passes.filter(|&room| in_pass(room));
+        let limit = passes.map_or(step_tokens, |room| room.tokens.max(step_tokens));
         let available = u64::from(self.capacity.num_blocks);
         let positions = match &spec.head {
             // The last token is never run.

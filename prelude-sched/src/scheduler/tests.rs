@@ -5,6 +5,7 @@ mod bounds;
 mod chunks;
 mod laps;
 mod masks;
+mod passes;
 mod plans;
 mod policy;
 mod running;
@@ -36,6 +37,7 @@ const CAPACITY: Capacity = Capacity {
     max_context_len: 128,
     vocab_size: 1000,
     pipeline_depth: 1,
+    passes: None,
 };
 
 /// A scheduler, the checking executor, and what came of it.

@@ -1,11 +1,15 @@
 //! An executor that computes nothing and checks everything.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 use ahash::{AHashMap, RandomState};
 use prelude_core::{
     BlockId, Capacity, DecodeRow, Executor, ExecutorError, ForwardBatch, OneShotBatch, OutputHead,
-    Residency, RowOutput, Segment, SegmentIdx, SeqId, StepId, StepOutput, TokenId, TokenSource,
+    PassId, PassSlice, Residency, RowOutput, Segment, SegmentIdx, SeqId, StepId, StepOutput,
+    TokenId, TokenSource,
 };
 
 use super::twin::{START, after, after_all, read_head};
@@ -37,6 +41,11 @@ impl CostModel {
     /// How long a batch takes.
     #[must_use]
     pub(crate) fn duration(&self, batch: &ForwardBatch) -> Duration {
+        if let ForwardBatch::Slice(slice) = batch {
+            // Slow, so that the short prompts of simulations have many slices.
+            let us = self.step_us + 5.0 * self.token_us * f64::from(slice.layer_tokens);
+            return Duration::from_nanos((us * 1000.0) as u64);
+        }
         let (oneshot, prefill, decode) = batch.parts();
         let pairs = |s: &Segment| f64::from(s.len()) * f64::from(s.end());
         let attention: f64 = oneshot
@@ -71,6 +80,8 @@ pub(crate) struct SimExecutor {
     /// The last step that wrote a slot, to catch two writers in one step.
     written: Vec<Option<StepId>>,
     outputs: VecDeque<(StepId, Result<StepOutput, ExecutorError>)>,
+    /// Passes that have begun, and the layer tokens that they have left.
+    passes: BTreeMap<PassId, (OneShotBatch, u64)>,
     /// Tokens of decode rows in steps not yet collected. For lookups only.
     sampled: AHashMap<(StepId, SeqId), TokenId>,
     fault: Option<Fault>,
@@ -101,6 +112,7 @@ impl SimExecutor {
             slots: vec![Slot::default(); slots],
             written: vec![None; slots],
             outputs: VecDeque::new(),
+            passes: BTreeMap::new(),
             sampled: AHashMap::with_hasher(RandomState::with_seeds(1, 2, 3, 4)),
             fault: None,
             tainted: false,
@@ -112,6 +124,9 @@ impl SimExecutor {
     }
 
     fn run(&mut self, step: StepId, batch: &ForwardBatch) -> StepOutput {
+        if let ForwardBatch::Slice(slice) = batch {
+            return self.run_slice(step, slice);
+        }
         let (oneshot, prefill, decode) = batch.parts();
         self.tainted = false;
         // All reads come before all writes: a block that one row reads and another writes in the
@@ -130,6 +145,56 @@ impl SimExecutor {
         }
         output.oneshot = self.read_rows(oneshot, &oneshot_states);
         output.prefill = self.read_rows(prefill, &prefill_states);
+        self.write(step, writes);
+        output
+    }
+
+    /// A slice reads the cached blocks of its pass and, while it keeps, writes all that it keeps:
+    /// each layer has keys and values of its own there.
+    fn run_slice(&mut self, step: StepId, slice: &PassSlice) -> StepOutput {
+        let (batch, left) = self.passes.remove(&slice.pass).expect("it has begun");
+        let mut writes = Writes::default();
+        let states = self.run_forest(&batch, &mut writes);
+        if slice.keeps {
+            self.write(step, writes);
+        }
+        let left = left.saturating_sub(slice.layer_tokens.into());
+        let oneshot = match left {
+            0 => self.read_rows(&batch, &states),
+            _ => Vec::new(),
+        };
+        if left > 0 {
+            self.passes.insert(slice.pass, (batch, left));
+        }
+        StepOutput {
+            step,
+            oneshot,
+            ..StepOutput::default()
+        }
+    }
+
+    /// Frees passes that are given up and begins the slice's pass. Returns false for a slice of a
+    /// pass that has failed.
+    fn prepare_slice(&mut self, slice: &PassSlice) -> bool {
+        let room = self.capacity.passes.expect("checked by validate");
+        for pass in &slice.abandoned {
+            self.passes.remove(pass);
+        }
+        if let Some(batch) = &slice.begin {
+            let work = batch.tokens.len() as u64 * u64::from(room.layers);
+            self.passes.insert(slice.pass, (batch.clone(), work));
+        }
+        let tokens: usize = self
+            .passes
+            .values()
+            .map(|(batch, _)| batch.tokens.len())
+            .sum();
+        assert!(tokens <= room.tokens as usize, "passes of {tokens} tokens");
+        assert!(self.passes.len() <= room.passes as usize, "too many passes");
+        self.passes.contains_key(&slice.pass)
+    }
+
+    fn write(&mut self, step: StepId, writes: Writes) {
         for (slot, content) in writes.0 {
             assert_ne!(
                 self.written[slot],
@@ -139,7 +204,6 @@ impl SimExecutor {
             self.written[slot] = Some(step);
             self.slots[slot] = content;
         }
-        output
     }
 
     /// The state after each token of a forest.
@@ -308,11 +372,25 @@ impl Executor for SimExecutor {
             "more steps in flight than the executor takes"
         );
         let error = |what: &str| ExecutorError::Step(what.to_owned());
+        let slice = match &batch {
+            ForwardBatch::Slice(slice) => Some(slice.pass),
+            _ => None,
+        };
+        if let ForwardBatch::Slice(slice) = &batch
+            && !self.prepare_slice(slice)
+        {
+            return Err(error("the pass is over"));
+        }
         match self.fault.take() {
-            Some(Fault::Refused) => return Err(error("refused")),
+            Some(Fault::Refused) => {
+                slice.map(|pass| self.passes.remove(&pass));
+                return Err(error("refused"));
+            }
             Some(Fault::Broken) => {
                 self.run(step, &batch);
                 self.scramble(step);
+                // A pass that fails is over.
+                slice.map(|pass| self.passes.remove(&pass));
                 self.outputs.push_back((step, Err(error("broken"))));
             }
             None => {

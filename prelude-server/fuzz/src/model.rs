@@ -53,6 +53,7 @@ pub(crate) fn fake(
             max_context_len: CONTEXT,
             vocab_size: loaded.model.vocab_size,
             pipeline_depth: 1,
+            passes: None,
         },
         hidden: loaded.model.hidden_size as usize,
         done: None,

@@ -349,6 +349,7 @@ pub(crate) fn fake_model(fake: &Fake) -> Loaded {
             max_context_len: context,
             vocab_size: 4096,
             pipeline_depth: 1,
+            passes: None,
         },
         done: None,
     };

@@ -148,6 +148,7 @@ fn a_failed_step_fails_its_requests_only() {
         },
         Capacity {
             pipeline_depth: 2,
+            passes: None,
             ..CAPACITY
         },
     );

@@ -9,6 +9,7 @@ fn an_abort_in_flight_frees_everything_once() {
             SchedulerConfig::default(),
             Capacity {
                 pipeline_depth: depth,
+                passes: None,
                 ..CAPACITY
             },
         );
@@ -89,6 +90,7 @@ fn run_ahead_knows_when_to_stop() {
         SchedulerConfig::default(),
         Capacity {
             pipeline_depth: 2,
+            passes: None,
             ..CAPACITY
         },
     );

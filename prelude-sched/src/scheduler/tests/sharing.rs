@@ -91,6 +91,7 @@ fn a_peer_waits_for_its_leader_but_not_for_ever() {
     let check = |defer_max, expected: &[usize]| {
         let capacity = Capacity {
             pipeline_depth: 2,
+            passes: None,
             ..CAPACITY
         };
         let mut rig = Rig::new(

@@ -16,6 +16,7 @@ fn wait_of(policy: PolicyConfig, depth: u32, mut request: Request) -> Option<Dur
         max_context_len: 4096,
         vocab_size: 1000,
         pipeline_depth: depth,
+        passes: None,
     };
     let config = SchedulerConfig {
         policy,

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use prelude_core::TokenId;
+use prelude_core::{PassCapacity, TokenId};
 
 use super::{
     super::{
@@ -25,7 +25,17 @@ impl World {
             let least = capacity.max_context_len / capacity.block_size;
             capacity.num_blocks = capacity.num_blocks.clamp(least, least * 3 / 2);
         }
-        let config = config(&mut random);
+        let mut of_passes = Random::new(mix(seed, 0x9a55));
+        if of_passes.one_in(2) {
+            capacity.passes = Some(PassCapacity {
+                layers: of_passes.in_range(1, 4),
+                tokens: of_passes.in_range(8, 200),
+                passes: of_passes.in_range(1, 4),
+                outputs: of_passes.in_range(1, 64),
+            });
+        }
+        let mut config = config(&mut random);
+        config.slice_ms = of_passes.in_range(1, 3);
         let arrivals = arrivals(&mut random);
         let mut workload = Workload::random(&mut random, capacity);
         workload.priorities &= random.one_in(2);
@@ -113,6 +123,7 @@ fn capacity(random: &mut Random) -> Capacity {
         max_context_len,
         vocab_size: 16,
         pipeline_depth: *random.pick(&[1, 2]),
+        passes: None,
     }
 }
 

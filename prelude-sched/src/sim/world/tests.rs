@@ -20,6 +20,9 @@ fn check(from: u64) {
         run_ahead_rows += summary.run_ahead_rows;
         idle_waits += summary.idle_waits;
         gatherings += summary.gatherings;
+        total.passes += summary.stats.passes;
+        total.slices += summary.stats.slices;
+        total.passes_without_blocks += summary.stats.passes_without_blocks;
         total.preemptions += summary.stats.preemptions;
         total.prefix_hit_tokens += summary.stats.prefix_hit_tokens;
         total.shared_tokens += summary.stats.shared_tokens;
@@ -35,6 +38,9 @@ fn check(from: u64) {
     assert!(run_ahead_rows > 1000, "{run_ahead_rows} rows ahead");
     assert!(idle_waits > 50, "{idle_waits} waits");
     assert!(gatherings > 50, "{gatherings} gatherings");
+    assert!(total.passes > 500, "{total:?}");
+    assert!(total.slices > 2 * total.passes, "{total:?}");
+    assert!(total.passes_without_blocks > 10, "{total:?}");
     assert!(total.preemptions > 100, "{total:?}");
     assert!(total.prefix_hit_tokens > 10_000, "{total:?}");
     assert!(total.shared_tokens > 10_000, "{total:?}");
