@@ -91,8 +91,8 @@ pub(crate) struct SliceTimes {
     ct: f64,
     /// The time of slices as a ratio to what was expected of them, of late.
     error: f64,
-    /// The largest slice that ran, in layer tokens.
-    largest: f64,
+    /// The slice that ran last, in layer tokens.
+    last: f64,
 }
 
 impl SliceTimes {
@@ -102,7 +102,8 @@ impl SliceTimes {
     /// Layer tokens of the first slice of all, of which nothing is known.
     const FIRST: f64 = 64.0;
 
-    /// A slice is at most so many times as large as the largest one that ran.
+    /// A slice is at most so many times as large as the one before: where a layer begins, contexts
+    /// are short, and what is fitted to long ones says little of them.
     const GROWTH: f64 = 4.0;
 
     /// Layer tokens that every slice has: fewer would have more to launch than to compute.
@@ -126,7 +127,7 @@ impl SliceTimes {
         ] {
             *sum = *sum * Self::DECAY + term;
         }
-        self.largest = self.largest.max(size.layer_tokens);
+        self.last = size.layer_tokens;
     }
 
     /// Returns the seconds of a layer token and those of a token of its context.
@@ -159,8 +160,8 @@ impl SliceTimes {
     /// at most what is left.
     pub(crate) fn choose(&self, work: &Work, time: Duration) -> u64 {
         let left = work.left();
-        let most = match self.largest > 0.0 {
-            true => self.largest * Self::GROWTH,
+        let most = match self.last > 0.0 {
+            true => self.last * Self::GROWTH,
             false => Self::FIRST,
         };
         let fits = |layer_tokens: u64| {
