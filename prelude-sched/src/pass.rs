@@ -63,6 +63,15 @@ impl Work {
         }
     }
 
+    /// Returns the size of the next `layer_tokens` of work, if their time tells that of others: not
+    /// where the pass begins, since that slice embeds the tokens, nor in the last layer, of which
+    /// few tokens are computed to the end.
+    fn next_usual(&self, layer_tokens: u64) -> Option<SliceSize> {
+        let before_last = self.total() - u64::from(self.tokens);
+        let is_in_last = self.layers > 1 && self.planned + layer_tokens > before_last;
+        (self.planned > 0 && !is_in_last).then(|| self.next(layer_tokens))
+    }
+
     /// Returns the sum of the contexts of the first layer tokens: a token attends to those before it.
     fn context_until(&self, layer_tokens: u64) -> f64 {
         let triangle = |n: u64| n as f64 * (n as f64 + 1.0) / 2.0;
@@ -89,10 +98,12 @@ pub(crate) struct SliceTimes {
     cc: f64,
     nt: f64,
     ct: f64,
-    /// The time of slices as a ratio to what was expected of them, of late.
+    /// The time of slices as a ratio to what was expected of them, of late; at least 1.
     error: f64,
-    /// The slice that ran last, in layer tokens.
+    /// The layer tokens of the slice that ran last.
     last: f64,
+    /// The largest context of a slice that ran.
+    context: f64,
 }
 
 impl SliceTimes {
@@ -102,8 +113,9 @@ impl SliceTimes {
     /// Layer tokens of the first slice of all, of which nothing is known.
     const FIRST: f64 = 64.0;
 
-    /// A slice is at most so many times as large as the one before: where a layer begins, contexts
-    /// are short, and what is fitted to long ones says little of them.
+    /// A slice is at most so many times as large as the one before, since where a layer begins,
+    /// contexts are short, and what is fitted to long ones says little of them; and it has at most
+    /// so many times the context of any before, since the times of short ones say nothing of it.
     const GROWTH: f64 = 4.0;
 
     /// Layer tokens that every slice has: fewer would have more to launch than to compute.
@@ -112,10 +124,10 @@ impl SliceTimes {
     /// Notes a slice that ran.
     pub(crate) fn note(&mut self, size: SliceSize, took: Duration) {
         let (n, c, t) = (size.layer_tokens, size.context, took.as_secs_f64());
-        // Before the sums have caught up with a device whose speed changes, the latest error does.
+        // Before the sums have caught up with a device that becomes slower, the latest error does.
         let expected = self.seconds(size);
         self.error = match expected > 0.0 {
-            true => f64::midpoint(self.error, t / expected),
+            true => f64::midpoint(self.error, t / expected).max(1.0),
             false => 1.0,
         };
         for (sum, term) in [
@@ -128,6 +140,7 @@ impl SliceTimes {
             *sum = *sum * Self::DECAY + term;
         }
         self.last = size.layer_tokens;
+        self.context = self.context.max(size.context);
     }
 
     /// Returns the seconds of a layer token and those of a token of its context.
@@ -166,7 +179,9 @@ impl SliceTimes {
         };
         let fits = |layer_tokens: u64| {
             let size = work.next(layer_tokens);
-            size.layer_tokens <= most && self.seconds(size) * self.error <= time.as_secs_f64()
+            size.layer_tokens <= most
+                && (self.context == 0.0 || size.context <= self.context * Self::GROWTH)
+                && self.seconds(size) * self.error <= time.as_secs_f64()
         };
         // The largest number that fits, since larger slices take longer.
         let (mut fitting, mut too_large) = (0, left + 1);
@@ -189,10 +204,11 @@ impl SliceTimes {
 }
 
 impl Pass {
-    /// Plans the next slice of the pass. Returns its layer tokens and its size.
-    pub(crate) fn plan(&mut self, times: &SliceTimes, time: Duration) -> (u64, SliceSize) {
+    /// Plans the next slice of the pass. Returns its layer tokens, and its size if its time tells
+    /// that of others.
+    pub(crate) fn plan(&mut self, times: &SliceTimes, time: Duration) -> (u64, Option<SliceSize>) {
         let layer_tokens = times.choose(&self.work, time);
-        let size = self.work.next(layer_tokens);
+        let size = self.work.next_usual(layer_tokens);
         self.work.planned += layer_tokens;
         (layer_tokens, size)
     }
@@ -215,8 +231,15 @@ mod tests {
         while work.left() > 0 {
             let layer_tokens = times.choose(&work, SLICE);
             let size = work.next(layer_tokens);
-            let seconds = 30e-6 + device.0 * size.layer_tokens + device.1 * size.context;
-            times.note(size, Duration::from_secs_f64(seconds));
+            // The first slice of a pass also embeds its tokens, and the last layer computes little.
+            let extra = if work.planned == 0 { 50e-3 } else { 30e-6 };
+            let is_last = work.planned >= work.total() - u64::from(tokens);
+            let share = if is_last && layers > 1 { 0.1 } else { 1.0 };
+            let noise = 1.0 + 0.15 * (took.len() as f64 * 2.3).sin();
+            let seconds = share * noise * (device.0 * size.layer_tokens + device.1 * size.context);
+            if let Some(size) = work.next_usual(layer_tokens) {
+                times.note(size, Duration::from_secs_f64(extra + seconds));
+            }
             took.push(seconds);
             work.planned += layer_tokens;
         }
@@ -234,13 +257,13 @@ mod tests {
                 let took = run(tokens, layers, &mut times, device);
                 let longest = took.iter().copied().fold(0.0, f64::max);
                 assert!(
-                    longest < 1.3 * SLICE.as_secs_f64(),
+                    longest < 1.7 * SLICE.as_secs_f64(),
                     "{longest} in pass {pass}"
                 );
                 let all: f64 = took.iter().sum();
                 let fewest = all / SLICE.as_secs_f64();
                 let slices = took.len() as f64;
-                assert!(slices < 1.3 * fewest + 8.0, "{slices} slices for {fewest}");
+                assert!(slices < 1.4 * fewest + 40.0, "{slices} slices for {fewest}");
             }
         }
     }
@@ -252,14 +275,15 @@ mod tests {
         let took = run(10_000, 4, &mut times, (40e-6, 10e-9));
         let long = took.iter().filter(|&&t| t > 1.5 * SLICE.as_secs_f64());
         assert!(long.count() <= 12, "{took:?}");
-        assert!(*took.last().unwrap() < 1.3 * SLICE.as_secs_f64());
+        assert!(*took.last().unwrap() < 1.5 * SLICE.as_secs_f64());
     }
 
     #[test]
     fn short_and_slow_passes_end() {
         let mut times = SliceTimes::default();
-        assert_eq!(run(1, 1, &mut times, (1.0, 0.0)), [30e-6 + 1.0]);
+        assert_eq!(run(1, 1, &mut times, (1.0, 0.0)), [1.0]);
         // Each slice has the least work, which takes too long.
-        assert_eq!(run(64, 2, &mut times, (1.0, 0.0)).len(), 8);
+        assert_eq!(run(64, 1, &mut times, (1.0, 0.0)).len(), 1);
+        assert_eq!(run(200, 1, &mut times, (1.0, 0.0)).len(), 7);
     }
 }

@@ -90,7 +90,8 @@ pub(crate) struct Step {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SliceRecord {
     pub(crate) pass: PassId,
-    pub(crate) size: SliceSize,
+    /// Its size, if its time tells that of others.
+    pub(crate) size: Option<SliceSize>,
 }
 
 /// The row or the chunk that a one-shot output row answers.

@@ -46,7 +46,11 @@ impl Scheduler {
         if result.is_ok() {
             let took = self.pace.note(step.planned, now, step.mask_wait);
             match step.slice {
-                Some(slice) => self.slice_times.note(slice.size, took),
+                Some(slice) => {
+                    if let Some(size) = slice.size {
+                        self.slice_times.note(size, took);
+                    }
+                }
                 None => self.policy.completed(&StepTime {
                     step: step.id,
                     took,
