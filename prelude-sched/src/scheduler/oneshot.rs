@@ -36,7 +36,7 @@ pub(super) struct Candidate {
     /// First position that must be computed for it.
     needed: u32,
     /// The number of blocks of its cached prefix.
-    cached: u32,
+    pub(super) cached: u32,
     /// True if one step must compute it: its head wants all hidden states at once, or the pool
     /// cannot hold its prompt.
     is_unsplittable: bool,

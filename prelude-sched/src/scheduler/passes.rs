@@ -143,9 +143,6 @@ impl Scheduler {
     /// Returns whether a pass of the request may begin before those under way.
     fn may_begin(&self, draft: &Draft, id: RequestId) -> bool {
         let live = &self.requests[&id];
-        if self.is_behind_overdue(&self.oneshot.placed(live.key)) {
-            return false;
-        }
         let (Some(oldest), Some(last)) = (self.passes.first(), self.passes.last()) else {
             return true;
         };
@@ -176,6 +173,12 @@ impl Scheduler {
         let len = live.prompt_len(row.waiting.row);
         let reads = row::num_outputs(head, len);
         if reads > *outputs || !self.fits_pass(plan, head, len) {
+            return false;
+        }
+        // A cached prefix holds blocks until the pass ends: not those that an overdue request needs.
+        let key = self.oneshot.placed(live.key);
+        if row.cached > 0 && self.is_behind_overdue(&key) {
+            self.waits_for_blocks(key);
             return false;
         }
         let is_first = draft.forest.num_rows() == 0;
