@@ -3,20 +3,28 @@
 use std::collections::BTreeSet;
 
 use prelude_core::{Capacity, PassCapacity};
-use prelude_models::{Checkpoint, DType, ModelConfig, step::activation_room};
+use prelude_models::{
+    Checkpoint, DType, ModelConfig,
+    step::{activation_room, step_room},
+};
 
 use crate::{
     CpuConfig, CpuDtype, Error,
     arena::Arena,
     heads,
     kernels::{Backend, InputForm, panel::NR, tiles},
-    pass,
 };
 
 /// KV blocks if nothing is said about them.
 const KV_BYTES_DEFAULT: u64 = 1 << 30;
 /// No more blocks than this many of the longest sequences fill.
 const MAX_DEFAULT_SEQUENCES: u64 = 64;
+
+/// Most passes that have begun and not ended.
+pub(crate) const MAX_PASSES: u32 = 4;
+
+/// Most output positions of a pass.
+pub(crate) const MAX_OUTPUTS: u32 = 256;
 
 /// Bytes that an executor takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,9 +142,24 @@ fn passes(model: &ModelConfig, config: &CpuConfig, max_context_len: u32) -> Opti
     (tokens > 0).then(|| PassCapacity {
         layers: u32::try_from(model.num_hidden_layers).expect("the config bounds the layers"),
         tokens,
-        passes: pass::MAX_PASSES,
-        outputs: pass::MAX_OUTPUTS,
+        passes: MAX_PASSES,
+        outputs: MAX_OUTPUTS,
     })
+}
+
+/// The number of f32 of activations that all passes together take at most.
+fn pass_arena_len(model: &ModelConfig, tokens: u32, chunk_tokens: u32) -> usize {
+    let outputs = MAX_OUTPUTS as usize;
+    // One pass of all tokens, and the chunks, outputs and rounding of the others.
+    let small = step_room(
+        model,
+        chunk_tokens as usize,
+        outputs,
+        chunk_tokens,
+        &Arena::room,
+    );
+    let large = step_room(model, tokens as usize, outputs, chunk_tokens, &Arena::room);
+    large + (MAX_PASSES as usize - 1) * small
 }
 
 /// Bytes that passes in slices take at most.
@@ -149,7 +172,7 @@ fn pass_bytes(
     let Some(room) = passes else {
         return 0;
     };
-    let arena = pass::arena_len(model, room.tokens, config.chunk_tokens);
+    let arena = pass_arena_len(model, room.tokens, config.chunk_tokens);
     (arena * size_of::<f32>()) as u64 + u64::from(room.tokens) * kv_row_bytes(model, dtype)
 }
 

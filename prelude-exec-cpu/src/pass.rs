@@ -20,12 +20,6 @@ use prelude_models::{
 
 use crate::{Error, arena::Arena, kernels::kv::StepKv, ops::CpuOps};
 
-/// Most passes that have begun and not ended.
-pub(crate) const MAX_PASSES: u32 = 4;
-
-/// Most output positions of a pass.
-pub(crate) const MAX_OUTPUTS: u32 = 256;
-
 /// A pass that has begun.
 struct Pass {
     layout: StepLayout,
@@ -145,21 +139,6 @@ impl Pass {
             layout,
         })
     }
-}
-
-/// The number of f32 of activations that all passes together take at most.
-pub(crate) fn arena_len(model: &ModelConfig, tokens: u32, chunk_tokens: u32) -> usize {
-    let outputs = MAX_OUTPUTS as usize;
-    // One pass of all tokens, and the chunks, outputs and rounding of the others.
-    let small = step_room(
-        model,
-        chunk_tokens as usize,
-        outputs,
-        chunk_tokens,
-        &Arena::room,
-    );
-    let large = step_room(model, tokens as usize, outputs, chunk_tokens, &Arena::room);
-    large + (MAX_PASSES as usize - 1) * small
 }
 
 #[cfg(test)]

@@ -66,6 +66,7 @@ mod scheduler;
 mod sequence;
 #[cfg(test)]
 mod sim;
+mod slice;
 mod stats;
 mod step;
 mod waiting;

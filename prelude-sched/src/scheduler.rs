@@ -33,10 +33,11 @@ use crate::{
     ConfigError, Event, Outcome, SchedulerConfig, SchedulerPolicy, SchedulerStats,
     leader::Leaders,
     pace::Pace,
-    pass::{Pass, SliceTimes},
+    pass::Pass,
     queue::{Queue, QueueKey},
     request::Requests,
     sequence::Sequence,
+    slice::SliceTimes,
     step::Step,
     watch::Watch,
 };

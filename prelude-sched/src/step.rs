@@ -10,9 +10,9 @@ use prelude_core::{
 use crate::{
     forest::{Forest, Kept},
     length::length_of,
-    pass::SliceSize,
     queue::QueueKey,
     sequence::SeqTag,
+    slice::SliceSize,
 };
 
 /// A step being planned.

@@ -8,10 +8,10 @@ use prelude_core::{
 };
 use proptest::{prelude::*, test_runner::TestRunner};
 
-use super::MAX_OUTPUTS;
 use crate::{
     CpuConfig, CpuExecutor,
     invariance::{Node, Row, forest, head, nodes, rows},
+    memory::MAX_OUTPUTS,
     testing::{executor, prompt, root_segment, run, run_oneshot, sample_head, small, variants},
 };
 

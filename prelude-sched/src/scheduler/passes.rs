@@ -20,8 +20,9 @@ use super::{
 use crate::{
     Plan,
     forest::Kept,
-    pass::{Pass, Work},
+    pass::Pass,
     row,
+    slice::Work,
     step::{Draft, SliceRecord},
 };
 
