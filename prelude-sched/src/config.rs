@@ -34,14 +34,15 @@ pub struct SchedulerConfig {
     /// Most tokens that one chunked prompt computes in a step (default 2,048). Smaller leaves
     /// room for others beside a long prompt and makes that prompt slower.
     pub prefill_chunk_tokens: u32,
-    /// Milliseconds that a slice of a long one-shot prompt is to take (default 20), at least 1: for
-    /// so long such a prompt keeps other work waiting. More lets long prompts end sooner beside
-    /// other work. It concerns executors with [`Capacity::passes`].
+    /// Milliseconds that a slice of a long one-shot prompt is to take (default 20), at least 1, and
+    /// that one-shot rows may add to a step in which generations decode, if more than one row does:
+    /// for so long one-shot work keeps other work waiting. More lets one-shot work end sooner beside
+    /// other work. Slices concern executors with [`Capacity::passes`].
     pub slice_ms: u32,
-    /// Percentage of a step's tokens (after decode rows) promised to one-shot work while prompts
-    /// of `Decode` requests wait too (default 50, in 1..=99). What a class does not use, the
-    /// other takes; what it could not use because its next row was too large is carried over, so
-    /// neither starves.
+    /// Percentage of the device's time that one-shot work has while generations have work too,
+    /// prompts or decoding (default 50, in 1..=99). What a class does not use, the other takes. One-shot
+    /// work joins steps for about `slice_ms` at once, and then sits steps out until generations have
+    /// had their share. More answers decisions sooner and makes texts grow more slowly.
     pub oneshot_share_percent: u32,
     /// True if K/V of prompt prefixes are kept for later requests (default true). Without it,
     /// the choices of a generation compute their shared prompt each.

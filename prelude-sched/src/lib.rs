@@ -64,6 +64,7 @@ mod request;
 mod row;
 mod scheduler;
 mod sequence;
+mod shares;
 #[cfg(test)]
 mod sim;
 mod slice;

@@ -12,6 +12,7 @@ mod life;
 mod oneshot;
 mod passes;
 mod plan;
+mod rooms;
 mod running;
 mod shortage;
 mod submit;
@@ -37,6 +38,7 @@ use crate::{
     queue::{Queue, QueueKey},
     request::Requests,
     sequence::Sequence,
+    shares::DeviceShares,
     slice::SliceTimes,
     step::Step,
     watch::Watch,
@@ -85,8 +87,10 @@ pub struct Scheduler {
     next_serial: u64,
     next_step: u64,
     next_seq: u64,
-    /// The tokens that one-shot work is owed from past steps, in hundredths.
-    balance: u64,
+    shares: DeviceShares,
+    /// True if the first one-shot row found too little room in the last step, because prompts of
+    /// generations had taken it.
+    oneshot_is_owed: bool,
     /// A prompt to be chunked that waits for blocks: younger generations are not to take them.
     chunk_blocked: Option<QueueKey>,
     /// Overdue requests that wait for blocks, by age.
@@ -177,7 +181,8 @@ impl Scheduler {
             next_serial: 0,
             next_step: 0,
             next_seq: 0,
-            balance: 0,
+            shares: DeviceShares::new(config.oneshot_share_percent),
+            oneshot_is_owed: false,
             chunk_blocked: None,
             short_of_blocks: BTreeSet::new(),
             drain_until: None,
@@ -280,7 +285,11 @@ impl Scheduler {
             queued_tokens: self.queued_tokens,
             tokens_ahead: self.queued_uncached
                 + self.unplanned
-                + self.in_flight.iter().map(|s| s.prompt_tokens).sum::<u64>()
+                + self
+                    .in_flight
+                    .iter()
+                    .map(|s| s.work.prompt_tokens())
+                    .sum::<u64>()
                 + self
                     .passes
                     .iter()

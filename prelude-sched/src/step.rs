@@ -12,6 +12,7 @@ use crate::{
     length::length_of,
     queue::QueueKey,
     sequence::SeqTag,
+    shares::StepWork,
     slice::SliceSize,
 };
 
@@ -37,8 +38,9 @@ pub(crate) struct Draft {
     pub(crate) left_over: bool,
     /// The first generation that was not admitted for want of blocks.
     pub(crate) decode_blocked: Option<QueueKey>,
-    /// The number of one-shot tokens from which on the policy adds no row.
-    pub(crate) enough_tokens: Option<u32>,
+    /// The number of one-shot tokens from which on no one-shot work joins: its class has had its
+    /// time, or the policy wants no more.
+    pub(crate) enough_tokens: u32,
     /// Unfinished prompts that stand still in this step.
     pub(crate) paused: BTreeSet<SeqId>,
     /// A prompt of more tokens is computed in chunks, as the policy has it.
@@ -65,8 +67,8 @@ pub(crate) struct Step {
     pub(crate) planned: Timestamp,
     /// The time from then on until the last of its token masks is there, about.
     pub(crate) mask_wait: Duration,
-    /// Prompt tokens that it computes: all but the decode rows.
-    pub(crate) prompt_tokens: u64,
+    /// The rows and tokens by which its time is attributed to classes; none of a slice.
+    pub(crate) work: StepWork,
     /// One per one-shot output row.
     pub(crate) oneshot: Vec<RowTag>,
     /// The number of them that this step alone answers.
@@ -134,7 +136,7 @@ impl Draft {
             starved: false,
             left_over: false,
             decode_blocked: None,
-            enough_tokens: None,
+            enough_tokens: u32::MAX,
             paused: BTreeSet::new(),
             split_tokens: u32::MAX,
             chunk_tokens: u32::MAX,
@@ -176,7 +178,11 @@ impl Draft {
         if let Some(slice) = slice {
             return (ForwardBatch::Slice(slice), record);
         }
-        let decode_rows = decode.rows.len();
+        record.work = StepWork {
+            decode_rows: decode.rows.len() as u64,
+            prefill_tokens: prefill.tokens.len() as u64,
+            oneshot_tokens: oneshot.tokens.len() as u64,
+        };
         let of_prompts = [&oneshot.rows, &prefill.rows].into_iter().flatten();
         record.mask_wait = of_prompts
             .filter_map(|row| match &row.head {
@@ -197,7 +203,6 @@ impl Draft {
                 decode,
             },
         };
-        record.prompt_tokens = (batch.num_tokens() - decode_rows) as u64;
         (batch, record)
     }
 }

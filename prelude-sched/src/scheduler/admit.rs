@@ -44,7 +44,8 @@ impl Scheduler {
             let left = if seq.is_decode() {
                 end.saturating_sub(draft.prefill_tokens()).min(draft.left())
             } else {
-                draft.left()
+                let oneshot_left = draft.enough_tokens.saturating_sub(draft.oneshot_tokens());
+                draft.left().min(oneshot_left)
             };
             let slots = !seq.is_decode() || self.running_decode < self.max_seqs;
             let waiting = seq.unplanned();

@@ -45,6 +45,14 @@ impl Scheduler {
         let step = self.in_flight.remove(at).expect("it was found just now");
         if result.is_ok() {
             let took = self.pace.note(step.planned, now, step.mask_wait);
+            let oneshot_waits = self.oneshot.rows() > 0
+                || !self.passes.is_empty()
+                || self.running.len() > self.running_decode as usize
+                || self.preempted.len() > self.preempted_decode as usize;
+            let decode_waits =
+                self.running_decode + self.preempted_decode > 0 || self.decode.rows() > 0;
+            let work = step.slice.is_none().then_some(step.work);
+            self.shares.note(work, took, oneshot_waits, decode_waits);
             match step.slice {
                 Some(slice) => {
                     if let Some(size) = slice.size {
@@ -54,7 +62,7 @@ impl Scheduler {
                 None => self.policy.completed(&StepTime {
                     step: step.id,
                     took,
-                    prompt_tokens: step.prompt_tokens,
+                    prompt_tokens: step.work.prompt_tokens(),
                     decode_rows: length_of(step.decode.len()),
                 }),
             }

@@ -112,6 +112,11 @@ impl Scheduler {
         self.seqs.values().any(is_older) || !self.passes.is_empty()
     }
 
+    /// Returns whether one-shot work sits out for the share of generations.
+    pub(crate) const fn oneshot_is_ahead(&self) -> bool {
+        self.shares.is_ahead()
+    }
+
     /// Returns whether the device is idle because the policy waits for more.
     #[must_use]
     pub(crate) const fn idles(&self) -> bool {
@@ -133,9 +138,9 @@ impl Scheduler {
         let preempted: Vec<String> = self.preempted.values().map(seq).collect();
         let stats = self.stats();
         format!(
-            "{:?}\nrunning {running:#?}\npreempted {preempted:#?}\n{stats:?}\nbalance {}, room {}, oneshot {:?}\nshort {:?}, drain {:?}",
+            "{:?}\nrunning {running:#?}\npreempted {preempted:#?}\n{stats:?}\nshares {:?}, room {}, oneshot {:?}\nshort {:?}, drain {:?}",
             self.capacity,
-            self.balance,
+            self.shares,
             self.max_tokens,
             self.oneshot.iter().next(),
             self.short_of_blocks,

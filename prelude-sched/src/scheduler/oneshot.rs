@@ -60,7 +60,8 @@ impl Scheduler {
         }
         // Beside prompts that go on in chunks: those must not keep the first in line out.
         let begun = draft.oneshot_tokens();
-        draft.enough_tokens = plan.enough_tokens.map(|most| begun.saturating_add(most));
+        let enough = plan.enough_tokens.unwrap_or(u32::MAX);
+        draft.enough_tokens = draft.enough_tokens.min(begun.saturating_add(enough));
         let mut misses = 0;
         for grant in &plan.oneshot {
             if self.is_full(draft) || misses >= MAX_MISSES {
@@ -100,11 +101,10 @@ impl Scheduler {
     }
 
     fn is_full(&self, draft: &Draft) -> bool {
-        let enough = |most: u32| draft.oneshot_tokens() >= most;
         draft.left() == 0
             || self.is_draining()
             || draft.forest.num_rows() >= self.config.max_batch_rows as usize
-            || draft.enough_tokens.is_some_and(enough)
+            || draft.oneshot_tokens() >= draft.enough_tokens
     }
 
     /// Takes up rows of one request, in order.

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use prelude_core::{OutputRow, RequestId, SeqId, StepId, Timestamp};
 
-use super::Scheduler;
+use super::{Scheduler, rooms::Rooms};
 use crate::{
     Event, Fcfs, Plan, QueueView, SchedulerPolicy, StepBudget, Unfinished,
     length::length_of,
@@ -88,10 +88,14 @@ impl Scheduler {
         draft.split_tokens = plan.chunk_tokens.map_or(u32::MAX, |most| most.max(1));
         draft.chunk_tokens = self.config.prefill_chunk_tokens.min(draft.split_tokens);
         draft.wait_until = plan.wait_until;
-        self.was_alone = self.plan_alone(&mut draft, &plan);
+        let demand = self.demand(&draft, &plan, &unfinished, decoding);
+        // If nothing else runs, one-shot work cannot wait for generations.
+        let sits_out = may_defer && demand.both() && self.shares.is_ahead();
+        self.was_alone = !sits_out && self.plan_alone(&mut draft, &plan);
         if !self.was_alone {
-            self.plan_shared(&mut draft, &plan, &unfinished, events);
-            if draft.is_empty() {
+            let rooms = self.rooms(&draft, demand, sits_out);
+            self.plan_shared(&mut draft, &plan, rooms, events);
+            if draft.is_empty() && !sits_out {
                 self.was_alone = self.plan_slice(&mut draft, &plan);
             }
         }
@@ -264,61 +268,37 @@ impl Scheduler {
         &mut self,
         draft: &mut Draft,
         plan: &Plan,
-        unfinished: &[(SeqId, Unfinished)],
+        rooms: Rooms,
         events: &mut Vec<Event>,
     ) {
         self.end_drain();
-        let is_decode = |id: &SeqId| self.seqs[id].is_decode();
-        let prefilling =
-            |(id, _): &(SeqId, Unfinished)| is_decode(id) && !draft.paused.contains(id);
-        let slots = self.running_decode < self.max_seqs;
-        let decode_waits = unfinished.iter().any(prefilling)
-            || (slots && (!plan.decode.is_empty() || self.preempted_decode > 0));
-        let chunked = self.running.len() - self.running_decode as usize;
-        let paused = draft.paused.iter().filter(|id| !is_decode(id)).count();
-        let chunked_waits =
-            chunked > paused || self.preempted.len() > self.preempted_decode as usize;
-        let oneshot_waits = chunked_waits || !plan.oneshot.is_empty();
-        let (share, room) = (
-            u64::from(self.config.oneshot_share_percent),
-            u64::from(draft.room),
-        );
-        let oneshot_room = match (oneshot_waits, decode_waits) {
-            (true, true) => {
-                // At least one token, or a small share of a small step would round to nothing
-                // for ever.
-                let owed = ((share * room + self.balance) / 100).max(1);
-                u32::try_from(owed.min(room)).expect("at most the room")
-            }
-            (true, false) => draft.room,
-            (false, _) => 0,
+        // One-shot work that cannot be split may take more than its room: it has all that is left.
+        let oneshot_end = draft.oneshot_tokens().saturating_add(rooms.oneshot);
+        draft.enough_tokens = match rooms.oneshot < draft.room {
+            true => oneshot_end,
+            false => u32::MAX,
         };
-        let prefill_room = draft.room - oneshot_room;
-        self.plan_running(draft, oneshot_room, prefill_room, true, events);
-        self.plan_admissions(
-            draft,
-            plan,
-            prefill_room.saturating_sub(draft.prefill_tokens()),
-        );
-        self.plan_oneshot(draft, plan);
-        if draft.left() > 0 {
+        self.plan_running(draft, rooms.oneshot, rooms.prefill, true, events);
+        let left = rooms.prefill.saturating_sub(draft.prefill_tokens());
+        self.plan_admissions(draft, plan, left);
+        // A prompt that lacks blocks keeps its claim on them while one-shot work sits out.
+        if rooms.oneshot > 0 || plan.oneshot.is_empty() {
+            self.plan_oneshot(draft, plan);
+        }
+        let used = draft.oneshot_tokens();
+        if draft.left() > 0 && used < oneshot_end {
+            // One-shot work has no more for this step.
             if draft.left_over {
                 let may_preempt = draft.is_empty();
-                self.plan_running(draft, draft.room, draft.room, may_preempt, events);
+                self.plan_running(draft, rooms.oneshot, draft.room, may_preempt, events);
             }
             self.plan_admissions(draft, plan, draft.left());
         }
-
-        // What one-shot work was promised and could not use, because its next row was too large
-        // for the rest of the step, is added to its next share. Shorter rows that went past that
-        // row are not held against it, or they could keep it waiting for ever.
-        self.balance = match draft.passed_over_at {
-            Some(used) if decode_waits => {
-                let owed = (self.balance + share * room).saturating_sub(u64::from(used) * 100);
-                owed.min(u64::from(self.max_tokens) * 100)
-            }
-            _ => 0,
-        };
+        // The next step takes up the first row before prompts of generations, which left too little
+        // room for it. Shorter rows that went past it are not held against it.
+        self.oneshot_is_owed = draft
+            .passed_over_at
+            .is_some_and(|used| used < rooms.oneshot);
     }
 
     /// Turns the forest into segments and rows, and charges the requests for them.

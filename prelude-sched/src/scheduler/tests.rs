@@ -9,6 +9,7 @@ mod passes;
 mod plans;
 mod policy;
 mod running;
+mod shares;
 mod sharing;
 mod waits;
 

@@ -134,7 +134,10 @@ impl Waits {
             let is_older = |waiting: &Unstarted| waiting.is_overdue && waiting.arrival < of.age.0;
             let not_yet =
                 self.one_turn && (oldest < Some(of.age) || self.unstarted.iter().any(is_older));
-            if not_yet || scheduler.has_older_work(&of, wait.admitted, with_prompt) {
+            // It waits until generations have had their share of the time, which is bounded by the
+            // time of the steps that one-shot work had too much of.
+            let sits_out = (n == ONESHOT || self.one_turn) && scheduler.oneshot_is_ahead();
+            if not_yet || sits_out || scheduler.has_older_work(&of, wait.admitted, with_prompt) {
                 continue;
             }
             wait.steps += 1;
@@ -153,9 +156,9 @@ impl Waits {
 /// overdue request of a queue may not get on, while nothing lives that was admitted before it.
 ///
 /// - Up to `depth` steps are in flight when the turn begins, or hold the blocks that it lacks.
-/// - Each class of work has its share of a step's tokens, carried over until its next row fits. A
-///   row has at most the tokens of a step, and decode rows leave half of them or more: after
-///   `2 * 100 / share` steps it fits.
+/// - Prompts of both classes have room in a step, or one-shot work has all of it after its next row
+///   did not fit. Before the time of tokens is known, rooms follow the shares of the classes: after
+///   `2 * 100 / share` steps even a row that fills a step has had its turn.
 /// - A step of one long prompt alone may come before each of these steps, which doubles the sum.
 /// - Under LAPS (`laps_chunk`, the tokens of its chunks) a step has work of short or of long
 ///   requests alone, which doubles the sum again; and a prompt that has begun goes on before an
@@ -164,7 +167,8 @@ impl Waits {
 ///
 /// Beside that, a request waits for older ones, each of which has the turn before it, and for
 /// sequences admitted before it, which hold blocks and slots until they end: no scheduler that
-/// lets generations go on can promise less. Steps in which such work lives are not counted.
+/// lets generations go on can promise less. Steps in which such work lives are not counted, nor
+/// those in which one-shot work is [ahead](crate::shares) of its share of the time.
 fn turn_steps_max(config: &SchedulerConfig, capacity: Capacity, laps_chunk: Option<u32>) -> u64 {
     let share = u64::from(config.oneshot_share_percent);
     let least_share = share.min(100 - share);

@@ -40,7 +40,7 @@ fn check(from: u64) {
     assert!(gatherings > 50, "{gatherings} gatherings");
     assert!(total.passes > 500, "{total:?}");
     assert!(total.slices > 2 * total.passes, "{total:?}");
-    assert!(total.passes_without_blocks > 10, "{total:?}");
+    assert!(total.passes_without_blocks > 3, "{total:?}");
     assert!(total.preemptions > 100, "{total:?}");
     assert!(total.prefix_hit_tokens > 10_000, "{total:?}");
     assert!(total.shared_tokens > 10_000, "{total:?}");

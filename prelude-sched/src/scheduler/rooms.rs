@@ -1,0 +1,87 @@
+//! The room that each execution class has in a step.
+
+use std::time::Duration;
+
+use prelude_core::SeqId;
+
+use super::Scheduler;
+use crate::{Plan, Unfinished, length::length_of, step::Draft};
+
+/// The classes that have work for the step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Demand {
+    pub(super) oneshot: bool,
+    /// Generations that decode.
+    pub(super) decode: bool,
+    /// Prompts of generations.
+    pub(super) prefill: bool,
+}
+
+impl Demand {
+    pub(super) const fn both(self) -> bool {
+        self.oneshot && (self.decode || self.prefill)
+    }
+}
+
+/// The prompt tokens that each class may compute in the step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rooms {
+    pub(super) oneshot: u32,
+    pub(super) prefill: u32,
+}
+
+impl Scheduler {
+    /// Returns which classes have work that the step could take up.
+    pub(super) fn demand(
+        &self,
+        draft: &Draft,
+        plan: &Plan,
+        unfinished: &[(SeqId, Unfinished)],
+        decoding: usize,
+    ) -> Demand {
+        let is_decode = |id: &SeqId| self.seqs[id].is_decode();
+        let goes_on = |(id, _): &(SeqId, Unfinished)| is_decode(id) && !draft.paused.contains(id);
+        let slots = self.running_decode < self.max_seqs;
+        let admits = slots && (!plan.decode.is_empty() || self.preempted_decode > 0);
+        let chunked = self.running.len() - self.running_decode as usize;
+        let paused = draft.paused.iter().filter(|id| !is_decode(id)).count();
+        let chunked_waits =
+            chunked > paused || self.preempted.len() > self.preempted_decode as usize;
+        Demand {
+            oneshot: chunked_waits || !plan.oneshot.is_empty() || !self.passes.is_empty(),
+            decode: decoding > 0,
+            prefill: admits || unfinished.iter().any(goes_on),
+        }
+    }
+
+    /// Returns the prompt tokens that each class may compute in the step.
+    pub(super) fn rooms(&mut self, draft: &Draft, demand: Demand, sits_out: bool) -> Rooms {
+        let room = draft.room;
+        if sits_out || !demand.oneshot {
+            return Rooms {
+                oneshot: 0,
+                prefill: room,
+            };
+        }
+        if !demand.both() {
+            return Rooms {
+                oneshot: room,
+                prefill: 0,
+            };
+        }
+        let slice = Duration::from_millis(u64::from(self.config.slice_ms));
+        // Before any step has shown how long a token takes, a class has its share of the tokens.
+        let share = u64::from(room) * u64::from(self.config.oneshot_share_percent) / 100;
+        let share = length_of(share as usize);
+        let time = self.shares.oneshot_time(slice);
+        let oneshot = self.shares.tokens_in(time).unwrap_or(share);
+        // At least one token, or a small share of a small step would be none for ever.
+        let oneshot = oneshot.clamp(1, room);
+        let prefill = match self.shares.tokens_in(slice) {
+            _ if std::mem::take(&mut self.oneshot_is_owed) => 0,
+            Some(tokens) => tokens.min(room),
+            None => room - oneshot,
+        };
+        Rooms { oneshot, prefill }
+    }
+}
