@@ -107,12 +107,7 @@ pub fn load(
         _ => None,
     };
     let judge = judge(&assets, kind, options)?;
-    let rerank_template = match judge {
-        None | Some(Judge::Cosine) => None,
-        Some(_) => Some(Arc::new(rerank_template(
-            options.rerank_template.as_deref(),
-        )?)),
-    };
+    let rerank_template = judged_template(judge, options)?;
     let opened = devices.open(&assets.checkpoint, max_model_len, &options.executor)?;
     let name = options.name.clone().unwrap_or_else(|| assets.name.clone());
     let engine = ScheduledEngine::spawn(&name, options.engine.clone(), opened.executor)?;
@@ -141,10 +136,7 @@ pub fn load(
         pair_activation: { assets.sentence.pair_activation }
             .or_else(|| checkpoint.config().pair_activation)
             .unwrap_or(ClassActivation::Sigmoid),
-        id2label: match checkpoint.kind() {
-            CheckpointKind::SequenceClassification { labels } => labels.clone(),
-            _ => Vec::new(),
-        },
+        id2label: class_names(checkpoint.kind()),
         pooling: pooling.map(|(pooling, _)| pooling),
         normalise: pooling.is_some_and(|(_, normalise)| normalise),
         hidden_size: u32::try_from(checkpoint.config().hidden_size)
@@ -168,6 +160,27 @@ pub fn load(
         warnings,
         memory: opened.memory,
     })
+}
+
+/// Returns the template by which a model judges pairs; `None` if it judges none, or by their vectors.
+fn judged_template(
+    judge: Option<Judge>,
+    options: &LoadOptions,
+) -> Result<Option<Arc<RerankTemplate>>, LoadError> {
+    match judge {
+        None | Some(Judge::Cosine) => Ok(None),
+        Some(_) => Ok(Some(Arc::new(rerank_template(
+            options.rerank_template.as_deref(),
+        )?))),
+    }
+}
+
+/// Returns the names of a classifier's classes; none of another kind of model.
+fn class_names(kind: &CheckpointKind) -> Vec<String> {
+    match kind {
+        CheckpointKind::SequenceClassification { labels } => labels.clone(),
+        _ => Vec::new(),
+    }
 }
 
 /// Returns the labels of typed decisions, or pushes a warning that says why the model has none.

@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 mod cycles;
+mod functions;
 mod map;
 
 use crate::{
@@ -67,11 +68,12 @@ pub(crate) fn run() -> Result<()> {
     manifests(&metadata, &mut faults);
     sources(&metadata, &mut faults)?;
     cycles::check(&metadata, &mut faults)?;
+    functions::check(&metadata, &mut faults)?;
     golden_notes(&mut faults)?;
     if faults.is_empty() {
         println!(
-            "tidy: the map's arrows and types, licences, manifests, unsafe leaves, cycles of modules \
-             and golden notes are in order"
+            "tidy: the map's arrows and types, licences, manifests, unsafe leaves, cycles of modules, \
+             lengths of functions and golden notes are in order"
         );
         return Ok(());
     }

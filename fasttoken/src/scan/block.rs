@@ -258,6 +258,70 @@ fn add_wide<L: Lanes>(
     })
 }
 
+/// Returns the bytes whose word is certain to begin at or before them: the last run of one kind may
+/// go on after the block, and what follows it decides over its inside.
+#[inline(always)]
+fn certain<R: Rules>(planes: &Planes, other: u64, valid_mask: u64) -> u64 {
+    let Planes {
+        letter,
+        number,
+        space,
+        ..
+    } = *planes;
+    let valid = 64 - valid_mask.leading_zeros();
+    let change = |plane: u64| plane ^ plane << 1;
+    let starts = (change(letter) | change(number) | change(space) | change(other)) & valid_mask;
+    let run = 63 - (starts | 1).leading_zeros();
+    if R::DIGITS == 1 && number >> (valid - 1) & 1 == 1 {
+        u64::MAX
+    } else {
+        u64::MAX >> (63 - run)
+    }
+}
+
+/// Returns the starts of words of blanks, and of words that begin with the last blank of a run.
+#[inline(always)]
+fn space_starts<R: Rules, const WIDE: bool>(
+    words_space: u64,
+    newline: u64,
+    leads: u64,
+    valid_mask: u64,
+) -> u64 {
+    // A run of blanks leaves its last blank to the next word.
+    let run_end = words_space & !(words_space >> 1) & valid_mask >> 1;
+    let mut last_blank = if R::PLAIN {
+        run_end
+    } else {
+        run_end & !newline
+    };
+    if WIDE {
+        let tail = !leads;
+        last_blank = last_blank & leads | (last_blank & tail) >> 1;
+        last_blank = last_blank & leads | (last_blank & tail) >> 1;
+    }
+    let mut starts = words_space & !(words_space << 1) | last_blank;
+    if !R::PLAIN {
+        // Up to the last line end a run of blanks is one word.
+        let inner = words_space & !newline;
+        starts |= after_last_newline(inner, newline);
+    }
+    starts
+}
+
+/// Returns the runs of line ends (and slashes) that begin right after a character of `other`.
+#[inline(always)]
+fn line_ends_after<R: Rules>(other: u64, newline: u64, slash: u64) -> u64 {
+    let after = other << 1 & newline;
+    if after == 0 {
+        return 0;
+    }
+    let tail = if R::CASED { newline | slash } else { newline };
+    // The run may begin before its first line end, with a slash that is in the
+    // run of other characters, and have several line ends after slashes: the
+    // sum clears from the first of `after` on and sets the further ones.
+    tail & !tail.wrapping_add(after) | after
+}
+
 /// Ends of words in bytes 1 to 63. With `WIDE`, characters may have several bytes,
 /// of which `leads` are the first.
 #[inline(always)]
@@ -279,42 +343,21 @@ fn word_ends<R: Rules, const WIDE: bool>(
     } = *planes;
     let valid = 64 - valid_mask.leading_zeros();
 
-    // Bytes whose word is certain to begin at or before them: the last run of one
-    // kind may go on after the block, and what follows it decides over its inside.
     let mut limit = if last {
         u64::MAX
     } else {
-        let change = |plane: u64| plane ^ plane << 1;
-        let starts = (change(letter) | change(number) | change(space) | change(other)) & valid_mask;
-        let run = 63 - (starts | 1).leading_zeros();
-        if R::DIGITS == 1 && number >> (valid - 1) & 1 == 1 {
-            u64::MAX
-        } else {
-            u64::MAX >> (63 - run)
-        }
+        certain::<R>(planes, other, valid_mask)
     };
 
     // Line ends (and slashes) right after other characters belong to their word.
-    let mut other = other;
-    let mut words_space = space;
-    let mut newline = newline;
-    if !R::PLAIN {
-        let after = other << 1 & newline;
-        if after != 0 {
-            let tail = if R::CASED {
-                newline | planes.slash
-            } else {
-                newline
-            };
-            // The run may begin before its first line end, with a slash that is in the
-            // run of other characters, and have several line ends after slashes: the
-            // sum clears from the first of `after` on and sets the further ones.
-            let taken = tail & !tail.wrapping_add(after) | after;
-            words_space &= !taken;
-            newline &= !taken;
-            other &= !taken;
-        }
-    }
+    let taken = if R::PLAIN {
+        0
+    } else {
+        line_ends_after::<R>(other, newline, planes.slash)
+    };
+    let other = other & !taken;
+    let words_space = space & !taken;
+    let newline = newline & !taken;
 
     let letter_start = letter & !(letter << 1);
     let other_start = other & !(other << 1);
@@ -349,24 +392,7 @@ fn word_ends<R: Rules, const WIDE: bool>(
         }
     }
 
-    // A run of blanks leaves its last blank to the next word.
-    let run_end = words_space & !(words_space >> 1) & valid_mask >> 1;
-    let mut last_blank = if R::PLAIN {
-        run_end
-    } else {
-        run_end & !newline
-    };
-    if WIDE {
-        let tail = !leads;
-        last_blank = last_blank & leads | (last_blank & tail) >> 1;
-        last_blank = last_blank & leads | (last_blank & tail) >> 1;
-    }
-    starts |= words_space & !(words_space << 1) | last_blank;
-    if !R::PLAIN {
-        // Up to the last line end a run of blanks is one word.
-        let inner = words_space & !newline;
-        starts |= after_last_newline(inner, newline);
-    }
+    starts |= space_starts::<R, WIDE>(words_space, newline, leads, valid_mask);
 
     let candidates = planes.quote
         & if R::CASED {

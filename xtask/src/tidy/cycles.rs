@@ -7,7 +7,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use anyhow::Result;
@@ -20,7 +20,7 @@ use crate::{metadata::Metadata, run};
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
 /// The tokenizer's race, a workspace of its own.
-const RACE: &str = "bench/tokenizer";
+pub(super) const RACE: &str = "bench/tokenizer";
 
 /// Adds a fault for each cycle in a crate of the workspace, and in [`RACE`].
 pub(super) fn check(metadata: &Metadata, faults: &mut Vec<String>) -> Result<()> {
@@ -65,12 +65,7 @@ fn cycles(graph: &Graph) -> Vec<BTreeSet<String>> {
 
 /// Reads the sources of a crate.
 fn graph(src: &Path) -> Result<Graph> {
-    let mut files: BTreeMap<Vec<String>, String> = BTreeMap::new();
-    for file in rust_files(src)? {
-        // A library and a program may have one root.
-        let text = files.entry(module_path(&relative(src, &file))).or_default();
-        text.push_str(&code(&fs::read_to_string(&file)?));
-    }
+    let files = modules(src)?;
     let is_tested = |path: &[String]| is_test_only(path, &files);
     let modules: BTreeSet<&String> = files.keys().filter_map(|path| path.first()).collect();
     let root = files.get(&Vec::new()).map_or("", String::as_str);
@@ -87,6 +82,27 @@ fn graph(src: &Path) -> Result<Graph> {
         }
     }
     Ok(graph)
+}
+
+/// Returns the files of a crate that are not for tests alone.
+pub(super) fn product_files(src: &Path) -> Result<Vec<PathBuf>> {
+    let modules = modules(src)?;
+    let mut files = rust_files(src)?;
+    files.retain(|file| !is_test_only(&module_path(&relative(src, file)), &modules));
+    Ok(files)
+}
+
+/// Returns the code of each module of a crate, tests left out, by the module's path.
+fn modules(src: &Path) -> Result<BTreeMap<Vec<String>, String>> {
+    let mut modules: BTreeMap<Vec<String>, String> = BTreeMap::new();
+    for file in rust_files(src)? {
+        // A library and a program may have one root.
+        let text = modules
+            .entry(module_path(&relative(src, &file)))
+            .or_default();
+        text.push_str(&code(&fs::read_to_string(&file)?));
+    }
+    Ok(modules)
 }
 
 /// Returns the path of the module that a file below `src` contains; none for the crate's root.
@@ -209,14 +225,14 @@ fn push_code(tokens: TokenStream, code: &mut String) {
 }
 
 /// Returns true for the brackets of an attribute `#[cfg(..)]` that asks for tests.
-fn asks_for_tests(attribute: &TokenTree) -> bool {
+pub(super) fn asks_for_tests(attribute: &TokenTree) -> bool {
     let text = attribute.to_string();
     let has = |name| words(&text).any(|word| word == name);
     words(&text).next() == Some("cfg") && has("test") && !has("not")
 }
 
 /// Returns true for the last token of an item or of a field.
-fn ends_item(token: &TokenTree) -> bool {
+pub(super) fn ends_item(token: &TokenTree) -> bool {
     match token {
         TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
         TokenTree::Punct(mark) => [';', ','].contains(&mark.as_char()),
