@@ -28,7 +28,7 @@ pub struct Encoding {
     pub attention_mask: Vec<u32>,
     /// The ids that truncation cut off, in pieces of the same length with the same template.
     ///
-    /// As in the reference, a text is not encoded further than the word in which the
+    /// Like in the reference, a text is not encoded further than the word in which the
     /// limit is reached, so this is not the rest of a long text.
     pub overflowing: Vec<Self>,
     /// The range of ids of each text; empty if all ids come from the first text.

@@ -110,7 +110,7 @@ impl TokenSet {
         self.words.iter().map(|w| w.count_ones() as usize).sum()
     }
 
-    /// Returns whether it has none.
+    /// Returns true if the set has no ids.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|&w| w == 0)

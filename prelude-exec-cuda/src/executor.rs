@@ -79,7 +79,7 @@ impl CudaExecutor {
     /// Runs kernels in the emulation: for tests, thousands of times slower than a GPU.
     ///
     /// # Errors
-    /// As [`CudaExecutor::new`], without those of a GPU.
+    /// The errors of [`CudaExecutor::new`], without those of a GPU.
     #[cfg(feature = "emu")]
     pub fn emulated(
         checkpoint: &Checkpoint,
@@ -93,7 +93,7 @@ impl CudaExecutor {
     /// Launches nothing and writes down what it would have launched. Its results are arbitrary.
     ///
     /// # Errors
-    /// As [`CudaExecutor::new`], without those of a GPU.
+    /// The errors of [`CudaExecutor::new`], without those of a GPU.
     #[cfg(feature = "emu")]
     pub fn recording(
         checkpoint: &Checkpoint,

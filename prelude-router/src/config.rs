@@ -68,7 +68,7 @@ pub enum PolicyConfig {
     /// To the endpoint that caches most of the prompt, unless loads differ too much: what the Rust
     /// routers of SGLang and vLLM do.
     CacheAware(CacheAwareConfig),
-    /// To whom it costs least: outstanding work and the uncached part of the prompt.
+    /// The endpoint to which the request costs least: outstanding work and the uncached part of the prompt.
     MinCost,
     /// Each user to one endpoint, in turn (the set-up of the PrefillOnly paper, §7).
     UserSticky(UserStickyConfig),

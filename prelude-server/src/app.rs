@@ -96,7 +96,7 @@ impl App {
     /// The model named `name`, which must serve `task`; without a name the first that does.
     ///
     /// # Errors
-    /// As [`App::model`], and 400 `unsupported_task`.
+    /// The errors of [`App::model`], and 400 `unsupported_task`.
     pub fn model_for(&self, name: Option<&str>, task: Task) -> Result<&Arc<ServedModel>, ApiError> {
         if name.is_none()
             && let Some(model) = self.models().iter().find(|m| m.serves(task))
@@ -120,7 +120,7 @@ impl App {
     /// a name.
     ///
     /// # Errors
-    /// As [`App::model_for`].
+    /// The errors of [`App::model_for`].
     pub(crate) fn model_of(
         &self,
         task: Task,

@@ -297,7 +297,7 @@ impl Served {
         let ready = lines
             .find_map(|line| line.unwrap().strip_prefix("ready: ").map(str::to_owned))
             .unwrap();
-        // Whoever writes must find a reader.
+        // A writer must find a reader.
         std::thread::spawn(move || lines.for_each(drop));
         let address = ready.split("http://").nth(1).unwrap();
         let address = address.split(' ').next().unwrap().to_owned();

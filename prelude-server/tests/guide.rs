@@ -75,7 +75,7 @@ struct Block {
     language: String,
     text: String,
     line: usize,
-    /// Whether only blank lines are between the block before it and this one.
+    /// True if only blank lines are between the block before it and this one.
     follows: bool,
 }
 
@@ -140,7 +140,7 @@ fn servers(pages: &[(String, String)]) -> Vec<(String, Server)> {
     servers
 }
 
-/// Whether a program is there.
+/// Returns true if a program is installed.
 fn has(program: &str) -> bool {
     let mut command = Command::new(program);
     let command = command.arg("--version").stdout(Stdio::null());
@@ -180,7 +180,7 @@ fn run(
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What is shown is a part of what came.
+/// Checks that the output shown is a part of the output that came.
 fn compare(shown: &Value, found: &Value, at: &str) {
     match (shown, found) {
         (Value::String(text), _) if text == "..." => {}

@@ -53,7 +53,7 @@ pub fn shared_tokens(workload: &Workload) -> Vec<u32> {
     let prompt = |i: usize| &workload.arrivals[i].prompt;
     let mut order: Vec<usize> = (0..workload.arrivals.len()).collect();
     // Prompts that share n tokens are neighbours, since they are sorted by runs and a run's
-    // length comes last: so it is a neighbour with whom a prompt shares most.
+    // length comes last: so a prompt shares most with a neighbour.
     order.sort_by(|&a, &b| prompt(a).cmp(prompt(b)));
     let mut shared = vec![0; order.len()];
     for pair in order.windows(2) {

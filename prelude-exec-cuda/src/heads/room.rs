@@ -295,7 +295,7 @@ mod tests {
         assert!((80..180).contains(&refused), "{refused}");
         assert_eq!(found[200], None);
     }
-    /// Whatever others ask for in the step.
+    /// A row gets this room whatever the other rows of the step ask for.
     #[test]
     fn a_result_of_each_token_has_room() {
         let config = CudaConfig {

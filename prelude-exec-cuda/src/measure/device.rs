@@ -171,7 +171,7 @@ impl CudaOps {
     /// Takes a tensor from the step's arena and fills it.
     ///
     /// # Errors
-    /// As [`CudaOps::write`], or that the arena is full.
+    /// The errors of [`CudaOps::write`], or that the arena is full.
     pub fn filled(
         &mut self,
         rows: usize,

@@ -36,7 +36,7 @@ pub fn product_f32(ops: &mut CudaOps, x: &ArenaTensor, w: &Weight) -> Result<Vec
 /// `x · wᵀ` as the executor computes logits: by the library where that is used.
 ///
 /// # Errors
-/// As [`product_f32`].
+/// The errors of [`product_f32`].
 pub fn logits_f32(ops: &mut CudaOps, x: &ArenaTensor, w: &Weight) -> Result<Vec<f32>, Error> {
     let (x, (w, _)) = (ops.arena.view(x), w.matrix());
     let (m, n) = (x.rows(), w.rows());

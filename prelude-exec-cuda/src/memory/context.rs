@@ -129,7 +129,7 @@ impl Context {
     /// wait for the default stream, on which copies of loading run.
     ///
     /// # Errors
-    /// As [`Context::synchronize`].
+    /// The errors of [`Context::synchronize`].
     pub(crate) fn synchronize_all(&self, what: &'static str) -> Result<(), Error> {
         self.bind().map_err(|e| lost(what, e))?;
         ctx::synchronize().map_err(|e| lost(what, failed(what, e)))

@@ -1,4 +1,4 @@
-//! The requests of the last three minutes or so, and what they cost whom.
+//! The requests of the last three minutes or so, and what they cost each endpoint.
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
 

@@ -26,7 +26,7 @@ mod commands;
 
 static WORLD: LazyLock<World> = LazyLock::new(World::open);
 
-/// What lines are made of: parts of one that is right.
+/// Parts of a right line, of which lines are made.
 const PIECES: &[&str] = &[
     "{\"custom_id\":\"a\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"a\",\"max_tokens\":1}}",
     "{\"custom_id\":\"b\",\"method\":\"POST\",\"url\":\"/classify\",\"body\":{\"input\":\"a\"}}",

@@ -109,7 +109,7 @@ pub enum Leaf<'a> {
     Word(u8),
     Text(&'a str),
     Long(u8, u16),
-    /// What another of the right bodies has at its top, by number.
+    /// A field that another of the right bodies has at its top, by number.
     Borrowed(u8, u8),
     List(Vec<Leaf<'a>>),
     Object(Vec<(Name<'a>, Leaf<'a>)>),
@@ -124,7 +124,7 @@ pub enum Name<'a> {
     Any(&'a str),
 }
 
-/// What happens at a place.
+/// A change of a body at one place.
 #[derive(Arbitrary, Debug)]
 pub enum Change<'a> {
     Set(Leaf<'a>),

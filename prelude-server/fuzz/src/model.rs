@@ -20,7 +20,7 @@ const CONTEXT: u32 = 256;
 const ORDINARY: u32 = 4_000;
 const CLASSES: usize = 77;
 
-/// What models say: calls, reasoning, ends of turns, pieces of letters.
+/// Texts that models produce: calls, reasoning, ends of turns, pieces of letters.
 const SCRIPT: &str = "I think.</think>\n\nYes.<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": \"a\"}}\n\
     </tool_call><tool_call>{\"name\":\"g\",\"arguments\":[]}</tool_call> <tool_call>\n{\"name\": <think>\
     <tool_call></tool_call></think> 漢字 🙂 é x</s>\n\n[1, {\"a\": 2}] ab ba <|im_end|> no <|im_start|>";
@@ -28,7 +28,7 @@ const SCRIPT: &str = "I think.</think>\n\nYes.<tool_call>\n{\"name\": \"f\", \"a
 /// A demo model under another name, computed by nothing.
 ///
 /// # Errors
-/// What is wrong with the engine's configuration.
+/// The error of the engine's configuration.
 pub(crate) fn fake(
     files: &EmbeddedModel,
     name: &str,

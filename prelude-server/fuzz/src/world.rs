@@ -18,7 +18,7 @@ mod validate;
 /// Longest that an answer may take: everything here is small.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What must be zero when nothing is going on.
+/// Gauges that must be zero when no request is in progress.
 const LEFT_OVER: &[&str] = &[
     "prelude:queue_rows",
     "prelude:queue_tokens",
@@ -66,7 +66,7 @@ impl World {
     /// The same with engines of one's own configuration.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason for which the answer is wrong.
     pub fn try_new(config: ServerConfig, engine: &EngineConfig) -> Result<Self, EngineError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -150,7 +150,7 @@ fn closed() -> ServerConfig {
     }
 }
 
-/// Whether an answer of `POST path` is of the caller's making and as the document says.
+/// Returns true if an answer of `POST path` is of the caller's making and as the document says.
 ///
 /// # Panics
 /// If it is not.

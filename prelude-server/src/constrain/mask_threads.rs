@@ -1,5 +1,5 @@
-//! Masks are computed on threads of their own, while the model runs, several rows at once; whoever
-//! samples waits for what is not ready.
+//! Masks are computed on threads of their own, while the model runs, several rows at once; the
+//! executor waits for a mask that is not ready when it samples.
 //!
 //! A step should not take longer for it, so a promise says when its set is due, by what the masks
 //! of the same grammar have taken and by what is to be computed before it. The scheduler leaves

@@ -117,8 +117,8 @@ impl Source {
         }
     }
 
-    /// What it must not do, if it does: to be asked before it is looked up, since a source that is
-    /// refused here may have the key of one that is not.
+    /// Returns the reason for which this source is refused, if it is. To be asked before the source
+    /// is looked up, since a refused source may have the key of one that is not.
     pub(super) fn refused(&self) -> Option<String> {
         match self.kind {
             Kind::Json if self.schema.get(GUIDANCE).is_some() => {

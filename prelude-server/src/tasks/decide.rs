@@ -164,7 +164,7 @@ pub(crate) struct Decided {
 /// Asks all questions as one request. `bytes` is about how much text there is.
 ///
 /// # Errors
-/// Whatever admission, scheduler or engine refuse or fail with.
+/// The refusals and failures of admission, scheduler and engine.
 pub(crate) async fn decide(
     call: &Call,
     model: &ServedModel,

@@ -168,7 +168,7 @@ pub(crate) fn render_unfinished(
 /// template's own, nothing where it prints no content.
 ///
 /// # Errors
-/// Whatever `render` fails with.
+/// The errors of `render`.
 pub(crate) fn around<'t>(
     messages: &[Value],
     text: &'t str,

@@ -143,7 +143,7 @@ impl<T> Computed<T> {
 /// them it returns what `prepare` wants to keep.
 ///
 /// # Errors
-/// Whatever `prepare` refuses; 400 and 429 if there is no room for the request; what the engine
+/// The refusals of `prepare`; 400 and 429 if there is no room for the request; what the engine
 /// refuses or fails with; 500 if an output is not what `read` expects.
 pub(crate) async fn compute<T, K>(
     call: &Call,

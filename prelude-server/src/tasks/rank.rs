@@ -64,7 +64,7 @@ impl Judged {
 /// Judges pairs of a query and a document, at least one.
 ///
 /// # Errors
-/// Whatever is wrong with the texts, or admission, scheduler or engine refuse or fail with.
+/// 400 for texts that cannot be ranked; the refusals and failures of admission, scheduler and engine.
 pub(crate) async fn judge(
     call: &Call,
     model: &ServedModel,

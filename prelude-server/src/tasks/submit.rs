@@ -209,7 +209,7 @@ fn time_left(call: &Call, model: &ServedModel, slo: Duration) -> Result<Duration
 /// Waits for a whole answer.
 ///
 /// # Errors
-/// Whatever the engine says, as a status.
+/// The engine's refusal or failure, as a status.
 pub(crate) async fn collect(call: &Call, answer: Answer) -> Result<Collected, ApiError> {
     let collected = answer.collect().await;
     call.reservation.release();

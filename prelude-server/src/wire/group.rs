@@ -108,7 +108,7 @@ impl<'a> MapAccess<'a> for Entries<'_, 'a> {
 /// inside the value are counted.
 ///
 /// # Errors
-/// As [`Fields::group`].
+/// The errors of [`Fields::group`].
 pub(crate) fn from_raw<'a, T: Deserialize<'a>>(
     raw: &'a str,
     path: &str,

@@ -317,7 +317,7 @@ fn streams_say_what_whole_answers_say() {
     assert_eq!(events.last().unwrap()["usage"]["completion_tokens"], 3);
 }
 
-/// Of the prompt's own tokens alone; likeliest ones beside them do not go with a stream.
+/// Log-probabilities are of the prompt's own tokens alone; likeliest ones beside them do not go with a stream.
 #[test]
 fn a_stream_begins_with_what_was_asked_of_the_prompt() {
     let server = TestServer::fake(config(), &Fake::default());

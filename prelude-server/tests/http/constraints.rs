@@ -254,7 +254,7 @@ fn white_space_in_json_has_a_bound() {
     let arguments = &choice["message"]["tool_calls"][0]["function"]["arguments"];
     conforms(&schema, arguments.as_str().unwrap());
 
-    // Wherever JSON is asked for, and named as this request has it, whoever asked before.
+    // Wherever JSON is asked for, and named as this request has it, whichever request asked before.
     let format = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema}});
     let fields = json!({"response_format": format, "structured_outputs": {"whitespace_pattern": "[\n]{1,3}"}});
     assert_eq!(ask_for(fields, &newline), 3);
@@ -298,7 +298,7 @@ fn white_space_in_json_has_a_bound() {
     refused(&server, &no_json, "invalid_value", pattern);
 }
 
-/// What one request may not ask for is not held against those who do not ask for it.
+/// A field that is refused in one request concerns no request without the field.
 #[test]
 fn a_refusal_is_not_shared_with_what_is_allowed() {
     for schema in [json!({"type": "null"}), json!({"type": "boolean"})] {

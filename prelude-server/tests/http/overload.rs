@@ -284,7 +284,7 @@ fn what_can_never_fit_is_the_callers_to_split() {
     server.settle();
 }
 
-/// Whatever the endpoint, an answer prints so many numbers and no more, and says so alike.
+/// At every endpoint, an answer prints so many numbers and no more, and says so alike.
 #[test]
 fn every_endpoint_bounds_the_numbers_that_it_prints() {
     let limits = Limits {

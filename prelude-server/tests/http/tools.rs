@@ -225,7 +225,7 @@ fn calls_stay_text_without_a_parser() {
     assert_eq!((&message["content"], &*ended), (&json!(call), "stop"));
 }
 
-/// Whatever the model would rather say, it calls, with arguments that its schema allows.
+/// The model calls, whatever text it would prefer, with arguments that its schema allows.
 #[test]
 fn a_call_is_forced() {
     let server = server(false, false);
@@ -391,7 +391,7 @@ fn reasoning_is_content_without_a_parser() {
     assert_eq!(message, json!({"role": "assistant", "content": said}));
 }
 
-/// What is wrong with a function's parameters is said of them, in words for schemas.
+/// A fault of a function's parameters is reported as theirs, in words for schemas.
 #[test]
 fn parameters_that_cannot_be_enforced_are_refused_by_name() {
     let server = server(false, false);
@@ -415,7 +415,7 @@ fn parameters_that_cannot_be_enforced_are_refused_by_name() {
     check(json!({"properties": wide}), "tools", "bytes");
 }
 
-/// What clients send back when an answer was a call: its content is null, and the reference reads
+/// A message that clients send back when an answer was a call: its content is null, and the reference reads
 /// it as empty.
 #[test]
 fn a_call_in_the_conversation_needs_no_words() {

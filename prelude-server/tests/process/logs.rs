@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::support::Served;
 
-/// What is logged since the last request, this one's own line last.
+/// Returns the lines logged since the last request, this request's own line last.
 fn logged(server: &Served, prompt: &str) -> Vec<String> {
     let body = json!({"prompt": prompt, "max_tokens": 1}).to_string();
     assert_eq!(server.post("/v1/completions", &body).status, 200);

@@ -34,7 +34,7 @@ impl Served {
         Self::start_by(Command::new(env!("CARGO_BIN_EXE_prelude")), settings)
     }
 
-    /// As [`Self::start`], allowed to hold so many files open until it asks for more.
+    /// Does what [`Self::start`] does, allowed to hold so many files open until it asks for more.
     pub(crate) fn start_with_files(files: u64) -> Self {
         let mut shell = Command::new("sh");
         let exec = format!("ulimit -Sn {files} && exec \"$0\" \"$@\"");

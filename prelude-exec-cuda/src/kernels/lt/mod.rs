@@ -417,7 +417,7 @@ fn load(config: &CudaConfig) -> Result<(Functions, usize, PathBuf), Error> {
 /// Version of cuBLASLt, if it can be used: for reports.
 ///
 /// # Errors
-/// As [`Lt::open`], without those of a GPU.
+/// The errors of [`Lt::open`], without those of a GPU.
 pub(crate) fn version(config: &CudaConfig) -> Result<(String, PathBuf), Error> {
     load(config).map(|(_, version, path)| (dotted(version), path))
 }

@@ -391,7 +391,7 @@ fn measured_algorithms_are_right_before_they_are_fast() {
     );
 }
 
-/// Whatever a step's size and heads, its algorithms were chosen before it.
+/// A step's size and heads may be any: its algorithms were chosen before it.
 #[test]
 fn no_step_asks_the_heuristic() {
     for name in ["demo-lm", "demo-classifier"] {

@@ -35,7 +35,7 @@ pub(crate) trait Speaker: Send + Sized + 'static {
     /// The whole answer.
     ///
     /// # Errors
-    /// Whatever the request ends with instead.
+    /// The error with which the request ends instead.
     async fn answer(self) -> Result<Reply, ApiError>;
 
     /// The answer in the form that was asked for. The request's body is not needed any more.
@@ -53,7 +53,7 @@ pub(crate) trait Speaker: Send + Sized + 'static {
     /// The stream: what comes at once has a status of its own, what comes later is in it.
     ///
     /// # Errors
-    /// Whatever keeps the request from its first event.
+    /// The error that keeps the request from its first event.
     async fn stream(mut self) -> Result<EventStream, ApiError> {
         self.run_mut().begin().await?;
         Ok(EventStream::new(|sender| send_all(self, sender)))
