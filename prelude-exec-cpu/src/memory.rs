@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use prelude_core::{Capacity, PassCapacity};
 use prelude_models::{
     Checkpoint, DType, ModelConfig,
-    step::{activation_room, step_room},
+    step::{activation_room, pass_capacity, passes_room},
 };
 
 use crate::{
@@ -20,11 +20,8 @@ const KV_BYTES_DEFAULT: u64 = 1 << 30;
 /// No more blocks than this many of the longest sequences fill.
 const MAX_DEFAULT_SEQUENCES: u64 = 64;
 
-/// Most passes that have begun and not ended.
-pub(crate) const MAX_PASSES: u32 = 4;
-
-/// Most output positions of a pass.
-pub(crate) const MAX_OUTPUTS: u32 = 256;
+/// Milliseconds of a slice of a pass: a step of a small model takes about as long.
+const SLICE_MS: u32 = 20;
 
 /// Bytes that an executor takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +70,12 @@ impl MemoryPlan {
             vocab_size: u32::try_from(model.vocab_size)
                 .map_err(|_| Error::config("max_context_len", "vocabulary beyond 2^32"))?,
             pipeline_depth: 1,
-            passes: passes(model, config, max_context_len),
+            // One pass of the longest sequence, or several shorter ones.
+            passes: pass_capacity(
+                model,
+                config.max_pass_tokens.unwrap_or(max_context_len),
+                SLICE_MS,
+            ),
         };
         let plan = Self {
             weights_bytes: weights_bytes(checkpoint, backend, dtype, max_context_len),
@@ -126,40 +128,10 @@ fn mem_available(meminfo: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// The number of f32 of activations in the largest step.
+/// The number of f32 of activations of the largest step.
 pub(crate) fn arena_len(model: &ModelConfig, config: &CpuConfig) -> usize {
-    activation_room(
-        model,
-        config.max_step_tokens,
-        config.chunk_tokens,
-        Arena::room,
-    )
-}
-
-/// Room for passes in slices: one of the longest sequence, or several shorter ones.
-fn passes(model: &ModelConfig, config: &CpuConfig, max_context_len: u32) -> Option<PassCapacity> {
-    let tokens = config.max_pass_tokens.unwrap_or(max_context_len);
-    (tokens > 0).then(|| PassCapacity {
-        layers: u32::try_from(model.num_hidden_layers).expect("the config bounds the layers"),
-        tokens,
-        passes: MAX_PASSES,
-        outputs: MAX_OUTPUTS,
-    })
-}
-
-/// The number of f32 of activations that all passes together take at most.
-fn pass_arena_len(model: &ModelConfig, tokens: u32, chunk_tokens: u32) -> usize {
-    let outputs = MAX_OUTPUTS as usize;
-    // One pass of all tokens, and the chunks, outputs and rounding of the others.
-    let small = step_room(
-        model,
-        chunk_tokens as usize,
-        outputs,
-        chunk_tokens,
-        &Arena::room,
-    );
-    let large = step_room(model, tokens as usize, outputs, chunk_tokens, &Arena::room);
-    large + (MAX_PASSES as usize - 1) * small
+    let tokens = config.max_step_tokens as usize;
+    activation_room(model, tokens, tokens, config.chunk_tokens, Arena::room)
 }
 
 /// Bytes that passes in slices take at most.
@@ -169,11 +141,14 @@ fn pass_bytes(
     dtype: CpuDtype,
     passes: Option<PassCapacity>,
 ) -> u64 {
-    let Some(room) = passes else {
+    let Some(passes) = passes else {
         return 0;
     };
-    let arena = pass_arena_len(model, room.tokens, config.chunk_tokens);
-    (arena * size_of::<f32>()) as u64 + u64::from(room.tokens) * kv_row_bytes(model, dtype)
+    let chunk = config.chunk_tokens;
+    let arena = passes_room(&passes, chunk, |tokens, outputs| {
+        activation_room(model, tokens, outputs, chunk, Arena::room)
+    });
+    (arena * size_of::<f32>()) as u64 + u64::from(passes.tokens) * kv_row_bytes(model, dtype)
 }
 
 /// Bytes of one position's keys and values in one layer.

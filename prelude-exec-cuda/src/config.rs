@@ -49,6 +49,11 @@ pub struct CudaConfig {
     /// Most tokens of one step; default 8192. Memory for hidden states grows with it.
     #[serde(skip)]
     pub max_step_tokens: u32,
+    /// Most tokens of all passes in slices that have begun; by default the longest sequence, 0 for
+    /// none. Memory for hidden states and for one layer's keys and values is taken for them at start:
+    /// 9 KiB a token in Qwen3-4B.
+    #[serde(skip)]
+    pub max_pass_tokens: Option<u32>,
     /// Tokens that a layer works on at once, a multiple of 64; default 4096. Memory for a layer's
     /// intermediates grows with it.
     #[serde(skip)]
@@ -102,6 +107,7 @@ impl Default for CudaConfig {
             reserve_bytes: 1 << 30,
             block_size: 16,
             max_step_tokens: 8192,
+            max_pass_tokens: None,
             chunk_tokens: 4096,
             max_context_len: None,
             logits_rows_max: 256,

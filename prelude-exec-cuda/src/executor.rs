@@ -1,9 +1,14 @@
 //! [`Executor`] on a GPU.
 
+mod slice;
+
 use std::{collections::VecDeque, sync::Arc};
 
 use prelude_core::{Capacity, Executor, ExecutorError, ForwardBatch, SeqId, StepId, StepOutput};
-use prelude_models::{Checkpoint, Model, ModelConfig, load_model};
+use prelude_models::{
+    Checkpoint, Model, ModelConfig, load_model,
+    step::{Passes, pass_capacity},
+};
 
 #[cfg(feature = "emu")]
 use crate::Recording;
@@ -12,17 +17,23 @@ use crate::{
     graph::{Graphs, StepMode},
     kernels::{cuda::CudaLauncher, image::Images, launch::Launcher},
     memory::{context::Context, event::Event, kv_pool::KvShape, space::Space},
-    ops::{HostBuffers, Sizes},
+    ops::{HostBuffers, PassBuffers, Sizes},
     plan::StepShape,
 };
 
 /// KV blocks where memory has no limit and nothing is said about them.
 const KV_BYTES_UNLIMITED: u64 = 64 << 20;
 
+/// Milliseconds of a slice of a pass: tens of times what its launches take, and no longer than a step
+/// of many rows.
+const SLICE_MS: u32 = 5;
+
 /// A step that was submitted and not collected.
 #[derive(Debug)]
 struct Outstanding {
     step: StepId,
+    /// False for a slice that is not the last of its pass.
+    has_rows: bool,
     /// Where on the device the tokens are that it draws for sequences that it continues; sorted.
     drawn: Vec<(SeqId, usize)>,
     /// Behind all that it queued.
@@ -44,8 +55,9 @@ pub struct CudaExecutor {
     outstanding: VecDeque<Outstanding>,
     spare: Vec<(StepPlan, HostBuffers)>,
     spare_ends: Vec<Event>,
+    passes: Passes<PassBuffers>,
     capacity: Capacity,
-    hidden_size: usize,
+    model_config: ModelConfig,
     /// Why the GPU can do nothing more.
     lost: Option<String>,
 }
@@ -146,14 +158,18 @@ impl CudaExecutor {
         // Weights first: what is left of a GPU's memory is for KV blocks.
         let mut loader = CudaLoader::new(space.clone());
         let model = load_model::<CudaOps, _>(checkpoint, max_context_len as usize, &mut loader)?;
-        let sizes = Sizes::new(model_config, config);
+        // One pass of the longest sequence, or several shorter ones.
+        let pass_tokens = config.max_pass_tokens.unwrap_or(max_context_len);
+        let passes = pass_capacity(model_config, pass_tokens, SLICE_MS);
+        let sizes = Sizes::new(model_config, config, passes.as_ref());
         let mut ops = CudaOps::new(space, launcher, model_config, config, sizes, |space| {
             kv_shape(space, model_config, config)
         })?;
         ops.space.settle()?;
         // Chunks; and the last layer of a step that reads out up to half of its tokens, whose
         // products of those are not cut.
-        let tokens = config.max_step_tokens.min(config.chunk_tokens);
+        let tokens = config.max_step_tokens.max(pass_tokens);
+        let tokens = tokens.min(config.chunk_tokens);
         let tokens = tokens.max(config.max_step_tokens / 2);
         ops.products.prepare(
             loader.matrices(),
@@ -168,7 +184,7 @@ impl CudaExecutor {
             max_context_len,
             vocab_size,
             pipeline_depth: config.pipeline_depth,
-            passes: None,
+            passes,
         };
         let spare = (1..config.pipeline_depth).map(|_| Ok((StepPlan::default(), ops.spare()?)));
         let spare = spare.collect::<Result<Vec<_>, Error>>()?;
@@ -182,16 +198,21 @@ impl CudaExecutor {
             outstanding: VecDeque::new(),
             spare,
             spare_ends,
+            passes: Passes::default(),
             capacity,
-            hidden_size: model_config.hidden_size,
+            model_config: model_config.clone(),
             lost: None,
         })
     }
 
-    fn run(&mut self, batch: ForwardBatch) -> Result<(), ExecutorError> {
+    /// Queues a step. Returns true if it has rows to answer, which all slices but the last have not.
+    fn run(&mut self, batch: ForwardBatch) -> Result<bool, ExecutorError> {
         batch
             .validate(&self.capacity)
             .map_err(|e| ExecutorError::Step(e.to_string()))?;
+        if let ForwardBatch::Slice(slice) = batch {
+            return self.run_slice(slice);
+        }
         let outstanding = &self.outstanding;
         self.plan
             .rebuild(batch, self.ops.plan_config, |step, seq| {
@@ -200,7 +221,7 @@ impl CudaExecutor {
                 Some(earlier.drawn[at.ok()?].1)
             })?;
         let layout = &mut self.plan.layout;
-        layout.refuse_invalid_rows(self.capacity.vocab_size, self.hidden_size);
+        layout.refuse_invalid_rows(self.capacity.vocab_size, self.model_config.hidden_size);
         let tokens = layout.tokens.len();
         let shape = self
             .plan
@@ -208,7 +229,7 @@ impl CudaExecutor {
         self.ops.begin(&mut self.plan)?;
         self.forward(shape, tokens)?;
         self.ops.heads.send()?;
-        Ok(())
+        Ok(true)
     }
 
     /// Queues the model's launches: one by one, or as a graph.
@@ -348,17 +369,20 @@ impl Executor for CudaExecutor {
         self.free_host_buffers();
         let seqs: Vec<SeqId> = batch.parts().2.rows.iter().map(|row| row.seq).collect();
         let end = self.spare_ends.pop();
-        let result = self.run(batch).and_then(|()| match &end {
-            Some(end) => end.record().map_err(ExecutorError::from),
-            None => Ok(()),
+        let result = self.run(batch).and_then(|has_rows| match &end {
+            Some(end) => end.record().map_err(ExecutorError::from).map(|()| has_rows),
+            None => Ok(has_rows),
         });
-        if let Err(error) = result {
-            self.spare_ends.extend(end);
-            // What was queued reads the host's buffers, which the next step writes.
-            let waited = self.ops.space.synchronize("a failed step");
-            self.note(waited.map_err(ExecutorError::from))?;
-            return self.note(Err(error));
-        }
+        let has_rows = match result {
+            Ok(has_rows) => has_rows,
+            Err(error) => {
+                self.spare_ends.extend(end);
+                // What was queued reads the host's buffers, which the next step writes.
+                let waited = self.ops.space.synchronize("a failed step");
+                self.note(waited.map_err(ExecutorError::from))?;
+                return self.note(Err(error));
+            }
+        };
         // Nothing is read where a row draws nothing: its next one fails by itself.
         let nowhere = self.ops.heads.drawn().width();
         let first = self.plan.layout.rows.len() - seqs.len();
@@ -368,6 +392,7 @@ impl Executor for CudaExecutor {
         drawn.sort_unstable();
         self.outstanding.push_back(Outstanding {
             step,
+            has_rows,
             drawn,
             end,
             host: None,
@@ -388,13 +413,21 @@ impl Executor for CudaExecutor {
             self.note(waited.map_err(ExecutorError::from))?;
             self.spare_ends.push(end);
         }
-        let Some(mut host) = first.host else {
-            return Ok(output(step, &mut self.ops, &self.plan));
+        let mut host = first.host;
+        if let Some(host) = &mut host {
+            self.exchange(host);
+        }
+        let output = match first.has_rows {
+            true => output(step, &mut self.ops, &self.plan),
+            false => StepOutput {
+                step,
+                ..StepOutput::default()
+            },
         };
-        self.exchange(&mut host);
-        let output = output(step, &mut self.ops, &self.plan);
-        self.exchange(&mut host);
-        self.spare.push(host);
+        if let Some(mut host) = host {
+            self.exchange(&mut host);
+            self.spare.push(host);
+        }
         Ok(output)
     }
 }

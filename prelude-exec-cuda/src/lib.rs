@@ -31,6 +31,8 @@ mod product_engine;
 #[cfg(feature = "emu")]
 mod record;
 #[cfg(test)]
+mod sliced;
+#[cfg(test)]
 mod testing;
 
 pub use config::CudaConfig;

@@ -34,10 +34,11 @@ pub struct SchedulerConfig {
     /// Most tokens that one chunked prompt computes in a step (default 2,048). Smaller leaves
     /// room for others beside a long prompt and makes that prompt slower.
     pub prefill_chunk_tokens: u32,
-    /// Milliseconds that a slice of a long one-shot prompt is to take (default 20), at least 1: for
-    /// so long such a prompt keeps other work waiting. More lets long prompts end sooner beside
-    /// other work. It concerns executors with [`Capacity::passes`].
-    pub slice_ms: u32,
+    /// Milliseconds that a slice of a long one-shot prompt is to take, at least 1: for so long such a
+    /// prompt keeps other work waiting. More lets long prompts end sooner beside other work. By
+    /// default what the executor says: 20 on the host, 5 on a GPU. It concerns executors with
+    /// [`Capacity::passes`].
+    pub slice_ms: Option<u32>,
     /// Percentage of a step's tokens (after decode rows) promised to one-shot work while prompts
     /// of `Decode` requests wait too (default 50, in 1..=99). What a class does not use, the
     /// other takes; what it could not use because its next row was too large is carried over, so
@@ -92,7 +93,7 @@ impl Default for SchedulerConfig {
             max_queued_rows: 16_384,
             max_queued_tokens: 4_194_304,
             prefill_chunk_tokens: 2048,
-            slice_ms: 20,
+            slice_ms: None,
             oneshot_share_percent: 50,
             enable_prefix_caching: true,
             defer_max: 2,
@@ -204,7 +205,7 @@ impl SchedulerConfig {
             ("max_queued_rows", self.max_queued_rows.into(), 1),
             ("max_queued_tokens", self.max_queued_tokens, 1),
             ("prefill_chunk_tokens", self.prefill_chunk_tokens.into(), 1),
-            ("slice_ms", self.slice_ms.into(), 1),
+            ("slice_ms", self.slice_ms.unwrap_or(1).into(), 1),
             (
                 "srjf_saturation_tokens",
                 self.srjf_saturation_tokens.into(),
