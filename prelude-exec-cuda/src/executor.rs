@@ -5,15 +5,12 @@ mod slice;
 use std::{collections::VecDeque, sync::Arc};
 
 use prelude_core::{Capacity, Executor, ExecutorError, ForwardBatch, SeqId, StepId, StepOutput};
-use prelude_models::{
-    Checkpoint, Model, ModelConfig, load_model,
-    step::{Passes, pass_capacity},
-};
+use prelude_models::{Checkpoint, Model, ModelConfig, load_model, step::Passes};
 
 #[cfg(feature = "emu")]
 use crate::Recording;
 use crate::{
-    CudaConfig, CudaLoader, CudaOps, Error, GraphStats, ProductEngine, StepPlan,
+    CudaConfig, CudaLoader, CudaOps, Error, GraphStats, MemoryPlan, ProductEngine, StepPlan,
     graph::{Graphs, StepMode},
     kernels::{cuda::CudaLauncher, image::Images, launch::Launcher},
     memory::{context::Context, event::Event, kv_pool::KvShape, space::Space},
@@ -23,10 +20,6 @@ use crate::{
 
 /// KV blocks where memory has no limit and nothing is said about them.
 const KV_BYTES_UNLIMITED: u64 = 64 << 20;
-
-/// Milliseconds of a slice of a pass: tens of times what its launches take, and no longer than a step
-/// of many rows.
-const SLICE_MS: u32 = 5;
 
 /// A step that was submitted and not collected.
 #[derive(Debug)]
@@ -56,6 +49,7 @@ pub struct CudaExecutor {
     spare: Vec<(StepPlan, HostBuffers)>,
     spare_ends: Vec<Event>,
     passes: Passes<PassBuffers>,
+    memory: MemoryPlan,
     capacity: Capacity,
     model_config: ModelConfig,
     /// Why the GPU can do nothing more.
@@ -119,6 +113,12 @@ impl CudaExecutor {
         Ok((this, recording))
     }
 
+    /// The memory that it took on the GPU.
+    #[must_use]
+    pub const fn memory(&self) -> MemoryPlan {
+        self.memory
+    }
+
     /// Returns the code that runs matrix products: worth a line in a log, since without NVIDIA's
     /// library they are slower.
     #[must_use]
@@ -158,16 +158,16 @@ impl CudaExecutor {
         // Weights first: what is left of a GPU's memory is for KV blocks.
         let mut loader = CudaLoader::new(space.clone());
         let model = load_model::<CudaOps, _>(checkpoint, max_context_len as usize, &mut loader)?;
-        // One pass of the longest sequence, or several shorter ones.
-        let pass_tokens = config.max_pass_tokens.unwrap_or(max_context_len);
-        let passes = pass_capacity(model_config, pass_tokens, SLICE_MS);
+        let passes = config.passes(model_config, max_context_len);
         let sizes = Sizes::new(model_config, config, passes.as_ref());
         let mut ops = CudaOps::new(space, launcher, model_config, config, sizes, |space| {
             kv_shape(space, model_config, config)
         })?;
         ops.space.settle()?;
+        let memory = ops.memory(loader.bytes());
         // Chunks; and the last layer of a step that reads out up to half of its tokens, whose
         // products of those are not cut.
+        let pass_tokens = passes.map_or(0, |passes| passes.tokens);
         let tokens = config.max_step_tokens.max(pass_tokens);
         let tokens = tokens.min(config.chunk_tokens);
         let tokens = tokens.max(config.max_step_tokens / 2);
@@ -199,6 +199,7 @@ impl CudaExecutor {
             spare,
             spare_ends,
             passes: Passes::default(),
+            memory,
             capacity,
             model_config: model_config.clone(),
             lost: None,
@@ -318,7 +319,11 @@ impl Drop for CudaExecutor {
 }
 
 /// Returns the shape of a KV pool with as many blocks as were asked for, or as memory holds.
-fn kv_shape(space: &Space, model: &ModelConfig, config: &CudaConfig) -> Result<KvShape, Error> {
+pub(crate) fn kv_shape(
+    space: &Space,
+    model: &ModelConfig,
+    config: &CudaConfig,
+) -> Result<KvShape, Error> {
     let shape = model.attn_shape();
     let mut kv = KvShape {
         layers: model.num_hidden_layers,

@@ -11,7 +11,7 @@ use prelude_models::{
 };
 
 use crate::{
-    CudaConfig, Error, StepPlan,
+    CudaConfig, Error, MemoryPlan, StepPlan,
     heads::{Heads, StepResults},
     kernels::{
         attention::{Attention, Decode, Prompts, SPLIT_KEYS},
@@ -313,6 +313,22 @@ impl CudaOps {
             self.heads.begin(&mut plan.layout, metadata)?;
         }
         metadata.send()
+    }
+
+    /// The memory that it took, beside weights.
+    pub(crate) fn memory(&self, weights_bytes: u64) -> MemoryPlan {
+        let (arena, passes) = self.arena.bytes();
+        let buffers = self.partial.bytes()
+            + self.metadata.bytes()
+            + self.heads.bytes()
+            + self.products.bytes();
+        MemoryPlan {
+            weights_bytes,
+            kv_bytes: self.kv.shape().bytes(),
+            arena_bytes: arena as u64,
+            pass_bytes: passes as u64,
+            buffers_bytes: buffers as u64,
+        }
     }
 
     pub(crate) const fn num_blocks(&self) -> usize {

@@ -106,6 +106,11 @@ impl Heads {
         })
     }
 
+    /// Bytes on the device.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.results.bytes() + self.labels.bytes() + self.logits.bytes()
+    }
+
     /// Room for what another step leaves.
     pub(crate) fn spare(&self, space: &Space) -> Result<StepResults, Error> {
         Ok(StepResults {

@@ -68,6 +68,11 @@ impl Arena {
         })
     }
 
+    /// Bytes of the part for steps, and of the part for passes.
+    pub(crate) const fn bytes(&self) -> (usize, usize) {
+        (self.step_bytes, self.buffer.bytes() - self.step_bytes)
+    }
+
     /// Bytes that a `[rows, width]` tensor takes.
     pub(crate) const fn room(rows: usize, width: usize) -> usize {
         (rows * stride(width) * size_of::<bf16>()).next_multiple_of(ALIGN)
