@@ -12,6 +12,7 @@
 //! | `results` | what is written down, and how |
 //! | `batches` | batches for executors, by hand |
 //! | `golden` | recorded outputs of the reference implementation |
+//! | `longest` | the longest prompt that a memory holds, by strategy |
 //! | `make_model` | checkpoints of any size with random weights |
 //! | `reference` | what to hold large models against: `transformers`, or the CPU executor |
 //! | `same` | answers to the same rows in other company |
@@ -27,6 +28,7 @@
 
 mod batches;
 mod golden;
+mod longest;
 mod make_model;
 mod nvcc;
 mod parts;
@@ -81,6 +83,20 @@ enum Command {
         layers: Option<usize>,
         /// Where to.
         folder: PathBuf,
+    },
+    /// Print the longest prompt that a memory holds, by strategy, as a Markdown table.
+    Longest {
+        /// qwen3-0.6b, qwen3-4b or tiny.
+        #[arg(
+            long,
+            value_delimiter = ',',
+            value_name = "A,B,..",
+            default_value = "qwen3-0.6b,qwen3-4b"
+        )]
+        shapes: Vec<String>,
+        /// Sizes of memory.
+        #[arg(long, value_delimiter = ',', value_name = "GIB,..", default_value = "24,80", value_parser = clap::value_parser!(u32).range(1..=4096))]
+        memory_gib: Vec<u32>,
     },
 }
 
@@ -150,6 +166,12 @@ fn run(command: Command) -> Result<bool> {
             let tokenizer = session::home(None)?.join("golden/demo-lm/model");
             let bytes = make_model::make(&shape, layers, &tokenizer, &folder)?;
             println!("{bytes} bytes in {}", folder.display());
+            Ok(true)
+        }
+        Command::Longest { shapes, memory_gib } => {
+            let shapes: Result<Vec<_>> =
+                shapes.iter().map(|name| make_model::shape(name)).collect();
+            print!("{}", longest::table(&shapes?, &memory_gib)?);
             Ok(true)
         }
     }

@@ -30,7 +30,7 @@ const COMPLETE: &str = "made.json";
 /// A model that can be made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
-    name: &'static str,
+    pub(crate) name: &'static str,
     seed: u64,
     pub(crate) sizes: Sizes,
 }
@@ -217,6 +217,12 @@ fn tensors(seed: u64, shape: &Sizes) -> Vec<(String, Made)> {
     }
     add("model.norm.weight".to_owned(), &[h], norm);
     list
+}
+
+/// Returns the names and shapes of all tensors of a model.
+pub(crate) fn tensor_shapes(sizes: &Sizes) -> Vec<(String, Vec<usize>)> {
+    let tensors = tensors(0, sizes).into_iter();
+    tensors.map(|(name, made)| (name, made.dims)).collect()
 }
 
 fn config(shape: &Sizes) -> serde_json::Value {

@@ -24,7 +24,7 @@ impl Arena {
         Self {
             base: if base < ALIGN { base } else { 0 },
             data,
-            cursor: ArenaCursor::new(len * size_of::<f32>()),
+            cursor: ArenaCursor::new(0..len * size_of::<f32>()),
         }
     }
 
@@ -45,6 +45,21 @@ impl Arena {
     ) -> Result<ArenaTensor, ArenaFull> {
         let bytes = Self::room(rows, width) * size_of::<f32>();
         self.cursor.alloc(rows, width, bytes)
+    }
+
+    /// As [`Self::alloc`], but [`Self::end_slice`] leaves the tensor.
+    pub(crate) fn alloc_kept(
+        &mut self,
+        rows: usize,
+        width: usize,
+    ) -> Result<ArenaTensor, ArenaFull> {
+        let bytes = Self::room(rows, width) * size_of::<f32>();
+        self.cursor.alloc_kept(rows, width, bytes)
+    }
+
+    /// Removes the tensors that end with a slice.
+    pub(crate) const fn end_slice(&mut self) {
+        self.cursor.end_slice();
     }
 
     /// The elements of `data` that a tensor occupies.

@@ -5,14 +5,17 @@ use std::sync::Arc;
 use prelude_core::{
     Capacity, Executor, ExecutorError, ForwardBatch, PassSlice, RowOutput, StepId, StepOutput,
 };
-use prelude_models::{Checkpoint, Model, ModelConfig, load_model, step::StepLayout};
+use prelude_models::{
+    Checkpoint, Model, ModelConfig, load_model,
+    step::{Pass, Passes, StepLayout},
+};
 
 use crate::{
     CpuConfig, CpuDtype, Error, Isa, MemoryPlan,
     kernels::Backend,
     memory,
     ops::CpuOps,
-    pass::{PassShape, Passes},
+    pass::{PassBuffers, advance},
     pool::ComputePool,
     weights::CpuLoader,
 };
@@ -27,7 +30,7 @@ pub struct CpuExecutor {
     ops: CpuOps,
     layout: StepLayout,
     outstanding: Option<(StepId, Work)>,
-    passes: Passes,
+    passes: Passes<PassBuffers>,
     chunk_tokens: u32,
     capacity: Capacity,
     memory: MemoryPlan,
@@ -39,7 +42,8 @@ pub struct CpuExecutor {
 enum Work {
     /// The step that is laid out.
     Layout,
-    Slice(PassSlice),
+    /// A slice of a pass, which is not among the executor's passes meanwhile.
+    Slice(PassSlice, Box<Pass<PassBuffers>>),
 }
 
 impl std::fmt::Debug for CpuExecutor {
@@ -132,14 +136,14 @@ impl Executor for CpuExecutor {
         let hidden_size = self.config.hidden_size;
         let work = match batch {
             ForwardBatch::Slice(mut slice) => {
-                let shape = PassShape {
-                    model: &self.config,
-                    chunk_tokens: self.chunk_tokens,
-                    hidden_size,
-                };
-                self.passes
-                    .prepare(&mut slice, capacity, &shape, &self.ops)?;
-                Work::Slice(slice)
+                if let Some(layout) = self.passes.lay_out(&mut slice, capacity, hidden_size)? {
+                    let held =
+                        PassBuffers::new(&layout, &self.config, self.chunk_tokens, &self.ops);
+                    let held = held.map_err(|e| ExecutorError::Step(e.to_string()))?;
+                    self.passes.put(slice.pass, Pass { layout, held });
+                }
+                let pass = self.passes.take(&slice)?;
+                Work::Slice(slice, Box::new(pass))
             }
             batch => {
                 // Steps run one at a time: none is outstanding that samples a token.
@@ -171,17 +175,15 @@ impl Executor for CpuExecutor {
                     .map_err(failed)?;
                 Ok(output(step, &mut self.ops, &self.layout))
             }
-            Work::Slice(slice) => {
-                let ended = self
-                    .passes
-                    .advance(&slice, &*self.model, &mut self.ops)
-                    .map_err(failed)?;
-                Ok(match ended {
-                    Some(layout) => output(step, &mut self.ops, &layout),
-                    None => StepOutput {
-                        step,
-                        ..StepOutput::default()
-                    },
+            Work::Slice(slice, mut pass) => {
+                let (model, ops) = (&*self.model, &mut self.ops);
+                if advance(&mut pass, slice.layer_tokens, model, ops).map_err(failed)? {
+                    return Ok(output(step, ops, &pass.layout));
+                }
+                self.passes.put(slice.pass, *pass);
+                Ok(StepOutput {
+                    step,
+                    ..StepOutput::default()
                 })
             }
         }

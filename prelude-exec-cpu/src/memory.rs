@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use prelude_core::{Capacity, PassCapacity};
 use prelude_models::{
     Checkpoint, DType, ModelConfig,
-    step::{activation_room, step_room},
+    step::{activation_room, pass_capacity, passes_room},
 };
 
 use crate::{
@@ -20,11 +20,8 @@ const KV_BYTES_DEFAULT: u64 = 1 << 30;
 /// No more blocks than this many of the longest sequences fill.
 const MAX_DEFAULT_SEQUENCES: u64 = 64;
 
-/// Most passes that have begun and not ended.
-pub(crate) const MAX_PASSES: u32 = 4;
-
-/// Most output positions of a pass.
-pub(crate) const MAX_OUTPUTS: u32 = 256;
+/// Milliseconds of a slice of a pass: a step of a small model takes about as long.
+const SLICE_MS: u32 = 20;
 
 /// Bytes that an executor takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,32 +56,12 @@ impl MemoryPlan {
     ) -> Result<(Self, Capacity), Error> {
         let model = checkpoint.config();
         config.check(model)?;
-        let (dtype, backend) = config.choose(model)?;
-        let max_context_len = match config.max_context_len {
-            Some(len) => len,
-            None => u32::try_from(model.max_position_embeddings)
-                .map_err(|_| Error::config("max_context_len", "must be given for this model"))?,
-        };
-        let capacity = Capacity {
-            block_size: config.block_size,
-            num_blocks: num_blocks(model, config, dtype, max_context_len)?,
-            max_step_tokens: config.max_step_tokens,
-            max_context_len,
-            vocab_size: u32::try_from(model.vocab_size)
-                .map_err(|_| Error::config("max_context_len", "vocabulary beyond 2^32"))?,
-            pipeline_depth: 1,
-            passes: passes(model, config, max_context_len),
-        };
-        let plan = Self {
-            weights_bytes: weights_bytes(checkpoint, backend, dtype, max_context_len),
-            kv_bytes: (u64::from(capacity.num_blocks) * u64::from(capacity.block_size))
-                .saturating_mul(kv_row_bytes(model, dtype))
-                .saturating_mul(model.num_hidden_layers as u64),
-            arena_bytes: (arena_len(model, config) * size_of::<f32>()) as u64
-                + u64::from(config.max_step_tokens) * kv_row_bytes(model, dtype)
-                + pass_bytes(model, config, dtype, capacity.passes),
-            scratch_bytes: scratch_bytes(model, config, backend, threads),
-        };
+        let tensors = checkpoint.names().filter_map(|name| {
+            // What cannot be read as numbers is not loaded.
+            let view = checkpoint.tensor(name).ok()?;
+            Some((name.to_owned(), view.dtype, view.shape))
+        });
+        let (plan, capacity) = Self::of_model(model, tensors, config, threads)?;
         let limit_bytes = config
             .memory_limit_bytes
             .or_else(available_bytes)
@@ -99,6 +76,50 @@ impl MemoryPlan {
                 limit_bytes,
             });
         }
+        Ok((plan, capacity))
+    }
+
+    /// Plans for a model with such tensors (name, element type, shape), whatever memory there is. The
+    /// second part says what the executor can then run.
+    ///
+    /// # Errors
+    /// [`Error::Config`] and [`Error::Instructions`] for settings that no machine could serve.
+    pub fn of_model(
+        model: &ModelConfig,
+        tensors: impl IntoIterator<Item = (String, DType, Vec<usize>)>,
+        config: &CpuConfig,
+        threads: usize,
+    ) -> Result<(Self, Capacity), Error> {
+        let (dtype, backend) = config.choose(model)?;
+        let max_context_len = match config.max_context_len {
+            Some(len) => len,
+            None => u32::try_from(model.max_position_embeddings)
+                .map_err(|_| Error::config("max_context_len", "must be given for this model"))?,
+        };
+        // One pass of the longest sequence, or several shorter ones.
+        let pass_tokens = config.max_pass_tokens.unwrap_or(max_context_len);
+        let capacity = Capacity {
+            block_size: config.block_size,
+            num_blocks: num_blocks(model, config, dtype, max_context_len)?,
+            max_step_tokens: config.max_step_tokens,
+            max_context_len,
+            vocab_size: u32::try_from(model.vocab_size)
+                .map_err(|_| Error::config("max_context_len", "vocabulary beyond 2^32"))?,
+            pipeline_depth: 1,
+            passes: pass_capacity(model, pass_tokens, SLICE_MS),
+        };
+        let rotations = u64::from(max_context_len) * model.head_dim as u64 * 4;
+        let tensors: Vec<_> = tensors.into_iter().collect();
+        let plan = Self {
+            weights_bytes: weights_bytes(&tensors, backend, dtype) + rotations,
+            kv_bytes: (u64::from(capacity.num_blocks) * u64::from(capacity.block_size))
+                .saturating_mul(kv_row_bytes(model, dtype))
+                .saturating_mul(model.num_hidden_layers as u64),
+            arena_bytes: (arena_len(model, config) * size_of::<f32>()) as u64
+                + u64::from(config.max_step_tokens) * kv_row_bytes(model, dtype)
+                + pass_bytes(model, config, dtype, capacity.passes),
+            scratch_bytes: scratch_bytes(model, config, backend, threads),
+        };
         Ok((plan, capacity))
     }
 }
@@ -126,40 +147,10 @@ fn mem_available(meminfo: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// The number of f32 of activations in the largest step.
+/// The number of f32 of activations of the largest step.
 pub(crate) fn arena_len(model: &ModelConfig, config: &CpuConfig) -> usize {
-    activation_room(
-        model,
-        config.max_step_tokens,
-        config.chunk_tokens,
-        Arena::room,
-    )
-}
-
-/// Room for passes in slices: one of the longest sequence, or several shorter ones.
-fn passes(model: &ModelConfig, config: &CpuConfig, max_context_len: u32) -> Option<PassCapacity> {
-    let tokens = config.max_pass_tokens.unwrap_or(max_context_len);
-    (tokens > 0).then(|| PassCapacity {
-        layers: u32::try_from(model.num_hidden_layers).expect("the config bounds the layers"),
-        tokens,
-        passes: MAX_PASSES,
-        outputs: MAX_OUTPUTS,
-    })
-}
-
-/// The number of f32 of activations that all passes together take at most.
-fn pass_arena_len(model: &ModelConfig, tokens: u32, chunk_tokens: u32) -> usize {
-    let outputs = MAX_OUTPUTS as usize;
-    // One pass of all tokens, and the chunks, outputs and rounding of the others.
-    let small = step_room(
-        model,
-        chunk_tokens as usize,
-        outputs,
-        chunk_tokens,
-        &Arena::room,
-    );
-    let large = step_room(model, tokens as usize, outputs, chunk_tokens, &Arena::room);
-    large + (MAX_PASSES as usize - 1) * small
+    let tokens = config.max_step_tokens as usize;
+    activation_room(model, tokens, tokens, config.chunk_tokens, Arena::room)
 }
 
 /// Bytes that passes in slices take at most.
@@ -169,11 +160,14 @@ fn pass_bytes(
     dtype: CpuDtype,
     passes: Option<PassCapacity>,
 ) -> u64 {
-    let Some(room) = passes else {
+    let Some(passes) = passes else {
         return 0;
     };
-    let arena = pass_arena_len(model, room.tokens, config.chunk_tokens);
-    (arena * size_of::<f32>()) as u64 + u64::from(room.tokens) * kv_row_bytes(model, dtype)
+    let chunk = config.chunk_tokens;
+    let arena = passes_room(&passes, chunk, |tokens, outputs| {
+        activation_room(model, tokens, outputs, chunk, Arena::room)
+    });
+    (arena * size_of::<f32>()) as u64 + u64::from(passes.tokens) * kv_row_bytes(model, dtype)
 }
 
 /// Bytes of one position's keys and values in one layer.
@@ -213,44 +207,37 @@ fn num_blocks(
         .min(u32::MAX / config.block_size - 1))
 }
 
+/// Bytes of tensors (name, element type, shape) in the executor's own format.
 fn weights_bytes(
-    checkpoint: &Checkpoint,
+    tensors: &[(String, DType, Vec<usize>)],
     backend: Backend,
     dtype: CpuDtype,
-    max_context_len: u32,
 ) -> u64 {
-    let tensors = || {
-        let names = checkpoint.names();
-        // What cannot be read as numbers is not loaded.
-        names.filter_map(|name| Some((name, checkpoint.tensor(name).ok()?)))
-    };
     // Matrices of one module may be stacked, and a stack is bf16 only if all its parts are.
     let module = |name: &str| name.rsplitn(3, '.').nth(2).map(str::to_owned);
-    let widened: BTreeSet<_> = tensors()
-        .filter(|(_, view)| view.shape.len() > 1 && view.dtype != DType::Bf16)
-        .map(|(name, _)| module(name))
+    let widened: BTreeSet<_> = tensors
+        .iter()
+        .filter(|(_, dtype, shape)| shape.len() > 1 && *dtype != DType::Bf16)
+        .map(|(name, ..)| module(name))
         .collect();
     let halved = |name: &str| match (backend, dtype) {
         (Backend::Reference, _) => false,
         (Backend::Fast { .. }, CpuDtype::Bf16) => true,
         (Backend::Fast { .. }, CpuDtype::F32) => !widened.contains(&module(name)),
     };
-    let kept: u64 = tensors()
-        .map(|(name, view)| {
-            let size = if view.shape.len() > 1 && halved(name) {
-                2
-            } else {
-                4
-            };
-            let len = match (backend, &view.shape[..]) {
-                (Backend::Fast { act, .. }, &[outputs, inputs]) => packed_len(act, outputs, inputs),
-                _ => view.len(),
-            };
-            len as u64 * size
-        })
-        .sum();
-    let rotations = u64::from(max_context_len) * checkpoint.config().head_dim as u64 * 4;
-    kept + rotations
+    let bytes = tensors.iter().map(|(name, _, shape)| {
+        let size = if shape.len() > 1 && halved(name) {
+            2
+        } else {
+            4
+        };
+        let len = match (backend, &shape[..]) {
+            (Backend::Fast { act, .. }, &[outputs, inputs]) => packed_len(act, outputs, inputs),
+            _ => shape.iter().product(),
+        };
+        len as u64 * size
+    });
+    bytes.sum()
 }
 
 /// Elements of a matrix in panels, which are padded to whole ones, as tiles are.
@@ -292,6 +279,11 @@ mod tests {
     #[test]
     fn weights_are_counted_by_their_own_type() {
         let checkpoint = crate::testing::checkpoint("demo-lm");
+        let tensors: Vec<_> = checkpoint
+            .names()
+            .map(|name| (name.to_owned(), checkpoint.tensor(name).unwrap()))
+            .map(|(name, view)| (name, view.dtype, view.shape))
+            .collect();
         let backend = CpuConfig::default().choose(checkpoint.config()).unwrap().1;
         let matrices = |matrix: bool| -> u64 {
             let views = checkpoint.names().map(|n| checkpoint.tensor(n).unwrap());
@@ -300,7 +292,7 @@ mod tests {
         };
         let check = |backend, dtype, size| {
             let expected = matrices(true) * size + matrices(false) * 4;
-            assert_eq!(weights_bytes(&checkpoint, backend, dtype, 0), expected);
+            assert_eq!(weights_bytes(&tensors, backend, dtype), expected);
         };
         check(backend, CpuDtype::Bf16, 2);
         check(backend, CpuDtype::F32, 2);

@@ -207,6 +207,10 @@ impl Ops for CpuOps {
         Ok(self.arena.alloc(rows, width)?)
     }
 
+    fn alloc_kept(&mut self, rows: usize, width: usize) -> Result<ArenaTensor, Error> {
+        Ok(self.arena.alloc_kept(rows, width)?)
+    }
+
     fn embed(
         &mut self,
         inputs: &StepLayout,

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use prelude_models::ModelConfig;
+use prelude_core::PassCapacity;
+use prelude_models::{ModelConfig, step::pass_capacity};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -11,6 +12,9 @@ use crate::Error;
 const TILE: u32 = 64;
 /// Largest head that the attention kernels hold in registers.
 const HEAD_DIM_MAX: usize = 128;
+/// Milliseconds of a slice of a pass: tens of times what its launches take, and no longer than a step
+/// of many rows.
+const SLICE_MS: u32 = 5;
 
 /// Settings of a [`crate::CudaExecutor`]. Programs set the fields that serde skips from
 /// settings of their own, or leave the measured default.
@@ -49,6 +53,11 @@ pub struct CudaConfig {
     /// Most tokens of one step; default 8192. Memory for hidden states grows with it.
     #[serde(skip)]
     pub max_step_tokens: u32,
+    /// Most tokens of all passes in slices that have begun; by default the longest sequence, 0 for
+    /// none. Memory for hidden states and for one layer's keys and values is taken for them at start:
+    /// 9 KiB a token in Qwen3-4B.
+    #[serde(skip)]
+    pub max_pass_tokens: Option<u32>,
     /// Tokens that a layer works on at once, a multiple of 64; default 4096. Memory for a layer's
     /// intermediates grows with it.
     #[serde(skip)]
@@ -102,6 +111,7 @@ impl Default for CudaConfig {
             reserve_bytes: 1 << 30,
             block_size: 16,
             max_step_tokens: 8192,
+            max_pass_tokens: None,
             chunk_tokens: 4096,
             max_context_len: None,
             logits_rows_max: 256,
@@ -153,6 +163,12 @@ impl CudaConfig {
             return Err(Error::config("num_blocks", what));
         }
         Ok(())
+    }
+
+    /// Room for one pass of the longest sequence, or several shorter ones, if nothing else is said.
+    pub(crate) fn passes(&self, model: &ModelConfig, max_context_len: u32) -> Option<PassCapacity> {
+        let tokens = self.max_pass_tokens.unwrap_or(max_context_len);
+        pass_capacity(model, tokens, SLICE_MS)
     }
 
     /// Refuses what the kernels cannot run of a model; gives its longest context.

@@ -1,18 +1,20 @@
 //! [`Executor`] on a GPU.
 
+mod slice;
+
 use std::{collections::VecDeque, sync::Arc};
 
 use prelude_core::{Capacity, Executor, ExecutorError, ForwardBatch, SeqId, StepId, StepOutput};
-use prelude_models::{Checkpoint, Model, ModelConfig, load_model};
+use prelude_models::{Checkpoint, Model, ModelConfig, load_model, step::Passes};
 
 #[cfg(feature = "emu")]
 use crate::Recording;
 use crate::{
-    CudaConfig, CudaLoader, CudaOps, Error, GraphStats, ProductEngine, StepPlan,
+    CudaConfig, CudaLoader, CudaOps, Error, GraphStats, MemoryPlan, ProductEngine, StepPlan,
     graph::{Graphs, StepMode},
     kernels::{cuda::CudaLauncher, image::Images, launch::Launcher},
     memory::{context::Context, event::Event, kv_pool::KvShape, space::Space},
-    ops::{HostBuffers, Sizes},
+    ops::{HostBuffers, PassBuffers, Sizes},
     plan::StepShape,
 };
 
@@ -23,6 +25,8 @@ const KV_BYTES_UNLIMITED: u64 = 64 << 20;
 #[derive(Debug)]
 struct Outstanding {
     step: StepId,
+    /// False for a slice that is not the last of its pass.
+    has_rows: bool,
     /// Where on the device the tokens are that it draws for sequences that it continues; sorted.
     drawn: Vec<(SeqId, usize)>,
     /// Behind all that it queued.
@@ -44,8 +48,10 @@ pub struct CudaExecutor {
     outstanding: VecDeque<Outstanding>,
     spare: Vec<(StepPlan, HostBuffers)>,
     spare_ends: Vec<Event>,
+    passes: Passes<PassBuffers>,
+    memory: MemoryPlan,
     capacity: Capacity,
-    hidden_size: usize,
+    model_config: ModelConfig,
     /// Why the GPU can do nothing more.
     lost: Option<String>,
 }
@@ -107,6 +113,12 @@ impl CudaExecutor {
         Ok((this, recording))
     }
 
+    /// The memory that it took on the GPU.
+    #[must_use]
+    pub const fn memory(&self) -> MemoryPlan {
+        self.memory
+    }
+
     /// Returns the code that runs matrix products: worth a line in a log, since without NVIDIA's
     /// library they are slower.
     #[must_use]
@@ -146,14 +158,18 @@ impl CudaExecutor {
         // Weights first: what is left of a GPU's memory is for KV blocks.
         let mut loader = CudaLoader::new(space.clone());
         let model = load_model::<CudaOps, _>(checkpoint, max_context_len as usize, &mut loader)?;
-        let sizes = Sizes::new(model_config, config);
+        let passes = config.passes(model_config, max_context_len);
+        let sizes = Sizes::new(model_config, config, passes.as_ref());
         let mut ops = CudaOps::new(space, launcher, model_config, config, sizes, |space| {
             kv_shape(space, model_config, config)
         })?;
         ops.space.settle()?;
+        let memory = ops.memory(loader.bytes());
         // Chunks; and the last layer of a step that reads out up to half of its tokens, whose
         // products of those are not cut.
-        let tokens = config.max_step_tokens.min(config.chunk_tokens);
+        let pass_tokens = passes.map_or(0, |passes| passes.tokens);
+        let tokens = config.max_step_tokens.max(pass_tokens);
+        let tokens = tokens.min(config.chunk_tokens);
         let tokens = tokens.max(config.max_step_tokens / 2);
         ops.products.prepare(
             loader.matrices(),
@@ -168,7 +184,7 @@ impl CudaExecutor {
             max_context_len,
             vocab_size,
             pipeline_depth: config.pipeline_depth,
-            passes: None,
+            passes,
         };
         let spare = (1..config.pipeline_depth).map(|_| Ok((StepPlan::default(), ops.spare()?)));
         let spare = spare.collect::<Result<Vec<_>, Error>>()?;
@@ -182,16 +198,22 @@ impl CudaExecutor {
             outstanding: VecDeque::new(),
             spare,
             spare_ends,
+            passes: Passes::default(),
+            memory,
             capacity,
-            hidden_size: model_config.hidden_size,
+            model_config: model_config.clone(),
             lost: None,
         })
     }
 
-    fn run(&mut self, batch: ForwardBatch) -> Result<(), ExecutorError> {
+    /// Queues a step. Returns true if it has rows to answer, which all slices but the last have not.
+    fn run(&mut self, batch: ForwardBatch) -> Result<bool, ExecutorError> {
         batch
             .validate(&self.capacity)
             .map_err(|e| ExecutorError::Step(e.to_string()))?;
+        if let ForwardBatch::Slice(slice) = batch {
+            return self.run_slice(slice);
+        }
         let outstanding = &self.outstanding;
         self.plan
             .rebuild(batch, self.ops.plan_config, |step, seq| {
@@ -200,7 +222,7 @@ impl CudaExecutor {
                 Some(earlier.drawn[at.ok()?].1)
             })?;
         let layout = &mut self.plan.layout;
-        layout.refuse_invalid_rows(self.capacity.vocab_size, self.hidden_size);
+        layout.refuse_invalid_rows(self.capacity.vocab_size, self.model_config.hidden_size);
         let tokens = layout.tokens.len();
         let shape = self
             .plan
@@ -208,7 +230,7 @@ impl CudaExecutor {
         self.ops.begin(&mut self.plan)?;
         self.forward(shape, tokens)?;
         self.ops.heads.send()?;
-        Ok(())
+        Ok(true)
     }
 
     /// Queues the model's launches: one by one, or as a graph.
@@ -297,7 +319,11 @@ impl Drop for CudaExecutor {
 }
 
 /// Returns the shape of a KV pool with as many blocks as were asked for, or as memory holds.
-fn kv_shape(space: &Space, model: &ModelConfig, config: &CudaConfig) -> Result<KvShape, Error> {
+pub(crate) fn kv_shape(
+    space: &Space,
+    model: &ModelConfig,
+    config: &CudaConfig,
+) -> Result<KvShape, Error> {
     let shape = model.attn_shape();
     let mut kv = KvShape {
         layers: model.num_hidden_layers,
@@ -348,17 +374,20 @@ impl Executor for CudaExecutor {
         self.free_host_buffers();
         let seqs: Vec<SeqId> = batch.parts().2.rows.iter().map(|row| row.seq).collect();
         let end = self.spare_ends.pop();
-        let result = self.run(batch).and_then(|()| match &end {
-            Some(end) => end.record().map_err(ExecutorError::from),
-            None => Ok(()),
+        let result = self.run(batch).and_then(|has_rows| match &end {
+            Some(end) => end.record().map_err(ExecutorError::from).map(|()| has_rows),
+            None => Ok(has_rows),
         });
-        if let Err(error) = result {
-            self.spare_ends.extend(end);
-            // What was queued reads the host's buffers, which the next step writes.
-            let waited = self.ops.space.synchronize("a failed step");
-            self.note(waited.map_err(ExecutorError::from))?;
-            return self.note(Err(error));
-        }
+        let has_rows = match result {
+            Ok(has_rows) => has_rows,
+            Err(error) => {
+                self.spare_ends.extend(end);
+                // What was queued reads the host's buffers, which the next step writes.
+                let waited = self.ops.space.synchronize("a failed step");
+                self.note(waited.map_err(ExecutorError::from))?;
+                return self.note(Err(error));
+            }
+        };
         // Nothing is read where a row draws nothing: its next one fails by itself.
         let nowhere = self.ops.heads.drawn().width();
         let first = self.plan.layout.rows.len() - seqs.len();
@@ -368,6 +397,7 @@ impl Executor for CudaExecutor {
         drawn.sort_unstable();
         self.outstanding.push_back(Outstanding {
             step,
+            has_rows,
             drawn,
             end,
             host: None,
@@ -388,13 +418,21 @@ impl Executor for CudaExecutor {
             self.note(waited.map_err(ExecutorError::from))?;
             self.spare_ends.push(end);
         }
-        let Some(mut host) = first.host else {
-            return Ok(output(step, &mut self.ops, &self.plan));
+        let mut host = first.host;
+        if let Some(host) = &mut host {
+            self.exchange(host);
+        }
+        let output = match first.has_rows {
+            true => output(step, &mut self.ops, &self.plan),
+            false => StepOutput {
+                step,
+                ..StepOutput::default()
+            },
         };
-        self.exchange(&mut host);
-        let output = output(step, &mut self.ops, &self.plan);
-        self.exchange(&mut host);
-        self.spare.push(host);
+        if let Some(mut host) = host {
+            self.exchange(&mut host);
+            self.spare.push(host);
+        }
         Ok(output)
     }
 }

@@ -7,8 +7,8 @@ use std::{fmt::Write as _, fs, path::PathBuf, sync::Arc};
 
 use prelude_core::{
     BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor as _, ForwardBatch, Normalise,
-    OneShotBatch, OutputHead, OutputRow, Pooling, Residency, Segment, SegmentIdx, SeqId, StepId,
-    TokenHead, TokenSource,
+    OneShotBatch, OutputHead, OutputRow, PassId, PassSlice, Pooling, Residency, Segment,
+    SegmentIdx, SeqId, StepId, TokenHead, TokenSource,
 };
 use prelude_models::conformance::batches::greedy;
 
@@ -333,6 +333,29 @@ fn mixed() -> ForwardBatch {
 #[test]
 fn a_mixed_step_in_chunks() {
     check("mixed-chunked", "demo-lm", &small(), mixed());
+}
+
+/// The second slice of a pass: the rest of one layer, and a part of the next.
+#[test]
+fn a_slice_of_a_pass() {
+    let (mut executor, recording) =
+        CudaExecutor::recording(&checkpoint("demo-lm"), &small()).unwrap();
+    let mut run = |step: u64, begin| {
+        drop(recording.take());
+        let slice = ForwardBatch::Slice(PassSlice {
+            pass: PassId(0),
+            begin,
+            layer_tokens: 28,
+            keeps: true,
+            abandoned: Vec::new(),
+        });
+        executor.submit(StepId(step), slice).unwrap();
+        let text = describe(executor.plan());
+        executor.collect(StepId(step)).unwrap();
+        text + "\n" + &recording.take().join("\n") + "\n"
+    };
+    run(0, Some(forest()));
+    compare("slice", &run(1, None));
 }
 
 #[test]

@@ -91,6 +91,11 @@ impl Graphs {
         }
     }
 
+    /// Counts a slice of a pass, which is launched kernel by kernel.
+    pub(crate) const fn count_eager(&mut self) {
+        self.stats.eager += 1;
+    }
+
     pub(crate) const fn stats(&self) -> GraphStats {
         self.stats
     }

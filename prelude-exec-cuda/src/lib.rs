@@ -23,6 +23,7 @@ mod load;
 #[cfg(feature = "measure")]
 pub mod measure;
 mod memory;
+mod memory_plan;
 mod ops;
 #[cfg(test)]
 mod pipelined;
@@ -30,6 +31,8 @@ mod plan;
 mod product_engine;
 #[cfg(feature = "emu")]
 mod record;
+#[cfg(test)]
+mod sliced;
 #[cfg(test)]
 mod testing;
 
@@ -39,6 +42,7 @@ pub use executor::CudaExecutor;
 pub use graph::GraphStats;
 pub use info::info;
 pub use load::{CudaLoader, Weight};
+pub use memory_plan::MemoryPlan;
 pub use ops::CudaOps;
 pub use plan::StepPlan;
 pub use product_engine::ProductEngine;

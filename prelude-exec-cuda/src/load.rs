@@ -105,6 +105,8 @@ pub struct CudaLoader {
     space: Space,
     /// Shapes of the matrices so far, for which products are prepared.
     matrices: BTreeSet<Matrix>,
+    /// Bytes of all weights so far.
+    bytes: u64,
 }
 
 impl CudaLoader {
@@ -112,7 +114,13 @@ impl CudaLoader {
         Self {
             space,
             matrices: BTreeSet::new(),
+            bytes: 0,
         }
+    }
+
+    /// Bytes of the weights that it sent.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Shapes of the matrices that it sent.
@@ -120,10 +128,15 @@ impl CudaLoader {
         &self.matrices
     }
 
+    fn alloc(&mut self, name: &str, bytes: usize) -> Result<Buffer, Error> {
+        self.bytes += bytes as u64;
+        self.space.alloc(name, bytes)
+    }
+
     /// `parts` one after the other.
-    fn send(&self, name: &str, parts: &[TensorView<'_>]) -> Result<Buffer, Error> {
+    fn send(&mut self, name: &str, parts: &[TensorView<'_>]) -> Result<Buffer, Error> {
         let len: usize = parts.iter().map(TensorView::len).sum();
-        let mut buffer = self.space.alloc(name, len * size_of::<bf16>())?;
+        let mut buffer = self.alloc(name, len * size_of::<bf16>())?;
         let mut offset = 0;
         let mut converted = Vec::new();
         for part in parts {
@@ -218,7 +231,7 @@ impl WeightLoader for CudaLoader {
         let bytes = positions
             .checked_mul(width * size_of::<f32>())
             .ok_or_else(|| Error::config("max_context_len", "exceeds the address space"))?;
-        let mut data = self.space.alloc("rope", bytes)?;
+        let mut data = self.alloc("rope", bytes)?;
         let stage_rows = (STAGE_ELEMENTS / width.max(1)).max(1);
         let mut stage = Vec::new();
         for first in (0..positions).step_by(stage_rows) {

@@ -3,14 +3,15 @@
 use std::ops::Range;
 
 use half::bf16;
+use prelude_core::PassCapacity;
 use prelude_kernels::families::{DecodeRow, Segment, Span, Tile};
 use prelude_models::{
-    AttnShape, ModelConfig, Ops,
-    step::{ArenaTensor, activation_room},
+    AttnShape, ForwardState, ModelConfig, Ops,
+    step::{ArenaTensor, StepLayout, activation_room, kept_room, passes_room, slice_room},
 };
 
 use crate::{
-    CudaConfig, Error, StepPlan,
+    CudaConfig, Error, MemoryPlan, StepPlan,
     heads::{Heads, StepResults},
     kernels::{
         attention::{Attention, Decode, Prompts, SPLIT_KEYS},
@@ -21,7 +22,7 @@ use crate::{
     },
     load::Weight,
     memory::{
-        arena::Arena,
+        arena::{Arena, Region},
         kv_pool::{KvPool, KvShape},
         metadata::{Field, Metadata},
         pinned::Pinned,
@@ -47,8 +48,8 @@ pub struct CudaOps {
     pub(crate) products: Products,
     pub(crate) arena: Arena,
     kv: KvPool,
-    /// One layer's keys, then values, of all tokens of a step, for steps of several chunks.
-    step_kv: Option<Buffer>,
+    /// One layer's keys and values of all tokens of the step, if it has several chunks or is a pass.
+    own_kv: Option<OwnKv>,
     partial: Buffer,
     metadata: Metadata,
     fields: Fields,
@@ -56,6 +57,18 @@ pub struct CudaOps {
     /// Heads that are put off while a step's launches up to them are captured.
     deferred: Option<Vec<HeadCall>>,
     pub(crate) plan_config: PlanConfig,
+}
+
+/// One layer's keys and its values of a step's own tokens: `[T, Hkv · D]` each.
+pub(crate) type OwnKv = [ArenaTensor; 2];
+
+/// What a pass holds on the GPU between its slices.
+#[derive(Debug)]
+pub(crate) struct PassBuffers {
+    /// The region of the arena; none while a slice of the pass runs.
+    pub(crate) region: Option<Region>,
+    own_kv: Option<OwnKv>,
+    pub(crate) state: ForwardState<ArenaTensor>,
 }
 
 /// The host's buffers of one step: metadata on its way to the GPU, and room for results.
@@ -86,6 +99,8 @@ enum HeadKind {
 #[derive(Debug, Default)]
 struct Fields {
     tokens: Field<i32>,
+    /// The first token that positions and slots are of.
+    first: usize,
     positions: Field<i32>,
     slots: Field<i32>,
     tables: Field<i32>,
@@ -99,37 +114,68 @@ struct Fields {
 /// Bytes of the buffers that are sized by configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes {
-    pub(crate) arena_bytes: usize,
-    pub(crate) step_kv_bytes: usize,
+    /// The arena's part for activations of a step.
+    pub(crate) activation_bytes: usize,
+    /// The arena's part for one layer's keys and values of a step.
+    pub(crate) own_kv_bytes: usize,
+    /// The arena's part for passes.
+    pub(crate) pass_bytes: usize,
     pub(crate) partial_bytes: usize,
+    /// Most tokens that a step has a result of each.
+    pub(crate) result_tokens: usize,
 }
 
 impl Sizes {
-    /// For a model, and activations of `arena_bytes`.
-    pub(crate) fn new(model: &ModelConfig, config: &CudaConfig) -> Self {
+    /// For a model, and such passes.
+    pub(crate) fn new(
+        model: &ModelConfig,
+        config: &CudaConfig,
+        passes: Option<&PassCapacity>,
+    ) -> Self {
         let shape = model.attn_shape();
         let tokens = config.max_step_tokens as usize;
         let chunked = config.max_step_tokens > config.chunk_tokens;
-        let kv_row = 2 * shape.kv_heads * shape.head_dim * size_of::<bf16>();
         let longest = model.max_position_embeddings;
         let longest = config
             .max_context_len
             .map_or(longest, |len| longest.min(len as usize));
         let row = shape.heads * longest.div_ceil(SPLIT_KEYS) * partial_row_bytes(shape);
+        let activations = activation_room(model, tokens, tokens, config.chunk_tokens, Arena::room);
+        // Of a slice everything but what the pass keeps.
+        let of_slice = passes.map_or(0, |passes| {
+            let (tokens, outputs) = (passes.tokens as usize, passes.outputs as usize);
+            slice_room(model, tokens, outputs, config.chunk_tokens, &Arena::room)
+        });
         Self {
-            arena_bytes: activation_room(
-                model,
-                config.max_step_tokens,
-                config.chunk_tokens,
-                Arena::room,
-            ),
-            step_kv_bytes: if chunked { tokens * kv_row } else { 0 },
+            activation_bytes: activations.max(of_slice),
+            own_kv_bytes: if chunked {
+                own_kv_room(model, tokens)
+            } else {
+                0
+            },
+            pass_bytes: passes.map_or(0, |passes| {
+                passes_room(passes, config.chunk_tokens, |tokens, outputs| {
+                    pass_room(model, tokens, outputs)
+                })
+            }),
+            result_tokens: tokens.max(passes.map_or(0, |passes| passes.outputs as usize)),
             partial_bytes: match config.deterministic {
                 true => 0,
                 false => row.max(MAX_PARTIAL_BYTES.min(tokens * row)),
             },
         }
     }
+}
+
+/// Bytes of the region of a pass with so many tokens and at most so many output positions.
+fn pass_room(model: &ModelConfig, tokens: usize, outputs: usize) -> usize {
+    let outputs = outputs.min(tokens / 2);
+    kept_room(model, tokens, outputs, &Arena::room) + own_kv_room(model, tokens)
+}
+
+/// Bytes of one layer's keys and values of a step's own tokens.
+fn own_kv_room(model: &ModelConfig, tokens: usize) -> usize {
+    2 * Arena::room(tokens, model.num_key_value_heads * model.head_dim)
 }
 
 /// Maximum, sum and output of one split.
@@ -150,15 +196,12 @@ impl CudaOps {
         let shape = model.attn_shape();
         let bytes =
             |n: u64| usize::try_from(n).map_err(|_| Error::config("metadata_bytes", "too large"));
-        let arena = Arena::new(&space, sizes.arena_bytes)?;
-        let step_kv = match sizes.step_kv_bytes {
-            0 => None,
-            bytes => Some(space.alloc("step_kv", bytes)?),
-        };
+        let step_bytes = sizes.activation_bytes + sizes.own_kv_bytes;
+        let arena = Arena::new(&space, step_bytes, sizes.pass_bytes)?;
         let partial = space.alloc("partial", sizes.partial_bytes)?;
         let products = Products::new(&space, config)?;
         let metadata = Metadata::new(&space, bytes(config.metadata_bytes)?)?;
-        let heads = Heads::new(&space, model, config)?;
+        let heads = Heads::new(&space, model, config, sizes.result_tokens)?;
         let kv = KvPool::new(&space, kv_shape(&space)?)?;
         Ok(Self {
             plan_config: PlanConfig {
@@ -176,7 +219,7 @@ impl CudaOps {
             products,
             arena,
             kv,
-            step_kv,
+            own_kv: None,
             partial,
             metadata,
             fields: Fields::default(),
@@ -202,19 +245,61 @@ impl CudaOps {
         self.heads.exchange(&mut host.heads);
     }
 
-    /// Forgets the previous step and sends what the next one needs.
+    /// Takes the region of a pass that begins, of the arena that `passes` lie in.
+    ///
+    /// # Errors
+    /// [`Error::Step`] if there is no room, or the driver's.
+    pub(crate) fn begin_pass<'a>(
+        &self,
+        model: &ModelConfig,
+        layout: &StepLayout,
+        passes: impl Iterator<Item = &'a mut PassBuffers>,
+    ) -> Result<PassBuffers, Error> {
+        let (tokens, outputs) = (layout.tokens.len(), layout.outputs.len());
+        let regions = passes.filter_map(|pass| pass.region.as_mut());
+        let mut region = self
+            .arena
+            .take_region(regions, pass_room(model, tokens, outputs))?;
+        let width = model.num_key_value_heads * model.head_dim;
+        let own_kv = [region.alloc(tokens, width)?, region.alloc(tokens, width)?];
+        Ok(PassBuffers {
+            region: Some(region),
+            own_kv: Some(own_kv),
+            state: ForwardState::default(),
+        })
+    }
+
+    /// Exchanges what the operations work on for what a pass holds.
+    pub(crate) const fn exchange_pass(&mut self, pass: &mut PassBuffers) {
+        self.arena.exchange(&mut pass.region);
+        std::mem::swap(&mut self.own_kv, &mut pass.own_kv);
+    }
+
+    /// Forgets the previous step and sends what the next one, or the next slice, needs.
     ///
     /// # Errors
     /// [`Error::Step`] if the plan exceeds the metadata buffer, or the driver's.
     pub(crate) fn begin(&mut self, plan: &mut StepPlan) -> Result<(), Error> {
         self.arena.reset();
+        self.own_kv = None;
+        let layout = &plan.layout;
+        if plan.slice.is_none() && plan.chunks.len() > 1 {
+            let (tokens, width) = (layout.tokens.len(), self.kv.shape().row_len());
+            let mut half = || self.arena.alloc_kept(tokens, width);
+            self.own_kv = Some([half()?, half()?]);
+        }
         let metadata = &mut self.metadata;
         metadata.clear();
-        let layout = &plan.layout;
+        let (ids, window) = match &plan.slice {
+            None => (&layout.tokens[..], 0..layout.tokens.len()),
+            Some(slice) if slice.is_first => (&layout.tokens[..], slice.window.clone()),
+            Some(slice) => (&[][..], slice.window.clone()),
+        };
         self.fields = Fields {
-            tokens: metadata.push(ints(&layout.tokens))?,
-            positions: metadata.push(ints(&layout.positions))?,
-            slots: metadata.push(ints(&layout.slots))?,
+            tokens: metadata.push(ints(ids))?,
+            first: window.start,
+            positions: metadata.push(ints(&layout.positions[window.clone()]))?,
+            slots: metadata.push(ints(&layout.slots[window]))?,
             segments: metadata.push(&plan.segments)?,
             spans: metadata.push(&plan.spans)?,
             tiles: metadata.push(&plan.tiles)?,
@@ -224,8 +309,26 @@ impl CudaOps {
             // and all before it must lie where they lay.
             tables: metadata.push(ints(&layout.blocks))?,
         };
-        self.heads.begin(&mut plan.layout, metadata)?;
+        if plan.slice.as_ref().is_none_or(|slice| slice.is_last) {
+            self.heads.begin(&mut plan.layout, metadata)?;
+        }
         metadata.send()
+    }
+
+    /// The memory that it took, beside weights.
+    pub(crate) fn memory(&self, weights_bytes: u64) -> MemoryPlan {
+        let (arena, passes) = self.arena.bytes();
+        let buffers = self.partial.bytes()
+            + self.metadata.bytes()
+            + self.heads.bytes()
+            + self.products.bytes();
+        MemoryPlan {
+            weights_bytes,
+            kv_bytes: self.kv.shape().bytes(),
+            arena_bytes: arena as u64,
+            pass_bytes: passes as u64,
+            buffers_bytes: buffers as u64,
+        }
     }
 
     pub(crate) const fn num_blocks(&self) -> usize {
@@ -295,24 +398,14 @@ impl CudaOps {
             .multiply(&mut self.launcher, x, w, bias, output)
     }
 
-    /// Where the step's own keys and values are: in the one-layer buffer if the step has several
-    /// chunks, else in the chunk's fused rows.
-    fn step_kv(
-        &self,
-        plan: &StepPlan,
-        shape: AttnShape,
-        qkv: View<bf16>,
-    ) -> Result<(View<bf16>, View<bf16>), Error> {
+    /// Where the step's own keys and values are: in a buffer for all of them if there is one, else in
+    /// the fused rows of the only chunk.
+    fn step_kv(&self, shape: AttnShape, qkv: View<bf16>) -> (View<bf16>, View<bf16>) {
         let (q, kv) = (shape.out_width(), shape.kv_heads * shape.head_dim);
-        if plan.chunks.len() < 2 {
-            return Ok((qkv.columns(q..q + kv), qkv.columns(q + kv..q + 2 * kv)));
+        match &self.own_kv {
+            Some([k, v]) => (self.arena.view(k), self.arena.view(v)),
+            None => (qkv.columns(q..q + kv), qkv.columns(q + kv..q + 2 * kv)),
         }
-        let tokens = plan.layout.tokens.len();
-        let buffer = self.step_kv.as_ref().ok_or_else(|| {
-            Error::Step("it has several chunks, but no buffer for their keys".to_owned())
-        })?;
-        let half = tokens * kv * size_of::<bf16>();
-        Ok((buffer.view(0, tokens, kv), buffer.view(half, tokens, kv)))
     }
 
     fn attend_decode(
@@ -391,6 +484,10 @@ impl Ops for CudaOps {
         Ok(self.arena.alloc(rows, width)?)
     }
 
+    fn alloc_kept(&mut self, rows: usize, width: usize) -> Result<ArenaTensor, Error> {
+        Ok(self.arena.alloc_kept(rows, width)?)
+    }
+
     fn embed(
         &mut self,
         inputs: &StepPlan,
@@ -442,7 +539,7 @@ impl Ops for CudaOps {
 
     fn qk_norm_rope_store(
         &mut self,
-        inputs: &StepPlan,
+        _: &StepPlan,
         layer: usize,
         rows: Range<usize>,
         shape: AttnShape,
@@ -453,18 +550,16 @@ impl Ops for CudaOps {
         qkv: &mut ArenaTensor,
     ) -> Result<(), Error> {
         let qkv = self.arena.view(qkv).slice(0..rows.len());
-        let step = match inputs.chunks.len() {
-            0 | 1 => None,
-            _ => {
-                let (k, v) = self.step_kv(inputs, shape, qkv)?;
-                Some((k.slice(rows.clone()), v.slice(rows.clone())))
-            }
-        };
+        let step = self.own_kv.as_ref().map(|own| {
+            let [k, v] = own.each_ref().map(|t| self.arena.view(t));
+            (k.slice(rows.clone()), v.slice(rows.clone()))
+        });
+        let sent = rows.start - self.fields.first..rows.end - self.fields.first;
         QkNormRopeStore {
             shape,
             qkv,
-            positions: self.metadata.part(self.fields.positions, rows.clone()),
-            slots: self.metadata.part(self.fields.slots, rows),
+            positions: self.metadata.part(self.fields.positions, sent.clone()),
+            slots: self.metadata.part(self.fields.slots, sent),
             rope: rope.rope(),
             q_norm: q_norm.vector(),
             k_norm: k_norm.vector(),
@@ -496,7 +591,7 @@ impl Ops for CudaOps {
             tables: self.metadata.view(self.fields.tables),
         };
         let prompts = Prompts {
-            step: self.step_kv(inputs, shape, qkv)?,
+            step: self.step_kv(shape, qkv),
             segments: self.metadata.view(self.fields.segments),
             spans: self.metadata.view(self.fields.spans),
             tiles: self.metadata.part(self.fields.tiles, chunk.tiles.clone()),

@@ -11,12 +11,15 @@
 //!
 //! Everything is plain host data: it is packed into one buffer and sent by one copy.
 
-use std::ops::Range;
+use std::{collections::BTreeSet, ops::Range};
 
 use bytemuck::Zeroable as _;
 use prelude_core::{ExecutorError, ForwardBatch, SeqId, StepId};
 use prelude_kernels::families::{AttnDecodeParams, DecodeRow, Segment, Span, Tile};
-use prelude_models::step::{KvSource, KvSpan, SegmentContext, StepLayout, StepSegment};
+use prelude_models::{
+    SliceWork,
+    step::{KvSource, KvSpan, SegmentContext, StepLayout, StepSegment},
+};
 
 /// A tile without queries.
 const NO_TILE: Tile = Tile {
@@ -108,10 +111,24 @@ pub struct StepPlan {
     pub(crate) decode: Vec<DecodeRow>,
     /// Splits that decode rows are launched with, if the step is padded.
     pub(crate) splits: Option<usize>,
+    /// The part of the step that runs, if it is a slice of a pass. Slices are not padded, so they are
+    /// never captured as graphs: each is long beside its launches, and few have a shape in common.
+    pub(crate) slice: Option<SlicePart>,
     /// The index of the first segment whose queries go to the decode kernel.
     first_decode: usize,
     /// Scratch: the path of a segment.
     path: Vec<KvSpan>,
+}
+
+/// The part of a pass that a slice runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SlicePart {
+    /// True if the pass begins with the slice: its tokens are embedded.
+    pub(crate) is_first: bool,
+    /// True if the pass ends with the slice: its heads run.
+    pub(crate) is_last: bool,
+    /// The tokens that the slice's layers work on, and those between them.
+    pub(crate) window: Range<usize>,
 }
 
 /// Tokens that a layer works on at once.
@@ -137,20 +154,56 @@ impl StepPlan {
         config: PlanConfig,
         sampled: impl Fn(StepId, SeqId) -> Option<usize>,
     ) -> Result<(), ExecutorError> {
-        self.segments.clear();
-        self.spans.clear();
-        self.chunks.clear();
-        self.tiles.clear();
-        self.decode.clear();
-        self.splits = None;
+        self.clear();
         self.layout.rebuild(batch, config.block_size, sampled)?;
         self.first_decode = match config.decode_as_segments {
             true => self.layout.segments.len(),
             false => self.layout.first_decode_segment(),
         };
         self.add_segments();
-        self.add_chunks(config);
+        let tokens = self.layout.tokens.len();
+        for start in (0..tokens).step_by(config.chunk_tokens) {
+            self.add_chunk(start..tokens.min(start + config.chunk_tokens), config);
+        }
         Ok(())
+    }
+
+    /// Plans the launches of a slice of the pass that `layout` lays out.
+    pub(crate) fn rebuild_slice(
+        &mut self,
+        layout: StepLayout,
+        config: PlanConfig,
+        slice: &SliceWork,
+    ) {
+        self.clear();
+        self.layout = layout;
+        self.first_decode = self.layout.segments.len();
+        self.add_segments();
+        // Layers that the slice runs whole have the same chunks.
+        let chunks: BTreeSet<_> = slice
+            .chunks()
+            .map(|(_, rows)| (rows.start, rows.end))
+            .collect();
+        let window = chunks.first().map_or(0, |chunk| chunk.0)
+            ..chunks.iter().map(|chunk| chunk.1).max().unwrap_or(0);
+        for (start, end) in chunks {
+            self.add_chunk(start..end, config);
+        }
+        self.slice = Some(SlicePart {
+            is_first: slice.is_first(),
+            is_last: slice.is_last(),
+            window,
+        });
+    }
+
+    fn clear(&mut self) {
+        self.segments.clear();
+        self.spans.clear();
+        self.chunks.clear();
+        self.tiles.clear();
+        self.decode.clear();
+        self.splits = None;
+        self.slice = None;
     }
 
     /// Adds the spans of every segment whose queries attend as prompts do.
@@ -168,38 +221,33 @@ impl StepPlan {
         }
     }
 
-    /// Cuts the step into chunks, and each chunk's queries into tiles.
-    fn add_chunks(&mut self, config: PlanConfig) {
-        let mut index = 0;
-        for start in (0..self.layout.tokens.len()).step_by(config.chunk_tokens) {
-            let end = self.layout.tokens.len().min(start + config.chunk_tokens);
-            let (first_tile, first_decode) = (self.tiles.len(), self.decode.len());
-            // A row's bits are the same in either.
-            let tile_rows = match end - start >= config.wide_tokens {
-                true => Tile::ROWS_WIDE,
-                false => Tile::ROWS,
-            };
-            let tile_tokens = Tile::tokens_max(count(config.group), tile_rows);
-            let tile_tokens = tile_tokens.map_or(1, |n| n as usize);
-            while let Some(segment) = self.layout.segments.get(index).copied()
-                && segment.first < end
-            {
-                self.add_tiles(index, segment, start..end, tile_tokens);
-                if segment.end() > end {
-                    break; // Goes on in the next chunk.
-                }
-                index += 1;
-            }
-            // Longest first, so that the last to finish are short. Stable: equal batches give
-            // equal plans.
-            self.tiles[first_tile..].sort_by_key(|t| std::cmp::Reverse(t.q_pos + t.rows));
-            self.chunks.push(Chunk {
-                tokens: start..end,
-                tiles: first_tile..self.tiles.len(),
-                tile_rows,
-                decode: first_decode..self.decode.len(),
-            });
+    /// Adds a chunk, its queries cut into tiles.
+    fn add_chunk(&mut self, tokens: Range<usize>, config: PlanConfig) {
+        let (first_tile, first_decode) = (self.tiles.len(), self.decode.len());
+        // A row's bits are the same in either.
+        let tile_rows = match tokens.len() >= config.wide_tokens {
+            true => Tile::ROWS_WIDE,
+            false => Tile::ROWS,
+        };
+        let tile_tokens = Tile::tokens_max(count(config.group), tile_rows);
+        let tile_tokens = tile_tokens.map_or(1, |n| n as usize);
+        // Segments are in the order of their tokens, and none is empty.
+        let segments = &self.layout.segments;
+        let first = segments.partition_point(|segment| segment.end() <= tokens.start);
+        let end = segments.partition_point(|segment| segment.first < tokens.end);
+        for index in first..end {
+            let segment = self.layout.segments[index];
+            self.add_tiles(index, segment, tokens.clone(), tile_tokens);
         }
+        // Longest first, so that the last to finish are short. Stable: equal batches give
+        // equal plans.
+        self.tiles[first_tile..].sort_by_key(|t| std::cmp::Reverse(t.q_pos + t.rows));
+        self.chunks.push(Chunk {
+            tokens,
+            tiles: first_tile..self.tiles.len(),
+            tile_rows,
+            decode: first_decode..self.decode.len(),
+        });
     }
 
     /// Adds the tiles, or the decode row, of a segment's tokens in a chunk.

@@ -54,7 +54,7 @@ pub use config::ModelConfig;
 pub use error::{Error, TensorDefects};
 pub use generation::GenerationConfig;
 pub use kind::ModelKind;
-pub use model::{ForwardState, Model};
+pub use model::{ForwardState, Model, SliceWork};
 pub use ops::{AttnShape, Ops};
 pub use qwen3::Qwen3;
 pub use registry::load_model;

@@ -14,6 +14,7 @@
 //! - Outputs are arguments, allocated by [`Ops::alloc`] from an arena that the executor resets
 //!   before each step: activations take no memory from the system during a step, and the same
 //!   sequence of calls yields the same addresses. Heads may allocate lists and what they return. An output never aliases an input unless a method says so.
+//!   What a step that runs in slices needs in its next slice is allocated by [`Ops::alloc_kept`].
 //! - **Batch invariance**: the value of an output row depends on that row's inputs and absolute
 //!   positions only, never on which other rows are in the step, on chunking, or on where the
 //!   context's K/V come from. Bit for bit on the CPU.
@@ -74,11 +75,19 @@ pub trait Ops {
     /// Most tokens that a layer's intermediates have room for.
     fn chunk_tokens(&self) -> usize;
 
-    /// Takes an uninitialised `[rows, width]` tensor from the step's arena.
+    /// Takes an uninitialised `[rows, width]` tensor from the step's arena, that stays until the end
+    /// of the slice of the step that runs.
     ///
     /// # Errors
     /// When the arena, sized at start for the largest step, has no room: a defect of the executor.
     fn alloc(&mut self, rows: usize, width: usize) -> Result<Self::Tensor, Self::Error>;
+
+    /// Takes an uninitialised `[rows, width]` tensor that stays until the end of the step, through
+    /// all of its slices. A step takes these before any other.
+    ///
+    /// # Errors
+    /// As [`Ops::alloc`].
+    fn alloc_kept(&mut self, rows: usize, width: usize) -> Result<Self::Tensor, Self::Error>;
 
     /// `h[t] = table[id[t]]`. `h`: `[T, H]`, all tokens of the step.
     ///

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, ops::Range};
 use crate::{
     AttnShape, Checkpoint, Error, ForwardState, Model, ModelConfig, ModelKind, Ops, TensorView,
     WeightLoader,
-    model::{ChunkTensors, ForwardTensors},
+    model::{ChunkTensors, KeptTensors},
 };
 
 /// A loaded Qwen3 model over weights of one device.
@@ -269,59 +269,60 @@ where
         if tokens == 0 {
             return Ok(true);
         }
-        let ForwardState {
-            layer_tokens: done,
-            tensors,
-        } = state;
-        let tensors = match tensors {
-            Some(tensors) => tensors,
-            None => tensors.insert(self.begin(ops, inputs)?),
+        let size = (tokens, self.layers.len());
+        let slice = state.next_slice(size, ops.chunk_tokens(), layer_tokens);
+        let kept = match &mut state.kept {
+            Some(kept) => kept,
+            kept => kept.insert(self.begin(ops, inputs)?),
         };
-        let all = tokens * self.layers.len();
-        let end = all.min(done.saturating_add(layer_tokens));
-        let room = ops.chunk_tokens().max(1);
+        let mut chunk = self.alloc_chunk(ops, tokens)?;
         // A layer's chunks run in token order and ancestors precede descendants in it, so the K/V
         // of everything that a query sees have been placed when its chunk attends.
-        while *done < end {
-            let (layer, start) = (*done / tokens, *done % tokens);
-            let rows = start..tokens.min(start + room).min(start + (end - *done));
-            *done += rows.len();
-            self.run_layer(layer, ops, inputs, rows, tensors)?;
+        for (layer, rows) in slice.chunks() {
+            self.run_layer(layer, ops, inputs, rows, kept, &mut chunk)?;
         }
-        if end < all {
-            return Ok(false);
+        state.layer_tokens = slice.end();
+        if slice.is_last() {
+            self.run_outputs(ops, inputs, kept, &mut chunk)?;
         }
-        self.run_outputs(ops, inputs, tensors)?;
-        Ok(true)
+        Ok(slice.is_last())
     }
 }
 
 impl<W> Qwen3<W> {
-    /// Takes the step's tensors from its arena, and embeds its tokens.
+    /// Takes the tensors that stay as long as the step does, and embeds its tokens.
     fn begin<O: Ops<Weight = W>>(
         &self,
         ops: &mut O,
         inputs: &O::Inputs<'_>,
-    ) -> Result<ForwardTensors<O::Tensor>, O::Error> {
+    ) -> Result<KeptTensors<O::Tensor>, O::Error> {
         let (tokens, outputs) = (ops.num_tokens(inputs), ops.num_outputs(inputs));
-        let mut h = ops.alloc(tokens, self.hidden)?;
+        let mut h = ops.alloc_kept(tokens, self.hidden)?;
+        // Few output positions: the others leave the last layer once their K/V are placed. With
+        // many, taking the few others out costs more memory than it saves work.
+        let is_pruned = 2 * outputs <= tokens && !self.layers.is_empty();
+        let attended = match is_pruned {
+            true => Some(ops.alloc_kept(outputs, self.shape.out_width())?),
+            false => None,
+        };
         ops.embed(inputs, &self.embed, &mut h)?;
+        Ok(KeptTensors { h, attended })
+    }
+
+    /// Takes the intermediates of a chunk of a step of `tokens` tokens.
+    fn alloc_chunk<O: Ops<Weight = W>>(
+        &self,
+        ops: &mut O,
+        tokens: usize,
+    ) -> Result<ChunkTensors<O::Tensor>, O::Error> {
         let room = tokens.min(ops.chunk_tokens().max(1));
-        let chunk = ChunkTensors {
+        Ok(ChunkTensors {
             x: ops.alloc(room, self.hidden)?,
             qkv: ops.alloc(room, self.shape.qkv_width())?,
             attn: ops.alloc(room, self.shape.out_width())?,
             gate_up: ops.alloc(room, 2 * self.intermediate)?,
             act: ops.alloc(room, self.intermediate)?,
-        };
-        // Few output positions: the others leave the last layer once their K/V are placed. With
-        // many, taking the few others out costs more memory than it saves work.
-        let is_pruned = 2 * outputs <= tokens && !self.layers.is_empty();
-        let attended = match is_pruned {
-            true => Some(ops.alloc(outputs, self.shape.out_width())?),
-            false => None,
-        };
-        Ok(ForwardTensors { h, chunk, attended })
+        })
     }
 
     /// Runs a layer on a chunk. Of a pruned step's last layer, nothing but K/V and the output
@@ -332,9 +333,10 @@ impl<W> Qwen3<W> {
         ops: &mut O,
         inputs: &O::Inputs<'_>,
         rows: Range<usize>,
-        tensors: &mut ForwardTensors<O::Tensor>,
+        kept: &mut KeptTensors<O::Tensor>,
+        chunk: &mut ChunkTensors<O::Tensor>,
     ) -> Result<(), O::Error> {
-        let ForwardTensors { h, chunk, attended } = tensors;
+        let KeptTensors { h, attended } = kept;
         match attended {
             Some(attended) if index + 1 == self.layers.len() => {
                 if ops.has_outputs(inputs, rows.clone()) {
@@ -358,10 +360,11 @@ impl<W> Qwen3<W> {
         &self,
         ops: &mut O,
         inputs: &O::Inputs<'_>,
-        tensors: &mut ForwardTensors<O::Tensor>,
+        kept: &mut KeptTensors<O::Tensor>,
+        chunk: &mut ChunkTensors<O::Tensor>,
     ) -> Result<(), O::Error> {
         let (tokens, outputs) = (ops.num_tokens(inputs), ops.num_outputs(inputs));
-        let ForwardTensors { h, chunk, attended } = tensors;
+        let KeptTensors { h, attended } = kept;
         if attended.is_some() && outputs == 0 {
             return Ok(());
         }

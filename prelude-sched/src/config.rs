@@ -34,11 +34,12 @@ pub struct SchedulerConfig {
     /// Most tokens that one chunked prompt computes in a step (default 2,048). Smaller leaves
     /// room for others beside a long prompt and makes that prompt slower.
     pub prefill_chunk_tokens: u32,
-    /// Milliseconds that a slice of a long one-shot prompt is to take (default 20), at least 1, and
-    /// that one-shot rows may add to a step in which generations decode, if more than one row does:
-    /// for so long one-shot work keeps other work waiting. More lets one-shot work end sooner beside
-    /// other work. Slices concern executors with [`Capacity::passes`].
-    pub slice_ms: u32,
+    /// Milliseconds that a slice of a long one-shot prompt is to take, at least 1, and that one-shot
+    /// rows may add to a step in which generations decode, if more than one row does: for so long
+    /// one-shot work keeps other work waiting. More lets one-shot work end sooner beside other work.
+    /// By default what the executor says ([`PassCapacity::slice_ms`](prelude_core::PassCapacity)): 20
+    /// on the host, 5 on a GPU. Slices concern executors with [`Capacity::passes`].
+    pub slice_ms: Option<u32>,
     /// Percentage of the device's time that one-shot work has while generations have work too,
     /// prompts or decoding (default 50, in 1..=99). What a class does not use, the other takes. One-shot
     /// work joins steps for about `slice_ms` at once, and then sits steps out until generations have
@@ -93,7 +94,7 @@ impl Default for SchedulerConfig {
             max_queued_rows: 16_384,
             max_queued_tokens: 4_194_304,
             prefill_chunk_tokens: 2048,
-            slice_ms: 20,
+            slice_ms: None,
             oneshot_share_percent: 50,
             enable_prefix_caching: true,
             defer_max: 2,
@@ -205,7 +206,7 @@ impl SchedulerConfig {
             ("max_queued_rows", self.max_queued_rows.into(), 1),
             ("max_queued_tokens", self.max_queued_tokens, 1),
             ("prefill_chunk_tokens", self.prefill_chunk_tokens.into(), 1),
-            ("slice_ms", self.slice_ms.into(), 1),
+            ("slice_ms", self.slice_ms.unwrap_or(1).into(), 1),
             (
                 "srjf_saturation_tokens",
                 self.srjf_saturation_tokens.into(),

@@ -138,10 +138,7 @@ impl Devices {
         config: &ExecutorConfig,
     ) -> Result<Opened, LoadError> {
         if let Some(cuda) = &self.cuda {
-            return Ok(Opened {
-                executor: open_cuda(checkpoint, max_model_len, config, cuda)?,
-                memory: None,
-            });
+            return open_cuda(checkpoint, max_model_len, config, cuda);
         }
         let config = CpuConfig {
             max_context_len: Some(max_model_len),
@@ -149,7 +146,7 @@ impl Devices {
         };
         let executor = CpuExecutor::new(checkpoint, config, Arc::clone(&self.cpu))
             .map_err(|e| LoadError::Executor(e.to_string()))?;
-        let memory = Some(planned(&executor));
+        let memory = planned(&executor);
         let executor = Box::new(executor);
         Ok(Opened { executor, memory })
     }
@@ -159,15 +156,14 @@ impl Devices {
 pub struct Opened {
     /// The executor that runs the model.
     pub executor: Box<dyn Executor>,
-    /// The memory that it was planned to take, in words, where that is known beforehand.
-    pub memory: Option<String>,
+    /// The memory that it was planned to take, in words.
+    pub memory: String,
 }
 
 /// The memory that an executor was planned to take. Its prompts and their prefixes stay in the KV
 /// blocks, however many there are.
 fn planned(executor: &CpuExecutor) -> String {
     let (plan, capacity) = (executor.memory(), executor.capacity());
-    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     format!(
         "{} MiB planned: weights {}, {} KV blocks of {} tokens {}, activations {}, buffers {}",
         mib(plan.total_bytes()),
@@ -178,6 +174,10 @@ fn planned(executor: &CpuExecutor) -> String {
         mib(plan.arena_bytes),
         mib(plan.scratch_bytes),
     )
+}
+
+const fn mib(bytes: u64) -> u64 {
+    bytes.div_ceil(1 << 20)
 }
 
 impl fmt::Debug for Devices {
@@ -215,7 +215,7 @@ fn open_cuda(
     max_model_len: u32,
     config: &ExecutorConfig,
     cuda: &CudaConfig,
-) -> Result<Box<dyn Executor>, LoadError> {
+) -> Result<Opened, LoadError> {
     if config.dtype == Some(ExecutorDtype::F32) {
         let message = "models run in bf16 on a GPU: leave --dtype at auto, or use --device cpu";
         return Err(LoadError::Option(message.to_owned()));
@@ -227,13 +227,36 @@ fn open_cuda(
     cuda.kv_bytes = config.kv_bytes;
     cuda.block_size = config.block_size;
     cuda.max_step_tokens = config.max_step_tokens;
+    cuda.max_pass_tokens = config.max_pass_tokens;
     let executor = CudaExecutor::new(checkpoint, cuda).map_err(|e| match e {
         CudaError::Config { .. } => LoadError::Option(e.to_string()),
         _ => LoadError::Executor(e.to_string()),
     })?;
     // Without NVIDIA's library products are slower: the log says so.
     crate::log::line(format_args!("{}", executor.products()));
-    Ok(Box::new(executor))
+    Ok(Opened {
+        memory: planned_on_gpu(&executor),
+        executor: Box::new(executor),
+    })
+}
+
+/// The memory that an executor took on its GPU.
+#[cfg(feature = "cuda")]
+fn planned_on_gpu(executor: &CudaExecutor) -> String {
+    let (plan, capacity) = (executor.memory(), executor.capacity());
+    format!(
+        "{} MiB of GPU memory: weights {}, {} KV blocks of {} tokens {}, activations {}, passes of {} \
+         tokens {}, buffers {}",
+        mib(plan.total_bytes()),
+        mib(plan.weights_bytes),
+        capacity.num_blocks,
+        capacity.block_size,
+        mib(plan.kv_bytes),
+        mib(plan.arena_bytes),
+        capacity.passes.map_or(0, |passes| passes.tokens),
+        mib(plan.pass_bytes),
+        mib(plan.buffers_bytes),
+    )
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -242,7 +265,7 @@ fn open_cuda(
     _: u32,
     _: &ExecutorConfig,
     _: &CudaConfig,
-) -> Result<Box<dyn Executor>, LoadError> {
+) -> Result<Opened, LoadError> {
     Err(LoadError::Option(WITHOUT_CUDA.to_owned()))
 }
 

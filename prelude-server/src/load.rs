@@ -75,8 +75,8 @@ pub struct Loaded {
     pub engine: ScheduledEngine,
     /// Warnings for the operator: features that this model cannot serve.
     pub warnings: Vec<String>,
-    /// The memory that the model was planned to take, in words, where that is known beforehand.
-    pub memory: Option<String>,
+    /// The memory that the model was planned to take, in words.
+    pub memory: String,
 }
 
 /// Puts a model into service.

@@ -2,7 +2,9 @@
 //! elsewhere; and memory that does not grow.
 
 use anyhow::{Result, ensure};
-use prelude_core::{BlockId, Executor, OutputHead, Pooling};
+use prelude_core::{
+    BlockId, Executor, ForwardBatch, OutputHead, PassId, PassSlice, Pooling, RowOutput,
+};
 use prelude_exec_cuda::CudaExecutor;
 use prelude_models::Checkpoint;
 
@@ -135,7 +137,35 @@ fn company(
             },
         )?;
     }
-    Ok(())
+    session.check(
+        &format!("{len} tokens in slices{}", mode(deterministic)),
+        |_| {
+            let pass = Forest::prompt(&prompt, heads(len - 1, vocab));
+            let beside = Forest::prompt(&tokens(6, 40, vocab), heads(39, vocab));
+            let got = slices(executor, pass, &beside)?;
+            same(&got, &alone, deterministic)
+        },
+    )
+}
+
+/// Computes a pass in slices of a third of a layer and more, with a step after each slice.
+fn slices(executor: &mut CudaExecutor, pass: Forest, beside: &Forest) -> Result<Vec<RowOutput>> {
+    let size = count(pass.tokens() * 3 / 8);
+    let mut begin = Some(pass.0);
+    loop {
+        let slice = PassSlice {
+            pass: PassId(1),
+            begin: begin.take(),
+            layer_tokens: size,
+            keeps: true,
+            abandoned: Vec::new(),
+        };
+        let got = step(executor, ForwardBatch::Slice(slice))?.oneshot;
+        if !got.is_empty() {
+            return Ok(got);
+        }
+        rows(executor, beside.clone())?;
+    }
 }
 
 /// Steps, each several times in turn with the others: launched one by one, captured, and run as

@@ -11,7 +11,6 @@ use proptest::{prelude::*, test_runner::TestRunner};
 use crate::{
     CpuConfig, CpuExecutor,
     invariance::{Node, Row, forest, head, nodes, rows},
-    memory::MAX_OUTPUTS,
     testing::{executor, prompt, root_segment, run, run_oneshot, sample_head, small, variants},
 };
 
@@ -32,12 +31,12 @@ fn run_slice(executor: &mut CpuExecutor, slice: PassSlice) -> Vec<RowOutput> {
 /// The forest of `nodes` with its rows; kept segments lie in blocks from `next_block` on.
 fn batch((nodes, rows): &(Vec<Node>, Vec<Row>), next_block: u32) -> OneShotBatch {
     let (mut batch, paths) = forest(nodes, &[], &[], next_block);
-    let mut outputs = 0;
+    let (mut outputs, most) = (0, 256);
     for row in rows {
         let node = row.node.index(nodes.len());
         let (positions, head) = head(row, &paths[node], 0);
         outputs += positions.len();
-        if outputs > MAX_OUTPUTS as usize {
+        if outputs > most {
             break;
         }
         batch.rows.push(OutputRow {
@@ -188,7 +187,7 @@ fn passes_have_the_room_that_is_planned_for_them() {
     }
     assert_eq!(
         refused(&mut executor, slice(3, Some(batch.clone()), 1)),
-        "step failed: pass 3 has no room beside 80 tokens"
+        "step failed: pass 3 of 40 tokens has no room beside 2 passes of 80 tokens"
     );
     let given_up = PassSlice {
         abandoned: vec![PassId(1)],

@@ -82,6 +82,11 @@ impl Labels {
         })
     }
 
+    /// Bytes on the device.
+    pub(super) const fn bytes(&self) -> usize {
+        self.partial.bytes()
+    }
+
     /// Swaps where numbers of two steps are.
     pub(super) const fn exchange(&mut self, places: &mut ResultParts) {
         std::mem::swap(&mut self.places, places);

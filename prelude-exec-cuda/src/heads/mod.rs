@@ -87,12 +87,13 @@ impl Heads {
         space: &Space,
         model: &ModelConfig,
         config: &CudaConfig,
+        result_tokens: usize,
     ) -> Result<Self, Error> {
         let bytes = usize::try_from(config.results_bytes)
             .map_err(|_| Error::config("results_bytes", "too large"))?;
         // Whatever else a step answers, its tokens have room for a result each.
         let width = model.hidden_size.max(model.labels.len());
-        let token_words = config.max_step_tokens as usize * width.next_multiple_of(results::ALIGN);
+        let token_words = result_tokens * width.next_multiple_of(results::ALIGN);
         Ok(Self {
             results: Results::new(space, bytes, token_words)?,
             pooled: Pooled::new(model.hidden_size, Scope::Rows),
@@ -103,6 +104,11 @@ impl Heads {
             logits: Logits::new(space, model, config)?,
             ran: HeadsRun::default(),
         })
+    }
+
+    /// Bytes on the device.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.results.bytes() + self.labels.bytes() + self.logits.bytes()
     }
 
     /// Room for what another step leaves.

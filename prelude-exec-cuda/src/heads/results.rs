@@ -59,6 +59,11 @@ impl Results {
         std::mem::swap(&mut self.host, host);
     }
 
+    /// Bytes on the device.
+    pub(super) const fn bytes(&self) -> usize {
+        self.device.bytes()
+    }
+
     /// All words on the device, as the kernels that read ids of the step before take them.
     pub(crate) fn all(&self) -> View<i32> {
         self.device.view(0, 1, self.all_words)

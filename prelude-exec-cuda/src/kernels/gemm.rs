@@ -149,6 +149,11 @@ impl Products {
         &self.engine
     }
 
+    /// Bytes on the device.
+    pub(crate) fn bytes(&self) -> usize {
+        self.lt.as_ref().map_or(0, Lt::bytes)
+    }
+
     /// Chooses algorithms for products of a model's matrices, before its first step: of `tokens`
     /// rows at most, and `logits_rows` of those that have a row for each of `vocab` ids.
     ///

@@ -81,10 +81,10 @@ impl Device {
             results_bytes: room.lists_bytes,
             ..target.config()
         };
-        let mut sizes = Sizes::new(&room.model, &config);
+        let mut sizes = Sizes::new(&room.model, &config, None);
         // Rows are padded to multiples of 8 elements, which the narrowest rows of the suite grow
         // by less than the half of; and tensors to lines.
-        sizes.arena_bytes = 8 * room.arena_elements.min(1 << 24) * size_of::<bf16>()
+        sizes.activation_bytes = 8 * room.arena_elements.min(1 << 24) * size_of::<bf16>()
             + room.arena_elements.saturating_sub(1 << 24) * size_of::<bf16>()
             + 16 * 128;
         let shape = room.model.attn_shape();

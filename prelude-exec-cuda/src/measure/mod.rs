@@ -10,6 +10,8 @@ mod times;
 
 use std::sync::Arc;
 
+use prelude_models::ModelConfig;
+
 pub use self::{
     device::{Device, Room},
     products::{Measured, Operands, Tuner, WeightCycle, logits_f32, product_f32},
@@ -17,9 +19,11 @@ pub use self::{
 };
 pub use crate::kernels::gemm::ProductCounts;
 use crate::{
-    CudaConfig, CudaOps, Error, Recording,
+    CudaConfig, CudaOps, Error, MemoryPlan, Recording,
+    executor::kv_shape,
     kernels::{cuda::CudaLauncher, image::Images, launch::Launcher},
     memory::{context::Context, space::Space},
+    ops::Sizes,
 };
 
 /// Something that runs kernels, or stands in for it.
@@ -143,6 +147,27 @@ impl Target {
             TargetKind::Emulated(_) | TargetKind::Recorded(_) => CudaConfig::default(),
         }
     }
+}
+
+/// Returns the memory that an executor would take on a GPU with NVIDIA's library for products, for a
+/// model whose weights take `weights_bytes`. Nothing is taken, and no limit of a setting is checked.
+///
+/// # Errors
+/// [`Error::Config`] for what exceeds the address space.
+pub fn memory_plan(
+    model: &ModelConfig,
+    weights_bytes: u64,
+    config: &CudaConfig,
+) -> Result<MemoryPlan, Error> {
+    let target = Target::recorded();
+    let longest = u32::try_from(model.max_position_embeddings).unwrap_or(u32::MAX);
+    let passes = config.passes(model, config.max_context_len.unwrap_or(longest));
+    let sizes = Sizes::new(model, config, passes.as_ref());
+    let (space, launcher) = (target.space(), target.launcher()?);
+    let ops = CudaOps::new(space, launcher, model, config, sizes, |space| {
+        kv_shape(space, model, config)
+    })?;
+    Ok(ops.memory(weights_bytes))
 }
 
 /// Times of `repetitions` calls of `queue` with a running number, as the GPU notes them of what the

@@ -1,4 +1,13 @@
-//! The step's activations: one buffer, sized at start, handed out from the front.
+//! Activations: one buffer, sized at start, of which each step's are handed out from the front, and
+//! those that passes keep between their slices from the end of the largest step on.
+//!
+//! ```text
+//! 0 ............... step_bytes ............................. the buffer's end
+//! | step, or slice  | region of a pass | of another | ...   free |
+//! ```
+//!
+//! A region is taken when a pass begins and free when it ends. A pass that is abandoned leaves a hole:
+//! before another begins, regions move down, so that all free room is in one piece.
 
 use half::bf16;
 use prelude_models::step::{ArenaCursor, ArenaFull, ArenaTensor};
@@ -14,20 +23,54 @@ const ROW_ALIGN: usize = 8;
 /// Tensors start at multiples of this many bytes: a line of the GPU's L2 cache.
 const ALIGN: usize = 128;
 
-/// Room for one step's bf16 tensors, whose rows are padded to 16 bytes. The same sequence of calls
-/// yields the same addresses.
+/// Room for bf16 tensors, whose rows are padded to 16 bytes. The same sequence of calls yields the
+/// same addresses.
 #[derive(Debug)]
 pub(crate) struct Arena {
     buffer: Buffer,
+    step_bytes: usize,
+    cursor: ArenaCursor,
+    /// The region of the pass whose slice runs.
+    region: Option<Region>,
+}
+
+/// The part of the arena in which a pass keeps its tensors. Their offsets begin at `step_bytes`
+/// wherever the region lies, so that they stay when it moves.
+#[derive(Debug)]
+pub(crate) struct Region {
+    /// Byte of the buffer at which the region begins.
+    start: usize,
+    bytes: usize,
     cursor: ArenaCursor,
 }
 
+impl Region {
+    /// Takes a tensor that stays as long as the region does.
+    ///
+    /// # Errors
+    /// [`ArenaFull`].
+    pub(crate) fn alloc(&mut self, rows: usize, width: usize) -> Result<ArenaTensor, ArenaFull> {
+        let bytes = Arena::room(rows, width);
+        self.cursor.alloc_kept(rows, width, bytes)
+    }
+}
+
 impl Arena {
-    pub(crate) fn new(space: &Space, bytes: usize) -> Result<Self, Error> {
+    /// An arena for steps of `step_bytes`, and for passes of `pass_bytes` in sum.
+    pub(crate) fn new(space: &Space, step_bytes: usize, pass_bytes: usize) -> Result<Self, Error> {
+        // Also a tensor without rows begins in front of the end, whose offset means a region.
+        let step_bytes = (step_bytes + 1).next_multiple_of(ALIGN);
         Ok(Self {
-            buffer: space.alloc("arena", bytes)?,
-            cursor: ArenaCursor::new(bytes),
+            buffer: space.alloc("arena", step_bytes + pass_bytes)?,
+            step_bytes,
+            cursor: ArenaCursor::new(0..step_bytes),
+            region: None,
         })
+    }
+
+    /// Bytes of the part for steps, and of the part for passes.
+    pub(crate) const fn bytes(&self) -> (usize, usize) {
+        (self.step_bytes, self.buffer.bytes() - self.step_bytes)
     }
 
     /// Bytes that a `[rows, width]` tensor takes.
@@ -48,10 +91,86 @@ impl Arena {
         self.cursor.alloc(rows, width, Self::room(rows, width))
     }
 
+    /// Takes a tensor that the slices of a pass keep, or one that stays through the step.
+    pub(crate) fn alloc_kept(
+        &mut self,
+        rows: usize,
+        width: usize,
+    ) -> Result<ArenaTensor, ArenaFull> {
+        match &mut self.region {
+            Some(region) => region.alloc(rows, width),
+            None => self.cursor.alloc_kept(rows, width, Self::room(rows, width)),
+        }
+    }
+
+    /// Takes a region of `bytes` behind those that `passes` hold, which move down if there are holes
+    /// between them.
+    ///
+    /// # Errors
+    /// [`Error::Step`] if there is no room, or the driver's.
+    pub(crate) fn take_region<'a>(
+        &self,
+        passes: impl Iterator<Item = &'a mut Region>,
+        bytes: usize,
+    ) -> Result<Region, Error> {
+        let mut regions: Vec<_> = passes.collect();
+        regions.sort_unstable_by_key(|region| region.start);
+        let mut start = self.step_bytes;
+        for region in regions {
+            if region.start > start {
+                self.move_down(region, start)?;
+            }
+            start += region.bytes;
+        }
+        let free = self.buffer.bytes().saturating_sub(start);
+        if bytes > free {
+            let what = format!("a pass needs {bytes} bytes of the arena, of which {free} are free");
+            return Err(Error::Step(what));
+        }
+        Ok(Region {
+            start,
+            bytes,
+            cursor: ArenaCursor::new(self.step_bytes..self.step_bytes + bytes),
+        })
+    }
+
+    /// Moves a region to a lower byte of the buffer, by way of the step's part, which is free
+    /// between steps: the places may overlap.
+    fn move_down(&self, region: &mut Region, to: usize) -> Result<(), Error> {
+        let buffer = &self.buffer;
+        for at in (0..region.bytes).step_by(self.step_bytes) {
+            let len = self.step_bytes.min(region.bytes - at);
+            let from = region.start + at;
+            buffer.copy_from(0, buffer, from..from + len)?;
+            buffer.copy_from(to + at, buffer, 0..len)?;
+        }
+        region.start = to;
+        Ok(())
+    }
+
+    /// Exchanges the region of the pass whose slice runs.
+    pub(crate) const fn exchange(&mut self, region: &mut Option<Region>) {
+        std::mem::swap(&mut self.region, region);
+    }
+
     /// All rows of a tensor.
+    ///
+    /// # Panics
+    /// For a tensor of a pass whose slice does not run.
     pub(crate) fn view(&self, t: &ArenaTensor) -> View<bf16> {
-        let rows = self.buffer.view(t.offset(), t.rows(), stride(t.width()));
+        let rows = self.buffer.view(self.at(t), t.rows(), stride(t.width()));
         rows.columns(0..t.width())
+    }
+
+    /// Byte of the buffer at which a tensor begins.
+    fn at(&self, t: &ArenaTensor) -> usize {
+        match t.offset().checked_sub(self.step_bytes) {
+            None => t.offset(),
+            Some(at) => {
+                let region = self.region.as_ref();
+                region.expect("the slice of the tensor's pass runs").start + at
+            }
+        }
     }
 
     /// Fills a tensor, row-major. For tests and measurements: see [`Buffer::write`].
@@ -65,7 +184,7 @@ impl Arena {
             t.rows() * t.width(),
             "a value for each element"
         );
-        let (offset, stride) = (t.offset(), stride(t.width()));
+        let (offset, stride) = (self.at(t), stride(t.width()));
         if stride == t.width() {
             return self.buffer.write(offset, bytemuck::cast_slice(values));
         }
@@ -74,6 +193,16 @@ impl Arena {
             self.buffer.write(at, bytemuck::cast_slice(row))?;
         }
         Ok(())
+    }
+
+    /// Byte of the buffer at which a row begins.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    #[cfg(feature = "measure")]
+    fn row_at(&self, t: &ArenaTensor, row: usize) -> usize {
+        assert!(row < t.rows(), "row {row} of {}", t.rows());
+        self.at(t) + row * stride(t.width()) * size_of::<bf16>()
     }
 
     /// Fills one row of a tensor: see [`Arena::write`].
@@ -88,7 +217,7 @@ impl Arena {
         to: &[bf16],
     ) -> Result<(), Error> {
         assert_eq!(to.len(), t.width(), "a value for each element");
-        let at = row_offset(t, row);
+        let at = self.row_at(t, row);
         self.buffer.write(at, bytemuck::cast_slice(to))
     }
 
@@ -100,7 +229,7 @@ impl Arena {
     pub(crate) fn read_row(&self, t: &ArenaTensor, row: usize) -> Result<Vec<bf16>, Error> {
         let mut values = vec![bf16::ZERO; t.width()];
         self.buffer
-            .read(row_offset(t, row), bytemuck::cast_slice_mut(&mut values))?;
+            .read(self.row_at(t, row), bytemuck::cast_slice_mut(&mut values))?;
         Ok(values)
     }
 
@@ -113,20 +242,10 @@ impl Arena {
         let stride = stride(t.width());
         let mut rows = vec![bf16::ZERO; t.rows() * stride];
         self.buffer
-            .read(t.offset(), bytemuck::cast_slice_mut(&mut rows))?;
+            .read(self.at(t), bytemuck::cast_slice_mut(&mut rows))?;
         let rows = rows.chunks_exact(stride);
         Ok(rows.flat_map(|row| &row[..t.width()]).copied().collect())
     }
-}
-
-/// Byte of the arena at which a row begins.
-///
-/// # Panics
-/// If there is no such row.
-#[cfg(feature = "measure")]
-fn row_offset(t: &ArenaTensor, row: usize) -> usize {
-    assert!(row < t.rows(), "row {row} of {}", t.rows());
-    t.offset() + row * stride(t.width()) * size_of::<bf16>()
 }
 
 /// Elements from one row of a tensor to the next.
@@ -140,7 +259,8 @@ mod tests {
 
     #[test]
     fn hands_out_the_same_addresses_again() {
-        let mut arena = Arena::new(&Space::Virtual(std::sync::Arc::default()), 1024).unwrap();
+        let space = Space::Virtual(std::sync::Arc::default());
+        let mut arena = Arena::new(&space, 1024, 0).unwrap();
         let mut take = || {
             arena.reset();
             let a = arena.alloc(3, 8).unwrap();
@@ -150,6 +270,53 @@ mod tests {
             (a.ptr(), b.ptr())
         };
         assert_eq!(take(), take());
-        assert_eq!(arena.alloc(4, 1000).unwrap_err().free_bytes, 768);
+        assert_eq!(arena.alloc(4, 1000).unwrap_err().free_bytes, 768 + 128);
+    }
+
+    /// A pass's tensors have their contents wherever its region lies.
+    #[test]
+    #[cfg(feature = "measure")]
+    fn regions_move_down_with_their_contents() {
+        let Some(device) = crate::testing::emulation() else {
+            return;
+        };
+        let space = Space::Emu(device);
+        // Less room for the step than a region takes: it moves in several copies.
+        let mut arena = Arena::new(&space, 255, 128 * 15).unwrap();
+        let mut passes: Vec<(Option<Region>, ArenaTensor, Vec<bf16>)> = Vec::new();
+        for (i, lines) in [2, 3, 5, 4].into_iter().enumerate() {
+            let live = passes.iter_mut().filter_map(|(region, ..)| region.as_mut());
+            let mut region = arena.take_region(live, 128 * lines).unwrap();
+            let tensor = region.alloc(lines, 64).unwrap();
+            assert!(region.alloc(1, 1).is_err());
+            let values = vec![bf16::from_f32(i as f32 + 1.0); lines * 64];
+            let mut region = Some(region);
+            let at = region.as_ref().unwrap().start;
+            arena
+                .buffer
+                .write(at, bytemuck::cast_slice(&values))
+                .unwrap();
+            arena.exchange(&mut region);
+            assert_eq!(arena.read(&tensor).unwrap(), values);
+            arena.exchange(&mut region);
+            passes.push((region, tensor, values));
+        }
+        // One line is left.
+        let live = passes.iter_mut().filter_map(|(region, ..)| region.as_mut());
+        let full = arena.take_region(live, 256).unwrap_err().to_string();
+        assert!(
+            full.contains("needs 256 bytes of the arena, of which 128 are free"),
+            "{full}"
+        );
+        passes.remove(2);
+        passes.remove(0);
+        let live = passes.iter_mut().filter_map(|(region, ..)| region.as_mut());
+        let last = arena.take_region(live, 128 * 8).unwrap();
+        assert_eq!(last.start, 256 + 128 * 7);
+        for (region, tensor, values) in &mut passes {
+            arena.exchange(region);
+            assert_eq!(&arena.read(tensor).unwrap(), values);
+            arena.exchange(region);
+        }
     }
 }

@@ -27,9 +27,14 @@ pub(crate) struct KvShape {
 }
 
 impl KvShape {
+    /// Elements of one token's keys (or values) in one layer.
+    pub(crate) const fn row_len(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+
     /// Elements of one block's keys (or values) in one layer.
     const fn block_len(&self) -> usize {
-        self.kv_heads * self.block_size * self.head_dim
+        self.block_size * self.row_len()
     }
 
     /// Bytes of one block: keys and values of all layers.

@@ -71,6 +71,11 @@ impl Metadata {
         std::mem::swap(&mut self.host, host);
     }
 
+    /// Bytes on the device.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.device.bytes()
+    }
+
     /// Forgets all arrays.
     pub(crate) const fn clear(&mut self) {
         self.used = 0;

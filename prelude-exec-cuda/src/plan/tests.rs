@@ -141,23 +141,7 @@ fn check_plan(batch: &ForwardBatch, config: PlanConfig, pad: bool) {
     let mut got: Vec<Option<Vec<Source>>> = vec![None; plan.layout.tokens.len()];
     for chunk in &plan.chunks {
         assert!(chunk.tokens.len() <= config.chunk_tokens);
-        let all = &plan.tiles[chunk.tiles.clone()];
-        let used = |tile: &&Tile| tile.segment != Tile::NO_SEGMENT;
-        let tiles: Vec<_> = all.iter().filter(used).collect();
-        assert!(tiles.is_sorted_by_key(|t| std::cmp::Reverse(t.q_pos + t.rows)));
-        for tile in tiles {
-            let most = Tile::tokens_max(count(config.group), chunk.tile_rows).unwrap();
-            assert!((1..=most).contains(&tile.rows));
-            for i in 0..tile.rows {
-                let row = (tile.q_row + i) as usize;
-                assert!(row < chunk.tokens.len());
-                let token = chunk.tokens.start + row;
-                let position = tile.q_pos + i;
-                assert_eq!(plan.layout.positions[token], position);
-                let seen = shown(&plan, tile.segment, position);
-                assert!(got[token].replace(seen).is_none(), "token {token} twice");
-            }
-        }
+        show_tiles(&plan, chunk, config, &mut got);
         let used = |row: &&DecodeRow| row.context_len > 0;
         for row in plan.decode[chunk.decode.clone()].iter().filter(used) {
             let token = chunk.tokens.start + row.q_row as usize;
@@ -199,6 +183,57 @@ fn check_plan(batch: &ForwardBatch, config: PlanConfig, pad: bool) {
         for (&output, i) in plan.layout.outputs_of(row).iter().zip(0..) {
             let token = plan.layout.outputs[output as usize] as usize;
             assert_eq!(plan.layout.positions[token], row.first_position + i);
+        }
+    }
+}
+
+/// Adds what the tiles of a chunk show its queries.
+fn show_tiles(plan: &StepPlan, chunk: &Chunk, config: PlanConfig, got: &mut [Option<Vec<Source>>]) {
+    let all = &plan.tiles[chunk.tiles.clone()];
+    let used = |tile: &&Tile| tile.segment != Tile::NO_SEGMENT;
+    let tiles: Vec<_> = all.iter().filter(used).collect();
+    assert!(tiles.is_sorted_by_key(|t| std::cmp::Reverse(t.q_pos + t.rows)));
+    for tile in tiles {
+        let most = Tile::tokens_max(count(config.group), chunk.tile_rows).unwrap();
+        assert!((1..=most).contains(&tile.rows));
+        for i in 0..tile.rows {
+            let row = (tile.q_row + i) as usize;
+            assert!(row < chunk.tokens.len());
+            let token = chunk.tokens.start + row;
+            let position = tile.q_pos + i;
+            assert_eq!(plan.layout.positions[token], position);
+            let seen = shown(plan, tile.segment, position);
+            assert!(got[token].replace(seen).is_none(), "token {token} twice");
+        }
+    }
+}
+
+/// The slices of a pass have the chunks that a model asks for, each with all of its queries.
+fn check_slice_plans(batch: OneShotBatch, config: PlanConfig, (layers, size): (usize, usize)) {
+    let expected = meaning(&batch, 0);
+    let tokens = expected.len();
+    let mut plan = StepPlan::default();
+    plan.rebuild(ForwardBatch::OneShot(batch), config, |_, _| None)
+        .unwrap();
+    for start in (0..tokens * layers).step_by(size) {
+        let done = SliceWork::new((tokens, layers), config.chunk_tokens, start, size);
+        let layout = std::mem::take(&mut plan.layout);
+        plan.rebuild_slice(layout, config, &done);
+        let slice = plan.slice.clone().unwrap();
+        assert_eq!(slice.is_first, start == 0);
+        assert_eq!(slice.is_last, start + size >= tokens * layers);
+        for (_, rows) in done.chunks() {
+            let chunk = plan.chunks.iter().find(|chunk| chunk.tokens == rows);
+            assert!(chunk.is_some() && slice.window.start <= rows.start);
+            assert!(rows.end <= slice.window.end);
+        }
+        for chunk in &plan.chunks {
+            let mut got = vec![None; tokens];
+            show_tiles(&plan, chunk, config, &mut got);
+            for (token, got) in got.iter().enumerate() {
+                let expected = chunk.tokens.contains(&token).then(|| &expected[token]);
+                assert_eq!(got.as_ref(), expected, "token {token}");
+            }
         }
     }
 }
@@ -285,6 +320,21 @@ proptest! {
         };
         let config = PlanConfig { decode_as_segments, ..config(chunk * 64, group) };
         check(&batch, config);
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_query_of_a_slice_sees_what_its_pass_says(
+        shape in shapes(9).prop_filter("a pass has tokens", |shape| !shape.is_empty()),
+        size in prop_oneof![1usize..40, 40usize..900],
+        layers in 1usize..4,
+        group in prop_oneof![Just(1usize), Just(3), Just(8)],
+    ) {
+        // A few dozen slices of each forest.
+        let tokens: u32 = shape.iter().map(|segment| segment.1).sum();
+        let size = size.max(tokens as usize * layers / 40);
+        check_slice_plans(forest(&shape), config(64, group), (layers, size));
     }
 }
 

@@ -272,6 +272,10 @@ impl Ops for NaiveOps {
         Ok(Rows { width, data })
     }
 
+    fn alloc_kept(&mut self, rows: usize, width: usize) -> Result<Rows, Infallible> {
+        self.alloc(rows, width)
+    }
+
     fn embed(&mut self, plan: &NaiveStep, w: &Weight, h: &mut Rows) -> Result<(), Infallible> {
         for (i, token) in plan.tokens.iter().enumerate() {
             let row = &w.values[token.id as usize * h.width..][..h.width];

@@ -1,5 +1,7 @@
 //! The step's activations: handed out from the front of one buffer, which is sized at start.
 
+use std::ops::Range;
+
 use thiserror::Error;
 
 use crate::ModelConfig;
@@ -45,29 +47,44 @@ pub struct ArenaFull {
     pub free_bytes: usize,
 }
 
-/// The part of an arena that tensors occupy. The same sequence of calls yields the same offsets.
+/// The part of an arena that tensors occupy: those of the whole step first, then those of the slice
+/// that runs. The same sequence of calls yields the same offsets.
+///
+/// ```text
+/// bytes.start ... kept_end ... end ... bytes.end
+///    | kept        | of the slice | free    |
+/// ```
 #[derive(Debug)]
 pub struct ArenaCursor {
-    arena_bytes: usize,
-    used_bytes: usize,
+    bytes: Range<usize>,
+    kept_end: usize,
+    end: usize,
 }
 
 impl ArenaCursor {
-    /// An empty arena of `arena_bytes` bytes.
+    /// An empty arena of these bytes; offsets are numbers of them.
     #[must_use]
-    pub const fn new(arena_bytes: usize) -> Self {
+    pub const fn new(bytes: Range<usize>) -> Self {
+        let start = bytes.start;
         Self {
-            arena_bytes,
-            used_bytes: 0,
+            bytes,
+            kept_end: start,
+            end: start,
         }
     }
 
     /// Removes all tensors.
     pub const fn reset(&mut self) {
-        self.used_bytes = 0;
+        self.kept_end = self.bytes.start;
+        self.end = self.bytes.start;
     }
 
-    /// Places a `[rows, width]` tensor of `bytes` bytes, padding included.
+    /// Removes the tensors that end with a slice.
+    pub const fn end_slice(&mut self) {
+        self.end = self.kept_end;
+    }
+
+    /// Places a `[rows, width]` tensor of `bytes` bytes, padding included, that ends with the slice.
     ///
     /// # Errors
     /// [`ArenaFull`] if fewer bytes are free.
@@ -77,7 +94,7 @@ impl ArenaCursor {
         width: usize,
         bytes: usize,
     ) -> Result<ArenaTensor, ArenaFull> {
-        let free_bytes = self.arena_bytes - self.used_bytes;
+        let free_bytes = self.bytes.end - self.end;
         if bytes > free_bytes {
             return Err(ArenaFull {
                 rows,
@@ -85,36 +102,77 @@ impl ArenaCursor {
                 free_bytes,
             });
         }
-        let offset = self.used_bytes;
-        self.used_bytes += bytes;
+        let offset = self.end;
+        self.end += bytes;
         Ok(ArenaTensor {
             offset,
             rows,
             width,
         })
     }
+
+    /// Places a tensor that stays until the end of the step: see [`ArenaCursor::alloc`].
+    ///
+    /// # Errors
+    /// [`ArenaFull`] if fewer bytes are free.
+    ///
+    /// # Panics
+    /// If a tensor of the slice is there already.
+    pub fn alloc_kept(
+        &mut self,
+        rows: usize,
+        width: usize,
+        bytes: usize,
+    ) -> Result<ArenaTensor, ArenaFull> {
+        assert_eq!(
+            self.end, self.kept_end,
+            "tensors of the whole step come first"
+        );
+        let tensor = self.alloc(rows, width, bytes)?;
+        self.kept_end = self.end;
+        Ok(tensor)
+    }
 }
 
-/// Returns the size of the activations of the largest step, as [`crate::Model::forward`] takes
-/// them. `room` returns the size of a `[rows, width]` tensor, in any unit.
+/// Returns the size of the activations of the largest step of at most `tokens` tokens and `outputs`
+/// output positions, as [`crate::Model::forward`] takes them. `room` returns the size of a
+/// `[rows, width]` tensor, in any unit.
 #[must_use]
 pub fn activation_room(
     model: &ModelConfig,
-    max_step_tokens: u32,
+    tokens: usize,
+    outputs: usize,
     chunk_tokens: u32,
     room: impl Fn(usize, usize) -> usize,
 ) -> usize {
-    let tokens = max_step_tokens as usize;
-    let few = step_room(model, tokens, tokens / 2, chunk_tokens, &room);
-    few.max(step_room(model, tokens, tokens, chunk_tokens, &room))
+    let of = |outputs| {
+        kept_room(model, tokens, outputs, &room)
+            + slice_room(model, tokens, outputs, chunk_tokens, &room)
+    };
+    let outputs = outputs.min(tokens);
+    of(outputs).max(of(outputs.min(tokens / 2)))
 }
 
-/// Returns the size of the activations of a step of `tokens` tokens and at most `outputs` output
-/// positions: all hidden states, a chunk's intermediates, the output positions before and after the
-/// norm, and, if at most half of the tokens are output positions, what those attended to.
-/// `room` returns the size of a `[rows, width]` tensor, in any unit.
+/// Returns the size of what a step keeps from slice to slice: all hidden states and, if at most half
+/// of the tokens are output positions, what those attended to. See [`activation_room`].
 #[must_use]
-pub fn step_room(
+pub fn kept_room(
+    model: &ModelConfig,
+    tokens: usize,
+    outputs: usize,
+    room: &impl Fn(usize, usize) -> usize,
+) -> usize {
+    let attended = match 2 * outputs <= tokens {
+        true => room(outputs, model.attn_shape().out_width()),
+        false => 0,
+    };
+    room(tokens, model.hidden_size) + attended
+}
+
+/// Returns the size of what a slice of a step takes and does not keep: a chunk's intermediates, and
+/// the output positions before and after the norm. See [`activation_room`].
+#[must_use]
+pub fn slice_room(
     model: &ModelConfig,
     tokens: usize,
     outputs: usize,
@@ -123,7 +181,6 @@ pub fn step_room(
 ) -> usize {
     let shape = model.attn_shape();
     let chunk = (chunk_tokens as usize).min(tokens);
-    let outputs = outputs.min(tokens);
     let hidden = model.hidden_size;
     let chunk_widths = [
         hidden,
@@ -132,10 +189,6 @@ pub fn step_room(
         2 * model.intermediate_size,
         model.intermediate_size,
     ];
-    let attended = match 2 * outputs <= tokens {
-        true => room(outputs, shape.out_width()),
-        false => 0,
-    };
     let chunk_room = chunk_widths.into_iter().map(|width| room(chunk, width));
-    room(tokens, hidden) + 2 * room(outputs, hidden) + attended + chunk_room.sum::<usize>()
+    2 * room(outputs, hidden) + chunk_room.sum::<usize>()
 }

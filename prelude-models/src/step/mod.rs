@@ -10,6 +10,7 @@
 //! ```
 
 mod arena;
+mod passes;
 mod rows;
 
 use std::ops::Range;
@@ -20,7 +21,8 @@ use prelude_core::{
 };
 
 pub use self::{
-    arena::{ArenaCursor, ArenaFull, ArenaTensor, activation_room, step_room},
+    arena::{ArenaCursor, ArenaFull, ArenaTensor, activation_room, kept_room, slice_room},
+    passes::{Pass, Passes, pass_capacity, passes_room},
     rows::StepRow,
 };
 

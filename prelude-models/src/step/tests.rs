@@ -1,9 +1,11 @@
 //! A layout of every kind of batch against what the batch means.
 
-use prelude_core::{DecodeRow, Normalise, OutputRow, RowOutput, Segment, SegmentIdx};
+use prelude_core::{
+    DecodeRow, Normalise, OutputRow, PassId, PassSlice, RowOutput, Segment, SegmentIdx,
+};
 
 use super::*;
-use crate::conformance::batches::greedy;
+use crate::conformance::batches::{greedy, prompt};
 
 fn decode(token: TokenSource) -> DecodeBatch {
     DecodeBatch {
@@ -112,7 +114,7 @@ fn invalid_rows_are_refused_alone() {
 
 #[test]
 fn an_arena_hands_out_the_same_offsets_again() {
-    let mut arena = ArenaCursor::new(100);
+    let mut arena = ArenaCursor::new(0..100);
     for _ in 0..2 {
         arena.reset();
         assert_eq!(arena.alloc(2, 4, 64).unwrap().offset(), 0);
@@ -120,4 +122,101 @@ fn an_arena_hands_out_the_same_offsets_again() {
         let full = arena.alloc(1, 8, 32).unwrap_err();
         assert_eq!((full.rows, full.width, full.free_bytes), (1, 8, 4));
     }
+}
+
+#[test]
+fn kept_tensors_outlive_slices() {
+    let mut arena = ArenaCursor::new(1000..1100);
+    for _ in 0..2 {
+        arena.reset();
+        assert_eq!(arena.alloc_kept(2, 4, 32).unwrap().offset(), 1000);
+        for _ in 0..2 {
+            assert_eq!(arena.alloc(2, 4, 64).unwrap().offset(), 1032);
+            assert_eq!(arena.alloc(1, 1, 8).unwrap_err().free_bytes, 4);
+            arena.end_slice();
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "tensors of the whole step come first")]
+fn kept_tensors_come_first() {
+    let mut arena = ArenaCursor::new(0..100);
+    arena.alloc(1, 1, 10).unwrap();
+    let _ = arena.alloc_kept(1, 1, 10);
+}
+
+fn model() -> crate::ModelConfig {
+    let checkpoint = crate::Checkpoint::open(&crate::testing::model_folder("demo-lm"));
+    checkpoint.unwrap().config().clone()
+}
+
+/// Whatever passes there are within the capacity, they fit the room that is planned for them.
+#[test]
+fn the_room_for_passes_holds_any_of_them() {
+    let model = model();
+    let room = |rows: usize, width: usize| (rows * width).next_multiple_of(64);
+    for (all, chunk_tokens) in [(1, 64), (100, 64), (600, 64), (5000, 512), (5000, 4096)] {
+        let capacity = pass_capacity(&model, all, 1).unwrap();
+        let of = |tokens, outputs| activation_room(&model, tokens, outputs, chunk_tokens, room);
+        let planned = passes_room(&capacity, chunk_tokens, of);
+        let passes = capacity.passes as usize;
+        for count in 1..=passes {
+            for small in [1, 7, 64, 150, 511, 1400] {
+                let small = small.min(all as usize / count);
+                let large = all as usize - small * (count - 1);
+                for outputs in [0, 1, 60, 128, 256] {
+                    let room_of = |tokens| of(tokens, outputs.min(tokens));
+                    let taken = room_of(large) + (count - 1) * room_of(small);
+                    assert!(
+                        taken <= planned,
+                        "{count} of {small} beside {large}: {outputs}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn there_are_as_many_passes_as_there_is_room_for() {
+    let model = model();
+    let capacity = prelude_core::Capacity {
+        block_size: 16,
+        num_blocks: 8,
+        max_step_tokens: 64,
+        max_context_len: 512,
+        vocab_size: 4096,
+        pipeline_depth: 1,
+        passes: pass_capacity(&model, 100, 1),
+    };
+    let mut passes = Passes::default();
+    let lay_out = |passes: &mut Passes<()>, pass, tokens: u32, abandoned: &[u64]| {
+        let mut slice = PassSlice {
+            pass: PassId(pass),
+            begin: Some(prompt(&(0..tokens).collect::<Vec<_>>(), vec![])),
+            layer_tokens: 1,
+            keeps: true,
+            abandoned: abandoned.iter().copied().map(PassId).collect(),
+        };
+        let layout = passes.lay_out(&mut slice, &capacity, 64)?.unwrap();
+        passes.put(slice.pass, Pass { layout, held: () });
+        Ok::<_, ExecutorError>(())
+    };
+    lay_out(&mut passes, 0, 60, &[]).unwrap();
+    let full = lay_out(&mut passes, 1, 41, &[]).unwrap_err().to_string();
+    assert!(
+        full.contains("no room beside 1 passes of 60 tokens"),
+        "{full}"
+    );
+    for pass in 1..4 {
+        lay_out(&mut passes, pass, 2, &[]).unwrap();
+    }
+    let full = lay_out(&mut passes, 4, 2, &[]).unwrap_err().to_string();
+    assert!(
+        full.contains("no room beside 4 passes of 66 tokens"),
+        "{full}"
+    );
+    lay_out(&mut passes, 4, 60, &[0]).unwrap();
+    assert_eq!(passes.held_mut().count(), 4);
 }

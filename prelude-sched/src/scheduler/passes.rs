@@ -37,7 +37,7 @@ impl Scheduler {
         let Some(pass) = self.passes.last_mut() else {
             return false;
         };
-        let time = Duration::from_millis(u64::from(self.config.slice_ms));
+        let time = self.slice_time();
         let (layer_tokens, size) = pass.plan(&self.slice_times, time);
         draft.slice = Some(PassSlice {
             pass: pass.id,

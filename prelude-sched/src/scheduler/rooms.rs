@@ -30,7 +30,17 @@ pub(super) struct Rooms {
     pub(super) prefill: u32,
 }
 
+/// Milliseconds of a slice where neither settings nor the executor say.
+const DEFAULT_SLICE_MS: u32 = 20;
+
 impl Scheduler {
+    /// Returns the time for which one-shot work may keep other work waiting at once.
+    pub(super) fn slice_time(&self) -> Duration {
+        let of_device = self.capacity.passes.map(|room| room.slice_ms);
+        let ms = self.config.slice_ms.or(of_device);
+        Duration::from_millis(ms.unwrap_or(DEFAULT_SLICE_MS).into())
+    }
+
     /// Returns which classes have work that the step could take up.
     pub(super) fn demand(
         &self,
@@ -69,7 +79,7 @@ impl Scheduler {
                 prefill: 0,
             };
         }
-        let slice = Duration::from_millis(u64::from(self.config.slice_ms));
+        let slice = self.slice_time();
         // Before any step has shown how long a token takes, a class has its share of the tokens.
         let share = u64::from(room) * u64::from(self.config.oneshot_share_percent) / 100;
         let share = length_of(share as usize);

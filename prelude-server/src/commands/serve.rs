@@ -221,9 +221,8 @@ fn load_all(
     let mut engines = Vec::new();
     for source in sources {
         let loaded = source.load(&options, devices)?;
-        if let Some(memory) = &loaded.memory {
-            say(format_args!("memory: {}: {memory}", loaded.model.name));
-        }
+        let memory = &loaded.memory;
+        say(format_args!("memory: {}: {memory}", loaded.model.name));
         models.push(loaded.model);
         engines.push(loaded.engine);
     }

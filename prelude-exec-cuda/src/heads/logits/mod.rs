@@ -175,6 +175,11 @@ impl Logits {
         })
     }
 
+    /// Bytes on the device.
+    pub(super) const fn bytes(&self) -> usize {
+        self.states.bytes() + self.logits.bytes() + self.adjusted.bytes()
+    }
+
     /// Swaps where numbers of two steps are.
     pub(super) const fn exchange(&mut self, places: &mut ResultParts) {
         std::mem::swap(&mut self.places, places);

@@ -159,7 +159,7 @@ pub(crate) struct Lt {
     #[cfg(feature = "measure")]
     machine: Option<Machine>,
     /// Freed after the library's handle.
-    _workspace: Buffer,
+    workspace: Buffer,
 }
 
 impl Lt {
@@ -237,8 +237,13 @@ impl Lt {
             by_shape: HashMap::new(),
             #[cfg(feature = "measure")]
             machine: None,
-            _workspace: workspace,
+            workspace,
         }
+    }
+
+    /// Bytes on the device.
+    pub(super) const fn bytes(&self) -> usize {
+        self.workspace.bytes()
     }
 
     pub(super) fn engine(&self) -> ProductEngine {

@@ -9,7 +9,7 @@ use crate::PolicyConfig;
 
 const LAYERS: u32 = 3;
 
-/// Steps of 32 tokens, and passes of at most 4,000 in sum.
+/// Steps of 32 tokens, and passes of at most 4,000 in sum, in slices of a millisecond.
 fn rig(config: SchedulerConfig) -> Rig {
     let capacity = Capacity {
         max_step_tokens: 32,
@@ -19,6 +19,7 @@ fn rig(config: SchedulerConfig) -> Rig {
             tokens: 4000,
             passes: 4,
             outputs: 8,
+            slice_ms: 1,
         }),
         ..CAPACITY
     };
@@ -76,8 +77,16 @@ fn long_prompts_together_hold_no_block_and_are_computed_once() {
 
 #[test]
 fn short_requests_wait_for_one_slice() {
+    // A slice a millisecond of the 12,000 layer tokens, each of which takes a microsecond.
+    check_waits(None, 1300, 5..20);
+    // A setting goes before what the executor says.
+    check_waits(Some(3), 3900, 2..8);
+}
+
+/// Computes a long prompt and, one after the other, as many short ones beside it as come meanwhile.
+fn check_waits(slice_ms: Option<u32>, longest_us: u64, short: std::ops::Range<u64>) {
     let config = SchedulerConfig {
-        slice_ms: 1,
+        slice_ms,
         ..without_cache()
     };
     let mut rig = rig(config);
@@ -98,9 +107,10 @@ fn short_requests_wait_for_one_slice() {
         longest = longest.max(rig.now.saturating_since(before));
         id += 1;
     }
-    assert!(longest < Duration::from_micros(1300), "{longest:?}");
-    // A slice a millisecond of the 12,000 layer tokens, each of which takes a microsecond.
-    assert!((5..20).contains(&id), "{id} short requests");
+    assert!(longest < Duration::from_micros(longest_us), "{longest:?}");
+    let is_cut = slice_ms.is_none() || longest > Duration::from_micros(1300);
+    assert!(is_cut, "{longest:?}");
+    assert!(short.contains(&id), "{id} short requests");
 }
 
 #[test]
@@ -200,7 +210,6 @@ fn shorter_prompts_do_not_keep_a_pass_from_ending() {
     let mut rig = rig(SchedulerConfig {
         policy: PolicyConfig::Srjf,
         max_wait_ms: 2,
-        slice_ms: 1,
         ..without_cache()
     });
     rig.submit(classify(0, prompt(0, 2000)));

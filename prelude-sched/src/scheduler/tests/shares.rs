@@ -8,7 +8,7 @@ use super::*;
 fn second(oneshot_share_percent: u32, chats: u64, decisions: bool) -> (u64, usize, Duration) {
     let config = SchedulerConfig {
         oneshot_share_percent,
-        slice_ms: 5,
+        slice_ms: Some(5),
         enable_prefix_caching: false,
         ..SchedulerConfig::default()
     };

@@ -32,10 +32,11 @@ impl World {
                 tokens: of_passes.in_range(8, 200),
                 passes: of_passes.in_range(1, 4),
                 outputs: of_passes.in_range(1, 64),
+                slice_ms: 20,
             });
         }
         let mut config = config(&mut random);
-        config.slice_ms = of_passes.in_range(1, 3);
+        config.slice_ms = Some(of_passes.in_range(1, 3));
         let arrivals = arrivals(&mut random);
         let mut workload = Workload::random(&mut random, capacity);
         workload.priorities &= random.one_in(2);
