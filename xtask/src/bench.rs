@@ -12,13 +12,15 @@ use crate::run::cargo;
 const PROFILE: [&str; 2] = ["--profile", "dist"];
 
 /// Runs `prelude-bench table` with the rivals that can be compiled in, or what the first argument
-/// names: `sched`, `server`, `sim`, `replay`, `build`, `gate`, or `tokenizer`, the race in `bench/tokenizer`, which is a
+/// names: `sched`, `server`, `sim`, `papers`, `replay`, `build`, `gate`, or `tokenizer`, the race in `bench/tokenizer`, which is a
 /// workspace of its own: only this command compiles the rivals.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     match args.split_first() {
         Some((first, rest)) if first == "tokenizer" => tokenizer(rest),
         Some((first, rest)) if first == "server" => server(rest),
-        Some((first, rest)) if first == "sim" || first == "replay" => plain(first, rest),
+        Some((first, rest)) if ["sim", "papers", "replay"].contains(&first.as_str()) => {
+            plain(first, rest)
+        }
         Some((first, rest)) if first == "sched" => sched(rest),
         Some((first, [])) if first == "build" => build::run(),
         Some((first, rest)) if first == "gate" || first == "--gate" => gate::run(rest),
