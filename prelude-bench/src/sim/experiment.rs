@@ -251,6 +251,7 @@ mod tests {
             PolicyConfig::Srjf,
             PolicyConfig::Groups,
             PolicyConfig::Laps,
+            PolicyConfig::RoundRobin,
         ];
         // Conversations come one by one and at once: LAPS waits for more short requests.
         for (kind, rate) in [
