@@ -17,6 +17,7 @@ mod plot;
 mod preble;
 mod prefill_only;
 mod printed;
+mod textbook;
 
 use std::{
     num::NonZero,
@@ -42,6 +43,8 @@ pub enum Paper {
     Laps,
     /// Preble (Srivatsa et al., ICLR 2025).
     Preble,
+    /// The textbook's chapter 16 on LLM serving.
+    Textbook,
 }
 
 impl Paper {
@@ -50,6 +53,7 @@ impl Paper {
             Self::PrefillOnly => "prefill-only",
             Self::Laps => "laps",
             Self::Preble => "preble",
+            Self::Textbook => "textbook",
         }
     }
 
@@ -60,6 +64,7 @@ impl Paper {
             Self::PrefillOnly => "PrefillOnly",
             Self::Laps => "LAPS",
             Self::Preble => "Preble",
+            Self::Textbook => "Textbook, chapter 16",
         }
     }
 
@@ -69,6 +74,7 @@ impl Paper {
             Self::PrefillOnly => prefill_only::SECTIONS,
             Self::Laps => laps::SECTIONS,
             Self::Preble => preble::SECTIONS,
+            Self::Textbook => textbook::SECTIONS,
         }
     }
 }
