@@ -15,9 +15,12 @@ pub(super) const SECTIONS: &[Make] = &[("rates", rates), ("ablation of E2", abla
 
 const ENGINES: u16 = 4;
 
+/// A workload, its requests per second, and its number of requests.
+type Load = (Kind, f64, u32);
+
 /// The workloads, with requests per second of the sweep's middle: about what round robin sustains
 /// (`prelude-bench sim --route round-robin --sustain`), and the number of requests for four engines.
-const WORKLOADS: [(Kind, f64, u32); 5] = [
+const WORKLOADS: [Load; 5] = [
     (Kind::Toolbench, 23.0, 3_600),
     (Kind::Agent, 12.7, 3_600),
     (Kind::Programming, 18.0, 1_200),
@@ -30,7 +33,7 @@ const ROUTERS: [Router; 2] = [Router::RoundRobin, Router::E2];
 
 fn experiment(
     bench: &Bench<'_>,
-    (kind, rate, requests): (Kind, f64, u32),
+    (kind, rate, requests): Load,
     router: Router,
     (policy, config): (&'static str, PolicyConfig),
 ) -> Experiment {
@@ -162,7 +165,7 @@ const STEPS: [(&str, Router, (&str, PolicyConfig)); 4] = [
 ];
 /// Workloads of the ablation, with rates that round robin does not sustain: the paper's, and one
 /// whose hot document makes one engine too busy.
-const ABLATION: [(&str, (Kind, f64, u32), Option<u32>); 2] = [
+const ABLATION: [(&str, Load, Option<u32>); 2] = [
     (
         "tools by Zipf's law, 30/s",
         (Kind::Zipf, 30.0, 10_800),

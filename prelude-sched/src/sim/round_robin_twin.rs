@@ -37,7 +37,7 @@ impl SchedulerPolicy for CheckedRoundRobin {
             let before = self.seen.get(&request).filter(|seen| seen.0 == contexts);
             (
                 request,
-                (contexts, before.map_or(view.now(), |seen| seen.1)),
+                (contexts, before.map_or_else(|| view.now(), |seen| seen.1)),
             )
         };
         self.seen = contexts.into_iter().map(since).collect();
