@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail};
 
 mod cycles;
 mod map;
+mod papers;
 
 use crate::{
     metadata::{Dependency, Metadata, Package},
@@ -68,10 +69,11 @@ pub(crate) fn run() -> Result<()> {
     sources(&metadata, &mut faults)?;
     cycles::check(&metadata, &mut faults)?;
     golden_notes(&mut faults)?;
+    papers::check(&run::root(), &mut faults)?;
     if faults.is_empty() {
         println!(
-            "tidy: the map's arrows and types, licences, manifests, unsafe leaves, cycles of modules \
-             and golden notes are in order"
+            "tidy: the map's arrows and types, licences, manifests, unsafe leaves, cycles of modules, \
+             golden notes and the page of the papers are in order"
         );
         return Ok(());
     }
